@@ -1,0 +1,2 @@
+//! The `dunlin` command.
+fn main() {}

@@ -1,0 +1,282 @@
+//! Registered buffers of our own, which peers can at most read.
+//!
+//! A buffer is a lease: posting moves it into the queue pair, and the completion gives it back, so that safe
+//! code can neither free nor change what a NIC may still touch. Dropping it returns it to the arena. The
+//! allocator is a buddy system over a bitmap-like table made once: `reserve` and drop allocate nothing, take a
+//! short lock, and round lengths up to a power of two.
+
+use crate::memory::Memory;
+use std::ops::{Deref, DerefMut};
+use std::sync::{Arc, Mutex, PoisonError};
+use thiserror::Error;
+
+/// Why a buffer or an arena cannot be had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum ArenaError {
+    /// Everything of that size is in use.
+    #[error(
+        "no {wanted} contiguous bytes are free in an arena of {length}: wait for calls to end, or make the arena larger"
+    )]
+    Exhausted {
+        /// What was asked for.
+        wanted: usize,
+        /// The arena's length.
+        length: usize,
+    },
+    /// Memory that peers can change cannot hold buffers.
+    #[error("memory that a peer can write cannot be an arena of buffers; use it as a region")]
+    PeerWritable,
+}
+
+const NONE: u32 = u32::MAX;
+/// A unit that does not start a free block.
+const NOT_FREE: u8 = u8::MAX;
+
+/// Free blocks by order, as doubly linked lists through tables with one entry a unit.
+#[derive(Debug)]
+struct Buddy {
+    heads: Vec<u32>,
+    next: Vec<u32>,
+    previous: Vec<u32>,
+    order_of_free: Vec<u8>,
+}
+
+impl Buddy {
+    fn new(units: u32) -> Self {
+        let orders = (u32::BITS - units.leading_zeros()) as usize;
+        let table = || vec![NONE; units as usize];
+        let mut buddy = Buddy {
+            heads: vec![NONE; orders],
+            next: table(),
+            previous: table(),
+            order_of_free: vec![NOT_FREE; units as usize],
+        };
+        // Blocks of an order start at its multiples, so a length that is no power of two gets its largest
+        // blocks first.
+        let mut at = 0;
+        for order in (0..orders as u8).rev() {
+            if units - at >= 1 << order {
+                buddy.insert(at, order);
+                at += 1 << order;
+            }
+        }
+        buddy
+    }
+
+    fn insert(&mut self, unit: u32, order: u8) {
+        let head = self.heads[order as usize];
+        self.next[unit as usize] = head;
+        self.previous[unit as usize] = NONE;
+        if head != NONE {
+            self.previous[head as usize] = unit;
+        }
+        self.heads[order as usize] = unit;
+        self.order_of_free[unit as usize] = order;
+    }
+
+    fn remove(&mut self, unit: u32, order: u8) {
+        let (next, previous) = (self.next[unit as usize], self.previous[unit as usize]);
+        if previous == NONE {
+            self.heads[order as usize] = next;
+        } else {
+            self.next[previous as usize] = next;
+        }
+        if next != NONE {
+            self.previous[next as usize] = previous;
+        }
+        self.order_of_free[unit as usize] = NOT_FREE;
+    }
+
+    fn take(&mut self, order: u8) -> Option<u32> {
+        let from = (order..self.heads.len() as u8).find(|o| self.heads[*o as usize] != NONE)?;
+        let unit = self.heads[from as usize];
+        self.remove(unit, from);
+        for split in (order..from).rev() {
+            self.insert(unit + (1 << split), split);
+        }
+        Some(unit)
+    }
+
+    fn give(&mut self, mut unit: u32, mut order: u8) {
+        while (order as usize) + 1 < self.heads.len() {
+            let buddy = unit ^ (1 << order);
+            if self.order_of_free.get(buddy as usize) != Some(&order) {
+                break;
+            }
+            self.remove(buddy, order);
+            unit &= !(1 << order);
+            order += 1;
+        }
+        self.insert(unit, order);
+    }
+}
+
+#[derive(Debug)]
+struct Inner<M: Memory> {
+    free: Mutex<Buddy>,
+    memory: Arc<M>,
+    unit: usize,
+}
+
+/// An arena of registered buffers. Clones name the same arena; all methods may be called from any thread.
+#[derive(Debug)]
+pub struct Arena<M: Memory>(Arc<Inner<M>>);
+
+impl<M: Memory> Clone for Arena<M> {
+    fn clone(&self) -> Self {
+        Arena(Arc::clone(&self.0))
+    }
+}
+
+impl<M: Memory> Arena<M> {
+    /// Makes an arena of memory, which must not be writable by peers. The smallest buffer is 64 bytes, or
+    /// 1/65536 of the memory if that is more.
+    pub fn new(memory: M) -> Result<Self, ArenaError> {
+        if memory.access().changes() {
+            return Err(ArenaError::PeerWritable);
+        }
+        let unit = (memory.length() / 65536).next_power_of_two().max(64);
+        let units = u32::try_from(memory.length() / unit).unwrap_or(u32::MAX);
+        if units == 0 {
+            return Err(ArenaError::Exhausted { wanted: unit, length: memory.length() });
+        }
+        Ok(Arena(Arc::new(Inner { free: Mutex::new(Buddy::new(units)), memory: Arc::new(memory), unit })))
+    }
+
+    /// The memory, for granting it.
+    pub fn memory(&self) -> &Arc<M> {
+        &self.0.memory
+    }
+
+    /// A buffer of `length` bytes; its contents are whatever was there last.
+    pub fn reserve(&self, length: usize) -> Result<Buffer<M>, ArenaError> {
+        let exhausted = ArenaError::Exhausted { wanted: length, length: self.0.memory.length() };
+        let units = length.div_ceil(self.0.unit).max(1).next_power_of_two();
+        let order = units.trailing_zeros() as u8;
+        let unit = self.0.free.lock().unwrap_or_else(PoisonError::into_inner).take(order).ok_or(exhausted)?;
+        Ok(Buffer { arena: Arc::clone(&self.0), unit, order, length })
+    }
+
+    /// Whether two handles name one arena.
+    pub fn same(&self, other: &Arena<M>) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+/// An exclusively owned piece of registered memory. `Deref`s to its current length.
+#[derive(Debug)]
+pub struct Buffer<M: Memory> {
+    arena: Arc<Inner<M>>,
+    unit: u32,
+    order: u8,
+    length: usize,
+}
+
+impl<M: Memory> Buffer<M> {
+    /// The offset in the arena's memory: with the arena's key it names the buffer to a peer.
+    pub fn offset(&self) -> u64 {
+        self.unit as u64 * self.arena.unit as u64
+    }
+
+    /// The most it can hold.
+    pub fn capacity(&self) -> usize {
+        self.arena.unit << self.order
+    }
+
+    /// Makes it shorter or longer, up to the capacity; `false` (and no change) beyond that.
+    pub fn set_length(&mut self, length: usize) -> bool {
+        let fits = length <= self.capacity();
+        if fits {
+            self.length = length;
+        }
+        fits
+    }
+
+    /// The memory that it lies in.
+    pub fn memory(&self) -> &Arc<M> {
+        &self.arena.memory
+    }
+
+    fn start(&self) -> *mut u8 {
+        // SAFETY: the allocator gave out a block inside the memory.
+        unsafe { self.arena.memory.base().as_ptr().add(self.unit as usize * self.arena.unit) }
+    }
+}
+
+impl<M: Memory> Deref for Buffer<M> {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: the block is in bounds, initialised (registered memory is zeroed), given to no other buffer,
+        // and not writable by peers (`Arena::new` refuses that).
+        unsafe { std::slice::from_raw_parts(self.start(), self.length) }
+    }
+}
+
+impl<M: Memory> DerefMut for Buffer<M> {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `deref`, and `self` is borrowed exclusively. A granted peer may read meanwhile, from
+        // outside of this program; it sees torn bytes at worst, and has to expect them.
+        unsafe { std::slice::from_raw_parts_mut(self.start(), self.length) }
+    }
+}
+
+impl<M: Memory> Drop for Buffer<M> {
+    fn drop(&mut self) {
+        self.arena.free.lock().unwrap_or_else(PoisonError::into_inner).give(self.unit, self.order);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::{Access, HeapMemory};
+    use proptest::prelude::*;
+
+    fn arena(length: usize) -> Arena<HeapMemory> {
+        Arena::new(HeapMemory::new(length, Access::READ).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn peers_may_not_write_buffers() {
+        let memory = HeapMemory::new(4096, Access::WRITE).unwrap();
+        assert_eq!(Arena::new(memory).unwrap_err(), ArenaError::PeerWritable);
+    }
+
+    #[test]
+    fn all_of_it_can_be_had_and_comes_back() {
+        let arena = arena(1 << 20);
+        for _ in 0..3 {
+            let whole = arena.reserve(1 << 20).unwrap();
+            assert_eq!(whole.len(), 1 << 20);
+            assert!(arena.reserve(1).is_err());
+            drop(whole);
+            let parts: Vec<_> = (0..16).map(|_| arena.reserve(1 << 16).unwrap()).collect();
+            assert!(arena.reserve(1).is_err());
+            drop(parts);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn buffers_never_overlap(lengths in prop::collection::vec((0usize..9000, any::<bool>()), 1..200), total in 64usize..200_000) {
+            let arena = arena(total);
+            let mut held: Vec<(Buffer<HeapMemory>, u8)> = Vec::new();
+            for (number, (length, keep)) in lengths.into_iter().enumerate() {
+                if let Ok(mut buffer) = arena.reserve(length) {
+                    buffer.fill(number as u8);
+                    held.push((buffer, number as u8));
+                }
+                if !keep && !held.is_empty() {
+                    held.swap_remove(number % held.len());
+                }
+                for (buffer, mark) in &held {
+                    prop_assert!(buffer.iter().all(|b| b == mark));
+                }
+            }
+            held.clear();
+            let largest = arena.0.free.lock().unwrap().heads.iter().rposition(|h| *h != NONE).unwrap();
+            prop_assert_eq!(largest + 1, arena.0.free.lock().unwrap().heads.len(), "everything is whole again");
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! What a fabric can do, as data. The engine asks it; nothing downcasts to a back-end (UCX's idea).
+
+use crate::work::Transport;
+
+/// A set of transports.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TransportSet(u8);
+
+impl TransportSet {
+    /// No transport.
+    pub const NONE: TransportSet = TransportSet(0);
+    /// RC, UC and UD.
+    pub const ALL: TransportSet = TransportSet(0b111);
+
+    /// The set with one more.
+    pub const fn with(self, transport: Transport) -> Self {
+        TransportSet(self.0 | 1 << transport as u8)
+    }
+
+    /// Whether the transport is in the set.
+    pub const fn contains(self, transport: Transport) -> bool {
+        self.0 & 1 << transport as u8 != 0
+    }
+}
+
+/// What a fabric can do. Sizes are in bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Capabilities {
+    /// The fabric's name: `shm`, `rdma`, `sim`.
+    pub name: &'static str,
+    /// The transports of which queue pairs can be made.
+    pub transports: TransportSet,
+    /// The longest [`Data::Inline`](crate::Data::Inline) of one work request, all parts together.
+    pub max_inline: u32,
+    /// The longest message of SEND, WRITE or READ on connected transports.
+    pub max_message: u32,
+    /// The longest datagram.
+    pub max_datagram: u32,
+    /// Bytes at the start of a datagram's receive buffer that are not payload (40 on InfiniBand: the GRH).
+    pub datagram_headroom: u32,
+    /// FETCH_ADD and CMP_SWAP exist.
+    pub atomics: bool,
+    /// SEND and WRITE can carry immediate data.
+    pub immediate: bool,
+    /// The bytes of one WRITE become visible in increasing address order, at least as far as its last 8 bytes
+    /// (at an 8-byte boundary) are never seen before all others. Memory polling needs this.
+    pub in_order_write: bool,
+    /// Shared receive queues exist.
+    pub shared_receive_queue: bool,
+    /// Completion queues can be slept on.
+    pub events: bool,
+    /// Two-sided operations complete only while the target polls; one-sided ones never need the target.
+    pub target_progress: bool,
+    /// The most queue pairs that one domain holds.
+    pub max_queue_pairs: u32,
+    /// The deepest send or receive queue.
+    pub max_queue_depth: u32,
+}

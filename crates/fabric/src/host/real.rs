@@ -1,0 +1,111 @@
+//! A real machine.
+
+use super::{Host, Nanos, Signal, Site, Task, Work};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+/// The machine that this process runs on.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RealHost;
+
+fn origin() -> Instant {
+    static ORIGIN: OnceLock<Instant> = OnceLock::new();
+    *ORIGIN.get_or_init(Instant::now)
+}
+
+impl Host for RealHost {
+    type Signal = RealSignal;
+
+    fn now(&self) -> Nanos {
+        // One second in, so that an hour before "now" needs no signed arithmetic near the start.
+        origin().elapsed().as_nanos() as u64 + 1_000_000_000
+    }
+
+    #[inline(always)]
+    fn charge(&self, _work: Work, _count: u32) {}
+
+    #[inline(always)]
+    fn checkpoint(&self, _site: Site) {}
+
+    fn random(&self) -> u64 {
+        let mut bytes = [0; 8];
+        let mut filled = 0;
+        while filled < bytes.len() {
+            match rustix::rand::getrandom(&mut bytes[filled..], rustix::rand::GetRandomFlags::empty()) {
+                Ok(got) => filled += got,
+                Err(rustix::io::Errno::INTR) => {}
+                Err(error) => panic!("the kernel gives no random bytes: {error}"),
+            }
+        }
+        u64::from_ne_bytes(bytes)
+    }
+
+    fn signal(&self) -> RealSignal {
+        RealSignal::default()
+    }
+
+    fn spawn(&self, name: &str, body: Box<dyn FnOnce() + Send>) -> std::io::Result<Task> {
+        let handle = std::thread::Builder::new().name(name.to_owned()).spawn(body)?;
+        Ok(Task::new(move || {
+            let _ = handle.join();
+        }))
+    }
+
+    fn sleep(&self, until: Nanos) {
+        std::thread::sleep(Duration::from_nanos(until.saturating_sub(self.now())));
+    }
+}
+
+/// A count under a mutex with a condition variable: control paths only.
+#[derive(Clone, Debug, Default)]
+pub struct RealSignal(Arc<(Mutex<u64>, Condvar)>);
+
+impl Signal for RealSignal {
+    fn raise(&self) {
+        let (count, changed) = &*self.0;
+        *count.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+        changed.notify_all();
+    }
+
+    fn seen(&self) -> u64 {
+        *self.0.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wait(&self, seen: u64, until: Nanos) -> bool {
+        let (count, changed) = &*self.0;
+        let mut now = count.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            if *now != seen {
+                return true;
+            }
+            let left = until.saturating_sub(RealHost.now());
+            if left == 0 {
+                return false;
+            }
+            now = changed
+                .wait_timeout(now, Duration::from_nanos(left))
+                .unwrap_or_else(PoisonError::into_inner)
+                .0;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_signal_raised_before_the_wait_is_not_missed() {
+        let signal = RealHost.signal();
+        let seen = signal.seen();
+        let other = signal.clone();
+        RealHost.spawn("raiser", Box::new(move || other.raise())).unwrap().join();
+        assert!(signal.wait(seen, u64::MAX));
+        assert!(!signal.wait(signal.seen(), RealHost.now() + 1_000_000));
+    }
+
+    #[test]
+    fn random_bits_differ() {
+        assert_ne!(RealHost.random(), RealHost.random());
+    }
+}

@@ -1,0 +1,40 @@
+//! The verbs vocabulary: queue pairs, completion queues, registered memory, work requests, completions,
+//! capabilities and error classes, in the standard words of RDMA programming, as types and traits; and
+//! [`Host`], the only door of the engine to time, threads and randomness.
+//!
+//! What may come in: vocabulary, pure helpers that every back-end shares (the copy out of memory that a peer
+//! can write, the allocator of registered buffers), interposers that wrap any fabric, and the `Host` of a real
+//! machine. What never does: sockets, devices, mappings, and anything that knows what an RPC is.
+//!
+//! ```text
+//! Fabric ── Listener ── Link            control connection: messages, grants of memory, liveness
+//!    │                    │
+//!    └── ThreadDomain ────┴─ queue pair  data path: post, poll; owned by one thread at a time
+//! ```
+
+pub mod address;
+pub mod arena;
+pub mod capabilities;
+pub mod completion;
+pub mod copy;
+pub mod error;
+pub mod host;
+pub mod memory;
+pub mod verbs;
+pub mod work;
+
+pub use address::{Address, AddressError, Scheme};
+pub use arena::{Arena, ArenaError, Buffer};
+pub use capabilities::{Capabilities, TransportSet};
+pub use completion::{Broke, Completion, CompletionStatus, Opcode};
+pub use error::{
+    AcceptError, CreateError, DialError, GrantError, LinkError, ListenError, PostError, RegisterError,
+};
+pub use host::{Host, Nanos, RealHost, Signal, Site, Task, Work};
+pub use memory::{Access, Memory, Region};
+pub use verbs::{Armed, Fabric, Link, Listener, PeerIdentity, ThreadDomain, WaitMode, Wake, Waker};
+pub use work::{
+    AddressHandleId, CompletionQueueId, Data, Endpoint, Gather, Operation, QueuePairConfig, QueuePairId,
+    QueuePairState, ReceiveTarget, RegionKey, RemoteSlice, RnrRetry, SharedReceiveQueueId, Transport, WorkId,
+    WorkRequest,
+};
