@@ -5,7 +5,7 @@
 //! never comes in: sockets, regions, clocks, threads, random sources, `unsafe`. Every function is total: whatever bytes
 //! arrive, the answer is a value or a reason, never a panic, an out-of-bounds read or an allocation that a peer chose
 //! the size of. The message path ([`header`], [`single`], [`batch`], [`message`], [`tag`]) does not allocate at all;
-//! the handshake, which runs once for a connection, does, within small bounds.
+//! the handshake ([`handshake`]), which runs once for a connection, does, within small bounds.
 //!
 //! # The layout
 //!
@@ -38,7 +38,7 @@
 pub mod batch;
 mod bytes;
 pub mod error;
-//HS
+pub mod handshake;
 pub mod header;
 pub mod message;
 pub mod rendezvous;

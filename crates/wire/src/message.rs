@@ -12,9 +12,7 @@ use crate::header::{Flags, Header, Kind};
 use crate::single::{long_message_bytes, message_bytes};
 use crate::status::Status;
 use crate::tag::Tags;
-use crate::{
-    BODY_OFFSET, Descriptor, ENTRY_META_BYTES, HEADER_BYTES, INLINE_PAYLOAD, LINE, TAG_BYTES, TAG_OFFSET,
-};
+use crate::{Descriptor, ENTRY_META_BYTES, HEADER_BYTES, INLINE_PAYLOAD, LINE, TAG_BYTES, TAG_OFFSET};
 
 /// Which checks the parser makes. There is one value outside of tests, [`Every`]; tests plant bugs by leaving one out and
 /// show that the fuzzer finds them. Constants, so that a check costs nothing to be optional.
