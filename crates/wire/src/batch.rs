@@ -1,0 +1,422 @@
+//! Building batches: several calls, or answers, in one message.
+//!
+//! From byte 64 on lie the entries, each 16 bytes of metadata and a payload padded to 8 bytes. Offsets are known before a
+//! payload is written, so a leader can hand followers their places (FLOCK section 4.2) and a handler can write its result
+//! where it will be sent from.
+
+use crate::bytes;
+use crate::error::BuildError;
+use crate::header::{Flags, Header, Kind};
+use crate::single::{encode_line, long_message_bytes, seal_long};
+use crate::tag::Tags;
+use crate::{BODY_OFFSET, Descriptor, ENTRY_META_BYTES, INLINE_PAYLOAD, LINE};
+
+/// What a batch says of one entry, besides its payload.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct EntryMeta {
+    /// Function id of a request, status number of a response.
+    pub function_or_status: u16,
+    /// Thread slot of the caller.
+    pub thread: u16,
+    /// Call id.
+    pub call: u32,
+    /// Flags of this entry.
+    pub flags: Flags,
+}
+
+impl EntryMeta {
+    /// The 16 bytes before a payload of `length` bytes.
+    #[inline]
+    pub fn encode(&self, length: u32) -> [u8; ENTRY_META_BYTES] {
+        let word0 = length as u64 | (self.function_or_status as u64) << 32 | (self.thread as u64) << 48;
+        let word1 = self.call as u64 | (self.flags.bits() as u64) << 32;
+        let mut out = [0; ENTRY_META_BYTES];
+        bytes::put::<0, 8, ENTRY_META_BYTES>(&mut out, word0.to_le_bytes());
+        bytes::put::<8, 8, ENTRY_META_BYTES>(&mut out, word1.to_le_bytes());
+        out
+    }
+}
+
+/// Bytes that an entry with a payload of `payload` bytes takes in a batch.
+#[inline]
+pub const fn entry_bytes(payload: u32) -> u64 {
+    ENTRY_META_BYTES as u64 + bytes::pad_to_8(payload)
+}
+
+/// How far the building of a batch has come. Small and `Copy`, so that it can be kept apart from the buffer; every call
+/// must be given the same buffer, whose length is the limit of the message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct BatchState {
+    body: u32,
+    count: u16,
+}
+
+impl BatchState {
+    /// An empty batch.
+    #[inline]
+    pub const fn new() -> BatchState {
+        BatchState { body: 0, count: 0 }
+    }
+
+    /// Entries so far.
+    #[inline]
+    pub const fn count(&self) -> u16 {
+        self.count
+    }
+
+    /// Whether there is no entry yet.
+    #[inline]
+    pub const fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// Bytes of the whole message as it is now.
+    #[inline]
+    pub const fn total(&self) -> u64 {
+        long_message_bytes(self.body)
+    }
+
+    /// Where the metadata of the next entry will lie; its payload follows 16 bytes later.
+    #[inline]
+    pub const fn next_offset(&self) -> usize {
+        BODY_OFFSET + self.body as usize
+    }
+
+    /// Body length after one more entry of `length` bytes, if that still fits `buffer_length`.
+    #[inline]
+    fn body_after(&self, length: u64, buffer_length: usize) -> Result<u32, BuildError> {
+        if self.count == u16::MAX {
+            return Err(BuildError::TooManyEntries);
+        }
+        let padded = length.saturating_add(7) & !7;
+        let body = u64::from(self.body).saturating_add(ENTRY_META_BYTES as u64).saturating_add(padded);
+        let available = buffer_length & !(LINE - 1);
+        match u32::try_from(body) {
+            Ok(body) if long_message_bytes(body) <= available as u64 => Ok(body),
+            Ok(body) => Err(BuildError::Full { needed: long_message_bytes(body), available }),
+            Err(_) => Err(BuildError::Full { needed: body.saturating_add(2 * LINE as u64), available }),
+        }
+    }
+
+    /// Whether an entry with a payload of `length` bytes still fits a buffer of `buffer_length` bytes.
+    #[inline]
+    pub fn fits(&self, length: usize, buffer_length: usize) -> bool {
+        self.body_after(length as u64, buffer_length).is_ok()
+    }
+
+    /// Adds an entry and copies its payload.
+    ///
+    /// # Errors
+    /// [`BuildError::Full`] or [`BuildError::TooManyEntries`] (send what there is), [`BuildError::PayloadLength`] if the
+    /// entry is flagged as a rendezvous and the payload is no descriptor. The batch is as it was.
+    #[inline]
+    pub fn push(&mut self, buffer: &mut [u8], meta: &EntryMeta, payload: &[u8]) -> Result<(), BuildError> {
+        let place = self.reserve(buffer, payload.len())?;
+        // The reservation has exactly this length.
+        place.copy_from_slice(payload);
+        self.commit(buffer, meta, payload.len())
+    }
+
+    /// The place of the next entry's payload, `length` bytes, to be written in place and then committed. What is in it is
+    /// whatever the buffer held. Reserving again without committing gives the same place.
+    ///
+    /// # Errors
+    /// [`BuildError::Full`], [`BuildError::TooManyEntries`].
+    #[inline]
+    pub fn reserve<'b>(&self, buffer: &'b mut [u8], length: usize) -> Result<&'b mut [u8], BuildError> {
+        self.body_after(length as u64, buffer.len())?;
+        let (start, available) = (self.next_offset() + ENTRY_META_BYTES, buffer.len());
+        // Inside of the buffer, since the body with this entry is.
+        let place = buffer.get_mut(start..).and_then(|rest| rest.get_mut(..length));
+        place.ok_or(BuildError::Full { needed: self.total(), available })
+    }
+
+    /// Adds the entry whose payload was written into the place that [`BatchState::reserve`] gave, of which the first
+    /// `actual_length` bytes count.
+    ///
+    /// # Errors
+    /// As [`BatchState::push`].
+    #[inline]
+    pub fn commit(
+        &mut self,
+        buffer: &mut [u8],
+        meta: &EntryMeta,
+        actual_length: usize,
+    ) -> Result<(), BuildError> {
+        if meta.flags.contains(Flags::RENDEZVOUS) && actual_length != Descriptor::BYTES {
+            let (expected, actual) = (Descriptor::BYTES as u64, actual_length as u64);
+            return Err(BuildError::PayloadLength { expected, actual });
+        }
+        let body = self.body_after(actual_length as u64, buffer.len())?;
+        let full = BuildError::Full { needed: long_message_bytes(body), available: buffer.len() };
+        let entry = buffer.get_mut(self.next_offset()..BODY_OFFSET + body as usize);
+        let Some((place, payload)) = entry.and_then(|entry| entry.split_first_chunk_mut()) else {
+            return Err(full);
+        };
+        let Some(padding) = payload.get_mut(actual_length..) else { return Err(full) };
+        padding.fill(0);
+        // Not over a u32, since the body with it is not.
+        *place = meta.encode(actual_length as u32);
+        self.body = body;
+        self.count += 1;
+        Ok(())
+    }
+
+    /// Writes first line, padding and tags around the entries, and answers the bytes of the whole message, from offset 0
+    /// of `buffer`. `header` gives kind, flags, head, credits, epoch and time; count and length come from here.
+    ///
+    /// # Errors
+    /// [`BuildError::Empty`] without entries, [`BuildError::WrongKind`] unless the kind is a batch and the flags are free
+    /// of RENDEZVOUS, [`BuildError::Full`] if `buffer` is not the one that the entries were built in.
+    #[inline]
+    pub fn finish(self, buffer: &mut [u8], header: &Header, tags: Tags) -> Result<usize, BuildError> {
+        if self.count == 0 {
+            return Err(BuildError::Empty);
+        }
+        if !header.kind.is_batch() || header.flags.contains(Flags::RENDEZVOUS) {
+            return Err(BuildError::WrongKind);
+        }
+        let header = Header { code: self.count, length: self.body, thread: 0, call: 0, ..*header };
+        seal_long(buffer, &header, tags)
+    }
+
+    /// As [`BatchState::finish`], but a lone entry that fits the first line becomes a single message of one line: half
+    /// the bytes, and no trailing tag to wait for. The receiver sees the same entry, with the flags of the header added
+    /// to its own.
+    ///
+    /// # Errors
+    /// As [`BatchState::finish`].
+    #[inline]
+    pub fn finish_compact(self, buffer: &mut [u8], header: &Header, tags: Tags) -> Result<usize, BuildError> {
+        const META_END: usize = BODY_OFFSET + ENTRY_META_BYTES;
+        let kind = match header.kind {
+            Kind::RequestBatch => Kind::Request,
+            Kind::ResponseBatch => Kind::Response,
+            _ => return Err(BuildError::WrongKind),
+        };
+        let available = buffer.len();
+        let lone = if self.count == 1 { buffer.split_first_chunk_mut::<META_END>() } else { None };
+        let Some((head, payload)) = lone else { return self.finish(buffer, header, tags) };
+        let meta = bytes::get::<BODY_OFFSET, ENTRY_META_BYTES, META_END>(head);
+        let (word0, word1) = (bytes::u64_at::<0, 16>(&meta), bytes::u64_at::<8, 16>(&meta));
+        let length = word0 as u32 as usize;
+        if length > INLINE_PAYLOAD {
+            return self.finish(buffer, header, tags);
+        }
+        let Some(entry_flags) = Flags::from_bits((word1 >> 32) as u8) else {
+            return Err(BuildError::WrongKind);
+        };
+        let Some(payload) = payload.get(..length) else {
+            return Err(BuildError::Full { needed: self.total(), available });
+        };
+        let single = Header {
+            kind,
+            flags: header.flags | entry_flags,
+            code: (word0 >> 32) as u16,
+            thread: (word0 >> 48) as u16,
+            call: word1 as u32,
+            ..*header
+        };
+        let line = encode_line(&single, payload, tags.first)?;
+        let Some(first) = head.first_chunk_mut::<LINE>() else {
+            return Err(BuildError::Full { needed: LINE as u64, available });
+        };
+        *first = line;
+        Ok(LINE)
+    }
+}
+
+/// A [`BatchState`] together with its buffer, for building in one go.
+#[derive(Debug)]
+pub struct BatchBuilder<'a> {
+    buffer: &'a mut [u8],
+    state: BatchState,
+}
+
+impl<'a> BatchBuilder<'a> {
+    /// An empty batch in `buffer`, whose length is the limit of the message.
+    #[inline]
+    pub fn new(buffer: &'a mut [u8]) -> BatchBuilder<'a> {
+        BatchBuilder { buffer, state: BatchState::new() }
+    }
+
+    /// How far it has come.
+    #[inline]
+    pub fn state(&self) -> BatchState {
+        self.state
+    }
+
+    /// See [`BatchState::push`].
+    ///
+    /// # Errors
+    /// As there.
+    #[inline]
+    pub fn push(&mut self, meta: &EntryMeta, payload: &[u8]) -> Result<(), BuildError> {
+        self.state.push(self.buffer, meta, payload)
+    }
+
+    /// See [`BatchState::reserve`].
+    ///
+    /// # Errors
+    /// As there.
+    #[inline]
+    pub fn reserve(&mut self, length: usize) -> Result<&mut [u8], BuildError> {
+        self.state.reserve(self.buffer, length)
+    }
+
+    /// See [`BatchState::commit`].
+    ///
+    /// # Errors
+    /// As there.
+    #[inline]
+    pub fn commit(&mut self, meta: &EntryMeta, actual_length: usize) -> Result<(), BuildError> {
+        self.state.commit(self.buffer, meta, actual_length)
+    }
+
+    /// See [`BatchState::finish`].
+    ///
+    /// # Errors
+    /// As there.
+    #[inline]
+    pub fn finish(self, header: &Header, tags: Tags) -> Result<usize, BuildError> {
+        self.state.finish(self.buffer, header, tags)
+    }
+
+    /// See [`BatchState::finish_compact`].
+    ///
+    /// # Errors
+    /// As there.
+    #[inline]
+    pub fn finish_compact(self, header: &Header, tags: Tags) -> Result<usize, BuildError> {
+        self.state.finish_compact(self.buffer, header, tags)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TAGS: Tags = Tags { first: 0x1122_3344_5566_7789, trailing: 0x99aa_bbcc_ddee_ff02 };
+
+    fn meta(call: u32) -> EntryMeta {
+        EntryMeta { function_or_status: 0x0102, thread: 0x0304, call, flags: Flags::MODE }
+    }
+
+    #[test]
+    fn golden_batch() {
+        let mut buffer = [0xee; 256];
+        let mut batch = BatchBuilder::new(&mut buffer);
+        batch.push(&meta(5), b"abc").unwrap();
+        batch.push(&meta(0x0607_0809), &[]).unwrap();
+        let header = Header { credits: 4, time: 0x0a0b, ..Header::new(Kind::RequestBatch) };
+        assert_eq!(batch.finish(&header, TAGS), Ok(128));
+        let mut expected = [0; 128];
+        expected[..24].copy_from_slice(&[
+            3, 0, 2, 0, 40, 0, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0x0b, 0x0a, 0, 0,
+        ]);
+        expected[56..64].copy_from_slice(&TAGS.first.to_le_bytes());
+        expected[64..80].copy_from_slice(&[3, 0, 0, 0, 2, 1, 4, 3, 5, 0, 0, 0, 2, 0, 0, 0]);
+        expected[80..83].copy_from_slice(b"abc");
+        expected[88..104].copy_from_slice(&[0, 0, 0, 0, 2, 1, 4, 3, 9, 8, 7, 6, 2, 0, 0, 0]);
+        expected[120..].copy_from_slice(&TAGS.trailing.to_le_bytes());
+        assert_eq!(buffer[..128], expected);
+        assert!(buffer[128..].iter().all(|byte| *byte == 0xee), "nothing is written behind the message");
+    }
+
+    #[test]
+    fn a_full_batch_stays_as_it_was() {
+        let mut buffer = [0; 191];
+        let mut state = BatchState::new();
+        // Two lines are usable: 56 bytes of entries.
+        state.push(&mut buffer, &meta(1), &[1; 24]).unwrap();
+        assert!(state.fits(0, 191) && !state.fits(1, 191));
+        let before = (state, buffer);
+        let error = state.push(&mut buffer, &meta(2), &[1]).unwrap_err();
+        assert_eq!(error, BuildError::Full { needed: 192, available: 128 });
+        assert_eq!((state, buffer), before);
+        state.push(&mut buffer, &meta(2), &[]).unwrap();
+        assert_eq!(state.finish(&mut buffer, &Header::new(Kind::RequestBatch), TAGS), Ok(128));
+    }
+
+    #[test]
+    fn writing_in_place_equals_pushing() {
+        let (mut pushed, mut placed) = ([0; 512], [0xee; 512]);
+        let (mut a, mut b) = (BatchState::new(), BatchState::new());
+        for length in [0, 1, 7, 8, 9, 40] {
+            let payload = vec![length as u8; length];
+            a.push(&mut pushed, &meta(length as u32), &payload).unwrap();
+            let place = b.reserve(&mut placed, 64).unwrap();
+            assert_eq!(place.len(), 64);
+            place[..length].copy_from_slice(&payload);
+            b.commit(&mut placed, &meta(length as u32), length).unwrap();
+        }
+        let header = Header::new(Kind::ResponseBatch);
+        let total = a.finish(&mut pushed, &header, TAGS).unwrap();
+        assert_eq!(b.finish(&mut placed, &header, TAGS), Ok(total));
+        assert_eq!(pushed[..total], placed[..total]);
+    }
+
+    #[test]
+    fn a_lone_small_entry_becomes_a_line() {
+        for length in [0, 1, 32, 33] {
+            let payload = vec![9; length];
+            let mut buffer = [0xee; 256];
+            let mut batch = BatchBuilder::new(&mut buffer);
+            batch.push(&meta(77), &payload).unwrap();
+            let header = Header { head: 5, flags: Flags::MORE, ..Header::new(Kind::RequestBatch) };
+            let total = batch.finish_compact(&header, TAGS).unwrap();
+            if length > 32 {
+                assert_eq!((total, buffer[0]), (128, 3));
+                continue;
+            }
+            let single = Header {
+                kind: Kind::Request,
+                flags: Flags::MORE | Flags::MODE,
+                code: 0x0102,
+                thread: 0x0304,
+                call: 77,
+                ..header
+            };
+            assert_eq!(buffer[..total], encode_line(&single, &payload, TAGS.first).unwrap());
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_sent_is_refused() {
+        let mut buffer = [0; 256];
+        let header = Header::new(Kind::RequestBatch);
+        assert_eq!(BatchState::new().finish(&mut buffer, &header, TAGS), Err(BuildError::Empty));
+        assert_eq!(BatchState::new().finish_compact(&mut buffer, &header, TAGS), Err(BuildError::Empty));
+        let mut state = BatchState::new();
+        let descriptor = EntryMeta { flags: Flags::RENDEZVOUS, ..meta(1) };
+        assert!(matches!(
+            state.push(&mut buffer, &descriptor, &[0; 23]),
+            Err(BuildError::PayloadLength { expected: 24, actual: 23 })
+        ));
+        state.push(&mut buffer, &descriptor, &[0; 24]).unwrap();
+        let wrong = Header::new(Kind::Request);
+        assert_eq!(state.finish(&mut buffer, &wrong, TAGS), Err(BuildError::WrongKind));
+        assert_eq!(state.finish_compact(&mut buffer, &wrong, TAGS), Err(BuildError::WrongKind));
+        assert_eq!(
+            state.finish(&mut buffer[..127], &header, TAGS),
+            Err(BuildError::Full { needed: 128, available: 127 })
+        );
+    }
+
+    #[test]
+    fn counts_end_at_65535() {
+        let mut buffer = vec![0; 65536 * 16 + 128];
+        let mut state = BatchState::new();
+        for call in 0..65535 {
+            state.push(&mut buffer, &meta(call), &[]).unwrap();
+        }
+        assert_eq!(state.push(&mut buffer, &meta(0), &[]), Err(BuildError::TooManyEntries));
+    }
+
+    #[test]
+    fn lengths_that_would_overflow_are_full() {
+        let state = BatchState { body: u32::MAX - 15, count: 1 };
+        assert!(!state.fits(0, usize::MAX));
+        assert!(!BatchState::new().fits(usize::MAX, usize::MAX));
+    }
+}

@@ -1,0 +1,229 @@
+//! The frame around every record, and the choice of record by its type.
+
+use super::codec::{Reader, Writer};
+use super::error::HandshakeError;
+use super::records::{
+    Drained, Grant, Hello, HelloReply, LaneReady, LaneRefused, OpenLane, Refused, read_lane, write_lane,
+};
+use crate::bytes;
+
+/// The first four bytes of every frame: `DNLN`.
+pub const MAGIC: u32 = u32::from_le_bytes(*b"DNLN");
+/// The version of the frame itself, which does not change with the version of messages.
+pub const FRAME_VERSION: u16 = 1;
+/// Bytes before the body.
+pub const FRAME_HEADER_BYTES: usize = 12;
+/// Longest body, in bytes; the longest record has less.
+pub const MAX_BODY_BYTES: u32 = 2048;
+
+/// What a frame carries. On the wire its number in two bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u16)]
+pub enum RecordType {
+    /// See [`Hello`].
+    Hello = 1,
+    /// See [`HelloReply`].
+    HelloReply = 2,
+    /// See [`Refused`].
+    Refused = 3,
+    /// See [`OpenLane`].
+    OpenLane = 4,
+    /// See [`LaneReady`].
+    LaneReady = 5,
+    /// See [`LaneRefused`].
+    LaneRefused = 6,
+    /// See [`Grant`].
+    Grant = 7,
+    /// See [`Record::Drain`].
+    Drain = 8,
+    /// See [`Drained`].
+    Drained = 9,
+    /// See [`Record::CloseLane`].
+    CloseLane = 10,
+    /// See [`Record::Goodbye`].
+    Goodbye = 11,
+}
+
+impl RecordType {
+    /// All types, by number.
+    pub const ALL: [RecordType; 11] = [
+        RecordType::Hello,
+        RecordType::HelloReply,
+        RecordType::Refused,
+        RecordType::OpenLane,
+        RecordType::LaneReady,
+        RecordType::LaneRefused,
+        RecordType::Grant,
+        RecordType::Drain,
+        RecordType::Drained,
+        RecordType::CloseLane,
+        RecordType::Goodbye,
+    ];
+
+    /// The type with this number, if there is one.
+    pub fn from_wire(number: u16) -> Option<RecordType> {
+        Self::ALL.into_iter().find(|record_type| *record_type as u16 == number)
+    }
+}
+
+/// The checked beginning of a frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FrameHeader {
+    /// What the body is.
+    pub record_type: RecordType,
+    /// Bytes of the body, at most [`MAX_BODY_BYTES`].
+    pub length: u32,
+}
+
+impl FrameHeader {
+    /// Checks the 12 bytes before a body.
+    ///
+    /// # Errors
+    /// [`HandshakeError::Magic`], [`HandshakeError::FrameVersion`], [`HandshakeError::UnknownRecord`],
+    /// [`HandshakeError::BodyTooLong`].
+    pub fn decode(bytes: &[u8; FRAME_HEADER_BYTES]) -> Result<FrameHeader, HandshakeError> {
+        let magic = u32::from_le_bytes(bytes::get::<0, 4, FRAME_HEADER_BYTES>(bytes));
+        if magic != MAGIC {
+            return Err(HandshakeError::Magic(magic));
+        }
+        let version = u16::from_le_bytes(bytes::get::<4, 2, FRAME_HEADER_BYTES>(bytes));
+        if version != FRAME_VERSION {
+            return Err(HandshakeError::FrameVersion { theirs: version, ours: FRAME_VERSION });
+        }
+        let number = u16::from_le_bytes(bytes::get::<6, 2, FRAME_HEADER_BYTES>(bytes));
+        let record_type = RecordType::from_wire(number).ok_or(HandshakeError::UnknownRecord(number))?;
+        let length = u32::from_le_bytes(bytes::get::<8, 4, FRAME_HEADER_BYTES>(bytes));
+        if length > MAX_BODY_BYTES {
+            return Err(HandshakeError::BodyTooLong { length, limit: MAX_BODY_BYTES });
+        }
+        Ok(FrameHeader { record_type, length })
+    }
+}
+
+/// A record of the control connection.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Record {
+    /// The client's first word.
+    Hello(Hello),
+    /// The server's answer to Hello.
+    HelloReply(HelloReply),
+    /// Either side will not go on with this connection.
+    Refused(Refused),
+    /// The client asks for a lane.
+    OpenLane(OpenLane),
+    /// The server's half of a lane.
+    LaneReady(LaneReady),
+    /// The server will not open this lane; the connection goes on.
+    LaneRefused(LaneRefused),
+    /// Either side grants the other a region, beyond those of the lanes.
+    Grant(Grant),
+    /// The server takes no new requests: finish, then close.
+    Drain,
+    /// How far the server has come on one lane before it closes.
+    Drained(Drained),
+    /// Either side is done with this lane.
+    CloseLane {
+        /// The lane.
+        lane: u16,
+    },
+    /// Either side is done with the connection; its end is no failure.
+    Goodbye,
+}
+
+impl Record {
+    /// The type of the record.
+    pub fn record_type(&self) -> RecordType {
+        match self {
+            Record::Hello(_) => RecordType::Hello,
+            Record::HelloReply(_) => RecordType::HelloReply,
+            Record::Refused(_) => RecordType::Refused,
+            Record::OpenLane(_) => RecordType::OpenLane,
+            Record::LaneReady(_) => RecordType::LaneReady,
+            Record::LaneRefused(_) => RecordType::LaneRefused,
+            Record::Grant(_) => RecordType::Grant,
+            Record::Drain => RecordType::Drain,
+            Record::Drained(_) => RecordType::Drained,
+            Record::CloseLane { .. } => RecordType::CloseLane,
+            Record::Goodbye => RecordType::Goodbye,
+        }
+    }
+
+    /// The whole frame, header and body.
+    ///
+    /// # Errors
+    /// What [`Record::decode`] would say: [`HandshakeError::FieldTooLong`], [`HandshakeError::VersionRange`],
+    /// [`HandshakeError::RingBytes`].
+    pub fn encode(&self) -> Result<Vec<u8>, HandshakeError> {
+        let body = self.encode_body()?;
+        let limit = MAX_BODY_BYTES;
+        let length = u32::try_from(body.len()).unwrap_or(u32::MAX);
+        if length > limit {
+            return Err(HandshakeError::BodyTooLong { length, limit });
+        }
+        let mut writer = Writer::new();
+        writer.u32(MAGIC);
+        writer.u16(FRAME_VERSION);
+        writer.u16(self.record_type() as u16);
+        writer.u32(length);
+        writer.raw(&body);
+        Ok(writer.finish())
+    }
+
+    fn encode_body(&self) -> Result<Vec<u8>, HandshakeError> {
+        let mut writer = Writer::new();
+        match self {
+            Record::Hello(record) => record.write(&mut writer)?,
+            Record::HelloReply(record) => record.write(&mut writer),
+            Record::Refused(record) => record.write(&mut writer)?,
+            Record::OpenLane(record) => record.write(&mut writer)?,
+            Record::LaneReady(record) => record.write(&mut writer)?,
+            Record::LaneRefused(record) => record.write(&mut writer)?,
+            Record::Grant(record) => record.write(&mut writer),
+            Record::Drained(record) => record.write(&mut writer),
+            Record::CloseLane { lane } => write_lane(*lane, &mut writer),
+            Record::Drain | Record::Goodbye => {}
+        }
+        Ok(writer.finish())
+    }
+
+    /// Reads one whole frame, no more and no less.
+    ///
+    /// # Errors
+    /// The [`HandshakeError`] that names the first thing that is wrong.
+    pub fn decode(frame: &[u8]) -> Result<Record, HandshakeError> {
+        let truncated = HandshakeError::Truncated { field: "frame header" };
+        let (header, body) = frame.split_first_chunk::<FRAME_HEADER_BYTES>().ok_or(truncated)?;
+        let header = FrameHeader::decode(header)?;
+        let length = header.length as usize;
+        if body.len() < length {
+            return Err(HandshakeError::Truncated { field: "frame body" });
+        }
+        if body.len() > length {
+            return Err(HandshakeError::TrailingBytes { count: body.len() - length });
+        }
+        Record::decode_body(header.record_type, body)
+    }
+
+    /// Reads the body of a frame, all of it.
+    ///
+    /// # Errors
+    /// The [`HandshakeError`] that names the first thing that is wrong.
+    pub fn decode_body(record_type: RecordType, body: &[u8]) -> Result<Record, HandshakeError> {
+        let mut reader = Reader::new(body);
+        let record = match record_type {
+            RecordType::Hello => Record::Hello(Hello::read(&mut reader)?),
+            RecordType::HelloReply => Record::HelloReply(HelloReply::read(&mut reader)?),
+            RecordType::Refused => Record::Refused(Refused::read(&mut reader)?),
+            RecordType::OpenLane => Record::OpenLane(OpenLane::read(&mut reader)?),
+            RecordType::LaneReady => Record::LaneReady(LaneReady::read(&mut reader)?),
+            RecordType::LaneRefused => Record::LaneRefused(LaneRefused::read(&mut reader)?),
+            RecordType::Grant => Record::Grant(Grant::read(&mut reader)?),
+            RecordType::Drain => Record::Drain,
+            RecordType::Drained => Record::Drained(Drained::read(&mut reader)?),
+            RecordType::CloseLane => Record::CloseLane { lane: read_lane(&mut reader)? },
+            RecordType::Goodbye => Record::Goodbye,
+        };
+        reader.finish()?;
+        Ok(record)
+    }
+}

@@ -1,0 +1,47 @@
+//! The records of the control connection: who speaks, which version, which lanes, which grants, and the goodbye.
+//!
+//! A record travels in a frame: magic (4 bytes), frame version (2), type (2), length of the body (4), body. The frame and
+//! the records Hello, HelloReply and Refused keep their form over all versions, so that two builds can tell each other
+//! that they do not fit; everything else may change with the version that Hello and HelloReply settle.
+//!
+//! A reader of a stream reads [`FRAME_HEADER_BYTES`], asks [`FrameHeader::decode`] how long the body is (never more than
+//! [`MAX_BODY_BYTES`]), reads it, and hands it to [`Record::decode_body`]. Encoding and decoding allocate, within the limits
+//! of the fields; they belong to connecting, not to calls.
+
+mod codec;
+mod error;
+mod frame;
+mod records;
+
+pub use error::HandshakeError;
+pub use frame::{FRAME_HEADER_BYTES, FRAME_VERSION, FrameHeader, MAGIC, MAX_BODY_BYTES, Record, RecordType};
+pub use records::{
+    Drained, Grant, Hello, HelloReply, LaneReady, LaneRefused, OpenLane, RefusalCode, Refused, Secret, Token,
+};
+
+/// The lowest version of messages and records that this build speaks.
+pub const MIN_VERSION: u16 = 1;
+/// The highest version of messages and records that this build speaks.
+pub const MAX_VERSION: u16 = 1;
+/// Longest service name, in bytes.
+pub const MAX_SERVICE_BYTES: usize = 255;
+/// Longest authentication token, in bytes.
+pub const MAX_TOKEN_BYTES: usize = 255;
+/// Longest fabric endpoint, in bytes.
+pub const MAX_ENDPOINT_BYTES: usize = 1024;
+/// Most region keys in a record.
+pub const MAX_REGION_KEYS: usize = 8;
+/// Longest text of a refusal, in bytes.
+pub const MAX_TEXT_BYTES: usize = 512;
+
+/// The highest version that both sides speak. `theirs` and `ours` are (lowest, highest).
+///
+/// # Errors
+/// [`HandshakeError::NoCommonVersion`], which names both ranges.
+pub fn negotiate(theirs: (u16, u16), ours: (u16, u16)) -> Result<u16, HandshakeError> {
+    let (lowest, highest) = (theirs.0.max(ours.0), theirs.1.min(ours.1));
+    if lowest <= highest { Ok(highest) } else { Err(HandshakeError::NoCommonVersion { theirs, ours }) }
+}
+
+#[cfg(test)]
+mod tests;

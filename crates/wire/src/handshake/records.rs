@@ -1,0 +1,370 @@
+//! The records, field by field in the order in which they travel.
+//!
+//! Numbers that belong to the engine (request and response halves, completion modes, purposes of grants, capability bits)
+//! are carried here as numbers: what they mean, and which of them go together, is checked where it is known.
+
+use super::codec::{Reader, Writer};
+use super::error::HandshakeError;
+use super::{MAX_ENDPOINT_BYTES, MAX_REGION_KEYS, MAX_SERVICE_BYTES, MAX_TEXT_BYTES, MAX_TOKEN_BYTES};
+use crate::LINE;
+use std::fmt;
+
+type Result<T> = std::result::Result<T, HandshakeError>;
+
+/// The 16 random bytes that a lane's tags are derived from. `Debug` does not show them.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(pub [u8; 16]);
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("Secret(..)")
+    }
+}
+
+/// What a client shows to be let in, at most 255 bytes. `Debug` shows its length only.
+#[derive(Clone, PartialEq, Eq, Default)]
+pub struct Token(pub Vec<u8>);
+
+impl Token {
+    /// Compares with the expected token, in a time that does not depend on where they differ.
+    pub fn matches(&self, expected: &[u8]) -> bool {
+        let difference = self.0.iter().zip(expected).fold(0, |seen, (mine, theirs)| seen | (mine ^ theirs));
+        self.0.len() == expected.len() && std::hint::black_box(difference) == 0
+    }
+}
+
+impl fmt::Debug for Token {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "Token({} bytes)", self.0.len())
+    }
+}
+
+/// The client's first word on a connection.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Hello {
+    /// Lowest version that the client speaks.
+    pub min_version: u16,
+    /// Highest version that the client speaks.
+    pub max_version: u16,
+    /// What the client's fabric and engine can do, one bit each.
+    pub capabilities: u64,
+    /// Process id of the client, for people who read logs; nothing depends on it.
+    pub process_id: u32,
+    /// Name of the wanted service, at most 255 bytes of UTF-8. A peer wrote it: escape it before printing.
+    pub service: String,
+    /// Authentication token, empty if none.
+    pub token: Token,
+}
+
+impl Hello {
+    fn check(&self) -> Result<()> {
+        let (lowest, highest) = (self.min_version, self.max_version);
+        if lowest > highest { Err(HandshakeError::VersionRange { lowest, highest }) } else { Ok(()) }
+    }
+
+    pub(super) fn write(&self, writer: &mut Writer) -> Result<()> {
+        self.check()?;
+        writer.u16(self.min_version);
+        writer.u16(self.max_version);
+        writer.u64(self.capabilities);
+        writer.u32(self.process_id);
+        writer.bytes("service", self.service.as_bytes(), MAX_SERVICE_BYTES)?;
+        writer.bytes("token", &self.token.0, MAX_TOKEN_BYTES)
+    }
+
+    pub(super) fn read(reader: &mut Reader<'_>) -> Result<Hello> {
+        let hello = Hello {
+            min_version: reader.u16("min_version")?,
+            max_version: reader.u16("max_version")?,
+            capabilities: reader.u64("capabilities")?,
+            process_id: reader.u32("process_id")?,
+            service: reader.text("service", MAX_SERVICE_BYTES)?,
+            token: Token(reader.bytes("token", MAX_TOKEN_BYTES)?.to_vec()),
+        };
+        hello.check()?;
+        Ok(hello)
+    }
+}
+
+/// The server's answer to a Hello that it accepts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HelloReply {
+    /// The version that both will speak.
+    pub version: u16,
+    /// What the server's fabric and engine can do, one bit each.
+    pub capabilities: u64,
+    /// Workers that a lane can ask for.
+    pub workers: u16,
+    /// Functions of the service: their ids are below this.
+    pub functions: u32,
+    /// Largest payload that the server takes, in bytes.
+    pub max_payload: u64,
+    /// Names this session in logs and when reconnecting.
+    pub session: u64,
+}
+
+impl HelloReply {
+    pub(super) fn write(&self, writer: &mut Writer) {
+        writer.u16(self.version);
+        writer.u64(self.capabilities);
+        writer.u16(self.workers);
+        writer.u32(self.functions);
+        writer.u64(self.max_payload);
+        writer.u64(self.session);
+    }
+
+    pub(super) fn read(reader: &mut Reader<'_>) -> Result<HelloReply> {
+        Ok(HelloReply {
+            version: reader.u16("version")?,
+            capabilities: reader.u64("capabilities")?,
+            workers: reader.u16("workers")?,
+            functions: reader.u32("functions")?,
+            max_payload: reader.u64("max_payload")?,
+            session: reader.u64("session")?,
+        })
+    }
+}
+
+/// The client asks for a lane: queue pair, request lease, response lease, completion modes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OpenLane {
+    /// The lane's number, chosen by the client, unique on the connection.
+    pub lane: u16,
+    /// The worker that shall serve it, or [`OpenLane::ANY_WORKER`].
+    pub worker: u16,
+    /// Request half of the path.
+    pub request_half: u8,
+    /// Response half of the path.
+    pub response_half: u8,
+    /// How the client waits for completions.
+    pub client_completion: u8,
+    /// How the server waits for completions.
+    pub server_completion: u8,
+    /// Calls that the client wants in flight.
+    pub window: u16,
+    /// Bytes of the ring that the client wants to write its requests into; whole lines. 0 if the path has no ring.
+    pub ring_bytes: u32,
+    /// The client's endpoint, in the fabric's own encoding, at most 1024 bytes.
+    pub endpoint: Vec<u8>,
+    /// Regions of the client that the path needs, in the order that the path defines; at most 8.
+    pub region_keys: Vec<u64>,
+}
+
+impl OpenLane {
+    /// Any worker will do.
+    pub const ANY_WORKER: u16 = u16::MAX;
+
+    pub(super) fn write(&self, writer: &mut Writer) -> Result<()> {
+        check_ring(self.ring_bytes)?;
+        writer.u16(self.lane);
+        writer.u16(self.worker);
+        writer.u8(self.request_half);
+        writer.u8(self.response_half);
+        writer.u8(self.client_completion);
+        writer.u8(self.server_completion);
+        writer.u16(self.window);
+        writer.u32(self.ring_bytes);
+        writer.bytes("endpoint", &self.endpoint, MAX_ENDPOINT_BYTES)?;
+        writer.words("region_keys", &self.region_keys, MAX_REGION_KEYS)
+    }
+
+    pub(super) fn read(reader: &mut Reader<'_>) -> Result<OpenLane> {
+        let open = OpenLane {
+            lane: read_lane(reader)?,
+            worker: reader.u16("worker")?,
+            request_half: reader.u8("request_half")?,
+            response_half: reader.u8("response_half")?,
+            client_completion: reader.u8("client_completion")?,
+            server_completion: reader.u8("server_completion")?,
+            window: reader.u16("window")?,
+            ring_bytes: reader.u32("ring_bytes")?,
+            endpoint: reader.bytes("endpoint", MAX_ENDPOINT_BYTES)?.to_vec(),
+            region_keys: reader.words("region_keys", MAX_REGION_KEYS)?,
+        };
+        check_ring(open.ring_bytes)?;
+        Ok(open)
+    }
+}
+
+/// The server's half of a lane, with what it grants of what was asked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LaneReady {
+    /// The lane that was asked for.
+    pub lane: u16,
+    /// The worker that serves it.
+    pub worker: u16,
+    /// Calls that may be in flight; at most what was asked for.
+    pub window: u16,
+    /// Entries that a batch may have.
+    pub max_batch_entries: u16,
+    /// Bytes of the ring of requests, and the limit of one message; whole lines. 0 if the path has no ring.
+    pub ring_bytes: u32,
+    /// Longest message, in bytes, that the server takes on this lane; larger payloads go by rendezvous.
+    pub max_message_bytes: u32,
+    /// What the tags of both directions are derived from.
+    pub secret: Secret,
+    /// The server's endpoint, in the fabric's own encoding, at most 1024 bytes.
+    pub endpoint: Vec<u8>,
+    /// Regions of the server that the path needs, in the order that the path defines; at most 8.
+    pub region_keys: Vec<u64>,
+}
+
+impl LaneReady {
+    pub(super) fn write(&self, writer: &mut Writer) -> Result<()> {
+        check_ring(self.ring_bytes)?;
+        writer.u16(self.lane);
+        writer.u16(self.worker);
+        writer.u16(self.window);
+        writer.u16(self.max_batch_entries);
+        writer.u32(self.ring_bytes);
+        writer.u32(self.max_message_bytes);
+        writer.raw(&self.secret.0);
+        writer.bytes("endpoint", &self.endpoint, MAX_ENDPOINT_BYTES)?;
+        writer.words("region_keys", &self.region_keys, MAX_REGION_KEYS)
+    }
+
+    pub(super) fn read(reader: &mut Reader<'_>) -> Result<LaneReady> {
+        let ready = LaneReady {
+            lane: read_lane(reader)?,
+            worker: reader.u16("worker")?,
+            window: reader.u16("window")?,
+            max_batch_entries: reader.u16("max_batch_entries")?,
+            ring_bytes: reader.u32("ring_bytes")?,
+            max_message_bytes: reader.u32("max_message_bytes")?,
+            secret: Secret(reader.secret("secret")?),
+            endpoint: reader.bytes("endpoint", MAX_ENDPOINT_BYTES)?.to_vec(),
+            region_keys: reader.words("region_keys", MAX_REGION_KEYS)?,
+        };
+        check_ring(ready.ring_bytes)?;
+        Ok(ready)
+    }
+}
+
+/// Why something was refused. Numbers that this build does not know are kept and shown as they are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RefusalCode(pub u16);
+
+impl RefusalCode {
+    /// No version in common; the text names both ranges.
+    pub const VERSION: RefusalCode = RefusalCode(1);
+    /// The token, or the peer's user, is not let in.
+    pub const UNAUTHORISED: RefusalCode = RefusalCode(2);
+    /// No service of that name here.
+    pub const UNKNOWN_SERVICE: RefusalCode = RefusalCode(3);
+    /// All connections, or lanes, that the server allows are taken.
+    pub const TOO_MANY: RefusalCode = RefusalCode(4);
+    /// The plan of the lane is not legal here.
+    pub const ILLEGAL_PLAN: RefusalCode = RefusalCode(5);
+    /// Not enough memory for rings or regions.
+    pub const NO_MEMORY: RefusalCode = RefusalCode(6);
+    /// The server is going away.
+    pub const DRAINING: RefusalCode = RefusalCode(7);
+    /// A record was malformed or came out of order.
+    pub const MALFORMED: RefusalCode = RefusalCode(8);
+    /// No such worker.
+    pub const UNKNOWN_WORKER: RefusalCode = RefusalCode(9);
+    /// The fabric could not set the lane up; the text says why.
+    pub const FABRIC: RefusalCode = RefusalCode(10);
+}
+
+/// Either side will not go on with the connection, which ends after this.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refused {
+    /// Why.
+    pub code: RefusalCode,
+    /// Why, in words for people, at most 512 bytes. A peer wrote it: escape it before printing.
+    pub text: String,
+}
+
+impl Refused {
+    pub(super) fn write(&self, writer: &mut Writer) -> Result<()> {
+        writer.u16(self.code.0);
+        writer.bytes("text", self.text.as_bytes(), MAX_TEXT_BYTES)
+    }
+
+    pub(super) fn read(reader: &mut Reader<'_>) -> Result<Refused> {
+        Ok(Refused { code: RefusalCode(reader.u16("code")?), text: reader.text("text", MAX_TEXT_BYTES)? })
+    }
+}
+
+/// The server will not open a lane; the connection goes on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LaneRefused {
+    /// The lane that was asked for.
+    pub lane: u16,
+    /// Why.
+    pub code: RefusalCode,
+    /// Why, in words for people, at most 512 bytes. A peer wrote it: escape it before printing.
+    pub text: String,
+}
+
+impl LaneRefused {
+    pub(super) fn write(&self, writer: &mut Writer) -> Result<()> {
+        writer.u16(self.lane);
+        writer.u16(self.code.0);
+        writer.bytes("text", self.text.as_bytes(), MAX_TEXT_BYTES)
+    }
+
+    pub(super) fn read(reader: &mut Reader<'_>) -> Result<LaneRefused> {
+        Ok(LaneRefused {
+            lane: read_lane(reader)?,
+            code: RefusalCode(reader.u16("code")?),
+            text: reader.text("text", MAX_TEXT_BYTES)?,
+        })
+    }
+}
+
+/// A region that the sender lets the receiver use, besides those of the lanes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Grant {
+    /// The key.
+    pub key: u64,
+    /// Bytes of the region.
+    pub length: u64,
+    /// What it is for.
+    pub purpose: u8,
+}
+
+impl Grant {
+    pub(super) fn write(&self, writer: &mut Writer) {
+        writer.u64(self.key);
+        writer.u64(self.length);
+        writer.u8(self.purpose);
+    }
+
+    pub(super) fn read(reader: &mut Reader<'_>) -> Result<Grant> {
+        Ok(Grant { key: reader.u64("key")?, length: reader.u64("length")?, purpose: reader.u8("purpose")? })
+    }
+}
+
+/// How far the server has come on a lane when it stops: requests after this were not executed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Drained {
+    /// The lane.
+    pub lane: u16,
+    /// Sequence of the last request that was processed.
+    pub last_sequence: u64,
+}
+
+impl Drained {
+    pub(super) fn write(&self, writer: &mut Writer) {
+        writer.u16(self.lane);
+        writer.u64(self.last_sequence);
+    }
+
+    pub(super) fn read(reader: &mut Reader<'_>) -> Result<Drained> {
+        Ok(Drained { lane: read_lane(reader)?, last_sequence: reader.u64("last_sequence")? })
+    }
+}
+
+pub(super) fn write_lane(lane: u16, writer: &mut Writer) {
+    writer.u16(lane);
+}
+
+pub(super) fn read_lane(reader: &mut Reader<'_>) -> Result<u16> {
+    reader.u16("lane")
+}
+
+fn check_ring(bytes: u32) -> Result<()> {
+    if (bytes as usize).is_multiple_of(LINE) { Ok(()) } else { Err(HandshakeError::RingBytes(bytes)) }
+}

@@ -1,0 +1,218 @@
+//! Golden bytes and refusals of each record.
+
+use super::*;
+
+fn hello() -> Hello {
+    Hello {
+        min_version: 1,
+        max_version: 2,
+        capabilities: 0x0102,
+        process_id: 7,
+        service: "kv".into(),
+        token: Token(b"t0k".to_vec()),
+    }
+}
+
+fn open_lane() -> OpenLane {
+    OpenLane {
+        lane: 3,
+        worker: OpenLane::ANY_WORKER,
+        request_half: 1,
+        response_half: 2,
+        client_completion: 3,
+        server_completion: 4,
+        window: 64,
+        ring_bytes: 0x1000,
+        endpoint: vec![9, 8],
+        region_keys: vec![0x0a, 0x0b],
+    }
+}
+
+fn lane_ready() -> LaneReady {
+    LaneReady {
+        lane: 3,
+        worker: 1,
+        window: 32,
+        max_batch_entries: 16,
+        ring_bytes: 0x800,
+        max_message_bytes: 0x400,
+        secret: Secret([0x55; 16]),
+        endpoint: vec![7],
+        region_keys: vec![],
+    }
+}
+
+fn frame(record_type: u16, body: &[u8]) -> Vec<u8> {
+    let mut frame = b"DNLN\x01\x00".to_vec();
+    frame.extend_from_slice(&record_type.to_le_bytes());
+    frame.extend_from_slice(&(body.len() as u32).to_le_bytes());
+    frame.extend_from_slice(body);
+    frame
+}
+
+#[test]
+fn golden_bytes_of_every_record() {
+    let mut ready_body = vec![3, 0, 1, 0, 32, 0, 16, 0, 0, 8, 0, 0, 0, 4, 0, 0];
+    ready_body.extend_from_slice(&[0x55; 16]);
+    ready_body.extend_from_slice(&[1, 0, 7, 0, 0]);
+    let reply =
+        HelloReply { version: 1, capabilities: 2, workers: 3, functions: 4, max_payload: 5, session: 6 };
+    let cases: [(Record, u16, &[u8]); 11] = [
+        (
+            Record::Hello(hello()),
+            1,
+            &[1, 0, 2, 0, 2, 1, 0, 0, 0, 0, 0, 0, 7, 0, 0, 0, 2, 0, b'k', b'v', 3, 0, b't', b'0', b'k'],
+        ),
+        (
+            Record::HelloReply(reply),
+            2,
+            &[1, 0, 2, 0, 0, 0, 0, 0, 0, 0, 3, 0, 4, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0, 6, 0, 0, 0, 0, 0, 0, 0],
+        ),
+        (
+            Record::Refused(Refused { code: RefusalCode::VERSION, text: "no".into() }),
+            3,
+            &[1, 0, 2, 0, b'n', b'o'],
+        ),
+        (
+            Record::OpenLane(open_lane()),
+            4,
+            &[
+                3, 0, 0xff, 0xff, 1, 2, 3, 4, 64, 0, 0, 0x10, 0, 0, 2, 0, 9, 8, 2, 0, 0x0a, 0, 0, 0, 0, 0, 0,
+                0, 0x0b, 0, 0, 0, 0, 0, 0, 0,
+            ],
+        ),
+        (Record::LaneReady(lane_ready()), 5, &ready_body),
+        (
+            Record::LaneRefused(LaneRefused { lane: 3, code: RefusalCode::NO_MEMORY, text: String::new() }),
+            6,
+            &[3, 0, 6, 0, 0, 0],
+        ),
+        (
+            Record::Grant(Grant { key: 1, length: 2, purpose: 3 }),
+            7,
+            &[1, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 3],
+        ),
+        (Record::Drain, 8, &[]),
+        (Record::Drained(Drained { lane: 3, last_sequence: 9 }), 9, &[3, 0, 9, 0, 0, 0, 0, 0, 0, 0]),
+        (Record::CloseLane { lane: 3 }, 10, &[3, 0]),
+        (Record::Goodbye, 11, &[]),
+    ];
+    for (record, number, body) in cases {
+        let bytes = record.encode().unwrap();
+        assert_eq!(bytes, frame(number, body), "{record:?}");
+        assert_eq!(Record::decode(&bytes), Ok(record));
+        for cut in 0..bytes.len() {
+            assert!(matches!(Record::decode(&bytes[..cut]), Err(HandshakeError::Truncated { .. })));
+        }
+        // One more byte, outside of the frame and inside of it.
+        let mut longer = bytes.clone();
+        longer.push(0);
+        assert_eq!(Record::decode(&longer), Err(HandshakeError::TrailingBytes { count: 1 }));
+        let longer = frame(number, &[body, &[0]].concat());
+        assert_eq!(Record::decode(&longer), Err(HandshakeError::TrailingBytes { count: 1 }));
+        // A body that ends early, in a frame that says so.
+        for cut in 0..body.len() {
+            assert!(matches!(
+                Record::decode(&frame(number, &body[..cut])),
+                Err(HandshakeError::Truncated { .. })
+            ));
+        }
+    }
+}
+
+#[test]
+fn strangers_are_told_apart() {
+    let good = Record::Goodbye.encode().unwrap();
+    let with = |place: usize, value: u8| {
+        let mut bytes = good.clone();
+        bytes[place] = value;
+        Record::decode(&bytes).unwrap_err()
+    };
+    assert_eq!(Record::decode(b"GET / HTTP/1.1"), Err(HandshakeError::Magic(u32::from_le_bytes(*b"GET "))));
+    let error = with(4, 9);
+    assert_eq!(error, HandshakeError::FrameVersion { theirs: 9, ours: 1 });
+    assert!(error.to_string().contains("version 9") && error.to_string().contains("version 1"));
+    assert_eq!(with(6, 12), HandshakeError::UnknownRecord(12));
+    assert_eq!(with(6, 0), HandshakeError::UnknownRecord(0));
+    assert_eq!(with(9, 8), HandshakeError::Truncated { field: "frame body" });
+    assert_eq!(with(10, 1), HandshakeError::BodyTooLong { length: 1 << 16, limit: 2048 });
+}
+
+#[test]
+fn versions_are_negotiated_by_name() {
+    assert_eq!(negotiate((1, 3), (2, 5)), Ok(3));
+    assert_eq!(negotiate((2, 5), (1, 3)), Ok(3));
+    assert_eq!(negotiate((4, 4), (4, 4)), Ok(4));
+    let error = negotiate((1, 2), (3, 4)).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "the peer speaks versions 1 to 2, this build 3 to 4: upgrade the older one"
+    );
+    let empty = Record::Hello(Hello { min_version: 3, ..hello() });
+    assert_eq!(empty.encode(), Err(HandshakeError::VersionRange { lowest: 3, highest: 2 }));
+    let mut bytes = Record::Hello(hello()).encode().unwrap();
+    bytes[FRAME_HEADER_BYTES] = 3;
+    assert_eq!(Record::decode(&bytes), Err(HandshakeError::VersionRange { lowest: 3, highest: 2 }));
+}
+
+#[test]
+fn fields_at_their_limits_pass_and_beyond_them_do_not() {
+    let passes = |record: Record| {
+        let bytes = record.encode().unwrap();
+        assert!(bytes.len() - FRAME_HEADER_BYTES <= MAX_BODY_BYTES as usize);
+        assert_eq!(Record::decode(&bytes), Ok(record));
+    };
+    let fails = |record: Record, name: &str| match record.encode() {
+        Err(HandshakeError::FieldTooLong { field, .. }) => assert_eq!(field, name),
+        other => panic!("{other:?}"),
+    };
+    passes(Record::Hello(Hello { service: "s".repeat(255), token: Token(vec![1; 255]), ..hello() }));
+    fails(Record::Hello(Hello { service: "s".repeat(256), ..hello() }), "service");
+    fails(Record::Hello(Hello { token: Token(vec![1; 256]), ..hello() }), "token");
+    passes(Record::OpenLane(OpenLane {
+        endpoint: vec![1; 1024],
+        region_keys: vec![u64::MAX; 8],
+        ..open_lane()
+    }));
+    fails(Record::OpenLane(OpenLane { endpoint: vec![1; 1025], ..open_lane() }), "endpoint");
+    fails(Record::OpenLane(OpenLane { region_keys: vec![1; 9], ..open_lane() }), "region_keys");
+    passes(Record::LaneReady(LaneReady { endpoint: vec![1; 1024], region_keys: vec![1; 8], ..lane_ready() }));
+    fails(Record::LaneReady(LaneReady { region_keys: vec![1; 70_000], ..lane_ready() }), "region_keys");
+    passes(Record::Refused(Refused { code: RefusalCode(65535), text: "é".repeat(256) }));
+    fails(Record::Refused(Refused { code: RefusalCode(1), text: "x".repeat(513) }), "text");
+}
+
+#[test]
+fn lengths_that_lie_and_text_that_is_none() {
+    let bytes = Record::Refused(Refused { code: RefusalCode(1), text: "ab".into() }).encode().unwrap();
+    let with = |place: usize, value: u8| {
+        let mut bytes = bytes.clone();
+        bytes[FRAME_HEADER_BYTES + place] = value;
+        Record::decode(&bytes).unwrap_err()
+    };
+    assert_eq!(with(2, 3), HandshakeError::Truncated { field: "text" });
+    assert_eq!(with(2, 1), HandshakeError::TrailingBytes { count: 1 });
+    assert_eq!(with(3, 3), HandshakeError::FieldTooLong { field: "text", length: 0x302, limit: 512 });
+    assert_eq!(with(4, 0xff), HandshakeError::NotUtf8 { field: "text" });
+}
+
+#[test]
+fn rings_are_whole_lines() {
+    let odd = Record::OpenLane(OpenLane { ring_bytes: 100, ..open_lane() });
+    assert_eq!(odd.encode(), Err(HandshakeError::RingBytes(100)));
+    let mut bytes = Record::LaneReady(lane_ready()).encode().unwrap();
+    bytes[FRAME_HEADER_BYTES + 8] = 1;
+    assert_eq!(Record::decode(&bytes), Err(HandshakeError::RingBytes(0x801)));
+}
+
+#[test]
+fn secrets_are_not_printed_and_tokens_are_compared_whole() {
+    assert_eq!(format!("{:?}", Secret([1; 16])), "Secret(..)");
+    assert_eq!(format!("{:?}", hello().token), "Token(3 bytes)");
+    let token = Token(b"abc".to_vec());
+    assert!(token.matches(b"abc"));
+    for other in [&b"abd"[..], b"ab", b"abcd", b""] {
+        assert!(!token.matches(other));
+    }
+    assert!(Token::default().matches(b""));
+}

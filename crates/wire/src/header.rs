@@ -1,0 +1,411 @@
+//! The 24 bytes at the start of every message.
+//!
+//! | bytes | field |
+//! |---|---|
+//! | 0 | kind |
+//! | 1 | flags |
+//! | 2..4 | code: function of a request, status of a response, number of entries of a batch or release list |
+//! | 4..8 | length of the payload, or of a batch's entries, in bytes |
+//! | 8..12 | consumer head, piggybacked |
+//! | 12 | credits |
+//! | 13 | low bits of the lease's epoch |
+//! | 14..16 | thread |
+//! | 16..20 | call |
+//! | 20..24 | time |
+
+use crate::bytes;
+use crate::error::Reject;
+use crate::status::Status;
+use crate::{Descriptor, ENTRY_ALIGN, ENTRY_META_BYTES, HEADER_BYTES};
+use std::fmt;
+use std::ops::BitOr;
+
+/// What a message is. On the wire its number in one byte.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u8)]
+pub enum Kind {
+    /// One call.
+    Request = 1,
+    /// The answer to one call.
+    Response = 2,
+    /// Several calls, possibly of several threads.
+    RequestBatch = 3,
+    /// Several answers.
+    ResponseBatch = 4,
+    /// The rest of the ring is not used: the consumer goes on at offset 0.
+    Skip = 5,
+    /// Only the piggybacked head and credits.
+    Credit = 6,
+    /// The client has finished reading the rendezvous responses of these calls; the payload is their ids, `u32` each.
+    Release = 7,
+    /// The sender is going away: nothing new should be sent to it.
+    Drain = 8,
+}
+
+impl Kind {
+    /// The kind with this number, if there is one.
+    #[inline]
+    pub const fn from_wire(number: u8) -> Option<Kind> {
+        Some(match number {
+            1 => Kind::Request,
+            2 => Kind::Response,
+            3 => Kind::RequestBatch,
+            4 => Kind::ResponseBatch,
+            5 => Kind::Skip,
+            6 => Kind::Credit,
+            7 => Kind::Release,
+            8 => Kind::Drain,
+            _ => return None,
+        })
+    }
+
+    /// Whether messages of this kind carry entries in their body.
+    #[inline]
+    pub const fn is_batch(self) -> bool {
+        matches!(self, Kind::RequestBatch | Kind::ResponseBatch)
+    }
+
+    /// Whether messages of this kind are one call or one answer.
+    #[inline]
+    pub const fn is_single(self) -> bool {
+        matches!(self, Kind::Request | Kind::Response)
+    }
+
+    /// Whether codes in messages of this kind, or in their entries, are statuses.
+    #[inline]
+    pub const fn is_response(self) -> bool {
+        matches!(self, Kind::Response | Kind::ResponseBatch)
+    }
+}
+
+/// A set of flags, of a message or of an entry. Unknown bits are never in it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct Flags(u8);
+
+impl Flags {
+    /// No flag.
+    pub const NONE: Flags = Flags(0);
+    /// The server turns to the next group of clients: the lease ends (ScaleRPC section 3).
+    pub const CONTEXT_SWITCH: Flags = Flags(1);
+    /// How the client wants its response: set, the server replies; clear, the client fetches (RF-RPC section 3).
+    pub const MODE: Flags = Flags(1 << 1);
+    /// The sender finishes what it has and takes nothing new.
+    pub const DRAINING: Flags = Flags(1 << 2);
+    /// The payload is a [`Descriptor`].
+    pub const RENDEZVOUS: Flags = Flags(1 << 3);
+    /// More messages of the same burst follow at once: the receiver may put off what it does once for a burst.
+    pub const MORE: Flags = Flags(1 << 4);
+
+    const KNOWN: u8 = 0x1f;
+
+    /// The bits on the wire.
+    #[inline]
+    pub const fn bits(self) -> u8 {
+        self.0
+    }
+
+    /// The flags of these bits, or `None` if one of them is unknown.
+    #[inline]
+    pub const fn from_bits(bits: u8) -> Option<Flags> {
+        if bits & !Self::KNOWN == 0 { Some(Flags(bits)) } else { None }
+    }
+
+    /// Whether all of `other` are set.
+    #[inline]
+    pub const fn contains(self, other: Flags) -> bool {
+        self.0 & other.0 == other.0
+    }
+
+    /// Both sets together; `|` for constants.
+    #[inline]
+    pub const fn union(self, other: Flags) -> Flags {
+        Flags(self.0 | other.0)
+    }
+
+    /// These flags without `other`.
+    #[inline]
+    pub const fn without(self, other: Flags) -> Flags {
+        Flags(self.0 & !other.0)
+    }
+}
+
+impl BitOr for Flags {
+    type Output = Flags;
+    #[inline]
+    fn bitor(self, other: Flags) -> Flags {
+        self.union(other)
+    }
+}
+
+impl fmt::Debug for Flags {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names = [
+            (Flags::CONTEXT_SWITCH, "CONTEXT_SWITCH"),
+            (Flags::MODE, "MODE"),
+            (Flags::DRAINING, "DRAINING"),
+            (Flags::RENDEZVOUS, "RENDEZVOUS"),
+            (Flags::MORE, "MORE"),
+        ];
+        let set = names.into_iter().filter(|(flag, _)| self.contains(*flag)).map(|(_, name)| name);
+        formatter.write_str("Flags(")?;
+        for (index, name) in set.enumerate() {
+            formatter.write_str(if index == 0 { "" } else { " | " })?;
+            formatter.write_str(name)?;
+        }
+        formatter.write_str(")")
+    }
+}
+
+/// The header of a message, decoded. Fields that a kind does not use must be 0; [`Header::decode`] holds peers to it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Header {
+    /// What the message is.
+    pub kind: Kind,
+    /// Flags of the message.
+    pub flags: Flags,
+    /// Function id of a request, status number of a response, number of entries of a batch or release list, else 0.
+    pub code: u16,
+    /// Length in bytes of the payload, or of the entries of a batch with their metadata and padding.
+    pub length: u32,
+    /// How far the sender of this message has consumed the ring of the other direction: a wrapping count of lines.
+    pub head: u32,
+    /// Credits granted to the receiver of this message (FLOCK section 5).
+    pub credits: u8,
+    /// Low bits of the epoch of the lease that this message is written under.
+    pub epoch: u8,
+    /// Thread slot of the caller. Single messages only.
+    pub thread: u16,
+    /// Call id. Single messages only.
+    pub call: u32,
+    /// Requests: microseconds left until the deadline, 0 for none. Responses: nanoseconds of server processing time,
+    /// saturating. Of a batch: the shortest, respectively the sum. Other kinds: 0.
+    pub time: u32,
+}
+
+impl Header {
+    /// A header of `kind` with everything else 0.
+    #[inline]
+    pub const fn new(kind: Kind) -> Header {
+        Header {
+            kind,
+            flags: Flags::NONE,
+            code: 0,
+            length: 0,
+            head: 0,
+            credits: 0,
+            epoch: 0,
+            thread: 0,
+            call: 0,
+            time: 0,
+        }
+    }
+
+    /// The bytes on the wire.
+    #[inline]
+    pub fn encode(&self) -> [u8; HEADER_BYTES] {
+        // Three words rather than eleven fields: three stores, which later wide loads can be forwarded from.
+        let word0 = self.kind as u64
+            | (self.flags.bits() as u64) << 8
+            | (self.code as u64) << 16
+            | (self.length as u64) << 32;
+        let word1 = self.head as u64
+            | (self.credits as u64) << 32
+            | (self.epoch as u64) << 40
+            | (self.thread as u64) << 48;
+        let word2 = self.call as u64 | (self.time as u64) << 32;
+        let mut out = [0; HEADER_BYTES];
+        bytes::put::<0, 8, HEADER_BYTES>(&mut out, word0.to_le_bytes());
+        bytes::put::<8, 8, HEADER_BYTES>(&mut out, word1.to_le_bytes());
+        bytes::put::<16, 8, HEADER_BYTES>(&mut out, word2.to_le_bytes());
+        out
+    }
+
+    /// Reads a header out of private memory and checks everything that can be checked without the rest of the message:
+    /// kind and flags known, unused fields zero, status known, count and length possible together.
+    ///
+    /// # Errors
+    /// The [`Reject`] that names the first thing that is wrong.
+    #[inline]
+    pub fn decode(bytes: &[u8; HEADER_BYTES]) -> Result<Header, Reject> {
+        let word0 = bytes::u64_at::<0, HEADER_BYTES>(bytes);
+        let word1 = bytes::u64_at::<8, HEADER_BYTES>(bytes);
+        let word2 = bytes::u64_at::<16, HEADER_BYTES>(bytes);
+        let Some(kind) = Kind::from_wire(word0 as u8) else { return Err(Reject::UnknownKind(word0 as u8)) };
+        let Some(flags) = Flags::from_bits((word0 >> 8) as u8) else {
+            return Err(Reject::UnknownFlags((word0 >> 8) as u8));
+        };
+        let header = Header {
+            kind,
+            flags,
+            code: (word0 >> 16) as u16,
+            length: (word0 >> 32) as u32,
+            head: word1 as u32,
+            credits: (word1 >> 32) as u8,
+            epoch: (word1 >> 40) as u8,
+            thread: (word1 >> 48) as u16,
+            call: word2 as u32,
+            time: (word2 >> 32) as u32,
+        };
+        header.check()?;
+        Ok(header)
+    }
+
+    /// The rules of each kind.
+    #[inline]
+    fn check(&self) -> Result<(), Reject> {
+        if self.kind.is_single() {
+            if self.flags.contains(Flags::RENDEZVOUS) && self.length != Descriptor::BYTES as u32 {
+                return Err(Reject::DescriptorLength(self.length));
+            }
+            if self.kind == Kind::Response && !Status::is_known(self.code) {
+                return Err(Reject::UnknownStatus(self.code));
+            }
+            return Ok(());
+        }
+        self.check_others()
+    }
+
+    #[inline]
+    fn check_others(&self) -> Result<(), Reject> {
+        let reserved =
+            |field, value: u32| if value == 0 { Ok(()) } else { Err(Reject::ReservedField(field)) };
+        reserved("rendezvous flag", (self.flags.bits() & Flags::RENDEZVOUS.bits()).into())?;
+        reserved("thread", self.thread.into())?;
+        reserved("call", self.call)?;
+        let (count, length) = (self.code, self.length);
+        match self.kind {
+            Kind::RequestBatch | Kind::ResponseBatch => {
+                if count == 0 {
+                    return Err(Reject::EmptyBatch);
+                }
+                let least = u64::from(count) * ENTRY_META_BYTES as u64;
+                if u64::from(length) < least || !(length as usize).is_multiple_of(ENTRY_ALIGN) {
+                    return Err(Reject::BodyLength { count, length });
+                }
+            }
+            Kind::Release => {
+                reserved("time", self.time)?;
+                if count == 0 {
+                    return Err(Reject::EmptyBatch);
+                }
+                if length != u32::from(count) * 4 {
+                    return Err(Reject::BodyLength { count, length });
+                }
+            }
+            Kind::Request | Kind::Response | Kind::Skip | Kind::Credit | Kind::Drain => {
+                reserved("time", self.time)?;
+                reserved("code", count.into())?;
+                reserved("length", length)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn full(kind: Kind) -> Header {
+        Header {
+            kind,
+            flags: Flags::MODE | Flags::MORE,
+            code: 0x0203,
+            length: 0x0405_0607,
+            head: 0x0809_0a0b,
+            credits: 0x0c,
+            epoch: 0x0d,
+            thread: 0x0e0f,
+            call: 0x1011_1213,
+            time: 0x1415_1617,
+        }
+    }
+
+    #[test]
+    fn golden_bytes() {
+        let bytes = full(Kind::Request).encode();
+        let expected = [
+            1, 0x12, 3, 2, 7, 6, 5, 4, 0xb, 0xa, 9, 8, 0xc, 0xd, 0xf, 0xe, 0x13, 0x12, 0x11, 0x10, 0x17,
+            0x16, 0x15, 0x14,
+        ];
+        assert_eq!(bytes, expected);
+        assert_eq!(Header::decode(&bytes), Ok(full(Kind::Request)));
+    }
+
+    #[test]
+    fn all_256_kinds_and_flags() {
+        for number in 0..=u8::MAX {
+            let mut bytes = Header::new(Kind::Request).encode();
+            bytes[0] = number;
+            match Header::decode(&bytes) {
+                Ok(header) => assert_eq!(header.kind as u8, number),
+                Err(Reject::EmptyBatch) => assert!([3, 4, 7].contains(&number)),
+                Err(reject) => {
+                    assert_eq!(reject, Reject::UnknownKind(number));
+                    assert!(number == 0 || number > 8);
+                }
+            }
+            let mut bytes = Header::new(Kind::Credit).encode();
+            bytes[1] = number;
+            match Header::decode(&bytes) {
+                Ok(header) => assert_eq!(header.flags.bits(), number),
+                Err(Reject::ReservedField("rendezvous flag")) => assert!(number & 8 != 0 && number < 32),
+                Err(reject) => {
+                    assert_eq!(reject, Reject::UnknownFlags(number));
+                    assert!(number >= 32);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn rules_of_singles() {
+        let response = Header { code: 10, ..Header::new(Kind::Response) };
+        assert_eq!(Header::decode(&response.encode()), Err(Reject::UnknownStatus(10)));
+        // The same number is a fine function id.
+        let request = Header { code: 10, ..Header::new(Kind::Request) };
+        assert_eq!(Header::decode(&request.encode()), Ok(request));
+        let mut rendezvous = Header { flags: Flags::RENDEZVOUS, length: 24, ..Header::new(Kind::Request) };
+        assert_eq!(Header::decode(&rendezvous.encode()), Ok(rendezvous));
+        rendezvous.length = 32;
+        assert_eq!(Header::decode(&rendezvous.encode()), Err(Reject::DescriptorLength(32)));
+    }
+
+    #[test]
+    fn rules_of_batches() {
+        for kind in [Kind::RequestBatch, Kind::ResponseBatch] {
+            let good = Header { code: 2, length: 40, time: 9, credits: 1, ..Header::new(kind) };
+            assert_eq!(Header::decode(&good.encode()), Ok(good));
+            let wrong = |header: Header| Header::decode(&header.encode()).unwrap_err();
+            assert_eq!(wrong(Header { code: 0, ..good }), Reject::EmptyBatch);
+            assert_eq!(wrong(Header { length: 24, ..good }), Reject::BodyLength { count: 2, length: 24 });
+            assert_eq!(wrong(Header { length: 41, ..good }), Reject::BodyLength { count: 2, length: 41 });
+            assert_eq!(wrong(Header { call: 1, ..good }), Reject::ReservedField("call"));
+            assert_eq!(wrong(Header { thread: 1, ..good }), Reject::ReservedField("thread"));
+            let flagged = Header { flags: Flags::RENDEZVOUS, ..good };
+            assert_eq!(wrong(flagged), Reject::ReservedField("rendezvous flag"));
+        }
+    }
+
+    #[test]
+    fn rules_of_control_messages() {
+        let wrong = |header: Header| Header::decode(&header.encode()).unwrap_err();
+        for kind in [Kind::Skip, Kind::Credit, Kind::Drain] {
+            let good = Header { head: 7, credits: 3, epoch: 2, ..Header::new(kind) };
+            assert_eq!(Header::decode(&good.encode()), Ok(good));
+            assert_eq!(wrong(Header { code: 1, ..good }), Reject::ReservedField("code"));
+            assert_eq!(wrong(Header { length: 1, ..good }), Reject::ReservedField("length"));
+            assert_eq!(wrong(Header { time: 1, ..good }), Reject::ReservedField("time"));
+        }
+        let release = Header { code: 3, length: 12, ..Header::new(Kind::Release) };
+        assert_eq!(Header::decode(&release.encode()), Ok(release));
+        assert_eq!(wrong(Header { length: 13, ..release }), Reject::BodyLength { count: 3, length: 13 });
+        assert_eq!(wrong(Header { code: 0, length: 0, ..release }), Reject::EmptyBatch);
+    }
+
+    #[test]
+    fn flags_print_their_names() {
+        assert_eq!(format!("{:?}", Flags::NONE), "Flags()");
+        assert_eq!(format!("{:?}", Flags::MODE | Flags::MORE), "Flags(MODE | MORE)");
+    }
+}

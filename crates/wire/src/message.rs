@@ -1,0 +1,499 @@
+//! Parsing of messages, in two steps: the first line says how much there is, the whole is then checked.
+//!
+//! How a receiver uses it. It polls the 8 bytes where the next first tag will be; when they are as predicted it copies
+//! the line into private memory, checks the tag of the *copy*, and asks [`parse_line`]. If there are more lines it waits
+//! for the trailing tag at [`FirstLine::trailing_tag_offset`], copies the whole into private memory, once, and hands it
+//! to [`Message::parse`]. Nothing here may look at memory that a peer can still write: lengths would change between
+//! check and use.
+
+use crate::bytes;
+use crate::error::Reject;
+use crate::header::{Flags, Header, Kind};
+use crate::single::{long_message_bytes, message_bytes};
+use crate::status::Status;
+use crate::tag::Tags;
+use crate::{Descriptor, ENTRY_META_BYTES, HEADER_BYTES, INLINE_PAYLOAD, LINE, TAG_BYTES, TAG_OFFSET};
+
+/// Which checks the parser makes. There is one value outside of tests, [`Every`]; tests plant bugs by leaving one out and
+/// show that the fuzzer finds them. Constants, so that a check costs nothing to be optional.
+pub(crate) trait Checks {
+    /// The whole message is within the limit.
+    const LIMIT: bool = true;
+    /// Padding is zero.
+    const PADDING: bool = true;
+    /// An entry ends within the body.
+    const ENTRY_BOUNDS: bool = true;
+    /// Reserved fields of an entry are zero.
+    const ENTRY_RESERVED: bool = true;
+    /// Flags of an entry are known, and a descriptor has its length.
+    const ENTRY_FLAGS: bool = true;
+    /// Statuses of entries are known.
+    const ENTRY_STATUS: bool = true;
+    /// The count of the header is the number of entries.
+    const ENTRY_COUNT: bool = true;
+}
+
+/// All checks.
+pub(crate) enum Every {}
+impl Checks for Every {}
+
+/// The first line of a message, checked by itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FirstLine {
+    header: Header,
+    total: usize,
+}
+
+/// Checks the first line of a message, in private memory: its header, and that the whole message has at most `limit`
+/// bytes (the bytes of the ring or of the receive buffer that it must lie in). The tag is the caller's to check.
+///
+/// # Errors
+/// The [`Reject`] that names the first thing that is wrong.
+#[inline]
+pub fn parse_line(line: &[u8; LINE], limit: usize) -> Result<FirstLine, Reject> {
+    parse_line_with::<Every>(line, limit)
+}
+
+#[inline]
+pub(crate) fn parse_line_with<C: Checks>(line: &[u8; LINE], limit: usize) -> Result<FirstLine, Reject> {
+    let header = Header::decode(&bytes::get::<0, HEADER_BYTES, LINE>(line))?;
+    let limit_applied = if C::LIMIT { limit } else { usize::MAX };
+    let total = if header.kind.is_batch() {
+        usize::try_from(long_message_bytes(header.length)).ok().filter(|total| *total <= limit_applied)
+    } else {
+        message_bytes(header.length, limit_applied)
+    };
+    match total {
+        Some(total) => Ok(FirstLine { header, total }),
+        None => Err(Reject::TooLong { total: long_message_bytes(header.length), limit }),
+    }
+}
+
+impl FirstLine {
+    /// The header.
+    #[inline]
+    pub fn header(&self) -> &Header {
+        &self.header
+    }
+
+    /// Bytes of the whole message: how much to copy. A multiple of 64, never over the limit that was given.
+    #[inline]
+    pub fn total(&self) -> usize {
+        self.total
+    }
+
+    /// Where the trailing tag lies, from the beginning of the message; `None` for a message of one line.
+    #[inline]
+    pub fn trailing_tag_offset(&self) -> Option<usize> {
+        (self.total > LINE).then_some(self.total - TAG_BYTES)
+    }
+
+    /// Checks the rest of the message. `bytes` is the private copy of all of it, the first line included: the same bytes
+    /// that this value was parsed from.
+    ///
+    /// # Errors
+    /// The [`Reject`] that names the first thing that is wrong; [`Reject::WrongTotal`] unless `bytes` has
+    /// [`FirstLine::total`] bytes.
+    #[inline]
+    pub fn complete(self, bytes: &[u8]) -> Result<Message<'_>, Reject> {
+        complete_with::<Every>(self, bytes)
+    }
+}
+
+/// A checked message that borrows its private copy. Everything in it can be read without a further check.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Message<'a> {
+    header: Header,
+    body: &'a [u8],
+}
+
+impl<'a> Message<'a> {
+    /// Checks a whole message, in private memory: [`parse_line`] and [`FirstLine::complete`] in one. The tags are the
+    /// caller's to check, see [`verify_tags`].
+    ///
+    /// # Errors
+    /// The [`Reject`] that names the first thing that is wrong.
+    #[inline]
+    pub fn parse(bytes: &'a [u8], limit: usize) -> Result<Message<'a>, Reject> {
+        parse_with::<Every>(bytes, limit)
+    }
+
+    /// The header.
+    #[inline]
+    pub fn header(&self) -> &Header {
+        &self.header
+    }
+
+    /// The payload of a single message, the ids of a release list, the entries of a batch as they lie there.
+    #[inline]
+    pub fn body(&self) -> &'a [u8] {
+        self.body
+    }
+
+    /// The calls, or answers, of the message: one of a single message, all of a batch, none of other kinds.
+    #[inline]
+    pub fn entries(&self) -> Entries<'a> {
+        let Header { kind, code, thread, call, flags, .. } = self.header;
+        if kind.is_single() {
+            let lone = Entry { function_or_status: code, thread, call, flags, payload: self.body };
+            Entries { lone: Some(lone), rest: &[], left: 0 }
+        } else if kind.is_batch() {
+            Entries { lone: None, rest: self.body, left: code }
+        } else {
+            Entries { lone: None, rest: &[], left: 0 }
+        }
+    }
+
+    /// The call ids of a release list; nothing in other kinds.
+    #[inline]
+    pub fn released(&self) -> impl ExactSizeIterator<Item = u32> + use<'a> {
+        let ids = if self.header.kind == Kind::Release { self.body } else { &[] };
+        ids.as_chunks::<4>().0.iter().map(|id| u32::from_le_bytes(*id))
+    }
+}
+
+/// Compares the tags of a private copy of a whole message with the predicted ones.
+///
+/// # Errors
+/// [`Reject::FirstTag`], [`Reject::TrailingTag`], [`Reject::WrongTotal`] for less than a line.
+#[inline]
+pub fn verify_tags(bytes: &[u8], tags: Tags) -> Result<(), Reject> {
+    let Some(line) = bytes.first_chunk::<LINE>() else {
+        return Err(Reject::WrongTotal { expected: LINE, actual: bytes.len() });
+    };
+    if bytes::u64_at::<TAG_OFFSET, LINE>(line) != tags.first {
+        return Err(Reject::FirstTag);
+    }
+    match bytes.last_chunk::<TAG_BYTES>() {
+        Some(last) if bytes.len() > LINE && u64::from_le_bytes(*last) != tags.trailing => {
+            Err(Reject::TrailingTag)
+        }
+        _ => Ok(()),
+    }
+}
+
+#[inline]
+pub(crate) fn parse_with<C: Checks>(bytes: &[u8], limit: usize) -> Result<Message<'_>, Reject> {
+    let Some(line) = bytes.first_chunk::<LINE>() else {
+        return Err(Reject::WrongTotal { expected: LINE, actual: bytes.len() });
+    };
+    complete_with::<C>(parse_line_with::<C>(line, limit)?, bytes)
+}
+
+#[inline]
+fn complete_with<C: Checks>(first: FirstLine, bytes: &[u8]) -> Result<Message<'_>, Reject> {
+    let FirstLine { header, total } = first;
+    let wrong_total = Reject::WrongTotal { expected: total, actual: bytes.len() };
+    if bytes.len() != total {
+        return Err(wrong_total);
+    }
+    let length = header.length as usize;
+    let Some((line, rest)) = bytes.split_first_chunk::<LINE>() else { return Err(wrong_total) };
+    let inline = bytes::get_ref::<HEADER_BYTES, INLINE_PAYLOAD, LINE>(line);
+    if total == LINE {
+        let Some((payload, padding)) = inline.split_at_checked(length) else { return Err(wrong_total) };
+        if C::PADDING && !bytes::all_zero(padding) {
+            return Err(Reject::Padding);
+        }
+        return Ok(Message { header, body: payload });
+    }
+    let Some((rest, _tag)) = rest.split_last_chunk::<TAG_BYTES>() else { return Err(wrong_total) };
+    let Some((body, padding)) = rest.split_at_checked(length) else { return Err(wrong_total) };
+    if C::PADDING && !(bytes::all_zero(inline) && bytes::all_zero(padding)) {
+        return Err(Reject::Padding);
+    }
+    if header.kind.is_batch() {
+        check_entries::<C>(&header, body)?;
+    }
+    Ok(Message { header, body })
+}
+
+/// Walks the body of a batch once, so that iterating it later cannot fail. At most one step for each 16 bytes.
+fn check_entries<C: Checks>(header: &Header, body: &[u8]) -> Result<(), Reject> {
+    let mut rest = body;
+    let mut index = 0_u32;
+    while !rest.is_empty() {
+        let Some((meta, after)) = rest.split_first_chunk::<ENTRY_META_BYTES>() else {
+            return Err(Reject::EntryBeyondBody { index });
+        };
+        let meta = RawMeta::read(meta);
+        let length = meta.length as usize;
+        if C::ENTRY_RESERVED && meta.reserved != 0 {
+            return Err(Reject::EntryReserved { index });
+        }
+        if C::ENTRY_FLAGS {
+            let Some(flags) = Flags::from_bits(meta.flags) else {
+                return Err(Reject::UnknownFlags(meta.flags));
+            };
+            if flags.contains(Flags::RENDEZVOUS) && length != Descriptor::BYTES {
+                return Err(Reject::DescriptorLength(meta.length));
+            }
+        }
+        if C::ENTRY_STATUS && header.kind.is_response() && !Status::is_known(meta.code) {
+            return Err(Reject::UnknownStatus(meta.code));
+        }
+        let padded = usize::try_from(bytes::pad_to_8(meta.length)).unwrap_or(usize::MAX);
+        let Some((payload, following)) = after.split_at_checked(padded) else {
+            if C::ENTRY_BOUNDS {
+                return Err(Reject::EntryBeyondBody { index });
+            }
+            index += 1;
+            break;
+        };
+        if C::PADDING && !bytes::all_zero(payload.get(length..).unwrap_or_default()) {
+            return Err(Reject::Padding);
+        }
+        rest = following;
+        index += 1;
+    }
+    if C::ENTRY_COUNT && index != u32::from(header.code) {
+        return Err(Reject::EntryCount { expected: header.code, actual: index });
+    }
+    Ok(())
+}
+
+/// The metadata of an entry as it came.
+struct RawMeta {
+    length: u32,
+    code: u16,
+    thread: u16,
+    call: u32,
+    flags: u8,
+    reserved: u32,
+}
+
+impl RawMeta {
+    #[inline]
+    fn read(meta: &[u8; ENTRY_META_BYTES]) -> RawMeta {
+        let word0 = bytes::u64_at::<0, ENTRY_META_BYTES>(meta);
+        let word1 = bytes::u64_at::<8, ENTRY_META_BYTES>(meta);
+        RawMeta {
+            length: word0 as u32,
+            code: (word0 >> 32) as u16,
+            thread: (word0 >> 48) as u16,
+            call: word1 as u32,
+            flags: (word1 >> 32) as u8,
+            reserved: (word1 >> 40) as u32,
+        }
+    }
+}
+
+/// One call, or one answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Entry<'a> {
+    /// Function id of a request, status number of a response: see [`Entry::status`].
+    pub function_or_status: u16,
+    /// Thread slot of the caller.
+    pub thread: u16,
+    /// Call id.
+    pub call: u32,
+    /// Flags of the entry; of a single message all flags of the message.
+    pub flags: Flags,
+    /// The payload, or a [`Descriptor`] if the flags say so.
+    pub payload: &'a [u8],
+}
+
+impl Entry<'_> {
+    /// The status of an entry of a response. Parsing has checked that it is known, so `None` means that this entry is of
+    /// a request whose function id is no status.
+    #[inline]
+    pub const fn status(&self) -> Option<Status> {
+        Status::from_wire(self.function_or_status)
+    }
+}
+
+/// Iterates the entries of a checked message, in the order in which they were added.
+#[derive(Debug, Clone)]
+pub struct Entries<'a> {
+    lone: Option<Entry<'a>>,
+    rest: &'a [u8],
+    left: u16,
+}
+
+impl<'a> Iterator for Entries<'a> {
+    type Item = Entry<'a>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Entry<'a>> {
+        if self.left == 0 {
+            return self.lone.take();
+        }
+        // Every `?` here was decided by `check_entries`.
+        let (meta, after) = self.rest.split_first_chunk::<ENTRY_META_BYTES>()?;
+        let meta = RawMeta::read(meta);
+        let (payload, following) =
+            after.split_at_checked(usize::try_from(bytes::pad_to_8(meta.length)).ok()?)?;
+        let entry = Entry {
+            function_or_status: meta.code,
+            thread: meta.thread,
+            call: meta.call,
+            flags: Flags::from_bits(meta.flags)?,
+            payload: payload.get(..meta.length as usize)?,
+        };
+        self.rest = following;
+        self.left -= 1;
+        Some(entry)
+    }
+
+    #[inline]
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        let left = usize::from(self.left) + usize::from(self.lone.is_some());
+        (left, Some(left))
+    }
+}
+
+impl ExactSizeIterator for Entries<'_> {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{BatchBuilder, BuildError, EntryMeta, SingleLayout, encode_line};
+
+    const TAGS: Tags = Tags { first: 0x1122_3344_5566_7789, trailing: 0x99aa_bbcc_ddee_ff02 };
+
+    fn batch(kind: Kind, payloads: &[&[u8]]) -> Vec<u8> {
+        let mut buffer = vec![0; 4096];
+        let mut builder = BatchBuilder::new(&mut buffer);
+        for (index, payload) in payloads.iter().enumerate() {
+            let meta = EntryMeta { thread: index as u16, call: 100 + index as u32, ..EntryMeta::default() };
+            builder.push(&meta, payload).unwrap();
+        }
+        let total = builder.finish(&Header::new(kind), TAGS).unwrap();
+        buffer.truncate(total);
+        buffer
+    }
+
+    fn long(payload: &[u8]) -> Result<Vec<u8>, BuildError> {
+        let mut buffer = vec![0; payload.len() + 256];
+        buffer[64..64 + payload.len()].copy_from_slice(payload);
+        let layout = SingleLayout::new(payload.len() as u32, buffer.len())?;
+        let total = layout.seal(&mut buffer, &Header { call: 6, ..Header::new(Kind::Request) }, TAGS)?;
+        buffer.truncate(total);
+        Ok(buffer)
+    }
+
+    #[test]
+    fn singles_of_every_size_come_back() {
+        for length in 0..400 {
+            let payload: Vec<u8> = (0..length).map(|i| i as u8).collect();
+            let bytes = long(&payload).unwrap();
+            verify_tags(&bytes, TAGS).unwrap();
+            let first = parse_line(bytes.first_chunk().unwrap(), 4096).unwrap();
+            assert_eq!(first.total(), bytes.len());
+            assert_eq!(first.trailing_tag_offset(), (length > 32).then_some(bytes.len() - 8));
+            let message = first.complete(&bytes).unwrap();
+            assert_eq!(Message::parse(&bytes, bytes.len()), Ok(message));
+            let entries: Vec<_> = message.entries().collect();
+            assert_eq!(entries.len(), 1);
+            assert_eq!((entries[0].payload, entries[0].call), (&payload[..], 6));
+            assert_eq!(message.released().len(), 0);
+        }
+    }
+
+    #[test]
+    fn batches_come_back() {
+        let payloads: [&[u8]; 5] = [b"", b"a", b"12345678", b"123456789", &[7; 100]];
+        for kind in [Kind::RequestBatch, Kind::ResponseBatch] {
+            let bytes = batch(kind, &payloads);
+            let message = Message::parse(&bytes, 4096).unwrap();
+            assert_eq!(message.entries().len(), 5);
+            for (index, entry) in message.entries().enumerate() {
+                assert_eq!(entry.payload, payloads[index]);
+                assert_eq!((entry.thread, entry.call), (index as u16, 100 + index as u32));
+                assert_eq!(entry.status(), Some(Status::Ok));
+            }
+        }
+    }
+
+    #[test]
+    fn release_lists_come_back() {
+        for count in [1_u16, 8, 9, 100] {
+            let ids: Vec<u8> = (0..u32::from(count)).flat_map(|id| (id * 3).to_le_bytes()).collect();
+            let mut buffer = vec![0; 1024];
+            buffer[64..64 + ids.len()].copy_from_slice(&ids);
+            let header = Header { code: count, ..Header::new(Kind::Release) };
+            let total =
+                SingleLayout::new(ids.len() as u32, 1024).unwrap().seal(&mut buffer, &header, TAGS).unwrap();
+            let message = Message::parse(&buffer[..total], 1024).unwrap();
+            assert!(message.released().eq((0..u32::from(count)).map(|id| id * 3)));
+            assert_eq!(message.entries().count(), 0);
+        }
+    }
+
+    #[test]
+    fn limits_hold() {
+        let bytes = long(&[1; 33]).unwrap();
+        let line = bytes.first_chunk().unwrap();
+        assert_eq!(parse_line(line, 127), Err(Reject::TooLong { total: 128, limit: 127 }));
+        assert!(parse_line(line, 128).is_ok());
+        let mut lie = *line;
+        lie[4..8].copy_from_slice(&u32::MAX.to_le_bytes());
+        assert_eq!(
+            parse_line(&lie, 1 << 20),
+            Err(Reject::TooLong { total: (1 << 32) + 128, limit: 1 << 20 })
+        );
+        let line = encode_line(&Header::new(Kind::Credit), &[], 1).unwrap();
+        assert!(matches!(parse_line(&line, 63), Err(Reject::TooLong { .. })));
+    }
+
+    #[test]
+    fn lengths_given_must_be_lengths_announced() {
+        let bytes = long(&[1; 100]).unwrap();
+        for actual in [0, 63, 64, 128, 191] {
+            assert!(matches!(Message::parse(&bytes[..actual], 4096), Err(Reject::WrongTotal { .. })));
+        }
+        let mut longer = bytes.clone();
+        longer.push(0);
+        assert_eq!(Message::parse(&longer, 4096), Err(Reject::WrongTotal { expected: 192, actual: 193 }));
+    }
+
+    #[test]
+    fn every_byte_of_padding_counts() {
+        let short = long(&[1; 5]).unwrap();
+        let bytes = long(&[1; 33]).unwrap();
+        let batch = batch(Kind::RequestBatch, &[b"abc", b""]);
+        let places: [(&[u8], &[std::ops::Range<usize>]); 3] =
+            [(&short, &[29..56]), (&bytes, &[24..56, 97..120]), (&batch, &[24..56, 83..88, 104..120])];
+        for (good, ranges) in places {
+            assert!(Message::parse(good, 4096).is_ok());
+            for place in ranges.iter().cloned().flatten() {
+                let mut bad = good.to_vec();
+                bad[place] = 1;
+                assert_eq!(Message::parse(&bad, 4096), Err(Reject::Padding), "byte {place}");
+            }
+        }
+    }
+
+    #[test]
+    fn lies_about_entries_are_caught() {
+        let good = batch(Kind::ResponseBatch, &[b"abc", b"12345678"]);
+        let wrong = |place: usize, value: u8| {
+            let mut bad = good.clone();
+            bad[place] = value;
+            Message::parse(&bad, 4096).unwrap_err()
+        };
+        assert_eq!(wrong(2, 1), Reject::EntryCount { expected: 1, actual: 2 });
+        assert_eq!(wrong(2, 3), Reject::EntryCount { expected: 3, actual: 2 });
+        assert_eq!(wrong(88, 200), Reject::EntryBeyondBody { index: 1 });
+        assert_eq!(wrong(91, 255), Reject::EntryBeyondBody { index: 1 });
+        assert_eq!(wrong(92, 10), Reject::UnknownStatus(10));
+        assert_eq!(wrong(100, 32), Reject::UnknownFlags(32));
+        assert_eq!(wrong(100, 8), Reject::DescriptorLength(8));
+        for reserved in 101..104 {
+            assert_eq!(wrong(reserved, 1), Reject::EntryReserved { index: 1 });
+        }
+        // A shorter first entry makes its own payload look like metadata.
+        assert_eq!(wrong(64, 0), Reject::EntryReserved { index: 1 });
+    }
+
+    #[test]
+    fn tags_are_compared() {
+        let bytes = long(&[1; 33]).unwrap();
+        assert_eq!(verify_tags(&bytes, TAGS), Ok(()));
+        assert_eq!(verify_tags(&bytes, Tags { first: 1, ..TAGS }), Err(Reject::FirstTag));
+        assert_eq!(verify_tags(&bytes, Tags { trailing: 2, ..TAGS }), Err(Reject::TrailingTag));
+        // A message of one line has no second tag.
+        assert_eq!(verify_tags(&bytes[..64], Tags { trailing: 2, ..TAGS }), Ok(()));
+        assert!(matches!(verify_tags(&bytes[..63], TAGS), Err(Reject::WrongTotal { .. })));
+    }
+}

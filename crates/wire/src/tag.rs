@@ -1,0 +1,219 @@
+//! Tags: how a receiver that polls memory knows that a message has arrived.
+//!
+//! # Threat model
+//!
+//! The receiver predicts the tag of the next message of a lane from (secret of the handshake, lane, direction, epoch,
+//! sequence), so memory need not be cleared, and bytes left over from an earlier lap of the ring are not taken for a
+//! message. The two peers of a lane know the key: a hostile *peer* can send any message it likes, and everything behind
+//! the tag is parsed with that in mind. Those who are held off are *third parties* who choose values that travel as
+//! payload (a key in a store, a document in a cache) and would like stale payload to be read as a message; FLOCK's
+//! canary (header equal to trailer) can be forged by them. They see neither key nor tags, so one attempt succeeds with
+//! probability about 2^-62. A tag is no message authentication code: somebody who reads the traffic, and so sees tags, is
+//! outside of this model.
+//!
+//! The mixer folds a 128-bit product (the `mum` of wyhash): two dependent multiplications to a tag, three for both.
+
+use std::fmt;
+
+/// Which way a lane's messages go; both directions of a lane have different tags.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Direction {
+    /// Requests, releases, credits: from the client to the server.
+    ToServer,
+    /// Responses: from the server to the client.
+    ToClient,
+}
+
+/// The key of one direction of one lane. Cheap to copy; keep it off logs (its `Debug` shows nothing).
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct TagKey {
+    a: u64,
+    b: u64,
+}
+
+/// Both tags of one message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Tags {
+    /// Last 8 bytes of the first line. Odd.
+    pub first: u64,
+    /// Last 8 bytes of the last line of a message of several lines. Even, and never 0.
+    pub trailing: u64,
+}
+
+// Odd, with bits spread evenly: the constants of wyhash.
+const P0: u64 = 0xa076_1d64_78bd_642f;
+const P1: u64 = 0xe703_7ed1_a0b4_28db;
+const P2: u64 = 0x8ebc_6af0_9c88_c6e3;
+const P3: u64 = 0x5899_65cc_7537_4cc3;
+
+/// Folds the 128-bit product of two words.
+#[inline(always)]
+const fn mum(x: u64, y: u64) -> u64 {
+    let product = x as u128 * y as u128;
+    product as u64 ^ (product >> 64) as u64
+}
+
+/// A bijection of 64 bits that spreads every bit (the finaliser of SplitMix64). For key derivation only.
+const fn spread(mut x: u64) -> u64 {
+    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ (x >> 31)
+}
+
+impl TagKey {
+    /// The key of `direction` of `lane`, from the 16 secret bytes of the handshake. The secret must come from a random
+    /// source that is fit for keys; equal arguments give equal keys on both sides.
+    pub const fn derive(secret: &[u8; 16], lane: u16, direction: Direction) -> TagKey {
+        let secret = u128::from_le_bytes(*secret);
+        let (low, high) = (secret as u64, (secret >> 64) as u64);
+        let place = (lane as u64) << 8 | matches!(direction, Direction::ToClient) as u64 | 1 << 32;
+        let a = spread(spread(spread(low ^ P0).wrapping_add(place)) ^ high);
+        let b = spread(spread(spread(high ^ P1).wrapping_add(place)).wrapping_add(low));
+        TagKey { a, b }
+    }
+
+    #[inline(always)]
+    const fn state(self, epoch: u32, sequence: u64) -> u64 {
+        mum(self.a ^ sequence, self.b ^ (epoch as u64).wrapping_mul(P2))
+    }
+
+    /// The tag of the first line of the message `sequence` of `epoch`: odd, so never 0.
+    ///
+    /// Within an epoch no sequence may be used twice; that is the lease's business.
+    #[inline]
+    pub const fn first(self, epoch: u32, sequence: u64) -> u64 {
+        mum(self.state(epoch, sequence) ^ self.b, P0 ^ sequence) | 1
+    }
+
+    /// The trailing tag of that message: even, never 0, and so never equal to any first tag.
+    #[inline]
+    pub const fn trailing(self, epoch: u32, sequence: u64) -> u64 {
+        mum(self.state(epoch, sequence) ^ self.a, P3 ^ sequence) & !1 | 2
+    }
+
+    /// Both at once; cheaper than one after the other.
+    #[inline]
+    pub const fn tags(self, epoch: u32, sequence: u64) -> Tags {
+        let state = self.state(epoch, sequence);
+        Tags {
+            first: mum(state ^ self.b, P0 ^ sequence) | 1,
+            trailing: mum(state ^ self.a, P3 ^ sequence) & !1 | 2,
+        }
+    }
+}
+
+impl fmt::Debug for TagKey {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("TagKey(..)")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    const SECRET: [u8; 16] = *b"a secret of 16 b";
+
+    fn key() -> TagKey {
+        TagKey::derive(&SECRET, 3, Direction::ToServer)
+    }
+
+    #[test]
+    fn golden_values() {
+        // Computed with another program from the formulas: both sides of a connection must agree, whatever their builds.
+        assert_eq!(key().tags(0, 0), Tags { first: 0x6714_f8c3_191f_52ef, trailing: 0xf848_ed1b_d1c1_353a });
+        let other = TagKey::derive(&SECRET, 3, Direction::ToClient);
+        assert_eq!(
+            other.tags(u32::MAX, 0x0123_4567_89ab_cdef),
+            Tags { first: 0x936a_c61f_c160_03d7, trailing: 0x433c_49d8_40ba_715e }
+        );
+    }
+
+    #[test]
+    fn both_at_once_equal_one_by_one() {
+        for sequence in [0, 1, 63, u64::MAX] {
+            for epoch in [0, 1, u32::MAX] {
+                let tags = key().tags(epoch, sequence);
+                assert_eq!(tags.first, key().first(epoch, sequence));
+                assert_eq!(tags.trailing, key().trailing(epoch, sequence));
+            }
+        }
+    }
+
+    #[test]
+    fn no_collision_over_sequences_epochs_lanes_and_directions() {
+        // 2 * 2^17 values of 62 bits: a chance collision has a probability of 2^-27, and the inputs are fixed.
+        let mut seen = BTreeSet::new();
+        let mut count = 0;
+        for lane in 0..4 {
+            for direction in [Direction::ToServer, Direction::ToClient] {
+                let key = TagKey::derive(&SECRET, lane, direction);
+                for epoch in 0..16 {
+                    for sequence in 0..1024 {
+                        let tags = key.tags(epoch, sequence);
+                        assert!(tags.first != 0 && tags.trailing != 0 && tags.first != tags.trailing);
+                        seen.insert(tags.first);
+                        seen.insert(tags.trailing);
+                        count += 2;
+                    }
+                }
+            }
+        }
+        assert_eq!(seen.len(), count);
+    }
+
+    #[test]
+    fn every_bit_is_balanced_and_every_input_bit_matters() {
+        let samples = 1 << 14;
+        let mut ones = [0u32; 64];
+        for sequence in 0..samples {
+            let tag = key().first(7, sequence);
+            for (bit, ones) in ones.iter_mut().enumerate().skip(1) {
+                *ones += (tag >> bit & 1) as u32;
+            }
+        }
+        // 6 standard deviations of a fair coin: 6 * sqrt(2^14) / 2 = 384.
+        for (bit, ones) in ones.iter().enumerate().skip(1) {
+            assert!(ones.abs_diff(1 << 13) < 384, "bit {bit} is one {ones} times of {samples}");
+        }
+        // Flipping one bit of the sequence flips about half of the 63 free bits, on average over starting points.
+        for bit in 0..64 {
+            let flipped: u32 =
+                (0..256).map(|s| (key().first(1, s) ^ key().first(1, s ^ 1 << bit)).count_ones()).sum();
+            let mean = f64::from(flipped) / 256.0;
+            assert!((27.0..36.0).contains(&mean), "sequence bit {bit} flips {mean} bits on average");
+        }
+    }
+
+    #[test]
+    fn every_bit_of_the_secret_changes_both_tags() {
+        let tags = key().tags(1, 1);
+        for bit in 0..128 {
+            let mut secret = SECRET;
+            secret[bit / 8] ^= 1 << (bit % 8);
+            let other = TagKey::derive(&secret, 3, Direction::ToServer).tags(1, 1);
+            assert!((tags.first ^ other.first).count_ones() > 12, "bit {bit}");
+            assert!((tags.trailing ^ other.trailing).count_ones() > 12, "bit {bit}");
+        }
+    }
+
+    #[test]
+    fn what_somebody_can_guess_without_the_key_is_never_a_tag() {
+        // Numbers that need no key: sequence, epoch, constants, and the tags of other keys.
+        let other = TagKey::derive(&[0; 16], 3, Direction::ToServer);
+        for sequence in 0..4096 {
+            let tags = key().tags(0, sequence);
+            for guess in
+                [sequence, sequence | 1, P0, P3, u64::MAX, other.first(0, sequence), mum(sequence, P0)]
+            {
+                assert!(tags.first != guess && tags.trailing != guess);
+            }
+        }
+    }
+
+    #[test]
+    fn the_key_is_not_printed() {
+        assert_eq!(format!("{:?}", key()), "TagKey(..)");
+    }
+}
