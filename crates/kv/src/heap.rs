@@ -22,6 +22,8 @@ const UNITS_PER_PAGE: usize = PAGE_BYTES / UNIT_BYTES;
 pub(crate) const MAX_PAGES: usize = u32::MAX as usize / UNITS_PER_PAGE;
 /// How many recently read large items the page hand passes over before it evicts one.
 const MAX_SECOND_CHANCES: usize = 8;
+/// Items a class's clock looks at before it evicts one whether it was read lately or not.
+const CLOCK_LOOKS: u32 = 512;
 const CLASSES: usize = CHUNK_BYTES.len();
 const NO_SLAB: u32 = u32::MAX;
 const NO_CHUNK: u16 = u16::MAX;
@@ -123,6 +125,8 @@ enum Page {
 struct Class {
     first: u32,
     last: u32,
+    /// The slab that the clock goes through now; `NO_SLAB`: the first of the list is next.
+    clock: u32,
     /// Evictions within the class since it last took memory from others.
     evictions: u32,
 }
@@ -173,7 +177,7 @@ impl Heap {
             bytes: memory.bytes,
             map: PageMap::new(memory.map, pages),
             pages: table,
-            classes: [Class { first: NO_SLAB, last: NO_SLAB, evictions: 0 }; CLASSES],
+            classes: [Class { first: NO_SLAB, last: NO_SLAB, clock: NO_SLAB, evictions: 0 }; CLASSES],
             hand: 0,
         })
     }
@@ -289,8 +293,7 @@ impl Heap {
                 slab.free = (location.0 as usize - head * UNITS_PER_PAGE) as u16;
                 slab.used -= 1;
                 if slab.used == 0 {
-                    self.unlink(head);
-                    self.free_pages(head, SLAB_PAGES);
+                    self.free_slab(head);
                 } else if was_full {
                     self.unlink(head);
                     self.link_first(head);
@@ -312,7 +315,7 @@ impl Heap {
                     let evictions = self.classes[usize::from(class)].evictions;
                     let due = evictions >= u32::from(chunks_per_slab(class));
                     if first != NO_SLAB && !(due && self.hand_is_elsewhere(class)) {
-                        self.evict_within(first as usize, evict);
+                        self.evict_within(class, evict);
                         continue;
                     }
                     self.classes[usize::from(class)].evictions = 0;
@@ -365,21 +368,32 @@ impl Heap {
         }
     }
 
-    /// Evicts one item of a full slab, by the clock.
-    fn evict_within(&mut self, head: usize, evict: &mut impl FnMut(Victim<'_>)) {
-        let Slab { class, hand, .. } = *self.slab(head);
+    /// Evicts one item of a class, all of whose slabs are full, by the clock.
+    ///
+    /// The hand goes through one slab after the other. The number of items it passes over is bounded; then the next
+    /// one goes whether it was read lately or not.
+    fn evict_within(&mut self, class: u8, evict: &mut impl FnMut(Victim<'_>)) {
         let chunks = chunks_per_slab(class);
-        let mut chunk = hand;
-        for step in 0.. {
+        for looks_left in (0..CLOCK_LOOKS).rev() {
+            let list = &mut self.classes[usize::from(class)];
+            if list.clock == NO_SLAB {
+                list.clock = list.first;
+            }
+            let head = list.clock as usize;
+            let chunk = self.slab(head).hand;
+            self.slab_mut(head).hand = (chunk + 1) % chunks;
+            if chunk + 1 == chunks {
+                self.classes[usize::from(class)].clock = NO_SLAB;
+                self.unlink(head);
+                self.link_last(head);
+            }
             let offset = head * PAGE_BYTES + usize::from(chunk) * chunk_bytes(class);
             let location = Location::from_offset(offset);
-            chunk = (chunk + 1) % chunks;
             let header = self.header(location);
-            if header.is_referenced() && step < chunks {
+            if header.is_referenced() && looks_left > 0 {
                 self.set_header(location, Header(header.0 & !Header::REFERENCED));
                 continue;
             }
-            self.slab_mut(head).hand = chunk;
             self.classes[usize::from(class)].evictions += 1;
             self.report(location, evict);
             self.release(location);
@@ -443,8 +457,7 @@ impl Heap {
                         self.report(location, evict);
                     }
                 }
-                self.unlink(head);
-                self.free_pages(head, SLAB_PAGES);
+                self.free_slab(head);
             }
             Page::Free | Page::Interior(_) => unreachable!("the first page of a taken run or slab"),
         }
@@ -471,6 +484,16 @@ impl Heap {
     fn free_pages(&mut self, start: usize, length: usize) {
         self.map.release(start, length);
         self.pages[start..start + length].fill(Page::Free);
+    }
+
+    fn free_slab(&mut self, head: usize) {
+        let class = usize::from(self.slab(head).class);
+        let class = &mut self.classes[class];
+        if class.clock == head as u32 {
+            class.clock = NO_SLAB;
+        }
+        self.unlink(head);
+        self.free_pages(head, SLAB_PAGES);
     }
 
     fn slab(&self, head: usize) -> &Slab {

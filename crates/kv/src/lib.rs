@@ -17,11 +17,13 @@
 //! ```
 
 mod bucket;
+pub mod dispatch;
 mod error;
 mod hash;
 mod heap;
 mod page_map;
 mod partition;
+pub mod protocol;
 mod size_class;
 
 pub use error::{PartitionError, PutError};

@@ -46,6 +46,12 @@ impl PartitionConfig {
     pub fn new(memory_limit: usize) -> Self {
         Self { memory_limit, expected_items: None, index: 0, count: 1 }
     }
+
+    /// Whether a key of this hash belongs to the partition.
+    #[inline]
+    pub fn owns(&self, hash: KeyHash) -> bool {
+        hash.partition(self.count) == self.index
+    }
 }
 
 /// What a successful PUT did besides storing the item.
@@ -155,8 +161,8 @@ impl Partition {
         if minimum > limit {
             let minimum = match expected_items {
                 Some(_) => minimum,
-                // With a smaller limit the default index shrinks too; this leaves it a page.
-                None => fixed + smallest_heap + PAGE_BYTES,
+                // A fifth of the limit goes to the default index, rounded up to whole buckets.
+                None => fixed + (smallest_heap + BUCKET_BYTES) * 5 / 4 + BUCKET_BYTES,
             };
             return Err(PartitionError::LimitTooSmall { limit, minimum });
         }
@@ -181,10 +187,10 @@ impl Partition {
         Ok(Self { buckets, heap, config, counters: Counters::default(), fixed_bytes })
     }
 
-    /// Whether a key of this hash belongs to this partition, by the config's index and count.
+    /// How it was made.
     #[inline]
-    pub fn owns(&self, hash: KeyHash) -> bool {
-        hash.partition(self.config.count) == self.config.index
+    pub fn config(&self) -> &PartitionConfig {
+        &self.config
     }
 
     /// The value of `key`, borrowed from the store. Makes it the most recently used item of its bucket.
@@ -219,6 +225,15 @@ impl Partition {
     pub fn multiget<'k, E>(
         &mut self,
         keys: impl IntoIterator<Item = &'k [u8]>,
+        visit: impl FnMut(Option<&[u8]>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        self.multiget_hashed(keys.into_iter().map(|key| (KeyHash::of(key), key)), visit)
+    }
+
+    /// [`Partition::multiget`] for a caller who has the keys' hashes.
+    pub fn multiget_hashed<'k, E>(
+        &mut self,
+        keys: impl IntoIterator<Item = (KeyHash, &'k [u8])>,
         mut visit: impl FnMut(Option<&[u8]>) -> Result<(), E>,
     ) -> Result<(), E> {
         let mut keys = keys.into_iter();
@@ -226,15 +241,12 @@ impl Partition {
         let mut probes = [(0, SlotSet::default()); GROUP];
         loop {
             let mut length = 0;
-            for (place, key) in group.iter_mut().zip(&mut keys) {
-                *place = key;
-                length += 1;
-            }
             // Each pass has independent loads only: the processor has all the group's misses under way at once.
-            for (probe, key) in probes.iter_mut().zip(&group[..length]) {
-                let hash = KeyHash::of(key);
+            for ((place, probe), (hash, key)) in group.iter_mut().zip(&mut probes).zip(&mut keys) {
+                *place = key;
                 let bucket = hash.bucket(self.buckets.count());
                 *probe = (bucket, self.buckets.matching(bucket, hash.tag()));
+                length += 1;
             }
             let mut found = [None; GROUP];
             for ((found, key), (bucket, slots)) in found.iter_mut().zip(&group[..length]).zip(probes) {
