@@ -23,7 +23,7 @@ pub(crate) const MAX_PAGES: usize = u32::MAX as usize / UNITS_PER_PAGE;
 /// How many recently read large items the page hand passes over before it evicts one.
 const MAX_SECOND_CHANCES: usize = 8;
 /// Items a class's clock looks at before it evicts one whether it was read lately or not.
-const CLOCK_LOOKS: u32 = 512;
+const CLOCK_LOOKS: u32 = 256;
 const CLASSES: usize = CHUNK_BYTES.len();
 const NO_SLAB: u32 = u32::MAX;
 const NO_CHUNK: u16 = u16::MAX;
@@ -353,11 +353,11 @@ impl Heap {
 
     /// Whether the hand round all pages points at memory that is not of `class`. Moves the hand past it if it is.
     fn hand_is_elsewhere(&mut self, class: u8) -> bool {
-        let hand = self.hand;
-        if !self.map.is_taken(hand) {
-            return true;
+        // Free pages too few for a slab belong to nobody; the class has a slab, so the search ends.
+        while !self.map.is_taken(self.hand) {
+            self.hand = (self.hand + 1) % self.map.pages();
         }
-        let head = self.head_of(hand);
+        let head = self.head_of(self.hand);
         match self.pages[head] {
             Page::Slab(slab) if slab.class == class => {
                 self.hand = (head + SLAB_PAGES) % self.map.pages();
