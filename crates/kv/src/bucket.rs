@@ -4,6 +4,7 @@
 //! 12 the recency order, 13..16 unused. So a lookup reads one line, whichever slot holds the key.
 
 use crate::heap::Location;
+use crate::memory;
 
 /// Slots of one bucket (RF-RPC section 5.1).
 pub(crate) const SLOTS: usize = 8;
@@ -74,6 +75,12 @@ impl Buckets {
     #[inline]
     fn line_mut(&mut self, bucket: usize) -> &mut Line {
         &mut self.words[self.start..].as_chunks_mut::<WORDS>().0[bucket]
+    }
+
+    /// Starts to load a bucket.
+    #[inline]
+    pub(crate) fn prefetch(&self, bucket: usize) {
+        memory::prefetch(self.line(bucket));
     }
 
     /// The slots of `bucket` that carry `tag`; tag 0 gives the empty ones.

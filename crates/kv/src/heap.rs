@@ -4,12 +4,13 @@
 //!   one takes a run of consecutive pages of its own. Items are never moved and never split, so a value is
 //!   always one slice.
 //! * When no memory is free, an item of a size class that has slabs replaces another item of the class, chosen
-//!   by a clock hand with a second chance for items read since the hand last passed. Once per slab's worth of
+//!   by a clock hand with a second chance for items used since the hand last passed. Once per slab's worth of
 //!   such evictions the class also takes over the memory under a hand that goes round all pages, if that belongs to
 //!   someone else: so memory follows the load when the sizes in use change.
 //! * A large item evicts what lies in the next window of pages under that same hand; large items read since the
 //!   hand last passed are passed over, a bounded number of times.
 
+use crate::memory;
 use crate::page_map::PageMap;
 use crate::size_class::{CHUNK_BYTES, Footprint, PAGE_BYTES, SLAB_PAGES, chunk_bytes, chunks_per_slab};
 
@@ -209,6 +210,12 @@ impl Heap {
     fn set_header(&mut self, location: Location, header: Header) {
         let at = self.start + location.offset();
         self.bytes[at..at + HEADER_BYTES].copy_from_slice(&header.0.to_le_bytes());
+    }
+
+    /// Starts to load the beginning of the item at `location`.
+    #[inline]
+    pub(crate) fn prefetch(&self, location: Location) {
+        memory::prefetch(&self.bytes[self.start + location.offset()]);
     }
 
     /// If the item at `location` has this key: the place of its value, for [`Heap::value`].
@@ -554,3 +561,6 @@ pub(crate) struct ValuePlace {
     offset: usize,
     length: usize,
 }
+
+#[cfg(test)]
+mod tests;

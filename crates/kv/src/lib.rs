@@ -4,7 +4,8 @@
 //! This room is for storing and finding bytes by key within a hard memory limit, and for turning request
 //! payloads into operations on the store. What may come in: partitions, their memory, the payload encodings,
 //! baselines measured against them. What never does: connections, message framing, threads, clocks or I/O; a
-//! partition is owned by whoever runs it, and `dispatch` is as far as a request goes without the engine.
+//! partition is owned by whoever runs it, and `dispatch` is as far as a request goes without the engine. `unsafe` is in
+//! `memory` only: advice to the processor and the system, which changes no contents.
 //!
 //! ```
 //! use dunlin_kv::{Partition, partition_of};
@@ -21,6 +22,7 @@ pub mod dispatch;
 mod error;
 mod hash;
 mod heap;
+mod memory;
 mod page_map;
 mod partition;
 pub mod protocol;
