@@ -144,6 +144,8 @@ pub struct OpenLane {
     pub window: u16,
     /// Bytes of the ring that the client wants to write its requests into; whole lines. 0 if the path has no ring.
     pub ring_bytes: u32,
+    /// Payloads of more bytes go by rendezvous, in both directions.
+    pub rendezvous_above: u32,
     /// The client's endpoint, in the fabric's own encoding, at most 1024 bytes.
     pub endpoint: Vec<u8>,
     /// Regions of the client that the path needs, in the order that the path defines; at most 8.
@@ -164,6 +166,7 @@ impl OpenLane {
         writer.u8(self.server_completion);
         writer.u16(self.window);
         writer.u32(self.ring_bytes);
+        writer.u32(self.rendezvous_above);
         writer.bytes("endpoint", &self.endpoint, MAX_ENDPOINT_BYTES)?;
         writer.words("region_keys", &self.region_keys, MAX_REGION_KEYS)
     }
@@ -178,6 +181,7 @@ impl OpenLane {
             server_completion: reader.u8("server_completion")?,
             window: reader.u16("window")?,
             ring_bytes: reader.u32("ring_bytes")?,
+            rendezvous_above: reader.u32("rendezvous_above")?,
             endpoint: reader.bytes("endpoint", MAX_ENDPOINT_BYTES)?.to_vec(),
             region_keys: reader.words("region_keys", MAX_REGION_KEYS)?,
         };
@@ -342,18 +346,18 @@ impl Grant {
 pub struct Drained {
     /// The lane.
     pub lane: u16,
-    /// Sequence of the last request that was processed.
-    pub last_sequence: u64,
+    /// How many messages of the lane the server has taken: calls in later ones were not executed.
+    pub taken: u64,
 }
 
 impl Drained {
     pub(super) fn write(&self, writer: &mut Writer) {
         writer.u16(self.lane);
-        writer.u64(self.last_sequence);
+        writer.u64(self.taken);
     }
 
     pub(super) fn read(reader: &mut Reader<'_>) -> Result<Drained> {
-        Ok(Drained { lane: read_lane(reader)?, last_sequence: reader.u64("last_sequence")? })
+        Ok(Drained { lane: read_lane(reader)?, taken: reader.u64("taken")? })
     }
 }
 

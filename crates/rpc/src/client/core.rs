@@ -1,0 +1,444 @@
+//! The client's engine: one domain, the lanes of its connections, and `progress`, which never blocks. The
+//! synchronous client owns one; the asynchronous hub has one behind a mutex.
+
+use super::config::ClientConfig;
+use super::lane::{ClientLane, SubmitError, repost};
+use crate::connect::establish::{Greeting, PreparedLane};
+use crate::error::{CallError, Cause, ConnectError};
+use crate::path::route::{self, Route};
+use crate::path::{MAX_MESSAGE, Violation};
+use dunlin_fabric::{
+    Buffer, Completion, CompletionQueueId, CompletionStatus, Fabric, Host, Link, Nanos, Opcode, QueuePairState,
+    ThreadDomain, Work,
+};
+use dunlin_wire::handshake::{LaneReady, Record};
+
+/// Every so many looks the slow things are looked at: the health of queue pairs, completions of sends.
+const HEALTH_EVERY: u32 = 64;
+/// Every so many the control connections are read.
+const CONTROL_EVERY: u32 = 4096;
+/// Messages taken from one lane at a time.
+const BUDGET: usize = 64;
+/// Completions taken at a time.
+const COMPLETIONS_AT_ONCE: usize = 64;
+
+/// A call: the lane and the call id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CallId {
+    pub(crate) lane: u16,
+    pub(crate) call: u32,
+}
+
+/// The client's engine.
+#[derive(Debug)]
+pub(crate) struct Core<F: Fabric> {
+    pub(crate) fabric: F,
+    pub(crate) domain: F::Domain,
+    pub(crate) send_completions: CompletionQueueId,
+    pub(crate) receive_completions: CompletionQueueId,
+    lanes: Vec<Option<ClientLane<F>>>,
+    completions: Vec<Completion<F::Memory>>,
+    scratch: Vec<u8>,
+    ticks: u32,
+    /// Lanes that get messages as completions: the receive queue is polled for them.
+    by_completion: usize,
+    /// Lanes that fetch: the send queue is polled for their READs.
+    by_fetch: usize,
+    /// Connections so far.
+    connections: u32,
+}
+
+impl<F: Fabric> Core<F> {
+    /// A core without lanes. `events` if it will ever sleep.
+    pub(crate) fn new(fabric: &F, events: bool) -> Result<Self, ConnectError> {
+        let mut domain = fabric.domain()?;
+        let depth = fabric.capabilities().max_queue_depth.min(16 * 1024);
+        let send_completions = domain.create_completion_queue(depth, events)?;
+        let receive_completions = domain.create_completion_queue(depth, events)?;
+        Ok(Core {
+            fabric: fabric.clone(),
+            domain,
+            send_completions,
+            receive_completions,
+            lanes: Vec::new(),
+            completions: Vec::with_capacity(COMPLETIONS_AT_ONCE),
+            scratch: vec![0; MAX_MESSAGE],
+            ticks: 0,
+            by_completion: 0,
+            by_fetch: 0,
+            connections: 0,
+        })
+    }
+
+    /// Our half of the lanes to all workers of a server, or to one.
+    pub(crate) fn prepare(
+        &mut self,
+        greeting: &Greeting<F>,
+        config: &ClientConfig,
+    ) -> Result<Vec<PreparedLane<F>>, ConnectError> {
+        let workers = match config.worker {
+            Some(worker) => worker..worker.saturating_add(1),
+            None => 0..greeting.reply.workers,
+        };
+        let mut prepared = Vec::with_capacity(workers.len());
+        for (number, worker) in workers.enumerate() {
+            match PreparedLane::new(self, greeting, config, number as u16, worker) {
+                Ok(lane) => prepared.push(lane),
+                Err(error) => {
+                    self.discard(prepared);
+                    return Err(error);
+                }
+            }
+        }
+        Ok(prepared)
+    }
+
+    /// Takes back what [`prepare`](Core::prepare) made.
+    pub(crate) fn discard(&mut self, prepared: impl IntoIterator<Item = PreparedLane<F>>) {
+        for lane in prepared {
+            let _ = self.domain.destroy_queue_pair(lane.queue_pair);
+        }
+    }
+
+    /// Joins our halves with the server's; answers the lanes' indices, in the order of the workers.
+    pub(crate) fn install(
+        &mut self,
+        greeting: &Greeting<F>,
+        config: &ClientConfig,
+        prepared: Vec<PreparedLane<F>>,
+        ready: &[LaneReady],
+    ) -> Result<Vec<u16>, ConnectError> {
+        self.connections += 1;
+        let mut indices = Vec::with_capacity(prepared.len());
+        let mut prepared = prepared.into_iter();
+        while let Some(half) = prepared.next() {
+            let index = self.free_index();
+            let queue_pair = half.queue_pair;
+            let made = match ready.iter().find(|ready| ready.lane == half.number) {
+                Some(ready) => half.complete(self, greeting, config, ready, index),
+                None => Err(ConnectError::Handshake("a lane was not answered".into())),
+            };
+            match made {
+                Ok(mut lane) => {
+                    lane.connection = self.connections;
+                    self.by_completion += lane.by_completion as usize;
+                    self.by_fetch += lane.rx.fetcher().is_some() as usize;
+                    self.lanes[index as usize] = Some(lane);
+                    indices.push(index);
+                }
+                Err(error) => {
+                    let _ = self.domain.destroy_queue_pair(queue_pair);
+                    self.discard(prepared);
+                    for index in indices {
+                        self.remove(index);
+                    }
+                    return Err(error);
+                }
+            }
+        }
+        Ok(indices)
+    }
+
+    fn free_index(&mut self) -> u16 {
+        let index = self.lanes.iter().position(Option::is_none).unwrap_or_else(|| {
+            self.lanes.push(None);
+            self.lanes.len() - 1
+        });
+        index as u16
+    }
+
+    /// Ends a lane: its calls fail with the cause, and it takes no more; the results stay to be collected.
+    pub(crate) fn break_lane(&mut self, index: u16, cause: Cause) {
+        if self.lane(index).is_none_or(|lane| lane.broken.is_some()) {
+            return;
+        }
+        // A draining server has said how far it came, before it closed.
+        self.read_control(index);
+        let Some(Some(lane)) = self.lanes.get_mut(index as usize) else { return };
+        lane.broken = Some(cause);
+        let cause = if lane.draining && cause == Cause::ConnectionLost { Cause::Draining } else { cause };
+        lane.slots.fail(cause, lane.taken);
+        self.by_completion -= lane.by_completion as usize;
+        self.by_fetch -= lane.rx.fetcher().is_some() as usize;
+        self.domain.unwatch(&lane.region);
+        let _ = self.domain.destroy_queue_pair(lane.queue_pair);
+    }
+
+    /// Reads what a server has said on the control connection of a lane: that it drains, and how far it came.
+    fn read_control(&mut self, index: u16) {
+        let Some(Some(lane)) = self.lanes.get(index as usize) else { return };
+        let (link, connection) = (lane.link.clone(), lane.connection);
+        while let Ok(Some(message)) = link.try_receive() {
+            let record = Record::decode(&message);
+            let lanes = self.lanes.iter_mut().flatten().filter(|lane| lane.connection == connection);
+            match record {
+                Ok(Record::Drain | Record::Goodbye) => lanes.for_each(|lane| lane.draining = true),
+                Ok(Record::Drained(mark)) => {
+                    for lane in lanes.filter(|lane| lane.number == mark.lane) {
+                        lane.draining = true;
+                        lane.taken = Some(mark.taken);
+                    }
+                }
+                Ok(other) => {
+                    tracing::debug!(target: "dunlin::client", record = ?other.record_type(), "an unexpected record");
+                }
+                Err(error) => tracing::warn!(target: "dunlin::client", %error, "a record cannot be understood"),
+            }
+        }
+    }
+
+    /// Forgets a lane with all its results.
+    pub(crate) fn remove(&mut self, index: u16) {
+        self.break_lane(index, Cause::Closed);
+        if let Some(place) = self.lanes.get_mut(index as usize) {
+            *place = None;
+        }
+    }
+
+    /// The lane, if it can still take calls or has results to collect.
+    #[inline]
+    pub(crate) fn lane(&mut self, index: u16) -> Option<&mut ClientLane<F>> {
+        self.lanes.get_mut(index as usize).and_then(Option::as_mut)
+    }
+
+    /// Whether a lane can take calls.
+    pub(crate) fn is_usable(&mut self, index: u16) -> bool {
+        self.lane(index).is_some_and(|lane| lane.broken.is_none() && !lane.draining)
+    }
+
+    /// Whether a lane is of no use to anybody any more.
+    pub(crate) fn is_spent(&mut self, index: u16) -> bool {
+        self.lane(index).is_none_or(|lane| lane.broken.is_some() && lane.slots.is_unused())
+    }
+
+    /// Runs `what` on a usable lane.
+    #[inline]
+    pub(crate) fn with_lane(
+        &mut self,
+        index: u16,
+        what: impl FnOnce(&F, &mut F::Domain, &mut ClientLane<F>) -> Result<u32, SubmitError>,
+    ) -> Result<CallId, SubmitError> {
+        let Some(Some(lane)) = self.lanes.get_mut(index as usize) else {
+            return Err(SubmitError::Broken);
+        };
+        if lane.broken.is_some() {
+            return Err(SubmitError::Broken);
+        }
+        let result = what(&self.fabric, &mut self.domain, lane);
+        if let Err(SubmitError::Broken) = result {
+            self.break_lane(index, Cause::ConnectionLost);
+        }
+        result.map(|call| CallId { lane: index, call })
+    }
+
+    /// Sends the open batch of a lane.
+    #[inline]
+    pub(crate) fn flush(&mut self, index: u16) -> Result<(), SubmitError> {
+        self.with_lane(index, |fabric, domain, lane| lane.flush(fabric, domain).map(|()| 0)).map(|_| ())
+    }
+
+    /// Takes what has arrived. Never blocks. Answers how many messages and completions there were.
+    #[inline]
+    pub(crate) fn progress(&mut self) -> usize {
+        self.ticks = self.ticks.wrapping_add(1);
+        let healthy = !self.ticks.is_multiple_of(HEALTH_EVERY);
+        let mut events = 0;
+        if self.by_fetch > 0 {
+            self.post_fetches();
+        }
+        if self.by_completion > 0 || !healthy {
+            events += self.poll(self.receive_completions);
+        }
+        let mut reading = false;
+        for index in 0..self.lanes.len() {
+            let Some(lane) = &mut self.lanes[index] else { continue };
+            if lane.broken.is_some() {
+                continue;
+            }
+            reading |= lane.reading > 0;
+            if lane.slots.in_flight() == 0 && healthy {
+                continue;
+            }
+            match lane.progress(&self.fabric, &mut self.domain, &mut self.scratch, BUDGET) {
+                Ok(messages) => {
+                    events += messages;
+                    reading |= lane.reading > 0;
+                }
+                Err(violation) => self.violated(index as u16, violation),
+            }
+        }
+        if reading || !healthy {
+            events += self.poll(self.send_completions);
+        }
+        if !healthy {
+            self.check_health();
+        }
+        events
+    }
+
+    fn violated(&mut self, index: u16, violation: Violation) {
+        tracing::warn!(target: "dunlin::client", lane = index, %violation, "the server broke the protocol; the lane is closed");
+        self.break_lane(index, Cause::ProtocolViolation);
+    }
+
+    /// Posts READs for lanes that wait for results, and takes what they bring.
+    fn post_fetches(&mut self) {
+        for index in 0..self.lanes.len() {
+            let Some(lane) = &mut self.lanes[index] else { continue };
+            if lane.broken.is_some() || lane.slots.in_flight() == 0 {
+                continue;
+            }
+            let Some(fetcher) = lane.rx.fetcher() else { continue };
+            if let Err(violation) = fetcher.read(&mut self.domain) {
+                tracing::debug!(target: "dunlin::client", lane = index, %violation, "a lane that fetches broke");
+                self.break_lane(index as u16, Cause::ConnectionLost);
+            }
+        }
+        self.poll(self.send_completions);
+    }
+
+    fn poll(&mut self, queue: CompletionQueueId) -> usize {
+        let mut completions = std::mem::take(&mut self.completions);
+        let count = self.domain.poll(queue, &mut completions, COMPLETIONS_AT_ONCE);
+        for completion in completions.drain(..) {
+            self.fabric.host().charge(Work::PollCompletion, 1);
+            self.on_completion(completion);
+        }
+        self.completions = completions;
+        count
+    }
+
+    fn on_completion(&mut self, completion: Completion<F::Memory>) {
+        let Some(route) = route::parse(completion.id) else { return };
+        let (Route::Outgoing { lane: index }
+        | Route::Receive { lane: index }
+        | Route::Fetch { lane: index }
+        | Route::Rendezvous { lane: index, .. }) = route;
+        let Some(Some(lane)) = self.lanes.get_mut(index as usize) else { return };
+        // A completion of an earlier lane at this index is not ours.
+        if lane.queue_pair != completion.queue_pair || lane.broken.is_some() {
+            return;
+        }
+        if completion.status != CompletionStatus::Success {
+            tracing::debug!(target: "dunlin::client", lane = index, status = completion.status.describe(), "a lane broke");
+            // Messages that came before the end still count.
+            let _ = lane.progress(&self.fabric, &mut self.domain, &mut self.scratch, usize::MAX);
+            return self.break_lane(index, Cause::ConnectionLost);
+        }
+        match route {
+            Route::Outgoing { .. } => {}
+            Route::Receive { .. } => match (completion.opcode, completion.buffer) {
+                (Opcode::Receive, Some(buffer)) => lane.rx.deliver(buffer, completion.bytes),
+                (_, buffer) => {
+                    let _ = repost::<F>(&mut self.domain, lane.queue_pair, index, buffer);
+                }
+            },
+            Route::Fetch { .. } => {
+                if let (Some(fetcher), Some(buffer)) = (lane.rx.fetcher(), completion.buffer) {
+                    fetcher.arrived(buffer);
+                }
+            }
+            Route::Rendezvous { slot: call, .. } => {
+                if let Some(buffer) = completion.buffer {
+                    lane.on_read(&self.fabric, &mut self.domain, call, buffer);
+                }
+            }
+        }
+    }
+
+    /// The slow things: broken queue pairs, news on control connections.
+    fn check_health(&mut self) {
+        let control = self.ticks.is_multiple_of(CONTROL_EVERY);
+        for index in 0..self.lanes.len() as u16 {
+            if control {
+                self.read_control(index);
+            }
+            let Some(Some(lane)) = self.lanes.get_mut(index as usize) else { continue };
+            if lane.broken.is_some() {
+                continue;
+            }
+            let failed = self.domain.state(lane.queue_pair) != Some(QueuePairState::Ready) || !lane.link.is_alive();
+            if failed {
+                let _ = lane.progress(&self.fabric, &mut self.domain, &mut self.scratch, usize::MAX);
+                self.break_lane(index, Cause::ConnectionLost);
+            }
+        }
+    }
+
+    /// As [`progress`](Core::progress), with a look at the slow things too: after a sleep.
+    pub(crate) fn progress_after_sleep(&mut self) -> usize {
+        self.ticks = self.ticks.next_multiple_of(HEALTH_EVERY).wrapping_sub(1);
+        self.progress()
+    }
+
+    /// Ends calls past their deadline; answers the earliest deadline of the others.
+    pub(crate) fn expire(&mut self) -> Nanos {
+        let now = self.fabric.host().now();
+        let mut earliest = u64::MAX;
+        for lane in self.lanes.iter_mut().flatten() {
+            earliest = earliest.min(lane.slots.expire(now));
+        }
+        earliest
+    }
+
+    /// The next call that is done.
+    #[inline]
+    pub(crate) fn next_done(&mut self) -> Option<CallId> {
+        for (index, lane) in self.lanes.iter_mut().enumerate() {
+            if let Some(lane) = lane
+                && let Some(call) = lane.slots.next_done()
+            {
+                return Some(CallId { lane: index as u16, call });
+            }
+        }
+        None
+    }
+
+    /// Whether a call has its outcome; one that is not in the table has.
+    #[inline]
+    pub(crate) fn is_done(&mut self, id: CallId) -> bool {
+        self.lane(id.lane).and_then(|lane| lane.slots.is_done(id.call)).unwrap_or(true)
+    }
+
+    /// The outcome of a call that is done.
+    #[inline]
+    pub(crate) fn outcome(&self, id: CallId) -> Result<&[u8], CallError> {
+        match self.lanes.get(id.lane as usize) {
+            Some(Some(lane)) => lane.slots.outcome(id.call),
+            _ => Err(CallError::NotExecuted(Cause::Closed)),
+        }
+    }
+
+    /// The caller is through with a call.
+    #[inline]
+    pub(crate) fn forget(&mut self, id: CallId) {
+        if let Some(lane) = self.lane(id.lane) {
+            lane.slots.forget(id.call);
+        }
+    }
+
+    /// Takes a large result out of its call.
+    pub(crate) fn take_large(&mut self, id: CallId) -> Option<Buffer<F::Memory>> {
+        self.lane(id.lane).and_then(|lane| lane.slots.take_large(id.call))
+    }
+
+    /// Calls sent and not answered.
+    pub(crate) fn in_flight(&self) -> usize {
+        self.lanes.iter().flatten().map(|lane| lane.slots.in_flight()).sum()
+    }
+
+    /// Ends all lanes.
+    pub(crate) fn close(&mut self) {
+        for index in 0..self.lanes.len() as u16 {
+            if let Some(Some(lane)) = self.lanes.get(index as usize)
+                && lane.broken.is_none()
+            {
+                if let Ok(goodbye) = Record::Goodbye.encode() {
+                    let _ = lane.link.send(&goodbye);
+                }
+                lane.link.close();
+            }
+            self.remove(index);
+        }
+    }
+}

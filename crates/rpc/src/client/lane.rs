@@ -1,0 +1,405 @@
+//! The client's end of a lane: calls go out, answers come in. Knows nothing of time, threads or waiting.
+
+use super::slots::Slots;
+use crate::error::{CallError, Cause};
+use crate::path::rendezvous::Pool;
+use crate::path::{Incoming, MAX_MESSAGE, Rx, Tx, TxError, Violation, route};
+use dunlin_fabric::{
+    Buffer, Fabric, Host, Nanos, Operation, PostError, QueuePairId, Region, RegionKey, RemoteSlice, ThreadDomain, Work, WorkRequest,
+};
+use dunlin_wire::{BatchState, Descriptor, Entry, EntryMeta, Flags, Header, Kind, Message, Status};
+
+/// The most bytes of call ids that one release message carries: what fits its first line.
+const RELEASES_AT_ONCE: usize = 8;
+
+/// The client's end of a lane.
+#[derive(Debug)]
+pub(crate) struct ClientLane<F: Fabric> {
+    /// The lane's number in its domain.
+    pub(crate) index: u16,
+    /// Lanes of one connection share it, and its control connection.
+    pub(crate) connection: u32,
+    /// Its number on its connection, and the worker that serves it.
+    pub(crate) number: u16,
+    pub(crate) worker: u16,
+    pub(crate) queue_pair: QueuePairId,
+    pub(crate) link: F::Link,
+    /// Our inbound region: control line and ring of responses.
+    pub(crate) region: Region<F::Memory>,
+    pub(crate) tx: Tx<F>,
+    pub(crate) rx: Rx<F>,
+    pub(crate) slots: Slots<F::Memory>,
+    /// The server's control word of this lane, where we may report a head.
+    pub(crate) control_key: RegionKey,
+    /// Payloads of more bytes go by rendezvous.
+    pub(crate) rendezvous_above: usize,
+    /// The largest payload that the server takes.
+    pub(crate) max_payload: u64,
+    /// The largest result that we take.
+    pub(crate) max_response: u64,
+    /// Buffers that the server READs requests from.
+    pub(crate) exports: Pool<F>,
+    /// Buffers that large results are READ into.
+    pub(crate) imports: Pool<F>,
+    /// Large results that were read and that the server may let go.
+    pub(crate) releases: Vec<u32>,
+    pub(crate) batch: BatchState,
+    pub(crate) staging: Vec<u8>,
+    /// Calls of the batch, to be marked as sent.
+    pub(crate) batched: Vec<u32>,
+    /// The server takes nothing new.
+    pub(crate) draining: bool,
+    /// Why the lane takes nothing any more.
+    pub(crate) broken: Option<Cause>,
+    /// How many messages a draining server says that it has taken.
+    pub(crate) taken: Option<u64>,
+    /// Whether messages arrive as completions: then the receive queue is polled.
+    pub(crate) by_completion: bool,
+    /// READs of large results under way.
+    pub(crate) reading: usize,
+}
+
+/// Why a call was not taken.
+pub(crate) enum SubmitError {
+    /// The ring or send queue is full now; progress makes room.
+    Full,
+    /// It cannot be made.
+    Call(CallError),
+    /// The lane is broken.
+    Broken,
+}
+
+impl<F: Fabric> ClientLane<F> {
+    fn refuse(cause: Cause) -> SubmitError {
+        SubmitError::Call(CallError::NotExecuted(cause))
+    }
+
+    /// Takes a slot, after the checks that need nothing else.
+    #[inline]
+    fn open_call(&mut self, length: usize, timeout: Nanos) -> Result<u32, SubmitError> {
+        if self.draining {
+            return Err(Self::refuse(Cause::Draining));
+        }
+        if length as u64 > self.max_payload {
+            return Err(Self::refuse(Cause::TooLarge { length: length as u64, limit: self.max_payload }));
+        }
+        self.slots.take(timeout).ok_or(Self::refuse(Cause::WindowFull))
+    }
+
+    /// A buffer to build a large request in, which the server will READ.
+    pub(crate) fn request_buffer(&mut self, fabric: &F, length: usize) -> Result<Buffer<F::Memory>, SubmitError> {
+        if length as u64 > self.max_payload {
+            return Err(Self::refuse(Cause::TooLarge { length: length as u64, limit: self.max_payload }));
+        }
+        self.exports.reserve(fabric, length).map_err(|_| Self::refuse(Cause::OutOfMemory))
+    }
+
+    /// Sends one call as a message of its own.
+    #[inline]
+    pub(crate) fn submit(
+        &mut self,
+        fabric: &F,
+        domain: &mut F::Domain,
+        function: u16,
+        payload: &[u8],
+        timeout: Nanos,
+    ) -> Result<u32, SubmitError> {
+        if payload.len() > self.rendezvous_above {
+            let mut buffer = self.request_buffer(fabric, payload.len())?;
+            buffer.copy_from_slice(payload);
+            return self.submit_buffer(fabric, domain, function, buffer, timeout).map_err(|(error, _)| error);
+        }
+        self.flush(fabric, domain)?;
+        let call = self.open_call(payload.len(), timeout)?;
+        self.send_call(fabric, domain, call, function, payload, Flags::NONE, timeout)
+    }
+
+    /// Sends one call whose payload lies in a buffer of ours for the server to READ; gives the buffer back when
+    /// it could not be sent.
+    pub(crate) fn submit_buffer(
+        &mut self,
+        fabric: &F,
+        domain: &mut F::Domain,
+        function: u16,
+        buffer: Buffer<F::Memory>,
+        timeout: Nanos,
+    ) -> Result<u32, (SubmitError, Buffer<F::Memory>)> {
+        let Some(descriptor) = self.exports.descriptor(&buffer) else {
+            return Err((Self::refuse(Cause::Disconnected), buffer));
+        };
+        if let Err(error) = self.flush(fabric, domain) {
+            return Err((error, buffer));
+        }
+        let call = match self.open_call(buffer.len(), timeout) {
+            Ok(call) => call,
+            Err(error) => return Err((error, buffer)),
+        };
+        match self.send_call(fabric, domain, call, function, &descriptor.encode(), Flags::RENDEZVOUS, timeout) {
+            Ok(call) => {
+                self.slots.keep_request(call, buffer);
+                Ok(call)
+            }
+            Err(error) => Err((error, buffer)),
+        }
+    }
+
+    #[inline]
+    #[allow(clippy::too_many_arguments, reason = "one call site each for small and large payloads")]
+    fn send_call(
+        &mut self,
+        fabric: &F,
+        domain: &mut F::Domain,
+        call: u32,
+        function: u16,
+        payload: &[u8],
+        flags: Flags,
+        timeout: Nanos,
+    ) -> Result<u32, SubmitError> {
+        fabric.host().charge(Work::BuildMessage, 1);
+        let header = Header {
+            code: function,
+            flags,
+            call,
+            head: self.rx.tell_head(),
+            time: micros(timeout),
+            ..Header::new(Kind::Request)
+        };
+        let sequence = self.tx.next_sequence();
+        match self.tx.single(fabric, domain, &header, payload) {
+            Ok(()) => {
+                // A skip line may have taken the sequence: the message has a later one, never an earlier.
+                self.slots.sent(call, self.tx.next_sequence().max(sequence + 1) - 1);
+                Ok(call)
+            }
+            Err(error) => {
+                self.slots.withdraw(call);
+                Err(error.into())
+            }
+        }
+    }
+
+    /// Adds a call to the open batch; it goes out with [`flush`](ClientLane::flush), or when the batch is full.
+    #[inline]
+    pub(crate) fn push(
+        &mut self,
+        fabric: &F,
+        domain: &mut F::Domain,
+        function: u16,
+        payload: &[u8],
+        timeout: Nanos,
+    ) -> Result<u32, SubmitError> {
+        if payload.len() > self.rendezvous_above {
+            return self.submit(fabric, domain, function, payload, timeout);
+        }
+        if !self.batch.fits(payload.len(), MAX_MESSAGE) {
+            self.flush(fabric, domain)?;
+        }
+        let call = self.open_call(payload.len(), timeout)?;
+        fabric.host().charge(Work::BuildEntry, 1);
+        let meta = EntryMeta { function_or_status: function, thread: 0, call, flags: Flags::NONE };
+        if self.batch.push(&mut self.staging, &meta, payload).is_err() {
+            self.slots.withdraw(call);
+            return Err(SubmitError::Full);
+        }
+        self.batched.push(call);
+        Ok(call)
+    }
+
+    /// Sends the open batch, if there is one.
+    #[inline]
+    pub(crate) fn flush(&mut self, fabric: &F, domain: &mut F::Domain) -> Result<(), SubmitError> {
+        if self.batch.is_empty() {
+            return Ok(());
+        }
+        let tags = self.tx.begin(fabric, domain, self.batch.total() as usize)?;
+        let header = Header { head: self.rx.tell_head(), ..Header::new(Kind::RequestBatch) };
+        let Ok(total) = self.batch.finish_compact(&mut self.staging, &header, tags) else {
+            return Err(SubmitError::Broken);
+        };
+        self.tx.post(fabric, domain, &[&self.staging[..total]], total)?;
+        let sequence = self.tx.next_sequence() - 1;
+        for call in self.batched.drain(..) {
+            self.slots.sent(call, sequence);
+        }
+        self.batch = BatchState::new();
+        Ok(())
+    }
+
+    /// Takes all that has arrived, up to `budget` messages; answers how many there were.
+    #[inline]
+    pub(crate) fn progress(
+        &mut self,
+        fabric: &F,
+        domain: &mut F::Domain,
+        scratch: &mut [u8],
+        budget: usize,
+    ) -> Result<usize, Violation> {
+        let mut messages = 0;
+        while messages < budget {
+            let Some(incoming) = self.rx.poll(fabric, scratch)? else { break };
+            messages += 1;
+            match incoming {
+                Incoming::Line(line) => self.on_message(fabric, domain, &line)?,
+                Incoming::Scratch(total) => self.on_message(fabric, domain, &scratch[..total])?,
+                Incoming::Buffer(buffer, total) => {
+                    self.on_message(fabric, domain, &buffer[..total])?;
+                    self.give_back(domain, buffer)?;
+                }
+            }
+        }
+        if !self.releases.is_empty() {
+            self.send_releases(fabric, domain);
+        }
+        if self.rx.head_overdue() {
+            let head = self.rx.tell_head();
+            // When the send queue is full the head is told later: it is overdue again soon.
+            let _ = self.tx.report_head(fabric, domain, self.control_key, head);
+        }
+        Ok(messages)
+    }
+
+    fn give_back(&mut self, domain: &mut F::Domain, buffer: Buffer<F::Memory>) -> Result<(), Violation> {
+        if let Some(fetcher) = self.rx.fetcher() {
+            fetcher.give_back(buffer);
+            return Ok(());
+        }
+        repost::<F>(domain, self.queue_pair, self.index, Some(buffer))
+    }
+
+    #[inline]
+    fn on_message(&mut self, fabric: &F, domain: &mut F::Domain, bytes: &[u8]) -> Result<(), Violation> {
+        fabric.host().charge(Work::ParseMessage, 1);
+        let message = Message::parse(bytes, MAX_MESSAGE)?;
+        let header = message.header();
+        self.tx.on_head(header.head)?;
+        if header.flags.contains(Flags::DRAINING) {
+            self.draining = true;
+        }
+        match header.kind {
+            Kind::Response | Kind::ResponseBatch => {
+                for entry in message.entries() {
+                    self.on_answer(fabric, domain, &entry)?;
+                }
+                Ok(())
+            }
+            Kind::Credit => Ok(()),
+            Kind::Drain => {
+                self.draining = true;
+                Ok(())
+            }
+            kind => Err(Violation::Kind(kind)),
+        }
+    }
+
+    #[inline]
+    fn on_answer(&mut self, fabric: &F, domain: &mut F::Domain, entry: &Entry<'_>) -> Result<(), Violation> {
+        fabric.host().charge(Work::ParseEntry, 1);
+        if !self.slots.expects(entry.call) {
+            return Err(Violation::Call(entry.call));
+        }
+        if entry.flags.contains(Flags::RENDEZVOUS) {
+            return self.on_descriptor(fabric, domain, entry);
+        }
+        let error = match entry.function_or_status {
+            0 => None,
+            _ => entry.status().and_then(|status| CallError::from_status(status, entry.payload)),
+        };
+        self.slots.answer(entry.call, entry.payload, error);
+        Ok(())
+    }
+
+    /// A large result: READ it, unless nobody wants it any more.
+    fn on_descriptor(&mut self, fabric: &F, domain: &mut F::Domain, entry: &Entry<'_>) -> Result<(), Violation> {
+        let call = entry.call;
+        let descriptor = Descriptor::decode(entry.payload, self.max_response)?;
+        let status = entry.status().unwrap_or(Status::Ok);
+        if status != Status::Ok {
+            return Err(Violation::Transfer("a large payload with an error status"));
+        }
+        if !self.slots.wanted(call) {
+            self.releases.push(call);
+            self.slots.answer(call, &[], None);
+            return Ok(());
+        }
+        let Ok(into) = self.imports.reserve(fabric, descriptor.length as usize) else {
+            self.releases.push(call);
+            self.slots.answer_large(call, Err(CallError::MaybeExecuted(Cause::OutOfMemory)));
+            return Ok(());
+        };
+        post_read::<F>(domain, self.queue_pair, route::rendezvous(self.index, call), &descriptor, into)?;
+        self.slots.reading(call);
+        self.reading += 1;
+        Ok(())
+    }
+
+    /// The READ of a large result has come back.
+    pub(crate) fn on_read(&mut self, fabric: &F, domain: &mut F::Domain, call: u32, buffer: Buffer<F::Memory>) {
+        self.reading = self.reading.saturating_sub(1);
+        self.releases.push(call);
+        self.slots.answer_large(call, Ok(buffer));
+        self.send_releases(fabric, domain);
+    }
+
+    /// Tells the server which large results it may let go. What does not fit now goes next time.
+    fn send_releases(&mut self, fabric: &F, domain: &mut F::Domain) {
+        while !self.releases.is_empty() {
+            let count = self.releases.len().min(RELEASES_AT_ONCE);
+            let mut payload = [0; RELEASES_AT_ONCE * 4];
+            for (place, call) in payload.as_chunks_mut::<4>().0.iter_mut().zip(&self.releases[..count]) {
+                *place = call.to_le_bytes();
+            }
+            let header = Header { code: count as u16, head: self.rx.tell_head(), ..Header::new(Kind::Release) };
+            if self.tx.single(fabric, domain, &header, &payload[..count * 4]).is_err() {
+                return;
+            }
+            self.releases.drain(..count);
+        }
+    }
+}
+
+impl From<TxError> for SubmitError {
+    fn from(error: TxError) -> Self {
+        match error {
+            TxError::Full => SubmitError::Full,
+            TxError::Broken => SubmitError::Broken,
+        }
+    }
+}
+
+/// A timeout as the header carries it: whole microseconds, at least one, 0 for none.
+#[inline]
+fn micros(timeout: Nanos) -> u32 {
+    if timeout == 0 { 0 } else { u32::try_from(timeout / 1000).unwrap_or(u32::MAX).max(1) }
+}
+
+/// Posts a RECV again.
+pub(crate) fn repost<F: Fabric>(
+    domain: &mut F::Domain,
+    queue_pair: QueuePairId,
+    lane: u16,
+    buffer: Option<Buffer<F::Memory>>,
+) -> Result<(), Violation> {
+    let buffer = buffer.map(|mut buffer| {
+        let capacity = buffer.capacity();
+        buffer.set_length(capacity);
+        buffer
+    });
+    match domain.post_receive(dunlin_fabric::ReceiveTarget::QueuePair(queue_pair), route::receive(lane), buffer) {
+        Ok(()) | Err(PostError::QueuePairError) => Ok(()),
+        Err(_) => Err(Violation::Transfer("a RECV could not be posted")),
+    }
+}
+
+/// Posts the READ of a large payload.
+pub(crate) fn post_read<F: Fabric>(
+    domain: &mut F::Domain,
+    queue_pair: QueuePairId,
+    id: dunlin_fabric::WorkId,
+    descriptor: &Descriptor,
+    into: Buffer<F::Memory>,
+) -> Result<(), Violation> {
+    let from =
+        RemoteSlice { key: RegionKey(descriptor.key), offset: descriptor.offset, length: descriptor.length as u32 };
+    let request = WorkRequest { id, operation: Operation::Read { from, into }, signaled: true };
+    domain.post(queue_pair, request).map_err(|_| Violation::Transfer("a READ could not be posted"))
+}

@@ -1,0 +1,331 @@
+//! The server's side of the handshake: one control thread for all connections. It never waits for one client:
+//! a connection is a small state machine that moves when a record has come.
+
+use crate::plan::{CompletionMode, Illegal, Plan, RequestHalf, ResponseHalf, Sharing};
+use crate::path::CONTROL_BYTES;
+use crate::server::inbox::{Command, Inbox, OpenCommand};
+use crate::server::open::refuse_with;
+use crate::server::worker::Shared;
+use dunlin_fabric::{Access, Endpoint, Fabric, Host, Link, Listener, Nanos, Region, RegionKey, Signal};
+use dunlin_wire::handshake::{
+    Hello, HelloReply, MAX_VERSION, MIN_VERSION, OpenLane, Record, RefusalCode, Refused, negotiate,
+};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Lanes that one connection may have: two for each worker, to let a client renew one.
+const LANES_PER_WORKER: usize = 2;
+/// How often deadlines of hellos are looked at when nothing happens.
+const LOOK_EVERY: Nanos = 200_000_000;
+
+/// What the control thread and the server's handle share.
+#[derive(Debug)]
+pub(crate) struct ControlState {
+    /// When draining: until when. 0 before.
+    drain_until: AtomicU64,
+    stop: AtomicUsize,
+    pub(crate) connections: AtomicUsize,
+    pub(crate) next_worker: AtomicUsize,
+    pub(crate) counters: Mutex<Counters>,
+}
+
+/// What has become of connections so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Connections that said a proper hello.
+    pub accepted: u64,
+    /// Connections that were refused or broke the handshake.
+    pub refused: u64,
+    /// Lanes asked for.
+    pub lanes: u64,
+}
+
+impl ControlState {
+    pub(crate) fn new() -> Self {
+        ControlState {
+            drain_until: AtomicU64::new(0),
+            stop: AtomicUsize::new(0),
+            connections: AtomicUsize::new(0),
+            next_worker: AtomicUsize::new(0),
+            counters: Mutex::new(Counters::default()),
+        }
+    }
+
+    pub(crate) fn drain(&self, until: Nanos) {
+        self.drain_until.store(until.max(1), Ordering::Release);
+    }
+
+    pub(crate) fn stop(&self) {
+        self.stop.store(1, Ordering::Release);
+    }
+
+    fn count(&self, what: impl FnOnce(&mut Counters)) {
+        what(&mut self.counters.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+}
+
+struct Session<F: Fabric> {
+    link: F::Link,
+    greeted: bool,
+    hello_until: Nanos,
+    lanes: usize,
+}
+
+/// The control thread's whole state.
+pub(crate) struct Control<F: Fabric> {
+    pub(crate) fabric: F,
+    pub(crate) listener: F::Listener,
+    pub(crate) shared: Arc<Shared<F>>,
+    pub(crate) state: Arc<ControlState>,
+    pub(crate) workers: Vec<Arc<Inbox<F>>>,
+    pub(crate) signal: <F::Host as Host>::Signal,
+}
+
+impl<F: Fabric> Control<F> {
+    /// Runs until the server stops.
+    pub(crate) fn run(self) {
+        let mut sessions: BTreeMap<u64, Session<F>> = BTreeMap::new();
+        let mut announced = false;
+        self.listener.subscribe(self.signal.clone());
+        loop {
+            let seen = self.signal.seen();
+            if self.state.stop.load(Ordering::Acquire) != 0 {
+                break;
+            }
+            let drain_until = self.state.drain_until.load(Ordering::Acquire);
+            if drain_until != 0 && !announced {
+                announced = true;
+                self.announce_drain(&sessions, drain_until);
+            }
+            let mut moved = false;
+            while let Ok(Some(link)) = self.listener.try_accept() {
+                moved = true;
+                self.accept(&mut sessions, link, announced);
+            }
+            let now = self.fabric.host().now();
+            let mut over = Vec::new();
+            for (number, session) in &mut sessions {
+                match self.serve(*number, session, now) {
+                    Ok(records) => moved |= records > 0,
+                    Err(Over) => over.push(*number),
+                }
+            }
+            for number in over {
+                self.end(&mut sessions, number);
+            }
+            self.state.connections.store(sessions.len(), Ordering::Release);
+            if !moved {
+                self.signal.wait(seen, now + LOOK_EVERY);
+            }
+        }
+        for (_, session) in sessions {
+            if let Ok(goodbye) = Record::Goodbye.encode() {
+                let _ = session.link.send(&goodbye);
+            }
+            session.link.close();
+        }
+    }
+
+    fn announce_drain(&self, sessions: &BTreeMap<u64, Session<F>>, until: Nanos) {
+        for session in sessions.values() {
+            if let Ok(drain) = Record::Drain.encode() {
+                let _ = session.link.send(&drain);
+            }
+        }
+        for worker in &self.workers {
+            worker.push(Command::Drain { until });
+        }
+    }
+
+    fn accept(&self, sessions: &mut BTreeMap<u64, Session<F>>, link: F::Link, draining: bool) {
+        let refusal = if draining {
+            Some((RefusalCode::DRAINING, "the server is shutting down"))
+        } else if sessions.len() >= self.shared.config.max_connections as usize {
+            Some((RefusalCode::TOO_MANY, "the server has as many connections as it takes"))
+        } else {
+            None
+        };
+        if let Some((code, text)) = refusal {
+            self.refuse(&link, code, text);
+            return;
+        }
+        link.subscribe(self.signal.clone());
+        let hello_until = self.fabric.host().now() + self.shared.config.hello_timeout;
+        let session = Session { link, greeted: false, hello_until, lanes: 0 };
+        sessions.insert(self.fabric.host().random() | 1, session);
+    }
+
+    fn refuse(&self, link: &F::Link, code: RefusalCode, text: &str) {
+        tracing::info!(target: "dunlin::server", peer = ?link.peer(), text, "a connection is refused");
+        self.state.count(|counters| counters.refused += 1);
+        if let Ok(message) = Record::Refused(Refused { code, text: text.to_owned() }).encode() {
+            let _ = link.send(&message);
+        }
+        link.close();
+    }
+
+    fn end(&self, sessions: &mut BTreeMap<u64, Session<F>>, number: u64) {
+        if let Some(session) = sessions.remove(&number) {
+            session.link.close();
+            for worker in &self.workers {
+                worker.push(Command::Close { session: number });
+            }
+        }
+    }
+
+    /// Takes the records of one connection.
+    fn serve(&self, number: u64, session: &mut Session<F>, now: Nanos) -> Result<usize, Over> {
+        let mut records = 0;
+        loop {
+            let message = match session.link.try_receive() {
+                Ok(Some(message)) => message,
+                Ok(None) if !session.greeted && now > session.hello_until => {
+                    self.refuse(&session.link, RefusalCode::MALFORMED, "no hello came in time");
+                    return Err(Over);
+                }
+                Ok(None) => return Ok(records),
+                Err(_) => return Err(Over),
+            };
+            records += 1;
+            let record = match Record::decode(&message) {
+                Ok(record) => record,
+                Err(error) => {
+                    self.refuse(&session.link, RefusalCode::MALFORMED, &error.to_string());
+                    return Err(Over);
+                }
+            };
+            match record {
+                Record::Hello(hello) if !session.greeted => self.greet(number, session, &hello)?,
+                Record::OpenLane(open) if session.greeted => self.open(number, session, open)?,
+                Record::Goodbye => return Err(Over),
+                Record::CloseLane { .. } => {}
+                other => {
+                    let text = format!("{:?} does not belong here", other.record_type());
+                    self.refuse(&session.link, RefusalCode::MALFORMED, &text);
+                    return Err(Over);
+                }
+            }
+        }
+    }
+
+    fn greet(&self, number: u64, session: &mut Session<F>, hello: &Hello) -> Result<(), Over> {
+        let config = &self.shared.config;
+        let version = negotiate((hello.min_version, hello.max_version), (MIN_VERSION, MAX_VERSION));
+        let refusal = match &version {
+            Err(error) => Some((RefusalCode::VERSION, error.to_string())),
+            Ok(_) if !config.token.is_empty() && !hello.token.matches(&config.token) => {
+                Some((RefusalCode::UNAUTHORISED, "the token is not the right one".to_owned()))
+            }
+            Ok(_) if !hello.service.is_empty() && hello.service != config.service => {
+                let text = format!("there is no service '{}' here, but '{}'", hello.service.escape_debug(), config.service);
+                Some((RefusalCode::UNKNOWN_SERVICE, text))
+            }
+            Ok(_) => None,
+        };
+        if let Some((code, text)) = refusal {
+            self.refuse(&session.link, code, &text);
+            return Err(Over);
+        }
+        let reply = Record::HelloReply(HelloReply {
+            version: version.unwrap_or(MIN_VERSION),
+            capabilities: 0,
+            workers: self.workers.len() as u16,
+            functions: self.shared.functions.len() as u32,
+            max_payload: config.max_payload,
+            session: number,
+        });
+        crate::connect::establish::send(&session.link, &reply).map_err(|_| Over)?;
+        session.greeted = true;
+        self.state.count(|counters| counters.accepted += 1);
+        Ok(())
+    }
+
+    fn open(&self, number: u64, session: &mut Session<F>, open: OpenLane) -> Result<(), Over> {
+        session.lanes += 1;
+        self.state.count(|counters| counters.lanes += 1);
+        if session.lanes > LANES_PER_WORKER * self.workers.len() {
+            refuse_with(&session.link, open.lane, RefusalCode::TOO_MANY, "one connection may not have so many lanes");
+            return Ok(());
+        }
+        let lane = open.lane;
+        match self.plan_lane(number, session, open) {
+            Ok((worker, command)) => worker.push(Command::Open(Box::new(command))),
+            Err((code, text)) => refuse_with(&session.link, lane, code, &text),
+        }
+        Ok(())
+    }
+
+    /// Checks what the client asks for, and registers our memory for it: that is slow, so the worker does not.
+    fn plan_lane(
+        &self,
+        number: u64,
+        session: &Session<F>,
+        open: OpenLane,
+    ) -> Result<(&Arc<Inbox<F>>, OpenCommand<F>), (RefusalCode, String)> {
+        let config = &self.shared.config;
+        let worker = if open.worker == OpenLane::ANY_WORKER {
+            self.state.next_worker.fetch_add(1, Ordering::Relaxed) % self.workers.len()
+        } else {
+            open.worker as usize
+        };
+        let Some(worker) = self.workers.get(worker) else {
+            return Err((RefusalCode::TOO_MANY, format!("there is no worker {}", open.worker)));
+        };
+        let plan = plan_of(&open).ok_or((RefusalCode::ILLEGAL_PLAN, "a half or mode of the plan is unknown".to_owned()))?;
+        plan.check(self.fabric.capabilities()).map_err(|error: Illegal| (RefusalCode::ILLEGAL_PLAN, error.to_string()))?;
+        if !crate::client::config::RING_BYTES.contains(&open.ring_bytes) || !open.ring_bytes.is_power_of_two() {
+            let text = format!("a ring of {} bytes is not possible: a power of two from 16 KiB to 1 MiB is", open.ring_bytes);
+            return Err((RefusalCode::ILLEGAL_PLAN, text));
+        }
+        if open.window == 0 {
+            return Err((RefusalCode::ILLEGAL_PLAN, "a window of no calls is not possible".to_owned()));
+        }
+        let &[client_key] = open.region_keys.as_slice() else {
+            return Err((RefusalCode::MALFORMED, "one region has to be granted".to_owned()));
+        };
+        let ring_bytes = open.ring_bytes.min(config.max_ring_bytes);
+        let register = |length: u64, access| {
+            self.fabric.register(length, access).map(Region::new).map_err(|error| (RefusalCode::NO_MEMORY, error.to_string()))
+        };
+        let ring = if plan.request == RequestHalf::Send { 0 } else { ring_bytes as u64 };
+        let region = register(CONTROL_BYTES as u64 + ring, Access::WRITE)?;
+        let published = match plan.response {
+            ResponseHalf::Fetch => Some(register(ring_bytes as u64, Access::READ)?),
+            _ => None,
+        };
+        let mut secret = [0; 16];
+        for half in secret.as_chunks_mut::<8>().0 {
+            *half = self.fabric.host().random().to_le_bytes();
+        }
+        let command = OpenCommand {
+            session: number,
+            number: open.lane,
+            link: session.link.clone(),
+            plan,
+            window: open.window.min(config.window),
+            ring_bytes,
+            client_ring_bytes: open.ring_bytes,
+            endpoint: Endpoint(open.endpoint),
+            client_key: RegionKey(client_key),
+            region,
+            published,
+            secret,
+        };
+        Ok((worker, command))
+    }
+}
+
+/// The connection is over.
+struct Over;
+
+fn plan_of(open: &OpenLane) -> Option<Plan> {
+    Some(Plan {
+        request: RequestHalf::from_wire(open.request_half)?,
+        response: ResponseHalf::from_wire(open.response_half)?,
+        sharing: Sharing::Dedicated,
+        client: CompletionMode::from_wire(open.client_completion)?,
+        server: CompletionMode::from_wire(open.server_completion)?,
+        rendezvous_above: open.rendezvous_above,
+    })
+}

@@ -1,0 +1,94 @@
+//! When to try again: exponential back-off with jitter, a state machine without a clock of its own.
+
+use dunlin_fabric::Nanos;
+
+/// The bounds of the back-off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BackoffConfig {
+    /// The wait after the first failure, in nanoseconds.
+    pub first: Nanos,
+    /// The longest wait.
+    pub longest: Nanos,
+}
+
+impl Default for BackoffConfig {
+    fn default() -> Self {
+        BackoffConfig { first: 1_000_000, longest: 1_000_000_000 }
+    }
+}
+
+/// The state of one connection's reconnecting.
+#[derive(Clone, Copy, Debug)]
+pub struct Backoff {
+    config: BackoffConfig,
+    failures: u32,
+    not_before: Nanos,
+}
+
+impl Backoff {
+    /// Nothing has failed yet.
+    pub const fn new(config: BackoffConfig) -> Self {
+        Backoff { config, failures: 0, not_before: 0 }
+    }
+
+    /// When the next try may be made.
+    pub const fn not_before(&self) -> Nanos {
+        self.not_before
+    }
+
+    /// Whether a try may be made now.
+    pub const fn is_due(&self, now: Nanos) -> bool {
+        now >= self.not_before
+    }
+
+    /// A try failed. The wait doubles each time up to the longest; a random half of it is taken off, so that the
+    /// clients of a server that was restarted do not come back all at once.
+    pub fn failed(&mut self, now: Nanos, random: u64) {
+        let wait = self.config.first.saturating_mul(1 << self.failures.min(32)).min(self.config.longest).max(1);
+        self.failures += 1;
+        self.not_before = now.saturating_add(wait / 2 + random % (wait / 2 + 1));
+    }
+
+    /// A connection was made.
+    pub fn succeeded(&mut self) {
+        *self = Backoff::new(self.config);
+    }
+
+    /// Tries that failed since the last connection.
+    pub const fn failures(&self) -> u32 {
+        self.failures
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn waits_double_up_to_the_longest_and_start_again() {
+        let mut backoff = Backoff::new(BackoffConfig { first: 100, longest: 1000 });
+        assert!(backoff.is_due(0));
+        let mut waits = Vec::new();
+        for _ in 0..6 {
+            backoff.failed(0, u64::MAX / 2 * 2);
+            waits.push(backoff.not_before());
+        }
+        assert!(waits[0] >= 50 && waits[0] <= 100 && waits[1] > 100 - 1 && waits[5] <= 1000 && waits[5] >= 500);
+        assert!(!backoff.is_due(waits[5] - 1) && backoff.is_due(waits[5]));
+        backoff.succeeded();
+        assert!(backoff.is_due(0) && backoff.failures() == 0);
+    }
+
+    proptest! {
+        #[test]
+        fn a_wait_is_bounded(first in 0u64..1 << 50, longest in 0u64..1 << 50, tries in 1usize..80, now: u64, random: u64) {
+            let mut backoff = Backoff::new(BackoffConfig { first, longest });
+            for _ in 0..tries {
+                backoff.failed(now, random);
+                prop_assert!(backoff.not_before() >= now);
+                prop_assert!(backoff.not_before() - now <= longest.max(1));
+            }
+        }
+    }
+}

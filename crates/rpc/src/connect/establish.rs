@@ -1,0 +1,303 @@
+//! The client's side of the handshake, in steps, so that only the short ones need the core:
+//!
+//! 1. [`greet`]: dial, Hello, HelloReply. Blocks; needs no core.
+//! 2. [`PreparedLane::new`]: queue pair, inbound region, grants, endpoint. Needs the core, does not wait.
+//! 3. [`negotiate`]: OpenLane, LaneReady for each lane. Blocks; needs no core.
+//! 4. [`PreparedLane::complete`]: connect the queue pair, make the lane. Needs the core, does not wait.
+
+use crate::client::config::{ClientConfig, RING_BYTES};
+use crate::client::core::Core;
+use crate::client::lane::{ClientLane, repost};
+use crate::client::slots::Slots;
+use crate::error::ConnectError;
+use crate::mailbox::RingReader;
+use crate::path::fetch::Fetcher;
+use crate::path::rendezvous::Pool;
+use crate::path::tx::TxParts;
+use crate::path::{CONTROL_BYTES, MAX_MESSAGE, Rx, RxSource, Tx, TxHalf};
+use crate::plan::{RequestHalf, ResponseHalf};
+use dunlin_fabric::{
+    Access, Address, Arena, Endpoint, Fabric, Link, Nanos, QueuePairConfig, QueuePairId, Region, RegionKey, ThreadDomain,
+};
+use dunlin_wire::handshake::{Hello, HelloReply, LaneReady, MAX_VERSION, MIN_VERSION, OpenLane, Record, Token};
+use dunlin_wire::{BatchState, Direction, TagKey};
+use std::collections::VecDeque;
+
+/// What both sides said first.
+#[derive(Debug)]
+pub(crate) struct Greeting<F: Fabric> {
+    pub(crate) link: F::Link,
+    pub(crate) reply: HelloReply,
+}
+
+/// Receives the next record.
+pub(crate) fn receive<L: Link>(link: &L, until: Nanos) -> Result<Record, ConnectError> {
+    let message = link.receive(until)?;
+    Record::decode(&message).map_err(|error| ConnectError::Handshake(error.to_string()))
+}
+
+/// Sends a record.
+pub(crate) fn send<L: Link>(link: &L, record: &Record) -> Result<(), ConnectError> {
+    let message = record.encode().map_err(|error| ConnectError::Handshake(error.to_string()))?;
+    Ok(link.send(&message)?)
+}
+
+/// Dials and says hello.
+pub(crate) fn greet<F: Fabric>(
+    fabric: &F,
+    address: &Address,
+    config: &ClientConfig,
+    until: Nanos,
+) -> Result<Greeting<F>, ConnectError> {
+    let link = fabric.dial(address, until)?;
+    let hello = Hello {
+        min_version: MIN_VERSION,
+        max_version: MAX_VERSION,
+        capabilities: 0,
+        process_id: std::process::id(),
+        service: config.service.clone(),
+        token: Token(config.token.clone()),
+    };
+    send(&link, &Record::Hello(hello))?;
+    match receive(&link, until)? {
+        Record::HelloReply(reply) if reply.workers == 0 => {
+            Err(ConnectError::Handshake("the server has no workers".into()))
+        }
+        Record::HelloReply(reply) if !(MIN_VERSION..=MAX_VERSION).contains(&reply.version) => {
+            Err(ConnectError::Version {
+                ours_low: MIN_VERSION,
+                ours_high: MAX_VERSION,
+                theirs_low: reply.version,
+                theirs_high: reply.version,
+            })
+        }
+        Record::HelloReply(reply) => Ok(Greeting { link, reply }),
+        Record::Refused(refused) => Err(ConnectError::Refused(refused.text.escape_debug().to_string())),
+        other => Err(ConnectError::Handshake(format!("{:?} came instead of HelloReply", other.record_type()))),
+    }
+}
+
+/// Our half of a lane.
+#[derive(Debug)]
+pub(crate) struct PreparedLane<F: Fabric> {
+    pub(crate) number: u16,
+    pub(crate) queue_pair: QueuePairId,
+    /// Control line, and behind it the ring of responses if the path has one.
+    region: Region<F::Memory>,
+    open: OpenLane,
+}
+
+/// The send queue's depth: requests, READs of results, reports.
+const MAX_SEND: u32 = 256;
+
+impl<F: Fabric> PreparedLane<F> {
+    pub(crate) fn new(
+        core: &mut Core<F>,
+        greeting: &Greeting<F>,
+        config: &ClientConfig,
+        number: u16,
+        worker: u16,
+    ) -> Result<Self, ConnectError> {
+        let plan = config.plan;
+        let ring = match plan.response {
+            ResponseHalf::Write | ResponseHalf::WriteImm => config.ring_bytes as usize,
+            ResponseHalf::Send | ResponseHalf::Fetch => 0,
+        };
+        let region = Region::new(core.fabric.register((CONTROL_BYTES + ring) as u64, Access::WRITE)?);
+        let receives = receives(plan.response, config.window);
+        let mut queue_pair = QueuePairConfig::reliable(core.send_completions, core.receive_completions);
+        queue_pair.max_send = MAX_SEND.max(2 * config.window as u32).min(core.fabric.capabilities().max_queue_depth);
+        queue_pair.max_receive = receives.max(1);
+        queue_pair.inbound_bytes = inbound_bytes(plan.response);
+        let queue_pair = core.domain.create_queue_pair(&queue_pair)?;
+        let mut granted = || -> Result<(RegionKey, Endpoint), ConnectError> {
+            let key = greeting.link.grant(region.memory(), Access::WRITE)?;
+            Ok((key, core.domain.endpoint(queue_pair, &greeting.link)?))
+        };
+        let (key, endpoint) = match granted() {
+            Ok(granted) => granted,
+            Err(error) => {
+                let _ = core.domain.destroy_queue_pair(queue_pair);
+                return Err(error);
+            }
+        };
+        let open = OpenLane {
+            lane: number,
+            worker,
+            request_half: plan.request as u8,
+            response_half: plan.response as u8,
+            client_completion: plan.client as u8,
+            server_completion: plan.server as u8,
+            window: config.window,
+            ring_bytes: config.ring_bytes,
+            rendezvous_above: plan.rendezvous_above,
+            endpoint: endpoint.0,
+            region_keys: vec![key.0],
+        };
+        Ok(PreparedLane { number, queue_pair, region, open })
+    }
+
+    /// Joins our half with the server's.
+    pub(crate) fn complete(
+        self,
+        core: &mut Core<F>,
+        greeting: &Greeting<F>,
+        config: &ClientConfig,
+        ready: &LaneReady,
+        index: u16,
+    ) -> Result<ClientLane<F>, ConnectError> {
+        let broken = |what: &str| ConnectError::Handshake(what.to_owned());
+        let plan = config.plan;
+        let ring_bytes = ready.ring_bytes;
+        if ring_bytes > config.ring_bytes || !RING_BYTES.contains(&ring_bytes) || !ring_bytes.is_power_of_two() {
+            return Err(broken("the ring that the server offers has an impossible size"));
+        }
+        if ready.window == 0 || ready.window > config.window {
+            return Err(broken("the window that the server offers is not within what was asked for"));
+        }
+        let &[control, published] = ready.region_keys.as_slice() else {
+            return Err(broken("the server did not grant the two regions of a lane"));
+        };
+        let (queue_pair, link) = (self.queue_pair, greeting.link.clone());
+        core.domain.connect(queue_pair, &link, &Endpoint(ready.endpoint.clone()))?;
+        let secret = &ready.secret.0;
+        let max_inline = core.fabric.capabilities().max_inline as usize;
+        let staging = staging_arena(&core.fabric)?;
+        let half = match plan.request {
+            RequestHalf::Send => TxHalf::Send,
+            RequestHalf::Write | RequestHalf::WriteImm => TxHalf::Write {
+                key: RegionKey(control),
+                base: CONTROL_BYTES as u64,
+                immediate: plan.request == RequestHalf::WriteImm,
+            },
+        };
+        let tx = Tx::new(TxParts {
+            half,
+            queue_pair,
+            lane: index,
+            ring_bytes: ring_bytes as usize,
+            tags: TagKey::derive(secret, self.number, Direction::ToServer),
+            max_send: MAX_SEND,
+            max_inline,
+            staging,
+            control: self.region.clone(),
+        });
+        let source = match plan.response {
+            ResponseHalf::Write | ResponseHalf::WriteImm => {
+                RxSource::Ring { region: self.region.clone(), reader: RingReader::new(config.ring_bytes as usize) }
+            }
+            ResponseHalf::Send => RxSource::Messages(VecDeque::with_capacity(config.window as usize + 1)),
+            ResponseHalf::Fetch => {
+                let arena = Arena::new(core.fabric.register(MAX_MESSAGE as u64, Access::LOCAL)?)
+                    .map_err(|error| broken(&error.to_string()))?;
+                let reader = RingReader::new(ring_bytes as usize);
+                let fetcher = Fetcher::new(reader, RegionKey(published), queue_pair, index, &arena)
+                    .map_err(|error| broken(&error.to_string()))?;
+                RxSource::Fetch(fetcher)
+            }
+        };
+        let rx = Rx::new(source, TagKey::derive(secret, self.number, Direction::ToClient));
+        let by_completion = match plan.response {
+            ResponseHalf::Send => {
+                let count = receives(plan.response, config.window);
+                let arena = Arena::new(core.fabric.register(count as u64 * MAX_MESSAGE as u64, Access::LOCAL)?)
+                    .map_err(|error| broken(&error.to_string()))?;
+                for _ in 0..count {
+                    let buffer = arena.reserve(MAX_MESSAGE).map_err(|error| broken(&error.to_string()))?;
+                    repost::<F>(&mut core.domain, queue_pair, index, Some(buffer))
+                        .map_err(|error| broken(&error.to_string()))?;
+                }
+                true
+            }
+            ResponseHalf::WriteImm => {
+                for _ in 0..receives(plan.response, config.window) {
+                    repost::<F>(&mut core.domain, queue_pair, index, None)
+                        .map_err(|error| broken(&error.to_string()))?;
+                }
+                true
+            }
+            ResponseHalf::Write | ResponseHalf::Fetch => false,
+        };
+        core.domain.watch(&self.region);
+        Ok(ClientLane {
+            index,
+            connection: 0,
+            worker: ready.worker,
+            queue_pair,
+            link: link.clone(),
+            tx,
+            rx,
+            slots: Slots::new(ready.window),
+            region: self.region,
+            control_key: RegionKey(control),
+            rendezvous_above: plan.rendezvous_above as usize,
+            max_payload: greeting.reply.max_payload.min(u32::MAX as u64),
+            max_response: config.max_response,
+            exports: Pool::new(Some(link), config.large_memory),
+            imports: Pool::new(None, config.large_memory),
+            releases: Vec::with_capacity(config.window as usize),
+            batch: BatchState::new(),
+            staging: vec![0; MAX_MESSAGE],
+            batched: Vec::with_capacity(config.window as usize),
+            number: self.number,
+            draining: false,
+            broken: None,
+            taken: None,
+            by_completion,
+            reading: 0,
+        })
+    }
+}
+
+/// RECVs that a receiver posts: one for each message that can be on its way, and some to spare.
+pub(crate) fn receives(half: ResponseHalf, window: u16) -> u32 {
+    match half {
+        ResponseHalf::Send => window as u32 + 4,
+        ResponseHalf::WriteImm => 2 * window as u32 + 16,
+        ResponseHalf::Write | ResponseHalf::Fetch => 0,
+    }
+}
+
+/// How much may wait for RECVs on the way to us: whole messages where they come by SEND.
+pub(crate) fn inbound_bytes(half: ResponseHalf) -> u32 {
+    match half {
+        ResponseHalf::Send => 4 * MAX_MESSAGE as u32,
+        ResponseHalf::WriteImm => 16 * 1024,
+        ResponseHalf::Write | ResponseHalf::Fetch => 4096,
+    }
+}
+
+/// Registered memory to send from what is over the fabric's inline limit; nothing where that is high enough.
+pub(crate) fn staging_arena<F: Fabric>(fabric: &F) -> Result<Option<Arena<F::Memory>>, ConnectError> {
+    if fabric.capabilities().max_inline as usize >= MAX_MESSAGE {
+        return Ok(None);
+    }
+    let memory = fabric.register(64 * MAX_MESSAGE as u64, Access::LOCAL)?;
+    Arena::new(memory).map(Some).map_err(|error| ConnectError::Handshake(error.to_string()))
+}
+
+/// Asks the server for its halves.
+pub(crate) fn negotiate<F: Fabric>(
+    greeting: &Greeting<F>,
+    prepared: &[PreparedLane<F>],
+    until: Nanos,
+) -> Result<Vec<LaneReady>, ConnectError> {
+    for lane in prepared {
+        send(&greeting.link, &Record::OpenLane(lane.open.clone()))?;
+    }
+    let mut ready = Vec::with_capacity(prepared.len());
+    while ready.len() < prepared.len() {
+        match receive(&greeting.link, until)? {
+            Record::LaneReady(lane) => ready.push(lane),
+            Record::LaneRefused(refused) => {
+                return Err(ConnectError::Refused(refused.text.escape_debug().to_string()));
+            }
+            Record::Refused(refused) => return Err(ConnectError::Refused(refused.text.escape_debug().to_string())),
+            Record::Drain | Record::Goodbye => return Err(ConnectError::Refused("the server is shutting down".into())),
+            other => {
+                return Err(ConnectError::Handshake(format!("{:?} came instead of LaneReady", other.record_type())));
+            }
+        }
+    }
+    Ok(ready)
+}

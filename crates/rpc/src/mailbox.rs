@@ -1,0 +1,202 @@
+//! The arithmetic of a ring mailbox: where the next message goes and where the next one is looked for. Pure:
+//! no memory is touched here.
+//!
+//! A ring is a power of two of 64-byte lines. Messages lie in it in one piece; what does not fit before the end goes
+//! to offset 0 behind a one-line `Skip` message. The writer knows how far the reader is from heads that the
+//! reader piggybacks on its own messages, or writes into the writer's control line when it has nothing to send.
+
+use dunlin_wire::LINE;
+
+/// Where a message goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    /// A `Skip` line has to be written here first.
+    pub(crate) skip_at: Option<usize>,
+    /// The byte offset in the ring.
+    pub(crate) at: usize,
+}
+
+/// The writing end.
+#[derive(Debug)]
+pub(crate) struct RingWriter {
+    lines: u64,
+    /// Lines written since the beginning, skipped ones included.
+    tail: u64,
+    /// Lines that the reader is known to have consumed.
+    head: u64,
+}
+
+impl RingWriter {
+    pub(crate) fn new(bytes: usize) -> Self {
+        RingWriter { lines: (bytes / LINE) as u64, tail: 0, head: 0 }
+    }
+
+    /// Where a message of `total` bytes (whole lines) goes; `None` while there is no room.
+    #[inline]
+    pub(crate) fn place(&self, total: usize) -> Option<Place> {
+        let wanted = (total / LINE) as u64;
+        let position = self.tail & (self.lines - 1);
+        let to_end = self.lines - position;
+        let free = self.lines - (self.tail - self.head);
+        if wanted <= to_end {
+            (wanted <= free).then_some(Place { skip_at: None, at: position as usize * LINE })
+        } else {
+            (to_end + wanted <= free).then_some(Place { skip_at: Some(position as usize * LINE), at: 0 })
+        }
+    }
+
+    /// Moves on by a `Skip` to the start of the ring.
+    #[inline]
+    pub(crate) fn skip(&mut self) {
+        self.tail += self.lines - (self.tail & (self.lines - 1));
+    }
+
+    /// Moves on by a message.
+    #[inline]
+    pub(crate) fn advance(&mut self, total: usize) {
+        self.tail += (total / LINE) as u64;
+    }
+
+    /// Takes a head from the reader, a wrapping count of lines. A head that was never written to, or goes back,
+    /// is refused: the peer's word decides nothing but how much may be overwritten.
+    #[inline]
+    pub(crate) fn on_head(&mut self, head: u32) -> bool {
+        let forward = head.wrapping_sub(self.head as u32) as u64;
+        let valid = forward <= self.tail - self.head;
+        if valid {
+            self.head += forward;
+        }
+        valid
+    }
+
+    /// Whether the reader has taken everything.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.tail == self.head
+    }
+}
+
+/// The reading end.
+#[derive(Debug)]
+pub(crate) struct RingReader {
+    lines: u64,
+    /// Lines consumed since the beginning.
+    head: u64,
+    /// The head that the writer was last told.
+    told: u64,
+}
+
+impl RingReader {
+    pub(crate) fn new(bytes: usize) -> Self {
+        RingReader { lines: (bytes / LINE) as u64, head: 0, told: 0 }
+    }
+
+    /// The byte offset of the next message.
+    #[inline]
+    pub(crate) fn position(&self) -> usize {
+        (self.head & (self.lines - 1)) as usize * LINE
+    }
+
+    /// Bytes from there to the end of the ring: no message is longer.
+    #[inline]
+    pub(crate) fn to_end(&self) -> usize {
+        (self.lines - (self.head & (self.lines - 1))) as usize * LINE
+    }
+
+    /// Moves on by a message.
+    #[inline]
+    pub(crate) fn advance(&mut self, total: usize) {
+        self.head += (total / LINE) as u64;
+    }
+
+    /// Moves on to the start of the ring.
+    #[inline]
+    pub(crate) fn skip(&mut self) {
+        self.head += self.lines - (self.head & (self.lines - 1));
+    }
+
+    /// The head to tell the writer with a message that goes out anyway.
+    #[inline]
+    pub(crate) fn tell(&mut self) -> u32 {
+        self.told = self.head;
+        self.head as u32
+    }
+
+    /// Whether the writer should be told without waiting for such a message: half the ring was consumed since.
+    #[inline]
+    pub(crate) fn overdue(&self) -> bool {
+        (self.head - self.told) * 2 >= self.lines
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_full_ring_takes_no_more_until_the_head_moves() {
+        let mut writer = RingWriter::new(4 * LINE);
+        for i in 0..4 {
+            assert_eq!(writer.place(LINE), Some(Place { skip_at: None, at: i * LINE }));
+            writer.advance(LINE);
+        }
+        assert_eq!(writer.place(LINE), None);
+        assert!(writer.on_head(1));
+        assert_eq!(writer.place(LINE), Some(Place { skip_at: None, at: 0 }));
+        assert_eq!(writer.place(2 * LINE), None);
+    }
+
+    #[test]
+    fn a_lying_head_is_refused() {
+        let mut writer = RingWriter::new(4 * LINE);
+        writer.advance(2 * LINE);
+        assert!(!writer.on_head(3));
+        assert!(writer.on_head(1));
+        assert!(!writer.on_head(0), "back");
+        assert!(!writer.is_empty());
+        assert!(writer.on_head(2));
+        assert!(writer.is_empty());
+    }
+
+    proptest! {
+        /// Writer and reader agree on every place, and no live line is ever overwritten.
+        #[test]
+        fn both_ends_agree(lines in (2u32..6).prop_map(|p| 1usize << p), steps in prop::collection::vec((1usize..20, any::<bool>()), 1..300)) {
+            let mut writer = RingWriter::new(lines * LINE);
+            let mut reader = RingReader::new(lines * LINE);
+            let mut queue = std::collections::VecDeque::new();
+            let mut live = vec![false; lines];
+            for (length, consume) in steps {
+                let total = length.min(lines / 2) * LINE;
+                if let Some(place) = writer.place(total) {
+                    if let Some(at) = place.skip_at {
+                        prop_assert!(!std::mem::replace(&mut live[at / LINE], true));
+                        queue.push_back((at, None));
+                        writer.skip();
+                    }
+                    for line in place.at / LINE..(place.at + total) / LINE {
+                        prop_assert!(!std::mem::replace(&mut live[line], true), "line {line} is still unread");
+                    }
+                    writer.advance(total);
+                    queue.push_back((place.at, Some(total)));
+                }
+                if consume && let Some((at, message)) = queue.pop_front() {
+                    prop_assert_eq!(reader.position(), at);
+                    match message {
+                        Some(total) => {
+                            prop_assert!(total <= reader.to_end());
+                            live[at / LINE..(at + total) / LINE].fill(false);
+                            reader.advance(total);
+                        }
+                        None => {
+                            live[at / LINE] = false;
+                            reader.skip();
+                        }
+                    }
+                    let head = reader.tell();
+                    prop_assert!(writer.on_head(head));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,50 @@
+//! Paths: how one message gets from one end of a lane to the other. A lane has two directions, and a direction
+//! is a [`Tx`] at one end and an [`Rx`] at the other, both of the same half:
+//!
+//! | half | sender | receiver | file |
+//! |---|---|---|---|
+//! | `send` | SEND | takes it out of a RECV's buffer | `path/send.rs` |
+//! | `write` | WRITE into the receiver's ring | polls the ring | `path/write.rs` |
+//! | `write_imm` | WRITE_WITH_IMM into the receiver's ring | a completion, then the ring | `path/write.rs` |
+//! | `fetch` | leaves it in a ring of its own | READs that ring until it is there | `path/fetch.rs` |
+//!
+//! Large payloads travel beside them, by `path/rendezvous.rs`. Every half carries the same bytes (`dunlin_wire`),
+//! so that what is above never asks which half it is.
+
+pub(crate) mod fetch;
+pub(crate) mod rendezvous;
+pub(crate) mod route;
+pub(crate) mod rx;
+pub(crate) mod tx;
+
+pub(crate) use rx::{Incoming, Rx, RxSource};
+pub(crate) use tx::{Tx, TxError, TxHalf};
+
+use dunlin_wire::{LINE, Reject};
+use thiserror::Error;
+
+/// Bytes at the start of every inbound region before its ring: the line that holds the control word.
+pub(crate) const CONTROL_BYTES: usize = LINE;
+
+/// The longest message: a batch of this many bytes, or a small payload with its lines around it.
+pub(crate) const MAX_MESSAGE: usize = 8192;
+
+/// A peer did what no correct peer does. The lane is closed, nothing else.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub(crate) enum Violation {
+    /// Its bytes are not a message.
+    #[error("a message cannot be understood: {0}")]
+    Message(#[from] Reject),
+    /// It claims to have consumed what was never sent.
+    #[error("the peer claims to have consumed what was not sent")]
+    Head,
+    /// A message of a kind that this side never gets, or at the wrong time.
+    #[error("a message of kind {0:?} does not belong here")]
+    Kind(dunlin_wire::Kind),
+    /// A call that this side did not make, or outside the window.
+    #[error("call {0:#x} is not one of this connection's")]
+    Call(u32),
+    /// A completion with an error.
+    #[error("a transfer failed: {0}")]
+    Transfer(&'static str),
+}

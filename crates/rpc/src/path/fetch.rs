@@ -1,0 +1,144 @@
+//! `fetch`: the server leaves responses in a ring of its own memory, and the client READs until they are there
+//! (RF-RPC section 3.1; plain, without the switch to reply).
+//!
+//! The client READs `FETCH_BYTES` from where the next response will begin. If the tag there is the expected one
+//! and the whole message came along, that was one READ; a longer message costs a second one for the rest. Else
+//! it READs again: that is the retry that RF-RPC bounds by R.
+
+use super::{MAX_MESSAGE, Violation};
+use crate::mailbox::RingReader;
+use crate::path::{Incoming, route, rx};
+use dunlin_fabric::{Arena, Buffer, Fabric, Operation, PostError, QueuePairId, RegionKey, RemoteSlice, ThreadDomain, WorkRequest};
+use dunlin_wire::{Kind, LINE, TAG_OFFSET, Tags, parse_line};
+
+/// What one READ brings (RF-RPC's F, until it is tuned): most key-value results with their header.
+pub(crate) const FETCH_BYTES: usize = 256;
+
+#[derive(Debug)]
+enum State<F: Fabric> {
+    /// Nothing is under way; the buffer waits for the next READ.
+    Idle(Option<Buffer<F::Memory>>),
+    /// A READ is under way.
+    Reading,
+    /// A READ has come back.
+    Arrived(Buffer<F::Memory>),
+}
+
+/// The fetching end.
+#[derive(Debug)]
+pub(crate) struct Fetcher<F: Fabric> {
+    pub(crate) reader: RingReader,
+    key: RegionKey,
+    queue_pair: QueuePairId,
+    lane: u16,
+    state: State<F>,
+    /// How much the next READ takes: more than usual once a long message was seen to begin.
+    wanted: usize,
+    /// READs so far, and those among them that found nothing.
+    pub(crate) reads: u64,
+    pub(crate) misses: u64,
+}
+
+impl<F: Fabric> Fetcher<F> {
+    /// `arena` gives the buffer that READs go to.
+    pub(crate) fn new(
+        reader: RingReader,
+        key: RegionKey,
+        queue_pair: QueuePairId,
+        lane: u16,
+        arena: &Arena<F::Memory>,
+    ) -> Result<Self, dunlin_fabric::ArenaError> {
+        let buffer = arena.reserve(MAX_MESSAGE)?;
+        Ok(Fetcher {
+            reader,
+            key,
+            queue_pair,
+            lane,
+            state: State::Idle(Some(buffer)),
+            wanted: FETCH_BYTES,
+            reads: 0,
+            misses: 0,
+        })
+    }
+
+    /// Posts the next READ unless one is under way or has come back.
+    #[inline]
+    pub(crate) fn read(&mut self, domain: &mut F::Domain) -> Result<bool, Violation> {
+        let State::Idle(buffer) = &mut self.state else { return Ok(false) };
+        let Some(into) = buffer.take() else { return Ok(false) };
+        let from = RemoteSlice {
+            key: self.key,
+            offset: self.reader.position() as u64,
+            length: self.wanted.min(self.reader.to_end()) as u32,
+        };
+        let request = WorkRequest { id: route::fetch(self.lane), operation: Operation::Read { from, into }, signaled: true };
+        match domain.post(self.queue_pair, request) {
+            Ok(()) => {
+                self.state = State::Reading;
+                self.reads += 1;
+                Ok(true)
+            }
+            Err(PostError::QueuePairError) => Err(Violation::Transfer("the queue pair is in error")),
+            Err(_) => Err(Violation::Transfer("a READ could not be posted")),
+        }
+    }
+
+    /// The READ's completion.
+    #[inline]
+    pub(crate) fn arrived(&mut self, buffer: Buffer<F::Memory>) {
+        if matches!(self.state, State::Reading) {
+            self.state = State::Arrived(buffer);
+        }
+    }
+
+    /// Gives a message's buffer back for the next READ.
+    #[inline]
+    pub(crate) fn give_back(&mut self, buffer: Buffer<F::Memory>) {
+        self.state = State::Idle(Some(buffer));
+    }
+
+    /// Looks at what a READ brought. Outer `None`: not there yet; inner `None`: it was a skip.
+    pub(crate) fn take(&mut self, expected: Tags) -> Result<Option<Option<Incoming<F>>>, Violation> {
+        let buffer = match std::mem::replace(&mut self.state, State::Idle(None)) {
+            State::Arrived(buffer) => buffer,
+            other => {
+                self.state = other;
+                return Ok(None);
+            }
+        };
+        let Some(line) = buffer.first_chunk::<LINE>() else {
+            return Err(Violation::Transfer("a READ shorter than a line"));
+        };
+        let tag = line.last_chunk::<8>().map(|t| u64::from_le_bytes(*t));
+        debug_assert_eq!(TAG_OFFSET + 8, LINE);
+        if tag != Some(expected.first) {
+            self.misses += 1;
+            self.state = State::Idle(Some(buffer));
+            return Ok(None);
+        }
+        let first = parse_line(line, self.reader.to_end().min(MAX_MESSAGE))?;
+        if first.header().kind == Kind::Skip {
+            self.reader.skip();
+            self.state = State::Idle(Some(buffer));
+            return Ok(Some(None));
+        }
+        let total = first.total();
+        let fetched = self.wanted.min(self.reader.to_end());
+        if total > fetched {
+            // The rest in a second READ; the first line is fetched again with it, so the message is of one moment.
+            self.wanted = total;
+            self.state = State::Idle(Some(buffer));
+            return Ok(None);
+        }
+        let checked = rx::check(&buffer[..total], expected);
+        if checked == Err(Violation::Message(dunlin_wire::Reject::TrailingTag)) {
+            self.misses += 1;
+            self.state = State::Idle(Some(buffer));
+            return Ok(None);
+        }
+        checked?;
+        self.wanted = FETCH_BYTES;
+        self.reader.advance(total);
+        Ok(Some(Some(Incoming::Buffer(buffer, total))))
+    }
+}

@@ -1,0 +1,336 @@
+//! Plans: the point on the four axes under which a call runs, the table of protocols by name, and the one rule
+//! book that says which combinations are legal on a fabric.
+
+use dunlin_fabric::Capabilities;
+use std::fmt;
+use std::str::FromStr;
+use thiserror::Error;
+
+/// How a request reaches the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u8)]
+pub enum RequestHalf {
+    /// SEND into a RECV.
+    Send = 1,
+    /// WRITE into a ring that the server polls.
+    Write = 2,
+    /// WRITE_WITH_IMM into a ring; the server learns of it by a completion.
+    WriteImm = 3,
+}
+
+/// How a response reaches the client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u8)]
+pub enum ResponseHalf {
+    /// SEND into a RECV.
+    Send = 1,
+    /// WRITE into a ring that the client polls.
+    Write = 2,
+    /// WRITE_WITH_IMM into a ring; the client learns of it by a completion.
+    WriteImm = 3,
+    /// The server leaves it in its own memory, and the client READs until it is there (RF-RPC section 3).
+    Fetch = 4,
+}
+
+/// How a side waits (HatRPC's polling hint).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u8)]
+pub enum CompletionMode {
+    /// Spins.
+    Busy = 1,
+    /// Sleeps until an event.
+    Event = 2,
+    /// Spins for a bounded time, then sleeps.
+    Adaptive = 3,
+}
+
+/// Who shares a connection with whom.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u8)]
+pub enum Sharing {
+    /// A queue pair for each client handle and server worker.
+    Dedicated = 1,
+}
+
+/// A plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Plan {
+    /// The request half of the path.
+    pub request: RequestHalf,
+    /// The response half of the path.
+    pub response: ResponseHalf,
+    /// How connections are shared.
+    pub sharing: Sharing,
+    /// How the client waits.
+    pub client: CompletionMode,
+    /// How the server waits.
+    pub server: CompletionMode,
+    /// Payloads of more bytes than this go by read rendezvous: the receiver READs them from the sender's memory.
+    pub rendezvous_above: u32,
+}
+
+/// The largest `rendezvous_above`, and the usual one: HatRPC's threshold of 4 KiB (section 4.3).
+pub const SMALL_LIMIT: u32 = 4096;
+
+/// Why a plan cannot run on a fabric.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum Illegal {
+    /// A plain WRITE raises no event, so its receiver cannot sleep.
+    #[error("the {side} polls memory for plain WRITEs, which raise no event: it cannot wait by {mode}; use busy, or send or write_imm")]
+    SleepsOnMemory {
+        /// `client` or `server`.
+        side: &'static str,
+        /// The mode asked for.
+        mode: CompletionMode,
+    },
+    /// A fetching client cannot sleep until the result is ready.
+    #[error("a client that fetches its results cannot wait by {0}: nothing tells it that the result is ready; use busy, or another response half")]
+    SleepsOnFetch(CompletionMode),
+    /// Memory polling needs in-order placement.
+    #[error("this fabric does not promise that the bytes of a WRITE are placed in order, so memory cannot be polled: use send or write_imm")]
+    NoOrder,
+    /// The fabric lacks something.
+    #[error("this fabric has no {0}")]
+    Lacks(&'static str),
+    /// `rendezvous_above` is over [`SMALL_LIMIT`].
+    #[error("rendezvous_above is {0}, at most {SMALL_LIMIT} is possible")]
+    RendezvousAbove(u32),
+}
+
+impl Plan {
+    /// A plan by halves, dedicated, both sides busy where that is legal.
+    pub const fn new(request: RequestHalf, response: ResponseHalf) -> Plan {
+        Plan {
+            request,
+            response,
+            sharing: Sharing::Dedicated,
+            client: CompletionMode::Busy,
+            server: CompletionMode::Busy,
+            rendezvous_above: SMALL_LIMIT,
+        }
+    }
+
+    /// The plan with other completion modes.
+    pub const fn completion(self, client: CompletionMode, server: CompletionMode) -> Plan {
+        Plan { client, server, ..self }
+    }
+
+    /// Whether the plan can run on a fabric. Pure; hints, `explain` and connecting all ask here.
+    pub fn check(&self, capabilities: &Capabilities) -> Result<(), Illegal> {
+        use CompletionMode::Busy;
+        if self.rendezvous_above > SMALL_LIMIT {
+            return Err(Illegal::RendezvousAbove(self.rendezvous_above));
+        }
+        if self.request == RequestHalf::Write && self.server != Busy {
+            return Err(Illegal::SleepsOnMemory { side: "server", mode: self.server });
+        }
+        match self.response {
+            ResponseHalf::Write if self.client != Busy => {
+                return Err(Illegal::SleepsOnMemory { side: "client", mode: self.client });
+            }
+            ResponseHalf::Fetch if self.client != Busy => return Err(Illegal::SleepsOnFetch(self.client)),
+            _ => {}
+        }
+        let polls_memory = self.request == RequestHalf::Write || matches!(self.response, ResponseHalf::Write | ResponseHalf::Fetch);
+        if polls_memory && !capabilities.in_order_write {
+            return Err(Illegal::NoOrder);
+        }
+        let immediate = self.request == RequestHalf::WriteImm || self.response == ResponseHalf::WriteImm;
+        if immediate && !capabilities.immediate {
+            return Err(Illegal::Lacks("immediate data"));
+        }
+        if (self.client != Busy || self.server != Busy) && !capabilities.events {
+            return Err(Illegal::Lacks("events to sleep on"));
+        }
+        Ok(())
+    }
+
+    /// The name of this plan's protocol in the table, if it has one.
+    pub fn protocol(&self) -> Option<&'static Protocol> {
+        PROTOCOLS.iter().find(|p| {
+            p.request == self.request && p.response == self.response && p.rendezvous_above == self.rendezvous_above
+        })
+    }
+}
+
+impl Default for Plan {
+    /// Direct-WriteIMM, both sides adaptive: HatRPC's choice for most loads (figure 6), and idle at no cost.
+    fn default() -> Self {
+        Plan::new(RequestHalf::WriteImm, ResponseHalf::WriteImm).completion(CompletionMode::Adaptive, CompletionMode::Adaptive)
+    }
+}
+
+/// A row of the table of protocols.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Protocol {
+    /// The name in the papers.
+    pub name: &'static str,
+    /// The request half.
+    pub request: RequestHalf,
+    /// The response half.
+    pub response: ResponseHalf,
+    /// Payloads over this go by rendezvous.
+    pub rendezvous_above: u32,
+    /// Whose it is, in a few words.
+    pub origin: &'static str,
+}
+
+/// Every protocol there is. A new one is a row here and, if it needs a new half, a file in `path/`.
+pub const PROTOCOLS: &[Protocol] = &[
+    row("Server-reply", RequestHalf::Write, ResponseHalf::Write, SMALL_LIMIT, "FaRM RPC, RawWrite: both sides poll memory"),
+    row("Remote-fetch", RequestHalf::Write, ResponseHalf::Fetch, SMALL_LIMIT, "RF-RPC: the client READs its result"),
+    row("Direct-WriteIMM", RequestHalf::WriteImm, ResponseHalf::WriteImm, SMALL_LIMIT, "HatRPC, LITE: WRITE_WITH_IMM both ways"),
+    row("Eager-SendRecv", RequestHalf::Send, ResponseHalf::Send, SMALL_LIMIT, "HatRPC: SEND both ways"),
+    row("Read-RNDV", RequestHalf::Send, ResponseHalf::Send, 0, "HatRPC: SEND announces, the receiver READs"),
+];
+
+const fn row(name: &'static str, request: RequestHalf, response: ResponseHalf, rendezvous_above: u32, origin: &'static str) -> Protocol {
+    Protocol { name, request, response, rendezvous_above, origin }
+}
+
+impl Protocol {
+    /// The row of this name, in any case, `-` and `_` alike.
+    pub fn by_name(name: &str) -> Option<&'static Protocol> {
+        let plain = |s: &str| s.to_ascii_lowercase().replace('_', "-");
+        PROTOCOLS.iter().find(|p| plain(p.name) == plain(name))
+    }
+
+    /// The plan of this protocol, both sides waiting by `mode`.
+    pub const fn plan(&self, mode: CompletionMode) -> Plan {
+        Plan { rendezvous_above: self.rendezvous_above, ..Plan::new(self.request, self.response).completion(mode, mode) }
+    }
+}
+
+impl fmt::Display for CompletionMode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            CompletionMode::Busy => "busy",
+            CompletionMode::Event => "event",
+            CompletionMode::Adaptive => "adaptive",
+        })
+    }
+}
+
+impl FromStr for CompletionMode {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "busy" => Ok(CompletionMode::Busy),
+            "event" => Ok(CompletionMode::Event),
+            "adaptive" => Ok(CompletionMode::Adaptive),
+            other => Err(format!("'{other}' is not a way to wait: use busy, event or adaptive")),
+        }
+    }
+}
+
+impl RequestHalf {
+    /// From its number in the handshake.
+    pub const fn from_wire(number: u8) -> Option<Self> {
+        Some(match number {
+            1 => RequestHalf::Send,
+            2 => RequestHalf::Write,
+            3 => RequestHalf::WriteImm,
+            _ => return None,
+        })
+    }
+}
+
+impl ResponseHalf {
+    /// From its number in the handshake.
+    pub const fn from_wire(number: u8) -> Option<Self> {
+        Some(match number {
+            1 => ResponseHalf::Send,
+            2 => ResponseHalf::Write,
+            3 => ResponseHalf::WriteImm,
+            4 => ResponseHalf::Fetch,
+            _ => return None,
+        })
+    }
+}
+
+impl CompletionMode {
+    /// From its number in the handshake.
+    pub const fn from_wire(number: u8) -> Option<Self> {
+        Some(match number {
+            1 => CompletionMode::Busy,
+            2 => CompletionMode::Event,
+            3 => CompletionMode::Adaptive,
+            _ => return None,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use dunlin_fabric::TransportSet;
+
+    fn everything() -> Capabilities {
+        Capabilities {
+            name: "test",
+            transports: TransportSet::ALL,
+            max_inline: 256,
+            max_message: 1 << 30,
+            max_datagram: 4096,
+            datagram_headroom: 0,
+            atomics: true,
+            immediate: true,
+            in_order_write: true,
+            shared_receive_queue: true,
+            events: true,
+            target_progress: false,
+            max_queue_pairs: 1000,
+            max_queue_depth: 1000,
+        }
+    }
+
+    const MODES: [CompletionMode; 3] = [CompletionMode::Busy, CompletionMode::Event, CompletionMode::Adaptive];
+
+    #[test]
+    fn every_protocol_runs_busy_and_knows_its_name() {
+        for protocol in PROTOCOLS {
+            let plan = protocol.plan(CompletionMode::Busy);
+            assert_eq!(plan.check(&everything()), Ok(()), "{}", protocol.name);
+            assert_eq!(plan.protocol(), Some(protocol));
+            assert_eq!(Protocol::by_name(&protocol.name.to_uppercase().replace('-', "_")), Some(protocol));
+        }
+        assert_eq!(Protocol::by_name("carrier-pigeon"), None);
+        assert_eq!(Plan::default().check(&everything()), Ok(()));
+    }
+
+    #[test]
+    fn who_polls_memory_cannot_sleep() {
+        for mode in [CompletionMode::Event, CompletionMode::Adaptive] {
+            let plan = Plan::new(RequestHalf::Write, ResponseHalf::Send);
+            assert_eq!(
+                plan.completion(CompletionMode::Busy, mode).check(&everything()),
+                Err(Illegal::SleepsOnMemory { side: "server", mode })
+            );
+            assert_eq!(plan.completion(mode, CompletionMode::Busy).check(&everything()), Ok(()));
+            let plan = Plan::new(RequestHalf::Send, ResponseHalf::Write);
+            assert_eq!(
+                plan.completion(mode, CompletionMode::Busy).check(&everything()),
+                Err(Illegal::SleepsOnMemory { side: "client", mode })
+            );
+            let plan = Plan::new(RequestHalf::WriteImm, ResponseHalf::Fetch);
+            assert_eq!(plan.completion(mode, mode).check(&everything()), Err(Illegal::SleepsOnFetch(mode)));
+            assert_eq!(plan.completion(CompletionMode::Busy, mode).check(&everything()), Ok(()));
+        }
+    }
+
+    #[test]
+    fn what_a_fabric_lacks_is_named() {
+        let write = Plan::new(RequestHalf::Write, ResponseHalf::Write);
+        assert_eq!(write.check(&Capabilities { in_order_write: false, ..everything() }), Err(Illegal::NoOrder));
+        let immediate = Plan::new(RequestHalf::WriteImm, ResponseHalf::Send);
+        assert_eq!(immediate.check(&Capabilities { immediate: false, ..everything() }), Err(Illegal::Lacks("immediate data")));
+        for mode in MODES {
+            let plan = Plan::new(RequestHalf::Send, ResponseHalf::Send).completion(mode, mode);
+            let checked = plan.check(&Capabilities { events: false, ..everything() });
+            assert_eq!(checked.is_ok(), mode == CompletionMode::Busy);
+        }
+        let plan = Plan { rendezvous_above: SMALL_LIMIT + 1, ..write };
+        assert_eq!(plan.check(&everything()), Err(Illegal::RendezvousAbove(SMALL_LIMIT + 1)));
+    }
+}

@@ -1,0 +1,81 @@
+//! What a server can be told.
+
+use crate::client::slots::MAX_WINDOW;
+use crate::error::ServeError;
+use dunlin_fabric::Nanos;
+
+/// Settings of a server, with defaults that fit most.
+#[derive(Clone, Debug)]
+pub struct ServerConfig {
+    /// Worker threads, each with its own lanes and its own part of the service.
+    pub workers: u16,
+    /// Threads for functions declared to run in the pool; started only if there are such functions.
+    pub pool_threads: u16,
+    /// Calls waiting for the pool or to be pulled, all together; more are refused as overloaded.
+    pub max_waiting: u32,
+    /// The largest request taken, in bytes.
+    pub max_payload: u64,
+    /// The largest result, in bytes.
+    pub max_response: u64,
+    /// The most calls in flight on a lane.
+    pub window: u16,
+    /// The largest ring that a client gets, in bytes.
+    pub max_ring_bytes: u32,
+    /// Connections at the same time.
+    pub max_connections: u32,
+    /// Registered memory of each worker for large requests, in bytes.
+    pub large_memory: u64,
+    /// Registered memory of each lane for large results, in bytes.
+    pub large_response_memory: u64,
+    /// The service's name; a client that asks for another is refused. Empty: any will do.
+    pub service: String,
+    /// What clients must show; empty: nothing.
+    pub token: Vec<u8>,
+    /// How long an adaptive wait spins before it sleeps, in nanoseconds.
+    pub spin: Nanos,
+    /// How long a client may take over its hello, in nanoseconds.
+    pub hello_timeout: Nanos,
+}
+
+impl Default for ServerConfig {
+    fn default() -> Self {
+        ServerConfig {
+            workers: 1,
+            pool_threads: 2,
+            max_waiting: 1024,
+            max_payload: 64 << 20,
+            max_response: 64 << 20,
+            window: 256,
+            max_ring_bytes: 64 * 1024,
+            max_connections: 10_000,
+            large_memory: 256 << 20,
+            large_response_memory: 256 << 20,
+            service: String::new(),
+            token: Vec::new(),
+            spin: 20_000,
+            hello_timeout: 5_000_000_000,
+        }
+    }
+}
+
+impl ServerConfig {
+    pub(crate) fn check(&self) -> Result<(), ServeError> {
+        let out = |what, value: u64, must| Err(ServeError::Setting { what, value, must });
+        if self.workers == 0 || self.workers > 1024 {
+            return out("workers", self.workers.into(), "1 to 1024");
+        }
+        if self.window == 0 || self.window > MAX_WINDOW {
+            return out("window", self.window.into(), "1 to 1024 calls");
+        }
+        if self.max_ring_bytes < 16 * 1024 || self.max_ring_bytes > 1 << 20 || !self.max_ring_bytes.is_power_of_two() {
+            return out("max_ring_bytes", self.max_ring_bytes.into(), "a power of two from 16 KiB to 1 MiB");
+        }
+        if self.max_payload > u32::MAX as u64 || self.max_response > u32::MAX as u64 {
+            return out("max_payload or max_response", self.max_payload.max(self.max_response), "under 4 GiB");
+        }
+        if self.pool_threads == 0 || self.pool_threads > 1024 {
+            return out("pool_threads", self.pool_threads.into(), "1 to 1024");
+        }
+        Ok(())
+    }
+}

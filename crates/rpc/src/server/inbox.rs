@@ -1,0 +1,79 @@
+//! What other threads tell a worker: open a lane, answer a call, drain. One atomic load tells the worker that
+//! there is nothing.
+
+use crate::plan::Plan;
+use dunlin_fabric::{Endpoint, Fabric, Nanos, Region, RegionKey, ThreadDomain, Waker};
+use dunlin_wire::Status;
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+/// Everything that a worker needs to open its end of a lane.
+#[derive(Debug)]
+pub(crate) struct OpenCommand<F: Fabric> {
+    pub(crate) session: u64,
+    pub(crate) number: u16,
+    pub(crate) link: F::Link,
+    pub(crate) plan: Plan,
+    pub(crate) window: u16,
+    pub(crate) ring_bytes: u32,
+    pub(crate) client_ring_bytes: u32,
+    pub(crate) endpoint: Endpoint,
+    /// The client's inbound region.
+    pub(crate) client_key: RegionKey,
+    /// Ours: control line and ring of requests.
+    pub(crate) region: Region<F::Memory>,
+    /// Ours: the ring that a fetching client READs.
+    pub(crate) published: Option<Region<F::Memory>>,
+    pub(crate) secret: [u8; 16],
+}
+
+/// A word to a worker.
+#[derive(Debug)]
+pub(crate) enum Command<F: Fabric> {
+    /// Open a lane and tell the client.
+    Open(Box<OpenCommand<F>>),
+    /// A call that ran elsewhere has its answer.
+    Answer { lane: u16, serial: u64, call: u32, status: Status, payload: Vec<u8> },
+    /// The session is over.
+    Close { session: u64 },
+    /// Finish what there is, until then at most; then say how far it went, and end.
+    Drain { until: Nanos },
+}
+
+/// A worker's inbox.
+#[derive(Debug)]
+pub(crate) struct Inbox<F: Fabric> {
+    waiting: AtomicBool,
+    commands: Mutex<VecDeque<Command<F>>>,
+    waker: <F::Domain as ThreadDomain>::Waker,
+}
+
+impl<F: Fabric> Inbox<F> {
+    pub(crate) fn new(waker: <F::Domain as ThreadDomain>::Waker) -> Self {
+        Inbox { waiting: AtomicBool::new(false), commands: Mutex::new(VecDeque::new()), waker }
+    }
+
+    /// Adds a word and wakes the worker.
+    pub(crate) fn push(&self, command: Command<F>) {
+        self.commands.lock().unwrap_or_else(PoisonError::into_inner).push_back(command);
+        self.waiting.store(true, Ordering::Release);
+        self.waker.wake();
+    }
+
+    /// Whether there may be words. One load.
+    #[inline]
+    pub(crate) fn has_some(&self) -> bool {
+        self.waiting.load(Ordering::Acquire)
+    }
+
+    /// The next word.
+    pub(crate) fn pop(&self) -> Option<Command<F>> {
+        let mut commands = self.commands.lock().unwrap_or_else(PoisonError::into_inner);
+        let command = commands.pop_front();
+        if commands.is_empty() {
+            self.waiting.store(false, Ordering::Release);
+        }
+        command
+    }
+}

@@ -1,0 +1,240 @@
+//! The server's end of a lane: what it knows of one client handle, and how its answers go out.
+
+use crate::client::slots::{is_newer, split_call};
+use crate::path::rendezvous::Pool;
+use crate::path::{MAX_MESSAGE, Rx, Tx, TxError, Violation};
+use crate::plan::Plan;
+use dunlin_fabric::{Buffer, Fabric, Nanos, QueuePairId, Region, RegionKey};
+use dunlin_wire::{BatchState, EntryMeta, Flags, Header, Kind, Status, Tags};
+use std::collections::VecDeque;
+
+/// An answer that found no room in the client's ring. At most one for each call of the window.
+#[derive(Debug)]
+enum Waiting {
+    Single { meta: EntryMeta, payload: Vec<u8> },
+    Batch { state: BatchState, staging: Vec<u8> },
+}
+
+/// A large request that is being READ.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Reading {
+    pub(crate) call: u32,
+    pub(crate) function: u16,
+    pub(crate) thread: u16,
+    pub(crate) time: u32,
+}
+
+/// The server's end of a lane.
+#[derive(Debug)]
+pub(crate) struct ServerLane<F: Fabric> {
+    pub(crate) session: u64,
+    pub(crate) number: u16,
+    /// Tells this lane from earlier ones at the same index.
+    pub(crate) serial: u64,
+    pub(crate) link: F::Link,
+    pub(crate) plan: Plan,
+    pub(crate) queue_pair: QueuePairId,
+    pub(crate) tx: Tx<F>,
+    pub(crate) rx: Rx<F>,
+    pub(crate) region: Region<F::Memory>,
+    /// The client's control word, where we may report a head.
+    pub(crate) client_key: RegionKey,
+    /// The generation last seen of each slot: a call id is executed once.
+    generations: Vec<u32>,
+    waiting: VecDeque<Waiting>,
+    /// Large results that the client has not read yet.
+    pub(crate) exported: Vec<(u32, Buffer<F::Memory>)>,
+    pub(crate) exports: Pool<F>,
+    pub(crate) reading: Vec<Reading>,
+    /// Calls in the pool or with the application.
+    pub(crate) in_service: usize,
+    /// The last look at this lane found a message: it is looked at each time.
+    pub(crate) hot: u8,
+}
+
+/// What a lane is made of.
+pub(crate) struct LaneParts<F: Fabric> {
+    pub(crate) session: u64,
+    pub(crate) number: u16,
+    pub(crate) serial: u64,
+    pub(crate) link: F::Link,
+    pub(crate) plan: Plan,
+    pub(crate) queue_pair: QueuePairId,
+    pub(crate) tx: Tx<F>,
+    pub(crate) rx: Rx<F>,
+    pub(crate) region: Region<F::Memory>,
+    pub(crate) client_key: RegionKey,
+    pub(crate) window: u16,
+    pub(crate) large_response_memory: u64,
+}
+
+impl<F: Fabric> ServerLane<F> {
+    pub(crate) fn new(parts: LaneParts<F>) -> Self {
+        ServerLane {
+            exports: Pool::new(Some(parts.link.clone()), parts.large_response_memory),
+            session: parts.session,
+            number: parts.number,
+            serial: parts.serial,
+            link: parts.link,
+            plan: parts.plan,
+            queue_pair: parts.queue_pair,
+            tx: parts.tx,
+            rx: parts.rx,
+            region: parts.region,
+            client_key: parts.client_key,
+            generations: vec![0; parts.window as usize],
+            waiting: VecDeque::new(),
+            exported: Vec::new(),
+            reading: Vec::new(),
+            in_service: 0,
+            hot: 1,
+        }
+    }
+
+    /// Whether a request may be executed: its slot is in the window, and its call id is newer than all before.
+    /// A client outside its window has broken the protocol; an id that comes twice is refused.
+    #[inline]
+    pub(crate) fn admit(&mut self, call: u32) -> Result<bool, Violation> {
+        let (slot, generation) = split_call(call);
+        let Some(last) = self.generations.get_mut(slot) else { return Err(Violation::Call(call)) };
+        let newer = is_newer(generation, *last);
+        if newer {
+            *last = generation;
+        }
+        Ok(newer)
+    }
+
+    /// Whether answers wait for room. New requests are not taken meanwhile: a client that never reads its
+    /// answers stops itself, and nobody else.
+    #[inline]
+    pub(crate) fn is_blocked(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    /// Whether nothing is left to do for this lane.
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.waiting.is_empty() && self.in_service == 0 && self.reading.is_empty()
+    }
+
+    /// Sends one answer as a message of its own, or keeps it until there is room.
+    #[inline]
+    pub(crate) fn answer(
+        &mut self,
+        fabric: &F,
+        domain: &mut F::Domain,
+        meta: EntryMeta,
+        payload: &[u8],
+        draining: bool,
+    ) -> Result<(), TxError> {
+        if self.waiting.is_empty() {
+            match self.send_single(fabric, domain, &meta, payload, draining) {
+                Err(TxError::Full) => {}
+                done => return done,
+            }
+        }
+        self.waiting.push_back(Waiting::Single { meta, payload: payload.to_vec() });
+        Ok(())
+    }
+
+    #[inline]
+    fn send_single(
+        &mut self,
+        fabric: &F,
+        domain: &mut F::Domain,
+        meta: &EntryMeta,
+        payload: &[u8],
+        draining: bool,
+    ) -> Result<(), TxError> {
+        let flags = if draining { meta.flags | Flags::DRAINING } else { meta.flags };
+        let header = Header {
+            code: meta.function_or_status,
+            flags,
+            call: meta.call,
+            thread: meta.thread,
+            head: self.rx.tell_head(),
+            ..Header::new(Kind::Response)
+        };
+        self.tx.single(fabric, domain, &header, payload)
+    }
+
+    /// Sends a batch of answers that was built in `staging`, or keeps it until there is room.
+    #[inline]
+    pub(crate) fn answer_batch(
+        &mut self,
+        fabric: &F,
+        domain: &mut F::Domain,
+        state: BatchState,
+        staging: &mut Vec<u8>,
+        draining: bool,
+    ) -> Result<(), TxError> {
+        if self.waiting.is_empty() {
+            match self.send_batch(fabric, domain, state, staging, draining) {
+                Err(TxError::Full) => {}
+                done => return done,
+            }
+        }
+        let staging = std::mem::replace(staging, vec![0; MAX_MESSAGE]);
+        self.waiting.push_back(Waiting::Batch { state, staging });
+        Ok(())
+    }
+
+    #[inline]
+    fn send_batch(
+        &mut self,
+        fabric: &F,
+        domain: &mut F::Domain,
+        state: BatchState,
+        staging: &mut [u8],
+        draining: bool,
+    ) -> Result<(), TxError> {
+        let tags: Tags = self.tx.begin(fabric, domain, state.total() as usize)?;
+        let header = Header {
+            head: self.rx.tell_head(),
+            flags: if draining { Flags::DRAINING } else { Flags::NONE },
+            ..Header::new(Kind::ResponseBatch)
+        };
+        let Ok(total) = state.finish_compact(staging, &header, tags) else { return Err(TxError::Broken) };
+        self.tx.post(fabric, domain, &[&staging[..total]], total)
+    }
+
+    /// Sends answers that wait, as far as there is room now.
+    pub(crate) fn send_waiting(&mut self, fabric: &F, domain: &mut F::Domain, draining: bool) -> Result<(), TxError> {
+        while let Some(mut waiting) = self.waiting.pop_front() {
+            let sent = match &mut waiting {
+                Waiting::Single { meta, payload } => {
+                    let (meta, payload) = (*meta, std::mem::take(payload));
+                    let sent = self.send_single(fabric, domain, &meta, &payload, draining);
+                    waiting = Waiting::Single { meta, payload };
+                    sent
+                }
+                Waiting::Batch { state, staging } => self.send_batch(fabric, domain, *state, staging, draining),
+            };
+            match sent {
+                Ok(()) => {}
+                Err(error) => {
+                    self.waiting.push_front(waiting);
+                    return if error == TxError::Full { Ok(()) } else { Err(error) };
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The client has read these large results.
+    pub(crate) fn release(&mut self, calls: impl Iterator<Item = u32>) {
+        for call in calls {
+            self.exported.retain(|(exported, _)| *exported != call);
+        }
+    }
+}
+
+/// What is left of a deadline, in nanoseconds.
+pub(crate) fn time_left(micros: u32) -> Option<Nanos> {
+    (micros != 0).then(|| micros as Nanos * 1000)
+}
+
+/// The metadata of an answer.
+#[inline]
+pub(crate) fn answer_meta(call: u32, thread: u16, status: Status, flags: Flags) -> EntryMeta {
+    EntryMeta { function_or_status: status.to_wire(), thread, call, flags }
+}

@@ -1,0 +1,769 @@
+//! A worker: one thread, its domain, its lanes, its part of the service. Poll, validate, dispatch, reply.
+
+use super::config::ServerConfig;
+use super::deferred::{Deferred, Incoming, WaitingCalls};
+use super::inbox::{Command, Inbox};
+use super::lane::{Reading, ServerLane, answer_meta, time_left};
+use super::open;
+use crate::client::lane::post_read;
+use crate::path::rendezvous::Pool;
+use crate::path::route::{self, Route};
+use crate::path::{Incoming as IncomingMessage, MAX_MESSAGE, TxError, Violation};
+use crate::plan::{CompletionMode, SMALL_LIMIT};
+use crate::service::{FunctionMode, LargeReply, Reply, Request, Service};
+use crate::wait::Waiter;
+use dunlin_fabric::{
+    Arena, Buffer, Completion, CompletionQueueId, CompletionStatus, Fabric, Host, Link, Nanos, Opcode, QueuePairId,
+    QueuePairState, SharedReceiveQueueId, Site, ThreadDomain, WaitMode, Work,
+};
+use dunlin_wire::handshake::{Drained, Record};
+use dunlin_wire::{BatchState, Descriptor, Entry, Flags, Kind, Message, Status};
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+/// Every so many looks the slow things are looked at.
+const HEALTH_EVERY: u32 = 64;
+/// Messages taken from one lane before the next has its turn.
+const BUDGET: usize = 32;
+/// Completions taken at a time.
+const COMPLETIONS_AT_ONCE: usize = 64;
+/// Looks at a lane without finding anything until it counts as cold.
+const COLD_AFTER: u8 = 200;
+/// Cold lanes looked at in each round.
+const COLD_AT_ONCE: usize = 8;
+/// RECVs of the shared queue: messages by SEND of all lanes together.
+pub(crate) const SHARED_RECEIVES: u32 = 512;
+/// A worker that drains and hears nothing for so long is through.
+const DRAIN_QUIET: Nanos = 20_000_000;
+
+/// What workers, control thread and pool share.
+#[derive(Debug)]
+pub(crate) struct Shared<F: Fabric> {
+    pub(crate) config: ServerConfig,
+    /// By function id.
+    pub(crate) functions: Vec<Option<FunctionMode>>,
+    pub(crate) pool: WaitingCalls<F>,
+    pub(crate) pulled: WaitingCalls<F>,
+}
+
+/// The parts of a worker that dispatching needs beside the lane.
+struct Dispatcher<F: Fabric> {
+    fabric: F,
+    shared: Arc<Shared<F>>,
+    inbox: Arc<Inbox<F>>,
+    service: Box<dyn Service>,
+    /// Where small results are written.
+    reply: Vec<u8>,
+    /// Batches of answers are built here.
+    staging: Vec<u8>,
+    /// Large requests are READ into these.
+    imports: Pool<F>,
+    draining: bool,
+}
+
+/// A worker. Runs by itself on a thread of the server, or step by step on a thread of the caller's.
+pub struct Worker<F: Fabric> {
+    pub(crate) domain: F::Domain,
+    pub(crate) send_completions: CompletionQueueId,
+    pub(crate) receive_completions: CompletionQueueId,
+    pub(crate) shared_receive: SharedReceiveQueueId,
+    /// Memory of the shared RECVs; made with the first lane that needs them.
+    pub(crate) receive_arena: Option<Arena<F::Memory>>,
+    pub(crate) lanes: Vec<Option<ServerLane<F>>>,
+    pub(crate) by_queue_pair: BTreeMap<QueuePairId, u16>,
+    completions: Vec<Completion<F::Memory>>,
+    scratch: Vec<u8>,
+    dispatcher: Dispatcher<F>,
+    number: u16,
+    serials: u64,
+    ticks: u32,
+    cold: usize,
+    /// Lanes in each mode of waiting.
+    modes: [usize; 3],
+    /// Lanes whose messages come as completions.
+    by_completion: usize,
+    reading: usize,
+    waiter: Waiter,
+    drain_until: Option<Nanos>,
+    last_message: Nanos,
+    ended: bool,
+}
+
+impl<F: Fabric> std::fmt::Debug for Worker<F> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Worker").field("number", &self.number).field("lanes", &self.by_queue_pair.len()).finish_non_exhaustive()
+    }
+}
+
+impl<F: Fabric> Worker<F> {
+    pub(crate) fn new(
+        fabric: &F,
+        number: u16,
+        shared: Arc<Shared<F>>,
+        service: Box<dyn Service>,
+    ) -> Result<Self, crate::error::ServeError> {
+        let mut domain = fabric.domain()?;
+        let depth = fabric.capabilities().max_queue_depth;
+        let send_completions = domain.create_completion_queue(depth, true)?;
+        let receive_completions = domain.create_completion_queue(depth, true)?;
+        let shared_receive = domain.create_shared_receive_queue(SHARED_RECEIVES)?;
+        let inbox = Arc::new(Inbox::new(domain.waker()));
+        Ok(Worker {
+            send_completions,
+            receive_completions,
+            shared_receive,
+            receive_arena: None,
+            lanes: Vec::new(),
+            by_queue_pair: BTreeMap::new(),
+            completions: Vec::with_capacity(COMPLETIONS_AT_ONCE),
+            scratch: vec![0; MAX_MESSAGE],
+            dispatcher: Dispatcher {
+                fabric: fabric.clone(),
+                reply: vec![0; SMALL_LIMIT as usize],
+                staging: vec![0; MAX_MESSAGE],
+                imports: Pool::new(None, shared.config.large_memory),
+                inbox,
+                service,
+                draining: false,
+                shared: Arc::clone(&shared),
+            },
+            number,
+            serials: 0,
+            ticks: 0,
+            cold: 0,
+            modes: [0; 3],
+            by_completion: 0,
+            reading: 0,
+            waiter: Waiter::new(CompletionMode::Event, shared.config.spin),
+            drain_until: None,
+            last_message: 0,
+            ended: false,
+            domain,
+        })
+    }
+
+    pub(crate) fn inbox(&self) -> Arc<Inbox<F>> {
+        Arc::clone(&self.dispatcher.inbox)
+    }
+
+    pub(crate) fn fabric(&self) -> F {
+        self.dispatcher.fabric.clone()
+    }
+
+    pub(crate) fn shared(&self) -> &Shared<F> {
+        &self.dispatcher.shared
+    }
+
+    /// Runs until the server ends.
+    pub fn run(mut self) {
+        while !self.ended {
+            self.dispatcher.fabric.host().checkpoint(Site::WorkerLoop);
+            if self.progress() > 0 {
+                self.waiter.reset();
+                continue;
+            }
+            let (mode, until) = self.waiter.next(self.dispatcher.fabric.host());
+            let until = if self.drain_until.is_some() { until.min(self.dispatcher.fabric.host().now() + 1_000_000) } else { until };
+            let armed = self.domain.arm(mode);
+            if self.progress() > 0 || self.dispatcher.inbox.has_some() || self.ended {
+                self.domain.disarm(armed);
+                self.waiter.reset();
+                continue;
+            }
+            self.dispatcher.fabric.host().checkpoint(Site::BeforeSleep);
+            self.domain.wait(armed, until);
+            if mode == WaitMode::Event {
+                // Something rang: look at everything, not only at what is hot.
+                self.ticks = self.ticks.next_multiple_of(HEALTH_EVERY).wrapping_sub(1);
+            }
+        }
+    }
+
+    /// Whether the server has ended this worker.
+    pub fn is_ended(&self) -> bool {
+        self.ended
+    }
+
+    /// Takes what has arrived and answers it. Never blocks. Answers how many messages there were.
+    #[inline]
+    pub fn progress(&mut self) -> usize {
+        self.ticks = self.ticks.wrapping_add(1);
+        if self.dispatcher.inbox.has_some() {
+            self.take_commands();
+        }
+        let healthy = !self.ticks.is_multiple_of(HEALTH_EVERY);
+        if self.by_completion > 0 || !healthy {
+            self.poll(self.receive_completions);
+        }
+        let mut handled = 0;
+        let lanes = self.lanes.len();
+        if lanes <= COLD_AT_ONCE {
+            for index in 0..lanes {
+                handled += self.serve_lane(index);
+            }
+        } else {
+            // Lanes that are in use each time, a few of the others in turn.
+            for index in 0..lanes {
+                if self.lanes[index].as_ref().is_some_and(|lane| lane.hot > 0) {
+                    handled += self.serve_lane(index);
+                }
+            }
+            for _ in 0..COLD_AT_ONCE {
+                self.cold = (self.cold + 1) % lanes;
+                handled += self.serve_lane(self.cold);
+            }
+        }
+        if self.reading > 0 || !healthy {
+            handled += self.poll(self.send_completions);
+        }
+        if !healthy {
+            self.check_health();
+        }
+        if let Some(until) = self.drain_until {
+            self.drain(until, handled);
+        }
+        handled
+    }
+
+    #[inline]
+    fn serve_lane(&mut self, index: usize) -> usize {
+        let Some(lane) = &mut self.lanes[index] else { return 0 };
+        match self.dispatcher.serve(&mut self.domain, lane, index as u16, self.shared_receive, &mut self.scratch) {
+            Ok(served) => {
+                self.reading += served.reads;
+                if served.messages > 0 {
+                    lane.hot = COLD_AFTER;
+                } else {
+                    lane.hot = lane.hot.saturating_sub(1);
+                }
+                served.messages
+            }
+            Err(violation) => {
+                tracing::warn!(target: "dunlin::server", worker = self.number, lane = index, %violation, "a client broke the protocol; its lane is closed");
+                let link = lane.link.clone();
+                self.remove(index as u16);
+                link.close();
+                0
+            }
+        }
+    }
+
+    fn poll(&mut self, queue: CompletionQueueId) -> usize {
+        let mut completions = std::mem::take(&mut self.completions);
+        let count = self.domain.poll(queue, &mut completions, COMPLETIONS_AT_ONCE);
+        let mut handled = 0;
+        for completion in completions.drain(..) {
+            handled += self.on_completion(completion);
+        }
+        self.completions = completions;
+        debug_assert!(count <= COMPLETIONS_AT_ONCE);
+        handled
+    }
+
+    fn on_completion(&mut self, completion: Completion<F::Memory>) -> usize {
+        self.dispatcher.fabric.host().charge(Work::PollCompletion, 1);
+        let Some(&index) = self.by_queue_pair.get(&completion.queue_pair) else {
+            // A lane that is gone: its RECV goes back to the shared queue.
+            if let Some(buffer) = completion.buffer {
+                open::repost_shared::<F>(&mut self.domain, self.shared_receive, Some(buffer));
+            }
+            return 0;
+        };
+        if completion.status != CompletionStatus::Success {
+            if let Some(buffer) = completion.buffer
+                && matches!(route::parse(completion.id), Some(Route::Receive { lane: route::SHARED }))
+            {
+                open::repost_shared::<F>(&mut self.domain, self.shared_receive, Some(buffer));
+            }
+            tracing::debug!(target: "dunlin::server", worker = self.number, lane = index, status = completion.status.describe(), "a lane broke");
+            self.remove(index);
+            return 0;
+        }
+        let Some(Some(lane)) = self.lanes.get_mut(index as usize) else { return 0 };
+        match route::parse(completion.id) {
+            Some(Route::Receive { lane: shared }) => {
+                lane.hot = COLD_AFTER;
+                match (completion.opcode, completion.buffer) {
+                    (Opcode::Receive, Some(buffer)) => lane.rx.deliver(buffer, completion.bytes),
+                    (_, buffer) if shared == route::SHARED => {
+                        open::repost_shared::<F>(&mut self.domain, self.shared_receive, buffer);
+                    }
+                    (_, buffer) => {
+                        let _ = crate::client::lane::repost::<F>(&mut self.domain, completion.queue_pair, index, buffer);
+                    }
+                }
+                0
+            }
+            Some(Route::Rendezvous { slot: call, .. }) => {
+                self.reading = self.reading.saturating_sub(1);
+                let (Some(buffer), Some(at)) = (completion.buffer, lane.reading.iter().position(|r| r.call == call)) else {
+                    return 0;
+                };
+                let reading = lane.reading.swap_remove(at);
+                let served = self.dispatcher.dispatch(&mut self.domain, lane, index, reading.into(), &buffer, None);
+                if served.is_err() {
+                    self.remove(index);
+                }
+                1
+            }
+            _ => 0,
+        }
+    }
+
+    fn check_health(&mut self) {
+        for index in 0..self.lanes.len() {
+            let Some(lane) = &self.lanes[index] else { continue };
+            if self.domain.state(lane.queue_pair) != Some(QueuePairState::Ready) {
+                self.remove(index as u16);
+            }
+        }
+    }
+
+    /// Ends a lane. Calls of it that run elsewhere find it gone and their answers are dropped.
+    fn remove(&mut self, index: u16) {
+        let Some(lane) = self.lanes.get_mut(index as usize).and_then(Option::take) else { return };
+        self.by_queue_pair.remove(&lane.queue_pair);
+        self.reading -= lane.reading.len().min(self.reading);
+        self.modes[lane.plan.server as usize - 1] -= 1;
+        self.by_completion -= open::by_completion(&lane.plan) as usize;
+        self.domain.unwatch(&lane.region);
+        let _ = self.domain.destroy_queue_pair(lane.queue_pair);
+        self.set_mode();
+    }
+
+    /// The worker waits as its most impatient lane asks for.
+    fn set_mode(&mut self) {
+        let [busy, _event, adaptive] = self.modes;
+        let mode = match (busy, adaptive) {
+            (1.., _) => CompletionMode::Busy,
+            (0, 1..) => CompletionMode::Adaptive,
+            (0, 0) => CompletionMode::Event,
+        };
+        self.waiter.set_mode(mode);
+    }
+
+    fn take_commands(&mut self) {
+        while let Some(command) = self.dispatcher.inbox.pop() {
+            match command {
+                Command::Open(command) => {
+                    self.serials += 1;
+                    let (link, number) = (command.link.clone(), command.number);
+                    match open::open_lane(self, *command, self.serials) {
+                        Ok(lane) => self.insert(lane),
+                        Err(error) => {
+                            tracing::warn!(target: "dunlin::server", worker = self.number, %error, "a lane could not be opened");
+                            open::refuse(&link, number, &error);
+                        }
+                    }
+                }
+                Command::Answer { lane, serial, call, status, payload } => {
+                    let Some(Some(place)) = self.lanes.get_mut(lane as usize) else { continue };
+                    if place.serial != serial {
+                        continue;
+                    }
+                    place.in_service = place.in_service.saturating_sub(1);
+                    place.hot = COLD_AFTER;
+                    if self.dispatcher.answer_owned(&mut self.domain, place, call, status, &payload).is_err() {
+                        self.remove(lane);
+                    }
+                }
+                Command::Close { session } => {
+                    for index in 0..self.lanes.len() {
+                        if self.lanes[index].as_ref().is_some_and(|lane| lane.session == session) {
+                            self.remove(index as u16);
+                        }
+                    }
+                }
+                Command::Drain { until } => {
+                    self.dispatcher.draining = true;
+                    self.drain_until = Some(until);
+                    self.last_message = self.dispatcher.fabric.host().now();
+                }
+            }
+        }
+    }
+
+    fn insert(&mut self, lane: ServerLane<F>) {
+        self.modes[lane.plan.server as usize - 1] += 1;
+        self.by_completion += open::by_completion(&lane.plan) as usize;
+        let index = self.next_index();
+        self.by_queue_pair.insert(lane.queue_pair, index);
+        let announce = lane.link.clone();
+        self.lanes[index as usize] = Some(lane);
+        self.set_mode();
+        drop(announce);
+    }
+
+    pub(crate) fn next_index(&mut self) -> u16 {
+        let index = self.lanes.iter().position(Option::is_none).unwrap_or_else(|| {
+            self.lanes.push(None);
+            self.lanes.len() - 1
+        });
+        index as u16
+    }
+
+    /// While draining: ends when the clients are through, or out of time, and says how far each lane came.
+    fn drain(&mut self, until: Nanos, handled: usize) {
+        let now = self.dispatcher.fabric.host().now();
+        if handled > 0 {
+            self.last_message = now;
+        }
+        let quiet = self.lanes.iter().flatten().all(|lane| lane.is_quiet()) && now >= self.last_message + DRAIN_QUIET;
+        if !quiet && now < until {
+            return;
+        }
+        for index in 0..self.lanes.len() {
+            let Some(lane) = &mut self.lanes[index] else { continue };
+            let mark = Record::Drained(Drained { lane: lane.number, taken: lane.rx.sequence() });
+            if let Ok(mark) = mark.encode() {
+                let _ = lane.link.send(&mark);
+            }
+            let _ = lane.send_last(&self.dispatcher.fabric, &mut self.domain);
+        }
+        for index in 0..self.lanes.len() {
+            self.remove(index as u16);
+        }
+        self.ended = true;
+    }
+}
+
+/// What a look at a lane did.
+struct Served {
+    messages: usize,
+    /// READs of large requests that were posted.
+    reads: usize,
+}
+
+/// What dispatching must know of a call beside its payload.
+#[derive(Clone, Copy)]
+struct Call {
+    call: u32,
+    function: u16,
+    thread: u16,
+    time: u32,
+}
+
+impl From<Reading> for Call {
+    fn from(reading: Reading) -> Call {
+        Call { call: reading.call, function: reading.function, thread: reading.thread, time: reading.time }
+    }
+}
+
+/// Large results of a worker: in registered memory of the lane.
+struct Exported<'a, F: Fabric> {
+    fabric: &'a F,
+    pool: &'a mut Pool<F>,
+    buffer: Option<Buffer<F::Memory>>,
+}
+
+impl<F: Fabric> LargeReply for Exported<'_, F> {
+    fn resize(&mut self, length: usize) -> bool {
+        if self.buffer.as_mut().is_some_and(|buffer| buffer.set_length(length)) {
+            return true;
+        }
+        let Ok(mut larger) = self.pool.reserve(self.fabric, length) else { return false };
+        if let Some(old) = &self.buffer {
+            larger[..old.len()].copy_from_slice(old);
+        }
+        self.buffer = Some(larger);
+        true
+    }
+
+    fn bytes(&mut self) -> &mut [u8] {
+        self.buffer.as_deref_mut().unwrap_or_default()
+    }
+}
+
+impl<F: Fabric> Dispatcher<F> {
+    /// Takes the messages of one lane and answers them.
+    #[inline]
+    fn serve(
+        &mut self,
+        domain: &mut F::Domain,
+        lane: &mut ServerLane<F>,
+        index: u16,
+        shared_receive: SharedReceiveQueueId,
+        scratch: &mut [u8],
+    ) -> Result<Served, Violation> {
+        let mut served = Served { messages: 0, reads: 0 };
+        if lane.is_blocked() {
+            lane.send_waiting(&self.fabric, domain, self.draining).map_err(broken)?;
+        }
+        while served.messages < BUDGET && !lane.is_blocked() {
+            let Some(incoming) = lane.rx.poll(&self.fabric, scratch)? else { break };
+            served.messages += 1;
+            match incoming {
+                IncomingMessage::Line(line) => self.on_message(domain, lane, index, &line, &mut served)?,
+                IncomingMessage::Scratch(total) => {
+                    self.on_message(domain, lane, index, &scratch[..total], &mut served)?;
+                }
+                IncomingMessage::Buffer(buffer, total) => {
+                    let result = self.on_message(domain, lane, index, &buffer[..total], &mut served);
+                    open::repost_shared::<F>(domain, shared_receive, Some(buffer));
+                    result?;
+                }
+            }
+        }
+        if served.messages > 0 && lane.rx.head_overdue() {
+            let head = lane.rx.tell_head();
+            let _ = lane.tx.report_head(&self.fabric, domain, lane.client_key, head);
+        }
+        Ok(served)
+    }
+
+    #[inline]
+    fn on_message(
+        &mut self,
+        domain: &mut F::Domain,
+        lane: &mut ServerLane<F>,
+        index: u16,
+        bytes: &[u8],
+        served: &mut Served,
+    ) -> Result<(), Violation> {
+        self.fabric.host().charge(Work::ParseMessage, 1);
+        let message = Message::parse(bytes, MAX_MESSAGE)?;
+        let header = *message.header();
+        lane.tx.on_head(header.head)?;
+        match header.kind {
+            Kind::Request => {
+                for entry in message.entries() {
+                    self.on_request(domain, lane, index, &entry, header.time, None, served)?;
+                }
+                Ok(())
+            }
+            Kind::RequestBatch => {
+                let mut batch = BatchState::new();
+                for entry in message.entries() {
+                    self.on_request(domain, lane, index, &entry, header.time, Some(&mut batch), served)?;
+                }
+                self.end_batch(domain, lane, batch)
+            }
+            Kind::Release => {
+                lane.release(message.released());
+                Ok(())
+            }
+            Kind::Credit => Ok(()),
+            kind => Err(Violation::Kind(kind)),
+        }
+    }
+
+    #[inline]
+    fn end_batch(&mut self, domain: &mut F::Domain, lane: &mut ServerLane<F>, batch: BatchState) -> Result<(), Violation> {
+        if batch.is_empty() {
+            return Ok(());
+        }
+        lane.answer_batch(&self.fabric, domain, batch, &mut self.staging, self.draining).map_err(broken)
+    }
+
+    #[inline]
+    #[allow(clippy::too_many_arguments, reason = "the parts of a worker that are borrowed apart")]
+    fn on_request(
+        &mut self,
+        domain: &mut F::Domain,
+        lane: &mut ServerLane<F>,
+        index: u16,
+        entry: &Entry<'_>,
+        time: u32,
+        batch: Option<&mut BatchState>,
+        served: &mut Served,
+    ) -> Result<(), Violation> {
+        self.fabric.host().charge(Work::ParseEntry, 1);
+        let call = Call { call: entry.call, function: entry.function_or_status, thread: entry.thread, time };
+        if !lane.admit(entry.call)? {
+            return self.refuse(domain, lane, call, Status::DuplicateCall, batch);
+        }
+        if !entry.flags.contains(Flags::RENDEZVOUS) {
+            return self.dispatch(domain, lane, index, call, entry.payload, batch);
+        }
+        let Ok(descriptor) = Descriptor::decode(entry.payload, self.shared.config.max_payload) else {
+            return self.refuse(domain, lane, call, Status::TooLarge, batch);
+        };
+        if self.mode(call.function).is_none() {
+            return self.refuse(domain, lane, call, Status::UnknownFunction, batch);
+        }
+        let Ok(into) = self.imports.reserve(&self.fabric, descriptor.length as usize) else {
+            return self.refuse(domain, lane, call, Status::Overloaded, batch);
+        };
+        let id = route::rendezvous(index, call.call);
+        post_read::<F>(domain, lane.queue_pair, id, &descriptor, into)?;
+        lane.reading.push(Reading { call: call.call, function: call.function, thread: call.thread, time });
+        served.reads += 1;
+        Ok(())
+    }
+
+    #[inline]
+    fn mode(&self, function: u16) -> Option<FunctionMode> {
+        self.shared.functions.get(function as usize).copied().flatten()
+    }
+
+    /// Hands one request, whole and private, to whoever answers it.
+    #[inline]
+    fn dispatch(
+        &mut self,
+        domain: &mut F::Domain,
+        lane: &mut ServerLane<F>,
+        index: u16,
+        call: Call,
+        payload: &[u8],
+        batch: Option<&mut BatchState>,
+    ) -> Result<(), Violation> {
+        match self.mode(call.function) {
+            Some(FunctionMode::Worker) => self.execute(domain, lane, call, payload, batch),
+            None => self.refuse(domain, lane, call, Status::UnknownFunction, batch),
+            Some(mode) => self.defer(domain, lane, index, call, payload, mode, batch),
+        }
+    }
+
+    #[inline]
+    fn execute(
+        &mut self,
+        domain: &mut F::Domain,
+        lane: &mut ServerLane<F>,
+        call: Call,
+        payload: &[u8],
+        batch: Option<&mut BatchState>,
+    ) -> Result<(), Violation> {
+        self.fabric.host().charge(Work::Dispatch, 1);
+        self.fabric.host().checkpoint(Site::BeforeDispatch);
+        let request =
+            Request { function: call.function, payload, time_left: time_left(call.time), session: lane.session };
+        let small_limit = (lane.plan.rendezvous_above as usize).min(self.reply.len());
+        let mut large = Exported { fabric: &self.fabric, pool: &mut lane.exports, buffer: None };
+        let mut reply = Reply {
+            small: &mut self.reply,
+            length: 0,
+            small_limit,
+            limit: self.shared.config.max_response as usize,
+            large: &mut large,
+        };
+        let service = &mut self.service;
+        let outcome = catch_unwind(AssertUnwindSafe(|| service.call(&request, &mut reply)));
+        let length = reply.length;
+        let (status, length) = match outcome {
+            Ok(Ok(())) => (Status::Ok, length),
+            Ok(Err(status @ Status::Application(_))) => (status, length.min(small_limit)),
+            Ok(Err(status)) => (status, 0),
+            Err(_) => (Status::HandlerPanicked, 0),
+        };
+        let buffer = large.buffer.take();
+        if length <= small_limit {
+            let meta = answer_meta(call.call, call.thread, status, Flags::NONE);
+            // Lent for the moment, since the answer may have to grow the batch of this very worker.
+            let reply = std::mem::take(&mut self.reply);
+            let result = self.put_answer(domain, lane, meta, &reply[..length], batch);
+            self.reply = reply;
+            return result;
+        }
+        self.export(domain, lane, call, buffer, batch)
+    }
+
+    /// Sends the descriptor of a large result, which stays until the client has read it.
+    fn export(
+        &mut self,
+        domain: &mut F::Domain,
+        lane: &mut ServerLane<F>,
+        call: Call,
+        buffer: Option<Buffer<F::Memory>>,
+        batch: Option<&mut BatchState>,
+    ) -> Result<(), Violation> {
+        let described = buffer.and_then(|buffer| lane.exports.descriptor(&buffer).map(|d| (d, buffer)));
+        let Some((descriptor, buffer)) = described else {
+            return self.refuse(domain, lane, call, Status::Overloaded, batch);
+        };
+        lane.exported.push((call.call, buffer));
+        let meta = answer_meta(call.call, call.thread, Status::Ok, Flags::RENDEZVOUS);
+        self.put_answer(domain, lane, meta, &descriptor.encode(), batch)
+    }
+
+    #[inline]
+    fn put_answer(
+        &mut self,
+        domain: &mut F::Domain,
+        lane: &mut ServerLane<F>,
+        meta: dunlin_wire::EntryMeta,
+        payload: &[u8],
+        batch: Option<&mut BatchState>,
+    ) -> Result<(), Violation> {
+        let Some(batch) = batch else {
+            return lane.answer(&self.fabric, domain, meta, payload, self.draining).map_err(broken);
+        };
+        if !batch.fits(payload.len(), MAX_MESSAGE) {
+            self.end_batch(domain, lane, std::mem::take(batch))?;
+        }
+        batch
+            .push(&mut self.staging, &meta, payload)
+            .map_err(|_| Violation::Transfer("an answer is longer than a message"))
+    }
+
+    fn refuse(
+        &mut self,
+        domain: &mut F::Domain,
+        lane: &mut ServerLane<F>,
+        call: Call,
+        status: Status,
+        batch: Option<&mut BatchState>,
+    ) -> Result<(), Violation> {
+        let meta = answer_meta(call.call, call.thread, status, Flags::NONE);
+        self.put_answer(domain, lane, meta, &[], batch)
+    }
+
+    /// Gives a request to the pool, or to the application that pulls.
+    #[allow(clippy::too_many_arguments, reason = "the parts of a worker that are borrowed apart")]
+    fn defer(
+        &mut self,
+        domain: &mut F::Domain,
+        lane: &mut ServerLane<F>,
+        index: u16,
+        call: Call,
+        payload: &[u8],
+        mode: FunctionMode,
+        batch: Option<&mut BatchState>,
+    ) -> Result<(), Violation> {
+        let deadline = time_left(call.time).map(|left| self.fabric.host().now() + left);
+        let deferred = Deferred::new(Arc::clone(&self.inbox), index, lane.serial, call.call);
+        let incoming = Incoming::new(call.function, payload.to_vec(), deadline, lane.session, deferred);
+        let waiting = if mode == FunctionMode::Pool { &self.shared.pool } else { &self.shared.pulled };
+        match waiting.push(incoming) {
+            Ok(()) => {
+                lane.in_service += 1;
+                Ok(())
+            }
+            Err(refused) => {
+                let status = if waiting.is_closed() { Status::Draining } else { Status::Overloaded };
+                refused.forget();
+                self.refuse(domain, lane, call, status, batch)
+            }
+        }
+    }
+
+    /// The answer of a call that ran elsewhere.
+    fn answer_owned(
+        &mut self,
+        domain: &mut F::Domain,
+        lane: &mut ServerLane<F>,
+        call: u32,
+        status: Status,
+        payload: &[u8],
+    ) -> Result<(), Violation> {
+        let call = Call { call, function: 0, thread: 0, time: 0 };
+        let small_limit = (lane.plan.rendezvous_above as usize).min(SMALL_LIMIT as usize);
+        if payload.len() <= small_limit {
+            let meta = answer_meta(call.call, call.thread, status, Flags::NONE);
+            return self.put_answer(domain, lane, meta, payload, None);
+        }
+        if status != Status::Ok {
+            return self.refuse(domain, lane, call, status, None);
+        }
+        let mut large = Exported { fabric: &self.fabric, pool: &mut lane.exports, buffer: None };
+        if large.resize(payload.len()) {
+            large.bytes().copy_from_slice(payload);
+        }
+        let buffer = large.buffer.take();
+        self.export(domain, lane, call, buffer, None)
+    }
+}
+
+fn broken(_: TxError) -> Violation {
+    Violation::Transfer("the queue pair is in error")
+}

@@ -1,0 +1,196 @@
+//! What an application implements: a service that takes requests and fills replies.
+
+use dunlin_fabric::Nanos;
+use dunlin_wire::Status;
+use thiserror::Error;
+
+/// A request, in memory that no peer can change any more.
+#[derive(Clone, Copy, Debug)]
+pub struct Request<'a> {
+    /// The function id.
+    pub function: u16,
+    /// The payload.
+    pub payload: &'a [u8],
+    /// Time left for the call when it was sent, in nanoseconds; `None` for no deadline.
+    pub time_left: Option<Nanos>,
+    /// The session of the caller: the same for all calls of one connection.
+    pub session: u64,
+}
+
+/// A result does not fit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("a result of {wanted} bytes does not fit: the limit is {limit}")]
+pub struct ReplyTooLarge {
+    /// How long the result would be.
+    pub wanted: usize,
+    /// The most it may be.
+    pub limit: usize,
+}
+
+impl From<ReplyTooLarge> for Status {
+    fn from(_: ReplyTooLarge) -> Status {
+        Status::TooLarge
+    }
+}
+
+/// Where large results are built: registered memory on a worker, plain memory in a pool.
+pub(crate) trait LargeReply {
+    /// Makes room for `length` bytes, keeping what is there.
+    fn resize(&mut self, length: usize) -> bool;
+    /// The bytes.
+    fn bytes(&mut self) -> &mut [u8];
+}
+
+/// The reply to a request; empty until written. Small results are built in place for sending; larger ones go to
+/// registered memory from which the client READs them.
+pub struct Reply<'a> {
+    pub(crate) small: &'a mut [u8],
+    pub(crate) length: usize,
+    pub(crate) small_limit: usize,
+    pub(crate) limit: usize,
+    pub(crate) large: &'a mut dyn LargeReply,
+}
+
+impl std::fmt::Debug for Reply<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Reply").field("length", &self.length).field("limit", &self.limit).finish_non_exhaustive()
+    }
+}
+
+impl Reply<'_> {
+    /// Appends bytes.
+    #[inline]
+    pub fn write(&mut self, bytes: &[u8]) -> Result<(), ReplyTooLarge> {
+        let start = self.length;
+        let place = self.grow(start + bytes.len())?;
+        place[start..].copy_from_slice(bytes);
+        Ok(())
+    }
+
+    /// Makes the result `length` bytes long and gives all of it to be written in place. What was written before
+    /// stays in front; the rest is whatever was there.
+    #[inline]
+    pub fn reserve(&mut self, length: usize) -> Result<&mut [u8], ReplyTooLarge> {
+        self.grow(length)
+    }
+
+    /// The result's length so far.
+    pub fn len(&self) -> usize {
+        self.length
+    }
+
+    /// Whether nothing was written yet.
+    pub fn is_empty(&self) -> bool {
+        self.length == 0
+    }
+
+    /// Takes back what was written.
+    pub fn clear(&mut self) {
+        self.length = 0;
+    }
+
+    /// The longest result possible, in bytes.
+    pub fn limit(&self) -> usize {
+        self.limit
+    }
+
+    #[inline]
+    fn grow(&mut self, length: usize) -> Result<&mut [u8], ReplyTooLarge> {
+        if length <= self.small_limit && self.length <= self.small_limit {
+            self.length = length;
+            return Ok(&mut self.small[..length]);
+        }
+        self.grow_large(length)
+    }
+
+    #[cold]
+    fn grow_large(&mut self, length: usize) -> Result<&mut [u8], ReplyTooLarge> {
+        let too_large = ReplyTooLarge { wanted: length, limit: self.limit };
+        if length > self.limit || !self.large.resize(length) {
+            return Err(too_large);
+        }
+        let moved = self.length <= self.small_limit;
+        let place = self.large.bytes();
+        if moved {
+            place[..self.length].copy_from_slice(&self.small[..self.length]);
+        }
+        self.length = length;
+        Ok(place)
+    }
+}
+
+/// A service as one worker has it: called by that worker only, so it needs no locks. Must not block: everything
+/// else on the worker waits meanwhile. Functions that take long are declared [`FunctionMode::Pool`].
+pub trait Service: Send {
+    /// Answers one request. An error takes the place of whatever was written, except that the bytes written go
+    /// along with [`Status::Application`]. A panic is caught and answered with [`Status::HandlerPanicked`].
+    fn call(&mut self, request: &Request<'_>, reply: &mut Reply<'_>) -> Result<(), Status>;
+}
+
+impl<S: FnMut(&Request<'_>, &mut Reply<'_>) -> Result<(), Status> + Send> Service for S {
+    #[inline]
+    fn call(&mut self, request: &Request<'_>, reply: &mut Reply<'_>) -> Result<(), Status> {
+        self(request, reply)
+    }
+}
+
+/// A service as the threads of a pool share it. May block.
+pub trait PoolService: Send + Sync + 'static {
+    /// Answers one request, as [`Service::call`].
+    fn call(&self, request: &Request<'_>, reply: &mut Reply<'_>) -> Result<(), Status>;
+}
+
+impl<S: Fn(&Request<'_>, &mut Reply<'_>) -> Result<(), Status> + Send + Sync + 'static> PoolService for S {
+    fn call(&self, request: &Request<'_>, reply: &mut Reply<'_>) -> Result<(), Status> {
+        self(request, reply)
+    }
+}
+
+/// Where a function runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FunctionMode {
+    /// On the worker that received it.
+    Worker,
+    /// On a thread of the pool: for what takes long or blocks.
+    Pool,
+    /// Nowhere: the application pulls it with [`Server::receive`](crate::Server::receive) and replies when it
+    /// likes (LITE, FLOCK table 2).
+    Pull,
+}
+
+/// A large reply in plain memory.
+#[derive(Debug, Default)]
+pub(crate) struct HeapReply(pub(crate) Vec<u8>);
+
+impl LargeReply for HeapReply {
+    fn resize(&mut self, length: usize) -> bool {
+        if self.0.try_reserve(length.saturating_sub(self.0.len())).is_err() {
+            return false;
+        }
+        self.0.resize(length, 0);
+        true
+    }
+
+    fn bytes(&mut self) -> &mut [u8] {
+        &mut self.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reply_grows_from_small_to_large_and_stops_at_the_limit() {
+        let (mut small, mut large) = (vec![0; 8], HeapReply::default());
+        let mut reply = Reply { small: &mut small, length: 0, small_limit: 8, limit: 20, large: &mut large };
+        reply.write(b"12345").unwrap();
+        reply.write(b"678").unwrap();
+        assert_eq!(reply.len(), 8);
+        reply.write(b"9abc").unwrap();
+        reply.write(b"defghijk").unwrap();
+        assert_eq!(reply.write(b"x"), Err(ReplyTooLarge { wanted: 21, limit: 20 }));
+        assert_eq!(reply.len(), 20);
+        assert_eq!(large.0, b"123456789abcdefghijk");
+    }
+}
