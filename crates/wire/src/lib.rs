@@ -35,12 +35,18 @@
     )
 )]
 
+// The fuzzer's engine, which is also the example's, names this crate from outside.
+#[cfg(test)]
+extern crate self as dunlin_wire;
+
 pub mod batch;
 mod bytes;
 pub mod error;
 pub mod handshake;
 pub mod header;
 pub mod message;
+#[cfg(test)]
+mod planted_bugs;
 pub mod rendezvous;
 pub mod single;
 pub mod status;
