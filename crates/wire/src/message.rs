@@ -189,17 +189,19 @@ fn complete_with<C: Checks>(first: FirstLine, bytes: &[u8]) -> Result<Message<'_
     }
     let length = header.length as usize;
     let Some((line, rest)) = bytes.split_first_chunk::<LINE>() else { return Err(wrong_total) };
-    let inline = bytes::get_ref::<HEADER_BYTES, INLINE_PAYLOAD, LINE>(line);
+
     if total == LINE {
-        let Some((payload, padding)) = inline.split_at_checked(length) else { return Err(wrong_total) };
-        if C::PADDING && !bytes::all_zero(padding) {
+        let inline = line.get(HEADER_BYTES..TAG_OFFSET).unwrap_or_default();
+        if C::PADDING && !bytes::padding_is_zero(inline, length) {
             return Err(Reject::Padding);
         }
+        let Some(payload) = inline.get(..length) else { return Err(wrong_total) };
         return Ok(Message { header, body: payload });
     }
     let Some((rest, _tag)) = rest.split_last_chunk::<TAG_BYTES>() else { return Err(wrong_total) };
-    let Some((body, padding)) = rest.split_at_checked(length) else { return Err(wrong_total) };
-    if C::PADDING && !(bytes::all_zero(inline) && bytes::all_zero(padding)) {
+    let Some(body) = rest.get(..length) else { return Err(wrong_total) };
+    let unused = bytes::get::<HEADER_BYTES, INLINE_PAYLOAD, LINE>(line);
+    if C::PADDING && !(bytes::all_zero(&unused) && bytes::padding_is_zero(rest, length)) {
         return Err(Reject::Padding);
     }
     if header.kind.is_batch() {
@@ -240,7 +242,7 @@ fn check_entries<C: Checks>(header: &Header, body: &[u8]) -> Result<(), Reject> 
             index += 1;
             break;
         };
-        if C::PADDING && !bytes::all_zero(payload.get(length..).unwrap_or_default()) {
+        if C::PADDING && !bytes::padding_is_zero(payload, length) {
             return Err(Reject::Padding);
         }
         rest = following;

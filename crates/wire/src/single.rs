@@ -4,7 +4,7 @@ use crate::bytes;
 use crate::error::BuildError;
 use crate::header::{Flags, Header, Kind};
 use crate::tag::Tags;
-use crate::{BODY_OFFSET, Descriptor, HEADER_BYTES, INLINE_PAYLOAD, LINE, TAG_BYTES, TAG_OFFSET};
+use crate::{BODY_OFFSET, Descriptor, HEADER_BYTES, INLINE_PAYLOAD, LINE, TAG_BYTES};
 
 /// Bytes of a whole message of several lines with a body of `body` bytes, for any `body`.
 #[inline]
@@ -35,20 +35,12 @@ pub const fn message_lines(payload: u32, limit: u32) -> Option<u32> {
 #[inline]
 pub fn encode_line(header: &Header, payload: &[u8], first_tag: u64) -> Result<[u8; LINE], BuildError> {
     check_header(header, payload.len() as u64)?;
-    let mut line = [0; LINE];
-    let Some(place) = line.get_mut(HEADER_BYTES..HEADER_BYTES + payload.len()) else {
-        return Err(over_inline(payload.len()));
-    };
-    if payload.len() > INLINE_PAYLOAD {
-        return Err(over_inline(payload.len()));
-    }
-    place.copy_from_slice(payload);
-    let header = Header { length: payload.len() as u32, ..*header };
-    bytes::put::<0, HEADER_BYTES, LINE>(&mut line, header.encode());
-    bytes::put::<TAG_OFFSET, TAG_BYTES, LINE>(&mut line, first_tag.to_le_bytes());
-    Ok(line)
+    let Some([p0, p1, p2, p3]) = bytes::inline_words(payload) else { return Err(over_inline(payload.len())) };
+    let [h0, h1, h2] = Header { length: payload.len() as u32, ..*header }.words();
+    Ok(bytes::line_of([h0, h1, h2, p0, p1, p2, p3, first_tag]))
 }
 
+#[cold]
 fn over_inline(actual: usize) -> BuildError {
     BuildError::PayloadLength { expected: INLINE_PAYLOAD as u64, actual: actual as u64 }
 }
@@ -168,10 +160,8 @@ impl SingleLayout {
 /// The first line of a message of several lines.
 #[inline]
 fn first_line(header: &Header, first_tag: u64) -> [u8; LINE] {
-    let mut line = [0; LINE];
-    bytes::put::<0, HEADER_BYTES, LINE>(&mut line, header.encode());
-    bytes::put::<TAG_OFFSET, TAG_BYTES, LINE>(&mut line, first_tag.to_le_bytes());
-    line
+    let [h0, h1, h2] = header.words();
+    bytes::line_of([h0, h1, h2, 0, 0, 0, 0, first_tag])
 }
 
 /// Puts first line, padding and trailing tag around a body of `header.length` bytes at offset 64.
@@ -187,8 +177,7 @@ pub(crate) fn seal_long(buffer: &mut [u8], header: &Header, tags: Tags) -> Resul
     *first = first_line(header, tags.first);
     let Some((rest, tag)) = rest.split_last_chunk_mut::<TAG_BYTES>() else { return Err(full) };
     *tag = tags.trailing.to_le_bytes();
-    let Some(padding) = rest.get_mut(header.length as usize..) else { return Err(full) };
-    padding.fill(0);
+    bytes::clear_padding(rest, header.length as usize);
     Ok(total)
 }
 
