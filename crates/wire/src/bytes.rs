@@ -89,14 +89,12 @@ pub(crate) fn inline_words(payload: &[u8]) -> Option<[u64; 4]> {
     Some([low as u64, (low >> 64) as u64, high as u64, (high >> 64) as u64])
 }
 
-/// The bytes of eight words: a line.
+/// Fills a line with eight words.
 #[inline]
-pub(crate) fn line_of(words: [u64; 8]) -> [u8; 64] {
-    let mut line = [0; 64];
+pub(crate) fn put_words(line: &mut [u8; 64], words: [u64; 8]) {
     for (chunk, word) in line.as_chunks_mut::<8>().0.iter_mut().zip(words) {
         *chunk = word.to_le_bytes();
     }
-    line
 }
 
 /// `length` rounded up to a multiple of 8; the widths leave no way to overflow.
@@ -160,7 +158,8 @@ mod tests {
             let words = inline_words(&payload).unwrap();
             let mut expected = [0; 32];
             expected[..payload.len()].copy_from_slice(&payload);
-            let line = line_of([words[0], words[1], words[2], words[3], 0, 0, 0, 0]);
+            let mut line = [0xee; 64];
+            put_words(&mut line, [words[0], words[1], words[2], words[3], 0, 0, 0, 0]);
             assert_eq!(line[..32], expected, "{length}");
         }
         for length in [33, 40, 64, 1000] {

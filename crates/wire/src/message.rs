@@ -12,7 +12,9 @@ use crate::header::{Flags, Header, Kind};
 use crate::single::{long_message_bytes, message_bytes};
 use crate::status::Status;
 use crate::tag::Tags;
-use crate::{Descriptor, ENTRY_META_BYTES, HEADER_BYTES, INLINE_PAYLOAD, LINE, TAG_BYTES, TAG_OFFSET};
+use crate::{
+    BODY_OFFSET, Descriptor, ENTRY_META_BYTES, HEADER_BYTES, INLINE_PAYLOAD, LINE, TAG_BYTES, TAG_OFFSET,
+};
 
 /// Which checks the parser makes. There is one value outside of tests, [`Every`]; tests plant bugs by leaving one out and
 /// show that the fuzzer finds them. Constants, so that a check costs nothing to be optional.
@@ -88,6 +90,19 @@ impl FirstLine {
         (self.total > LINE).then_some(self.total - TAG_BYTES)
     }
 
+    /// The call, or answer, of a message that is this one line, which most are; `None` if it is of another kind or has
+    /// more lines, see [`FirstLine::complete`]. `line` is the private copy that this value was parsed from.
+    ///
+    /// # Errors
+    /// [`Reject::Padding`] if what follows the payload is not zero.
+    #[inline]
+    pub fn inline_entry<'a>(&self, line: &'a [u8; LINE]) -> Result<Option<Entry<'a>>, Reject> {
+        if self.total != LINE || !self.header.kind.is_single() {
+            return Ok(None);
+        }
+        inline_body::<Every>(line, &self.header).map(|payload| Some(self.header.entry(payload)))
+    }
+
     /// Checks the rest of the message. `bytes` is the private copy of all of it, the first line included: the same bytes
     /// that this value was parsed from.
     ///
@@ -133,12 +148,10 @@ impl<'a> Message<'a> {
     /// The calls, or answers, of the message: one of a single message, all of a batch, none of other kinds.
     #[inline]
     pub fn entries(&self) -> Entries<'a> {
-        let Header { kind, code, thread, call, flags, .. } = self.header;
-        if kind.is_single() {
-            let lone = Entry { function_or_status: code, thread, call, flags, payload: self.body };
-            Entries { lone: Some(lone), rest: &[], left: 0 }
-        } else if kind.is_batch() {
-            Entries { lone: None, rest: self.body, left: code }
+        if self.header.kind.is_single() {
+            Entries { lone: Some(self.header.entry(self.body)), rest: &[], left: 0 }
+        } else if self.header.kind.is_batch() {
+            Entries { lone: None, rest: self.body, left: self.header.code }
         } else {
             Entries { lone: None, rest: &[], left: 0 }
         }
@@ -191,12 +204,7 @@ fn complete_with<C: Checks>(first: FirstLine, bytes: &[u8]) -> Result<Message<'_
     let Some((line, rest)) = bytes.split_first_chunk::<LINE>() else { return Err(wrong_total) };
 
     if total == LINE {
-        let inline = line.get(HEADER_BYTES..TAG_OFFSET).unwrap_or_default();
-        if C::PADDING && !bytes::padding_is_zero(inline, length) {
-            return Err(Reject::Padding);
-        }
-        let Some(payload) = inline.get(..length) else { return Err(wrong_total) };
-        return Ok(Message { header, body: payload });
+        return Ok(Message { header, body: inline_body::<C>(line, &header)? });
     }
     let Some((rest, _tag)) = rest.split_last_chunk::<TAG_BYTES>() else { return Err(wrong_total) };
     let Some(body) = rest.get(..length) else { return Err(wrong_total) };
@@ -208,6 +216,17 @@ fn complete_with<C: Checks>(first: FirstLine, bytes: &[u8]) -> Result<Message<'_
         check_entries::<C>(&header, body)?;
     }
     Ok(Message { header, body })
+}
+
+/// The payload in the first line of a message of one line.
+#[inline]
+fn inline_body<'a, C: Checks>(line: &'a [u8; LINE], header: &Header) -> Result<&'a [u8], Reject> {
+    let length = header.length as usize;
+    let inline = line.get(HEADER_BYTES..TAG_OFFSET).unwrap_or_default();
+    if C::PADDING && !bytes::padding_is_zero(inline, length) {
+        return Err(Reject::Padding);
+    }
+    inline.get(..length).ok_or(Reject::WrongTotal { expected: LINE, actual: BODY_OFFSET + length })
 }
 
 /// Walks the body of a batch once, so that iterating it later cannot fail. At most one step for each 16 bytes.
@@ -304,6 +323,15 @@ impl Entry<'_> {
     }
 }
 
+impl Header {
+    /// The one entry of a single message.
+    #[inline]
+    fn entry<'a>(&self, payload: &'a [u8]) -> Entry<'a> {
+        let Header { code, thread, call, flags, .. } = *self;
+        Entry { function_or_status: code, thread, call, flags, payload }
+    }
+}
+
 /// Iterates the entries of a checked message, in the order in which they were added.
 #[derive(Debug, Clone)]
 pub struct Entries<'a> {
@@ -383,6 +411,8 @@ mod tests {
             let first = parse_line(bytes.first_chunk().unwrap(), 4096).unwrap();
             assert_eq!(first.total(), bytes.len());
             assert_eq!(first.trailing_tag_offset(), (length > 32).then_some(bytes.len() - 8));
+            let inline = first.inline_entry(bytes.first_chunk().unwrap()).unwrap();
+            assert_eq!(inline.map(|entry| entry.payload), (length <= 32).then_some(&payload[..]));
             let message = first.complete(&bytes).unwrap();
             assert_eq!(Message::parse(&bytes, bytes.len()), Ok(message));
             let entries: Vec<_> = message.entries().collect();
@@ -468,6 +498,10 @@ mod tests {
                 let mut bad = good.to_vec();
                 bad[place] = 1;
                 assert_eq!(Message::parse(&bad, 4096), Err(Reject::Padding), "byte {place}");
+                if bad.len() == LINE {
+                    let line = bad.first_chunk().unwrap();
+                    assert_eq!(parse_line(line, 64).unwrap().inline_entry(line), Err(Reject::Padding));
+                }
             }
         }
     }

@@ -28,16 +28,35 @@ pub const fn message_lines(payload: u32, limit: u32) -> Option<u32> {
     if lines <= limit as u64 { Some(lines as u32) } else { None }
 }
 
-/// Builds the one line of a message whose payload fits it. `header.length` is set from `payload`.
+/// Writes the one line of a message whose payload fits it into `line`, all 64 bytes of it. `header.length` is set from
+/// `payload`. The quickest way to send a small message: nothing is written twice.
 ///
 /// # Errors
-/// [`BuildError::PayloadLength`] over 32 bytes, [`BuildError::WrongKind`] for batches.
+/// [`BuildError::PayloadLength`] over 32 bytes, or if the kind does not carry a payload of this length;
+/// [`BuildError::WrongKind`] for batches. `line` is as it was.
 #[inline]
-pub fn encode_line(header: &Header, payload: &[u8], first_tag: u64) -> Result<[u8; LINE], BuildError> {
+pub fn write_line(
+    line: &mut [u8; LINE],
+    header: &Header,
+    payload: &[u8],
+    first_tag: u64,
+) -> Result<(), BuildError> {
     check_header(header, payload.len() as u64)?;
     let Some([p0, p1, p2, p3]) = bytes::inline_words(payload) else { return Err(over_inline(payload.len())) };
     let [h0, h1, h2] = Header { length: payload.len() as u32, ..*header }.words();
-    Ok(bytes::line_of([h0, h1, h2, p0, p1, p2, p3, first_tag]))
+    bytes::put_words(line, [h0, h1, h2, p0, p1, p2, p3, first_tag]);
+    Ok(())
+}
+
+/// As [`write_line`], into a line of its own.
+///
+/// # Errors
+/// As [`write_line`].
+#[inline]
+pub fn encode_line(header: &Header, payload: &[u8], first_tag: u64) -> Result<[u8; LINE], BuildError> {
+    let mut line = [0; LINE];
+    write_line(&mut line, header, payload, first_tag)?;
+    Ok(line)
 }
 
 #[cold]
@@ -149,7 +168,7 @@ impl SingleLayout {
             let full = BuildError::Full { needed: (BODY_OFFSET + payload) as u64, available };
             let Some((first, rest)) = buffer.split_first_chunk_mut::<LINE>() else { return Err(full) };
             let Some(payload) = rest.get(..payload) else { return Err(full) };
-            *first = encode_line(header, payload, tags.first)?;
+            write_line(first, header, payload, tags.first)?;
             return Ok(LINE);
         }
         check_header(header, self.payload.into())?;
@@ -160,8 +179,16 @@ impl SingleLayout {
 /// The first line of a message of several lines.
 #[inline]
 fn first_line(header: &Header, first_tag: u64) -> [u8; LINE] {
+    let mut line = [0; LINE];
+    write_first_line(&mut line, header, first_tag);
+    line
+}
+
+/// As [`first_line`], into `line`.
+#[inline]
+fn write_first_line(line: &mut [u8; LINE], header: &Header, first_tag: u64) {
     let [h0, h1, h2] = header.words();
-    bytes::line_of([h0, h1, h2, 0, 0, 0, 0, first_tag])
+    bytes::put_words(line, [h0, h1, h2, 0, 0, 0, 0, first_tag]);
 }
 
 /// Puts first line, padding and trailing tag around a body of `header.length` bytes at offset 64.
@@ -174,7 +201,7 @@ pub(crate) fn seal_long(buffer: &mut [u8], header: &Header, tags: Tags) -> Resul
     };
     let total = message.len();
     let Some((first, rest)) = message.split_first_chunk_mut::<LINE>() else { return Err(full) };
-    *first = first_line(header, tags.first);
+    write_first_line(first, header, tags.first);
     let Some((rest, tag)) = rest.split_last_chunk_mut::<TAG_BYTES>() else { return Err(full) };
     *tag = tags.trailing.to_le_bytes();
     bytes::clear_padding(rest, header.length as usize);

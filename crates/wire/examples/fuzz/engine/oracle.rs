@@ -6,7 +6,7 @@ use super::Parser;
 use dunlin_wire::handshake::{FRAME_HEADER_BYTES, FrameHeader, MAX_BODY_BYTES};
 use dunlin_wire::message::verify_tags;
 use dunlin_wire::{
-    BatchState, Descriptor, Entry, EntryMeta, Flags, LINE, Message, Reject, SingleLayout, Tags,
+    BatchState, Descriptor, Entry, EntryMeta, FirstLine, Flags, LINE, Message, Reject, SingleLayout, Tags,
 };
 
 /// Memory that is used again for every input.
@@ -43,6 +43,7 @@ pub(super) fn message<P: Parser>(
                 let offset = first.trailing_tag_offset();
                 ensure!(offset == (total > LINE).then(|| total - 8), "trailing tag at {offset:?} of {total}");
                 ensure!(whole.is_some() || total == input.len(), "accepted with another total, {total}");
+                short_way(line, limit, &first)?;
                 if let Some(prefix) = input.get(..total).filter(|prefix| prefix.len() != input.len()) {
                     judge::<P>(prefix, limit, scratch)?;
                 }
@@ -51,6 +52,18 @@ pub(super) fn message<P: Parser>(
         }
     }
     Ok(whole.map_or("accepted", |reject| reject.reason()))
+}
+
+/// The short way for messages of one line must say what the long way says.
+fn short_way(line: &[u8; LINE], limit: usize, first: &FirstLine) -> Result<(), String> {
+    let short = first.inline_entry(line);
+    if first.total() > LINE || !first.header().kind.is_single() {
+        ensure!(short == Ok(None), "an entry in a line that has none: {short:?}");
+        return Ok(());
+    }
+    let long = Message::parse(line, limit).map(|message| message.entries().next());
+    ensure!(short == long, "by the short way {short:?}, by the long way {long:?}");
+    Ok(())
 }
 
 /// One verdict of the parser, checked. `None` is acceptance.
