@@ -17,8 +17,8 @@ use crate::bytes;
 use crate::error::Reject;
 use crate::status::Status;
 use crate::{Descriptor, ENTRY_ALIGN, ENTRY_META_BYTES, HEADER_BYTES};
-use std::fmt;
-use std::ops::BitOr;
+use core::fmt;
+use core::ops::BitOr;
 
 /// What a message is. On the wire its number in one byte.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -157,7 +157,10 @@ impl fmt::Debug for Flags {
 }
 
 /// The header of a message, decoded. Fields that a kind does not use must be 0; [`Header::decode`] holds peers to it.
+// In memory the fields lie as on the wire, so that moving between the two is a matter of whole words. (With the fields
+// in the compiler's order, parsing a line took more than twice as long.)
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(C, align(8))]
 pub struct Header {
     /// What the message is.
     pub kind: Kind,

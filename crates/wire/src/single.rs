@@ -29,7 +29,8 @@ pub const fn message_lines(payload: u32, limit: u32) -> Option<u32> {
 }
 
 /// Writes the one line of a message whose payload fits it into `line`, all 64 bytes of it. `header.length` is set from
-/// `payload`. The quickest way to send a small message: nothing is written twice.
+/// `payload`. The quickest way to send a small message: nothing is written twice. The line is stored as eight words; a copy
+/// that follows at once should load it in words too, since wider loads wait until the stores have left the core's queue.
 ///
 /// # Errors
 /// [`BuildError::PayloadLength`] over 32 bytes, or if the kind does not carry a payload of this length;
