@@ -184,8 +184,9 @@ fn fields_at_their_limits_pass_and_beyond_them_do_not() {
 
 #[test]
 fn a_peer_that_exceeds_a_limit_by_one_is_refused() {
-    // (record type, bytes before the field, its name, its limit, bytes of an item, bytes after it)
-    let cases: [(u16, &[u8], &str, usize, usize, usize); 8] = [
+    /// Record type, bytes before the field, its name, its limit, bytes of an item, bytes after it.
+    type Case = (u16, &'static [u8], &'static str, usize, usize, usize);
+    let cases: [Case; 8] = [
         (1, &[0; 16], "service", 255, 1, 2),
         (1, &[0; 18], "token", 255, 1, 0),
         (3, &[0; 2], "text", 512, 1, 0),
