@@ -111,10 +111,41 @@ impl BatchState {
     /// entry is flagged as a rendezvous and the payload is no descriptor. The batch is as it was.
     #[inline]
     pub fn push(&mut self, buffer: &mut [u8], meta: &EntryMeta, payload: &[u8]) -> Result<(), BuildError> {
-        let place = self.reserve(buffer, payload.len())?;
-        // The reservation has exactly this length.
+        let (area, body) = self.area(buffer, meta, payload.len())?;
+        let needed = long_message_bytes(body);
+        let Some(place) = area.get_mut(..payload.len()) else {
+            return Err(BuildError::Full { needed, available: 0 });
+        };
         place.copy_from_slice(payload);
-        self.commit(buffer, meta, payload.len())
+        bytes::clear_padding(area, payload.len());
+        self.body = body;
+        self.count += 1;
+        Ok(())
+    }
+
+    /// Writes the metadata of the next entry; answers the place of its payload with padding, and the new body length.
+    #[inline]
+    fn area<'b>(
+        &self,
+        buffer: &'b mut [u8],
+        meta: &EntryMeta,
+        length: usize,
+    ) -> Result<(&'b mut [u8], u32), BuildError> {
+        if meta.flags.contains(Flags::RENDEZVOUS) && length != Descriptor::BYTES {
+            return Err(BuildError::PayloadLength {
+                expected: Descriptor::BYTES as u64,
+                actual: length as u64,
+            });
+        }
+        let available = buffer.len();
+        let body = self.body_after(length as u64, available)?;
+        let entry = buffer.get_mut(self.next_offset()..BODY_OFFSET + body as usize);
+        let Some((place, area)) = entry.and_then(|entry| entry.split_first_chunk_mut()) else {
+            return Err(BuildError::Full { needed: long_message_bytes(body), available });
+        };
+        // Not over a u32, since the body with it is not.
+        *place = meta.encode(length as u32);
+        Ok((area, body))
     }
 
     /// The place of the next entry's payload, `length` bytes, to be written in place and then committed. What is in it is
@@ -143,20 +174,8 @@ impl BatchState {
         meta: &EntryMeta,
         actual_length: usize,
     ) -> Result<(), BuildError> {
-        if meta.flags.contains(Flags::RENDEZVOUS) && actual_length != Descriptor::BYTES {
-            let (expected, actual) = (Descriptor::BYTES as u64, actual_length as u64);
-            return Err(BuildError::PayloadLength { expected, actual });
-        }
-        let body = self.body_after(actual_length as u64, buffer.len())?;
-        let full = BuildError::Full { needed: long_message_bytes(body), available: buffer.len() };
-        let entry = buffer.get_mut(self.next_offset()..BODY_OFFSET + body as usize);
-        let Some((place, payload)) = entry.and_then(|entry| entry.split_first_chunk_mut()) else {
-            return Err(full);
-        };
-        let Some(padding) = payload.get_mut(actual_length..) else { return Err(full) };
-        padding.fill(0);
-        // Not over a u32, since the body with it is not.
-        *place = meta.encode(actual_length as u32);
+        let (area, body) = self.area(buffer, meta, actual_length)?;
+        bytes::clear_padding(area, actual_length);
         self.body = body;
         self.count += 1;
         Ok(())

@@ -16,14 +16,6 @@ pub(crate) fn get<const OFFSET: usize, const LENGTH: usize, const N: usize>(byte
     out
 }
 
-/// Borrows `LENGTH` bytes of `bytes` from `OFFSET`; the place is checked when this is compiled.
-#[inline(always)]
-#[allow(clippy::indexing_slicing)] // the constant assertion makes every index valid
-pub(crate) fn get_ref<const OFFSET: usize, const LENGTH: usize, const N: usize>(bytes: &[u8; N]) -> &[u8] {
-    const { assert!(OFFSET + LENGTH <= N) };
-    &bytes[OFFSET..OFFSET + LENGTH]
-}
-
 /// Writes `value` at `OFFSET`; the place is checked when this is compiled.
 #[inline(always)]
 #[allow(clippy::indexing_slicing)] // the constant assertion makes every index valid
@@ -35,10 +27,74 @@ pub(crate) fn put<const OFFSET: usize, const LENGTH: usize, const N: usize>(
     bytes[OFFSET..OFFSET + LENGTH].copy_from_slice(&value);
 }
 
-/// Whether all of `bytes` are zero. Reads every byte, so that it compiles to wide operations.
+/// Whether all of `bytes` are zero. The length is constant, so that it compiles to wide operations.
 #[inline]
-pub(crate) fn all_zero(bytes: &[u8]) -> bool {
+pub(crate) fn all_zero<const N: usize>(bytes: &[u8; N]) -> bool {
     bytes.iter().fold(0, |seen, byte| seen | byte) == 0
+}
+
+/// Whether everything after the first `length` bytes of `area` is zero. `area` is a whole number of words, and is read by
+/// words: padding is at most a line, and byte loops or calls would cost more than everything else in a small message.
+#[inline]
+pub(crate) fn padding_is_zero(area: &[u8], length: usize) -> bool {
+    let (words, _) = area.as_chunks::<8>();
+    let Some(words) = words.get(length / 8..) else { return area.len() == length };
+    let Some((first, rest)) = words.split_first() else { return true };
+    let first = u64::from_le_bytes(*first) >> (length % 8 * 8);
+    rest.iter().fold(first, |seen, word| seen | u64::from_le_bytes(*word)) == 0
+}
+
+/// Makes everything after the first `length` bytes of `area`, a whole number of words, zero.
+#[inline]
+pub(crate) fn clear_padding(area: &mut [u8], length: usize) {
+    let (words, _) = area.as_chunks_mut::<8>();
+    let Some((first, rest)) = words.get_mut(length / 8..).and_then(|words| words.split_first_mut()) else {
+        return;
+    };
+    *first = (u64::from_le_bytes(*first) & !(u64::MAX << (length % 8 * 8))).to_le_bytes();
+    for word in rest {
+        *word = [0; 8];
+    }
+}
+
+/// The bytes of `payload`, at most 32, as four words, the rest zero; `None` if there are more. Loads that overlap
+/// rather than a copy of variable length: a line is put together in registers, and written once.
+#[inline]
+pub(crate) fn inline_words(payload: &[u8]) -> Option<[u64; 4]> {
+    let length = payload.len();
+    if let Ok(whole) = <&[u8; 32]>::try_from(payload) {
+        return Some([
+            u64_at::<0, 32>(whole),
+            u64_at::<8, 32>(whole),
+            u64_at::<16, 32>(whole),
+            u64_at::<24, 32>(whole),
+        ]);
+    }
+    let (low, high) = if let (Some(first), Some(last)) = (payload.first_chunk(), payload.last_chunk()) {
+        if length > 32 {
+            return None;
+        }
+        // 16 to 31 bytes: of the last 16, those that the first 16 do not have.
+        let rest = u128::from_le_bytes(*last).checked_shr(8 * (32 - length) as u32).unwrap_or(0);
+        (u128::from_le_bytes(*first), rest)
+    } else if let (Some(first), Some(last)) = (payload.first_chunk(), payload.last_chunk()) {
+        let rest = u64::from_le_bytes(*last).checked_shr(8 * (16 - length) as u32).unwrap_or(0);
+        (u128::from(u64::from_le_bytes(*first)) | u128::from(rest) << 64, 0)
+    } else if let (Some(first), Some(last)) = (payload.first_chunk(), payload.last_chunk()) {
+        let rest = u64::from(u32::from_le_bytes(*last)) >> (8 * (8 - length)) << 32;
+        ((u64::from(u32::from_le_bytes(*first)) | rest).into(), 0)
+    } else {
+        (payload.iter().rev().fold(0, |sum, byte| sum << 8 | u128::from(*byte)), 0)
+    };
+    Some([low as u64, (low >> 64) as u64, high as u64, (high >> 64) as u64])
+}
+
+/// Fills a line with eight words.
+#[inline]
+pub(crate) fn put_words(line: &mut [u8; 64], words: [u64; 8]) {
+    for (chunk, word) in line.as_chunks_mut::<8>().0.iter_mut().zip(words) {
+        *chunk = word.to_le_bytes();
+    }
 }
 
 /// `length` rounded up to a multiple of 8; the widths leave no way to overflow.
@@ -68,12 +124,46 @@ mod tests {
 
     #[test]
     fn zero_means_every_byte() {
-        assert!(all_zero(&[]));
-        assert!(all_zero(&[0; 63]));
-        for place in 0..63 {
-            let mut bytes = [0; 63];
+        assert!(all_zero(&[0; 32]));
+        for place in 0..32 {
+            let mut bytes = [0; 32];
             bytes[place] = 0x80;
             assert!(!all_zero(&bytes));
+        }
+    }
+
+    #[test]
+    fn padding_is_what_follows_the_length() {
+        for size in [0, 8, 16, 64] {
+            for length in 0..=size {
+                let mut area = vec![0xee; size];
+                clear_padding(&mut area, length);
+                assert!(area[..length].iter().all(|byte| *byte == 0xee));
+                assert!(area[length..].iter().all(|byte| *byte == 0));
+                assert!(padding_is_zero(&area, length));
+                for place in length..size {
+                    area[place] = 0x80;
+                    assert!(!padding_is_zero(&area, length), "byte {place} after {length}");
+                    area[place] = 0;
+                }
+            }
+            assert!(!padding_is_zero(&vec![0; size], size + 8));
+        }
+    }
+
+    #[test]
+    fn payloads_of_every_length_become_words() {
+        for length in 0..=32 {
+            let payload: Vec<u8> = (0..length).map(|byte| 0x80 | byte).collect();
+            let words = inline_words(&payload).unwrap();
+            let mut expected = [0; 32];
+            expected[..payload.len()].copy_from_slice(&payload);
+            let mut line = [0xee; 64];
+            put_words(&mut line, [words[0], words[1], words[2], words[3], 0, 0, 0, 0]);
+            assert_eq!(line[..32], expected, "{length}");
+        }
+        for length in [33, 40, 64, 1000] {
+            assert_eq!(inline_words(&vec![0; length]), None);
         }
     }
 }

@@ -17,8 +17,8 @@ use crate::bytes;
 use crate::error::Reject;
 use crate::status::Status;
 use crate::{Descriptor, ENTRY_ALIGN, ENTRY_META_BYTES, HEADER_BYTES};
-use std::fmt;
-use std::ops::BitOr;
+use core::fmt;
+use core::ops::BitOr;
 
 /// What a message is. On the wire its number in one byte.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -157,7 +157,10 @@ impl fmt::Debug for Flags {
 }
 
 /// The header of a message, decoded. Fields that a kind does not use must be 0; [`Header::decode`] holds peers to it.
+// In memory the fields lie as on the wire, so that moving between the two is a matter of whole words. (With the fields
+// in the compiler's order, parsing a line took more than twice as long.)
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(C, align(8))]
 pub struct Header {
     /// What the message is.
     pub kind: Kind,
@@ -203,21 +206,29 @@ impl Header {
     /// The bytes on the wire.
     #[inline]
     pub fn encode(&self) -> [u8; HEADER_BYTES] {
-        // Three words rather than eleven fields: three stores, which later wide loads can be forwarded from.
-        let word0 = self.kind as u64
-            | (self.flags.bits() as u64) << 8
-            | (self.code as u64) << 16
-            | (self.length as u64) << 32;
-        let word1 = self.head as u64
-            | (self.credits as u64) << 32
-            | (self.epoch as u64) << 40
-            | (self.thread as u64) << 48;
-        let word2 = self.call as u64 | (self.time as u64) << 32;
+        let [word0, word1, word2] = self.words();
         let mut out = [0; HEADER_BYTES];
         bytes::put::<0, 8, HEADER_BYTES>(&mut out, word0.to_le_bytes());
         bytes::put::<8, 8, HEADER_BYTES>(&mut out, word1.to_le_bytes());
         bytes::put::<16, 8, HEADER_BYTES>(&mut out, word2.to_le_bytes());
         out
+    }
+
+    /// The same as little-endian words. Three stores rather than eleven: wide loads of a line that was written in
+    /// small pieces a moment ago stall.
+    #[inline]
+    pub(crate) const fn words(&self) -> [u64; 3] {
+        [
+            self.kind as u64
+                | (self.flags.bits() as u64) << 8
+                | (self.code as u64) << 16
+                | (self.length as u64) << 32,
+            self.head as u64
+                | (self.credits as u64) << 32
+                | (self.epoch as u64) << 40
+                | (self.thread as u64) << 48,
+            self.call as u64 | (self.time as u64) << 32,
+        ]
     }
 
     /// Reads a header out of private memory and checks everything that can be checked without the rest of the message:

@@ -12,7 +12,9 @@ use crate::header::{Flags, Header, Kind};
 use crate::single::{long_message_bytes, message_bytes};
 use crate::status::Status;
 use crate::tag::Tags;
-use crate::{Descriptor, ENTRY_META_BYTES, HEADER_BYTES, INLINE_PAYLOAD, LINE, TAG_BYTES, TAG_OFFSET};
+use crate::{
+    BODY_OFFSET, Descriptor, ENTRY_META_BYTES, HEADER_BYTES, INLINE_PAYLOAD, LINE, TAG_BYTES, TAG_OFFSET,
+};
 
 /// Which checks the parser makes. There is one value outside of tests, [`Every`]; tests plant bugs by leaving one out and
 /// show that the fuzzer finds them. Constants, so that a check costs nothing to be optional.
@@ -88,6 +90,19 @@ impl FirstLine {
         (self.total > LINE).then_some(self.total - TAG_BYTES)
     }
 
+    /// The call, or answer, of a message that is this one line, which most are; `None` if it is of another kind or has
+    /// more lines, see [`FirstLine::complete`]. `line` is the private copy that this value was parsed from.
+    ///
+    /// # Errors
+    /// [`Reject::Padding`] if what follows the payload is not zero.
+    #[inline]
+    pub fn inline_entry<'a>(&self, line: &'a [u8; LINE]) -> Result<Option<Entry<'a>>, Reject> {
+        if self.total != LINE || !self.header.kind.is_single() {
+            return Ok(None);
+        }
+        inline_body::<Every>(line, &self.header).map(|payload| Some(self.header.entry(payload)))
+    }
+
     /// Checks the rest of the message. `bytes` is the private copy of all of it, the first line included: the same bytes
     /// that this value was parsed from.
     ///
@@ -133,12 +148,10 @@ impl<'a> Message<'a> {
     /// The calls, or answers, of the message: one of a single message, all of a batch, none of other kinds.
     #[inline]
     pub fn entries(&self) -> Entries<'a> {
-        let Header { kind, code, thread, call, flags, .. } = self.header;
-        if kind.is_single() {
-            let lone = Entry { function_or_status: code, thread, call, flags, payload: self.body };
-            Entries { lone: Some(lone), rest: &[], left: 0 }
-        } else if kind.is_batch() {
-            Entries { lone: None, rest: self.body, left: code }
+        if self.header.kind.is_single() {
+            Entries { lone: Some(self.header.entry(self.body)), rest: &[], left: 0 }
+        } else if self.header.kind.is_batch() {
+            Entries { lone: None, rest: self.body, left: self.header.code }
         } else {
             Entries { lone: None, rest: &[], left: 0 }
         }
@@ -189,23 +202,31 @@ fn complete_with<C: Checks>(first: FirstLine, bytes: &[u8]) -> Result<Message<'_
     }
     let length = header.length as usize;
     let Some((line, rest)) = bytes.split_first_chunk::<LINE>() else { return Err(wrong_total) };
-    let inline = bytes::get_ref::<HEADER_BYTES, INLINE_PAYLOAD, LINE>(line);
+
     if total == LINE {
-        let Some((payload, padding)) = inline.split_at_checked(length) else { return Err(wrong_total) };
-        if C::PADDING && !bytes::all_zero(padding) {
-            return Err(Reject::Padding);
-        }
-        return Ok(Message { header, body: payload });
+        return Ok(Message { header, body: inline_body::<C>(line, &header)? });
     }
     let Some((rest, _tag)) = rest.split_last_chunk::<TAG_BYTES>() else { return Err(wrong_total) };
-    let Some((body, padding)) = rest.split_at_checked(length) else { return Err(wrong_total) };
-    if C::PADDING && !(bytes::all_zero(inline) && bytes::all_zero(padding)) {
+    let Some(body) = rest.get(..length) else { return Err(wrong_total) };
+    let unused = bytes::get::<HEADER_BYTES, INLINE_PAYLOAD, LINE>(line);
+    if C::PADDING && !(bytes::all_zero(&unused) && bytes::padding_is_zero(rest, length)) {
         return Err(Reject::Padding);
     }
     if header.kind.is_batch() {
         check_entries::<C>(&header, body)?;
     }
     Ok(Message { header, body })
+}
+
+/// The payload in the first line of a message of one line.
+#[inline]
+fn inline_body<'a, C: Checks>(line: &'a [u8; LINE], header: &Header) -> Result<&'a [u8], Reject> {
+    let length = header.length as usize;
+    let inline = line.get(HEADER_BYTES..TAG_OFFSET).unwrap_or_default();
+    if C::PADDING && !bytes::padding_is_zero(inline, length) {
+        return Err(Reject::Padding);
+    }
+    inline.get(..length).ok_or(Reject::WrongTotal { expected: LINE, actual: BODY_OFFSET + length })
 }
 
 /// Walks the body of a batch once, so that iterating it later cannot fail. At most one step for each 16 bytes.
@@ -240,7 +261,7 @@ fn check_entries<C: Checks>(header: &Header, body: &[u8]) -> Result<(), Reject> 
             index += 1;
             break;
         };
-        if C::PADDING && !bytes::all_zero(payload.get(length..).unwrap_or_default()) {
+        if C::PADDING && !bytes::padding_is_zero(payload, length) {
             return Err(Reject::Padding);
         }
         rest = following;
@@ -299,6 +320,15 @@ impl Entry<'_> {
     #[inline]
     pub const fn status(&self) -> Option<Status> {
         Status::from_wire(self.function_or_status)
+    }
+}
+
+impl Header {
+    /// The one entry of a single message.
+    #[inline]
+    fn entry<'a>(&self, payload: &'a [u8]) -> Entry<'a> {
+        let Header { code, thread, call, flags, .. } = *self;
+        Entry { function_or_status: code, thread, call, flags, payload }
     }
 }
 
@@ -381,6 +411,8 @@ mod tests {
             let first = parse_line(bytes.first_chunk().unwrap(), 4096).unwrap();
             assert_eq!(first.total(), bytes.len());
             assert_eq!(first.trailing_tag_offset(), (length > 32).then_some(bytes.len() - 8));
+            let inline = first.inline_entry(bytes.first_chunk().unwrap()).unwrap();
+            assert_eq!(inline.map(|entry| entry.payload), (length <= 32).then_some(&payload[..]));
             let message = first.complete(&bytes).unwrap();
             assert_eq!(Message::parse(&bytes, bytes.len()), Ok(message));
             let entries: Vec<_> = message.entries().collect();
@@ -452,14 +484,24 @@ mod tests {
         let short = long(&[1; 5]).unwrap();
         let bytes = long(&[1; 33]).unwrap();
         let batch = batch(Kind::RequestBatch, &[b"abc", b""]);
-        let places: [(&[u8], &[std::ops::Range<usize>]); 3] =
-            [(&short, &[29..56]), (&bytes, &[24..56, 97..120]), (&batch, &[24..56, 83..88, 104..120])];
-        for (good, ranges) in places {
+        let places: [(&[u8], std::ops::Range<usize>); 6] = [
+            (&short, 29..56),
+            (&bytes, 24..56),
+            (&bytes, 97..120),
+            (&batch, 24..56),
+            (&batch, 83..88),
+            (&batch, 104..120),
+        ];
+        for (good, range) in places {
             assert!(Message::parse(good, 4096).is_ok());
-            for place in ranges.iter().cloned().flatten() {
+            for place in range {
                 let mut bad = good.to_vec();
                 bad[place] = 1;
                 assert_eq!(Message::parse(&bad, 4096), Err(Reject::Padding), "byte {place}");
+                if bad.len() == LINE {
+                    let line = bad.first_chunk().unwrap();
+                    assert_eq!(parse_line(line, 64).unwrap().inline_entry(line), Err(Reject::Padding));
+                }
             }
         }
     }

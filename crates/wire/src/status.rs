@@ -1,6 +1,6 @@
 //! The status of a response.
 
-use std::fmt;
+use core::fmt;
 
 /// What became of a call, as the server says it. On the wire a `u16`: below 0x100 the framework's own, from 0x100 on
 /// the application's.

@@ -13,7 +13,7 @@
 //!
 //! The mixer folds a 128-bit product (the `mum` of wyhash): two dependent multiplications to a tag, three for both.
 
-use std::fmt;
+use core::fmt;
 
 /// Which way a lane's messages go; both directions of a lane have different tags.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

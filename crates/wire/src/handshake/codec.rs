@@ -1,5 +1,8 @@
 //! Reading and writing the fields of a record, in order.
 
+use super::alloc::borrow::ToOwned;
+use super::alloc::string::String;
+use super::alloc::vec::Vec;
 use super::error::HandshakeError;
 
 /// Reads fields from the front of a body; every read names its field, for the reason.

@@ -1,5 +1,6 @@
 //! The frame around every record, and the choice of record by its type.
 
+use super::alloc::vec::Vec;
 use super::codec::{Reader, Writer};
 use super::error::HandshakeError;
 use super::records::{

@@ -8,6 +8,8 @@
 //! [`MAX_BODY_BYTES`]), reads it, and hands it to [`Record::decode_body`]. Encoding and decoding allocate, within the limits
 //! of the fields; they belong to connecting, not to calls.
 
+extern crate alloc;
+
 mod codec;
 mod error;
 mod frame;

@@ -3,13 +3,15 @@
 //! Numbers that belong to the engine (request and response halves, completion modes, purposes of grants, capability bits)
 //! are carried here as numbers: what they mean, and which of them go together, is checked where it is known.
 
+use super::alloc::string::String;
+use super::alloc::vec::Vec;
 use super::codec::{Reader, Writer};
 use super::error::HandshakeError;
 use super::{MAX_ENDPOINT_BYTES, MAX_REGION_KEYS, MAX_SERVICE_BYTES, MAX_TEXT_BYTES, MAX_TOKEN_BYTES};
 use crate::LINE;
-use std::fmt;
+use core::fmt;
 
-type Result<T> = std::result::Result<T, HandshakeError>;
+type Result<T> = core::result::Result<T, HandshakeError>;
 
 /// The 16 random bytes that a lane's tags are derived from. `Debug` does not show them.
 #[derive(Clone, PartialEq, Eq)]
@@ -29,7 +31,7 @@ impl Token {
     /// Compares with the expected token, in a time that does not depend on where they differ.
     pub fn matches(&self, expected: &[u8]) -> bool {
         let difference = self.0.iter().zip(expected).fold(0, |seen, (mine, theirs)| seen | (mine ^ theirs));
-        self.0.len() == expected.len() && std::hint::black_box(difference) == 0
+        self.0.len() == expected.len() && core::hint::black_box(difference) == 0
     }
 }
 

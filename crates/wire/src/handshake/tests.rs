@@ -183,6 +183,33 @@ fn fields_at_their_limits_pass_and_beyond_them_do_not() {
 }
 
 #[test]
+fn a_peer_that_exceeds_a_limit_by_one_is_refused() {
+    /// Record type, bytes before the field, its name, its limit, bytes of an item, bytes after it.
+    type Case = (u16, &'static [u8], &'static str, usize, usize, usize);
+    let cases: [Case; 8] = [
+        (1, &[0; 16], "service", 255, 1, 2),
+        (1, &[0; 18], "token", 255, 1, 0),
+        (3, &[0; 2], "text", 512, 1, 0),
+        (4, &[0; 14], "endpoint", 1024, 1, 2),
+        (4, &[0; 16], "region_keys", 8, 8, 0),
+        (5, &[0; 32], "endpoint", 1024, 1, 2),
+        (5, &[0; 34], "region_keys", 8, 8, 0),
+        (6, &[0; 4], "text", 512, 1, 0),
+    ];
+    for (record_type, before, name, limit, item, after) in cases {
+        let body = |count: usize| {
+            let mut body = before.to_vec();
+            body.extend_from_slice(&(count as u16).to_le_bytes());
+            body.resize(body.len() + count * item + after, 0);
+            body
+        };
+        assert!(Record::decode(&frame(record_type, &body(limit))).is_ok(), "{name} of {record_type}");
+        let error = HandshakeError::FieldTooLong { field: name, length: limit + 1, limit };
+        assert_eq!(Record::decode(&frame(record_type, &body(limit + 1))), Err(error));
+    }
+}
+
+#[test]
 fn lengths_that_lie_and_text_that_is_none() {
     let bytes = Record::Refused(Refused { code: RefusalCode(1), text: "ab".into() }).encode().unwrap();
     let with = |place: usize, value: u8| {
