@@ -2,5 +2,5 @@
 //! again after one was lost.
 
 pub(crate) mod accept;
-pub mod backoff;
+pub(crate) mod backoff;
 pub(crate) mod establish;

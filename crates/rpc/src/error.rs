@@ -71,6 +71,9 @@ pub enum Cause {
     /// The server goes away and takes nothing new.
     #[error("the server is shutting down")]
     Draining,
+    /// The server has no such worker.
+    #[error("the server has no such worker: ask the client how many there are")]
+    NoSuchWorker,
     /// The client was closed.
     #[error("the client is closed")]
     Closed,

@@ -187,6 +187,14 @@ impl<F: Fabric> Core<F> {
         }
     }
 
+    /// Ends a lane that a new one takes the place of: a broken one, or one whose server drains and has nothing of
+    /// ours in work any more.
+    pub(crate) fn retire(&mut self, index: u16) {
+        if self.lane(index).is_some_and(|lane| lane.slots.in_flight() == 0) {
+            self.break_lane(index, Cause::Draining);
+        }
+    }
+
     /// Forgets a lane with all its results.
     pub(crate) fn remove(&mut self, index: u16) {
         self.break_lane(index, Cause::Closed);
@@ -392,6 +400,12 @@ impl<F: Fabric> Core<F> {
             }
         }
         None
+    }
+
+    /// Whether some call is done.
+    #[inline]
+    pub(crate) fn has_done(&self) -> bool {
+        self.lanes.iter().flatten().any(|lane| lane.slots.has_done())
     }
 
     /// Whether a call has its outcome; one that is not in the table has.

@@ -275,6 +275,12 @@ impl<M: Memory> Slots<M> {
         })
     }
 
+    /// Whether there may be calls that are done.
+    #[inline]
+    pub(crate) fn has_done(&self) -> bool {
+        !self.done.is_empty()
+    }
+
     /// The next call that is done, in the order of completion, not looked at before.
     #[inline]
     pub(crate) fn next_done(&mut self) -> Option<u32> {

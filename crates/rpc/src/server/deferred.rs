@@ -36,6 +36,11 @@ impl<F: Fabric> Incoming<F> {
         self.deferred.finish(status, Vec::new());
     }
 
+    /// The call is answered by other means.
+    pub(crate) fn forget(mut self) {
+        self.deferred.inbox = None;
+    }
+
     pub(crate) fn finish(mut self, status: Status, payload: Vec<u8>) {
         self.deferred.finish(status, payload);
     }
@@ -59,11 +64,6 @@ impl<F: Fabric> Deferred<F> {
         if let Some(inbox) = self.inbox.take() {
             inbox.push(Command::Answer { lane: self.lane, serial: self.serial, call: self.call, status, payload });
         }
-    }
-
-    /// The call was answered by other means.
-    pub(crate) fn disarm(&mut self) {
-        self.inbox = None;
     }
 }
 

@@ -147,6 +147,11 @@ impl<F: Fabric> Worker<F> {
         Arc::clone(&self.dispatcher.inbox)
     }
 
+    /// The worker's number.
+    pub fn number(&self) -> u16 {
+        self.number
+    }
+
     pub(crate) fn fabric(&self) -> F {
         self.dispatcher.fabric.clone()
     }
@@ -389,10 +394,8 @@ impl<F: Fabric> Worker<F> {
         self.by_completion += open::by_completion(&lane.plan) as usize;
         let index = self.next_index();
         self.by_queue_pair.insert(lane.queue_pair, index);
-        let announce = lane.link.clone();
         self.lanes[index as usize] = Some(lane);
         self.set_mode();
-        drop(announce);
     }
 
     pub(crate) fn next_index(&mut self) -> u16 {
@@ -419,7 +422,6 @@ impl<F: Fabric> Worker<F> {
             if let Ok(mark) = mark.encode() {
                 let _ = lane.link.send(&mark);
             }
-            let _ = lane.send_last(&self.dispatcher.fabric, &mut self.domain);
         }
         for index in 0..self.lanes.len() {
             self.remove(index as u16);

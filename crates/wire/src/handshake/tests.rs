@@ -23,6 +23,7 @@ fn open_lane() -> OpenLane {
         server_completion: 4,
         window: 64,
         ring_bytes: 0x1000,
+        rendezvous_above: 0x0102,
         endpoint: vec![9, 8],
         region_keys: vec![0x0a, 0x0b],
     }
@@ -93,7 +94,7 @@ fn golden_bytes_of_every_record() {
             &[1, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 3],
         ),
         (Record::Drain, 8, &[]),
-        (Record::Drained(Drained { lane: 3, last_sequence: 9 }), 9, &[3, 0, 9, 0, 0, 0, 0, 0, 0, 0]),
+        (Record::Drained(Drained { lane: 3, taken: 9 }), 9, &[3, 0, 9, 0, 0, 0, 0, 0, 0, 0]),
         (Record::CloseLane { lane: 3 }, 10, &[3, 0]),
         (Record::Goodbye, 11, &[]),
     ];

@@ -1,0 +1,434 @@
+//! The client of one thread: it drives the engine itself, so a busy call crosses no lock and no other thread.
+
+use super::config::ClientConfig;
+use super::core::{CallId, Core};
+use super::lane::SubmitError;
+use crate::connect::backoff::Backoff;
+use crate::connect::establish::{greet, negotiate};
+use crate::error::{CallError, Cause, ConnectError};
+use crate::plan::CompletionMode;
+use crate::wait::Waiter;
+use dunlin_fabric::{Address, Buffer, Fabric, Host, Nanos, Site, ThreadDomain, WaitMode};
+use std::ops::{Deref, DerefMut};
+
+/// A client. `Send`, not shared: one thread at a time; [`another`](Client::another) makes one for another thread.
+#[derive(Debug)]
+pub struct Client<F: Fabric> {
+    core: Core<F>,
+    address: Address,
+    config: ClientConfig,
+    /// The lane of each worker.
+    lanes: Vec<u16>,
+    /// Lanes that broke and whose results were not collected yet.
+    old: Vec<u16>,
+    backoff: Backoff,
+    waiter: Waiter,
+    earliest: Nanos,
+    session: u64,
+    next_worker: usize,
+}
+
+/// A result, borrowed from the client; dropping it makes room for the next call.
+#[derive(Debug)]
+pub struct Response<'a, F: Fabric> {
+    core: &'a mut Core<F>,
+    id: CallId,
+}
+
+impl<F: Fabric> Deref for Response<'_, F> {
+    type Target = [u8];
+
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        // Made only for calls that have a result, and the core cannot change while it is borrowed.
+        self.core.outcome(self.id).unwrap_or_default()
+    }
+}
+
+impl<F: Fabric> Drop for Response<'_, F> {
+    #[inline]
+    fn drop(&mut self) {
+        self.core.forget(self.id);
+    }
+}
+
+/// A large request being built where the server will READ it: no copy on our side.
+#[derive(Debug)]
+pub struct LargeRequest<F: Fabric> {
+    buffer: Buffer<F::Memory>,
+    lane: u16,
+}
+
+impl<F: Fabric> Deref for LargeRequest<F> {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.buffer
+    }
+}
+
+impl<F: Fabric> DerefMut for LargeRequest<F> {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        &mut self.buffer
+    }
+}
+
+impl<F: Fabric> Client<F> {
+    /// Connects to all workers of a server. Blocks for at most the configured time.
+    pub fn connect(fabric: &F, address: &Address, config: ClientConfig) -> Result<Self, ConnectError> {
+        config.check()?;
+        config.plan.check(fabric.capabilities())?;
+        let core = Core::new(fabric, config.plan.client != CompletionMode::Busy)?;
+        let mut client = Client {
+            core,
+            address: address.clone(),
+            lanes: Vec::new(),
+            old: Vec::new(),
+            backoff: Backoff::new(config.backoff),
+            waiter: Waiter::new(config.plan.client, config.spin),
+            earliest: Nanos::MAX,
+            session: 0,
+            next_worker: 0,
+            config,
+        };
+        let until = fabric.host().now().saturating_add(client.config.connect_timeout);
+        client.establish(until)?;
+        Ok(client)
+    }
+
+    /// Another client of the same server with the same settings, with connections of its own, for another thread.
+    pub fn another(&self) -> Result<Self, ConnectError> {
+        Client::connect(&self.core.fabric, &self.address, self.config.clone())
+    }
+
+    fn establish(&mut self, until: Nanos) -> Result<(), ConnectError> {
+        let fabric = self.core.fabric.clone();
+        let greeting = greet(&fabric, &self.address, &self.config, until)?;
+        let prepared = self.core.prepare(&greeting, &self.config)?;
+        let ready = match negotiate(&greeting, &prepared, until) {
+            Ok(ready) => ready,
+            Err(error) => {
+                self.core.discard(prepared);
+                return Err(error);
+            }
+        };
+        self.lanes = self.core.install(&greeting, &self.config, prepared, &ready)?;
+        self.session = greeting.reply.session;
+        Ok(())
+    }
+
+    /// Workers of the server that this client has lanes to.
+    pub fn workers(&self) -> usize {
+        self.lanes.len()
+    }
+
+    /// The session of the current connection, as the server's logs call it.
+    pub fn session(&self) -> u64 {
+        self.session
+    }
+
+    /// The settings.
+    pub fn config(&self) -> &ClientConfig {
+        &self.config
+    }
+
+    /// How many more calls `worker` takes now.
+    pub fn room(&mut self, worker: usize) -> usize {
+        let lane = self.lanes.get(worker).copied();
+        lane.and_then(|lane| self.core.lane(lane)).map_or(0, |lane| lane.slots.room())
+    }
+
+    /// Calls sent and not answered yet.
+    pub fn in_flight(&self) -> usize {
+        self.core.in_flight()
+    }
+
+    /// Makes a call and waits for the result. Without a worker in mind; they take turns.
+    pub fn call(&mut self, function: u16, payload: &[u8]) -> Result<Response<'_, F>, CallError> {
+        let worker = self.take_turn();
+        self.call_on(worker, function, payload)
+    }
+
+    /// As [`call`](Client::call), on one worker: the one that owns what the call is about.
+    #[inline]
+    pub fn call_on(&mut self, worker: usize, function: u16, payload: &[u8]) -> Result<Response<'_, F>, CallError> {
+        let id = self.submit_waiting(worker, |client| client.try_submit(worker, function, payload))?;
+        self.wait(id)
+    }
+
+    /// Submits a call as a message of its own; does not wait for room or for the result.
+    ///
+    /// # Errors
+    /// Always "not executed"; [`Cause::WindowFull`] asks to collect results first.
+    #[inline]
+    pub fn submit_on(&mut self, worker: usize, function: u16, payload: &[u8]) -> Result<CallId, CallError> {
+        self.ensure(worker)?;
+        let submitted = self.try_submit(worker, function, payload);
+        self.settle(submitted)
+    }
+
+    /// Adds a call to the batch of a worker, which goes out when it is full, or with [`flush`](Client::flush).
+    #[inline]
+    pub fn push_on(&mut self, worker: usize, function: u16, payload: &[u8]) -> Result<CallId, CallError> {
+        self.ensure(worker)?;
+        let timeout = self.config.timeout;
+        let pushed = match self.lanes.get(worker) {
+            Some(&lane) => {
+                self.core.with_lane(lane, |fabric, domain, lane| lane.push(fabric, domain, function, payload, timeout))
+            }
+            None => Err(SubmitError::Broken),
+        };
+        self.settle(pushed)
+    }
+
+    /// Sends the open batches.
+    ///
+    /// # Errors
+    /// [`Cause::WindowFull`] while a ring is full: make progress and flush again.
+    #[inline]
+    pub fn flush(&mut self) -> Result<(), CallError> {
+        let mut result = Ok(());
+        for worker in 0..self.lanes.len() {
+            let flushed = self.core.flush(self.lanes[worker]).map(|()| CallId { lane: 0, call: 0 });
+            // A lane that broke has told so to each of its calls.
+            if let Err(SubmitError::Full) = flushed {
+                result = Err(CallError::NotExecuted(Cause::WindowFull));
+            }
+        }
+        result
+    }
+
+    /// A buffer for a request of `length` bytes to `worker`, to be filled and given to
+    /// [`submit_large`](Client::submit_large). Worth it above the rendezvous threshold.
+    pub fn large_request(&mut self, worker: usize, length: usize) -> Result<LargeRequest<F>, CallError> {
+        self.ensure(worker)?;
+        let Some(&index) = self.lanes.get(worker) else { return Err(CallError::NotExecuted(Cause::Disconnected)) };
+        let mut got = None;
+        let reserved = self.core.with_lane(index, |fabric, _, lane| {
+            got = Some(lane.request_buffer(fabric, length)?);
+            Ok(0)
+        });
+        self.settle(reserved)?;
+        match got {
+            Some(buffer) => Ok(LargeRequest { buffer, lane: index }),
+            None => Err(CallError::NotExecuted(Cause::OutOfMemory)),
+        }
+    }
+
+    /// Submits a call whose payload is in a buffer of ours.
+    pub fn submit_large(&mut self, function: u16, request: LargeRequest<F>) -> Result<CallId, CallError> {
+        let timeout = self.config.timeout;
+        let submitted = self.core.with_lane(request.lane, |fabric, domain, lane| {
+            lane.submit_buffer(fabric, domain, function, request.buffer, timeout).map_err(|(error, _)| error)
+        });
+        self.settle(submitted)
+    }
+
+    /// Takes what has arrived; does not block. Answers how much there was.
+    #[inline]
+    pub fn progress(&mut self) -> usize {
+        self.core.progress()
+    }
+
+    /// The next call that is done, in no particular order between workers; `None` if none is.
+    #[inline]
+    pub fn next_done(&mut self) -> Option<CallId> {
+        self.core.next_done()
+    }
+
+    /// Whether a call has its outcome.
+    #[inline]
+    pub fn is_done(&mut self, id: CallId) -> bool {
+        self.core.is_done(id)
+    }
+
+    /// The outcome of a call that is done; it stays until [`forget`](Client::forget).
+    #[inline]
+    pub fn outcome(&self, id: CallId) -> Result<&[u8], CallError> {
+        self.core.outcome(id)
+    }
+
+    /// Says that the caller is through with a call: done, its slot is free again; not done, it is cancelled here,
+    /// though the server may still execute it, and its slot is free once the late answer has come.
+    #[inline]
+    pub fn forget(&mut self, id: CallId) {
+        self.core.forget(id);
+    }
+
+    /// Waits for a call.
+    #[inline]
+    pub fn wait(&mut self, id: CallId) -> Result<Response<'_, F>, CallError> {
+        while !self.core.is_done(id) {
+            self.step();
+        }
+        match self.core.outcome(id) {
+            Ok(_) => Ok(Response { core: &mut self.core, id }),
+            Err(error) => {
+                self.core.forget(id);
+                Err(error)
+            }
+        }
+    }
+
+    /// Waits until some call is done, and names it; `None` if none is in flight.
+    #[inline]
+    pub fn wait_any(&mut self) -> Option<CallId> {
+        loop {
+            if let Some(id) = self.core.next_done() {
+                return Some(id);
+            }
+            if self.core.in_flight() == 0 {
+                return None;
+            }
+            self.step();
+        }
+    }
+
+    /// Makes progress, or waits a moment as the plan says.
+    #[inline]
+    fn step(&mut self) {
+        if self.core.progress() > 0 {
+            self.waiter.reset();
+            return;
+        }
+        self.idle();
+    }
+
+    fn idle(&mut self) {
+        if self.waiter.clock_is_due() {
+            self.earliest = self.core.expire();
+        }
+        let (mode, until) = self.waiter.next(self.core.fabric.host());
+        let armed = self.core.domain.arm(mode);
+        if self.core.progress() > 0 || self.core.has_done() {
+            self.core.domain.disarm(armed);
+            self.waiter.reset();
+            return;
+        }
+        self.core.fabric.host().checkpoint(Site::BeforeSleep);
+        self.core.domain.wait(armed, until.min(self.earliest));
+        if mode == WaitMode::Event {
+            self.core.progress_after_sleep();
+        }
+    }
+
+    fn take_turn(&mut self) -> usize {
+        self.next_worker = if self.next_worker + 1 < self.lanes.len() { self.next_worker + 1 } else { 0 };
+        self.next_worker
+    }
+
+    #[inline]
+    fn try_submit(&mut self, worker: usize, function: u16, payload: &[u8]) -> Result<CallId, SubmitError> {
+        let timeout = self.config.timeout;
+        match self.lanes.get(worker) {
+            Some(&lane) => {
+                self.core.with_lane(lane, |fabric, domain, lane| lane.submit(fabric, domain, function, payload, timeout))
+            }
+            None => Err(SubmitError::Broken),
+        }
+    }
+
+    /// Submits, waiting for room as long as the default deadline allows.
+    #[inline]
+    fn submit_waiting(
+        &mut self,
+        worker: usize,
+        mut submit: impl FnMut(&mut Self) -> Result<CallId, SubmitError>,
+    ) -> Result<CallId, CallError> {
+        self.ensure(worker)?;
+        match submit(self) {
+            Ok(id) => Ok(id),
+            Err(SubmitError::Full) => self.submit_slowly(submit),
+            Err(SubmitError::Call(CallError::NotExecuted(Cause::WindowFull))) => self.submit_slowly(submit),
+            Err(error) => self.settle(Err(error)),
+        }
+    }
+
+    #[cold]
+    fn submit_slowly(
+        &mut self,
+        mut submit: impl FnMut(&mut Self) -> Result<CallId, SubmitError>,
+    ) -> Result<CallId, CallError> {
+        let now = self.core.fabric.host().now();
+        let until = if self.config.timeout == 0 { Nanos::MAX } else { now.saturating_add(self.config.timeout) };
+        loop {
+            if self.core.fabric.host().now() >= until {
+                return Err(CallError::NotExecuted(Cause::DeadlineExceeded));
+            }
+            self.step();
+            match submit(self) {
+                Err(SubmitError::Full) => {}
+                Err(SubmitError::Call(CallError::NotExecuted(Cause::WindowFull))) if self.core.in_flight() > 0 => {}
+                done => return self.settle(done),
+            }
+        }
+    }
+
+    #[inline]
+    fn settle(&mut self, submitted: Result<CallId, SubmitError>) -> Result<CallId, CallError> {
+        match submitted {
+            Ok(id) => Ok(id),
+            Err(SubmitError::Full) => Err(CallError::NotExecuted(Cause::WindowFull)),
+            Err(SubmitError::Call(error)) => Err(error),
+            Err(SubmitError::Broken) => Err(CallError::NotExecuted(Cause::Disconnected)),
+        }
+    }
+
+    /// Sees to it that the worker's lane can take calls, connecting anew if it broke and the back-off allows.
+    #[inline]
+    fn ensure(&mut self, worker: usize) -> Result<(), CallError> {
+        if self.lanes.get(worker).is_some_and(|lane| self.core.is_usable(*lane)) {
+            return Ok(());
+        }
+        self.reconnect(worker)
+    }
+
+    #[cold]
+    fn reconnect(&mut self, worker: usize) -> Result<(), CallError> {
+        if !self.lanes.is_empty() && worker >= self.lanes.len() {
+            return Err(CallError::NotExecuted(Cause::NoSuchWorker));
+        }
+        let host = self.core.fabric.host().clone();
+        let now = host.now();
+        if !self.backoff.is_due(now) {
+            return Err(CallError::NotExecuted(Cause::Disconnected));
+        }
+        // Results of the old lanes stay to be collected; lanes with none left go.
+        let lanes = std::mem::take(&mut self.lanes);
+        for lane in &lanes {
+            self.core.retire(*lane);
+        }
+        self.old.extend(lanes);
+        let core = &mut self.core;
+        self.old.retain(|lane| {
+            let spent = core.is_spent(*lane);
+            if spent {
+                core.remove(*lane);
+            }
+            !spent
+        });
+        match self.establish(now.saturating_add(self.config.connect_timeout)) {
+            Ok(()) => {
+                self.backoff.succeeded();
+                tracing::info!(target: "dunlin::client", address = %self.address, "connected again");
+                Ok(())
+            }
+            Err(error) => {
+                self.backoff.failed(host.now(), host.random());
+                tracing::debug!(target: "dunlin::client", %error, failures = self.backoff.failures(), "could not connect again");
+                Err(CallError::NotExecuted(Cause::Disconnected))
+            }
+        }
+    }
+
+    /// Closes the connection. Calls in flight fail.
+    pub fn close(mut self) {
+        self.core.close();
+    }
+}
+
+impl<F: Fabric> Drop for Client<F> {
+    fn drop(&mut self) {
+        self.core.close();
+    }
+}

@@ -1,0 +1,29 @@
+//! The engine: paths, lanes, client, server, connections.
+//!
+//! What may come in: everything between an application's call and a fabric's work request that does not depend on
+//! the back-end. What never does: sockets, devices, shared memory, clocks, threads and random sources of its own
+//! (they are the fabric's and its `Host`'s), and anything that knows what a payload means. The same code runs on
+//! shared memory, on RNICs and in the simulator.
+//!
+//! The way of one call: [`Client::submit_on`] takes a slot (`client/slots.rs`), builds a line (`dunlin_wire`) and
+//! posts it (`path/tx.rs`); the worker finds it (`path/rx.rs`), checks and dispatches it (`server/worker.rs`), and
+//! answers the same way back.
+#![forbid(unsafe_code)]
+
+pub mod client;
+mod connect;
+pub mod error;
+mod mailbox;
+mod path;
+pub mod plan;
+pub mod server;
+pub mod service;
+mod wait;
+
+pub use client::{CallId, Client, ClientConfig, LargeRequest, Response};
+pub use connect::backoff::{Backoff, BackoffConfig};
+pub use dunlin_wire::{ApplicationCode, Status};
+pub use error::{CallError, Cause, Certainty, ConnectError, ServeError};
+pub use plan::{CompletionMode, Illegal, PROTOCOLS, Plan, Protocol, RequestHalf, ResponseHalf, SMALL_LIMIT, Sharing};
+pub use server::{Counters, Incoming, Server, ServerBuilder, ServerConfig, Worker};
+pub use service::{FunctionMode, PoolService, Reply, ReplyTooLarge, Request, Service};

@@ -1,0 +1,231 @@
+//! The server: workers that each own their lanes and their part of the service, one control thread for all
+//! connections, and a pool for functions that take long.
+
+pub mod config;
+pub(crate) mod deferred;
+pub(crate) mod inbox;
+pub(crate) mod lane;
+pub(crate) mod open;
+pub(crate) mod worker;
+
+pub use self::config::ServerConfig;
+pub use self::deferred::Incoming;
+pub use self::worker::Worker;
+pub use crate::connect::accept::Counters;
+
+use self::deferred::WaitingCalls;
+use self::inbox::Inbox;
+use self::worker::Shared;
+use crate::connect::accept::{Control, ControlState};
+use crate::error::ServeError;
+use crate::service::{FunctionMode, HeapReply, PoolService, Reply, Request, Service};
+use dunlin_fabric::{Address, Fabric, Host, Listener, Nanos, Signal, Task};
+use dunlin_wire::Status;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
+
+/// Function ids are below this.
+pub const MAX_FUNCTIONS: u16 = 4096;
+
+/// Describes a server before it starts.
+pub struct ServerBuilder<F: Fabric> {
+    fabric: F,
+    config: ServerConfig,
+    functions: Vec<Option<FunctionMode>>,
+    pool: Option<Arc<dyn PoolService>>,
+}
+
+impl<F: Fabric> std::fmt::Debug for ServerBuilder<F> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ServerBuilder").field("config", &self.config).field("functions", &self.functions).finish_non_exhaustive()
+    }
+}
+
+impl<F: Fabric> ServerBuilder<F> {
+    /// A server on a fabric, with default settings and no functions.
+    pub fn new(fabric: &F) -> Self {
+        ServerBuilder { fabric: fabric.clone(), config: ServerConfig::default(), functions: Vec::new(), pool: None }
+    }
+
+    /// Sets the settings.
+    #[must_use]
+    pub fn config(mut self, config: ServerConfig) -> Self {
+        self.config = config;
+        self
+    }
+
+    /// Declares a function, below [`MAX_FUNCTIONS`], and where it runs. What is not declared is refused as unknown.
+    #[must_use]
+    pub fn function(mut self, id: u16, mode: FunctionMode) -> Self {
+        let id = id.min(MAX_FUNCTIONS - 1) as usize;
+        if self.functions.len() <= id {
+            self.functions.resize(id + 1, None);
+        }
+        self.functions[id] = Some(mode);
+        self
+    }
+
+    /// Sets what the threads of the pool run.
+    #[must_use]
+    pub fn pool(mut self, service: impl PoolService) -> Self {
+        self.pool = Some(Arc::new(service));
+        self
+    }
+
+    /// Starts the server: listens, and runs each worker on a thread of its own with the service made for it.
+    pub fn serve(
+        self,
+        address: &Address,
+        service: impl FnMut(u16) -> Box<dyn Service>,
+    ) -> Result<Server<F>, ServeError> {
+        let fabric = self.fabric.clone();
+        let (mut server, workers) = self.serve_with(address, service)?;
+        for worker in workers {
+            let name = format!("worker-{}", worker.number());
+            server.workers.push(fabric.host().spawn(&name, Box::new(move || worker.run()))?);
+        }
+        Ok(server)
+    }
+
+    /// As [`serve`](ServerBuilder::serve), but the caller runs the workers, on threads of its own.
+    pub fn serve_with(
+        self,
+        address: &Address,
+        mut service: impl FnMut(u16) -> Box<dyn Service>,
+    ) -> Result<(Server<F>, Vec<Worker<F>>), ServeError> {
+        self.config.check()?;
+        let fabric = self.fabric;
+        let listener = fabric.listen(address)?;
+        let address = listener.address();
+        let waiting = self.config.max_waiting as usize;
+        let shared = Arc::new(Shared {
+            functions: self.functions,
+            pool: WaitingCalls::new(&fabric, waiting),
+            pulled: WaitingCalls::new(&fabric, waiting),
+            config: self.config,
+        });
+        let mut workers = Vec::new();
+        for number in 0..shared.config.workers {
+            workers.push(Worker::new(&fabric, number, Arc::clone(&shared), service(number))?);
+        }
+        let inboxes: Vec<Arc<Inbox<F>>> = workers.iter().map(Worker::inbox).collect();
+        let state = Arc::new(ControlState::new());
+        let signal = fabric.host().signal();
+        let mut server = Server {
+            address,
+            shared: Arc::clone(&shared),
+            state: Arc::clone(&state),
+            signal: signal.clone(),
+            control: None,
+            workers: Vec::new(),
+            pool: Vec::new(),
+            fabric: fabric.clone(),
+        };
+        if let Some(pool) = self.pool {
+            for number in 0..shared.config.pool_threads {
+                let (pool, shared, host) = (Arc::clone(&pool), Arc::clone(&shared), fabric.host().clone());
+                let body = Box::new(move || run_pool(&host, &*pool, &shared));
+                server.pool.push(fabric.host().spawn(&format!("pool-{number}"), body)?);
+            }
+        }
+        let control = Control { fabric: fabric.clone(), listener, shared, state, workers: inboxes, signal };
+        server.control = Some(fabric.host().spawn("dunlin-control", Box::new(move || control.run()))?);
+        Ok((server, workers))
+    }
+}
+
+/// One thread of the pool.
+fn run_pool<F: Fabric>(host: &F::Host, service: &dyn PoolService, shared: &Shared<F>) {
+    while let Some(incoming) = shared.pool.take(Nanos::MAX) {
+        let now = host.now();
+        if incoming.deadline.is_some_and(|deadline| deadline <= now) {
+            incoming.refuse(Status::DeadlineExceeded);
+            continue;
+        }
+        let mut large = HeapReply::default();
+        let mut reply =
+            Reply { small: &mut [], length: 0, small_limit: 0, limit: shared.config.max_response as usize, large: &mut large };
+        let request = Request {
+            function: incoming.function,
+            payload: &incoming.payload,
+            time_left: incoming.deadline.map(|deadline| deadline - now),
+            session: incoming.session,
+        };
+        let outcome = catch_unwind(AssertUnwindSafe(|| service.call(&request, &mut reply)));
+        let length = reply.length;
+        large.0.truncate(length);
+        match outcome {
+            Ok(Ok(())) => incoming.finish(Status::Ok, large.0),
+            Ok(Err(status @ Status::Application(_))) => incoming.finish(status, large.0),
+            Ok(Err(status)) => incoming.finish(status, Vec::new()),
+            Err(_) => incoming.finish(Status::HandlerPanicked, Vec::new()),
+        }
+    }
+}
+
+/// A running server. Dropping it ends it at once: calls in flight end as "maybe executed" for their callers;
+/// [`shutdown`](Server::shutdown) is the gentle way.
+#[derive(Debug)]
+pub struct Server<F: Fabric> {
+    fabric: F,
+    address: Address,
+    shared: Arc<Shared<F>>,
+    state: Arc<ControlState>,
+    signal: <F::Host as Host>::Signal,
+    control: Option<Task>,
+    workers: Vec<Task>,
+    pool: Vec<Task>,
+}
+
+impl<F: Fabric> Server<F> {
+    /// The address that clients dial.
+    pub fn address(&self) -> &Address {
+        &self.address
+    }
+
+    /// Connections now.
+    pub fn connections(&self) -> usize {
+        self.state.connections.load(Ordering::Acquire)
+    }
+
+    /// What has become of connections so far.
+    pub fn counters(&self) -> Counters {
+        *self.state.counters.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The next call of a function declared [`FunctionMode::Pull`]; blocks until then (on the host's clock) at
+    /// most. Any number of threads may pull.
+    pub fn receive(&self, until: Nanos) -> Option<Incoming<F>> {
+        self.shared.pulled.take(until)
+    }
+
+    /// Ends the server gently: clients are told, what was received is answered, and after `timeout` nanoseconds at
+    /// most the rest is cut off with a mark from which each client knows what was not executed. Blocks.
+    pub fn shutdown(mut self, timeout: Nanos) {
+        self.stop(timeout);
+    }
+
+    fn stop(&mut self, timeout: Nanos) {
+        let Some(control) = self.control.take() else { return };
+        self.state.drain(self.fabric.host().now().saturating_add(timeout));
+        self.signal.raise();
+        for worker in self.workers.drain(..) {
+            worker.join();
+        }
+        self.shared.pool.close();
+        self.shared.pulled.close();
+        for thread in self.pool.drain(..) {
+            thread.join();
+        }
+        self.state.stop();
+        self.signal.raise();
+        control.join();
+    }
+}
+
+impl<F: Fabric> Drop for Server<F> {
+    fn drop(&mut self) {
+        self.stop(0);
+    }
+}
