@@ -5,11 +5,13 @@
 //! elsewhere they are relaxed atomics. A volatile loop would be sound too, but costs 1.6 times as much at 4 KiB.
 //!
 //! Ordering of [`to_peer`]: the last 8 bytes (where the destination's end is 8-byte aligned) become visible
-//! after all others. [`from_peer`] gives no order; load a tag with acquire first.
+//! after all others. Ordering of [`from_peer`], below [`STRING_MOVE_FROM`] bytes: lines are read in ascending
+//! order, and the last 16 bytes of a line before its others. So a line whose last 8 bytes are new is new
+//! altogether, as if it had been read at once, and so is what follows it: that is what a NIC's READ gives, and
+//! what a fetching client needs.
 
 /// Below this many bytes a loop of 16-byte moves is faster than the start-up of `rep movsb`.
-#[cfg(target_arch = "x86_64")]
-const STRING_MOVE_FROM: usize = 1024;
+pub const STRING_MOVE_FROM: usize = 1024;
 
 /// Copies `length` bytes out of memory that a peer may be writing into private memory.
 ///
@@ -64,6 +66,18 @@ pub unsafe fn line_to_peer(line: &[u8; 64], destination: *mut u8) {
     unsafe { arch::copy_line_ordered(line.as_ptr(), destination) }
 }
 
+/// Asks for a line to be brought near. A hint: it never faults, whatever the address.
+#[inline(always)]
+pub(crate) fn prefetch(address: *const u8) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    // SAFETY: a prefetch has no effect that a program can see.
+    unsafe {
+        core::arch::x86_64::_mm_prefetch::<{ core::arch::x86_64::_MM_HINT_T0 }>(address.cast());
+    }
+    #[cfg(any(not(target_arch = "x86_64"), miri))]
+    let _ = address;
+}
+
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 mod arch {
     use super::STRING_MOVE_FROM;
@@ -105,7 +119,7 @@ mod arch {
         // SAFETY: 64 bytes each, by the caller's word.
         unsafe {
             asm!(
-                "movups {a}, [{s}]", "movups {b}, [{s} + 16]", "movups {c}, [{s} + 32]", "movups {d}, [{s} + 48]",
+                "movups {d}, [{s} + 48]", "movups {c}, [{s} + 32]", "movups {b}, [{s} + 16]", "movups {a}, [{s}]",
                 "movups [{t}], {a}", "movups [{t} + 16], {b}", "movups [{t} + 32], {c}", "movups [{t} + 48], {d}",
                 s = in(reg) source, t = in(reg) destination,
                 a = out(xmm_reg) _, b = out(xmm_reg) _, c = out(xmm_reg) _, d = out(xmm_reg) _,

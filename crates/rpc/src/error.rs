@@ -1,7 +1,9 @@
 //! Errors by operation. A failed call always says whether the server may have executed it.
 
 use crate::plan::Illegal;
-use dunlin_fabric::{AddressError, CreateError, DialError, GrantError, LinkError, ListenError, RegisterError};
+use dunlin_fabric::{
+    AddressError, CreateError, DialError, GrantError, LinkError, ListenError, RegisterError,
+};
 use dunlin_wire::Status;
 use thiserror::Error;
 
@@ -100,9 +102,13 @@ impl CallError {
     pub(crate) fn from_status(status: Status, payload: &[u8]) -> Option<CallError> {
         Some(match status {
             Status::Ok => return None,
-            Status::Application(code) => CallError::Application { code: code.get(), payload: payload.to_vec() },
+            Status::Application(code) => {
+                CallError::Application { code: code.get(), payload: payload.to_vec() }
+            }
             // These two happen after the handler began.
-            Status::HandlerPanicked | Status::DuplicateCall => CallError::MaybeExecuted(Cause::Refused(status)),
+            Status::HandlerPanicked | Status::DuplicateCall => {
+                CallError::MaybeExecuted(Cause::Refused(status))
+            }
             Status::TooLarge if !payload.is_empty() => CallError::MaybeExecuted(Cause::Refused(status)),
             refused => CallError::NotExecuted(Cause::Refused(refused)),
         })
@@ -138,7 +144,9 @@ pub enum ConnectError {
     #[error("the server's handshake is not usable: {0}")]
     Handshake(String),
     /// The server speaks no version that we speak.
-    #[error("the server speaks versions {theirs_low} to {theirs_high}, this client {ours_low} to {ours_high}: update one of them")]
+    #[error(
+        "the server speaks versions {theirs_low} to {theirs_high}, this client {ours_low} to {ours_high}: update one of them"
+    )]
     Version {
         /// Our oldest.
         ours_low: u16,

@@ -76,7 +76,9 @@ pub const SMALL_LIMIT: u32 = 4096;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum Illegal {
     /// A plain WRITE raises no event, so its receiver cannot sleep.
-    #[error("the {side} polls memory for plain WRITEs, which raise no event: it cannot wait by {mode}; use busy, or send or write_imm")]
+    #[error(
+        "the {side} polls memory for plain WRITEs, which raise no event: it cannot wait by {mode}; use busy, or send or write_imm"
+    )]
     SleepsOnMemory {
         /// `client` or `server`.
         side: &'static str,
@@ -84,10 +86,14 @@ pub enum Illegal {
         mode: CompletionMode,
     },
     /// A fetching client cannot sleep until the result is ready.
-    #[error("a client that fetches its results cannot wait by {0}: nothing tells it that the result is ready; use busy, or another response half")]
+    #[error(
+        "a client that fetches its results cannot wait by {0}: nothing tells it that the result is ready; use busy, or another response half"
+    )]
     SleepsOnFetch(CompletionMode),
     /// Memory polling needs in-order placement.
-    #[error("this fabric does not promise that the bytes of a WRITE are placed in order, so memory cannot be polled: use send or write_imm")]
+    #[error(
+        "this fabric does not promise that the bytes of a WRITE are placed in order, so memory cannot be polled: use send or write_imm"
+    )]
     NoOrder,
     /// The fabric lacks something.
     #[error("this fabric has no {0}")]
@@ -131,7 +137,8 @@ impl Plan {
             ResponseHalf::Fetch if self.client != Busy => return Err(Illegal::SleepsOnFetch(self.client)),
             _ => {}
         }
-        let polls_memory = self.request == RequestHalf::Write || matches!(self.response, ResponseHalf::Write | ResponseHalf::Fetch);
+        let polls_memory = self.request == RequestHalf::Write
+            || matches!(self.response, ResponseHalf::Write | ResponseHalf::Fetch);
         if polls_memory && !capabilities.in_order_write {
             return Err(Illegal::NoOrder);
         }
@@ -148,7 +155,9 @@ impl Plan {
     /// The name of this plan's protocol in the table, if it has one.
     pub fn protocol(&self) -> Option<&'static Protocol> {
         PROTOCOLS.iter().find(|p| {
-            p.request == self.request && p.response == self.response && p.rendezvous_above == self.rendezvous_above
+            p.request == self.request
+                && p.response == self.response
+                && p.rendezvous_above == self.rendezvous_above
         })
     }
 }
@@ -156,7 +165,8 @@ impl Plan {
 impl Default for Plan {
     /// Direct-WriteIMM, both sides adaptive: HatRPC's choice for most loads (figure 6), and idle at no cost.
     fn default() -> Self {
-        Plan::new(RequestHalf::WriteImm, ResponseHalf::WriteImm).completion(CompletionMode::Adaptive, CompletionMode::Adaptive)
+        Plan::new(RequestHalf::WriteImm, ResponseHalf::WriteImm)
+            .completion(CompletionMode::Adaptive, CompletionMode::Adaptive)
     }
 }
 
@@ -177,14 +187,38 @@ pub struct Protocol {
 
 /// Every protocol there is. A new one is a row here and, if it needs a new half, a file in `path/`.
 pub const PROTOCOLS: &[Protocol] = &[
-    row("Server-reply", RequestHalf::Write, ResponseHalf::Write, SMALL_LIMIT, "FaRM RPC, RawWrite: both sides poll memory"),
-    row("Remote-fetch", RequestHalf::Write, ResponseHalf::Fetch, SMALL_LIMIT, "RF-RPC: the client READs its result"),
-    row("Direct-WriteIMM", RequestHalf::WriteImm, ResponseHalf::WriteImm, SMALL_LIMIT, "HatRPC, LITE: WRITE_WITH_IMM both ways"),
+    row(
+        "Server-reply",
+        RequestHalf::Write,
+        ResponseHalf::Write,
+        SMALL_LIMIT,
+        "FaRM RPC, RawWrite: both sides poll memory",
+    ),
+    row(
+        "Remote-fetch",
+        RequestHalf::Write,
+        ResponseHalf::Fetch,
+        SMALL_LIMIT,
+        "RF-RPC: the client READs its result",
+    ),
+    row(
+        "Direct-WriteIMM",
+        RequestHalf::WriteImm,
+        ResponseHalf::WriteImm,
+        SMALL_LIMIT,
+        "HatRPC, LITE: WRITE_WITH_IMM both ways",
+    ),
     row("Eager-SendRecv", RequestHalf::Send, ResponseHalf::Send, SMALL_LIMIT, "HatRPC: SEND both ways"),
     row("Read-RNDV", RequestHalf::Send, ResponseHalf::Send, 0, "HatRPC: SEND announces, the receiver READs"),
 ];
 
-const fn row(name: &'static str, request: RequestHalf, response: ResponseHalf, rendezvous_above: u32, origin: &'static str) -> Protocol {
+const fn row(
+    name: &'static str,
+    request: RequestHalf,
+    response: ResponseHalf,
+    rendezvous_above: u32,
+    origin: &'static str,
+) -> Protocol {
     Protocol { name, request, response, rendezvous_above, origin }
 }
 
@@ -197,7 +231,10 @@ impl Protocol {
 
     /// The plan of this protocol, both sides waiting by `mode`.
     pub const fn plan(&self, mode: CompletionMode) -> Plan {
-        Plan { rendezvous_above: self.rendezvous_above, ..Plan::new(self.request, self.response).completion(mode, mode) }
+        Plan {
+            rendezvous_above: self.rendezvous_above,
+            ..Plan::new(self.request, self.response).completion(mode, mode)
+        }
     }
 }
 
@@ -285,7 +322,8 @@ mod tests {
         }
     }
 
-    const MODES: [CompletionMode; 3] = [CompletionMode::Busy, CompletionMode::Event, CompletionMode::Adaptive];
+    const MODES: [CompletionMode; 3] =
+        [CompletionMode::Busy, CompletionMode::Event, CompletionMode::Adaptive];
 
     #[test]
     fn every_protocol_runs_busy_and_knows_its_name() {
@@ -322,9 +360,15 @@ mod tests {
     #[test]
     fn what_a_fabric_lacks_is_named() {
         let write = Plan::new(RequestHalf::Write, ResponseHalf::Write);
-        assert_eq!(write.check(&Capabilities { in_order_write: false, ..everything() }), Err(Illegal::NoOrder));
+        assert_eq!(
+            write.check(&Capabilities { in_order_write: false, ..everything() }),
+            Err(Illegal::NoOrder)
+        );
         let immediate = Plan::new(RequestHalf::WriteImm, ResponseHalf::Send);
-        assert_eq!(immediate.check(&Capabilities { immediate: false, ..everything() }), Err(Illegal::Lacks("immediate data")));
+        assert_eq!(
+            immediate.check(&Capabilities { immediate: false, ..everything() }),
+            Err(Illegal::Lacks("immediate data"))
+        );
         for mode in MODES {
             let plan = Plan::new(RequestHalf::Send, ResponseHalf::Send).completion(mode, mode);
             let checked = plan.check(&Capabilities { events: false, ..everything() });

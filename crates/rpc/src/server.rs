@@ -38,14 +38,22 @@ pub struct ServerBuilder<F: Fabric> {
 
 impl<F: Fabric> std::fmt::Debug for ServerBuilder<F> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ServerBuilder").field("config", &self.config).field("functions", &self.functions).finish_non_exhaustive()
+        f.debug_struct("ServerBuilder")
+            .field("config", &self.config)
+            .field("functions", &self.functions)
+            .finish_non_exhaustive()
     }
 }
 
 impl<F: Fabric> ServerBuilder<F> {
     /// A server on a fabric, with default settings and no functions.
     pub fn new(fabric: &F) -> Self {
-        ServerBuilder { fabric: fabric.clone(), config: ServerConfig::default(), functions: Vec::new(), pool: None }
+        ServerBuilder {
+            fabric: fabric.clone(),
+            config: ServerConfig::default(),
+            functions: Vec::new(),
+            pool: None,
+        }
     }
 
     /// Sets the settings.
@@ -144,8 +152,13 @@ fn run_pool<F: Fabric>(host: &F::Host, service: &dyn PoolService, shared: &Share
             continue;
         }
         let mut large = HeapReply::default();
-        let mut reply =
-            Reply { small: &mut [], length: 0, small_limit: 0, limit: shared.config.max_response as usize, large: &mut large };
+        let mut reply = Reply {
+            small: &mut [],
+            length: 0,
+            small_limit: 0,
+            limit: shared.config.max_response as usize,
+            large: &mut large,
+        };
         let request = Request {
             function: incoming.function,
             payload: &incoming.payload,

@@ -53,7 +53,10 @@ pub struct Reply<'a> {
 
 impl std::fmt::Debug for Reply<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Reply").field("length", &self.length).field("limit", &self.limit).finish_non_exhaustive()
+        f.debug_struct("Reply")
+            .field("length", &self.length)
+            .field("limit", &self.limit)
+            .finish_non_exhaustive()
     }
 }
 

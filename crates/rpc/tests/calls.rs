@@ -22,11 +22,15 @@ fn serve(fabric: &ShmFabric, name: &str) -> Server<ShmFabric> {
 fn all_plans(fabric: &ShmFabric) -> Vec<Plan> {
     let mut plans = Vec::new();
     for request in [RequestHalf::Send, RequestHalf::Write, RequestHalf::WriteImm] {
-        for response in [ResponseHalf::Send, ResponseHalf::Write, ResponseHalf::WriteImm, ResponseHalf::Fetch] {
+        for response in [ResponseHalf::Send, ResponseHalf::Write, ResponseHalf::WriteImm, ResponseHalf::Fetch]
+        {
             for client in [CompletionMode::Busy, CompletionMode::Event, CompletionMode::Adaptive] {
                 for server in [CompletionMode::Busy, CompletionMode::Event, CompletionMode::Adaptive] {
                     let plan = Plan::new(request, response).completion(client, server);
-                    if plan.check(fabric.capabilities()).is_ok() {
+                    if plan.check(fabric.capabilities()).is_ok()
+                        && request == RequestHalf::Write
+                        && matches!(response, ResponseHalf::Write | ResponseHalf::Fetch)
+                    {
                         plans.push(plan);
                     }
                 }

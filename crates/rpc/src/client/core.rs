@@ -8,8 +8,8 @@ use crate::error::{CallError, Cause, ConnectError};
 use crate::path::route::{self, Route};
 use crate::path::{MAX_MESSAGE, Violation};
 use dunlin_fabric::{
-    Buffer, Completion, CompletionQueueId, CompletionStatus, Fabric, Host, Link, Nanos, Opcode, QueuePairState,
-    ThreadDomain, Work,
+    Buffer, Completion, CompletionQueueId, CompletionStatus, Fabric, Host, Link, Nanos, Opcode,
+    QueuePairState, ThreadDomain, Work,
 };
 use dunlin_wire::handshake::{LaneReady, Record};
 
@@ -182,7 +182,9 @@ impl<F: Fabric> Core<F> {
                 Ok(other) => {
                     tracing::debug!(target: "dunlin::client", record = ?other.record_type(), "an unexpected record");
                 }
-                Err(error) => tracing::warn!(target: "dunlin::client", %error, "a record cannot be understood"),
+                Err(error) => {
+                    tracing::warn!(target: "dunlin::client", %error, "a record cannot be understood")
+                }
             }
         }
     }
@@ -365,7 +367,8 @@ impl<F: Fabric> Core<F> {
             if lane.broken.is_some() {
                 continue;
             }
-            let failed = self.domain.state(lane.queue_pair) != Some(QueuePairState::Ready) || !lane.link.is_alive();
+            let failed =
+                self.domain.state(lane.queue_pair) != Some(QueuePairState::Ready) || !lane.link.is_alive();
             if failed {
                 let _ = lane.progress(&self.fabric, &mut self.domain, &mut self.scratch, usize::MAX);
                 self.break_lane(index, Cause::ConnectionLost);

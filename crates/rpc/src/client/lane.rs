@@ -5,7 +5,8 @@ use crate::error::{CallError, Cause};
 use crate::path::rendezvous::Pool;
 use crate::path::{Incoming, MAX_MESSAGE, Rx, Tx, TxError, Violation, route};
 use dunlin_fabric::{
-    Buffer, Fabric, Host, Nanos, Operation, PostError, QueuePairId, Region, RegionKey, RemoteSlice, ThreadDomain, Work, WorkRequest,
+    Buffer, Fabric, Host, Nanos, Operation, PostError, QueuePairId, Region, RegionKey, RemoteSlice,
+    ThreadDomain, Work, WorkRequest,
 };
 use dunlin_wire::{BatchState, Descriptor, Entry, EntryMeta, Flags, Header, Kind, Message, Status};
 
@@ -87,7 +88,11 @@ impl<F: Fabric> ClientLane<F> {
     }
 
     /// A buffer to build a large request in, which the server will READ.
-    pub(crate) fn request_buffer(&mut self, fabric: &F, length: usize) -> Result<Buffer<F::Memory>, SubmitError> {
+    pub(crate) fn request_buffer(
+        &mut self,
+        fabric: &F,
+        length: usize,
+    ) -> Result<Buffer<F::Memory>, SubmitError> {
         if length as u64 > self.max_payload {
             return Err(Self::refuse(Cause::TooLarge { length: length as u64, limit: self.max_payload }));
         }
@@ -134,7 +139,8 @@ impl<F: Fabric> ClientLane<F> {
             Ok(call) => call,
             Err(error) => return Err((error, buffer)),
         };
-        match self.send_call(fabric, domain, call, function, &descriptor.encode(), Flags::RENDEZVOUS, timeout) {
+        match self.send_call(fabric, domain, call, function, &descriptor.encode(), Flags::RENDEZVOUS, timeout)
+        {
             Ok(call) => {
                 self.slots.keep_request(call, buffer);
                 Ok(call)
@@ -309,7 +315,12 @@ impl<F: Fabric> ClientLane<F> {
     }
 
     /// A large result: READ it, unless nobody wants it any more.
-    fn on_descriptor(&mut self, fabric: &F, domain: &mut F::Domain, entry: &Entry<'_>) -> Result<(), Violation> {
+    fn on_descriptor(
+        &mut self,
+        fabric: &F,
+        domain: &mut F::Domain,
+        entry: &Entry<'_>,
+    ) -> Result<(), Violation> {
         let call = entry.call;
         let descriptor = Descriptor::decode(entry.payload, self.max_response)?;
         let status = entry.status().unwrap_or(Status::Ok);
@@ -333,7 +344,13 @@ impl<F: Fabric> ClientLane<F> {
     }
 
     /// The READ of a large result has come back.
-    pub(crate) fn on_read(&mut self, fabric: &F, domain: &mut F::Domain, call: u32, buffer: Buffer<F::Memory>) {
+    pub(crate) fn on_read(
+        &mut self,
+        fabric: &F,
+        domain: &mut F::Domain,
+        call: u32,
+        buffer: Buffer<F::Memory>,
+    ) {
         self.reading = self.reading.saturating_sub(1);
         self.releases.push(call);
         self.slots.answer_large(call, Ok(buffer));
@@ -348,7 +365,8 @@ impl<F: Fabric> ClientLane<F> {
             for (place, call) in payload.as_chunks_mut::<4>().0.iter_mut().zip(&self.releases[..count]) {
                 *place = call.to_le_bytes();
             }
-            let header = Header { code: count as u16, head: self.rx.tell_head(), ..Header::new(Kind::Release) };
+            let header =
+                Header { code: count as u16, head: self.rx.tell_head(), ..Header::new(Kind::Release) };
             if self.tx.single(fabric, domain, &header, &payload[..count * 4]).is_err() {
                 return;
             }
@@ -384,7 +402,11 @@ pub(crate) fn repost<F: Fabric>(
         buffer.set_length(capacity);
         buffer
     });
-    match domain.post_receive(dunlin_fabric::ReceiveTarget::QueuePair(queue_pair), route::receive(lane), buffer) {
+    match domain.post_receive(
+        dunlin_fabric::ReceiveTarget::QueuePair(queue_pair),
+        route::receive(lane),
+        buffer,
+    ) {
         Ok(()) | Err(PostError::QueuePairError) => Ok(()),
         Err(_) => Err(Violation::Transfer("a RECV could not be posted")),
     }
@@ -398,8 +420,11 @@ pub(crate) fn post_read<F: Fabric>(
     descriptor: &Descriptor,
     into: Buffer<F::Memory>,
 ) -> Result<(), Violation> {
-    let from =
-        RemoteSlice { key: RegionKey(descriptor.key), offset: descriptor.offset, length: descriptor.length as u32 };
+    let from = RemoteSlice {
+        key: RegionKey(descriptor.key),
+        offset: descriptor.offset,
+        length: descriptor.length as u32,
+    };
     let request = WorkRequest { id, operation: Operation::Read { from, into }, signaled: true };
     domain.post(queue_pair, request).map_err(|_| Violation::Transfer("a READ could not be posted"))
 }

@@ -199,7 +199,11 @@ impl<M: Memory> Slots<M> {
     }
 
     /// A large answer, or why it could not be READ.
-    pub(crate) fn answer_large(&mut self, call: u32, outcome: Result<Buffer<M>, CallError>) -> Option<Answered> {
+    pub(crate) fn answer_large(
+        &mut self,
+        call: u32,
+        outcome: Result<Buffer<M>, CallError>,
+    ) -> Option<Answered> {
         let (buffer, error) = match outcome {
             Ok(buffer) => (Some(buffer), None),
             Err(error) => (None, Some(error)),
@@ -208,7 +212,12 @@ impl<M: Memory> Slots<M> {
     }
 
     #[inline]
-    fn finish(&mut self, call: u32, error: Option<CallError>, fill: impl FnOnce(&mut Slot<M>)) -> Option<Answered> {
+    fn finish(
+        &mut self,
+        call: u32,
+        error: Option<CallError>,
+        fill: impl FnOnce(&mut Slot<M>),
+    ) -> Option<Answered> {
         let slot = self.get(call)?;
         slot.request = None;
         match slot.state {
@@ -346,7 +355,8 @@ impl<M: Memory> Slots<M> {
         }
         for index in 0..self.slots.len() {
             let slot = &mut self.slots[index];
-            if !matches!(slot.state, State::InFlight | State::Building | State::Reading) || slot.timeout == 0 {
+            if !matches!(slot.state, State::InFlight | State::Building | State::Reading) || slot.timeout == 0
+            {
                 continue;
             }
             if slot.deadline == 0 {
@@ -383,9 +393,13 @@ impl<M: Memory> Slots<M> {
                     self.in_flight -= 1;
                 }
                 State::Building | State::InFlight | State::Reading => {
-                    let never = slot.state == State::Building || taken.is_some_and(|taken| slot.sequence >= taken);
-                    slot.error =
-                        Some(if never { CallError::NotExecuted(cause) } else { CallError::MaybeExecuted(cause) });
+                    let never =
+                        slot.state == State::Building || taken.is_some_and(|taken| slot.sequence >= taken);
+                    slot.error = Some(if never {
+                        CallError::NotExecuted(cause)
+                    } else {
+                        CallError::MaybeExecuted(cause)
+                    });
                     slot.state = State::Done { answered: true };
                     slot.request = None;
                     if let Some(waker) = slot.waker.take() {
@@ -459,7 +473,11 @@ mod tests {
         slots.sent(calls[1], 1);
         slots.fail(Cause::ConnectionLost, Some(1));
         assert_eq!(slots.outcome(calls[0]), Err(CallError::MaybeExecuted(Cause::ConnectionLost)));
-        assert_eq!(slots.outcome(calls[1]), Err(CallError::NotExecuted(Cause::ConnectionLost)), "beyond the mark");
+        assert_eq!(
+            slots.outcome(calls[1]),
+            Err(CallError::NotExecuted(Cause::ConnectionLost)),
+            "beyond the mark"
+        );
         assert_eq!(slots.outcome(calls[2]), Err(CallError::NotExecuted(Cause::ConnectionLost)), "never sent");
     }
 

@@ -151,7 +151,12 @@ impl<F: Fabric> Client<F> {
 
     /// As [`call`](Client::call), on one worker: the one that owns what the call is about.
     #[inline]
-    pub fn call_on(&mut self, worker: usize, function: u16, payload: &[u8]) -> Result<Response<'_, F>, CallError> {
+    pub fn call_on(
+        &mut self,
+        worker: usize,
+        function: u16,
+        payload: &[u8],
+    ) -> Result<Response<'_, F>, CallError> {
         let id = self.submit_waiting(worker, |client| client.try_submit(worker, function, payload))?;
         self.wait(id)
     }
@@ -173,9 +178,9 @@ impl<F: Fabric> Client<F> {
         self.ensure(worker)?;
         let timeout = self.config.timeout;
         let pushed = match self.lanes.get(worker) {
-            Some(&lane) => {
-                self.core.with_lane(lane, |fabric, domain, lane| lane.push(fabric, domain, function, payload, timeout))
-            }
+            Some(&lane) => self.core.with_lane(lane, |fabric, domain, lane| {
+                lane.push(fabric, domain, function, payload, timeout)
+            }),
             None => Err(SubmitError::Broken),
         };
         self.settle(pushed)
@@ -202,7 +207,9 @@ impl<F: Fabric> Client<F> {
     /// [`submit_large`](Client::submit_large). Worth it above the rendezvous threshold.
     pub fn large_request(&mut self, worker: usize, length: usize) -> Result<LargeRequest<F>, CallError> {
         self.ensure(worker)?;
-        let Some(&index) = self.lanes.get(worker) else { return Err(CallError::NotExecuted(Cause::Disconnected)) };
+        let Some(&index) = self.lanes.get(worker) else {
+            return Err(CallError::NotExecuted(Cause::Disconnected));
+        };
         let mut got = None;
         let reserved = self.core.with_lane(index, |fabric, _, lane| {
             got = Some(lane.request_buffer(fabric, length)?);
@@ -321,9 +328,9 @@ impl<F: Fabric> Client<F> {
     fn try_submit(&mut self, worker: usize, function: u16, payload: &[u8]) -> Result<CallId, SubmitError> {
         let timeout = self.config.timeout;
         match self.lanes.get(worker) {
-            Some(&lane) => {
-                self.core.with_lane(lane, |fabric, domain, lane| lane.submit(fabric, domain, function, payload, timeout))
-            }
+            Some(&lane) => self.core.with_lane(lane, |fabric, domain, lane| {
+                lane.submit(fabric, domain, function, payload, timeout)
+            }),
             None => Err(SubmitError::Broken),
         }
     }
@@ -350,7 +357,8 @@ impl<F: Fabric> Client<F> {
         mut submit: impl FnMut(&mut Self) -> Result<CallId, SubmitError>,
     ) -> Result<CallId, CallError> {
         let now = self.core.fabric.host().now();
-        let until = if self.config.timeout == 0 { Nanos::MAX } else { now.saturating_add(self.config.timeout) };
+        let until =
+            if self.config.timeout == 0 { Nanos::MAX } else { now.saturating_add(self.config.timeout) };
         loop {
             if self.core.fabric.host().now() >= until {
                 return Err(CallError::NotExecuted(Cause::DeadlineExceeded));
@@ -358,7 +366,8 @@ impl<F: Fabric> Client<F> {
             self.step();
             match submit(self) {
                 Err(SubmitError::Full) => {}
-                Err(SubmitError::Call(CallError::NotExecuted(Cause::WindowFull))) if self.core.in_flight() > 0 => {}
+                Err(SubmitError::Call(CallError::NotExecuted(Cause::WindowFull)))
+                    if self.core.in_flight() > 0 => {}
                 done => return self.settle(done),
             }
         }

@@ -1,8 +1,8 @@
 //! The server's side of the handshake: one control thread for all connections. It never waits for one client:
 //! a connection is a small state machine that moves when a record has come.
 
-use crate::plan::{CompletionMode, Illegal, Plan, RequestHalf, ResponseHalf, Sharing};
 use crate::path::CONTROL_BYTES;
+use crate::plan::{CompletionMode, Illegal, Plan, RequestHalf, ResponseHalf, Sharing};
 use crate::server::inbox::{Command, Inbox, OpenCommand};
 use crate::server::open::refuse_with;
 use crate::server::worker::Shared;
@@ -218,7 +218,11 @@ impl<F: Fabric> Control<F> {
                 Some((RefusalCode::UNAUTHORISED, "the token is not the right one".to_owned()))
             }
             Ok(_) if !hello.service.is_empty() && hello.service != config.service => {
-                let text = format!("there is no service '{}' here, but '{}'", hello.service.escape_debug(), config.service);
+                let text = format!(
+                    "there is no service '{}' here, but '{}'",
+                    hello.service.escape_debug(),
+                    config.service
+                );
                 Some((RefusalCode::UNKNOWN_SERVICE, text))
             }
             Ok(_) => None,
@@ -245,7 +249,12 @@ impl<F: Fabric> Control<F> {
         session.lanes += 1;
         self.state.count(|counters| counters.lanes += 1);
         if session.lanes > LANES_PER_WORKER * self.workers.len() {
-            refuse_with(&session.link, open.lane, RefusalCode::TOO_MANY, "one connection may not have so many lanes");
+            refuse_with(
+                &session.link,
+                open.lane,
+                RefusalCode::TOO_MANY,
+                "one connection may not have so many lanes",
+            );
             return Ok(());
         }
         let lane = open.lane;
@@ -272,10 +281,16 @@ impl<F: Fabric> Control<F> {
         let Some(worker) = self.workers.get(worker) else {
             return Err((RefusalCode::TOO_MANY, format!("there is no worker {}", open.worker)));
         };
-        let plan = plan_of(&open).ok_or((RefusalCode::ILLEGAL_PLAN, "a half or mode of the plan is unknown".to_owned()))?;
-        plan.check(self.fabric.capabilities()).map_err(|error: Illegal| (RefusalCode::ILLEGAL_PLAN, error.to_string()))?;
-        if !crate::client::config::RING_BYTES.contains(&open.ring_bytes) || !open.ring_bytes.is_power_of_two() {
-            let text = format!("a ring of {} bytes is not possible: a power of two from 16 KiB to 1 MiB is", open.ring_bytes);
+        let plan = plan_of(&open)
+            .ok_or((RefusalCode::ILLEGAL_PLAN, "a half or mode of the plan is unknown".to_owned()))?;
+        plan.check(self.fabric.capabilities())
+            .map_err(|error: Illegal| (RefusalCode::ILLEGAL_PLAN, error.to_string()))?;
+        if !crate::client::config::RING_BYTES.contains(&open.ring_bytes) || !open.ring_bytes.is_power_of_two()
+        {
+            let text = format!(
+                "a ring of {} bytes is not possible: a power of two from 16 KiB to 1 MiB is",
+                open.ring_bytes
+            );
             return Err((RefusalCode::ILLEGAL_PLAN, text));
         }
         if open.window == 0 {
@@ -286,7 +301,10 @@ impl<F: Fabric> Control<F> {
         };
         let ring_bytes = open.ring_bytes.min(config.max_ring_bytes);
         let register = |length: u64, access| {
-            self.fabric.register(length, access).map(Region::new).map_err(|error| (RefusalCode::NO_MEMORY, error.to_string()))
+            self.fabric
+                .register(length, access)
+                .map(Region::new)
+                .map_err(|error| (RefusalCode::NO_MEMORY, error.to_string()))
         };
         let ring = if plan.request == RequestHalf::Send { 0 } else { ring_bytes as u64 };
         let region = register(CONTROL_BYTES as u64 + ring, Access::WRITE)?;

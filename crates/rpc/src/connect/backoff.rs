@@ -44,7 +44,8 @@ impl Backoff {
     /// A try failed. The wait doubles each time up to the longest; a random half of it is taken off, so that the
     /// clients of a server that was restarted do not come back all at once.
     pub fn failed(&mut self, now: Nanos, random: u64) {
-        let wait = self.config.first.saturating_mul(1 << self.failures.min(32)).min(self.config.longest).max(1);
+        let wait =
+            self.config.first.saturating_mul(1 << self.failures.min(32)).min(self.config.longest).max(1);
         self.failures += 1;
         self.not_before = now.saturating_add(wait / 2 + random % (wait / 2 + 1));
     }
@@ -74,7 +75,9 @@ mod tests {
             backoff.failed(0, u64::MAX / 2 * 2);
             waits.push(backoff.not_before());
         }
-        assert!(waits[0] >= 50 && waits[0] <= 100 && waits[1] > 100 - 1 && waits[5] <= 1000 && waits[5] >= 500);
+        assert!(
+            waits[0] >= 50 && waits[0] <= 100 && waits[1] > 100 - 1 && waits[5] <= 1000 && waits[5] >= 500
+        );
         assert!(!backoff.is_due(waits[5] - 1) && backoff.is_due(waits[5]));
         backoff.succeeded();
         assert!(backoff.is_due(0) && backoff.failures() == 0);

@@ -17,9 +17,12 @@ use crate::path::tx::TxParts;
 use crate::path::{CONTROL_BYTES, MAX_MESSAGE, Rx, RxSource, Tx, TxHalf};
 use crate::plan::{RequestHalf, ResponseHalf};
 use dunlin_fabric::{
-    Access, Address, Arena, Endpoint, Fabric, Link, Nanos, QueuePairConfig, QueuePairId, Region, RegionKey, ThreadDomain,
+    Access, Address, Arena, Endpoint, Fabric, Link, Nanos, QueuePairConfig, QueuePairId, Region, RegionKey,
+    ThreadDomain,
 };
-use dunlin_wire::handshake::{Hello, HelloReply, LaneReady, MAX_VERSION, MIN_VERSION, OpenLane, Record, Token};
+use dunlin_wire::handshake::{
+    Hello, HelloReply, LaneReady, MAX_VERSION, MIN_VERSION, OpenLane, Record, Token,
+};
 use dunlin_wire::{BatchState, Direction, TagKey};
 use std::collections::VecDeque;
 
@@ -73,7 +76,9 @@ pub(crate) fn greet<F: Fabric>(
         }
         Record::HelloReply(reply) => Ok(Greeting { link, reply }),
         Record::Refused(refused) => Err(ConnectError::Refused(refused.text.escape_debug().to_string())),
-        other => Err(ConnectError::Handshake(format!("{:?} came instead of HelloReply", other.record_type()))),
+        other => {
+            Err(ConnectError::Handshake(format!("{:?} came instead of HelloReply", other.record_type())))
+        }
     }
 }
 
@@ -106,7 +111,8 @@ impl<F: Fabric> PreparedLane<F> {
         let region = Region::new(core.fabric.register((CONTROL_BYTES + ring) as u64, Access::WRITE)?);
         let receives = receives(plan.response, config.window);
         let mut queue_pair = QueuePairConfig::reliable(core.send_completions, core.receive_completions);
-        queue_pair.max_send = MAX_SEND.max(2 * config.window as u32).min(core.fabric.capabilities().max_queue_depth);
+        queue_pair.max_send =
+            MAX_SEND.max(2 * config.window as u32).min(core.fabric.capabilities().max_queue_depth);
         queue_pair.max_receive = receives.max(1);
         queue_pair.inbound_bytes = inbound_bytes(plan.response);
         let queue_pair = core.domain.create_queue_pair(&queue_pair)?;
@@ -149,7 +155,10 @@ impl<F: Fabric> PreparedLane<F> {
         let broken = |what: &str| ConnectError::Handshake(what.to_owned());
         let plan = config.plan;
         let ring_bytes = ready.ring_bytes;
-        if ring_bytes > config.ring_bytes || !RING_BYTES.contains(&ring_bytes) || !ring_bytes.is_power_of_two() {
+        if ring_bytes > config.ring_bytes
+            || !RING_BYTES.contains(&ring_bytes)
+            || !ring_bytes.is_power_of_two()
+        {
             return Err(broken("the ring that the server offers has an impossible size"));
         }
         if ready.window == 0 || ready.window > config.window {
@@ -183,9 +192,10 @@ impl<F: Fabric> PreparedLane<F> {
             control: self.region.clone(),
         });
         let source = match plan.response {
-            ResponseHalf::Write | ResponseHalf::WriteImm => {
-                RxSource::Ring { region: self.region.clone(), reader: RingReader::new(config.ring_bytes as usize) }
-            }
+            ResponseHalf::Write | ResponseHalf::WriteImm => RxSource::Ring {
+                region: self.region.clone(),
+                reader: RingReader::new(config.ring_bytes as usize),
+            },
             ResponseHalf::Send => RxSource::Messages(VecDeque::with_capacity(config.window as usize + 1)),
             ResponseHalf::Fetch => {
                 let arena = Arena::new(core.fabric.register(MAX_MESSAGE as u64, Access::LOCAL)?)
@@ -200,8 +210,9 @@ impl<F: Fabric> PreparedLane<F> {
         let by_completion = match plan.response {
             ResponseHalf::Send => {
                 let count = receives(plan.response, config.window);
-                let arena = Arena::new(core.fabric.register(count as u64 * MAX_MESSAGE as u64, Access::LOCAL)?)
-                    .map_err(|error| broken(&error.to_string()))?;
+                let arena =
+                    Arena::new(core.fabric.register(count as u64 * MAX_MESSAGE as u64, Access::LOCAL)?)
+                        .map_err(|error| broken(&error.to_string()))?;
                 for _ in 0..count {
                     let buffer = arena.reserve(MAX_MESSAGE).map_err(|error| broken(&error.to_string()))?;
                     repost::<F>(&mut core.domain, queue_pair, index, Some(buffer))
@@ -292,10 +303,17 @@ pub(crate) fn negotiate<F: Fabric>(
             Record::LaneRefused(refused) => {
                 return Err(ConnectError::Refused(refused.text.escape_debug().to_string()));
             }
-            Record::Refused(refused) => return Err(ConnectError::Refused(refused.text.escape_debug().to_string())),
-            Record::Drain | Record::Goodbye => return Err(ConnectError::Refused("the server is shutting down".into())),
+            Record::Refused(refused) => {
+                return Err(ConnectError::Refused(refused.text.escape_debug().to_string()));
+            }
+            Record::Drain | Record::Goodbye => {
+                return Err(ConnectError::Refused("the server is shutting down".into()));
+            }
             other => {
-                return Err(ConnectError::Handshake(format!("{:?} came instead of LaneReady", other.record_type())));
+                return Err(ConnectError::Handshake(format!(
+                    "{:?} came instead of LaneReady",
+                    other.record_type()
+                )));
             }
         }
     }

@@ -8,7 +8,10 @@
 use super::{MAX_MESSAGE, Violation};
 use crate::mailbox::RingReader;
 use crate::path::{Incoming, route, rx};
-use dunlin_fabric::{Arena, Buffer, Fabric, Operation, PostError, QueuePairId, RegionKey, RemoteSlice, ThreadDomain, WorkRequest};
+use dunlin_fabric::{
+    Arena, Buffer, Fabric, Operation, PostError, QueuePairId, RegionKey, RemoteSlice, ThreadDomain,
+    WorkRequest,
+};
 use dunlin_wire::{Kind, LINE, TAG_OFFSET, Tags, parse_line};
 
 /// What one READ brings (RF-RPC's F, until it is tuned): most key-value results with their header.
@@ -71,7 +74,11 @@ impl<F: Fabric> Fetcher<F> {
             offset: self.reader.position() as u64,
             length: self.wanted.min(self.reader.to_end()) as u32,
         };
-        let request = WorkRequest { id: route::fetch(self.lane), operation: Operation::Read { from, into }, signaled: true };
+        let request = WorkRequest {
+            id: route::fetch(self.lane),
+            operation: Operation::Read { from, into },
+            signaled: true,
+        };
         match domain.post(self.queue_pair, request) {
             Ok(()) => {
                 self.state = State::Reading;

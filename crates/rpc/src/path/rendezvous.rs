@@ -51,12 +51,17 @@ impl<F: Fabric> Pool<F> {
         }
         let wanted = (length as u64).next_power_of_two().max(FIRST_ARENA).max(self.mapped);
         let room = self.limit.saturating_sub(self.mapped);
-        let wanted = if wanted <= room { wanted } else { (length as u64).next_power_of_two().max(FIRST_ARENA) };
+        let wanted =
+            if wanted <= room { wanted } else { (length as u64).next_power_of_two().max(FIRST_ARENA) };
         if wanted > room {
             return Err(Exhausted);
         }
         let access = if self.link.is_some() { Access::READ } else { Access::LOCAL };
-        let arena = fabric.register(wanted, access).ok().and_then(|memory| Arena::new(memory).ok()).ok_or(Exhausted)?;
+        let arena = fabric
+            .register(wanted, access)
+            .ok()
+            .and_then(|memory| Arena::new(memory).ok())
+            .ok_or(Exhausted)?;
         let key = match &self.link {
             Some(link) => Some(link.grant(arena.memory(), Access::READ).map_err(|_| Exhausted)?),
             None => None,

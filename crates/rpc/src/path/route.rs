@@ -64,7 +64,10 @@ mod tests {
         assert_eq!(parse(outgoing(7)), Some(Route::Outgoing { lane: 7 }));
         assert_eq!(parse(receive(SHARED)), Some(Route::Receive { lane: SHARED }));
         assert_eq!(parse(fetch(0)), Some(Route::Fetch { lane: 0 }));
-        assert_eq!(parse(rendezvous(65_000, u32::MAX)), Some(Route::Rendezvous { lane: 65_000, slot: u32::MAX }));
+        assert_eq!(
+            parse(rendezvous(65_000, u32::MAX)),
+            Some(Route::Rendezvous { lane: 65_000, slot: u32::MAX })
+        );
         assert_eq!(parse(WorkId(0)), None);
     }
 }

@@ -7,6 +7,10 @@ use dunlin_fabric::{Buffer, Fabric, Host, Region, Work};
 use dunlin_wire::{Kind, LINE, TAG_OFFSET, TagKey, Tags, parse_line};
 use std::collections::VecDeque;
 
+/// How many lines ahead of the one that is taken are asked for. Messages in one stream lie one behind the other,
+/// so the way of a later line overlaps the work on this one.
+const AHEAD: usize = 4;
+
 /// Where messages come from.
 #[derive(Debug)]
 pub(crate) enum RxSource<F: Fabric> {
@@ -111,6 +115,7 @@ impl<F: Fabric> Rx<F> {
                         return Ok(None);
                     }
                     fabric.host().charge(Work::PollHit, 1);
+                    region.prefetch(at + AHEAD * LINE);
                     match take_from_ring(region, reader, at, self.expected, scratch)? {
                         Some(found) => found,
                         None => return Ok(None),

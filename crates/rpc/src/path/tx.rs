@@ -3,7 +3,10 @@
 use super::{MAX_MESSAGE, Violation};
 use crate::mailbox::RingWriter;
 use crate::path::route;
-use dunlin_fabric::{Arena, Data, Fabric, Host, Operation, PostError, QueuePairId, Region, RegionKey, ThreadDomain, Work, WorkRequest};
+use dunlin_fabric::{
+    Arena, Data, Fabric, Host, Operation, PostError, QueuePairId, Region, RegionKey, ThreadDomain, Work,
+    WorkRequest,
+};
 use dunlin_wire::{Header, INLINE_PAYLOAD, Kind, LINE, SingleLayout, TagKey, encode_line};
 
 /// How it sends.
@@ -97,7 +100,11 @@ impl<F: Fabric> Tx<F> {
     /// Takes a head that the peer has piggybacked.
     #[inline]
     pub(crate) fn on_head(&mut self, head: u32) -> Result<(), Violation> {
-        if matches!(self.half, TxHalf::Send) || self.ring.on_head(head) { Ok(()) } else { Err(Violation::Head) }
+        if matches!(self.half, TxHalf::Send) || self.ring.on_head(head) {
+            Ok(())
+        } else {
+            Err(Violation::Head)
+        }
     }
 
     /// Whether the peer has taken everything that was sent, as far as we know.
@@ -134,14 +141,22 @@ impl<F: Fabric> Tx<F> {
 
     /// Sends one call or answer.
     #[inline]
-    pub(crate) fn single(&mut self, fabric: &F, domain: &mut F::Domain, header: &Header, payload: &[u8]) -> Result<(), TxError> {
+    pub(crate) fn single(
+        &mut self,
+        fabric: &F,
+        domain: &mut F::Domain,
+        header: &Header,
+        payload: &[u8],
+    ) -> Result<(), TxError> {
         if payload.len() <= INLINE_PAYLOAD {
             self.make_room(fabric, domain, LINE)?;
             let tag = self.tags.first(self.epoch, self.sequence);
             let Ok(line) = encode_line(header, payload, tag) else { return Err(TxError::Broken) };
             self.post(fabric, domain, &[&line], LINE)
         } else {
-            let Ok(layout) = SingleLayout::new(payload.len() as u32, MAX_MESSAGE) else { return Err(TxError::Broken) };
+            let Ok(layout) = SingleLayout::new(payload.len() as u32, MAX_MESSAGE) else {
+                return Err(TxError::Broken);
+            };
             self.make_room(fabric, domain, layout.total())?;
             let tags = self.tags.tags(self.epoch, self.sequence);
             let Ok(first) = layout.first_line(header, tags.first) else { return Err(TxError::Broken) };
@@ -168,7 +183,9 @@ impl<F: Fabric> Tx<F> {
             None => Ok(()),
             Some(at) => {
                 let tag = self.tags.first(self.epoch, self.sequence);
-                let Ok(line) = encode_line(&Header::new(Kind::Skip), &[], tag) else { return Err(TxError::Broken) };
+                let Ok(line) = encode_line(&Header::new(Kind::Skip), &[], tag) else {
+                    return Err(TxError::Broken);
+                };
                 self.put(fabric, domain, &[&line], at, false)?;
                 self.ring.skip();
                 self.sequence += 1;
@@ -180,14 +197,25 @@ impl<F: Fabric> Tx<F> {
     /// Tags for the next message, once there is room for `total` bytes. A message that is then not posted leaves
     /// no trace.
     #[inline]
-    pub(crate) fn begin(&mut self, fabric: &F, domain: &mut F::Domain, total: usize) -> Result<dunlin_wire::Tags, TxError> {
+    pub(crate) fn begin(
+        &mut self,
+        fabric: &F,
+        domain: &mut F::Domain,
+        total: usize,
+    ) -> Result<dunlin_wire::Tags, TxError> {
         self.make_room(fabric, domain, total)?;
         Ok(self.tags.tags(self.epoch, self.sequence))
     }
 
     /// Posts the message that [`begin`](Tx::begin) made room for.
     #[inline]
-    pub(crate) fn post(&mut self, fabric: &F, domain: &mut F::Domain, parts: &[&[u8]], total: usize) -> Result<(), TxError> {
+    pub(crate) fn post(
+        &mut self,
+        fabric: &F,
+        domain: &mut F::Domain,
+        parts: &[&[u8]],
+        total: usize,
+    ) -> Result<(), TxError> {
         let at = match self.half {
             TxHalf::Send => 0,
             _ => self.ring.place(total).ok_or(TxError::Full)?.at,
@@ -201,19 +229,26 @@ impl<F: Fabric> Tx<F> {
     }
 
     #[inline]
-    fn put(&mut self, fabric: &F, domain: &mut F::Domain, parts: &[&[u8]], at: usize, notify: bool) -> Result<(), TxError> {
+    fn put(
+        &mut self,
+        fabric: &F,
+        domain: &mut F::Domain,
+        parts: &[&[u8]],
+        at: usize,
+        notify: bool,
+    ) -> Result<(), TxError> {
         match &self.half {
             TxHalf::Publish { region } => {
-                let mut offset = at;
-                // The first line's tag must come last: what follows it is written before it.
-                if let Some((first, rest)) = parts.split_first() {
-                    offset += first.len();
-                    for part in rest {
-                        region.copy_in(offset, part);
-                        offset += part.len();
-                    }
-                    region.copy_in(at, first);
+                // The first line comes last: a READ that finds its tag finds all that follows it, in whatever
+                // order its bytes are read.
+                let Some((first, rest)) = parts.split_first() else { return Ok(()) };
+                let (line, body) = first.split_at(first.len().min(LINE));
+                let mut offset = at + line.len();
+                for part in std::iter::once(&body).chain(rest) {
+                    region.copy_in(offset, part);
+                    offset += part.len();
                 }
+                region.copy_in(at, line);
                 Ok(())
             }
             TxHalf::Write { key, base, immediate } => {
@@ -246,7 +281,12 @@ impl<F: Fabric> Tx<F> {
     }
 
     #[inline]
-    fn request(&mut self, fabric: &F, domain: &mut F::Domain, operation: Operation<'_, F::Memory>) -> Result<(), TxError> {
+    fn request(
+        &mut self,
+        fabric: &F,
+        domain: &mut F::Domain,
+        operation: Operation<'_, F::Memory>,
+    ) -> Result<(), TxError> {
         fabric.host().charge(Work::PostWork, 1);
         self.unsignaled += 1;
         let signaled = self.unsignaled >= self.signal_every;
@@ -267,9 +307,19 @@ impl<F: Fabric> Tx<F> {
     }
 
     /// Tells the peer how far its messages were consumed, without a message: WRITEs its control word.
-    pub(crate) fn report_head(&mut self, fabric: &F, domain: &mut F::Domain, key: RegionKey, head: u32) -> Result<(), TxError> {
+    pub(crate) fn report_head(
+        &mut self,
+        fabric: &F,
+        domain: &mut F::Domain,
+        key: RegionKey,
+        head: u32,
+    ) -> Result<(), TxError> {
         let word = (1u64 << 32 | head as u64).to_le_bytes();
         let parts: [&[u8]; 1] = [&word];
-        self.request(fabric, domain, Operation::Write { data: Data::Inline(&parts), key, offset: 0, immediate: None })
+        self.request(
+            fabric,
+            domain,
+            Operation::Write { data: Data::Inline(&parts), key, offset: 0, immediate: None },
+        )
     }
 }

@@ -67,11 +67,18 @@ impl ServerConfig {
         if self.window == 0 || self.window > MAX_WINDOW {
             return out("window", self.window.into(), "1 to 1024 calls");
         }
-        if self.max_ring_bytes < 16 * 1024 || self.max_ring_bytes > 1 << 20 || !self.max_ring_bytes.is_power_of_two() {
+        if self.max_ring_bytes < 16 * 1024
+            || self.max_ring_bytes > 1 << 20
+            || !self.max_ring_bytes.is_power_of_two()
+        {
             return out("max_ring_bytes", self.max_ring_bytes.into(), "a power of two from 16 KiB to 1 MiB");
         }
         if self.max_payload > u32::MAX as u64 || self.max_response > u32::MAX as u64 {
-            return out("max_payload or max_response", self.max_payload.max(self.max_response), "under 4 GiB");
+            return out(
+                "max_payload or max_response",
+                self.max_payload.max(self.max_response),
+                "under 4 GiB",
+            );
         }
         if self.pool_threads == 0 || self.pool_threads > 1024 {
             return out("pool_threads", self.pool_threads.into(), "1 to 1024");

@@ -22,7 +22,13 @@ pub struct Incoming<F: Fabric> {
 }
 
 impl<F: Fabric> Incoming<F> {
-    pub(crate) fn new(function: u16, payload: Vec<u8>, deadline: Option<Nanos>, session: u64, deferred: Deferred<F>) -> Self {
+    pub(crate) fn new(
+        function: u16,
+        payload: Vec<u8>,
+        deadline: Option<Nanos>,
+        session: u64,
+        deferred: Deferred<F>,
+    ) -> Self {
         Incoming { function, payload, deadline, session, deferred }
     }
 
@@ -62,7 +68,13 @@ impl<F: Fabric> Deferred<F> {
 
     fn finish(&mut self, status: Status, payload: Vec<u8>) {
         if let Some(inbox) = self.inbox.take() {
-            inbox.push(Command::Answer { lane: self.lane, serial: self.serial, call: self.call, status, payload });
+            inbox.push(Command::Answer {
+                lane: self.lane,
+                serial: self.serial,
+                call: self.call,
+                status,
+                payload,
+            });
         }
     }
 }

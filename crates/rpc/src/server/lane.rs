@@ -198,7 +198,12 @@ impl<F: Fabric> ServerLane<F> {
     }
 
     /// Sends answers that wait, as far as there is room now.
-    pub(crate) fn send_waiting(&mut self, fabric: &F, domain: &mut F::Domain, draining: bool) -> Result<(), TxError> {
+    pub(crate) fn send_waiting(
+        &mut self,
+        fabric: &F,
+        domain: &mut F::Domain,
+        draining: bool,
+    ) -> Result<(), TxError> {
         while let Some(mut waiting) = self.waiting.pop_front() {
             let sent = match &mut waiting {
                 Waiting::Single { meta, payload } => {
@@ -207,7 +212,9 @@ impl<F: Fabric> ServerLane<F> {
                     waiting = Waiting::Single { meta, payload };
                     sent
                 }
-                Waiting::Batch { state, staging } => self.send_batch(fabric, domain, *state, staging, draining),
+                Waiting::Batch { state, staging } => {
+                    self.send_batch(fabric, domain, *state, staging, draining)
+                }
             };
             match sent {
                 Ok(()) => {}

@@ -10,8 +10,8 @@ use crate::path::tx::TxParts;
 use crate::path::{CONTROL_BYTES, MAX_MESSAGE, Rx, RxSource, Tx, TxHalf, route};
 use crate::plan::{Plan, RequestHalf, ResponseHalf};
 use dunlin_fabric::{
-    Access, Arena, Buffer, Fabric, Link, QueuePairConfig, QueuePairId, ReceiveTarget, RegionKey, SharedReceiveQueueId,
-    ThreadDomain,
+    Access, Arena, Buffer, Fabric, Link, QueuePairConfig, QueuePairId, ReceiveTarget, RegionKey,
+    SharedReceiveQueueId, ThreadDomain,
 };
 use dunlin_wire::handshake::{LaneReady, LaneRefused, Record, RefusalCode, Secret};
 use dunlin_wire::{Direction, TagKey};
@@ -36,7 +36,9 @@ pub(crate) fn repost_shared<F: Fabric>(
         buffer.set_length(capacity);
         buffer
     });
-    if let Err(error) = domain.post_receive(ReceiveTarget::Shared(queue), route::receive(route::SHARED), buffer) {
+    if let Err(error) =
+        domain.post_receive(ReceiveTarget::Shared(queue), route::receive(route::SHARED), buffer)
+    {
         tracing::error!(target: "dunlin::server", %error, "a shared RECV was lost");
     }
 }
@@ -89,7 +91,8 @@ fn prepare_shared<F: Fabric>(worker: &mut Worker<F>, fabric: &F) -> Result<(), C
     let memory = fabric.register(u64::from(SHARED_RECEIVES) * MAX_MESSAGE as u64, Access::LOCAL)?;
     let arena = Arena::new(memory).map_err(|error| ConnectError::Handshake(error.to_string()))?;
     for _ in 0..SHARED_RECEIVES {
-        let buffer = arena.reserve(MAX_MESSAGE).map_err(|error| ConnectError::Handshake(error.to_string()))?;
+        let buffer =
+            arena.reserve(MAX_MESSAGE).map_err(|error| ConnectError::Handshake(error.to_string()))?;
         repost_shared::<F>(&mut worker.domain, worker.shared_receive, Some(buffer));
     }
     worker.receive_arena = Some(arena);
@@ -130,7 +133,8 @@ fn finish<F: Fabric>(
             immediate: plan.response == ResponseHalf::WriteImm,
         },
     };
-    let answer_ring = if plan.response == ResponseHalf::Fetch { command.ring_bytes } else { command.client_ring_bytes };
+    let answer_ring =
+        if plan.response == ResponseHalf::Fetch { command.ring_bytes } else { command.client_ring_bytes };
     let tx = Tx::new(TxParts {
         half,
         queue_pair,
@@ -144,9 +148,10 @@ fn finish<F: Fabric>(
     });
     let source = match plan.request {
         RequestHalf::Send => RxSource::Messages(VecDeque::new()),
-        RequestHalf::Write | RequestHalf::WriteImm => {
-            RxSource::Ring { region: command.region.clone(), reader: RingReader::new(command.ring_bytes as usize) }
-        }
+        RequestHalf::Write | RequestHalf::WriteImm => RxSource::Ring {
+            region: command.region.clone(),
+            reader: RingReader::new(command.ring_bytes as usize),
+        },
     };
     let rx = Rx::new(source, TagKey::derive(&command.secret, command.number, Direction::ToServer));
     worker.domain.watch(&command.region);

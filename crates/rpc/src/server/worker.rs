@@ -13,8 +13,8 @@ use crate::plan::{CompletionMode, SMALL_LIMIT};
 use crate::service::{FunctionMode, LargeReply, Reply, Request, Service};
 use crate::wait::Waiter;
 use dunlin_fabric::{
-    Arena, Buffer, Completion, CompletionQueueId, CompletionStatus, Fabric, Host, Link, Nanos, Opcode, QueuePairId,
-    QueuePairState, SharedReceiveQueueId, Site, ThreadDomain, WaitMode, Work,
+    Arena, Buffer, Completion, CompletionQueueId, CompletionStatus, Fabric, Host, Link, Nanos, Opcode,
+    QueuePairId, QueuePairState, SharedReceiveQueueId, Site, ThreadDomain, WaitMode, Work,
 };
 use dunlin_wire::handshake::{Drained, Record};
 use dunlin_wire::{BatchState, Descriptor, Entry, Flags, Kind, Message, Status};
@@ -92,7 +92,10 @@ pub struct Worker<F: Fabric> {
 
 impl<F: Fabric> std::fmt::Debug for Worker<F> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Worker").field("number", &self.number).field("lanes", &self.by_queue_pair.len()).finish_non_exhaustive()
+        f.debug_struct("Worker")
+            .field("number", &self.number)
+            .field("lanes", &self.by_queue_pair.len())
+            .finish_non_exhaustive()
     }
 }
 
@@ -169,7 +172,11 @@ impl<F: Fabric> Worker<F> {
                 continue;
             }
             let (mode, until) = self.waiter.next(self.dispatcher.fabric.host());
-            let until = if self.drain_until.is_some() { until.min(self.dispatcher.fabric.host().now() + 1_000_000) } else { until };
+            let until = if self.drain_until.is_some() {
+                until.min(self.dispatcher.fabric.host().now() + 1_000_000)
+            } else {
+                until
+            };
             let armed = self.domain.arm(mode);
             if self.progress() > 0 || self.dispatcher.inbox.has_some() || self.ended {
                 self.domain.disarm(armed);
@@ -234,7 +241,13 @@ impl<F: Fabric> Worker<F> {
     #[inline]
     fn serve_lane(&mut self, index: usize) -> usize {
         let Some(lane) = &mut self.lanes[index] else { return 0 };
-        match self.dispatcher.serve(&mut self.domain, lane, index as u16, self.shared_receive, &mut self.scratch) {
+        match self.dispatcher.serve(
+            &mut self.domain,
+            lane,
+            index as u16,
+            self.shared_receive,
+            &mut self.scratch,
+        ) {
             Ok(served) => {
                 self.reading += served.reads;
                 if served.messages > 0 {
@@ -295,18 +308,26 @@ impl<F: Fabric> Worker<F> {
                         open::repost_shared::<F>(&mut self.domain, self.shared_receive, buffer);
                     }
                     (_, buffer) => {
-                        let _ = crate::client::lane::repost::<F>(&mut self.domain, completion.queue_pair, index, buffer);
+                        let _ = crate::client::lane::repost::<F>(
+                            &mut self.domain,
+                            completion.queue_pair,
+                            index,
+                            buffer,
+                        );
                     }
                 }
                 0
             }
             Some(Route::Rendezvous { slot: call, .. }) => {
                 self.reading = self.reading.saturating_sub(1);
-                let (Some(buffer), Some(at)) = (completion.buffer, lane.reading.iter().position(|r| r.call == call)) else {
+                let (Some(buffer), Some(at)) =
+                    (completion.buffer, lane.reading.iter().position(|r| r.call == call))
+                else {
                     return 0;
                 };
                 let reading = lane.reading.swap_remove(at);
-                let served = self.dispatcher.dispatch(&mut self.domain, lane, index, reading.into(), &buffer, None);
+                let served =
+                    self.dispatcher.dispatch(&mut self.domain, lane, index, reading.into(), &buffer, None);
                 if served.is_err() {
                     self.remove(index);
                 }
@@ -369,7 +390,8 @@ impl<F: Fabric> Worker<F> {
                     }
                     place.in_service = place.in_service.saturating_sub(1);
                     place.hot = COLD_AFTER;
-                    if self.dispatcher.answer_owned(&mut self.domain, place, call, status, &payload).is_err() {
+                    if self.dispatcher.answer_owned(&mut self.domain, place, call, status, &payload).is_err()
+                    {
                         self.remove(lane);
                     }
                 }
@@ -412,7 +434,8 @@ impl<F: Fabric> Worker<F> {
         if handled > 0 {
             self.last_message = now;
         }
-        let quiet = self.lanes.iter().flatten().all(|lane| lane.is_quiet()) && now >= self.last_message + DRAIN_QUIET;
+        let quiet =
+            self.lanes.iter().flatten().all(|lane| lane.is_quiet()) && now >= self.last_message + DRAIN_QUIET;
         if !quiet && now < until {
             return;
         }
@@ -551,7 +574,12 @@ impl<F: Fabric> Dispatcher<F> {
     }
 
     #[inline]
-    fn end_batch(&mut self, domain: &mut F::Domain, lane: &mut ServerLane<F>, batch: BatchState) -> Result<(), Violation> {
+    fn end_batch(
+        &mut self,
+        domain: &mut F::Domain,
+        lane: &mut ServerLane<F>,
+        batch: BatchState,
+    ) -> Result<(), Violation> {
         if batch.is_empty() {
             return Ok(());
         }
@@ -628,8 +656,12 @@ impl<F: Fabric> Dispatcher<F> {
     ) -> Result<(), Violation> {
         self.fabric.host().charge(Work::Dispatch, 1);
         self.fabric.host().checkpoint(Site::BeforeDispatch);
-        let request =
-            Request { function: call.function, payload, time_left: time_left(call.time), session: lane.session };
+        let request = Request {
+            function: call.function,
+            payload,
+            time_left: time_left(call.time),
+            session: lane.session,
+        };
         let small_limit = (lane.plan.rendezvous_above as usize).min(self.reply.len());
         let mut large = Exported { fabric: &self.fabric, pool: &mut lane.exports, buffer: None };
         let mut reply = Reply {
