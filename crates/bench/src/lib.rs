@@ -4,5 +4,8 @@
 //! key-value store and the command line's own options never do, and nothing here is on the path of a call.
 
 pub mod floor;
+pub mod loader;
+pub mod random;
 pub mod report;
 pub mod statistics;
+pub mod workload;
