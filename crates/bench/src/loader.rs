@@ -337,7 +337,9 @@ mod tests {
 
     const SMALL: Limits = Limits { key: 8, value: 16 };
 
-    fn load(text: &[u8]) -> Vec<Result<(Vec<u8>, Vec<u8>), (u64, String)>> {
+    type Loaded = Result<(Vec<u8>, Vec<u8>), (u64, String)>;
+
+    fn load(text: &[u8]) -> Vec<Loaded> {
         Loader::new(text, SMALL)
             .map(|item| {
                 item.map(|record| (record.key, record.value))
@@ -346,7 +348,7 @@ mod tests {
             .collect()
     }
 
-    fn record(key: &str, value: &str) -> Result<(Vec<u8>, Vec<u8>), (u64, String)> {
+    fn record(key: &str, value: &str) -> Loaded {
         Ok((key.into(), value.into()))
     }
 

@@ -146,8 +146,9 @@ fn limit_names_every_floor() {
         assert!(row.number(field).is_some_and(|value| value > 0.0), "{name}");
         assert!(row.get("placement").is_some(), "{name}");
     }
-    let same_core = |wanted: bool| rows.iter().any(|row| row.get("same_core") == Some(&wanted.into()));
-    assert!(same_core(true) && same_core(false));
+    for cores in ["one core", "two cores"] {
+        assert!(rows.iter().any(|row| row.get("cores") == Some(&cores.into())), "{cores}");
+    }
 }
 
 #[test]

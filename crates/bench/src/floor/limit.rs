@@ -41,7 +41,7 @@ const FLOORS: [(Floor, bool); 11] = [
 
 /// Measures every floor. Rows have `name` and `placement`; round trips `size_bytes`, `p50_ns` (the median over slices of
 /// their medians) and the rest of the latency fields; the ring `throughput_ops` and `window`; copies `bytes_per_s`;
-/// futex rows `same_core` (one row across cores, one with both sides on one). A floor that was seen in both placements has
+/// futex rows `cores`: `two cores` and `one core`, where both sides share the client's. A floor that was seen in both placements has
 /// a row for each, the placement seen more often first; slices whose probes disagreed are dropped, unless all did: then
 /// the placement is `unclear`.
 ///
@@ -131,7 +131,7 @@ fn row(floor: Floor, same_core: bool, placement: Placement, slices: &[&Slice]) -
             let mut latency = Latency::new();
             slices.iter().for_each(|slice| latency.merge(&slice.latency));
             if floor == Floor::Futex {
-                row.set("same_core", same_core);
+                row.set("cores", if same_core { "one core" } else { "two cores" });
             }
             row.set_latency(&latency).set("p50_ns", middle(&Slice::p50_ns)?);
         }

@@ -2,24 +2,21 @@
 
 /// Step between neighbouring words of a filled buffer: odd, so that no two words of a buffer are equal.
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
-/// Words handled per turn of the loops: eight independent lanes, which the compiler turns into vector registers.
+/// Independent sums of [`sum_bytes`], which the compiler turns into vector registers.
 const LANES: usize = 8;
 
 /// Writes every byte of `buffer` with a pattern that depends on `seed` and position. Vectorised; never inlined, so that
 /// all users run the same machine code.
 #[inline(never)]
 pub fn fill_bytes(buffer: &mut [u8], seed: u64) {
-    let mut lanes: [u64; LANES] = std::array::from_fn(|lane| word_at(seed, lane as u64));
-    let mut blocks = buffer.chunks_exact_mut(LANES * 8);
-    for block in &mut blocks {
-        for (word, lane) in block.chunks_exact_mut(8).zip(&mut lanes) {
-            word.copy_from_slice(&lane.to_le_bytes());
-            *lane = lane.wrapping_add(STEP.wrapping_mul(LANES as u64));
-        }
+    let (words, tail) = buffer.as_chunks_mut::<8>();
+    let count = words.len() as u64;
+    let mut value = word_at(seed, 0);
+    for word in words {
+        *word = value.to_le_bytes();
+        value = value.wrapping_add(STEP);
     }
-    for (piece, lane) in blocks.into_remainder().chunks_mut(8).zip(lanes) {
-        piece.copy_from_slice(&lane.to_le_bytes()[..piece.len()]);
-    }
+    tail.copy_from_slice(&word_at(seed, count).to_le_bytes()[..tail.len()]);
 }
 
 /// Reads every byte of `buffer`: the wrapping sum of its little-endian 64-bit words, the last one padded with zeros.
@@ -45,7 +42,7 @@ pub fn sum_bytes(buffer: &[u8]) -> u64 {
 #[must_use]
 pub fn expected_sum(length: usize, seed: u64) -> u64 {
     let words = (length / 8) as u64;
-    let pairs = if words % 2 == 0 {
+    let pairs = if words.is_multiple_of(2) {
         (words / 2).wrapping_mul(words.wrapping_sub(1))
     } else {
         words.wrapping_mul(words / 2)

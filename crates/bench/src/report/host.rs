@@ -1,6 +1,5 @@
 //! What machine a figure was taken on.
 
-use rustix::thread::{CpuSet, sched_getaffinity};
 use serde::Serialize;
 
 /// The machine, as far as figures depend on it. No host name: documents are shared.
@@ -8,7 +7,7 @@ use serde::Serialize;
 pub struct HostDescription {
     /// CPU model; `unknown` where the kernel does not tell.
     pub cpu: String,
-    /// Cores this process may use.
+    /// Cores of the machine that are online.
     pub cores: u32,
     /// Kernel name, release and architecture.
     pub kernel: String,
@@ -32,7 +31,8 @@ impl HostDescription {
                 .or_else(|| field(&processor, "Model"))
                 .unwrap_or("unknown")
                 .to_owned(),
-            cores: allowed_cores(),
+            // Not the affinity of this thread: a measurement may have pinned it.
+            cores: processor.lines().filter(|line| line.starts_with("processor")).count().max(1) as u32,
             kernel: [kernel.sysname(), kernel.release(), kernel.machine()]
                 .map(|part| part.to_string_lossy())
                 .join(" "),
@@ -46,10 +46,6 @@ impl HostDescription {
                 .map_or(0, |since| since.as_secs()),
         }
     }
-}
-
-fn allowed_cores() -> u32 {
-    sched_getaffinity(None).map_or(1, |set: CpuSet| set.count())
 }
 
 fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {

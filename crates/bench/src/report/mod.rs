@@ -11,12 +11,16 @@ use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 use serde_json::Value;
 
+mod chart;
 mod host;
+mod plot;
 
 mod table;
 mod unit;
 
+pub use chart::charts_of;
 pub use host::HostDescription;
+pub use plot::{Axis, Bars, Chart, Content, Lines, PlotError, draw};
 
 pub use table::table;
 pub use unit::{Unit, readable};
@@ -148,6 +152,18 @@ impl Document {
             out.write_all(b"\n")
         })
     }
+
+    /// Draws the rows as SVG ([`charts_of`] says what of them), whole or not at all.
+    ///
+    /// # Errors
+    /// [`PlotError::Nothing`] when no row has anything to draw; a folder that cannot be written to.
+    pub fn write_plot(&self, path: &Path) -> Result<(), PlotError> {
+        let charts = charts_of(&self.name, &self.rows);
+        let cores = if self.host.cores == 1 { "core" } else { "cores" };
+        let foot = format!("{}, {} {cores}, commit {}", self.host.cpu, self.host.cores, self.commit);
+        let drawing = draw(&charts, &foot)?;
+        Ok(write_atomically(path, |out| out.write_all(drawing.as_bytes()))?)
+    }
 }
 
 /// A document could not be written.
@@ -237,6 +253,19 @@ mod tests {
         assert_eq!(std::fs::read_dir(&folder).expect("folder").count(), 1);
         let missing = folder.join("no/such/out.json");
         assert!(example().write_json(&missing).is_err());
+        std::fs::remove_dir_all(folder).expect("cleaned up");
+    }
+
+    #[test]
+    fn plots_are_written() {
+        let folder = folder("plot");
+        let path = folder.join("out.svg");
+        example().write_plot(&path).expect("written");
+        let text = std::fs::read_to_string(&path).expect("there");
+        assert!(text.contains("bench limit: latency") && text.contains("120 ns") && text.contains(commit()));
+        let empty = Document::new("empty", "none", Row::new());
+        assert!(matches!(empty.write_plot(&path), Err(PlotError::Nothing)));
+        assert_eq!(std::fs::read_to_string(&path).expect("there"), text, "the old plot stays");
         std::fs::remove_dir_all(folder).expect("cleaned up");
     }
 
