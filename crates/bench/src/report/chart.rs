@@ -301,7 +301,8 @@ mod tests {
         let Content::Lines(lines) = &charts[0].content else { panic!("{:?}", charts[0]) };
         assert_eq!(lines.along, Axis { label: "clients".to_owned(), unit: Unit::None, logarithmic: true });
         assert_eq!(lines.series[0], ("send".to_owned(), vec![(1.0, 1e6), (8.0, 8e6), (64.0, 64e6)]));
-        assert_eq!(lines.series.len(), 2);
+        assert_eq!(lines.series.len(), 3);
+        assert_eq!(lines.series[2], ("physical floor".to_owned(), vec![(1.0, 9e6), (8.0, 9e6), (64.0, 9e6)]));
     }
 
     #[test]
