@@ -59,14 +59,13 @@ fn main() {
 }
 
 fn subject_slice(pair: &mut FloorPair, index: u8) -> Result<(Slice, Vec<u8>), FloorError> {
-    pair.begin_subject(index, b"size=32")?;
     let calls = AtomicU32::new(0);
-    let mut slice = pair.time_subject(Duration::from_millis(2), |round| {
-        assert_eq!(u64::from(calls.fetch_add(1, Ordering::Relaxed)) + 1, round);
-        Ok(())
+    let (slice, report) = pair.subject_slice(index, b"size=32", |pair| {
+        pair.time_subject(Duration::from_millis(2), |round| {
+            assert_eq!(u64::from(calls.fetch_add(1, Ordering::Relaxed)) + 1, round);
+            Ok(())
+        })
     })?;
-    let (cpu_ns, report) = pair.end_subject()?;
-    slice.peer_cpu_ns = cpu_ns;
     assert_eq!(u64::from(calls.into_inner()), slice.total_operations);
     Ok((slice, report))
 }
@@ -95,12 +94,14 @@ fn errors_travel(pair: &mut FloorPair) {
         Err(FloorError::PeerFailed(text)) => assert_eq!(text, "drain failed"),
         other => panic!("{other:?}"),
     }
-    pair.begin_subject(0, b"").expect("the pair goes on after a failure");
-    match pair.time_subject(Duration::from_millis(1), |_| Err("call timed out".to_owned())) {
+    // The pair goes on after a failure of either side.
+    let failing = |pair: &mut FloorPair| {
+        pair.time_subject(Duration::from_millis(1), |_| Err("call timed out".to_owned()))
+    };
+    match pair.subject_slice(0, b"", failing) {
         Err(FloorError::Subject(text)) => assert_eq!(text, "call timed out"),
         other => panic!("{other:?}"),
     }
-    pair.end_subject().expect("ended");
     assert!(pair.slice(Floor::Inline32, Duration::from_millis(1)).is_ok());
 }
 

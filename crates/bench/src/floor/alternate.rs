@@ -65,6 +65,8 @@ pub struct Comparison {
     pub placement: Placement,
     /// Alternations it stands for.
     pub alternations: usize,
+    /// Whether the kernel took a core away during some of them: the machine is too busy for good figures.
+    pub preempted: bool,
     /// All latency samples of the subject.
     pub subject_latency: Latency,
     /// Median over slices of the floor's median latency, ns; 0 for throughput floors.
@@ -84,22 +86,59 @@ pub struct Comparison {
 }
 
 /// Condenses alternations by placement, the placement with most of them first. Those whose probes disagreed, or said
-/// neither near nor far, are dropped, unless there are no others: then the one comparison says `unclear`.
+/// neither near nor far, are dropped, unless there are no others: then the one comparison says `unclear`. A placement seen
+/// in less than a tenth of the others is dropped too: that was a probe's error.
+///
+/// Of each placement, the alternations in which neither side lost its core are taken, if they are at least a quarter;
+/// otherwise all are, and [`Comparison::preempted`] says so.
 #[must_use]
 pub fn compare(alternations: &[Alternation]) -> Vec<Comparison> {
-    let mut comparisons: Vec<Comparison> = [Placement::Near, Placement::Far]
-        .into_iter()
-        .filter_map(|placement| condense(alternations, placement))
-        .collect();
-    if comparisons.is_empty() {
-        comparisons.extend(condense(alternations, Placement::Unclear));
-    }
-    comparisons.sort_by_key(|comparison| std::cmp::Reverse(comparison.alternations));
-    comparisons
+    let found =
+        alternations.iter().map(|one| (one.placement, one.floor.preemptions + one.subject.preemptions, one));
+    select(found).into_iter().filter_map(condense).collect()
 }
 
-fn condense(alternations: &[Alternation], placement: Placement) -> Option<Comparison> {
-    let chosen: Vec<&Alternation> = alternations.iter().filter(|one| one.placement == placement).collect();
+/// The measurements of one placement that are worth counting.
+pub(super) struct Selection<'a, T> {
+    pub(super) placement: Placement,
+    pub(super) chosen: Vec<&'a T>,
+    /// Whether some of the chosen were preempted.
+    pub(super) preempted: bool,
+}
+
+/// Chooses among measurements, given with their placement and number of preemptions, as [`compare`] says.
+pub(super) fn select<'a, T>(found: impl Iterator<Item = (Placement, u64, &'a T)>) -> Vec<Selection<'a, T>> {
+    let mut by_placement: Vec<(Placement, Vec<(u64, &T)>)> =
+        [Placement::Near, Placement::Far, Placement::Unclear].map(|placement| (placement, Vec::new())).into();
+    for (placement, preemptions, one) in found {
+        if let Some((_, group)) = by_placement.iter_mut().find(|(known, _)| *known == placement) {
+            group.push((preemptions, one));
+        }
+    }
+    let known: usize = by_placement
+        .iter()
+        .filter(|(placement, _)| *placement != Placement::Unclear)
+        .map(|(_, group)| group.len())
+        .sum();
+    by_placement.retain(|(placement, group)| {
+        !group.is_empty()
+            && if known > 0 { *placement != Placement::Unclear && group.len() * 10 >= known } else { true }
+    });
+    by_placement.sort_by_key(|(_, group)| std::cmp::Reverse(group.len()));
+    by_placement
+        .into_iter()
+        .map(|(placement, group)| {
+            let whole: Vec<&T> =
+                group.iter().filter(|(preemptions, _)| *preemptions == 0).map(|(_, one)| *one).collect();
+            let preempted = whole.len() * 4 < group.len();
+            let chosen = if preempted { group.into_iter().map(|(_, one)| one).collect() } else { whole };
+            Selection { placement, chosen, preempted }
+        })
+        .collect()
+}
+
+fn condense(selection: Selection<'_, Alternation>) -> Option<Comparison> {
+    let Selection { placement, chosen, preempted } = selection;
     let middle = |value: &dyn Fn(&Alternation) -> f64| median(chosen.iter().map(|one| value(one)));
     let mut subject_latency = Latency::new();
     chosen.iter().for_each(|one| subject_latency.merge(&one.subject.latency));
@@ -108,6 +147,7 @@ fn condense(alternations: &[Alternation], placement: Placement) -> Option<Compar
     Some(Comparison {
         placement,
         alternations: chosen.len(),
+        preempted,
         floor_p50_ns: middle(&|one| one.floor.p50_ns())?,
         subject_p50_ns: middle(&|one| one.subject.p50_ns())?,
         floor_throughput_ops: middle(&|one| one.floor.operations_per_second())?,
@@ -126,7 +166,7 @@ mod tests {
     fn slice(p50: u64, operations: u64) -> Slice {
         let mut latency = Latency::new();
         latency.record(p50);
-        Slice { latency, operations, elapsed_ns: 1e9, peer_cpu_ns: 500, total_operations: 10 }
+        Slice { latency, operations, elapsed_ns: 1e9, peer_cpu_ns: 500, total_operations: 10, preemptions: 0 }
     }
 
     fn alternation(placement: Placement, floor: u64, subject: u64) -> Alternation {
@@ -151,6 +191,27 @@ mod tests {
         assert_eq!(found[0].throughput_ratio, Some(0.4));
         assert_eq!(found[0].server_cpu_ns_per_op, 50.0);
         assert_eq!(found[1].latency_ratio, Some(1.5));
+    }
+
+    #[test]
+    fn preempted_ones_and_stray_placements_are_dropped() {
+        let preempted = |mut one: Alternation| {
+            one.subject.preemptions = 1;
+            one
+        };
+        let mut all: Vec<Alternation> =
+            (0..6).map(|_| preempted(alternation(Placement::Far, 400, 9999))).collect();
+        all.extend((0..2).map(|_| alternation(Placement::Far, 400, 500)));
+        let found = compare(&all);
+        assert_eq!(
+            (found[0].alternations, found[0].preempted, found[0].latency_ratio),
+            (2, false, Some(1.25))
+        );
+        all.extend((0..3).map(|_| preempted(alternation(Placement::Far, 400, 9999))));
+        let found = compare(&all);
+        assert_eq!((found[0].alternations, found[0].preempted), (11, true));
+        all.push(alternation(Placement::Near, 100, 100));
+        assert_eq!(compare(&all).len(), 1, "one near among eleven far is an error of the probe");
     }
 
     #[test]

@@ -80,6 +80,8 @@ pub(super) struct Layout {
     pub(super) start_sequence: AtomicU64,
     /// CPU time of the peer spent in the phase just left, ns.
     pub(super) peer_cpu_ns: AtomicU64,
+    /// Involuntary context switches of the peer in the phase just left.
+    pub(super) peer_preemptions: AtomicU64,
     pub(super) futex_request: Lone<AtomicU32>,
     pub(super) futex_response: Lone<AtomicU32>,
     pub(super) cache_line: Lone<AtomicU64>,

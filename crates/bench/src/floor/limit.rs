@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 
+use super::alternate::{Selection, select};
 use super::{Floor, FloorError, FloorPair, Placement, RING_WINDOW, Slice};
 use crate::report::{Row, rounded};
 use crate::statistics::{Latency, median};
@@ -42,8 +43,8 @@ const FLOORS: [(Floor, bool); 11] = [
 /// Measures every floor. Rows have `name` and `placement`; round trips `size_bytes`, `p50_ns` (the median over slices of
 /// their medians) and the rest of the latency fields; the ring `throughput_ops` and `window`; copies `bytes_per_s`;
 /// futex rows `cores`: `two cores` and `one core`, where both sides share the client's. A floor that was seen in both placements has
-/// a row for each, the placement seen more often first; slices whose probes disagreed are dropped, unless all did: then
-/// the placement is `unclear`.
+/// a row for each, the placement seen more often first. Slices are chosen as [`compare`](super::compare) chooses
+/// alternations; `preempted` says that the machine was too busy to find undisturbed ones.
 ///
 /// Blocks for the whole measurement; a progress bar is drawn when standard error is a terminal.
 ///
@@ -97,20 +98,16 @@ fn bracketed(
 }
 
 fn rows(floor: Floor, same_core: bool, slices: &[(Placement, Slice)]) -> Vec<Row> {
-    let of = |placement| slices.iter().filter(move |(found, _)| *found == placement).map(|(_, slice)| slice);
-    let mut seen: Vec<(Placement, Vec<&Slice>)> = [Placement::Near, Placement::Far]
+    // On one core the two sides take it from each other: that is what is measured.
+    let preemptions = |slice: &Slice| if same_core { 0 } else { slice.preemptions };
+    select(slices.iter().map(|(placement, slice)| (*placement, preemptions(slice), slice)))
         .into_iter()
-        .map(|placement| (placement, of(placement).collect::<Vec<_>>()))
-        .filter(|(_, slices)| !slices.is_empty())
-        .collect();
-    if seen.is_empty() {
-        seen.push((Placement::Unclear, of(Placement::Unclear).collect()));
-    }
-    seen.sort_by_key(|(_, slices)| std::cmp::Reverse(slices.len()));
-    seen.into_iter().filter_map(|(placement, slices)| row(floor, same_core, placement, &slices)).collect()
+        .filter_map(|selection| row(floor, same_core, &selection))
+        .collect()
 }
 
-fn row(floor: Floor, same_core: bool, placement: Placement, slices: &[&Slice]) -> Option<Row> {
+fn row(floor: Floor, same_core: bool, selection: &Selection<'_, Slice>) -> Option<Row> {
+    let Selection { placement, chosen: slices, preempted } = selection;
     let middle = |value: &dyn Fn(&Slice) -> f64| median(slices.iter().map(|slice| value(slice))).map(rounded);
     let mut row = Row::new().with("name", floor.name()).with("placement", placement.as_str());
     let size = match floor {
@@ -136,7 +133,7 @@ fn row(floor: Floor, same_core: bool, placement: Placement, slices: &[&Slice]) -
             row.set_latency(&latency).set("p50_ns", middle(&Slice::p50_ns)?);
         }
     }
-    row.set("slices", slices.len());
+    row.set("slices", slices.len()).set("preempted", *preempted);
     Some(row)
 }
 
@@ -147,7 +144,14 @@ mod tests {
     fn slice(p50: u64, operations: u64) -> Slice {
         let mut latency = Latency::new();
         latency.record(p50);
-        Slice { latency, operations, elapsed_ns: 1e9, peer_cpu_ns: 0, total_operations: operations }
+        Slice {
+            latency,
+            operations,
+            elapsed_ns: 1e9,
+            peer_cpu_ns: 0,
+            total_operations: operations,
+            preemptions: 0,
+        }
     }
 
     #[test]

@@ -15,13 +15,14 @@ mod pair;
 mod payload;
 mod peer;
 mod placement;
+mod preemption;
 mod slices;
 
 pub use alternate::{Alternation, Comparison, alternate, compare};
 pub use area::{MESSAGE_CAPACITY, PAYLOAD_CAPACITY, RING_SLOTS};
 pub use clock::TickClock;
 pub use limit::{LimitOptions, limit};
-pub use pair::{Cores, FloorPair, PEER_ARGUMENT};
+pub use pair::{Cores, FloorPair, PEER_ARGUMENT, PeerCost};
 pub use payload::{PageBuffer, answer_seed, expected_sum, fill_bytes, sum_bytes};
 pub use peer::{NoSubject, Subject, inherited_descriptor, serve_peer};
 pub use placement::Placement;
@@ -134,6 +135,12 @@ pub enum FloorError {
     WrongData {
         /// The floor.
         floor: String,
+    },
+    /// The kernel's own account of a thread cannot be read.
+    #[error("cannot read /proc/thread-self/status: {reason}; is /proc mounted?")]
+    NoProc {
+        /// Why.
+        reason: String,
     },
     /// The inherited descriptor is not a floor area.
     #[error(

@@ -12,6 +12,7 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use super::area::Area;
 use super::peer::POLLS_PER_LOOK;
+use super::preemption::PreemptionCounter;
 use super::{Floor, FloorError, PAYLOAD_CAPACITY, PageBuffer, TickClock};
 
 /// Phase code: nothing to do.
@@ -55,6 +56,15 @@ impl Cores {
     }
 }
 
+/// What a phase cost the peer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PeerCost {
+    /// CPU time of the peer process, ns.
+    pub cpu_ns: u64,
+    /// How often the kernel took the core away from the peer's serving thread.
+    pub preemptions: u64,
+}
+
 /// This thread and a peer process, each pinned to a core, over one shared memory area.
 ///
 /// It stays on the thread that made it: that thread is pinned until the pair is dropped, and the peer dies with it.
@@ -63,6 +73,7 @@ pub struct FloorPair {
     pub(super) area: Area,
     pub(super) clock: TickClock,
     pub(super) watch: PeerWatch,
+    pub(super) preemptions: PreemptionCounter,
     pub(super) sequence: u64,
     pub(super) samples: Vec<u32>,
     pub(super) request: PageBuffer,
@@ -104,6 +115,7 @@ impl FloorPair {
             area,
             clock: TickClock::new(),
             watch: PeerWatch { child: RefCell::new(child) },
+            preemptions: PreemptionCounter::of_this_thread()?,
             sequence: 0,
             samples: vec![0; SAMPLES],
             request: PageBuffer::new(PAYLOAD_CAPACITY),
@@ -156,18 +168,16 @@ impl FloorPair {
         self.start_phase(code, parameters)
     }
 
-    /// Ends the subject's slice: its CPU time on the peer in nanoseconds, and what its
-    /// [`Subject::end`](super::Subject::end) returned.
+    /// Ends the subject's slice: what the peer spent on it, and what its [`Subject::end`](super::Subject::end) returned.
     ///
     /// # Errors
     /// The peer's own error, or a peer that is gone or silent.
-    pub fn end_subject(&mut self) -> Result<(u64, Vec<u8>), FloorError> {
+    pub fn end_subject(&mut self) -> Result<(PeerCost, Vec<u8>), FloorError> {
         let ending = self.phase;
         self.publish(IDLE);
         self.await_word(|area| &area.left.0, ending)?;
         self.outcome()?;
-        let cpu_ns = self.area.peer_cpu_ns.load(Ordering::Relaxed);
-        Ok((cpu_ns, self.area.from_peer.load()))
+        Ok((self.peer_cost(), self.area.from_peer.load()))
     }
 
     /// Puts the peer into a floor and waits until it serves.
@@ -179,11 +189,18 @@ impl FloorPair {
         self.start_phase(code, &argument.to_le_bytes())
     }
 
-    /// Waits until the peer, which has been given the stop mark, has left its floor; its CPU time there, ns.
-    pub(super) fn leave(&mut self) -> Result<u64, FloorError> {
+    /// Waits until the peer, which has been given the stop mark, has left its floor; what it spent there.
+    pub(super) fn leave(&mut self) -> Result<PeerCost, FloorError> {
         self.await_word(|area| &area.left.0, self.phase)?;
         self.outcome()?;
-        Ok(self.area.peer_cpu_ns.load(Ordering::Relaxed))
+        Ok(self.peer_cost())
+    }
+
+    fn peer_cost(&self) -> PeerCost {
+        PeerCost {
+            cpu_ns: self.area.peer_cpu_ns.load(Ordering::Relaxed),
+            preemptions: self.area.peer_preemptions.load(Ordering::Relaxed),
+        }
     }
 
     fn start_phase(&mut self, code: u8, message: &[u8]) -> Result<(), FloorError> {

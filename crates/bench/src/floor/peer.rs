@@ -11,6 +11,7 @@ use super::area::{Area, Direction, Line, RING_SLOTS, STOP};
 use super::clock::process_cpu_ns;
 use super::pair::{EXIT, IDLE, SUBJECT, pin_to, timespec};
 use super::payload::{PageBuffer, answer_seed, fill_bytes, sum_bytes};
+use super::preemption::PreemptionCounter;
 use super::{Floor, FloorError, PAYLOAD_CAPACITY};
 
 /// Empty polls between two looks at the outside world: some 10 to 50 us.
@@ -69,7 +70,8 @@ pub fn serve_peer<S: Subject>(descriptor: impl AsFd, subject: &mut S) -> Result<
     let area = Area::open(descriptor)?;
     set_parent_process_death_signal(Some(Signal::KILL))
         .map_err(|source| FloorError::System { action: "ask to die with the leading process", source })?;
-    let peer = Peer { leader: area.leader.load(Ordering::Acquire), area };
+    let preemptions = PreemptionCounter::of_this_thread()?;
+    let peer = Peer { leader: area.leader.load(Ordering::Acquire), area, preemptions };
     peer.look_for_leader()?;
     peer.run(subject)
 }
@@ -83,6 +85,7 @@ enum Turn {
 struct Peer {
     area: Area,
     leader: u32,
+    preemptions: PreemptionCounter,
 }
 
 impl Peer {
@@ -104,6 +107,7 @@ impl Peer {
                 pin_to(wanted)?;
                 core = wanted;
             }
+            let preempted_before = self.preemptions.count()?;
             let cpu_before = process_cpu_ns();
             let outcome = match code {
                 EXIT => return Ok(()),
@@ -113,6 +117,8 @@ impl Peer {
                 _ => self.serve_floor(phase, code, request.as_mut_slice(), response.as_mut_slice())?,
             };
             self.area.peer_cpu_ns.store(process_cpu_ns().saturating_sub(cpu_before), Ordering::Relaxed);
+            let preempted = self.preemptions.count()?.saturating_sub(preempted_before);
+            self.area.peer_preemptions.store(preempted, Ordering::Relaxed);
             self.hand_over(outcome);
             self.area.entered.0.store(phase, Ordering::Release);
             self.area.left.0.store(phase, Ordering::Release);

@@ -12,7 +12,9 @@ use super::area::{Direction, Line, RING_SLOTS, STOP};
 use super::pair::{FloorPair, PeerWatch, timespec};
 use super::payload::{answer_seed, expected_sum, fill_bytes, sum_bytes};
 use super::peer::POLLS_PER_LOOK;
-use super::{Floor, FloorError, PAYLOAD_CAPACITY, PageBuffer, Placement, RING_SLOTS as SLOTS, TickClock};
+use super::{
+    Floor, FloorError, PAYLOAD_CAPACITY, PageBuffer, PeerCost, Placement, RING_SLOTS as SLOTS, TickClock,
+};
 use crate::statistics::Latency;
 
 /// Requests in flight of the ring floor, unless told otherwise.
@@ -35,9 +37,17 @@ pub struct Slice {
     pub peer_cpu_ns: u64,
     /// All rounds, warm-up included: what `peer_cpu_ns` is shared by.
     pub total_operations: u64,
+    /// How often the kernel took its core away from either side. A busy slice with any measured other work, too.
+    pub preemptions: u64,
 }
 
 impl Slice {
+    /// Adds what the slice cost the peer.
+    pub fn charge(&mut self, cost: PeerCost) {
+        self.peer_cpu_ns += cost.cpu_ns;
+        self.preemptions += cost.preemptions;
+    }
+
     /// Median latency, ns; 0 without samples.
     #[must_use]
     pub fn p50_ns(&self) -> f64 {
@@ -73,6 +83,7 @@ impl FloorPair {
             }
             _ => {}
         }
+        let preempted_before = self.preemptions.count()?;
         self.enter(floor)?;
         let mut slice = match floor {
             Floor::CacheLine => self.cache_line(duration),
@@ -82,8 +93,32 @@ impl FloorPair {
             Floor::Futex => self.futex(duration),
             Floor::Memcpy(size) => self.memcpy(size as usize, duration),
         }?;
-        slice.peer_cpu_ns = self.leave()?;
+        slice.charge(self.leave()?);
+        slice.preemptions += self.preemptions.count()?.saturating_sub(preempted_before);
         Ok(slice)
+    }
+
+    /// Runs one whole slice of subject `index`: begins it, lets `client` do its side (with [`FloorPair::time_subject`] or
+    /// [`FloorPair::count_subject`]), ends it, and adds what it cost the peer. Also returns the peer's report.
+    ///
+    /// # Errors
+    /// Those of `client`, after the subject has been ended; those of beginning and ending.
+    pub fn subject_slice(
+        &mut self,
+        index: u8,
+        parameters: &[u8],
+        client: impl FnOnce(&mut Self) -> Result<Slice, FloorError>,
+    ) -> Result<(Slice, Vec<u8>), FloorError> {
+        let preempted_before = self.preemptions.count()?;
+        self.begin_subject(index, parameters)?;
+        let outcome = client(self);
+        let ended = self.end_subject();
+        // What went wrong first is the reason for the rest.
+        let mut slice = outcome?;
+        let (cost, report) = ended?;
+        slice.charge(cost);
+        slice.preemptions += self.preemptions.count()?.saturating_sub(preempted_before);
+        Ok((slice, report))
     }
 
     /// Runs `call` in a loop for `duration` and times each round. The peer must be in the subject
@@ -422,6 +457,7 @@ impl<'a> Timer<'a> {
             elapsed_ns,
             peer_cpu_ns: 0,
             total_operations: self.rounds + self.warm_up_rounds,
+            preemptions: 0,
         }
     }
 }
@@ -462,6 +498,7 @@ impl Counter {
             elapsed_ns: self.clock.to_ns(self.last.0 - from),
             peer_cpu_ns: 0,
             total_operations: self.last.1,
+            preemptions: 0,
         }
     }
 }
