@@ -17,9 +17,10 @@ fn main() {
         return;
     }
     let Some(commit) = git(&["rev-parse", "--short=12", "HEAD"]) else { return };
-    // Builds happen between commits: say so. Untracked files do not count.
-    let changed =
-        git(&["status", "--porcelain", "--untracked-files=no"]).is_some_and(|list| !list.is_empty());
+    // Builds happen between commits: say so. Untracked files do not count; and git must not refresh the index that we
+    // watch, or every build would be followed by another.
+    let changed = git(&["--no-optional-locks", "status", "--porcelain", "--untracked-files=no"])
+        .is_some_and(|list| !list.is_empty());
     println!("cargo::rustc-env=DUNLIN_COMMIT={commit}{}", if changed { "+changes" } else { "" });
     // The log of HEAD grows with every commit, checkout and reset, in a worktree too.
     for name in ["HEAD", "logs/HEAD", "index"] {

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::{Floor, FloorError, FloorPair, Placement, Slice};
+use crate::report::{Row, rounded};
 use crate::statistics::{Latency, median, ratio};
 
 /// A slice of the floor and the slice of the subject right after it, with the placement that held throughout.
@@ -106,6 +107,35 @@ pub(super) struct Selection<'a, T> {
     pub(super) preempted: bool,
 }
 
+impl Comparison {
+    /// Sets the latency fields of a report's row: the subject's percentiles, `floor_p50_ns`, `ratio`, and what
+    /// [`Comparison::set_common`] sets. `p50_ns` is the median over slices, as the floor's is.
+    pub fn set_latency(&self, row: &mut Row) {
+        row.set_latency(&self.subject_latency)
+            .set("p50_ns", rounded(self.subject_p50_ns))
+            .set("floor_p50_ns", rounded(self.floor_p50_ns))
+            .set("ratio", self.latency_ratio.map(rounded));
+        self.set_common(row);
+    }
+
+    /// Sets the throughput fields of a report's row: `throughput_ops`, `floor_throughput_ops`, `ratio`, and what
+    /// [`Comparison::set_common`] sets.
+    pub fn set_throughput(&self, row: &mut Row) {
+        row.set("throughput_ops", self.subject_throughput_ops.round())
+            .set("floor_throughput_ops", self.floor_throughput_ops.round())
+            .set("ratio", self.throughput_ratio.map(rounded));
+        self.set_common(row);
+    }
+
+    /// Sets `server_cpu_ns_per_op`, `placement`, `alternations` and `preempted`.
+    pub fn set_common(&self, row: &mut Row) {
+        row.set("server_cpu_ns_per_op", rounded(self.server_cpu_ns_per_op))
+            .set("placement", self.placement.as_str())
+            .set("alternations", self.alternations)
+            .set("preempted", self.preempted);
+    }
+}
+
 /// Chooses among measurements, given with their placement and number of preemptions, as [`compare`] says.
 pub(super) fn select<'a, T>(found: impl Iterator<Item = (Placement, u64, &'a T)>) -> Vec<Selection<'a, T>> {
     let mut by_placement: Vec<(Placement, Vec<(u64, &T)>)> =
@@ -191,6 +221,19 @@ mod tests {
         assert_eq!(found[0].throughput_ratio, Some(0.4));
         assert_eq!(found[0].server_cpu_ns_per_op, 50.0);
         assert_eq!(found[1].latency_ratio, Some(1.5));
+        let mut row = Row::new();
+        found[0].set_latency(&mut row);
+        assert_eq!(
+            (row.number("p50_ns"), row.number("floor_p50_ns"), row.number("ratio")),
+            (Some(500.0), Some(400.0), Some(1.25))
+        );
+        assert_eq!(row.get("placement"), Some(&"far".into()));
+        let mut row = Row::new();
+        found[0].set_throughput(&mut row);
+        assert_eq!(
+            (row.number("throughput_ops"), row.number("floor_throughput_ops")),
+            (Some(400.0), Some(1000.0))
+        );
     }
 
     #[test]

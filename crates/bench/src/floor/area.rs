@@ -18,7 +18,7 @@ use super::FloorError;
 pub const RING_SLOTS: usize = 256;
 /// Largest payload of a round-trip floor, bytes.
 pub const PAYLOAD_CAPACITY: usize = 1 << 20;
-/// Largest message of either side in [`Message`], bytes.
+/// Largest parameters of a subject, and its largest report, bytes.
 pub const MESSAGE_CAPACITY: usize = 4000;
 /// Set in a sequence number: the in-band mark that ends a slice.
 pub(super) const STOP: u64 = 1 << 63;

@@ -23,7 +23,7 @@ pub use area::{MESSAGE_CAPACITY, PAYLOAD_CAPACITY, RING_SLOTS};
 pub use clock::TickClock;
 pub use limit::{LimitOptions, limit};
 pub use pair::{Cores, FloorPair, PEER_ARGUMENT, PeerCost};
-pub use payload::{PageBuffer, answer_seed, expected_sum, fill_bytes, sum_bytes};
+pub use payload::{PageBuffer, answer_seed, expected_answer_sum, expected_sum, fill_bytes, sum_bytes};
 pub use peer::{NoSubject, Subject, inherited_descriptor, serve_peer};
 pub use placement::Placement;
 pub use slices::{RING_WINDOW, Slice};

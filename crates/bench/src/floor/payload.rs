@@ -58,6 +58,13 @@ pub fn answer_seed(request_sum: u64) -> u64 {
     request_sum.rotate_left(17) ^ STEP
 }
 
+/// What [`sum_bytes`] must give for the answer to a request of `length` bytes filled with `seed`, if the server answers
+/// with as many bytes filled with [`answer_seed`] of the request's sum.
+#[must_use]
+pub fn expected_answer_sum(length: usize, seed: u64) -> u64 {
+    expected_sum(length, answer_seed(expected_sum(length, seed)))
+}
+
 fn word_at(seed: u64, index: u64) -> u64 {
     // Mixed, so that neighbouring seeds do not give shifted copies of one buffer.
     let mut mixed = seed.wrapping_add(1).wrapping_mul(0xbf58_476d_1ce4_e5b9);

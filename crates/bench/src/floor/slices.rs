@@ -10,7 +10,7 @@ use rustix::thread::futex;
 
 use super::area::{Direction, Line, RING_SLOTS, STOP};
 use super::pair::{FloorPair, PeerWatch, timespec};
-use super::payload::{answer_seed, expected_sum, fill_bytes, sum_bytes};
+use super::payload::{expected_answer_sum, fill_bytes, sum_bytes};
 use super::peer::POLLS_PER_LOOK;
 use super::{
     Floor, FloorError, PAYLOAD_CAPACITY, PageBuffer, PeerCost, Placement, RING_SLOTS as SLOTS, TickClock,
@@ -222,7 +222,7 @@ impl FloorPair {
             wait(&self.watch, &response.sequence, sequence)?;
             self.area.copy_out(Direction::Response, incoming);
             // A closed form on our side: no byte is touched twice for the check.
-            right &= sum_bytes(incoming) == expected_sum(size, answer_seed(expected_sum(size, sequence)));
+            right &= sum_bytes(incoming) == expected_answer_sum(size, sequence);
             if timer.round() {
                 break;
             }

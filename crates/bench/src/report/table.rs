@@ -47,9 +47,9 @@ pub fn table(rows: &[Row]) -> String {
 
 /// Head and cells of one field.
 fn column(field: &str, rows: &[Row]) -> Vec<String> {
-    let head = match Unit::of(field) {
-        (Unit::None, name) => name,
-        (_, stem) => stem,
+    let head = match field.strip_suffix("_ns_per_op") {
+        Some(stem) => format!("{stem} per op"),
+        None => Unit::of(field).1.to_owned(),
     };
     let cells =
         rows.iter().map(|row| row.get(field).map_or_else(String::new, |value| readable(field, value)));

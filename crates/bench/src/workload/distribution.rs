@@ -193,12 +193,10 @@ impl Exponential {
     #[inline]
     pub fn next(&self, items: u64, random: &mut Random) -> u64 {
         let items = items.max(1);
-        loop {
-            let age = -(1.0 - random.unit()).ln() / self.rate;
-            if age < items as f64 {
-                return items - 1 - age as u64;
-            }
-        }
+        // Inverse of the distribution cut at `items`: the same as drawing again until the age fits, in one draw.
+        let covered = -(-self.rate * items as f64).exp_m1();
+        let age = -(-random.unit() * covered).ln_1p() / self.rate;
+        items - 1 - (age as u64).min(items - 1)
     }
 }
 

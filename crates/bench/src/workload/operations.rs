@@ -64,7 +64,8 @@ enum Chooser {
 }
 
 /// An endless stream of operations, a pure function of workload, share and seed. It only ever names records that were
-/// loaded, or that it inserted itself and were acknowledged.
+/// loaded, or that it inserted itself and were acknowledged. `zipfian` and `hotspot` choose among the loaded records only
+/// (YCSB's zipfian foresees the inserts of a run of known length, which a run by time does not have).
 pub struct OperationStream {
     random: Random,
     chooser: Chooser,

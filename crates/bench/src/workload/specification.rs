@@ -605,6 +605,32 @@ mod tests {
         }
     }
 
+    proptest::proptest! {
+        #[test]
+        fn what_parses_can_be_run(
+            lines in proptest::collection::vec(
+                (0..KNOWN.len(), "[0-9]{1,19}|0\\.[0-9]{1,5}|1|uniform|zipfian|latest|sequential|hotspot|exponential|ordered"),
+                0..12,
+            ),
+        ) {
+            let mut text = String::from("recordcount=1000\n");
+            for (key, value) in lines {
+                text += &format!("{}={value}\n", KNOWN[key]);
+            }
+            if let Ok((workload, _)) = Workload::parse(&text) {
+                let mut stream = crate::workload::OperationStream::new(&workload, crate::workload::Share { client: 1, clients: 2 });
+                for _ in 0..50 {
+                    stream.next_operation();
+                    stream.acknowledge_inserts(1);
+                }
+                let (mut key, mut value) = (Vec::new(), Vec::new());
+                workload.write_key(7, &mut key);
+                workload.write_value(7, 1, &mut value);
+                proptest::prop_assert!(value.len() as u64 <= workload.longest_value());
+            }
+        }
+    }
+
     #[test]
     fn ycsbs_own_spelling_is_accepted() {
         let (workload, notices) = parse(
