@@ -91,7 +91,7 @@ pub struct Comparison {
 /// in less than a tenth of the others is dropped too: that was a probe's error.
 ///
 /// Of each placement, the alternations in which neither side lost its core are taken, if they are at least a quarter;
-/// otherwise all are, and [`Comparison::preempted`] says so.
+/// otherwise the least disturbed quarter is, and [`Comparison::preempted`] says so.
 #[must_use]
 pub fn compare(alternations: &[Alternation]) -> Vec<Comparison> {
     let found =
@@ -157,11 +157,16 @@ pub(super) fn select<'a, T>(found: impl Iterator<Item = (Placement, u64, &'a T)>
     by_placement.sort_by_key(|(_, group)| std::cmp::Reverse(group.len()));
     by_placement
         .into_iter()
-        .map(|(placement, group)| {
+        .map(|(placement, mut group)| {
             let whole: Vec<&T> =
                 group.iter().filter(|(preemptions, _)| *preemptions == 0).map(|(_, one)| *one).collect();
             let preempted = whole.len() * 4 < group.len();
-            let chosen = if preempted { group.into_iter().map(|(_, one)| one).collect() } else { whole };
+            let chosen = if preempted {
+                group.sort_by_key(|(preemptions, _)| *preemptions);
+                group.iter().take(group.len().div_ceil(4)).map(|(_, one)| *one).collect()
+            } else {
+                whole
+            };
             Selection { placement, chosen, preempted }
         })
         .collect()
@@ -252,7 +257,10 @@ mod tests {
         );
         all.extend((0..3).map(|_| preempted(alternation(Placement::Far, 400, 9999))));
         let found = compare(&all);
-        assert_eq!((found[0].alternations, found[0].preempted), (11, true));
+        assert_eq!(
+            (found[0].alternations, found[0].preempted, found[0].latency_ratio),
+            (3, true, Some(1.25))
+        );
         all.push(alternation(Placement::Near, 100, 100));
         assert_eq!(compare(&all).len(), 1, "one near among eleven far is an error of the probe");
     }
