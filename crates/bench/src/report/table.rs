@@ -1,0 +1,86 @@
+//! Rows as an aligned text table.
+
+use serde_json::Value;
+
+use super::{Row, Unit, readable};
+
+/// Renders rows under the union of their fields, in the order in which fields first appear. Numbers stand right, with
+/// readable units; absent values are blank; columns that are empty throughout are left out.
+#[must_use]
+pub fn table(rows: &[Row]) -> String {
+    let mut fields: Vec<&str> = Vec::new();
+    for (name, value) in rows.iter().flat_map(Row::fields) {
+        if !value.is_null() && !fields.contains(&name) {
+            fields.push(name);
+        }
+    }
+    let columns: Vec<Vec<String>> = fields.iter().map(|field| column(field, rows)).collect();
+    let numeric: Vec<bool> = fields
+        .iter()
+        .map(|field| {
+            rows.iter()
+                .filter_map(|row| row.get(field))
+                .all(|value| matches!(value, Value::Number(_) | Value::Null))
+        })
+        .collect();
+    let widths: Vec<usize> = columns
+        .iter()
+        .map(|cells| cells.iter().map(|cell| cell.chars().count()).max().unwrap_or(0))
+        .collect();
+    let mut text = String::new();
+    for line in 0..=rows.len() {
+        let mut cells = Vec::with_capacity(columns.len());
+        for ((column, width), numeric) in columns.iter().zip(&widths).zip(&numeric) {
+            let cell = &column[line];
+            cells.push(if *numeric { format!("{cell:>width$}") } else { format!("{cell:<width$}") });
+        }
+        text.push_str(cells.join("  ").trim_end());
+        text.push('\n');
+        if line == 0 {
+            let rules: Vec<String> = widths.iter().map(|width| "-".repeat(*width)).collect();
+            text.push_str(&rules.join("  "));
+            text.push('\n');
+        }
+    }
+    text
+}
+
+/// Head and cells of one field.
+fn column(field: &str, rows: &[Row]) -> Vec<String> {
+    let head = match field.strip_suffix("_ns_per_op") {
+        Some(stem) => format!("{stem} per op"),
+        None => Unit::of(field).1.to_owned(),
+    };
+    let cells =
+        rows.iter().map(|row| row.get(field).map_or_else(String::new, |value| readable(field, value)));
+    std::iter::once(head.replace('_', " ")).chain(cells).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_line_up() {
+        let rows = [
+            Row::new().with("name", "round_trip_32").with("p50_ns", 120.0).with("placement", "near"),
+            Row::new()
+                .with("name", "memcpy")
+                .with("bytes_per_s", 88e9)
+                .with("placement", "near")
+                .with("note", Value::Null),
+        ];
+        let expected = "\
+name              p50  placement  bandwidth
+-------------  ------  ---------  ---------
+round_trip_32  120 ns  near
+memcpy                 near         88 GB/s
+";
+        assert_eq!(table(&rows), expected);
+    }
+
+    #[test]
+    fn no_rows_is_an_empty_head() {
+        assert_eq!(table(&[]).trim(), "");
+    }
+}

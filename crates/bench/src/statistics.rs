@@ -1,0 +1,183 @@
+//! Latency histograms, medians over slices, ratios.
+
+use hdrhistogram::Histogram;
+
+/// Highest latency that is told apart, ns: 1 000 s. Higher ones count as this.
+const HIGHEST_NS: u64 = 1_000_000_000_000;
+
+/// Latencies in nanoseconds, kept to three significant digits in an HDR histogram.
+///
+/// Recording allocates only when a value is the largest so far.
+#[derive(Clone, Debug)]
+pub struct Latency {
+    histogram: Histogram<u64>,
+}
+
+impl Latency {
+    /// An empty histogram.
+    #[must_use]
+    pub fn new() -> Self {
+        let mut histogram = Histogram::new_with_bounds(1, 4_096, 3).expect("constant bounds are valid");
+        histogram.auto(true);
+        Self { histogram }
+    }
+
+    /// Records one latency, ns, rounded; under 1 ns counts as 1 ns, over 1 000 s as 1 000 s.
+    pub fn record_ns(&mut self, nanoseconds: f64) {
+        // A float to integer cast saturates; a NaN becomes 0 and then 1.
+        self.record((nanoseconds + 0.5) as u64);
+    }
+
+    /// Records one latency in whole nanoseconds, with the same limits.
+    pub fn record(&mut self, nanoseconds: u64) {
+        self.histogram
+            .record(nanoseconds.clamp(1, HIGHEST_NS))
+            .expect("an auto-resizing histogram takes every value up to 1 000 s");
+    }
+
+    /// Adds all samples of `other`.
+    pub fn merge(&mut self, other: &Self) {
+        self.histogram.add(&other.histogram).expect("an auto-resizing histogram takes another one's values");
+    }
+
+    /// Number of samples.
+    #[must_use]
+    pub fn samples(&self) -> u64 {
+        self.histogram.len()
+    }
+
+    /// Median, ns; 0 without samples, like all of these.
+    #[must_use]
+    pub fn p50_ns(&self) -> f64 {
+        self.quantile_ns(0.5)
+    }
+
+    /// 99th percentile, ns.
+    #[must_use]
+    pub fn p99_ns(&self) -> f64 {
+        self.quantile_ns(0.99)
+    }
+
+    /// 99.9th percentile, ns.
+    #[must_use]
+    pub fn p999_ns(&self) -> f64 {
+        self.quantile_ns(0.999)
+    }
+
+    /// Largest sample, ns.
+    #[must_use]
+    pub fn max_ns(&self) -> f64 {
+        self.histogram.max() as f64
+    }
+
+    /// Mean, ns.
+    #[must_use]
+    pub fn mean_ns(&self) -> f64 {
+        self.histogram.mean()
+    }
+
+    /// The value under which a share `quantile` (0 to 1) of the samples lies, ns.
+    #[must_use]
+    pub fn quantile_ns(&self, quantile: f64) -> f64 {
+        if self.histogram.is_empty() {
+            return 0.0;
+        }
+        self.histogram.value_at_quantile(quantile).min(self.histogram.max()) as f64
+    }
+}
+
+impl Default for Latency {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// The median of some values; `None` of none. The mean of the middle two where their number is even; NaNs sort last.
+#[must_use]
+pub fn median(values: impl IntoIterator<Item = f64>) -> Option<f64> {
+    let mut values: Vec<f64> = values.into_iter().collect();
+    values.sort_by(f64::total_cmp);
+    let middle = values.len() / 2;
+    match values.len() {
+        0 => None,
+        length if length % 2 == 1 => Some(values[middle]),
+        _ => Some((values[middle - 1] + values[middle]) / 2.0),
+    }
+}
+
+/// `value / base`; `None` when that means nothing, the base being 0 or one of them not finite.
+#[must_use]
+pub fn ratio(value: f64, base: f64) -> Option<f64> {
+    let ratio = value / base;
+    ratio.is_finite().then_some(ratio)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantiles_of_a_known_series() {
+        let mut latency = Latency::new();
+        (1..=1000).for_each(|value| latency.record(value));
+        assert_eq!(latency.samples(), 1000);
+        assert_eq!(latency.p50_ns(), 500.0);
+        assert_eq!(latency.p99_ns(), 990.0);
+        assert_eq!(latency.p999_ns(), 999.0);
+        assert_eq!(latency.max_ns(), 1000.0);
+        assert!((latency.mean_ns() - 500.5).abs() < 1e-9);
+    }
+
+    #[test]
+    fn three_digits_hold_at_any_size() {
+        for value in [1u64, 119, 20_600, 1_234_567, 9_876_543_210] {
+            let mut latency = Latency::new();
+            latency.record(value);
+            let error = (latency.p50_ns() - value as f64).abs() / value as f64;
+            assert!(error < 0.001, "{value}: {error}");
+        }
+    }
+
+    #[test]
+    fn odd_values_are_bounded() {
+        let mut latency = Latency::new();
+        for value in [0.0, -5.0, f64::NAN, f64::INFINITY] {
+            latency.record_ns(value);
+        }
+        assert_eq!(latency.samples(), 4);
+        assert_eq!(latency.quantile_ns(0.0), 1.0);
+        assert!(latency.max_ns() >= HIGHEST_NS as f64 * 0.999);
+    }
+
+    #[test]
+    fn empty_is_zero() {
+        let latency = Latency::new();
+        assert_eq!((latency.p50_ns(), latency.max_ns(), latency.samples()), (0.0, 0.0, 0));
+    }
+
+    #[test]
+    fn merging_is_recording_both() {
+        let (mut one, mut two, mut both) = (Latency::new(), Latency::new(), Latency::new());
+        for value in 1..500u64 {
+            one.record(value);
+            two.record(value * 1000);
+            both.record(value);
+            both.record(value * 1000);
+        }
+        one.merge(&two);
+        assert_eq!(one.samples(), both.samples());
+        for quantile in [0.1, 0.5, 0.9, 0.99, 1.0] {
+            assert_eq!(one.quantile_ns(quantile), both.quantile_ns(quantile));
+        }
+    }
+
+    #[test]
+    fn medians_and_ratios() {
+        assert_eq!(median([]), None);
+        assert_eq!(median([3.0, 1.0, 2.0]), Some(2.0));
+        assert_eq!(median([4.0, 1.0, 2.0, 3.0]), Some(2.5));
+        assert_eq!(ratio(3.0, 2.0), Some(1.5));
+        assert_eq!(ratio(3.0, 0.0), None);
+        assert_eq!(ratio(f64::NAN, 2.0), None);
+    }
+}

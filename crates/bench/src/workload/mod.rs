@@ -1,0 +1,109 @@
+//! YCSB workloads (Cooper et al., "Benchmarking Cloud Serving Systems with YCSB", SoCC 2010): property files, request
+//! distributions, and the stream of operations that a client issues.
+//!
+//! Where a plain key-value store cannot follow YCSB's tables, this is what happens, and [`Notice`]s tell the user:
+//! a record is one value (its fields, one after the other), every update writes the whole of it, and SCAN becomes a
+//! MULTIGET of consecutive record numbers, since a hash store has no order.
+
+mod distribution;
+mod operations;
+mod properties;
+mod specification;
+
+pub use distribution::{
+    Exponential, HotSpot, ScrambledZipfian, SkewedLatest, ZIPFIAN_CONSTANT, Zipfian, fnv_hash,
+};
+pub use operations::{Operation, OperationStream, Share};
+pub use properties::{Property, PropertyError, parse_properties};
+pub use specification::{
+    FieldLength, InsertOrder, Notice, Proportions, RequestDistribution, Workload, WorkloadError,
+};
+
+/// The workloads that ship with the project: name and text of the property file.
+pub const SHIPPED: [(&str, &str); 7] = [
+    ("a", include_str!("../../workloads/a.properties")),
+    ("b", include_str!("../../workloads/b.properties")),
+    ("c", include_str!("../../workloads/c.properties")),
+    ("d", include_str!("../../workloads/d.properties")),
+    ("e", include_str!("../../workloads/e.properties")),
+    ("f", include_str!("../../workloads/f.properties")),
+    ("b-small", include_str!("../../workloads/b-small.properties")),
+];
+
+/// The property file of a shipped workload, by its name in either case (`a`, `workloada`, `b-small`).
+#[must_use]
+pub fn shipped(name: &str) -> Option<&'static str> {
+    let name = name.to_ascii_lowercase();
+    let name = name.strip_prefix("workload").unwrap_or(&name);
+    SHIPPED.iter().find(|(known, _)| *known == name).map(|(_, text)| *text)
+}
+
+/// The one of `known` that is nearest to `word`, if it is near enough to be a slip of the hand.
+pub(crate) fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let word = word.to_ascii_lowercase();
+    known
+        .into_iter()
+        .map(|candidate| (edit_distance(&word, &candidate.to_ascii_lowercase()), candidate))
+        .min_by_key(|(distance, _)| *distance)
+        .filter(|(distance, candidate)| *distance * 3 <= candidate.len().max(3))
+        .map(|(_, candidate)| candidate)
+}
+
+fn edit_distance(one: &str, two: &str) -> usize {
+    // A key of absurd length is near to nothing, and must not cost quadratic time.
+    if one.len() > 100 {
+        return one.len();
+    }
+    let two: Vec<char> = two.chars().collect();
+    let mut row: Vec<usize> = (0..=two.len()).collect();
+    for (index, from) in one.chars().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = index + 1;
+        for (column, to) in two.iter().enumerate() {
+            let changed = diagonal + usize::from(from != *to);
+            diagonal = row[column + 1];
+            row[column + 1] = changed.min(diagonal + 1).min(row[column] + 1);
+        }
+    }
+    row[two.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn near_words() {
+        let known = ["recordcount", "operationcount", "readproportion"];
+        assert_eq!(nearest("recordcuont", known), Some("recordcount"));
+        assert_eq!(nearest("RecordCount", known), Some("recordcount"));
+        assert_eq!(nearest("readproportions", known), Some("readproportion"));
+        assert_eq!(nearest("colour", known), None);
+        assert_eq!(nearest(&"x".repeat(100_000), known), None);
+        assert_eq!(edit_distance("kitten", "sitting"), 3);
+    }
+
+    #[test]
+    fn shipped_files_parse_without_surprise() {
+        for (name, text) in SHIPPED {
+            let (workload, notices) = Workload::parse(text).expect(name);
+            let expected = usize::from(name == "e");
+            assert_eq!(notices.len(), expected, "{name}: {notices:?}");
+            assert!(workload.record_count >= 1000, "{name}");
+        }
+        assert!(shipped("workloadA").is_some());
+        assert!(shipped("z").is_none());
+    }
+
+    #[test]
+    fn the_small_workload_has_16_byte_keys_and_32_byte_values() {
+        let (workload, _) = Workload::parse(shipped("b-small").expect("there")).expect("valid");
+        let (mut key, mut value) = (Vec::new(), Vec::new());
+        for record in [0, 1, workload.record_count - 1, 999_999_999_999] {
+            workload.write_key(record, &mut key);
+            workload.write_value(record, 0, &mut value);
+            assert_eq!((key.len(), value.len()), (16, 32));
+        }
+        assert_eq!(workload.proportions.read, 0.95);
+    }
+}
