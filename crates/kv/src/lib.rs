@@ -18,6 +18,7 @@
 //! ```
 
 mod bucket;
+pub mod client;
 pub mod dispatch;
 mod error;
 mod hash;
@@ -26,8 +27,11 @@ mod memory;
 mod page_map;
 mod partition;
 pub mod protocol;
+pub mod service;
 mod size_class;
 
+pub use client::{KvClient, KvError};
 pub use error::{PartitionError, PutError};
 pub use hash::{KeyHash, partition_of};
 pub use partition::{MAX_KEY_LENGTH, MAX_VALUE_LENGTH, Partition, PartitionConfig, PutOutcome, Stats};
+pub use service::KvService;

@@ -1,0 +1,51 @@
+//! What users depend on: RPC over remote memory.
+//!
+//! This room names the parts that an application needs, with the back-end already chosen: shared memory, for now.
+//! What may come in: re-exports, shorthands, documentation. What never does: mechanism.
+//!
+//! ```
+//! use dunlin::{Client, ClientConfig, FunctionMode, Reply, Request, ServerBuilder};
+//!
+//! let fabric = dunlin::fabric()?;
+//! let address = format!("shm:doc-{}", std::process::id()).parse()?;
+//! let server = ServerBuilder::new(&fabric).function(1, FunctionMode::Worker).serve(&address, |_worker| {
+//!     Box::new(|request: &Request<'_>, reply: &mut Reply<'_>| {
+//!         reply.write(b"hello ")?;
+//!         reply.write(request.payload)?;
+//!         Ok(())
+//!     })
+//! })?;
+//! let mut client = Client::connect(&fabric, &address, ClientConfig::default())?;
+//! assert_eq!(&*client.call(1, b"world")?, b"hello world");
+//! drop(client);
+//! server.shutdown(1_000_000_000);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+pub use dunlin_fabric::{Address, AddressError, Capabilities, Fabric, Nanos, Scheme};
+pub use dunlin_fabric_shm::{AllowPolicy, ShmConfig, ShmFabric};
+pub use dunlin_rpc::{
+    ApplicationCode, BackoffConfig, CallError, CallId, Cause, Certainty, ClientConfig, CompletionMode,
+    ConnectError, Counters, FunctionMode, Illegal, PROTOCOLS, Plan, PoolService, Protocol, Reply,
+    ReplyTooLarge, Request, RequestHalf, ResponseHalf, SMALL_LIMIT, ServeError, ServerConfig, Service,
+    Sharing, Status,
+};
+use std::io;
+
+/// The fabric of this build.
+pub type DefaultFabric = ShmFabric;
+/// A client on [`DefaultFabric`].
+pub type Client = dunlin_rpc::Client<DefaultFabric>;
+/// A server on [`DefaultFabric`].
+pub type Server = dunlin_rpc::Server<DefaultFabric>;
+/// Describes a server on [`DefaultFabric`].
+pub type ServerBuilder = dunlin_rpc::ServerBuilder<DefaultFabric>;
+/// A worker run by the application's own thread.
+pub type Worker = dunlin_rpc::Worker<DefaultFabric>;
+/// A call taken off its worker.
+pub type Incoming = dunlin_rpc::Incoming<DefaultFabric>;
+
+/// Starts the fabric with its defaults: one for a process is enough.
+pub fn fabric() -> io::Result<DefaultFabric> {
+    ShmFabric::new(ShmConfig::default())
+}

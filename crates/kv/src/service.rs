@@ -1,0 +1,69 @@
+//! The store as a service: each worker owns one partition, exclusively for reads and writes (RF-RPC section 5.1),
+//! and clients send to the owner.
+
+use crate::dispatch::{ResponseSink, SinkFull, handle};
+use crate::error::PartitionError;
+use crate::partition::{Partition, PartitionConfig};
+use crate::protocol::Function;
+use dunlin_fabric::Fabric;
+use dunlin_rpc::{ApplicationCode, FunctionMode, Reply, Request, ServerBuilder, Service, Status};
+
+/// One worker's partition as its service.
+#[derive(Debug)]
+pub struct KvService {
+    partition: Partition,
+}
+
+impl KvService {
+    /// The partition of worker `index` of `count`, with its share of `memory` bytes.
+    ///
+    /// `expected_items` sizes the index for so many items in all partitions together; `None` lets it take a fifth
+    /// of the memory.
+    pub fn new(
+        memory: usize,
+        expected_items: Option<usize>,
+        index: u16,
+        count: u16,
+    ) -> Result<Self, PartitionError> {
+        let mut config = PartitionConfig::new(memory / count.max(1) as usize);
+        config.index = index as usize;
+        config.count = count.max(1) as usize;
+        config.expected_items = expected_items.map(|items| items / count.max(1) as usize + 1);
+        Ok(KvService { partition: Partition::with_config(config)? })
+    }
+
+    /// Declares the service's functions.
+    #[must_use]
+    pub fn declare<F: Fabric>(builder: ServerBuilder<F>) -> ServerBuilder<F> {
+        [Function::Get, Function::Put, Function::Delete, Function::MultiGet, Function::Stats]
+            .into_iter()
+            .fold(builder, |builder, function| builder.function(function.id(), FunctionMode::Worker))
+    }
+}
+
+/// A reply as a place for results.
+struct Sink<'a, 'b>(&'a mut Reply<'b>);
+
+impl ResponseSink for Sink<'_, '_> {
+    #[inline]
+    fn reserve(&mut self, length: usize) -> Result<&mut [u8], SinkFull> {
+        let start = self.0.len();
+        match self.0.reserve(start + length) {
+            Ok(place) => Ok(&mut place[start..]),
+            Err(_) => Err(SinkFull { needed: length }),
+        }
+    }
+}
+
+impl Service for KvService {
+    #[inline]
+    fn call(&mut self, request: &Request<'_>, reply: &mut Reply<'_>) -> Result<(), Status> {
+        match handle(&mut self.partition, request.function, request.payload, &mut Sink(reply)) {
+            Ok(()) => Ok(()),
+            Err(status) => {
+                reply.clear();
+                Err(ApplicationCode::new(status.code()).map_or(Status::Malformed, Status::Application))
+            }
+        }
+    }
+}
