@@ -63,7 +63,7 @@ pub(crate) struct ImportCache {
 impl ImportCache {
     /// The granted memory of that name.
     #[inline]
-    fn get(&mut self, link: &LinkShared, key: RegionKey) -> Option<&Import> {
+    fn get(&mut self, link: &Arc<LinkShared>, key: RegionKey) -> Option<&Import> {
         if self.recent.first().is_none_or(|i| i.key() != key) {
             self.bring_forward(link, key)?;
         }
@@ -71,7 +71,7 @@ impl ImportCache {
     }
 
     #[inline(never)]
-    fn bring_forward(&mut self, link: &LinkShared, key: RegionKey) -> Option<()> {
+    fn bring_forward(&mut self, link: &Arc<LinkShared>, key: RegionKey) -> Option<()> {
         if let Some(at) = self.recent.iter().position(|i| i.key() == key) {
             self.recent[..=at].rotate_right(1);
             return Some(());
@@ -87,7 +87,7 @@ impl ImportCache {
     #[inline]
     fn range(
         &mut self,
-        link: &LinkShared,
+        link: &Arc<LinkShared>,
         key: RegionKey,
         offset: u64,
         length: u64,
@@ -104,7 +104,7 @@ impl ImportCache {
     #[inline]
     pub(crate) fn write(
         &mut self,
-        link: &LinkShared,
+        link: &Arc<LinkShared>,
         key: RegionKey,
         offset: u64,
         source: Source<'_>,
@@ -141,7 +141,7 @@ impl ImportCache {
     /// READ.
     pub(crate) fn read(
         &mut self,
-        link: &LinkShared,
+        link: &Arc<LinkShared>,
         key: RegionKey,
         offset: u64,
         into: &mut [u8],
@@ -159,7 +159,7 @@ impl ImportCache {
     /// FETCH_ADD or CMP_SWAP: the old value.
     pub(crate) fn atomic(
         &mut self,
-        link: &LinkShared,
+        link: &Arc<LinkShared>,
         key: RegionKey,
         offset: u64,
         change: impl FnOnce(&AtomicU64) -> u64,

@@ -108,6 +108,8 @@ pub(crate) struct Secrets {
 /// What the control thread, the handles and the queue pairs share of a link.
 #[derive(Debug)]
 pub(crate) struct LinkShared {
+    /// Whose turn it is to read the socket.
+    reading: Mutex<()>,
     number: u64,
     socket: OwnedFd,
     alive: AtomicBool,
@@ -147,6 +149,7 @@ impl LinkShared {
             attachments: Mutex::default(),
             targets: Mutex::default(),
             replies: Mutex::default(),
+            reading: Mutex::new(()),
             calls: AtomicU64::new(1),
         })
     }
@@ -197,6 +200,8 @@ impl LinkShared {
     /// Reads what the socket holds. The control thread's; `all` when the peer has closed, so that nothing that
     /// it said before is lost (the socket's buffer bounds that).
     pub(crate) fn read(self: &Arc<Self>, buffer: &mut [u8], all: bool) {
+        // Two readers would take frames out of their order.
+        let _turn = lock(&self.reading);
         loop {
             if !all && self.pause_if_full() {
                 return;
@@ -409,9 +414,14 @@ impl LinkShared {
         }
     }
 
-    /// What the peer has granted under a name.
-    pub(crate) fn import(&self, key: RegionKey) -> Option<Arc<Import>> {
-        lock(&self.imports).get(&((key.0 >> 32) as u32)).filter(|i| i.key() == key).cloned()
+    /// What the peer has granted under a name. A key can get here through memory before the control thread has
+    /// read the grant itself, so an unknown one has the socket read first.
+    pub(crate) fn import(self: &Arc<Self>, key: RegionKey) -> Option<Arc<Import>> {
+        let find = || lock(&self.imports).get(&((key.0 >> 32) as u32)).filter(|i| i.key() == key).cloned();
+        find().or_else(|| {
+            self.read(&mut vec![0; READ_BUFFER], false);
+            find()
+        })
     }
 
     /// Has a queue pair of ours told about the end of its peer.
