@@ -4,15 +4,16 @@ use crate::link::ToyLink;
 use crate::memory::Target;
 use crate::network::{NetworkEvent, Watcher};
 use crate::queues::{
-    Action, AddressHandle, CompletionQueue, DomainState, InFlight, LinkSide, Outcome, PostedReceive, QueuePair,
-    QueuePairRef, ReceiveQueue,
+    Action, AddressHandle, CompletionQueue, DomainState, InFlight, LinkSide, Outcome, PostedReceive,
+    QueuePair, QueuePairRef, ReceiveQueue,
 };
 use crate::scheduler::{Reason, Shared, State};
 use dunlin_fabric::memory::HeapMemory;
 use dunlin_fabric::{
-    AddressHandleId, Armed, Buffer, Completion, CompletionQueueId, CompletionStatus, CreateError, Data, Endpoint,
-    Gather, Nanos, Opcode, Operation, PostError, QueuePairConfig, QueuePairId, QueuePairState, ReceiveTarget, Region,
-    SharedReceiveQueueId, ThreadDomain, Transport, WaitMode, Wake, Waker, WorkId, WorkRequest,
+    AddressHandleId, Armed, Buffer, Completion, CompletionQueueId, CompletionStatus, CreateError, Data,
+    Endpoint, Gather, Nanos, Opcode, Operation, PostError, QueuePairConfig, QueuePairId, QueuePairState,
+    ReceiveTarget, Region, SharedReceiveQueueId, ThreadDomain, Transport, WaitMode, Wake, Waker, WorkId,
+    WorkRequest,
 };
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -58,12 +59,18 @@ impl ToyDomain {
     }
 
     /// Reads the peer's endpoint, which must have been made on the other side of this link.
-    fn resolve(&self, state: &mut State, link: &ToyLink, remote: &Endpoint) -> Result<QueuePairRef, CreateError> {
+    fn resolve(
+        &self,
+        state: &mut State,
+        link: &ToyLink,
+        remote: &Endpoint,
+    ) -> Result<QueuePairRef, CreateError> {
         if !link.is_of(&self.shared) {
             return Err(CreateError::State("the link belongs to another fabric"));
         }
         let wrong = CreateError::Endpoint;
-        let bytes: &[u8; 16] = remote.0.as_slice().try_into().map_err(|_| wrong("it is not 16 bytes long"))?;
+        let bytes: &[u8; 16] =
+            remote.0.as_slice().try_into().map_err(|_| wrong("it is not 16 bytes long"))?;
         let word = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
         let LinkSide { link, side } = link.at();
         if word(0) != link || word(4) != 1 - side as u32 {
@@ -123,7 +130,11 @@ impl ThreadDomain for ToyDomain {
     type Link = ToyLink;
     type Waker = ToyWaker;
 
-    fn create_completion_queue(&mut self, depth: u32, events: bool) -> Result<CompletionQueueId, CreateError> {
+    fn create_completion_queue(
+        &mut self,
+        depth: u32,
+        events: bool,
+    ) -> Result<CompletionQueueId, CreateError> {
         let mut state = self.shared.enter(SYSTEM_CALL);
         let capabilities = &state.settings.capabilities;
         if events && !capabilities.events {
@@ -140,7 +151,11 @@ impl ThreadDomain for ToyDomain {
         if !capabilities.shared_receive_queue {
             return Err(CreateError::Unsupported("shared receive queues"));
         }
-        Self::limit("the depth of a shared receive queue", depth.into(), capabilities.max_queue_depth.into())?;
+        Self::limit(
+            "the depth of a shared receive queue",
+            depth.into(),
+            capabilities.max_queue_depth.into(),
+        )?;
         let Some(domain) = state.network.domains.get_mut(&self.id) else { return Err(over()) };
         domain.shared_receives.push(ReceiveQueue { depth, posted: VecDeque::new() });
         Ok(SharedReceiveQueueId(domain.shared_receives.len() as u32 - 1))
@@ -184,7 +199,12 @@ impl ThreadDomain for ToyDomain {
         Ok(Endpoint(words.iter().flat_map(|word| word.to_le_bytes()).collect()))
     }
 
-    fn connect(&mut self, queue_pair: QueuePairId, link: &ToyLink, remote: &Endpoint) -> Result<(), CreateError> {
+    fn connect(
+        &mut self,
+        queue_pair: QueuePairId,
+        link: &ToyLink,
+        remote: &Endpoint,
+    ) -> Result<(), CreateError> {
         let mut state = self.shared.enter(SYSTEM_CALL);
         let at = self.at(queue_pair);
         let ours = state.queue_pair(at).ok_or(CreateError::NoSuch("queue pair"))?;
@@ -245,7 +265,11 @@ impl ThreadDomain for ToyDomain {
         state.queue_pair(self.at(queue_pair)).map_or(0, |q| q.config.max_send - q.occupied)
     }
 
-    fn post(&mut self, queue_pair: QueuePairId, request: WorkRequest<'_, HeapMemory>) -> Result<(), PostError> {
+    fn post(
+        &mut self,
+        queue_pair: QueuePairId,
+        request: WorkRequest<'_, HeapMemory>,
+    ) -> Result<(), PostError> {
         let mut state = self.shared.enter(POST);
         let at = self.at(queue_pair);
         let sender = state.queue_pair(at).ok_or(PostError::NoSuch("queue pair"))?;
@@ -279,7 +303,9 @@ impl ThreadDomain for ToyDomain {
                 into = Some(buffer);
                 (Opcode::Read, Action::Read { from })
             }
-            Operation::FetchAdd { key, offset, add } => (Opcode::FetchAdd, Action::FetchAdd { key, offset, add }),
+            Operation::FetchAdd { key, offset, add } => {
+                (Opcode::FetchAdd, Action::FetchAdd { key, offset, add })
+            }
             Operation::CompareSwap { key, offset, expected, swap } => {
                 (Opcode::CompareSwap, Action::CompareSwap { key, offset, expected, swap })
             }
@@ -449,7 +475,10 @@ impl State {
             }
             Operation::Read { from, .. } => {
                 if from.length > capabilities.max_message {
-                    return Err(PostError::Length { length: from.length.into(), limit: capabilities.max_message });
+                    return Err(PostError::Length {
+                        length: from.length.into(),
+                        limit: capabilities.max_message,
+                    });
                 }
                 (None, &None)
             }
@@ -464,10 +493,8 @@ impl State {
             return Err(PostError::Transport("this fabric has no immediate data"));
         }
         if let Some(data) = data {
-            let (length, limit) = (
-                data.length(),
-                if datagram { capabilities.max_datagram } else { capabilities.max_message },
-            );
+            let (length, limit) =
+                (data.length(), if datagram { capabilities.max_datagram } else { capabilities.max_message });
             if matches!(data, Data::Inline(_)) && length > u64::from(capabilities.max_inline) {
                 return Err(PostError::Inline { length: length as usize, limit: capabilities.max_inline });
             }

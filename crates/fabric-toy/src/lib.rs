@@ -100,7 +100,10 @@ impl Fabric for Toy {
             return Err(RegisterError::Length { length, limit: MAX_REGION });
         }
         let memory = HeapMemory::new(length as usize, access);
-        memory.ok_or_else(|| RegisterError::OutOfMemory { length, source: std::io::ErrorKind::OutOfMemory.into() })
+        memory.ok_or_else(|| RegisterError::OutOfMemory {
+            length,
+            source: std::io::ErrorKind::OutOfMemory.into(),
+        })
     }
 
     fn domain(&self) -> Result<ToyDomain, CreateError> {

@@ -3,15 +3,15 @@
 //! processor has no part in it.
 
 use crate::link::{LinkEvent, Links};
+use crate::memory::Target;
 use crate::queues::{
     Action, DomainState, Entry, LinkSide, Outcome, Packet, PostedReceive, QueuePair, QueuePairRef,
 };
 use crate::scheduler::State;
-use crate::memory::Target;
 use dunlin_fabric::memory::HeapMemory;
 use dunlin_fabric::{
-    Access, Buffer, Completion, CompletionStatus, Nanos, Opcode, QueuePairId, QueuePairState,
-    RegionKey, RnrRetry, Transport, WaitMode,
+    Access, Buffer, Completion, CompletionStatus, Nanos, Opcode, QueuePairId, QueuePairState, RegionKey,
+    RnrRetry, Transport, WaitMode,
 };
 use std::collections::BTreeMap;
 
@@ -108,7 +108,11 @@ impl State {
                 got.resize(length, 0);
                 region.copy_out(offset + first, &mut got[first..]);
                 self.note_bytes(6, &got);
-                self.answer(back_to, serial, Outcome { status: CompletionStatus::Success, value: 0, read: got });
+                self.answer(
+                    back_to,
+                    serial,
+                    Outcome { status: CompletionStatus::Success, value: 0, read: got },
+                );
             }
             NetworkEvent::Done { at, serial, outcome } => {
                 self.note_at(7, at, serial);
@@ -168,9 +172,8 @@ impl State {
 
     /// Sends the outcome back to an initiator that waits for one.
     fn answer(&mut self, to: QueuePairRef, serial: u64, outcome: Outcome) {
-        let reliable = self
-            .queue_pair(to)
-            .is_some_and(|q| q.config.transport == Transport::ReliableConnection);
+        let reliable =
+            self.queue_pair(to).is_some_and(|q| q.config.transport == Transport::ReliableConnection);
         if reliable {
             let arrives = self.now() + self.travel();
             self.done_at(to, serial, arrives, outcome);
@@ -220,9 +223,8 @@ impl State {
 
     /// Carries out one packet; gives it back if it has to wait for a RECV.
     fn carry_out(&mut self, at: QueuePairRef, packet: Packet) -> Option<Packet> {
-        let reliable = self
-            .queue_pair(at)
-            .is_some_and(|q| q.config.transport == Transport::ReliableConnection);
+        let reliable =
+            self.queue_pair(at).is_some_and(|q| q.config.transport == Transport::ReliableConnection);
         let (from, serial) = (packet.from, packet.serial);
         let consumes = match &packet.action {
             Action::Send { .. } => true,
@@ -239,7 +241,8 @@ impl State {
             Action::Write { bytes, offset, immediate, .. } => {
                 let length = bytes.len() as u32;
                 let visible = self.land(at, region, offset, bytes);
-                if let (Some(_), Some(receive)) = (immediate, self.take_receive(at)) {
+                let receive = immediate.and_then(|_| self.take_receive(at));
+                if let Some(receive) = receive {
                     let completion = Completion {
                         immediate,
                         bytes: length,
@@ -282,7 +285,9 @@ impl State {
             }
         };
         let link = self.queue_pair(at).and_then(|q| q.link);
-        let region = link.and_then(|link| self.granted(link, key, wants)).ok_or(Refused(CompletionStatus::RemoteAccess))?;
+        let region = link
+            .and_then(|link| self.granted(link, key, wants))
+            .ok_or(Refused(CompletionStatus::RemoteAccess))?;
         let end = offset.checked_add(length);
         if end.is_none_or(|end| end > region.length() as u64) {
             return Err(Refused(CompletionStatus::RemoteAccess));
@@ -316,7 +321,12 @@ impl State {
     }
 
     /// A SEND meets its RECV.
-    fn deliver(&mut self, at: QueuePairRef, bytes: &[u8], immediate: Option<u32>) -> Result<Option<Outcome>, Refused> {
+    fn deliver(
+        &mut self,
+        at: QueuePairRef,
+        bytes: &[u8],
+        immediate: Option<u32>,
+    ) -> Result<Option<Outcome>, Refused> {
         let datagram =
             self.queue_pair(at).is_some_and(|q| q.config.transport == Transport::UnreliableDatagram);
         let headroom = if datagram { self.settings.capabilities.datagram_headroom as usize } else { 0 };
@@ -363,6 +373,10 @@ impl State {
             pieces.swap(place, other);
         }
         let mut when = now;
+        // Now and then memory is far behind, so that the initiator's completion comes first.
+        if self.chance.one_in(8) {
+            when += self.chance.below(10 * self.settings.landing + 1);
+        }
         for (from, to) in pieces {
             when += self.chance.below(self.settings.landing + 1);
             let bytes = bytes[from - start..to - start].to_vec();
@@ -429,7 +443,11 @@ impl State {
         if mode == WaitMode::Busy || event {
             state.waiting = None;
             // A poller sees a line within its loop; a sleeper has to be woken.
-            let delay = if mode == WaitMode::Busy { 20 + self.chance.below(60) } else { 1000 + self.chance.below(2000) };
+            let delay = if mode == WaitMode::Busy {
+                20 + self.chance.below(60)
+            } else {
+                1000 + self.chance.below(2000)
+            };
             let at = self.now() + delay;
             self.wake(waiter, at);
         }
@@ -525,6 +543,9 @@ impl State {
             };
             self.complete_send(at, completion);
         }
+        // Nothing later will give these back.
+        let done = self.queue_pair(at).map(|queue_pair| std::mem::take(&mut queue_pair.unretired_held));
+        drop(done);
         for receive in receives {
             let completion = receive_completion(at, receive, Opcode::Receive);
             self.complete_receive(at, Completion { status: CompletionStatus::Flushed, ..completion });
@@ -535,9 +556,11 @@ impl State {
         self.notify(at.domain, true);
     }
 
-    /// Has a queue pair learn that its peer is broken or gone, behind what left before (`last_arrival`).
+    /// Has a queue pair learn that its peer is broken or gone, behind what left before: packets
+    /// (`last_arrival`) and answers.
     fn tell_peer(&mut self, remote: QueuePairRef, last_arrival: Nanos) {
-        let when = last_arrival.max(self.now() + self.travel());
+        let answers = self.queue_pair(remote).map_or(0, |remote| remote.last_done);
+        let when = last_arrival.max(answers).max(self.now() + self.travel());
         self.schedule(when, NetworkEvent::PeerBroke { at: remote });
     }
 

@@ -4,8 +4,8 @@
 use crate::scheduler::Waiter;
 use dunlin_fabric::memory::HeapMemory;
 use dunlin_fabric::{
-    Buffer, Completion, CompletionStatus, Gather, Nanos, Opcode, QueuePairConfig, QueuePairId, QueuePairState,
-    RegionKey, RemoteSlice, WaitMode, WorkId,
+    Buffer, Completion, CompletionStatus, Gather, Nanos, Opcode, QueuePairConfig, QueuePairId,
+    QueuePairState, RegionKey, RemoteSlice, WaitMode, WorkId,
 };
 use std::collections::{BTreeMap, VecDeque};
 

@@ -251,7 +251,10 @@ impl fmt::Display for Waited<'_> {
         match self.1 {
             Reason::Arrivals { domain, event: true } => write!(f, "an event at domain {domain}"),
             Reason::Arrivals { domain, event: false } => {
-                write!(f, "an arrival at domain {domain} (a completion, a WRITE in a watched region, a waker)")
+                write!(
+                    f,
+                    "an arrival at domain {domain} (a completion, a WRITE in a watched region, a waker)"
+                )
             }
             Reason::Signal(signal) => write!(f, "signal {signal}"),
             Reason::End(task) => write!(f, "the end of '{}'", self.0.tasks[*task].name),
@@ -304,7 +307,11 @@ impl Shared {
     }
 
     /// Lets the others run until `at`.
-    pub(crate) fn give_way<'a>(&'a self, mut state: MutexGuard<'a, State>, at: Nanos) -> MutexGuard<'a, State> {
+    pub(crate) fn give_way<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, State>,
+        at: Nanos,
+    ) -> MutexGuard<'a, State> {
         let Some(task) = state.running.filter(|_| !state.stopping) else { return state };
         state.put(at, Event::Run { task });
         state.ahead %= 1000;

@@ -44,7 +44,7 @@ impl Default for Settings {
                 name: "toy",
                 transports: TransportSet::ALL,
                 max_inline: 220,
-                max_message: 1 << 30,
+                max_message: 1 << 26,
                 max_datagram: 4096,
                 datagram_headroom: 40,
                 atomics: true,

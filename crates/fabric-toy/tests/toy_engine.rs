@@ -2,7 +2,8 @@
 
 use dunlin_fabric::{
     Access, Address, CompletionQueueId, Data, Endpoint, Fabric, Host, Link, Listener, Nanos, Operation,
-    QueuePairConfig, QueuePairId, Region, RegionKey, Signal, Site, ThreadDomain, WaitMode, Work, WorkId, WorkRequest,
+    QueuePairConfig, QueuePairId, Region, RegionKey, Signal, Site, ThreadDomain, WaitMode, Work, WorkId,
+    WorkRequest,
 };
 use dunlin_fabric_toy::{RunError, RunReport, Settings, Toy};
 use std::sync::{Arc, Mutex};
@@ -52,7 +53,9 @@ impl<F: Fabric> End<F> {
             Operation::Write { data: Data::Inline(&[&line]), key: self.peer, offset: 0, immediate: None };
         self.host.checkpoint(Site::BeforePost);
         let signaled = tag.is_multiple_of(16);
-        self.domain.post(self.queue_pair, WorkRequest { id: WorkId(tag), operation, signaled }).expect("room");
+        self.domain
+            .post(self.queue_pair, WorkRequest { id: WorkId(tag), operation, signaled })
+            .expect("room");
         self.domain.poll(self.completions, &mut Vec::new(), 64);
     }
 
@@ -126,7 +129,8 @@ fn a_deadlock_names_who_waits_for_what() {
         let host = fabric.host().clone();
         let signal = host.signal();
         let waiter = signal.clone();
-        let task = host.spawn("sleeper", Box::new(move || assert!(!waiter.wait(0, FOREVER)))).expect("a thread");
+        let task =
+            host.spawn("sleeper", Box::new(move || assert!(!waiter.wait(0, FOREVER)))).expect("a thread");
         task.join();
         signal.raise();
     });
