@@ -32,6 +32,19 @@ impl Waker for ShmWaker {
     fn wake(&self) {
         self.0.wake();
     }
+
+    fn wait(&self, armed: Armed, until: Nanos) -> Wake {
+        if armed.mode == WaitMode::Busy {
+            return Wake::Arrived;
+        }
+        let arrived = self.0.take_woken() || {
+            let left = until.saturating_sub(RealHost.now()).min(LONGEST_SLEEP);
+            left > 0 && self.0.sleep(left)
+        };
+        self.0.disarm();
+        self.0.take_woken();
+        if arrived { Wake::Arrived } else { Wake::TimedOut }
+    }
 }
 
 /// What one thread owns of the data path; see [`ThreadDomain`].
@@ -573,18 +586,11 @@ impl ThreadDomain for ShmDomain {
         if armed.mode == WaitMode::Busy {
             return Wake::Arrived;
         }
-        let arrived = self.attention.take_woken()
-            || self.attention.news_seen() != self.news_seen
+        let arrived = self.attention.news_seen() != self.news_seen
             || self.queues.iter().any(|q| q.events && q.ready() > 0);
-        let wake = if arrived {
-            Wake::Arrived
-        } else {
-            let left = until.saturating_sub(RealHost.now()).min(LONGEST_SLEEP);
-            if left > 0 && self.attention.sleep(left) { Wake::Arrived } else { Wake::TimedOut }
-        };
-        self.attention.disarm();
-        self.attention.take_woken();
-        wake
+        let until = if arrived { 0 } else { until };
+        let wake = ShmWaker(Arc::clone(&self.attention)).wait(armed, until);
+        if arrived { Wake::Arrived } else { wake }
     }
 
     fn waker(&self) -> ShmWaker {

@@ -40,6 +40,27 @@ pub struct ToyWaker {
 }
 
 impl Waker for ToyWaker {
+    fn wait(&self, armed: Armed, until: Nanos) -> Wake {
+        let mut state = self.shared.enter(LOOK);
+        if state.stopping() || state.now() >= until {
+            return Wake::TimedOut;
+        }
+        let event = armed.mode == WaitMode::Event;
+        let Some(domain) = state.network.domains.get(&self.domain) else { return Wake::TimedOut };
+        if armed.token != if event { domain.event_arrivals } else { domain.arrivals } {
+            return Wake::Arrived;
+        }
+        let waiter = state.stay(Reason::Arrivals { domain: self.domain, event });
+        if let Some(domain) = state.network.domains.get_mut(&self.domain) {
+            domain.waiting = Some((waiter, armed.mode));
+        }
+        let (mut state, wake) = self.shared.park(state, waiter, until, true);
+        if let Some(domain) = state.network.domains.get_mut(&self.domain) {
+            domain.waiting = None;
+        }
+        wake
+    }
+
     fn wake(&self) {
         self.shared.enter(SYSTEM_CALL).notify(self.domain, true);
     }
@@ -401,24 +422,7 @@ impl ThreadDomain for ToyDomain {
     fn disarm(&mut self, _armed: Armed) {}
 
     fn wait(&mut self, armed: Armed, until: Nanos) -> Wake {
-        let mut state = self.shared.enter(LOOK);
-        if state.stopping() || state.now() >= until {
-            return Wake::TimedOut;
-        }
-        let event = armed.mode == WaitMode::Event;
-        let Some(domain) = state.network.domains.get(&self.id) else { return Wake::TimedOut };
-        if armed.token != if event { domain.event_arrivals } else { domain.arrivals } {
-            return Wake::Arrived;
-        }
-        let waiter = state.stay(Reason::Arrivals { domain: self.id, event });
-        if let Some(domain) = state.network.domains.get_mut(&self.id) {
-            domain.waiting = Some((waiter, armed.mode));
-        }
-        let (mut state, wake) = self.shared.park(state, waiter, until, true);
-        if let Some(domain) = state.network.domains.get_mut(&self.id) {
-            domain.waiting = None;
-        }
-        wake
+        self.waker().wait(armed, until)
     }
 
     fn waker(&self) -> ToyWaker {

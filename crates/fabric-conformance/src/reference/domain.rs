@@ -28,6 +28,25 @@ pub struct ReferenceWaker {
 }
 
 impl Waker for ReferenceWaker {
+    fn wait(&self, armed: Armed, until: Nanos) -> Wake {
+        if armed.mode == WaitMode::Busy {
+            std::thread::yield_now();
+            return if RealHost.now() < until { Wake::Arrived } else { Wake::TimedOut };
+        }
+        let until = until.min(RealHost.now() + 10_000_000);
+        loop {
+            let state = self.world.lock();
+            if state.domains[&self.id].events != armed.token {
+                return Wake::Arrived;
+            }
+            let seen = state.version;
+            drop(state);
+            if !self.world.wait(seen, until) {
+                return Wake::TimedOut;
+            }
+        }
+    }
+
     fn wake(&self) {
         let mut state = self.world.lock();
         state.version += 1;
@@ -372,22 +391,7 @@ impl ThreadDomain for ReferenceDomain {
     fn disarm(&mut self, _: Armed) {}
 
     fn wait(&mut self, armed: Armed, until: Nanos) -> Wake {
-        if armed.mode == WaitMode::Busy {
-            std::thread::yield_now();
-            return if RealHost.now() < until { Wake::Arrived } else { Wake::TimedOut };
-        }
-        let until = until.min(RealHost.now() + 10_000_000);
-        loop {
-            let state = self.world.lock();
-            if state.domains[&self.id].events != armed.token {
-                return Wake::Arrived;
-            }
-            let seen = state.version;
-            drop(state);
-            if !self.world.wait(seen, until) {
-                return Wake::TimedOut;
-            }
-        }
+        self.waker().wait(armed, until)
     }
 
     fn waker(&self) -> ReferenceWaker {
