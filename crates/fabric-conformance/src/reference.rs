@@ -10,7 +10,7 @@ use dunlin_fabric::verbs::MAX_CONTROL_MESSAGE;
 use dunlin_fabric::{
     AcceptError, Access, Address, Capabilities, CreateError, DialError, Fabric, GrantError, Host, Link,
     LinkError, ListenError, Listener, Memory, Nanos, PeerIdentity, RealHost, RegionKey, RegisterError,
-    Signal, TransportSet,
+    Scheme, Signal, TransportSet,
 };
 use state::{LinkId, Side, World};
 use std::io;
@@ -94,6 +94,9 @@ impl Fabric for Reference {
     }
 
     fn listen(&self, address: &Address) -> Result<ReferenceListener, ListenError> {
+        if address.scheme() != Scheme::Sim {
+            return Err(ListenError::WrongScheme(address.clone()));
+        }
         let mut state = self.world.lock();
         if state.listeners.contains_key(address) {
             return Err(ListenError::InUse { address: address.clone() });
@@ -103,6 +106,9 @@ impl Fabric for Reference {
     }
 
     fn dial(&self, address: &Address, _until: Nanos) -> Result<ReferenceLink, DialError> {
+        if address.scheme() != Scheme::Sim {
+            return Err(DialError::WrongScheme(address.clone()));
+        }
         let mut state = self.world.lock();
         if !state.listeners.contains_key(address) {
             return Err(DialError::NobodyListens { address: address.clone() });

@@ -433,14 +433,11 @@ impl State {
             return Outcome::Waits;
         };
         let room = buffer.as_mut().map_or(&mut [][..], |buffer| &mut buffer[..]);
-        let reliable = config.transport == Transport::ReliableConnection;
         let Some(room) = room.get_mut(..data.len()) else {
             let status = CompletionStatus::LocalLength;
             let completion = Completion { buffer, ..plain(id, status, opcode, target.1) };
             self.complete(target.0, config.receive_completions, completion, None);
-            if reliable {
-                self.break_pair(target, None);
-            }
+            // The sender's queue pair breaks by this, and takes this one with it.
             return Outcome::Failed(CompletionStatus::RemoteOperation);
         };
         room.copy_from_slice(data);
