@@ -402,13 +402,13 @@ impl ThreadDomain for ToyDomain {
 
     fn wait(&mut self, armed: Armed, until: Nanos) -> Wake {
         let mut state = self.shared.enter(LOOK);
-        if state.stopping() || state.now() >= until {
-            return Wake::TimedOut;
-        }
         let event = armed.mode == WaitMode::Event;
         let Some(domain) = state.network.domains.get(&self.id) else { return Wake::TimedOut };
         if armed.token != if event { domain.event_arrivals } else { domain.arrivals } {
             return Wake::Arrived;
+        }
+        if state.stopping() || state.now() >= until {
+            return Wake::TimedOut;
         }
         let waiter = state.stay(Reason::Arrivals { domain: self.id, event });
         if let Some(domain) = state.network.domains.get_mut(&self.id) {

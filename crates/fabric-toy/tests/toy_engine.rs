@@ -111,6 +111,26 @@ fn a_run_is_a_pure_function_of_its_seed() {
     assert_ne!(first.end, other.end);
 }
 
+/// Another process has other addresses and another random state of its hash maps.
+#[test]
+fn another_process_takes_the_same_way() {
+    const NAME: &str = "another_process_takes_the_same_way";
+    const CHILD: &str = "DUNLIN_TOY_CHILD";
+    let report = format!("{:?}", run(10, 200));
+    if std::env::var_os(CHILD).is_some() {
+        println!("{report}");
+        return;
+    }
+    let program = std::env::current_exe().expect("this program");
+    let child = std::process::Command::new(program)
+        .args([NAME, "--exact", "--nocapture"])
+        .env(CHILD, "1")
+        .output()
+        .expect("a second process");
+    let said = String::from_utf8_lossy(&child.stdout);
+    assert!(said.contains(&report), "here {report}, in another process {said}");
+}
+
 #[test]
 fn busy_waiting_costs_no_event_per_look() {
     let rounds = 10_000;
