@@ -277,7 +277,7 @@ impl Link for ToyLink {
     }
 
     fn try_receive(&self) -> Result<Option<Vec<u8>>, LinkError> {
-        self.take(&mut self.0.shared.enter(LOOK)).transpose()
+        self.take(&mut self.0.shared.pass(LOOK)).transpose()
     }
 
     fn grant(&self, memory: &Arc<HeapMemory>, access: Access) -> Result<RegionKey, GrantError> {
@@ -309,7 +309,7 @@ impl Link for ToyLink {
     }
 
     fn is_alive(&self) -> bool {
-        self.0.shared.enter(LOOK).network.links.side(self.0.at).is_some_and(Side::is_alive)
+        self.0.shared.pass(LOOK).network.links.side(self.0.at).is_some_and(Side::is_alive)
     }
 
     fn peer(&self) -> PeerIdentity {
@@ -324,7 +324,7 @@ impl Link for ToyLink {
     }
 
     fn close(&self) {
-        self.0.shared.enter(SYSTEM_CALL).close_link(self.0.at);
+        self.0.shared.pass(SYSTEM_CALL).close_link(self.0.at);
     }
 }
 
@@ -396,7 +396,7 @@ impl Listener for ToyListener {
     }
 
     fn try_accept(&self) -> Result<Option<ToyLink>, AcceptError> {
-        Ok(self.take(&mut self.shared.enter(LOOK)))
+        Ok(self.take(&mut self.shared.pass(LOOK)))
     }
 
     fn subscribe(&self, signal: ToySignal) {

@@ -2,8 +2,8 @@
 
 use dunlin_fabric::{
     Access, Address, CompletionQueueId, Data, Endpoint, Fabric, Host, Link, Listener, Nanos, Operation,
-    QueuePairConfig, QueuePairId, Region, RegionKey, Signal, Site, ThreadDomain, WaitMode, Work, WorkId,
-    WorkRequest,
+    QueuePairConfig, QueuePairId, Region, RegionKey, Signal, Site, ThreadDomain, WaitMode, Waker, Work,
+    WorkId, WorkRequest,
 };
 use dunlin_fabric_toy::{RunError, RunReport, Settings, Toy};
 use std::sync::{Arc, Mutex};
@@ -166,9 +166,57 @@ fn polling_for_ever_ends_at_the_time_limit() {
     let run = Toy::run_with(settings, 5, |fabric| {
         let mut domain = fabric.domain().expect("a domain");
         let queue = domain.create_completion_queue(4, false).expect("a completion queue");
-        while domain.poll(queue, &mut Vec::new(), 4) == 0 {}
+        while domain.poll(queue, &mut Vec::new(), 4) == 0 {
+            fabric.host().checkpoint(Site::WorkerLoop);
+        }
     });
     assert!(matches!(run, Err(RunError::TimeLimit { limit: 1_010_000_000, .. })), "{run:?}");
+}
+
+#[test]
+fn polling_without_ever_giving_way_is_told() {
+    let settings = Settings { run_ahead: 1_000_000, ..Settings::default() };
+    let run = Toy::run_with(settings, 5, |fabric| {
+        let mut domain = fabric.domain().expect("a domain");
+        let queue = domain.create_completion_queue(4, false).expect("a completion queue");
+        while domain.poll(queue, &mut Vec::new(), 4) == 0 {}
+    });
+    assert_eq!(run, Err(RunError::Hogged { task: "root".into(), limit: 1_000_000 }));
+}
+
+/// Two tasks share a lock, and call everything that does not block with it held.
+#[test]
+fn what_does_not_block_does_not_switch() {
+    for seed in 0..20 {
+        let run = Toy::run(seed, |fabric| {
+            let shared = Arc::new(Mutex::new((fabric.domain().expect("a domain"), 0)));
+            let tasks: Vec<_> = (0..4)
+                .map(|_| {
+                    let (shared, host, signal) =
+                        (Arc::clone(&shared), fabric.host().clone(), fabric.host().signal());
+                    let body = move || {
+                        for _ in 0..100 {
+                            let mut held = shared.try_lock().expect("a task was switched with the lock held");
+                            let queue = held.0.create_completion_queue(4, true).expect("a completion queue");
+                            held.0.poll(queue, &mut Vec::new(), 4);
+                            let armed = held.0.arm(WaitMode::Event);
+                            held.0.disarm(armed);
+                            held.0.waker().wake();
+                            host.charge(Work::CopyBytes, 10_000);
+                            held.1 += u64::from(host.now() > 0) + signal.seen();
+                            signal.raise();
+                            drop(held);
+                            host.checkpoint(Site::WorkerLoop);
+                        }
+                    };
+                    fabric.host().spawn("worker", Box::new(body)).expect("a thread")
+                })
+                .collect();
+            tasks.into_iter().for_each(dunlin_fabric::Task::join);
+            assert_eq!(shared.lock().expect("no panic").1, 4 * (100 + 99 * 100 / 2));
+        });
+        run.expect("a run");
+    }
 }
 
 #[test]
