@@ -45,7 +45,7 @@ pub enum Need {
     Events,
     /// So many queue pairs in a domain.
     QueuePairs(u32),
-    /// A longest message short enough to be exceeded in a test (64 MiB).
+    /// A longest message short enough to be exceeded in a test (1 GiB).
     BoundedMessage,
 }
 
@@ -61,7 +61,7 @@ impl Need {
             Need::SharedReceiveQueue => capabilities.shared_receive_queue,
             Need::Events => capabilities.events,
             Need::QueuePairs(count) => capabilities.max_queue_pairs >= count,
-            Need::BoundedMessage => capabilities.max_message <= 64 << 20,
+            Need::BoundedMessage => capabilities.max_message <= 1 << 30,
         }
     }
 }
@@ -79,7 +79,7 @@ impl fmt::Display for Need {
             Need::SharedReceiveQueue => f.write_str("shared_receive_queue"),
             Need::Events => f.write_str("events"),
             Need::QueuePairs(count) => write!(f, "max_queue_pairs of at least {count}"),
-            Need::BoundedMessage => f.write_str("max_message of at most 64 MiB"),
+            Need::BoundedMessage => f.write_str("max_message of at most 1 GiB"),
         }
     }
 }

@@ -220,6 +220,30 @@ fn what_does_not_block_does_not_switch() {
 }
 
 #[test]
+fn tasks_work_in_parallel() {
+    let time = |tasks: usize| {
+        let settings = Settings { preemption: 0, ..Settings::default() };
+        let start = settings.start;
+        let root = move |fabric: Toy| {
+            let work = |_| {
+                let host = fabric.host().clone();
+                let body = move || {
+                    for _ in 0..1_000 {
+                        host.charge(Work::Doorbell, 100);
+                        host.checkpoint(Site::WorkerLoop);
+                    }
+                };
+                fabric.host().spawn("worker", Box::new(body)).expect("a thread")
+            };
+            (0..tasks).map(work).collect::<Vec<_>>().into_iter().for_each(dunlin_fabric::Task::join);
+        };
+        Toy::run_with(settings, 15, root).expect("a run").end - start
+    };
+    let (alone, together) = (time(1), time(8));
+    assert!(together < alone + alone / 10, "{alone} ns alone, {together} ns with seven others");
+}
+
+#[test]
 fn signals_and_sleep_pass_virtual_time() {
     let report = Toy::run(6, |fabric| {
         let host = fabric.host().clone();

@@ -153,6 +153,18 @@ pub enum DialError {
         /// Why.
         why: String,
     },
+    /// The two sides are of different builds that cannot talk to each other.
+    #[error(
+        "{address} speaks version {theirs} of the control protocol, this side {ours}: bring both to the same release"
+    )]
+    Version {
+        /// The address.
+        address: Address,
+        /// This side's.
+        ours: u16,
+        /// The listener's.
+        theirs: u16,
+    },
     /// No answer in time.
     #[error("{address} did not answer in time; is the server stuck or overloaded?")]
     TimedOut {

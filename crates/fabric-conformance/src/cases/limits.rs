@@ -147,7 +147,8 @@ fn message_limit<F: Fabric>(context: &mut Context<F>, role: Role) -> Verdict {
     let limit = context.fabric.capabilities().max_message;
     if role == Role::First {
         let length = u64::from(limit) + 1;
-        let memory = context.fabric.register(2 * length.next_power_of_two(), Access::READ)?;
+        // Never touched, so it takes no memory where pages come lazily.
+        let memory = context.fabric.register(length.next_power_of_two(), Access::READ)?;
         let arena = dunlin_fabric::Arena::new(memory)?;
         let error = Err(PostError::Length { length, limit });
         let key = RegionKey(1);

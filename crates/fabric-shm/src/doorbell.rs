@@ -1,0 +1,258 @@
+//! A domain's doorbell: what its peers read and ring so that it need not be polled all the time.
+//!
+//! The page belongs to the domain and is granted, writable, to its peers. Nothing in it is trusted: whatever they
+//! write costs the domain delay or a look in vain. Layout: flags in the first line, mostly read; the futex word in
+//! the second; one hint bit for each queue pair from the third on.
+
+use crate::memory::{Import, Mapping, ShmMemory};
+use dunlin_fabric::{Access, RegisterError};
+use rustix::io::Errno;
+use rustix::thread::futex;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
+
+/// The owner may sleep.
+pub(crate) const EVENTS: u32 = 1;
+/// The owner looks at the hint bits instead of at every queue pair.
+pub(crate) const HINTS: u32 = 2;
+
+const FLAGS: usize = 0;
+const STATE: usize = 64;
+const BITS: usize = 128;
+const BIT_WORDS: usize = crate::fabric::MAX_QUEUE_PAIRS as usize / 64;
+/// The length of a doorbell's memory; only the pages that are used are ever touched.
+pub(crate) const LENGTH: usize = BITS + BIT_WORDS * 8;
+
+/// Nobody sleeps or is about to.
+const IDLE: u32 = 0;
+/// The owner looks for the last time.
+const ARMED: u32 = 1;
+/// The owner sleeps.
+const SLEEPING: u32 = 2;
+/// Something came since the owner armed.
+const RUNG: u32 = 3;
+
+/// A 32-bit atomic word: the real one, or a model checker's.
+pub(crate) trait Word {
+    /// Loads it.
+    fn load(&self) -> u32;
+    /// Stores it.
+    fn store(&self, value: u32);
+    /// Exchanges it if it is as expected.
+    fn exchange(&self, expected: u32, value: u32) -> bool;
+}
+
+impl Word for AtomicU32 {
+    #[inline]
+    fn load(&self) -> u32 {
+        AtomicU32::load(self, Ordering::Acquire)
+    }
+    #[inline]
+    fn store(&self, value: u32) {
+        AtomicU32::store(self, value, Ordering::Release);
+    }
+    #[inline]
+    fn exchange(&self, expected: u32, value: u32) -> bool {
+        self.compare_exchange(expected, value, Ordering::AcqRel, Ordering::Acquire).is_ok()
+    }
+}
+
+/// The producer's half, after a sequentially consistent fence that follows the store of what is announced: says
+/// whether the owner sleeps and this caller is the one to wake it. Bounded, whatever others do to the word.
+#[inline]
+pub(crate) fn ring(word: &impl Word) -> bool {
+    for _ in 0..8 {
+        let state = word.load();
+        match state {
+            ARMED | SLEEPING if word.exchange(state, RUNG) => return state == SLEEPING,
+            ARMED | SLEEPING => {}
+            _ => return false,
+        }
+    }
+    true
+}
+
+/// The owner's half, first: a sequentially consistent fence must follow, then the last look.
+#[inline]
+pub(crate) fn arm(word: &impl Word) {
+    word.store(ARMED);
+}
+
+/// The owner's half, after a look in vain: whether it may sleep for as long as the word is [`SLEEPING`].
+#[inline]
+pub(crate) fn may_sleep(word: &impl Word) -> bool {
+    word.exchange(ARMED, SLEEPING)
+}
+
+/// The owner's half, last.
+#[inline]
+pub(crate) fn disarm(word: &impl Word) {
+    word.store(IDLE);
+}
+
+fn state_of(mapping: &Mapping) -> &AtomicU32 {
+    mapping.half_word(STATE)
+}
+
+fn ring_and_wake(mapping: &Mapping) {
+    fence(Ordering::SeqCst);
+    if ring(state_of(mapping)) {
+        wake(state_of(mapping));
+    }
+}
+
+#[cold]
+fn wake(word: &AtomicU32) {
+    // Not private: the sleeper may be another process, which maps the same page.
+    if let Err(error) = futex::wake(word, futex::Flags::empty(), 1) {
+        tracing::warn!(%error, "a sleeping peer cannot be woken; it wakes by itself within 10 ms");
+    }
+}
+
+/// A domain's own side, shared with its wakers and the control thread.
+#[derive(Debug)]
+pub(crate) struct Attention {
+    memory: Arc<ShmMemory>,
+    woken: AtomicBool,
+    news: AtomicU64,
+}
+
+impl Attention {
+    pub(crate) fn new() -> Result<Arc<Self>, RegisterError> {
+        let memory = Arc::new(ShmMemory::new(LENGTH as u64, Access::READ.with(Access::WRITE))?);
+        Ok(Arc::new(Attention { memory, woken: AtomicBool::new(false), news: AtomicU64::new(0) }))
+    }
+
+    /// The page, for granting it.
+    pub(crate) fn memory(&self) -> &Arc<ShmMemory> {
+        &self.memory
+    }
+
+    /// Tells peers how to announce things from now on. Those who have just looked are late by one sleep at most.
+    pub(crate) fn set_flags(&self, flags: u32) {
+        self.memory.mapping().half_word(FLAGS).store(flags, Ordering::SeqCst);
+    }
+
+    /// Makes the current or the next wait return.
+    pub(crate) fn wake(&self) {
+        self.woken.store(true, Ordering::SeqCst);
+        ring_and_wake(self.memory.mapping());
+    }
+
+    /// Something happened to a link or to the other end of a queue pair.
+    pub(crate) fn news(&self) {
+        self.news.fetch_add(1, Ordering::SeqCst);
+        self.wake();
+    }
+
+    /// Changes with each piece of news.
+    #[inline]
+    pub(crate) fn news_seen(&self) -> u64 {
+        self.news.load(Ordering::Acquire)
+    }
+
+    /// Whether [`wake`](Attention::wake) was called since this was last asked.
+    pub(crate) fn take_woken(&self) -> bool {
+        self.woken.load(Ordering::SeqCst) && self.woken.swap(false, Ordering::SeqCst)
+    }
+
+    /// Before the last look.
+    pub(crate) fn arm(&self) {
+        arm(state_of(self.memory.mapping()));
+        fence(Ordering::SeqCst);
+    }
+
+    /// After it, if it found something or the sleep is over.
+    pub(crate) fn disarm(&self) {
+        disarm(state_of(self.memory.mapping()));
+    }
+
+    /// Sleeps until rung, or for so many nanoseconds; whether it was rung.
+    pub(crate) fn sleep(&self, nanoseconds: u64) -> bool {
+        let word = state_of(self.memory.mapping());
+        if !may_sleep(word) {
+            return true;
+        }
+        let timeout = futex::Timespec {
+            tv_sec: (nanoseconds / 1_000_000_000) as _,
+            tv_nsec: (nanoseconds % 1_000_000_000) as _,
+        };
+        match futex::wait(word, futex::Flags::empty(), SLEEPING, Some(&timeout)) {
+            Err(Errno::TIMEDOUT) => false,
+            // Woken, rung before the kernel looked, or interrupted: look again.
+            _ => true,
+        }
+    }
+
+    /// Takes all hint bits of a word.
+    #[inline]
+    pub(crate) fn take_hints(&self, word: usize) -> u64 {
+        let word = self.memory.mapping().word(BITS + word * 8);
+        if word.load(Ordering::Relaxed) == 0 { 0 } else { word.swap(0, Ordering::AcqRel) }
+    }
+
+    /// Sets a hint bit of our own.
+    pub(crate) fn hint(&self, bit: u16) {
+        set_hint(self.memory.mapping(), bit);
+    }
+}
+
+fn set_hint(mapping: &Mapping, bit: u16) {
+    let word = mapping.word(BITS + usize::from(bit) / 64 * 8);
+    let mask = 1 << (bit % 64);
+    if word.load(Ordering::Relaxed) & mask == 0 {
+        word.fetch_or(mask, Ordering::AcqRel);
+    }
+}
+
+/// A peer's doorbell, as its queue pair at the other end of one of ours listens to it.
+#[derive(Debug)]
+pub(crate) struct PeerDoorbell {
+    import: Arc<Import>,
+    bit: u16,
+}
+
+impl PeerDoorbell {
+    /// `None` if what was granted is not a doorbell.
+    pub(crate) fn new(import: Arc<Import>, bit: u16) -> Option<Self> {
+        let fits = import.mapping().length() == LENGTH && import.access().contains(Access::WRITE);
+        fits.then_some(PeerDoorbell { import, bit })
+    }
+
+    /// Announces a record that was stored before. Costs one load of a line that rarely changes unless the owner may
+    /// sleep or goes by hints.
+    #[inline]
+    pub(crate) fn ring(&self) {
+        let mapping = self.import.mapping();
+        let flags = mapping.half_word(FLAGS).load(Ordering::Relaxed);
+        if flags != 0 {
+            self.ring_by(flags);
+        }
+    }
+
+    #[inline(never)]
+    fn ring_by(&self, flags: u32) {
+        let mapping = self.import.mapping();
+        if flags & HINTS != 0 {
+            set_hint(mapping, self.bit);
+        }
+        if flags & EVENTS != 0 {
+            ring_and_wake(mapping);
+        }
+    }
+
+    /// Wakes the owner if it sleeps, for news about what it has sent: no hint is needed for that. The caller has
+    /// put a sequentially consistent fence between the news and this.
+    pub(crate) fn ring_for_sender(&self) {
+        let word = state_of(self.import.mapping());
+        if ring(word) {
+            wake(word);
+        }
+    }
+
+    /// Whether the owner may sleep.
+    #[inline]
+    pub(crate) fn may_sleep(&self) -> bool {
+        self.import.mapping().half_word(FLAGS).load(Ordering::Relaxed) & EVENTS != 0
+    }
+}

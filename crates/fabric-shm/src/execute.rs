@@ -1,0 +1,187 @@
+//! One-sided operations, done by the initiator's own processor on memory that the peer has granted.
+
+use crate::inbound::{Pieces, range_of};
+use crate::link::LinkShared;
+use crate::memory::{Import, ShmMemory};
+use dunlin_fabric::{Access, CompletionStatus, Data, Gather, RegionKey, copy};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Keys that one queue pair used last, so that its data path takes no lock.
+const REMEMBERED: usize = 8;
+
+/// The bytes of an outgoing message, wherever they are.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Source<'a> {
+    /// The caller's parts.
+    Parts(&'a [&'a [u8]]),
+    /// One stretch.
+    One(&'a [u8]),
+    /// Registered buffers.
+    Gather(&'a Gather<ShmMemory>),
+}
+
+impl<'a> Source<'a> {
+    /// Of what the user gave.
+    #[inline]
+    pub(crate) fn of(data: &'a Data<'_, ShmMemory>) -> Self {
+        match data {
+            Data::Inline(parts) => Source::Parts(parts),
+            Data::Buffer(buffer) => Source::One(buffer),
+            Data::Gather(gather) => Source::Gather(gather),
+        }
+    }
+
+    /// All bytes together.
+    #[inline]
+    pub(crate) fn length(&self) -> u64 {
+        match self {
+            Source::Parts(parts) => parts.iter().map(|p| p.len() as u64).sum(),
+            Source::One(bytes) => bytes.len() as u64,
+            Source::Gather(gather) => gather.iter().map(|b| b.len() as u64).sum(),
+        }
+    }
+}
+
+impl Pieces for Source<'_> {
+    fn pieces(&self, from: usize, length: usize, each: &mut dyn FnMut(&[u8])) {
+        match self {
+            Source::Parts(parts) => range_of(parts.iter().copied(), from, length, each),
+            Source::One(bytes) => range_of(std::iter::once(*bytes), from, length, each),
+            Source::Gather(gather) => range_of(gather.iter().map(|b| &b[..]), from, length, each),
+        }
+    }
+}
+
+/// The grants of a link as one queue pair sees them.
+#[derive(Debug, Default)]
+pub(crate) struct ImportCache {
+    /// The last used first.
+    recent: Vec<Arc<Import>>,
+}
+
+impl ImportCache {
+    /// The granted memory of that name.
+    #[inline]
+    fn get(&mut self, link: &LinkShared, key: RegionKey) -> Option<&Import> {
+        if self.recent.first().is_none_or(|i| i.key() != key) {
+            self.bring_forward(link, key)?;
+        }
+        self.recent.first().map(|i| &**i).filter(|i| !i.is_revoked())
+    }
+
+    #[inline(never)]
+    fn bring_forward(&mut self, link: &LinkShared, key: RegionKey) -> Option<()> {
+        if let Some(at) = self.recent.iter().position(|i| i.key() == key) {
+            self.recent[..=at].rotate_right(1);
+            return Some(());
+        }
+        let import = link.import(key)?;
+        self.recent.retain(|i| !i.is_revoked());
+        self.recent.truncate(REMEMBERED - 1);
+        self.recent.insert(0, import);
+        Some(())
+    }
+
+    /// The address of a range that may be used so.
+    #[inline]
+    fn range(
+        &mut self,
+        link: &LinkShared,
+        key: RegionKey,
+        offset: u64,
+        length: u64,
+        needed: Access,
+    ) -> Result<*mut u8, CompletionStatus> {
+        let import = self.get(link, key).ok_or(CompletionStatus::RemoteAccess)?;
+        if !import.access().contains(needed) {
+            return Err(CompletionStatus::RemoteAccess);
+        }
+        import.mapping().range(offset, length).ok_or(CompletionStatus::RemoteAccess)
+    }
+
+    /// WRITE. As in verbs, an empty one touches nothing and its key is not looked at.
+    #[inline]
+    pub(crate) fn write(
+        &mut self,
+        link: &LinkShared,
+        key: RegionKey,
+        offset: u64,
+        source: Source<'_>,
+    ) -> Result<(), CompletionStatus> {
+        let length = source.length();
+        if length == 0 {
+            return Ok(());
+        }
+        let mut at = self.range(link, key, offset, length, Access::WRITE)?;
+        let mut put = |part: &[u8]| {
+            // SAFETY: the range is good for the length of all parts together, and they add up to it: `at` stays
+            // inside. The mapping lives in the cache. Granted memory is never a Rust reference, so the two ranges
+            // are apart; even in one process a `Buffer` cannot lie in memory that is registered for WRITE.
+            unsafe {
+                if let Ok(line) = <&[u8; 64]>::try_from(part)
+                    && at.addr().is_multiple_of(64)
+                {
+                    copy::line_to_peer(line, at);
+                } else {
+                    copy::to_peer(part.as_ptr(), at, part.len());
+                }
+                at = at.add(part.len());
+            }
+        };
+        // In ascending order, so that the last 8 bytes of all come last.
+        match source {
+            Source::Parts(parts) => parts.iter().for_each(|part| put(part)),
+            Source::One(bytes) => put(bytes),
+            Source::Gather(gather) => gather.iter().for_each(|buffer| put(buffer)),
+        }
+        Ok(())
+    }
+
+    /// READ.
+    pub(crate) fn read(
+        &mut self,
+        link: &LinkShared,
+        key: RegionKey,
+        offset: u64,
+        into: &mut [u8],
+    ) -> Result<(), CompletionStatus> {
+        if into.is_empty() {
+            return Ok(());
+        }
+        let source = self.range(link, key, offset, into.len() as u64, Access::READ)?;
+        // SAFETY: the source is good for that length and its mapping lives in the cache; the destination is
+        // exclusively borrowed.
+        unsafe { copy::from_peer(source, into.as_mut_ptr(), into.len()) };
+        Ok(())
+    }
+
+    /// FETCH_ADD or CMP_SWAP: the old value.
+    pub(crate) fn atomic(
+        &mut self,
+        link: &LinkShared,
+        key: RegionKey,
+        offset: u64,
+        change: impl FnOnce(&AtomicU64) -> u64,
+    ) -> Result<u64, CompletionStatus> {
+        let target = self.range(link, key, offset, 8, Access::ATOMIC)?;
+        if !target.addr().is_multiple_of(8) {
+            return Err(CompletionStatus::RemoteInvalidRequest);
+        }
+        // SAFETY: good for 8 bytes and aligned, as just checked; granted memory is only touched by atomics and
+        // racing copies.
+        Ok(change(unsafe { AtomicU64::from_ptr(target.cast()) }))
+    }
+}
+
+/// FETCH_ADD's change.
+pub(crate) fn fetch_add(add: u64) -> impl FnOnce(&AtomicU64) -> u64 {
+    move |word| word.fetch_add(add, Ordering::AcqRel)
+}
+
+/// CMP_SWAP's change.
+pub(crate) fn compare_swap(expected: u64, swap: u64) -> impl FnOnce(&AtomicU64) -> u64 {
+    move |word| {
+        word.compare_exchange(expected, swap, Ordering::AcqRel, Ordering::Acquire).unwrap_or_else(|old| old)
+    }
+}

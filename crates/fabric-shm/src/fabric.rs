@@ -1,0 +1,204 @@
+//! The fabric: makes everything else.
+
+use crate::domain::ShmDomain;
+use crate::frame::{Frame, Refusal, VERSION};
+use crate::io::IoHandle;
+use crate::link::{LinkShared, READ_BUFFER, Secrets, ShmLink};
+use crate::listener::{ListenerShared, ShmListener};
+use crate::memory::ShmMemory;
+use crate::socket::{self, Received};
+use dunlin_fabric::{
+    Access, Address, Capabilities, CreateError, DialError, Fabric, Host, ListenError, Nanos, RealHost,
+    RegisterError, Scheme, TransportSet,
+};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::io::Errno;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Who may connect to the listeners of a fabric; the kernel vouches for the user (SO_PEERCRED).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum AllowPolicy {
+    /// Processes of this process's effective user, and root.
+    #[default]
+    SameUser,
+    /// Processes of these users (numeric ids).
+    Users(Vec<u32>),
+    /// Every process of this host, whoever runs it.
+    Anyone,
+}
+
+/// Settings of a fabric.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ShmConfig {
+    /// Who may connect to our listeners.
+    pub allow: AllowPolicy,
+    /// The most regions one link's side may have granted at once, queue pairs' own rings included (one each).
+    pub max_grants_per_link: usize,
+}
+
+impl Default for ShmConfig {
+    fn default() -> Self {
+        ShmConfig { allow: AllowPolicy::SameUser, max_grants_per_link: 1024 }
+    }
+}
+
+/// The longest [`Data::Inline`](dunlin_fabric::Data::Inline).
+pub(crate) const MAX_INLINE: u32 = 8192;
+/// The longest message.
+pub(crate) const MAX_MESSAGE: u32 = 1 << 30;
+/// The longest datagram.
+pub(crate) const MAX_DATAGRAM: u32 = 4096;
+/// The most queue pairs of a domain.
+pub(crate) const MAX_QUEUE_PAIRS: u32 = 1 << 16;
+/// The deepest queue.
+pub(crate) const MAX_QUEUE_DEPTH: u32 = 1 << 15;
+
+#[derive(Debug)]
+struct Inner {
+    io: Arc<IoHandle>,
+    capabilities: Capabilities,
+    domains: AtomicU32,
+}
+
+/// Shared memory between the processes of one host, or within one. Clones are the same fabric, with one control
+/// thread; all methods may be called from any thread.
+#[derive(Clone, Debug)]
+pub struct ShmFabric(Arc<Inner>);
+
+impl ShmFabric {
+    /// Starts a fabric: one control thread, a handful of descriptors. Raises the process's soft limit of open
+    /// descriptors to the hard one.
+    pub fn new(config: ShmConfig) -> io::Result<Self> {
+        socket::raise_descriptor_limit();
+        let capabilities = Capabilities {
+            name: "shm",
+            transports: TransportSet::ALL,
+            max_inline: MAX_INLINE,
+            max_message: MAX_MESSAGE,
+            max_datagram: MAX_DATAGRAM,
+            datagram_headroom: 0,
+            atomics: true,
+            immediate: true,
+            in_order_write: true,
+            shared_receive_queue: true,
+            events: true,
+            target_progress: true,
+            max_queue_pairs: MAX_QUEUE_PAIRS,
+            max_queue_depth: MAX_QUEUE_DEPTH,
+        };
+        let io = IoHandle::start(config)?;
+        Ok(ShmFabric(Arc::new(Inner { io, capabilities, domains: AtomicU32::new(1) })))
+    }
+
+    fn greet(&self, socket: OwnedFd, address: &Address, until: Nanos) -> Result<ShmLink, DialError> {
+        let system = |source: io::Error| DialError::System { address: address.clone(), source };
+        let io = self.0.io.io();
+        let ours = io.greet(&socket).map_err(|e| system(e.into()))?;
+        let mut buffer = vec![0; READ_BUFFER];
+        let theirs = loop {
+            match socket::receive(socket.as_fd(), &mut buffer).map_err(|e| system(e.into()))? {
+                Received::Empty => {
+                    let left = until.saturating_sub(RealHost.now());
+                    if left == 0 {
+                        return Err(DialError::TimedOut { address: address.clone() });
+                    }
+                    socket::wait(socket.as_fd(), false, left.min(1_000_000_000));
+                }
+                Received::Frame { length, descriptor: None } => match Frame::decode(&buffer[..length]) {
+                    Ok(Frame::Hello { version: VERSION, secret }) => break secret,
+                    Ok(Frame::Hello { version: theirs, .. } | Frame::Refused(Refusal::Version(theirs))) => {
+                        return Err(DialError::Version { address: address.clone(), ours: VERSION, theirs });
+                    }
+                    Ok(Frame::Refused(Refusal::User(user))) => {
+                        return Err(DialError::Permission {
+                            address: address.clone(),
+                            why: format!(
+                                "it does not admit user id {user}; run as the server's user, or widen its policy"
+                            ),
+                        });
+                    }
+                    Ok(Frame::Refused(Refusal::Full)) => {
+                        return Err(DialError::TimedOut { address: address.clone() });
+                    }
+                    Ok(_) => return Err(system(io::Error::other("its first word was no greeting"))),
+                    Err(error) => return Err(system(io::Error::other(error))),
+                },
+                Received::Frame { .. } | Received::Oversized => {
+                    return Err(system(io::Error::other("its first word was no greeting")));
+                }
+                Received::End => {
+                    return Err(system(io::Error::other("it closed the connection before its greeting")));
+                }
+            }
+        };
+        let secrets = Secrets { ours, theirs };
+        let link = LinkShared::new(socket, secrets, io.config().max_grants_per_link, Arc::clone(io));
+        io.add_link(Arc::clone(&link)).map_err(system)?;
+        Ok(ShmLink::new(link, Arc::clone(&self.0.io)))
+    }
+}
+
+impl Fabric for ShmFabric {
+    type Host = RealHost;
+    type Memory = ShmMemory;
+    type Link = ShmLink;
+    type Listener = ShmListener;
+    type Domain = ShmDomain;
+
+    fn host(&self) -> &RealHost {
+        &RealHost
+    }
+
+    fn capabilities(&self) -> &Capabilities {
+        &self.0.capabilities
+    }
+
+    fn register(&self, length: u64, access: Access) -> Result<ShmMemory, RegisterError> {
+        ShmMemory::new(length, access)
+    }
+
+    fn domain(&self) -> Result<ShmDomain, CreateError> {
+        let number = self.0.domains.fetch_add(1, Ordering::Relaxed);
+        ShmDomain::new(number, Arc::clone(&self.0.io))
+    }
+
+    fn listen(&self, address: &Address) -> Result<ShmListener, ListenError> {
+        if address.scheme() != Scheme::Shm {
+            return Err(ListenError::WrongScheme(address.clone()));
+        }
+        let system = |source| ListenError::System { address: address.clone(), source };
+        let socket = socket::listen(address.name(), 1024).map_err(|errno| match errno {
+            Errno::ADDRINUSE => ListenError::InUse { address: address.clone() },
+            other => system(other.into()),
+        })?;
+        let shared = ListenerShared::new(socket, self.0.io.io());
+        self.0.io.io().add_listener(Arc::clone(&shared)).map_err(system)?;
+        Ok(ShmListener::new(shared, address.clone(), Arc::clone(&self.0.io)))
+    }
+
+    fn dial(&self, address: &Address, until: Nanos) -> Result<ShmLink, DialError> {
+        if address.scheme() != Scheme::Shm {
+            return Err(DialError::WrongScheme(address.clone()));
+        }
+        loop {
+            match socket::connect(address.name()) {
+                Ok(socket) => return self.greet(socket, address, until),
+                Err(Errno::CONNREFUSED) => {
+                    return Err(DialError::NobodyListens { address: address.clone() });
+                }
+                // The listener's backlog is full: it will accept soon.
+                Err(Errno::AGAIN | Errno::INTR) => {}
+                Err(errno) => {
+                    return Err(DialError::System { address: address.clone(), source: errno.into() });
+                }
+            }
+            let now = RealHost.now();
+            if now >= until {
+                return Err(DialError::TimedOut { address: address.clone() });
+            }
+            RealHost.sleep((now + 1_000_000).min(until));
+        }
+    }
+}

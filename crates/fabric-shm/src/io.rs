@@ -1,0 +1,334 @@
+//! The control thread: one for each fabric, asleep in `epoll` over all control sockets. It accepts, greets, reads
+//! control messages and descriptors, and notices a peer's death, which the kernel reports as a hang-up the moment
+//! the process is gone. No call of the data path waits for it.
+
+use crate::frame::{Frame, Refusal, VERSION};
+use crate::link::{LinkShared, READ_BUFFER, Secrets};
+use crate::listener::ListenerShared;
+use crate::socket::{self, Received};
+use crate::{AllowPolicy, ShmConfig};
+use dunlin_fabric::{Host, RealHost};
+use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::event::{EventfdFlags, Timespec, eventfd};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::io::Errno;
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// How long the other side may take for its hello.
+const GREETING_PATIENCE: u64 = 5_000_000_000;
+/// How often overdue greetings are looked for, in nanoseconds, while there are any.
+const TICK: u64 = 250_000_000;
+/// Connections that may be in their greeting at once.
+const MAX_GREETINGS: usize = 256;
+
+const WAKE: u64 = 0;
+
+#[derive(Debug)]
+struct Greeting {
+    socket: OwnedFd,
+    listener: Arc<ListenerShared>,
+    secret: [u64; 2],
+    deadline: u64,
+}
+
+#[derive(Debug)]
+enum Entry {
+    Link(Arc<LinkShared>),
+    Listener(Arc<ListenerShared>),
+    Greeting(Arc<Greeting>),
+}
+
+/// What the control thread and the handles share.
+#[derive(Debug)]
+pub(crate) struct Io {
+    epoll: OwnedFd,
+    wake: OwnedFd,
+    config: ShmConfig,
+    numbers: AtomicU64,
+    stopped: AtomicBool,
+    entries: Mutex<BTreeMap<u64, Entry>>,
+}
+
+/// Keeps the control thread running; the last one stops it.
+#[derive(Debug)]
+pub(crate) struct IoHandle(Arc<Io>);
+
+impl IoHandle {
+    /// Starts the thread.
+    pub(crate) fn start(config: ShmConfig) -> io::Result<Arc<Self>> {
+        let io = Arc::new(Io {
+            epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
+            wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+            config,
+            numbers: AtomicU64::new(WAKE + 1),
+            stopped: AtomicBool::new(false),
+            entries: Mutex::default(),
+        });
+        epoll::add(&io.epoll, &io.wake, EventData::new_u64(WAKE), EventFlags::IN)?;
+        let thread = Arc::clone(&io);
+        RealHost.spawn("dunlin-shm-control", Box::new(move || thread.run()))?;
+        Ok(Arc::new(IoHandle(io)))
+    }
+
+    /// The shared part.
+    pub(crate) fn io(&self) -> &Arc<Io> {
+        &self.0
+    }
+}
+
+impl Drop for IoHandle {
+    fn drop(&mut self) {
+        self.0.stopped.store(true, Ordering::Release);
+        if let Err(error) = rustix::io::write(&self.0.wake, &1u64.to_ne_bytes()) {
+            tracing::warn!(%error, "the control thread cannot be told to stop");
+        }
+    }
+}
+
+/// Sixteen random bytes.
+fn secret() -> [u64; 2] {
+    [RealHost.random(), RealHost.random()]
+}
+
+impl Io {
+    fn entries(&self) -> MutexGuard<'_, BTreeMap<u64, Entry>> {
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A number that no other link or listener of this fabric has.
+    pub(crate) fn next_number(&self) -> u64 {
+        self.numbers.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// The settings.
+    pub(crate) fn config(&self) -> &ShmConfig {
+        &self.config
+    }
+
+    /// Says the first word on a socket and returns the secret said.
+    pub(crate) fn greet(&self, socket: &OwnedFd) -> Result<[u64; 2], Errno> {
+        let secret = secret();
+        let (head, body) = Frame::Hello { version: VERSION, secret }.encode();
+        socket::send(socket.as_fd(), head.as_slice(), body, None)?;
+        Ok(secret)
+    }
+
+    /// Watches a link from now on.
+    pub(crate) fn add_link(&self, link: Arc<LinkShared>) -> io::Result<()> {
+        let number = link.number();
+        let added = epoll::add(&self.epoll, link.socket(), EventData::new_u64(number), READ);
+        self.entries().insert(number, Entry::Link(link));
+        added.map_err(io::Error::from).inspect_err(|_| {
+            self.entries().remove(&number);
+        })
+    }
+
+    /// Watches a listener from now on.
+    pub(crate) fn add_listener(&self, listener: Arc<ListenerShared>) -> io::Result<()> {
+        let number = listener.number();
+        epoll::add(&self.epoll, listener.socket(), EventData::new_u64(number), EventFlags::IN)?;
+        self.entries().insert(number, Entry::Listener(listener));
+        Ok(())
+    }
+
+    /// Forgets a listener.
+    pub(crate) fn drop_listener(&self, listener: &ListenerShared) {
+        // Gone already if the thread has dropped it because of an error.
+        let _ = epoll::delete(&self.epoll, listener.socket());
+        self.entries().remove(&listener.number());
+    }
+
+    /// Ends a link and forgets it.
+    pub(crate) fn drop_link(&self, link: &Arc<LinkShared>, reason: &str) {
+        link.end(reason);
+        // The control thread may have done so already.
+        let _ = epoll::delete(&self.epoll, link.socket());
+        self.entries().remove(&link.number());
+    }
+
+    /// Reads a link's socket or lets it push back. Its end is noticed either way.
+    pub(crate) fn listen_to(&self, link: &LinkShared, read: bool) {
+        let flags = if read { READ } else { EventFlags::empty() };
+        if let Err(error) =
+            epoll::modify(&self.epoll, link.socket(), EventData::new_u64(link.number()), flags)
+        {
+            // A link that has just ended is not watched any more.
+            tracing::debug!(%error, "a control socket is not watched");
+        }
+    }
+
+    fn run(&self) {
+        let mut events: Vec<epoll::Event> = Vec::with_capacity(64);
+        let mut buffer = vec![0; READ_BUFFER];
+        let mut next_tick = u64::MAX;
+        while !self.stopped.load(Ordering::Acquire) {
+            let greeting = self.entries().values().any(|e| matches!(e, Entry::Greeting(_)));
+            if !greeting {
+                next_tick = u64::MAX;
+            } else if next_tick == u64::MAX {
+                next_tick = RealHost.now() + TICK;
+            }
+            let timeout = Timespec { tv_sec: 0, tv_nsec: TICK as _ };
+            events.clear();
+            let spare = rustix::buffer::spare_capacity(&mut events);
+            match epoll::wait(&self.epoll, spare, greeting.then_some(&timeout)) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(error) => {
+                    tracing::error!(%error, "the control thread cannot wait for its sockets and ends");
+                    break;
+                }
+            }
+            for event in &events {
+                self.handle(event.data.u64(), event.flags, &mut buffer);
+            }
+            if next_tick != u64::MAX && RealHost.now() >= next_tick {
+                next_tick = u64::MAX;
+                self.drop_overdue();
+            }
+        }
+        let entries = std::mem::take(&mut *self.entries());
+        for entry in entries.into_values() {
+            if let Entry::Link(link) = entry {
+                link.end("the fabric was closed");
+            }
+        }
+    }
+
+    fn handle(&self, number: u64, flags: EventFlags, buffer: &mut [u8]) {
+        // The map is not locked while an entry is served: serving may add and drop entries.
+        let entry = match self.entries().get(&number) {
+            Some(Entry::Link(link)) => Entry::Link(Arc::clone(link)),
+            Some(Entry::Listener(listener)) => Entry::Listener(Arc::clone(listener)),
+            Some(Entry::Greeting(greeting)) => Entry::Greeting(Arc::clone(greeting)),
+            None => return,
+        };
+        match entry {
+            Entry::Link(link) => {
+                let ended = flags.intersects(EventFlags::HUP | EventFlags::RDHUP | EventFlags::ERR);
+                link.read(buffer, ended);
+                if ended || !link.is_alive() {
+                    self.drop_link(&link, "its process has ended or it closed the connection");
+                }
+            }
+            Entry::Listener(listener) => self.accept(&listener),
+            Entry::Greeting(greeting) => self.greeted(number, &greeting, buffer),
+        }
+    }
+
+    fn accept(&self, listener: &Arc<ListenerShared>) {
+        loop {
+            let socket = match socket::accept(listener.socket().as_fd()) {
+                Ok(socket) => socket,
+                Err(Errno::AGAIN) => return,
+                Err(Errno::INTR | Errno::CONNABORTED) => continue,
+                Err(error) => {
+                    tracing::warn!(%error, "cannot accept a control connection; raise `ulimit -n`?");
+                    // Out of descriptors, most likely: the socket stays readable, so do not spin on it.
+                    RealHost.sleep(RealHost.now() + 20_000_000);
+                    return;
+                }
+            };
+            let user = socket::peer(socket.as_fd()).user;
+            let greetings = self.entries().values().filter(|e| matches!(e, Entry::Greeting(_))).count();
+            let refusal = if !self.config.allow.admits(user) {
+                Some(Refusal::User(user.unwrap_or(u32::MAX)))
+            } else if listener.is_full() || greetings >= MAX_GREETINGS {
+                Some(Refusal::Full)
+            } else {
+                None
+            };
+            if let Some(refusal) = refusal {
+                self.refuse(&socket, refusal);
+                continue;
+            }
+            let Ok(secret) = self.greet(&socket) else { continue };
+            let number = self.next_number();
+            if epoll::add(&self.epoll, &socket, EventData::new_u64(number), READ).is_err() {
+                continue;
+            }
+            let deadline = RealHost.now() + GREETING_PATIENCE;
+            let greeting = Greeting { socket, listener: Arc::clone(listener), secret, deadline };
+            self.entries().insert(number, Entry::Greeting(Arc::new(greeting)));
+        }
+    }
+
+    fn refuse(&self, socket: &OwnedFd, refusal: Refusal) {
+        tracing::info!(?refusal, "a connection was refused");
+        let (head, body) = Frame::Refused(refusal).encode();
+        // Whoever does not read why is refused all the same.
+        let _ = socket::send(socket.as_fd(), head.as_slice(), body, None);
+    }
+
+    fn greeted(&self, number: u64, greeting: &Arc<Greeting>, buffer: &mut [u8]) {
+        let received = socket::receive(greeting.socket.as_fd(), buffer);
+        let link = match received {
+            Ok(Received::Empty) => return,
+            Ok(Received::Frame { length, descriptor: None }) => match Frame::decode(&buffer[..length]) {
+                Ok(Frame::Hello { version: VERSION, secret }) => {
+                    greeting.socket.try_clone().ok().map(|socket| {
+                        let secrets = Secrets { ours: greeting.secret, theirs: secret };
+                        LinkShared::new(socket, secrets, self.config.max_grants_per_link, self.me(greeting))
+                    })
+                }
+                Ok(Frame::Hello { .. }) => {
+                    self.refuse(&greeting.socket, Refusal::Version(VERSION));
+                    None
+                }
+                _ => None,
+            },
+            _ => None,
+        };
+        self.drop_greeting(number, &greeting.socket);
+        if let Some(link) = link {
+            match self.add_link(Arc::clone(&link)) {
+                Ok(()) => greeting.listener.arrived(link),
+                Err(error) => tracing::warn!(%error, "a new connection cannot be watched and is dropped"),
+            }
+        }
+    }
+
+    fn me(&self, greeting: &Greeting) -> Arc<Io> {
+        Arc::clone(greeting.listener.io())
+    }
+
+    fn drop_greeting(&self, number: u64, socket: &OwnedFd) {
+        // Watched since it was accepted; if not, there is nothing to forget.
+        let _ = epoll::delete(&self.epoll, socket);
+        self.entries().remove(&number);
+    }
+
+    fn drop_overdue(&self) {
+        let now = RealHost.now();
+        let overdue: Vec<(u64, Arc<Greeting>)> = self
+            .entries()
+            .iter()
+            .filter_map(|(number, entry)| match entry {
+                Entry::Greeting(greeting) if greeting.deadline <= now => {
+                    Some((*number, Arc::clone(greeting)))
+                }
+                _ => None,
+            })
+            .collect();
+        for (number, greeting) in overdue {
+            tracing::info!("a connection without a hello is dropped");
+            self.drop_greeting(number, &greeting.socket);
+        }
+    }
+}
+
+const READ: EventFlags = EventFlags::IN.union(EventFlags::RDHUP);
+
+impl AllowPolicy {
+    /// Whether a user may connect.
+    pub(crate) fn admits(&self, user: Option<u32>) -> bool {
+        match (self, user) {
+            (AllowPolicy::Anyone, _) => true,
+            (AllowPolicy::SameUser, Some(user)) => user == socket::own_user() || user == 0,
+            (AllowPolicy::Users(users), Some(user)) => users.contains(&user),
+            (_, None) => false,
+        }
+    }
+}

@@ -1,0 +1,587 @@
+//! The control connection: messages, grants of memory, liveness.
+
+use crate::doorbell::Attention;
+use crate::frame::{Frame, FrameError, Head, MAX_FRAME, QueuePairName};
+use crate::io::{Io, IoHandle};
+use crate::memory::{Import, ImportError, ShmMemory};
+use crate::socket::{self, Received};
+use dunlin_fabric::host::RealSignal;
+use dunlin_fabric::verbs::MAX_CONTROL_MESSAGE;
+use dunlin_fabric::{
+    Access, GrantError, Host, Link, LinkError, Memory, Nanos, PeerIdentity, RealHost, RegionKey, Signal,
+};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::io::Errno;
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+use thiserror::Error;
+
+/// Messages that may wait in the inbox before the socket is left to push back.
+const INBOX_MESSAGES: usize = 256;
+/// Bytes that may wait there.
+const INBOX_BYTES: usize = 1 << 20;
+/// How long a sender waits for a peer that does not read.
+const SEND_PATIENCE: u64 = 1_000_000_000;
+/// How long a datagram ring may take to come: only the peer's control thread is asked.
+const DATAGRAM_PATIENCE: u64 = 5_000_000_000;
+
+/// What the control thread does for queue pairs when the peer asks for a ring.
+pub(crate) trait DatagramTarget: Send + Sync + std::fmt::Debug {
+    /// Makes a ring for datagrams from this link to a queue pair, grants it and the doorbell; `None` if there is
+    /// no such queue pair or it has enough rings.
+    fn make_ring(&self, link: &Arc<LinkShared>, queue_pair: u32) -> Option<(RegionKey, RegionKey)>;
+}
+
+/// The state of a queue pair that the control thread changes.
+#[derive(Debug, Default)]
+pub(crate) struct Closed(AtomicBool);
+
+impl Closed {
+    /// Whether the other end is gone.
+    #[inline]
+    pub(crate) fn is_closed(&self) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
+}
+
+#[derive(Debug)]
+struct Attachment {
+    name: QueuePairName,
+    closed: Weak<Closed>,
+    attention: Weak<Attention>,
+}
+
+#[derive(Debug, Default)]
+struct Inbox {
+    messages: VecDeque<Vec<u8>>,
+    bytes: usize,
+    paused: bool,
+    ended: Option<String>,
+    signal: Option<RealSignal>,
+}
+
+impl Inbox {
+    fn is_full(&self) -> bool {
+        self.messages.len() >= INBOX_MESSAGES || self.bytes >= INBOX_BYTES
+    }
+}
+
+#[derive(Debug, Default)]
+struct Exports {
+    /// By slot: the generation, odd while it is granted.
+    generations: Vec<u32>,
+    free: Vec<u32>,
+    live: usize,
+}
+
+/// Why the peer is not spoken to any longer.
+#[derive(Debug, Error)]
+enum Violation {
+    #[error(transparent)]
+    Frame(#[from] FrameError),
+    #[error(transparent)]
+    Import(#[from] ImportError),
+    #[error("it sent a frame that is too long")]
+    Oversized,
+    #[error("it sent a grant without a descriptor")]
+    NoDescriptor,
+    #[error("it granted memory under a name that is in use or out of range")]
+    GrantSlot,
+    #[error("it granted more than {0} regions")]
+    GrantCount(usize),
+    #[error("it sent a hello twice")]
+    Hello,
+}
+
+/// The secrets that both sides said in their hellos.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Secrets {
+    /// Ours: keys the rings that we own.
+    pub(crate) ours: [u64; 2],
+    /// The peer's.
+    pub(crate) theirs: [u64; 2],
+}
+
+/// What the control thread, the handles and the queue pairs share of a link.
+#[derive(Debug)]
+pub(crate) struct LinkShared {
+    number: u64,
+    socket: OwnedFd,
+    alive: AtomicBool,
+    peer: PeerIdentity,
+    secrets: Secrets,
+    max_grants: usize,
+    io: Arc<Io>,
+    inbox: Mutex<Inbox>,
+    arrived: Condvar,
+    exports: Mutex<Exports>,
+    imports: Mutex<BTreeMap<u32, Arc<Import>>>,
+    attachments: Mutex<Vec<Attachment>>,
+    targets: Mutex<BTreeMap<u32, Weak<dyn DatagramTarget>>>,
+    replies: Mutex<BTreeMap<u64, Option<(RegionKey, RegionKey)>>>,
+    calls: AtomicU64,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl LinkShared {
+    pub(crate) fn new(socket: OwnedFd, secrets: Secrets, max_grants: usize, io: Arc<Io>) -> Arc<Self> {
+        let peer = socket::peer(socket.as_fd());
+        Arc::new(LinkShared {
+            number: io.next_number(),
+            socket,
+            alive: AtomicBool::new(true),
+            peer,
+            secrets,
+            max_grants,
+            io,
+            inbox: Mutex::default(),
+            arrived: Condvar::new(),
+            exports: Mutex::default(),
+            imports: Mutex::default(),
+            attachments: Mutex::default(),
+            targets: Mutex::default(),
+            replies: Mutex::default(),
+            calls: AtomicU64::new(1),
+        })
+    }
+
+    /// Its number among all links of the fabric.
+    pub(crate) fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// The socket.
+    pub(crate) fn socket(&self) -> &OwnedFd {
+        &self.socket
+    }
+
+    /// The secrets.
+    pub(crate) fn secrets(&self) -> Secrets {
+        self.secrets
+    }
+
+    /// Whether the peer is there.
+    #[inline]
+    pub(crate) fn is_alive(&self) -> bool {
+        self.alive.load(Ordering::Acquire)
+    }
+
+    /// The peer is gone, or is to be: everything that waits on this link learns it now.
+    pub(crate) fn end(&self, reason: &str) {
+        if !self.alive.swap(false, Ordering::AcqRel) {
+            return;
+        }
+        socket::shut_down(self.socket.as_fd());
+        let signal = {
+            let mut inbox = lock(&self.inbox);
+            inbox.ended = Some(reason.to_owned());
+            inbox.signal.clone()
+        };
+        self.arrived.notify_all();
+        if let Some(signal) = signal {
+            signal.raise();
+        }
+        for attachment in lock(&self.attachments).drain(..) {
+            if let Some(attention) = attachment.attention.upgrade() {
+                attention.news();
+            }
+        }
+    }
+
+    /// Reads what the socket holds. The control thread's; `all` when the peer has closed, so that nothing that
+    /// it said before is lost (the socket's buffer bounds that).
+    pub(crate) fn read(self: &Arc<Self>, buffer: &mut [u8], all: bool) {
+        loop {
+            if !all && self.pause_if_full() {
+                return;
+            }
+            match socket::receive(self.socket.as_fd(), buffer) {
+                Ok(Received::Empty) => return,
+                Ok(Received::End) => return self.end("it closed the connection"),
+                Ok(Received::Oversized) => return self.end(&Violation::Oversized.to_string()),
+                Ok(Received::Frame { length, descriptor }) => {
+                    let frame = Frame::decode(&buffer[..length]).map_err(Violation::from);
+                    if let Err(violation) = frame.and_then(|f| self.take(f, descriptor)) {
+                        tracing::warn!(peer = ?self.peer, %violation, "closing a control connection");
+                        return self.end(&violation.to_string());
+                    }
+                }
+                Err(errno) => return self.end(&format!("its socket failed: {}", io::Error::from(errno))),
+            }
+        }
+    }
+
+    fn pause_if_full(&self) -> bool {
+        let mut inbox = lock(&self.inbox);
+        if inbox.is_full() {
+            inbox.paused = true;
+            self.io.listen_to(self, false);
+        }
+        inbox.paused
+    }
+
+    fn take(self: &Arc<Self>, frame: Frame<'_>, descriptor: Option<OwnedFd>) -> Result<(), Violation> {
+        match frame {
+            Frame::Hello { .. } | Frame::Refused(_) => return Err(Violation::Hello),
+            Frame::Message(message) => {
+                let signal = {
+                    let mut inbox = lock(&self.inbox);
+                    inbox.bytes += message.len();
+                    inbox.messages.push_back(message.to_vec());
+                    inbox.signal.clone()
+                };
+                self.arrived.notify_all();
+                if let Some(signal) = signal {
+                    signal.raise();
+                }
+            }
+            Frame::Grant { key, length, access, registered } => {
+                let descriptor = descriptor.ok_or(Violation::NoDescriptor)?;
+                let slot = (key.0 >> 32) as u32;
+                let mut imports = lock(&self.imports);
+                if imports.len() >= self.max_grants {
+                    return Err(Violation::GrantCount(self.max_grants));
+                }
+                if imports.contains_key(&slot) {
+                    return Err(Violation::GrantSlot);
+                }
+                imports.insert(slot, Arc::new(Import::new(&descriptor, length, access, registered, key)?));
+            }
+            Frame::Revoke(key) => {
+                let mut imports = lock(&self.imports);
+                let slot = (key.0 >> 32) as u32;
+                if imports.get(&slot).is_some_and(|i| i.key() == key)
+                    && let Some(import) = imports.remove(&slot)
+                {
+                    import.revoke();
+                }
+            }
+            Frame::QueuePairClosed(name) => {
+                for attachment in lock(&self.attachments).iter().filter(|a| a.name == name) {
+                    if let (Some(closed), Some(attention)) =
+                        (attachment.closed.upgrade(), attachment.attention.upgrade())
+                    {
+                        closed.0.store(true, Ordering::Release);
+                        attention.news();
+                    }
+                }
+            }
+            Frame::DatagramRequest { call, queue_pair } => {
+                let target = lock(&self.targets).get(&queue_pair.domain).and_then(Weak::upgrade);
+                let made = target.and_then(|t| t.make_ring(self, queue_pair.queue_pair));
+                let (ring, doorbell) = made.unwrap_or((RegionKey(0), RegionKey(0)));
+                let reply = Frame::DatagramReply { call, ring, doorbell, granted: made.is_some() };
+                // Never waits here: a peer that asks without reading gets no answer.
+                let (head, body) = reply.encode();
+                if let Err(error) = socket::send(self.socket.as_fd(), head.as_slice(), body, None) {
+                    tracing::warn!(%error, "an answer to a peer was dropped");
+                }
+            }
+            Frame::DatagramReply { call, ring, doorbell, granted } => {
+                // An answer that nobody waits for (any longer) is dropped.
+                if let Some(reply) = lock(&self.replies).get_mut(&call) {
+                    *reply = Some(if granted { (ring, doorbell) } else { (RegionKey(0), RegionKey(0)) });
+                }
+                let _inbox = lock(&self.inbox);
+                self.arrived.notify_all();
+            }
+        }
+        Ok(())
+    }
+
+    fn send_frame(&self, frame: &Frame<'_>, descriptor: Option<&OwnedFd>) -> Result<(), LinkError> {
+        let (head, body) = frame.encode();
+        self.send_bytes(&head, body, descriptor, true)
+    }
+
+    fn send_bytes(
+        &self,
+        head: &Head,
+        body: &[u8],
+        descriptor: Option<&OwnedFd>,
+        patient: bool,
+    ) -> Result<(), LinkError> {
+        let mut give_up = None;
+        loop {
+            if !self.is_alive() {
+                return Err(self.gone());
+            }
+            let descriptor = descriptor.map(|d| d.as_fd());
+            match socket::send(self.socket.as_fd(), head.as_slice(), body, descriptor) {
+                Ok(()) => return Ok(()),
+                Err(Errno::AGAIN) => {
+                    let now = RealHost.now();
+                    let until = *give_up.get_or_insert(now + SEND_PATIENCE);
+                    if !patient || now >= until {
+                        return Err(LinkError::Backlog);
+                    }
+                    socket::wait(self.socket.as_fd(), true, (until - now).min(50_000_000));
+                }
+                Err(errno) => return Err(LinkError::PeerGone(io::Error::from(errno).to_string())),
+            }
+        }
+    }
+
+    /// Tells the peer that a queue pair of its is without its other end. Does not wait: if the peer does not read
+    /// its control connection, the connection is closed, which tells it the same.
+    pub(crate) fn tell_closed(&self, theirs: QueuePairName) {
+        if !self.is_alive() {
+            return;
+        }
+        let (head, body) = Frame::QueuePairClosed(theirs).encode();
+        match socket::send(self.socket.as_fd(), head.as_slice(), body, None) {
+            Ok(()) => {}
+            Err(Errno::AGAIN) => self.end("it does not read its control connection"),
+            Err(errno) => self.end(&io::Error::from(errno).to_string()),
+        }
+    }
+
+    fn gone(&self) -> LinkError {
+        LinkError::PeerGone(
+            lock(&self.inbox).ended.clone().unwrap_or_else(|| "the connection is closed".into()),
+        )
+    }
+
+    /// Grants memory; `patient`: whether to wait for a peer that reads slowly.
+    pub(crate) fn grant(
+        &self,
+        memory: &ShmMemory,
+        access: Access,
+        patient: bool,
+    ) -> Result<RegionKey, GrantError> {
+        if access == Access::LOCAL || !memory.access().contains(access) {
+            return Err(GrantError::Access);
+        }
+        let descriptor = memory.descriptor()?.ok_or(GrantError::Access)?;
+        let key = {
+            let mut exports = lock(&self.exports);
+            if exports.live >= self.max_grants {
+                return Err(GrantError::TooMany(self.max_grants));
+            }
+            exports.live += 1;
+            let slot = match exports.free.pop() {
+                Some(slot) => slot,
+                None => {
+                    exports.generations.push(0);
+                    exports.generations.len() as u32 - 1
+                }
+            };
+            let generation = &mut exports.generations[slot as usize];
+            *generation = generation.wrapping_add(1);
+            RegionKey(u64::from(slot) << 32 | u64::from(*generation))
+        };
+        let length = memory.length() as u64;
+        let frame = Frame::Grant { key, length, access, registered: memory.access() };
+        let (head, body) = frame.encode();
+        self.send_bytes(&head, body, Some(&descriptor), patient).inspect_err(|_| {
+            self.forget(key);
+        })?;
+        Ok(key)
+    }
+
+    /// Takes the slot back; whether the key was live.
+    fn forget(&self, key: RegionKey) -> bool {
+        let (slot, generation) = ((key.0 >> 32) as u32, key.0 as u32);
+        let mut exports = lock(&self.exports);
+        match exports.generations.get_mut(slot as usize) {
+            Some(current) if *current == generation && generation % 2 == 1 => {
+                *current = current.wrapping_add(1);
+                exports.free.push(slot);
+                exports.live -= 1;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Ends a grant of ours.
+    pub(crate) fn revoke(&self, key: RegionKey) {
+        if self.forget(key)
+            && let Err(error) = self.send_frame(&Frame::Revoke(key), None)
+        {
+            tracing::debug!(%error, "the end of a grant was not told");
+        }
+    }
+
+    /// What the peer has granted under a name.
+    pub(crate) fn import(&self, key: RegionKey) -> Option<Arc<Import>> {
+        lock(&self.imports).get(&((key.0 >> 32) as u32)).filter(|i| i.key() == key).cloned()
+    }
+
+    /// Has a queue pair of ours told about the end of its peer.
+    pub(crate) fn attach(&self, name: QueuePairName, closed: &Arc<Closed>, attention: &Arc<Attention>) {
+        lock(&self.attachments).push(Attachment {
+            name,
+            closed: Arc::downgrade(closed),
+            attention: Arc::downgrade(attention),
+        });
+        if !self.is_alive() {
+            attention.news();
+        }
+    }
+
+    /// Takes that back.
+    pub(crate) fn detach(&self, name: QueuePairName) {
+        lock(&self.attachments).retain(|a| a.name != name);
+    }
+
+    /// Lets the peer ask for datagram rings of a domain.
+    pub(crate) fn offer_datagrams(&self, domain: u32, target: Weak<dyn DatagramTarget>) {
+        lock(&self.targets).insert(domain, target);
+    }
+
+    /// Asks the peer for a ring for datagrams to one of its queue pairs; blocks for a bounded time.
+    pub(crate) fn ask_for_datagrams(
+        &self,
+        queue_pair: QueuePairName,
+    ) -> Result<Option<(RegionKey, RegionKey)>, LinkError> {
+        let call = self.calls.fetch_add(1, Ordering::Relaxed);
+        lock(&self.replies).insert(call, None);
+        let sent = self.send_frame(&Frame::DatagramRequest { call, queue_pair }, None);
+        let until = RealHost.now() + DATAGRAM_PATIENCE;
+        let mut outcome = sent.map(|()| None);
+        while let Ok(None) = outcome {
+            let inbox = lock(&self.inbox);
+            if let Some(reply) = lock(&self.replies).get(&call).copied().flatten() {
+                outcome = Ok(Some(reply));
+                break;
+            }
+            if let Some(reason) = &inbox.ended {
+                outcome = Err(LinkError::PeerGone(reason.clone()));
+                break;
+            }
+            let left = until.saturating_sub(RealHost.now());
+            if left == 0 {
+                outcome = Err(LinkError::TimedOut);
+                break;
+            }
+            drop(self.arrived.wait_timeout(inbox, Duration::from_nanos(left)));
+        }
+        lock(&self.replies).remove(&call);
+        outcome.map(|reply| reply.filter(|(ring, _)| *ring != RegionKey(0)))
+    }
+
+    fn next(&self, inbox: &mut Inbox) -> Option<Vec<u8>> {
+        let message = inbox.messages.pop_front()?;
+        inbox.bytes -= message.len();
+        if inbox.paused && inbox.messages.len() <= INBOX_MESSAGES / 2 && inbox.bytes <= INBOX_BYTES / 2 {
+            inbox.paused = false;
+            self.io.listen_to(self, true);
+        }
+        Some(message)
+    }
+}
+
+/// A control connection to a process on this host. Clones are the same connection; the last one closes it.
+#[derive(Clone, Debug)]
+pub struct ShmLink {
+    shared: Arc<LinkShared>,
+    _closer: Arc<Closer>,
+}
+
+/// Closes the link when the last user handle is gone; keeps the control thread until then.
+#[derive(Debug)]
+struct Closer {
+    shared: Arc<LinkShared>,
+    _io: Arc<IoHandle>,
+}
+
+impl Drop for Closer {
+    fn drop(&mut self) {
+        self.shared.io.drop_link(&self.shared, "this side closed the connection");
+    }
+}
+
+impl ShmLink {
+    pub(crate) fn new(shared: Arc<LinkShared>, io: Arc<IoHandle>) -> Self {
+        ShmLink { _closer: Arc::new(Closer { shared: Arc::clone(&shared), _io: io }), shared }
+    }
+
+    /// The shared part.
+    pub(crate) fn shared(&self) -> &Arc<LinkShared> {
+        &self.shared
+    }
+}
+
+/// The size of the buffer that [`LinkShared::read`] needs: one byte more than any frame of ours.
+pub(crate) const READ_BUFFER: usize = MAX_FRAME + 1;
+
+impl Link for ShmLink {
+    type Memory = ShmMemory;
+    type Signal = RealSignal;
+
+    fn send(&self, message: &[u8]) -> Result<(), LinkError> {
+        if message.len() > MAX_CONTROL_MESSAGE {
+            return Err(LinkError::TooLong { length: message.len(), limit: MAX_CONTROL_MESSAGE });
+        }
+        self.shared.send_frame(&Frame::Message(message), None)
+    }
+
+    fn receive(&self, until: Nanos) -> Result<Vec<u8>, LinkError> {
+        let shared = &self.shared;
+        let mut inbox = lock(&shared.inbox);
+        loop {
+            if let Some(message) = shared.next(&mut inbox) {
+                return Ok(message);
+            }
+            if let Some(reason) = &inbox.ended {
+                return Err(LinkError::PeerGone(reason.clone()));
+            }
+            let left = until.saturating_sub(RealHost.now());
+            if left == 0 {
+                return Err(LinkError::TimedOut);
+            }
+            inbox = shared
+                .arrived
+                .wait_timeout(inbox, Duration::from_nanos(left))
+                .unwrap_or_else(PoisonError::into_inner)
+                .0;
+        }
+    }
+
+    fn try_receive(&self) -> Result<Option<Vec<u8>>, LinkError> {
+        let mut inbox = lock(&self.shared.inbox);
+        match (self.shared.next(&mut inbox), &inbox.ended) {
+            (Some(message), _) => Ok(Some(message)),
+            (None, Some(reason)) => Err(LinkError::PeerGone(reason.clone())),
+            (None, None) => Ok(None),
+        }
+    }
+
+    fn grant(&self, memory: &Arc<ShmMemory>, access: Access) -> Result<RegionKey, GrantError> {
+        self.shared.grant(memory, access, true)
+    }
+
+    fn revoke(&self, key: RegionKey) {
+        self.shared.revoke(key);
+    }
+
+    fn is_alive(&self) -> bool {
+        self.shared.is_alive()
+    }
+
+    fn peer(&self) -> PeerIdentity {
+        self.shared.peer.clone()
+    }
+
+    fn subscribe(&self, signal: RealSignal) {
+        let news = {
+            let mut inbox = lock(&self.shared.inbox);
+            inbox.signal = Some(signal.clone());
+            inbox.ended.is_some() || !inbox.messages.is_empty()
+        };
+        if news {
+            signal.raise();
+        }
+    }
+
+    fn close(&self) {
+        self.shared.io.drop_link(&self.shared, "this side closed the connection");
+    }
+}

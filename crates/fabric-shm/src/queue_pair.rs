@@ -1,0 +1,174 @@
+//! One queue pair: what it is made of, its state, and what happens when it fails. How it sends is in `send`, how it
+//! receives in `receive`.
+
+use crate::completion_queue::{CompletionQueue, Ready};
+use crate::datagram::Datagrams;
+use crate::doorbell::PeerDoorbell;
+use crate::execute::ImportCache;
+use crate::frame::QueuePairName;
+use crate::inbound::{Consumer, Producer};
+use crate::link::{Closed, LinkShared};
+use crate::receive::{Drained, Partial, Receive, Receiver, SharedReceiveQueue, received};
+use crate::send::SendQueue;
+use dunlin_fabric::{
+    CompletionStatus, Opcode, QueuePairConfig, QueuePairId, QueuePairState, RegionKey, Transport,
+};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
+
+/// Our own ring, granted to the peer.
+#[derive(Debug)]
+pub(crate) struct Inbound {
+    pub(crate) link: Arc<LinkShared>,
+    pub(crate) ring: RegionKey,
+    pub(crate) consumer: Consumer,
+}
+
+/// The other end of an RC or UC queue pair.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    pub(crate) link: Arc<LinkShared>,
+    pub(crate) theirs: QueuePairName,
+    pub(crate) doorbell: PeerDoorbell,
+    pub(crate) producer: Producer,
+}
+
+/// One queue pair.
+#[derive(Debug)]
+pub(crate) struct QueuePair {
+    pub(crate) id: QueuePairId,
+    pub(crate) config: QueuePairConfig,
+    pub(crate) state: QueuePairState,
+    pub(crate) connection: Option<Connection>,
+    pub(crate) send: SendQueue,
+    pub(crate) imports: ImportCache,
+    pub(crate) inbound: Option<Inbound>,
+    pub(crate) partial: Option<Partial>,
+    pub(crate) datagrams: Datagrams,
+    pub(crate) receives: VecDeque<Receive>,
+    pub(crate) closed: Arc<Closed>,
+    /// In the domain's list of queue pairs that wait for acknowledgements.
+    pub(crate) listed: bool,
+}
+
+impl QueuePair {
+    pub(crate) fn new(id: QueuePairId, config: QueuePairConfig) -> Self {
+        let state = match config.transport {
+            Transport::UnreliableDatagram => QueuePairState::Ready,
+            _ => QueuePairState::Initialised,
+        };
+        QueuePair {
+            id,
+            config,
+            state,
+            connection: None,
+            send: SendQueue::new(config.max_send),
+            imports: ImportCache::default(),
+            inbound: None,
+            partial: None,
+            datagrams: Datagrams::default(),
+            receives: VecDeque::with_capacity(config.max_receive as usize),
+            closed: Arc::default(),
+            listed: false,
+        }
+    }
+
+    /// Looks into the ring and completes RECVs; whether there may be more to take.
+    #[inline]
+    pub(crate) fn drive_receive(
+        &mut self,
+        queues: &mut [CompletionQueue],
+        shared: &mut [SharedReceiveQueue],
+        budget: usize,
+    ) -> bool {
+        if self.state != QueuePairState::Ready {
+            return false;
+        }
+        let (Some(inbound), Some(connection)) = (&mut self.inbound, &self.connection) else { return false };
+        if !inbound.consumer.has_record() {
+            return false;
+        }
+        let receives = match self.config.shared_receive {
+            None => &mut self.receives,
+            Some(shared_receive) => &mut shared[shared_receive.0 as usize].receives,
+        };
+        let (drained, acknowledge) = Receiver {
+            queue_pair: self.id,
+            transport: self.config.transport,
+            consumer: &mut inbound.consumer,
+            partial: &mut self.partial,
+            receives,
+            queue: &mut queues[self.config.receive_completions.0 as usize],
+        }
+        .drain(budget);
+        let told = inbound.consumer.publish();
+        let doorbell = &connection.doorbell;
+        if (told || matches!(drained, Drained::NotReady(true) | Drained::Broken)) && doorbell.may_sleep() {
+            fence(Ordering::SeqCst);
+            if acknowledge || drained == Drained::NotReady(true) || inbound.consumer.is_room_wanted() {
+                doorbell.ring_for_sender();
+            }
+        }
+        if drained == Drained::Broken {
+            self.fail(queues, CompletionStatus::Flushed);
+        }
+        matches!(drained, Drained::More | Drained::NotReady(_))
+    }
+
+    /// Into the error state: everything posted is flushed, the first with its own status, and the peer's queue pair
+    /// is told.
+    #[cold]
+    pub(crate) fn fail(&mut self, queues: &mut [CompletionQueue], first: CompletionStatus) {
+        if self.state == QueuePairState::Error {
+            return;
+        }
+        self.state = QueuePairState::Error;
+        self.flush_sends(&mut queues[self.config.send_completions.0 as usize], first);
+        let queue = &mut queues[self.config.receive_completions.0 as usize];
+        let begun = self.partial.take().and_then(Partial::into_receive);
+        for receive in begun.into_iter().chain(self.receives.drain(..)) {
+            let status = CompletionStatus::Flushed;
+            let completion = received(self.id, receive, status, Opcode::Receive, 0, None);
+            queue.push(Ready { completion, sequence: 0 });
+        }
+        if let Some(connection) = &self.connection {
+            connection.link.tell_closed(connection.theirs);
+        }
+    }
+
+    /// Looks whether the peer is gone. What it had delivered before is taken first; `false` if a full completion
+    /// queue keeps that from being done now.
+    pub(crate) fn hear_news(
+        &mut self,
+        queues: &mut [CompletionQueue],
+        shared: &mut [SharedReceiveQueue],
+    ) -> bool {
+        if self.state != QueuePairState::Ready || self.config.transport == Transport::UnreliableDatagram {
+            return true;
+        }
+        let gone = self.closed.is_closed() || self.connection.as_ref().is_some_and(|c| !c.link.is_alive());
+        if !gone {
+            return true;
+        }
+        while self.state == QueuePairState::Ready {
+            if queues[self.config.receive_completions.0 as usize].room() == 0 {
+                return false;
+            }
+            let starved = self.is_starved(shared);
+            if !self.drive_receive(queues, shared, usize::MAX) || starved {
+                break;
+            }
+        }
+        self.drive_sends(queues);
+        self.fail(queues, CompletionStatus::TransportRetry);
+        true
+    }
+
+    fn is_starved(&self, shared: &[SharedReceiveQueue]) -> bool {
+        match self.config.shared_receive {
+            None => self.receives.is_empty(),
+            Some(shared_receive) => shared[shared_receive.0 as usize].receives.is_empty(),
+        }
+    }
+}

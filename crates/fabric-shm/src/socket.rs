@@ -1,0 +1,189 @@
+//! The control socket: an abstract Unix socket of kind SOCK_SEQPACKET, which keeps the bounds of messages,
+//! carries descriptors, tells who the peer is, and reports its death.
+
+use rustix::fd::{BorrowedFd, OwnedFd};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
+};
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+
+use dunlin_fabric::PeerIdentity;
+
+/// What came out of a socket.
+#[derive(Debug)]
+pub(crate) enum Received {
+    /// A frame of so many bytes in the buffer.
+    Frame {
+        /// Its length.
+        length: usize,
+        /// The descriptor that came with it.
+        descriptor: Option<OwnedFd>,
+    },
+    /// Too long for the buffer, or more than one descriptor: nobody of ours sends such.
+    Oversized,
+    /// Nothing now.
+    Empty,
+    /// The peer has closed.
+    End,
+}
+
+fn address_of(name: &str) -> Result<SocketAddrUnix, Errno> {
+    SocketAddrUnix::new_abstract_name(format!("dunlin/{name}").as_bytes())
+}
+
+fn socket() -> Result<OwnedFd, Errno> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
+}
+
+/// A listening socket on the abstract name `dunlin/NAME`.
+pub(crate) fn listen(name: &str, backlog: i32) -> Result<OwnedFd, Errno> {
+    let socket = socket()?;
+    rustix::net::bind(&socket, &address_of(name)?)?;
+    rustix::net::listen(&socket, backlog)?;
+    Ok(socket)
+}
+
+/// A socket connected to that name. `Errno::AGAIN`: the listener's backlog is full, try again.
+pub(crate) fn connect(name: &str) -> Result<OwnedFd, Errno> {
+    let socket = socket()?;
+    rustix::net::connect(&socket, &address_of(name)?)?;
+    Ok(socket)
+}
+
+/// The next connection.
+pub(crate) fn accept(listener: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
+    rustix::net::accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)
+}
+
+/// Two connected sockets.
+#[cfg(test)]
+pub(crate) fn pair() -> (OwnedFd, OwnedFd) {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap()
+}
+
+/// Who is at the other end, as the kernel vouches for it.
+pub(crate) fn peer(socket: BorrowedFd<'_>) -> PeerIdentity {
+    match rustix::net::sockopt::socket_peercred(socket) {
+        Ok(credentials) => PeerIdentity {
+            process: u32::try_from(credentials.pid.as_raw_nonzero().get()).ok(),
+            user: Some(credentials.uid.as_raw()),
+        },
+        Err(_) => PeerIdentity::default(),
+    }
+}
+
+/// Sends one frame; does not block: `Errno::AGAIN` when the peer's buffer is full.
+pub(crate) fn send(
+    socket: BorrowedFd<'_>,
+    head: &[u8],
+    body: &[u8],
+    descriptor: Option<BorrowedFd<'_>>,
+) -> Result<(), Errno> {
+    let descriptors: [BorrowedFd<'_>; 1];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if let Some(descriptor) = descriptor {
+        descriptors = [descriptor];
+        control.push(SendAncillaryMessage::ScmRights(&descriptors));
+    }
+    let parts = [IoSlice::new(head), IoSlice::new(body)];
+    loop {
+        match rustix::net::sendmsg(socket, &parts, &mut control, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
+            Err(Errno::INTR) => {}
+            other => return other.map(drop),
+        }
+    }
+}
+
+/// Receives one frame; does not block.
+pub(crate) fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> Result<Received, Errno> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let message = loop {
+        let mut parts = [IoSliceMut::new(buffer)];
+        let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+        match rustix::net::recvmsg(socket, &mut parts, &mut control, flags) {
+            // A peer that closed with our frames unread leaves this error once, in front of what it sent before.
+            Err(Errno::INTR | Errno::CONNRESET) => {}
+            Err(Errno::AGAIN) => return Ok(Received::Empty),
+            other => break other?,
+        }
+    };
+    let mut descriptor = None;
+    let mut extra = false;
+    for ancillary in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(descriptors) = ancillary {
+            for one in descriptors {
+                extra |= descriptor.replace(one).is_some();
+            }
+        }
+    }
+    if extra || message.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
+        return Ok(Received::Oversized);
+    }
+    if message.bytes == 0 {
+        return Ok(Received::End);
+    }
+    Ok(Received::Frame { length: message.bytes, descriptor })
+}
+
+/// Waits until the socket can be read (or written), or for so many nanoseconds; says whether it can.
+pub(crate) fn wait(socket: BorrowedFd<'_>, write: bool, nanoseconds: u64) -> bool {
+    use rustix::event::{PollFd, PollFlags, Timespec};
+    let flags = if write { PollFlags::OUT } else { PollFlags::IN };
+    let mut descriptors = [PollFd::new(&socket, flags)];
+    let timeout =
+        Timespec { tv_sec: (nanoseconds / 1_000_000_000) as _, tv_nsec: (nanoseconds % 1_000_000_000) as _ };
+    matches!(rustix::event::poll(&mut descriptors, Some(&timeout)), Ok(ready) if ready > 0)
+}
+
+/// Ends the connection for both sides.
+pub(crate) fn shut_down(socket: BorrowedFd<'_>) {
+    // A socket that the peer has closed already answers ENOTCONN: nothing to end.
+    let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Both);
+}
+
+/// Raises the soft limit of open descriptors to the hard one: each connection takes a few.
+pub(crate) fn raise_descriptor_limit() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    if limit.current != limit.maximum {
+        let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
+        if let Err(error) = setrlimit(Resource::Nofile, raised) {
+            tracing::info!(%error, "the limit of open descriptors stays where it is");
+        }
+    }
+}
+
+/// The user that this process runs as.
+pub(crate) fn own_user() -> u32 {
+    rustix::process::geteuid().as_raw()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::fd::AsFd;
+
+    #[test]
+    fn frames_keep_their_bounds_and_carry_descriptors() {
+        let (a, b) = pair();
+        let mut buffer = [0; 64];
+        assert!(matches!(receive(b.as_fd(), &mut buffer), Ok(Received::Empty)));
+        send(a.as_fd(), b"one", b"two", Some(a.as_fd())).unwrap();
+        send(a.as_fd(), &[7; 100], b"", None).unwrap();
+        let Ok(Received::Frame { length: 6, descriptor: Some(_) }) = receive(b.as_fd(), &mut buffer) else {
+            panic!("no frame")
+        };
+        assert_eq!(&buffer[..6], b"onetwo");
+        assert!(matches!(receive(b.as_fd(), &mut buffer), Ok(Received::Oversized)));
+        assert_eq!(peer(a.as_fd()).process, Some(std::process::id()));
+        drop(a);
+        assert!(matches!(receive(b.as_fd(), &mut buffer), Ok(Received::End)));
+    }
+}

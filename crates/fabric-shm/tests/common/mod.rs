@@ -1,0 +1,125 @@
+//! Two connected queue pairs in one process, for the tests of this crate.
+
+#![allow(dead_code, unreachable_pub, missing_docs, reason = "each test file uses its own part of it")]
+
+use dunlin_fabric::{
+    Access, Address, Completion, CompletionQueueId, Data, Endpoint, Fabric, Host, Link, Listener, Operation,
+    PostError, QueuePairConfig, QueuePairId, RealHost, RegionKey, Scheme, ThreadDomain, WorkId, WorkRequest,
+};
+use dunlin_fabric_shm::{ShmConfig, ShmDomain, ShmFabric, ShmLink, ShmMemory};
+
+/// Long enough for anything that is expected to happen.
+pub fn soon() -> u64 {
+    RealHost.now() + 10_000_000_000
+}
+
+/// A name that no other test has.
+pub fn unique(what: &str) -> Address {
+    let name = format!("test-{what}-{}-{:x}", std::process::id(), RealHost.random());
+    Address::new(Scheme::Shm, &name).unwrap()
+}
+
+/// One side.
+pub struct Side {
+    pub link: ShmLink,
+    pub domain: ShmDomain,
+    pub queue: CompletionQueueId,
+    pub queue_pair: QueuePairId,
+}
+
+impl Side {
+    pub fn new(fabric: &ShmFabric, link: ShmLink, change: impl Fn(&mut QueuePairConfig)) -> Self {
+        let mut domain = fabric.domain().unwrap();
+        let queue = domain.create_completion_queue(1024, true).unwrap();
+        let mut config = QueuePairConfig::reliable(queue, queue);
+        change(&mut config);
+        let queue_pair = domain.create_queue_pair(&config).unwrap();
+        Side { link, domain, queue, queue_pair }
+    }
+
+    pub fn send_endpoint(&mut self) {
+        let endpoint = self.domain.endpoint(self.queue_pair, &self.link).unwrap();
+        self.link.send(&endpoint.0).unwrap();
+    }
+
+    pub fn connect(&mut self) {
+        let endpoint = Endpoint(self.link.receive(soon()).unwrap());
+        self.domain.connect(self.queue_pair, &self.link, &endpoint).unwrap();
+    }
+
+    pub fn post(&mut self, request: WorkRequest<'_, ShmMemory>) -> Result<(), PostError> {
+        self.domain.post(self.queue_pair, request)
+    }
+
+    pub fn poll(&mut self) -> Vec<Completion<ShmMemory>> {
+        let mut found = Vec::new();
+        self.domain.poll(self.queue, &mut found, 1024);
+        found
+    }
+}
+
+/// Two sides, connected.
+pub struct Pair {
+    pub fabric: ShmFabric,
+    pub a: Side,
+    pub b: Side,
+}
+
+impl Pair {
+    pub fn new() -> Self {
+        Pair::with(|_| {})
+    }
+
+    pub fn with(change: impl Fn(&mut QueuePairConfig)) -> Self {
+        let fabric = ShmFabric::new(ShmConfig::default()).unwrap();
+        let address = unique("pair");
+        let listener = fabric.listen(&address).unwrap();
+        let dialled = fabric.dial(&address, soon()).unwrap();
+        let accepted = listener.accept(soon()).unwrap();
+        let mut a = Side::new(&fabric, dialled, &change);
+        let mut b = Side::new(&fabric, accepted, &change);
+        a.send_endpoint();
+        b.send_endpoint();
+        a.connect();
+        b.connect();
+        Pair { fabric, a, b }
+    }
+
+    /// Waits until everything that was said on the links so far has arrived.
+    pub fn settle(&self) {
+        self.a.link.send(b"settle").unwrap();
+        self.b.link.send(b"settle").unwrap();
+        self.a.link.receive(soon()).unwrap();
+        self.b.link.receive(soon()).unwrap();
+    }
+}
+
+/// A WRITE of inline parts.
+pub fn write<'a>(
+    id: u64,
+    key: RegionKey,
+    offset: u64,
+    parts: &'a [&'a [u8]],
+    signaled: bool,
+) -> WorkRequest<'a, ShmMemory> {
+    let operation = Operation::Write { data: Data::Inline(parts), key, offset, immediate: None };
+    WorkRequest { id: WorkId(id), operation, signaled }
+}
+
+/// Polls until there is one completion.
+pub fn poll_one(side: &mut Side) -> Completion<ShmMemory> {
+    let until = soon();
+    loop {
+        let mut found = Vec::new();
+        if side.domain.poll(side.queue, &mut found, 1) == 1 {
+            return found.remove(0);
+        }
+        assert!(RealHost.now() < until, "no completion came");
+        std::thread::yield_now();
+    }
+}
+
+/// Memory that is granted for nothing.
+pub fn local(fabric: &ShmFabric, length: u64) -> dunlin_fabric::Arena<ShmMemory> {
+    dunlin_fabric::Arena::new(fabric.register(length, Access::LOCAL).unwrap()).unwrap()
+}
