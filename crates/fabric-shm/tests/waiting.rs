@@ -2,12 +2,12 @@
 
 mod common;
 
-use common::{Pair, Side, local, receive, send, soon, unique};
+use common::{Pair, Side, local, many, receive, send, soon};
 use dunlin_fabric::{
-    CompletionStatus, Endpoint, Fabric, Host, Link, Listener, QueuePairConfig, QueuePairState, RealHost,
-    ReceiveTarget, ThreadDomain, WaitMode, Wake, Waker, WorkId,
+    CompletionStatus, Host, Link, QueuePairState, RealHost, ReceiveTarget, ThreadDomain, WaitMode, Wake,
+    Waker, WorkId,
 };
-use dunlin_fabric_shm::{ShmConfig, ShmFabric, ShmMemory};
+use dunlin_fabric_shm::ShmMemory;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Sleeps until there is a completion; counts the sleeps that were ended by a ring.
@@ -108,61 +108,6 @@ fn a_wait_with_completions_ready_returns_at_once() {
     assert_eq!(pair.b.poll()[0].status, CompletionStatus::Flushed);
 }
 
-/// A server domain with many queue pairs on one shared receive queue, and their clients in one domain.
-struct Many {
-    clients: dunlin_fabric_shm::ShmDomain,
-    client_queue: dunlin_fabric::CompletionQueueId,
-    client_pairs: Vec<dunlin_fabric::QueuePairId>,
-    server: dunlin_fabric_shm::ShmDomain,
-    server_queue: dunlin_fabric::CompletionQueueId,
-    server_pairs: Vec<dunlin_fabric::QueuePairId>,
-    shared: dunlin_fabric::SharedReceiveQueueId,
-    fabric: ShmFabric,
-    _links: Vec<dunlin_fabric_shm::ShmLink>,
-}
-
-fn many(count: usize) -> Many {
-    let fabric = ShmFabric::new(ShmConfig::default()).unwrap();
-    let address = unique("many");
-    let listener = fabric.listen(&address).unwrap();
-    let dialled = fabric.dial(&address, soon()).unwrap();
-    let accepted = listener.accept(soon()).unwrap();
-    let (mut clients, mut server) = (fabric.domain().unwrap(), fabric.domain().unwrap());
-    let client_queue = clients.create_completion_queue(4096, true).unwrap();
-    let server_queue = server.create_completion_queue(4096, true).unwrap();
-    let shared = server.create_shared_receive_queue(4096).unwrap();
-    let (mut client_pairs, mut server_pairs) = (Vec::new(), Vec::new());
-    for _ in 0..count {
-        let client =
-            clients.create_queue_pair(&QueuePairConfig::reliable(client_queue, client_queue)).unwrap();
-        let mut config = QueuePairConfig::reliable(server_queue, server_queue);
-        config.shared_receive = Some(shared);
-        config.max_receive = 0;
-        let pair = server.create_queue_pair(&config).unwrap();
-        let theirs = clients.endpoint(client, &dialled).unwrap();
-        dialled.send(&theirs.0).unwrap();
-        let ours = server.endpoint(pair, &accepted).unwrap();
-        accepted.send(&ours.0).unwrap();
-        let theirs = Endpoint(accepted.receive(soon()).unwrap());
-        server.connect(pair, &accepted, &theirs).unwrap();
-        let ours = Endpoint(dialled.receive(soon()).unwrap());
-        clients.connect(client, &dialled, &ours).unwrap();
-        client_pairs.push(client);
-        server_pairs.push(pair);
-    }
-    Many {
-        clients,
-        client_queue,
-        client_pairs,
-        server,
-        server_queue,
-        server_pairs,
-        shared,
-        fabric,
-        _links: vec![dialled, accepted],
-    }
-}
-
 #[test]
 fn hundreds_of_queue_pairs_are_all_heard() {
     let mut many = many(300);
@@ -202,23 +147,4 @@ fn hundreds_of_queue_pairs_are_all_heard() {
         assert!(RealHost.now() < until, "its peer did not learn it");
     }
     assert_eq!(many.server.state(many.server_pairs[78]), Some(QueuePairState::Ready));
-}
-
-fn resident_bytes() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/smaps_rollup").unwrap();
-    let line = status.lines().find(|l| l.starts_with("Rss:")).unwrap();
-    line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1024
-}
-
-#[test]
-fn idle_queue_pairs_cost_little_memory() {
-    let warm = many(20);
-    let before = resident_bytes();
-    let held = many(500);
-    let after = resident_bytes();
-    // Both ends of each pair are in this process.
-    let each = after.saturating_sub(before) / 1000;
-    println!("{each} bytes resident for each connected, idle queue pair");
-    assert!(each < 24 * 1024, "{each} bytes for each idle queue pair");
-    drop((warm, held));
 }

@@ -210,3 +210,58 @@ pub fn receive(side: &mut Side, arena: &dunlin_fabric::Arena<ShmMemory>, id: u64
     let target = dunlin_fabric::ReceiveTarget::QueuePair(side.queue_pair);
     side.domain.post_receive(target, WorkId(id), Some(buffer)).unwrap();
 }
+
+/// A server domain with many queue pairs on one shared receive queue, and their clients in one domain.
+pub struct Many {
+    pub clients: dunlin_fabric_shm::ShmDomain,
+    pub client_queue: dunlin_fabric::CompletionQueueId,
+    pub client_pairs: Vec<dunlin_fabric::QueuePairId>,
+    pub server: dunlin_fabric_shm::ShmDomain,
+    pub server_queue: dunlin_fabric::CompletionQueueId,
+    pub server_pairs: Vec<dunlin_fabric::QueuePairId>,
+    pub shared: dunlin_fabric::SharedReceiveQueueId,
+    pub fabric: ShmFabric,
+    _links: Vec<dunlin_fabric_shm::ShmLink>,
+}
+
+pub fn many(count: usize) -> Many {
+    let fabric = ShmFabric::new(ShmConfig::default()).unwrap();
+    let address = unique("many");
+    let listener = fabric.listen(&address).unwrap();
+    let dialled = fabric.dial(&address, soon()).unwrap();
+    let accepted = listener.accept(soon()).unwrap();
+    let (mut clients, mut server) = (fabric.domain().unwrap(), fabric.domain().unwrap());
+    let client_queue = clients.create_completion_queue(4096, true).unwrap();
+    let server_queue = server.create_completion_queue(4096, true).unwrap();
+    let shared = server.create_shared_receive_queue(4096).unwrap();
+    let (mut client_pairs, mut server_pairs) = (Vec::new(), Vec::new());
+    for _ in 0..count {
+        let client =
+            clients.create_queue_pair(&QueuePairConfig::reliable(client_queue, client_queue)).unwrap();
+        let mut config = QueuePairConfig::reliable(server_queue, server_queue);
+        config.shared_receive = Some(shared);
+        config.max_receive = 0;
+        let pair = server.create_queue_pair(&config).unwrap();
+        let theirs = clients.endpoint(client, &dialled).unwrap();
+        dialled.send(&theirs.0).unwrap();
+        let ours = server.endpoint(pair, &accepted).unwrap();
+        accepted.send(&ours.0).unwrap();
+        let theirs = Endpoint(accepted.receive(soon()).unwrap());
+        server.connect(pair, &accepted, &theirs).unwrap();
+        let ours = Endpoint(dialled.receive(soon()).unwrap());
+        clients.connect(client, &dialled, &ours).unwrap();
+        client_pairs.push(client);
+        server_pairs.push(pair);
+    }
+    Many {
+        clients,
+        client_queue,
+        client_pairs,
+        server,
+        server_queue,
+        server_pairs,
+        shared,
+        fabric,
+        _links: vec![dialled, accepted],
+    }
+}
