@@ -166,30 +166,39 @@ impl<F: Fabric> Worker<F> {
     /// Runs until the server ends.
     pub fn run(mut self) {
         while !self.ended {
-            self.dispatcher.fabric.host().checkpoint(Site::WorkerLoop);
-            if self.progress() > 0 {
-                self.waiter.reset();
-                continue;
-            }
-            let (mode, until) = self.waiter.next(self.dispatcher.fabric.host());
-            let until = if self.drain_until.is_some() {
-                until.min(self.dispatcher.fabric.host().now() + 1_000_000)
-            } else {
-                until
-            };
-            let armed = self.domain.arm(mode);
-            if self.progress() > 0 || self.dispatcher.inbox.has_some() || self.ended {
-                self.domain.disarm(armed);
-                self.waiter.reset();
-                continue;
-            }
-            self.dispatcher.fabric.host().checkpoint(Site::BeforeSleep);
-            self.domain.wait(armed, until);
-            if mode == WaitMode::Event {
-                // Something rang: look at everything, not only at what is hot.
-                self.ticks = self.ticks.next_multiple_of(HEALTH_EVERY).wrapping_sub(1);
-            }
+            self.step(Nanos::MAX);
         }
+    }
+
+    /// [`progress`](Worker::progress), and if there was nothing to do, one wait as the plans of the lanes ask: a short
+    /// spin, or a sleep that ends at `until` on the host's clock at the latest. For callers that run the worker on a
+    /// thread that has other duties, too. Answers how many messages there were before the wait.
+    pub fn step(&mut self, until: Nanos) -> usize {
+        self.dispatcher.fabric.host().checkpoint(Site::WorkerLoop);
+        let handled = self.progress();
+        if handled > 0 {
+            self.waiter.reset();
+            return handled;
+        }
+        let (mode, spin_until) = self.waiter.next(self.dispatcher.fabric.host());
+        let mut until = until.min(spin_until);
+        if self.drain_until.is_some() {
+            until = until.min(self.dispatcher.fabric.host().now() + 1_000_000);
+        }
+        let armed = self.domain.arm(mode);
+        let late = self.progress();
+        if late > 0 || self.dispatcher.inbox.has_some() || self.ended {
+            self.domain.disarm(armed);
+            self.waiter.reset();
+            return late;
+        }
+        self.dispatcher.fabric.host().checkpoint(Site::BeforeSleep);
+        self.domain.wait(armed, until);
+        if mode == WaitMode::Event {
+            // Something rang: look at everything, not only at what is hot.
+            self.ticks = self.ticks.next_multiple_of(HEALTH_EVERY).wrapping_sub(1);
+        }
+        0
     }
 
     /// Whether the server has ended this worker.
