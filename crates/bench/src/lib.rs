@@ -4,6 +4,7 @@
 //! key-value store and the command line's own options never do, and nothing here is on the path of a call.
 
 pub mod floor;
+pub mod kv_driver;
 pub mod loader;
 pub mod random;
 pub mod report;

@@ -159,8 +159,7 @@ fn record() -> impl Strategy<Value = Record> {
             purpose
         })),
         Just(Record::Drain),
-        any::<(u16, u64)>()
-            .prop_map(|(lane, last_sequence)| Record::Drained(Drained { lane, last_sequence })),
+        any::<(u16, u64)>().prop_map(|(lane, taken)| Record::Drained(Drained { lane, taken })),
         any::<u16>().prop_map(|lane| Record::CloseLane { lane }),
         Just(Record::Goodbye),
     ]
