@@ -29,6 +29,15 @@ pub struct CallId {
     pub(crate) call: u32,
 }
 
+impl CallId {
+    /// A small number that no other call of this client has while this one lasts: an index into a table of the
+    /// caller's. Below 1024 times the lanes that the client has had at once.
+    #[inline]
+    pub const fn index(self) -> usize {
+        self.lane as usize * super::slots::MAX_WINDOW as usize + super::slots::split_call(self.call).0
+    }
+}
+
 /// A result taken out of its call.
 pub(crate) type Taken<F> = super::slots::Taken<<F as Fabric>::Memory>;
 
