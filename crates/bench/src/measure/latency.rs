@@ -72,7 +72,9 @@ fn slice_length(size: usize) -> Duration {
 pub fn latency(session: &mut Session, options: &LatencyOptions) -> Result<Findings, MeasureError> {
     let size = options.size;
     if size > LARGEST {
-        return Err(MeasureError::BadArgument(format!("{size} bytes are more than the {LARGEST} of the largest message")));
+        return Err(MeasureError::BadArgument(format!(
+            "{size} bytes are more than the {LARGEST} of the largest message"
+        )));
     }
     let mut findings = Findings::default();
     let floor = floor_of(size);
@@ -161,7 +163,10 @@ fn callers(
         }
     }
     if callers.is_empty() {
-        return Err(MeasureError::BadArgument(format!("no protocol could be measured: {}", findings.notes.join("; "))));
+        return Err(MeasureError::BadArgument(format!(
+            "no protocol could be measured: {}",
+            findings.notes.join("; ")
+        )));
     }
     Ok(callers)
 }
@@ -169,7 +174,8 @@ fn callers(
 /// The ways in which a payload of `size` bytes can travel under a plan that are worth a row.
 fn ways(plan: Plan, size: usize) -> Vec<(Transfer, Plan)> {
     let limit = plan.rendezvous_above as usize;
-    let rendezvous = |plan: Plan| Plan { rendezvous_above: plan.rendezvous_above.min(size as u32 - 1), ..plan };
+    let rendezvous =
+        |plan: Plan| Plan { rendezvous_above: plan.rendezvous_above.min(size as u32 - 1), ..plan };
     match size {
         0 => vec![(Transfer::Message, plan)],
         _ if size > limit => vec![(Transfer::Rendezvous, rendezvous(plan))],

@@ -107,7 +107,10 @@ fn protocols(
         .map(|name| {
             let protocol = Protocol::by_name(name).ok_or_else(|| {
                 let known: Vec<&str> = PROTOCOLS.iter().map(|protocol| protocol.name).collect();
-                MeasureError::BadArgument(format!("there is no protocol '{name}'; there are {}", known.join(", ")))
+                MeasureError::BadArgument(format!(
+                    "there is no protocol '{name}'; there are {}",
+                    known.join(", ")
+                ))
             })?;
             let checked = protocol.plan(mode).check(capabilities);
             checked.map_err(|illegal| MeasureError::BadArgument(format!("{name}: {illegal}")))?;

@@ -83,7 +83,10 @@ impl Session {
     ) -> Result<Client<ShmFabric>, MeasureError> {
         self.while_serving(served, |fabric, address| {
             Client::connect(fabric, address, config.clone()).map_err(|source| MeasureError::Connect {
-                protocol: config.plan.protocol().map_or_else(|| format!("{:?}", config.plan), |p| p.name.to_owned()),
+                protocol: config
+                    .plan
+                    .protocol()
+                    .map_or_else(|| format!("{:?}", config.plan), |p| p.name.to_owned()),
                 source,
             })
         })

@@ -277,7 +277,7 @@ impl<F: Fabric> Core<F> {
             if lane.broken.is_some() {
                 continue;
             }
-            reading |= lane.reading > 0;
+            reading |= lane.reading > 0 || lane.tx.take_signaled();
             if lane.slots.in_flight() == 0 && healthy {
                 continue;
             }

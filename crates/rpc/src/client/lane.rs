@@ -20,9 +20,8 @@ pub(crate) struct ClientLane<F: Fabric> {
     pub(crate) index: u16,
     /// Lanes of one connection share it, and its control connection.
     pub(crate) connection: u32,
-    /// Its number on its connection, and the worker that serves it.
+    /// Its number on its connection.
     pub(crate) number: u16,
-    pub(crate) worker: u16,
     pub(crate) queue_pair: QueuePairId,
     pub(crate) link: F::Link,
     /// Our inbound region: control line and ring of responses.

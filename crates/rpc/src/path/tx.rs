@@ -53,6 +53,8 @@ pub(crate) struct Tx<F: Fabric> {
     /// with a signaled completion.
     unsignaled: u32,
     signal_every: u32,
+    /// A signaled request is out: slots of the send queue come back when its completion is polled.
+    signaled: bool,
     max_inline: usize,
     /// For messages over `max_inline`, which have to lie in registered memory.
     staging: Option<Arena<F::Memory>>,
@@ -84,6 +86,7 @@ impl<F: Fabric> Tx<F> {
             epoch: 0,
             sequence: 0,
             unsignaled: 0,
+            signaled: false,
             signal_every: (parts.max_send / 4).max(1),
             max_inline: parts.max_inline,
             staging: parts.staging,
@@ -97,6 +100,12 @@ impl<F: Fabric> Tx<F> {
         self.sequence
     }
 
+    /// Whether send completions should be polled for the slots that they give back; asked once.
+    #[inline]
+    pub(crate) fn take_signaled(&mut self) -> bool {
+        std::mem::take(&mut self.signaled)
+    }
+
     /// Takes a head that the peer has piggybacked.
     #[inline]
     pub(crate) fn on_head(&mut self, head: u32) -> Result<(), Violation> {
@@ -107,14 +116,6 @@ impl<F: Fabric> Tx<F> {
         }
     }
 
-    /// Whether the peer has taken everything that was sent, as far as we know.
-    pub(crate) fn is_empty(&mut self) -> bool {
-        matches!(self.half, TxHalf::Send) || self.ring.is_empty() || {
-            self.refresh_head();
-            self.ring.is_empty()
-        }
-    }
-
     /// Reads the head that the peer has written into our control word.
     fn refresh_head(&mut self) {
         // Zero until the first report: the word carries a mark above the 32 bits of the head.
@@ -122,20 +123,6 @@ impl<F: Fabric> Tx<F> {
         if word >> 32 == 1 {
             // A head piggybacked later may have overtaken the word, so one that is refused is not always a lie.
             self.ring.on_head(word as u32);
-        }
-    }
-
-    /// Whether a message of `total` bytes could go out now.
-    #[inline]
-    pub(crate) fn has_room(&mut self, domain: &F::Domain, total: usize) -> bool {
-        match self.half {
-            TxHalf::Send => domain.send_room(self.queue_pair) > 1,
-            _ => {
-                self.ring.place(total).is_some() || {
-                    self.refresh_head();
-                    self.ring.place(total).is_some()
-                }
-            }
         }
     }
 
@@ -295,6 +282,7 @@ impl<F: Fabric> Tx<F> {
             Ok(()) => {
                 if signaled {
                     self.unsignaled = 0;
+                    self.signaled = true;
                 }
                 Ok(())
             }

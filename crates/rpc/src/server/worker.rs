@@ -84,6 +84,8 @@ pub struct Worker<F: Fabric> {
     /// Lanes whose messages come as completions.
     by_completion: usize,
     reading: usize,
+    /// Some lane's send queue has slots to get back.
+    signaled: bool,
     waiter: Waiter,
     drain_until: Option<Nanos>,
     last_message: Nanos,
@@ -138,6 +140,7 @@ impl<F: Fabric> Worker<F> {
             modes: [0; 3],
             by_completion: 0,
             reading: 0,
+            signaled: false,
             waiter: Waiter::new(CompletionMode::Event, shared.config.spin),
             drain_until: None,
             last_message: 0,
@@ -235,7 +238,8 @@ impl<F: Fabric> Worker<F> {
                 handled += self.serve_lane(self.cold);
             }
         }
-        if self.reading > 0 || !healthy {
+        if self.reading > 0 || self.signaled || !healthy {
+            self.signaled = false;
             handled += self.poll(self.send_completions);
         }
         if !healthy {
@@ -250,6 +254,7 @@ impl<F: Fabric> Worker<F> {
     #[inline]
     fn serve_lane(&mut self, index: usize) -> usize {
         let Some(lane) = &mut self.lanes[index] else { return 0 };
+        self.signaled |= lane.tx.take_signaled();
         match self.dispatcher.serve(
             &mut self.domain,
             lane,
