@@ -17,8 +17,6 @@ use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// How long the other side may take for its hello.
-const GREETING_PATIENCE: u64 = 5_000_000_000;
 /// How often overdue greetings are looked for, in nanoseconds, while there are any.
 const TICK: u64 = 250_000_000;
 /// Connections that may be in their greeting at once.
@@ -252,7 +250,7 @@ impl Io {
             if epoll::add(&self.epoll, &socket, EventData::new_u64(number), READ).is_err() {
                 continue;
             }
-            let deadline = RealHost.now() + GREETING_PATIENCE;
+            let deadline = RealHost.now().saturating_add(self.config.greeting_patience);
             let greeting = Greeting { socket, listener: Arc::clone(listener), secret, deadline };
             self.entries().insert(number, Entry::Greeting(Arc::new(greeting)));
         }

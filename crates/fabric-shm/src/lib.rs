@@ -23,6 +23,9 @@ mod receive;
 mod send;
 mod socket;
 
+#[cfg(test)]
+mod hostile;
+
 pub use domain::{ShmDomain, ShmWaker};
 pub use fabric::{AllowPolicy, ShmConfig, ShmFabric};
 pub use link::ShmLink;
