@@ -3,7 +3,10 @@
 mod common;
 
 use common::{Pair, Side, local, receive, send, write};
-use dunlin_fabric::{Access, CompletionStatus, Fabric, Link, ReceiveTarget, Region, RegionKey, ThreadDomain};
+use dunlin_fabric::{
+    Access, Completion, CompletionStatus, Fabric, Link, ReceiveTarget, Region, RegionKey, ThreadDomain,
+};
+use dunlin_fabric_shm::ShmMemory;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
@@ -30,15 +33,14 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-fn rounds(a: &mut Side, b: &mut Side, key: RegionKey, count: usize) {
-    let mut found = Vec::with_capacity(64);
+fn rounds(a: &mut Side, b: &mut Side, key: RegionKey, found: &mut Vec<Completion<ShmMemory>>, count: usize) {
     for _ in 0..count {
         a.post(write(1, key, 0, &[b"12345678"], false)).unwrap();
         a.post(send(2, &[&[1; 500]], Some(7), true)).unwrap();
         let mut left = 2;
         while left > 0 {
-            b.domain.poll(b.queue, &mut found, 16);
-            a.domain.poll(a.queue, &mut found, 16);
+            b.domain.poll(b.queue, found, 16);
+            a.domain.poll(a.queue, found, 16);
             for completion in found.drain(..) {
                 assert_eq!(completion.status, CompletionStatus::Success);
                 left -= 1;
@@ -64,9 +66,10 @@ fn ten_thousand_rounds_allocate_nothing() {
     for id in 0..8 {
         receive(&mut b, &arena, id, 512);
     }
-    rounds(&mut a, &mut b, key, 100);
+    let mut found = Vec::with_capacity(64);
+    rounds(&mut a, &mut b, key, &mut found, 100);
     assert!(ALLOCATIONS.with(Cell::get) > 0, "the counter counts");
     let before = ALLOCATIONS.with(Cell::get);
-    rounds(&mut a, &mut b, key, 10_000);
+    rounds(&mut a, &mut b, key, &mut found, 10_000);
     assert_eq!(ALLOCATIONS.with(Cell::get), before);
 }
