@@ -193,7 +193,7 @@ impl ShmDomain {
             while bits != 0 {
                 let bit = bits.trailing_zeros() as usize;
                 bits &= bits - 1;
-                if !self.look_at(word * 64 + bit, number, limit) {
+                if self.look_at(word * 64 + bit, number, limit) == Some(false) {
                     hints.hinted[word] &= !(1 << bit);
                 }
             }
@@ -209,21 +209,21 @@ impl ShmDomain {
         for _ in 0..turns {
             let slot = hints.next_in_turn % self.queue_pairs.len().max(1);
             hints.next_in_turn = slot + 1;
-            if self.look_at(slot, number, limit) {
+            if self.look_at(slot, number, limit) == Some(true) {
                 hints.hinted[slot / 64] |= 1 << (slot % 64);
             }
         }
         self.hints = Some(hints);
     }
 
-    /// Whether it has to be looked at again, be it by a poll of another completion queue.
-    fn look_at(&mut self, slot: usize, number: usize, limit: usize) -> bool {
-        let Some(Some(queue_pair)) = self.queue_pairs.get_mut(slot) else { return false };
+    /// Whether there may be more to receive; `None` if that is the business of another completion queue's poll.
+    fn look_at(&mut self, slot: usize, number: usize, limit: usize) -> Option<bool> {
+        let Some(Some(queue_pair)) = self.queue_pairs.get_mut(slot) else { return Some(false) };
         if queue_pair.config.receive_completions.0 as usize != number {
-            return queue_pair.state == QueuePairState::Ready;
+            return (queue_pair.state != QueuePairState::Ready).then_some(false);
         }
         let budget = limit - self.queues[number].ready().min(limit);
-        drive(queue_pair, number, &mut self.queues, &mut self.shared, budget)
+        Some(drive(queue_pair, number, &mut self.queues, &mut self.shared, budget))
     }
 
     #[cold]
@@ -585,7 +585,11 @@ impl ThreadDomain for ShmDomain {
         let wake = if arrived {
             Wake::Arrived
         } else {
-            let left = until.saturating_sub(RealHost.now()).min(LONGEST_SLEEP);
+            // No look at the clock when there is no end to look for.
+            let left = match until {
+                Nanos::MAX => LONGEST_SLEEP,
+                until => until.saturating_sub(RealHost.now()).min(LONGEST_SLEEP),
+            };
             if left > 0 && self.attention.sleep(left) { Wake::Arrived } else { Wake::TimedOut }
         };
         self.attention.disarm();

@@ -28,6 +28,9 @@ const SEND_PATIENCE: u64 = 1_000_000_000;
 /// How long a datagram ring may take to come: only the peer's control thread is asked.
 const DATAGRAM_PATIENCE: u64 = 5_000_000_000;
 
+/// Ends of queue pairs that are remembered for those not connected yet.
+const CLOSED_EARLY: usize = 1024;
+
 /// What the control thread does for queue pairs when the peer asks for a ring.
 pub(crate) trait DatagramTarget: Send + Sync + std::fmt::Debug {
     /// Makes a ring for datagrams from this link to a queue pair, grants it and the doorbell; `None` if there is
@@ -120,6 +123,9 @@ pub(crate) struct LinkShared {
     exports: Mutex<Exports>,
     imports: Mutex<BTreeMap<u32, Arc<Import>>>,
     attachments: Mutex<Vec<Attachment>>,
+    /// Queue pairs of ours that the peer has left before they were connected, the newest first. Locked after
+    /// `attachments`.
+    closed_early: Mutex<VecDeque<QueuePairName>>,
     targets: Mutex<BTreeMap<u32, Weak<dyn DatagramTarget>>>,
     replies: Mutex<BTreeMap<u64, Option<(RegionKey, RegionKey)>>>,
     calls: AtomicU64,
@@ -145,6 +151,7 @@ impl LinkShared {
             exports: Mutex::default(),
             imports: Mutex::default(),
             attachments: Mutex::default(),
+            closed_early: Mutex::default(),
             targets: Mutex::default(),
             replies: Mutex::default(),
             calls: AtomicU64::new(1),
@@ -263,7 +270,13 @@ impl LinkShared {
                 }
             }
             Frame::QueuePairClosed(name) => {
-                for attachment in lock(&self.attachments).iter().filter(|a| a.name == name) {
+                let attachments = lock(&self.attachments);
+                if !attachments.iter().any(|a| a.name == name) {
+                    let mut early = lock(&self.closed_early);
+                    early.truncate(CLOSED_EARLY - 1);
+                    early.push_front(name);
+                }
+                for attachment in attachments.iter().filter(|a| a.name == name) {
                     if let (Some(closed), Some(attention)) =
                         (attachment.closed.upgrade(), attachment.attention.upgrade())
                     {
@@ -416,12 +429,18 @@ impl LinkShared {
 
     /// Has a queue pair of ours told about the end of its peer.
     pub(crate) fn attach(&self, name: QueuePairName, closed: &Arc<Closed>, attention: &Arc<Attention>) {
-        lock(&self.attachments).push(Attachment {
+        let mut attachments = lock(&self.attachments);
+        attachments.push(Attachment {
             name,
             closed: Arc::downgrade(closed),
             attention: Arc::downgrade(attention),
         });
-        if !self.is_alive() {
+        let mut early = lock(&self.closed_early);
+        if let Some(at) = early.iter().position(|n| *n == name) {
+            early.remove(at);
+            closed.0.store(true, Ordering::Release);
+        }
+        if closed.is_closed() || !self.is_alive() {
             attention.news();
         }
     }
