@@ -434,7 +434,7 @@ impl ThreadDomain for ShmDomain {
             connection.link.detach(self.name_of(id));
         }
         if let Some(inbound) = &queue_pair.inbound {
-            inbound.link.revoke(inbound.ring);
+            inbound.link.revoke(inbound.ring, false);
         }
         self.hub.close(id);
         queue_pair.datagrams.end();

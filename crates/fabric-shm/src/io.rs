@@ -110,8 +110,11 @@ impl Io {
     pub(crate) fn greet(&self, socket: &OwnedFd) -> Result<[u64; 2], Errno> {
         let secret = secret();
         let (head, body) = Frame::Hello { version: VERSION, secret }.encode();
-        socket::send(socket.as_fd(), head.as_slice(), body, None)?;
-        Ok(secret)
+        match socket::send(socket.as_fd(), head.as_slice(), body, None) {
+            // Closed already: what the other side said before, why it refuses, is there to be read.
+            Ok(()) | Err(Errno::PIPE | Errno::CONNRESET) => Ok(secret),
+            Err(error) => Err(error),
+        }
     }
 
     /// Watches a link from now on.

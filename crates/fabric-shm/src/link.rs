@@ -398,27 +398,31 @@ impl LinkShared {
         Ok(key)
     }
 
-    /// Takes the slot back; whether the key was live.
-    fn forget(&self, key: RegionKey) -> bool {
+    /// Takes the slot of a live grant back.
+    fn forget(&self, key: RegionKey) {
         let (slot, generation) = ((key.0 >> 32) as u32, key.0 as u32);
         let mut exports = lock(&self.exports);
-        match exports.generations.get_mut(slot as usize) {
-            Some(current) if *current == generation && generation % 2 == 1 => {
-                *current = current.wrapping_add(1);
-                exports.free.push(slot);
-                exports.live -= 1;
-                true
-            }
-            _ => false,
+        if let Some(current) = exports.generations.get_mut(slot as usize)
+            && *current == generation
+            && generation % 2 == 1
+        {
+            *current = current.wrapping_add(1);
+            exports.free.push(slot);
+            exports.live -= 1;
         }
     }
 
-    /// Ends a grant of ours.
-    pub(crate) fn revoke(&self, key: RegionKey) {
-        if self.forget(key)
-            && let Err(error) = self.send_frame(&Frame::Revoke(key), None)
-        {
-            tracing::debug!(%error, "the end of a grant was not told");
+    /// Ends a grant of ours. The slot is free again only once the peer was told: a new grant in it would look to
+    /// the peer like a second one. If that cannot be told now (`patient`: soon), the slot stays taken.
+    pub(crate) fn revoke(&self, key: RegionKey, patient: bool) {
+        let (slot, generation) = ((key.0 >> 32) as usize, key.0 as u32);
+        if generation % 2 == 0 || lock(&self.exports).generations.get(slot) != Some(&generation) {
+            return;
+        }
+        let (head, body) = Frame::Revoke(key).encode();
+        match self.send_bytes(&head, body, None, patient) {
+            Ok(()) => self.forget(key),
+            Err(error) => tracing::debug!(%error, "the end of a grant was not told"),
         }
     }
 
@@ -578,7 +582,7 @@ impl Link for ShmLink {
     }
 
     fn revoke(&self, key: RegionKey) {
-        self.shared.revoke(key);
+        self.shared.revoke(key, true);
     }
 
     fn is_alive(&self) -> bool {
