@@ -282,6 +282,7 @@ fn destroyed<F: Fabric>(context: &mut Context<F>, role: Role) -> Verdict {
         station.until_error(queue_pair)?;
         station.flushed_receives(0, 3)?;
     }
+    context.meet_at(&mut station)?;
     // The link and the other queue pair go on.
     expect!(context.link().is_alive());
     station.send(neighbour, 2, b"alive", true)?;
