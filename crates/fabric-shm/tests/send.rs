@@ -2,28 +2,13 @@
 
 mod common;
 
-use common::{Pair, Side, local, poll_one, soon, unique, write};
+use common::{Pair, Side, local, poll_one, receive, send, soon, unique, write};
 use dunlin_fabric::{
-    Access, Arena, Completion, CompletionStatus, Data, Endpoint, Fabric, Gather, Host, Link, Listener,
-    Opcode, Operation, PostError, QueuePairState, RealHost, ReceiveTarget, Region, RegionKey, RnrRetry,
-    ThreadDomain, Transport, WorkId, WorkRequest,
+    Access, Completion, CompletionStatus, Data, Endpoint, Fabric, Gather, Host, Link, Listener, Opcode,
+    Operation, PostError, QueuePairState, RealHost, ReceiveTarget, Region, RegionKey, RnrRetry, ThreadDomain,
+    Transport, WorkId, WorkRequest,
 };
 use dunlin_fabric_shm::{ShmConfig, ShmFabric, ShmMemory};
-
-fn send<'a>(
-    id: u64,
-    parts: &'a [&'a [u8]],
-    immediate: Option<u32>,
-    signaled: bool,
-) -> WorkRequest<'a, ShmMemory> {
-    let operation = Operation::Send { data: Data::Inline(parts), immediate, to: None };
-    WorkRequest { id: WorkId(id), operation, signaled }
-}
-
-fn receive(side: &mut Side, arena: &Arena<ShmMemory>, id: u64, length: usize) {
-    let buffer = arena.reserve(length).unwrap();
-    side.domain.post_receive(ReceiveTarget::QueuePair(side.queue_pair), WorkId(id), Some(buffer)).unwrap();
-}
 
 fn pattern(length: usize) -> Vec<u8> {
     (0..length).map(|i| (i * 7 + i / 251) as u8).collect()

@@ -123,3 +123,90 @@ pub fn poll_one(side: &mut Side) -> Completion<ShmMemory> {
 pub fn local(fabric: &ShmFabric, length: u64) -> dunlin_fabric::Arena<ShmMemory> {
     dunlin_fabric::Arena::new(fabric.register(length, Access::LOCAL).unwrap()).unwrap()
 }
+
+/// A process of the same test binary, in a role of its own. Killed when dropped.
+pub struct Child(std::process::Child);
+
+const ROLE: &str = "DUNLIN_SHM_TEST_ROLE";
+const ADDRESS: &str = "DUNLIN_SHM_TEST_ADDRESS";
+
+impl Child {
+    /// Runs the test of that name in a new process, which finds its role and the address in its environment.
+    pub fn start(test: &str, role: &str, address: &Address) -> Self {
+        let child = std::process::Command::new(std::env::current_exe().unwrap())
+            .args([test, "--exact", "--nocapture", "--test-threads=1"])
+            .env(ROLE, role)
+            .env(ADDRESS, address.to_string())
+            .stdout(std::process::Stdio::null())
+            .spawn()
+            .unwrap();
+        Child(child)
+    }
+
+    pub fn id(&self) -> u32 {
+        self.0.id()
+    }
+
+    /// SIGKILL.
+    pub fn kill(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+
+    /// Waits for its end; whether it was a success.
+    pub fn succeeds(&mut self) -> bool {
+        let until = soon();
+        loop {
+            if let Some(status) = self.0.try_wait().unwrap() {
+                return status.success();
+            }
+            assert!(RealHost.now() < until, "the child does not end");
+            std::thread::sleep(std::time::Duration::from_millis(2));
+        }
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// In a child: its role and the address.
+pub fn role() -> Option<(String, Address)> {
+    let role = std::env::var(ROLE).ok()?;
+    Some((role, std::env::var(ADDRESS).unwrap().parse().unwrap()))
+}
+
+/// Dials until somebody listens.
+pub fn dial(fabric: &ShmFabric, address: &Address) -> ShmLink {
+    let until = soon();
+    loop {
+        match fabric.dial(address, until) {
+            Ok(link) => return link,
+            Err(dunlin_fabric::DialError::NobodyListens { .. }) if RealHost.now() < until => {
+                std::thread::sleep(std::time::Duration::from_millis(2));
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+/// SEND of inline parts.
+pub fn send<'a>(
+    id: u64,
+    parts: &'a [&'a [u8]],
+    immediate: Option<u32>,
+    signaled: bool,
+) -> WorkRequest<'a, ShmMemory> {
+    let operation = Operation::Send { data: Data::Inline(parts), immediate, to: None };
+    WorkRequest { id: WorkId(id), operation, signaled }
+}
+
+/// Posts a RECV.
+pub fn receive(side: &mut Side, arena: &dunlin_fabric::Arena<ShmMemory>, id: u64, length: usize) {
+    let buffer = arena.reserve(length).unwrap();
+    let target = dunlin_fabric::ReceiveTarget::QueuePair(side.queue_pair);
+    side.domain.post_receive(target, WorkId(id), Some(buffer)).unwrap();
+}
