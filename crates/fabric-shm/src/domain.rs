@@ -6,6 +6,7 @@ use crate::doorbell::{Attention, EVENTS, HINTS, PeerDoorbell};
 use crate::endpoint::Address;
 use crate::fabric::{MAX_QUEUE_DEPTH, MAX_QUEUE_PAIRS};
 use crate::frame::QueuePairName;
+use crate::idle::Idle;
 use crate::inbound::{Consumer, Producer};
 use crate::io::IoHandle;
 use crate::link::{DatagramTarget, ShmLink};
@@ -63,6 +64,7 @@ pub struct ShmDomain {
     attention: Arc<Attention>,
     hub: Arc<Hub>,
     news_seen: u64,
+    idle: Idle,
     events: bool,
     queues: Vec<CompletionQueue>,
     shared: Vec<SharedReceiveQueue>,
@@ -119,6 +121,7 @@ impl ShmDomain {
             hub: Hub::new(&attention),
             attention,
             news_seen: 0,
+            idle: Idle::default(),
             events: false,
             queues: Vec::new(),
             shared: Vec::new(),
@@ -489,6 +492,7 @@ impl ThreadDomain for ShmDomain {
         queue_pair: QueuePairId,
         request: WorkRequest<'_, ShmMemory>,
     ) -> Result<(), PostError> {
+        self.idle.reset();
         let found = self.queue_pairs.get_mut(slot_of(queue_pair)).and_then(Option::as_mut);
         let found = found.filter(|q| q.id == queue_pair).ok_or(PostError::NoSuch("queue pair"))?;
         if found.write_at_once(&request) {
@@ -574,6 +578,9 @@ impl ThreadDomain for ShmDomain {
             into.push(ready.completion);
             given += 1;
         }
+        if given > 0 {
+            self.idle.reset();
+        }
         given
     }
 
@@ -595,6 +602,9 @@ impl ThreadDomain for ShmDomain {
 
     fn wait(&mut self, armed: Armed, until: Nanos) -> Wake {
         if armed.mode == WaitMode::Busy {
+            if self.idle.is_long() {
+                rustix::thread::sched_yield();
+            }
             return Wake::Arrived;
         }
         let arrived = self.attention.news_seen() != self.news_seen

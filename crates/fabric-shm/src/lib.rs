@@ -58,6 +58,7 @@ mod endpoint;
 mod execute;
 mod fabric;
 mod frame;
+mod idle;
 mod inbound;
 mod io;
 mod link;
