@@ -23,9 +23,6 @@ use std::collections::VecDeque;
 use std::mem::ManuallyDrop;
 use std::sync::{Arc, Weak};
 
-/// The longest sleep: a doorbell that a peer has tampered with costs no more than this.
-const LONGEST_SLEEP: u64 = 10_000_000;
-
 /// Ends a domain's wait.
 #[derive(Clone, Debug)]
 pub struct ShmWaker(Arc<Attention>);
@@ -42,9 +39,8 @@ impl Waker for ShmWaker {
         let arrived = self.0.take_woken() || {
             // No look at the clock when there is no end to look for.
             let left = match until {
-                Nanos::MAX => LONGEST_SLEEP,
-                0 => 0,
-                until => until.saturating_sub(RealHost.now()).min(LONGEST_SLEEP),
+                0 | Nanos::MAX => until,
+                until => until.saturating_sub(RealHost.now()),
             };
             left > 0 && self.0.sleep(left)
         };
@@ -115,7 +111,7 @@ fn drive(
 
 impl ShmDomain {
     pub(crate) fn new(number: u32, io: Arc<IoHandle>) -> Result<Self, CreateError> {
-        let attention = Attention::new()?;
+        let attention = Attention::new(io.io().watchdog())?;
         Ok(ShmDomain {
             number,
             hub: Hub::new(&attention),
