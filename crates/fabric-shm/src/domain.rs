@@ -15,9 +15,9 @@ use crate::queue_pair::{Connection, Inbound, QueuePair};
 use crate::receive::{Receive, SharedReceiveQueue};
 use dunlin_fabric::{
     Access, AddressHandleId, Armed, Buffer, Completion, CompletionQueueId, CompletionStatus, CreateError,
-    Endpoint, GrantError, Host, Nanos, PostError, QueuePairConfig, QueuePairId, QueuePairState, RealHost,
-    ReceiveTarget, Region, RegionKey, SharedReceiveQueueId, ThreadDomain, Transport, WaitMode, Wake, Waker,
-    WorkId, WorkRequest,
+    Endpoint, GrantError, Nanos, PostError, QueuePairConfig, QueuePairId, QueuePairState, ReceiveTarget,
+    Region, RegionKey, SharedReceiveQueueId, ThreadDomain, Transport, WaitMode, Wake, Waker, WorkId,
+    WorkRequest,
 };
 use std::collections::VecDeque;
 use std::mem::ManuallyDrop;
@@ -36,17 +36,7 @@ impl Waker for ShmWaker {
         if armed.mode == WaitMode::Busy {
             return Wake::Arrived;
         }
-        let arrived = self.0.take_woken() || {
-            // No look at the clock when there is no end to look for.
-            let left = match until {
-                0 | Nanos::MAX => until,
-                until => until.saturating_sub(RealHost.now()),
-            };
-            left > 0 && self.0.sleep(left)
-        };
-        self.0.disarm();
-        self.0.take_woken();
-        if arrived { Wake::Arrived } else { Wake::TimedOut }
+        self.0.rest(until)
     }
 }
 
@@ -605,8 +595,7 @@ impl ThreadDomain for ShmDomain {
         }
         let arrived = self.attention.news_seen() != self.news_seen
             || self.queues.iter().any(|q| q.events && q.ready() > 0);
-        let until = if arrived { 0 } else { until };
-        let wake = ShmWaker(Arc::clone(&self.attention)).wait(armed, until);
+        let wake = self.attention.rest(if arrived { 0 } else { until });
         if arrived { Wake::Arrived } else { wake }
     }
 

@@ -8,7 +8,7 @@
 
 use crate::memory::{Import, Mapping, ShmMemory};
 use crate::watchdog::{TICK, Watchdog};
-use dunlin_fabric::{Access, RegisterError};
+use dunlin_fabric::{Access, Host, Nanos, RealHost, RegisterError, Wake};
 use rustix::io::Errno;
 use rustix::thread::futex;
 use std::sync::Arc;
@@ -216,6 +216,21 @@ impl Attention {
     /// After it, if it found something or the sleep is over.
     pub(crate) fn disarm(&self) {
         disarm(state_of(self.memory.mapping()));
+    }
+
+    /// After [`arm`](Attention::arm) and a look in vain: sleeps until rung or woken, until then, or for two ticks.
+    pub(crate) fn rest(&self, until: Nanos) -> Wake {
+        let arrived = self.take_woken() || {
+            // No look at the clock when there is no end to look for.
+            let left = match until {
+                0 | Nanos::MAX => until,
+                until => until.saturating_sub(RealHost.now()),
+            };
+            left > 0 && self.sleep(left)
+        };
+        self.disarm();
+        self.take_woken();
+        if arrived { Wake::Arrived } else { Wake::TimedOut }
     }
 
     /// Sleeps until rung, or for so many nanoseconds, or two ticks; whether it was rung. One thread's at a time.
