@@ -29,8 +29,6 @@ pub(crate) enum RxSource<F: Fabric> {
 
 /// A message in private memory, its tags verified.
 pub(crate) enum Incoming<F: Fabric> {
-    /// One line, in the first bytes of the scratch buffer.
-    Line(FirstLine),
     /// In the first so many bytes of the scratch buffer.
     Scratch(usize),
     /// In the first so many bytes of a buffer, which is to be given back.
@@ -123,8 +121,32 @@ impl<F: Fabric> Rx<F> {
         }
     }
 
-    /// The next message, if it is there in full.
-    #[inline]
+    /// The next message, as far as it is one line that came into memory: the way of most, kept short.
+    #[inline(always)]
+    pub(crate) fn next_line(&mut self, fabric: &F, scratch: &mut Scratch) -> Result<Next, Violation> {
+        let RxSource::Ring { region, reader } = &mut self.source else {
+            return Ok(if self.is_waiting() { Next::Other } else { Next::Nothing });
+        };
+        let at = CONTROL_BYTES + reader.position();
+        if region.load(at + TAG_OFFSET) != self.expected.first {
+            fabric.host().charge(Work::PollMiss, 1);
+            return Ok(Next::Nothing);
+        }
+        region.prefetch(at + AHEAD * LINE);
+        let Some(line) = scratch.first_chunk_mut::<LINE>() else { return Ok(Next::Nothing) };
+        region.copy_out(at, line);
+        let first = parse_line(line, MAX_MESSAGE)?;
+        if first.total() != LINE || first.header().kind == Kind::Skip {
+            return Ok(Next::Other);
+        }
+        fabric.host().charge(Work::PollHit, 1);
+        reader.advance(LINE);
+        self.next();
+        Ok(Next::Line(first))
+    }
+
+    /// The next message, whatever it is, if it is there in full.
+    #[inline(never)]
     pub(crate) fn poll(
         &mut self,
         fabric: &F,
@@ -158,6 +180,16 @@ impl<F: Fabric> Rx<F> {
             }
         }
     }
+}
+
+/// What a short look gave.
+pub(crate) enum Next {
+    /// Nothing is there.
+    Nothing,
+    /// A message of one line, in the first bytes of the scratch buffer.
+    Line(FirstLine),
+    /// Something that [`Rx::poll`] has to look at.
+    Other,
 }
 
 /// What a look at a source gave.
@@ -205,7 +237,7 @@ fn take_from_ring<F: Fabric>(
             return Ok(Taken::Skip);
         }
         reader.advance(LINE);
-        return Ok(Taken::Message(Incoming::Line(first)));
+        return Ok(Taken::Message(Incoming::Scratch(LINE)));
     };
     if region.load(at + trailing) != expected.trailing {
         return Ok(Taken::Nothing);
