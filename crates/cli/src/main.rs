@@ -7,6 +7,7 @@
 //! SIGINT or SIGTERM.
 
 mod arguments;
+mod bench;
 mod child;
 mod completions;
 mod demo;
@@ -53,6 +54,9 @@ enum Command {
     Demo(demo::DemoArguments),
     Ping(ping::PingArguments),
     Kv(kv::KvArguments),
+    /// Measure this machine and this build against the machine's own floors
+    #[command(subcommand)]
+    Bench(bench::Bench),
     Protocols(protocols::ProtocolsArguments),
     Doctor(doctor::DoctorArguments),
     Completions(completions::CompletionsArguments),
@@ -63,6 +67,10 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    // A measurement starts this binary again as its peer: nothing else may happen in that process.
+    if let Some(code) = bench::serve_as_peer() {
+        return code;
+    }
     let arguments = Arguments::parse();
     logging::start(arguments.verbose);
     output::exit_code(run(arguments))
@@ -74,6 +82,10 @@ fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         Command::Demo(arguments) => demo::run(&arguments),
         Command::Ping(arguments) => ping::run(&arguments),
         Command::Kv(arguments) => kv::run(arguments),
+        Command::Bench(command) => match bench::run(command) {
+            Ok(()) => Ok(ExitCode::SUCCESS),
+            Err(error) => Err(Failure::new(format!("{error:#}"))),
+        },
         Command::Protocols(arguments) => protocols::run(&arguments),
         Command::Doctor(arguments) => doctor::run(&arguments),
         Command::Completions(arguments) => completions::run(&arguments),

@@ -42,13 +42,13 @@ pub struct ToyWaker {
 impl Waker for ToyWaker {
     fn wait(&self, armed: Armed, until: Nanos) -> Wake {
         let mut state = self.shared.enter(LOOK);
-        if state.stopping() || state.now() >= until {
-            return Wake::TimedOut;
-        }
         let event = armed.mode == WaitMode::Event;
         let Some(domain) = state.network.domains.get(&self.domain) else { return Wake::TimedOut };
         if armed.token != if event { domain.event_arrivals } else { domain.arrivals } {
             return Wake::Arrived;
+        }
+        if state.stopping() || state.now() >= until {
+            return Wake::TimedOut;
         }
         let waiter = state.stay(Reason::Arrivals { domain: self.domain, event });
         if let Some(domain) = state.network.domains.get_mut(&self.domain) {
@@ -62,13 +62,13 @@ impl Waker for ToyWaker {
     }
 
     fn wake(&self) {
-        self.shared.enter(SYSTEM_CALL).notify(self.domain, true);
+        self.shared.pass(SYSTEM_CALL).notify(self.domain, true);
     }
 }
 
 impl ToyDomain {
     pub(crate) fn new(shared: &Arc<Shared>) -> Self {
-        let mut state = shared.enter(SYSTEM_CALL);
+        let mut state = shared.pass(SYSTEM_CALL);
         let id = state.network.next_domain;
         state.network.next_domain += 1;
         state.network.domains.insert(id, DomainState::default());
@@ -156,7 +156,7 @@ impl ThreadDomain for ToyDomain {
         depth: u32,
         events: bool,
     ) -> Result<CompletionQueueId, CreateError> {
-        let mut state = self.shared.enter(SYSTEM_CALL);
+        let mut state = self.shared.pass(SYSTEM_CALL);
         let capabilities = &state.settings.capabilities;
         if events && !capabilities.events {
             return Err(CreateError::Unsupported("completion events"));
@@ -167,7 +167,7 @@ impl ThreadDomain for ToyDomain {
     }
 
     fn create_shared_receive_queue(&mut self, depth: u32) -> Result<SharedReceiveQueueId, CreateError> {
-        let mut state = self.shared.enter(SYSTEM_CALL);
+        let mut state = self.shared.pass(SYSTEM_CALL);
         let capabilities = &state.settings.capabilities;
         if !capabilities.shared_receive_queue {
             return Err(CreateError::Unsupported("shared receive queues"));
@@ -183,7 +183,7 @@ impl ThreadDomain for ToyDomain {
     }
 
     fn create_queue_pair(&mut self, config: &QueuePairConfig) -> Result<QueuePairId, CreateError> {
-        let mut state = self.shared.enter(SYSTEM_CALL);
+        let mut state = self.shared.pass(SYSTEM_CALL);
         let capabilities = &state.settings.capabilities;
         if !capabilities.transports.contains(config.transport) {
             return Err(CreateError::Unsupported("such transport"));
@@ -210,7 +210,7 @@ impl ThreadDomain for ToyDomain {
     }
 
     fn endpoint(&mut self, queue_pair: QueuePairId, link: &ToyLink) -> Result<Endpoint, CreateError> {
-        let mut state = self.shared.enter(SYSTEM_CALL);
+        let mut state = self.shared.pass(SYSTEM_CALL);
         if !link.is_of(&self.shared) {
             return Err(CreateError::State("the link belongs to another fabric"));
         }
@@ -226,7 +226,7 @@ impl ThreadDomain for ToyDomain {
         link: &ToyLink,
         remote: &Endpoint,
     ) -> Result<(), CreateError> {
-        let mut state = self.shared.enter(SYSTEM_CALL);
+        let mut state = self.shared.pass(SYSTEM_CALL);
         let at = self.at(queue_pair);
         let ours = state.queue_pair(at).ok_or(CreateError::NoSuch("queue pair"))?;
         let transport = ours.config.transport;
@@ -259,7 +259,7 @@ impl ThreadDomain for ToyDomain {
         link: &ToyLink,
         remote: &Endpoint,
     ) -> Result<AddressHandleId, CreateError> {
-        let mut state = self.shared.enter(SYSTEM_CALL);
+        let mut state = self.shared.pass(SYSTEM_CALL);
         let to = self.resolve(&mut state, link, remote)?;
         for end in [self.at(queue_pair), to] {
             let found = state.queue_pair(end).ok_or(CreateError::NoSuch("queue pair"))?;
@@ -273,16 +273,16 @@ impl ThreadDomain for ToyDomain {
     }
 
     fn destroy_queue_pair(&mut self, queue_pair: QueuePairId) -> Result<(), CreateError> {
-        let mut state = self.shared.enter(SYSTEM_CALL);
+        let mut state = self.shared.pass(SYSTEM_CALL);
         if state.destroy(self.at(queue_pair)) { Ok(()) } else { Err(CreateError::NoSuch("queue pair")) }
     }
 
     fn state(&self, queue_pair: QueuePairId) -> Option<QueuePairState> {
-        self.shared.enter(LOOK).queue_pair(self.at(queue_pair)).map(|q| q.state)
+        self.shared.pass(LOOK).queue_pair(self.at(queue_pair)).map(|q| q.state)
     }
 
     fn send_room(&self, queue_pair: QueuePairId) -> u32 {
-        let mut state = self.shared.enter(LOOK);
+        let mut state = self.shared.pass(LOOK);
         state.queue_pair(self.at(queue_pair)).map_or(0, |q| q.config.max_send - q.occupied)
     }
 
@@ -291,7 +291,7 @@ impl ThreadDomain for ToyDomain {
         queue_pair: QueuePairId,
         request: WorkRequest<'_, HeapMemory>,
     ) -> Result<(), PostError> {
-        let mut state = self.shared.enter(POST);
+        let mut state = self.shared.pass(POST);
         let at = self.at(queue_pair);
         let sender = state.queue_pair(at).ok_or(PostError::NoSuch("queue pair"))?;
         match sender.state {
@@ -354,7 +354,7 @@ impl ThreadDomain for ToyDomain {
         id: WorkId,
         buffer: Option<Buffer<HeapMemory>>,
     ) -> Result<(), PostError> {
-        let mut state = self.shared.enter(POST);
+        let mut state = self.shared.pass(POST);
         let Some(domain) = state.network.domains.get_mut(&self.id) else {
             return Err(PostError::NoSuch("domain: the run is over"));
         };
@@ -395,7 +395,7 @@ impl ThreadDomain for ToyDomain {
         into: &mut Vec<Completion<HeapMemory>>,
         limit: usize,
     ) -> usize {
-        let mut state = self.shared.enter(POLL);
+        let mut state = self.shared.pass(POLL);
         let mut freed = Vec::new();
         let Some(domain) = state.network.domains.get_mut(&self.id) else { return 0 };
         let Some(entries) = domain.completion_queues.get_mut(queue.0 as usize).map(|q| &mut q.entries) else {
@@ -413,7 +413,7 @@ impl ThreadDomain for ToyDomain {
     }
 
     fn arm(&mut self, mode: WaitMode) -> Armed {
-        let state = self.shared.enter(LOOK);
+        let state = self.shared.pass(LOOK);
         let domain = state.network.domains.get(&self.id);
         let token = domain.map_or(0, |d| if mode == WaitMode::Busy { d.arrivals } else { d.event_arrivals });
         Armed { mode, token }
@@ -431,14 +431,14 @@ impl ThreadDomain for ToyDomain {
 
     fn watch(&mut self, region: &Region<HeapMemory>) {
         let memory = Target::new(region.memory());
-        let mut state = self.shared.enter(LOOK);
+        let mut state = self.shared.pass(LOOK);
         let watchers = state.network.watchers.entry(memory.address()).or_default();
         watchers.push(Watcher { domain: self.id, _memory: memory });
     }
 
     fn unwatch(&mut self, region: &Region<HeapMemory>) {
         let address = Target::new(region.memory()).address();
-        let mut state = self.shared.enter(LOOK);
+        let mut state = self.shared.pass(LOOK);
         if let Some(watchers) = state.network.watchers.get_mut(&address) {
             if let Some(place) = watchers.iter().position(|w| w.domain == self.id) {
                 watchers.remove(place);

@@ -35,11 +35,11 @@ impl Host for ToyHost {
     type Signal = ToySignal;
 
     fn now(&self) -> Nanos {
-        self.shared.enter(CLOCK_READ).now()
+        self.shared.pass(CLOCK_READ).now()
     }
 
     fn charge(&self, work: Work, count: u32) {
-        self.shared.lock().charge(price(work) * u64::from(count));
+        self.shared.pass(0).charge(price(work) * u64::from(count));
     }
 
     fn checkpoint(&self, _site: Site) {
@@ -64,7 +64,7 @@ impl Host for ToyHost {
     }
 
     fn spawn(&self, name: &str, body: Box<dyn FnOnce() + Send>) -> std::io::Result<Task> {
-        let mut state = self.shared.enter(SYSTEM_CALL);
+        let mut state = self.shared.pass(SYSTEM_CALL);
         if state.stopping() {
             return Err(std::io::Error::other("the run is over"));
         }
@@ -140,11 +140,11 @@ impl ToySignal {
 
 impl Signal for ToySignal {
     fn raise(&self) {
-        self.0.shared.enter(SYSTEM_CALL).raise(self.0.id);
+        self.0.shared.pass(SYSTEM_CALL).raise(self.0.id);
     }
 
     fn seen(&self) -> u64 {
-        self.count(&self.0.shared.enter(SIGNAL_LOOK))
+        self.count(&self.0.shared.pass(SIGNAL_LOOK))
     }
 
     fn wait(&self, seen: u64, until: Nanos) -> bool {

@@ -10,6 +10,17 @@
 //! hardware (its times only make things happen in different orders), real time, real threads, and anything
 //! that knows what an RPC is.
 //!
+//! Two things differ from a real machine on purpose. A busy wait parks the task until something arrives that
+//! concerns its domain (a completion, a WRITE into a watched region, a waker, a broken queue pair), so that an
+//! idle loop costs no events: who polls memory without [`watch`](dunlin_fabric::ThreadDomain::watch)ing it, or
+//! waits for another thread's flag without a waker, deadlocks here. And a wait in event mode ends only by
+//! events and `until`, not after 10 ms: who needs that bound has missed a wake-up, and is told so here.
+//!
+//! Calls that do not block by the contract of the traits never switch tasks, so they may be made with a lock
+//! held; a task switches where it waits, sleeps, uses a link, or passes a checkpoint, and every round of a loop
+//! has to do one of these. Between them a task works ahead on a clock of its own, so two tasks that share
+//! memory may see each other's clocks a little apart: subtract times with saturation.
+//!
 //! ```
 //! use dunlin_fabric::{Fabric, Host};
 //! use dunlin_fabric_toy::Toy;

@@ -56,6 +56,8 @@ pub(crate) struct Side {
     inbox: VecDeque<Vec<u8>>,
     on_the_way: usize,
     last_arrival: Nanos,
+    /// Nobody holds it any more.
+    dropped: bool,
     /// Why nothing more comes: the peer's end, or our own.
     ended: Option<&'static str>,
     signal: Option<u64>,
@@ -111,7 +113,7 @@ impl State {
             LinkEvent::Connection { name, link } => {
                 self.note(22 << 56 | u64::from(link));
                 let Some(listener) = self.network.links.listeners.get_mut(&name) else {
-                    return self.close_link(LinkSide { link, side: 1 });
+                    return self.drop_side(LinkSide { link, side: 1 });
                 };
                 listener.unaccepted.push_back(link);
                 let mut waiters = std::mem::take(&mut listener.waiters);
@@ -156,13 +158,24 @@ impl State {
     }
 
     /// Closes a link from one side; the other learns of it behind what was sent before.
-    pub(crate) fn close_link(&mut self, at: LinkSide) {
+    fn close_link(&mut self, at: LinkSide) {
         if self.network.links.side(at).is_none_or(|side| side.ended.is_some()) {
             return;
         }
         self.end_side(at, "this side closed the connection", CompletionStatus::Flushed);
         let when = self.link_arrival(other(at));
         self.schedule(when, NetworkEvent::Link(LinkEvent::End { at: other(at) }));
+    }
+
+    /// The last handle to a side is gone, or there never will be one.
+    fn drop_side(&mut self, at: LinkSide) {
+        self.close_link(at);
+        if let Some(side) = self.network.links.side_mut(at) {
+            side.dropped = true;
+        }
+        if self.network.links.side(other(at)).is_some_and(|side| side.dropped) {
+            self.network.links.links.remove(&at.link);
+        }
     }
 
     /// When what is sent now reaches a side: behind what was sent before.
@@ -186,7 +199,7 @@ struct LinkHandle {
 
 impl Drop for LinkHandle {
     fn drop(&mut self) {
-        self.shared.lock().close_link(self.at);
+        self.shared.lock().drop_side(self.at);
     }
 }
 
@@ -264,7 +277,7 @@ impl Link for ToyLink {
     }
 
     fn try_receive(&self) -> Result<Option<Vec<u8>>, LinkError> {
-        self.take(&mut self.0.shared.enter(LOOK)).transpose()
+        self.take(&mut self.0.shared.pass(LOOK)).transpose()
     }
 
     fn grant(&self, memory: &Arc<HeapMemory>, access: Access) -> Result<RegionKey, GrantError> {
@@ -296,7 +309,7 @@ impl Link for ToyLink {
     }
 
     fn is_alive(&self) -> bool {
-        self.0.shared.enter(LOOK).network.links.side(self.0.at).is_some_and(Side::is_alive)
+        self.0.shared.pass(LOOK).network.links.side(self.0.at).is_some_and(Side::is_alive)
     }
 
     fn peer(&self) -> PeerIdentity {
@@ -311,7 +324,7 @@ impl Link for ToyLink {
     }
 
     fn close(&self) {
-        self.0.shared.enter(SYSTEM_CALL).close_link(self.0.at);
+        self.0.shared.pass(SYSTEM_CALL).close_link(self.0.at);
     }
 }
 
@@ -349,7 +362,7 @@ impl Drop for ToyListener {
         let mut state = self.shared.lock();
         let Some(mut gone) = state.network.links.listeners.remove(self.address.name()) else { return };
         for link in gone.unaccepted.drain(..) {
-            state.close_link(LinkSide { link, side: 1 });
+            state.drop_side(LinkSide { link, side: 1 });
         }
         state.wake_all(&mut gone.waiters);
     }
@@ -383,7 +396,7 @@ impl Listener for ToyListener {
     }
 
     fn try_accept(&self) -> Result<Option<ToyLink>, AcceptError> {
-        Ok(self.take(&mut self.shared.enter(LOOK)))
+        Ok(self.take(&mut self.shared.pass(LOOK)))
     }
 
     fn subscribe(&self, signal: ToySignal) {

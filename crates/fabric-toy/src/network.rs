@@ -386,9 +386,10 @@ impl State {
         when
     }
 
+    /// The next packet is carried out only when everything of this instant has happened.
     fn busy_until(&mut self, at: QueuePairRef, when: Nanos) {
         if let Some(target) = self.queue_pair(at) {
-            target.ready_at = target.ready_at.max(when);
+            target.ready_at = target.ready_at.max(when + 1);
         }
     }
 
@@ -456,8 +457,10 @@ impl State {
     /// An initiator learns how its oldest work request ended.
     fn finish(&mut self, at: QueuePairRef, serial: u64, mut outcome: Outcome) {
         let Some(initiator) = self.queue_pair(at) else { return };
-        if initiator.sends.front().is_none_or(|oldest| oldest.serial != serial) {
-            return; // Flushed meanwhile.
+        let Some(oldest) = initiator.sends.front() else { return };
+        assert!(oldest.serial >= serial, "work request {serial} ended before {}", oldest.serial);
+        if oldest.serial > serial {
+            return; // It ended otherwise meanwhile.
         }
         if outcome.status != CompletionStatus::Success {
             return self.fail(at, outcome.status);
@@ -568,6 +571,9 @@ impl State {
     pub(crate) fn destroy(&mut self, at: QueuePairRef) -> bool {
         let Some(domain) = self.network.domains.get_mut(&at.domain) else { return false };
         let Some(gone) = domain.queue_pairs.remove(&at.number) else { return false };
+        for queue in &mut domain.completion_queues {
+            queue.entries.retain(|entry| entry.completion.queue_pair.0 != at.number);
+        }
         if let Some(remote) = gone.remote {
             self.tell_peer(remote, gone.last_arrival);
         }

@@ -41,6 +41,16 @@ pub enum RunError {
         /// What it said.
         message: String,
     },
+    /// A task worked on and on without giving way; nothing that it polls for can happen meanwhile.
+    #[error(
+        "task '{task}' ran {limit} ns ahead of everything else: wait, sleep or pass a checkpoint in each round of a loop"
+    )]
+    Hogged {
+        /// Its name.
+        task: String,
+        /// The limit of the settings.
+        limit: Nanos,
+    },
     /// No stack for a task.
     #[error("no stack of {bytes} bytes for a task: {reason}; spawn fewer tasks or set a smaller stack")]
     Stack {

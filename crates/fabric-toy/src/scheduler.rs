@@ -2,9 +2,12 @@
 //!
 //! Everything that will happen stands in one queue ordered by (time, sequence number); the sequence number is
 //! given out in the order of scheduling, so the order is a pure function of the seed. One task runs at a time.
-//! Its own work ([`State::charge`]) moves its clock ahead without a switch; before it touches anything that
-//! others share, [`Shared::enter`] lets all events up to its clock happen first, and switches only if there
-//! are any.
+//!
+//! Its own work moves its clock ahead without a switch ([`Shared::pass`]): what it does is dated by that clock,
+//! so tasks work in parallel in virtual time. Where it may block or be pre-empted, [`Shared::enter`] lets all
+//! events up to its clock happen first, and switches only if there are any. Calls that do not block by the
+//! contract of the traits never switch, since their caller may hold a lock, and the next task to want that lock
+//! would stop the one thread that there is.
 
 use crate::host::Signals;
 use crate::network::{Network, NetworkEvent};
@@ -90,6 +93,8 @@ pub(crate) struct State {
     started: VecDeque<(TaskId, Body)>,
     running: Option<TaskId>,
     stays: u64,
+    /// The running task ran too far ahead of all others.
+    hogged: bool,
     /// The run is over: stacks are unwound, and nothing blocks any more.
     stopping: bool,
 }
@@ -113,6 +118,7 @@ impl State {
             started: VecDeque::new(),
             running: None,
             stays: 0,
+            hogged: false,
             stopping: false,
         }
     }
@@ -286,8 +292,24 @@ impl Shared {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The state at the running task's time: charges `price` nanoseconds, and everything that happens until then
-    /// has happened. May switch tasks.
+    /// For what does not block, which may be called with a lock held and so must not switch: charges `price`
+    /// nanoseconds. The task runs ahead on a clock of its own; what happens until then it sees after its next
+    /// [`enter`](Shared::enter).
+    pub(crate) fn pass(&self, price: Nanos) -> MutexGuard<'_, State> {
+        let mut state = self.lock();
+        state.charge(price * 1000);
+        if state.ahead / 1000 <= state.settings.run_ahead || !switch::inside() || state.stopping {
+            return state;
+        }
+        state.hogged = true;
+        drop(state);
+        // For good: the run is given up.
+        switch::suspend();
+        self.lock()
+    }
+
+    /// For what may block: the state at the running task's time. Charges `price` nanoseconds, and everything that
+    /// happens until then has happened. May switch tasks.
     pub(crate) fn enter(&self, price: Nanos) -> MutexGuard<'_, State> {
         let mut state = self.lock();
         state.charge(price * 1000);
@@ -428,6 +450,12 @@ fn drive(shared: &Arc<Shared>, strands: &mut Vec<Option<Strand>>) -> Result<(), 
         }
         let Some(task) = next else { continue };
         let ended = strands[task].as_mut().is_some_and(Strand::resume);
+        let state = shared.lock();
+        if state.hogged {
+            let (task, limit) = (state.tasks[task].name.clone(), state.settings.run_ahead);
+            return Err(Stop::Error(RunError::Hogged { task, limit }));
+        }
+        drop(state);
         if ended {
             strands[task] = None;
             let mut state = shared.lock();

@@ -10,6 +10,8 @@ pub struct Settings {
     pub start: Nanos,
     /// The time at which the run is given up.
     pub limit: Nanos,
+    /// How far a task may work ahead between two places where it can block or be pre-empted.
+    pub run_ahead: Nanos,
     /// Bytes of stack per task, touched lazily.
     pub stack: usize,
     /// The shortest way through the network.
@@ -33,6 +35,7 @@ impl Default for Settings {
         Settings {
             start: 1_000_000_000,
             limit: 3_600_000_000_000,
+            run_ahead: 100_000_000,
             stack: 1 << 20,
             latency: 600,
             jitter: 400,

@@ -2,8 +2,8 @@
 
 use dunlin_fabric::{
     Access, Address, CompletionQueueId, Data, Endpoint, Fabric, Host, Link, Listener, Nanos, Operation,
-    QueuePairConfig, QueuePairId, Region, RegionKey, Signal, Site, ThreadDomain, WaitMode, Work, WorkId,
-    WorkRequest,
+    QueuePairConfig, QueuePairId, Region, RegionKey, Signal, Site, ThreadDomain, WaitMode, Waker, Work,
+    WorkId, WorkRequest,
 };
 use dunlin_fabric_toy::{RunError, RunReport, Settings, Toy};
 use std::sync::{Arc, Mutex};
@@ -111,6 +111,26 @@ fn a_run_is_a_pure_function_of_its_seed() {
     assert_ne!(first.end, other.end);
 }
 
+/// Another process has other addresses and another random state of its hash maps.
+#[test]
+fn another_process_takes_the_same_way() {
+    const NAME: &str = "another_process_takes_the_same_way";
+    const CHILD: &str = "DUNLIN_TOY_CHILD";
+    let report = format!("{:?}", run(10, 200));
+    if std::env::var_os(CHILD).is_some() {
+        println!("{report}");
+        return;
+    }
+    let program = std::env::current_exe().expect("this program");
+    let child = std::process::Command::new(program)
+        .args([NAME, "--exact", "--nocapture"])
+        .env(CHILD, "1")
+        .output()
+        .expect("a second process");
+    let said = String::from_utf8_lossy(&child.stdout);
+    assert!(said.contains(&report), "here {report}, in another process {said}");
+}
+
 #[test]
 fn busy_waiting_costs_no_event_per_look() {
     let rounds = 10_000;
@@ -146,9 +166,81 @@ fn polling_for_ever_ends_at_the_time_limit() {
     let run = Toy::run_with(settings, 5, |fabric| {
         let mut domain = fabric.domain().expect("a domain");
         let queue = domain.create_completion_queue(4, false).expect("a completion queue");
-        while domain.poll(queue, &mut Vec::new(), 4) == 0 {}
+        while domain.poll(queue, &mut Vec::new(), 4) == 0 {
+            fabric.host().checkpoint(Site::WorkerLoop);
+        }
     });
     assert!(matches!(run, Err(RunError::TimeLimit { limit: 1_010_000_000, .. })), "{run:?}");
+}
+
+#[test]
+fn polling_without_ever_giving_way_is_told() {
+    let settings = Settings { run_ahead: 1_000_000, ..Settings::default() };
+    let run = Toy::run_with(settings, 5, |fabric| {
+        let mut domain = fabric.domain().expect("a domain");
+        let queue = domain.create_completion_queue(4, false).expect("a completion queue");
+        while domain.poll(queue, &mut Vec::new(), 4) == 0 {}
+    });
+    assert_eq!(run, Err(RunError::Hogged { task: "root".into(), limit: 1_000_000 }));
+}
+
+/// Two tasks share a lock, and call everything that does not block with it held.
+#[test]
+fn what_does_not_block_does_not_switch() {
+    for seed in 0..20 {
+        let run = Toy::run(seed, |fabric| {
+            let shared = Arc::new(Mutex::new((fabric.domain().expect("a domain"), 0)));
+            let tasks: Vec<_> = (0..4)
+                .map(|_| {
+                    let (shared, host, signal) =
+                        (Arc::clone(&shared), fabric.host().clone(), fabric.host().signal());
+                    let body = move || {
+                        for _ in 0..100 {
+                            let mut held = shared.try_lock().expect("a task was switched with the lock held");
+                            let queue = held.0.create_completion_queue(4, true).expect("a completion queue");
+                            held.0.poll(queue, &mut Vec::new(), 4);
+                            let armed = held.0.arm(WaitMode::Event);
+                            held.0.disarm(armed);
+                            held.0.waker().wake();
+                            host.charge(Work::CopyBytes, 10_000);
+                            held.1 += u64::from(host.now() > 0) + signal.seen();
+                            signal.raise();
+                            drop(held);
+                            host.checkpoint(Site::WorkerLoop);
+                        }
+                    };
+                    fabric.host().spawn("worker", Box::new(body)).expect("a thread")
+                })
+                .collect();
+            tasks.into_iter().for_each(dunlin_fabric::Task::join);
+            assert_eq!(shared.lock().expect("no panic").1, 4 * (100 + 99 * 100 / 2));
+        });
+        run.expect("a run");
+    }
+}
+
+#[test]
+fn tasks_work_in_parallel() {
+    let time = |tasks: usize| {
+        let settings = Settings { preemption: 0, ..Settings::default() };
+        let start = settings.start;
+        let root = move |fabric: Toy| {
+            let work = |_| {
+                let host = fabric.host().clone();
+                let body = move || {
+                    for _ in 0..1_000 {
+                        host.charge(Work::Doorbell, 100);
+                        host.checkpoint(Site::WorkerLoop);
+                    }
+                };
+                fabric.host().spawn("worker", Box::new(body)).expect("a thread")
+            };
+            (0..tasks).map(work).collect::<Vec<_>>().into_iter().for_each(dunlin_fabric::Task::join);
+        };
+        Toy::run_with(settings, 15, root).expect("a run").end - start
+    };
+    let (alone, together) = (time(1), time(8));
+    assert!(together < alone + alone / 10, "{alone} ns alone, {together} ns with seven others");
 }
 
 #[test]

@@ -4,8 +4,8 @@ use dunlin_fabric::memory::HeapMemory;
 use dunlin_fabric::{
     Access, Address, Arena, Completion, CompletionQueueId, CompletionStatus, Data, Fabric, Host, Link,
     LinkError, Listener, Nanos, Opcode, Operation, QueuePairConfig, QueuePairId, QueuePairState,
-    ReceiveTarget, Region, RemoteSlice, RnrRetry, ThreadDomain, Transport, WaitMode, Wake, Waker, WorkId,
-    WorkRequest,
+    ReceiveTarget, Region, RemoteSlice, RnrRetry, Site, ThreadDomain, Transport, WaitMode, Wake, Waker,
+    WorkId, WorkRequest,
 };
 use dunlin_fabric_toy::{RunReport, Settings, Toy, ToyDomain, ToyLink};
 use std::collections::BTreeSet;
@@ -114,6 +114,7 @@ fn growing(settings: Settings, seeds: u64) -> BTreeSet<(Vec<bool>, bool)> {
             while toy.host().now() < until {
                 let lines = [36, 64, 128].map(|at| memory.line_out(at & !63)[63] == 1).to_vec();
                 seen.lock().expect("no panic").insert((lines, memory.load(248) != 0));
+                toy.host().checkpoint(Site::WorkerLoop);
             }
             one.expect(1, CompletionStatus::Success);
         };
@@ -149,7 +150,9 @@ fn a_write_may_complete_before_it_is_visible_but_never_after_the_send_behind_it(
             one.send(2, b"behind it");
             // Polled, since a sleeper would learn of it too late.
             let mut got = Vec::new();
-            while one.domain.poll(one.queue, &mut got, 1) == 0 {}
+            while one.domain.poll(one.queue, &mut got, 1) == 0 {
+                toy.host().checkpoint(Site::WorkerLoop);
+            }
             assert_eq!((got[0].id, got[0].status), (WorkId(1), CompletionStatus::Success));
             early.lock().expect("no panic")[usize::from(memory.load(4088) == 0)] = true;
             let got = two.expect(7, CompletionStatus::Success);
@@ -196,7 +199,9 @@ fn a_read_can_be_torn_by_its_owner() {
     let torn = Arc::new(Mutex::new(0));
     for seed in 0..100 {
         let torn = Arc::clone(&torn);
-        run(seed, move |toy| {
+        // A pre-empted owner writes nothing.
+        let settings = Settings { preemption: 0, ..Settings::default() };
+        let root = move |toy: Toy| {
             let (mut one, two) = connected(&toy, |_| {});
             let memory = region(&toy, 4096, Access::READ);
             let key = two.link.grant(memory.memory(), Access::READ).expect("a grant");
@@ -208,11 +213,13 @@ fn a_read_can_be_torn_by_its_owner() {
                 if one.domain.poll(one.queue, &mut got, 1) == 1 {
                     break;
                 }
+                toy.host().checkpoint(Site::WorkerLoop);
             }
             let got = if let Some(got) = got.pop() { got } else { one.expect(1, CompletionStatus::Success) };
             let buffer = got.buffer.expect("given back");
             *torn.lock().expect("no panic") += usize::from(buffer[0] != buffer[4095]);
-        });
+        };
+        Toy::run_with(settings, seed, root).expect("a run");
     }
     assert!(*torn.lock().expect("no panic") > 10, "READs are never torn");
 }
