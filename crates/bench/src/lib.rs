@@ -4,6 +4,7 @@
 //! nothing here is on the path of a call.
 
 pub mod floor;
+pub mod kv_driver;
 pub mod loader;
 pub mod measure;
 pub mod random;

@@ -1,7 +1,7 @@
 //! Completion queues: a ring of ready completions, made once.
 
 use crate::memory::ShmMemory;
-use dunlin_fabric::Completion;
+use dunlin_fabric::{Completion, QueuePairId};
 use std::collections::VecDeque;
 
 /// A completion, and which send it frees the queue up to.
@@ -24,6 +24,8 @@ pub(crate) struct CompletionQueue {
     overflowed: bool,
     /// The slots of the queue pairs that feed it, each once.
     pub(crate) feeders: Vec<u16>,
+    /// Whose turn it is to be first, as a place in `feeders`.
+    pub(crate) first_feeder: usize,
 }
 
 impl CompletionQueue {
@@ -35,6 +37,7 @@ impl CompletionQueue {
             events,
             overflowed: false,
             feeders: Vec::new(),
+            first_feeder: 0,
         }
     }
 
@@ -44,10 +47,10 @@ impl CompletionQueue {
         self.depth - self.ready.len()
     }
 
-    /// Whether something is ready.
+    /// How many completions wait.
     #[inline]
-    pub(crate) fn has_ready(&self) -> bool {
-        !self.ready.is_empty()
+    pub(crate) fn ready(&self) -> usize {
+        self.ready.len()
     }
 
     /// Whether a completion was lost.
@@ -73,7 +76,9 @@ impl CompletionQueue {
     }
 
     /// Forgets what a destroyed queue pair left.
-    pub(crate) fn forget(&mut self, queue_pair: dunlin_fabric::QueuePairId) {
+    pub(crate) fn forget(&mut self, queue_pair: QueuePairId, slot: u16) {
+        self.feeders.retain(|s| *s != slot);
+        self.first_feeder = 0;
         self.ready.retain(|r| r.completion.queue_pair != queue_pair);
     }
 }

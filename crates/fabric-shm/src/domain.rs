@@ -1,31 +1,29 @@
 //! A thread domain: the completion queues, queue pairs and shared receive queues of one thread, and where it waits.
 
 use crate::completion_queue::CompletionQueue;
-use crate::doorbell::{Attention, EVENTS, PeerDoorbell};
+use crate::datagram::{AddressHandle, Hub};
+use crate::doorbell::{Attention, EVENTS, HINTS, PeerDoorbell};
 use crate::endpoint::Address;
 use crate::fabric::{MAX_QUEUE_DEPTH, MAX_QUEUE_PAIRS};
 use crate::frame::QueuePairName;
+use crate::inbound::{Consumer, Producer};
 use crate::io::IoHandle;
-use crate::link::{LinkShared, ShmLink};
+use crate::link::{DatagramTarget, ShmLink};
 use crate::memory::ShmMemory;
-use crate::queue_pair::{Connection, QueuePair, Receive};
+use crate::queue_pair::{Connection, Inbound, QueuePair};
+use crate::receive::{Receive, SharedReceiveQueue};
 use dunlin_fabric::{
-    Access, AddressHandleId, Armed, Buffer, Completion, CompletionQueueId, CreateError, Endpoint, Host,
-    Nanos, PostError, QueuePairConfig, QueuePairId, QueuePairState, RealHost, ReceiveTarget, Region,
-    RegionKey, SharedReceiveQueueId, ThreadDomain, Transport, WaitMode, Wake, Waker, WorkId, WorkRequest,
+    Access, AddressHandleId, Armed, Buffer, Completion, CompletionQueueId, CompletionStatus, CreateError,
+    Endpoint, GrantError, Host, Nanos, PostError, QueuePairConfig, QueuePairId, QueuePairState, RealHost,
+    ReceiveTarget, Region, RegionKey, SharedReceiveQueueId, ThreadDomain, Transport, WaitMode, Wake, Waker,
+    WorkId, WorkRequest,
 };
 use std::collections::VecDeque;
-use std::sync::Arc;
+use std::mem::ManuallyDrop;
+use std::sync::{Arc, Weak};
 
 /// The longest sleep: a doorbell that a peer has tampered with costs no more than this.
 const LONGEST_SLEEP: u64 = 10_000_000;
-
-/// RECVs for several queue pairs.
-#[derive(Debug)]
-struct SharedReceiveQueue {
-    receives: VecDeque<Receive>,
-    depth: usize,
-}
 
 /// Ends a domain's wait.
 #[derive(Clone, Debug)]
@@ -35,41 +33,96 @@ impl Waker for ShmWaker {
     fn wake(&self) {
         self.0.wake();
     }
+
+    fn wait(&self, armed: Armed, until: Nanos) -> Wake {
+        if armed.mode == WaitMode::Busy {
+            return Wake::Arrived;
+        }
+        let arrived = self.0.take_woken() || {
+            let left = until.saturating_sub(RealHost.now()).min(LONGEST_SLEEP);
+            left > 0 && self.0.sleep(left)
+        };
+        self.0.disarm();
+        self.0.take_woken();
+        if arrived { Wake::Arrived } else { Wake::TimedOut }
+    }
 }
 
 /// What one thread owns of the data path; see [`ThreadDomain`].
+///
+/// A completion queue that overflows loses completions and breaks the queue pairs that feed it, at the next poll
+/// (verbs: IBV_EVENT_CQ_ERR): make it as deep as all queues that feed it together.
 #[derive(Debug)]
 pub struct ShmDomain {
     number: u32,
     attention: Arc<Attention>,
+    hub: Arc<Hub>,
     news_seen: u64,
+    events: bool,
     queues: Vec<CompletionQueue>,
     shared: Vec<SharedReceiveQueue>,
     queue_pairs: Vec<Option<QueuePair>>,
+    handles: Vec<Option<AddressHandle>>,
     /// By slot: how often it was used, the upper half of the next number given out.
     generations: Vec<u16>,
     free: VecDeque<u16>,
-    /// The doorbell's name on each link that it was granted on.
-    doorbells: Vec<(u64, RegionKey)>,
+    live: usize,
+    hints: Option<Hints>,
     _io: Arc<IoHandle>,
+}
+
+/// With many queue pairs a poll looks only at those that peers have hinted at, at those of ours that wait for
+/// acknowledgements, and at a few others in turn: a hint may be lost, and a hostile peer need not give any.
+#[derive(Debug, Default)]
+struct Hints {
+    /// By slot: hinted at and not seen empty since.
+    hinted: Vec<u64>,
+    /// Slots of queue pairs that wait for acknowledgements.
+    unacknowledged: Vec<u16>,
+    next_in_turn: usize,
+    look_at_all: bool,
 }
 
 const fn slot_of(id: QueuePairId) -> usize {
     (id.0 & 0xffff) as usize
 }
 
+/// Looks at one queue pair; whether there may be more to receive.
+#[inline]
+fn drive(
+    queue_pair: &mut QueuePair,
+    number: usize,
+    queues: &mut [CompletionQueue],
+    shared: &mut [SharedReceiveQueue],
+    budget: usize,
+) -> bool {
+    queue_pair.poll_sends(queues);
+    if queue_pair.config.receive_completions.0 as usize != number {
+        return false;
+    }
+    match queue_pair.config.transport {
+        Transport::UnreliableDatagram => queue_pair.drive_datagrams(queues, shared, budget),
+        _ => queue_pair.drive_receive(queues, shared, budget),
+    }
+}
+
 impl ShmDomain {
     pub(crate) fn new(number: u32, io: Arc<IoHandle>) -> Result<Self, CreateError> {
+        let attention = Attention::new()?;
         Ok(ShmDomain {
             number,
-            attention: Attention::new()?,
+            hub: Hub::new(&attention),
+            attention,
             news_seen: 0,
+            events: false,
             queues: Vec::new(),
             shared: Vec::new(),
             queue_pairs: Vec::new(),
+            handles: Vec::new(),
             generations: Vec::new(),
             free: VecDeque::new(),
-            doorbells: Vec::new(),
+            live: 0,
+            hints: None,
             _io: io,
         })
     }
@@ -87,20 +140,24 @@ impl ShmDomain {
         QueuePairName { domain: self.number, queue_pair: id.0 }
     }
 
-    fn grant_doorbell(&mut self, link: &LinkShared) -> Result<RegionKey, CreateError> {
-        if let Some((_, key)) = self.doorbells.iter().find(|(number, _)| *number == link.number()) {
-            return Ok(*key);
-        }
-        let key = link.grant(self.attention.memory(), Access::READ.with(Access::WRITE))?;
-        self.doorbells.push((link.number(), key));
-        Ok(key)
+    fn set_flags(&self) {
+        let events = if self.events { EVENTS } else { 0 };
+        let hints = if self.hints.is_some() { HINTS } else { 0 };
+        self.attention.set_flags(events | hints);
     }
 
     #[cold]
     fn hear_news(&mut self, seen: u64) {
-        self.news_seen = seen;
+        let mut heard = true;
         for queue_pair in self.queue_pairs.iter_mut().flatten() {
-            queue_pair.hear_news(&mut self.queues);
+            if queue_pair.config.transport == Transport::UnreliableDatagram {
+                queue_pair.update_datagrams(&self.hub);
+            }
+            heard &= queue_pair.hear_news(&mut self.queues, &mut self.shared);
+        }
+        // What a full completion queue has kept from being done is done at a later poll.
+        if heard {
+            self.news_seen = seen;
         }
     }
 
@@ -109,10 +166,110 @@ impl ShmDomain {
         for at in 0..self.queues[queue].feeders.len() {
             let slot = usize::from(self.queues[queue].feeders[at]);
             if let Some(queue_pair) = &mut self.queue_pairs[slot] {
-                queue_pair.fail(&mut self.queues);
+                queue_pair.fail(&mut self.queues, CompletionStatus::Flushed);
             }
         }
     }
+
+    /// Looks at the queue pairs that feed a completion queue until it has `limit` completions.
+    #[inline]
+    fn progress(&mut self, number: usize, limit: usize) {
+        if self.hints.is_some() {
+            return self.progress_by_hints(number, limit);
+        }
+        let count = self.queues[number].feeders.len();
+        for step in 0..count {
+            let mut at = self.queues[number].first_feeder + step;
+            if at >= count {
+                at -= count;
+            }
+            let slot = usize::from(self.queues[number].feeders[at]);
+            if let Some(queue_pair) = &mut self.queue_pairs[slot] {
+                let budget = limit - self.queues[number].ready().min(limit);
+                drive(queue_pair, number, &mut self.queues, &mut self.shared, budget);
+            }
+            if self.queues[number].ready() >= limit {
+                // Another one is first next time, so that a busy peer does not starve the others.
+                self.queues[number].first_feeder = if at + 1 == count { 0 } else { at + 1 };
+                return;
+            }
+        }
+    }
+
+    #[inline(never)]
+    fn progress_by_hints(&mut self, number: usize, limit: usize) {
+        let Some(mut hints) = self.hints.take() else { return };
+        hints.hinted.resize(self.queue_pairs.len().div_ceil(64), 0);
+        for word in 0..hints.hinted.len() {
+            let mut bits = hints.hinted[word] | self.attention.take_hints(word);
+            hints.hinted[word] = bits;
+            while bits != 0 {
+                let bit = bits.trailing_zeros() as usize;
+                bits &= bits - 1;
+                if !self.look_at(word * 64 + bit, number, limit) {
+                    hints.hinted[word] &= !(1 << bit);
+                }
+            }
+        }
+        let (queue_pairs, queues) = (&mut self.queue_pairs, &mut self.queues);
+        hints.unacknowledged.retain(|slot| {
+            let Some(queue_pair) = &mut queue_pairs[usize::from(*slot)] else { return false };
+            queue_pair.drive_sends(queues);
+            queue_pair.listed = queue_pair.send.wants_acknowledgement();
+            queue_pair.listed
+        });
+        let turns = if std::mem::take(&mut hints.look_at_all) { self.queue_pairs.len() } else { 4 };
+        for _ in 0..turns {
+            let slot = hints.next_in_turn % self.queue_pairs.len().max(1);
+            hints.next_in_turn = slot + 1;
+            if self.look_at(slot, number, limit) {
+                hints.hinted[slot / 64] |= 1 << (slot % 64);
+            }
+        }
+        self.hints = Some(hints);
+    }
+
+    /// Whether it has to be looked at again, be it by a poll of another completion queue.
+    fn look_at(&mut self, slot: usize, number: usize, limit: usize) -> bool {
+        let Some(Some(queue_pair)) = self.queue_pairs.get_mut(slot) else { return false };
+        if queue_pair.config.receive_completions.0 as usize != number {
+            return queue_pair.state == QueuePairState::Ready;
+        }
+        let budget = limit - self.queues[number].ready().min(limit);
+        drive(queue_pair, number, &mut self.queues, &mut self.shared, budget)
+    }
+
+    #[cold]
+    fn start_hints(&mut self) {
+        let waiting = self.queue_pairs.iter_mut().enumerate();
+        let unacknowledged = waiting
+            .filter_map(|(slot, queue_pair)| {
+                let queue_pair = queue_pair.as_mut()?;
+                queue_pair.listed = queue_pair.send.wants_acknowledgement();
+                queue_pair.listed.then_some(slot as u16)
+            })
+            .collect();
+        self.hints = Some(Hints { unacknowledged, look_at_all: true, ..Hints::default() });
+        self.set_flags();
+    }
+}
+
+/// A poll looks at every queue pair up to so many.
+const WITHOUT_HINTS: usize = 32;
+
+const PAGE: u64 = 4096;
+
+/// What one side writes to reach the other.
+fn outlet(link: &ShmLink, address: Address) -> Result<(Producer, PeerDoorbell), CreateError> {
+    let granted = |key, what| link.shared().import(key).ok_or(CreateError::Endpoint(what));
+    let slot = (address.name.queue_pair & 0xffff) as u16;
+    let ring = granted(address.ring, "its ring was not granted on this link")?;
+    let producer = Producer::new(ring, link.shared().secrets().theirs)
+        .ok_or(CreateError::Endpoint("what it calls its ring is none"))?;
+    let doorbell = granted(address.doorbell, "its doorbell was not granted on this link")?;
+    let doorbell = PeerDoorbell::new(doorbell, slot)
+        .ok_or(CreateError::Endpoint("what it calls its doorbell is none"))?;
+    Ok((producer, doorbell))
 }
 
 fn limited(what: &'static str, value: u32, limit: u32) -> Result<(), CreateError> {
@@ -135,16 +292,14 @@ impl ThreadDomain for ShmDomain {
         // Several queue pairs with full queues may feed one.
         limited("the completion queue's depth", depth, MAX_QUEUE_DEPTH * 64)?;
         self.queues.push(CompletionQueue::new(depth.max(1), events));
-        if events {
-            self.attention.set_flags(EVENTS);
-        }
+        self.events |= events;
+        self.set_flags();
         Ok(CompletionQueueId(self.queues.len() as u32 - 1))
     }
 
     fn create_shared_receive_queue(&mut self, depth: u32) -> Result<SharedReceiveQueueId, CreateError> {
         limited("the shared receive queue's depth", depth, MAX_QUEUE_DEPTH)?;
-        let depth = depth as usize;
-        self.shared.push(SharedReceiveQueue { receives: VecDeque::with_capacity(depth), depth });
+        self.shared.push(SharedReceiveQueue::new(depth));
         Ok(SharedReceiveQueueId(self.shared.len() as u32 - 1))
     }
 
@@ -178,16 +333,46 @@ impl ThreadDomain for ShmDomain {
                 feeders.push(slot);
             }
         }
+        if config.transport == Transport::UnreliableDatagram {
+            self.hub.open(id, config.inbound_bytes);
+        }
         self.queue_pairs[usize::from(slot)] = Some(QueuePair::new(id, *config));
+        self.live += 1;
+        if self.live > WITHOUT_HINTS && self.hints.is_none() {
+            self.start_hints();
+        }
         Ok(id)
     }
 
     fn endpoint(&mut self, queue_pair: QueuePairId, link: &ShmLink) -> Result<Endpoint, CreateError> {
-        let doorbell = self.grant_doorbell(link.shared())?;
         let name = self.name_of(queue_pair);
+        let hub = Arc::clone(&self.hub);
         let queue_pair = self.queue_pair_mut(queue_pair)?;
         let transport = queue_pair.config.transport;
-        Ok(Address { transport, name, ring: RegionKey(0), doorbell }.encode())
+        let link = link.shared();
+        if transport == Transport::UnreliableDatagram {
+            let target: Weak<dyn DatagramTarget> = Arc::downgrade(&hub) as _;
+            link.offer_datagrams(self.number, target);
+            let none = RegionKey(0);
+            return Ok(Address { transport, name, ring: none, doorbell: none }.encode());
+        }
+        let doorbell = hub.doorbell(link, true)?;
+        if queue_pair.inbound.is_none() {
+            let length = u64::from(queue_pair.config.inbound_bytes.max(1)).next_multiple_of(PAGE);
+            let memory = Arc::new(ShmMemory::new(length, Access::WRITE)?);
+            let ring = link.grant(&memory, Access::WRITE, true)?;
+            // Nobody else gets this ring, so its descriptor is not kept: thousands of them add up.
+            memory.close_descriptor();
+            let consumer = Consumer::new(memory, link.secrets().ours, ring.0)
+                .ok_or(CreateError::State("the inbound ring is too small"))?;
+            queue_pair.inbound = Some(Inbound { link: Arc::clone(link), ring, consumer });
+        }
+        match &queue_pair.inbound {
+            Some(inbound) if Arc::ptr_eq(&inbound.link, link) => {
+                Ok(Address { transport, name, ring: inbound.ring, doorbell }.encode())
+            }
+            _ => Err(CreateError::State("the queue pair's endpoint was made for another link")),
+        }
     }
 
     fn connect(
@@ -199,54 +384,89 @@ impl ThreadDomain for ShmDomain {
         let address = Address::decode(remote)?;
         let (name, attention) = (self.name_of(queue_pair), Arc::clone(&self.attention));
         let queue_pair = self.queue_pair_mut(queue_pair)?;
+        if queue_pair.config.transport == Transport::UnreliableDatagram {
+            return Err(CreateError::State("a datagram queue pair takes address handles, not a connection"));
+        }
         if queue_pair.state != QueuePairState::Initialised {
             return Err(CreateError::State("the queue pair is connected already"));
         }
-        if queue_pair.config.transport == Transport::UnreliableDatagram {
-            return Err(CreateError::State("a datagram queue pair takes address handles, not a connection"));
+        if queue_pair.inbound.as_ref().is_none_or(|i| !Arc::ptr_eq(&i.link, link.shared())) {
+            return Err(CreateError::State("make this queue pair's endpoint for the same link first"));
         }
         if address.transport != queue_pair.config.transport {
             return Err(CreateError::Endpoint("it is of another transport"));
         }
-        let link = link.shared();
-        let doorbell = link
-            .import(address.doorbell)
-            .and_then(|import| PeerDoorbell::new(import, (address.name.queue_pair & 0xffff) as u16))
-            .ok_or(CreateError::Endpoint("its doorbell was not granted on this link"))?;
-        let closed = Arc::clone(&queue_pair.closed);
-        queue_pair.connection = Some(Connection { link: Arc::clone(link), theirs: address.name, doorbell });
+        let (producer, doorbell) = outlet(link, address)?;
+        let connection =
+            Connection { link: Arc::clone(link.shared()), theirs: address.name, doorbell, producer };
+        queue_pair.connection = Some(connection);
         queue_pair.state = QueuePairState::Ready;
-        link.attach(name, &closed, &attention);
+        link.shared().attach(name, &queue_pair.closed, &attention);
+        // What came before was hinted at when nobody looked.
+        attention.hint(slot_of(queue_pair.id) as u16);
         Ok(())
     }
 
     fn create_address_handle(
         &mut self,
         queue_pair: QueuePairId,
-        _link: &ShmLink,
+        link: &ShmLink,
         remote: &Endpoint,
     ) -> Result<AddressHandleId, CreateError> {
-        self.queue_pair_mut(queue_pair)?;
-        Address::decode(remote)?;
-        Err(CreateError::Unsupported("datagram"))
+        if self.queue_pair_mut(queue_pair)?.config.transport != Transport::UnreliableDatagram {
+            return Err(CreateError::State("only datagram queue pairs take address handles"));
+        }
+        let address = Address::decode(remote)?;
+        if address.transport != Transport::UnreliableDatagram {
+            return Err(CreateError::Endpoint("it is not of a datagram queue pair"));
+        }
+        let granted = link.shared().ask_for_datagrams(address.name).map_err(GrantError::from)?;
+        let (ring, doorbell) =
+            granted.ok_or(CreateError::Endpoint("its queue pair is gone, or has too many senders"))?;
+        let (producer, doorbell) = outlet(link, Address { ring, doorbell, ..address })?;
+        let handle = AddressHandle { queue_pair, link: Arc::clone(link.shared()), producer, doorbell };
+        let number = match self.handles.iter().position(Option::is_none) {
+            Some(number) => number,
+            None => {
+                self.handles.push(None);
+                self.handles.len() - 1
+            }
+        };
+        self.handles[number] = Some(handle);
+        Ok(AddressHandleId(number as u32))
     }
 
     fn destroy_queue_pair(&mut self, id: QueuePairId) -> Result<(), CreateError> {
         self.queue_pair_mut(id)?;
         let Some(mut queue_pair) = self.queue_pairs[slot_of(id)].take() else { return Ok(()) };
+        queue_pair.send.clear();
         queue_pair.receives.clear();
-        queue_pair.fail(&mut self.queues);
+        queue_pair.partial = None;
+        queue_pair.fail(&mut self.queues, CompletionStatus::Flushed);
         if let Some(connection) = &queue_pair.connection {
             connection.link.detach(self.name_of(id));
         }
+        if let Some(inbound) = &queue_pair.inbound {
+            inbound.link.revoke(inbound.ring);
+        }
+        self.hub.close(id);
+        queue_pair.datagrams.end();
+        for handle in &mut self.handles {
+            if handle.as_ref().is_some_and(|h| h.queue_pair == id) {
+                *handle = None;
+            }
+        }
         let slot = slot_of(id) as u16;
         for queue in &mut self.queues {
-            queue.feeders.retain(|s| *s != slot);
-            queue.forget(id);
+            queue.forget(id, slot);
+        }
+        if let Some(hints) = &mut self.hints {
+            hints.unacknowledged.retain(|s| *s != slot);
         }
         let generation = &mut self.generations[slot_of(id)];
         *generation = generation.wrapping_add(1);
         self.free.push_back(slot);
+        self.live -= 1;
         Ok(())
     }
 
@@ -255,7 +475,7 @@ impl ThreadDomain for ShmDomain {
     }
 
     fn send_room(&self, queue_pair: QueuePairId) -> u32 {
-        self.queue_pair(queue_pair).map_or(0, QueuePair::send_room)
+        self.queue_pair(queue_pair).map_or(0, |q| q.send.room())
     }
 
     #[inline]
@@ -266,7 +486,23 @@ impl ThreadDomain for ShmDomain {
     ) -> Result<(), PostError> {
         let found = self.queue_pairs.get_mut(slot_of(queue_pair)).and_then(Option::as_mut);
         let found = found.filter(|q| q.id == queue_pair).ok_or(PostError::NoSuch("queue pair"))?;
-        found.post(&mut self.queues, request)
+        if found.write_at_once(&request) {
+            // Inline data owns nothing: a drop would only look for what there is not.
+            let _ = ManuallyDrop::new(request);
+            return Ok(());
+        }
+        if found.config.transport == Transport::UnreliableDatagram {
+            return found.post_datagram(&mut self.queues, &mut self.handles, &request);
+        }
+        found.post(&mut self.queues, request)?;
+        if let Some(hints) = &mut self.hints
+            && !found.listed
+            && found.send.wants_acknowledgement()
+        {
+            found.listed = true;
+            hints.unacknowledged.push(slot_of(queue_pair) as u16);
+        }
+        Ok(())
     }
 
     fn post_receive(
@@ -312,8 +548,11 @@ impl ThreadDomain for ShmDomain {
             self.hear_news(news);
         }
         let number = queue.0 as usize;
-        let Some(queue) = self.queues.get_mut(number) else { return 0 };
-        if queue.has_overflowed() {
+        let Some(queue) = self.queues.get(number) else { return 0 };
+        if queue.ready() < limit {
+            self.progress(number, limit);
+        }
+        if self.queues[number].has_overflowed() {
             self.fail_feeders(number);
         }
         let mut given = 0;
@@ -324,7 +563,7 @@ impl ThreadDomain for ShmDomain {
                 if let Some(Some(queue_pair)) = self.queue_pairs.get_mut(slot)
                     && queue_pair.id == ready.completion.queue_pair
                 {
-                    queue_pair.reclaim(ready.sequence);
+                    queue_pair.send.reclaim(ready.sequence);
                 }
             }
             into.push(ready.completion);
@@ -336,6 +575,9 @@ impl ThreadDomain for ShmDomain {
     fn arm(&mut self, mode: WaitMode) -> Armed {
         if mode == WaitMode::Event {
             self.attention.arm();
+            if let Some(hints) = &mut self.hints {
+                hints.look_at_all = true;
+            }
         }
         Armed { mode, token: 0 }
     }
@@ -350,18 +592,11 @@ impl ThreadDomain for ShmDomain {
         if armed.mode == WaitMode::Busy {
             return Wake::Arrived;
         }
-        let arrived = self.attention.take_woken()
-            || self.attention.news_seen() != self.news_seen
-            || self.queues.iter().any(|q| q.events && q.has_ready());
-        let wake = if arrived {
-            Wake::Arrived
-        } else {
-            let left = until.saturating_sub(RealHost.now()).min(LONGEST_SLEEP);
-            if left > 0 && self.attention.sleep(left) { Wake::Arrived } else { Wake::TimedOut }
-        };
-        self.attention.disarm();
-        self.attention.take_woken();
-        wake
+        let arrived = self.attention.news_seen() != self.news_seen
+            || self.queues.iter().any(|q| q.events && q.ready() > 0);
+        let until = if arrived { 0 } else { until };
+        let wake = ShmWaker(Arc::clone(&self.attention)).wait(armed, until);
+        if arrived { Wake::Arrived } else { wake }
     }
 
     fn waker(&self) -> ShmWaker {

@@ -241,6 +241,15 @@ impl PeerDoorbell {
         }
     }
 
+    /// Wakes the owner if it sleeps, for news about what it has sent: no hint is needed for that. The caller has
+    /// put a sequentially consistent fence between the news and this.
+    pub(crate) fn ring_for_sender(&self) {
+        let word = state_of(self.import.mapping());
+        if ring(word) {
+            wake(word);
+        }
+    }
+
     /// Whether the owner may sleep.
     #[inline]
     pub(crate) fn may_sleep(&self) -> bool {

@@ -1,13 +1,57 @@
 //! One-sided operations, done by the initiator's own processor on memory that the peer has granted.
 
+use crate::inbound::{Pieces, range_of};
 use crate::link::LinkShared;
 use crate::memory::{Import, ShmMemory};
-use dunlin_fabric::{Access, CompletionStatus, Data, RegionKey, copy};
+use dunlin_fabric::{Access, CompletionStatus, Data, Gather, RegionKey, copy};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Keys that one queue pair used last, so that its data path takes no lock.
 const REMEMBERED: usize = 8;
+
+/// The bytes of an outgoing message, wherever they are.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Source<'a> {
+    /// The caller's parts.
+    Parts(&'a [&'a [u8]]),
+    /// One stretch.
+    One(&'a [u8]),
+    /// Registered buffers.
+    Gather(&'a Gather<ShmMemory>),
+}
+
+impl<'a> Source<'a> {
+    /// Of what the user gave.
+    #[inline]
+    pub(crate) fn of(data: &'a Data<'_, ShmMemory>) -> Self {
+        match data {
+            Data::Inline(parts) => Source::Parts(parts),
+            Data::Buffer(buffer) => Source::One(buffer),
+            Data::Gather(gather) => Source::Gather(gather),
+        }
+    }
+
+    /// All bytes together.
+    #[inline]
+    pub(crate) fn length(&self) -> u64 {
+        match self {
+            Source::Parts(parts) => parts.iter().map(|p| p.len() as u64).sum(),
+            Source::One(bytes) => bytes.len() as u64,
+            Source::Gather(gather) => gather.iter().map(|b| b.len() as u64).sum(),
+        }
+    }
+}
+
+impl Pieces for Source<'_> {
+    fn pieces(&self, from: usize, length: usize, each: &mut dyn FnMut(&[u8])) {
+        match self {
+            Source::Parts(parts) => range_of(parts.iter().copied(), from, length, each),
+            Source::One(bytes) => range_of(std::iter::once(*bytes), from, length, each),
+            Source::Gather(gather) => range_of(gather.iter().map(|b| &b[..]), from, length, each),
+        }
+    }
+}
 
 /// The grants of a link as one queue pair sees them.
 #[derive(Debug, Default)]
@@ -19,7 +63,7 @@ pub(crate) struct ImportCache {
 impl ImportCache {
     /// The granted memory of that name.
     #[inline]
-    fn get(&mut self, link: &LinkShared, key: RegionKey) -> Option<&Import> {
+    fn get(&mut self, link: &Arc<LinkShared>, key: RegionKey) -> Option<&Import> {
         if self.recent.first().is_none_or(|i| i.key() != key) {
             self.bring_forward(link, key)?;
         }
@@ -27,7 +71,7 @@ impl ImportCache {
     }
 
     #[inline(never)]
-    fn bring_forward(&mut self, link: &LinkShared, key: RegionKey) -> Option<()> {
+    fn bring_forward(&mut self, link: &Arc<LinkShared>, key: RegionKey) -> Option<()> {
         if let Some(at) = self.recent.iter().position(|i| i.key() == key) {
             self.recent[..=at].rotate_right(1);
             return Some(());
@@ -43,7 +87,7 @@ impl ImportCache {
     #[inline]
     fn range(
         &mut self,
-        link: &LinkShared,
+        link: &Arc<LinkShared>,
         key: RegionKey,
         offset: u64,
         length: u64,
@@ -60,45 +104,50 @@ impl ImportCache {
     #[inline]
     pub(crate) fn write(
         &mut self,
-        link: &LinkShared,
+        link: &Arc<LinkShared>,
         key: RegionKey,
         offset: u64,
-        data: &Data<'_, ShmMemory>,
+        source: Source<'_>,
     ) -> Result<(), CompletionStatus> {
-        let length = data.length();
+        let length = source.length();
         if length == 0 {
             return Ok(());
         }
-        let start = self.range(link, key, offset, length, Access::WRITE)?;
-        let mut at = start;
-        let mut put = |part: &[u8]| {
-            // SAFETY: `start` is good for the length of all parts together, and the parts add up to it: `at` stays
-            // inside. The mapping lives in the cache. A peer's granted memory is never a Rust reference, so the two
-            // ranges are apart; even in one process a `Buffer` cannot lie in memory that is granted for WRITE.
-            unsafe {
-                if let Ok(line) = <&[u8; 64]>::try_from(part)
-                    && at.addr().is_multiple_of(64)
-                {
-                    copy::line_to_peer(line, at);
-                } else {
-                    copy::to_peer(part.as_ptr(), at, part.len());
-                }
-                at = at.add(part.len());
-            }
-        };
+        let mut at = self.range(link, key, offset, length, Access::WRITE)?;
+        // SAFETY: the range is good for the length of all parts together, and they add up to it: `at` stays inside.
+        let mut put = |part: &[u8]| at = unsafe { put(part, at) };
         // In ascending order, so that the last 8 bytes of all come last.
-        match data {
-            Data::Inline(parts) => parts.iter().for_each(|part| put(part)),
-            Data::Buffer(buffer) => put(buffer),
-            Data::Gather(gather) => gather.iter().for_each(|buffer| put(buffer)),
+        match source {
+            Source::Parts(parts) => parts.iter().for_each(|part| put(part)),
+            Source::One(bytes) => put(bytes),
+            Source::Gather(gather) => gather.iter().for_each(|buffer| put(buffer)),
         }
         Ok(())
+    }
+
+    /// WRITE of parts that have `length` bytes together, which is not zero; `false`, and nothing written, if it may
+    /// not be. The short way, for inline data.
+    #[inline]
+    pub(crate) fn write_parts(
+        &mut self,
+        link: &Arc<LinkShared>,
+        key: RegionKey,
+        offset: u64,
+        parts: &[&[u8]],
+        length: u64,
+    ) -> bool {
+        let Ok(mut at) = self.range(link, key, offset, length, Access::WRITE) else { return false };
+        for part in parts {
+            // SAFETY: as in `write`.
+            at = unsafe { put(part, at) };
+        }
+        true
     }
 
     /// READ.
     pub(crate) fn read(
         &mut self,
-        link: &LinkShared,
+        link: &Arc<LinkShared>,
         key: RegionKey,
         offset: u64,
         into: &mut [u8],
@@ -116,7 +165,7 @@ impl ImportCache {
     /// FETCH_ADD or CMP_SWAP: the old value.
     pub(crate) fn atomic(
         &mut self,
-        link: &LinkShared,
+        link: &Arc<LinkShared>,
         key: RegionKey,
         offset: u64,
         change: impl FnOnce(&AtomicU64) -> u64,
@@ -128,6 +177,23 @@ impl ImportCache {
         // SAFETY: good for 8 bytes and aligned, as just checked; granted memory is only touched by atomics and
         // racing copies.
         Ok(change(unsafe { AtomicU64::from_ptr(target.cast()) }))
+    }
+}
+
+/// Copies one part into granted memory; gives the place behind it.
+///
+/// # Safety
+/// The place must be good for the part's length, in memory that is no Rust reference's: granted memory never is, and
+/// a `Buffer` cannot lie in memory that is registered for WRITE, not even within one process.
+#[inline]
+unsafe fn put(part: &[u8], at: *mut u8) -> *mut u8 {
+    // SAFETY: by the caller's word; a whole aligned line goes the short way.
+    unsafe {
+        match <&[u8; 64]>::try_from(part) {
+            Ok(line) if at.addr().is_multiple_of(64) => copy::line_to_peer(line, at),
+            _ => copy::to_peer(part.as_ptr(), at, part.len()),
+        }
+        at.add(part.len())
     }
 }
 

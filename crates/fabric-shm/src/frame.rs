@@ -350,11 +350,10 @@ mod tests {
         fn no_bytes_panic(bytes in prop::collection::vec(any::<u8>(), 0..80), kind in 0u8..10) {
             let _ = Frame::decode(&bytes);
             let bytes = [&[kind], &bytes[..]].concat();
-            if let Ok(frame) = Frame::decode(&bytes) {
-                if !matches!(frame, Frame::Hello { version, .. } if version != VERSION) {
+            if let Ok(frame) = Frame::decode(&bytes)
+                && !matches!(frame, Frame::Hello { version, .. } if version != VERSION) {
                     prop_assert_eq!(bytes_of(&frame), bytes);
                 }
-            }
         }
     }
 }

@@ -129,15 +129,17 @@ impl Io {
     /// Watches a listener from now on.
     pub(crate) fn add_listener(&self, listener: Arc<ListenerShared>) -> io::Result<()> {
         let number = listener.number();
-        epoll::add(&self.epoll, listener.socket(), EventData::new_u64(number), EventFlags::IN)?;
+        let data = EventData::new_u64(number);
+        let added = listener.with_socket(|socket| epoll::add(&self.epoll, socket, data, EventFlags::IN));
+        added.unwrap_or(Err(Errno::BADF))?;
         self.entries().insert(number, Entry::Listener(listener));
         Ok(())
     }
 
     /// Forgets a listener.
     pub(crate) fn drop_listener(&self, listener: &ListenerShared) {
-        // Gone already if the thread has dropped it because of an error.
-        let _ = epoll::delete(&self.epoll, listener.socket());
+        // The kernel forgets the socket by itself when it is closed; nothing is lost if it has been.
+        listener.with_socket(|socket| epoll::delete(&self.epoll, socket).ok());
         self.entries().remove(&listener.number());
     }
 
@@ -220,7 +222,8 @@ impl Io {
 
     fn accept(&self, listener: &Arc<ListenerShared>) {
         loop {
-            let socket = match socket::accept(listener.socket().as_fd()) {
+            let accepted = listener.with_socket(|socket| socket::accept(socket.as_fd()));
+            let socket = match accepted.unwrap_or(Err(Errno::AGAIN)) {
                 Ok(socket) => socket,
                 Err(Errno::AGAIN) => return,
                 Err(Errno::INTR | Errno::CONNABORTED) => continue,

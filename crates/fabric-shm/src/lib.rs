@@ -6,17 +6,21 @@
 //! an RPC is, and any trust in what a peer has written: it is read once, checked, then used.
 
 mod completion_queue;
+mod datagram;
 mod domain;
 mod doorbell;
 mod endpoint;
 mod execute;
 mod fabric;
 mod frame;
+mod inbound;
 mod io;
 mod link;
 mod listener;
 mod memory;
 mod queue_pair;
+mod receive;
+mod send;
 mod socket;
 
 pub use domain::{ShmDomain, ShmWaker};

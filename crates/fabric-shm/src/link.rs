@@ -108,6 +108,8 @@ pub(crate) struct Secrets {
 /// What the control thread, the handles and the queue pairs share of a link.
 #[derive(Debug)]
 pub(crate) struct LinkShared {
+    /// Whose turn it is to read the socket.
+    reading: Mutex<()>,
     number: u64,
     socket: OwnedFd,
     alive: AtomicBool,
@@ -147,6 +149,7 @@ impl LinkShared {
             attachments: Mutex::default(),
             targets: Mutex::default(),
             replies: Mutex::default(),
+            reading: Mutex::new(()),
             calls: AtomicU64::new(1),
         })
     }
@@ -197,6 +200,8 @@ impl LinkShared {
     /// Reads what the socket holds. The control thread's; `all` when the peer has closed, so that nothing that
     /// it said before is lost (the socket's buffer bounds that).
     pub(crate) fn read(self: &Arc<Self>, buffer: &mut [u8], all: bool) {
+        // Two readers would take frames out of their order.
+        let _turn = lock(&self.reading);
         loop {
             if !all && self.pause_if_full() {
                 return;
@@ -256,10 +261,10 @@ impl LinkShared {
             Frame::Revoke(key) => {
                 let mut imports = lock(&self.imports);
                 let slot = (key.0 >> 32) as u32;
-                if imports.get(&slot).is_some_and(|i| i.key() == key) {
-                    if let Some(import) = imports.remove(&slot) {
-                        import.revoke();
-                    }
+                if imports.get(&slot).is_some_and(|i| i.key() == key)
+                    && let Some(import) = imports.remove(&slot)
+                {
+                    import.revoke();
                 }
             }
             Frame::QueuePairClosed(name) => {
@@ -297,10 +302,16 @@ impl LinkShared {
 
     fn send_frame(&self, frame: &Frame<'_>, descriptor: Option<&OwnedFd>) -> Result<(), LinkError> {
         let (head, body) = frame.encode();
-        self.send_bytes(&head, body, descriptor)
+        self.send_bytes(&head, body, descriptor, true)
     }
 
-    fn send_bytes(&self, head: &Head, body: &[u8], descriptor: Option<&OwnedFd>) -> Result<(), LinkError> {
+    fn send_bytes(
+        &self,
+        head: &Head,
+        body: &[u8],
+        descriptor: Option<&OwnedFd>,
+        patient: bool,
+    ) -> Result<(), LinkError> {
         let mut give_up = None;
         loop {
             if !self.is_alive() {
@@ -312,7 +323,7 @@ impl LinkShared {
                 Err(Errno::AGAIN) => {
                     let now = RealHost.now();
                     let until = *give_up.get_or_insert(now + SEND_PATIENCE);
-                    if now >= until {
+                    if !patient || now >= until {
                         return Err(LinkError::Backlog);
                     }
                     socket::wait(self.socket.as_fd(), true, (until - now).min(50_000_000));
@@ -342,8 +353,13 @@ impl LinkShared {
         )
     }
 
-    /// Grants memory; `wait`: whether to wait for a peer that reads slowly.
-    pub(crate) fn grant(&self, memory: &ShmMemory, access: Access) -> Result<RegionKey, GrantError> {
+    /// Grants memory; `patient`: whether to wait for a peer that reads slowly.
+    pub(crate) fn grant(
+        &self,
+        memory: &ShmMemory,
+        access: Access,
+        patient: bool,
+    ) -> Result<RegionKey, GrantError> {
         if access == Access::LOCAL || !memory.access().contains(access) {
             return Err(GrantError::Access);
         }
@@ -367,7 +383,8 @@ impl LinkShared {
         };
         let length = memory.length() as u64;
         let frame = Frame::Grant { key, length, access, registered: memory.access() };
-        self.send_frame(&frame, Some(&descriptor)).inspect_err(|_| {
+        let (head, body) = frame.encode();
+        self.send_bytes(&head, body, Some(&descriptor), patient).inspect_err(|_| {
             self.forget(key);
         })?;
         Ok(key)
@@ -390,16 +407,21 @@ impl LinkShared {
 
     /// Ends a grant of ours.
     pub(crate) fn revoke(&self, key: RegionKey) {
-        if self.forget(key) {
-            if let Err(error) = self.send_frame(&Frame::Revoke(key), None) {
-                tracing::debug!(%error, "the end of a grant was not told");
-            }
+        if self.forget(key)
+            && let Err(error) = self.send_frame(&Frame::Revoke(key), None)
+        {
+            tracing::debug!(%error, "the end of a grant was not told");
         }
     }
 
-    /// What the peer has granted under a name.
-    pub(crate) fn import(&self, key: RegionKey) -> Option<Arc<Import>> {
-        lock(&self.imports).get(&((key.0 >> 32) as u32)).filter(|i| i.key() == key).cloned()
+    /// What the peer has granted under a name. A key can get here through memory before the control thread has
+    /// read the grant itself, so an unknown one has the socket read first.
+    pub(crate) fn import(self: &Arc<Self>, key: RegionKey) -> Option<Arc<Import>> {
+        let find = || lock(&self.imports).get(&((key.0 >> 32) as u32)).filter(|i| i.key() == key).cloned();
+        find().or_else(|| {
+            self.read(&mut vec![0; READ_BUFFER], false);
+            find()
+        })
     }
 
     /// Has a queue pair of ours told about the end of its peer.
@@ -543,7 +565,7 @@ impl Link for ShmLink {
     }
 
     fn grant(&self, memory: &Arc<ShmMemory>, access: Access) -> Result<RegionKey, GrantError> {
-        self.shared.grant(memory, access)
+        self.shared.grant(memory, access, true)
     }
 
     fn revoke(&self, key: RegionKey) {

@@ -43,9 +43,8 @@ impl Mapping {
             let flags = MapFlags::PRIVATE | MapFlags::HUGETLB | MapFlags::HUGE_2MB;
             // SAFETY: a fresh mapping at an address of the kernel's choice. The kernel reserves the huge pages
             // now, so touching them later cannot fail.
-            if let Ok(base) =
-                unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), mapped, protection, flags) }
-            {
+            let base = unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), mapped, protection, flags) };
+            if let Ok(base) = base {
                 return Self::of(base, length, mapped);
             }
         }

@@ -1,49 +1,37 @@
-//! One queue pair: its send queue, its RECVs, and the order of their completions.
-//!
-//! One-sided work is executed when it is posted, so the send queue needs counters only, not entries: a list is
-//! kept just for work that waits for the receiver's acknowledgement, and for what was posted behind it, whose
-//! completions may not overtake.
+//! One queue pair: what it is made of, its state, and what happens when it fails. How it sends is in `send`, how it
+//! receives in `receive`.
 
 use crate::completion_queue::{CompletionQueue, Ready};
+use crate::datagram::Datagrams;
 use crate::doorbell::PeerDoorbell;
-use crate::execute::{ImportCache, compare_swap, fetch_add};
-use crate::fabric::{MAX_INLINE, MAX_MESSAGE};
+use crate::execute::ImportCache;
 use crate::frame::QueuePairName;
+use crate::inbound::{Consumer, Producer};
 use crate::link::{Closed, LinkShared};
-use crate::memory::ShmMemory;
+use crate::receive::{Drained, Partial, Receive, Receiver, SharedReceiveQueue, received};
+use crate::send::SendQueue;
 use dunlin_fabric::{
-    Buffer, Completion, CompletionStatus, Data, Opcode, Operation, PostError, QueuePairConfig, QueuePairId,
-    QueuePairState, Transport, WorkId, WorkRequest,
+    CompletionStatus, Opcode, QueuePairConfig, QueuePairId, QueuePairState, RegionKey, Transport,
 };
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
 
-/// A RECV.
+/// Our own ring, granted to the peer.
 #[derive(Debug)]
-pub(crate) struct Receive {
-    pub(crate) id: WorkId,
-    pub(crate) buffer: Option<Buffer<ShmMemory>>,
+pub(crate) struct Inbound {
+    pub(crate) link: Arc<LinkShared>,
+    pub(crate) ring: RegionKey,
+    pub(crate) consumer: Consumer,
 }
 
-/// What is known about a work request of the send queue once it was carried out.
-#[derive(Debug)]
-pub(crate) struct Outcome {
-    pub(crate) id: WorkId,
-    pub(crate) sequence: u64,
-    pub(crate) signaled: bool,
-    pub(crate) opcode: Opcode,
-    pub(crate) status: CompletionStatus,
-    pub(crate) bytes: u32,
-    pub(crate) value: u64,
-    pub(crate) buffer: Option<Buffer<ShmMemory>>,
-}
-
-/// The connection of an RC or UC queue pair.
+/// The other end of an RC or UC queue pair.
 #[derive(Debug)]
 pub(crate) struct Connection {
     pub(crate) link: Arc<LinkShared>,
     pub(crate) theirs: QueuePairName,
     pub(crate) doorbell: PeerDoorbell,
+    pub(crate) producer: Producer,
 }
 
 /// One queue pair.
@@ -53,175 +41,95 @@ pub(crate) struct QueuePair {
     pub(crate) config: QueuePairConfig,
     pub(crate) state: QueuePairState,
     pub(crate) connection: Option<Connection>,
-    pub(crate) closed: Arc<Closed>,
+    pub(crate) send: SendQueue,
     pub(crate) imports: ImportCache,
+    pub(crate) inbound: Option<Inbound>,
+    pub(crate) partial: Option<Partial>,
+    pub(crate) datagrams: Datagrams,
     pub(crate) receives: VecDeque<Receive>,
-    /// The number of the last request posted; the first is 1.
-    posted: u64,
-    /// Up to here the send queue's slots are free again.
-    reclaimed: u64,
+    pub(crate) closed: Arc<Closed>,
+    /// In the domain's list of queue pairs that wait for acknowledgements.
+    pub(crate) listed: bool,
 }
 
 impl QueuePair {
     pub(crate) fn new(id: QueuePairId, config: QueuePairConfig) -> Self {
+        let state = match config.transport {
+            Transport::UnreliableDatagram => QueuePairState::Ready,
+            _ => QueuePairState::Initialised,
+        };
         QueuePair {
             id,
             config,
-            state: QueuePairState::Initialised,
+            state,
             connection: None,
-            closed: Arc::default(),
+            send: SendQueue::new(config.max_send),
             imports: ImportCache::default(),
+            inbound: None,
+            partial: None,
+            datagrams: Datagrams::default(),
             receives: VecDeque::with_capacity(config.max_receive as usize),
-            posted: 0,
-            reclaimed: 0,
+            closed: Arc::default(),
+            listed: false,
         }
     }
 
-    /// Free slots of the send queue.
+    /// Looks into the ring and completes RECVs; whether there may be more to take.
     #[inline]
-    pub(crate) fn send_room(&self) -> u32 {
-        self.config.max_send - (self.posted - self.reclaimed) as u32
-    }
-
-    /// The user has seen the completion of that request: it and all before it are done.
-    #[inline]
-    pub(crate) fn reclaim(&mut self, sequence: u64) {
-        self.reclaimed = self.reclaimed.max(sequence);
-    }
-
-    /// Takes one request.
-    #[inline]
-    pub(crate) fn post(
+    pub(crate) fn drive_receive(
         &mut self,
         queues: &mut [CompletionQueue],
-        request: WorkRequest<'_, ShmMemory>,
-    ) -> Result<(), PostError> {
-        self.check(&request.operation)?;
-        self.posted += 1;
-        let (id, signaled) = (request.id, request.signaled);
-        let Some(connection) = self.connection.as_ref().filter(|c| c.link.is_alive()) else {
-            let outcome = self.outcome(id, Opcode::Write, CompletionStatus::TransportRetry);
-            self.complete(queues, outcome);
-            return Ok(());
+        shared: &mut [SharedReceiveQueue],
+        budget: usize,
+    ) -> bool {
+        if self.state != QueuePairState::Ready {
+            return false;
+        }
+        let (Some(inbound), Some(connection)) = (&mut self.inbound, &self.connection) else { return false };
+        if !inbound.consumer.has_record() {
+            return false;
+        }
+        let receives = match self.config.shared_receive {
+            None => &mut self.receives,
+            Some(shared_receive) => &mut shared[shared_receive.0 as usize].receives,
         };
-        let link = &connection.link;
-        if let Operation::Write { data, key, offset, immediate: None } = &request.operation {
-            let result = self.imports.write(link, *key, *offset, data);
-            if result.is_ok() && !signaled {
-                return Ok(());
-            }
-            // Nobody acknowledges on UC: what the target refuses is lost in silence.
-            let lost = self.config.transport == Transport::UnreliableConnection;
-            let status = if lost { CompletionStatus::Success } else { status_of(result) };
-            let outcome = Outcome { signaled, ..self.outcome(id, Opcode::Write, status) };
-            self.complete(queues, outcome);
-            return Ok(());
+        let (drained, acknowledge) = Receiver {
+            queue_pair: self.id,
+            transport: self.config.transport,
+            consumer: &mut inbound.consumer,
+            partial: &mut self.partial,
+            receives,
+            queue: &mut queues[self.config.receive_completions.0 as usize],
         }
-        self.execute(queues, request);
-        Ok(())
+        .drain(budget);
+        let told = inbound.consumer.publish();
+        let doorbell = &connection.doorbell;
+        if (told || matches!(drained, Drained::NotReady(true) | Drained::Broken)) && doorbell.may_sleep() {
+            fence(Ordering::SeqCst);
+            if acknowledge || drained == Drained::NotReady(true) || inbound.consumer.is_room_wanted() {
+                doorbell.ring_for_sender();
+            }
+        }
+        if drained == Drained::Broken {
+            self.fail(queues, CompletionStatus::Flushed);
+        }
+        matches!(drained, Drained::More | Drained::NotReady(_))
     }
 
-    fn outcome(&self, id: WorkId, opcode: Opcode, status: CompletionStatus) -> Outcome {
-        let sequence = self.posted;
-        Outcome { id, sequence, signaled: true, opcode, status, bytes: 0, value: 0, buffer: None }
-    }
-
-    fn execute(&mut self, queues: &mut [CompletionQueue], request: WorkRequest<'_, ShmMemory>) {
-        let Some(connection) = &self.connection else { return };
-        let link = &connection.link;
-        let id = request.id;
-        let outcome = match request.operation {
-            Operation::Read { from, mut into } => {
-                let result = match into.get_mut(..from.length as usize) {
-                    Some(room) => self.imports.read(link, from.key, from.offset, room),
-                    None => Err(CompletionStatus::LocalLength),
-                };
-                let outcome = self.outcome(id, Opcode::Read, status_of(result));
-                Outcome { bytes: from.length, buffer: Some(into), ..outcome }
-            }
-            Operation::FetchAdd { key, offset, add } => {
-                let result = self.imports.atomic(link, key, offset, fetch_add(add));
-                let value = result.unwrap_or(0);
-                Outcome { value, ..self.outcome(id, Opcode::FetchAdd, status_of(result)) }
-            }
-            Operation::CompareSwap { key, offset, expected, swap } => {
-                let result = self.imports.atomic(link, key, offset, compare_swap(expected, swap));
-                let value = result.unwrap_or(0);
-                Outcome { value, ..self.outcome(id, Opcode::CompareSwap, status_of(result)) }
-            }
-            Operation::Write { .. } | Operation::Send { .. } => return,
-        };
-        self.complete(queues, outcome);
-    }
-
-    /// Whether the request may be posted at all.
-    #[inline]
-    fn check(&self, operation: &Operation<'_, ShmMemory>) -> Result<(), PostError> {
-        match self.state {
-            QueuePairState::Ready => {}
-            QueuePairState::Initialised => return Err(PostError::NotConnected),
-            QueuePairState::Error => return Err(PostError::QueuePairError),
-        }
-        if self.send_room() == 0 {
-            return Err(PostError::QueueFull);
-        }
-        match operation {
-            Operation::Write { .. } if self.config.transport == Transport::UnreliableDatagram => {
-                Err(PostError::Transport("UD has SEND only"))
-            }
-            Operation::Write { data, .. } => check_data(data, MAX_MESSAGE),
-            Operation::Send { .. } => Err(PostError::Transport("SEND needs a receiver's ring")),
-            Operation::Read { .. } | Operation::FetchAdd { .. } | Operation::CompareSwap { .. }
-                if self.config.transport != Transport::ReliableConnection =>
-            {
-                Err(PostError::Transport("READ and atomics need RC"))
-            }
-            Operation::Read { from, .. } if from.length > MAX_MESSAGE => {
-                Err(PostError::Length { length: u64::from(from.length), limit: MAX_MESSAGE })
-            }
-            _ => Ok(()),
-        }
-    }
-
-    fn complete(&mut self, queues: &mut [CompletionQueue], outcome: Outcome) {
-        let failed = outcome.status != CompletionStatus::Success;
-        if outcome.signaled || failed {
-            let completion = Completion {
-                id: outcome.id,
-                status: outcome.status,
-                opcode: outcome.opcode,
-                bytes: outcome.bytes,
-                immediate: None,
-                value: outcome.value,
-                queue_pair: self.id,
-                buffer: outcome.buffer,
-            };
-            let queue = &mut queues[self.config.send_completions.0 as usize];
-            queue.push(Ready { completion, sequence: outcome.sequence });
-        }
-        if failed {
-            self.fail(queues);
-        }
-    }
-
-    /// Into the error state: everything posted is flushed, and the peer's queue pair is told.
-    pub(crate) fn fail(&mut self, queues: &mut [CompletionQueue]) {
+    /// Into the error state: everything posted is flushed, the first with its own status, and the peer's queue pair
+    /// is told.
+    #[cold]
+    pub(crate) fn fail(&mut self, queues: &mut [CompletionQueue], first: CompletionStatus) {
         if self.state == QueuePairState::Error {
             return;
         }
         self.state = QueuePairState::Error;
+        self.flush_sends(&mut queues[self.config.send_completions.0 as usize], first);
         let queue = &mut queues[self.config.receive_completions.0 as usize];
-        for receive in self.receives.drain(..) {
-            let completion = Completion {
-                id: receive.id,
-                status: CompletionStatus::Flushed,
-                opcode: Opcode::Receive,
-                bytes: 0,
-                immediate: None,
-                value: 0,
-                queue_pair: self.id,
-                buffer: receive.buffer,
-            };
+        let begun = self.partial.take().and_then(Partial::into_receive);
+        for receive in begun.into_iter().chain(self.receives.drain(..)) {
+            let status = CompletionStatus::Flushed;
+            let completion = received(self.id, receive, status, Opcode::Receive, 0, None);
             queue.push(Ready { completion, sequence: 0 });
         }
         if let Some(connection) = &self.connection {
@@ -229,25 +137,38 @@ impl QueuePair {
         }
     }
 
-    /// Looks whether the peer is gone.
-    pub(crate) fn hear_news(&mut self, queues: &mut [CompletionQueue]) {
+    /// Looks whether the peer is gone. What it had delivered before is taken first; `false` if a full completion
+    /// queue keeps that from being done now.
+    pub(crate) fn hear_news(
+        &mut self,
+        queues: &mut [CompletionQueue],
+        shared: &mut [SharedReceiveQueue],
+    ) -> bool {
+        if self.state != QueuePairState::Ready || self.config.transport == Transport::UnreliableDatagram {
+            return true;
+        }
         let gone = self.closed.is_closed() || self.connection.as_ref().is_some_and(|c| !c.link.is_alive());
-        if gone {
-            self.fail(queues);
+        if !gone {
+            return true;
+        }
+        while self.state == QueuePairState::Ready {
+            if queues[self.config.receive_completions.0 as usize].room() == 0 {
+                return false;
+            }
+            let starved = self.is_starved(shared);
+            if !self.drive_receive(queues, shared, usize::MAX) || starved {
+                break;
+            }
+        }
+        self.drive_sends(queues);
+        self.fail(queues, CompletionStatus::TransportRetry);
+        true
+    }
+
+    fn is_starved(&self, shared: &[SharedReceiveQueue]) -> bool {
+        match self.config.shared_receive {
+            None => self.receives.is_empty(),
+            Some(shared_receive) => shared[shared_receive.0 as usize].receives.is_empty(),
         }
     }
-}
-
-#[inline]
-fn status_of<T>(result: Result<T, CompletionStatus>) -> CompletionStatus {
-    result.err().unwrap_or(CompletionStatus::Success)
-}
-
-#[inline]
-fn check_data(data: &Data<'_, ShmMemory>, limit: u32) -> Result<(), PostError> {
-    let length = data.length();
-    if matches!(data, Data::Inline(_)) && length > u64::from(MAX_INLINE) {
-        return Err(PostError::Inline { length: length as usize, limit: MAX_INLINE });
-    }
-    if length > u64::from(limit) { Err(PostError::Length { length, limit }) } else { Ok(()) }
 }

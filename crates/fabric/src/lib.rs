@@ -19,6 +19,7 @@ pub mod completion;
 pub mod copy;
 pub mod error;
 pub mod host;
+pub mod interpose;
 pub mod memory;
 pub mod verbs;
 pub mod work;
@@ -31,6 +32,7 @@ pub use error::{
     AcceptError, CreateError, DialError, GrantError, LinkError, ListenError, PostError, RegisterError,
 };
 pub use host::{Host, Nanos, RealHost, Signal, Site, Task, Work};
+pub use interpose::{Count, Fault, FaultPlan, Trace};
 pub use memory::{Access, Memory, Region};
 pub use verbs::{Armed, Fabric, Link, Listener, PeerIdentity, ThreadDomain, WaitMode, Wake, Waker};
 pub use work::{

@@ -155,10 +155,15 @@ pub enum Wake {
     TimedOut,
 }
 
-/// Ends a domain's wait from any thread.
+/// Ends a domain's wait from any thread, or waits in its place.
 pub trait Waker: Clone + Send + Sync + Debug + 'static {
     /// Makes the domain's current or next wait return. Does not block.
     fn wake(&self);
+
+    /// Waits as [`ThreadDomain::wait`] does, without the domain: for who shares a domain behind a lock, arms and
+    /// looks while holding it, and must not sleep with it. One waits at a time; event mode only (busy returns at
+    /// once).
+    fn wait(&self, armed: Armed, until: Nanos) -> Wake;
 }
 
 /// What one thread owns of the data path. `Send`, not `Sync`: one thread at a time. No method but

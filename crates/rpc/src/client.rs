@@ -1,14 +1,16 @@
 //! The client: calls go out through the lanes of a connection, one lane for each worker of the server.
 //!
-//! [`Client`] belongs to one thread and waits for itself
+//! [`Client`] belongs to one thread and waits for itself; [`AsyncClient`] is shared by tasks of any executor. Both
 //! are shells around the same engine.
 
+pub(crate) mod asynchronous;
 pub mod config;
 pub(crate) mod core;
 pub(crate) mod lane;
 pub(crate) mod slots;
 pub(crate) mod synchronous;
 
+pub use self::asynchronous::{AsyncClient, AsyncHub, AsyncResponse, Call};
 pub use self::config::ClientConfig;
 pub use self::core::CallId;
 pub use self::synchronous::{Client, LargeRequest, Response};

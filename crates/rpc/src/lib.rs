@@ -20,7 +20,9 @@ pub mod server;
 pub mod service;
 mod wait;
 
-pub use client::{CallId, Client, ClientConfig, LargeRequest, Response};
+pub use client::{
+    AsyncClient, AsyncHub, AsyncResponse, Call, CallId, Client, ClientConfig, LargeRequest, Response,
+};
 pub use connect::backoff::{Backoff, BackoffConfig};
 pub use dunlin_wire::{ApplicationCode, Status};
 pub use error::{CallError, Cause, Certainty, ConnectError, ServeError};

@@ -27,10 +27,7 @@ fn all_plans(fabric: &ShmFabric) -> Vec<Plan> {
             for client in [CompletionMode::Busy, CompletionMode::Event, CompletionMode::Adaptive] {
                 for server in [CompletionMode::Busy, CompletionMode::Event, CompletionMode::Adaptive] {
                     let plan = Plan::new(request, response).completion(client, server);
-                    if plan.check(fabric.capabilities()).is_ok()
-                        && request == RequestHalf::Write
-                        && matches!(response, ResponseHalf::Write | ResponseHalf::Fetch)
-                    {
+                    if plan.check(fabric.capabilities()).is_ok() {
                         plans.push(plan);
                     }
                 }

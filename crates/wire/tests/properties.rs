@@ -106,8 +106,8 @@ fn record() -> impl Strategy<Value = Record> {
     let endpoint = || vec(any::<u8>(), 0..=1024);
     let region_keys = || vec(any::<u64>(), 0..=8);
     let lines = || (0..=u32::MAX / 64).prop_map(|lines| lines * 64);
-    let open = (any::<(u16, u16, [u8; 4], u16)>(), lines(), endpoint(), region_keys()).prop_map(
-        |((lane, worker, bytes, window), ring_bytes, endpoint, region_keys)| {
+    let open = (any::<(u16, u16, [u8; 4], u16, u32)>(), lines(), endpoint(), region_keys()).prop_map(
+        |((lane, worker, bytes, window, rendezvous_above), ring_bytes, endpoint, region_keys)| {
             let [request_half, response_half, client_completion, server_completion] = bytes;
             Record::OpenLane(OpenLane {
                 lane,
@@ -118,6 +118,7 @@ fn record() -> impl Strategy<Value = Record> {
                 server_completion,
                 window,
                 ring_bytes,
+                rendezvous_above,
                 endpoint,
                 region_keys,
             })
@@ -159,8 +160,7 @@ fn record() -> impl Strategy<Value = Record> {
             purpose
         })),
         Just(Record::Drain),
-        any::<(u16, u64)>()
-            .prop_map(|(lane, last_sequence)| Record::Drained(Drained { lane, last_sequence })),
+        any::<(u16, u64)>().prop_map(|(lane, taken)| Record::Drained(Drained { lane, taken })),
         any::<u16>().prop_map(|lane| Record::CloseLane { lane }),
         Just(Record::Goodbye),
     ]

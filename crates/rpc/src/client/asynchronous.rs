@@ -1,5 +1,512 @@
-//! The asynchronous client: futures for any executor. The engine is the same; who wakes a future is a wake thread.
+//! The asynchronous client: futures for any executor. The engine is the same; the question is who wakes a future.
 //!
 //! All asynchronous clients of a process share a hub: one core behind a mutex, and one wake thread, started with
-//! the first future that has to wait. The thread sleeps on the core's doorbell without the lock, and runs
-//! `progress` when it rings; with a busy plan a future wakes itself instead, and polling it makes the progress.
+//! the first future that has to wait for an event. The thread arms and looks while it holds the lock, and sleeps
+//! on the doorbell without it. With a plan whose client is busy a future wakes itself instead, and polling it
+//! makes the progress. Whoever holds the lock makes progress for all.
+
+use super::config::ClientConfig;
+use super::core::{CallId, Core};
+use super::lane::SubmitError;
+use super::slots::Taken;
+use crate::connect::backoff::Backoff;
+use crate::connect::establish::{greet, negotiate};
+use crate::error::{CallError, Cause, ConnectError};
+use crate::plan::CompletionMode;
+use dunlin_fabric::{Address, Buffer, Fabric, Host, Nanos, Signal, Task, ThreadDomain, WaitMode, Waker as _};
+use std::future::Future;
+use std::ops::Deref;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+/// Small results whose memory is kept for the next ones.
+const MAX_SPARE: usize = 1024;
+
+/// What the hub's lock protects.
+#[derive(Debug)]
+struct Locked<F: Fabric> {
+    core: Core<F>,
+    /// Tasks that wait for room in a window.
+    room: Vec<Waker>,
+    /// Slots became free since tasks were last woken for room.
+    made_room: bool,
+    spare: Vec<Vec<u8>>,
+    /// The wake thread has nothing to wait for and sleeps on the signal.
+    parked: bool,
+    thread: Option<Task>,
+    stopping: bool,
+}
+
+#[derive(Debug)]
+struct Inner<F: Fabric> {
+    fabric: F,
+    locked: Mutex<Locked<F>>,
+    doorbell: <F::Domain as ThreadDomain>::Waker,
+    signal: <F::Host as Host>::Signal,
+}
+
+/// What all asynchronous clients of a process share. Clones are the same hub; the last one dropped, with the last
+/// client, ends the wake thread.
+#[derive(Debug)]
+pub struct AsyncHub<F: Fabric>(Arc<HubHandle<F>>);
+
+impl<F: Fabric> Clone for AsyncHub<F> {
+    fn clone(&self) -> Self {
+        AsyncHub(Arc::clone(&self.0))
+    }
+}
+
+/// Ends the wake thread when the last user goes; the thread itself holds only what is inside.
+#[derive(Debug)]
+struct HubHandle<F: Fabric>(Arc<Inner<F>>);
+
+impl<F: Fabric> Drop for HubHandle<F> {
+    fn drop(&mut self) {
+        let thread = {
+            let mut locked = self.0.lock();
+            locked.stopping = true;
+            locked.core.close();
+            locked.thread.take()
+        };
+        self.0.signal.raise();
+        self.0.doorbell.wake();
+        if let Some(thread) = thread {
+            thread.join();
+        }
+    }
+}
+
+impl<F: Fabric> Inner<F> {
+    fn lock(&self) -> MutexGuard<'_, Locked<F>> {
+        self.locked.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Wakes the tasks that something happened for, one after the other and without the lock, since a waker may
+    /// run anything, the drop of another call included.
+    fn wake_tasks<'a>(&'a self, mut locked: MutexGuard<'a, Locked<F>>) {
+        while let Some(waker) = locked.next_woken() {
+            drop(locked);
+            waker.wake();
+            locked = self.lock();
+        }
+        locked.made_room = false;
+    }
+}
+
+impl<F: Fabric> AsyncHub<F> {
+    /// A hub. One for a process is enough.
+    pub fn new(fabric: &F) -> Result<Self, ConnectError> {
+        let core = Core::new(fabric, true)?;
+        let doorbell = core.domain.waker();
+        let locked = Locked {
+            core,
+            room: Vec::new(),
+            made_room: false,
+            spare: Vec::new(),
+            parked: false,
+            thread: None,
+            stopping: false,
+        };
+        let inner = Inner {
+            fabric: fabric.clone(),
+            locked: Mutex::new(locked),
+            doorbell,
+            signal: fabric.host().signal(),
+        };
+        Ok(AsyncHub(Arc::new(HubHandle(Arc::new(inner)))))
+    }
+
+    fn inner(&self) -> &Arc<Inner<F>> {
+        &self.0.0
+    }
+}
+
+impl<F: Fabric> Locked<F> {
+    /// A task that something happened for: its call is done, or there may be room for it.
+    fn next_woken(&mut self) -> Option<Waker> {
+        self.core.next_woken().or_else(|| if self.made_room { self.room.pop() } else { None })
+    }
+
+    /// Sees to it that the wake thread looks after the calls in flight.
+    fn employ(&mut self, inner: &Arc<Inner<F>>) {
+        if self.parked {
+            self.parked = false;
+            inner.signal.raise();
+        }
+        if self.thread.is_none() && !self.stopping {
+            let shared = Arc::clone(inner);
+            match inner.fabric.host().spawn("dunlin-wake", Box::new(move || wake_loop(&shared))) {
+                Ok(thread) => self.thread = Some(thread),
+                // Polls still make progress; only nobody is woken without one.
+                Err(error) => {
+                    tracing::error!(target: "dunlin::client", %error, "the wake thread cannot be started")
+                }
+            }
+        }
+    }
+}
+
+/// The wake thread.
+fn wake_loop<F: Fabric>(inner: &Inner<F>) {
+    loop {
+        let seen = inner.signal.seen();
+        let (armed, earliest) = {
+            let mut locked = inner.lock();
+            if locked.stopping {
+                return;
+            }
+            locked.core.progress();
+            let earliest = locked.core.expire();
+            if locked.core.in_flight() == 0 {
+                locked.parked = true;
+                inner.wake_tasks(locked);
+                (None, Nanos::MAX)
+            } else {
+                let armed = locked.core.domain.arm(WaitMode::Event);
+                if locked.core.progress_after_sleep() > 0 {
+                    locked.core.domain.disarm(armed);
+                    inner.wake_tasks(locked);
+                    continue;
+                }
+                inner.wake_tasks(locked);
+                (Some(armed), earliest)
+            }
+        };
+        match armed {
+            Some(armed) => {
+                inner.doorbell.wait(armed, earliest);
+            }
+            None => {
+                inner.signal.wait(seen, Nanos::MAX);
+            }
+        }
+    }
+}
+
+#[derive(Debug)]
+struct ConnectionState {
+    /// The lane of each worker.
+    lanes: Vec<u16>,
+    old: Vec<u16>,
+    backoff: Backoff,
+    /// Somebody is connecting.
+    connecting: bool,
+    next_worker: usize,
+}
+
+#[derive(Debug)]
+struct Connection<F: Fabric> {
+    hub: AsyncHub<F>,
+    address: Address,
+    config: ClientConfig,
+    state: Mutex<ConnectionState>,
+}
+
+/// An asynchronous client. Clones share the connection; all methods may be called from any thread.
+#[derive(Debug)]
+pub struct AsyncClient<F: Fabric>(Arc<Connection<F>>);
+
+impl<F: Fabric> Clone for AsyncClient<F> {
+    fn clone(&self) -> Self {
+        AsyncClient(Arc::clone(&self.0))
+    }
+}
+
+impl<F: Fabric> Connection<F> {
+    fn state(&self) -> MutexGuard<'_, ConnectionState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Connects; blocks, but holds the hub's lock only for the short steps.
+    fn establish(&self) -> Result<Vec<u16>, ConnectError> {
+        let inner = self.hub.inner();
+        let until = inner.fabric.host().now().saturating_add(self.config.connect_timeout);
+        let greeting = greet(&inner.fabric, &self.address, &self.config, until)?;
+        let prepared = inner.lock().core.prepare(&greeting, &self.config)?;
+        match negotiate(&greeting, &prepared, until) {
+            Ok(ready) => inner.lock().core.install(&greeting, &self.config, prepared, &ready),
+            Err(error) => {
+                inner.lock().core.discard(prepared);
+                Err(error)
+            }
+        }
+    }
+
+    /// Starts connecting anew on a thread of its own, unless somebody is at it or it is too early.
+    fn reconnect(self: &Arc<Self>) {
+        let host = self.hub.inner().fabric.host().clone();
+        {
+            let mut state = self.state();
+            if state.connecting || !state.backoff.is_due(host.now()) {
+                return;
+            }
+            state.connecting = true;
+            let lanes = std::mem::take(&mut state.lanes);
+            state.old.extend(lanes);
+            let mut locked = self.hub.inner().lock();
+            state.old.retain(|lane| {
+                locked.core.retire(*lane);
+                let spent = locked.core.is_spent(*lane);
+                if spent {
+                    locked.core.remove(*lane);
+                }
+                !spent
+            });
+        }
+        let connection = Arc::clone(self);
+        let body = Box::new(move || {
+            let established = connection.establish();
+            let host = connection.hub.inner().fabric.host();
+            let mut state = connection.state();
+            state.connecting = false;
+            match established {
+                Ok(lanes) => {
+                    state.lanes = lanes;
+                    state.backoff.succeeded();
+                }
+                Err(error) => {
+                    tracing::debug!(target: "dunlin::client", %error, "could not connect again");
+                    state.backoff.failed(host.now(), host.random());
+                }
+            }
+        });
+        if let Err(error) = host.spawn("dunlin-connect", body) {
+            tracing::error!(target: "dunlin::client", %error, "no thread to connect again");
+            self.state().connecting = false;
+        }
+    }
+
+    /// The lane of a worker that can take calls.
+    fn lane(self: &Arc<Self>, locked: &mut Locked<F>, worker: Option<usize>) -> Option<u16> {
+        let mut state = self.state();
+        let worker = worker.unwrap_or_else(|| {
+            state.next_worker = (state.next_worker + 1) % state.lanes.len().max(1);
+            state.next_worker
+        });
+        let lane = state.lanes.get(worker).copied()?;
+        locked.core.is_usable(lane).then_some(lane)
+    }
+}
+
+impl<F: Fabric> Drop for Connection<F> {
+    fn drop(&mut self) {
+        let mut locked = self.hub.inner().lock();
+        let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+        for lane in state.lanes.drain(..).chain(state.old.drain(..)) {
+            locked.core.remove(lane);
+        }
+    }
+}
+
+impl<F: Fabric> AsyncClient<F> {
+    /// Connects to all workers of a server. Blocks for at most the configured time: call it before the executor
+    /// runs, or where blocking is allowed.
+    pub fn connect(hub: &AsyncHub<F>, address: &Address, config: ClientConfig) -> Result<Self, ConnectError> {
+        config.check()?;
+        config.plan.check(hub.inner().fabric.capabilities())?;
+        let backoff = Backoff::new(config.backoff);
+        let state = ConnectionState {
+            lanes: Vec::new(),
+            old: Vec::new(),
+            backoff,
+            connecting: false,
+            next_worker: 0,
+        };
+        let connection = Arc::new(Connection {
+            hub: hub.clone(),
+            address: address.clone(),
+            config,
+            state: Mutex::new(state),
+        });
+        let lanes = connection.establish()?;
+        connection.state().lanes = lanes;
+        Ok(AsyncClient(connection))
+    }
+
+    /// Workers of the server that this client has lanes to.
+    pub fn workers(&self) -> usize {
+        self.0.state().lanes.len()
+    }
+
+    /// Makes a call on any worker. It is sent at once if there is room, without waiting for the first poll;
+    /// dropping the future gives the call up.
+    pub fn call(&self, function: u16, payload: &[u8]) -> Call<F> {
+        self.start(None, function, payload)
+    }
+
+    /// As [`call`](AsyncClient::call), on one worker.
+    pub fn call_on(&self, worker: usize, function: u16, payload: &[u8]) -> Call<F> {
+        self.start(Some(worker), function, payload)
+    }
+
+    fn start(&self, worker: Option<usize>, function: u16, payload: &[u8]) -> Call<F> {
+        let mut locked = self.0.hub.inner().lock();
+        let state = match self.submit(&mut locked, worker, function, payload) {
+            Ok(id) => CallState::Sent(id),
+            Err(CallError::NotExecuted(Cause::WindowFull)) => {
+                let timeout = self.0.config.timeout;
+                let now = self.0.hub.inner().fabric.host().now();
+                let until = if timeout == 0 { Nanos::MAX } else { now.saturating_add(timeout) };
+                CallState::Waiting { worker, function, payload: payload.to_vec(), until }
+            }
+            Err(error) => CallState::Failed(error),
+        };
+        drop(locked);
+        Call { client: self.clone(), state }
+    }
+
+    fn submit(
+        &self,
+        locked: &mut Locked<F>,
+        worker: Option<usize>,
+        function: u16,
+        payload: &[u8],
+    ) -> Result<CallId, CallError> {
+        let timeout = self.0.config.timeout;
+        let submitted = match self.0.lane(locked, worker) {
+            Some(lane) => locked.core.with_lane(lane, |fabric, domain, lane| {
+                lane.submit(fabric, domain, function, payload, timeout)
+            }),
+            None => Err(SubmitError::Broken),
+        };
+        match submitted {
+            Ok(id) => Ok(id),
+            Err(SubmitError::Full) => Err(CallError::NotExecuted(Cause::WindowFull)),
+            Err(SubmitError::Call(error)) => Err(error),
+            Err(SubmitError::Broken) => Err(CallError::NotExecuted(Cause::Disconnected)),
+        }
+    }
+
+    fn busy(&self) -> bool {
+        self.0.config.plan.client == CompletionMode::Busy
+    }
+}
+
+#[derive(Debug)]
+enum CallState {
+    /// The window was full: sent when there is room.
+    Waiting {
+        worker: Option<usize>,
+        function: u16,
+        payload: Vec<u8>,
+        until: Nanos,
+    },
+    Sent(CallId),
+    Failed(CallError),
+    Over,
+}
+
+/// A call under way. Dropping it gives the call up here; the server may still execute it.
+#[derive(Debug)]
+#[must_use = "a call that is dropped is given up"]
+pub struct Call<F: Fabric> {
+    client: AsyncClient<F>,
+    state: CallState,
+}
+
+impl<F: Fabric> Future for Call<F> {
+    type Output = Result<AsyncResponse<F>, CallError>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.get_mut();
+        let inner = Arc::clone(this.client.0.hub.inner());
+        let mut locked = inner.lock();
+        locked.core.progress();
+        let poll = this.poll_locked(&inner, &mut locked, context);
+        inner.wake_tasks(locked);
+        if poll.is_pending() && this.client.busy() {
+            context.waker().wake_by_ref();
+        }
+        if let Poll::Ready(Err(CallError::NotExecuted(Cause::Disconnected | Cause::Draining))) = &poll {
+            this.client.0.reconnect();
+        }
+        poll
+    }
+}
+
+impl<F: Fabric> Call<F> {
+    fn poll_locked(
+        &mut self,
+        inner: &Arc<Inner<F>>,
+        locked: &mut Locked<F>,
+        context: &Context<'_>,
+    ) -> Poll<Result<AsyncResponse<F>, CallError>> {
+        if let CallState::Waiting { worker, function, payload, until } = &self.state {
+            let now = inner.fabric.host().now();
+            self.state = match self.client.submit(locked, *worker, *function, payload) {
+                Ok(id) => CallState::Sent(id),
+                Err(CallError::NotExecuted(Cause::WindowFull)) if now >= *until => {
+                    CallState::Failed(CallError::NotExecuted(Cause::DeadlineExceeded))
+                }
+                Err(CallError::NotExecuted(Cause::WindowFull)) => {
+                    locked.room.push(context.waker().clone());
+                    locked.employ(inner);
+                    return Poll::Pending;
+                }
+                Err(error) => CallState::Failed(error),
+            };
+        }
+        match std::mem::replace(&mut self.state, CallState::Over) {
+            CallState::Sent(id) if locked.core.is_done(id) => {
+                let spare = locked.spare.pop().unwrap_or_default();
+                let taken = locked.core.take(id, spare);
+                locked.made_room = true;
+                let hub = self.client.0.hub.clone();
+                Poll::Ready(taken.map(|taken| match taken {
+                    Taken::Small(bytes) => AsyncResponse { bytes, large: None, hub },
+                    Taken::Large(buffer) => AsyncResponse { bytes: Vec::new(), large: Some(buffer), hub },
+                }))
+            }
+            CallState::Sent(id) => {
+                self.state = CallState::Sent(id);
+                if self.client.busy() {
+                    locked.core.expire_now_and_then();
+                } else {
+                    locked.core.set_waker(id, context.waker());
+                    locked.employ(inner);
+                }
+                Poll::Pending
+            }
+            CallState::Failed(error) => Poll::Ready(Err(error)),
+            CallState::Waiting { .. } | CallState::Over => {
+                Poll::Ready(Err(CallError::NotExecuted(Cause::Closed)))
+            }
+        }
+    }
+}
+
+impl<F: Fabric> Drop for Call<F> {
+    fn drop(&mut self) {
+        if let CallState::Sent(id) = self.state {
+            self.client.0.hub.inner().lock().core.forget(id);
+        }
+    }
+}
+
+/// The result of an asynchronous call. Its memory goes back to the hub when it is dropped.
+#[derive(Debug)]
+pub struct AsyncResponse<F: Fabric> {
+    bytes: Vec<u8>,
+    large: Option<Buffer<F::Memory>>,
+    hub: AsyncHub<F>,
+}
+
+impl<F: Fabric> Deref for AsyncResponse<F> {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        self.large.as_deref().unwrap_or(&self.bytes)
+    }
+}
+
+impl<F: Fabric> Drop for AsyncResponse<F> {
+    fn drop(&mut self) {
+        if self.bytes.capacity() > 0 {
+            let mut locked = self.hub.inner().lock();
+            if locked.spare.len() < MAX_SPARE {
+                locked.spare.push(std::mem::take(&mut self.bytes));
+            }
+        }
+    }
+}

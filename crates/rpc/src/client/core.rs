@@ -8,8 +8,8 @@ use crate::error::{CallError, Cause, ConnectError};
 use crate::path::route::{self, Route};
 use crate::path::{MAX_MESSAGE, Violation};
 use dunlin_fabric::{
-    Buffer, Completion, CompletionQueueId, CompletionStatus, Fabric, Host, Link, Nanos, Opcode,
-    QueuePairState, ThreadDomain, Work,
+    Completion, CompletionQueueId, CompletionStatus, Fabric, Host, Link, Nanos, Opcode, QueuePairState,
+    ThreadDomain, Work,
 };
 use dunlin_wire::handshake::{LaneReady, Record};
 
@@ -28,6 +28,18 @@ pub struct CallId {
     pub(crate) lane: u16,
     pub(crate) call: u32,
 }
+
+impl CallId {
+    /// A small number that no other call of this client has while this one lasts: an index into a table of the
+    /// caller's. Below 1024 times the lanes that the client has had at once.
+    #[inline]
+    pub const fn index(self) -> usize {
+        self.lane as usize * super::slots::MAX_WINDOW as usize + super::slots::split_call(self.call).0
+    }
+}
+
+/// A result taken out of its call.
+pub(crate) type Taken<F> = super::slots::Taken<<F as Fabric>::Memory>;
 
 /// The client's engine.
 #[derive(Debug)]
@@ -392,6 +404,18 @@ impl<F: Fabric> Core<F> {
         earliest
     }
 
+    /// A waker of a call that is done.
+    pub(crate) fn next_woken(&mut self) -> Option<std::task::Waker> {
+        self.lanes.iter_mut().flatten().find_map(|lane| lane.slots.next_woken())
+    }
+
+    /// As [`expire`](Core::expire), at some of the times it is called: for who polls in a loop.
+    pub(crate) fn expire_now_and_then(&mut self) {
+        if self.ticks.is_multiple_of(HEALTH_EVERY) {
+            self.expire();
+        }
+    }
+
     /// The next call that is done.
     #[inline]
     pub(crate) fn next_done(&mut self) -> Option<CallId> {
@@ -434,9 +458,19 @@ impl<F: Fabric> Core<F> {
         }
     }
 
-    /// Takes a large result out of its call.
-    pub(crate) fn take_large(&mut self, id: CallId) -> Option<Buffer<F::Memory>> {
-        self.lane(id.lane).and_then(|lane| lane.slots.take_large(id.call))
+    /// Takes the result of a call that is done out of it, leaving `spare` in its place, and forgets the call.
+    pub(crate) fn take(&mut self, id: CallId, spare: Vec<u8>) -> Result<Taken<F>, CallError> {
+        let Some(lane) = self.lane(id.lane) else { return Err(CallError::NotExecuted(Cause::Closed)) };
+        let taken = lane.slots.take_result(id.call, spare);
+        lane.slots.forget(id.call);
+        taken
+    }
+
+    /// Has a task woken when a call is done.
+    pub(crate) fn set_waker(&mut self, id: CallId, waker: &std::task::Waker) {
+        if let Some(lane) = self.lane(id.lane) {
+            lane.slots.set_waker(id.call, waker);
+        }
     }
 
     /// Calls sent and not answered.

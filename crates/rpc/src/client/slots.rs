@@ -68,6 +68,13 @@ pub(crate) enum Answered {
     Unwanted,
 }
 
+/// A result taken out of its slot.
+#[derive(Debug)]
+pub(crate) enum Taken<M: Memory> {
+    Small(Vec<u8>),
+    Large(Buffer<M>),
+}
+
 /// The table.
 #[derive(Debug)]
 pub(crate) struct Slots<M: Memory> {
@@ -76,6 +83,9 @@ pub(crate) struct Slots<M: Memory> {
     /// Slots in the order in which they were done; stale entries are skipped.
     done: VecDeque<u32>,
     in_flight: usize,
+    /// Wakers of calls that are done: woken by whoever holds the lock around us, after it lets go, since a waker
+    /// may run anything.
+    woken: Vec<Waker>,
 }
 
 impl<M: Memory> Slots<M> {
@@ -97,7 +107,14 @@ impl<M: Memory> Slots<M> {
             free: (0..window).rev().collect(),
             done: VecDeque::with_capacity(2 * window as usize + 1),
             in_flight: 0,
+            woken: Vec::with_capacity(window as usize),
         }
+    }
+
+    /// A waker of a call that is done, to be woken without any lock.
+    #[inline]
+    pub(crate) fn next_woken(&mut self) -> Option<Waker> {
+        self.woken.pop()
     }
 
     /// Calls sent and not answered, zombies included.
@@ -225,10 +242,9 @@ impl<M: Memory> Slots<M> {
                 fill(slot);
                 slot.error = error;
                 slot.state = State::Done { answered: true };
-                if let Some(waker) = slot.waker.take() {
-                    waker.wake();
-                }
+                let waker = slot.waker.take();
                 self.in_flight -= 1;
+                self.woken.extend(waker);
                 self.push_done(call);
                 Some(Answered::Wanted)
             }
@@ -313,9 +329,18 @@ impl<M: Memory> Slots<M> {
         }
     }
 
-    /// Takes a large result out.
-    pub(crate) fn take_large(&mut self, call: u32) -> Option<Buffer<M>> {
-        self.get(call).and_then(|slot| slot.large.take())
+    /// Takes the result of a call that is done, leaving `spare` for the slot's next small result.
+    pub(crate) fn take_result(&mut self, call: u32, spare: Vec<u8>) -> Result<Taken<M>, CallError> {
+        let Some(slot) = self.get(call).filter(|slot| matches!(slot.state, State::Done { .. })) else {
+            return Err(CallError::NotExecuted(Cause::Closed));
+        };
+        if let Some(error) = slot.error.take() {
+            return Err(error);
+        }
+        Ok(match slot.large.take() {
+            Some(buffer) => Taken::Large(buffer),
+            None => Taken::Small(std::mem::replace(&mut slot.small, spare)),
+        })
     }
 
     /// The caller is through with a call, done or not.
@@ -370,9 +395,8 @@ impl<M: Memory> Slots<M> {
                 slot.state = State::Done { answered: false };
                 slot.error = Some(CallError::MaybeExecuted(Cause::DeadlineExceeded));
                 let call = slot.generation << SLOT_BITS | index as u32;
-                if let Some(waker) = slot.waker.take() {
-                    waker.wake();
-                }
+                let waker = slot.waker.take();
+                self.woken.extend(waker);
                 self.push_done(call);
             }
         }
@@ -402,10 +426,9 @@ impl<M: Memory> Slots<M> {
                     });
                     slot.state = State::Done { answered: true };
                     slot.request = None;
-                    if let Some(waker) = slot.waker.take() {
-                        waker.wake();
-                    }
+                    let waker = slot.waker.take();
                     self.in_flight -= 1;
+                    self.woken.extend(waker);
                     self.push_done(call);
                 }
             }

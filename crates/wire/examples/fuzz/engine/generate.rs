@@ -284,6 +284,7 @@ fn valid_record(random: &mut Random, input: &mut Vec<u8>) {
             server_completion: random.next() as u8,
             window: random.next() as u16,
             ring_bytes: random.below(1 << 20) as u32 * 64,
+            rendezvous_above: random.next() as u32,
             endpoint: some_bytes(random, 1024),
             region_keys: keys(random),
         }),
@@ -309,7 +310,7 @@ fn valid_record(random: &mut Random, input: &mut Vec<u8>) {
         }),
         6 => Record::Grant(Grant { key: random.next(), length: random.next(), purpose: random.next() as u8 }),
         7 => Record::Drain,
-        8 => Record::Drained(Drained { lane, last_sequence: random.next() }),
+        8 => Record::Drained(Drained { lane, taken: random.next() }),
         9 => Record::CloseLane { lane },
         _ => Record::Goodbye,
     };

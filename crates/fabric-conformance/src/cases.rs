@@ -1,0 +1,35 @@
+//! The cases, by what they are about.
+
+mod death;
+mod errors;
+mod events;
+mod limits;
+mod links;
+mod many;
+mod operations;
+mod ordering;
+mod sharing;
+mod signaling;
+
+use crate::case::{Case, Need};
+use dunlin_fabric::{Fabric, Transport};
+
+const RC: Need = Need::Transport(Transport::ReliableConnection);
+const UC: Need = Need::Transport(Transport::UnreliableConnection);
+const UD: Need = Need::Transport(Transport::UnreliableDatagram);
+
+/// Every case there is, those that do not apply to a fabric included.
+pub fn cases<F: Fabric>() -> Vec<Case<F>> {
+    let mut all = Vec::new();
+    operations::add(&mut all);
+    signaling::add(&mut all);
+    limits::add(&mut all);
+    errors::add(&mut all);
+    ordering::add(&mut all);
+    sharing::add(&mut all);
+    events::add(&mut all);
+    death::add(&mut all);
+    links::add(&mut all);
+    many::add(&mut all);
+    all
+}

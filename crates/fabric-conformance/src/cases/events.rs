@@ -1,0 +1,245 @@
+//! Sleeping on completion queues: what ends a sleep, what does not, and that nothing is missed.
+
+use super::RC;
+use crate::case::{Case, Need, Role};
+use crate::context::{Context, MILLISECOND};
+use crate::failure::Verdict;
+use crate::station::Station;
+use crate::{expect, expect_eq};
+use dunlin_fabric::{
+    Access, CompletionStatus, Data, Fabric, Host, Operation, ReceiveTarget, ThreadDomain, WaitMode, Wake,
+    Waker, WorkId,
+};
+
+pub(super) fn add<F: Fabric>(all: &mut Vec<Case<F>>) {
+    all.extend([
+        Case::pair("event_wakes_on_send", &[RC, Need::Events], |c, r| wakes(c, r, false)),
+        Case::pair("event_wakes_on_write_immediate", &[RC, Need::Events, Need::Immediate], |c, r| {
+            wakes(c, r, true)
+        }),
+        Case::pair("event_wakes_on_own_completion", &[RC, Need::Events], own_completion),
+        Case::single("event_wakes_on_waker", &[Need::Events], waker),
+        Case::single("waker_before_the_wait_is_not_lost", &[Need::Events], early_waker),
+        Case::pair("arrival_between_arm_and_wait_is_not_lost", &[RC, Need::Events], between),
+        Case::pair("disarmed_waits_go_on_working", &[RC, Need::Events], disarm),
+        Case::pair("plain_write_does_not_wake", &[RC, Need::Events], plain_write),
+        Case::single("event_wait_ends_at_its_time", &[Need::Events], timeout),
+        Case::single("busy_wait_returns", &[], busy),
+    ]);
+}
+
+/// Sleeps in event mode until a completion of a RECV has come; says how many sleeps ended for an arrival.
+fn sleep_for_receive<F: Fabric>(context: &Context<F>, station: &mut Station<F>, id: u64) -> Verdict {
+    loop {
+        let armed = station.domain.arm(WaitMode::Event);
+        station.poll(station.receives);
+        if let Some(got) = station.take(station.receives) {
+            station.domain.disarm(armed);
+            expect_eq!((got.id.0, got.status), (id, CompletionStatus::Success));
+            return Ok(());
+        }
+        expect!(context.now() < context.deadline, "nothing arrived");
+        let _ = station.domain.wait(armed, context.deadline);
+    }
+}
+
+fn wakes<F: Fabric>(context: &mut Context<F>, role: Role, immediate: bool) -> Verdict {
+    const ROUNDS: u64 = 50;
+    let mut station = context.station()?;
+    let config = station.reliable();
+    let queue_pair = context.connect(&mut station, &config)?;
+    for id in 0..=ROUNDS {
+        let target = ReceiveTarget::QueuePair(queue_pair);
+        station.domain.post_receive(target, WorkId(id), None)?;
+    }
+    let region = context.region(64, Access::WRITE)?;
+    context.lend(&region, Access::WRITE)?;
+    let key = context.borrow_key()?;
+    context.meet_at(&mut station)?;
+    // Back and forth, each asleep while the other is at work.
+    for round in 0..ROUNDS {
+        for turn in [Role::First, Role::Second] {
+            if turn != role {
+                sleep_for_receive(context, &mut station, round)?;
+                continue;
+            }
+            if round % 8 == 0 {
+                // Time for the other to fall asleep; it works without that too.
+                station.rest(2 * MILLISECOND)?;
+            }
+            let data = Data::Inline(&[]);
+            let operation = if immediate {
+                Operation::Write { data, key, offset: 0, immediate: Some(1) }
+            } else {
+                Operation::Send { data, immediate: None, to: None }
+            };
+            station.post(queue_pair, round, operation, true)?;
+            station.sent(round)?;
+        }
+    }
+    context.meet_at(&mut station)
+}
+
+fn own_completion<F: Fabric>(context: &mut Context<F>, role: Role) -> Verdict {
+    let mut station = context.station()?;
+    let config = station.reliable();
+    let queue_pair = context.connect(&mut station, &config)?;
+    if role == Role::Second {
+        // Answers late.
+        expect_eq!(context.hear_at(&mut station)?, b"sent");
+        station.rest(5 * MILLISECOND)?;
+        station.receive_on(queue_pair, 1, 64)?;
+        station.received(1, b"late")?;
+        return context.meet_at(&mut station);
+    }
+    station.send(queue_pair, 9, b"late", true)?;
+    context.tell(b"sent")?;
+    loop {
+        let armed = station.domain.arm(WaitMode::Event);
+        station.poll(station.sends);
+        if let Some(got) = station.take(station.sends) {
+            station.domain.disarm(armed);
+            expect_eq!((got.id.0, got.status), (9, CompletionStatus::Success));
+            return context.meet_at(&mut station);
+        }
+        expect!(context.now() < context.deadline, "the SEND does not complete");
+        let _ = station.domain.wait(armed, context.deadline);
+    }
+}
+
+fn waker<F: Fabric>(context: &mut Context<F>, _: Role) -> Verdict {
+    let mut station = context.station()?;
+    let host = context.fabric.host().clone();
+    for round in 0..20 {
+        let waker = station.domain.waker();
+        let armed = station.domain.arm(WaitMode::Event);
+        let other = host.clone();
+        let body = move || {
+            other.sleep(other.now() + MILLISECOND);
+            waker.wake();
+        };
+        let task = host.spawn("waker", Box::new(body))?;
+        let wake = station.domain.wait(armed, context.deadline);
+        expect_eq!(wake, Wake::Arrived, "round {round}: the waker ends the wait");
+        task.join();
+    }
+    Ok(())
+}
+
+fn early_waker<F: Fabric>(context: &mut Context<F>, _: Role) -> Verdict {
+    let mut station = context.station()?;
+    for round in 0..20 {
+        let armed = station.domain.arm(WaitMode::Event);
+        station.domain.waker().wake();
+        let wake = station.domain.wait(armed, context.deadline);
+        expect_eq!(wake, Wake::Arrived, "round {round}: a wake after arm");
+        // Or before it: "the current or next wait".
+        station.domain.waker().wake();
+    }
+    Ok(())
+}
+
+fn between<F: Fabric>(context: &mut Context<F>, role: Role) -> Verdict {
+    let mut station = context.station()?;
+    let config = station.reliable();
+    let queue_pair = context.connect(&mut station, &config)?;
+    for round in 0..30 {
+        if role == Role::First {
+            station.receive_on(queue_pair, round, 64)?;
+            // Drains what earlier rounds left behind.
+            station.rest(0)?;
+            let armed = station.domain.arm(WaitMode::Event);
+            expect_eq!(station.poll(station.receives), 0, "nothing was sent yet");
+            context.tell(b"armed")?;
+            expect_eq!(context.hear()?, b"posted");
+            let wake = station.domain.wait(armed, context.deadline);
+            expect_eq!(wake, Wake::Arrived, "round {round}: what came after arm ends the wait");
+            station.received(round, b"between")?;
+        } else {
+            expect_eq!(context.hear_at(&mut station)?, b"armed");
+            station.send(queue_pair, round, b"between", true)?;
+            context.tell(b"posted")?;
+            station.sent(round)?;
+        }
+    }
+    context.meet_at(&mut station)
+}
+
+fn disarm<F: Fabric>(context: &mut Context<F>, role: Role) -> Verdict {
+    const ROUNDS: u64 = 40;
+    let mut station = context.station()?;
+    let config = station.reliable();
+    let queue_pair = context.connect(&mut station, &config)?;
+    for round in 0..ROUNDS {
+        if role == Role::First {
+            station.receive_on(queue_pair, round, 64)?;
+            context.tell(b"next")?;
+            // Armed and taken back many times, in both modes, before the sleep.
+            for mode in [WaitMode::Event, WaitMode::Busy, WaitMode::Event] {
+                let armed = station.domain.arm(mode);
+                station.domain.disarm(armed);
+            }
+            sleep_for_receive(context, &mut station, round)?;
+        } else {
+            expect_eq!(context.hear_at(&mut station)?, b"next");
+            station.send(queue_pair, round, b"x", true)?;
+            station.sent(round)?;
+        }
+    }
+    context.meet_at(&mut station)
+}
+
+/// A wait may end early for no reason, so one that does is no error; one that always does is.
+fn plain_write<F: Fabric>(context: &mut Context<F>, role: Role) -> Verdict {
+    const ROUNDS: u64 = 20;
+    let mut station = context.station()?;
+    let config = station.reliable();
+    let queue_pair = context.connect(&mut station, &config)?;
+    if role == Role::Second {
+        let key = context.borrow_key()?;
+        for round in 1..=ROUNDS {
+            expect_eq!(context.hear_at(&mut station)?, b"armed");
+            let data = Data::Buffer(station.buffer(&round.to_le_bytes())?);
+            let operation = Operation::Write { data, key, offset: 0, immediate: None };
+            station.post(queue_pair, round, operation, true)?;
+            station.sent(round)?;
+            context.tell(b"written")?;
+        }
+        return context.meet_at(&mut station);
+    }
+    let region = context.region(64, Access::WRITE)?;
+    context.lend(&region, Access::WRITE)?;
+    let mut slept = 0;
+    for round in 1..=ROUNDS {
+        let armed = station.domain.arm(WaitMode::Event);
+        context.tell(b"armed")?;
+        expect_eq!(context.hear()?, b"written");
+        slept += (station.domain.wait(armed, context.now() + 2 * MILLISECOND) == Wake::TimedOut) as u64;
+        station.until_word(&region, 0, |word| word == round)?;
+    }
+    expect!(slept > ROUNDS / 2, "plain WRITEs ended {} of {ROUNDS} event waits", ROUNDS - slept);
+    context.meet_at(&mut station)
+}
+
+fn timeout<F: Fabric>(context: &mut Context<F>, _: Role) -> Verdict {
+    let mut station = context.station()?;
+    let until = context.now() + 5 * MILLISECOND;
+    while context.now() < until {
+        let armed = station.domain.arm(WaitMode::Event);
+        let _ = station.domain.wait(armed, until);
+    }
+    // A time that is over already.
+    let armed = station.domain.arm(WaitMode::Event);
+    let _ = station.domain.wait(armed, 0);
+    Ok(())
+}
+
+fn busy<F: Fabric>(context: &mut Context<F>, _: Role) -> Verdict {
+    let mut station = context.station()?;
+    for _ in 0..10 {
+        let armed = station.domain.arm(WaitMode::Busy);
+        let _ = station.domain.wait(armed, context.now() + MILLISECOND);
+    }
+    expect!(context.now() < context.deadline);
+    Ok(())
+}

@@ -1,0 +1,441 @@
+//! The runners: both roles on threads of one process, or each in a process of its own.
+
+use crate::case::{Case, Role};
+use crate::cases::cases;
+use crate::context::Context;
+use crate::expect_eq;
+use crate::failure::{Failure, Verdict};
+use dunlin_fabric::{Address, Fabric, Host, Link, Nanos, Scheme, Signal};
+use std::fmt;
+use std::panic::AssertUnwindSafe;
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// How to run.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// When a case counts as stuck.
+    pub limit: Nanos,
+    /// Only cases whose name contains one of these; all if there are none.
+    pub only: Vec<String>,
+}
+
+impl Default for Options {
+    /// All cases, 30 seconds each.
+    fn default() -> Self {
+        Options { limit: 30_000_000_000, only: Vec::new() }
+    }
+}
+
+impl Options {
+    fn wants(&self, name: &str) -> bool {
+        self.only.is_empty() || self.only.iter().any(|part| name.contains(part.as_str()))
+    }
+}
+
+/// The fabric as each role sees it (two handles of one, or two hosts of a simulator), and where they meet.
+#[derive(Clone, Debug)]
+pub struct Pair<F> {
+    /// For the first role.
+    pub first: F,
+    /// For the second role.
+    pub second: F,
+    /// Unused by anyone else.
+    pub address: Address,
+}
+
+/// How a case ended.
+#[derive(Clone, Debug)]
+pub enum Outcome {
+    /// As it should.
+    Passed,
+    /// The fabric cannot do what the case is about: the capability that it lacks.
+    NotApplicable(String),
+    /// Wrongly: what each role says of it.
+    Failed(Vec<(Role, String)>),
+}
+
+/// A case and how it ended.
+#[derive(Clone, Debug)]
+pub struct Row {
+    /// The case.
+    pub name: &'static str,
+    /// How it ended.
+    pub outcome: Outcome,
+    /// The process ids of the roles, where they had two processes.
+    pub processes: Option<(u32, u32)>,
+}
+
+impl fmt::Display for Row {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.outcome {
+            Outcome::Passed => write!(f, "{:<55} passed", self.name)?,
+            Outcome::NotApplicable(need) => write!(f, "{:<55} not applicable: needs {need}", self.name)?,
+            Outcome::Failed(_) => write!(f, "{:<55} FAILED", self.name)?,
+        }
+        if let Some((first, second)) = self.processes {
+            write!(f, "  (processes {first} and {second})")?;
+        }
+        if let Outcome::Failed(roles) = &self.outcome {
+            for (role, why) in roles {
+                write!(f, "\n    {} role: {why}", role.as_str())?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What a run of the suite showed.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    /// Case by case.
+    pub rows: Vec<Row>,
+}
+
+impl Report {
+    fn names(&self, wanted: impl Fn(&Outcome) -> bool) -> Vec<&'static str> {
+        self.rows.iter().filter(|row| wanted(&row.outcome)).map(|row| row.name).collect()
+    }
+
+    /// The cases that failed.
+    pub fn failed(&self) -> Vec<&'static str> {
+        self.names(|outcome| matches!(outcome, Outcome::Failed(_)))
+    }
+
+    /// The cases that passed.
+    pub fn passed(&self) -> Vec<&'static str> {
+        self.names(|outcome| matches!(outcome, Outcome::Passed))
+    }
+
+    /// The cases that do not apply.
+    pub fn not_applicable(&self) -> Vec<&'static str> {
+        self.names(|outcome| matches!(outcome, Outcome::NotApplicable(_)))
+    }
+}
+
+/// Plays one role of a case, after meeting the other; says the other's process id, 0 for a case with one role.
+pub fn serve_role<F: Fabric>(
+    fabric: &F,
+    address: &Address,
+    case: &Case<F>,
+    role: Role,
+    two_processes: bool,
+    limit: Nanos,
+) -> Result<u32, Failure> {
+    let mut peer = 0;
+    let mut context = if case.roles == 1 {
+        Context::alone(fabric, address, limit)
+    } else {
+        let context = Context::meet(fabric, address, role, two_processes, limit)?;
+        let ours = std::process::id();
+        let mut hello = ours.to_le_bytes().to_vec();
+        hello.extend(case.name.as_bytes());
+        let theirs = context.exchange(&hello)?;
+        let Some((id, name)) = theirs.split_first_chunk::<4>() else {
+            return Err(Failure::new("the peer's hello is too short"));
+        };
+        expect_eq!(name, case.name.as_bytes(), "the roles play different cases");
+        peer = u32::from_le_bytes(*id);
+        expect_eq!(peer != ours, two_processes, "processes {ours} and {peer}");
+        context
+    };
+    let verdict = std::panic::catch_unwind(AssertUnwindSafe(|| (case.body)(&mut context, role)));
+    let verdict = verdict.unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().cloned();
+        let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
+        Err(Failure::new(format!("panicked: {}", text.unwrap_or_default())))
+    });
+    if verdict.is_err() && case.roles == 2 {
+        // The other role need not wait for the end of its time.
+        context.link().close();
+    }
+    verdict.map(|()| peer)
+}
+
+/// Where threads leave their results.
+type Results = Arc<Mutex<Vec<(Role, Result<u32, Failure>)>>>;
+
+fn start<F: Fabric>(
+    fabric: F,
+    address: Address,
+    case: Case<F>,
+    role: Role,
+    two_processes: bool,
+    limit: Nanos,
+    results: &Results,
+    ended: &<F::Host as Host>::Signal,
+) -> Verdict {
+    let (results, ended) = (Arc::clone(results), ended.clone());
+    let host = fabric.host().clone();
+    let body = move || {
+        let result = serve_role(&fabric, &address, &case, role, two_processes, limit);
+        drop(fabric);
+        results.lock().unwrap_or_else(PoisonError::into_inner).push((role, result));
+        ended.raise();
+    };
+    host.spawn(&format!("{}-{}", role.as_str(), case.name), Box::new(body))?;
+    Ok(())
+}
+
+/// Waits until so many roles have ended, or their time is over; what those that failed say.
+fn gather<H: Host>(
+    host: &H,
+    roles: &[Role],
+    limit: Nanos,
+    results: &Results,
+    ended: &H::Signal,
+) -> Vec<(Role, Result<u32, Failure>)> {
+    // A role ends by itself at its deadline; what does not even do that is stuck inside the fabric.
+    let deadline = host.now() + limit + limit / 2;
+    loop {
+        let seen = ended.seen();
+        let done = results.lock().unwrap_or_else(PoisonError::into_inner).len() >= roles.len();
+        if done || !ended.wait(seen, deadline) {
+            break;
+        }
+    }
+    let mut results: Vec<_> = results.lock().unwrap_or_else(PoisonError::into_inner).drain(..).collect();
+    for role in roles {
+        if !results.iter().any(|(ended, _)| ended == role) {
+            results.push((*role, Err(Failure::new("stuck inside the fabric, past every deadline"))));
+        }
+    }
+    results.sort_by_key(|(role, _)| *role == Role::Second);
+    results
+}
+
+fn outcome(results: &[(Role, Result<u32, Failure>)]) -> Outcome {
+    let failed: Vec<_> = results
+        .iter()
+        .filter_map(|(role, result)| result.as_ref().err().map(|failure| (*role, failure.to_string())))
+        .collect();
+    if failed.is_empty() { Outcome::Passed } else { Outcome::Failed(failed) }
+}
+
+/// Runs the suite with both roles on threads of this process's (or the simulator's) host, one case after the
+/// other; `make` gives the fabric for each, and `tell` hears of each row as it comes.
+pub fn run_in_process<F: Fabric>(
+    options: &Options,
+    mut make: impl FnMut(&Case<F>) -> Pair<F>,
+    mut tell: impl FnMut(&Row),
+) -> Report {
+    let mut report = Report::default();
+    for case in cases::<F>().into_iter().filter(|case| options.wants(case.name)) {
+        let pair = make(&case);
+        let outcome = match case.lacks(pair.first.capabilities()) {
+            Some(need) => Outcome::NotApplicable(need.to_string()),
+            None => in_process(&case, pair, options.limit),
+        };
+        report.rows.push(Row { name: case.name, outcome, processes: None });
+        report.rows.last().into_iter().for_each(&mut tell);
+    }
+    report
+}
+
+fn in_process<F: Fabric>(case: &Case<F>, pair: Pair<F>, limit: Nanos) -> Outcome {
+    let roles = &[Role::First, Role::Second][..usize::from(case.roles)];
+    let host = pair.first.host().clone();
+    let (results, ended) = (Results::default(), host.signal());
+    for role in roles {
+        let fabric = if *role == Role::First { &pair.first } else { &pair.second }.clone();
+        let started = start(fabric, pair.address.clone(), *case, *role, false, limit, &results, &ended);
+        if let Err(failure) = started {
+            return Outcome::Failed(vec![(*role, failure.to_string())]);
+        }
+    }
+    outcome(&gather(&host, roles, limit, &results, &ended))
+}
+
+/// Runs the cases with two roles across two processes: the first role in this one, the second in a child that
+/// `child` starts for a case and an address, and that calls [`serve_role`].
+pub fn run_two_processes<F: Fabric>(
+    options: &Options,
+    mut make: impl FnMut(&Case<F>) -> (F, Address),
+    mut child: impl FnMut(&Case<F>, &Address) -> std::io::Result<Child>,
+    mut tell: impl FnMut(&Row),
+) -> Report {
+    let mut report = Report::default();
+    for case in cases::<F>().into_iter().filter(|case| case.roles == 2 && options.wants(case.name)) {
+        let (fabric, address) = make(&case);
+        let mut processes = None;
+        let outcome = match case.lacks(fabric.capabilities()) {
+            Some(need) => Outcome::NotApplicable(need.to_string()),
+            None => {
+                let started = child(&case, &address);
+                started.map_or_else(
+                    |error| Outcome::Failed(vec![(Role::Second, format!("cannot start a process: {error}"))]),
+                    |child| {
+                        processes = Some((std::process::id(), child.id()));
+                        across(&case, fabric, address, child, options.limit)
+                    },
+                )
+            }
+        };
+        report.rows.push(Row { name: case.name, outcome, processes });
+        report.rows.last().into_iter().for_each(&mut tell);
+    }
+    report
+}
+
+fn across<F: Fabric>(case: &Case<F>, fabric: F, address: Address, mut child: Child, limit: Nanos) -> Outcome {
+    let host = fabric.host().clone();
+    let (results, ended) = (Results::default(), host.signal());
+    let started = start(fabric, address, *case, Role::First, true, limit, &results, &ended);
+    let mut results = match started {
+        Ok(()) => gather(&host, &[Role::First], limit, &results, &ended),
+        Err(failure) => vec![(Role::First, Err(failure))],
+    };
+    if let Some((_, Ok(peer))) = results.first()
+        && *peer != child.id()
+    {
+        let text = format!("the peer was process {peer}, not the child {}", child.id());
+        results[0].1 = Err(Failure::new(text));
+    }
+    results.push((Role::Second, ended_well(case, &host, &mut child, limit).map(|()| 0)));
+    outcome(&results)
+}
+
+/// Waits for a child to end, and ends it when its time is over.
+fn ended_well<F: Fabric>(case: &Case<F>, host: &F::Host, child: &mut Child, limit: Nanos) -> Verdict {
+    let deadline = host.now() + limit;
+    let status = loop {
+        if let Some(status) = child.try_wait()? {
+            break status;
+        }
+        if host.now() >= deadline {
+            child.kill()?;
+            child.wait()?;
+            return Err(Failure::new("the process did not end and was killed"));
+        }
+        host.sleep(host.now() + crate::MILLISECOND);
+    };
+    let mut said = String::new();
+    if let Some(mut output) = child.stderr.take() {
+        std::io::Read::read_to_string(&mut output, &mut said)?;
+    }
+    let killed = std::os::unix::process::ExitStatusExt::signal(&status) == Some(9);
+    match case.second_dies {
+        true if killed => Ok(()),
+        false if status.success() => Ok(()),
+        _ => Err(Failure::new(format!("the process ended with {status}: {}", said.trim()))),
+    }
+}
+
+/// What a back-end's test binary (`harness = false`) hands over: the suite in one process, and across two.
+#[derive(Clone, Copy, Debug)]
+pub struct Suite<F: Fabric> {
+    /// Makes the fabric, in each process and for each case.
+    pub fabric: fn() -> F,
+    /// The scheme of its addresses.
+    pub scheme: Scheme,
+    /// Whether two processes can use it.
+    pub two_processes: bool,
+    /// How many cases apply to it: a number written down, so that none gets lost unseen.
+    pub applicable: usize,
+}
+
+impl<F: Fabric> Suite<F> {
+    /// A suite in one process and across two.
+    pub fn new(fabric: fn() -> F, scheme: Scheme, applicable: usize) -> Self {
+        Suite { fabric, scheme, two_processes: true, applicable }
+    }
+
+    fn address(&self, case: &str, host: &F::Host) -> Address {
+        let name = format!("conformance-{}-{:016x}-{case}", std::process::id(), host.random());
+        let name: String = name.chars().take(80).collect();
+        Address::new(self.scheme, &name).expect("made of letters, digits and dashes")
+    }
+
+    /// Runs what the command line asks for: words choose cases by part of their name, `--list` lists them. Fails
+    /// if a case fails, or if another number of them applies than was said.
+    pub fn main(&self) -> ExitCode {
+        let arguments: Vec<String> = std::env::args().skip(1).collect();
+        if let [play, case, address] = &arguments[..]
+            && play == PLAY_SECOND
+        {
+            return self.second(case, address);
+        }
+        let list = arguments.iter().any(|argument| argument == "--list");
+        let only: Vec<String> = arguments.into_iter().filter(|a| !a.starts_with('-')).collect();
+        let options = Options { only, ..Options::default() };
+        if list {
+            for case in cases::<F>() {
+                println!("{}: test", case.name);
+            }
+            return ExitCode::SUCCESS;
+        }
+        let mut good = self.in_process(&options);
+        if self.two_processes {
+            good &= self.across(&options);
+        }
+        if good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    }
+
+    fn in_process(&self, options: &Options) -> bool {
+        println!("\nboth roles in process {}", std::process::id());
+        let make = |case: &Case<F>| {
+            let fabric = (self.fabric)();
+            let address = self.address(case.name, fabric.host());
+            Pair { first: fabric.clone(), second: fabric, address }
+        };
+        let report = run_in_process(options, make, |row| println!("{row}"));
+        let applicable = report.rows.len() - report.not_applicable().len();
+        let mut good = conclude(&report);
+        if options.only.is_empty() && applicable != self.applicable {
+            println!("{applicable} cases apply to this fabric, but {} were expected", self.applicable);
+            good = false;
+        }
+        good
+    }
+
+    fn across(&self, options: &Options) -> bool {
+        println!("\neach role in a process of its own");
+        let make = |case: &Case<F>| {
+            let fabric = (self.fabric)();
+            let address = self.address(case.name, fabric.host());
+            (fabric, address)
+        };
+        let child = |case: &Case<F>, address: &Address| {
+            Command::new(std::env::current_exe()?)
+                .args([PLAY_SECOND, case.name, &address.to_string()])
+                .stdin(Stdio::null())
+                .stderr(Stdio::piped())
+                .spawn()
+        };
+        conclude(&run_two_processes(options, make, child, |row| println!("{row}")))
+    }
+
+    fn second(&self, case: &str, address: &str) -> ExitCode {
+        let Some(case) = cases::<F>().into_iter().find(|known| known.name == case) else {
+            eprintln!("no case '{case}'");
+            return ExitCode::FAILURE;
+        };
+        let address = match address.parse() {
+            Ok(address) => address,
+            Err(error) => {
+                eprintln!("{error}");
+                return ExitCode::FAILURE;
+            }
+        };
+        let limit = Options::default().limit;
+        match serve_role(&(self.fabric)(), &address, &case, Role::Second, true, limit) {
+            Ok(_) => ExitCode::SUCCESS,
+            Err(failure) => {
+                eprintln!("{failure}");
+                ExitCode::FAILURE
+            }
+        }
+    }
+}
+
+/// The first argument of a child's command line.
+const PLAY_SECOND: &str = "--play-second-role";
+
+fn conclude(report: &Report) -> bool {
+    let (passed, failed) = (report.passed().len(), report.failed());
+    println!("{passed} passed, {} failed, {} not applicable", failed.len(), report.not_applicable().len());
+    for name in &failed {
+        println!("    failed: {name}");
+    }
+    failed.is_empty()
+}

@@ -1,0 +1,681 @@
+//! The sending side of a queue pair.
+//!
+//! One-sided work is carried out when it is posted, so the send queue needs counters only, not entries. A list is
+//! kept for what waits for the receiver's acknowledgement, and for what was posted behind that, whose completions
+//! may not overtake. When the peer's ring is full, this and all later work is deferred in order, and goes on when
+//! the queue pair is polled.
+
+use crate::completion_queue::{CompletionQueue, Ready};
+use crate::execute::{Source, compare_swap, fetch_add};
+use crate::fabric::{MAX_INLINE, MAX_MESSAGE};
+use crate::inbound::{ACKNOWLEDGE, Condition, FIRST, IMMEDIATE, LAST, WRITE};
+use crate::memory::ShmMemory;
+use crate::queue_pair::QueuePair;
+use dunlin_fabric::{
+    Buffer, Completion, CompletionStatus, Data, Gather, Host, Opcode, Operation, PostError, QueuePairId,
+    QueuePairState, RealHost, RegionKey, RemoteSlice, RnrRetry, Transport, WorkId, WorkRequest,
+};
+use std::collections::VecDeque;
+
+/// Polls between two looks at acknowledgements that nobody waits for.
+const QUIET_POLLS: u32 = 64;
+
+/// Which request it is.
+#[derive(Clone, Copy, Debug)]
+struct Ticket {
+    id: WorkId,
+    sequence: u64,
+    signaled: bool,
+}
+
+/// How a request ended, or will have when its turn comes.
+#[derive(Debug)]
+struct Outcome {
+    ticket: Ticket,
+    opcode: Opcode,
+    status: CompletionStatus,
+    bytes: u32,
+    value: u64,
+    buffer: Option<Buffer<ShmMemory>>,
+    /// Done when the receiver has taken so many lines.
+    end: u64,
+}
+
+impl Outcome {
+    fn new(ticket: Ticket, opcode: Opcode, status: CompletionStatus) -> Self {
+        Outcome { ticket, opcode, status, bytes: 0, value: 0, buffer: None, end: 0 }
+    }
+
+    fn into_ready(self, queue_pair: QueuePairId, status: CompletionStatus) -> Ready {
+        let completion = Completion {
+            id: self.ticket.id,
+            status,
+            opcode: self.opcode,
+            bytes: self.bytes,
+            immediate: None,
+            value: self.value,
+            queue_pair,
+            buffer: self.buffer,
+        };
+        Ready { completion, sequence: self.ticket.sequence }
+    }
+}
+
+/// A message that has to wait.
+#[derive(Debug)]
+enum Owned {
+    Staged(Vec<u8>),
+    Buffer(Buffer<ShmMemory>),
+    Gather(Gather<ShmMemory>),
+}
+
+impl Owned {
+    fn source(&self) -> Source<'_> {
+        match self {
+            Owned::Staged(bytes) => Source::One(bytes),
+            Owned::Buffer(buffer) => Source::One(buffer),
+            Owned::Gather(gather) => Source::Gather(gather),
+        }
+    }
+}
+
+/// An operation that has to wait.
+#[derive(Debug)]
+enum Deferred {
+    Send {
+        data: Owned,
+        immediate: Option<u32>,
+    },
+    Write {
+        data: Owned,
+        key: RegionKey,
+        offset: u64,
+        immediate: Option<u32>,
+    },
+    /// A WRITE_WITH_IMM whose data is written and whose notice is not.
+    Notice {
+        bytes: u32,
+        immediate: u32,
+    },
+    Read {
+        from: RemoteSlice,
+        into: Buffer<ShmMemory>,
+    },
+    FetchAdd {
+        key: RegionKey,
+        offset: u64,
+        add: u64,
+    },
+    CompareSwap {
+        key: RegionKey,
+        offset: u64,
+        expected: u64,
+        swap: u64,
+    },
+}
+
+impl Deferred {
+    const fn opcode(&self) -> Opcode {
+        match self {
+            Deferred::Send { .. } => Opcode::Send,
+            Deferred::Write { .. } | Deferred::Notice { .. } => Opcode::Write,
+            Deferred::Read { .. } => Opcode::Read,
+            Deferred::FetchAdd { .. } => Opcode::FetchAdd,
+            Deferred::CompareSwap { .. } => Opcode::CompareSwap,
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Waiting {
+    ticket: Ticket,
+    /// Bytes of the message that are in the ring already.
+    sent: usize,
+    what: Deferred,
+}
+
+/// The send queue.
+#[derive(Debug)]
+pub(crate) struct SendQueue {
+    depth: u32,
+    /// The number of the last request posted; the first is 1.
+    posted: u64,
+    /// Up to here the slots are free again.
+    reclaimed: u64,
+    /// New work may not be carried out at once: some is deferred, or what stands before it has failed.
+    blocked: bool,
+    /// Something in `unfinished` has failed: nothing behind it is carried out.
+    doomed: bool,
+    /// Signaled requests in `unfinished`.
+    awaited: usize,
+    unfinished: VecDeque<Outcome>,
+    deferred: VecDeque<Waiting>,
+    /// Memory of staged messages, to be used again.
+    spare: Vec<Vec<u8>>,
+    /// Since when the receiver has not been ready.
+    not_ready_since: Option<u64>,
+    quiet: u32,
+}
+
+impl SendQueue {
+    pub(crate) fn new(depth: u32) -> Self {
+        SendQueue {
+            depth,
+            posted: 0,
+            reclaimed: 0,
+            blocked: false,
+            doomed: false,
+            awaited: 0,
+            unfinished: VecDeque::with_capacity(depth as usize),
+            deferred: VecDeque::new(),
+            spare: Vec::new(),
+            not_ready_since: None,
+            quiet: 0,
+        }
+    }
+
+    /// Free slots.
+    #[inline]
+    pub(crate) fn room(&self) -> u32 {
+        self.depth - (self.posted - self.reclaimed) as u32
+    }
+
+    /// The user has seen the completion of that request: it and all before it are done.
+    #[inline]
+    pub(crate) fn reclaim(&mut self, sequence: u64) {
+        self.reclaimed = self.reclaimed.max(sequence);
+    }
+
+    /// Whether a poll has to look what the receiver has taken.
+    #[inline]
+    pub(crate) fn wants_acknowledgement(&self) -> bool {
+        self.awaited > 0 || self.blocked || self.unfinished.len() * 2 > self.depth as usize
+    }
+
+    /// Whether it is time to look although nobody waits.
+    #[inline]
+    fn is_due(&mut self) -> bool {
+        if self.wants_acknowledgement() {
+            return true;
+        }
+        if self.unfinished.is_empty() {
+            return false;
+        }
+        self.quiet = (self.quiet + 1) % QUIET_POLLS;
+        self.quiet == 0
+    }
+
+    /// Drops everything without completions.
+    pub(crate) fn clear(&mut self) {
+        self.unfinished.clear();
+        self.deferred.clear();
+    }
+
+    fn stage(&mut self, data: Data<'_, ShmMemory>) -> Owned {
+        match data {
+            Data::Inline(parts) => {
+                let mut bytes = self.spare.pop().unwrap_or_default();
+                bytes.clear();
+                parts.iter().for_each(|part| bytes.extend_from_slice(part));
+                Owned::Staged(bytes)
+            }
+            Data::Buffer(buffer) => Owned::Buffer(buffer),
+            Data::Gather(gather) => Owned::Gather(gather),
+        }
+    }
+
+    fn unstage(&mut self, data: Owned) {
+        if let Owned::Staged(bytes) = data {
+            self.spare.push(bytes);
+        }
+    }
+
+    fn defer(&mut self, waiting: Waiting) {
+        if self.deferred.capacity() == 0 {
+            self.deferred.reserve_exact(self.depth as usize);
+        }
+        self.blocked = true;
+        self.deferred.push_back(waiting);
+    }
+}
+
+impl QueuePair {
+    /// The one that has to be fast: an unsignaled inline WRITE takes checks, one copy and one counter. `false`, and
+    /// nothing done, for everything else and for what needs a closer look.
+    #[inline]
+    pub(crate) fn write_at_once(&mut self, request: &WorkRequest<'_, ShmMemory>) -> bool {
+        if let Operation::Write { data: Data::Inline(parts), key, offset, immediate: None } =
+            &request.operation
+            && !request.signaled
+            && self.state == QueuePairState::Ready
+            && !self.send.blocked
+            && self.send.room() > 0
+            && let Some(connection) = &self.connection
+            && connection.link.is_alive()
+            && let Some(bytes) = inline_length(parts)
+            && self.imports.write_parts(&connection.link, *key, *offset, parts, bytes)
+        {
+            self.send.posted += 1;
+            return true;
+        }
+        false
+    }
+
+    /// Takes one request of an RC or UC queue pair.
+    #[inline(never)]
+    pub(crate) fn post(
+        &mut self,
+        queues: &mut [CompletionQueue],
+        request: WorkRequest<'_, ShmMemory>,
+    ) -> Result<(), PostError> {
+        self.check(&request.operation)?;
+        self.send.posted += 1;
+        let completes = !matches!(request.operation, Operation::Send { .. } | Operation::Write { .. });
+        let signaled = request.signaled || completes;
+        let ticket = Ticket { id: request.id, sequence: self.send.posted, signaled };
+        if self.connection.as_ref().is_none_or(|c| !c.link.is_alive()) {
+            let opcode = opcode_of(&request.operation);
+            self.finish(queues, Outcome::new(ticket, opcode, CompletionStatus::TransportRetry));
+            return Ok(());
+        }
+        if self.send.blocked {
+            let what = self.own(request.operation);
+            self.put_off(queues, Waiting { ticket, sent: 0, what });
+            return Ok(());
+        }
+        match request.operation {
+            Operation::Send { data, immediate, .. } => {
+                let mut sent = 0;
+                if !self.push(ticket, Source::of(&data), &mut sent, 0, immediate) {
+                    let data = self.send.stage(data);
+                    self.wait_for_room(Waiting { ticket, sent, what: Deferred::Send { data, immediate } });
+                    return Ok(());
+                }
+                self.sent(queues, ticket, Opcode::Send);
+            }
+            Operation::Write { data, key, offset, immediate } => {
+                let source = Source::of(&data);
+                if let Some(rest) = self.write(queues, ticket, key, offset, source, immediate) {
+                    self.wait_for_room(Waiting { ticket, sent: 0, what: rest });
+                }
+            }
+            other => {
+                let what = self.own(other);
+                self.direct(queues, ticket, what);
+            }
+        }
+        Ok(())
+    }
+
+    fn own(&mut self, operation: Operation<'_, ShmMemory>) -> Deferred {
+        match operation {
+            Operation::Send { data, immediate, .. } => {
+                Deferred::Send { data: self.send.stage(data), immediate }
+            }
+            Operation::Write { data, key, offset, immediate } => {
+                Deferred::Write { data: self.send.stage(data), key, offset, immediate }
+            }
+            Operation::Read { from, into } => Deferred::Read { from, into },
+            Operation::FetchAdd { key, offset, add } => Deferred::FetchAdd { key, offset, add },
+            Operation::CompareSwap { key, offset, expected, swap } => {
+                Deferred::CompareSwap { key, offset, expected, swap }
+            }
+        }
+    }
+
+    /// Behind what is blocked already.
+    fn put_off(&mut self, queues: &mut [CompletionQueue], waiting: Waiting) {
+        if self.send.doomed {
+            self.abandon(queues, waiting);
+        } else {
+            self.send.defer(waiting);
+        }
+    }
+
+    /// Not carried out, because something before it has failed.
+    fn abandon(&mut self, queues: &mut [CompletionQueue], waiting: Waiting) {
+        let opcode = waiting.what.opcode();
+        let mut outcome = Outcome::new(waiting.ticket, opcode, CompletionStatus::Flushed);
+        if let Deferred::Read { into, .. } = waiting.what {
+            outcome.buffer = Some(into);
+        }
+        self.finish(queues, outcome);
+    }
+
+    fn wait_for_room(&mut self, waiting: Waiting) {
+        self.send.defer(waiting);
+        if let Some(connection) = &self.connection {
+            connection.producer.want_room(true);
+        }
+    }
+
+    /// Puts a message into the peer's ring, from `sent` on; `false` when the ring is full before its end.
+    fn push(
+        &mut self,
+        ticket: Ticket,
+        source: Source<'_>,
+        sent: &mut usize,
+        kind: u8,
+        immediate: Option<u32>,
+    ) -> bool {
+        let Some(connection) = &mut self.connection else { return true };
+        let producer = &mut connection.producer;
+        let total = source.length() as usize;
+        let most = producer.record_payload();
+        loop {
+            let length = (total - *sent).min(most);
+            // What cannot be is found when acknowledgements are looked at next.
+            if !producer.find_room(length) {
+                return false;
+            }
+            let mut flags = kind;
+            let mut word = immediate.unwrap_or(0);
+            let last = *sent + length == total;
+            if *sent == 0 {
+                flags |= FIRST;
+            }
+            if last {
+                flags |= LAST;
+                flags |= if immediate.is_some() { IMMEDIATE } else { 0 };
+                flags |= if ticket.signaled { ACKNOWLEDGE } else { 0 };
+            } else if *sent == 0 {
+                word = total as u32;
+            }
+            producer.push(flags, word, &source, *sent, length);
+            connection.doorbell.ring();
+            *sent += length;
+            if last {
+                return true;
+            }
+        }
+    }
+
+    /// A message is in the ring.
+    fn sent(&mut self, queues: &mut [CompletionQueue], ticket: Ticket, opcode: Opcode) {
+        let mut outcome = Outcome::new(ticket, opcode, CompletionStatus::Success);
+        if self.config.transport == Transport::ReliableConnection
+            && let Some(connection) = &self.connection
+        {
+            outcome.end = connection.producer.produced();
+            self.send.awaited += usize::from(ticket.signaled);
+            self.send.unfinished.push_back(outcome);
+        } else {
+            // Nobody acknowledges on UC.
+            self.finish(queues, outcome);
+        }
+    }
+
+    /// A datagram has left, or was lost: nobody will know.
+    pub(crate) fn sent_datagram(&mut self, queues: &mut [CompletionQueue], id: WorkId, signaled: bool) {
+        self.send.posted += 1;
+        let ticket = Ticket { id, sequence: self.send.posted, signaled };
+        self.deliver(queues, Outcome::new(ticket, Opcode::Send, CompletionStatus::Success));
+    }
+
+    /// WRITE, and the notice that goes with WRITE_WITH_IMM; what is left if the ring is full.
+    fn write(
+        &mut self,
+        queues: &mut [CompletionQueue],
+        ticket: Ticket,
+        key: RegionKey,
+        offset: u64,
+        source: Source<'_>,
+        immediate: Option<u32>,
+    ) -> Option<Deferred> {
+        let link = &self.connection.as_ref()?.link;
+        let bytes = source.length() as u32;
+        let result = self.imports.write(link, key, offset, source);
+        match immediate {
+            Some(immediate) if result.is_ok() => {
+                let notice = Deferred::Notice { bytes, immediate };
+                if !self.push(ticket, Source::One(&bytes.to_le_bytes()), &mut 0, WRITE, Some(immediate)) {
+                    return Some(notice);
+                }
+                self.sent(queues, ticket, Opcode::Write);
+            }
+            _ => self.settle_write(queues, ticket, result),
+        }
+        None
+    }
+
+    fn settle_write(
+        &mut self,
+        queues: &mut [CompletionQueue],
+        ticket: Ticket,
+        result: Result<(), CompletionStatus>,
+    ) {
+        // What the target of an unreliable connection refuses is lost in silence, as in verbs.
+        let silent = self.config.transport == Transport::UnreliableConnection;
+        let status = if silent { CompletionStatus::Success } else { status_of(&result) };
+        self.finish(queues, Outcome::new(ticket, Opcode::Write, status));
+    }
+
+    /// READ and atomics.
+    fn direct(&mut self, queues: &mut [CompletionQueue], ticket: Ticket, what: Deferred) {
+        let Some(connection) = &self.connection else { return };
+        let link = &connection.link;
+        let mut outcome = Outcome::new(ticket, what.opcode(), CompletionStatus::Success);
+        match what {
+            Deferred::Read { from, mut into } => {
+                let result = match into.get_mut(..from.length as usize) {
+                    Some(room) => self.imports.read(link, from.key, from.offset, room),
+                    None => Err(CompletionStatus::LocalLength),
+                };
+                outcome.status = status_of(&result);
+                outcome.bytes = from.length;
+                outcome.buffer = Some(into);
+            }
+            Deferred::FetchAdd { key, offset, add } => {
+                let result = self.imports.atomic(link, key, offset, fetch_add(add));
+                outcome.status = status_of(&result);
+                outcome.value = result.unwrap_or(0);
+            }
+            Deferred::CompareSwap { key, offset, expected, swap } => {
+                let result = self.imports.atomic(link, key, offset, compare_swap(expected, swap));
+                outcome.status = status_of(&result);
+                outcome.value = result.unwrap_or(0);
+            }
+            Deferred::Send { .. } | Deferred::Write { .. } | Deferred::Notice { .. } => return,
+        }
+        self.finish(queues, outcome);
+    }
+
+    /// A request has its outcome: the user learns it now, or when everything before it is done.
+    fn finish(&mut self, queues: &mut [CompletionQueue], outcome: Outcome) {
+        if self.send.unfinished.is_empty() {
+            self.deliver(queues, outcome);
+            return;
+        }
+        if outcome.status != CompletionStatus::Success {
+            self.send.doomed = true;
+            self.send.blocked = true;
+        }
+        self.send.awaited += usize::from(outcome.ticket.signaled);
+        self.send.unfinished.push_back(outcome);
+    }
+
+    #[inline]
+    fn deliver(&mut self, queues: &mut [CompletionQueue], outcome: Outcome) {
+        let status = outcome.status;
+        if outcome.ticket.signaled || status != CompletionStatus::Success {
+            queues[self.config.send_completions.0 as usize].push(outcome.into_ready(self.id, status));
+        }
+        if status != CompletionStatus::Success {
+            self.fail(queues, CompletionStatus::Flushed);
+        }
+    }
+
+    /// Looks what the receiver has taken, if there is a reason to.
+    #[inline]
+    pub(crate) fn poll_sends(&mut self, queues: &mut [CompletionQueue]) {
+        if self.send.is_due() {
+            self.drive_sends(queues);
+        }
+    }
+
+    /// Completes what the receiver has taken and goes on with what was deferred.
+    pub(crate) fn drive_sends(&mut self, queues: &mut [CompletionQueue]) {
+        if self.state != QueuePairState::Ready {
+            return;
+        }
+        let Some(connection) = &mut self.connection else { return };
+        // In this order: a receiver that fails first says what it has taken.
+        let condition = connection.producer.condition();
+        if !connection.producer.refresh() {
+            return self.fail(queues, CompletionStatus::RemoteOperation);
+        }
+        let taken = connection.producer.taken();
+        while self.send.unfinished.front().is_some_and(|o| o.end <= taken) {
+            let Some(outcome) = self.send.unfinished.pop_front() else { break };
+            self.send.awaited -= usize::from(outcome.ticket.signaled);
+            self.deliver(queues, outcome);
+            if self.state != QueuePairState::Ready {
+                return;
+            }
+        }
+        if !self.send.deferred.is_empty() {
+            self.drive_deferred(queues);
+        }
+        match condition {
+            Condition::Fine => self.send.not_ready_since = None,
+            Condition::Failed => self.fail(queues, CompletionStatus::RemoteOperation),
+            Condition::NotReady => self.count_retries(queues),
+        }
+    }
+
+    fn drive_deferred(&mut self, queues: &mut [CompletionQueue]) {
+        while let Some(mut waiting) = self.send.deferred.pop_front() {
+            let ticket = waiting.ticket;
+            match waiting.what {
+                _ if self.send.doomed => self.abandon(queues, waiting),
+                Deferred::Send { data, immediate } => {
+                    if !self.push(ticket, data.source(), &mut waiting.sent, 0, immediate) {
+                        waiting.what = Deferred::Send { data, immediate };
+                        return self.send.deferred.push_front(waiting);
+                    }
+                    self.send.unstage(data);
+                    self.sent(queues, ticket, Opcode::Send);
+                }
+                Deferred::Write { data, key, offset, immediate } => {
+                    let rest = self.write(queues, ticket, key, offset, data.source(), immediate);
+                    self.send.unstage(data);
+                    if let Some(what) = rest {
+                        return self.send.deferred.push_front(Waiting { what, ..waiting });
+                    }
+                }
+                Deferred::Notice { bytes, immediate } => {
+                    let payload = bytes.to_le_bytes();
+                    if !self.push(ticket, Source::One(&payload), &mut 0, WRITE, Some(immediate)) {
+                        return self.send.deferred.push_front(waiting);
+                    }
+                    self.sent(queues, ticket, Opcode::Write);
+                }
+                what => self.direct(queues, ticket, what),
+            }
+            if self.state != QueuePairState::Ready {
+                return;
+            }
+        }
+        self.send.blocked = self.send.doomed;
+        if let Some(connection) = &self.connection {
+            connection.producer.want_room(false);
+        }
+    }
+
+    /// The receiver has no RECV: waits as long as the retries last.
+    fn count_retries(&mut self, queues: &mut [CompletionQueue]) {
+        let RnrRetry::Count(count) = self.config.rnr_retry else { return };
+        let now = RealHost.now();
+        let since = *self.send.not_ready_since.get_or_insert(now);
+        if now - since < u64::from(count).saturating_mul(self.config.rnr_timer) {
+            return;
+        }
+        self.send.not_ready_since = None;
+        if self.connection.as_ref().is_some_and(|c| c.producer.give_up()) {
+            self.fail(queues, CompletionStatus::ReceiverNotReady);
+        }
+    }
+
+    /// Gives everything back, the first with that status.
+    pub(crate) fn flush_sends(&mut self, queue: &mut CompletionQueue, first: CompletionStatus) {
+        let mut next = first;
+        while let Some(outcome) = self.send.unfinished.pop_front() {
+            let failed = outcome.status != CompletionStatus::Success;
+            let status = if failed && next != CompletionStatus::Flushed { outcome.status } else { next };
+            queue.push(outcome.into_ready(self.id, status));
+            next = CompletionStatus::Flushed;
+        }
+        while let Some(waiting) = self.send.deferred.pop_front() {
+            let mut outcome = Outcome::new(waiting.ticket, waiting.what.opcode(), next);
+            if let Deferred::Read { into, .. } = waiting.what {
+                outcome.buffer = Some(into);
+            }
+            queue.push(outcome.into_ready(self.id, next));
+            next = CompletionStatus::Flushed;
+        }
+        self.send.awaited = 0;
+        self.send.blocked = true;
+    }
+
+    /// Whether the request may be posted at all.
+    #[inline]
+    fn check(&self, operation: &Operation<'_, ShmMemory>) -> Result<(), PostError> {
+        match self.state {
+            QueuePairState::Ready => {}
+            QueuePairState::Initialised => return Err(PostError::NotConnected),
+            QueuePairState::Error => return Err(PostError::QueuePairError),
+        }
+        if self.send.room() == 0 {
+            return Err(PostError::QueueFull);
+        }
+        match operation {
+            Operation::Write { data, .. } => check_data(data, MAX_MESSAGE),
+            Operation::Send { to: Some(_), .. } => {
+                Err(PostError::Transport("an address handle is for datagrams, not for a connection"))
+            }
+            Operation::Send { data, .. } => check_data(data, MAX_MESSAGE),
+            _ if self.config.transport != Transport::ReliableConnection => {
+                Err(PostError::Transport("READ and atomics need RC"))
+            }
+            Operation::Read { from, .. } if from.length > MAX_MESSAGE => {
+                Err(PostError::Length { length: u64::from(from.length), limit: MAX_MESSAGE })
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+const fn opcode_of(operation: &Operation<'_, ShmMemory>) -> Opcode {
+    match operation {
+        Operation::Send { .. } => Opcode::Send,
+        Operation::Write { .. } => Opcode::Write,
+        Operation::Read { .. } => Opcode::Read,
+        Operation::FetchAdd { .. } => Opcode::FetchAdd,
+        Operation::CompareSwap { .. } => Opcode::CompareSwap,
+    }
+}
+
+#[inline]
+fn status_of<T>(result: &Result<T, CompletionStatus>) -> CompletionStatus {
+    match result {
+        Ok(_) => CompletionStatus::Success,
+        Err(status) => *status,
+    }
+}
+
+/// The length of an inline message, unless it is empty or too long.
+#[inline]
+fn inline_length(parts: &[&[u8]]) -> Option<u64> {
+    let bytes: u64 = parts.iter().map(|p| p.len() as u64).sum();
+    (bytes > 0 && bytes <= u64::from(MAX_INLINE)).then_some(bytes)
+}
+
+/// Whether a message is short enough.
+#[inline]
+pub(crate) fn check_data(data: &Data<'_, ShmMemory>, limit: u32) -> Result<(), PostError> {
+    let length = data.length();
+    if matches!(data, Data::Inline(_)) && length > u64::from(MAX_INLINE) {
+        return Err(PostError::Inline { length: length as usize, limit: MAX_INLINE });
+    }
+    if length > u64::from(limit) { Err(PostError::Length { length, limit }) } else { Ok(()) }
+}

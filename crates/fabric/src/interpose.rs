@@ -1,0 +1,438 @@
+//! Interposers: fabrics that wrap another fabric (libfabric's hooking providers). [`Count`] counts what goes
+//! through, [`Trace`] tells it to `tracing`, [`Fault`] breaks it on purpose. They stack in any order, and code
+//! that is generic over [`Fabric`] does not know that they are there, so no hot path holds an `if testing`.
+//!
+//! The delegation is written once, here: an [`Interposed`] fabric hands every operation to its [`Hooks`], whose
+//! methods by default pass it on to the fabric within. An interposer overrides those it cares about.
+
+pub mod count;
+pub mod fault;
+pub mod trace;
+
+pub use count::{Count, CountSnapshot};
+pub use fault::{CompletionFault, Delay, Fault, FaultCounts, FaultPlan, When};
+pub use trace::Trace;
+
+use crate::work::{AddressHandleId, CompletionQueueId, SharedReceiveQueueId};
+use crate::{
+    AcceptError, Access, Address, Armed, Buffer, Capabilities, Completion, CreateError, DialError, Endpoint,
+    Fabric, GrantError, Link, LinkError, ListenError, Listener, Nanos, PeerIdentity, PostError,
+    QueuePairConfig, QueuePairId, QueuePairState, ReceiveTarget, Region, RegionKey, RegisterError,
+    ThreadDomain, WaitMode, Wake, WorkId, WorkRequest,
+};
+use std::fmt::Debug;
+use std::sync::Arc;
+
+/// What an interposer does around a fabric. Every default passes the operation on. Clones are the same
+/// interposer; all methods may be called from any thread.
+pub trait Hooks<F: Fabric>: Clone + Send + Sync + Debug + 'static {
+    /// What it does around a domain.
+    type Domain: DomainHooks<F::Domain>;
+    /// What it does around a link.
+    type Link: LinkHooks<F::Link>;
+
+    /// Hooks for a domain that was just made.
+    fn domain_hooks(&self) -> Self::Domain;
+
+    /// Hooks for a link that was just dialled or accepted.
+    fn link_hooks(&self) -> Self::Link;
+
+    /// Around [`Fabric::register`].
+    fn register(&self, inner: &F, length: u64, access: Access) -> Result<F::Memory, RegisterError> {
+        inner.register(length, access)
+    }
+
+    /// Around [`Fabric::listen`].
+    fn listen(&self, inner: &F, address: &Address) -> Result<F::Listener, ListenError> {
+        inner.listen(address)
+    }
+
+    /// Around [`Fabric::dial`].
+    fn dial(&self, inner: &F, address: &Address, until: Nanos) -> Result<F::Link, DialError> {
+        inner.dial(address, until)
+    }
+}
+
+/// What an interposer does around a link. Every default passes the operation on. Clones belong to the same link.
+pub trait LinkHooks<L: Link>: Clone + Send + Sync + Debug + 'static {
+    /// Around [`Link::send`].
+    fn send(&self, inner: &L, message: &[u8]) -> Result<(), LinkError> {
+        inner.send(message)
+    }
+
+    /// Around [`Link::receive`].
+    fn receive(&self, inner: &L, until: Nanos) -> Result<Vec<u8>, LinkError> {
+        inner.receive(until)
+    }
+
+    /// Around [`Link::try_receive`].
+    fn try_receive(&self, inner: &L) -> Result<Option<Vec<u8>>, LinkError> {
+        inner.try_receive()
+    }
+
+    /// Around [`Link::grant`].
+    fn grant(&self, inner: &L, memory: &Arc<L::Memory>, access: Access) -> Result<RegionKey, GrantError> {
+        inner.grant(memory, access)
+    }
+
+    /// Around [`Link::revoke`].
+    fn revoke(&self, inner: &L, key: RegionKey) {
+        inner.revoke(key);
+    }
+
+    /// Around [`Link::is_alive`].
+    fn is_alive(&self, inner: &L) -> bool {
+        inner.is_alive()
+    }
+
+    /// Around [`Link::subscribe`].
+    fn subscribe(&self, inner: &L, signal: L::Signal) {
+        inner.subscribe(signal);
+    }
+
+    /// Around [`Link::close`].
+    fn close(&self, inner: &L) {
+        inner.close();
+    }
+}
+
+/// What an interposer does around a domain. Every default passes the operation on. Owned by the domain, so it
+/// needs no lock.
+pub trait DomainHooks<D: ThreadDomain>: Send + Debug + 'static {
+    /// Around [`ThreadDomain::create_completion_queue`].
+    fn create_completion_queue(
+        &mut self,
+        inner: &mut D,
+        depth: u32,
+        events: bool,
+    ) -> Result<CompletionQueueId, CreateError> {
+        inner.create_completion_queue(depth, events)
+    }
+
+    /// Around [`ThreadDomain::create_queue_pair`].
+    fn create_queue_pair(
+        &mut self,
+        inner: &mut D,
+        config: &QueuePairConfig,
+    ) -> Result<QueuePairId, CreateError> {
+        inner.create_queue_pair(config)
+    }
+
+    /// Around [`ThreadDomain::connect`].
+    fn connect(
+        &mut self,
+        inner: &mut D,
+        queue_pair: QueuePairId,
+        link: &D::Link,
+        remote: &Endpoint,
+    ) -> Result<(), CreateError> {
+        inner.connect(queue_pair, link, remote)
+    }
+
+    /// Around [`ThreadDomain::destroy_queue_pair`].
+    fn destroy_queue_pair(&mut self, inner: &mut D, queue_pair: QueuePairId) -> Result<(), CreateError> {
+        inner.destroy_queue_pair(queue_pair)
+    }
+
+    /// Around [`ThreadDomain::state`].
+    fn state(&self, inner: &D, queue_pair: QueuePairId) -> Option<QueuePairState> {
+        inner.state(queue_pair)
+    }
+
+    /// Around [`ThreadDomain::post`].
+    fn post(
+        &mut self,
+        inner: &mut D,
+        queue_pair: QueuePairId,
+        request: WorkRequest<'_, D::Memory>,
+    ) -> Result<(), PostError> {
+        inner.post(queue_pair, request)
+    }
+
+    /// Around [`ThreadDomain::post_receive`].
+    fn post_receive(
+        &mut self,
+        inner: &mut D,
+        target: ReceiveTarget,
+        id: WorkId,
+        buffer: Option<Buffer<D::Memory>>,
+    ) -> Result<(), PostError> {
+        inner.post_receive(target, id, buffer)
+    }
+
+    /// Around [`ThreadDomain::poll`].
+    fn poll(
+        &mut self,
+        inner: &mut D,
+        queue: CompletionQueueId,
+        into: &mut Vec<Completion<D::Memory>>,
+        limit: usize,
+    ) -> usize {
+        inner.poll(queue, into, limit)
+    }
+
+    /// Around [`ThreadDomain::arm`].
+    fn arm(&mut self, inner: &mut D, mode: WaitMode) -> Armed {
+        inner.arm(mode)
+    }
+
+    /// Around [`ThreadDomain::wait`].
+    fn wait(&mut self, inner: &mut D, armed: Armed, until: Nanos) -> Wake {
+        inner.wait(armed, until)
+    }
+}
+
+/// A fabric with an interposer around it.
+#[derive(Clone, Debug)]
+pub struct Interposed<F, H> {
+    inner: F,
+    hooks: H,
+}
+
+impl<F: Fabric, H: Hooks<F>> Interposed<F, H> {
+    /// Puts hooks around a fabric.
+    pub fn with_hooks(inner: F, hooks: H) -> Self {
+        Interposed { inner, hooks }
+    }
+
+    /// The fabric within.
+    pub fn inner(&self) -> &F {
+        &self.inner
+    }
+
+    /// The hooks.
+    pub fn hooks(&self) -> &H {
+        &self.hooks
+    }
+}
+
+impl<F: Fabric, H: Hooks<F>> Fabric for Interposed<F, H> {
+    type Host = F::Host;
+    type Memory = F::Memory;
+    type Link = InterposedLink<F::Link, H::Link>;
+    type Listener = InterposedListener<F, H>;
+    type Domain = InterposedDomain<F::Domain, H::Domain, H::Link>;
+
+    fn host(&self) -> &F::Host {
+        self.inner.host()
+    }
+
+    fn capabilities(&self) -> &Capabilities {
+        self.inner.capabilities()
+    }
+
+    fn register(&self, length: u64, access: Access) -> Result<F::Memory, RegisterError> {
+        self.hooks.register(&self.inner, length, access)
+    }
+
+    fn domain(&self) -> Result<Self::Domain, CreateError> {
+        let inner = self.inner.domain()?;
+        Ok(InterposedDomain { inner, hooks: self.hooks.domain_hooks(), link: std::marker::PhantomData })
+    }
+
+    fn listen(&self, address: &Address) -> Result<Self::Listener, ListenError> {
+        let inner = self.hooks.listen(&self.inner, address)?;
+        Ok(InterposedListener { inner, hooks: self.hooks.clone() })
+    }
+
+    fn dial(&self, address: &Address, until: Nanos) -> Result<Self::Link, DialError> {
+        let inner = self.hooks.dial(&self.inner, address, until)?;
+        Ok(InterposedLink { inner, hooks: self.hooks.link_hooks() })
+    }
+}
+
+/// A listener of an [`Interposed`] fabric.
+#[derive(Debug)]
+pub struct InterposedListener<F: Fabric, H> {
+    inner: F::Listener,
+    hooks: H,
+}
+
+impl<F: Fabric, H: Hooks<F>> InterposedListener<F, H> {
+    fn wrap(&self, inner: F::Link) -> InterposedLink<F::Link, H::Link> {
+        InterposedLink { inner, hooks: self.hooks.link_hooks() }
+    }
+}
+
+impl<F: Fabric, H: Hooks<F>> Listener for InterposedListener<F, H> {
+    type Link = InterposedLink<F::Link, H::Link>;
+    type Signal = <F::Listener as Listener>::Signal;
+
+    fn accept(&self, until: Nanos) -> Result<Self::Link, AcceptError> {
+        Ok(self.wrap(self.inner.accept(until)?))
+    }
+
+    fn try_accept(&self) -> Result<Option<Self::Link>, AcceptError> {
+        Ok(self.inner.try_accept()?.map(|link| self.wrap(link)))
+    }
+
+    fn subscribe(&self, signal: Self::Signal) {
+        self.inner.subscribe(signal);
+    }
+
+    fn address(&self) -> Address {
+        self.inner.address()
+    }
+}
+
+/// A link of an [`Interposed`] fabric.
+#[derive(Clone, Debug)]
+pub struct InterposedLink<L, H> {
+    inner: L,
+    hooks: H,
+}
+
+impl<L: Link, H: LinkHooks<L>> Link for InterposedLink<L, H> {
+    type Memory = L::Memory;
+    type Signal = L::Signal;
+
+    fn send(&self, message: &[u8]) -> Result<(), LinkError> {
+        self.hooks.send(&self.inner, message)
+    }
+
+    fn receive(&self, until: Nanos) -> Result<Vec<u8>, LinkError> {
+        self.hooks.receive(&self.inner, until)
+    }
+
+    fn try_receive(&self) -> Result<Option<Vec<u8>>, LinkError> {
+        self.hooks.try_receive(&self.inner)
+    }
+
+    fn grant(&self, memory: &Arc<L::Memory>, access: Access) -> Result<RegionKey, GrantError> {
+        self.hooks.grant(&self.inner, memory, access)
+    }
+
+    fn revoke(&self, key: RegionKey) {
+        self.hooks.revoke(&self.inner, key);
+    }
+
+    fn is_alive(&self) -> bool {
+        self.hooks.is_alive(&self.inner)
+    }
+
+    fn peer(&self) -> PeerIdentity {
+        self.inner.peer()
+    }
+
+    fn subscribe(&self, signal: L::Signal) {
+        self.hooks.subscribe(&self.inner, signal);
+    }
+
+    fn close(&self) {
+        self.hooks.close(&self.inner);
+    }
+}
+
+/// A domain of an [`Interposed`] fabric.
+#[derive(Debug)]
+pub struct InterposedDomain<D, H, L> {
+    inner: D,
+    hooks: H,
+    link: std::marker::PhantomData<L>,
+}
+
+impl<D: ThreadDomain, H: DomainHooks<D>, L: LinkHooks<D::Link>> ThreadDomain for InterposedDomain<D, H, L> {
+    type Memory = D::Memory;
+    type Link = InterposedLink<D::Link, L>;
+    type Waker = D::Waker;
+
+    fn create_completion_queue(
+        &mut self,
+        depth: u32,
+        events: bool,
+    ) -> Result<CompletionQueueId, CreateError> {
+        self.hooks.create_completion_queue(&mut self.inner, depth, events)
+    }
+
+    fn create_shared_receive_queue(&mut self, depth: u32) -> Result<SharedReceiveQueueId, CreateError> {
+        self.inner.create_shared_receive_queue(depth)
+    }
+
+    fn create_queue_pair(&mut self, config: &QueuePairConfig) -> Result<QueuePairId, CreateError> {
+        self.hooks.create_queue_pair(&mut self.inner, config)
+    }
+
+    fn endpoint(&mut self, queue_pair: QueuePairId, link: &Self::Link) -> Result<Endpoint, CreateError> {
+        self.inner.endpoint(queue_pair, &link.inner)
+    }
+
+    fn connect(
+        &mut self,
+        queue_pair: QueuePairId,
+        link: &Self::Link,
+        remote: &Endpoint,
+    ) -> Result<(), CreateError> {
+        self.hooks.connect(&mut self.inner, queue_pair, &link.inner, remote)
+    }
+
+    fn create_address_handle(
+        &mut self,
+        queue_pair: QueuePairId,
+        link: &Self::Link,
+        remote: &Endpoint,
+    ) -> Result<AddressHandleId, CreateError> {
+        self.inner.create_address_handle(queue_pair, &link.inner, remote)
+    }
+
+    fn destroy_queue_pair(&mut self, queue_pair: QueuePairId) -> Result<(), CreateError> {
+        self.hooks.destroy_queue_pair(&mut self.inner, queue_pair)
+    }
+
+    fn state(&self, queue_pair: QueuePairId) -> Option<QueuePairState> {
+        self.hooks.state(&self.inner, queue_pair)
+    }
+
+    fn send_room(&self, queue_pair: QueuePairId) -> u32 {
+        self.inner.send_room(queue_pair)
+    }
+
+    fn post(
+        &mut self,
+        queue_pair: QueuePairId,
+        request: WorkRequest<'_, Self::Memory>,
+    ) -> Result<(), PostError> {
+        self.hooks.post(&mut self.inner, queue_pair, request)
+    }
+
+    fn post_receive(
+        &mut self,
+        target: ReceiveTarget,
+        id: WorkId,
+        buffer: Option<Buffer<Self::Memory>>,
+    ) -> Result<(), PostError> {
+        self.hooks.post_receive(&mut self.inner, target, id, buffer)
+    }
+
+    fn poll(
+        &mut self,
+        queue: CompletionQueueId,
+        into: &mut Vec<Completion<Self::Memory>>,
+        limit: usize,
+    ) -> usize {
+        self.hooks.poll(&mut self.inner, queue, into, limit)
+    }
+
+    fn arm(&mut self, mode: WaitMode) -> Armed {
+        self.hooks.arm(&mut self.inner, mode)
+    }
+
+    fn disarm(&mut self, armed: Armed) {
+        self.inner.disarm(armed);
+    }
+
+    fn wait(&mut self, armed: Armed, until: Nanos) -> Wake {
+        self.hooks.wait(&mut self.inner, armed, until)
+    }
+
+    fn waker(&self) -> Self::Waker {
+        self.inner.waker()
+    }
+
+    fn watch(&mut self, region: &Region<Self::Memory>) {
+        self.inner.watch(region);
+    }
+
+    fn unwatch(&mut self, region: &Region<Self::Memory>) {
+        self.inner.unwatch(region);
+    }
+}

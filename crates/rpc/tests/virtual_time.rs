@@ -1,0 +1,91 @@
+//! The engine, unmodified, in virtual time: the toy simulator's fabric and host carry it, and a run is a pure
+//! function of its seed.
+
+use dunlin_fabric::{Address, Fabric, Host, Scheme};
+use dunlin_fabric_toy::{RunReport, Toy};
+use dunlin_rpc::*;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+fn echo() -> Box<dyn Service> {
+    Box::new(|request: &Request<'_>, reply: &mut Reply<'_>| {
+        reply.write(request.payload)?;
+        Ok(())
+    })
+}
+
+/// A server with one worker and two clients, each with some calls in flight, all in virtual time.
+fn scenario(seed: u64, plan: Plan, calls: u64) -> RunReport {
+    let answered = Arc::new(AtomicU64::new(0));
+    let count = Arc::clone(&answered);
+    let report = Toy::run(seed, move |fabric| {
+        let address = Address::new(Scheme::Sim, "echo").unwrap();
+        let server = ServerBuilder::new(&fabric)
+            .function(1, FunctionMode::Worker)
+            .serve(&address, |_| echo())
+            .unwrap();
+        let tasks: Vec<_> = (0..2u64)
+            .map(|number| {
+                let (fabric, address, count) = (fabric.clone(), address.clone(), Arc::clone(&count));
+                let host = fabric.host().clone();
+                let body = move || {
+                    let mut client =
+                        Client::connect(&fabric, &address, ClientConfig::with_plan(plan)).unwrap();
+                    let mut window = Vec::new();
+                    for call in 0..calls {
+                        let payload = vec![(call + number) as u8; (call * 37 % 6000) as usize];
+                        loop {
+                            match client.submit_on(0, 1, &payload) {
+                                Ok(id) => break window.push((id, payload)),
+                                Err(CallError::NotExecuted(Cause::WindowFull)) => {
+                                    let (id, payload) = window.remove(0);
+                                    assert_eq!(*client.wait(id).unwrap(), *payload);
+                                    count.fetch_add(1, Ordering::Relaxed);
+                                }
+                                Err(error) => panic!("{error}"),
+                            }
+                        }
+                        if window.len() > 5 {
+                            let (id, payload) = window.remove(0);
+                            assert_eq!(*client.wait(id).unwrap(), *payload);
+                            count.fetch_add(1, Ordering::Relaxed);
+                        }
+                    }
+                    for (id, payload) in window {
+                        assert_eq!(*client.wait(id).unwrap(), *payload);
+                        count.fetch_add(1, Ordering::Relaxed);
+                    }
+                };
+                host.spawn(&format!("client-{number}"), Box::new(body)).unwrap()
+            })
+            .collect();
+        tasks.into_iter().for_each(dunlin_fabric::Task::join);
+        server.shutdown(1_000_000_000);
+    })
+    .unwrap();
+    assert_eq!(answered.load(Ordering::Relaxed), 2 * calls);
+    report
+}
+
+#[test]
+fn every_protocol_runs_in_virtual_time_and_replays_from_its_seed() {
+    for protocol in PROTOCOLS {
+        for mode in [CompletionMode::Busy, CompletionMode::Event, CompletionMode::Adaptive] {
+            let plan = protocol.plan(mode);
+            if plan.check(&capabilities()).is_err() {
+                continue;
+            }
+            println!("{} {mode}", protocol.name);
+            let first = scenario(1, plan, 60);
+            assert_eq!(first, scenario(1, plan, 60), "{} {mode}", protocol.name);
+            assert_ne!(first.trace_hash, scenario(2, plan, 60).trace_hash, "{} {mode}", protocol.name);
+        }
+    }
+}
+
+fn capabilities() -> dunlin_fabric::Capabilities {
+    let seen = Arc::new(std::sync::Mutex::new(None));
+    let inner = Arc::clone(&seen);
+    Toy::run(1, move |fabric| *inner.lock().unwrap() = Some(fabric.capabilities().clone())).unwrap();
+    seen.lock().unwrap().take().unwrap()
+}
