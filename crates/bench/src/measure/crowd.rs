@@ -35,7 +35,11 @@ impl Crowd {
     }
 
     /// One client, on the calling thread.
-    pub(super) fn count_here(&mut self, pair: &mut FloorPair, duration: Duration) -> Result<Slice, FloorError> {
+    pub(super) fn count_here(
+        &mut self,
+        pair: &mut FloorPair,
+        duration: Duration,
+    ) -> Result<Slice, FloorError> {
         let Some(flow) = self.flows.first_mut() else {
             return Err(FloorError::BadArgument("there is no client".to_owned()));
         };

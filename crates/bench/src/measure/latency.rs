@@ -10,7 +10,9 @@ use super::flow::{difference, stamp};
 use super::peer::{Drive, ECHO, REFILL, ServiceKind};
 use super::session::Session;
 use super::{Findings, MeasureError, progress_bar, protocols};
-use crate::floor::{Floor, FloorError, FloorPair, PageBuffer, Slice, compare, expected_answer_sum, fill_bytes, sum_bytes};
+use crate::floor::{
+    Floor, FloorError, FloorPair, PageBuffer, Slice, compare, expected_answer_sum, fill_bytes, sum_bytes,
+};
 use crate::report::Row;
 
 /// From this size on both sides rewrite every byte before sending and sum every byte received, as the floors do.
@@ -72,7 +74,9 @@ fn slice_length(size: usize) -> Duration {
 pub fn latency(session: &mut Session, options: &LatencyOptions) -> Result<Findings, MeasureError> {
     let size = options.size;
     if size > LARGEST {
-        return Err(MeasureError::BadArgument(format!("{size} bytes are more than the {LARGEST} of the largest message")));
+        return Err(MeasureError::BadArgument(format!(
+            "{size} bytes are more than the {LARGEST} of the largest message"
+        )));
     }
     let mut findings = Findings::default();
     let floor = floor_of(size);
@@ -149,7 +153,10 @@ fn callers(
         }
     }
     if callers.is_empty() {
-        return Err(MeasureError::BadArgument(format!("no protocol could be measured: {}", findings.notes.join("; "))));
+        return Err(MeasureError::BadArgument(format!(
+            "no protocol could be measured: {}",
+            findings.notes.join("; ")
+        )));
     }
     Ok(callers)
 }
@@ -157,7 +164,8 @@ fn callers(
 /// The ways in which a payload of `size` bytes can travel under a plan that are worth a row.
 fn ways(plan: Plan, size: usize) -> Vec<(Transfer, Plan)> {
     let limit = plan.rendezvous_above as usize;
-    let rendezvous = |plan: Plan| Plan { rendezvous_above: plan.rendezvous_above.min(size as u32 - 1), ..plan };
+    let rendezvous =
+        |plan: Plan| Plan { rendezvous_above: plan.rendezvous_above.min(size as u32 - 1), ..plan };
     match size {
         0 => vec![(Transfer::Message, plan)],
         _ if size > limit => vec![(Transfer::Rendezvous, rendezvous(plan))],
@@ -205,11 +213,7 @@ impl Caller {
         Ok(caller)
     }
 
-    fn slice(
-        &mut self,
-        pair: &mut FloorPair,
-        duration: Duration,
-    ) -> Result<Slice, FloorError> {
+    fn slice(&mut self, pair: &mut FloorPair, duration: Duration) -> Result<Slice, FloorError> {
         let subject = self.subject;
         let size = self.request.as_slice().len();
         let (slice, _) = pair.subject_slice(subject, &[], |pair| {

@@ -15,13 +15,19 @@ use crate::report::Row;
 
 mod contest;
 mod crowd;
+mod event;
 mod flow;
+mod idle;
+mod key_value;
 mod latency;
 mod peer;
 mod process;
 mod session;
 mod throughput;
 
+pub use event::{EventOptions, event};
+pub use idle::{IdleOptions, idle};
+pub use key_value::{KeyValueOptions, key_value};
 pub use latency::{LatencyOptions, latency};
 pub use peer::RpcSubject;
 pub use session::Session;
@@ -107,7 +113,10 @@ fn protocols(
         .map(|name| {
             let protocol = Protocol::by_name(name).ok_or_else(|| {
                 let known: Vec<&str> = PROTOCOLS.iter().map(|protocol| protocol.name).collect();
-                MeasureError::BadArgument(format!("there is no protocol '{name}'; there are {}", known.join(", ")))
+                MeasureError::BadArgument(format!(
+                    "there is no protocol '{name}'; there are {}",
+                    known.join(", ")
+                ))
             })?;
             let checked = protocol.plan(mode).check(capabilities);
             checked.map_err(|illegal| MeasureError::BadArgument(format!("{name}: {illegal}")))?;

@@ -1,7 +1,6 @@
 //! What a process costs: CPU time and memory, from the kernel's account.
 
 use std::fs;
-use std::time::Instant;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::time::{ClockId, clock_gettime};
@@ -70,18 +69,14 @@ pub(super) fn with_cpu_time<T>(work: impl FnOnce() -> T) -> (T, u64) {
     (result, process_cpu_ns().saturating_sub(before))
 }
 
-/// Seconds since `start`.
-pub(super) fn seconds_since(start: Instant) -> f64 {
-    start.elapsed().as_secs_f64()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn the_rollup_is_read() {
-        let text = "555-7ff ---p 00000000 00:00 0 [rollup]\nRss:    884 kB\nPss:    385 kB\nPss_Dirty: 100 kB\n";
+        let text =
+            "555-7ff ---p 00000000 00:00 0 [rollup]\nRss:    884 kB\nPss:    385 kB\nPss_Dirty: 100 kB\n";
         assert_eq!((field(text, "Rss:"), field(text, "Pss:")), (884 * 1024, 385 * 1024));
         assert_eq!(field(text, "Swap:"), 0);
     }
@@ -89,7 +84,8 @@ mod tests {
     #[test]
     fn a_process_has_memory_and_has_used_time() {
         let before = ProcessCost::of_this_process().expect("proc");
-        let (sum, cpu_ns) = with_cpu_time(|| (0..1_000_000u64).fold(0, |sum, value| sum ^ value.rotate_left(7)));
+        let (sum, cpu_ns) =
+            with_cpu_time(|| (0..1_000_000u64).fold(0, |sum, value| sum ^ value.rotate_left(7)));
         assert!(before.resident_bytes > before.proportional_bytes / 2 && before.proportional_bytes > 0);
         let after = ProcessCost::of_this_process().expect("proc").since(before);
         assert!(after.cpu_ns >= cpu_ns && after.wall_ns > 0, "{sum}");

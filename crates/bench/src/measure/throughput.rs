@@ -57,7 +57,10 @@ impl ThroughputOptions {
     fn check(&self) -> Result<(), MeasureError> {
         let wrong = |text: String| Err(MeasureError::BadArgument(text));
         if self.size > 4096 {
-            return wrong(format!("throughput is measured up to 4096 bytes, not {}; see `bench latency`", self.size));
+            return wrong(format!(
+                "throughput is measured up to 4096 bytes, not {}; see `bench latency`",
+                self.size
+            ));
         }
         if self.clients == 0 || self.clients > 1000 {
             return wrong(format!("1 to 1000 clients are possible, not {}", self.clients));
@@ -184,7 +187,10 @@ fn subjects(
         }
     }
     if subjects.is_empty() {
-        return Err(MeasureError::BadArgument(format!("no protocol could be measured: {}", findings.notes.join("; "))));
+        return Err(MeasureError::BadArgument(format!(
+            "no protocol could be measured: {}",
+            findings.notes.join("; ")
+        )));
     }
     Ok(subjects)
 }
