@@ -353,3 +353,52 @@ fn a_completion_queue_that_overflows_breaks_its_queue_pairs() {
     assert_eq!(pair.a.domain.state(queue_pair), Some(QueuePairState::Error));
     assert_eq!(pair.a.domain.state(pair.a.queue_pair), Some(QueuePairState::Ready));
 }
+
+#[test]
+fn what_was_sent_before_we_connected_waits_for_us() {
+    let fabric = ShmFabric::new(ShmConfig::default()).unwrap();
+    let address = unique("early");
+    let listener = fabric.listen(&address).unwrap();
+    let dialled = fabric.dial(&address, soon()).unwrap();
+    let accepted = listener.accept(soon()).unwrap();
+    let mut a = Side::new(&fabric, dialled, |_| {});
+    let mut b = Side::new(&fabric, accepted, |_| {});
+    a.send_endpoint();
+    b.send_endpoint();
+    a.connect();
+    let arena = local(&fabric, 4096);
+    receive(&mut b, &arena, 1, 64);
+    receive(&mut b, &arena, 2, 64);
+    a.post(send(1, &[b"last words"], None, false)).unwrap();
+    // Comes to light only when the message before it is done with.
+    a.post(write(2, RegionKey(77 << 32 | 1), 0, &[b"nowhere"], false)).unwrap();
+    let endpoint = Endpoint(b.link.receive(soon()).unwrap());
+    b.domain.connect(b.queue_pair, &b.link, &endpoint).unwrap();
+    assert_eq!(&poll_one(&mut b).buffer.unwrap()[..10], b"last words");
+    assert_eq!(poll_one(&mut a).status, CompletionStatus::RemoteAccess);
+    assert_eq!(poll_one(&mut b).status, CompletionStatus::Flushed);
+}
+
+#[test]
+fn a_failure_before_the_other_side_has_connected_reaches_it_when_it_does() {
+    let fabric = ShmFabric::new(ShmConfig::default()).unwrap();
+    let address = unique("early");
+    let listener = fabric.listen(&address).unwrap();
+    let dialled = fabric.dial(&address, soon()).unwrap();
+    let accepted = listener.accept(soon()).unwrap();
+    let mut a = Side::new(&fabric, dialled, |_| {});
+    let mut b = Side::new(&fabric, accepted, |_| {});
+    a.send_endpoint();
+    b.send_endpoint();
+    a.connect();
+    let arena = local(&fabric, 4096);
+    receive(&mut b, &arena, 1, 64);
+    a.post(write(1, RegionKey(77 << 32 | 1), 0, &[b"nowhere"], false)).unwrap();
+    assert_eq!(poll_one(&mut a).status, CompletionStatus::RemoteAccess);
+    a.link.send(b"failed").unwrap();
+    let endpoint = Endpoint(b.link.receive(soon()).unwrap());
+    assert_eq!(b.link.receive(soon()).unwrap(), b"failed");
+    b.domain.connect(b.queue_pair, &b.link, &endpoint).unwrap();
+    assert_eq!(poll_one(&mut b).status, CompletionStatus::Flushed);
+    assert_eq!(b.domain.state(b.queue_pair), Some(QueuePairState::Error));
+}

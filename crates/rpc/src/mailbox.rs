@@ -68,11 +68,6 @@ impl RingWriter {
         }
         valid
     }
-
-    /// Whether the reader has taken everything.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.tail == self.head
-    }
 }
 
 /// The reading end.
@@ -153,9 +148,7 @@ mod tests {
         assert!(!writer.on_head(3));
         assert!(writer.on_head(1));
         assert!(!writer.on_head(0), "back");
-        assert!(!writer.is_empty());
         assert!(writer.on_head(2));
-        assert!(writer.is_empty());
     }
 
     proptest! {

@@ -6,7 +6,7 @@ use super::lane::{ClientLane, SubmitError, repost};
 use crate::connect::establish::{Greeting, PreparedLane};
 use crate::error::{CallError, Cause, ConnectError};
 use crate::path::route::{self, Route};
-use crate::path::{MAX_MESSAGE, Violation};
+use crate::path::{Scratch, Violation, scratch};
 use dunlin_fabric::{
     Completion, CompletionQueueId, CompletionStatus, Fabric, Host, Link, Nanos, Opcode, QueuePairState,
     ThreadDomain, Work,
@@ -50,7 +50,7 @@ pub(crate) struct Core<F: Fabric> {
     pub(crate) receive_completions: CompletionQueueId,
     lanes: Vec<Option<ClientLane<F>>>,
     completions: Vec<Completion<F::Memory>>,
-    scratch: Vec<u8>,
+    scratch: Box<Scratch>,
     ticks: u32,
     /// Lanes that get messages as completions: the receive queue is polled for them.
     by_completion: usize,
@@ -74,7 +74,7 @@ impl<F: Fabric> Core<F> {
             receive_completions,
             lanes: Vec::new(),
             completions: Vec::with_capacity(COMPLETIONS_AT_ONCE),
-            scratch: vec![0; MAX_MESSAGE],
+            scratch: scratch(),
             ticks: 0,
             by_completion: 0,
             by_fetch: 0,
@@ -277,7 +277,7 @@ impl<F: Fabric> Core<F> {
             if lane.broken.is_some() {
                 continue;
             }
-            reading |= lane.reading > 0;
+            reading |= lane.reading > 0 || lane.tx.take_signaled();
             if lane.slots.in_flight() == 0 && healthy {
                 continue;
             }

@@ -1,13 +1,13 @@
 //! The sending end of a direction.
 
 use super::{MAX_MESSAGE, Violation};
-use crate::mailbox::RingWriter;
+use crate::mailbox::{Place, RingWriter};
 use crate::path::route;
 use dunlin_fabric::{
     Arena, Data, Fabric, Host, Operation, PostError, QueuePairId, Region, RegionKey, ThreadDomain, Work,
     WorkRequest,
 };
-use dunlin_wire::{Header, INLINE_PAYLOAD, Kind, LINE, SingleLayout, TagKey, encode_line};
+use dunlin_wire::{Header, INLINE_PAYLOAD, Kind, LINE, SingleLayout, TagKey, Tags, write_line};
 
 /// How it sends.
 #[derive(Debug)]
@@ -49,10 +49,14 @@ pub(crate) struct Tx<F: Fabric> {
     tags: TagKey,
     epoch: u32,
     sequence: u64,
+    /// The tag of its first line.
+    next_tag: u64,
     /// Work requests since the last signaled one: a bounded run, since slots of the send queue come back only
     /// with a signaled completion.
     unsignaled: u32,
     signal_every: u32,
+    /// A signaled request is out: slots of the send queue come back when its completion is polled.
+    signaled: bool,
     max_inline: usize,
     /// For messages over `max_inline`, which have to lie in registered memory.
     staging: Option<Arena<F::Memory>>,
@@ -83,7 +87,9 @@ impl<F: Fabric> Tx<F> {
             tags: parts.tags,
             epoch: 0,
             sequence: 0,
+            next_tag: parts.tags.first(0, 0),
             unsignaled: 0,
+            signaled: false,
             signal_every: (parts.max_send / 4).max(1),
             max_inline: parts.max_inline,
             staging: parts.staging,
@@ -97,6 +103,12 @@ impl<F: Fabric> Tx<F> {
         self.sequence
     }
 
+    /// Whether send completions should be polled for the slots that they give back; asked once.
+    #[inline]
+    pub(crate) fn take_signaled(&mut self) -> bool {
+        std::mem::take(&mut self.signaled)
+    }
+
     /// Takes a head that the peer has piggybacked.
     #[inline]
     pub(crate) fn on_head(&mut self, head: u32) -> Result<(), Violation> {
@@ -104,14 +116,6 @@ impl<F: Fabric> Tx<F> {
             Ok(())
         } else {
             Err(Violation::Head)
-        }
-    }
-
-    /// Whether the peer has taken everything that was sent, as far as we know.
-    pub(crate) fn is_empty(&mut self) -> bool {
-        matches!(self.half, TxHalf::Send) || self.ring.is_empty() || {
-            self.refresh_head();
-            self.ring.is_empty()
         }
     }
 
@@ -125,20 +129,6 @@ impl<F: Fabric> Tx<F> {
         }
     }
 
-    /// Whether a message of `total` bytes could go out now.
-    #[inline]
-    pub(crate) fn has_room(&mut self, domain: &F::Domain, total: usize) -> bool {
-        match self.half {
-            TxHalf::Send => domain.send_room(self.queue_pair) > 1,
-            _ => {
-                self.ring.place(total).is_some() || {
-                    self.refresh_head();
-                    self.ring.place(total).is_some()
-                }
-            }
-        }
-    }
-
     /// Sends one call or answer.
     #[inline]
     pub(crate) fn single(
@@ -148,50 +138,63 @@ impl<F: Fabric> Tx<F> {
         header: &Header,
         payload: &[u8],
     ) -> Result<(), TxError> {
-        if payload.len() <= INLINE_PAYLOAD {
-            self.make_room(fabric, domain, LINE)?;
-            let tag = self.tags.first(self.epoch, self.sequence);
-            let Ok(line) = encode_line(header, payload, tag) else { return Err(TxError::Broken) };
-            self.post(fabric, domain, &[&line], LINE)
-        } else {
-            let Ok(layout) = SingleLayout::new(payload.len() as u32, MAX_MESSAGE) else {
-                return Err(TxError::Broken);
-            };
-            self.make_room(fabric, domain, layout.total())?;
-            let tags = self.tags.tags(self.epoch, self.sequence);
-            let Ok(first) = layout.first_line(header, tags.first) else { return Err(TxError::Broken) };
-            let tail = layout.tail(tags.trailing);
-            fabric.host().charge(Work::CopyBytes, payload.len() as u32);
-            self.post(fabric, domain, &[&first, payload, tail.as_bytes()], layout.total())
+        if payload.len() > INLINE_PAYLOAD {
+            return self.long_single(fabric, domain, header, payload);
+        }
+        let at = self.place(fabric, domain, LINE)?;
+        let mut line = [0; LINE];
+        if write_line(&mut line, header, payload, self.next_tag).is_err() {
+            return Err(TxError::Broken);
+        }
+        self.put(fabric, domain, &[&line], at, true)?;
+        self.sent(LINE);
+        Ok(())
+    }
+
+    #[inline(never)]
+    fn long_single(
+        &mut self,
+        fabric: &F,
+        domain: &mut F::Domain,
+        header: &Header,
+        payload: &[u8],
+    ) -> Result<(), TxError> {
+        let Ok(layout) = SingleLayout::new(payload.len() as u32, MAX_MESSAGE) else {
+            return Err(TxError::Broken);
+        };
+        let tags = self.begin(fabric, domain, layout.total())?;
+        let Ok(first) = layout.first_line(header, tags.first) else { return Err(TxError::Broken) };
+        let tail = layout.tail(tags.trailing);
+        fabric.host().charge(Work::CopyBytes, payload.len() as u32);
+        self.post(fabric, domain, &[&first, payload, tail.as_bytes()], layout.total())
+    }
+
+    /// Where a message of `total` bytes goes; writes a `Skip` if it does not fit before the end.
+    #[inline]
+    fn place(&mut self, fabric: &F, domain: &mut F::Domain, total: usize) -> Result<usize, TxError> {
+        if matches!(self.half, TxHalf::Send) {
+            return Ok(0);
+        }
+        match self.ring.place(total) {
+            Some(Place { skip_at: None, at }) => Ok(at),
+            _ => self.place_slowly(fabric, domain, total),
         }
     }
 
-    /// Makes sure that a message of `total` bytes has a place, writing a `Skip` if it does not fit before the end.
-    #[inline]
-    fn make_room(&mut self, fabric: &F, domain: &mut F::Domain, total: usize) -> Result<(), TxError> {
-        if matches!(self.half, TxHalf::Send) {
-            return Ok(());
-        }
-        let place = match self.ring.place(total) {
-            Some(place) => place,
-            None => {
-                self.refresh_head();
-                self.ring.place(total).ok_or(TxError::Full)?
+    #[inline(never)]
+    fn place_slowly(&mut self, fabric: &F, domain: &mut F::Domain, total: usize) -> Result<usize, TxError> {
+        self.refresh_head();
+        let place = self.ring.place(total).ok_or(TxError::Full)?;
+        if let Some(at) = place.skip_at {
+            let mut line = [0; LINE];
+            if write_line(&mut line, &Header::new(Kind::Skip), &[], self.next_tag).is_err() {
+                return Err(TxError::Broken);
             }
-        };
-        match place.skip_at {
-            None => Ok(()),
-            Some(at) => {
-                let tag = self.tags.first(self.epoch, self.sequence);
-                let Ok(line) = encode_line(&Header::new(Kind::Skip), &[], tag) else {
-                    return Err(TxError::Broken);
-                };
-                self.put(fabric, domain, &[&line], at, false)?;
-                self.ring.skip();
-                self.sequence += 1;
-                Ok(())
-            }
+            self.put(fabric, domain, &[&line], at, false)?;
+            self.ring.skip();
+            self.next_message();
         }
+        Ok(place.at)
     }
 
     /// Tags for the next message, once there is room for `total` bytes. A message that is then not posted leaves
@@ -202,8 +205,8 @@ impl<F: Fabric> Tx<F> {
         fabric: &F,
         domain: &mut F::Domain,
         total: usize,
-    ) -> Result<dunlin_wire::Tags, TxError> {
-        self.make_room(fabric, domain, total)?;
+    ) -> Result<Tags, TxError> {
+        self.place(fabric, domain, total)?;
         Ok(self.tags.tags(self.epoch, self.sequence))
     }
 
@@ -216,16 +219,24 @@ impl<F: Fabric> Tx<F> {
         parts: &[&[u8]],
         total: usize,
     ) -> Result<(), TxError> {
-        let at = match self.half {
-            TxHalf::Send => 0,
-            _ => self.ring.place(total).ok_or(TxError::Full)?.at,
-        };
+        let at = self.place(fabric, domain, total)?;
         self.put(fabric, domain, parts, at, true)?;
-        if !matches!(self.half, TxHalf::Send) {
-            self.ring.advance(total);
-        }
-        self.sequence += 1;
+        self.sent(total);
         Ok(())
+    }
+
+    #[inline]
+    fn sent(&mut self, total: usize) {
+        // Without a ring the arithmetic counts on, unused.
+        self.ring.advance(total);
+        self.next_message();
+    }
+
+    /// The tag of the next first line is made now, off the next message's way.
+    #[inline]
+    fn next_message(&mut self) {
+        self.sequence += 1;
+        self.next_tag = self.tags.first(self.epoch, self.sequence);
     }
 
     #[inline]
@@ -295,6 +306,7 @@ impl<F: Fabric> Tx<F> {
             Ok(()) => {
                 if signaled {
                     self.unsignaled = 0;
+                    self.signaled = true;
                 }
                 Ok(())
             }

@@ -8,7 +8,7 @@ use super::open;
 use crate::client::lane::post_read;
 use crate::path::rendezvous::Pool;
 use crate::path::route::{self, Route};
-use crate::path::{Incoming as IncomingMessage, MAX_MESSAGE, TxError, Violation};
+use crate::path::{Incoming as IncomingMessage, MAX_MESSAGE, Scratch, TxError, Violation, scratch};
 use crate::plan::{CompletionMode, SMALL_LIMIT};
 use crate::service::{FunctionMode, LargeReply, Reply, Request, Service};
 use crate::wait::Waiter;
@@ -17,7 +17,7 @@ use dunlin_fabric::{
     QueuePairId, QueuePairState, SharedReceiveQueueId, Site, ThreadDomain, WaitMode, Work,
 };
 use dunlin_wire::handshake::{Drained, Record};
-use dunlin_wire::{BatchState, Descriptor, Entry, Flags, Kind, Message, Status};
+use dunlin_wire::{BatchState, Descriptor, Entry, Flags, Kind, LINE, Message, Status};
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -73,7 +73,7 @@ pub struct Worker<F: Fabric> {
     pub(crate) lanes: Vec<Option<ServerLane<F>>>,
     pub(crate) by_queue_pair: BTreeMap<QueuePairId, u16>,
     completions: Vec<Completion<F::Memory>>,
-    scratch: Vec<u8>,
+    scratch: Box<Scratch>,
     dispatcher: Dispatcher<F>,
     number: u16,
     serials: u64,
@@ -84,6 +84,8 @@ pub struct Worker<F: Fabric> {
     /// Lanes whose messages come as completions.
     by_completion: usize,
     reading: usize,
+    /// Some lane's send queue has slots to get back.
+    signaled: bool,
     waiter: Waiter,
     drain_until: Option<Nanos>,
     last_message: Nanos,
@@ -120,7 +122,7 @@ impl<F: Fabric> Worker<F> {
             lanes: Vec::new(),
             by_queue_pair: BTreeMap::new(),
             completions: Vec::with_capacity(COMPLETIONS_AT_ONCE),
-            scratch: vec![0; MAX_MESSAGE],
+            scratch: scratch(),
             dispatcher: Dispatcher {
                 fabric: fabric.clone(),
                 reply: vec![0; SMALL_LIMIT as usize],
@@ -138,6 +140,7 @@ impl<F: Fabric> Worker<F> {
             modes: [0; 3],
             by_completion: 0,
             reading: 0,
+            signaled: false,
             waiter: Waiter::new(CompletionMode::Event, shared.config.spin),
             drain_until: None,
             last_message: 0,
@@ -235,7 +238,8 @@ impl<F: Fabric> Worker<F> {
                 handled += self.serve_lane(self.cold);
             }
         }
-        if self.reading > 0 || !healthy {
+        if self.reading > 0 || self.signaled || !healthy {
+            self.signaled = false;
             handled += self.poll(self.send_completions);
         }
         if !healthy {
@@ -250,6 +254,7 @@ impl<F: Fabric> Worker<F> {
     #[inline]
     fn serve_lane(&mut self, index: usize) -> usize {
         let Some(lane) = &mut self.lanes[index] else { return 0 };
+        self.signaled |= lane.tx.take_signaled();
         match self.dispatcher.serve(
             &mut self.domain,
             lane,
@@ -518,7 +523,7 @@ impl<F: Fabric> Dispatcher<F> {
         lane: &mut ServerLane<F>,
         index: u16,
         shared_receive: SharedReceiveQueueId,
-        scratch: &mut [u8],
+        scratch: &mut Scratch,
     ) -> Result<Served, Violation> {
         let mut served = Served { messages: 0, reads: 0 };
         if lane.is_blocked() {
@@ -528,7 +533,25 @@ impl<F: Fabric> Dispatcher<F> {
             let Some(incoming) = lane.rx.poll(&self.fabric, scratch)? else { break };
             served.messages += 1;
             match incoming {
-                IncomingMessage::Line(line) => self.on_message(domain, lane, index, &line, &mut served)?,
+                IncomingMessage::Line(first) => {
+                    let Some(line) = scratch.first_chunk::<LINE>() else { break };
+                    match first.inline_entry(line)? {
+                        Some(entry) if first.header().kind == Kind::Request => {
+                            self.fabric.host().charge(Work::ParseMessage, 1);
+                            lane.tx.on_head(first.header().head)?;
+                            self.on_request(
+                                domain,
+                                lane,
+                                index,
+                                &entry,
+                                first.header().time,
+                                None,
+                                &mut served,
+                            )?;
+                        }
+                        _ => self.on_message(domain, lane, index, line, &mut served)?,
+                    }
+                }
                 IncomingMessage::Scratch(total) => {
                     self.on_message(domain, lane, index, &scratch[..total], &mut served)?;
                 }
