@@ -258,13 +258,20 @@ impl<F: Fabric> Worker<F> {
                 served.messages
             }
             Err(violation) => {
-                tracing::warn!(target: "dunlin::server", worker = self.number, lane = index, %violation, "a client broke the protocol; its lane is closed");
-                let link = lane.link.clone();
-                self.remove(index as u16);
-                link.close();
+                self.violated(index as u16, violation);
                 0
             }
         }
+    }
+
+    /// Closes the connection of a client that broke the protocol.
+    #[cold]
+    fn violated(&mut self, index: u16, violation: Violation) {
+        let Some(Some(lane)) = self.lanes.get(index as usize) else { return };
+        tracing::warn!(target: "dunlin::server", worker = self.number, lane = index, %violation, "a client broke the protocol; its lane is closed");
+        let link = lane.link.clone();
+        self.remove(index);
+        link.close();
     }
 
     fn poll(&mut self, queue: CompletionQueueId) -> usize {
@@ -303,6 +310,13 @@ impl<F: Fabric> Worker<F> {
             Some(Route::Receive { lane: shared }) => {
                 lane.hot = COLD_AFTER;
                 match (completion.opcode, completion.buffer) {
+                    (Opcode::Receive, Some(buffer)) if lane.is_blocked() => {
+                        let kept = lane.rx.deliver_copy(&buffer, completion.bytes, 2 * lane.window() + 64);
+                        open::repost_shared::<F>(&mut self.domain, self.shared_receive, Some(buffer));
+                        if let Err(violation) = kept {
+                            self.violated(index, violation);
+                        }
+                    }
                     (Opcode::Receive, Some(buffer)) => lane.rx.deliver(buffer, completion.bytes),
                     (_, buffer) if shared == route::SHARED => {
                         open::repost_shared::<F>(&mut self.domain, self.shared_receive, buffer);
@@ -355,6 +369,9 @@ impl<F: Fabric> Worker<F> {
         self.by_completion -= open::by_completion(&lane.plan) as usize;
         self.domain.unwatch(&lane.region);
         let _ = self.domain.destroy_queue_pair(lane.queue_pair);
+        // Messages that nobody has taken go with the lane; their RECVs belong to all lanes.
+        drop(lane);
+        open::refill_shared(self);
         self.set_mode();
     }
 
