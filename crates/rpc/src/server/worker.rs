@@ -693,6 +693,7 @@ impl<F: Fabric> Dispatcher<F> {
         let length = reply.length;
         let (status, length) = match outcome {
             Ok(Ok(())) => (Status::Ok, length),
+            Ok(Err(Status::TooLarge)) => return self.refuse_result(domain, lane, call, batch),
             Ok(Err(status @ Status::Application(_))) => (status, length.min(small_limit)),
             Ok(Err(status)) => (status, 0),
             Err(_) => (Status::HandlerPanicked, 0),
@@ -720,7 +721,7 @@ impl<F: Fabric> Dispatcher<F> {
     ) -> Result<(), Violation> {
         let described = buffer.and_then(|buffer| lane.exports.descriptor(&buffer).map(|d| (d, buffer)));
         let Some((descriptor, buffer)) = described else {
-            return self.refuse(domain, lane, call, Status::Overloaded, batch);
+            return self.refuse_result(domain, lane, call, batch);
         };
         lane.exported.push((call.call, buffer));
         let meta = answer_meta(call.call, call.thread, Status::Ok, Flags::RENDEZVOUS);
@@ -745,6 +746,20 @@ impl<F: Fabric> Dispatcher<F> {
         batch
             .push(&mut self.staging, &meta, payload)
             .map_err(|_| Violation::Transfer("an answer is longer than a message"))
+    }
+
+    /// Says that a call was executed but its result cannot be sent: it is over the limit, or there is no memory for
+    /// it. That there is a payload tells the client that the handler has run.
+    #[cold]
+    fn refuse_result(
+        &mut self,
+        domain: &mut F::Domain,
+        lane: &mut ServerLane<F>,
+        call: Call,
+        batch: Option<&mut BatchState>,
+    ) -> Result<(), Violation> {
+        let meta = answer_meta(call.call, call.thread, Status::TooLarge, Flags::NONE);
+        self.put_answer(domain, lane, meta, b"result", batch)
     }
 
     fn refuse(
@@ -798,6 +813,9 @@ impl<F: Fabric> Dispatcher<F> {
         payload: &[u8],
     ) -> Result<(), Violation> {
         let call = Call { call, function: 0, thread: 0, time: 0 };
+        if status == Status::TooLarge {
+            return self.refuse_result(domain, lane, call, None);
+        }
         let small_limit = (lane.plan.rendezvous_above as usize).min(SMALL_LIMIT as usize);
         if payload.len() <= small_limit {
             let meta = answer_meta(call.call, call.thread, status, Flags::NONE);
