@@ -14,7 +14,7 @@
 //! use dunlin_fabric_conformance::{Suite, reference::Reference};
 //!
 //! fn main() -> std::process::ExitCode {
-//!     let suite = Suite { two_processes: false, ..Suite::new(Reference::new, Scheme::Sim, 118) };
+//!     let suite = Suite { two_processes: false, ..Suite::new(Reference::new, Scheme::Sim, 126) };
 //!     suite.main()
 //! }
 //! ```

@@ -64,12 +64,14 @@ pub struct Row {
     pub outcome: Outcome,
     /// The process ids of the roles, where they had two processes.
     pub processes: Option<(u32, u32)>,
+    /// How long it took, on the fabric's host.
+    pub elapsed: Nanos,
 }
 
 impl fmt::Display for Row {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.outcome {
-            Outcome::Passed => write!(f, "{:<55} passed", self.name)?,
+            Outcome::Passed => write!(f, "{:<55} passed {:>6} ms", self.name, self.elapsed / 1_000_000)?,
             Outcome::NotApplicable(need) => write!(f, "{:<55} not applicable: needs {need}", self.name)?,
             Outcome::Failed(_) => write!(f, "{:<55} FAILED", self.name)?,
         }
@@ -155,26 +157,31 @@ pub fn serve_role<F: Fabric>(
 /// Where threads leave their results.
 type Results = Arc<Mutex<Vec<(Role, Result<u32, Failure>)>>>;
 
-fn start<F: Fabric>(
+/// One role of a case, about to be played.
+struct Play<F: Fabric> {
     fabric: F,
     address: Address,
     case: Case<F>,
     role: Role,
     two_processes: bool,
     limit: Nanos,
-    results: &Results,
-    ended: &<F::Host as Host>::Signal,
-) -> Verdict {
-    let (results, ended) = (Arc::clone(results), ended.clone());
-    let host = fabric.host().clone();
-    let body = move || {
-        let result = serve_role(&fabric, &address, &case, role, two_processes, limit);
-        drop(fabric);
-        results.lock().unwrap_or_else(PoisonError::into_inner).push((role, result));
-        ended.raise();
-    };
-    host.spawn(&format!("{}-{}", role.as_str(), case.name), Box::new(body))?;
-    Ok(())
+}
+
+impl<F: Fabric> Play<F> {
+    fn start(self, results: &Results, ended: &<F::Host as Host>::Signal) -> Verdict {
+        let (results, ended) = (Arc::clone(results), ended.clone());
+        let host = self.fabric.host().clone();
+        let name = format!("{}-{}", self.role.as_str(), self.case.name);
+        let body = move || {
+            let Play { fabric, address, case, role, two_processes, limit } = self;
+            let result = serve_role(&fabric, &address, &case, role, two_processes, limit);
+            drop(fabric);
+            results.lock().unwrap_or_else(PoisonError::into_inner).push((role, result));
+            ended.raise();
+        };
+        host.spawn(&name, Box::new(body))?;
+        Ok(())
+    }
 }
 
 /// Waits until so many roles have ended, or their time is over; what those that failed say.
@@ -222,11 +229,14 @@ pub fn run_in_process<F: Fabric>(
     let mut report = Report::default();
     for case in cases::<F>().into_iter().filter(|case| options.wants(case.name)) {
         let pair = make(&case);
+        let host = pair.first.host().clone();
+        let start = host.now();
         let outcome = match case.lacks(pair.first.capabilities()) {
             Some(need) => Outcome::NotApplicable(need.to_string()),
             None => in_process(&case, pair, options.limit),
         };
-        report.rows.push(Row { name: case.name, outcome, processes: None });
+        let elapsed = host.now() - start;
+        report.rows.push(Row { name: case.name, outcome, processes: None, elapsed });
         report.rows.last().into_iter().for_each(&mut tell);
     }
     report
@@ -238,8 +248,15 @@ fn in_process<F: Fabric>(case: &Case<F>, pair: Pair<F>, limit: Nanos) -> Outcome
     let (results, ended) = (Results::default(), host.signal());
     for role in roles {
         let fabric = if *role == Role::First { &pair.first } else { &pair.second }.clone();
-        let started = start(fabric, pair.address.clone(), *case, *role, false, limit, &results, &ended);
-        if let Err(failure) = started {
+        let play = Play {
+            fabric,
+            address: pair.address.clone(),
+            case: *case,
+            role: *role,
+            two_processes: false,
+            limit,
+        };
+        if let Err(failure) = play.start(&results, &ended) {
             return Outcome::Failed(vec![(*role, failure.to_string())]);
         }
     }
@@ -257,6 +274,8 @@ pub fn run_two_processes<F: Fabric>(
     let mut report = Report::default();
     for case in cases::<F>().into_iter().filter(|case| case.roles == 2 && options.wants(case.name)) {
         let (fabric, address) = make(&case);
+        let host = fabric.host().clone();
+        let start = host.now();
         let mut processes = None;
         let outcome = match case.lacks(fabric.capabilities()) {
             Some(need) => Outcome::NotApplicable(need.to_string()),
@@ -271,7 +290,8 @@ pub fn run_two_processes<F: Fabric>(
                 )
             }
         };
-        report.rows.push(Row { name: case.name, outcome, processes });
+        let elapsed = host.now() - start;
+        report.rows.push(Row { name: case.name, outcome, processes, elapsed });
         report.rows.last().into_iter().for_each(&mut tell);
     }
     report
@@ -280,8 +300,8 @@ pub fn run_two_processes<F: Fabric>(
 fn across<F: Fabric>(case: &Case<F>, fabric: F, address: Address, mut child: Child, limit: Nanos) -> Outcome {
     let host = fabric.host().clone();
     let (results, ended) = (Results::default(), host.signal());
-    let started = start(fabric, address, *case, Role::First, true, limit, &results, &ended);
-    let mut results = match started {
+    let play = Play { fabric, address, case: *case, role: Role::First, two_processes: true, limit };
+    let mut results = match play.start(&results, &ended) {
         Ok(()) => gather(&host, &[Role::First], limit, &results, &ended),
         Err(failure) => vec![(Role::First, Err(failure))],
     };

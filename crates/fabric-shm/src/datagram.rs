@@ -61,15 +61,21 @@ impl Hub {
 
     /// The doorbell's name on a link; granted the first time.
     pub(crate) fn doorbell(&self, link: &Arc<LinkShared>, patient: bool) -> Result<RegionKey, GrantError> {
-        let mut doorbells = lock(&self.doorbells);
-        if let Some((_, key)) = doorbells.iter().find(|(l, _)| Arc::ptr_eq(l, link)) {
-            return Ok(*key);
+        if let Some(key) = self.granted_doorbell(link) {
+            return Ok(key);
         }
-        doorbells.retain(|(link, _)| link.is_alive());
+        // Not under the lock, which the control thread takes too: a peer that reads slowly would hold it up. Two at
+        // once grant it twice, which does no harm.
         let access = Access::READ.with(Access::WRITE);
         let key = link.grant(self.attention.memory(), access, patient)?;
+        let mut doorbells = lock(&self.doorbells);
+        doorbells.retain(|(link, _)| link.is_alive());
         doorbells.push((Arc::clone(link), key));
         Ok(key)
+    }
+
+    fn granted_doorbell(&self, link: &Arc<LinkShared>) -> Option<RegionKey> {
+        lock(&self.doorbells).iter().find(|(l, _)| Arc::ptr_eq(l, link)).map(|(_, key)| *key)
     }
 
     /// Takes rings for a datagram queue pair from now on.
@@ -135,7 +141,7 @@ impl Hub {
 impl DatagramRing {
     /// Takes the grant back.
     fn end(&self) {
-        self.link.revoke(self.ring);
+        self.link.revoke(self.ring, false);
     }
 }
 

@@ -14,9 +14,9 @@ use crate::queue_pair::{Connection, Inbound, QueuePair};
 use crate::receive::{Receive, SharedReceiveQueue};
 use dunlin_fabric::{
     Access, AddressHandleId, Armed, Buffer, Completion, CompletionQueueId, CompletionStatus, CreateError,
-    Endpoint, GrantError, Host, Nanos, PostError, QueuePairConfig, QueuePairId, QueuePairState, RealHost,
-    ReceiveTarget, Region, RegionKey, SharedReceiveQueueId, ThreadDomain, Transport, WaitMode, Wake, Waker,
-    WorkId, WorkRequest,
+    Endpoint, GrantError, Host, InlineWrite, Nanos, PostError, QueuePairConfig, QueuePairId, QueuePairState,
+    RealHost, ReceiveTarget, Region, RegionKey, SharedReceiveQueueId, ThreadDomain, Transport, WaitMode,
+    Wake, Waker, WorkId, WorkRequest,
 };
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
@@ -38,7 +38,12 @@ impl Waker for ShmWaker {
             return Wake::Arrived;
         }
         let arrived = self.0.take_woken() || {
-            let left = until.saturating_sub(RealHost.now()).min(LONGEST_SLEEP);
+            // No look at the clock when there is no end to look for.
+            let left = match until {
+                Nanos::MAX => LONGEST_SLEEP,
+                0 => 0,
+                until => until.saturating_sub(RealHost.now()).min(LONGEST_SLEEP),
+            };
             left > 0 && self.0.sleep(left)
         };
         self.0.disarm();
@@ -205,7 +210,7 @@ impl ShmDomain {
             while bits != 0 {
                 let bit = bits.trailing_zeros() as usize;
                 bits &= bits - 1;
-                if !self.look_at(word * 64 + bit, number, limit) {
+                if self.look_at(word * 64 + bit, number, limit) == Some(false) {
                     hints.hinted[word] &= !(1 << bit);
                 }
             }
@@ -221,21 +226,21 @@ impl ShmDomain {
         for _ in 0..turns {
             let slot = hints.next_in_turn % self.queue_pairs.len().max(1);
             hints.next_in_turn = slot + 1;
-            if self.look_at(slot, number, limit) {
+            if self.look_at(slot, number, limit) == Some(true) {
                 hints.hinted[slot / 64] |= 1 << (slot % 64);
             }
         }
         self.hints = Some(hints);
     }
 
-    /// Whether it has to be looked at again, be it by a poll of another completion queue.
-    fn look_at(&mut self, slot: usize, number: usize, limit: usize) -> bool {
-        let Some(Some(queue_pair)) = self.queue_pairs.get_mut(slot) else { return false };
+    /// Whether there may be more to receive; `None` if that is the business of another completion queue's poll.
+    fn look_at(&mut self, slot: usize, number: usize, limit: usize) -> Option<bool> {
+        let Some(Some(queue_pair)) = self.queue_pairs.get_mut(slot) else { return Some(false) };
         if queue_pair.config.receive_completions.0 as usize != number {
-            return queue_pair.state == QueuePairState::Ready;
+            return (queue_pair.state != QueuePairState::Ready).then_some(false);
         }
         let budget = limit - self.queues[number].ready().min(limit);
-        drive(queue_pair, number, &mut self.queues, &mut self.shared, budget)
+        Some(drive(queue_pair, number, &mut self.queues, &mut self.shared, budget))
     }
 
     #[cold]
@@ -446,7 +451,7 @@ impl ThreadDomain for ShmDomain {
             connection.link.detach(self.name_of(id));
         }
         if let Some(inbound) = &queue_pair.inbound {
-            inbound.link.revoke(inbound.ring);
+            inbound.link.revoke(inbound.ring, false);
         }
         self.hub.close(id);
         queue_pair.datagrams.end();
@@ -497,6 +502,17 @@ impl ThreadDomain for ShmDomain {
             hints.unacknowledged.push(slot_of(queue_pair) as u16);
         }
         Ok(())
+    }
+
+    #[inline]
+    fn post_write(&mut self, queue_pair: QueuePairId, write: InlineWrite<'_>) -> Result<(), PostError> {
+        if let Some(Some(found)) = self.queue_pairs.get_mut(slot_of(queue_pair))
+            && found.id == queue_pair
+            && found.write_at_once(&write)
+        {
+            return Ok(());
+        }
+        self.post(queue_pair, write.into())
     }
 
     fn post_receive(

@@ -256,3 +256,81 @@ impl PeerDoorbell {
         self.import.mapping().half_word(FLAGS).load(Ordering::Relaxed) & EVENTS != 0
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use loom::sync::atomic as model;
+
+    impl Word for model::AtomicU32 {
+        fn load(&self) -> u32 {
+            model::AtomicU32::load(self, Ordering::Acquire)
+        }
+        fn store(&self, value: u32) {
+            model::AtomicU32::store(self, value, Ordering::Release);
+        }
+        fn exchange(&self, expected: u32, value: u32) -> bool {
+            self.compare_exchange(expected, value, Ordering::AcqRel, Ordering::Acquire).is_ok()
+        }
+    }
+
+    /// One owner that looks and sleeps, some producers that store and ring. Gives whether the owner sleeps with
+    /// something there and nobody to wake it, and how often it was woken.
+    fn run(producers: u32, fenced: bool) -> (bool, u32) {
+        let word = loom::sync::Arc::new(model::AtomicU32::new(IDLE));
+        let records = loom::sync::Arc::new(model::AtomicU32::new(0));
+        let threads: Vec<_> = (0..producers)
+            .map(|_| {
+                let (word, records) = (loom::sync::Arc::clone(&word), loom::sync::Arc::clone(&records));
+                loom::thread::spawn(move || {
+                    records.fetch_add(1, Ordering::Release);
+                    if fenced {
+                        model::fence(Ordering::SeqCst);
+                    }
+                    ring(&*word)
+                })
+            })
+            .collect();
+        arm(&*word);
+        if fenced {
+            model::fence(Ordering::SeqCst);
+        }
+        let found = model::AtomicU32::load(&records, Ordering::Acquire);
+        let sleeps = found == 0 && may_sleep(&*word);
+        let wakes = threads.into_iter().map(|t| u32::from(t.join().unwrap())).sum();
+        (sleeps && wakes == 0, wakes)
+    }
+
+    #[test]
+    fn no_wake_up_is_lost_and_none_is_doubled() {
+        // One producer in every order there is; with two there are too many, so at most two pre-emptions each.
+        for (producers, preemption_bound) in [(1, None), (2, Some(2))] {
+            let mut model = loom::model::Builder::new();
+            model.preemption_bound = preemption_bound;
+            model.check(move || {
+                let (lost, wakes) = run(producers, true);
+                assert!(!lost);
+                assert!(wakes <= 1);
+            });
+        }
+    }
+
+    #[test]
+    fn the_model_finds_what_the_fences_are_for() {
+        let lost = std::panic::catch_unwind(|| loom::model(|| assert!(!run(1, false).0)));
+        assert!(lost.is_err());
+    }
+
+    #[test]
+    fn a_tampered_word_does_not_hold_anybody() {
+        for state in [IDLE, ARMED, SLEEPING, RUNG, 4, u32::MAX] {
+            let word = AtomicU32::new(state);
+            ring(&word);
+            may_sleep(&word);
+        }
+        let attention = Attention::new().unwrap();
+        attention.arm();
+        state_of(attention.memory().mapping()).store(77, Ordering::Relaxed);
+        assert!(attention.sleep(1), "does not sleep on a word that is not its own");
+    }
+}

@@ -114,21 +114,8 @@ impl ImportCache {
             return Ok(());
         }
         let mut at = self.range(link, key, offset, length, Access::WRITE)?;
-        let mut put = |part: &[u8]| {
-            // SAFETY: the range is good for the length of all parts together, and they add up to it: `at` stays
-            // inside. The mapping lives in the cache. Granted memory is never a Rust reference, so the two ranges
-            // are apart; even in one process a `Buffer` cannot lie in memory that is registered for WRITE.
-            unsafe {
-                if let Ok(line) = <&[u8; 64]>::try_from(part)
-                    && at.addr().is_multiple_of(64)
-                {
-                    copy::line_to_peer(line, at);
-                } else {
-                    copy::to_peer(part.as_ptr(), at, part.len());
-                }
-                at = at.add(part.len());
-            }
-        };
+        // SAFETY: the range is good for the length of all parts together, and they add up to it: `at` stays inside.
+        let mut put = |part: &[u8]| at = unsafe { put(part, at) };
         // In ascending order, so that the last 8 bytes of all come last.
         match source {
             Source::Parts(parts) => parts.iter().for_each(|part| put(part)),
@@ -136,6 +123,25 @@ impl ImportCache {
             Source::Gather(gather) => gather.iter().for_each(|buffer| put(buffer)),
         }
         Ok(())
+    }
+
+    /// WRITE of parts that have `length` bytes together, which is not zero; `false`, and nothing written, if it may
+    /// not be. The short way, for inline data.
+    #[inline]
+    pub(crate) fn write_parts(
+        &mut self,
+        link: &Arc<LinkShared>,
+        key: RegionKey,
+        offset: u64,
+        parts: &[&[u8]],
+        length: u64,
+    ) -> bool {
+        let Ok(mut at) = self.range(link, key, offset, length, Access::WRITE) else { return false };
+        for part in parts {
+            // SAFETY: as in `write`.
+            at = unsafe { put(part, at) };
+        }
+        true
     }
 
     /// READ.
@@ -171,6 +177,23 @@ impl ImportCache {
         // SAFETY: good for 8 bytes and aligned, as just checked; granted memory is only touched by atomics and
         // racing copies.
         Ok(change(unsafe { AtomicU64::from_ptr(target.cast()) }))
+    }
+}
+
+/// Copies one part into granted memory; gives the place behind it.
+///
+/// # Safety
+/// The place must be good for the part's length, in memory that is no Rust reference's: granted memory never is, and
+/// a `Buffer` cannot lie in memory that is registered for WRITE, not even within one process.
+#[inline]
+unsafe fn put(part: &[u8], at: *mut u8) -> *mut u8 {
+    // SAFETY: by the caller's word; a whole aligned line goes the short way.
+    unsafe {
+        match <&[u8; 64]>::try_from(part) {
+            Ok(line) if at.addr().is_multiple_of(64) => copy::line_to_peer(line, at),
+            _ => copy::to_peer(part.as_ptr(), at, part.len()),
+        }
+        at.add(part.len())
     }
 }
 

@@ -36,11 +36,17 @@ pub struct ShmConfig {
     pub allow: AllowPolicy,
     /// The most regions one link's side may have granted at once, queue pairs' own rings included (one each).
     pub max_grants_per_link: usize,
+    /// How long, in nanoseconds, who has connected to a listener may take for its greeting.
+    pub greeting_patience: u64,
 }
 
 impl Default for ShmConfig {
     fn default() -> Self {
-        ShmConfig { allow: AllowPolicy::SameUser, max_grants_per_link: 1024 }
+        ShmConfig {
+            allow: AllowPolicy::SameUser,
+            max_grants_per_link: 1024,
+            greeting_patience: 5_000_000_000,
+        }
     }
 }
 

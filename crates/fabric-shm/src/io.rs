@@ -17,8 +17,6 @@ use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// How long the other side may take for its hello.
-const GREETING_PATIENCE: u64 = 5_000_000_000;
 /// How often overdue greetings are looked for, in nanoseconds, while there are any.
 const TICK: u64 = 250_000_000;
 /// Connections that may be in their greeting at once.
@@ -112,8 +110,11 @@ impl Io {
     pub(crate) fn greet(&self, socket: &OwnedFd) -> Result<[u64; 2], Errno> {
         let secret = secret();
         let (head, body) = Frame::Hello { version: VERSION, secret }.encode();
-        socket::send(socket.as_fd(), head.as_slice(), body, None)?;
-        Ok(secret)
+        match socket::send(socket.as_fd(), head.as_slice(), body, None) {
+            // Closed already: what the other side said before, why it refuses, is there to be read.
+            Ok(()) | Err(Errno::PIPE | Errno::CONNRESET) => Ok(secret),
+            Err(error) => Err(error),
+        }
     }
 
     /// Watches a link from now on.
@@ -129,15 +130,17 @@ impl Io {
     /// Watches a listener from now on.
     pub(crate) fn add_listener(&self, listener: Arc<ListenerShared>) -> io::Result<()> {
         let number = listener.number();
-        epoll::add(&self.epoll, listener.socket(), EventData::new_u64(number), EventFlags::IN)?;
+        let data = EventData::new_u64(number);
+        let added = listener.with_socket(|socket| epoll::add(&self.epoll, socket, data, EventFlags::IN));
+        added.unwrap_or(Err(Errno::BADF))?;
         self.entries().insert(number, Entry::Listener(listener));
         Ok(())
     }
 
     /// Forgets a listener.
     pub(crate) fn drop_listener(&self, listener: &ListenerShared) {
-        // Gone already if the thread has dropped it because of an error.
-        let _ = epoll::delete(&self.epoll, listener.socket());
+        // The kernel forgets the socket by itself when it is closed; nothing is lost if it has been.
+        listener.with_socket(|socket| epoll::delete(&self.epoll, socket).ok());
         self.entries().remove(&listener.number());
     }
 
@@ -220,7 +223,8 @@ impl Io {
 
     fn accept(&self, listener: &Arc<ListenerShared>) {
         loop {
-            let socket = match socket::accept(listener.socket().as_fd()) {
+            let accepted = listener.with_socket(|socket| socket::accept(socket.as_fd()));
+            let socket = match accepted.unwrap_or(Err(Errno::AGAIN)) {
                 Ok(socket) => socket,
                 Err(Errno::AGAIN) => return,
                 Err(Errno::INTR | Errno::CONNABORTED) => continue,
@@ -249,7 +253,7 @@ impl Io {
             if epoll::add(&self.epoll, &socket, EventData::new_u64(number), READ).is_err() {
                 continue;
             }
-            let deadline = RealHost.now() + GREETING_PATIENCE;
+            let deadline = RealHost.now().saturating_add(self.config.greeting_patience);
             let greeting = Greeting { socket, listener: Arc::clone(listener), secret, deadline };
             self.entries().insert(number, Entry::Greeting(Arc::new(greeting)));
         }

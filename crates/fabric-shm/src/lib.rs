@@ -4,6 +4,51 @@
 //!
 //! What may come in: mappings, Unix sockets, futexes, and how the verbs are done with them. What never does: what
 //! an RPC is, and any trust in what a peer has written: it is read once, checked, then used.
+//!
+//! ```text
+//! fabric ─ listener ─ link      control: one thread sleeps over all sockets (io, socket, frame)
+//!    └── domain ─ queue_pair ─┬ send, execute        what is posted
+//!          │                  ├ receive, inbound     what arrives, through a ring of the receiver's
+//!          │                  └ datagram
+//!          └ doorbell           how peers wake it
+//! ```
+//!
+//! Two ends in one process:
+//!
+//! ```
+//! use dunlin_fabric::*;
+//! use dunlin_fabric_shm::{ShmConfig, ShmFabric};
+//!
+//! let fabric = ShmFabric::new(ShmConfig::default())?;
+//! let address: Address = format!("shm:example-{}", std::process::id()).parse()?;
+//! let soon = fabric.host().now() + 1_000_000_000;
+//! let listener = fabric.listen(&address)?;
+//! let (near, far) = (fabric.dial(&address, soon)?, listener.accept(soon)?);
+//!
+//! // The far side lets the near one write, and says where.
+//! let region = Region::new(fabric.register(4096, Access::WRITE)?);
+//! let key = far.grant(region.memory(), Access::WRITE)?;
+//!
+//! let mut domains = [fabric.domain()?, fabric.domain()?];
+//! let mut queue_pairs = Vec::new();
+//! for (domain, link) in domains.iter_mut().zip([&near, &far]) {
+//!     let queue = domain.create_completion_queue(128, false)?;
+//!     let queue_pair = domain.create_queue_pair(&QueuePairConfig::reliable(queue, queue))?;
+//!     link.send(&domain.endpoint(queue_pair, link)?.0)?;
+//!     queue_pairs.push(queue_pair);
+//! }
+//! for ((domain, link), queue_pair) in domains.iter_mut().zip([&near, &far]).zip(&queue_pairs) {
+//!     domain.connect(*queue_pair, link, &Endpoint(link.receive(soon)?))?;
+//! }
+//!
+//! let data = Data::Inline(&[b"hello"]);
+//! let operation = Operation::Write { data, key, offset: 0, immediate: None };
+//! domains[0].post(queue_pairs[0], WorkRequest { id: WorkId(1), operation, signaled: false })?;
+//! let mut seen = [0; 5];
+//! region.copy_out(0, &mut seen);
+//! assert_eq!(&seen, b"hello");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 mod completion_queue;
 mod datagram;
@@ -22,6 +67,9 @@ mod queue_pair;
 mod receive;
 mod send;
 mod socket;
+
+#[cfg(test)]
+mod hostile;
 
 pub use domain::{ShmDomain, ShmWaker};
 pub use fabric::{AllowPolicy, ShmConfig, ShmFabric};

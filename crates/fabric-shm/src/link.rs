@@ -28,6 +28,9 @@ const SEND_PATIENCE: u64 = 1_000_000_000;
 /// How long a datagram ring may take to come: only the peer's control thread is asked.
 const DATAGRAM_PATIENCE: u64 = 5_000_000_000;
 
+/// Ends of queue pairs that are remembered for those not connected yet.
+const CLOSED_EARLY: usize = 1024;
+
 /// What the control thread does for queue pairs when the peer asks for a ring.
 pub(crate) trait DatagramTarget: Send + Sync + std::fmt::Debug {
     /// Makes a ring for datagrams from this link to a queue pair, grants it and the doorbell; `None` if there is
@@ -122,6 +125,9 @@ pub(crate) struct LinkShared {
     exports: Mutex<Exports>,
     imports: Mutex<BTreeMap<u32, Arc<Import>>>,
     attachments: Mutex<Vec<Attachment>>,
+    /// Queue pairs of ours that the peer has left before they were connected, the newest first. Locked after
+    /// `attachments`.
+    closed_early: Mutex<VecDeque<QueuePairName>>,
     targets: Mutex<BTreeMap<u32, Weak<dyn DatagramTarget>>>,
     replies: Mutex<BTreeMap<u64, Option<(RegionKey, RegionKey)>>>,
     calls: AtomicU64,
@@ -147,6 +153,7 @@ impl LinkShared {
             exports: Mutex::default(),
             imports: Mutex::default(),
             attachments: Mutex::default(),
+            closed_early: Mutex::default(),
             targets: Mutex::default(),
             replies: Mutex::default(),
             reading: Mutex::new(()),
@@ -268,7 +275,13 @@ impl LinkShared {
                 }
             }
             Frame::QueuePairClosed(name) => {
-                for attachment in lock(&self.attachments).iter().filter(|a| a.name == name) {
+                let attachments = lock(&self.attachments);
+                if !attachments.iter().any(|a| a.name == name) {
+                    let mut early = lock(&self.closed_early);
+                    early.truncate(CLOSED_EARLY - 1);
+                    early.push_front(name);
+                }
+                for attachment in attachments.iter().filter(|a| a.name == name) {
                     if let (Some(closed), Some(attention)) =
                         (attachment.closed.upgrade(), attachment.attention.upgrade())
                     {
@@ -390,27 +403,31 @@ impl LinkShared {
         Ok(key)
     }
 
-    /// Takes the slot back; whether the key was live.
-    fn forget(&self, key: RegionKey) -> bool {
+    /// Takes the slot of a live grant back.
+    fn forget(&self, key: RegionKey) {
         let (slot, generation) = ((key.0 >> 32) as u32, key.0 as u32);
         let mut exports = lock(&self.exports);
-        match exports.generations.get_mut(slot as usize) {
-            Some(current) if *current == generation && generation % 2 == 1 => {
-                *current = current.wrapping_add(1);
-                exports.free.push(slot);
-                exports.live -= 1;
-                true
-            }
-            _ => false,
+        if let Some(current) = exports.generations.get_mut(slot as usize)
+            && *current == generation
+            && generation % 2 == 1
+        {
+            *current = current.wrapping_add(1);
+            exports.free.push(slot);
+            exports.live -= 1;
         }
     }
 
-    /// Ends a grant of ours.
-    pub(crate) fn revoke(&self, key: RegionKey) {
-        if self.forget(key)
-            && let Err(error) = self.send_frame(&Frame::Revoke(key), None)
-        {
-            tracing::debug!(%error, "the end of a grant was not told");
+    /// Ends a grant of ours. The slot is free again only once the peer was told: a new grant in it would look to
+    /// the peer like a second one. If that cannot be told now (`patient`: soon), the slot stays taken.
+    pub(crate) fn revoke(&self, key: RegionKey, patient: bool) {
+        let (slot, generation) = ((key.0 >> 32) as usize, key.0 as u32);
+        if generation % 2 == 0 || lock(&self.exports).generations.get(slot) != Some(&generation) {
+            return;
+        }
+        let (head, body) = Frame::Revoke(key).encode();
+        match self.send_bytes(&head, body, None, patient) {
+            Ok(()) => self.forget(key),
+            Err(error) => tracing::debug!(%error, "the end of a grant was not told"),
         }
     }
 
@@ -426,12 +443,18 @@ impl LinkShared {
 
     /// Has a queue pair of ours told about the end of its peer.
     pub(crate) fn attach(&self, name: QueuePairName, closed: &Arc<Closed>, attention: &Arc<Attention>) {
-        lock(&self.attachments).push(Attachment {
+        let mut attachments = lock(&self.attachments);
+        attachments.push(Attachment {
             name,
             closed: Arc::downgrade(closed),
             attention: Arc::downgrade(attention),
         });
-        if !self.is_alive() {
+        let mut early = lock(&self.closed_early);
+        if let Some(at) = early.iter().position(|n| *n == name) {
+            early.remove(at);
+            closed.0.store(true, Ordering::Release);
+        }
+        if closed.is_closed() || !self.is_alive() {
             attention.news();
         }
     }
@@ -569,7 +592,7 @@ impl Link for ShmLink {
     }
 
     fn revoke(&self, key: RegionKey) {
-        self.shared.revoke(key);
+        self.shared.revoke(key, true);
     }
 
     fn is_alive(&self) -> bool {

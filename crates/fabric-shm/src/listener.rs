@@ -22,7 +22,8 @@ struct Waiting {
 #[derive(Debug)]
 pub(crate) struct ListenerShared {
     number: u64,
-    socket: OwnedFd,
+    /// `None` once it is closed: the kernel frees the name with the last descriptor, so only one place has it.
+    socket: Mutex<Option<OwnedFd>>,
     io: Arc<Io>,
     waiting: Mutex<Waiting>,
     came: Condvar,
@@ -32,7 +33,7 @@ impl ListenerShared {
     pub(crate) fn new(socket: OwnedFd, io: &Arc<Io>) -> Arc<Self> {
         Arc::new(ListenerShared {
             number: io.next_number(),
-            socket,
+            socket: Mutex::new(Some(socket)),
             io: Arc::clone(io),
             waiting: Mutex::default(),
             came: Condvar::new(),
@@ -43,8 +44,13 @@ impl ListenerShared {
         self.number
     }
 
-    pub(crate) fn socket(&self) -> &OwnedFd {
-        &self.socket
+    /// Does something with the socket, unless it is closed.
+    pub(crate) fn with_socket<T>(&self, use_it: impl FnOnce(&OwnedFd) -> T) -> Option<T> {
+        self.socket.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(use_it)
+    }
+
+    fn close(&self) {
+        *self.socket.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
     pub(crate) fn io(&self) -> &Arc<Io> {
@@ -89,9 +95,8 @@ impl ShmListener {
 
 impl Drop for ShmListener {
     fn drop(&mut self) {
-        // The kernel frees the name with the socket, which greetings still under way may hold: shut it now.
-        crate::socket::shut_down(rustix::fd::AsFd::as_fd(self.shared.socket()));
         self.io.io().drop_listener(&self.shared);
+        self.shared.close();
         for link in std::mem::take(&mut self.shared.waiting().links) {
             self.io.io().drop_link(&link, "the listener was closed before it accepted");
         }

@@ -2,28 +2,13 @@
 
 mod common;
 
-use common::{Pair, Side, local, poll_one, soon, unique, write};
+use common::{Pair, Side, local, poll_one, receive, send, soon, unique, write};
 use dunlin_fabric::{
-    Access, Arena, Completion, CompletionStatus, Data, Endpoint, Fabric, Gather, Host, Link, Listener,
-    Opcode, Operation, PostError, QueuePairState, RealHost, ReceiveTarget, Region, RegionKey, RnrRetry,
-    ThreadDomain, Transport, WorkId, WorkRequest,
+    Access, Completion, CompletionStatus, Data, Endpoint, Fabric, Gather, Host, Link, Listener, Opcode,
+    Operation, PostError, QueuePairState, RealHost, ReceiveTarget, Region, RegionKey, RnrRetry, ThreadDomain,
+    Transport, WorkId, WorkRequest,
 };
 use dunlin_fabric_shm::{ShmConfig, ShmFabric, ShmMemory};
-
-fn send<'a>(
-    id: u64,
-    parts: &'a [&'a [u8]],
-    immediate: Option<u32>,
-    signaled: bool,
-) -> WorkRequest<'a, ShmMemory> {
-    let operation = Operation::Send { data: Data::Inline(parts), immediate, to: None };
-    WorkRequest { id: WorkId(id), operation, signaled }
-}
-
-fn receive(side: &mut Side, arena: &Arena<ShmMemory>, id: u64, length: usize) {
-    let buffer = arena.reserve(length).unwrap();
-    side.domain.post_receive(ReceiveTarget::QueuePair(side.queue_pair), WorkId(id), Some(buffer)).unwrap();
-}
 
 fn pattern(length: usize) -> Vec<u8> {
     (0..length).map(|i| (i * 7 + i / 251) as u8).collect()
@@ -367,4 +352,53 @@ fn a_completion_queue_that_overflows_breaks_its_queue_pairs() {
     assert_eq!(found.len(), 2);
     assert_eq!(pair.a.domain.state(queue_pair), Some(QueuePairState::Error));
     assert_eq!(pair.a.domain.state(pair.a.queue_pair), Some(QueuePairState::Ready));
+}
+
+#[test]
+fn what_was_sent_before_we_connected_waits_for_us() {
+    let fabric = ShmFabric::new(ShmConfig::default()).unwrap();
+    let address = unique("early");
+    let listener = fabric.listen(&address).unwrap();
+    let dialled = fabric.dial(&address, soon()).unwrap();
+    let accepted = listener.accept(soon()).unwrap();
+    let mut a = Side::new(&fabric, dialled, |_| {});
+    let mut b = Side::new(&fabric, accepted, |_| {});
+    a.send_endpoint();
+    b.send_endpoint();
+    a.connect();
+    let arena = local(&fabric, 4096);
+    receive(&mut b, &arena, 1, 64);
+    receive(&mut b, &arena, 2, 64);
+    a.post(send(1, &[b"last words"], None, false)).unwrap();
+    // Comes to light only when the message before it is done with.
+    a.post(write(2, RegionKey(77 << 32 | 1), 0, &[b"nowhere"], false)).unwrap();
+    let endpoint = Endpoint(b.link.receive(soon()).unwrap());
+    b.domain.connect(b.queue_pair, &b.link, &endpoint).unwrap();
+    assert_eq!(&poll_one(&mut b).buffer.unwrap()[..10], b"last words");
+    assert_eq!(poll_one(&mut a).status, CompletionStatus::RemoteAccess);
+    assert_eq!(poll_one(&mut b).status, CompletionStatus::Flushed);
+}
+
+#[test]
+fn a_failure_before_the_other_side_has_connected_reaches_it_when_it_does() {
+    let fabric = ShmFabric::new(ShmConfig::default()).unwrap();
+    let address = unique("early");
+    let listener = fabric.listen(&address).unwrap();
+    let dialled = fabric.dial(&address, soon()).unwrap();
+    let accepted = listener.accept(soon()).unwrap();
+    let mut a = Side::new(&fabric, dialled, |_| {});
+    let mut b = Side::new(&fabric, accepted, |_| {});
+    a.send_endpoint();
+    b.send_endpoint();
+    a.connect();
+    let arena = local(&fabric, 4096);
+    receive(&mut b, &arena, 1, 64);
+    a.post(write(1, RegionKey(77 << 32 | 1), 0, &[b"nowhere"], false)).unwrap();
+    assert_eq!(poll_one(&mut a).status, CompletionStatus::RemoteAccess);
+    a.link.send(b"failed").unwrap();
+    let endpoint = Endpoint(b.link.receive(soon()).unwrap());
+    assert_eq!(b.link.receive(soon()).unwrap(), b"failed");
+    b.domain.connect(b.queue_pair, &b.link, &endpoint).unwrap();
+    assert_eq!(poll_one(&mut b).status, CompletionStatus::Flushed);
+    assert_eq!(b.domain.state(b.queue_pair), Some(QueuePairState::Error));
 }

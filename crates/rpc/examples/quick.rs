@@ -1,18 +1,15 @@
-//! Scratch measurement.
+//! Steps a client and a worker in one thread: instructions and time of a call without any waiting.
 #![allow(clippy::disallowed_types, clippy::disallowed_methods, missing_docs)]
 use dunlin_fabric::{Address, Scheme};
 use dunlin_fabric_shm::{ShmConfig, ShmFabric};
 use dunlin_rpc::*;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
-fn pin(core: usize) {
-    let mut set = rustix::thread::CpuSet::new();
-    set.set(core);
-    rustix::thread::sched_setaffinity(None, &set).unwrap();
-}
 fn main() {
     let fabric = ShmFabric::new(ShmConfig::default()).unwrap();
     let address = Address::new(Scheme::Shm, &format!("quick-{}", std::process::id())).unwrap();
-    let (server, mut workers) = ServerBuilder::new(&fabric)
+    let calls: u64 = std::env::args().nth(1).map_or(1_000_000, |n| n.parse().unwrap());
+    let (_server, mut workers) = ServerBuilder::new(&fabric)
         .function(1, FunctionMode::Worker)
         .serve_with(&address, |_| {
             Box::new(|request: &Request<'_>, reply: &mut Reply<'_>| {
@@ -21,73 +18,69 @@ fn main() {
             })
         })
         .unwrap();
-    let worker = workers.pop().unwrap();
-    let thread = std::thread::spawn(move || {
-        pin(1);
-        worker.run()
-    });
-    pin(0);
-    for name in ["Server-reply", "Remote-fetch"] {
-        let plan = Protocol::by_name(name).unwrap().plan(CompletionMode::Busy);
-        let mut client =
-            Client::connect(&fabric, &address, ClientConfig { window: 256, ..ClientConfig::with_plan(plan) })
-                .unwrap();
-        let payload = [7u8; 32];
-        for round in 0..3 {
-            let mut v: Vec<u64> = Vec::new();
-            for _ in 0..200_000 {
-                let t = unsafe { std::arch::x86_64::_rdtsc() };
-                client.call_on(0, 1, &payload).unwrap();
-                v.push(unsafe { std::arch::x86_64::_rdtsc() } - t);
-            }
-            v.sort();
-            let rtt = v[v.len() / 2] as f64 / 2.1;
-            let mut rates = [Vec::new(), Vec::new()];
-            for slice in 0..400 {
-                let batched = slice % 2;
-                let t = Instant::now();
-                let (mut sent, mut done) = (0u64, 0u64);
-                let total = 20_000;
-                while done < total {
-                    if batched == 0 {
-                        while sent < total && sent - done < 64 {
-                            if client.submit_on(0, 1, &payload).is_err() {
-                                break;
-                            }
-                            sent += 1;
-                        }
-                    } else {
-                        while sent < total && sent - done < 128 {
-                            if client.push_on(0, 1, &payload).is_err() {
-                                break;
-                            }
-                            sent += 1;
-                            if sent % 32 == 0 {
-                                let _ = client.flush();
-                            }
-                        }
-                        let _ = client.flush();
-                    }
-                    client.progress();
-                    while let Some(id) = client.next_done() {
-                        assert_eq!(client.outcome(id).unwrap().len(), 32);
-                        client.forget(id);
-                        done += 1;
-                    }
-                }
-                rates[batched].push(total as f64 / t.elapsed().as_secs_f64() / 1e6);
-            }
-            for r in &mut rates {
-                r.sort_by(|a, b| a.total_cmp(b));
-            }
-            let q = |r: &Vec<f64>| (r[r.len() / 2], r[r.len() * 9 / 10]);
-            println!(
-                "{name} round {round}: rtt p50 {rtt:.0} ns, w64 {:.2?} M/s, batch {:.2?} M/s",
-                q(&rates[0]),
-                q(&rates[1])
+    let mut worker = workers.pop().unwrap();
+    let name = std::env::args().nth(2).unwrap_or("Server-reply".into());
+    let connected = AtomicBool::new(false);
+    let plan = Protocol::by_name(&name).unwrap().plan(CompletionMode::Busy);
+    let mut client = std::thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            let client = Client::connect(
+                &fabric,
+                &address,
+                ClientConfig { window: 256, ..ClientConfig::with_plan(plan) },
             );
+            connected.store(true, Ordering::Release);
+            client.unwrap()
+        });
+        while !connected.load(Ordering::Acquire) {
+            worker.progress();
         }
+        thread.join().unwrap()
+    });
+    let payload = [7u8; 32];
+    for _ in 0..3 {
+        let t = Instant::now();
+        for _ in 0..calls {
+            let id = client.submit_on(0, 1, &payload).unwrap();
+            worker.progress();
+            client.progress();
+            while client.next_done() != Some(id) {
+                worker.progress();
+                client.progress();
+            }
+            client.forget(id);
+        }
+        let one = t.elapsed().as_nanos() as f64 / calls as f64;
+        let (mut sub, mut srv, mut cli) = (0u64, 0u64, 0u64);
+        let tsc = || unsafe { std::arch::x86_64::_rdtsc() };
+        for _ in 0..calls / 64 {
+            let a = tsc();
+            for i in 0..64 {
+                if let Err(e) = client.submit_on(0, 1, &payload) {
+                    panic!("{e} at {i} in flight {} room {} sub {sub}", client.in_flight(), client.room(0));
+                }
+            }
+            let b = tsc();
+            let h = (worker.progress(), worker.progress(), worker.progress());
+            let c = tsc();
+            let g = client.progress();
+            let mut n = 0;
+            while let Some(id) = client.next_done() {
+                client.forget(id);
+                n += 1;
+            }
+            assert_eq!(n, 64, "{h:?} {g}");
+            let d = tsc();
+            sub += b - a;
+            srv += c - b;
+            cli += d - c;
+        }
+        let per = |x: u64| x as f64 / 2.1 / (calls / 64 * 64) as f64;
+        println!(
+            "{name}: one by one {one:.1} ns; of 64: submit {:.1} serve {:.1} complete {:.1} ns",
+            per(sub),
+            per(srv),
+            per(cli)
+        );
     }
-    drop(server);
-    thread.join().unwrap();
 }

@@ -68,7 +68,7 @@ fn monotonic_ns() -> u64 {
 }
 
 /// CPU time that this process has used so far, ns.
-pub(super) fn process_cpu_ns() -> u64 {
+pub(crate) fn process_cpu_ns() -> u64 {
     let now = clock_gettime(ClockId::ProcessCPUTime);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }

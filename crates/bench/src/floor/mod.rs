@@ -21,6 +21,7 @@ mod slices;
 pub use alternate::{Alternation, Comparison, alternate, compare};
 pub use area::{MESSAGE_CAPACITY, PAYLOAD_CAPACITY, RING_SLOTS};
 pub use clock::TickClock;
+pub(crate) use clock::process_cpu_ns;
 pub use limit::{LimitOptions, limit};
 pub use pair::{Cores, FloorPair, PEER_ARGUMENT, PeerCost};
 pub use payload::{PageBuffer, answer_seed, expected_answer_sum, expected_sum, fill_bytes, sum_bytes};

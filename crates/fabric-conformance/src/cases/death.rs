@@ -19,6 +19,8 @@ pub(super) fn add<F: Fabric>(all: &mut Vec<Case<F>>) {
         Case::deadly("peer_dies_during_writes", &[RC], |c, r| busy(c, r, Traffic::Write)),
         Case::deadly("peer_dies_during_reads", &[RC], |c, r| busy(c, r, Traffic::Read)),
         Case::deadly("peer_dies_while_it_writes_to_us", &[RC], writes_to_us),
+        Case::deadly("peer_dies_in_the_middle_of_its_message", &[RC], half_sent),
+        Case::deadly("peer_dies_in_the_middle_of_our_message", &[RC], half_taken),
         Case::pair("link_closed_by_the_peer", &[RC], closed),
         Case::pair("link_dropped_by_the_peer", &[RC], dropped),
         Case::pair("queue_pair_destroyed_by_the_peer", &[RC], destroyed),
@@ -222,6 +224,60 @@ fn writes_to_us<F: Fabric>(context: &mut Context<F>, role: Role) -> Verdict {
     Ok(())
 }
 
+const LONG: usize = 1 << 20;
+
+/// A message of which the peer has given a part only is none: its RECV is flushed.
+fn half_sent<F: Fabric>(context: &mut Context<F>, role: Role) -> Verdict {
+    let long = LONG.min(context.fabric.capabilities().max_message as usize);
+    let mut station = context.station()?;
+    let config = station.reliable();
+    let queue_pair = context.connect(&mut station, &config)?;
+    if role == Role::Second {
+        expect_eq!(context.hear_at(&mut station)?, b"send");
+        station.send(queue_pair, 1, &pattern(1, long), true)?;
+        context.die();
+        return Ok(());
+    }
+    station.receive_on(queue_pair, 0, long)?;
+    station.receive_on(queue_pair, 1, long)?;
+    context.tell(b"send")?;
+    let first = station.next(station.receives)?;
+    expect_eq!(first.id.0, 0);
+    expect!(first.buffer.is_some(), "the RECV gives its buffer back");
+    if first.status == CompletionStatus::Success {
+        // A fabric with room for all of it may have delivered it before the end.
+        crate::station::check_received::<F>(&first, &pattern(1, long), 0)?;
+    } else {
+        expect_eq!(first.status, CompletionStatus::Flushed);
+    }
+    mourn(context, &mut station, queue_pair, (1, 1))
+}
+
+fn half_taken<F: Fabric>(context: &mut Context<F>, role: Role) -> Verdict {
+    let long = LONG.min(context.fabric.capabilities().max_message as usize);
+    let mut station = context.station()?;
+    let config = station.reliable();
+    let queue_pair = context.connect(&mut station, &config)?;
+    if role == Role::Second {
+        station.receive_on(queue_pair, 0, long)?;
+        context.tell(b"send")?;
+        expect_eq!(context.hear()?, b"sent");
+        station.poll(station.receives);
+        context.die();
+        return Ok(());
+    }
+    expect_eq!(context.hear_at(&mut station)?, b"send");
+    station.send(queue_pair, 0, &pattern(1, long), true)?;
+    station.send(queue_pair, 1, &pattern(2, long), true)?;
+    context.tell(b"sent")?;
+    let (first, second) = (station.next(station.sends)?, station.next(station.sends)?);
+    expect_eq!((first.id.0, second.id.0), (0, 1));
+    expect!(second.status != CompletionStatus::Success, "nobody had a RECV for the second message");
+    station.until_error(queue_pair)?;
+    expect!(station.arena.reserve(8 << 20).is_ok(), "the buffers of failed SENDs are free again");
+    mourn(context, &mut station, queue_pair, (0, 0))
+}
+
 fn closed<F: Fabric>(context: &mut Context<F>, role: Role) -> Verdict {
     let mut station = context.station()?;
     let config = station.reliable();
@@ -282,6 +338,7 @@ fn destroyed<F: Fabric>(context: &mut Context<F>, role: Role) -> Verdict {
         station.until_error(queue_pair)?;
         station.flushed_receives(0, 3)?;
     }
+    context.meet_at(&mut station)?;
     // The link and the other queue pair go on.
     expect!(context.link().is_alive());
     station.send(neighbour, 2, b"alive", true)?;

@@ -89,6 +89,7 @@ pub(super) fn add<F: Fabric>(all: &mut Vec<Case<F>>) {
         Case::pair("ud_send_without_receive_is_lost", &[UD], |c, r| {
             lost_without_receive(c, r, Transport::UnreliableDatagram)
         }),
+        Case::pair("uc_write_with_a_bad_key_is_lost", &[UC], uc_bad_key),
         Case::pair("read_longer_than_its_buffer", &[RC], read_longer),
     ]);
 }
@@ -377,9 +378,9 @@ fn lost_without_receive<F: Fabric>(context: &mut Context<F>, role: Role, transpo
     station.rest(30 * MILLISECOND)?;
     station.receive_on(queue_pair, 7, headroom + 64)?;
     let mut got = None;
-    for _ in 0..20 {
+    for _ in 0..5 {
         context.tell(b"send")?;
-        let deadline = context.now() + 100 * MILLISECOND;
+        let deadline = context.now() + 5000 * MILLISECOND;
         got = station.look(deadline, |station| Ok(station.take(station.receives)))?;
         if got.is_some() {
             break;
@@ -389,6 +390,29 @@ fn lost_without_receive<F: Fabric>(context: &mut Context<F>, role: Role, transpo
     crate::station::check_received::<F>(&got, b"taken", headroom)?;
     context.tell(b"thanks")?;
     context.meet_at(&mut station)
+}
+
+/// The target of an unreliable connection says nothing, so the initiator sees success.
+fn uc_bad_key<F: Fabric>(context: &mut Context<F>, role: Role) -> Verdict {
+    let mut station = context.station()?;
+    let config = station.config(Transport::UnreliableConnection);
+    let queue_pair = context.connect(&mut station, &config)?;
+    if role == Role::First {
+        let key = context.borrow_key()?;
+        let bad = [(RegionKey(0xdead_beef_0bad_cafe), 0), (key, 96), (key, u64::MAX - 3)];
+        for (id, (key, offset)) in bad.into_iter().enumerate() {
+            let operation = write(&station, key, offset, 8)?;
+            station.post(queue_pair, id as u64, operation, true)?;
+            station.sent(id as u64)?;
+        }
+        return context.meet_at(&mut station);
+    }
+    let region = context.region(100, WRITE)?;
+    context.lend(&region, WRITE)?;
+    context.meet_at(&mut station)?;
+    station.rest(10 * MILLISECOND)?;
+    expect!(holds(&region, 0, &[0; 100]), "the region was changed");
+    Ok(())
 }
 
 /// Not said by verbs in one way, but never harmful: refused when posted, or a local error.

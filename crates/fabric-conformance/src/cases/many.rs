@@ -7,10 +7,11 @@ use crate::failure::{Failure, Verdict};
 use crate::station::{Station, check_received, pattern};
 use crate::{expect, expect_eq};
 use dunlin_fabric::{
-    Access, CompletionStatus, Data, Fabric, Opcode, Operation, QueuePairConfig, ReceiveTarget, ThreadDomain,
-    WorkId,
+    Access, CompletionStatus, Data, Fabric, Host, Link, Opcode, Operation, QueuePairConfig, ReceiveTarget,
+    RemoteSlice, Signal, ThreadDomain, WorkId,
 };
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, PoisonError};
 
 pub(super) fn add<F: Fabric>(all: &mut Vec<Case<F>>) {
     all.extend([
@@ -19,6 +20,10 @@ pub(super) fn add<F: Fabric>(all: &mut Vec<Case<F>>) {
         Case::pair("what_comes_before_we_connect_waits", &[RC], late_connect),
         Case::pair("long_run_of_messages", &[RC], long_run),
         Case::pair("queue_pairs_come_and_go", &[RC], come_and_go),
+        Case::pair("grants_come_and_go", &[RC], grants_come_and_go),
+        Case::pair("both_ways_at_once", &[RC], both_ways),
+        Case::pair("many_reads_at_once", &[RC], many_reads),
+        Case::pair("domain_moves_between_threads", &[RC], moves),
     ]);
 }
 
@@ -176,6 +181,147 @@ fn come_and_go<F: Fabric>(context: &mut Context<F>, role: Role) -> Verdict {
             expect_eq!(context.hear_at(&mut station)?, b"gone");
             station.domain.destroy_queue_pair(pair)?;
         }
+    }
+    context.meet_at(&mut station)
+}
+
+/// Keys of ended grants stay dead, however often their places are used again.
+fn grants_come_and_go<F: Fabric>(context: &mut Context<F>, role: Role) -> Verdict {
+    const GRANTS: usize = 2000;
+    let mut station = context.station()?;
+    let config = station.reliable();
+    let queue_pair = context.connect(&mut station, &config)?;
+    if role == Role::First {
+        let region = context.region(64, Access::WRITE)?;
+        let mut keys = BTreeSet::new();
+        let link = context.link();
+        let oldest = link.grant(region.memory(), Access::WRITE)?;
+        let mut key = oldest;
+        for _ in 0..GRANTS {
+            expect!(keys.insert(key), "key {key:?} is used again");
+            link.revoke(key);
+            key = link.grant(region.memory(), Access::WRITE)?;
+        }
+        context.tell_number(oldest.0)?;
+        context.tell_number(key.0)?;
+        context.meet_at(&mut station)?;
+        expect_eq!((region.load(0), region.load(8)), (7, 0), "what the new key and the oldest one wrote");
+        return Ok(());
+    }
+    let [oldest, newest] = [context.borrow_key()?, context.borrow_key()?];
+    for (id, key, offset, status) in
+        [(1, newest, 0, CompletionStatus::Success), (2, oldest, 8, CompletionStatus::RemoteAccess)]
+    {
+        let data = Data::Buffer(station.buffer(&7u64.to_le_bytes())?);
+        station.post(queue_pair, id, Operation::Write { data, key, offset, immediate: None }, true)?;
+        let got = station.next(station.sends)?;
+        expect_eq!((got.id.0, got.status), (id, status));
+    }
+    context.meet_at(&mut station)
+}
+
+/// Both sides send large messages at the same time, as much as the queues take: neither waits for the other.
+fn both_ways<F: Fabric>(context: &mut Context<F>, role: Role) -> Verdict {
+    const MESSAGES: u64 = 60;
+    const AT_ONCE: u64 = 4;
+    let most = context.fabric.capabilities().max_message as usize;
+    let length = |id: u64| [100_000, 1, 300_000, 5000][id as usize % 4].min(most);
+    let seed = |role: Role, id: u64| id + if role == Role::First { 0 } else { 1000 };
+    let mut station = context.station()?;
+    let config = station.reliable();
+    let queue_pair = context.connect(&mut station, &config)?;
+    for id in 0..AT_ONCE {
+        station.receive_on(queue_pair, id, length(id))?;
+    }
+    context.meet_at(&mut station)?;
+    let (mut posted, mut sent, mut received) = (0, 0, 0);
+    while sent < MESSAGES || received < MESSAGES {
+        while posted < MESSAGES && posted - sent < AT_ONCE {
+            station.send(queue_pair, posted, &pattern(seed(role, posted), length(posted)), true)?;
+            posted += 1;
+        }
+        let (is_send, got) = station.until("a completion of either kind", |station| {
+            let send = station.take(station.sends).map(|got| (true, got));
+            Ok(send.or_else(|| station.take(station.receives).map(|got| (false, got))))
+        })?;
+        expect_eq!(got.status, CompletionStatus::Success);
+        if is_send {
+            expect_eq!(got.id.0, sent);
+            sent += 1;
+            continue;
+        }
+        expect_eq!(got.id.0, received);
+        check_received::<F>(&got, &pattern(seed(role.other(), received), length(received)), 0)?;
+        received += 1;
+        let next = received + AT_ONCE - 1;
+        if next < MESSAGES {
+            drop(got);
+            station.receive_on(queue_pair, next, length(next))?;
+        }
+    }
+    context.meet_at(&mut station)
+}
+
+fn many_reads<F: Fabric>(context: &mut Context<F>, role: Role) -> Verdict {
+    const READS: u64 = 100;
+    const LENGTH: usize = 16 * 1024;
+    let mut station = context.station()?;
+    let config = station.reliable();
+    let queue_pair = context.connect(&mut station, &config)?;
+    let contents = pattern(5, LENGTH + READS as usize);
+    if role == Role::Second {
+        let region = context.region(contents.len(), Access::READ)?;
+        region.copy_in(0, &contents);
+        context.lend(&region, Access::READ)?;
+        return context.meet_at(&mut station);
+    }
+    let key = context.borrow_key()?;
+    for id in 0..READS {
+        let into = station.arena.reserve(LENGTH)?;
+        let from = RemoteSlice { key, offset: id, length: LENGTH as u32 };
+        station.post(queue_pair, id, Operation::Read { from, into }, false)?;
+    }
+    for id in 0..READS as usize {
+        let got = station.sent(id as u64)?;
+        expect!(got.buffer.is_some_and(|buffer| *buffer == contents[id..id + LENGTH]), "READ {id} differs");
+    }
+    context.meet_at(&mut station)
+}
+
+/// A domain belongs to one thread at a time, not to one for ever.
+fn moves<F: Fabric>(context: &mut Context<F>, _: Role) -> Verdict {
+    const ROUNDS: u64 = 5;
+    let mut station = context.station()?;
+    let config = station.reliable();
+    let queue_pair = context.connect(&mut station, &config)?;
+    for id in 0..ROUNDS {
+        station.receive_on(queue_pair, id, 64)?;
+    }
+    context.meet_at(&mut station)?;
+    let host = context.fabric.host().clone();
+    for round in 0..ROUNDS {
+        let slot = Arc::new(Mutex::new(None));
+        let (there, ended) = (Arc::clone(&slot), host.signal());
+        let raised = ended.clone();
+        let body = move || {
+            let mut station = station;
+            let mut once = || -> Verdict {
+                station.send(queue_pair, round, &pattern(round, 30), true)?;
+                station.sent(round)?;
+                station.received(round, &pattern(round, 30)).map(|_| ())
+            };
+            let verdict = once();
+            *there.lock().unwrap_or_else(PoisonError::into_inner) = Some((station, verdict));
+            raised.raise();
+        };
+        let seen = ended.seen();
+        host.spawn("mover", Box::new(body))?;
+        expect!(ended.wait(seen, context.deadline), "the thread did not end");
+        let Some((back, verdict)) = slot.lock().unwrap_or_else(PoisonError::into_inner).take() else {
+            return Err(Failure::new("the thread has left nothing"));
+        };
+        verdict?;
+        station = back;
     }
     context.meet_at(&mut station)
 }

@@ -123,3 +123,145 @@ pub fn poll_one(side: &mut Side) -> Completion<ShmMemory> {
 pub fn local(fabric: &ShmFabric, length: u64) -> dunlin_fabric::Arena<ShmMemory> {
     dunlin_fabric::Arena::new(fabric.register(length, Access::LOCAL).unwrap()).unwrap()
 }
+
+/// A process of the same test binary, in a role of its own. Killed when dropped.
+pub struct Child(std::process::Child);
+
+const ROLE: &str = "DUNLIN_SHM_TEST_ROLE";
+const ADDRESS: &str = "DUNLIN_SHM_TEST_ADDRESS";
+
+impl Child {
+    /// Runs the test of that name in a new process, which finds its role and the address in its environment.
+    pub fn start(test: &str, role: &str, address: &Address) -> Self {
+        let child = std::process::Command::new(std::env::current_exe().unwrap())
+            .args([test, "--exact", "--nocapture", "--test-threads=1"])
+            .env(ROLE, role)
+            .env(ADDRESS, address.to_string())
+            .stdout(std::process::Stdio::null())
+            .spawn()
+            .unwrap();
+        Child(child)
+    }
+
+    pub fn id(&self) -> u32 {
+        self.0.id()
+    }
+
+    /// SIGKILL.
+    pub fn kill(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+
+    /// Waits for its end; whether it was a success.
+    pub fn succeeds(&mut self) -> bool {
+        let until = soon();
+        loop {
+            if let Some(status) = self.0.try_wait().unwrap() {
+                return status.success();
+            }
+            assert!(RealHost.now() < until, "the child does not end");
+            std::thread::sleep(std::time::Duration::from_millis(2));
+        }
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// In a child: its role and the address.
+pub fn role() -> Option<(String, Address)> {
+    let role = std::env::var(ROLE).ok()?;
+    Some((role, std::env::var(ADDRESS).unwrap().parse().unwrap()))
+}
+
+/// Dials until somebody listens.
+pub fn dial(fabric: &ShmFabric, address: &Address) -> ShmLink {
+    let until = soon();
+    loop {
+        match fabric.dial(address, until) {
+            Ok(link) => return link,
+            Err(dunlin_fabric::DialError::NobodyListens { .. }) if RealHost.now() < until => {
+                std::thread::sleep(std::time::Duration::from_millis(2));
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+/// SEND of inline parts.
+pub fn send<'a>(
+    id: u64,
+    parts: &'a [&'a [u8]],
+    immediate: Option<u32>,
+    signaled: bool,
+) -> WorkRequest<'a, ShmMemory> {
+    let operation = Operation::Send { data: Data::Inline(parts), immediate, to: None };
+    WorkRequest { id: WorkId(id), operation, signaled }
+}
+
+/// Posts a RECV.
+pub fn receive(side: &mut Side, arena: &dunlin_fabric::Arena<ShmMemory>, id: u64, length: usize) {
+    let buffer = arena.reserve(length).unwrap();
+    let target = dunlin_fabric::ReceiveTarget::QueuePair(side.queue_pair);
+    side.domain.post_receive(target, WorkId(id), Some(buffer)).unwrap();
+}
+
+/// A server domain with many queue pairs on one shared receive queue, and their clients in one domain.
+pub struct Many {
+    pub clients: dunlin_fabric_shm::ShmDomain,
+    pub client_queue: dunlin_fabric::CompletionQueueId,
+    pub client_pairs: Vec<dunlin_fabric::QueuePairId>,
+    pub server: dunlin_fabric_shm::ShmDomain,
+    pub server_queue: dunlin_fabric::CompletionQueueId,
+    pub server_pairs: Vec<dunlin_fabric::QueuePairId>,
+    pub shared: dunlin_fabric::SharedReceiveQueueId,
+    pub fabric: ShmFabric,
+    _links: Vec<dunlin_fabric_shm::ShmLink>,
+}
+
+pub fn many(count: usize) -> Many {
+    let fabric = ShmFabric::new(ShmConfig::default()).unwrap();
+    let address = unique("many");
+    let listener = fabric.listen(&address).unwrap();
+    let dialled = fabric.dial(&address, soon()).unwrap();
+    let accepted = listener.accept(soon()).unwrap();
+    let (mut clients, mut server) = (fabric.domain().unwrap(), fabric.domain().unwrap());
+    let client_queue = clients.create_completion_queue(4096, true).unwrap();
+    let server_queue = server.create_completion_queue(4096, true).unwrap();
+    let shared = server.create_shared_receive_queue(4096).unwrap();
+    let (mut client_pairs, mut server_pairs) = (Vec::new(), Vec::new());
+    for _ in 0..count {
+        let client =
+            clients.create_queue_pair(&QueuePairConfig::reliable(client_queue, client_queue)).unwrap();
+        let mut config = QueuePairConfig::reliable(server_queue, server_queue);
+        config.shared_receive = Some(shared);
+        config.max_receive = 0;
+        let pair = server.create_queue_pair(&config).unwrap();
+        let theirs = clients.endpoint(client, &dialled).unwrap();
+        dialled.send(&theirs.0).unwrap();
+        let ours = server.endpoint(pair, &accepted).unwrap();
+        accepted.send(&ours.0).unwrap();
+        let theirs = Endpoint(accepted.receive(soon()).unwrap());
+        server.connect(pair, &accepted, &theirs).unwrap();
+        let ours = Endpoint(dialled.receive(soon()).unwrap());
+        clients.connect(client, &dialled, &ours).unwrap();
+        client_pairs.push(client);
+        server_pairs.push(pair);
+    }
+    Many {
+        clients,
+        client_queue,
+        client_pairs,
+        server,
+        server_queue,
+        server_pairs,
+        shared,
+        fabric,
+        _links: vec![dialled, accepted],
+    }
+}

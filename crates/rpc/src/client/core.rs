@@ -6,7 +6,7 @@ use super::lane::{ClientLane, SubmitError, repost};
 use crate::connect::establish::{Greeting, PreparedLane};
 use crate::error::{CallError, Cause, ConnectError};
 use crate::path::route::{self, Route};
-use crate::path::{MAX_MESSAGE, Violation};
+use crate::path::{Scratch, Violation, scratch};
 use dunlin_fabric::{
     Completion, CompletionQueueId, CompletionStatus, Fabric, Host, Link, Nanos, Opcode, QueuePairState,
     ThreadDomain, Work,
@@ -29,6 +29,15 @@ pub struct CallId {
     pub(crate) call: u32,
 }
 
+impl CallId {
+    /// A small number that no other call of this client has while this one lasts: an index into a table of the
+    /// caller's. Below 1024 times the lanes that the client has had at once.
+    #[inline]
+    pub const fn index(self) -> usize {
+        self.lane as usize * super::slots::MAX_WINDOW as usize + super::slots::split_call(self.call).0
+    }
+}
+
 /// A result taken out of its call.
 pub(crate) type Taken<F> = super::slots::Taken<<F as Fabric>::Memory>;
 
@@ -41,7 +50,7 @@ pub(crate) struct Core<F: Fabric> {
     pub(crate) receive_completions: CompletionQueueId,
     lanes: Vec<Option<ClientLane<F>>>,
     completions: Vec<Completion<F::Memory>>,
-    scratch: Vec<u8>,
+    scratch: Box<Scratch>,
     ticks: u32,
     /// Lanes that get messages as completions: the receive queue is polled for them.
     by_completion: usize,
@@ -65,7 +74,7 @@ impl<F: Fabric> Core<F> {
             receive_completions,
             lanes: Vec::new(),
             completions: Vec::with_capacity(COMPLETIONS_AT_ONCE),
-            scratch: vec![0; MAX_MESSAGE],
+            scratch: scratch(),
             ticks: 0,
             by_completion: 0,
             by_fetch: 0,
@@ -268,7 +277,7 @@ impl<F: Fabric> Core<F> {
             if lane.broken.is_some() {
                 continue;
             }
-            reading |= lane.reading > 0;
+            reading |= lane.reading > 0 || lane.tx.take_signaled();
             if lane.slots.in_flight() == 0 && healthy {
                 continue;
             }

@@ -3,12 +3,14 @@
 use super::slots::Slots;
 use crate::error::{CallError, Cause};
 use crate::path::rendezvous::Pool;
-use crate::path::{Incoming, MAX_MESSAGE, Rx, Tx, TxError, Violation, route};
+use crate::path::{Incoming, MAX_MESSAGE, Next, Rx, Scratch, Tx, TxError, Violation, route};
 use dunlin_fabric::{
     Buffer, Fabric, Host, Nanos, Operation, PostError, QueuePairId, Region, RegionKey, RemoteSlice,
     ThreadDomain, Work, WorkRequest,
 };
-use dunlin_wire::{BatchState, Descriptor, Entry, EntryMeta, Flags, Header, Kind, Message, Status};
+use dunlin_wire::{
+    BatchState, Descriptor, Entry, EntryMeta, FirstLine, Flags, Header, Kind, LINE, Message, Status,
+};
 
 /// The most bytes of call ids that one release message carries: what fits its first line.
 const RELEASES_AT_ONCE: usize = 8;
@@ -20,9 +22,8 @@ pub(crate) struct ClientLane<F: Fabric> {
     pub(crate) index: u16,
     /// Lanes of one connection share it, and its control connection.
     pub(crate) connection: u32,
-    /// Its number on its connection, and the worker that serves it.
+    /// Its number on its connection.
     pub(crate) number: u16,
-    pub(crate) worker: u16,
     pub(crate) queue_pair: QueuePairId,
     pub(crate) link: F::Link,
     /// Our inbound region: control line and ring of responses.
@@ -75,16 +76,16 @@ impl<F: Fabric> ClientLane<F> {
         SubmitError::Call(CallError::NotExecuted(cause))
     }
 
-    /// Takes a slot, after the checks that need nothing else.
+    /// The checks that need nothing else.
     #[inline]
-    fn open_call(&mut self, length: usize, timeout: Nanos) -> Result<u32, SubmitError> {
+    fn check_call(&self, length: usize) -> Result<(), SubmitError> {
         if self.draining {
             return Err(Self::refuse(Cause::Draining));
         }
         if length as u64 > self.max_payload {
             return Err(Self::refuse(Cause::TooLarge { length: length as u64, limit: self.max_payload }));
         }
-        self.slots.take(timeout).ok_or(Self::refuse(Cause::WindowFull))
+        Ok(())
     }
 
     /// A buffer to build a large request in, which the server will READ.
@@ -114,9 +115,11 @@ impl<F: Fabric> ClientLane<F> {
             buffer.copy_from_slice(payload);
             return self.submit_buffer(fabric, domain, function, buffer, timeout).map_err(|(error, _)| error);
         }
-        self.flush(fabric, domain)?;
-        let call = self.open_call(payload.len(), timeout)?;
-        self.send_call(fabric, domain, call, function, payload, Flags::NONE, timeout)
+        if !self.batch.is_empty() {
+            self.flush(fabric, domain)?;
+        }
+        self.check_call(payload.len())?;
+        self.send_call(fabric, domain, function, payload, Flags::NONE, timeout)
     }
 
     /// Sends one call whose payload lies in a buffer of ours for the server to READ; gives the buffer back when
@@ -135,12 +138,10 @@ impl<F: Fabric> ClientLane<F> {
         if let Err(error) = self.flush(fabric, domain) {
             return Err((error, buffer));
         }
-        let call = match self.open_call(buffer.len(), timeout) {
-            Ok(call) => call,
-            Err(error) => return Err((error, buffer)),
-        };
-        match self.send_call(fabric, domain, call, function, &descriptor.encode(), Flags::RENDEZVOUS, timeout)
-        {
+        if let Err(error) = self.check_call(buffer.len()) {
+            return Err((error, buffer));
+        }
+        match self.send_call(fabric, domain, function, &descriptor.encode(), Flags::RENDEZVOUS, timeout) {
             Ok(call) => {
                 self.slots.keep_request(call, buffer);
                 Ok(call)
@@ -150,17 +151,16 @@ impl<F: Fabric> ClientLane<F> {
     }
 
     #[inline]
-    #[allow(clippy::too_many_arguments, reason = "one call site each for small and large payloads")]
     fn send_call(
         &mut self,
         fabric: &F,
         domain: &mut F::Domain,
-        call: u32,
         function: u16,
         payload: &[u8],
         flags: Flags,
         timeout: Nanos,
     ) -> Result<u32, SubmitError> {
+        let Some(call) = self.slots.next_call() else { return Err(Self::refuse(Cause::WindowFull)) };
         fabric.host().charge(Work::BuildMessage, 1);
         let header = Header {
             code: function,
@@ -170,18 +170,9 @@ impl<F: Fabric> ClientLane<F> {
             time: micros(timeout),
             ..Header::new(Kind::Request)
         };
-        let sequence = self.tx.next_sequence();
-        match self.tx.single(fabric, domain, &header, payload) {
-            Ok(()) => {
-                // A skip line may have taken the sequence: the message has a later one, never an earlier.
-                self.slots.sent(call, self.tx.next_sequence().max(sequence + 1) - 1);
-                Ok(call)
-            }
-            Err(error) => {
-                self.slots.withdraw(call);
-                Err(error.into())
-            }
-        }
+        self.tx.single(fabric, domain, &header, payload)?;
+        self.slots.take_sent(call, timeout, self.tx.next_sequence() - 1);
+        Ok(call)
     }
 
     /// Adds a call to the open batch; it goes out with [`flush`](ClientLane::flush), or when the batch is full.
@@ -200,7 +191,8 @@ impl<F: Fabric> ClientLane<F> {
         if !self.batch.fits(payload.len(), MAX_MESSAGE) {
             self.flush(fabric, domain)?;
         }
-        let call = self.open_call(payload.len(), timeout)?;
+        self.check_call(payload.len())?;
+        let call = self.slots.take(timeout).ok_or(Self::refuse(Cause::WindowFull))?;
         fabric.host().charge(Work::BuildEntry, 1);
         let meta = EntryMeta { function_or_status: function, thread: 0, call, flags: Flags::NONE };
         if self.batch.push(&mut self.staging, &meta, payload).is_err() {
@@ -237,15 +229,23 @@ impl<F: Fabric> ClientLane<F> {
         &mut self,
         fabric: &F,
         domain: &mut F::Domain,
-        scratch: &mut [u8],
+        scratch: &mut Scratch,
         budget: usize,
     ) -> Result<usize, Violation> {
         let mut messages = 0;
         while messages < budget {
+            match self.rx.next_line(fabric, scratch)? {
+                Next::Nothing => break,
+                Next::Line(first) => {
+                    messages += 1;
+                    self.on_line(fabric, domain, &first, scratch)?;
+                    continue;
+                }
+                Next::Other => {}
+            }
             let Some(incoming) = self.rx.poll(fabric, scratch)? else { break };
             messages += 1;
             match incoming {
-                Incoming::Line(line) => self.on_message(fabric, domain, &line)?,
                 Incoming::Scratch(total) => self.on_message(fabric, domain, &scratch[..total])?,
                 Incoming::Buffer(buffer, total) => {
                     self.on_message(fabric, domain, &buffer[..total])?;
@@ -272,7 +272,29 @@ impl<F: Fabric> ClientLane<F> {
         repost::<F>(domain, self.queue_pair, self.index, Some(buffer))
     }
 
+    /// A message of one line, which most are.
     #[inline]
+    fn on_line(
+        &mut self,
+        fabric: &F,
+        domain: &mut F::Domain,
+        first: &FirstLine,
+        scratch: &Scratch,
+    ) -> Result<(), Violation> {
+        let Some(line) = scratch.first_chunk::<LINE>() else { return Ok(()) };
+        let header = first.header();
+        match first.inline_entry(line)? {
+            Some(entry) if header.kind == Kind::Response => {
+                fabric.host().charge(Work::ParseMessage, 1);
+                self.tx.on_head(header.head)?;
+                self.draining |= header.flags.contains(Flags::DRAINING);
+                self.on_answer(fabric, domain, &entry)
+            }
+            _ => self.on_message(fabric, domain, line),
+        }
+    }
+
+    #[inline(never)]
     fn on_message(&mut self, fabric: &F, domain: &mut F::Domain, bytes: &[u8]) -> Result<(), Violation> {
         fabric.host().charge(Work::ParseMessage, 1);
         let message = Message::parse(bytes, MAX_MESSAGE)?;
@@ -300,9 +322,6 @@ impl<F: Fabric> ClientLane<F> {
     #[inline]
     fn on_answer(&mut self, fabric: &F, domain: &mut F::Domain, entry: &Entry<'_>) -> Result<(), Violation> {
         fabric.host().charge(Work::ParseEntry, 1);
-        if !self.slots.expects(entry.call) {
-            return Err(Violation::Call(entry.call));
-        }
         if entry.flags.contains(Flags::RENDEZVOUS) {
             return self.on_descriptor(fabric, domain, entry);
         }
@@ -310,8 +329,10 @@ impl<F: Fabric> ClientLane<F> {
             0 => None,
             _ => entry.status().and_then(|status| CallError::from_status(status, entry.payload)),
         };
-        self.slots.answer(entry.call, entry.payload, error);
-        Ok(())
+        match self.slots.answer(entry.call, entry.payload, error) {
+            Some(_) => Ok(()),
+            None => Err(Violation::Call(entry.call)),
+        }
     }
 
     /// A large result: READ it, unless nobody wants it any more.
@@ -322,6 +343,9 @@ impl<F: Fabric> ClientLane<F> {
         entry: &Entry<'_>,
     ) -> Result<(), Violation> {
         let call = entry.call;
+        if !self.slots.expects(call) {
+            return Err(Violation::Call(call));
+        }
         let descriptor = Descriptor::decode(entry.payload, self.max_response)?;
         let status = entry.status().unwrap_or(Status::Ok);
         if status != Status::Ok {

@@ -5,6 +5,7 @@
 
 use crate::error::{CallError, Cause};
 use dunlin_fabric::{Buffer, Memory, Nanos};
+use dunlin_wire::INLINE_PAYLOAD;
 use std::collections::VecDeque;
 use std::task::Waker;
 
@@ -45,6 +46,9 @@ enum State {
     Zombie,
 }
 
+/// The result is not in the slot's line.
+const NOT_INLINE: u8 = u8::MAX;
+
 #[derive(Debug)]
 struct Slot<M: Memory> {
     state: State,
@@ -53,6 +57,10 @@ struct Slot<M: Memory> {
     /// 0 until the first look at the clock after sending: no clock is read to send.
     deadline: Nanos,
     sequence: u64,
+    /// A result that fits a line.
+    line: [u8; INLINE_PAYLOAD],
+    /// Its length, or [`NOT_INLINE`].
+    line_length: u8,
     small: Vec<u8>,
     large: Option<Buffer<M>>,
     request: Option<Buffer<M>>,
@@ -96,6 +104,8 @@ impl<M: Memory> Slots<M> {
             timeout: 0,
             deadline: 0,
             sequence: u64::MAX,
+            line: [0; INLINE_PAYLOAD],
+            line_length: 0,
             small: Vec::with_capacity(64),
             large: None,
             request: None,
@@ -145,6 +155,30 @@ impl<M: Memory> Slots<M> {
         slot.sequence = u64::MAX;
         self.in_flight += 1;
         Some(slot.generation << SLOT_BITS | index as u32)
+    }
+
+    /// The id that the next call will have; `None` if the window is full. Nothing changes until
+    /// [`take_sent`](Slots::take_sent).
+    #[inline]
+    pub(crate) fn next_call(&self) -> Option<u32> {
+        let index = *self.free.last()?;
+        let generation = (self.slots.get(index as usize)?.generation + 1) & GENERATION_MASK;
+        Some(generation << SLOT_BITS | index as u32)
+    }
+
+    /// Takes the slot of [`next_call`](Slots::next_call), whose call was sent in the message `sequence`.
+    #[inline]
+    pub(crate) fn take_sent(&mut self, call: u32, timeout: Nanos, sequence: u64) {
+        let (index, generation) = split_call(call);
+        self.free.pop();
+        if let Some(slot) = self.slots.get_mut(index) {
+            slot.generation = generation;
+            slot.state = State::InFlight;
+            slot.timeout = timeout;
+            slot.deadline = 0;
+            slot.sequence = sequence;
+            self.in_flight += 1;
+        }
     }
 
     #[inline]
@@ -206,12 +240,18 @@ impl<M: Memory> Slots<M> {
         }
     }
 
-    /// A small answer.
+    /// A small answer; `None` for a call that awaits none.
     #[inline]
     pub(crate) fn answer(&mut self, call: u32, payload: &[u8], error: Option<CallError>) -> Option<Answered> {
         self.finish(call, error, |slot| {
-            slot.small.clear();
-            slot.small.extend_from_slice(payload);
+            if let Some(place) = slot.line.get_mut(..payload.len()) {
+                place.copy_from_slice(payload);
+                slot.line_length = payload.len() as u8;
+            } else {
+                slot.line_length = NOT_INLINE;
+                slot.small.clear();
+                slot.small.extend_from_slice(payload);
+            }
         })
     }
 
@@ -225,7 +265,10 @@ impl<M: Memory> Slots<M> {
             Ok(buffer) => (Some(buffer), None),
             Err(error) => (None, Some(error)),
         };
-        self.finish(call, error, |slot| slot.large = buffer)
+        self.finish(call, error, |slot| {
+            slot.line_length = NOT_INLINE;
+            slot.large = buffer;
+        })
     }
 
     #[inline]
@@ -323,6 +366,9 @@ impl<M: Memory> Slots<M> {
         let (index, generation) = split_call(call);
         match self.slots.get(index).filter(|slot| slot.generation == generation) {
             Some(Slot { error: Some(error), .. }) => Err(error.clone()),
+            Some(Slot { state: State::Done { .. }, line, line_length, .. }) if *line_length != NOT_INLINE => {
+                Ok(&line[..(*line_length as usize).min(INLINE_PAYLOAD)])
+            }
             Some(Slot { state: State::Done { .. }, large: Some(buffer), .. }) => Ok(buffer),
             Some(Slot { state: State::Done { .. }, small, .. }) => Ok(small),
             _ => Err(CallError::NotExecuted(Cause::Closed)),
@@ -338,6 +384,12 @@ impl<M: Memory> Slots<M> {
             return Err(error);
         }
         Ok(match slot.large.take() {
+            _ if slot.line_length != NOT_INLINE => {
+                let mut bytes = spare;
+                bytes.clear();
+                bytes.extend_from_slice(&slot.line[..(slot.line_length as usize).min(INLINE_PAYLOAD)]);
+                Taken::Small(bytes)
+            }
             Some(buffer) => Taken::Large(buffer),
             None => Taken::Small(std::mem::replace(&mut slot.small, spare)),
         })

@@ -243,7 +243,6 @@ impl<F: Fabric> PreparedLane<F> {
         Ok(ClientLane {
             index,
             connection: 0,
-            worker: ready.worker,
             queue_pair,
             link: link.clone(),
             tx,

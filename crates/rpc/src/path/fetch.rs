@@ -7,6 +7,7 @@
 
 use super::{MAX_MESSAGE, Violation};
 use crate::mailbox::RingReader;
+use crate::path::rx::Taken;
 use crate::path::{Incoming, route, rx};
 use dunlin_fabric::{
     Arena, Buffer, Fabric, Operation, PostError, QueuePairId, RegionKey, RemoteSlice, ThreadDomain,
@@ -104,13 +105,19 @@ impl<F: Fabric> Fetcher<F> {
         self.state = State::Idle(Some(buffer));
     }
 
-    /// Looks at what a READ brought. Outer `None`: not there yet; inner `None`: it was a skip.
-    pub(crate) fn take(&mut self, expected: Tags) -> Result<Option<Option<Incoming<F>>>, Violation> {
+    /// Whether a READ has come back that nobody has looked at.
+    #[inline]
+    pub(crate) fn has_arrived(&self) -> bool {
+        matches!(self.state, State::Arrived(_))
+    }
+
+    /// Looks at what a READ brought.
+    pub(crate) fn take(&mut self, expected: Tags) -> Result<Taken<F>, Violation> {
         let buffer = match std::mem::replace(&mut self.state, State::Idle(None)) {
             State::Arrived(buffer) => buffer,
             other => {
                 self.state = other;
-                return Ok(None);
+                return Ok(Taken::Nothing);
             }
         };
         let Some(line) = buffer.first_chunk::<LINE>() else {
@@ -121,13 +128,13 @@ impl<F: Fabric> Fetcher<F> {
         if tag != Some(expected.first) {
             self.misses += 1;
             self.state = State::Idle(Some(buffer));
-            return Ok(None);
+            return Ok(Taken::Nothing);
         }
         let first = parse_line(line, self.reader.to_end().min(MAX_MESSAGE))?;
         if first.header().kind == Kind::Skip {
             self.reader.skip();
             self.state = State::Idle(Some(buffer));
-            return Ok(Some(None));
+            return Ok(Taken::Skip);
         }
         let total = first.total();
         let fetched = self.wanted.min(self.reader.to_end());
@@ -135,17 +142,17 @@ impl<F: Fabric> Fetcher<F> {
             // The rest in a second READ; the first line is fetched again with it, so the message is of one moment.
             self.wanted = total;
             self.state = State::Idle(Some(buffer));
-            return Ok(None);
+            return Ok(Taken::Nothing);
         }
         let checked = rx::check(&buffer[..total], expected);
         if checked == Err(Violation::Message(dunlin_wire::Reject::TrailingTag)) {
             self.misses += 1;
             self.state = State::Idle(Some(buffer));
-            return Ok(None);
+            return Ok(Taken::Nothing);
         }
         checked?;
         self.wanted = FETCH_BYTES;
         self.reader.advance(total);
-        Ok(Some(Some(Incoming::Buffer(buffer, total))))
+        Ok(Taken::Message(Incoming::Buffer(buffer, total)))
     }
 }

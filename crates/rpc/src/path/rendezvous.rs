@@ -77,9 +77,4 @@ impl<F: Fabric> Pool<F> {
         let part = self.parts.iter().find(|p| std::sync::Arc::ptr_eq(p.arena.memory(), buffer.memory()))?;
         Some(Descriptor { key: part.key?.0, offset: buffer.offset(), length: buffer.len() as u64 })
     }
-
-    /// Bytes mapped so far.
-    pub(crate) fn mapped(&self) -> u64 {
-        self.mapped
-    }
 }

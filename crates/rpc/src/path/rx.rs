@@ -4,7 +4,7 @@ use super::{CONTROL_BYTES, MAX_MESSAGE, Violation};
 use crate::mailbox::RingReader;
 use crate::path::fetch::Fetcher;
 use dunlin_fabric::{Buffer, Fabric, Host, Region, Work};
-use dunlin_wire::{Kind, LINE, TAG_OFFSET, TagKey, Tags, parse_line};
+use dunlin_wire::{FirstLine, Kind, LINE, TAG_OFFSET, TagKey, Tags, parse_line};
 use std::collections::VecDeque;
 
 /// How many lines ahead of the one that is taken are asked for. Messages in one stream lie one behind the other,
@@ -38,12 +38,18 @@ pub(crate) enum Held<F: Fabric> {
 
 /// A message in private memory, its tags verified.
 pub(crate) enum Incoming<F: Fabric> {
-    /// One line.
-    Line([u8; LINE]),
     /// In the first so many bytes of the scratch buffer.
     Scratch(usize),
     /// In the first so many bytes of a buffer, which is to be given back.
     Buffer(Buffer<F::Memory>, usize),
+}
+
+/// Where messages are copied to before anything else looks at them: room for the longest.
+pub(crate) type Scratch = [u8; MAX_MESSAGE];
+
+/// A scratch buffer.
+pub(crate) fn scratch() -> Box<Scratch> {
+    Box::new([0; MAX_MESSAGE])
 }
 
 /// The receiving end.
@@ -128,24 +134,57 @@ impl<F: Fabric> Rx<F> {
         }
     }
 
-    /// The next message, if it is there in full. `scratch` has [`MAX_MESSAGE`] bytes.
-    #[inline]
-    pub(crate) fn poll(&mut self, fabric: &F, scratch: &mut [u8]) -> Result<Option<Incoming<F>>, Violation> {
+    /// Whether something may be there: one load where messages come into memory.
+    #[inline(always)]
+    pub(crate) fn is_waiting(&self) -> bool {
+        match &self.source {
+            RxSource::Ring { region, reader } => {
+                region.load(CONTROL_BYTES + reader.position() + TAG_OFFSET) == self.expected.first
+            }
+            RxSource::Messages(messages) => !messages.is_empty(),
+            RxSource::Fetch(fetcher) => fetcher.has_arrived(),
+        }
+    }
+
+    /// The next message, as far as it is one line that came into memory: the way of most, kept short.
+    #[inline(always)]
+    pub(crate) fn next_line(&mut self, fabric: &F, scratch: &mut Scratch) -> Result<Next, Violation> {
+        let RxSource::Ring { region, reader } = &mut self.source else {
+            return Ok(if self.is_waiting() { Next::Other } else { Next::Nothing });
+        };
+        let at = CONTROL_BYTES + reader.position();
+        if region.load(at + TAG_OFFSET) != self.expected.first {
+            fabric.host().charge(Work::PollMiss, 1);
+            return Ok(Next::Nothing);
+        }
+        region.prefetch(at + AHEAD * LINE);
+        let Some(line) = scratch.first_chunk_mut::<LINE>() else { return Ok(Next::Nothing) };
+        region.copy_out(at, line);
+        let first = parse_line(line, MAX_MESSAGE)?;
+        if first.total() != LINE || first.header().kind == Kind::Skip {
+            return Ok(Next::Other);
+        }
+        fabric.host().charge(Work::PollHit, 1);
+        reader.advance(LINE);
+        self.next();
+        Ok(Next::Line(first))
+    }
+
+    /// The next message, whatever it is, if it is there in full.
+    #[inline(never)]
+    pub(crate) fn poll(
+        &mut self,
+        fabric: &F,
+        scratch: &mut Scratch,
+    ) -> Result<Option<Incoming<F>>, Violation> {
+        if !self.is_waiting() {
+            fabric.host().charge(Work::PollMiss, 1);
+            return Ok(None);
+        }
+        fabric.host().charge(Work::PollHit, 1);
         loop {
-            let found = match &mut self.source {
-                RxSource::Ring { region, reader } => {
-                    let at = CONTROL_BYTES + reader.position();
-                    if region.load(at + TAG_OFFSET) != self.expected.first {
-                        fabric.host().charge(Work::PollMiss, 1);
-                        return Ok(None);
-                    }
-                    fabric.host().charge(Work::PollHit, 1);
-                    region.prefetch(at + AHEAD * LINE);
-                    match take_from_ring(region, reader, at, self.expected, scratch)? {
-                        Some(found) => found,
-                        None => return Ok(None),
-                    }
-                }
+            let taken = match &mut self.source {
+                RxSource::Ring { region, reader } => take_from_ring(region, reader, self.expected, scratch)?,
                 RxSource::Messages(messages) => {
                     let Some(held) = messages.pop_front() else { return Ok(None) };
                     let bytes: &[u8] = match &held {
@@ -157,25 +196,45 @@ impl<F: Fabric> Rx<F> {
                         return Err(Violation::Transfer("a message of another length than it says"));
                     }
                     match held {
-                        Held::Buffer(buffer) => Some(Incoming::Buffer(buffer, total)),
+                        Held::Buffer(buffer) => Taken::Message(Incoming::Buffer(buffer, total)),
                         Held::Copied(bytes) => {
                             scratch[..total].copy_from_slice(&bytes);
-                            Some(Incoming::Scratch(total))
+                            Taken::Message(Incoming::Scratch(total))
                         }
                     }
                 }
-                RxSource::Fetch(fetcher) => match fetcher.take(self.expected)? {
-                    Some(found) => found,
-                    None => return Ok(None),
-                },
+                RxSource::Fetch(fetcher) => fetcher.take(self.expected)?,
             };
-            self.next();
-            // `None` was a skip to the start of the ring.
-            if let Some(incoming) = found {
-                return Ok(Some(incoming));
+            match taken {
+                Taken::Nothing => return Ok(None),
+                Taken::Skip => self.next(),
+                Taken::Message(incoming) => {
+                    self.next();
+                    return Ok(Some(incoming));
+                }
             }
         }
     }
+}
+
+/// What a short look gave.
+pub(crate) enum Next {
+    /// Nothing is there.
+    Nothing,
+    /// A message of one line, in the first bytes of the scratch buffer.
+    Line(FirstLine),
+    /// Something that [`Rx::poll`] has to look at.
+    Other,
+}
+
+/// What a look at a source gave.
+pub(crate) enum Taken<F: Fabric> {
+    /// Not there, or not in full.
+    Nothing,
+    /// The rest of the ring is not used: go on at its start.
+    Skip,
+    /// A message.
+    Message(Incoming<F>),
 }
 
 /// Checks the first line of a private copy and its tags as far as they are there; answers the total length.
@@ -190,33 +249,36 @@ pub(crate) fn check(bytes: &[u8], expected: Tags) -> Result<usize, Violation> {
     Ok(first.total())
 }
 
-/// Takes the message at `at`, whose first tag was seen. Outer `None`: not complete yet; inner: it was a skip.
+/// Takes the next message of a ring.
 #[inline]
 fn take_from_ring<F: Fabric>(
     region: &Region<F::Memory>,
     reader: &mut RingReader,
-    at: usize,
     expected: Tags,
-    scratch: &mut [u8],
-) -> Result<Option<Option<Incoming<F>>>, Violation> {
-    let line = region.line_out(at);
-    let first = parse_line(&line, reader.to_end().min(MAX_MESSAGE))?;
-    let total = first.total();
+    scratch: &mut Scratch,
+) -> Result<Taken<F>, Violation> {
+    let at = CONTROL_BYTES + reader.position();
+    if region.load(at + TAG_OFFSET) != expected.first {
+        return Ok(Taken::Nothing);
+    }
+    region.prefetch(at + AHEAD * LINE);
+    let (line, rest) = scratch.split_at_mut(LINE);
+    region.copy_out(at, line);
+    let Some(line) = line.first_chunk::<LINE>() else { return Ok(Taken::Nothing) };
+    let first = parse_line(line, reader.to_end().min(MAX_MESSAGE))?;
     let Some(trailing) = first.trailing_tag_offset() else {
         if first.header().kind == Kind::Skip {
             reader.skip();
-            return Ok(Some(None));
+            return Ok(Taken::Skip);
         }
         reader.advance(LINE);
-        return Ok(Some(Some(Incoming::Line(line))));
+        return Ok(Taken::Message(Incoming::Scratch(LINE)));
     };
     if region.load(at + trailing) != expected.trailing {
-        return Ok(None);
+        return Ok(Taken::Nothing);
     }
     // The line that was parsed stays the first one: a peer may have changed the ring's meanwhile.
-    let (head, rest) = scratch[..total].split_at_mut(LINE);
-    head.copy_from_slice(&line);
-    region.copy_out(at + LINE, rest);
-    reader.advance(total);
-    Ok(Some(Some(Incoming::Scratch(total))))
+    region.copy_out(at + LINE, &mut rest[..first.total() - LINE]);
+    reader.advance(first.total());
+    Ok(Taken::Message(Incoming::Scratch(first.total())))
 }

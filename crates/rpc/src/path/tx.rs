@@ -1,13 +1,13 @@
 //! The sending end of a direction.
 
 use super::{MAX_MESSAGE, Violation};
-use crate::mailbox::RingWriter;
+use crate::mailbox::{Place, RingWriter};
 use crate::path::route;
 use dunlin_fabric::{
-    Arena, Data, Fabric, Host, Operation, PostError, QueuePairId, Region, RegionKey, ThreadDomain, Work,
-    WorkRequest,
+    Arena, Data, Fabric, Host, InlineWrite, Operation, PostError, QueuePairId, Region, RegionKey,
+    ThreadDomain, Work, WorkRequest,
 };
-use dunlin_wire::{Header, INLINE_PAYLOAD, Kind, LINE, SingleLayout, TagKey, encode_line};
+use dunlin_wire::{Header, INLINE_PAYLOAD, Kind, LINE, SingleLayout, TagKey, Tags, write_line};
 
 /// How it sends.
 #[derive(Debug)]
@@ -49,10 +49,14 @@ pub(crate) struct Tx<F: Fabric> {
     tags: TagKey,
     epoch: u32,
     sequence: u64,
+    /// The tag of its first line.
+    next_tag: u64,
     /// Work requests since the last signaled one: a bounded run, since slots of the send queue come back only
     /// with a signaled completion.
     unsignaled: u32,
     signal_every: u32,
+    /// A signaled request is out: slots of the send queue come back when its completion is polled.
+    signaled: bool,
     max_inline: usize,
     /// For messages over `max_inline`, which have to lie in registered memory.
     staging: Option<Arena<F::Memory>>,
@@ -83,7 +87,9 @@ impl<F: Fabric> Tx<F> {
             tags: parts.tags,
             epoch: 0,
             sequence: 0,
+            next_tag: parts.tags.first(0, 0),
             unsignaled: 0,
+            signaled: false,
             signal_every: (parts.max_send / 4).max(1),
             max_inline: parts.max_inline,
             staging: parts.staging,
@@ -97,6 +103,12 @@ impl<F: Fabric> Tx<F> {
         self.sequence
     }
 
+    /// Whether send completions should be polled for the slots that they give back; asked once.
+    #[inline]
+    pub(crate) fn take_signaled(&mut self) -> bool {
+        std::mem::take(&mut self.signaled)
+    }
+
     /// Takes a head that the peer has piggybacked.
     #[inline]
     pub(crate) fn on_head(&mut self, head: u32) -> Result<(), Violation> {
@@ -104,14 +116,6 @@ impl<F: Fabric> Tx<F> {
             Ok(())
         } else {
             Err(Violation::Head)
-        }
-    }
-
-    /// Whether the peer has taken everything that was sent, as far as we know.
-    pub(crate) fn is_empty(&mut self) -> bool {
-        matches!(self.half, TxHalf::Send) || self.ring.is_empty() || {
-            self.refresh_head();
-            self.ring.is_empty()
         }
     }
 
@@ -125,20 +129,6 @@ impl<F: Fabric> Tx<F> {
         }
     }
 
-    /// Whether a message of `total` bytes could go out now.
-    #[inline]
-    pub(crate) fn has_room(&mut self, domain: &F::Domain, total: usize) -> bool {
-        match self.half {
-            TxHalf::Send => domain.send_room(self.queue_pair) > 1,
-            _ => {
-                self.ring.place(total).is_some() || {
-                    self.refresh_head();
-                    self.ring.place(total).is_some()
-                }
-            }
-        }
-    }
-
     /// Sends one call or answer.
     #[inline]
     pub(crate) fn single(
@@ -148,50 +138,63 @@ impl<F: Fabric> Tx<F> {
         header: &Header,
         payload: &[u8],
     ) -> Result<(), TxError> {
-        if payload.len() <= INLINE_PAYLOAD {
-            self.make_room(fabric, domain, LINE)?;
-            let tag = self.tags.first(self.epoch, self.sequence);
-            let Ok(line) = encode_line(header, payload, tag) else { return Err(TxError::Broken) };
-            self.post(fabric, domain, &[&line], LINE)
-        } else {
-            let Ok(layout) = SingleLayout::new(payload.len() as u32, MAX_MESSAGE) else {
-                return Err(TxError::Broken);
-            };
-            self.make_room(fabric, domain, layout.total())?;
-            let tags = self.tags.tags(self.epoch, self.sequence);
-            let Ok(first) = layout.first_line(header, tags.first) else { return Err(TxError::Broken) };
-            let tail = layout.tail(tags.trailing);
-            fabric.host().charge(Work::CopyBytes, payload.len() as u32);
-            self.post(fabric, domain, &[&first, payload, tail.as_bytes()], layout.total())
+        if payload.len() > INLINE_PAYLOAD {
+            return self.long_single(fabric, domain, header, payload);
+        }
+        let at = self.place(fabric, domain, LINE)?;
+        let mut line = [0; LINE];
+        if write_line(&mut line, header, payload, self.next_tag).is_err() {
+            return Err(TxError::Broken);
+        }
+        self.put(fabric, domain, &[&line], LINE, at, true)?;
+        self.sent(LINE);
+        Ok(())
+    }
+
+    #[inline(never)]
+    fn long_single(
+        &mut self,
+        fabric: &F,
+        domain: &mut F::Domain,
+        header: &Header,
+        payload: &[u8],
+    ) -> Result<(), TxError> {
+        let Ok(layout) = SingleLayout::new(payload.len() as u32, MAX_MESSAGE) else {
+            return Err(TxError::Broken);
+        };
+        let tags = self.begin(fabric, domain, layout.total())?;
+        let Ok(first) = layout.first_line(header, tags.first) else { return Err(TxError::Broken) };
+        let tail = layout.tail(tags.trailing);
+        fabric.host().charge(Work::CopyBytes, payload.len() as u32);
+        self.post(fabric, domain, &[&first, payload, tail.as_bytes()], layout.total())
+    }
+
+    /// Where a message of `total` bytes goes; writes a `Skip` if it does not fit before the end.
+    #[inline]
+    fn place(&mut self, fabric: &F, domain: &mut F::Domain, total: usize) -> Result<usize, TxError> {
+        if matches!(self.half, TxHalf::Send) {
+            return Ok(0);
+        }
+        match self.ring.place(total) {
+            Some(Place { skip_at: None, at }) => Ok(at),
+            _ => self.place_slowly(fabric, domain, total),
         }
     }
 
-    /// Makes sure that a message of `total` bytes has a place, writing a `Skip` if it does not fit before the end.
-    #[inline]
-    fn make_room(&mut self, fabric: &F, domain: &mut F::Domain, total: usize) -> Result<(), TxError> {
-        if matches!(self.half, TxHalf::Send) {
-            return Ok(());
-        }
-        let place = match self.ring.place(total) {
-            Some(place) => place,
-            None => {
-                self.refresh_head();
-                self.ring.place(total).ok_or(TxError::Full)?
+    #[inline(never)]
+    fn place_slowly(&mut self, fabric: &F, domain: &mut F::Domain, total: usize) -> Result<usize, TxError> {
+        self.refresh_head();
+        let place = self.ring.place(total).ok_or(TxError::Full)?;
+        if let Some(at) = place.skip_at {
+            let mut line = [0; LINE];
+            if write_line(&mut line, &Header::new(Kind::Skip), &[], self.next_tag).is_err() {
+                return Err(TxError::Broken);
             }
-        };
-        match place.skip_at {
-            None => Ok(()),
-            Some(at) => {
-                let tag = self.tags.first(self.epoch, self.sequence);
-                let Ok(line) = encode_line(&Header::new(Kind::Skip), &[], tag) else {
-                    return Err(TxError::Broken);
-                };
-                self.put(fabric, domain, &[&line], at, false)?;
-                self.ring.skip();
-                self.sequence += 1;
-                Ok(())
-            }
+            self.put(fabric, domain, &[&line], LINE, at, false)?;
+            self.ring.skip();
+            self.next_message();
         }
+        Ok(place.at)
     }
 
     /// Tags for the next message, once there is room for `total` bytes. A message that is then not posted leaves
@@ -202,8 +205,8 @@ impl<F: Fabric> Tx<F> {
         fabric: &F,
         domain: &mut F::Domain,
         total: usize,
-    ) -> Result<dunlin_wire::Tags, TxError> {
-        self.make_room(fabric, domain, total)?;
+    ) -> Result<Tags, TxError> {
+        self.place(fabric, domain, total)?;
         Ok(self.tags.tags(self.epoch, self.sequence))
     }
 
@@ -216,28 +219,62 @@ impl<F: Fabric> Tx<F> {
         parts: &[&[u8]],
         total: usize,
     ) -> Result<(), TxError> {
-        let at = match self.half {
-            TxHalf::Send => 0,
-            _ => self.ring.place(total).ok_or(TxError::Full)?.at,
-        };
-        self.put(fabric, domain, parts, at, true)?;
-        if !matches!(self.half, TxHalf::Send) {
-            self.ring.advance(total);
-        }
-        self.sequence += 1;
+        let at = self.place(fabric, domain, total)?;
+        self.put(fabric, domain, parts, total, at, true)?;
+        self.sent(total);
         Ok(())
     }
 
+    #[inline]
+    fn sent(&mut self, total: usize) {
+        // Without a ring the arithmetic counts on, unused.
+        self.ring.advance(total);
+        self.next_message();
+    }
+
+    /// The tag of the next first line is made now, off the next message's way.
+    #[inline]
+    fn next_message(&mut self) {
+        self.sequence += 1;
+        self.next_tag = self.tags.first(self.epoch, self.sequence);
+    }
+
+    /// Puts a message, or a `Skip` that nobody is told of, at its place.
     #[inline]
     fn put(
         &mut self,
         fabric: &F,
         domain: &mut F::Domain,
         parts: &[&[u8]],
+        total: usize,
         at: usize,
         notify: bool,
     ) -> Result<(), TxError> {
         match &self.half {
+            TxHalf::Write { key, base, immediate } if total <= self.max_inline => {
+                let (key, offset) = (*key, base + at as u64);
+                let immediate = (*immediate && notify).then_some(self.lane as u32);
+                let signaled = self.next_is_signaled(fabric);
+                let id = route::outgoing(self.lane);
+                let write = InlineWrite { id, parts, key, offset, immediate, signaled };
+                let posted = domain.post_write(self.queue_pair, write);
+                self.posted(posted, signaled)
+            }
+            _ => self.put_otherwise(fabric, domain, parts, total, at, notify),
+        }
+    }
+
+    #[inline(never)]
+    fn put_otherwise(
+        &mut self,
+        fabric: &F,
+        domain: &mut F::Domain,
+        parts: &[&[u8]],
+        total: usize,
+        at: usize,
+        notify: bool,
+    ) -> Result<(), TxError> {
+        let operation = match &self.half {
             TxHalf::Publish { region } => {
                 // The first line comes last: a READ that finds its tag finds all that follows it, in whatever
                 // order its bytes are read.
@@ -249,24 +286,23 @@ impl<F: Fabric> Tx<F> {
                     offset += part.len();
                 }
                 region.copy_in(at, line);
-                Ok(())
+                return Ok(());
             }
-            TxHalf::Write { key, base, immediate } => {
-                let (key, offset) = (*key, base + at as u64);
-                let immediate = (*immediate && notify).then_some(self.lane as u32);
-                let data = self.data(parts)?;
-                self.request(fabric, domain, Operation::Write { data, key, offset, immediate })
-            }
-            TxHalf::Send => {
-                let data = self.data(parts)?;
-                self.request(fabric, domain, Operation::Send { data, immediate: None, to: None })
-            }
-        }
+            TxHalf::Write { key, base, immediate } => Operation::Write {
+                data: self.data(parts, total)?,
+                key: *key,
+                offset: base + at as u64,
+                immediate: (*immediate && notify).then_some(self.lane as u32),
+            },
+            TxHalf::Send => Operation::Send { data: self.data(parts, total)?, immediate: None, to: None },
+        };
+        let signaled = self.next_is_signaled(fabric);
+        let request = WorkRequest { id: route::outgoing(self.lane), operation, signaled };
+        let posted = domain.post(self.queue_pair, request);
+        self.posted(posted, signaled)
     }
 
-    #[inline]
-    fn data<'a>(&self, parts: &'a [&'a [u8]]) -> Result<Data<'a, F::Memory>, TxError> {
-        let total: usize = parts.iter().map(|p| p.len()).sum();
+    fn data<'a>(&self, parts: &'a [&'a [u8]], total: usize) -> Result<Data<'a, F::Memory>, TxError> {
         if total <= self.max_inline {
             return Ok(Data::Inline(parts));
         }
@@ -281,27 +317,24 @@ impl<F: Fabric> Tx<F> {
     }
 
     #[inline]
-    fn request(
-        &mut self,
-        fabric: &F,
-        domain: &mut F::Domain,
-        operation: Operation<'_, F::Memory>,
-    ) -> Result<(), TxError> {
+    fn next_is_signaled(&self, fabric: &F) -> bool {
         fabric.host().charge(Work::PostWork, 1);
-        self.unsignaled += 1;
-        let signaled = self.unsignaled >= self.signal_every;
-        let request = WorkRequest { id: route::outgoing(self.lane), operation, signaled };
-        match domain.post(self.queue_pair, request) {
-            Ok(()) => {
-                if signaled {
-                    self.unsignaled = 0;
-                }
+        self.unsignaled + 1 >= self.signal_every
+    }
+
+    #[inline]
+    fn posted(&mut self, posted: Result<(), PostError>, signaled: bool) -> Result<(), TxError> {
+        match posted {
+            Ok(()) if signaled => {
+                self.unsignaled = 0;
+                self.signaled = true;
                 Ok(())
             }
-            Err(PostError::QueueFull) => {
-                self.unsignaled -= 1;
-                Err(TxError::Full)
+            Ok(()) => {
+                self.unsignaled += 1;
+                Ok(())
             }
+            Err(PostError::QueueFull) => Err(TxError::Full),
             Err(_) => Err(TxError::Broken),
         }
     }
@@ -315,11 +348,10 @@ impl<F: Fabric> Tx<F> {
         head: u32,
     ) -> Result<(), TxError> {
         let word = (1u64 << 32 | head as u64).to_le_bytes();
-        let parts: [&[u8]; 1] = [&word];
-        self.request(
-            fabric,
-            domain,
-            Operation::Write { data: Data::Inline(&parts), key, offset: 0, immediate: None },
-        )
+        let signaled = self.next_is_signaled(fabric);
+        let id = route::outgoing(self.lane);
+        let write = InlineWrite { id, parts: &[&word], key, offset: 0, immediate: None, signaled };
+        let posted = domain.post_write(self.queue_pair, write);
+        self.posted(posted, signaled)
     }
 }

@@ -8,7 +8,7 @@ use super::open;
 use crate::client::lane::post_read;
 use crate::path::rendezvous::Pool;
 use crate::path::route::{self, Route};
-use crate::path::{Incoming as IncomingMessage, MAX_MESSAGE, TxError, Violation};
+use crate::path::{Incoming as IncomingMessage, MAX_MESSAGE, Next, Scratch, TxError, Violation, scratch};
 use crate::plan::{CompletionMode, SMALL_LIMIT};
 use crate::service::{FunctionMode, LargeReply, Reply, Request, Service};
 use crate::wait::Waiter;
@@ -17,7 +17,7 @@ use dunlin_fabric::{
     QueuePairId, QueuePairState, SharedReceiveQueueId, Site, ThreadDomain, WaitMode, Work,
 };
 use dunlin_wire::handshake::{Drained, Record};
-use dunlin_wire::{BatchState, Descriptor, Entry, Flags, Kind, Message, Status};
+use dunlin_wire::{BatchState, Descriptor, Entry, Flags, Kind, LINE, Message, Status};
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -55,11 +55,53 @@ struct Dispatcher<F: Fabric> {
     service: Box<dyn Service>,
     /// Where small results are written.
     reply: Vec<u8>,
-    /// Batches of answers are built here.
-    staging: Vec<u8>,
     /// Large requests are READ into these.
     imports: Pool<F>,
+    out: Out,
+}
+
+/// How answers leave a worker.
+struct Out {
+    /// Batches of answers are built here.
+    staging: Vec<u8>,
     draining: bool,
+}
+
+impl Out {
+    #[inline]
+    fn put_answer<F: Fabric>(
+        &mut self,
+        fabric: &F,
+        domain: &mut F::Domain,
+        lane: &mut ServerLane<F>,
+        meta: dunlin_wire::EntryMeta,
+        payload: &[u8],
+        batch: Option<&mut BatchState>,
+    ) -> Result<(), Violation> {
+        let Some(batch) = batch else {
+            return lane.answer(fabric, domain, meta, payload, self.draining).map_err(broken);
+        };
+        if !batch.fits(payload.len(), MAX_MESSAGE) {
+            self.end_batch(fabric, domain, lane, std::mem::take(batch))?;
+        }
+        batch
+            .push(&mut self.staging, &meta, payload)
+            .map_err(|_| Violation::Transfer("an answer is longer than a message"))
+    }
+
+    #[inline]
+    fn end_batch<F: Fabric>(
+        &mut self,
+        fabric: &F,
+        domain: &mut F::Domain,
+        lane: &mut ServerLane<F>,
+        batch: BatchState,
+    ) -> Result<(), Violation> {
+        if batch.is_empty() {
+            return Ok(());
+        }
+        lane.answer_batch(fabric, domain, batch, &mut self.staging, self.draining).map_err(broken)
+    }
 }
 
 /// A worker. Runs by itself on a thread of the server, or step by step on a thread of the caller's.
@@ -73,7 +115,7 @@ pub struct Worker<F: Fabric> {
     pub(crate) lanes: Vec<Option<ServerLane<F>>>,
     pub(crate) by_queue_pair: BTreeMap<QueuePairId, u16>,
     completions: Vec<Completion<F::Memory>>,
-    scratch: Vec<u8>,
+    scratch: Box<Scratch>,
     dispatcher: Dispatcher<F>,
     number: u16,
     serials: u64,
@@ -84,6 +126,8 @@ pub struct Worker<F: Fabric> {
     /// Lanes whose messages come as completions.
     by_completion: usize,
     reading: usize,
+    /// Some lane's send queue has slots to get back.
+    signaled: bool,
     waiter: Waiter,
     drain_until: Option<Nanos>,
     last_message: Nanos,
@@ -120,15 +164,14 @@ impl<F: Fabric> Worker<F> {
             lanes: Vec::new(),
             by_queue_pair: BTreeMap::new(),
             completions: Vec::with_capacity(COMPLETIONS_AT_ONCE),
-            scratch: vec![0; MAX_MESSAGE],
+            scratch: scratch(),
             dispatcher: Dispatcher {
                 fabric: fabric.clone(),
                 reply: vec![0; SMALL_LIMIT as usize],
-                staging: vec![0; MAX_MESSAGE],
                 imports: Pool::new(None, shared.config.large_memory),
                 inbox,
                 service,
-                draining: false,
+                out: Out { staging: vec![0; MAX_MESSAGE], draining: false },
                 shared: Arc::clone(&shared),
             },
             number,
@@ -138,6 +181,7 @@ impl<F: Fabric> Worker<F> {
             modes: [0; 3],
             by_completion: 0,
             reading: 0,
+            signaled: false,
             waiter: Waiter::new(CompletionMode::Event, shared.config.spin),
             drain_until: None,
             last_message: 0,
@@ -166,30 +210,39 @@ impl<F: Fabric> Worker<F> {
     /// Runs until the server ends.
     pub fn run(mut self) {
         while !self.ended {
-            self.dispatcher.fabric.host().checkpoint(Site::WorkerLoop);
-            if self.progress() > 0 {
-                self.waiter.reset();
-                continue;
-            }
-            let (mode, until) = self.waiter.next(self.dispatcher.fabric.host());
-            let until = if self.drain_until.is_some() {
-                until.min(self.dispatcher.fabric.host().now() + 1_000_000)
-            } else {
-                until
-            };
-            let armed = self.domain.arm(mode);
-            if self.progress() > 0 || self.dispatcher.inbox.has_some() || self.ended {
-                self.domain.disarm(armed);
-                self.waiter.reset();
-                continue;
-            }
-            self.dispatcher.fabric.host().checkpoint(Site::BeforeSleep);
-            self.domain.wait(armed, until);
-            if mode == WaitMode::Event {
-                // Something rang: look at everything, not only at what is hot.
-                self.ticks = self.ticks.next_multiple_of(HEALTH_EVERY).wrapping_sub(1);
-            }
+            self.step(Nanos::MAX);
         }
+    }
+
+    /// [`progress`](Worker::progress), and if there was nothing to do, one wait as the plans of the lanes ask: a short
+    /// spin, or a sleep that ends at `until` on the host's clock at the latest. For callers that run the worker on a
+    /// thread that has other duties, too. Answers how many messages there were before the wait.
+    pub fn step(&mut self, until: Nanos) -> usize {
+        self.dispatcher.fabric.host().checkpoint(Site::WorkerLoop);
+        let handled = self.progress();
+        if handled > 0 {
+            self.waiter.reset();
+            return handled;
+        }
+        let (mode, spin_until) = self.waiter.next(self.dispatcher.fabric.host());
+        let mut until = until.min(spin_until);
+        if self.drain_until.is_some() {
+            until = until.min(self.dispatcher.fabric.host().now() + 1_000_000);
+        }
+        let armed = self.domain.arm(mode);
+        let late = self.progress();
+        if late > 0 || self.dispatcher.inbox.has_some() || self.ended {
+            self.domain.disarm(armed);
+            self.waiter.reset();
+            return late;
+        }
+        self.dispatcher.fabric.host().checkpoint(Site::BeforeSleep);
+        self.domain.wait(armed, until);
+        if mode == WaitMode::Event {
+            // Something rang: look at everything, not only at what is hot.
+            self.ticks = self.ticks.next_multiple_of(HEALTH_EVERY).wrapping_sub(1);
+        }
+        0
     }
 
     /// Whether the server has ended this worker.
@@ -226,7 +279,8 @@ impl<F: Fabric> Worker<F> {
                 handled += self.serve_lane(self.cold);
             }
         }
-        if self.reading > 0 || !healthy {
+        if self.reading > 0 || self.signaled || !healthy {
+            self.signaled = false;
             handled += self.poll(self.send_completions);
         }
         if !healthy {
@@ -241,6 +295,7 @@ impl<F: Fabric> Worker<F> {
     #[inline]
     fn serve_lane(&mut self, index: usize) -> usize {
         let Some(lane) = &mut self.lanes[index] else { return 0 };
+        self.signaled |= lane.tx.take_signaled();
         match self.dispatcher.serve(
             &mut self.domain,
             lane,
@@ -420,7 +475,7 @@ impl<F: Fabric> Worker<F> {
                     }
                 }
                 Command::Drain { until } => {
-                    self.dispatcher.draining = true;
+                    self.dispatcher.out.draining = true;
                     self.drain_until = Some(until);
                     self.last_message = self.dispatcher.fabric.host().now();
                 }
@@ -526,17 +581,34 @@ impl<F: Fabric> Dispatcher<F> {
         lane: &mut ServerLane<F>,
         index: u16,
         shared_receive: SharedReceiveQueueId,
-        scratch: &mut [u8],
+        scratch: &mut Scratch,
     ) -> Result<Served, Violation> {
         let mut served = Served { messages: 0, reads: 0 };
         if lane.is_blocked() {
-            lane.send_waiting(&self.fabric, domain, self.draining).map_err(broken)?;
+            lane.send_waiting(&self.fabric, domain, self.out.draining).map_err(broken)?;
         }
         while served.messages < BUDGET && !lane.is_blocked() {
+            match lane.rx.next_line(&self.fabric, scratch)? {
+                Next::Nothing => break,
+                Next::Line(first) => {
+                    served.messages += 1;
+                    let Some(line) = scratch.first_chunk::<LINE>() else { break };
+                    match first.inline_entry(line)? {
+                        Some(entry) if first.header().kind == Kind::Request => {
+                            self.fabric.host().charge(Work::ParseMessage, 1);
+                            let header = first.header();
+                            lane.tx.on_head(header.head)?;
+                            self.on_request(domain, lane, index, &entry, header.time, None, &mut served)?;
+                        }
+                        _ => self.on_message(domain, lane, index, line, &mut served)?,
+                    }
+                    continue;
+                }
+                Next::Other => {}
+            }
             let Some(incoming) = lane.rx.poll(&self.fabric, scratch)? else { break };
             served.messages += 1;
             match incoming {
-                IncomingMessage::Line(line) => self.on_message(domain, lane, index, &line, &mut served)?,
                 IncomingMessage::Scratch(total) => {
                     self.on_message(domain, lane, index, &scratch[..total], &mut served)?;
                 }
@@ -579,7 +651,7 @@ impl<F: Fabric> Dispatcher<F> {
                 for entry in message.entries() {
                     self.on_request(domain, lane, index, &entry, header.time, Some(&mut batch), served)?;
                 }
-                self.end_batch(domain, lane, batch)
+                self.out.end_batch(&self.fabric, domain, lane, batch)
             }
             Kind::Release => {
                 lane.release(message.released());
@@ -588,19 +660,6 @@ impl<F: Fabric> Dispatcher<F> {
             Kind::Credit => Ok(()),
             kind => Err(Violation::Kind(kind)),
         }
-    }
-
-    #[inline]
-    fn end_batch(
-        &mut self,
-        domain: &mut F::Domain,
-        lane: &mut ServerLane<F>,
-        batch: BatchState,
-    ) -> Result<(), Violation> {
-        if batch.is_empty() {
-            return Ok(());
-        }
-        lane.answer_batch(&self.fabric, domain, batch, &mut self.staging, self.draining).map_err(broken)
     }
 
     #[inline]
@@ -701,11 +760,7 @@ impl<F: Fabric> Dispatcher<F> {
         let buffer = large.buffer.take();
         if length <= small_limit {
             let meta = answer_meta(call.call, call.thread, status, Flags::NONE);
-            // Lent for the moment, since the answer may have to grow the batch of this very worker.
-            let reply = std::mem::take(&mut self.reply);
-            let result = self.put_answer(domain, lane, meta, &reply[..length], batch);
-            self.reply = reply;
-            return result;
+            return self.out.put_answer(&self.fabric, domain, lane, meta, &self.reply[..length], batch);
         }
         self.export(domain, lane, call, buffer, batch)
     }
@@ -725,27 +780,7 @@ impl<F: Fabric> Dispatcher<F> {
         };
         lane.exported.push((call.call, buffer));
         let meta = answer_meta(call.call, call.thread, Status::Ok, Flags::RENDEZVOUS);
-        self.put_answer(domain, lane, meta, &descriptor.encode(), batch)
-    }
-
-    #[inline]
-    fn put_answer(
-        &mut self,
-        domain: &mut F::Domain,
-        lane: &mut ServerLane<F>,
-        meta: dunlin_wire::EntryMeta,
-        payload: &[u8],
-        batch: Option<&mut BatchState>,
-    ) -> Result<(), Violation> {
-        let Some(batch) = batch else {
-            return lane.answer(&self.fabric, domain, meta, payload, self.draining).map_err(broken);
-        };
-        if !batch.fits(payload.len(), MAX_MESSAGE) {
-            self.end_batch(domain, lane, std::mem::take(batch))?;
-        }
-        batch
-            .push(&mut self.staging, &meta, payload)
-            .map_err(|_| Violation::Transfer("an answer is longer than a message"))
+        self.out.put_answer(&self.fabric, domain, lane, meta, &descriptor.encode(), batch)
     }
 
     /// Says that a call was executed but its result cannot be sent: it is over the limit, or there is no memory for
@@ -771,7 +806,7 @@ impl<F: Fabric> Dispatcher<F> {
         batch: Option<&mut BatchState>,
     ) -> Result<(), Violation> {
         let meta = answer_meta(call.call, call.thread, status, Flags::NONE);
-        self.put_answer(domain, lane, meta, &[], batch)
+        self.out.put_answer(&self.fabric, domain, lane, meta, &[], batch)
     }
 
     /// Gives a request to the pool, or to the application that pulls.
@@ -819,7 +854,7 @@ impl<F: Fabric> Dispatcher<F> {
         let small_limit = (lane.plan.rendezvous_above as usize).min(SMALL_LIMIT as usize);
         if payload.len() <= small_limit {
             let meta = answer_meta(call.call, call.thread, status, Flags::NONE);
-            return self.put_answer(domain, lane, meta, payload, None);
+            return self.out.put_answer(&self.fabric, domain, lane, meta, payload, None);
         }
         if status != Status::Ok {
             return self.refuse(domain, lane, call, status, None);

@@ -1,0 +1,34 @@
+//! Several subjects, each in turn with its floor, round by round: A, B, A, B.
+
+use std::time::Duration;
+
+use indicatif::ProgressBar;
+
+use crate::floor::{Alternation, Floor, FloorError, FloorPair, Slice, alternate};
+
+/// One subject, with the floor that it is compared with.
+pub(super) struct Contestant<'a> {
+    pub(super) name: String,
+    pub(super) floor: Floor,
+    pub(super) floor_duration: Duration,
+    /// Runs one slice from begin to end.
+    pub(super) slice: Box<dyn FnMut(&mut FloorPair) -> Result<Slice, FloorError> + 'a>,
+    pub(super) found: Vec<Alternation>,
+}
+
+/// Runs `rounds` rounds; in each, every contestant has one slice of its floor and one of its own.
+pub(super) fn contest(
+    pair: &mut FloorPair,
+    contestants: &mut [Contestant<'_>],
+    rounds: usize,
+    progress: &ProgressBar,
+) -> Result<(), FloorError> {
+    for _ in 0..rounds {
+        for one in &mut *contestants {
+            progress.set_message(one.name.clone());
+            one.found.extend(alternate(pair, one.floor, one.floor_duration, 1, &mut one.slice, |_| {})?);
+            progress.inc(1);
+        }
+    }
+    Ok(())
+}

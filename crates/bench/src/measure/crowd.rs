@@ -1,0 +1,92 @@
+//! One or several clients under load: one on the calling thread, several on threads of their own.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::thread::{CpuSet, sched_setaffinity};
+
+use super::flow::Flow;
+use super::session::Session;
+use crate::floor::{FloorError, FloorPair, Slice};
+use crate::statistics::Latency;
+
+/// Clients of one server.
+pub(super) struct Crowd {
+    flows: Vec<Flow>,
+    /// Every core but the server's.
+    cores: CpuSet,
+}
+
+/// A counter in a line of its own, so that clients do not slow each other by counting.
+#[derive(Default)]
+#[repr(align(64))]
+struct Done(AtomicU64);
+
+impl Crowd {
+    pub(super) fn new(flows: Vec<Flow>, session: &Session) -> Self {
+        let mut cores = session.allowed;
+        cores.unset(session.pair.cores().server as usize);
+        Self { flows, cores }
+    }
+
+    /// Whether every answer was right so far.
+    pub(super) fn is_right(&self) -> bool {
+        self.flows.iter().all(Flow::is_right)
+    }
+
+    /// One client, on the calling thread.
+    pub(super) fn count_here(
+        &mut self,
+        pair: &mut FloorPair,
+        duration: Duration,
+    ) -> Result<Slice, FloorError> {
+        let Some(flow) = self.flows.first_mut() else {
+            return Err(FloorError::BadArgument("there is no client".to_owned()));
+        };
+        let slice = pair.count_subject(duration, || flow.turn())?;
+        flow.drain().map_err(FloorError::Subject)?;
+        Ok(slice)
+    }
+
+    /// All clients, each on a thread. The calling thread sleeps meanwhile, and counts after a tenth of the time.
+    pub(super) fn count(&mut self, duration: Duration) -> Result<Slice, FloorError> {
+        let counters: Vec<Done> = self.flows.iter().map(|_| Done::default()).collect();
+        let over = AtomicBool::new(false);
+        let cores = self.cores;
+        let total = || counters.iter().map(|done| done.0.load(Ordering::Relaxed)).sum::<u64>();
+        std::thread::scope(|scope| {
+            let threads: Vec<_> = self
+                .flows
+                .iter_mut()
+                .zip(&counters)
+                .map(|(flow, done)| {
+                    let over = &over;
+                    scope.spawn(move || -> Result<(), String> {
+                        sched_setaffinity(None, &cores).map_err(|error| error.to_string())?;
+                        while !over.load(Ordering::Relaxed) {
+                            done.0.fetch_add(flow.turn()?, Ordering::Relaxed);
+                        }
+                        flow.drain()
+                    })
+                })
+                .collect();
+            std::thread::sleep(duration / 10);
+            let (start, before) = (Instant::now(), total());
+            std::thread::sleep(duration);
+            let (elapsed, after) = (start.elapsed(), total());
+            over.store(true, Ordering::Relaxed);
+            for thread in threads {
+                let ended = thread.join().unwrap_or_else(|_| Err("a client's thread panicked".to_owned()));
+                ended.map_err(FloorError::Subject)?;
+            }
+            Ok(Slice {
+                latency: Latency::new(),
+                operations: after - before,
+                elapsed_ns: elapsed.as_nanos() as f64,
+                peer_cpu_ns: 0,
+                total_operations: total(),
+                preemptions: 0,
+            })
+        })
+    }
+}

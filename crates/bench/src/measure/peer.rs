@@ -1,0 +1,169 @@
+//! The peer's side: servers in the pinned peer process, each a subject of its own.
+
+use std::time::Duration;
+
+use dunlin_fabric::{Address, Fabric, Host};
+use dunlin_fabric_shm::{ShmConfig, ShmFabric};
+use dunlin_kv::KvService;
+use dunlin_rpc::{FunctionMode, Reply, Request, Server, ServerBuilder, Service, Worker};
+use serde::{Deserialize, Serialize};
+
+use super::process::{ProcessCost, raise_file_limit};
+use crate::floor::{Subject, answer_seed, fill_bytes, sum_bytes};
+
+/// Answers with the request's bytes.
+pub(super) const ECHO: u16 = 1;
+/// Sums the request, and answers with as many bytes filled anew from that sum, as the payload floors do.
+pub(super) const REFILL: u16 = 2;
+
+/// Looks of a busy worker between two looks at whether the slice is over.
+const LOOKS_AT_ONCE: usize = 16;
+/// The longest sleep of a worker that is driven from here, ns: then the phase is looked at.
+const LONGEST_SLEEP: u64 = 1_000_000;
+/// How often the main thread looks up while a server runs on threads of its own. Seldom: it counts as the server's time.
+const LOOK_UP: Duration = Duration::from_millis(200);
+
+/// What a subject is to be: travels to the peer as JSON.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Setup {
+    pub(super) address: String,
+    pub(super) service: ServiceKind,
+    pub(super) drive: Drive,
+}
+
+/// What a server offers.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(super) enum ServiceKind {
+    /// [`ECHO`] and [`REFILL`].
+    Bytes,
+    /// The store.
+    KeyValue { memory_bytes: usize, records: usize },
+}
+
+/// Who runs the worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum Drive {
+    /// The pinned main thread, which never waits.
+    Busy,
+    /// The pinned main thread, which waits as the plans of the clients ask.
+    Waiting,
+    /// A thread of its own, as in a real server; the slice's report is the [`ProcessCost`].
+    Thread,
+}
+
+/// The servers of the peer process. A server is started with the first slice of its number, and stays.
+#[derive(Default)]
+pub struct RpcSubject {
+    fabric: Option<ShmFabric>,
+    hosted: Vec<Option<Hosted>>,
+}
+
+struct Hosted {
+    drive: Drive,
+    /// Driven by hand; `None` where it runs on a thread of its own.
+    worker: Option<Worker<ShmFabric>>,
+    fabric: ShmFabric,
+    before: ProcessCost,
+    /// Ended after the worker.
+    _server: Server<ShmFabric>,
+}
+
+impl RpcSubject {
+    /// No servers yet.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    fn start(&mut self, setup: &Setup) -> Result<Hosted, String> {
+        let fabric = match &self.fabric {
+            Some(fabric) => fabric.clone(),
+            None => {
+                raise_file_limit();
+                let fabric = ShmFabric::new(ShmConfig::default()).map_err(|error| error.to_string())?;
+                self.fabric.insert(fabric).clone()
+            }
+        };
+        let address: Address =
+            setup.address.parse().map_err(|error: dunlin_fabric::AddressError| error.to_string())?;
+        let mut builder = ServerBuilder::new(&fabric);
+        let service: Box<dyn Service> = match setup.service {
+            ServiceKind::Bytes => {
+                builder = builder.function(ECHO, FunctionMode::Worker).function(REFILL, FunctionMode::Worker);
+                Box::new(bytes_service)
+            }
+            ServiceKind::KeyValue { memory_bytes, records } => {
+                builder = KvService::declare(builder);
+                let service =
+                    KvService::new(memory_bytes, Some(records), 0, 1).map_err(|error| error.to_string())?;
+                Box::new(service)
+            }
+        };
+        let mut service = Some(service);
+        // One worker, so the service is asked for once.
+        let mut service = move |_| service.take().unwrap_or_else(|| Box::new(bytes_service));
+        let (server, worker) = if setup.drive == Drive::Thread {
+            (builder.serve(&address, &mut service).map_err(|error| error.to_string())?, None)
+        } else {
+            let (server, mut workers) =
+                builder.serve_with(&address, &mut service).map_err(|error| error.to_string())?;
+            (server, workers.pop())
+        };
+        Ok(Hosted { drive: setup.drive, worker, fabric, before: ProcessCost::default(), _server: server })
+    }
+}
+
+fn bytes_service(request: &Request<'_>, reply: &mut Reply<'_>) -> Result<(), dunlin_rpc::Status> {
+    if request.function == ECHO {
+        reply.write(request.payload)?;
+    } else {
+        let sum = sum_bytes(request.payload);
+        fill_bytes(reply.reserve(request.payload.len())?, answer_seed(sum));
+    }
+    Ok(())
+}
+
+impl Subject for RpcSubject {
+    fn begin(&mut self, index: u8, parameters: &[u8]) -> Result<(), String> {
+        let at = usize::from(index);
+        if self.hosted.len() <= at {
+            self.hosted.resize_with(at + 1, || None);
+        }
+        if self.hosted[at].is_none() {
+            let setup: Setup = serde_json::from_slice(parameters)
+                .map_err(|error| format!("the parameters of subject {index}: {error}"))?;
+            self.hosted[at] = Some(self.start(&setup)?);
+        }
+        if let Some(hosted) = &mut self.hosted[at]
+            && hosted.drive == Drive::Thread
+        {
+            hosted.before = ProcessCost::of_this_process().map_err(|error| error.to_string())?;
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn serve_once(&mut self, index: u8) {
+        let Some(Some(hosted)) = self.hosted.get_mut(usize::from(index)) else { return };
+        match (&mut hosted.worker, hosted.drive) {
+            (Some(worker), Drive::Busy) => {
+                for _ in 0..LOOKS_AT_ONCE {
+                    worker.progress();
+                }
+            }
+            (Some(worker), _) => {
+                worker.step(hosted.fabric.host().now() + LONGEST_SLEEP);
+            }
+            (None, _) => std::thread::sleep(LOOK_UP),
+        }
+    }
+
+    fn end(&mut self, index: u8) -> Result<Vec<u8>, String> {
+        let Some(Some(hosted)) = self.hosted.get(usize::from(index)) else { return Ok(Vec::new()) };
+        if hosted.drive != Drive::Thread {
+            return Ok(Vec::new());
+        }
+        let now = ProcessCost::of_this_process().map_err(|error| error.to_string())?;
+        serde_json::to_vec(&now.since(hosted.before)).map_err(|error| error.to_string())
+    }
+}

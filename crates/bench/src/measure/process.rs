@@ -1,0 +1,99 @@
+//! What a process costs: CPU time and memory, from the kernel's account.
+
+use std::fs;
+use std::time::Instant;
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::time::{ClockId, clock_gettime};
+use serde::{Deserialize, Serialize};
+
+use super::MeasureError;
+use crate::floor::process_cpu_ns;
+
+/// CPU time and memory of a process, at a moment or over a time.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub(super) struct ProcessCost {
+    /// CPU time, ns.
+    pub(super) cpu_ns: u64,
+    /// Time passed, ns.
+    pub(super) wall_ns: u64,
+    /// Resident memory now, shared pages counted in full, bytes.
+    pub(super) resident_bytes: u64,
+    /// Resident memory now, each shared page divided by the processes that map it, bytes.
+    pub(super) proportional_bytes: u64,
+}
+
+impl ProcessCost {
+    /// The calling process, since it began. Reads /proc/self/smaps_rollup, which takes a while for many mappings; the
+    /// CPU time is taken before that.
+    pub(super) fn of_this_process() -> Result<Self, MeasureError> {
+        let cpu_ns = process_cpu_ns();
+        let now = clock_gettime(ClockId::Monotonic);
+        let path = "/proc/self/smaps_rollup";
+        let text = fs::read_to_string(path)
+            .map_err(|source| MeasureError::NoProc { path: path.to_owned(), source })?;
+        Ok(Self {
+            cpu_ns,
+            wall_ns: now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64,
+            resident_bytes: field(&text, "Rss:"),
+            proportional_bytes: field(&text, "Pss:"),
+        })
+    }
+
+    /// The times since `before`, and the memory now.
+    pub(super) fn since(self, before: Self) -> Self {
+        Self {
+            cpu_ns: self.cpu_ns.saturating_sub(before.cpu_ns),
+            wall_ns: self.wall_ns.saturating_sub(before.wall_ns),
+            ..self
+        }
+    }
+}
+
+fn field(text: &str, name: &str) -> u64 {
+    text.lines()
+        .find_map(|line| line.strip_prefix(name)?.trim().strip_suffix("kB")?.trim().parse::<u64>().ok())
+        .map_or(0, |kilobytes| kilobytes * 1024)
+}
+
+/// Allows this process as many open files as it may have: a connection takes several.
+pub(super) fn raise_file_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    // What is refused here shows later, with a clear message, when the files run out.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
+}
+
+/// Runs `work`; its result, and the CPU time of this whole process meanwhile, ns.
+pub(super) fn with_cpu_time<T>(work: impl FnOnce() -> T) -> (T, u64) {
+    let before = process_cpu_ns();
+    let result = work();
+    (result, process_cpu_ns().saturating_sub(before))
+}
+
+/// Seconds since `start`.
+pub(super) fn seconds_since(start: Instant) -> f64 {
+    start.elapsed().as_secs_f64()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_rollup_is_read() {
+        let text =
+            "555-7ff ---p 00000000 00:00 0 [rollup]\nRss:    884 kB\nPss:    385 kB\nPss_Dirty: 100 kB\n";
+        assert_eq!((field(text, "Rss:"), field(text, "Pss:")), (884 * 1024, 385 * 1024));
+        assert_eq!(field(text, "Swap:"), 0);
+    }
+
+    #[test]
+    fn a_process_has_memory_and_has_used_time() {
+        let before = ProcessCost::of_this_process().expect("proc");
+        let (sum, cpu_ns) =
+            with_cpu_time(|| (0..1_000_000u64).fold(0, |sum, value| sum ^ value.rotate_left(7)));
+        assert!(before.resident_bytes > before.proportional_bytes / 2 && before.proportional_bytes > 0);
+        let after = ProcessCost::of_this_process().expect("proc").since(before);
+        assert!(after.cpu_ns >= cpu_ns && after.wall_ns > 0, "{sum}");
+    }
+}

@@ -1,0 +1,94 @@
+//! The pinned process pair with servers in it.
+
+use dunlin_fabric::Address;
+use dunlin_fabric_shm::ShmFabric;
+use dunlin_rpc::{Client, ClientConfig};
+use rustix::thread::{CpuSet, sched_getaffinity};
+
+use super::MeasureError;
+use super::peer::{Drive, ServiceKind, Setup};
+use super::process::raise_file_limit;
+use crate::floor::{Cores, FloorError, FloorPair};
+
+/// A pinned process pair, and a fabric for the clients on this side. It stays on the thread that made it.
+pub struct Session {
+    pub(super) pair: FloorPair,
+    pub(super) fabric: ShmFabric,
+    /// The cores this process may use, before pinning.
+    pub(super) allowed: CpuSet,
+    next: u8,
+}
+
+/// A server in the peer process.
+#[derive(Clone, Debug)]
+pub(super) struct Served {
+    /// The number of its subject.
+    pub(super) index: u8,
+    address: Address,
+}
+
+impl Session {
+    /// Starts the peer process and pins both sides to the first two cores that there are.
+    ///
+    /// # Errors
+    /// No second core, no peer, no fabric.
+    pub fn start() -> Result<Self, MeasureError> {
+        raise_file_limit();
+        let allowed = sched_getaffinity(None)
+            .map_err(|source| FloorError::System { action: "ask which cores are allowed", source })?;
+        let pair = FloorPair::spawn_self(Cores::first_two()?)?;
+        Ok(Self { pair, fabric: super::fabric()?, allowed, next: 0 })
+    }
+
+    /// The pair, for floors alone.
+    pub fn pair(&mut self) -> &mut FloorPair {
+        &mut self.pair
+    }
+
+    /// Starts a server in the peer.
+    pub(super) fn serve(&mut self, service: ServiceKind, drive: Drive) -> Result<Served, MeasureError> {
+        let index = self.next;
+        let name = format!("shm:bench-{}-{index}", std::process::id());
+        let setup = Setup { address: name.clone(), service, drive };
+        let parameters =
+            serde_json::to_vec(&setup).map_err(|error| MeasureError::BadArgument(error.to_string()))?;
+        let address = name
+            .parse()
+            .map_err(|error: dunlin_fabric::AddressError| MeasureError::BadArgument(error.to_string()))?;
+        self.pair.begin_subject(index, &parameters)?;
+        self.pair.end_subject()?;
+        self.next += 1;
+        Ok(Served { index, address })
+    }
+
+    /// Does `work` while the peer serves: connecting, loading, warming up.
+    pub(super) fn while_serving<T>(
+        &mut self,
+        served: &Served,
+        work: impl FnOnce(&ShmFabric, &Address) -> Result<T, MeasureError>,
+    ) -> Result<T, MeasureError> {
+        self.pair.begin_subject(served.index, &[])?;
+        let outcome = work(&self.fabric, &served.address);
+        let ended = self.pair.end_subject();
+        let value = outcome?;
+        ended?;
+        Ok(value)
+    }
+
+    /// Connects a client.
+    pub(super) fn connect(
+        &mut self,
+        served: &Served,
+        config: &ClientConfig,
+    ) -> Result<Client<ShmFabric>, MeasureError> {
+        self.while_serving(served, |fabric, address| {
+            Client::connect(fabric, address, config.clone()).map_err(|source| MeasureError::Connect {
+                protocol: config
+                    .plan
+                    .protocol()
+                    .map_or_else(|| format!("{:?}", config.plan), |p| p.name.to_owned()),
+                source,
+            })
+        })
+    }
+}

@@ -1,0 +1,266 @@
+//! Tests: peers that do not keep to the rules. They need the frames and sockets themselves.
+
+use crate::frame::{Frame, Refusal, VERSION};
+use crate::link::READ_BUFFER;
+use crate::memory::ShmMemory;
+use crate::socket::{self, Received};
+use crate::{AllowPolicy, ShmConfig, ShmFabric, ShmLink};
+use dunlin_fabric::{
+    AcceptError, Access, Address, CompletionStatus, DialError, Endpoint, Fabric, Host, Link, LinkError,
+    Listener, Memory, QueuePairConfig, RealHost, ReceiveTarget, RegionKey, Scheme, ThreadDomain, Transport,
+    WorkId,
+};
+use rustix::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+fn soon() -> u64 {
+    RealHost.now() + 10_000_000_000
+}
+
+fn unique() -> Address {
+    Address::new(Scheme::Shm, &format!("hostile-{}-{:x}", std::process::id(), RealHost.random())).unwrap()
+}
+
+fn say(socket: &OwnedFd, frame: &Frame<'_>, descriptor: Option<&OwnedFd>) {
+    let (head, body) = frame.encode();
+    socket::send(socket.as_fd(), head.as_slice(), body, descriptor.map(|d| d.as_fd())).unwrap();
+}
+
+/// The next frame's bytes; `None` when the other side has closed.
+fn hear(socket: &OwnedFd) -> Option<Vec<u8>> {
+    let mut buffer = vec![0; READ_BUFFER];
+    let until = soon();
+    loop {
+        match socket::receive(socket.as_fd(), &mut buffer).unwrap() {
+            Received::Frame { length, .. } => return Some(buffer[..length].to_vec()),
+            Received::Empty => {
+                assert!(socket::wait(socket.as_fd(), false, until - RealHost.now()), "silence")
+            }
+            Received::End | Received::Oversized => return None,
+        }
+    }
+}
+
+/// A peer of which every byte is in the test's hands, and the link that the victim has to it.
+fn intruder() -> (OwnedFd, ShmLink, ShmFabric) {
+    let fabric = ShmFabric::new(ShmConfig::default()).unwrap();
+    let address = unique();
+    let listener = fabric.listen(&address).unwrap();
+    let socket = socket::connect(address.name()).unwrap();
+    say(&socket, &Frame::Hello { version: VERSION, secret: [1, 2] }, None);
+    let link = listener.accept(soon()).unwrap();
+    assert!(matches!(Frame::decode(&hear(&socket).unwrap()), Ok(Frame::Hello { .. })));
+    (socket, link, fabric)
+}
+
+fn closes(link: &ShmLink, reason: &str) {
+    match link.receive(soon()) {
+        Err(LinkError::PeerGone(why)) => assert!(why.contains(reason), "{why}"),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn grant(key: u64, length: u64, access: Access) -> Frame<'static> {
+    Frame::Grant { key: RegionKey(key), length, access, registered: access }
+}
+
+#[test]
+fn bad_grants_close_the_link_with_a_reason() {
+    let memory = ShmMemory::new(4096, Access::WRITE).unwrap();
+    let sealed = memory.descriptor().unwrap().unwrap();
+    let loose = rustix::fs::memfd_create(c"loose", rustix::fs::MemfdFlags::ALLOW_SEALING).unwrap();
+    rustix::fs::ftruncate(&loose, 4096).unwrap();
+    let file =
+        rustix::fs::open("/proc/self/exe", rustix::fs::OFlags::RDONLY, rustix::fs::Mode::empty()).unwrap();
+    let cases: [(Frame<'_>, Option<&OwnedFd>, &str); 7] = [
+        (grant(1, 4096, Access::WRITE), Some(&loose), "seals"),
+        (grant(1, 4096, Access::WRITE), Some(&file), "seals"),
+        (grant(1, 8192, Access::WRITE), Some(&sealed), "4096 bytes"),
+        (grant(1, 0, Access::WRITE), Some(&sealed), "empty"),
+        (grant(1, u64::MAX, Access::WRITE), Some(&sealed), "limit"),
+        (grant(1, 4096, Access::READ), Some(&sealed), "seals"),
+        (grant(1, 4096, Access::WRITE), None, "without a descriptor"),
+    ];
+    for (frame, descriptor, reason) in cases {
+        let (socket, link, _fabric) = intruder();
+        say(&socket, &frame, descriptor);
+        closes(&link, reason);
+        assert_eq!(hear(&socket), None);
+    }
+    let (socket, link, _fabric) = intruder();
+    say(&socket, &grant(1, 4096, Access::WRITE), Some(&sealed));
+    say(&socket, &grant(1, 4096, Access::WRITE), Some(&sealed));
+    closes(&link, "in use");
+}
+
+#[test]
+fn garbage_closes_the_link_and_a_silent_or_wrong_greeting_is_dropped() {
+    for garbage in [&b"\xff garbage"[..], &[4, 1, 2], &[7; READ_BUFFER]] {
+        let (socket, link, _fabric) = intruder();
+        socket::send(socket.as_fd(), garbage, b"", None).unwrap();
+        closes(&link, "frame");
+    }
+    let config = ShmConfig { greeting_patience: 50_000_000, ..ShmConfig::default() };
+    let fabric = ShmFabric::new(config).unwrap();
+    let address = unique();
+    let listener = fabric.listen(&address).unwrap();
+    let silent = socket::connect(address.name()).unwrap();
+    assert!(matches!(Frame::decode(&hear(&silent).unwrap()), Ok(Frame::Hello { .. })));
+    assert_eq!(hear(&silent), None, "dropped");
+    let wrong = socket::connect(address.name()).unwrap();
+    socket::send(wrong.as_fd(), b"GET / HTTP/1.1", b"", None).unwrap();
+    hear(&wrong);
+    assert_eq!(hear(&wrong), None, "dropped");
+    let other = socket::connect(address.name()).unwrap();
+    say(&other, &Frame::Hello { version: VERSION + 1, secret: [0; 2] }, None);
+    hear(&other);
+    assert_eq!(Frame::decode(&hear(&other).unwrap()), Ok(Frame::Refused(Refusal::Version(VERSION))));
+    assert!(matches!(listener.accept(RealHost.now()), Err(AcceptError::TimedOut)));
+}
+
+#[test]
+fn a_listener_of_another_version_and_of_another_user_are_told_apart() {
+    let fabric = ShmFabric::new(ShmConfig::default()).unwrap();
+    let address = unique();
+    let listener = socket::listen(address.name(), 1).unwrap();
+    let stranger = std::thread::spawn(move || {
+        assert!(socket::wait(listener.as_fd(), false, 10_000_000_000));
+        let socket = socket::accept(listener.as_fd()).unwrap();
+        say(&socket, &Frame::Hello { version: 99, secret: [0; 2] }, None);
+        hear(&socket);
+    });
+    let refused = fabric.dial(&address, soon());
+    assert!(matches!(refused, Err(DialError::Version { ours: VERSION, theirs: 99, .. })), "{refused:?}");
+    stranger.join().unwrap();
+
+    let config = ShmConfig { allow: AllowPolicy::Users(vec![4_000_000]), ..ShmConfig::default() };
+    let strict = ShmFabric::new(config).unwrap();
+    let address = unique();
+    let _listener = strict.listen(&address).unwrap();
+    let refused = fabric.dial(&address, soon());
+    assert!(matches!(refused, Err(DialError::Permission { .. })), "{refused:?}");
+    assert!(matches!(fabric.dial(&unique(), soon()), Err(DialError::NobodyListens { .. })));
+}
+
+#[test]
+fn a_peer_that_floods_is_left_to_wait_and_loses_nothing() {
+    let (socket, link, _fabric) = intruder();
+    let payload = [3u8; 8000];
+    let mut said = 0u32;
+    // Until the socket pushes back: the inbox is full and so is the kernel's buffer.
+    loop {
+        let (head, body) = Frame::Message(&payload).encode();
+        match socket::send(socket.as_fd(), head.as_slice(), body, None) {
+            Ok(()) => said += 1,
+            Err(rustix::io::Errno::AGAIN) if socket::wait(socket.as_fd(), true, 200_000_000) => {}
+            Err(rustix::io::Errno::AGAIN) => break,
+            Err(error) => panic!("{error}"),
+        }
+        assert!(said < 10_000, "unbounded");
+    }
+    drop(socket);
+    for _ in 0..said {
+        assert_eq!(link.receive(soon()).unwrap(), payload);
+    }
+    closes(&link, "closed");
+}
+
+/// A victim's queue pair that is connected to rings which the test writes as it likes.
+struct Victim {
+    domain: crate::ShmDomain,
+    queue: dunlin_fabric::CompletionQueueId,
+    queue_pair: dunlin_fabric::QueuePairId,
+    /// The ring that the victim reads from and the doorbell that it listens to, as its peer maps them.
+    mapped: Vec<Arc<crate::memory::Import>>,
+    /// The ring that the victim writes to, whose first line carries the acknowledgements.
+    ours: Arc<ShmMemory>,
+    _links: (ShmLink, ShmLink),
+}
+
+fn victim() -> Victim {
+    let fabric = ShmFabric::new(ShmConfig::default()).unwrap();
+    let address = unique();
+    let listener = fabric.listen(&address).unwrap();
+    let attacker = fabric.dial(&address, soon()).unwrap();
+    let link = listener.accept(soon()).unwrap();
+    let mut domain = fabric.domain().unwrap();
+    let queue = domain.create_completion_queue(256, true).unwrap();
+    let queue_pair = domain.create_queue_pair(&QueuePairConfig::reliable(queue, queue)).unwrap();
+    let endpoint = domain.endpoint(queue_pair, &link).unwrap();
+    link.send(&endpoint.0).unwrap();
+    let theirs = crate::endpoint::Address::decode(&Endpoint(attacker.receive(soon()).unwrap())).unwrap();
+    let mapped = [theirs.ring, theirs.doorbell].map(|key| attacker.shared().import(key).unwrap()).to_vec();
+    let access = Access::READ.with(Access::WRITE);
+    let ours = Arc::new(ShmMemory::new(16384, access).unwrap());
+    let bell = Arc::new(ShmMemory::new(crate::doorbell::LENGTH as u64, access).unwrap());
+    let ring = attacker.grant(&ours, access).unwrap();
+    let doorbell = attacker.grant(&bell, access).unwrap();
+    let forged = crate::endpoint::Address {
+        transport: Transport::ReliableConnection,
+        name: crate::frame::QueuePairName { domain: 1, queue_pair: 1 },
+        ring,
+        doorbell,
+    };
+    attacker.send(&forged.encode().0).unwrap();
+    let forged = Endpoint(link.receive(soon()).unwrap());
+    domain.connect(queue_pair, &link, &forged).unwrap();
+    Victim { domain, queue, queue_pair, mapped, ours, _links: (attacker, link) }
+}
+
+#[test]
+fn garbage_in_rings_doorbells_and_acknowledgements_harms_nobody() {
+    use dunlin_fabric::{Arena, Data, Operation, WaitMode, WorkRequest};
+    use std::sync::atomic::Ordering;
+    for seed in 1..40u64 {
+        let mut victim = victim();
+        let arena = Arena::new(ShmMemory::new(65536, Access::LOCAL).unwrap()).unwrap();
+        let mut state = seed;
+        let mut random = move || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            state >> 20
+        };
+        let mut found = Vec::new();
+        for step in 0..300 {
+            for import in &victim.mapped {
+                let words = import.mapping().length() / 8;
+                let at = random() as usize % if step % 2 == 0 { words } else { 24.min(words) };
+                import.mapping().word(at * 8).store(random(), Ordering::Relaxed);
+            }
+            if step % 7 == 0 {
+                let word = victim.ours.mapping().word(random() as usize % 3 * 8);
+                word.store(random() % 4, Ordering::Relaxed);
+            }
+            let data = Data::Inline(&[b"hello"]);
+            let operation = Operation::Send { data, immediate: None, to: None };
+            // Refused once the queue is full or the queue pair has seen through it.
+            let _ = victim
+                .domain
+                .post(victim.queue_pair, WorkRequest { id: WorkId(step), operation, signaled: true });
+            if let Ok(buffer) = arena.reserve(64) {
+                let target = ReceiveTarget::QueuePair(victim.queue_pair);
+                let _ = victim.domain.post_receive(target, WorkId(step), Some(buffer));
+            }
+            let armed = victim.domain.arm(WaitMode::Event);
+            victim.domain.poll(victim.queue, &mut found, 16);
+            found.clear();
+            if step % 50 == 0 {
+                victim.domain.wait(armed, RealHost.now() + 1_000_000);
+            } else {
+                victim.domain.disarm(armed);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_forged_acknowledgement_breaks_the_queue_pair() {
+    use dunlin_fabric::{Data, Operation, WorkRequest};
+    let mut victim = victim();
+    let operation = Operation::Send { data: Data::Inline(&[b"hello"]), immediate: None, to: None };
+    victim.domain.post(victim.queue_pair, WorkRequest { id: WorkId(1), operation, signaled: true }).unwrap();
+    victim.ours.mapping().word(0).store(1_000_000, std::sync::atomic::Ordering::Release);
+    let mut found = Vec::new();
+    victim.domain.poll(victim.queue, &mut found, 16);
+    assert_eq!(found[0].status, CompletionStatus::RemoteOperation);
+    assert_eq!(victim.ours.length(), 16384);
+}
