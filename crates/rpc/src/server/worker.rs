@@ -794,7 +794,7 @@ impl<F: Fabric> Dispatcher<F> {
         batch: Option<&mut BatchState>,
     ) -> Result<(), Violation> {
         let meta = answer_meta(call.call, call.thread, Status::TooLarge, Flags::NONE);
-        self.put_answer(domain, lane, meta, b"result", batch)
+        self.out.put_answer(&self.fabric, domain, lane, meta, b"result", batch)
     }
 
     fn refuse(
