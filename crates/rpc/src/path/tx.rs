@@ -124,7 +124,7 @@ impl<F: Fabric> Tx<F> {
         // Zero until the first report: the word carries a mark above the 32 bits of the head.
         let word = self.control.load(0);
         if word >> 32 == 1 {
-            // A head piggybacked later may have overtaken the word, so one that is refused is not always a lie.
+            // A lie here is one of the next message too, which ends the lane.
             self.ring.on_head(word as u32);
         }
     }

@@ -313,13 +313,20 @@ impl<F: Fabric> Worker<F> {
                 served.messages
             }
             Err(violation) => {
-                tracing::warn!(target: "dunlin::server", worker = self.number, lane = index, %violation, "a client broke the protocol; its lane is closed");
-                let link = lane.link.clone();
-                self.remove(index as u16);
-                link.close();
+                self.violated(index as u16, violation);
                 0
             }
         }
+    }
+
+    /// Closes the connection of a client that broke the protocol.
+    #[cold]
+    fn violated(&mut self, index: u16, violation: Violation) {
+        let Some(Some(lane)) = self.lanes.get(index as usize) else { return };
+        tracing::warn!(target: "dunlin::server", worker = self.number, lane = index, %violation, "a client broke the protocol; its lane is closed");
+        let link = lane.link.clone();
+        self.remove(index);
+        link.close();
     }
 
     fn poll(&mut self, queue: CompletionQueueId) -> usize {
@@ -358,6 +365,13 @@ impl<F: Fabric> Worker<F> {
             Some(Route::Receive { lane: shared }) => {
                 lane.hot = COLD_AFTER;
                 match (completion.opcode, completion.buffer) {
+                    (Opcode::Receive, Some(buffer)) if lane.is_blocked() => {
+                        let kept = lane.rx.deliver_copy(&buffer, completion.bytes, 2 * lane.window() + 64);
+                        open::repost_shared::<F>(&mut self.domain, self.shared_receive, Some(buffer));
+                        if let Err(violation) = kept {
+                            self.violated(index, violation);
+                        }
+                    }
                     (Opcode::Receive, Some(buffer)) => lane.rx.deliver(buffer, completion.bytes),
                     (_, buffer) if shared == route::SHARED => {
                         open::repost_shared::<F>(&mut self.domain, self.shared_receive, buffer);
@@ -410,6 +424,9 @@ impl<F: Fabric> Worker<F> {
         self.by_completion -= open::by_completion(&lane.plan) as usize;
         self.domain.unwatch(&lane.region);
         let _ = self.domain.destroy_queue_pair(lane.queue_pair);
+        // Messages that nobody has taken go with the lane; their RECVs belong to all lanes.
+        drop(lane);
+        open::refill_shared(self);
         self.set_mode();
     }
 
@@ -735,6 +752,7 @@ impl<F: Fabric> Dispatcher<F> {
         let length = reply.length;
         let (status, length) = match outcome {
             Ok(Ok(())) => (Status::Ok, length),
+            Ok(Err(Status::TooLarge)) => return self.refuse_result(domain, lane, call, batch),
             Ok(Err(status @ Status::Application(_))) => (status, length.min(small_limit)),
             Ok(Err(status)) => (status, 0),
             Err(_) => (Status::HandlerPanicked, 0),
@@ -758,11 +776,25 @@ impl<F: Fabric> Dispatcher<F> {
     ) -> Result<(), Violation> {
         let described = buffer.and_then(|buffer| lane.exports.descriptor(&buffer).map(|d| (d, buffer)));
         let Some((descriptor, buffer)) = described else {
-            return self.refuse(domain, lane, call, Status::Overloaded, batch);
+            return self.refuse_result(domain, lane, call, batch);
         };
         lane.exported.push((call.call, buffer));
         let meta = answer_meta(call.call, call.thread, Status::Ok, Flags::RENDEZVOUS);
         self.out.put_answer(&self.fabric, domain, lane, meta, &descriptor.encode(), batch)
+    }
+
+    /// Says that a call was executed but its result cannot be sent: it is over the limit, or there is no memory for
+    /// it. That there is a payload tells the client that the handler has run.
+    #[cold]
+    fn refuse_result(
+        &mut self,
+        domain: &mut F::Domain,
+        lane: &mut ServerLane<F>,
+        call: Call,
+        batch: Option<&mut BatchState>,
+    ) -> Result<(), Violation> {
+        let meta = answer_meta(call.call, call.thread, Status::TooLarge, Flags::NONE);
+        self.out.put_answer(&self.fabric, domain, lane, meta, b"result", batch)
     }
 
     fn refuse(
@@ -816,6 +848,9 @@ impl<F: Fabric> Dispatcher<F> {
         payload: &[u8],
     ) -> Result<(), Violation> {
         let call = Call { call, function: 0, thread: 0, time: 0 };
+        if status == Status::TooLarge {
+            return self.refuse_result(domain, lane, call, None);
+        }
         let small_limit = (lane.plan.rendezvous_above as usize).min(SMALL_LIMIT as usize);
         if payload.len() <= small_limit {
             let meta = answer_meta(call.call, call.thread, status, Flags::NONE);
