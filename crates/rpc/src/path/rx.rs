@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 
 /// How many lines ahead of the one that is taken are asked for. Messages in one stream lie one behind the other,
 /// so the way of a later line overlaps the work on this one.
-const AHEAD: usize = 4;
+const AHEAD: usize = 8;
 
 /// Where messages come from.
 #[derive(Debug)]
