@@ -191,7 +191,7 @@ fn measure(
     let mut clients = Vec::with_capacity(phase.clients);
     for number in 0..phase.clients {
         let mut options: Vec<String> =
-            ["demo-client", address, "--protocol", phase.protocol.name, "--completion"]
+            [crate::INTERNAL, "demo-client", address, "--protocol", phase.protocol.name, "--completion"]
                 .map(str::to_owned)
                 .into();
         options.push(phase.mode.to_string());
