@@ -1,5 +1,5 @@
 //! Runs the real binary in real processes, and never waits for ever.
-#![allow(dead_code, reason = "each test binary uses a part of it")]
+#![allow(dead_code, unreachable_pub, missing_docs, reason = "each test binary uses a part of it")]
 
 use std::ffi::OsStr;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
