@@ -60,20 +60,46 @@ enum Command {
     Protocols(protocols::ProtocolsArguments),
     Doctor(doctor::DoctorArguments),
     Completions(completions::CompletionsArguments),
-    #[command(hide = true)]
+}
+
+/// What this binary does in the processes that it starts from itself, as `dunlin internal ...`: not for users, so
+/// neither help nor completions know of it.
+#[derive(Debug, Parser)]
+struct InternalArguments {
+    #[command(subcommand)]
+    command: InternalCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum InternalCommand {
     EchoServer(echo::EchoServerArguments),
-    #[command(hide = true)]
     DemoClient(demo::client::ClientArguments),
 }
+
+/// The word before an [`InternalCommand`].
+const INTERNAL: &str = "internal";
 
 fn main() -> ExitCode {
     // A measurement starts this binary again as its peer: nothing else may happen in that process.
     if let Some(code) = bench::serve_as_peer() {
         return code;
     }
+    if std::env::args_os().nth(1).is_some_and(|first| first == INTERNAL) {
+        let arguments = InternalArguments::parse_from(std::env::args_os().skip(1));
+        logging::start(0);
+        return output::exit_code(run_internal(&arguments));
+    }
     let arguments = Arguments::parse();
     logging::start(arguments.verbose);
     output::exit_code(run(arguments))
+}
+
+fn run_internal(arguments: &InternalArguments) -> Result<ExitCode, Failure> {
+    child::follow_parent()?;
+    match &arguments.command {
+        InternalCommand::EchoServer(arguments) => echo::run(arguments),
+        InternalCommand::DemoClient(arguments) => demo::client::run(arguments),
+    }
 }
 
 fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
@@ -89,7 +115,5 @@ fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         Command::Protocols(arguments) => protocols::run(&arguments),
         Command::Doctor(arguments) => doctor::run(&arguments),
         Command::Completions(arguments) => completions::run(&arguments),
-        Command::EchoServer(arguments) => echo::run(&arguments),
-        Command::DemoClient(arguments) => demo::client::run(&arguments),
     }
 }

@@ -87,7 +87,8 @@ pub(crate) fn run(arguments: &PingArguments) -> Result<ExitCode, Failure> {
 fn start_echo_server(interrupt: &Interrupt) -> Result<(Address, ChildProcess), Failure> {
     let name = format!("shm:dunlin-ping-{}", std::process::id());
     let address: Address = name.parse().map_err(Failure::new)?;
-    let mut server = ChildProcess::start("the echo server", ["echo-server", "--listen", &name])?;
+    let mut server =
+        ChildProcess::start("the echo server", [crate::INTERNAL, "echo-server", "--listen", &name])?;
     server.line(interrupt, START_TIMEOUT)?;
     Ok((address, server))
 }

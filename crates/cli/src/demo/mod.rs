@@ -39,7 +39,7 @@ const MEMORY: &str = "128MiB";
 const REPORT_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Run a key-value workload under every protocol, side by side (this is what 'dunlin' alone does).
-#[derive(Args, Debug)]
+#[derive(Args, Debug, Default)]
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct DemoArguments {
     /// How long to measure each row [default: 2, or 0.2 with --quick]
@@ -53,12 +53,6 @@ pub(crate) struct DemoArguments {
     quick: bool,
     #[command(flatten)]
     report: ReportArguments,
-}
-
-impl Default for DemoArguments {
-    fn default() -> Self {
-        DemoArguments { seconds: None, clients: None, quick: false, report: ReportArguments::default() }
-    }
 }
 
 pub(crate) fn run(arguments: &DemoArguments) -> Result<ExitCode, Failure> {
@@ -191,7 +185,7 @@ fn measure(
     let mut clients = Vec::with_capacity(phase.clients);
     for number in 0..phase.clients {
         let mut options: Vec<String> =
-            ["demo-client", address, "--protocol", phase.protocol.name, "--completion"]
+            [crate::INTERNAL, "demo-client", address, "--protocol", phase.protocol.name, "--completion"]
                 .map(str::to_owned)
                 .into();
         options.push(phase.mode.to_string());

@@ -15,7 +15,7 @@ use dunlin_bench::kv_driver::{
 };
 use dunlin_bench::report::{Document, Row, Unit, table};
 use dunlin_bench::workload::{SHIPPED, Share, Workload, shipped};
-use dunlin_kv::{KvClient, MAX_VALUE_LENGTH};
+use dunlin_kv::KvClient;
 use indicatif::ProgressBar;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -74,13 +74,6 @@ impl WorkloadArguments {
         })?;
         for notice in notices {
             output::note(format_args!("warning: workload {name}: {notice}"));
-        }
-        if workload.longest_value() > MAX_VALUE_LENGTH as u64 {
-            return Err(Failure::new(format!(
-                "workload {name}: values have up to {} bytes, and the store takes 1 MiB",
-                workload.longest_value()
-            ))
-            .help("lower fieldcount or fieldlength"));
         }
         Ok(workload)
     }

@@ -384,6 +384,8 @@ impl<F: Fabric> Core<F> {
             if failed {
                 let _ = lane.progress(&self.fabric, &mut self.domain, &mut self.scratch, usize::MAX);
                 self.break_lane(index, Cause::ConnectionLost);
+            } else {
+                lane.break_silence(&self.fabric, &mut self.domain);
             }
         }
     }

@@ -249,6 +249,7 @@ impl<F: Fabric> PreparedLane<F> {
             rx,
             slots: Slots::new(ready.window),
             region: self.region,
+            heard: false,
             control_key: RegionKey(control),
             rendezvous_above: plan.rendezvous_above as usize,
             max_payload: greeting.reply.max_payload.min(u32::MAX as u64),

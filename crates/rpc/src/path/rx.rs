@@ -116,21 +116,39 @@ impl<F: Fabric> Rx<F> {
 
     /// The head to piggyback on the next message in the other direction.
     #[inline]
-    pub(crate) fn tell_head(&mut self) -> u32 {
-        match &mut self.source {
+    pub(crate) fn tell_head(&self) -> u32 {
+        match &self.source {
             RxSource::Ring { reader, .. } => reader.tell(),
             RxSource::Fetch(fetcher) => fetcher.reader.tell(),
             RxSource::Messages(_) => 0,
         }
     }
 
-    /// Whether the head should be told without waiting for such a message.
+    /// Whether the head should be written into the peer's control word.
     #[inline]
     pub(crate) fn head_overdue(&self) -> bool {
         match &self.source {
             RxSource::Ring { reader, .. } => reader.overdue(),
             RxSource::Fetch(fetcher) => fetcher.reader.overdue(),
             RxSource::Messages(_) => false,
+        }
+    }
+
+    /// Whether the peer's control word is behind at all.
+    pub(crate) fn head_unreported(&self) -> bool {
+        match &self.source {
+            RxSource::Ring { reader, .. } => reader.unreported(),
+            RxSource::Fetch(fetcher) => fetcher.reader.unreported(),
+            RxSource::Messages(_) => false,
+        }
+    }
+
+    /// The peer's control word has the head.
+    pub(crate) fn head_reported(&mut self) {
+        match &mut self.source {
+            RxSource::Ring { reader, .. } => reader.reported(),
+            RxSource::Fetch(fetcher) => fetcher.reader.reported(),
+            RxSource::Messages(_) => {}
         }
     }
 

@@ -621,7 +621,10 @@ impl<F: Fabric> Dispatcher<F> {
         }
         if served.messages > 0 && lane.rx.head_overdue() {
             let head = lane.rx.tell_head();
-            let _ = lane.tx.report_head(&self.fabric, domain, lane.client_key, head);
+            // When the send queue is full the head is told later: it stays overdue.
+            if lane.tx.report_head(&self.fabric, domain, lane.client_key, head).is_ok() {
+                lane.rx.head_reported();
+            }
         }
         Ok(served)
     }
