@@ -14,12 +14,11 @@ use crate::queue_pair::{Connection, Inbound, QueuePair};
 use crate::receive::{Receive, SharedReceiveQueue};
 use dunlin_fabric::{
     Access, AddressHandleId, Armed, Buffer, Completion, CompletionQueueId, CompletionStatus, CreateError,
-    Endpoint, GrantError, Host, Nanos, PostError, QueuePairConfig, QueuePairId, QueuePairState, RealHost,
-    ReceiveTarget, Region, RegionKey, SharedReceiveQueueId, ThreadDomain, Transport, WaitMode, Wake, Waker,
-    WorkId, WorkRequest,
+    Endpoint, GrantError, Host, InlineWrite, Nanos, PostError, QueuePairConfig, QueuePairId, QueuePairState,
+    RealHost, ReceiveTarget, Region, RegionKey, SharedReceiveQueueId, ThreadDomain, Transport, WaitMode,
+    Wake, Waker, WorkId, WorkRequest,
 };
 use std::collections::VecDeque;
-use std::mem::ManuallyDrop;
 use std::sync::{Arc, Weak};
 
 /// The longest sleep: a doorbell that a peer has tampered with costs no more than this.
@@ -266,7 +265,7 @@ const PAGE: u64 = 4096;
 
 /// What one side writes to reach the other.
 fn outlet(link: &ShmLink, address: Address) -> Result<(Producer, PeerDoorbell), CreateError> {
-    let granted = |key, what| link.shared().import(key).ok_or(CreateError::Endpoint(what));
+    let granted = |key, what| link.shared().import_internal(key).ok_or(CreateError::Endpoint(what));
     let slot = (address.name.queue_pair & 0xffff) as u16;
     let ring = granted(address.ring, "its ring was not granted on this link")?;
     let producer = Producer::new(ring, link.shared().secrets().theirs)
@@ -365,7 +364,7 @@ impl ThreadDomain for ShmDomain {
         if queue_pair.inbound.is_none() {
             let length = u64::from(queue_pair.config.inbound_bytes.max(1)).next_multiple_of(PAGE);
             let memory = Arc::new(ShmMemory::new(length, Access::WRITE)?);
-            let ring = link.grant(&memory, Access::WRITE, true)?;
+            let ring = link.grant_internal(&memory, Access::WRITE, true)?;
             // Nobody else gets this ring, so its descriptor is not kept: thousands of them add up.
             memory.close_descriptor();
             let consumer = Consumer::new(memory, link.secrets().ours, ring.0)
@@ -491,11 +490,6 @@ impl ThreadDomain for ShmDomain {
     ) -> Result<(), PostError> {
         let found = self.queue_pairs.get_mut(slot_of(queue_pair)).and_then(Option::as_mut);
         let found = found.filter(|q| q.id == queue_pair).ok_or(PostError::NoSuch("queue pair"))?;
-        if found.write_at_once(&request) {
-            // Inline data owns nothing: a drop would only look for what there is not.
-            let _ = ManuallyDrop::new(request);
-            return Ok(());
-        }
         if found.config.transport == Transport::UnreliableDatagram {
             return found.post_datagram(&mut self.queues, &mut self.handles, &request);
         }
@@ -508,6 +502,17 @@ impl ThreadDomain for ShmDomain {
             hints.unacknowledged.push(slot_of(queue_pair) as u16);
         }
         Ok(())
+    }
+
+    #[inline]
+    fn post_write(&mut self, queue_pair: QueuePairId, write: InlineWrite<'_>) -> Result<(), PostError> {
+        if let Some(Some(found)) = self.queue_pairs.get_mut(slot_of(queue_pair))
+            && found.id == queue_pair
+            && found.write_at_once(&write)
+        {
+            return Ok(());
+        }
+        self.post(queue_pair, write.into())
     }
 
     fn post_receive(

@@ -57,16 +57,17 @@ impl RingWriter {
         self.tail += (total / LINE) as u64;
     }
 
-    /// Takes a head from the reader, a wrapping count of lines. A head that was never written to, or goes back,
-    /// is refused: the peer's word decides nothing but how much may be overwritten.
+    /// Takes a head from the reader, a wrapping count of lines. A head beyond what was written is refused: the
+    /// peer's word decides nothing but how much may be overwritten. One that goes back is old news: it travelled on
+    /// a message that we looked at later than at the control word.
     #[inline]
     pub(crate) fn on_head(&mut self, head: u32) -> bool {
-        let forward = head.wrapping_sub(self.head as u32) as u64;
-        let valid = forward <= self.tail - self.head;
-        if valid {
-            self.head += forward;
+        let forward = head.wrapping_sub(self.head as u32);
+        if u64::from(forward) <= self.tail - self.head {
+            self.head += u64::from(forward);
+            return true;
         }
-        valid
+        forward > i32::MAX as u32
     }
 }
 
@@ -147,7 +148,8 @@ mod tests {
         writer.advance(2 * LINE);
         assert!(!writer.on_head(3));
         assert!(writer.on_head(1));
-        assert!(!writer.on_head(0), "back");
+        assert!(writer.on_head(0), "old news");
+        assert_eq!(writer.head, 1, "which changes nothing");
         assert!(writer.on_head(2));
     }
 

@@ -404,6 +404,11 @@ impl<F: Fabric> Core<F> {
         earliest
     }
 
+    /// Whether some lane takes another call.
+    pub(crate) fn has_room(&self) -> bool {
+        self.lanes.iter().flatten().any(|lane| lane.broken.is_some() || lane.slots.room() > 0)
+    }
+
     /// A waker of a call that is done.
     pub(crate) fn next_woken(&mut self) -> Option<std::task::Waker> {
         self.lanes.iter_mut().flatten().find_map(|lane| lane.slots.next_woken())

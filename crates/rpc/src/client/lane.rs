@@ -3,7 +3,7 @@
 use super::slots::Slots;
 use crate::error::{CallError, Cause};
 use crate::path::rendezvous::Pool;
-use crate::path::{Incoming, MAX_MESSAGE, Rx, Scratch, Tx, TxError, Violation, route};
+use crate::path::{Incoming, MAX_MESSAGE, Next, Rx, Scratch, Tx, TxError, Violation, route};
 use dunlin_fabric::{
     Buffer, Fabric, Host, Nanos, Operation, PostError, QueuePairId, Region, RegionKey, RemoteSlice,
     ThreadDomain, Work, WorkRequest,
@@ -234,10 +234,18 @@ impl<F: Fabric> ClientLane<F> {
     ) -> Result<usize, Violation> {
         let mut messages = 0;
         while messages < budget {
+            match self.rx.next_line(fabric, scratch)? {
+                Next::Nothing => break,
+                Next::Line(first) => {
+                    messages += 1;
+                    self.on_line(fabric, domain, &first, scratch)?;
+                    continue;
+                }
+                Next::Other => {}
+            }
             let Some(incoming) = self.rx.poll(fabric, scratch)? else { break };
             messages += 1;
             match incoming {
-                Incoming::Line(first) => self.on_line(fabric, domain, &first, scratch)?,
                 Incoming::Scratch(total) => self.on_message(fabric, domain, &scratch[..total])?,
                 Incoming::Buffer(buffer, total) => {
                     self.on_message(fabric, domain, &buffer[..total])?;
