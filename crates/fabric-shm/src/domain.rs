@@ -15,12 +15,11 @@ use crate::queue_pair::{Connection, Inbound, QueuePair};
 use crate::receive::{Receive, SharedReceiveQueue};
 use dunlin_fabric::{
     Access, AddressHandleId, Armed, Buffer, Completion, CompletionQueueId, CompletionStatus, CreateError,
-    Endpoint, GrantError, Nanos, PostError, QueuePairConfig, QueuePairId, QueuePairState, ReceiveTarget,
-    Region, RegionKey, SharedReceiveQueueId, ThreadDomain, Transport, WaitMode, Wake, Waker, WorkId,
-    WorkRequest,
+    Endpoint, GrantError, InlineWrite, Nanos, PostError, QueuePairConfig, QueuePairId, QueuePairState,
+    ReceiveTarget, Region, RegionKey, SharedReceiveQueueId, ThreadDomain, Transport, WaitMode, Wake, Waker,
+    WorkId, WorkRequest,
 };
 use std::collections::VecDeque;
-use std::mem::ManuallyDrop;
 use std::sync::{Arc, Weak};
 
 /// Ends a domain's wait.
@@ -481,11 +480,6 @@ impl ThreadDomain for ShmDomain {
         self.idle.reset();
         let found = self.queue_pairs.get_mut(slot_of(queue_pair)).and_then(Option::as_mut);
         let found = found.filter(|q| q.id == queue_pair).ok_or(PostError::NoSuch("queue pair"))?;
-        if found.write_at_once(&request) {
-            // Inline data owns nothing: a drop would only look for what there is not.
-            let _ = ManuallyDrop::new(request);
-            return Ok(());
-        }
         if found.config.transport == Transport::UnreliableDatagram {
             return found.post_datagram(&mut self.queues, &mut self.handles, &request);
         }
@@ -498,6 +492,18 @@ impl ThreadDomain for ShmDomain {
             hints.unacknowledged.push(slot_of(queue_pair) as u16);
         }
         Ok(())
+    }
+
+    #[inline]
+    fn post_write(&mut self, queue_pair: QueuePairId, write: InlineWrite<'_>) -> Result<(), PostError> {
+        self.idle.reset();
+        if let Some(Some(found)) = self.queue_pairs.get_mut(slot_of(queue_pair))
+            && found.id == queue_pair
+            && found.write_at_once(&write)
+        {
+            return Ok(());
+        }
+        self.post(queue_pair, write.into())
     }
 
     fn post_receive(

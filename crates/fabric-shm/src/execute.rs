@@ -7,6 +7,10 @@ use dunlin_fabric::{Access, CompletionStatus, Data, Gather, RegionKey, copy};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+/// Lines are written in streams, one behind the other: how far ahead the line is that is asked for, in bytes, so
+/// that its way from the peer's cache overlaps the work on those before it.
+const AHEAD: usize = 8 * 64;
+
 /// Keys that one queue pair used last, so that its data path takes no lock.
 const REMEMBERED: usize = 8;
 
@@ -190,7 +194,10 @@ unsafe fn put(part: &[u8], at: *mut u8) -> *mut u8 {
     // SAFETY: by the caller's word; a whole aligned line goes the short way.
     unsafe {
         match <&[u8; 64]>::try_from(part) {
-            Ok(line) if at.addr().is_multiple_of(64) => copy::line_to_peer(line, at),
+            Ok(line) if at.addr().is_multiple_of(64) => {
+                copy::line_to_peer(line, at);
+                copy::prefetch_to_write(at.wrapping_add(AHEAD));
+            }
             _ => copy::to_peer(part.as_ptr(), at, part.len()),
         }
         at.add(part.len())

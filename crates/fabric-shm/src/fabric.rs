@@ -101,7 +101,8 @@ impl ShmFabric {
     fn greet(&self, socket: OwnedFd, address: &Address, until: Nanos) -> Result<ShmLink, DialError> {
         let system = |source: io::Error| DialError::System { address: address.clone(), source };
         let io = self.0.io.io();
-        let ours = io.greet(&socket).map_err(|e| system(e.into()))?;
+        // A listener that lets us not in has closed the connection before our greeting: what it said still counts.
+        let said = io.greet(&socket);
         let mut buffer = vec![0; READ_BUFFER];
         let theirs = loop {
             match socket::receive(socket.as_fd(), &mut buffer).map_err(|e| system(e.into()))? {
@@ -139,6 +140,7 @@ impl ShmFabric {
                 }
             }
         };
+        let ours = said.map_err(|e| system(e.into()))?;
         let secrets = Secrets { ours, theirs };
         let link = LinkShared::new(socket, secrets, io.config().max_grants_per_link, Arc::clone(io));
         io.add_link(Arc::clone(&link)).map_err(system)?;

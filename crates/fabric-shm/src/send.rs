@@ -12,8 +12,8 @@ use crate::inbound::{ACKNOWLEDGE, Condition, FIRST, IMMEDIATE, LAST, WRITE};
 use crate::memory::ShmMemory;
 use crate::queue_pair::QueuePair;
 use dunlin_fabric::{
-    Buffer, Completion, CompletionStatus, Data, Gather, Host, Opcode, Operation, PostError, QueuePairId,
-    QueuePairState, RealHost, RegionKey, RemoteSlice, RnrRetry, Transport, WorkId, WorkRequest,
+    Buffer, Completion, CompletionStatus, Data, Gather, Host, InlineWrite, Opcode, Operation, PostError,
+    QueuePairId, QueuePairState, RealHost, RegionKey, RemoteSlice, RnrRetry, Transport, WorkId, WorkRequest,
 };
 use std::collections::VecDeque;
 
@@ -243,17 +243,16 @@ impl QueuePair {
     /// The one that has to be fast: an unsignaled inline WRITE takes checks, one copy and one counter. `false`, and
     /// nothing done, for everything else and for what needs a closer look.
     #[inline]
-    pub(crate) fn write_at_once(&mut self, request: &WorkRequest<'_, ShmMemory>) -> bool {
-        if let Operation::Write { data: Data::Inline(parts), key, offset, immediate: None } =
-            &request.operation
-            && !request.signaled
+    pub(crate) fn write_at_once(&mut self, write: &InlineWrite<'_>) -> bool {
+        if write.immediate.is_none()
+            && !write.signaled
             && self.state == QueuePairState::Ready
             && !self.send.blocked
             && self.send.room() > 0
             && let Some(connection) = &self.connection
             && connection.link.is_alive()
-            && let Some(bytes) = inline_length(parts)
-            && self.imports.write_parts(&connection.link, *key, *offset, parts, bytes)
+            && let Some(bytes) = inline_length(write.parts)
+            && self.imports.write_parts(&connection.link, write.key, write.offset, write.parts, bytes)
         {
             self.send.posted += 1;
             return true;

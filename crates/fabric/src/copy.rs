@@ -61,8 +61,8 @@ pub unsafe fn line_from_peer(source: *const u8) -> [u8; 64] {
 /// `destination` must be 64-byte aligned and writable for 64 bytes.
 #[inline]
 pub unsafe fn line_to_peer(line: &[u8; 64], destination: *mut u8) {
-    // SAFETY: the caller vouches for the destination. The four 16-byte stores go in ascending order, and x86
-    // keeps the order of stores; the tag is in the last, which is aligned and so not torn.
+    // SAFETY: the caller vouches for the destination. The stores go in ascending order, and x86 keeps the
+    // order of stores; the tag is in the last, which is aligned and so not torn.
     unsafe { arch::copy_line_ordered(line.as_ptr(), destination) }
 }
 
@@ -73,6 +73,18 @@ pub(crate) fn prefetch(address: *const u8) {
     // SAFETY: a prefetch has no effect that a program can see.
     unsafe {
         core::arch::x86_64::_mm_prefetch::<{ core::arch::x86_64::_MM_HINT_T0 }>(address.cast());
+    }
+    #[cfg(any(not(target_arch = "x86_64"), miri))]
+    let _ = address;
+}
+
+/// As [`prefetch`], for a line that will be written.
+#[inline(always)]
+pub fn prefetch_to_write(address: *const u8) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    // SAFETY: a prefetch has no effect that a program can see; processors that do not know this one ignore it.
+    unsafe {
+        core::arch::asm!("prefetchw [{}]", in(reg) address, options(nostack, preserves_flags, readonly));
     }
     #[cfg(any(not(target_arch = "x86_64"), miri))]
     let _ = address;
@@ -128,10 +140,22 @@ mod arch {
         }
     }
 
+    /// Loaded by words: a line that is sent has just been put together by words, and a wider load would have to wait
+    /// until those stores have left the core's queue. Stored in four pieces: stores wait in that queue for the line
+    /// to come from the peer's cache, and it holds only so many.
     #[inline(always)]
     pub(super) unsafe fn copy_line_ordered(source: *const u8, destination: *mut u8) {
-        // SAFETY: as `copy_line`, whose stores ascend already.
-        unsafe { copy_line(source, destination) }
+        // SAFETY: 64 bytes each, by the caller's word.
+        unsafe {
+            asm!(
+                "movq {a}, [{s}]", "movhps {a}, [{s} + 8]", "movq {b}, [{s} + 16]", "movhps {b}, [{s} + 24]",
+                "movq {c}, [{s} + 32]", "movhps {c}, [{s} + 40]", "movq {d}, [{s} + 48]", "movhps {d}, [{s} + 56]",
+                "movups [{t}], {a}", "movups [{t} + 16], {b}", "movups [{t} + 32], {c}", "movups [{t} + 48], {d}",
+                s = in(reg) source, t = in(reg) destination,
+                a = out(xmm_reg) _, b = out(xmm_reg) _, c = out(xmm_reg) _, d = out(xmm_reg) _,
+                options(nostack, preserves_flags)
+            );
+        }
     }
 
     #[inline(always)]

@@ -8,6 +8,8 @@ mod real;
 
 pub use real::{RealHost, RealSignal};
 
+use std::sync::{Mutex, PoisonError};
+
 /// Nanoseconds since an origin of the host's choice; never steps back.
 pub type Nanos = u64;
 
@@ -54,18 +56,19 @@ pub enum Site {
 
 /// A thread that was started; dropping it lets the thread go on by itself.
 pub struct Task {
-    join: Box<dyn FnOnce() + Send>,
+    // Behind a lock only so that what holds a task can be shared.
+    join: Mutex<Box<dyn FnOnce() + Send>>,
 }
 
 impl Task {
     /// Wraps what waits for the thread's end.
     pub fn new(join: impl FnOnce() + Send + 'static) -> Self {
-        Task { join: Box::new(join) }
+        Task { join: Mutex::new(Box::new(join)) }
     }
 
     /// Blocks until the thread has ended. A panic in it was reported when it happened and is not raised again.
     pub fn join(self) {
-        (self.join)()
+        (self.join.into_inner().unwrap_or_else(PoisonError::into_inner))()
     }
 }
 

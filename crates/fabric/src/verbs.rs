@@ -16,7 +16,7 @@ use crate::error::{
 use crate::host::{Host, Nanos};
 use crate::memory::{Access, Memory};
 use crate::work::{
-    AddressHandleId, CompletionQueueId, Endpoint, QueuePairConfig, QueuePairId, QueuePairState,
+    AddressHandleId, CompletionQueueId, Endpoint, InlineWrite, QueuePairConfig, QueuePairId, QueuePairState,
     ReceiveTarget, RegionKey, SharedReceiveQueueId, WorkId, WorkRequest,
 };
 use crate::{Buffer, Region};
@@ -226,6 +226,13 @@ pub trait ThreadDomain: Send + Debug + 'static {
         queue_pair: QueuePairId,
         request: WorkRequest<'_, Self::Memory>,
     ) -> Result<(), PostError>;
+
+    /// Posts one WRITE of inline data, as [`post`](ThreadDomain::post) does: the commonest request, for which a
+    /// back-end may know a shorter way than through a [`WorkRequest`].
+    #[inline]
+    fn post_write(&mut self, queue_pair: QueuePairId, write: InlineWrite<'_>) -> Result<(), PostError> {
+        self.post(queue_pair, write.into())
+    }
 
     /// Posts a RECV; a `None` buffer takes only empty messages and WRITE_WITH_IMM.
     fn post_receive(

@@ -234,6 +234,31 @@ pub struct WorkRequest<'a, M: Memory> {
     pub signaled: bool,
 }
 
+/// A WRITE of inline data: what most work requests are.
+#[derive(Clone, Copy, Debug)]
+pub struct InlineWrite<'a> {
+    /// Comes back in the completion.
+    pub id: WorkId,
+    /// The bytes; the parts form one message of at most `max_inline`.
+    pub parts: &'a [&'a [u8]],
+    /// The region at the target.
+    pub key: RegionKey,
+    /// The offset in it.
+    pub offset: u64,
+    /// Immediate data: consumes a RECV at the target.
+    pub immediate: Option<u32>,
+    /// As in [`WorkRequest`].
+    pub signaled: bool,
+}
+
+impl<'a, M: Memory> From<InlineWrite<'a>> for WorkRequest<'a, M> {
+    fn from(write: InlineWrite<'a>) -> Self {
+        let InlineWrite { id, parts, key, offset, immediate, signaled } = write;
+        let operation = Operation::Write { data: Data::Inline(parts), key, offset, immediate };
+        WorkRequest { id, operation, signaled }
+    }
+}
+
 /// Where a RECV is posted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReceiveTarget {

@@ -109,6 +109,7 @@ impl CallError {
             Status::HandlerPanicked | Status::DuplicateCall => {
                 CallError::MaybeExecuted(Cause::Refused(status))
             }
+            // With a payload it is the result that is too large, or finds no memory: the handler has run.
             Status::TooLarge if !payload.is_empty() => CallError::MaybeExecuted(Cause::Refused(status)),
             refused => CallError::NotExecuted(Cause::Refused(refused)),
         })

@@ -57,16 +57,17 @@ impl RingWriter {
         self.tail += (total / LINE) as u64;
     }
 
-    /// Takes a head from the reader, a wrapping count of lines. A head that was never written to, or goes back,
-    /// is refused: the peer's word decides nothing but how much may be overwritten.
+    /// Takes a head from the reader, a wrapping count of lines. A head beyond what was written is refused: the
+    /// peer's word decides nothing but how much may be overwritten. One that goes back is old news: it travelled on
+    /// a message that we looked at later than at the control word.
     #[inline]
     pub(crate) fn on_head(&mut self, head: u32) -> bool {
-        let forward = head.wrapping_sub(self.head as u32) as u64;
-        let valid = forward <= self.tail - self.head;
-        if valid {
-            self.head += forward;
+        let forward = head.wrapping_sub(self.head as u32);
+        if u64::from(forward) <= self.tail - self.head {
+            self.head += u64::from(forward);
+            return true;
         }
-        valid
+        forward > i32::MAX as u32
     }
 }
 
@@ -76,13 +77,14 @@ pub(crate) struct RingReader {
     lines: u64,
     /// Lines consumed since the beginning.
     head: u64,
-    /// The head that the writer was last told.
-    told: u64,
+    /// The head that the writer's control word has: the only one that it is sure to see. A head on a message lies
+    /// in the other ring until the writer reads that, and a server whose own ring is full does not.
+    reported: u64,
 }
 
 impl RingReader {
     pub(crate) fn new(bytes: usize) -> Self {
-        RingReader { lines: (bytes / LINE) as u64, head: 0, told: 0 }
+        RingReader { lines: (bytes / LINE) as u64, head: 0, reported: 0 }
     }
 
     /// The byte offset of the next message.
@@ -111,15 +113,25 @@ impl RingReader {
 
     /// The head to tell the writer with a message that goes out anyway.
     #[inline]
-    pub(crate) fn tell(&mut self) -> u32 {
-        self.told = self.head;
+    pub(crate) fn tell(&self) -> u32 {
         self.head as u32
     }
 
-    /// Whether the writer should be told without waiting for such a message: half the ring was consumed since.
+    /// Whether the control word should be set: a quarter of the ring was consumed since.
     #[inline]
     pub(crate) fn overdue(&self) -> bool {
-        (self.head - self.told) * 2 >= self.lines
+        (self.head - self.reported) * 4 >= self.lines
+    }
+
+    /// Whether the control word is behind at all.
+    pub(crate) fn unreported(&self) -> bool {
+        self.head != self.reported
+    }
+
+    /// The control word has what [`tell`](RingReader::tell) says.
+    #[inline]
+    pub(crate) fn reported(&mut self) {
+        self.reported = self.head;
     }
 }
 
@@ -147,8 +159,22 @@ mod tests {
         writer.advance(2 * LINE);
         assert!(!writer.on_head(3));
         assert!(writer.on_head(1));
-        assert!(!writer.on_head(0), "back");
+        assert!(writer.on_head(0), "old news");
+        assert_eq!(writer.head, 1, "which changes nothing");
         assert!(writer.on_head(2));
+    }
+
+    /// A head that went out on a message may lie unread for long: it does not count as reported.
+    #[test]
+    fn only_the_control_word_counts_as_reported() {
+        let mut reader = RingReader::new(16 * LINE);
+        reader.advance(3 * LINE);
+        assert!(!reader.overdue() && reader.unreported());
+        reader.advance(LINE);
+        assert_eq!(reader.tell(), 4);
+        assert!(reader.overdue());
+        reader.reported();
+        assert!(!reader.overdue() && !reader.unreported());
     }
 
     proptest! {

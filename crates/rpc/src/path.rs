@@ -17,7 +17,7 @@ pub(crate) mod route;
 pub(crate) mod rx;
 pub(crate) mod tx;
 
-pub(crate) use rx::{Incoming, Rx, RxSource, Scratch, scratch};
+pub(crate) use rx::{Incoming, Next, Rx, RxSource, Scratch, scratch};
 pub(crate) use tx::{Tx, TxError, TxHalf};
 
 use dunlin_wire::{LINE, Reject};

@@ -27,10 +27,12 @@ const MAX_SPARE: usize = 1024;
 #[derive(Debug)]
 struct Locked<F: Fabric> {
     core: Core<F>,
-    /// Tasks that wait for room in a window.
-    room: Vec<Waker>,
-    /// Slots became free since tasks were last woken for room.
+    /// Tasks that wait for room in a window, and until when they do.
+    room: Vec<(Nanos, Waker)>,
+    /// Tasks that wait for room shall look again.
     made_room: bool,
+    /// The wake thread is waking tasks: what they run, it runs.
+    waking: bool,
     spare: Vec<Vec<u8>>,
     /// The wake thread has nothing to wait for and sleeps on the signal.
     parked: bool,
@@ -67,7 +69,8 @@ impl<F: Fabric> Drop for HubHandle<F> {
             let mut locked = self.0.lock();
             locked.stopping = true;
             locked.core.close();
-            locked.thread.take()
+            // A task may let the hub go on the wake thread itself, which then ends without being waited for.
+            locked.thread.take().filter(|_| !locked.waking)
         };
         self.0.signal.raise();
         self.0.doorbell.wake();
@@ -103,6 +106,7 @@ impl<F: Fabric> AsyncHub<F> {
             core,
             room: Vec::new(),
             made_room: false,
+            waking: false,
             spare: Vec::new(),
             parked: false,
             thread: None,
@@ -125,7 +129,20 @@ impl<F: Fabric> AsyncHub<F> {
 impl<F: Fabric> Locked<F> {
     /// A task that something happened for: its call is done, or there may be room for it.
     fn next_woken(&mut self) -> Option<Waker> {
-        self.core.next_woken().or_else(|| if self.made_room { self.room.pop() } else { None })
+        self.core.next_woken().or_else(|| {
+            let (_, waker) = if self.made_room { self.room.pop()? } else { return None };
+            Some(waker)
+        })
+    }
+
+    /// Has tasks that wait for room look again if there is some, or if the time of one is over; answers the time
+    /// of the next.
+    fn look_for_room(&mut self, now: Nanos) -> Nanos {
+        let next = self.room.iter().map(|(until, _)| *until).min().unwrap_or(Nanos::MAX);
+        if !self.room.is_empty() && (now >= next || self.core.has_room()) {
+            self.made_room = true;
+        }
+        next
     }
 
     /// Sees to it that the wake thread looks after the calls in flight.
@@ -158,20 +175,24 @@ fn wake_loop<F: Fabric>(inner: &Inner<F>) {
             }
             locked.core.progress();
             let earliest = locked.core.expire();
-            if locked.core.in_flight() == 0 {
+            let earliest = locked.look_for_room(inner.fabric.host().now()).min(earliest);
+            locked.waking = true;
+            let armed = if locked.core.in_flight() == 0 && locked.room.is_empty() {
                 locked.parked = true;
-                inner.wake_tasks(locked);
-                (None, Nanos::MAX)
+                None
             } else {
                 let armed = locked.core.domain.arm(WaitMode::Event);
                 if locked.core.progress_after_sleep() > 0 {
                     locked.core.domain.disarm(armed);
                     inner.wake_tasks(locked);
+                    inner.lock().waking = false;
                     continue;
                 }
-                inner.wake_tasks(locked);
-                (Some(armed), earliest)
-            }
+                Some(armed)
+            };
+            inner.wake_tasks(locked);
+            inner.lock().waking = false;
+            (armed, earliest)
         };
         match armed {
             Some(armed) => {
@@ -237,6 +258,8 @@ impl<F: Fabric> Connection<F> {
     fn reconnect(self: &Arc<Self>) {
         let host = self.hub.inner().fabric.host().clone();
         {
+            // The hub before the connection, as everywhere.
+            let mut locked = self.hub.inner().lock();
             let mut state = self.state();
             if state.connecting || !state.backoff.is_due(host.now()) {
                 return;
@@ -244,7 +267,6 @@ impl<F: Fabric> Connection<F> {
             state.connecting = true;
             let lanes = std::mem::take(&mut state.lanes);
             state.old.extend(lanes);
-            let mut locked = self.hub.inner().lock();
             state.old.retain(|lane| {
                 locked.core.retire(*lane);
                 let spent = locked.core.is_spent(*lane);
@@ -412,7 +434,10 @@ impl<F: Fabric> Future for Call<F> {
         let this = self.get_mut();
         let inner = Arc::clone(this.client.0.hub.inner());
         let mut locked = inner.lock();
-        locked.core.progress();
+        if locked.core.progress() > 0 {
+            // Late answers of calls that were given up make room that nobody else hears of.
+            locked.look_for_room(0);
+        }
         let poll = this.poll_locked(&inner, &mut locked, context);
         inner.wake_tasks(locked);
         if poll.is_pending() && this.client.busy() {
@@ -440,7 +465,7 @@ impl<F: Fabric> Call<F> {
                     CallState::Failed(CallError::NotExecuted(Cause::DeadlineExceeded))
                 }
                 Err(CallError::NotExecuted(Cause::WindowFull)) => {
-                    locked.room.push(context.waker().clone());
+                    locked.room.push((*until, context.waker().clone()));
                     locked.employ(inner);
                     return Poll::Pending;
                 }
@@ -479,7 +504,11 @@ impl<F: Fabric> Call<F> {
 impl<F: Fabric> Drop for Call<F> {
     fn drop(&mut self) {
         if let CallState::Sent(id) = self.state {
-            self.client.0.hub.inner().lock().core.forget(id);
+            let inner = Arc::clone(self.client.0.hub.inner());
+            let mut locked = inner.lock();
+            locked.core.forget(id);
+            locked.look_for_room(0);
+            inner.wake_tasks(locked);
         }
     }
 }

@@ -384,6 +384,8 @@ impl<F: Fabric> Core<F> {
             if failed {
                 let _ = lane.progress(&self.fabric, &mut self.domain, &mut self.scratch, usize::MAX);
                 self.break_lane(index, Cause::ConnectionLost);
+            } else {
+                lane.break_silence(&self.fabric, &mut self.domain);
             }
         }
     }
@@ -402,6 +404,11 @@ impl<F: Fabric> Core<F> {
             earliest = earliest.min(lane.slots.expire(now));
         }
         earliest
+    }
+
+    /// Whether some lane takes another call.
+    pub(crate) fn has_room(&self) -> bool {
+        self.lanes.iter().flatten().any(|lane| lane.broken.is_some() || lane.slots.room() > 0)
     }
 
     /// A waker of a call that is done.

@@ -3,7 +3,7 @@
 use super::slots::Slots;
 use crate::error::{CallError, Cause};
 use crate::path::rendezvous::Pool;
-use crate::path::{Incoming, MAX_MESSAGE, Rx, Scratch, Tx, TxError, Violation, route};
+use crate::path::{Incoming, MAX_MESSAGE, Next, Rx, Scratch, Tx, TxError, Violation, route};
 use dunlin_fabric::{
     Buffer, Fabric, Host, Nanos, Operation, PostError, QueuePairId, Region, RegionKey, RemoteSlice,
     ThreadDomain, Work, WorkRequest,
@@ -33,6 +33,8 @@ pub(crate) struct ClientLane<F: Fabric> {
     pub(crate) slots: Slots<F::Memory>,
     /// The server's control word of this lane, where we may report a head.
     pub(crate) control_key: RegionKey,
+    /// Whether a message came since the last look at the slow things.
+    pub(crate) heard: bool,
     /// Payloads of more bytes go by rendezvous.
     pub(crate) rendezvous_above: usize,
     /// The largest payload that the server takes.
@@ -234,10 +236,18 @@ impl<F: Fabric> ClientLane<F> {
     ) -> Result<usize, Violation> {
         let mut messages = 0;
         while messages < budget {
+            match self.rx.next_line(fabric, scratch)? {
+                Next::Nothing => break,
+                Next::Line(first) => {
+                    messages += 1;
+                    self.on_line(fabric, domain, &first, scratch)?;
+                    continue;
+                }
+                Next::Other => {}
+            }
             let Some(incoming) = self.rx.poll(fabric, scratch)? else { break };
             messages += 1;
             match incoming {
-                Incoming::Line(first) => self.on_line(fabric, domain, &first, scratch)?,
                 Incoming::Scratch(total) => self.on_message(fabric, domain, &scratch[..total])?,
                 Incoming::Buffer(buffer, total) => {
                     self.on_message(fabric, domain, &buffer[..total])?;
@@ -249,11 +259,27 @@ impl<F: Fabric> ClientLane<F> {
             self.send_releases(fabric, domain);
         }
         if self.rx.head_overdue() {
-            let head = self.rx.tell_head();
-            // When the send queue is full the head is told later: it is overdue again soon.
-            let _ = self.tx.report_head(fabric, domain, self.control_key, head);
+            self.report_head(fabric, domain);
         }
+        self.heard |= messages > 0;
         Ok(messages)
+    }
+
+    /// Called now and then: a server that has nothing to say, though calls are in flight, may wait for room that we
+    /// have made and not told of.
+    pub(crate) fn break_silence(&mut self, fabric: &F, domain: &mut F::Domain) {
+        let heard = std::mem::take(&mut self.heard);
+        if !heard && self.slots.in_flight() > 0 && self.rx.head_unreported() {
+            self.report_head(fabric, domain);
+        }
+    }
+
+    fn report_head(&mut self, fabric: &F, domain: &mut F::Domain) {
+        let head = self.rx.tell_head();
+        // When the send queue is full the head is told later: it stays overdue.
+        if self.tx.report_head(fabric, domain, self.control_key, head).is_ok() {
+            self.rx.head_reported();
+        }
     }
 
     fn give_back(&mut self, domain: &mut F::Domain, buffer: Buffer<F::Memory>) -> Result<(), Violation> {

@@ -405,8 +405,8 @@ impl<M: Memory> Slots<M> {
         slot.waker = None;
         match slot.state {
             State::Done { answered: true } => self.release(call),
-            State::Building => self.withdraw(call),
-            State::Done { answered: false } | State::InFlight | State::Reading => {
+            // One that is being built goes out with its batch all the same.
+            State::Done { answered: false } | State::Building | State::InFlight | State::Reading => {
                 slot.state = State::Zombie;
                 slot.error = None;
             }

@@ -304,6 +304,8 @@ impl<F: Fabric> Client<F> {
     fn idle(&mut self) {
         if self.waiter.clock_is_due() {
             self.earliest = self.core.expire();
+            // Who waits for a call of an open batch would wait for ever.
+            let _ = self.flush();
         }
         let (mode, until) = self.waiter.next(self.core.fabric.host());
         let armed = self.core.domain.arm(mode);

@@ -90,13 +90,15 @@ impl<F: Fabric> Control<F> {
         self.listener.subscribe(self.signal.clone());
         loop {
             let seen = self.signal.seen();
-            if self.state.stop.load(Ordering::Acquire) != 0 {
-                break;
-            }
+            // In this order: who stops has asked to drain before, and workers end by being told to drain.
+            let stop = self.state.stop.load(Ordering::Acquire) != 0;
             let drain_until = self.state.drain_until.load(Ordering::Acquire);
             if drain_until != 0 && !announced {
                 announced = true;
                 self.announce_drain(&sessions, drain_until);
+            }
+            if stop {
+                break;
             }
             let mut moved = false;
             while let Ok(Some(link)) = self.listener.try_accept() {

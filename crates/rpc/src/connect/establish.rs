@@ -45,6 +45,11 @@ pub(crate) fn send<L: Link>(link: &L, record: &Record) -> Result<(), ConnectErro
     Ok(link.send(&message)?)
 }
 
+/// A peer's words, fit to be printed.
+fn printable(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c }).collect()
+}
+
 /// Dials and says hello.
 pub(crate) fn greet<F: Fabric>(
     fabric: &F,
@@ -61,8 +66,13 @@ pub(crate) fn greet<F: Fabric>(
         service: config.service.clone(),
         token: Token(config.token.clone()),
     };
-    send(&link, &Record::Hello(hello))?;
-    match receive(&link, until)? {
+    // A server that refuses everybody has closed the connection before our hello: what it said still counts.
+    let said = send(&link, &Record::Hello(hello));
+    let answer = receive(&link, until);
+    if answer.is_err() {
+        said?;
+    }
+    match answer? {
         Record::HelloReply(reply) if reply.workers == 0 => {
             Err(ConnectError::Handshake("the server has no workers".into()))
         }
@@ -75,7 +85,7 @@ pub(crate) fn greet<F: Fabric>(
             })
         }
         Record::HelloReply(reply) => Ok(Greeting { link, reply }),
-        Record::Refused(refused) => Err(ConnectError::Refused(refused.text.escape_debug().to_string())),
+        Record::Refused(refused) => Err(ConnectError::Refused(printable(&refused.text))),
         other => {
             Err(ConnectError::Handshake(format!("{:?} came instead of HelloReply", other.record_type())))
         }
@@ -239,6 +249,7 @@ impl<F: Fabric> PreparedLane<F> {
             rx,
             slots: Slots::new(ready.window),
             region: self.region,
+            heard: false,
             control_key: RegionKey(control),
             rendezvous_above: plan.rendezvous_above as usize,
             max_payload: greeting.reply.max_payload.min(u32::MAX as u64),
@@ -300,10 +311,10 @@ pub(crate) fn negotiate<F: Fabric>(
         match receive(&greeting.link, until)? {
             Record::LaneReady(lane) => ready.push(lane),
             Record::LaneRefused(refused) => {
-                return Err(ConnectError::Refused(refused.text.escape_debug().to_string()));
+                return Err(ConnectError::Refused(printable(&refused.text)));
             }
             Record::Refused(refused) => {
-                return Err(ConnectError::Refused(refused.text.escape_debug().to_string()));
+                return Err(ConnectError::Refused(printable(&refused.text)));
             }
             Record::Drain | Record::Goodbye => {
                 return Err(ConnectError::Refused("the server is shutting down".into()));

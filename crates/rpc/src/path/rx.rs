@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 
 /// How many lines ahead of the one that is taken are asked for. Messages in one stream lie one behind the other,
 /// so the way of a later line overlaps the work on this one.
-const AHEAD: usize = 4;
+const AHEAD: usize = 8;
 
 /// Where messages come from.
 #[derive(Debug)]
@@ -21,16 +21,23 @@ pub(crate) enum RxSource<F: Fabric> {
         /// Where we are.
         reader: RingReader,
     },
-    /// RECVs; the buffers with messages that were not looked at yet, at most as many as RECVs.
-    Messages(VecDeque<Buffer<F::Memory>>),
+    /// RECVs; the messages that were not looked at yet, at most as many as RECVs.
+    Messages(VecDeque<Held<F>>),
     /// The peer's published ring.
     Fetch(Fetcher<F>),
 }
 
+/// A message that came by SEND and waits for its turn.
+#[derive(Debug)]
+pub(crate) enum Held<F: Fabric> {
+    /// In the RECV's buffer.
+    Buffer(Buffer<F::Memory>),
+    /// Copied out of it, because others need the RECV.
+    Copied(Vec<u8>),
+}
+
 /// A message in private memory, its tags verified.
 pub(crate) enum Incoming<F: Fabric> {
-    /// One line, in the first bytes of the scratch buffer.
-    Line(FirstLine),
     /// In the first so many bytes of the scratch buffer.
     Scratch(usize),
     /// In the first so many bytes of a buffer, which is to be given back.
@@ -77,9 +84,25 @@ impl<F: Fabric> Rx<F> {
         if let RxSource::Messages(messages) = &mut self.source {
             let mut buffer = buffer;
             if buffer.set_length(bytes as usize) {
-                messages.push_back(buffer);
+                messages.push_back(Held::Buffer(buffer));
             }
         }
+    }
+
+    /// As [`deliver`](Rx::deliver), but copies the message, so that the RECV is free at once: for a lane that takes
+    /// no messages now, whose peer shall not keep RECVs from others meanwhile. At most `limit` wait so.
+    pub(crate) fn deliver_copy(
+        &mut self,
+        buffer: &Buffer<F::Memory>,
+        bytes: u32,
+        limit: usize,
+    ) -> Result<(), Violation> {
+        let RxSource::Messages(messages) = &mut self.source else { return Ok(()) };
+        if messages.len() >= limit {
+            return Err(Violation::Transfer("more messages than the window allows are waiting"));
+        }
+        messages.push_back(Held::Copied(buffer.get(..bytes as usize).unwrap_or(buffer).to_vec()));
+        Ok(())
     }
 
     /// The fetching end, if this is one.
@@ -93,21 +116,39 @@ impl<F: Fabric> Rx<F> {
 
     /// The head to piggyback on the next message in the other direction.
     #[inline]
-    pub(crate) fn tell_head(&mut self) -> u32 {
-        match &mut self.source {
+    pub(crate) fn tell_head(&self) -> u32 {
+        match &self.source {
             RxSource::Ring { reader, .. } => reader.tell(),
             RxSource::Fetch(fetcher) => fetcher.reader.tell(),
             RxSource::Messages(_) => 0,
         }
     }
 
-    /// Whether the head should be told without waiting for such a message.
+    /// Whether the head should be written into the peer's control word.
     #[inline]
     pub(crate) fn head_overdue(&self) -> bool {
         match &self.source {
             RxSource::Ring { reader, .. } => reader.overdue(),
             RxSource::Fetch(fetcher) => fetcher.reader.overdue(),
             RxSource::Messages(_) => false,
+        }
+    }
+
+    /// Whether the peer's control word is behind at all.
+    pub(crate) fn head_unreported(&self) -> bool {
+        match &self.source {
+            RxSource::Ring { reader, .. } => reader.unreported(),
+            RxSource::Fetch(fetcher) => fetcher.reader.unreported(),
+            RxSource::Messages(_) => false,
+        }
+    }
+
+    /// The peer's control word has the head.
+    pub(crate) fn head_reported(&mut self) {
+        match &mut self.source {
+            RxSource::Ring { reader, .. } => reader.reported(),
+            RxSource::Fetch(fetcher) => fetcher.reader.reported(),
+            RxSource::Messages(_) => {}
         }
     }
 
@@ -123,8 +164,32 @@ impl<F: Fabric> Rx<F> {
         }
     }
 
-    /// The next message, if it is there in full.
-    #[inline]
+    /// The next message, as far as it is one line that came into memory: the way of most, kept short.
+    #[inline(always)]
+    pub(crate) fn next_line(&mut self, fabric: &F, scratch: &mut Scratch) -> Result<Next, Violation> {
+        let RxSource::Ring { region, reader } = &mut self.source else {
+            return Ok(if self.is_waiting() { Next::Other } else { Next::Nothing });
+        };
+        let at = CONTROL_BYTES + reader.position();
+        if region.load(at + TAG_OFFSET) != self.expected.first {
+            fabric.host().charge(Work::PollMiss, 1);
+            return Ok(Next::Nothing);
+        }
+        region.prefetch(at + AHEAD * LINE);
+        let Some(line) = scratch.first_chunk_mut::<LINE>() else { return Ok(Next::Nothing) };
+        region.copy_out(at, line);
+        let first = parse_line(line, MAX_MESSAGE)?;
+        if first.total() != LINE || first.header().kind == Kind::Skip {
+            return Ok(Next::Other);
+        }
+        fabric.host().charge(Work::PollHit, 1);
+        reader.advance(LINE);
+        self.next();
+        Ok(Next::Line(first))
+    }
+
+    /// The next message, whatever it is, if it is there in full.
+    #[inline(never)]
     pub(crate) fn poll(
         &mut self,
         fabric: &F,
@@ -139,12 +204,22 @@ impl<F: Fabric> Rx<F> {
             let taken = match &mut self.source {
                 RxSource::Ring { region, reader } => take_from_ring(region, reader, self.expected, scratch)?,
                 RxSource::Messages(messages) => {
-                    let Some(buffer) = messages.pop_front() else { return Ok(None) };
-                    let total = check(&buffer, self.expected)?;
-                    if total != buffer.len() {
+                    let Some(held) = messages.pop_front() else { return Ok(None) };
+                    let bytes: &[u8] = match &held {
+                        Held::Buffer(buffer) => buffer,
+                        Held::Copied(bytes) => bytes,
+                    };
+                    let total = check(bytes, self.expected)?;
+                    if total != bytes.len() {
                         return Err(Violation::Transfer("a message of another length than it says"));
                     }
-                    Taken::Message(Incoming::Buffer(buffer, total))
+                    match held {
+                        Held::Buffer(buffer) => Taken::Message(Incoming::Buffer(buffer, total)),
+                        Held::Copied(bytes) => {
+                            scratch[..total].copy_from_slice(&bytes);
+                            Taken::Message(Incoming::Scratch(total))
+                        }
+                    }
                 }
                 RxSource::Fetch(fetcher) => fetcher.take(self.expected)?,
             };
@@ -158,6 +233,16 @@ impl<F: Fabric> Rx<F> {
             }
         }
     }
+}
+
+/// What a short look gave.
+pub(crate) enum Next {
+    /// Nothing is there.
+    Nothing,
+    /// A message of one line, in the first bytes of the scratch buffer.
+    Line(FirstLine),
+    /// Something that [`Rx::poll`] has to look at.
+    Other,
 }
 
 /// What a look at a source gave.
@@ -205,7 +290,7 @@ fn take_from_ring<F: Fabric>(
             return Ok(Taken::Skip);
         }
         reader.advance(LINE);
-        return Ok(Taken::Message(Incoming::Line(first)));
+        return Ok(Taken::Message(Incoming::Scratch(LINE)));
     };
     if region.load(at + trailing) != expected.trailing {
         return Ok(Taken::Nothing);

@@ -4,8 +4,8 @@ use super::{MAX_MESSAGE, Violation};
 use crate::mailbox::{Place, RingWriter};
 use crate::path::route;
 use dunlin_fabric::{
-    Arena, Data, Fabric, Host, Operation, PostError, QueuePairId, Region, RegionKey, ThreadDomain, Work,
-    WorkRequest,
+    Arena, Data, Fabric, Host, InlineWrite, Operation, PostError, QueuePairId, Region, RegionKey,
+    ThreadDomain, Work, WorkRequest,
 };
 use dunlin_wire::{Header, INLINE_PAYLOAD, Kind, LINE, SingleLayout, TagKey, Tags, write_line};
 
@@ -124,13 +124,14 @@ impl<F: Fabric> Tx<F> {
         // Zero until the first report: the word carries a mark above the 32 bits of the head.
         let word = self.control.load(0);
         if word >> 32 == 1 {
-            // A head piggybacked later may have overtaken the word, so one that is refused is not always a lie.
+            // A lie here is one of the next message too, which ends the lane.
             self.ring.on_head(word as u32);
         }
     }
 
-    /// Sends one call or answer.
-    #[inline]
+    /// Sends one call or answer. Always inline: a header that is built and taken apart in registers costs half of
+    /// one that goes through memory field by field.
+    #[inline(always)]
     pub(crate) fn single(
         &mut self,
         fabric: &F,
@@ -146,7 +147,7 @@ impl<F: Fabric> Tx<F> {
         if write_line(&mut line, header, payload, self.next_tag).is_err() {
             return Err(TxError::Broken);
         }
-        self.put(fabric, domain, &[&line], at, true)?;
+        self.put(fabric, domain, &[&line], LINE, at, true)?;
         self.sent(LINE);
         Ok(())
     }
@@ -190,7 +191,7 @@ impl<F: Fabric> Tx<F> {
             if write_line(&mut line, &Header::new(Kind::Skip), &[], self.next_tag).is_err() {
                 return Err(TxError::Broken);
             }
-            self.put(fabric, domain, &[&line], at, false)?;
+            self.put(fabric, domain, &[&line], LINE, at, false)?;
             self.ring.skip();
             self.next_message();
         }
@@ -220,7 +221,7 @@ impl<F: Fabric> Tx<F> {
         total: usize,
     ) -> Result<(), TxError> {
         let at = self.place(fabric, domain, total)?;
-        self.put(fabric, domain, parts, at, true)?;
+        self.put(fabric, domain, parts, total, at, true)?;
         self.sent(total);
         Ok(())
     }
@@ -239,16 +240,42 @@ impl<F: Fabric> Tx<F> {
         self.next_tag = self.tags.first(self.epoch, self.sequence);
     }
 
+    /// Puts a message, or a `Skip` that nobody is told of, at its place.
     #[inline]
     fn put(
         &mut self,
         fabric: &F,
         domain: &mut F::Domain,
         parts: &[&[u8]],
+        total: usize,
         at: usize,
         notify: bool,
     ) -> Result<(), TxError> {
         match &self.half {
+            TxHalf::Write { key, base, immediate } if total <= self.max_inline => {
+                let (key, offset) = (*key, base + at as u64);
+                let immediate = (*immediate && notify).then_some(self.lane as u32);
+                let signaled = self.next_is_signaled(fabric);
+                let id = route::outgoing(self.lane);
+                let write = InlineWrite { id, parts, key, offset, immediate, signaled };
+                let posted = domain.post_write(self.queue_pair, write);
+                self.posted(posted, signaled)
+            }
+            _ => self.put_otherwise(fabric, domain, parts, total, at, notify),
+        }
+    }
+
+    #[inline(never)]
+    fn put_otherwise(
+        &mut self,
+        fabric: &F,
+        domain: &mut F::Domain,
+        parts: &[&[u8]],
+        total: usize,
+        at: usize,
+        notify: bool,
+    ) -> Result<(), TxError> {
+        let operation = match &self.half {
             TxHalf::Publish { region } => {
                 // The first line comes last: a READ that finds its tag finds all that follows it, in whatever
                 // order its bytes are read.
@@ -260,24 +287,23 @@ impl<F: Fabric> Tx<F> {
                     offset += part.len();
                 }
                 region.copy_in(at, line);
-                Ok(())
+                return Ok(());
             }
-            TxHalf::Write { key, base, immediate } => {
-                let (key, offset) = (*key, base + at as u64);
-                let immediate = (*immediate && notify).then_some(self.lane as u32);
-                let data = self.data(parts)?;
-                self.request(fabric, domain, Operation::Write { data, key, offset, immediate })
-            }
-            TxHalf::Send => {
-                let data = self.data(parts)?;
-                self.request(fabric, domain, Operation::Send { data, immediate: None, to: None })
-            }
-        }
+            TxHalf::Write { key, base, immediate } => Operation::Write {
+                data: self.data(parts, total)?,
+                key: *key,
+                offset: base + at as u64,
+                immediate: (*immediate && notify).then_some(self.lane as u32),
+            },
+            TxHalf::Send => Operation::Send { data: self.data(parts, total)?, immediate: None, to: None },
+        };
+        let signaled = self.next_is_signaled(fabric);
+        let request = WorkRequest { id: route::outgoing(self.lane), operation, signaled };
+        let posted = domain.post(self.queue_pair, request);
+        self.posted(posted, signaled)
     }
 
-    #[inline]
-    fn data<'a>(&self, parts: &'a [&'a [u8]]) -> Result<Data<'a, F::Memory>, TxError> {
-        let total: usize = parts.iter().map(|p| p.len()).sum();
+    fn data<'a>(&self, parts: &'a [&'a [u8]], total: usize) -> Result<Data<'a, F::Memory>, TxError> {
         if total <= self.max_inline {
             return Ok(Data::Inline(parts));
         }
@@ -292,28 +318,24 @@ impl<F: Fabric> Tx<F> {
     }
 
     #[inline]
-    fn request(
-        &mut self,
-        fabric: &F,
-        domain: &mut F::Domain,
-        operation: Operation<'_, F::Memory>,
-    ) -> Result<(), TxError> {
+    fn next_is_signaled(&self, fabric: &F) -> bool {
         fabric.host().charge(Work::PostWork, 1);
-        self.unsignaled += 1;
-        let signaled = self.unsignaled >= self.signal_every;
-        let request = WorkRequest { id: route::outgoing(self.lane), operation, signaled };
-        match domain.post(self.queue_pair, request) {
-            Ok(()) => {
-                if signaled {
-                    self.unsignaled = 0;
-                    self.signaled = true;
-                }
+        self.unsignaled + 1 >= self.signal_every
+    }
+
+    #[inline]
+    fn posted(&mut self, posted: Result<(), PostError>, signaled: bool) -> Result<(), TxError> {
+        match posted {
+            Ok(()) if signaled => {
+                self.unsignaled = 0;
+                self.signaled = true;
                 Ok(())
             }
-            Err(PostError::QueueFull) => {
-                self.unsignaled -= 1;
-                Err(TxError::Full)
+            Ok(()) => {
+                self.unsignaled += 1;
+                Ok(())
             }
+            Err(PostError::QueueFull) => Err(TxError::Full),
             Err(_) => Err(TxError::Broken),
         }
     }
@@ -327,11 +349,10 @@ impl<F: Fabric> Tx<F> {
         head: u32,
     ) -> Result<(), TxError> {
         let word = (1u64 << 32 | head as u64).to_le_bytes();
-        let parts: [&[u8]; 1] = [&word];
-        self.request(
-            fabric,
-            domain,
-            Operation::Write { data: Data::Inline(&parts), key, offset: 0, immediate: None },
-        )
+        let signaled = self.next_is_signaled(fabric);
+        let id = route::outgoing(self.lane);
+        let write = InlineWrite { id, parts: &[&word], key, offset: 0, immediate: None, signaled };
+        let posted = domain.post_write(self.queue_pair, write);
+        self.posted(posted, signaled)
     }
 }

@@ -104,6 +104,11 @@ impl<F: Fabric> ServerLane<F> {
         Ok(newer)
     }
 
+    /// Calls that may be in flight.
+    pub(crate) fn window(&self) -> usize {
+        self.generations.len()
+    }
+
     /// Whether answers wait for room. New requests are not taken meanwhile: a client that never reads its
     /// answers stops itself, and nobody else.
     #[inline]

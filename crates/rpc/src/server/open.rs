@@ -90,13 +90,19 @@ fn prepare_shared<F: Fabric>(worker: &mut Worker<F>, fabric: &F) -> Result<(), C
     }
     let memory = fabric.register(u64::from(SHARED_RECEIVES) * MAX_MESSAGE as u64, Access::LOCAL)?;
     let arena = Arena::new(memory).map_err(|error| ConnectError::Handshake(error.to_string()))?;
+    worker.receive_arena = Some(arena);
+    refill_shared(worker);
+    Ok(())
+}
+
+/// Posts all RECVs of the shared queue that are neither posted nor in anybody's hands: their buffers are those that
+/// are free in the arena, which has as many as the queue is deep.
+pub(crate) fn refill_shared<F: Fabric>(worker: &mut Worker<F>) {
+    let Some(arena) = &worker.receive_arena else { return };
     for _ in 0..SHARED_RECEIVES {
-        let buffer =
-            arena.reserve(MAX_MESSAGE).map_err(|error| ConnectError::Handshake(error.to_string()))?;
+        let Ok(buffer) = arena.reserve(MAX_MESSAGE) else { return };
         repost_shared::<F>(&mut worker.domain, worker.shared_receive, Some(buffer));
     }
-    worker.receive_arena = Some(arena);
-    Ok(())
 }
 
 fn finish<F: Fabric>(

@@ -8,7 +8,7 @@ use super::open;
 use crate::client::lane::post_read;
 use crate::path::rendezvous::Pool;
 use crate::path::route::{self, Route};
-use crate::path::{Incoming as IncomingMessage, MAX_MESSAGE, Scratch, TxError, Violation, scratch};
+use crate::path::{Incoming as IncomingMessage, MAX_MESSAGE, Next, Scratch, TxError, Violation, scratch};
 use crate::plan::{CompletionMode, SMALL_LIMIT};
 use crate::service::{FunctionMode, LargeReply, Reply, Request, Service};
 use crate::wait::Waiter;
@@ -55,11 +55,53 @@ struct Dispatcher<F: Fabric> {
     service: Box<dyn Service>,
     /// Where small results are written.
     reply: Vec<u8>,
-    /// Batches of answers are built here.
-    staging: Vec<u8>,
     /// Large requests are READ into these.
     imports: Pool<F>,
+    out: Out,
+}
+
+/// How answers leave a worker.
+struct Out {
+    /// Batches of answers are built here.
+    staging: Vec<u8>,
     draining: bool,
+}
+
+impl Out {
+    #[inline]
+    fn put_answer<F: Fabric>(
+        &mut self,
+        fabric: &F,
+        domain: &mut F::Domain,
+        lane: &mut ServerLane<F>,
+        meta: dunlin_wire::EntryMeta,
+        payload: &[u8],
+        batch: Option<&mut BatchState>,
+    ) -> Result<(), Violation> {
+        let Some(batch) = batch else {
+            return lane.answer(fabric, domain, meta, payload, self.draining).map_err(broken);
+        };
+        if !batch.fits(payload.len(), MAX_MESSAGE) {
+            self.end_batch(fabric, domain, lane, std::mem::take(batch))?;
+        }
+        batch
+            .push(&mut self.staging, &meta, payload)
+            .map_err(|_| Violation::Transfer("an answer is longer than a message"))
+    }
+
+    #[inline]
+    fn end_batch<F: Fabric>(
+        &mut self,
+        fabric: &F,
+        domain: &mut F::Domain,
+        lane: &mut ServerLane<F>,
+        batch: BatchState,
+    ) -> Result<(), Violation> {
+        if batch.is_empty() {
+            return Ok(());
+        }
+        lane.answer_batch(fabric, domain, batch, &mut self.staging, self.draining).map_err(broken)
+    }
 }
 
 /// A worker. Runs by itself on a thread of the server, or step by step on a thread of the caller's.
@@ -126,11 +168,10 @@ impl<F: Fabric> Worker<F> {
             dispatcher: Dispatcher {
                 fabric: fabric.clone(),
                 reply: vec![0; SMALL_LIMIT as usize],
-                staging: vec![0; MAX_MESSAGE],
                 imports: Pool::new(None, shared.config.large_memory),
                 inbox,
                 service,
-                draining: false,
+                out: Out { staging: vec![0; MAX_MESSAGE], draining: false },
                 shared: Arc::clone(&shared),
             },
             number,
@@ -272,13 +313,20 @@ impl<F: Fabric> Worker<F> {
                 served.messages
             }
             Err(violation) => {
-                tracing::warn!(target: "dunlin::server", worker = self.number, lane = index, %violation, "a client broke the protocol; its lane is closed");
-                let link = lane.link.clone();
-                self.remove(index as u16);
-                link.close();
+                self.violated(index as u16, violation);
                 0
             }
         }
+    }
+
+    /// Closes the connection of a client that broke the protocol.
+    #[cold]
+    fn violated(&mut self, index: u16, violation: Violation) {
+        let Some(Some(lane)) = self.lanes.get(index as usize) else { return };
+        tracing::warn!(target: "dunlin::server", worker = self.number, lane = index, %violation, "a client broke the protocol; its lane is closed");
+        let link = lane.link.clone();
+        self.remove(index);
+        link.close();
     }
 
     fn poll(&mut self, queue: CompletionQueueId) -> usize {
@@ -317,6 +365,13 @@ impl<F: Fabric> Worker<F> {
             Some(Route::Receive { lane: shared }) => {
                 lane.hot = COLD_AFTER;
                 match (completion.opcode, completion.buffer) {
+                    (Opcode::Receive, Some(buffer)) if lane.is_blocked() => {
+                        let kept = lane.rx.deliver_copy(&buffer, completion.bytes, 2 * lane.window() + 64);
+                        open::repost_shared::<F>(&mut self.domain, self.shared_receive, Some(buffer));
+                        if let Err(violation) = kept {
+                            self.violated(index, violation);
+                        }
+                    }
                     (Opcode::Receive, Some(buffer)) => lane.rx.deliver(buffer, completion.bytes),
                     (_, buffer) if shared == route::SHARED => {
                         open::repost_shared::<F>(&mut self.domain, self.shared_receive, buffer);
@@ -369,6 +424,9 @@ impl<F: Fabric> Worker<F> {
         self.by_completion -= open::by_completion(&lane.plan) as usize;
         self.domain.unwatch(&lane.region);
         let _ = self.domain.destroy_queue_pair(lane.queue_pair);
+        // Messages that nobody has taken go with the lane; their RECVs belong to all lanes.
+        drop(lane);
+        open::refill_shared(self);
         self.set_mode();
     }
 
@@ -417,7 +475,7 @@ impl<F: Fabric> Worker<F> {
                     }
                 }
                 Command::Drain { until } => {
-                    self.dispatcher.draining = true;
+                    self.dispatcher.out.draining = true;
                     self.drain_until = Some(until);
                     self.last_message = self.dispatcher.fabric.host().now();
                 }
@@ -527,31 +585,30 @@ impl<F: Fabric> Dispatcher<F> {
     ) -> Result<Served, Violation> {
         let mut served = Served { messages: 0, reads: 0 };
         if lane.is_blocked() {
-            lane.send_waiting(&self.fabric, domain, self.draining).map_err(broken)?;
+            lane.send_waiting(&self.fabric, domain, self.out.draining).map_err(broken)?;
         }
         while served.messages < BUDGET && !lane.is_blocked() {
-            let Some(incoming) = lane.rx.poll(&self.fabric, scratch)? else { break };
-            served.messages += 1;
-            match incoming {
-                IncomingMessage::Line(first) => {
+            match lane.rx.next_line(&self.fabric, scratch)? {
+                Next::Nothing => break,
+                Next::Line(first) => {
+                    served.messages += 1;
                     let Some(line) = scratch.first_chunk::<LINE>() else { break };
                     match first.inline_entry(line)? {
                         Some(entry) if first.header().kind == Kind::Request => {
                             self.fabric.host().charge(Work::ParseMessage, 1);
-                            lane.tx.on_head(first.header().head)?;
-                            self.on_request(
-                                domain,
-                                lane,
-                                index,
-                                &entry,
-                                first.header().time,
-                                None,
-                                &mut served,
-                            )?;
+                            let header = first.header();
+                            lane.tx.on_head(header.head)?;
+                            self.on_request(domain, lane, index, &entry, header.time, None, &mut served)?;
                         }
                         _ => self.on_message(domain, lane, index, line, &mut served)?,
                     }
+                    continue;
                 }
+                Next::Other => {}
+            }
+            let Some(incoming) = lane.rx.poll(&self.fabric, scratch)? else { break };
+            served.messages += 1;
+            match incoming {
                 IncomingMessage::Scratch(total) => {
                     self.on_message(domain, lane, index, &scratch[..total], &mut served)?;
                 }
@@ -564,7 +621,10 @@ impl<F: Fabric> Dispatcher<F> {
         }
         if served.messages > 0 && lane.rx.head_overdue() {
             let head = lane.rx.tell_head();
-            let _ = lane.tx.report_head(&self.fabric, domain, lane.client_key, head);
+            // When the send queue is full the head is told later: it stays overdue.
+            if lane.tx.report_head(&self.fabric, domain, lane.client_key, head).is_ok() {
+                lane.rx.head_reported();
+            }
         }
         Ok(served)
     }
@@ -594,7 +654,7 @@ impl<F: Fabric> Dispatcher<F> {
                 for entry in message.entries() {
                     self.on_request(domain, lane, index, &entry, header.time, Some(&mut batch), served)?;
                 }
-                self.end_batch(domain, lane, batch)
+                self.out.end_batch(&self.fabric, domain, lane, batch)
             }
             Kind::Release => {
                 lane.release(message.released());
@@ -603,19 +663,6 @@ impl<F: Fabric> Dispatcher<F> {
             Kind::Credit => Ok(()),
             kind => Err(Violation::Kind(kind)),
         }
-    }
-
-    #[inline]
-    fn end_batch(
-        &mut self,
-        domain: &mut F::Domain,
-        lane: &mut ServerLane<F>,
-        batch: BatchState,
-    ) -> Result<(), Violation> {
-        if batch.is_empty() {
-            return Ok(());
-        }
-        lane.answer_batch(&self.fabric, domain, batch, &mut self.staging, self.draining).map_err(broken)
     }
 
     #[inline]
@@ -708,6 +755,7 @@ impl<F: Fabric> Dispatcher<F> {
         let length = reply.length;
         let (status, length) = match outcome {
             Ok(Ok(())) => (Status::Ok, length),
+            Ok(Err(Status::TooLarge)) => return self.refuse_result(domain, lane, call, batch),
             Ok(Err(status @ Status::Application(_))) => (status, length.min(small_limit)),
             Ok(Err(status)) => (status, 0),
             Err(_) => (Status::HandlerPanicked, 0),
@@ -715,11 +763,7 @@ impl<F: Fabric> Dispatcher<F> {
         let buffer = large.buffer.take();
         if length <= small_limit {
             let meta = answer_meta(call.call, call.thread, status, Flags::NONE);
-            // Lent for the moment, since the answer may have to grow the batch of this very worker.
-            let reply = std::mem::take(&mut self.reply);
-            let result = self.put_answer(domain, lane, meta, &reply[..length], batch);
-            self.reply = reply;
-            return result;
+            return self.out.put_answer(&self.fabric, domain, lane, meta, &self.reply[..length], batch);
         }
         self.export(domain, lane, call, buffer, batch)
     }
@@ -735,31 +779,25 @@ impl<F: Fabric> Dispatcher<F> {
     ) -> Result<(), Violation> {
         let described = buffer.and_then(|buffer| lane.exports.descriptor(&buffer).map(|d| (d, buffer)));
         let Some((descriptor, buffer)) = described else {
-            return self.refuse(domain, lane, call, Status::Overloaded, batch);
+            return self.refuse_result(domain, lane, call, batch);
         };
         lane.exported.push((call.call, buffer));
         let meta = answer_meta(call.call, call.thread, Status::Ok, Flags::RENDEZVOUS);
-        self.put_answer(domain, lane, meta, &descriptor.encode(), batch)
+        self.out.put_answer(&self.fabric, domain, lane, meta, &descriptor.encode(), batch)
     }
 
-    #[inline]
-    fn put_answer(
+    /// Says that a call was executed but its result cannot be sent: it is over the limit, or there is no memory for
+    /// it. That there is a payload tells the client that the handler has run.
+    #[cold]
+    fn refuse_result(
         &mut self,
         domain: &mut F::Domain,
         lane: &mut ServerLane<F>,
-        meta: dunlin_wire::EntryMeta,
-        payload: &[u8],
+        call: Call,
         batch: Option<&mut BatchState>,
     ) -> Result<(), Violation> {
-        let Some(batch) = batch else {
-            return lane.answer(&self.fabric, domain, meta, payload, self.draining).map_err(broken);
-        };
-        if !batch.fits(payload.len(), MAX_MESSAGE) {
-            self.end_batch(domain, lane, std::mem::take(batch))?;
-        }
-        batch
-            .push(&mut self.staging, &meta, payload)
-            .map_err(|_| Violation::Transfer("an answer is longer than a message"))
+        let meta = answer_meta(call.call, call.thread, Status::TooLarge, Flags::NONE);
+        self.out.put_answer(&self.fabric, domain, lane, meta, b"result", batch)
     }
 
     fn refuse(
@@ -771,7 +809,7 @@ impl<F: Fabric> Dispatcher<F> {
         batch: Option<&mut BatchState>,
     ) -> Result<(), Violation> {
         let meta = answer_meta(call.call, call.thread, status, Flags::NONE);
-        self.put_answer(domain, lane, meta, &[], batch)
+        self.out.put_answer(&self.fabric, domain, lane, meta, &[], batch)
     }
 
     /// Gives a request to the pool, or to the application that pulls.
@@ -813,10 +851,13 @@ impl<F: Fabric> Dispatcher<F> {
         payload: &[u8],
     ) -> Result<(), Violation> {
         let call = Call { call, function: 0, thread: 0, time: 0 };
+        if status == Status::TooLarge {
+            return self.refuse_result(domain, lane, call, None);
+        }
         let small_limit = (lane.plan.rendezvous_above as usize).min(SMALL_LIMIT as usize);
         if payload.len() <= small_limit {
             let meta = answer_meta(call.call, call.thread, status, Flags::NONE);
-            return self.put_answer(domain, lane, meta, payload, None);
+            return self.out.put_answer(&self.fabric, domain, lane, meta, payload, None);
         }
         if status != Status::Ok {
             return self.refuse(domain, lane, call, status, None);

@@ -1,0 +1,74 @@
+//! `dunlin ping`: to a server of its own, to a key-value server, and quiet connections.
+
+mod support;
+
+use support::{Folder, Running, Server, await_none_with, dunlin};
+
+#[test]
+fn it_brings_its_own_server_and_takes_it_away() {
+    let ping = Running::start(["ping", "--count", "200", "--size", "100"]);
+    let server = format!("dunlin-ping-{}", ping.id());
+    let ended = ping.end().well();
+    let text = ended.text();
+    assert!(text.contains("100 bytes") && text.contains("200 calls, 200 answered, 0 failed"), "{text}");
+    for word in ["min", "p50", "p99", "max"] {
+        assert!(text.contains(word), "{text}");
+    }
+    await_none_with(&server);
+}
+
+#[test]
+fn a_store_answers_pings_of_every_size_under_every_protocol() {
+    let server = Server::start(&[]);
+    let folder = Folder::new("ping");
+    let json = folder.file("ping.json");
+    for protocol in ["server-reply", "remote-fetch", "direct-writeimm", "eager-sendrecv", "read-rndv"] {
+        for size in ["0", "32", "4096", "1MiB"] {
+            let arguments = ["ping", &server.address, "-p", protocol, "-s", size, "-n", "5", "--json", &json];
+            let ended = dunlin(arguments).well();
+            assert!(ended.text().contains("5 answered"), "{}", ended.text());
+        }
+    }
+    let document: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(&json).expect("written")).expect("JSON");
+    assert_eq!(
+        (&document["rows"][0]["samples"], &document["rows"][0]["size_bytes"]),
+        (&5.into(), &1048576.into())
+    );
+    dunlin(["ping", &server.address, "--size", "65MiB"]).failed(1, &["64 MiB"]);
+}
+
+#[test]
+fn lines_for_each_call_on_request() {
+    let ended = dunlin(["ping", "--count", "3", "--interval", "1ms"]).well();
+    assert_eq!(ended.text().lines().filter(|line| line.starts_with("call ")).count(), 3);
+}
+
+#[test]
+fn an_interrupted_ping_sums_up() {
+    let ping = Running::start(["ping", "--count", "1000", "--interval", "1h"]);
+    ping.line_with("call 1:");
+    ping.signal("INT");
+    let ended = ping.end();
+    assert_eq!(ended.code(), Some(130));
+    assert!(ended.text().contains("1 call, 1 answered"), "{}", ended.text());
+}
+
+#[test]
+fn quiet_connections_are_held_and_still_answer() {
+    let server = Server::start(&[]);
+    let ping = Running::start(["ping", &server.address, "--idle-connections", "50", "--seconds", "1.5"]);
+    assert!(ping.line().starts_with("holding 50 quiet connections"));
+    dunlin(["kv", "put", &server.address, "key", "value"]).well();
+    let ended = ping.end().well();
+    assert!(ended.text().contains("all 50 still answer"), "{}", ended.text());
+}
+
+#[test]
+fn nobody_there_is_said_to_be_so() {
+    dunlin(["ping", "shm:nobody-there"]).failed(1, &["nobody listens", "kv serve"]);
+    dunlin(["ping", "nowhere"]).failed(2, &["shm:nowhere"]);
+    dunlin(["ping", "--protocol", "pigeon"]).failed(2, &["Server-reply"]);
+    dunlin(["ping", "--protocol", "server-reply", "--completion", "event"])
+        .failed(1, &["cannot wait by event"]);
+}

@@ -1,0 +1,324 @@
+//! A client without the engine: it says the handshake by hand, and writes whatever bytes it is told to.
+
+use super::*;
+use dunlin_fabric::{
+    Access, Arena, Completion, Data, Endpoint, Fabric, Link, Operation, PostError, QueuePairConfig,
+    QueuePairId, QueuePairState, ReceiveTarget, Region, RegionKey, ThreadDomain, WorkId, WorkRequest,
+};
+use dunlin_fabric_shm::{ShmDomain, ShmLink, ShmMemory};
+use dunlin_wire::handshake::{Hello, HelloReply, LaneReady, LaneRefused, OpenLane, Record, Token};
+use dunlin_wire::{Direction, Header, Kind, LINE, Message, SingleLayout, TAG_OFFSET, TagKey};
+
+/// Bytes before a ring.
+pub const CONTROL: u64 = 64;
+/// Bytes of both rings.
+pub const RING: u32 = 16 * 1024;
+/// The longest message.
+pub const LONGEST: usize = 8192;
+
+/// A control connection without a hello yet.
+pub fn dial(fabric: &ShmFabric, address: &Address) -> ShmLink {
+    fabric.dial(address, after(HANG / 2)).unwrap()
+}
+
+pub fn receive(link: &ShmLink) -> Option<Record> {
+    let message = link.receive(after(HANG / 2)).ok()?;
+    Some(Record::decode(&message).unwrap())
+}
+
+pub fn send(link: &ShmLink, record: &Record) {
+    link.send(&record.encode().unwrap()).unwrap();
+}
+
+pub fn hello() -> Hello {
+    Hello {
+        min_version: 1,
+        max_version: 1,
+        capabilities: 0,
+        process_id: 1,
+        service: String::new(),
+        token: Token(Vec::new()),
+    }
+}
+
+pub fn greet(fabric: &ShmFabric, address: &Address) -> (ShmLink, HelloReply) {
+    let link = dial(fabric, address);
+    send(&link, &Record::Hello(hello()));
+    match receive(&link) {
+        Some(Record::HelloReply(reply)) => (link, reply),
+        other => panic!("{other:?} instead of a reply to the hello"),
+    }
+}
+
+/// Our half of a lane, before the server has its half.
+pub struct Half {
+    pub link: ShmLink,
+    pub domain: ShmDomain,
+    pub queue: dunlin_fabric::CompletionQueueId,
+    pub queue_pair: QueuePairId,
+    pub region: Region<ShmMemory>,
+    pub open: OpenLane,
+}
+
+impl Half {
+    pub fn new(fabric: &ShmFabric, address: &Address, plan: Plan) -> Half {
+        let (link, _) = greet(fabric, address);
+        let mut domain = fabric.domain().unwrap();
+        let queue = domain.create_completion_queue(4096, true).unwrap();
+        let mut config = QueuePairConfig::reliable(queue, queue);
+        (config.max_send, config.max_receive) = (1024, 1024);
+        let queue_pair = domain.create_queue_pair(&config).unwrap();
+        let region = Region::new(fabric.register(CONTROL + u64::from(RING), Access::WRITE).unwrap());
+        let key = link.grant(region.memory(), Access::WRITE).unwrap();
+        let endpoint = domain.endpoint(queue_pair, &link).unwrap();
+        let open = OpenLane {
+            lane: 0,
+            worker: 0,
+            request_half: plan.request as u8,
+            response_half: plan.response as u8,
+            client_completion: plan.client as u8,
+            server_completion: plan.server as u8,
+            window: 64,
+            ring_bytes: RING,
+            rendezvous_above: plan.rendezvous_above,
+            endpoint: endpoint.0,
+            region_keys: vec![key.0],
+        };
+        Half { link, domain, queue, queue_pair, region, open }
+    }
+
+    /// Closes the control connection.
+    pub fn link_close(&self) {
+        self.link.close();
+    }
+
+    /// Asks for the lane.
+    pub fn ask(&self) -> Result<LaneReady, LaneRefused> {
+        send(&self.link, &Record::OpenLane(self.open.clone()));
+        match receive(&self.link) {
+            Some(Record::LaneReady(ready)) => Ok(ready),
+            Some(Record::LaneRefused(refused)) => Err(refused),
+            other => panic!("{other:?} instead of a lane"),
+        }
+    }
+}
+
+/// A client with a lane.
+pub struct RawClient {
+    pub fabric: ShmFabric,
+    pub half: Half,
+    pub ready: LaneReady,
+    pub plan: Plan,
+    pub tags: TagKey,
+    answers: TagKey,
+    /// The sequence of the next message to the server, and the ring offset that it belongs to.
+    pub sequence: u64,
+    pub position: usize,
+    taken: u64,
+    read_at: usize,
+    received: Vec<Vec<u8>>,
+}
+
+impl RawClient {
+    pub fn connect(fabric: &ShmFabric, address: &Address, plan: Plan) -> RawClient {
+        let mut raw = RawClient::connect_deaf(fabric, address, plan);
+        raw.listen();
+        raw
+    }
+
+    /// Posts RECVs for the answers, where they come by completion.
+    fn listen(&mut self) {
+        let target = ReceiveTarget::QueuePair(self.half.queue_pair);
+        if self.plan.response == ResponseHalf::Send {
+            let memory = self.fabric.register(64 * LONGEST as u64, Access::LOCAL).unwrap();
+            let arena = Arena::new(memory).unwrap();
+            for _ in 0..64 {
+                let buffer = arena.reserve(LONGEST).unwrap();
+                self.half.domain.post_receive(target, WorkId(9), Some(buffer)).unwrap();
+            }
+        }
+        if self.plan.response == ResponseHalf::WriteImm {
+            for _ in 0..512 {
+                self.half.domain.post_receive(target, WorkId(9), None).unwrap();
+            }
+        }
+    }
+
+    /// As [`connect`](RawClient::connect), but without RECVs: no answer gets through.
+    pub fn connect_deaf(fabric: &ShmFabric, address: &Address, plan: Plan) -> RawClient {
+        let mut half = Half::new(fabric, address, plan);
+        let ready = half.ask().unwrap();
+        half.domain.connect(half.queue_pair, &half.link, &Endpoint(ready.endpoint.clone())).unwrap();
+        RawClient {
+            fabric: fabric.clone(),
+            tags: TagKey::derive(&ready.secret.0, 0, Direction::ToServer),
+            answers: TagKey::derive(&ready.secret.0, 0, Direction::ToClient),
+            half,
+            ready,
+            plan,
+            sequence: 0,
+            position: 0,
+            taken: 0,
+            read_at: 0,
+            received: Vec::new(),
+        }
+    }
+
+    pub fn server_key(&self) -> RegionKey {
+        RegionKey(self.ready.region_keys[0])
+    }
+
+    /// Posts any work; a full queue is waited for.
+    pub fn post(&mut self, operation: impl Fn() -> Operation<'static, ShmMemory>) -> Result<(), PostError> {
+        loop {
+            let request = WorkRequest { id: WorkId(7), operation: operation(), signaled: true };
+            match self.half.domain.post(self.half.queue_pair, request) {
+                Err(PostError::QueueFull) => self.poll(),
+                done => return done,
+            }
+            if self.is_closed() {
+                return Err(PostError::QueuePairError);
+            }
+        }
+    }
+
+    /// WRITEs bytes at an offset of the server's ring.
+    pub fn put(&mut self, at: usize, bytes: &[u8], immediate: bool) {
+        let key = self.server_key();
+        let parts = [bytes];
+        let operation = Operation::Write {
+            data: Data::Inline(&parts),
+            key,
+            offset: CONTROL + at as u64,
+            immediate: immediate.then_some(0),
+        };
+        let request = WorkRequest { id: WorkId(7), operation, signaled: true };
+        // A queue pair that the server has closed takes nothing any more, which is one of the right outcomes.
+        let _ = self.half.domain.post(self.half.queue_pair, request);
+        self.poll();
+    }
+
+    /// SENDs bytes.
+    pub fn send(&mut self, bytes: &[u8]) {
+        let parts = [bytes];
+        let operation = Operation::Send { data: Data::Inline(&parts), immediate: None, to: None };
+        let request = WorkRequest { id: WorkId(7), operation, signaled: true };
+        let _ = self.half.domain.post(self.half.queue_pair, request);
+        self.poll();
+    }
+
+    /// The bytes of the next message, with right tags.
+    pub fn message(&self, header: &Header, payload: &[u8]) -> Vec<u8> {
+        let layout = SingleLayout::new(payload.len() as u32, LONGEST).unwrap();
+        let mut bytes = vec![0; LONGEST];
+        bytes[LINE..LINE + payload.len()].copy_from_slice(payload);
+        let total = layout.seal(&mut bytes, header, self.tags.tags(0, self.sequence)).unwrap();
+        bytes.truncate(total);
+        bytes
+    }
+
+    /// Gives bytes to the server as its request half has it, as the next message.
+    pub fn deliver(&mut self, bytes: &[u8]) {
+        match self.plan.request {
+            RequestHalf::Send => self.send(bytes),
+            RequestHalf::Write => self.put(self.position, bytes, false),
+            RequestHalf::WriteImm => self.put(self.position, bytes, true),
+        }
+        self.position = (self.position + bytes.len().next_multiple_of(LINE)) % RING as usize;
+        self.sequence += 1;
+    }
+
+    /// Makes a call, correct in form. Payloads are such that no message has to skip.
+    pub fn request(&mut self, function: u16, call: u32, payload: &[u8]) {
+        let header = Header { code: function, call, ..Header::new(Kind::Request) };
+        let bytes = self.message(&header, payload);
+        assert!(self.position + bytes.len() <= RING as usize, "the raw client does not skip");
+        self.deliver(&bytes);
+    }
+
+    /// Takes completions.
+    pub fn poll(&mut self) {
+        let mut found: Vec<Completion<ShmMemory>> = Vec::new();
+        self.half.domain.poll(self.half.queue, &mut found, 64);
+        for completion in found {
+            if completion.opcode == dunlin_fabric::Opcode::Receive
+                && let Some(buffer) = completion.buffer
+                && completion.status == dunlin_fabric::CompletionStatus::Success
+            {
+                self.received.push(buffer[..completion.bytes as usize].to_vec());
+            }
+        }
+    }
+
+    /// Whether the server has ended the lane.
+    pub fn is_closed(&mut self) -> bool {
+        self.poll();
+        self.half.domain.state(self.half.queue_pair) != Some(QueuePairState::Ready)
+            || !self.half.link.is_alive()
+    }
+
+    /// Waits for the end of the lane.
+    pub fn expect_closed(&mut self) {
+        until("the server closed the lane", || self.is_closed());
+    }
+
+    fn try_answer(&mut self) -> Option<Vec<u8>> {
+        self.poll();
+        if self.plan.response == ResponseHalf::Send {
+            return (!self.received.is_empty()).then(|| self.received.remove(0));
+        }
+        let expected = self.answers.tags(0, self.taken);
+        let at = CONTROL as usize + self.read_at;
+        if self.half.region.load(at + TAG_OFFSET) != expected.first {
+            return None;
+        }
+        let line = self.half.region.line_out(at);
+        let first = dunlin_wire::parse_line(&line, LONGEST).unwrap();
+        if let Some(trailing) = first.trailing_tag_offset()
+            && self.half.region.load(at + trailing) != expected.trailing
+        {
+            return None;
+        }
+        let mut bytes = vec![0; first.total()];
+        self.half.region.copy_out(at, &mut bytes);
+        self.read_at = (self.read_at + bytes.len()) % RING as usize;
+        self.taken += 1;
+        Some(bytes)
+    }
+
+    /// The next answer, with its header and payload; `None` when the lane ended instead.
+    pub fn answer_or_end(&mut self) -> Option<(Header, Vec<u8>)> {
+        let mut found = None;
+        until("an answer came or the lane ended", || {
+            found = self.try_answer();
+            found.is_some() || self.is_closed()
+        });
+        let found = found.or_else(|| self.try_answer())?;
+        let message = Message::parse(&found, LONGEST).unwrap();
+        Some((*message.header(), message.body().to_vec()))
+    }
+
+    /// The next answer.
+    pub fn answer(&mut self) -> (Header, Vec<u8>) {
+        self.answer_or_end().expect("an answer, but the lane ended")
+    }
+
+    /// The status of the next answer, of this call.
+    pub fn status(&mut self, call: u32) -> Status {
+        let (header, _) = self.answer();
+        assert_eq!(header.call, call);
+        Status::from_wire(header.code).unwrap()
+    }
+
+    /// That nothing comes and nothing ends while a correct call of ours goes back and forth.
+    pub fn assert_goes_on(&mut self, call: u32) {
+        self.request(ECHO, call, b"still here");
+        let (header, payload) = self.answer();
+        assert_eq!((header.call, header.code, &*payload), (call, 0, &b"still here"[..]));
+    }
+}
+
+/// A call id.
+pub const fn call(slot: u32, generation: u32) -> u32 {
+    generation << 12 | slot
+}

@@ -1,0 +1,443 @@
+//! What a hostile or broken client can write into a server that runs in another process: whatever it is, the server
+//! goes on serving everybody else, and the client is answered, or its lane closed.
+
+#![allow(missing_docs, clippy::disallowed_methods, clippy::disallowed_types)]
+
+mod common;
+
+use common::process::{EXECUTED, SIZED, ServerProcess};
+use common::raw::{LONGEST, RING, RawClient, call};
+use common::*;
+use dunlin_fabric::ThreadDomain;
+use dunlin_rpc::*;
+use dunlin_wire::{BatchBuilder, Descriptor, EntryMeta, Flags, Header, Kind, LINE, TAG_OFFSET};
+
+tests!(
+    garbage_in_a_mailbox_is_no_message,
+    garbage_with_a_right_tag_closes_the_lane,
+    a_forged_tag_is_no_message,
+    an_old_line_copied_again_is_no_message,
+    a_lying_length_closes_the_lane,
+    a_lying_count_closes_the_lane,
+    a_lying_head_closes_the_lane,
+    a_message_of_the_wrong_kind_closes_the_lane,
+    an_entry_may_change_while_the_server_reads_it,
+    a_call_id_used_twice_is_executed_once,
+    a_call_outside_of_the_window_closes_the_lane,
+    an_unknown_function_is_refused,
+    a_descriptor_over_the_limit_is_refused,
+    a_descriptor_of_memory_that_was_not_granted_closes_the_lane,
+    who_never_reads_stops_nobody_else,
+    many_who_never_read_stop_nobody_else,
+    lanes_that_end_with_messages_unread_cost_the_others_nothing,
+    half_a_message_holds_up_nobody,
+);
+
+/// One plan for each request half; servers that poll and servers that sleep.
+fn raw_plans() -> [Plan; 3] {
+    let sleeping = |plan: Plan| plan.completion(CompletionMode::Busy, CompletionMode::Event);
+    [
+        Plan::new(RequestHalf::Write, ResponseHalf::Write),
+        sleeping(Plan::new(RequestHalf::WriteImm, ResponseHalf::WriteImm)),
+        sleeping(Plan::new(RequestHalf::Send, ResponseHalf::Send)),
+    ]
+}
+
+/// Runs a test with a raw client of each plan; afterwards the server has to serve others.
+fn each_plan(settings: &str, test: impl Fn(&ServerProcess, &mut RawClient)) {
+    let fabric = fabric();
+    let server = ServerProcess::start(settings);
+    for plan in raw_plans() {
+        println!("  {:?}", plan.request);
+        let mut raw = RawClient::connect(&fabric, &server.address, plan);
+        test(&server, &mut raw);
+        server.assert_serves(&fabric);
+    }
+}
+
+/// As [`each_plan`], where the client writes into a ring.
+fn each_ring(test: impl Fn(&ServerProcess, &mut RawClient)) {
+    let fabric = fabric();
+    let server = ServerProcess::start("");
+    for plan in &raw_plans()[..2] {
+        println!("  {:?}", plan.request);
+        let mut raw = RawClient::connect(&fabric, &server.address, *plan);
+        test(&server, &mut raw);
+        server.assert_serves(&fabric);
+    }
+}
+
+/// Lines whose bytes mean nothing.
+fn noise(lines: usize, mut state: u64) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for _ in 0..lines * LINE / 8 {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        bytes.extend(state.to_le_bytes());
+    }
+    bytes
+}
+
+fn request(call: u32) -> Header {
+    Header { code: ECHO, call, ..Header::new(Kind::Request) }
+}
+
+fn with_tag(mut bytes: Vec<u8>, tag: u64) -> Vec<u8> {
+    bytes[TAG_OFFSET..LINE].copy_from_slice(&tag.to_le_bytes());
+    bytes
+}
+
+fn garbage_in_a_mailbox_is_no_message() {
+    each_ring(|_, raw| {
+        for seed in 1..20 {
+            for at in (0..RING as usize).step_by(4096) {
+                raw.put(at, &noise(64, seed * 31 + at as u64), raw.plan.request == RequestHalf::WriteImm);
+            }
+        }
+        assert!(!raw.is_closed());
+        raw.assert_goes_on(call(0, 1));
+    });
+    // What comes by SEND claims to be a message.
+    let (fabric, server) = (fabric(), ServerProcess::start(""));
+    for bytes in [vec![], vec![7; 3], noise(1, 5), noise(2, 6), noise(LONGEST / LINE, 7)] {
+        let mut raw = RawClient::connect(&fabric, &server.address, raw_plans()[2]);
+        raw.send(&bytes);
+        raw.expect_closed();
+    }
+    server.assert_serves(&fabric);
+}
+
+fn garbage_with_a_right_tag_closes_the_lane() {
+    let (fabric, server) = (fabric(), ServerProcess::start(""));
+    for plan in raw_plans() {
+        for seed in 1..8 {
+            let mut raw = RawClient::connect(&fabric, &server.address, plan);
+            let tag = raw.tags.first(0, 0);
+            raw.deliver(&with_tag(noise(1, seed), tag));
+            raw.expect_closed();
+        }
+    }
+    server.assert_serves(&fabric);
+}
+
+fn a_forged_tag_is_no_message() {
+    each_ring(|server, raw| {
+        let before = server.executed(&raw.fabric);
+        let right = raw.tags.first(0, 0);
+        let bytes = raw.message(&request(call(0, 1)), b"forged");
+        for forged in [right ^ 2, right.swap_bytes(), 0, u64::MAX, raw.tags.first(0, 1), raw.tags.first(1, 0)]
+        {
+            raw.put(0, &with_tag(bytes.clone(), forged), raw.plan.request == RequestHalf::WriteImm);
+        }
+        raw.assert_goes_on(call(0, 2));
+        assert_eq!(server.executed(&raw.fabric), before + 1);
+    });
+}
+
+fn an_old_line_copied_again_is_no_message() {
+    each_ring(|server, raw| {
+        let before = server.executed(&raw.fabric);
+        let old = raw.message(&request(call(0, 1)), b"once");
+        raw.deliver(&old);
+        assert_eq!(raw.answer().1, b"once");
+        // Where the next message goes, where it was, and everywhere else.
+        for at in (0..RING as usize).step_by(LINE) {
+            raw.put(at, &old, raw.plan.request == RequestHalf::WriteImm && at < 8 * LINE);
+        }
+        raw.assert_goes_on(call(1, 1));
+        assert_eq!(server.executed(&raw.fabric), before + 2);
+    });
+}
+
+fn a_lying_length_closes_the_lane() {
+    for length in [33u32, 4096, LONGEST as u32, 1 << 20, u32::MAX] {
+        each_plan("", |_, raw| {
+            let mut bytes = raw.message(&request(call(0, 1)), b"short");
+            bytes[4..8].copy_from_slice(&length.to_le_bytes());
+            raw.deliver(&bytes);
+            let fits = length as usize + 72 <= LONGEST;
+            if fits && raw.plan.request != RequestHalf::Send {
+                // That much may still come: the server waits for it, as for any message, and serves others meanwhile.
+                assert!(!raw.is_closed());
+            } else {
+                raw.expect_closed();
+            }
+        });
+    }
+}
+
+fn a_lying_count_closes_the_lane() {
+    for count in [0u16, 1, 3, u16::MAX] {
+        each_plan("", |server, raw| {
+            let before = server.executed(&raw.fabric);
+            let mut buffer = vec![0; LONGEST];
+            let mut batch = BatchBuilder::new(&mut buffer);
+            for slot in 0..2 {
+                let meta =
+                    EntryMeta { function_or_status: ECHO, call: call(slot, 1), ..EntryMeta::default() };
+                batch.push(&meta, b"entry").unwrap();
+            }
+            let total = batch.finish(&Header::new(Kind::RequestBatch), raw.tags.tags(0, 0)).unwrap();
+            buffer[2..4].copy_from_slice(&count.to_le_bytes());
+            raw.deliver(&buffer[..total]);
+            raw.expect_closed();
+            assert_eq!(server.executed(&raw.fabric), before, "nothing of it was executed");
+        });
+    }
+}
+
+fn a_lying_head_closes_the_lane() {
+    // A lane without a ring of answers has no head to lie about.
+    for plan in &raw_plans()[..2] {
+        for head in [1u32, 256, 1 << 30] {
+            let (fabric, server) = (fabric(), ServerProcess::start(""));
+            let mut raw = RawClient::connect(&fabric, &server.address, *plan);
+            let bytes = raw.message(&Header { head, ..request(call(0, 1)) }, b"x");
+            raw.deliver(&bytes);
+            raw.expect_closed();
+            server.assert_serves(&fabric);
+        }
+    }
+}
+
+fn a_message_of_the_wrong_kind_closes_the_lane() {
+    each_plan("", |_, raw| {
+        let bytes = raw.message(&Header { call: call(0, 1), ..Header::new(Kind::Response) }, b"mine?");
+        raw.deliver(&bytes);
+        raw.expect_closed();
+    });
+}
+
+fn an_entry_may_change_while_the_server_reads_it() {
+    let (fabric, server) = (fabric(), ServerProcess::start(""));
+    for plan in &raw_plans()[..2] {
+        let immediate = plan.request == RequestHalf::WriteImm;
+        let (mut answered, mut closed) = (0, 0);
+        let mut raw = RawClient::connect(&fabric, &server.address, *plan);
+        for round in 1..400u32 {
+            if raw.position + 2048 > RING as usize || raw.is_closed() {
+                raw = RawClient::connect(&fabric, &server.address, *plan);
+            }
+            let payload = pattern(if round % 2 == 0 { 20 } else { 1500 }, round.into());
+            let bytes = raw.message(&request(call(0, round)), &payload);
+            let at = raw.position;
+            raw.deliver(&bytes);
+            for flip in 0..round % 40 {
+                // The payload first; then the header too: its length, its count, its call, its kind.
+                let (offset, mut word) = match (flip % 4, round % 5) {
+                    (0, 0) => (4, (flip * 512).to_le_bytes()),
+                    (1, 0) => (16, call(flip, round + flip).to_le_bytes()),
+                    (2, 1) => (0, [flip as u8, 0, 1, 0]),
+                    (offset, _) if bytes.len() == LINE => (24 + 4 * offset as usize, round.to_le_bytes()),
+                    (offset, _) => (LINE + 64 * offset as usize, round.to_le_bytes()),
+                };
+                word[3] ^= flip as u8;
+                raw.put(at + offset, &word, immediate && flip == 0);
+            }
+            match raw.half.domain.state(raw.half.queue_pair) {
+                Some(dunlin_fabric::QueuePairState::Ready) if round % 5 > 1 => {
+                    // Nothing but payload was changed: that is a valid message whatever it says.
+                    let (header, body) = raw.answer();
+                    assert_eq!((header.call, header.code, body.len()), (call(0, round), 0, payload.len()));
+                    answered += 1;
+                }
+                _ => {
+                    // Whatever became of it, it is over when the lane is.
+                    raw.half.link_close();
+                    closed += 1;
+                }
+            }
+        }
+        assert!(answered > 100 && closed > 50, "{answered} {closed}");
+        server.assert_serves(&fabric);
+    }
+}
+
+fn a_call_id_used_twice_is_executed_once() {
+    each_plan("", |server, raw| {
+        let before = server.executed(&raw.fabric);
+        raw.request(ECHO, call(3, 5), b"first");
+        assert_eq!(raw.status(call(3, 5)), Status::Ok);
+        for again in [call(3, 5), call(3, 4), call(3, 0)] {
+            raw.request(ECHO, again, b"again");
+            assert_eq!(raw.status(again), Status::DuplicateCall);
+        }
+        // In one batch too, and while the first is still in work.
+        raw.request(process_slow(), call(4, 1), &[20]);
+        raw.request(process_slow(), call(4, 1), &[20]);
+        let (first, second) = (raw.answer().0, raw.answer().0);
+        assert_eq!((first.call, second.call), (call(4, 1), call(4, 1)));
+        let statuses = [first.code, second.code];
+        assert!(statuses.contains(&0) && statuses.contains(&Status::DuplicateCall.to_wire()), "{statuses:?}");
+        assert_eq!(server.executed(&raw.fabric), before + 2);
+    });
+}
+
+fn process_slow() -> u16 {
+    common::process::SLOW
+}
+
+fn a_call_outside_of_the_window_closes_the_lane() {
+    for slot in [64, 4095] {
+        each_plan("", |_, raw| {
+            assert_eq!(raw.ready.window, 64);
+            raw.request(ECHO, call(63, 1), b"the last");
+            assert_eq!(raw.status(call(63, 1)), Status::Ok);
+            raw.request(ECHO, call(slot, 1), b"beyond");
+            raw.expect_closed();
+        });
+    }
+}
+
+fn an_unknown_function_is_refused() {
+    each_plan("", |server, raw| {
+        for (slot, function) in [0, 77, 4095, u16::MAX].into_iter().enumerate() {
+            raw.request(function, call(slot as u32, 1), b"?");
+            assert_eq!(raw.status(call(slot as u32, 1)), Status::UnknownFunction);
+        }
+        raw.assert_goes_on(call(9, 1));
+        let mut client = server.client(&raw.fabric, raw.plan);
+        let refused = client.call(77, b"?").unwrap_err();
+        assert_eq!(refused, CallError::NotExecuted(Cause::Refused(Status::UnknownFunction)));
+        let refused = client.call(77, &[0; 10_000]).unwrap_err();
+        assert_eq!(refused, CallError::NotExecuted(Cause::Refused(Status::UnknownFunction)));
+    });
+}
+
+fn descriptor(key: u64, offset: u64, length: u64) -> [u8; 24] {
+    Descriptor { key, offset, length }.encode()
+}
+
+fn a_descriptor_over_the_limit_is_refused() {
+    each_plan("max_payload=10000", |server, raw| {
+        let mut client = server.client(&raw.fabric, raw.plan);
+        assert_eq!(client.call(ECHO, &[1; 10_000]).unwrap().len(), 10_000);
+        let refused = client.call(ECHO, &[1; 10_001]).unwrap_err();
+        assert_eq!(refused, CallError::NotExecuted(Cause::TooLarge { length: 10_001, limit: 10_000 }));
+        let before = server.executed(&raw.fabric);
+        let key = raw.half.open.region_keys[0];
+        for (slot, length) in [10_001, 1 << 40, u64::MAX].into_iter().enumerate() {
+            let header = Header { flags: Flags::RENDEZVOUS, ..request(call(slot as u32, 1)) };
+            let bytes = raw.message(&header, &descriptor(key, 0, length));
+            raw.deliver(&bytes);
+            assert_eq!(raw.status(call(slot as u32, 1)), Status::TooLarge);
+        }
+        raw.assert_goes_on(call(9, 1));
+        assert_eq!(server.executed(&raw.fabric), before + 1);
+    });
+}
+
+fn a_descriptor_of_memory_that_was_not_granted_closes_the_lane() {
+    let (fabric, server) = (fabric(), ServerProcess::start(""));
+    let before = server.executed(&fabric);
+    for plan in raw_plans() {
+        for case in 0..5 {
+            let mut raw = RawClient::connect(&fabric, &server.address, plan);
+            let granted = raw.half.open.region_keys[0];
+            let (key, offset, length) = match case {
+                0 => (u64::MAX, 0, 5000),
+                1 => (granted + 1, 0, 5000),
+                // Ours, and granted, but for writing only.
+                2 => (granted, 0, 5000),
+                3 => (granted, u64::MAX - 5000, 5000),
+                _ => (granted, 1 << 30, 5000),
+            };
+            let header = Header { flags: Flags::RENDEZVOUS, ..request(call(0, 1)) };
+            let bytes = raw.message(&header, &descriptor(key, offset, length));
+            raw.deliver(&bytes);
+            raw.expect_closed();
+        }
+    }
+    assert_eq!(server.executed(&fabric), before);
+    server.assert_serves(&fabric);
+}
+
+/// The peak of a process's resident memory, in KiB.
+fn resident(server: &ServerProcess) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", server.process.child.id())).unwrap();
+    let line = status.lines().find(|l| l.starts_with("VmRSS")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse().unwrap()
+}
+
+fn who_never_reads_stops_nobody_else() {
+    let (fabric, server) = (fabric(), ServerProcess::start(""));
+    server.assert_serves(&fabric);
+    let before = resident(&server);
+    let mut stalled: Vec<RawClient> = Vec::new();
+    for plan in raw_plans() {
+        for kind in 0..4 {
+            let mut raw = RawClient::connect_deaf(&fabric, &server.address, plan);
+            // A window of calls, and as many again that a correct client would not make.
+            for number in 0..128u32 {
+                let id = call(number % 64, number / 64 + 1);
+                match kind {
+                    0 => raw.request(SIZED, id, &4096u32.to_le_bytes()),
+                    1 => raw.request(SIZED, id, &100_000u32.to_le_bytes()),
+                    2 => raw.request(EXECUTED, id, &[]),
+                    _ => raw.request(common::process::SLOW, id, &[0; 32]),
+                }
+            }
+            stalled.push(raw);
+        }
+    }
+    for _ in 0..3 {
+        server.assert_serves(&fabric);
+    }
+    // Some answers of 100 KB each for every lane, in arenas that double, and what the good clients needed.
+    let grown = resident(&server).saturating_sub(before);
+    assert!(grown < 256 * 1024, "the server grew by {grown} KiB");
+    drop(stalled);
+    server.assert_serves(&fabric);
+}
+
+/// A client that sends more than it may, and reads no answer.
+fn stalled(fabric: &dunlin_fabric_shm::ShmFabric, server: &ServerProcess, plan: Plan) -> RawClient {
+    let mut raw = RawClient::connect_deaf(fabric, &server.address, plan);
+    for number in 0..400 {
+        raw.request(SIZED, call(number % 64, number / 64 + 1), &4096u32.to_le_bytes());
+    }
+    raw
+}
+
+fn lanes_that_end_with_messages_unread_cost_the_others_nothing() {
+    let (fabric, server) = (fabric(), ServerProcess::start(""));
+    for plan in raw_plans() {
+        for _ in 0..24 {
+            let mut raw = stalled(&fabric, &server, plan);
+            // The server has come as far as it can once it has served somebody else.
+            let mut client = server.client(&fabric, any_plan());
+            assert_eq!(*client.call(ECHO, b"between").unwrap(), *b"between");
+            raw.poll();
+        }
+    }
+    server.assert_serves(&fabric);
+}
+
+fn many_who_never_read_stop_nobody_else() {
+    let (fabric, server) = (fabric(), ServerProcess::start(""));
+    for plan in raw_plans() {
+        let all: Vec<RawClient> = (0..20).map(|_| stalled(&fabric, &server, plan)).collect();
+        server.assert_serves(&fabric);
+        drop(all);
+        server.assert_serves(&fabric);
+    }
+}
+
+fn half_a_message_holds_up_nobody() {
+    each_ring(|server, raw| {
+        let before = server.executed(&raw.fabric);
+        let payload = pattern(3000, 1);
+        let bytes = raw.message(&request(call(0, 1)), &payload);
+        let immediate = raw.plan.request == RequestHalf::WriteImm;
+        raw.put(0, &bytes[..LINE], immediate);
+        server.assert_serves(&raw.fabric);
+        let others = server.executed(&raw.fabric) - before;
+        assert!(!raw.is_closed());
+        // The other half comes after all.
+        raw.put(LINE, &bytes[LINE..], immediate);
+        let (header, body) = raw.answer();
+        assert_eq!((header.call, &body), (call(0, 1), &payload));
+        assert_eq!(server.executed(&raw.fabric), before + others + 1);
+    });
+}
