@@ -278,6 +278,17 @@ fn a_tampered_doorbell_ends_no_sleep_for_ever() {
 }
 
 #[test]
+fn telling_a_peer_that_is_gone_loses_nothing_that_it_said() {
+    for _ in 0..100 {
+        let (socket, link, _fabric) = intruder();
+        say(&socket, &Frame::Message(b"last words"), None);
+        drop(socket);
+        link.shared().tell_closed(crate::frame::QueuePairName { domain: 1, queue_pair: 1 });
+        assert_eq!(link.receive(soon()).unwrap(), b"last words");
+    }
+}
+
+#[test]
 fn memory_of_a_user_is_no_ring() {
     let Victim { mut domain, queue, links: (attacker, link), .. } = victim();
     let queue_pair = domain.create_queue_pair(&QueuePairConfig::reliable(queue, queue)).unwrap();
