@@ -45,6 +45,16 @@ impl RingWriter {
         }
     }
 
+    /// Where a `Skip` can be written ahead of a message of `total` bytes that has no place yet. A reader who has
+    /// taken everything, but less than half the ring since it last told its head, would else wait for ever, as the
+    /// writer would: what is left free then is enough for the message, not for both.
+    pub(crate) fn skip_ahead(&self, total: usize) -> Option<usize> {
+        let position = self.tail & (self.lines - 1);
+        let to_end = self.lines - position;
+        let free = self.lines - (self.tail - self.head);
+        ((total / LINE) as u64 > to_end && to_end <= free).then_some(position as usize * LINE)
+    }
+
     /// Moves on by a `Skip` to the start of the ring.
     #[inline]
     pub(crate) fn skip(&mut self) {
@@ -140,6 +150,35 @@ mod tests {
         assert!(writer.on_head(1));
         assert_eq!(writer.place(LINE), Some(Place { skip_at: None, at: 0 }));
         assert_eq!(writer.place(2 * LINE), None);
+    }
+
+    /// A reader that has taken everything makes room for any message of up to half the ring, though it tells its
+    /// head only when half the ring was consumed.
+    #[test]
+    fn writer_and_reader_never_wait_for_each_other() {
+        const LINES: usize = 32;
+        for first in 1..=LINES / 2 {
+            for second in 1..=LINES / 2 {
+                let mut writer = RingWriter::new(LINES * LINE);
+                let mut reader = RingReader::new(LINES * LINE);
+                for lines in [first, second].repeat(20) {
+                    let mut tries = 0;
+                    while writer.place(lines * LINE).is_none_or(|place| place.skip_at.is_some()) {
+                        if writer.place(lines * LINE).is_some() || writer.skip_ahead(lines * LINE).is_some() {
+                            writer.skip();
+                            reader.skip();
+                        }
+                        if reader.overdue() {
+                            assert!(writer.on_head(reader.tell()));
+                        }
+                        tries += 1;
+                        assert!(tries < 4, "{first} {second}");
+                    }
+                    writer.advance(lines * LINE);
+                    reader.advance(lines * LINE);
+                }
+            }
+        }
     }
 
     #[test]
