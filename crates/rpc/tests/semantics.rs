@@ -103,7 +103,6 @@ fn batches_mix_sizes_and_overflow_into_several_messages() {
         for round in 0..30u64 {
             let mut expected = std::collections::BTreeMap::new();
             let count = if round == 0 { 1 } else { 200 };
-            println!("  {name} {round}");
             for i in 0..count {
                 let size = [0, 8, 32, 33, 200, 4000, 5000][((i * round + i) % 7) as usize];
                 let payload = pattern(size, i + round);

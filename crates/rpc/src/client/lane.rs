@@ -166,7 +166,7 @@ impl<F: Fabric> ClientLane<F> {
             code: function,
             flags,
             call,
-            head: self.rx.tell_head(),
+            head: self.rx.head(),
             time: micros(timeout),
             ..Header::new(Kind::Request)
         };
@@ -210,7 +210,7 @@ impl<F: Fabric> ClientLane<F> {
             return Ok(());
         }
         let tags = self.tx.begin(fabric, domain, self.batch.total() as usize)?;
-        let header = Header { head: self.rx.tell_head(), ..Header::new(Kind::RequestBatch) };
+        let header = Header { head: self.rx.head(), ..Header::new(Kind::RequestBatch) };
         let Ok(total) = self.batch.finish_compact(&mut self.staging, &header, tags) else {
             return Err(SubmitError::Broken);
         };
@@ -257,9 +257,10 @@ impl<F: Fabric> ClientLane<F> {
             self.send_releases(fabric, domain);
         }
         if self.rx.head_overdue() {
-            let head = self.rx.tell_head();
-            // When the send queue is full the head is told later: it is overdue again soon.
-            let _ = self.tx.report_head(fabric, domain, self.control_key, head);
+            // When the send queue is full the head is told with the next look.
+            if self.tx.report_head(fabric, domain, self.control_key, self.rx.head()).is_ok() {
+                self.rx.told();
+            }
         }
         Ok(messages)
     }
@@ -389,8 +390,7 @@ impl<F: Fabric> ClientLane<F> {
             for (place, call) in payload.as_chunks_mut::<4>().0.iter_mut().zip(&self.releases[..count]) {
                 *place = call.to_le_bytes();
             }
-            let header =
-                Header { code: count as u16, head: self.rx.tell_head(), ..Header::new(Kind::Release) };
+            let header = Header { code: count as u16, head: self.rx.head(), ..Header::new(Kind::Release) };
             if self.tx.single(fabric, domain, &header, &payload[..count * 4]).is_err() {
                 return;
             }

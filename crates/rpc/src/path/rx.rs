@@ -114,13 +114,24 @@ impl<F: Fabric> Rx<F> {
         }
     }
 
-    /// The head to piggyback on the next message in the other direction.
+    /// The head to piggyback on the next message in the other direction, or to report.
     #[inline]
-    pub(crate) fn tell_head(&mut self) -> u32 {
-        match &mut self.source {
-            RxSource::Ring { reader, .. } => reader.tell(),
-            RxSource::Fetch(fetcher) => fetcher.reader.tell(),
+    pub(crate) fn head(&self) -> u32 {
+        match &self.source {
+            RxSource::Ring { reader, .. } => reader.head(),
+            RxSource::Fetch(fetcher) => fetcher.reader.head(),
             RxSource::Messages(_) => 0,
+        }
+    }
+
+    /// The peer will see the head as it is now. Not so one that travels on a request: a server whose answers find no
+    /// room takes no requests, and waits for this very head.
+    #[inline]
+    pub(crate) fn told(&mut self) {
+        match &mut self.source {
+            RxSource::Ring { reader, .. } => reader.told(),
+            RxSource::Fetch(fetcher) => fetcher.reader.told(),
+            RxSource::Messages(_) => {}
         }
     }
 

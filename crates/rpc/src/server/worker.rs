@@ -622,8 +622,10 @@ impl<F: Fabric> Dispatcher<F> {
             }
         }
         if (served.messages > 0 || consumed) && lane.rx.head_overdue() {
-            let head = lane.rx.tell_head();
-            let _ = lane.tx.report_head(&self.fabric, domain, lane.client_key, head);
+            let head = lane.rx.head();
+            if lane.tx.report_head(&self.fabric, domain, lane.client_key, head).is_ok() {
+                lane.rx.told();
+            }
         }
         Ok(served)
     }
