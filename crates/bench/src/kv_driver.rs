@@ -93,6 +93,8 @@ pub struct KvDriver<'a, F: Fabric> {
     payload: Vec<u8>,
     tally: Tally,
     failure: Option<DriveError>,
+    /// Since when nothing is in flight though operations have begun.
+    idle_since: Option<u64>,
 }
 
 impl<'a, F: Fabric> KvDriver<'a, F> {
@@ -124,6 +126,7 @@ impl<'a, F: Fabric> KvDriver<'a, F> {
             payload: Vec::new(),
             tally: Tally::default(),
             failure: None,
+            idle_since: None,
             config,
         }
     }
@@ -163,10 +166,11 @@ impl<'a, F: Fabric> KvDriver<'a, F> {
                 self.flush();
             }
             let Some(first) = self.client.rpc().wait_any() else {
-                self.found_nothing();
                 now = self.clock.ticks();
+                self.found_nothing(now);
                 continue;
             };
+            self.idle_since = None;
             now = self.clock.ticks();
             let mut done = u64::from(self.complete(first, now));
             while let Some(next) = self.client.rpc().next_done() {
@@ -330,20 +334,28 @@ impl<'a, F: Fabric> KvDriver<'a, F> {
         let _ = self.client.rpc().flush();
     }
 
-    /// Nothing is in flight: what is open goes out now, or can never go.
+    /// Nothing is in flight: what waits for room goes out now, or can never go.
     #[cold]
-    fn found_nothing(&mut self) {
+    fn found_nothing(&mut self, now: u64) {
+        // Room in the rings is found by progress alone.
+        self.client.rpc().progress();
         self.send_waiting();
         self.flush();
-        let client = self.client.rpc();
-        let idle = client.in_flight() == 0 && self.waiting.is_empty();
-        if idle && self.free.len() < self.config.window && !self.calls.any_done(client) {
-            // The connection went without a word for calls in an open batch: they were never posted.
-            let lost = CallError::NotExecuted(dunlin_rpc::Cause::Disconnected);
+        if self.client.rpc().in_flight() > 0 || self.free.len() == self.config.window {
+            self.idle_since = None;
+            return;
+        }
+        let since = *self.idle_since.get_or_insert(now);
+        if self.clock.to_ns(now.saturating_sub(since)) > calls::PATIENCE_NS {
+            self.idle_since = None;
+            let lost = CallError::NotExecuted(dunlin_rpc::Cause::WindowFull);
             for operation in self.calls.take_all() {
                 self.lose_with(&lost);
                 self.call_is_over(operation as u32);
             }
+            // Drops what waits, now that the run has failed.
+            self.lose(&lost);
+            self.send_waiting();
         }
     }
 

@@ -40,6 +40,18 @@ impl Latency {
         self.histogram.add(&other.histogram).expect("an auto-resizing histogram takes another one's values");
     }
 
+    /// Records `count` latencies of one value, ns, with the same limits: for histograms that come from another process.
+    pub fn record_many(&mut self, nanoseconds: u64, count: u64) {
+        self.histogram
+            .record_n(nanoseconds.clamp(1, HIGHEST_NS), count)
+            .expect("an auto-resizing histogram takes every value up to 1 000 s");
+    }
+
+    /// Each value that was recorded, ns, as exactly as it is kept, and how often.
+    pub fn recorded(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        self.histogram.iter_recorded().map(|step| (step.value_iterated_to(), step.count_at_value()))
+    }
+
     /// Number of samples.
     #[must_use]
     pub fn samples(&self) -> u64 {
@@ -115,6 +127,18 @@ pub fn ratio(value: f64, base: f64) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_histogram_travels_as_values_and_counts() {
+        let (mut one, mut two) = (Latency::new(), Latency::new());
+        (1..=10_000u64).for_each(|value| one.record(value * value));
+        one.recorded().for_each(|(value, count)| two.record_many(value, count));
+        for quantile in [0.0, 0.5, 0.99, 0.999, 1.0] {
+            let (before, after) = (one.quantile_ns(quantile), two.quantile_ns(quantile));
+            assert!((before - after).abs() <= before * 1e-3, "{quantile}: {before} {after}");
+        }
+        assert_eq!(one.samples(), two.samples());
+    }
 
     #[test]
     fn quantiles_of_a_known_series() {

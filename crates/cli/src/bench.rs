@@ -2,14 +2,18 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use clap::{Args, Subcommand};
 use dunlin_bench::floor::{LimitOptions, limit};
 use dunlin_bench::measure::{
-    Findings, LatencyOptions, Session, ThroughputOptions, latency, serve_peer_if_asked, throughput,
+    EventOptions, Findings, IdleOptions, KeyValueOptions, LatencyOptions, MeasureError, Session,
+    ThroughputOptions, event, idle, key_value, latency, serve_peer_if_asked, throughput,
 };
 use dunlin_bench::report::{Document, Row};
+
+mod all;
 
 /// What can be measured.
 #[derive(Debug, Subcommand)]
@@ -51,6 +55,52 @@ pub(crate) enum Bench {
         #[command(flatten)]
         output: Output,
     },
+    /// GETs per second of 16-byte keys with 32-byte values, chosen uniformly: one client process, one worker.
+    Kv {
+        /// Items in the store.
+        #[arg(long, default_value_t = 100_000, value_name = "N")]
+        records: usize,
+        /// The protocol, by its name.
+        #[arg(long, default_value = "Server-reply", value_name = "NAME")]
+        protocol: String,
+        /// Slices for each row, about 2 ms each.
+        #[arg(long, value_name = "N")]
+        rounds: Option<usize>,
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Round trips where both sides sleep, against the futex hand-over, and their CPU time on one core.
+    Event {
+        #[command(flatten)]
+        choice: Choice,
+        #[command(flatten)]
+        output: Output,
+    },
+    /// What a server with many quiet connections costs: CPU time, and memory for each.
+    Idle {
+        /// Connections that are open and quiet.
+        #[arg(long, default_value_t = 100, value_name = "N")]
+        connections: usize,
+        /// How long the server's CPU time is watched.
+        #[arg(long, default_value_t = 5.0, value_name = "SECONDS")]
+        seconds: f64,
+        /// How both sides wait: busy, event or adaptive.
+        #[arg(long, default_value = "adaptive", value_name = "MODE")]
+        completion: String,
+        /// The protocol, by its name; else that of the default plan.
+        #[arg(long, value_name = "NAME")]
+        protocol: Option<String>,
+        #[command(flatten)]
+        output: Output,
+    },
+    /// All of these with the parameters that the project's figures are given for; some minutes.
+    All {
+        /// Write the tables as Markdown, each with the command that prints it.
+        #[arg(long, value_name = "PATH")]
+        markdown: Option<PathBuf>,
+        #[command(flatten)]
+        output: Output,
+    },
 }
 
 /// Which protocols, and how long.
@@ -65,7 +115,7 @@ pub(crate) struct Choice {
 }
 
 /// Where results go besides the table.
-#[derive(Args, Debug)]
+#[derive(Args, Clone, Debug, Default)]
 pub(crate) struct Output {
     /// Write the document as JSON.
     #[arg(long, value_name = "PATH")]
@@ -90,18 +140,34 @@ pub(crate) fn serve_as_peer() -> Option<ExitCode> {
 /// Runs a measurement and prints it.
 pub(crate) fn run(command: Bench) -> Result<()> {
     match command {
+        Bench::All { markdown, output } => all::run(markdown.as_deref(), &output),
+        command => {
+            let (document, output) = measure(command)?;
+            finish(&document, &output)
+        }
+    }
+}
+
+/// Runs one measurement in a process pair of its own.
+fn measure(command: Bench) -> Result<(Document, Output)> {
+    let mut session = Session::start()?;
+    Ok(match command {
         Bench::Limit { output } => {
-            let mut session = Session::start()?;
             let rows = limit(session.pair(), LimitOptions::default())?;
-            finish("bench limit", "none", Row::new(), Findings { rows, notes: Vec::new() }, &output)
+            (document("bench limit", "none", Row::new(), Findings { rows, notes: Vec::new() }), output)
         }
         Bench::Latency { size, choice, output } => {
             let options = LatencyOptions { size, protocols: choice.protocol, rounds: choice.rounds };
-            let parameters = Row::new().with("size_bytes", size);
-            let findings = latency(&mut Session::start()?, &options)?;
-            finish("bench latency", "shm", parameters, findings, &output)
+            let findings = latency(&mut session, &options)?;
+            (document("bench latency", "shm", Row::new().with("size_bytes", size), findings), output)
         }
         Bench::Throughput { size, clients, window, batch, batched_window, choice, output } => {
+            let parameters = Row::new()
+                .with("size_bytes", size)
+                .with("clients", clients)
+                .with("window", window)
+                .with("batches", batch.clone())
+                .with("batched_window", batched_window);
             let options = ThroughputOptions {
                 size,
                 clients,
@@ -111,22 +177,53 @@ pub(crate) fn run(command: Bench) -> Result<()> {
                 protocols: choice.protocol,
                 rounds: choice.rounds,
             };
-            let parameters = Row::new().with("size_bytes", size).with("clients", clients);
-            let findings = throughput(&mut Session::start()?, &options)?;
-            finish("bench throughput", "shm", parameters, findings, &output)
+            let findings = throughput(&mut session, &options)?;
+            (document("bench throughput", "shm", parameters, findings), output)
         }
+        Bench::Kv { records, protocol, rounds, output } => {
+            let options = KeyValueOptions { records, protocol, rounds, ..KeyValueOptions::default() };
+            let findings = key_value(&mut session, &options)?;
+            (document("bench kv", "shm", Row::new().with("records", records), findings), output)
+        }
+        Bench::Event { choice, output } => {
+            let options = EventOptions { protocols: choice.protocol, rounds: choice.rounds };
+            let findings = event(&mut session, &options)?;
+            (document("bench event", "shm", Row::new().with("size_bytes", 32), findings), output)
+        }
+        Bench::Idle { connections, seconds, completion, protocol, output } => {
+            let options = IdleOptions {
+                connections,
+                watched: Duration::try_from_secs_f64(seconds).context("--seconds")?,
+                protocol,
+                completion: completion.parse().map_err(MeasureError::BadArgument)?,
+            };
+            let findings = idle(&mut session, &options)?;
+            let parameters = Row::new().with("connections", connections).with("seconds", seconds);
+            (document("bench idle", "shm", parameters, findings), output)
+        }
+        Bench::All { .. } => anyhow::bail!("`bench all` cannot be a part of itself"),
+    })
+}
+
+fn document(name: &str, fabric: &str, parameters: Row, findings: Findings) -> Document {
+    let mut document = Document::new(name, fabric, parameters);
+    if !findings.notes.is_empty() {
+        document.parameters.set("notes", findings.notes);
     }
+    document.rows = findings.rows;
+    document
+}
+
+/// What a document says beside its rows.
+fn notes(document: &Document) -> impl Iterator<Item = &str> {
+    let notes = document.parameters.get("notes").and_then(|notes| notes.as_array());
+    notes.into_iter().flatten().filter_map(|note| note.as_str())
 }
 
 /// Prints the table and the notes; writes what was asked for.
-fn finish(name: &str, fabric: &str, parameters: Row, findings: Findings, output: &Output) -> Result<()> {
-    let mut document = Document::new(name, fabric, parameters);
-    if !findings.notes.is_empty() {
-        document.parameters.set("notes", findings.notes.clone());
-    }
-    document.rows = findings.rows;
+fn finish(document: &Document, output: &Output) -> Result<()> {
     print!("{}", document.table());
-    for note in &findings.notes {
+    for note in notes(document) {
         println!("note: {note}");
     }
     if let Some(path) = &output.json {

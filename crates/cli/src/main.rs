@@ -1,23 +1,69 @@
-//! The `dunlin` command.
+//! The `dunlin` command: what people start with, and what the scripts call.
+//!
+//! What may come in: options, help, progress, tables, exit statuses, processes to start and to clean up. What never
+//! does: engine code, measurement loops (they are `dunlin_bench`'s) and anything a library user would miss.
+//!
+//! Exit statuses: 0 done; 1 failed, with `error:` and `help:` on standard error; 2 wrong usage; 130 or 143 ended by
+//! SIGINT or SIGTERM.
 
+mod arguments;
 mod bench;
+mod child;
+mod completions;
+mod demo;
+mod doctor;
+mod echo;
+mod interrupt;
+mod kv;
+mod logging;
+mod output;
+mod ping;
+mod progress;
+mod protocols;
 
+use clap::{ArgAction, Parser, Subcommand};
+use output::Failure;
 use std::process::ExitCode;
 
-use clap::Parser;
+const AFTER_HELP: &str = "\
+Start here:
+  dunlin                                        the demo: every protocol side by side, half a minute
+  dunlin doctor                                 what this machine offers, and what to change
+  dunlin kv serve --listen shm:store            a key-value server; then, in another terminal:
+  dunlin kv put shm:store greeting hello
+  dunlin kv get shm:store greeting
+  dunlin ping shm:store
 
-#[derive(Parser)]
-#[command(name = "dunlin", version, about = "RPC over remote memory")]
+Exit status: 0 done; 1 failed (the reason stands after 'error:'); 2 wrong usage; 130 interrupted.
+DUNLIN_LOG=debug, or -v, -vv, shows what happens inside (filters as in DUNLIN_LOG=dunlin::client=debug).";
+
+/// RPC over remote memory: a demo, a key-value store, measurements.
+#[derive(Debug, Parser)]
+#[command(name = "dunlin", version, after_help = AFTER_HELP, arg_required_else_help = false, max_term_width = 110)]
 struct Arguments {
+    /// Say more on standard error: once what happens to connections, twice everything
+    #[arg(short, long, global = true, action = ArgAction::Count)]
+    verbose: u8,
+    /// What to do; the demo if nothing is said
     #[command(subcommand)]
-    command: Command,
+    command: Option<Command>,
 }
 
-#[derive(clap::Subcommand)]
+#[derive(Debug, Subcommand)]
 enum Command {
-    /// Measure this machine and this build.
+    Demo(demo::DemoArguments),
+    Ping(ping::PingArguments),
+    Kv(kv::KvArguments),
+    /// Measure this machine and this build against the machine's own floors
     #[command(subcommand)]
     Bench(bench::Bench),
+    Protocols(protocols::ProtocolsArguments),
+    Doctor(doctor::DoctorArguments),
+    Completions(completions::CompletionsArguments),
+    #[command(hide = true)]
+    EchoServer(echo::EchoServerArguments),
+    #[command(hide = true)]
+    DemoClient(demo::client::ClientArguments),
 }
 
 fn main() -> ExitCode {
@@ -25,12 +71,25 @@ fn main() -> ExitCode {
     if let Some(code) = bench::serve_as_peer() {
         return code;
     }
-    let Command::Bench(command) = Arguments::parse().command;
-    match bench::run(command) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("dunlin: {error:#}");
-            ExitCode::FAILURE
-        }
+    let arguments = Arguments::parse();
+    logging::start(arguments.verbose);
+    output::exit_code(run(arguments))
+}
+
+fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
+    child::follow_parent()?;
+    match arguments.command.unwrap_or_else(|| Command::Demo(demo::DemoArguments::default())) {
+        Command::Demo(arguments) => demo::run(&arguments),
+        Command::Ping(arguments) => ping::run(&arguments),
+        Command::Kv(arguments) => kv::run(arguments),
+        Command::Bench(command) => match bench::run(command) {
+            Ok(()) => Ok(ExitCode::SUCCESS),
+            Err(error) => Err(Failure::new(format!("{error:#}"))),
+        },
+        Command::Protocols(arguments) => protocols::run(&arguments),
+        Command::Doctor(arguments) => doctor::run(&arguments),
+        Command::Completions(arguments) => completions::run(&arguments),
+        Command::EchoServer(arguments) => echo::run(&arguments),
+        Command::DemoClient(arguments) => demo::client::run(&arguments),
     }
 }

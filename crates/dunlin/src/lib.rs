@@ -22,7 +22,9 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-pub use dunlin_fabric::{Address, AddressError, Capabilities, Fabric, Nanos, Scheme};
+pub use dunlin_fabric::{
+    Address, AddressError, Capabilities, DialError, Fabric, ListenError, Nanos, Scheme,
+};
 pub use dunlin_fabric_shm::{AllowPolicy, ShmConfig, ShmFabric};
 pub use dunlin_rpc::{
     ApplicationCode, BackoffConfig, CallError, CallId, Cause, Certainty, ClientConfig, CompletionMode,

@@ -67,7 +67,7 @@ impl Hub {
         // Not under the lock, which the control thread takes too: a peer that reads slowly would hold it up. Two at
         // once grant it twice, which does no harm.
         let access = Access::READ.with(Access::WRITE);
-        let key = link.grant(self.attention.memory(), access, patient)?;
+        let key = link.grant_internal(self.attention.memory(), access, patient)?;
         let mut doorbells = lock(&self.doorbells);
         doorbells.retain(|(link, _)| link.is_alive());
         doorbells.push((Arc::clone(link), key));
@@ -129,7 +129,7 @@ impl Hub {
             return Ok(None);
         };
         let memory = Arc::new(memory);
-        let ring = link.grant(&memory, Access::WRITE, false)?;
+        let ring = link.grant_internal(&memory, Access::WRITE, false)?;
         memory.close_descriptor();
         let Some(consumer) = Consumer::new(memory, link.secrets().ours, ring.0) else { return Ok(None) };
         inbox.rings += 1;

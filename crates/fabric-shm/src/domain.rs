@@ -265,7 +265,7 @@ const PAGE: u64 = 4096;
 
 /// What one side writes to reach the other.
 fn outlet(link: &ShmLink, address: Address) -> Result<(Producer, PeerDoorbell), CreateError> {
-    let granted = |key, what| link.shared().import(key).ok_or(CreateError::Endpoint(what));
+    let granted = |key, what| link.shared().import_internal(key).ok_or(CreateError::Endpoint(what));
     let slot = (address.name.queue_pair & 0xffff) as u16;
     let ring = granted(address.ring, "its ring was not granted on this link")?;
     let producer = Producer::new(ring, link.shared().secrets().theirs)
@@ -364,7 +364,7 @@ impl ThreadDomain for ShmDomain {
         if queue_pair.inbound.is_none() {
             let length = u64::from(queue_pair.config.inbound_bytes.max(1)).next_multiple_of(PAGE);
             let memory = Arc::new(ShmMemory::new(length, Access::WRITE)?);
-            let ring = link.grant(&memory, Access::WRITE, true)?;
+            let ring = link.grant_internal(&memory, Access::WRITE, true)?;
             // Nobody else gets this ring, so its descriptor is not kept: thousands of them add up.
             memory.close_descriptor();
             let consumer = Consumer::new(memory, link.secrets().ours, ring.0)

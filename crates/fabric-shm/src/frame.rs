@@ -40,6 +40,8 @@ pub(crate) enum Frame<'a> {
         access: Access,
         /// What it was registered for: decides the seals.
         registered: Access,
+        /// A ring or a doorbell: no work request of a user reaches it.
+        internal: bool,
     },
     /// The end of a grant.
     Revoke(RegionKey),
@@ -151,6 +153,13 @@ impl<'a> Reader<'a> {
     fn u8(&mut self) -> Result<u8, FrameError> {
         Ok(self.array::<1>()?[0])
     }
+    fn flag(&mut self) -> Result<bool, FrameError> {
+        match self.u8()? {
+            0 => Ok(false),
+            1 => Ok(true),
+            _ => Err(FrameError::Value(self.kind)),
+        }
+    }
     fn u16(&mut self) -> Result<u16, FrameError> {
         Ok(u16::from_le_bytes(self.array()?))
     }
@@ -201,11 +210,11 @@ impl<'a> Frame<'a> {
                 body = message;
                 Head::new(MESSAGE)
             }
-            Frame::Grant { key, length, access, registered } => {
+            Frame::Grant { key, length, access, registered, internal } => {
                 let mut head = Head::new(GRANT);
                 head.put(&key.0.to_le_bytes());
                 head.put(&length.to_le_bytes());
-                head.put(&[access.bits(), registered.bits()]);
+                head.put(&[access.bits(), registered.bits(), u8::from(*internal)]);
                 head
             }
             Frame::Revoke(key) => {
@@ -277,6 +286,7 @@ impl<'a> Frame<'a> {
                 length: reader.u64()?,
                 access: reader.access()?,
                 registered: reader.access()?,
+                internal: reader.flag()?,
             },
             REVOKE => Frame::Revoke(RegionKey(reader.u64()?)),
             CLOSED => Frame::QueuePairClosed(reader.name()?),
@@ -285,11 +295,7 @@ impl<'a> Frame<'a> {
                 call: reader.u64()?,
                 ring: RegionKey(reader.u64()?),
                 doorbell: RegionKey(reader.u64()?),
-                granted: match reader.u8()? {
-                    0 => false,
-                    1 => true,
-                    _ => return Err(FrameError::Value(kind)),
-                },
+                granted: reader.flag()?,
             },
             other => return Err(FrameError::Kind(other)),
         };
@@ -321,6 +327,7 @@ mod tests {
                 length: 4096,
                 access: Access::READ,
                 registered: Access::READ.with(Access::WRITE),
+                internal: true,
             },
             Frame::Revoke(RegionKey(5)),
             Frame::QueuePairClosed(name),

@@ -6,9 +6,9 @@ use crate::memory::ShmMemory;
 use crate::socket::{self, Received};
 use crate::{AllowPolicy, ShmConfig, ShmFabric, ShmLink};
 use dunlin_fabric::{
-    AcceptError, Access, Address, CompletionStatus, DialError, Endpoint, Fabric, Host, Link, LinkError,
-    Listener, Memory, QueuePairConfig, RealHost, ReceiveTarget, RegionKey, Scheme, ThreadDomain, Transport,
-    WorkId,
+    AcceptError, Access, Address, CompletionStatus, CreateError, DialError, Endpoint, Fabric, Host, Link,
+    LinkError, Listener, Memory, QueuePairConfig, RealHost, ReceiveTarget, RegionKey, Scheme, ThreadDomain,
+    Transport, WorkId,
 };
 use rustix::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -61,7 +61,7 @@ fn closes(link: &ShmLink, reason: &str) {
 }
 
 fn grant(key: u64, length: u64, access: Access) -> Frame<'static> {
-    Frame::Grant { key: RegionKey(key), length, access, registered: access }
+    Frame::Grant { key: RegionKey(key), length, access, registered: access, internal: false }
 }
 
 #[test]
@@ -174,7 +174,9 @@ struct Victim {
     mapped: Vec<Arc<crate::memory::Import>>,
     /// The ring that the victim writes to, whose first line carries the acknowledgements.
     ours: Arc<ShmMemory>,
-    _links: (ShmLink, ShmLink),
+    /// The names of that ring and of its doorbell.
+    granted: [RegionKey; 2],
+    links: (ShmLink, ShmLink),
 }
 
 fn victim() -> Victim {
@@ -189,12 +191,13 @@ fn victim() -> Victim {
     let endpoint = domain.endpoint(queue_pair, &link).unwrap();
     link.send(&endpoint.0).unwrap();
     let theirs = crate::endpoint::Address::decode(&Endpoint(attacker.receive(soon()).unwrap())).unwrap();
-    let mapped = [theirs.ring, theirs.doorbell].map(|key| attacker.shared().import(key).unwrap()).to_vec();
+    let mapped =
+        [theirs.ring, theirs.doorbell].map(|key| attacker.shared().import_internal(key).unwrap()).to_vec();
     let access = Access::READ.with(Access::WRITE);
     let ours = Arc::new(ShmMemory::new(16384, access).unwrap());
     let bell = Arc::new(ShmMemory::new(crate::doorbell::LENGTH as u64, access).unwrap());
-    let ring = attacker.grant(&ours, access).unwrap();
-    let doorbell = attacker.grant(&bell, access).unwrap();
+    let ring = attacker.shared().grant_internal(&ours, access, true).unwrap();
+    let doorbell = attacker.shared().grant_internal(&bell, access, true).unwrap();
     let forged = crate::endpoint::Address {
         transport: Transport::ReliableConnection,
         name: crate::frame::QueuePairName { domain: 1, queue_pair: 1 },
@@ -204,7 +207,49 @@ fn victim() -> Victim {
     attacker.send(&forged.encode().0).unwrap();
     let forged = Endpoint(link.receive(soon()).unwrap());
     domain.connect(queue_pair, &link, &forged).unwrap();
-    Victim { domain, queue, queue_pair, mapped, ours, _links: (attacker, link) }
+    Victim { domain, queue, queue_pair, mapped, ours, granted: [ring, doorbell], links: (attacker, link) }
+}
+
+#[test]
+fn no_work_request_reaches_a_ring_or_a_doorbell() {
+    use dunlin_fabric::{Arena, Data, Operation, RemoteSlice, WorkRequest};
+    let arena = Arena::new(ShmMemory::new(4096, Access::LOCAL).unwrap()).unwrap();
+    for which in 0..2 {
+        for kind in 0..4 {
+            let mut victim = victim();
+            let key = victim.granted[which];
+            let operation = match kind {
+                0 => Operation::Write { data: Data::Inline(&[b"hello"]), key, offset: 0, immediate: None },
+                1 => Operation::Read {
+                    from: RemoteSlice { key, offset: 0, length: 8 },
+                    into: arena.reserve(8).unwrap(),
+                },
+                2 => Operation::FetchAdd { key, offset: 0, add: 1 },
+                _ => Operation::CompareSwap { key, offset: 0, expected: 0, swap: 1 },
+            };
+            let request = WorkRequest { id: WorkId(1), operation, signaled: false };
+            victim.domain.post(victim.queue_pair, request).unwrap();
+            let mut found = Vec::new();
+            victim.domain.poll(victim.queue, &mut found, 16);
+            assert_eq!(found[0].status, CompletionStatus::RemoteAccess, "{which} {kind}");
+            assert_eq!(victim.ours.mapping().word(0).load(std::sync::atomic::Ordering::Relaxed), 0);
+        }
+    }
+}
+
+#[test]
+fn memory_of_a_user_is_no_ring() {
+    let Victim { mut domain, queue, links: (attacker, link), .. } = victim();
+    let queue_pair = domain.create_queue_pair(&QueuePairConfig::reliable(queue, queue)).unwrap();
+    domain.endpoint(queue_pair, &link).unwrap();
+    let access = Access::READ.with(Access::WRITE);
+    let ring = attacker.grant(&Arc::new(ShmMemory::new(16384, access).unwrap()), access).unwrap();
+    let bell = Arc::new(ShmMemory::new(crate::doorbell::LENGTH as u64, access).unwrap());
+    let doorbell = attacker.shared().grant_internal(&bell, access, true).unwrap();
+    let name = crate::frame::QueuePairName { domain: 1, queue_pair: 1 };
+    let forged = crate::endpoint::Address { transport: Transport::ReliableConnection, name, ring, doorbell };
+    let refused = domain.connect(queue_pair, &link, &forged.encode());
+    assert!(matches!(refused, Err(CreateError::Endpoint(_))), "{refused:?}");
 }
 
 #[test]

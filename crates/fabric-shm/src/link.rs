@@ -72,12 +72,22 @@ impl Inbox {
     }
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Exports {
+    /// A link's own even number: a key of one link is not taken for one of another.
+    first_generation: u32,
     /// By slot: the generation, odd while it is granted.
     generations: Vec<u32>,
     free: Vec<u32>,
     live: usize,
+}
+
+/// What the peer has granted.
+#[derive(Debug)]
+struct Granted {
+    import: Arc<Import>,
+    /// A ring or a doorbell: for queue pairs, not for the work requests of users.
+    internal: bool,
 }
 
 /// Why the peer is not spoken to any longer.
@@ -123,7 +133,7 @@ pub(crate) struct LinkShared {
     inbox: Mutex<Inbox>,
     arrived: Condvar,
     exports: Mutex<Exports>,
-    imports: Mutex<BTreeMap<u32, Arc<Import>>>,
+    imports: Mutex<BTreeMap<u32, Granted>>,
     attachments: Mutex<Vec<Attachment>>,
     /// Queue pairs of ours that the peer has left before they were connected, the newest first. Locked after
     /// `attachments`.
@@ -150,7 +160,12 @@ impl LinkShared {
             io,
             inbox: Mutex::default(),
             arrived: Condvar::new(),
-            exports: Mutex::default(),
+            exports: Mutex::new(Exports {
+                first_generation: RealHost.random() as u32 & !1,
+                generations: Vec::new(),
+                free: Vec::new(),
+                live: 0,
+            }),
             imports: Mutex::default(),
             attachments: Mutex::default(),
             closed_early: Mutex::default(),
@@ -253,7 +268,7 @@ impl LinkShared {
                     signal.raise();
                 }
             }
-            Frame::Grant { key, length, access, registered } => {
+            Frame::Grant { key, length, access, registered, internal } => {
                 let descriptor = descriptor.ok_or(Violation::NoDescriptor)?;
                 let slot = (key.0 >> 32) as u32;
                 let mut imports = lock(&self.imports);
@@ -263,15 +278,16 @@ impl LinkShared {
                 if imports.contains_key(&slot) {
                     return Err(Violation::GrantSlot);
                 }
-                imports.insert(slot, Arc::new(Import::new(&descriptor, length, access, registered, key)?));
+                let import = Arc::new(Import::new(&descriptor, length, access, registered, key)?);
+                imports.insert(slot, Granted { import, internal });
             }
             Frame::Revoke(key) => {
                 let mut imports = lock(&self.imports);
                 let slot = (key.0 >> 32) as u32;
-                if imports.get(&slot).is_some_and(|i| i.key() == key)
-                    && let Some(import) = imports.remove(&slot)
+                if imports.get(&slot).is_some_and(|g| g.import.key() == key)
+                    && let Some(granted) = imports.remove(&slot)
                 {
-                    import.revoke();
+                    granted.import.revoke();
                 }
             }
             Frame::QueuePairClosed(name) => {
@@ -366,12 +382,23 @@ impl LinkShared {
         )
     }
 
-    /// Grants memory; `patient`: whether to wait for a peer that reads slowly.
-    pub(crate) fn grant(
+    /// Grants a ring or a doorbell, which no work request of the peer's user reaches; `patient`: whether to wait for
+    /// a peer that reads slowly.
+    pub(crate) fn grant_internal(
         &self,
         memory: &ShmMemory,
         access: Access,
         patient: bool,
+    ) -> Result<RegionKey, GrantError> {
+        self.grant_as(memory, access, patient, true)
+    }
+
+    fn grant_as(
+        &self,
+        memory: &ShmMemory,
+        access: Access,
+        patient: bool,
+        internal: bool,
     ) -> Result<RegionKey, GrantError> {
         if access == Access::LOCAL || !memory.access().contains(access) {
             return Err(GrantError::Access);
@@ -386,7 +413,8 @@ impl LinkShared {
             let slot = match exports.free.pop() {
                 Some(slot) => slot,
                 None => {
-                    exports.generations.push(0);
+                    let first = exports.first_generation;
+                    exports.generations.push(first);
                     exports.generations.len() as u32 - 1
                 }
             };
@@ -395,7 +423,7 @@ impl LinkShared {
             RegionKey(u64::from(slot) << 32 | u64::from(*generation))
         };
         let length = memory.length() as u64;
-        let frame = Frame::Grant { key, length, access, registered: memory.access() };
+        let frame = Frame::Grant { key, length, access, registered: memory.access(), internal };
         let (head, body) = frame.encode();
         self.send_bytes(&head, body, Some(&descriptor), patient).inspect_err(|_| {
             self.forget(key);
@@ -431,10 +459,23 @@ impl LinkShared {
         }
     }
 
-    /// What the peer has granted under a name. A key can get here through memory before the control thread has
-    /// read the grant itself, so an unknown one has the socket read first.
+    /// What the peer has granted to work requests under a name. A key can get here through memory before the control
+    /// thread has read the grant itself, so an unknown one has the socket read first.
     pub(crate) fn import(self: &Arc<Self>, key: RegionKey) -> Option<Arc<Import>> {
-        let find = || lock(&self.imports).get(&((key.0 >> 32) as u32)).filter(|i| i.key() == key).cloned();
+        self.import_as(key, false)
+    }
+
+    /// The ring or doorbell that the peer has granted under a name.
+    pub(crate) fn import_internal(self: &Arc<Self>, key: RegionKey) -> Option<Arc<Import>> {
+        self.import_as(key, true)
+    }
+
+    fn import_as(self: &Arc<Self>, key: RegionKey, internal: bool) -> Option<Arc<Import>> {
+        let find = || {
+            let imports = lock(&self.imports);
+            let granted = imports.get(&((key.0 >> 32) as u32))?;
+            (granted.import.key() == key && granted.internal == internal).then(|| Arc::clone(&granted.import))
+        };
         find().or_else(|| {
             self.read(&mut vec![0; READ_BUFFER], false);
             find()
@@ -588,7 +629,7 @@ impl Link for ShmLink {
     }
 
     fn grant(&self, memory: &Arc<ShmMemory>, access: Access) -> Result<RegionKey, GrantError> {
-        self.shared.grant(memory, access, true)
+        self.shared.grant_as(memory, access, true, false)
     }
 
     fn revoke(&self, key: RegionKey) {

@@ -274,7 +274,11 @@ impl QueuePair {
         let ticket = Ticket { id: request.id, sequence: self.send.posted, signaled };
         if self.connection.as_ref().is_none_or(|c| !c.link.is_alive()) {
             let opcode = opcode_of(&request.operation);
-            self.finish(queues, Outcome::new(ticket, opcode, CompletionStatus::TransportRetry));
+            let mut outcome = Outcome::new(ticket, opcode, CompletionStatus::TransportRetry);
+            if let Operation::Read { into, .. } = request.operation {
+                outcome.buffer = Some(into);
+            }
+            self.finish(queues, outcome);
             return Ok(());
         }
         if self.send.blocked {

@@ -137,3 +137,25 @@ fn memory_of_no_remote_access_cannot_be_granted() {
     assert!(pair.b.link.grant(region.memory(), Access::WRITE).is_err());
     let _ = Data::<dunlin_fabric_shm::ShmMemory>::Inline(&[]);
 }
+
+#[test]
+fn keys_of_two_links_differ() {
+    let (one, two) = (Pair::new(), Pair::new());
+    let keys = [&one, &two].map(|pair| {
+        let memory = std::sync::Arc::new(pair.fabric.register(4096, Access::WRITE).unwrap());
+        [(); 20].map(|()| pair.a.link.grant(&memory, Access::WRITE).unwrap())
+    });
+    assert!(keys[0].iter().all(|key| !keys[1].contains(key)));
+}
+
+#[test]
+fn a_read_on_a_dead_link_gives_its_buffer_back() {
+    let mut pair = Pair::new();
+    let arena = Arena::new(pair.fabric.register(4096, Access::LOCAL).unwrap()).unwrap();
+    pair.a.link.close();
+    let from = RemoteSlice { key: RegionKey(1), offset: 0, length: 8 };
+    pair.a.post(request(1, Operation::Read { from, into: arena.reserve(8).unwrap() })).unwrap();
+    let done = poll_one(&mut pair.a);
+    assert_eq!((done.status, done.opcode), (CompletionStatus::TransportRetry, Opcode::Read));
+    assert!(done.buffer.is_some());
+}

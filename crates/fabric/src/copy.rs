@@ -61,8 +61,8 @@ pub unsafe fn line_from_peer(source: *const u8) -> [u8; 64] {
 /// `destination` must be 64-byte aligned and writable for 64 bytes.
 #[inline]
 pub unsafe fn line_to_peer(line: &[u8; 64], destination: *mut u8) {
-    // SAFETY: the caller vouches for the destination. The four 16-byte stores go in ascending order, and x86
-    // keeps the order of stores; the tag is in the last, which is aligned and so not torn.
+    // SAFETY: the caller vouches for the destination. The stores go in ascending order, and x86 keeps the
+    // order of stores; the tag is the last, which is aligned and so not torn.
     unsafe { arch::copy_line_ordered(line.as_ptr(), destination) }
 }
 
@@ -128,10 +128,22 @@ mod arch {
         }
     }
 
+    /// By words: a line that is sent has just been put together by words, and a wider load would have to wait until
+    /// those stores have left the core's queue.
     #[inline(always)]
     pub(super) unsafe fn copy_line_ordered(source: *const u8, destination: *mut u8) {
-        // SAFETY: as `copy_line`, whose stores ascend already.
-        unsafe { copy_line(source, destination) }
+        // SAFETY: 64 bytes each, by the caller's word.
+        unsafe {
+            asm!(
+                "mov {a}, [{s}]", "mov {b}, [{s} + 8]", "mov {c}, [{s} + 16]", "mov {d}, [{s} + 24]",
+                "mov [{t}], {a}", "mov [{t} + 8], {b}", "mov [{t} + 16], {c}", "mov [{t} + 24], {d}",
+                "mov {a}, [{s} + 32]", "mov {b}, [{s} + 40]", "mov {c}, [{s} + 48]", "mov {d}, [{s} + 56]",
+                "mov [{t} + 32], {a}", "mov [{t} + 40], {b}", "mov [{t} + 48], {c}", "mov [{t} + 56], {d}",
+                s = in(reg) source, t = in(reg) destination,
+                a = out(reg) _, b = out(reg) _, c = out(reg) _, d = out(reg) _,
+                options(nostack, preserves_flags)
+            );
+        }
     }
 
     #[inline(always)]

@@ -1,7 +1,9 @@
 //! Which operation a call belongs to, and which errors only ask for patience.
 
-use dunlin_fabric::Fabric;
-use dunlin_rpc::{CallError, CallId, Cause, Client};
+use dunlin_rpc::{CallError, CallId, Cause};
+
+/// How long room for a call may be missing while nothing is in flight, ns: then something is wrong.
+pub(super) const PATIENCE_NS: f64 = 2e9;
 
 const NONE: (u64, Option<CallId>) = (0, None);
 
@@ -31,11 +33,6 @@ impl CallTable {
         }
         entry.1 = None;
         Some(entry.0)
-    }
-
-    /// Whether some call that we wait for has its outcome.
-    pub(super) fn any_done<F: Fabric>(&self, client: &mut Client<F>) -> bool {
-        self.entries.iter().any(|(_, call)| call.is_some_and(|call| client.is_done(call)))
     }
 
     /// Everything in the table, which is empty then.

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Instant;
 
 use dunlin_fabric::Fabric;
 use dunlin_kv::client::refused;
@@ -10,7 +11,7 @@ use dunlin_kv::{KvClient, KvError};
 use dunlin_rpc::{CallError, CallId, Cause};
 
 use super::DriveError;
-use super::calls::{CallTable, wants_room};
+use super::calls::{CallTable, PATIENCE_NS, wants_room};
 use crate::workload::Workload;
 
 /// A record that the store refused; the others go on.
@@ -34,6 +35,8 @@ pub struct PutPipeline<'a, F: Fabric> {
     stored: u64,
     refused: Vec<Refused>,
     failure: Option<DriveError>,
+    /// Since when nothing is in flight though something should be.
+    idle_since: Option<Instant>,
 }
 
 impl<'a, F: Fabric> PutPipeline<'a, F> {
@@ -50,6 +53,7 @@ impl<'a, F: Fabric> PutPipeline<'a, F> {
             stored: 0,
             refused: Vec::new(),
             failure: None,
+            idle_since: None,
         }
     }
 
@@ -127,19 +131,34 @@ impl<'a, F: Fabric> PutPipeline<'a, F> {
     fn collect_some(&mut self) {
         self.flush();
         let Some(first) = self.client.rpc().wait_any() else {
-            let client = self.client.rpc();
-            if client.in_flight() == 0 && !self.calls.any_done(client) && client.flush().is_ok() {
-                for _ in self.calls.take_all() {
-                    self.in_flight = self.in_flight.saturating_sub(1);
-                    self.lose(&CallError::NotExecuted(Cause::Disconnected));
-                }
-                self.in_flight = 0;
-            }
+            self.found_nothing();
             return;
         };
+        self.idle_since = None;
         self.complete(first);
         while let Some(next) = self.client.rpc().next_done() {
             self.complete(next);
+        }
+    }
+
+    /// Nothing is in flight: what stands in an open batch goes out now, or can never go.
+    #[cold]
+    fn found_nothing(&mut self) {
+        // Room in the rings is found by progress alone.
+        self.client.rpc().progress();
+        self.flush();
+        if self.client.rpc().in_flight() > 0 {
+            self.idle_since = None;
+            return;
+        }
+        let since = *self.idle_since.get_or_insert_with(Instant::now);
+        if since.elapsed().as_nanos() as f64 > PATIENCE_NS {
+            self.idle_since = None;
+            self.lose(&CallError::NotExecuted(Cause::WindowFull));
+            for _ in self.calls.take_all() {
+                self.lose(&CallError::NotExecuted(Cause::WindowFull));
+            }
+            self.in_flight = 0;
         }
     }
 

@@ -1,1 +1,413 @@
+//! `bench kv`: GETs of random keys per second, one client process and one worker.
 
+use std::time::Duration;
+
+use dunlin_fabric_shm::ShmFabric;
+use dunlin_kv::KvClient;
+use dunlin_kv::client::refused;
+use dunlin_kv::protocol::{Function, MultiGetRequest, MultiGetResponse, Status};
+use dunlin_rpc::{CallId, Client, ClientConfig, CompletionMode};
+
+use super::contest::{Contestant, contest};
+use super::flow::full;
+use super::peer::{Drive, ServiceKind};
+use super::session::Session;
+use super::{Findings, MeasureError, progress_bar, protocols};
+use crate::floor::{Floor, FloorError, FloorPair, RING_WINDOW, Slice, compare};
+use crate::random::Random;
+use crate::report::Row;
+use crate::statistics::ratio;
+
+/// Bytes of a key and of a value: the paper's workload.
+const KEY: usize = 16;
+const VALUE: usize = 32;
+/// Memory for each item: key, value, header, its share of an index that is half full, and slack.
+const BYTES_PER_ITEM: usize = 192;
+const SLICE: Duration = Duration::from_millis(2);
+/// The most keys of a MULTIGET here.
+const MOST_KEYS: usize = 64;
+
+/// What to measure.
+#[derive(Clone, Debug)]
+pub struct KeyValueOptions {
+    /// Items in the store.
+    pub records: usize,
+    /// GETs in flight with one key in a message.
+    pub window: usize,
+    /// GETs in a message of the batched rows, and keys of a MULTIGET.
+    pub batches: Vec<usize>,
+    /// GETs in flight in the batched rows.
+    pub batched_window: usize,
+    /// The protocol.
+    pub protocol: String,
+    /// Alternations for each row; `None` for 150.
+    pub rounds: Option<usize>,
+}
+
+impl Default for KeyValueOptions {
+    fn default() -> Self {
+        Self {
+            records: 100_000,
+            window: 64,
+            batches: vec![16, 32],
+            batched_window: 256,
+            protocol: "Server-reply".to_owned(),
+            rounds: None,
+        }
+    }
+}
+
+impl KeyValueOptions {
+    fn check(&self) -> Result<(), MeasureError> {
+        let wrong = |text: String| Err(MeasureError::BadArgument(text));
+        if self.records == 0 || self.records > 100_000_000 {
+            return wrong(format!("1 to 100 million records are possible, not {}", self.records));
+        }
+        for window in [self.window, self.batched_window] {
+            if window == 0 || window > 256 {
+                return wrong(format!("a window is of 1 to 256 calls, not {window}"));
+            }
+        }
+        match self.batches.iter().find(|batch| **batch < 2 || **batch > MOST_KEYS.min(self.batched_window)) {
+            Some(batch) => {
+                wrong(format!("a batch is of 2 to {} keys, not {batch}", MOST_KEYS.min(self.batched_window)))
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+/// How keys travel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Manner {
+    /// A message for each.
+    Single,
+    /// Calls of their own, so many in a message.
+    Batched(usize),
+    /// So many in one call.
+    MultiGet(usize),
+}
+
+/// Measures GETs of uniformly chosen keys of 16 bytes with values of 32, nearly all present: one key in a message, several GETs
+/// in a message, several keys in a MULTIGET. Rows have `operation`, `records`, `keys_per_message`, `window` (keys in
+/// flight), `throughput_ops` (keys), `hit_share`. Every value is checked. Blocks for some seconds.
+///
+/// # Errors
+/// Anything that fails.
+pub fn key_value(session: &mut Session, options: &KeyValueOptions) -> Result<Findings, MeasureError> {
+    options.check()?;
+    let protocol =
+        protocols(&session.fabric, std::slice::from_ref(&options.protocol), CompletionMode::Busy)?[0];
+    let mut manners = vec![Manner::Single];
+    manners.extend(options.batches.iter().map(|batch| Manner::Batched(*batch)));
+    manners.extend(options.batches.iter().map(|batch| Manner::MultiGet(*batch)));
+    let kind = ServiceKind::KeyValue {
+        memory_bytes: (64 << 20) + options.records * BYTES_PER_ITEM,
+        // Room to spare: few buckets overflow, so few items go before they are asked for.
+        records: 2 * options.records,
+    };
+    // One store for all: its memory counts.
+    let served = session.serve(kind, Drive::Busy)?;
+    let plan = protocol.plan(CompletionMode::Busy);
+    let config = |window: usize| ClientConfig {
+        window: window as u16,
+        ring_bytes: 64 * 1024,
+        ..ClientConfig::with_plan(plan)
+    };
+    let loading = progress_bar(options.records);
+    loading.set_message("loading");
+    session.while_serving(&served, |fabric, address| {
+        let mut client = KvClient::connect(fabric, address, config(256))
+            .map_err(|source| MeasureError::Connect { protocol: protocol.name.to_owned(), source })?;
+        load(&mut client, options.records, |done| loading.set_position(done))
+    })?;
+    loading.finish_and_clear();
+    let mut readers = Vec::with_capacity(manners.len());
+    for manner in manners {
+        let window = if manner == Manner::Single { options.window } else { options.batched_window };
+        let client = session.connect(&served, &config(window))?;
+        readers.push(Reader::new(client, manner, window, options.records));
+    }
+    let rounds = options.rounds.unwrap_or(150);
+    let progress = progress_bar(rounds * readers.len());
+    let mut contestants: Vec<Contestant<'_>> = readers
+        .iter_mut()
+        .map(|reader| Contestant {
+            name: format!("{:?}", reader.manner),
+            floor: Floor::Ring { window: RING_WINDOW },
+            floor_duration: SLICE,
+            slice: Box::new(move |pair| reader.slice(pair, served.index)),
+            found: Vec::new(),
+        })
+        .collect();
+    contest(&mut session.pair, &mut contestants, rounds, &progress)?;
+    progress.finish_and_clear();
+    let found: Vec<_> = contestants.into_iter().map(|one| one.found).collect();
+    let mut findings = Findings::default();
+    for (reader, found) in readers.iter().zip(&found) {
+        if reader.wrong > 0 {
+            return Err(MeasureError::WrongData(format!("{} of {} keys", options.protocol, reader.wrong)));
+        }
+        let (operation, keys) = match reader.manner {
+            Manner::Single => ("GET", 1),
+            Manner::Batched(keys) => ("GET", keys),
+            Manner::MultiGet(keys) => ("MULTIGET", keys),
+        };
+        for comparison in compare(found) {
+            let mut row = Row::new()
+                .with("operation", operation)
+                .with("protocol", protocol.name)
+                .with("records", options.records)
+                .with("key_bytes", KEY)
+                .with("value_bytes", VALUE)
+                .with("keys_per_message", keys)
+                .with("window", reader.window)
+                .with("throughput_ops", comparison.subject_throughput_ops.round())
+                .with("hit_share", ratio((reader.done - reader.missed) as f64, reader.done as f64));
+            comparison.set_common(&mut row);
+            findings.rows.push(row);
+        }
+    }
+    Ok(findings)
+}
+
+/// The key of record `number`: mixed, so that neighbours are not alike.
+#[inline]
+fn key_of(number: u64) -> [u8; KEY] {
+    let mixed = (number ^ number >> 31).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (u128::from(mixed) << 64 | u128::from(number)).to_le_bytes()
+}
+
+/// The value of record `number`.
+#[inline]
+fn value_of(number: u64) -> [u8; VALUE] {
+    let mut value = [0; VALUE];
+    super::flow::stamp(&mut value, number);
+    value
+}
+
+fn load(
+    client: &mut KvClient<ShmFabric>,
+    records: usize,
+    progress: impl Fn(u64),
+) -> Result<(), MeasureError> {
+    let failed = |error: dunlin_kv::KvError| match error {
+        dunlin_kv::KvError::Call(error) => MeasureError::Call(error),
+        other => MeasureError::BadArgument(format!("the store refused a PUT: {other}")),
+    };
+    let mut next = 0;
+    let mut done = 0;
+    while done < records as u64 {
+        while next < records as u64 {
+            match client.push_put(&key_of(next), &value_of(next)) {
+                Ok(_) => next += 1,
+                Err(dunlin_kv::KvError::Call(error)) => {
+                    full(error).map_err(MeasureError::BadArgument)?;
+                    break;
+                }
+                Err(other) => return Err(failed(other)),
+            }
+        }
+        // What finds no room now goes out in the next turn.
+        if let Err(error) = client.rpc().flush() {
+            full(error).map_err(MeasureError::BadArgument)?;
+        }
+        client.rpc().progress();
+        while let Some(id) = client.rpc().next_done() {
+            client.rpc().outcome(id)?;
+            client.rpc().forget(id);
+            done += 1;
+        }
+        progress(done);
+    }
+    Ok(())
+}
+
+/// A client under load.
+struct Reader {
+    client: Client<ShmFabric>,
+    manner: Manner,
+    /// Keys in flight.
+    window: usize,
+    records: u64,
+    random: Random,
+    /// Keys asked for, in the order of the calls: the next answer's is at `done % expected.len()`.
+    expected: Vec<u64>,
+    sent: u64,
+    done: u64,
+    wrong: u64,
+    missed: u64,
+    request: Vec<u8>,
+}
+
+impl Reader {
+    fn new(client: Client<ShmFabric>, manner: Manner, window: usize, records: usize) -> Self {
+        Self {
+            client,
+            manner,
+            window,
+            records: records as u64,
+            random: Random::new(7),
+            expected: vec![0; window.next_power_of_two()],
+            sent: 0,
+            done: 0,
+            wrong: 0,
+            missed: 0,
+            request: Vec::with_capacity(MOST_KEYS * (KEY + 8)),
+        }
+    }
+
+    fn slice(&mut self, pair: &mut FloorPair, subject: u8) -> Result<Slice, FloorError> {
+        let (slice, _) = pair.subject_slice(subject, &[], |pair| {
+            let slice = pair.count_subject(SLICE, || self.turn())?;
+            while self.done < self.sent {
+                if let Err(error) = self.client.flush() {
+                    full(error).map_err(FloorError::Subject)?;
+                }
+                self.collect().map_err(FloorError::Subject)?;
+            }
+            Ok(slice)
+        })?;
+        Ok(slice)
+    }
+
+    /// Draws the next key, and notes it.
+    #[inline]
+    fn draw(&mut self) -> [u8; KEY] {
+        let number = self.random.below(self.records);
+        let place = self.sent as usize & (self.expected.len() - 1);
+        self.expected[place] = number;
+        key_of(number)
+    }
+
+    #[inline]
+    fn turn(&mut self) -> Result<u64, String> {
+        match self.manner {
+            Manner::Single => {
+                while self.room() >= 1 {
+                    let key = self.draw();
+                    match self.client.submit_on(0, Function::Get.id(), &key) {
+                        Ok(_) => self.sent += 1,
+                        Err(error) => {
+                            full(error)?;
+                            break;
+                        }
+                    }
+                }
+            }
+            Manner::Batched(keys) => while self.room() >= keys && self.push_batch(keys)? {},
+            Manner::MultiGet(keys) => while self.room() >= keys && self.submit_multiget(keys)? {},
+        }
+        self.collect()
+    }
+
+    #[inline]
+    fn room(&self) -> usize {
+        self.window - (self.sent - self.done) as usize
+    }
+
+    #[inline]
+    fn push_batch(&mut self, keys: usize) -> Result<bool, String> {
+        for _ in 0..keys {
+            let key = self.draw();
+            match self.client.push_on(0, Function::Get.id(), &key) {
+                Ok(_) => self.sent += 1,
+                Err(error) => {
+                    full(error)?;
+                    return Ok(false);
+                }
+            }
+        }
+        match self.client.flush() {
+            Ok(()) => Ok(true),
+            Err(error) => full(error).map(|()| false),
+        }
+    }
+
+    #[inline]
+    fn submit_multiget(&mut self, keys: usize) -> Result<bool, String> {
+        let mut drawn = [[0; KEY]; MOST_KEYS];
+        let before = self.sent;
+        for key in &mut drawn[..keys] {
+            *key = self.draw();
+            self.sent += 1;
+        }
+        let mut slices: [&[u8]; MOST_KEYS] = [&[]; MOST_KEYS];
+        slices.iter_mut().zip(&drawn).for_each(|(slice, key)| *slice = key);
+        let slices = &slices[..keys];
+        self.request.resize(MultiGetRequest::encoded_length(slices), 0);
+        let length = MultiGetRequest::encode(slices, &mut self.request).map_err(|error| error.to_string())?;
+        match self.client.submit_on(0, Function::MultiGet.id(), &self.request[..length]) {
+            Ok(_) => Ok(true),
+            Err(error) => {
+                self.sent = before;
+                full(error).map(|()| false)
+            }
+        }
+    }
+
+    #[inline]
+    fn collect(&mut self) -> Result<u64, String> {
+        self.client.progress();
+        let before = self.done;
+        while let Some(id) = self.client.next_done() {
+            self.take(id)?;
+        }
+        Ok(self.done - before)
+    }
+
+    /// One lane, one worker: answers come in the order of the calls.
+    #[inline]
+    fn take(&mut self, id: CallId) -> Result<(), String> {
+        let mask = self.expected.len() - 1;
+        let (expected, mut done, mut wrong, mut missed) = (&self.expected, self.done, 0, 0);
+        let mut check = |value: Option<&[u8]>| {
+            match value {
+                Some(value) => {
+                    wrong += u64::from(value != &value_of(expected[done as usize & mask])[..]);
+                }
+                None => missed += 1,
+            }
+            done += 1;
+        };
+        match (self.manner, self.client.outcome(id)) {
+            (Manner::MultiGet(keys), Ok(answer)) => {
+                MultiGetResponse::parse(answer, keys).map_err(|error| error.to_string())?.for_each(check);
+            }
+            (Manner::Single | Manner::Batched(_), Ok(answer)) => check(Some(answer)),
+            (_, Err(error)) if refused(&error) == Some(Status::NotFound) => check(None),
+            (_, Err(error)) => return Err(error.to_string()),
+        }
+        self.done = done;
+        self.wrong += wrong;
+        self.missed += missed;
+        self.client.forget(id);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn keys_differ_and_values_tell_their_record() {
+        let keys: BTreeSet<_> = (0..10_000).map(key_of).collect();
+        assert_eq!(keys.len(), 10_000);
+        assert_eq!(super::super::flow::difference(&value_of(5), VALUE, 5), 0);
+        assert_ne!(value_of(5), value_of(6));
+    }
+
+    #[test]
+    fn options_out_of_range_are_refused() {
+        assert!(KeyValueOptions::default().check().is_ok());
+        for wrong in [
+            KeyValueOptions { records: 0, ..Default::default() },
+            KeyValueOptions { window: 300, ..Default::default() },
+            KeyValueOptions { batches: vec![65], ..Default::default() },
+        ] {
+            assert!(matches!(wrong.check(), Err(MeasureError::BadArgument(_))), "{wrong:?}");
+        }
+    }
+}

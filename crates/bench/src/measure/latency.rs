@@ -3,22 +3,24 @@
 use std::time::Duration;
 
 use dunlin_fabric_shm::ShmFabric;
-use dunlin_rpc::{Client, ClientConfig, CompletionMode, Plan, SMALL_LIMIT};
+use dunlin_rpc::{CallError, Client, ClientConfig, CompletionMode, Plan, SMALL_LIMIT};
 
 use super::contest::{Contestant, contest};
 use super::flow::{difference, stamp};
 use super::peer::{Drive, ECHO, REFILL, ServiceKind};
 use super::session::Session;
 use super::{Findings, MeasureError, progress_bar, protocols};
-use crate::floor::{Floor, FloorPair, PageBuffer, compare, expected_answer_sum, fill_bytes, sum_bytes};
+use crate::floor::{
+    Floor, FloorError, FloorPair, PageBuffer, Slice, compare, expected_answer_sum, fill_bytes, sum_bytes,
+};
 use crate::report::Row;
 
 /// From this size on both sides rewrite every byte before sending and sum every byte received, as the floors do.
 const REWRITTEN_FROM: usize = 4096;
 /// The largest message, bytes.
 const LARGEST: usize = 64 << 20;
-/// Calls that fill caches, pools and page tables before anything is timed.
-const WARM_UP: u64 = 64;
+/// Bytes of calls that fill caches, pools and page tables before anything is timed.
+const WARM_UP_BYTES: usize = 256 << 20;
 
 /// What to measure.
 #[derive(Clone, Debug)]
@@ -138,28 +140,16 @@ fn callers(
     for protocol in protocols(&session.fabric, &options.protocols, CompletionMode::Busy)? {
         let plan = protocol.plan(CompletionMode::Busy);
         for (transfer, plan) in ways(plan, options.size) {
-            let served = session.serve(ServiceKind::Bytes, Drive::Busy)?;
-            let client = match session.connect(&served, &ClientConfig::with_plan(plan)) {
-                Ok(client) => client,
-                Err(error) if options.protocols.is_empty() => {
+            match Caller::connect(session, plan, transfer, options.size) {
+                Ok(caller) => callers.push((protocol.name.to_owned(), caller)),
+                Err(error @ (MeasureError::Connect { .. } | MeasureError::Call(_)))
+                    if options.protocols.is_empty() =>
+                {
                     findings.notes.push(format!("{} was not measured: {error}", protocol.name));
-                    continue;
+                    break;
                 }
                 Err(error) => return Err(error),
-            };
-            let mut caller = Caller {
-                client,
-                subject: served.index,
-                transfer,
-                request: PageBuffer::new(options.size),
-                sequence: 0,
-                difference: 0,
-            };
-            session.while_serving(&served, |_, _| {
-                (0..WARM_UP.min((256 << 20) / options.size.max(1) as u64).max(4))
-                    .try_for_each(|_| caller.call().map_err(MeasureError::from))
-            })?;
-            callers.push((protocol.name.to_owned(), caller));
+            }
         }
     }
     if callers.is_empty() {
@@ -199,11 +189,31 @@ struct Caller {
 }
 
 impl Caller {
-    fn slice(
-        &mut self,
-        pair: &mut FloorPair,
-        duration: Duration,
-    ) -> Result<crate::floor::Slice, crate::floor::FloorError> {
+    /// A server of its own, a connection to it, and some calls.
+    fn connect(
+        session: &mut Session,
+        plan: Plan,
+        transfer: Transfer,
+        size: usize,
+    ) -> Result<Self, MeasureError> {
+        let served = session.serve(ServiceKind::Bytes, Drive::Busy)?;
+        let client = session.connect(&served, &ClientConfig::with_plan(plan))?;
+        let mut caller = Caller {
+            client,
+            subject: served.index,
+            transfer,
+            request: PageBuffer::new(size),
+            sequence: 0,
+            difference: 0,
+        };
+        let calls = (WARM_UP_BYTES / size.max(1)).clamp(4, 64);
+        session.while_serving(&served, |_, _| {
+            (0..calls).try_for_each(|_| caller.call().map_err(MeasureError::from))
+        })?;
+        Ok(caller)
+    }
+
+    fn slice(&mut self, pair: &mut FloorPair, duration: Duration) -> Result<Slice, FloorError> {
         let subject = self.subject;
         let size = self.request.as_slice().len();
         let (slice, _) = pair.subject_slice(subject, &[], |pair| {
@@ -221,7 +231,7 @@ impl Caller {
         Ok(slice)
     }
 
-    fn call(&mut self) -> Result<(), dunlin_rpc::CallError> {
+    fn call(&mut self) -> Result<(), CallError> {
         match (self.request.as_slice().len() < REWRITTEN_FROM, self.transfer) {
             (true, _) => self.call_stamped(),
             (false, Transfer::Message) => self.call_copied(),
@@ -231,7 +241,7 @@ impl Caller {
 
     /// A small call: every whole word is written before and compared after.
     #[inline]
-    fn call_stamped(&mut self) -> Result<(), dunlin_rpc::CallError> {
+    fn call_stamped(&mut self) -> Result<(), CallError> {
         self.sequence += 1;
         stamp(self.request.as_mut_slice(), self.sequence);
         let answer = self.client.call_on(0, ECHO, self.request.as_slice())?;
@@ -240,7 +250,7 @@ impl Caller {
     }
 
     /// A payload that is built in private memory and copied into the message.
-    fn call_copied(&mut self) -> Result<(), dunlin_rpc::CallError> {
+    fn call_copied(&mut self) -> Result<(), CallError> {
         self.sequence += 1;
         fill_bytes(self.request.as_mut_slice(), self.sequence);
         let size = self.request.as_slice().len();
@@ -250,7 +260,7 @@ impl Caller {
     }
 
     /// A payload that is built where the server READs it.
-    fn call_in_place(&mut self) -> Result<(), dunlin_rpc::CallError> {
+    fn call_in_place(&mut self) -> Result<(), CallError> {
         self.sequence += 1;
         let size = self.request.as_slice().len();
         let mut request = self.client.large_request(0, size)?;

@@ -15,13 +15,19 @@ use crate::report::Row;
 
 mod contest;
 mod crowd;
+mod event;
 mod flow;
+mod idle;
+mod key_value;
 mod latency;
 mod peer;
 mod process;
 mod session;
 mod throughput;
 
+pub use event::{EventOptions, event};
+pub use idle::{IdleOptions, idle};
+pub use key_value::{KeyValueOptions, key_value};
 pub use latency::{LatencyOptions, latency};
 pub use peer::RpcSubject;
 pub use session::Session;

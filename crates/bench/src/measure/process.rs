@@ -1,7 +1,6 @@
 //! What a process costs: CPU time and memory, from the kernel's account.
 
 use std::fs;
-use std::time::Instant;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::time::{ClockId, clock_gettime};
@@ -68,11 +67,6 @@ pub(super) fn with_cpu_time<T>(work: impl FnOnce() -> T) -> (T, u64) {
     let before = process_cpu_ns();
     let result = work();
     (result, process_cpu_ns().saturating_sub(before))
-}
-
-/// Seconds since `start`.
-pub(super) fn seconds_since(start: Instant) -> f64 {
-    start.elapsed().as_secs_f64()
 }
 
 #[cfg(test)]

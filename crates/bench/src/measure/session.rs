@@ -81,14 +81,21 @@ impl Session {
         served: &Served,
         config: &ClientConfig,
     ) -> Result<Client<ShmFabric>, MeasureError> {
-        self.while_serving(served, |fabric, address| {
-            Client::connect(fabric, address, config.clone()).map_err(|source| MeasureError::Connect {
-                protocol: config
-                    .plan
-                    .protocol()
-                    .map_or_else(|| format!("{:?}", config.plan), |p| p.name.to_owned()),
-                source,
-            })
+        self.while_serving(served, |fabric, address| Self::connect_to(fabric, address, config))
+    }
+
+    /// Connects a client to a server that serves just now.
+    pub(super) fn connect_to(
+        fabric: &ShmFabric,
+        address: &Address,
+        config: &ClientConfig,
+    ) -> Result<Client<ShmFabric>, MeasureError> {
+        Client::connect(fabric, address, config.clone()).map_err(|source| MeasureError::Connect {
+            protocol: config
+                .plan
+                .protocol()
+                .map_or_else(|| format!("{:?}", config.plan), |protocol| protocol.name.to_owned()),
+            source,
         })
     }
 }

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use dunlin_rpc::{ClientConfig, CompletionMode};
+use dunlin_rpc::{ClientConfig, CompletionMode, Plan};
 
 use super::contest::{Contestant, contest};
 use super::crowd::Crowd;
 use super::flow::{Flow, Shape};
-use super::peer::{Drive, ServiceKind};
+use super::peer::{Drive, ECHO, ServiceKind};
 use super::session::Session;
 use super::{Findings, MeasureError, progress_bar, protocols};
 use crate::floor::{Floor, RING_WINDOW, compare};
@@ -171,23 +171,14 @@ fn subjects(
             continue;
         }
         for shape in options.shapes() {
-            let served = session.serve(ServiceKind::Bytes, Drive::Busy)?;
-            let config = ClientConfig {
-                window: shape.window as u16,
-                ring_bytes: ring_bytes(shape, options.size),
-                ..ClientConfig::with_plan(plan)
-            };
-            let connected: Result<Vec<Flow>, MeasureError> = (0..options.clients)
-                .map(|_| Ok(Flow::new(session.connect(&served, &config)?, shape, options.size)))
-                .collect();
+            let connected = connect(session, plan, shape, options);
             match connected {
-                Ok(flows) => subjects.push(Subject {
-                    protocol: protocol.name,
-                    shape,
-                    index: served.index,
-                    crowd: Crowd::new(flows, session),
-                }),
-                Err(error @ MeasureError::Connect { .. }) if options.protocols.is_empty() => {
+                Ok((index, crowd)) => {
+                    subjects.push(Subject { protocol: protocol.name, shape, index, crowd });
+                }
+                Err(error @ (MeasureError::Connect { .. } | MeasureError::Call(_)))
+                    if options.protocols.is_empty() =>
+                {
                     findings.notes.push(format!("{} was not measured: {error}", protocol.name));
                     break;
                 }
@@ -202,6 +193,28 @@ fn subjects(
         )));
     }
     Ok(subjects)
+}
+
+/// A server with its clients, each of which has made a call.
+fn connect(
+    session: &mut Session,
+    plan: Plan,
+    shape: Shape,
+    options: &ThroughputOptions,
+) -> Result<(u8, Crowd), MeasureError> {
+    let served = session.serve(ServiceKind::Bytes, Drive::Busy)?;
+    let config = ClientConfig {
+        window: shape.window as u16,
+        ring_bytes: ring_bytes(shape, options.size),
+        ..ClientConfig::with_plan(plan)
+    };
+    let mut flows = Vec::with_capacity(options.clients);
+    for _ in 0..options.clients {
+        let mut client = session.connect(&served, &config)?;
+        session.while_serving(&served, |_, _| Ok(client.call_on(0, ECHO, &[]).map(drop)?))?;
+        flows.push(Flow::new(client, shape, options.size));
+    }
+    Ok((served.index, Crowd::new(flows, session)))
 }
 
 /// A ring that holds about the window: larger ones only cost cache.

@@ -1,4 +1,4 @@
-//! Rows as an aligned text table.
+//! Rows as an aligned text table, or as one in Markdown.
 
 use serde_json::Value;
 
@@ -8,21 +8,7 @@ use super::{Row, Unit, readable};
 /// readable units; absent values are blank; columns that are empty throughout are left out.
 #[must_use]
 pub fn table(rows: &[Row]) -> String {
-    let mut fields: Vec<&str> = Vec::new();
-    for (name, value) in rows.iter().flat_map(Row::fields) {
-        if !value.is_null() && !fields.contains(&name) {
-            fields.push(name);
-        }
-    }
-    let columns: Vec<Vec<String>> = fields.iter().map(|field| column(field, rows)).collect();
-    let numeric: Vec<bool> = fields
-        .iter()
-        .map(|field| {
-            rows.iter()
-                .filter_map(|row| row.get(field))
-                .all(|value| matches!(value, Value::Number(_) | Value::Null))
-        })
-        .collect();
+    let Columns { cells: columns, numeric } = columns(rows);
     let widths: Vec<usize> = columns
         .iter()
         .map(|cells| cells.iter().map(|cell| cell.chars().count()).max().unwrap_or(0))
@@ -43,6 +29,50 @@ pub fn table(rows: &[Row]) -> String {
         }
     }
     text
+}
+
+/// The same as [`table`], in Markdown.
+#[must_use]
+pub fn markdown(rows: &[Row]) -> String {
+    let Columns { cells, numeric } = columns(rows);
+    let line = |cells: &mut dyn Iterator<Item = &str>| {
+        let cells: Vec<String> = cells.map(|cell| cell.replace('|', "\\|")).collect();
+        format!("| {} |\n", cells.join(" | "))
+    };
+    let rules = numeric.iter().map(|numeric| if *numeric { "---:" } else { "---" });
+    let mut text = String::new();
+    for row in 0..=rows.len() {
+        text += &line(&mut cells.iter().map(|column| column[row].as_str()));
+        if row == 0 {
+            text += &line(&mut rules.clone());
+        }
+    }
+    text
+}
+
+/// Each column's head and cells, and whether it holds numbers only.
+struct Columns {
+    cells: Vec<Vec<String>>,
+    numeric: Vec<bool>,
+}
+
+fn columns(rows: &[Row]) -> Columns {
+    let mut fields: Vec<&str> = Vec::new();
+    for (name, value) in rows.iter().flat_map(Row::fields) {
+        if !value.is_null() && !fields.contains(&name) {
+            fields.push(name);
+        }
+    }
+    let cells = fields.iter().map(|field| column(field, rows)).collect();
+    let numeric: Vec<bool> = fields
+        .iter()
+        .map(|field| {
+            rows.iter()
+                .filter_map(|row| row.get(field))
+                .all(|value| matches!(value, Value::Number(_) | Value::Null))
+        })
+        .collect();
+    Columns { cells, numeric }
 }
 
 /// Head and cells of one field.
@@ -77,6 +107,21 @@ round_trip_32  120 ns  near
 memcpy                 near         88 GB/s
 ";
         assert_eq!(table(&rows), expected);
+    }
+
+    #[test]
+    fn markdown_has_the_same_cells() {
+        let rows = [
+            Row::new().with("name", "a|b").with("p50_ns", 120.0),
+            Row::new().with("name", "memcpy").with("bytes_per_s", 88e9),
+        ];
+        let expected = "\
+| name | p50 | bandwidth |
+| --- | ---: | ---: |
+| a\\|b | 120 ns |  |
+| memcpy |  | 88 GB/s |
+";
+        assert_eq!(markdown(&rows), expected);
     }
 
     #[test]

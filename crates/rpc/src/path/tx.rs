@@ -129,8 +129,9 @@ impl<F: Fabric> Tx<F> {
         }
     }
 
-    /// Sends one call or answer.
-    #[inline]
+    /// Sends one call or answer. Always inline: a header that is built and taken apart in registers costs half of
+    /// one that goes through memory field by field.
+    #[inline(always)]
     pub(crate) fn single(
         &mut self,
         fabric: &F,

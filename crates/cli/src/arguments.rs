@@ -1,0 +1,166 @@
+//! Values of options: sizes, times, protocols, ways to wait.
+
+use clap::{Args, ValueEnum};
+use dunlin::{CompletionMode, PROTOCOLS, Plan, Protocol};
+use std::time::Duration;
+
+/// A number of bytes, as `4096`, `64KiB`, `1g`.
+pub(crate) fn size(text: &str) -> Result<u64, String> {
+    let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, unit) = (&text[..digits], text[digits..].trim().to_ascii_lowercase());
+    let factor: u64 = match unit.as_str() {
+        "" | "b" => 1,
+        "k" | "kib" => 1 << 10,
+        "m" | "mib" => 1 << 20,
+        "g" | "gib" => 1 << 30,
+        "t" | "tib" => 1 << 40,
+        "kb" => 1_000,
+        "mb" => 1_000_000,
+        "gb" => 1_000_000_000,
+        "tb" => 1_000_000_000_000,
+        _ => {
+            return Err(format!("'{unit}' is not a unit of size; write for example 4096, 64KiB, 512m or 1g"));
+        }
+    };
+    let wrong = || format!("'{text}' is not a size; write for example 4096, 64KiB, 512m or 1g");
+    let bytes = match number.parse::<u64>() {
+        Ok(number) => number.checked_mul(factor),
+        Err(_) => {
+            let number: f64 = number.parse().map_err(|_| wrong())?;
+            let bytes = number * factor as f64;
+            (bytes < u64::MAX as f64).then_some(bytes as u64)
+        }
+    };
+    bytes.ok_or_else(|| format!("'{text}' is more than any machine has"))
+}
+
+/// A time in seconds, or with a unit: `2`, `0.5`, `100ms`, `1m`.
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
+    let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let factor = match &text[digits..] {
+        "" | "s" => 1.0,
+        "us" => 1e-6,
+        "ms" => 1e-3,
+        "m" | "min" => 60.0,
+        "h" => 3600.0,
+        unit => return Err(format!("'{unit}' is not a unit of time; write for example 2, 0.5, 100ms or 1m")),
+    };
+    let wrong = || format!("'{text}' is not a time; write for example 2, 0.5, 100ms or 1m");
+    let seconds: f64 = text[..digits].parse().map_err(|_| wrong())?;
+    let seconds = seconds * factor;
+    if seconds > 1e8 {
+        return Err(format!("'{text}' is over three years"));
+    }
+    Duration::try_from_secs_f64(seconds).map_err(|_| wrong())
+}
+
+/// As [`duration`], but more than nothing.
+pub(crate) fn positive_duration(text: &str) -> Result<Duration, String> {
+    match duration(text)? {
+        Duration::ZERO => Err("it must be longer than 0".to_owned()),
+        duration => Ok(duration),
+    }
+}
+
+/// A row of the table of protocols.
+pub(crate) fn protocol(text: &str) -> Result<&'static Protocol, String> {
+    Protocol::by_name(text).ok_or_else(|| {
+        let names: Vec<&str> = PROTOCOLS.iter().map(|protocol| protocol.name).collect();
+        format!("'{text}' is not a protocol; there are {}", names.join(", "))
+    })
+}
+
+/// How to wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Completion {
+    /// Spin: the shortest latency, a whole core on each side
+    Busy,
+    /// Sleep until an event: the least CPU
+    Event,
+    /// Spin for 20 us, then sleep
+    Adaptive,
+}
+
+impl From<Completion> for CompletionMode {
+    fn from(completion: Completion) -> Self {
+        match completion {
+            Completion::Busy => CompletionMode::Busy,
+            Completion::Event => CompletionMode::Event,
+            Completion::Adaptive => CompletionMode::Adaptive,
+        }
+    }
+}
+
+/// The plan of a client's calls.
+#[derive(Args, Clone, Copy, Debug, Default)]
+pub(crate) struct PlanArguments {
+    /// The protocol of the calls, as 'dunlin protocols' lists them [default: Direct-WriteIMM]
+    #[arg(long, short = 'p', value_name = "NAME", value_parser = protocol)]
+    pub(crate) protocol: Option<&'static Protocol>,
+    /// How both sides wait [default: adaptive where the protocol can sleep, else busy]
+    #[arg(long, short = 'c', value_name = "MODE")]
+    pub(crate) completion: Option<Completion>,
+}
+
+impl PlanArguments {
+    /// The plan; whether it is legal is for the connection to say, except that the default is.
+    pub(crate) fn plan(&self, capabilities: &dunlin::Capabilities) -> Plan {
+        let default = Plan::default();
+        let plan_of = |mode| match self.protocol {
+            Some(protocol) => protocol.plan(mode),
+            None => default.completion(mode, mode),
+        };
+        match self.completion {
+            Some(completion) => plan_of(completion.into()),
+            None => {
+                let adaptive = plan_of(CompletionMode::Adaptive);
+                if adaptive.check(capabilities).is_ok() { adaptive } else { plan_of(CompletionMode::Busy) }
+            }
+        }
+    }
+}
+
+/// The protocol's name of a plan and how its client waits, as results and headlines show them.
+pub(crate) fn plan_name(plan: &Plan) -> &'static str {
+    plan.protocol().map_or("unnamed", |protocol| protocol.name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes() {
+        for (text, bytes) in [
+            ("0", 0),
+            ("4096", 4096),
+            ("64KiB", 65536),
+            ("1g", 1 << 30),
+            ("1.5k", 1536),
+            ("2 MiB", 2 << 20),
+            ("3kb", 3000),
+        ] {
+            assert_eq!(size(text), Ok(bytes), "{text}");
+        }
+        for text in ["", "x", "-1", "1q", "1.2.3", "20000000000000000000", "1e3", "99999999999t"] {
+            assert!(size(text).is_err(), "{text}: {:?}", size(text));
+        }
+    }
+
+    #[test]
+    fn times() {
+        assert_eq!(duration("2"), Ok(Duration::from_secs(2)));
+        assert_eq!(duration("100ms"), Ok(Duration::from_millis(100)));
+        assert_eq!(duration("1m"), Ok(Duration::from_secs(60)));
+        for text in ["", "x", "-1", "1d", "nan", "inf", "999999999h"] {
+            assert!(duration(text).is_err(), "{text}");
+        }
+        assert!(positive_duration("0").is_err());
+    }
+
+    #[test]
+    fn an_unknown_protocol_is_told_what_there_is() {
+        assert!(protocol("eager_sendrecv").is_ok());
+        assert!(protocol("pigeon").unwrap_err().contains("Server-reply"));
+    }
+}

@@ -1,0 +1,126 @@
+//! `dunlin bench all`: every measurement with the parameters of the project's figures, and their tables in one file.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use anyhow::{Context as _, Result};
+use clap::Parser;
+use dunlin_bench::report::{Document, Row, markdown};
+
+use super::{Bench, Output, document, finish, measure, notes};
+
+/// What is run, as one would type it after `dunlin bench`.
+const COMMANDS: [&str; 11] = [
+    "limit",
+    "latency --size 32",
+    "latency --size 4096",
+    "latency --size 65536",
+    "latency --size 1048576",
+    "throughput --size 32 --clients 1",
+    "throughput --size 32 --clients 4",
+    "kv",
+    "event",
+    "idle --connections 100",
+    "idle --connections 1000",
+];
+
+/// The words after `dunlin bench`, parsed as the command line's are.
+#[derive(Parser)]
+#[command(name = "dunlin bench", no_binary_name = true)]
+struct Words {
+    #[command(subcommand)]
+    bench: Bench,
+}
+
+/// Runs everything; prints each table as it comes.
+pub(super) fn run(path: Option<&Path>, output: &Output) -> Result<()> {
+    let mut rows: Vec<Row> = Vec::new();
+    let mut text = String::new();
+    for command in COMMANDS {
+        println!("\n$ dunlin bench {command}");
+        let words = Words::try_parse_from(command.split(' '))?;
+        let (found, _) = measure(words.bench).with_context(|| format!("dunlin bench {command}"))?;
+        finish(&found, &Output::default())?;
+        if text.is_empty() {
+            text = head(&found);
+        }
+        section(&mut text, command, &found);
+        // In one document the rows need to say whose they are.
+        rows.extend(found.rows.iter().map(|row| {
+            let mut named = Row::new().with("command", format!("bench {command}"));
+            row.fields().for_each(|(name, value)| {
+                named.set(name, value.clone());
+            });
+            named
+        }));
+    }
+    if let Some(path) = path {
+        std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    let mut whole = document("bench all", "shm", Row::new(), Default::default());
+    whole.rows = rows;
+    if let Some(path) = &output.json {
+        whole.write_json(path)?;
+    }
+    if let Some(path) = &output.plot {
+        whole.write_plot(path).context("cannot draw the plot")?;
+    }
+    Ok(())
+}
+
+fn head(document: &Document) -> String {
+    let host = &document.host;
+    format!(
+        "# Measurements\n\n\
+         Written by `dunlin bench all --markdown PATH`. Machine: {}, {} cores, {}{}, {} MiB; {}; commit {}.\n\n\
+         Ratios and shares compare with floors measured in alternation, in the same pair of processes. `placement`: \
+         whether the two cores were near or far from each other; a row for each that was seen. `preempted`: the machine \
+         had other work, and the least disturbed slices were taken.\n",
+        host.cpu,
+        host.cores,
+        host.kernel,
+        if host.virtual_machine { " (virtual)" } else { "" },
+        host.memory_bytes >> 20,
+        date(host.unix_time_s),
+        document.commit,
+    )
+}
+
+fn section(text: &mut String, command: &str, document: &Document) {
+    let _ = write!(text, "\n## `dunlin bench {command}`\n\n{}", markdown(&document.rows));
+    for note in notes(document) {
+        let _ = write!(text, "\nNote: {note}.\n");
+    }
+}
+
+/// The day of a time in seconds since 1970, in UTC (Howard Hinnant's `civil_from_days`).
+fn date(unix_time_s: u64) -> String {
+    let days = (unix_time_s / 86_400) as i64 + 719_468;
+    let (era, day_of_era) = (days.div_euclid(146_097), days.rem_euclid(146_097));
+    let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let shifted = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * shifted + 2) / 5 + 1;
+    let month = if shifted < 10 { shifted + 3 } else { shifted - 9 };
+    let year = year_of_era + era * 400 + i64::from(month <= 2);
+    format!("{year}-{month:02}-{day:02}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_command_is_one() {
+        for command in COMMANDS {
+            assert!(Words::try_parse_from(command.split(' ')).is_ok(), "{command}");
+        }
+    }
+
+    #[test]
+    fn dates() {
+        assert_eq!(date(0), "1970-01-01");
+        assert_eq!(date(951_782_400), "2000-02-29");
+        assert_eq!(date(1_795_305_600), "2026-11-22");
+    }
+}

@@ -1,0 +1,262 @@
+//! `dunlin demo`: a key-value server, client processes, one workload, every protocol; and nothing left behind.
+
+pub(crate) mod client;
+mod cpu;
+mod phase;
+
+use crate::child::{ChildProcess, START_TIMEOUT};
+use crate::echo;
+use crate::interrupt::Interrupt;
+use crate::output::{self, Failure, ReportArguments};
+use crate::{arguments, kv, progress};
+use clap::Args;
+use client::ClientReport;
+use dunlin::{Address, Fabric as _};
+use dunlin_bench::kv_driver::{Tally, load_records};
+use dunlin_bench::report::{Document, Row, table};
+use dunlin_bench::workload::{Workload, shipped};
+use indicatif::ProgressBar;
+use phase::Phase;
+use std::process::ExitCode;
+use std::sync::atomic::AtomicU64;
+use std::time::{Duration, Instant};
+
+const AFTER_HELP: &str = "\
+Starts a key-value server in a process of its own and client processes beside it, all over shared memory, loads
+records of 16-byte keys and 32-byte values, and runs YCSB workload B (95 % reads, 5 % updates, zipfian) under each
+protocol: first with both sides spinning, as many clients as have a core to themselves; then, where a protocol can
+sleep, with all clients waiting adaptively. Everything is ended and removed afterwards, after Ctrl-C too.
+
+Examples:
+  dunlin demo --seconds 5 --clients 4 --plot demo.svg
+  dunlin demo --quick                                       a few seconds; what the tests run";
+
+/// Operations that each client keeps in flight.
+const WINDOW: u16 = 16;
+/// Bytes that the server may use.
+const MEMORY: &str = "128MiB";
+/// How long a client may take over its report after the end.
+const REPORT_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// Run a key-value workload under every protocol, side by side (this is what 'dunlin' alone does).
+#[derive(Args, Debug)]
+#[command(after_help = AFTER_HELP)]
+pub(crate) struct DemoArguments {
+    /// How long to measure each row [default: 2, or 0.2 with --quick]
+    #[arg(long, short, value_parser = arguments::positive_duration, value_name = "TIME")]
+    seconds: Option<Duration>,
+    /// Client processes where they may sleep [default: 3, or as many as there are cores besides the server's]
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..=256), value_name = "N")]
+    clients: Option<u16>,
+    /// A short run with fewer records: does everything work?
+    #[arg(long, short)]
+    quick: bool,
+    #[command(flatten)]
+    report: ReportArguments,
+}
+
+impl Default for DemoArguments {
+    fn default() -> Self {
+        DemoArguments { seconds: None, clients: None, quick: false, report: ReportArguments::default() }
+    }
+}
+
+pub(crate) fn run(arguments: &DemoArguments) -> Result<ExitCode, Failure> {
+    arguments.report.check()?;
+    let interrupt = Interrupt::install()?;
+    let seconds =
+        arguments.seconds.unwrap_or(Duration::from_millis(if arguments.quick { 200 } else { 2000 }));
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    // One worker saturates several clients; more only where clients have cores left.
+    let workers = (cores / 8).clamp(1, 4);
+    let sleeping = arguments.clients.map_or((cores - workers.min(cores)).clamp(3, 16), usize::from);
+    let spinning = (cores - workers.min(cores)).clamp(1, sleeping);
+    let workload = workload(arguments.quick)?;
+    let fabric = echo::fabric(false)?;
+    let phases = Phase::all(fabric.capabilities(), spinning, sleeping);
+
+    let name = format!("shm:dunlin-demo-{}", std::process::id());
+    let address: Address = name.parse().map_err(Failure::new)?;
+    let mut server = ChildProcess::start(
+        "the server",
+        ["kv", "serve", "--listen", &name, "--workers", &workers.to_string(), "--memory", MEMORY],
+    )?;
+    server.line(&interrupt, START_TIMEOUT)?;
+    output::print_line(format_args!(
+        "key-value server: process {}, {workers} {}, {address}; {cores} cores here",
+        server.id(),
+        if workers == 1 { "worker" } else { "workers" }
+    ))?;
+    load(&address, &fabric, &workload, &interrupt)?;
+
+    let mut document = Document::new("demo", "shm", parameters(&workload, seconds, workers));
+    let all = progress::timing(seconds * phases.len() as u32, "");
+    for (number, phase) in phases.iter().enumerate() {
+        all.set_message(format!(
+            "{} {} ({} of {})",
+            phase.protocol.name,
+            phase.mode,
+            number + 1,
+            phases.len()
+        ));
+        let before = seconds * number as u32;
+        let (tally, cpu) =
+            measure(phase, &name, arguments.quick, seconds, &mut server, &interrupt, &all, before)
+                .inspect_err(|_| all.finish_and_clear())
+                .map_err(|failure| {
+                    failure.context(format_args!("{}, {}", phase.protocol.name, phase.mode))
+                })?;
+        document.rows.push(row(phase, &tally, cpu));
+    }
+    all.finish_and_clear();
+    // In order, and before the results, so that nothing stays if the reader of our output goes away.
+    server.end();
+    output::print(format!("\n{}", table(&shown(&document.rows))))?;
+    if spinning < sleeping {
+        output::print_line(format_args!(
+            "\nbusy: both sides spin, so only as many clients ({spinning}) as have a core of their own take part; adaptive: all {sleeping}."
+        ))?;
+    }
+    arguments.report.write(&document)?;
+    output::print(NEXT)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+const NEXT: &str = "
+Try next:
+  dunlin ping                              round trips, by protocol and size
+  dunlin kv serve --listen shm:store       a server of your own; then kv put, get, load, bench shm:store
+  dunlin protocols                         what the protocols are
+  dunlin doctor                            what this machine offers, and what would make it faster
+";
+
+fn workload(quick: bool) -> Result<Workload, Failure> {
+    let mut text = shipped("b-small").unwrap_or_default().to_owned();
+    if quick {
+        text.push_str("\nrecordcount=10000\n");
+    }
+    Workload::parse(&text).map(|(workload, _)| workload).map_err(Failure::new)
+}
+
+fn parameters(workload: &Workload, seconds: Duration, workers: usize) -> Row {
+    Row::new()
+        .with("workload", "b-small")
+        .with("records", workload.record_count)
+        .with("seconds", seconds.as_secs_f64())
+        .with("workers", workers)
+        .with("window", WINDOW)
+}
+
+/// Stores the records, from this process.
+fn load(
+    address: &Address,
+    fabric: &dunlin::DefaultFabric,
+    workload: &Workload,
+    interrupt: &Interrupt,
+) -> Result<(), Failure> {
+    let bar = progress::counting(workload.record_count, "loading records");
+    let mut client = kv::connect(fabric, address, dunlin::Plan::default(), 64, Duration::from_secs(10))?;
+    let begin = Instant::now();
+    let step = 10_000;
+    let end = workload.insert_start + workload.record_count;
+    let mut first = workload.insert_start;
+    while first < end {
+        let records = first..end.min(first + step);
+        load_records(&mut client, workload, records, interrupt.flag(), &AtomicU64::new(0))
+            .map_err(|error| Failure::from(error).context("loading"))?;
+        interrupt.check().inspect_err(|_| bar.finish_and_clear())?;
+        first = end.min(first + step);
+        bar.set_position(first - workload.insert_start);
+    }
+    bar.finish_and_clear();
+    output::print_line(format_args!(
+        "{} records of 16 + 32 bytes loaded in {:.2} s",
+        workload.record_count,
+        begin.elapsed().as_secs_f64()
+    ))
+}
+
+/// Runs one row: its client processes side by side. The sum of what they did, and the server's CPU time, ns.
+#[allow(clippy::too_many_arguments)]
+fn measure(
+    phase: &Phase,
+    address: &str,
+    quick: bool,
+    seconds: Duration,
+    server: &mut ChildProcess,
+    interrupt: &Interrupt,
+    bar: &ProgressBar,
+    before: Duration,
+) -> Result<(Tally, u64), Failure> {
+    let mut clients = Vec::with_capacity(phase.clients);
+    for number in 0..phase.clients {
+        let mut options: Vec<String> =
+            ["demo-client", address, "--protocol", phase.protocol.name, "--completion"]
+                .map(str::to_owned)
+                .into();
+        options.push(phase.mode.to_string());
+        for (option, value) in
+            [("--client", number), ("--clients", phase.clients), ("--window", WINDOW.into())]
+        {
+            options.extend([option.to_owned(), value.to_string()]);
+        }
+        options.extend(["--seconds".to_owned(), format!("{}s", seconds.as_secs_f64())]);
+        if quick {
+            options.push("--quick".to_owned());
+        }
+        clients.push(ChildProcess::start(&format!("client {}", number + 1), options)?);
+    }
+    for client in &mut clients {
+        client.line(interrupt, START_TIMEOUT)?;
+    }
+    server.check()?;
+    let cpu = cpu::time_ns(server.id());
+    let begin = Instant::now();
+    for client in &mut clients {
+        client.say("go")?;
+    }
+    while begin.elapsed() < seconds {
+        bar.set_position((before + begin.elapsed()).as_millis() as u64);
+        let left = seconds.saturating_sub(begin.elapsed());
+        interrupt.wait(Some(left.min(Duration::from_millis(200))));
+        interrupt.check()?;
+        server.check()?;
+    }
+    let mut tally = Tally::default();
+    for client in &mut clients {
+        let line = client.line(interrupt, REPORT_TIMEOUT)?;
+        tally.merge(&ClientReport::tally_of(&line)?);
+    }
+    let cpu = match (cpu, cpu::time_ns(server.id())) {
+        (Some(before), Some(after)) => after.saturating_sub(before),
+        _ => 0,
+    };
+    Ok((tally, cpu))
+}
+
+fn row(phase: &Phase, tally: &Tally, cpu_ns: u64) -> Row {
+    let mut row = Row::new()
+        .with("protocol", phase.protocol.name)
+        .with("completion", phase.mode.to_string())
+        .with("clients", phase.clients)
+        .with("throughput_ops", tally.throughput_ops().round());
+    row.set_latency(&tally.all());
+    if cpu_ns > 0 && tally.operations() > 0 {
+        row.set("server_cpu_ns_per_op", (cpu_ns as f64 / tally.operations() as f64).round());
+    }
+    row
+}
+
+/// The columns of the table.
+fn shown(rows: &[Row]) -> Vec<Row> {
+    let hidden = ["max_ns", "samples"];
+    rows.iter()
+        .map(|row| {
+            let mut shown = Row::new();
+            for (name, value) in row.fields().filter(|(name, _)| !hidden.contains(name)) {
+                shown.set(name, value.clone());
+            }
+            shown
+        })
+        .collect()
+}

@@ -1,0 +1,55 @@
+//! The echo function that every server of this command offers, and the server of `dunlin ping` that offers nothing
+//! else.
+
+use crate::child;
+use crate::interrupt::Interrupt;
+use crate::output::Failure;
+use clap::Args;
+use dunlin::{
+    Address, AllowPolicy, DefaultFabric, FunctionMode, Reply, Request, ServerBuilder, Service, ShmConfig,
+    ShmFabric, Status,
+};
+use std::process::ExitCode;
+
+/// The function id of the echo; the key-value store's begin at 1.
+pub(crate) const ECHO: u16 = 0;
+
+/// Time that a server gives calls to end when it is asked to stop, in nanoseconds.
+pub(crate) const DRAIN: u64 = 2_000_000_000;
+
+/// The fabric of this process; clients of other users may connect where `anyone` says so.
+pub(crate) fn fabric(anyone: bool) -> Result<DefaultFabric, Failure> {
+    let config = ShmConfig {
+        allow: if anyone { AllowPolicy::Anyone } else { AllowPolicy::default() },
+        ..ShmConfig::default()
+    };
+    ShmFabric::new(config).map_err(|error| {
+        Failure::new(format!("cannot start the shared-memory fabric: {error}"))
+            .help("dunlin doctor says what is missing")
+    })
+}
+
+/// Answers with the payload.
+pub(crate) fn echo(request: &Request<'_>, reply: &mut Reply<'_>) -> Result<(), Status> {
+    reply.write(request.payload)?;
+    Ok(())
+}
+
+/// Serve echoes: what 'dunlin ping' starts for itself.
+#[derive(Args, Debug)]
+pub(crate) struct EchoServerArguments {
+    #[arg(long)]
+    listen: Address,
+}
+
+pub(crate) fn run(arguments: &EchoServerArguments) -> Result<ExitCode, Failure> {
+    let interrupt = Interrupt::install()?;
+    let fabric = fabric(false)?;
+    let server = ServerBuilder::new(&fabric)
+        .function(ECHO, FunctionMode::Worker)
+        .serve(&arguments.listen, |_| Box::new(echo) as Box<dyn Service>)?;
+    child::say_ready(server.address())?;
+    interrupt.wait(None);
+    server.shutdown(DRAIN);
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,329 @@
+//! `dunlin kv bench`: a YCSB workload against a server.
+
+use super::stats::total;
+use super::{ConnectArguments, connect};
+use crate::arguments::{self, plan_name};
+use crate::echo;
+use crate::interrupt::Interrupt;
+use crate::output::{self, Failure, ReportArguments};
+use crate::progress;
+use clap::Args;
+use dunlin::{DefaultFabric, Fabric as _};
+use dunlin_bench::floor::TickClock;
+use dunlin_bench::kv_driver::{
+    DriveError, DriverConfig, KvDriver, Limit, OperationKind, Tally, load_records,
+};
+use dunlin_bench::report::{Document, Row, Unit, table};
+use dunlin_bench::workload::{SHIPPED, Share, Workload, shipped};
+use dunlin_kv::{KvClient, MAX_VALUE_LENGTH};
+use indicatif::ProgressBar;
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::ScopedJoinHandle;
+use std::time::{Duration, Instant};
+
+const AFTER_HELP: &str = "\
+Workloads that ship with dunlin: a (half updates), b (5 % updates), c (reads only), d (latest), e (scans, run as
+MULTIGETs), f (read-modify-write), all with 1000-byte records; b-small (b with 16-byte keys and 32-byte values).
+A file is one of YCSB's own property files; properties that are not known are reported.
+
+Examples:
+  dunlin kv bench shm:store
+  dunlin kv bench shm:store --workload a --clients 4 --seconds 5 --json a.json --plot a.svg
+  dunlin kv bench shm:store --workload my.properties -P recordcount=1000000 --batch 16 --window 128
+  dunlin kv bench shm:store --no-load --protocol Server-reply
+
+Exit status: 0 done; 1 a call failed: the error says how many calls may have been executed; 130 interrupted.";
+
+/// Which workload.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct WorkloadArguments {
+    /// A YCSB property file, or one that ships with dunlin: a to f, b-small
+    #[arg(long, short, default_value = "b-small", value_name = "FILE|NAME")]
+    workload: String,
+    /// Set a property of the workload, over what its file says
+    #[arg(long, short = 'P', value_name = "NAME=VALUE")]
+    property: Vec<String>,
+}
+
+impl WorkloadArguments {
+    /// Reads the workload, and says on standard error what is odd about it.
+    pub(crate) fn read(&self) -> Result<Workload, Failure> {
+        let name = &self.workload;
+        let mut text = match shipped(name) {
+            Some(text) if !std::path::Path::new(name).is_file() => text.to_owned(),
+            _ => std::fs::read_to_string(name).map_err(|error| {
+                let names: Vec<&str> = SHIPPED.iter().map(|(name, _)| *name).collect();
+                Failure::new(format!("cannot read the workload '{name}': {error}")).help(format_args!(
+                    "give a YCSB property file, or one of those that ship with dunlin: {}",
+                    names.join(", ")
+                ))
+            })?,
+        };
+        for property in &self.property {
+            if !property.contains('=') || property.contains('\n') {
+                return Err(Failure::new(format!("'{property}' is not NAME=VALUE"))
+                    .help("write for example -P recordcount=100000"));
+            }
+            text.push('\n');
+            text.push_str(property);
+        }
+        let (workload, notices) = Workload::parse(&text).map_err(|error| {
+            Failure::new(format!("workload {name}: {error}"))
+                .help("correct the file, or override it with -P NAME=VALUE")
+        })?;
+        for notice in notices {
+            output::note(format_args!("warning: workload {name}: {notice}"));
+        }
+        if workload.longest_value() > MAX_VALUE_LENGTH as u64 {
+            return Err(Failure::new(format!(
+                "workload {name}: values have up to {} bytes, and the store takes 1 MiB",
+                workload.longest_value()
+            ))
+            .help("lower fieldcount or fieldlength"));
+        }
+        Ok(workload)
+    }
+
+    /// Its name, as given.
+    pub(crate) fn name(&self) -> &str {
+        &self.workload
+    }
+}
+
+/// Measure a key-value server with a YCSB workload.
+#[derive(Args, Debug)]
+#[command(after_help = AFTER_HELP)]
+pub(crate) struct BenchArguments {
+    #[command(flatten)]
+    connect: ConnectArguments,
+    #[command(flatten)]
+    workload: WorkloadArguments,
+    /// How long to measure
+    #[arg(long, short, default_value = "5", value_parser = arguments::positive_duration, value_name = "TIME")]
+    seconds: Duration,
+    /// Client threads, each with connections of its own
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024), value_name = "N")]
+    clients: u16,
+    /// Operations that each client keeps in flight
+    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=1024), value_name = "N")]
+    window: u16,
+    /// Operations that each client sends together
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024), value_name = "N")]
+    batch: u16,
+    /// Store the workload's records first; this is the default
+    #[arg(long, overrides_with = "no_load")]
+    load: bool,
+    /// Do not store the records first: they are there from an earlier run
+    #[arg(long)]
+    no_load: bool,
+    #[command(flatten)]
+    report: ReportArguments,
+}
+
+type Client = KvClient<DefaultFabric>;
+
+/// Runs `work` for each client on a thread of its own, showing progress until all are done. The first failure, or a
+/// signal, stops the others through the flag that `work` is given.
+fn on_threads<'a, T: Send>(
+    clients: &'a mut [Client],
+    interrupt: &Interrupt,
+    bar: &ProgressBar,
+    mut show: impl FnMut(&ProgressBar, u64),
+    work: impl Fn(u64, &'a mut Client, &AtomicBool, &AtomicU64) -> (T, Result<(), DriveError>) + Sync,
+) -> (Vec<T>, Option<DriveError>) {
+    let (stop, progress) = (AtomicBool::new(false), AtomicU64::new(0));
+    let (mut results, mut failure): (Vec<T>, Option<DriveError>) = (Vec::new(), None);
+    std::thread::scope(|scope| {
+        let threads: Vec<ScopedJoinHandle<'_, _>> = clients
+            .iter_mut()
+            .enumerate()
+            .map(|(number, client)| {
+                let (stop, progress, work) = (&stop, &progress, &work);
+                scope.spawn(move || {
+                    let done = work(number as u64, client, stop, progress);
+                    if done.1.is_err() {
+                        stop.store(true, Ordering::Relaxed);
+                    }
+                    done
+                })
+            })
+            .collect();
+        while threads.iter().any(|thread| !thread.is_finished()) {
+            if interrupt.wait(Some(Duration::from_millis(20))).is_some() {
+                stop.store(true, Ordering::Relaxed);
+                // The wait ends at once from now on.
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            show(bar, progress.load(Ordering::Relaxed));
+        }
+        for thread in threads {
+            match thread.join() {
+                Ok((result, outcome)) => {
+                    results.push(result);
+                    if let Err(error) = outcome {
+                        match &mut failure {
+                            None => failure = Some(error),
+                            Some(first) => {
+                                first.maybe_executed += error.maybe_executed;
+                                first.not_executed += error.not_executed;
+                            }
+                        }
+                    }
+                }
+                Err(panic) => std::panic::resume_unwind(panic),
+            }
+        }
+    });
+    bar.finish_and_clear();
+    (results, failure)
+}
+
+/// Stores the workload's records, each client its share, and sees whether they all fit.
+fn load(clients: &mut [Client], workload: &Workload, interrupt: &Interrupt) -> Result<(), Failure> {
+    let (first, count, all) = (workload.insert_start, workload.record_count, clients.len() as u64);
+    let share = move |number: u64| first + (u128::from(count) * u128::from(number) / u128::from(all)) as u64;
+    let bar = progress::counting(count, "loading records");
+    let begin = Instant::now();
+    let (_, failure) =
+        on_threads(clients, interrupt, &bar, ProgressBar::set_position, |number, client, stop, progress| {
+            let records = share(number)..share(number + 1);
+            ((), load_records(client, workload, records, stop, progress).map(drop))
+        });
+    if let Some(error) = failure {
+        return Err(Failure::from(error).context("loading"));
+    }
+    interrupt.check()?;
+    output::note(format_args!("{count} records loaded in {:.2} s", begin.elapsed().as_secs_f64()));
+    let stats = total(&clients[0].stats()?);
+    if stats.items < count {
+        output::note(format_args!(
+            "warning: the server holds {} items after {count} were stored: the rest made room for others, and reads \
+             of them will find nothing (restart it with more --memory)",
+            stats.items
+        ));
+    }
+    Ok(())
+}
+
+pub(crate) fn run(arguments: &BenchArguments) -> Result<ExitCode, Failure> {
+    arguments.report.check()?;
+    let workload = arguments.workload.read()?;
+    let interrupt = Interrupt::install()?;
+    let fabric = echo::fabric(false)?;
+    let plan = arguments.connect.plan.plan(fabric.capabilities());
+    let config =
+        DriverConfig { window: arguments.window.max(arguments.batch).into(), batch: arguments.batch.into() };
+    let mut clients = Vec::new();
+    for _ in 0..arguments.clients {
+        let window = config.window as u16;
+        clients.push(connect(&fabric, &arguments.connect.address, plan, window, arguments.connect.timeout)?);
+    }
+    if !arguments.no_load {
+        load(&mut clients, &workload, &interrupt)?;
+    }
+    let clock = TickClock::new();
+    let bar = progress::timing(arguments.seconds, "measuring");
+    let begin = Instant::now();
+    let mut shown = (begin, 0u64);
+    let share = |client| Share { client, clients: arguments.clients.into() };
+    let (tallies, failure) = on_threads(
+        &mut clients,
+        &interrupt,
+        &bar,
+        |bar, done| {
+            bar.set_position(begin.elapsed().as_millis() as u64);
+            let time = shown.0.elapsed().as_secs_f64();
+            if time > 0.5 {
+                let rate = (done - shown.1) as f64 / time;
+                bar.set_prefix(Unit::OperationsPerSecond.format(rate));
+                shown = (Instant::now(), done);
+            }
+        },
+        |number, client, stop, progress| {
+            let mut driver = KvDriver::new(client, &workload, share(number), config, clock);
+            let limit =
+                Limit { nanoseconds: Some(arguments.seconds.as_nanos() as f64), operations: None, stop };
+            let outcome = driver.run(&limit, progress);
+            (driver.tally().clone(), outcome)
+        },
+    );
+    let mut tally = Tally::default();
+    tallies.iter().for_each(|one| tally.merge(one));
+    if let Some(error) = failure {
+        let after = format!("after {} operations in {:.1} s", tally.operations(), tally.elapsed_ns / 1e9);
+        return Err(Failure::from(error).context(after));
+    }
+    let document = document(arguments, &workload, &plan, &tally);
+    print_results(arguments, &plan, &document, &tally)?;
+    arguments.report.write(&document)?;
+    interrupt.check()?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn document(arguments: &BenchArguments, workload: &Workload, plan: &dunlin::Plan, tally: &Tally) -> Document {
+    let parameters = Row::new()
+        .with("address", arguments.connect.address.to_string())
+        .with("workload", arguments.workload.name())
+        .with("records", workload.record_count)
+        .with("seconds", arguments.seconds.as_secs_f64())
+        .with("load", !arguments.no_load);
+    let mut document = Document::new("kv bench", "shm", parameters);
+    let base = |operation: &str| {
+        Row::new()
+            .with("operation", operation)
+            .with("protocol", plan_name(plan))
+            .with("completion", plan.client.to_string())
+            .with("clients", arguments.clients)
+            .with("window", arguments.window.max(arguments.batch))
+            .with("batch", arguments.batch)
+    };
+    let mut add = |operation: &str, latency: &dunlin_bench::statistics::Latency| {
+        let rate = latency.samples() as f64 * 1e9 / tally.elapsed_ns.max(1.0);
+        let mut row = base(operation).with("throughput_ops", rate.round());
+        row.set_latency(latency);
+        document.rows.push(row);
+    };
+    add("all", &tally.all());
+    for kind in OperationKind::ALL {
+        let latency = tally.latency(kind);
+        if latency.samples() > 0 {
+            add(kind.as_str(), latency);
+        }
+    }
+    document.rows[0].set("not_found", tally.not_found);
+    document
+}
+
+fn print_results(
+    arguments: &BenchArguments,
+    plan: &dunlin::Plan,
+    document: &Document,
+    tally: &Tally,
+) -> Result<(), Failure> {
+    output::print_line(format_args!(
+        "workload {}, {}, {}, {} {}, window {}, batch {}, {:.2} s",
+        arguments.workload.name(),
+        plan_name(plan),
+        plan.client,
+        arguments.clients,
+        if arguments.clients == 1 { "client" } else { "clients" },
+        arguments.window.max(arguments.batch),
+        arguments.batch,
+        tally.elapsed_ns / 1e9
+    ))?;
+    // What the headline says needs no columns.
+    let constant = ["protocol", "completion", "clients", "window", "batch"];
+    let rows: Vec<Row> = document
+        .rows
+        .iter()
+        .map(|row| {
+            let mut shown = Row::new();
+            for (name, value) in row.fields().filter(|(name, _)| !constant.contains(name)) {
+                shown.set(name, value.clone());
+            }
+            shown
+        })
+        .collect();
+    output::print(table(&rows))
+}

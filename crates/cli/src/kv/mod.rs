@@ -1,0 +1,92 @@
+//! `dunlin kv`: the key-value store from the command line.
+
+mod bench;
+mod load;
+mod one_shot;
+mod serve;
+mod stats;
+
+use crate::arguments::{self, PlanArguments};
+use crate::echo;
+use crate::output::Failure;
+use clap::{Args, Subcommand};
+use dunlin::{Address, ClientConfig, DefaultFabric, Fabric as _, Plan};
+use dunlin_kv::KvClient;
+use std::process::ExitCode;
+use std::time::Duration;
+
+const AFTER_HELP: &str = "\
+Examples:
+  dunlin kv serve --listen shm:store --workers 2 --memory 1g
+  dunlin kv put shm:store greeting hello
+  dunlin kv get shm:store greeting
+  dunlin kv load shm:store records.tsv
+  dunlin kv bench shm:store --workload a --clients 4 --seconds 5
+  dunlin kv stats shm:store";
+
+/// Run a key-value server, and use, fill, inspect and measure one.
+#[derive(Args, Debug)]
+#[command(after_help = AFTER_HELP)]
+pub(crate) struct KvArguments {
+    #[command(subcommand)]
+    command: KvCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum KvCommand {
+    Serve(serve::ServeArguments),
+    Get(one_shot::GetArguments),
+    Put(one_shot::PutArguments),
+    Delete(one_shot::DeleteArguments),
+    Load(load::LoadArguments),
+    Bench(bench::BenchArguments),
+    Stats(stats::StatsArguments),
+}
+
+pub(crate) fn run(arguments: KvArguments) -> Result<ExitCode, Failure> {
+    match arguments.command {
+        KvCommand::Serve(arguments) => serve::run(&arguments),
+        KvCommand::Get(arguments) => one_shot::get(&arguments),
+        KvCommand::Put(arguments) => one_shot::put(&arguments),
+        KvCommand::Delete(arguments) => one_shot::delete(&arguments),
+        KvCommand::Load(arguments) => load::run(&arguments),
+        KvCommand::Bench(arguments) => bench::run(&arguments),
+        KvCommand::Stats(arguments) => stats::run(&arguments),
+    }
+}
+
+/// How to reach a store.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct ConnectArguments {
+    /// The server, as shm:NAME
+    address: Address,
+    #[command(flatten)]
+    plan: PlanArguments,
+    /// Give a call up after this time
+    #[arg(long, default_value = "10", value_parser = arguments::positive_duration, value_name = "TIME")]
+    timeout: Duration,
+}
+
+impl ConnectArguments {
+    /// Connects a client with a window of so many calls for each worker.
+    fn connect(&self, window: u16) -> Result<KvClient<DefaultFabric>, Failure> {
+        let fabric = echo::fabric(false)?;
+        let plan = self.plan.plan(fabric.capabilities());
+        connect(&fabric, &self.address, plan, window, self.timeout)
+    }
+}
+
+/// Connects a client of a store.
+pub(crate) fn connect(
+    fabric: &DefaultFabric,
+    address: &Address,
+    plan: Plan,
+    window: u16,
+    timeout: Duration,
+) -> Result<KvClient<DefaultFabric>, Failure> {
+    let timeout = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
+    let default = ClientConfig::with_plan(plan);
+    let connect_timeout = default.connect_timeout.min(timeout);
+    let config = ClientConfig { window, timeout, connect_timeout, ..default };
+    Ok(KvClient::connect(fabric, address, config)?)
+}

@@ -1,0 +1,71 @@
+//! `dunlin kv stats`: the counters of a server's partitions.
+
+use super::ConnectArguments;
+use crate::output::{self, Failure, ReportArguments};
+use clap::Args;
+use dunlin_bench::report::{Document, Row, table};
+use dunlin_kv::Stats;
+use std::process::ExitCode;
+
+/// Show what a server holds and what it has done, worker by worker.
+#[derive(Args, Debug)]
+#[command(
+    after_help = "Examples:\n  dunlin kv stats shm:store\n  dunlin kv stats shm:store --json stats.json"
+)]
+pub(crate) struct StatsArguments {
+    #[command(flatten)]
+    connect: ConnectArguments,
+    #[command(flatten)]
+    report: ReportArguments,
+}
+
+fn row(worker: &str, stats: &Stats) -> Row {
+    Row::new()
+        .with("worker", worker)
+        .with("items", stats.items)
+        .with("item_bytes", stats.item_bytes)
+        .with("used_bytes", stats.used_bytes)
+        .with("reserved_bytes", stats.reserved_bytes)
+        .with("limit_bytes", stats.memory_limit)
+        .with("hits", stats.hits)
+        .with("misses", stats.misses)
+        .with("puts", stats.puts)
+        .with("deletes", stats.deletes)
+        .with("evicted_from_bucket", stats.evicted_from_bucket)
+        .with("evicted_for_memory", stats.evicted_for_memory)
+}
+
+/// All partitions together.
+pub(super) fn total(stats: &[Stats]) -> Stats {
+    let mut total = Stats::default();
+    for one in stats {
+        total.items += one.items;
+        total.item_bytes += one.item_bytes;
+        total.used_bytes += one.used_bytes;
+        total.reserved_bytes += one.reserved_bytes;
+        total.memory_limit += one.memory_limit;
+        total.hits += one.hits;
+        total.misses += one.misses;
+        total.puts += one.puts;
+        total.deletes += one.deletes;
+        total.evicted_from_bucket += one.evicted_from_bucket;
+        total.evicted_for_memory += one.evicted_for_memory;
+    }
+    total
+}
+
+pub(crate) fn run(arguments: &StatsArguments) -> Result<ExitCode, Failure> {
+    arguments.report.check()?;
+    let stats = arguments.connect.connect(4)?.stats()?;
+    let mut rows: Vec<Row> =
+        stats.iter().enumerate().map(|(worker, one)| row(&worker.to_string(), one)).collect();
+    if rows.len() > 1 {
+        rows.push(row("all", &total(&stats)));
+    }
+    output::print(table(&rows))?;
+    let parameters = Row::new().with("address", arguments.connect.address.to_string());
+    let mut document = Document::new("kv stats", "shm", parameters);
+    document.rows = rows;
+    arguments.report.write(&document)?;
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,109 @@
+//! `dunlin protocols`: the table of protocols, and which ways of waiting each allows.
+
+use crate::output::{self, Failure};
+use clap::Args;
+use dunlin::{
+    Capabilities, CompletionMode, Fabric as _, PROTOCOLS, Plan, Protocol, RequestHalf, ResponseHalf,
+};
+use std::fmt::Write as _;
+use std::process::ExitCode;
+
+const AFTER_HELP: &str = "\
+A protocol is two halves: how a request travels to the server, and how the response travels back. Each side may
+wait in the ways listed: busy spins; event sleeps until something comes; adaptive spins for 20 us, then sleeps.
+
+Examples:
+  dunlin ping --protocol Eager-SendRecv --completion event
+  dunlin kv bench shm:store --protocol server-reply";
+
+/// List the protocols: their halves, who they are from, how each side may wait.
+#[derive(Args, Debug)]
+#[command(after_help = AFTER_HELP)]
+pub(crate) struct ProtocolsArguments {
+    /// Print one JSON array instead of the table
+    #[arg(long)]
+    json: bool,
+}
+
+/// The name of a request half, as in the documents.
+fn request_name(half: RequestHalf) -> &'static str {
+    match half {
+        RequestHalf::Send => "send",
+        RequestHalf::Write => "write",
+        RequestHalf::WriteImm => "write_imm",
+    }
+}
+
+/// The name of a response half.
+fn response_name(half: ResponseHalf) -> &'static str {
+    match half {
+        ResponseHalf::Send => "send",
+        ResponseHalf::Write => "write",
+        ResponseHalf::WriteImm => "write_imm",
+        ResponseHalf::Fetch => "fetch",
+    }
+}
+
+const MODES: [CompletionMode; 3] = [CompletionMode::Busy, CompletionMode::Event, CompletionMode::Adaptive];
+
+/// The modes in which one side can wait while the other is busy.
+fn modes(protocol: &Protocol, capabilities: &Capabilities, client: bool) -> Vec<String> {
+    let plan = |mode| -> Plan {
+        let busy = CompletionMode::Busy;
+        protocol.plan(busy).completion(if client { mode } else { busy }, if client { busy } else { mode })
+    };
+    MODES
+        .into_iter()
+        .filter(|mode| plan(*mode).check(capabilities).is_ok())
+        .map(|mode| mode.to_string())
+        .collect()
+}
+
+pub(crate) fn run(arguments: &ProtocolsArguments) -> Result<ExitCode, Failure> {
+    let fabric = crate::echo::fabric(false)?;
+    let capabilities = fabric.capabilities();
+    let rows: Vec<[String; 6]> = PROTOCOLS
+        .iter()
+        .map(|protocol| {
+            let both = |half: &str| {
+                if protocol.rendezvous_above == 0 { format!("{half}, then READ") } else { half.to_owned() }
+            };
+            [
+                protocol.name.to_owned(),
+                both(request_name(protocol.request)),
+                both(response_name(protocol.response)),
+                modes(protocol, capabilities, true).join(", "),
+                modes(protocol, capabilities, false).join(", "),
+                protocol.origin.to_owned(),
+            ]
+        })
+        .collect();
+    if arguments.json {
+        let names = ["name", "request", "response", "client_modes", "server_modes", "origin"];
+        let rows: Vec<serde_json::Value> = rows
+            .into_iter()
+            .map(|row| names.into_iter().map(str::to_owned).zip(row.map(serde_json::Value::from)).collect())
+            .collect();
+        output::print_line(serde_json::Value::from(rows))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let head = ["protocol", "request", "response", "client waits", "server waits", "origin"];
+    let widths: Vec<usize> = (0..6)
+        .map(|column| rows.iter().map(|row| row[column].len()).chain([head[column].len()]).max().unwrap_or(0))
+        .collect();
+    let mut text = String::new();
+    for row in std::iter::once(head.map(str::to_owned)).chain(rows) {
+        let mut line = String::new();
+        for (cell, width) in row.iter().zip(&widths) {
+            let _ = write!(line, "{cell:<width$}  ");
+        }
+        text.push_str(line.trim_end());
+        text.push('\n');
+    }
+    text.push_str(&format!(
+        "\nPayloads over {} KiB go by read rendezvous under every protocol: the receiver READs them from the sender's memory.\n",
+        dunlin::SMALL_LIMIT / 1024
+    ));
+    output::print(text)?;
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,111 @@
+//! Counts what a call costs: client and worker take turns on ONE thread, so that `perf stat -e instructions:u` or
+//! `valgrind --tool=callgrind` see a call's instructions and nothing of waiting.
+//!
+//! `steps CALLS [PROTOCOL] [SIZE] [BATCH]`: `BATCH` 1 sends a message for each call, 64 before the worker has its turn;
+//! 0 is one call at a time.
+#![allow(clippy::disallowed_types, clippy::disallowed_methods, reason = "an example is an application")]
+
+use dunlin_fabric::{Address, Scheme};
+use dunlin_fabric_shm::{ShmConfig, ShmFabric};
+use dunlin_rpc::{
+    CallError, Client, ClientConfig, CompletionMode, FunctionMode, Protocol, Reply, Request, ServerBuilder, Worker,
+};
+use std::error::Error;
+use std::time::Instant;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    tracing_subscriber::fmt().with_max_level(tracing::Level::INFO).init();
+    let arguments: Vec<String> = std::env::args().collect();
+    let number = |at: usize, default: usize| arguments.get(at).map_or(Ok(default), |text| text.parse());
+    let (calls, size, batch) = (number(1, 100_000)?, number(3, 32)?, number(4, 1)?);
+    let name = arguments.get(2).map_or("Server-reply", String::as_str);
+    let plan = Protocol::by_name(name).ok_or("no such protocol")?.plan(CompletionMode::Busy);
+
+    let fabric = ShmFabric::new(ShmConfig::default())?;
+    let address = Address::new(Scheme::Shm, &format!("steps-{}", std::process::id()))?;
+    let (server, mut workers) =
+        ServerBuilder::new(&fabric).function(1, FunctionMode::Worker).serve_with(&address, |_| {
+            Box::new(|request: &Request<'_>, reply: &mut Reply<'_>| {
+                reply.write(request.payload)?;
+                Ok(())
+            })
+        })?;
+    let mut worker = workers.pop().ok_or("no worker")?;
+    let connecting = {
+        let (fabric, address) = (fabric.clone(), address.clone());
+        let config = ClientConfig { window: 256, ring_bytes: number(5, 65_536)? as u32, ..ClientConfig::with_plan(plan) };
+        std::thread::spawn(move || Client::connect(&fabric, &address, config))
+    };
+    while !connecting.is_finished() {
+        worker.progress();
+    }
+    let client = connecting.join().map_err(|_| "the connecting thread panicked")??;
+    let mut both = Both { client, worker, payload: vec![7; size] };
+    both.run(2_000, batch)?;
+    let start = Instant::now();
+    both.run(calls, batch)?;
+    let elapsed = start.elapsed();
+    println!(
+        "{name}, {size} bytes, batch {batch}: {calls} calls, {:.1} ns each for both sides",
+        elapsed.as_nanos() as f64 / calls as f64
+    );
+    drop(both);
+    drop(server);
+    Ok(())
+}
+
+struct Both {
+    client: Client<ShmFabric>,
+    worker: Worker<ShmFabric>,
+    payload: Vec<u8>,
+}
+
+impl Both {
+    #[inline(never)]
+    fn run(&mut self, calls: usize, batch: usize) -> Result<(), CallError> {
+        let round = if batch == 0 { 1 } else { 64 };
+        for _ in 0..calls / round {
+            self.submit(round, batch)?;
+            self.serve();
+            let mut done = 0;
+            while done < round {
+                done += self.collect()?;
+                if done < round {
+                    self.serve();
+                }
+            }
+        }
+        Ok(())
+    }
+
+    #[inline(never)]
+    fn submit(&mut self, count: usize, batch: usize) -> Result<(), CallError> {
+        if batch <= 1 {
+            return (0..count).try_for_each(|_| self.client.submit_on(0, 1, &self.payload).map(drop));
+        }
+        for sent in 1..=count {
+            self.client.push_on(0, 1, &self.payload)?;
+            if sent % batch == 0 {
+                self.client.flush()?;
+            }
+        }
+        self.client.flush()
+    }
+
+    #[inline(never)]
+    fn serve(&mut self) {
+        self.worker.progress();
+    }
+
+    #[inline(never)]
+    fn collect(&mut self) -> Result<usize, CallError> {
+        self.client.progress();
+        let mut done = 0;
+        while let Some(id) = self.client.next_done() {
+            assert_eq!(self.client.outcome(id)?.len(), self.payload.len());
+            self.client.forget(id);
+            done += 1;
+        }
+        Ok(done)
+    }
+}
