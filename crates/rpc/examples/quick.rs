@@ -75,7 +75,10 @@ fn main() {
             srv.push(c - b);
             cli.push(d - c);
         }
-        let per = |mut x: Vec<u64>| { x.sort(); x[x.len() / 10] as f64 / 2.1 / 64.0 };
+        let per = |mut x: Vec<u64>| {
+            x.sort();
+            x[x.len() / 10] as f64 / 2.1 / 64.0
+        };
         println!(
             "{name}: one by one {one:.1} ns; of 64: submit {:.1} serve {:.1} complete {:.1} ns",
             per(sub),

@@ -8,7 +8,8 @@
 use dunlin_fabric::{Address, Scheme};
 use dunlin_fabric_shm::{ShmConfig, ShmFabric};
 use dunlin_rpc::{
-    CallError, Client, ClientConfig, CompletionMode, FunctionMode, Protocol, Reply, Request, ServerBuilder, Worker,
+    CallError, Client, ClientConfig, CompletionMode, FunctionMode, Protocol, Reply, Request, ServerBuilder,
+    Worker,
 };
 use std::error::Error;
 use std::time::Instant;
@@ -33,7 +34,11 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut worker = workers.pop().ok_or("no worker")?;
     let connecting = {
         let (fabric, address) = (fabric.clone(), address.clone());
-        let config = ClientConfig { window: 256, ring_bytes: number(5, 65_536)? as u32, ..ClientConfig::with_plan(plan) };
+        let config = ClientConfig {
+            window: 256,
+            ring_bytes: number(5, 65_536)? as u32,
+            ..ClientConfig::with_plan(plan)
+        };
         std::thread::spawn(move || Client::connect(&fabric, &address, config))
     };
     while !connecting.is_finished() {
