@@ -249,6 +249,7 @@ fn run(seed: u64) -> (u64, u64) {
 fn whatever_happens_every_call_is_accounted_for() {
     let (mut sent, mut ok) = (0, 0);
     for seed in 0..200 {
+        eprintln!("seed {seed}");
         let (more_sent, more_ok) = run(seed);
         sent += more_sent;
         ok += more_ok;
