@@ -84,8 +84,8 @@ impl<F: Fabric> ServerLane<F> {
             client_key: parts.client_key,
             generations: vec![0; parts.window as usize],
             waiting: VecDeque::new(),
-            exported: Vec::new(),
-            reading: Vec::new(),
+            exported: Vec::with_capacity(parts.window as usize),
+            reading: Vec::with_capacity(parts.window as usize),
             in_service: 0,
             hot: 1,
         }
