@@ -16,8 +16,8 @@ use crate::receive::{Receive, SharedReceiveQueue};
 use dunlin_fabric::{
     Access, AddressHandleId, Armed, Buffer, Completion, CompletionQueueId, CompletionStatus, CreateError,
     Endpoint, GrantError, InlineWrite, Nanos, PostError, QueuePairConfig, QueuePairId, QueuePairState,
-    RealReceiveTarget, Region, RegionKey, SharedReceiveQueueId, ThreadDomain, Transport, WaitMode, Wake,
-    Waker, WorkId, WorkRequest,
+    ReceiveTarget, Region, RegionKey, SharedReceiveQueueId, ThreadDomain, Transport, WaitMode, Wake, Waker,
+    WorkId, WorkRequest,
 };
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
