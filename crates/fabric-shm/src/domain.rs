@@ -496,6 +496,7 @@ impl ThreadDomain for ShmDomain {
 
     #[inline]
     fn post_write(&mut self, queue_pair: QueuePairId, write: InlineWrite<'_>) -> Result<(), PostError> {
+        self.idle.reset();
         if let Some(Some(found)) = self.queue_pairs.get_mut(slot_of(queue_pair))
             && found.id == queue_pair
             && found.write_at_once(&write)
