@@ -273,11 +273,7 @@ impl<F: Fabric> Control<F> {
         number: u64,
         session: &Session<F>,
         open: OpenLane,
-<<<<<<< HEAD
     ) -> Result<Planned<'_, F>, Refusal> {
-=======
-    ) -> Result<(&Arc<Inbox<F>>, OpenCommand<F>), Refusal> {
->>>>>>> hostile
         let config = &self.shared.config;
         let worker = if open.worker == OpenLane::ANY_WORKER {
             self.state.next_worker.fetch_add(1, Ordering::Relaxed) % self.workers.len()
@@ -340,14 +336,11 @@ impl<F: Fabric> Control<F> {
     }
 }
 
-<<<<<<< HEAD
 /// The worker that serves a lane, and what it needs to open it.
 type Planned<'a, F> = (&'a Arc<Inbox<F>>, OpenCommand<F>);
 
 /// Why a lane is refused, by code and in words.
-=======
 /// Why a lane cannot be had, for programs and for people.
->>>>>>> hostile
 type Refusal = (RefusalCode, String);
 
 /// The connection is over.
