@@ -272,7 +272,8 @@ impl QueuePair {
         let completes = !matches!(request.operation, Operation::Send { .. } | Operation::Write { .. });
         let signaled = request.signaled || completes;
         let ticket = Ticket { id: request.id, sequence: self.send.posted, signaled };
-        if self.connection.as_ref().is_none_or(|c| !c.link.is_alive()) {
+        // Behind what is blocked already, so that it does not complete before that.
+        if !self.send.blocked && self.connection.as_ref().is_none_or(|c| !c.link.is_alive()) {
             let opcode = opcode_of(&request.operation);
             let mut outcome = Outcome::new(ticket, opcode, CompletionStatus::TransportRetry);
             if let Operation::Read { into, .. } = request.operation {

@@ -159,3 +159,18 @@ fn a_read_on_a_dead_link_gives_its_buffer_back() {
     assert_eq!((done.status, done.opcode), (CompletionStatus::TransportRetry, Opcode::Read));
     assert!(done.buffer.is_some());
 }
+
+#[test]
+fn what_is_posted_on_a_dead_link_does_not_overtake() {
+    let mut pair = Pair::new();
+    for id in 1..=8 {
+        pair.a.post(common::send(id, &[&[7; 4096]], None, true)).unwrap();
+    }
+    pair.a.link.close();
+    pair.a.post(common::send(9, &[b"late"], None, true)).unwrap();
+    let mut ids = Vec::new();
+    while ids.len() < 9 {
+        ids.extend(pair.a.poll().into_iter().map(|c| c.id.0));
+    }
+    assert_eq!(ids, (1..=9).collect::<Vec<u64>>());
+}
