@@ -153,7 +153,7 @@ fn finish<F: Fabric>(
         control: command.region.clone(),
     });
     let source = match plan.request {
-        RequestHalf::Send => RxSource::Messages(VecDeque::new()),
+        RequestHalf::Send => RxSource::Messages(VecDeque::with_capacity(command.window as usize + 1)),
         RequestHalf::Write | RequestHalf::WriteImm => RxSource::Ring {
             region: command.region.clone(),
             reader: RingReader::new(command.ring_bytes as usize),
