@@ -67,6 +67,9 @@ impl Hub {
         // Not under the lock, which the control thread takes too: a peer that reads slowly would hold it up. Two at
         // once grant it twice, which does no harm.
         let access = Access::READ.with(Access::WRITE);
+        if !link.is_trusted() {
+            self.attention.distrust();
+        }
         let key = link.grant_internal(self.attention.memory(), access, patient)?;
         let mut doorbells = lock(&self.doorbells);
         doorbells.retain(|(link, _)| link.is_alive());

@@ -6,6 +6,7 @@ use crate::doorbell::{Attention, EVENTS, HINTS, PeerDoorbell};
 use crate::endpoint::Address;
 use crate::fabric::{MAX_QUEUE_DEPTH, MAX_QUEUE_PAIRS};
 use crate::frame::QueuePairName;
+use crate::idle::Idle;
 use crate::inbound::{Consumer, Producer};
 use crate::io::IoHandle;
 use crate::link::{DatagramTarget, ShmLink};
@@ -14,15 +15,12 @@ use crate::queue_pair::{Connection, Inbound, QueuePair};
 use crate::receive::{Receive, SharedReceiveQueue};
 use dunlin_fabric::{
     Access, AddressHandleId, Armed, Buffer, Completion, CompletionQueueId, CompletionStatus, CreateError,
-    Endpoint, GrantError, Host, InlineWrite, Nanos, PostError, QueuePairConfig, QueuePairId, QueuePairState,
-    RealHost, ReceiveTarget, Region, RegionKey, SharedReceiveQueueId, ThreadDomain, Transport, WaitMode,
-    Wake, Waker, WorkId, WorkRequest,
+    Endpoint, GrantError, InlineWrite, Nanos, PostError, QueuePairConfig, QueuePairId, QueuePairState,
+    ReceiveTarget, Region, RegionKey, SharedReceiveQueueId, ThreadDomain, Transport, WaitMode, Wake, Waker,
+    WorkId, WorkRequest,
 };
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
-
-/// The longest sleep: a doorbell that a peer has tampered with costs no more than this.
-const LONGEST_SLEEP: u64 = 10_000_000;
 
 /// Ends a domain's wait.
 #[derive(Clone, Debug)]
@@ -37,18 +35,7 @@ impl Waker for ShmWaker {
         if armed.mode == WaitMode::Busy {
             return Wake::Arrived;
         }
-        let arrived = self.0.take_woken() || {
-            // No look at the clock when there is no end to look for.
-            let left = match until {
-                Nanos::MAX => LONGEST_SLEEP,
-                0 => 0,
-                until => until.saturating_sub(RealHost.now()).min(LONGEST_SLEEP),
-            };
-            left > 0 && self.0.sleep(left)
-        };
-        self.0.disarm();
-        self.0.take_woken();
-        if arrived { Wake::Arrived } else { Wake::TimedOut }
+        self.0.rest(until)
     }
 }
 
@@ -62,6 +49,7 @@ pub struct ShmDomain {
     attention: Arc<Attention>,
     hub: Arc<Hub>,
     news_seen: u64,
+    idle: Idle,
     events: bool,
     queues: Vec<CompletionQueue>,
     shared: Vec<SharedReceiveQueue>,
@@ -112,12 +100,13 @@ fn drive(
 
 impl ShmDomain {
     pub(crate) fn new(number: u32, io: Arc<IoHandle>) -> Result<Self, CreateError> {
-        let attention = Attention::new()?;
+        let attention = Attention::new(io.io().watchdog())?;
         Ok(ShmDomain {
             number,
             hub: Hub::new(&attention),
             attention,
             news_seen: 0,
+            idle: Idle::default(),
             events: false,
             queues: Vec::new(),
             shared: Vec::new(),
@@ -488,6 +477,7 @@ impl ThreadDomain for ShmDomain {
         queue_pair: QueuePairId,
         request: WorkRequest<'_, ShmMemory>,
     ) -> Result<(), PostError> {
+        self.idle.reset();
         let found = self.queue_pairs.get_mut(slot_of(queue_pair)).and_then(Option::as_mut);
         let found = found.filter(|q| q.id == queue_pair).ok_or(PostError::NoSuch("queue pair"))?;
         if found.config.transport == Transport::UnreliableDatagram {
@@ -506,6 +496,7 @@ impl ThreadDomain for ShmDomain {
 
     #[inline]
     fn post_write(&mut self, queue_pair: QueuePairId, write: InlineWrite<'_>) -> Result<(), PostError> {
+        self.idle.reset();
         if let Some(Some(found)) = self.queue_pairs.get_mut(slot_of(queue_pair))
             && found.id == queue_pair
             && found.write_at_once(&write)
@@ -579,6 +570,9 @@ impl ThreadDomain for ShmDomain {
             into.push(ready.completion);
             given += 1;
         }
+        if given > 0 {
+            self.idle.reset();
+        }
         given
     }
 
@@ -600,12 +594,14 @@ impl ThreadDomain for ShmDomain {
 
     fn wait(&mut self, armed: Armed, until: Nanos) -> Wake {
         if armed.mode == WaitMode::Busy {
+            if self.idle.is_long() {
+                rustix::thread::sched_yield();
+            }
             return Wake::Arrived;
         }
         let arrived = self.attention.news_seen() != self.news_seen
             || self.queues.iter().any(|q| q.events && q.ready() > 0);
-        let until = if arrived { 0 } else { until };
-        let wake = ShmWaker(Arc::clone(&self.attention)).wait(armed, until);
+        let wake = self.attention.rest(if arrived { 0 } else { until });
         if arrived { Wake::Arrived } else { wake }
     }
 

@@ -1,11 +1,14 @@
 //! A domain's doorbell: what its peers read and ring so that it need not be polled all the time.
 //!
 //! The page belongs to the domain and is granted, writable, to its peers. Nothing in it is trusted: whatever they
-//! write costs the domain delay or a look in vain. Layout: flags in the first line, mostly read; the futex word in
+//! write costs the domain delay or a look in vain. Who has the page can also move a sleeper to another futex
+//! (FUTEX_REQUEUE), where nobody wakes it. Processes of our own user, and root, could stop us outright, so they are
+//! trusted not to; once others have the page, each sleep has a timer of its own. Layout: flags in the first line, mostly read; the futex word in
 //! the second; one hint bit for each queue pair from the third on.
 
 use crate::memory::{Import, Mapping, ShmMemory};
-use dunlin_fabric::{Access, RegisterError};
+use crate::watchdog::{TICK, Watchdog};
+use dunlin_fabric::{Access, Host, Nanos, RealHost, RegisterError, Wake};
 use rustix::io::Errno;
 use rustix::thread::futex;
 use std::sync::Arc;
@@ -31,6 +34,13 @@ const ARMED: u32 = 1;
 const SLEEPING: u32 = 2;
 /// Something came since the owner armed.
 const RUNG: u32 = 3;
+/// The owner has slept long enough.
+const ROUSED: u32 = 4;
+
+/// One sleep has begun: counted from here on, and one more asleep.
+const SLEEP: u64 = 1 << 8 | 1;
+/// Those asleep.
+const ASLEEP: u64 = 0xff;
 
 /// A 32-bit atomic word: the real one, or a model checker's.
 pub(crate) trait Word {
@@ -97,15 +107,15 @@ fn state_of(mapping: &Mapping) -> &AtomicU32 {
 fn ring_and_wake(mapping: &Mapping) {
     fence(Ordering::SeqCst);
     if ring(state_of(mapping)) {
-        wake(state_of(mapping));
+        wake(state_of(mapping), 1);
     }
 }
 
 #[cold]
-fn wake(word: &AtomicU32) {
+fn wake(word: &AtomicU32, sleepers: u32) {
     // Not private: the sleeper may be another process, which maps the same page.
-    if let Err(error) = futex::wake(word, futex::Flags::empty(), 1) {
-        tracing::warn!(%error, "a sleeping peer cannot be woken; it wakes by itself within 10 ms");
+    if let Err(error) = futex::wake(word, futex::Flags::empty(), sleepers) {
+        tracing::warn!(%error, "a sleeper cannot be woken; it wakes by itself within 20 ms");
     }
 }
 
@@ -115,12 +125,53 @@ pub(crate) struct Attention {
     memory: Arc<ShmMemory>,
     woken: AtomicBool,
     news: AtomicU64,
+    /// How many sleeps have begun, and in the lowest 8 bits how many of them last.
+    sleeps: AtomicU64,
+    /// Processes of other users have the page.
+    distrusted: AtomicBool,
+    watchdog: Arc<Watchdog>,
 }
 
 impl Attention {
-    pub(crate) fn new() -> Result<Arc<Self>, RegisterError> {
-        let memory = Arc::new(ShmMemory::new(LENGTH as u64, Access::READ.with(Access::WRITE))?);
-        Ok(Arc::new(Attention { memory, woken: AtomicBool::new(false), news: AtomicU64::new(0) }))
+    pub(crate) fn new(watchdog: &Arc<Watchdog>) -> Result<Arc<Self>, RegisterError> {
+        let attention = Arc::new(Attention {
+            memory: Arc::new(ShmMemory::new(LENGTH as u64, Access::READ.with(Access::WRITE))?),
+            woken: AtomicBool::new(false),
+            news: AtomicU64::new(0),
+            sleeps: AtomicU64::new(0),
+            distrusted: AtomicBool::new(false),
+            watchdog: Arc::clone(watchdog),
+        });
+        watchdog.add(&attention);
+        Ok(attention)
+    }
+
+    /// A process of another user gets the page.
+    pub(crate) fn distrust(&self) {
+        if !self.distrusted.swap(true, Ordering::SeqCst) {
+            // A sleep that began before has no timer.
+            self.rouse();
+        }
+    }
+
+    /// Differs once another sleep has begun or ended.
+    pub(crate) fn sleeps(&self) -> u64 {
+        self.sleeps.load(Ordering::SeqCst)
+    }
+
+    /// Whether the owner sleeps.
+    pub(crate) fn is_asleep(&self) -> bool {
+        self.sleeps() & ASLEEP != 0
+    }
+
+    /// Ends a sleep, whatever a peer has made of the word.
+    pub(crate) fn rouse(&self) {
+        let word = state_of(self.memory.mapping());
+        if !word.exchange(SLEEPING, ROUSED) {
+            Word::store(word, RUNG);
+        }
+        // All: one of them may be a peer that sleeps there to be woken instead of the owner.
+        wake(word, i32::MAX as u32);
     }
 
     /// The page, for granting it.
@@ -167,20 +218,38 @@ impl Attention {
         disarm(state_of(self.memory.mapping()));
     }
 
-    /// Sleeps until rung, or for so many nanoseconds; whether it was rung.
+    /// After [`arm`](Attention::arm) and a look in vain: sleeps until rung or woken, until then, or for two ticks.
+    pub(crate) fn rest(&self, until: Nanos) -> Wake {
+        let arrived = self.take_woken() || {
+            // No look at the clock when there is no end to look for.
+            let left = match until {
+                0 | Nanos::MAX => until,
+                until => until.saturating_sub(RealHost.now()),
+            };
+            left > 0 && self.sleep(left)
+        };
+        self.disarm();
+        self.take_woken();
+        if arrived { Wake::Arrived } else { Wake::TimedOut }
+    }
+
+    /// Sleeps until rung, or for so many nanoseconds, or two ticks; whether it was rung. One thread's at a time.
     pub(crate) fn sleep(&self, nanoseconds: u64) -> bool {
         let word = state_of(self.memory.mapping());
         if !may_sleep(word) {
             return true;
         }
-        let timeout = futex::Timespec {
-            tv_sec: (nanoseconds / 1_000_000_000) as _,
-            tv_nsec: (nanoseconds % 1_000_000_000) as _,
-        };
-        match futex::wait(word, futex::Flags::empty(), SLEEPING, Some(&timeout)) {
+        self.sleeps.fetch_add(SLEEP, Ordering::SeqCst);
+        // A timer of its own would be a tenth of what the sleep costs; near the end it keeps the time better.
+        let guarded =
+            nanoseconds >= 4 * TICK && !self.distrusted.load(Ordering::SeqCst) && self.watchdog.guard();
+        let timeout = futex::Timespec { tv_sec: 0, tv_nsec: nanoseconds.min(TICK) as _ };
+        let woken = futex::wait(word, futex::Flags::empty(), SLEEPING, (!guarded).then_some(&timeout));
+        self.sleeps.fetch_sub(1, Ordering::Release);
+        match woken {
             Err(Errno::TIMEDOUT) => false,
             // Woken, rung before the kernel looked, or interrupted: look again.
-            _ => true,
+            _ => Word::load(word) != ROUSED,
         }
     }
 
@@ -246,7 +315,7 @@ impl PeerDoorbell {
     pub(crate) fn ring_for_sender(&self) {
         let word = state_of(self.import.mapping());
         if ring(word) {
-            wake(word);
+            wake(word, 1);
         }
     }
 
@@ -323,12 +392,12 @@ mod tests {
 
     #[test]
     fn a_tampered_word_does_not_hold_anybody() {
-        for state in [IDLE, ARMED, SLEEPING, RUNG, 4, u32::MAX] {
+        for state in [IDLE, ARMED, SLEEPING, RUNG, ROUSED, 5, u32::MAX] {
             let word = AtomicU32::new(state);
             ring(&word);
             may_sleep(&word);
         }
-        let attention = Attention::new().unwrap();
+        let attention = Attention::new(&Watchdog::new().unwrap()).unwrap();
         attention.arm();
         state_of(attention.memory().mapping()).store(77, Ordering::Relaxed);
         assert!(attention.sleep(1), "does not sleep on a word that is not its own");

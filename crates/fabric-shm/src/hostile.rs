@@ -238,6 +238,46 @@ fn no_work_request_reaches_a_ring_or_a_doorbell() {
 }
 
 #[test]
+fn a_tampered_doorbell_ends_no_sleep_for_ever() {
+    use dunlin_fabric::{WaitMode, Waker};
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::time::Duration;
+    let mut victim = victim();
+    let bell = Arc::clone(&victim.mapped[1]);
+    let ended = Arc::new(AtomicBool::new(false));
+    let (say, hear) = std::sync::mpsc::channel();
+    let tampering = Arc::clone(&ended);
+    let attacker = std::thread::spawn(move || {
+        // What a ring leaves, but nobody is woken; and the other way round.
+        for state in [3, 2].into_iter().cycle() {
+            if tampering.load(Ordering::Relaxed) {
+                return;
+            }
+            bell.mapping().half_word(64).store(state, Ordering::Relaxed);
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    });
+    let sleeper = std::thread::spawn(move || {
+        let waker = victim.domain.waker();
+        for round in 0..20 {
+            let armed = victim.domain.arm(WaitMode::Event);
+            match round % 2 {
+                0 => victim.domain.wait(armed, u64::MAX),
+                _ => waker.wait(armed, RealHost.now() + 1_000_000_000),
+            };
+            say.send(()).unwrap();
+        }
+    });
+    for _ in 0..20 {
+        hear.recv_timeout(Duration::from_secs(10))
+            .expect("a sleep ends although the doorbell was tampered with");
+    }
+    ended.store(true, Ordering::Relaxed);
+    attacker.join().unwrap();
+    sleeper.join().unwrap();
+}
+
+#[test]
 fn memory_of_a_user_is_no_ring() {
     let Victim { mut domain, queue, links: (attacker, link), .. } = victim();
     let queue_pair = domain.create_queue_pair(&QueuePairConfig::reliable(queue, queue)).unwrap();

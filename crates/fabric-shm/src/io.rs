@@ -6,10 +6,11 @@ use crate::frame::{Frame, Refusal, VERSION};
 use crate::link::{LinkShared, READ_BUFFER, Secrets};
 use crate::listener::ListenerShared;
 use crate::socket::{self, Received};
+use crate::watchdog::{self, Watchdog};
 use crate::{AllowPolicy, ShmConfig};
 use dunlin_fabric::{Host, RealHost};
+use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventData, EventFlags};
-use rustix::event::{EventfdFlags, Timespec, eventfd};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use std::collections::BTreeMap;
@@ -43,7 +44,7 @@ enum Entry {
 #[derive(Debug)]
 pub(crate) struct Io {
     epoll: OwnedFd,
-    wake: OwnedFd,
+    watchdog: Arc<Watchdog>,
     config: ShmConfig,
     numbers: AtomicU64,
     stopped: AtomicBool,
@@ -59,13 +60,13 @@ impl IoHandle {
     pub(crate) fn start(config: ShmConfig) -> io::Result<Arc<Self>> {
         let io = Arc::new(Io {
             epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
-            wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+            watchdog: Watchdog::new()?,
             config,
             numbers: AtomicU64::new(WAKE + 1),
             stopped: AtomicBool::new(false),
             entries: Mutex::default(),
         });
-        epoll::add(&io.epoll, &io.wake, EventData::new_u64(WAKE), EventFlags::IN)?;
+        epoll::add(&io.epoll, io.watchdog.descriptor(), EventData::new_u64(WAKE), EventFlags::IN)?;
         let thread = Arc::clone(&io);
         RealHost.spawn("dunlin-shm-control", Box::new(move || thread.run()))?;
         Ok(Arc::new(IoHandle(io)))
@@ -80,9 +81,7 @@ impl IoHandle {
 impl Drop for IoHandle {
     fn drop(&mut self) {
         self.0.stopped.store(true, Ordering::Release);
-        if let Err(error) = rustix::io::write(&self.0.wake, &1u64.to_ne_bytes()) {
-            tracing::warn!(%error, "the control thread cannot be told to stop");
-        }
+        self.0.watchdog.call();
     }
 }
 
@@ -99,6 +98,11 @@ impl Io {
     /// A number that no other link or listener of this fabric has.
     pub(crate) fn next_number(&self) -> u64 {
         self.numbers.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// What bounds the sleeps of domains.
+    pub(crate) fn watchdog(&self) -> &Arc<Watchdog> {
+        &self.watchdog
     }
 
     /// The settings.
@@ -167,6 +171,7 @@ impl Io {
         let mut events: Vec<epoll::Event> = Vec::with_capacity(64);
         let mut buffer = vec![0; READ_BUFFER];
         let mut next_tick = u64::MAX;
+        let mut next_watch = u64::MAX;
         while !self.stopped.load(Ordering::Acquire) {
             let greeting = self.entries().values().any(|e| matches!(e, Entry::Greeting(_)));
             if !greeting {
@@ -174,10 +179,17 @@ impl Io {
             } else if next_tick == u64::MAX {
                 next_tick = RealHost.now() + TICK;
             }
-            let timeout = Timespec { tv_sec: 0, tv_nsec: TICK as _ };
+            let watching = self.watchdog.is_watching();
+            if !watching {
+                next_watch = u64::MAX;
+            } else if next_watch == u64::MAX {
+                next_watch = RealHost.now() + watchdog::TICK;
+            }
+            let tick = if watching { watchdog::TICK } else { TICK };
+            let timeout = Timespec { tv_sec: 0, tv_nsec: tick as _ };
             events.clear();
             let spare = rustix::buffer::spare_capacity(&mut events);
-            match epoll::wait(&self.epoll, spare, greeting.then_some(&timeout)) {
+            match epoll::wait(&self.epoll, spare, (greeting || watching).then_some(&timeout)) {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(error) => {
                     tracing::error!(%error, "the control thread cannot wait for its sockets and ends");
@@ -185,13 +197,22 @@ impl Io {
                 }
             }
             for event in &events {
+                if event.data.u64() == WAKE {
+                    self.watchdog.heard();
+                    continue;
+                }
                 self.handle(event.data.u64(), event.flags, &mut buffer);
+            }
+            if next_watch != u64::MAX && RealHost.now() >= next_watch {
+                next_watch = u64::MAX;
+                self.watchdog.tick();
             }
             if next_tick != u64::MAX && RealHost.now() >= next_tick {
                 next_tick = u64::MAX;
                 self.drop_overdue();
             }
         }
+        self.watchdog.end();
         let entries = std::mem::take(&mut *self.entries());
         for entry in entries.into_values() {
             if let Entry::Link(link) = entry {

@@ -10,7 +10,7 @@
 //!    └── domain ─ queue_pair ─┬ send, execute        what is posted
 //!          │                  ├ receive, inbound     what arrives, through a ring of the receiver's
 //!          │                  └ datagram
-//!          └ doorbell           how peers wake it
+//!          └ doorbell           how peers wake it (watchdog: and what if one has tampered with it)
 //! ```
 //!
 //! Two ends in one process:
@@ -58,6 +58,7 @@ mod endpoint;
 mod execute;
 mod fabric;
 mod frame;
+mod idle;
 mod inbound;
 mod io;
 mod link;
@@ -67,6 +68,7 @@ mod queue_pair;
 mod receive;
 mod send;
 mod socket;
+mod watchdog;
 
 #[cfg(test)]
 mod hostile;

@@ -191,6 +191,11 @@ impl LinkShared {
         self.secrets
     }
 
+    /// Whether the peer could stop this process anyhow: it belongs to our own user, or to root.
+    pub(crate) fn is_trusted(&self) -> bool {
+        self.peer.user.is_some_and(|user| user == 0 || user == socket::own_user())
+    }
+
     /// Whether the peer is there.
     #[inline]
     pub(crate) fn is_alive(&self) -> bool {

@@ -257,7 +257,7 @@ pub trait ThreadDomain: Send + Debug + 'static {
     fn disarm(&mut self, armed: Armed);
 
     /// Waits: busy for an instant (a simulator: until something that concerns this domain happens), event until
-    /// an event, a waker, `until`, or 10 ms, whichever comes first: a doorbell that a hostile peer has tampered
+    /// an event, a waker, `until`, or some 20 ms, whichever comes first: a doorbell that a hostile peer has tampered
     /// with may cost that delay but never hangs us.
     fn wait(&mut self, armed: Armed, until: Nanos) -> Wake;
 

@@ -140,7 +140,7 @@ impl<F: Fabric> KvClient<F> {
     /// The counters of each worker's partition.
     pub fn stats(&mut self) -> Result<Vec<Stats>, KvError> {
         (0..self.client.workers())
-            .map(|worker| Ok(parse_stats(&*self.client.call_on(worker, Function::Stats.id(), &[])?)?))
+            .map(|worker| Ok(parse_stats(&self.client.call_on(worker, Function::Stats.id(), &[])?)?))
             .collect()
     }
 

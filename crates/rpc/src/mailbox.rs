@@ -45,6 +45,16 @@ impl RingWriter {
         }
     }
 
+    /// Where a `Skip` can be written ahead of a message of `total` bytes that has no place yet. A reader who has
+    /// taken everything, but less than half the ring since it last told its head, would else wait for ever, as the
+    /// writer would: what is left free then is enough for the message, not for both.
+    pub(crate) fn skip_ahead(&self, total: usize) -> Option<usize> {
+        let position = self.tail & (self.lines - 1);
+        let to_end = self.lines - position;
+        let free = self.lines - (self.tail - self.head);
+        ((total / LINE) as u64 > to_end && to_end <= free).then_some(position as usize * LINE)
+    }
+
     /// Moves on by a `Skip` to the start of the ring.
     #[inline]
     pub(crate) fn skip(&mut self) {
@@ -77,14 +87,13 @@ pub(crate) struct RingReader {
     lines: u64,
     /// Lines consumed since the beginning.
     head: u64,
-    /// The head that the writer's control word has: the only one that it is sure to see. A head on a message lies
-    /// in the other ring until the writer reads that, and a server whose own ring is full does not.
-    reported: u64,
+    /// The head that the writer is sure to see.
+    told: u64,
 }
 
 impl RingReader {
     pub(crate) fn new(bytes: usize) -> Self {
-        RingReader { lines: (bytes / LINE) as u64, head: 0, reported: 0 }
+        RingReader { lines: (bytes / LINE) as u64, head: 0, told: 0 }
     }
 
     /// The byte offset of the next message.
@@ -111,27 +120,28 @@ impl RingReader {
         self.head += self.lines - (self.head & (self.lines - 1));
     }
 
-    /// The head to tell the writer with a message that goes out anyway.
+    /// The head, as the writer is told it.
     #[inline]
-    pub(crate) fn tell(&self) -> u32 {
+    pub(crate) fn head(&self) -> u32 {
         self.head as u32
     }
 
-    /// Whether the control word should be set: a quarter of the ring was consumed since.
+    /// The writer will see that head.
+    #[inline]
+    pub(crate) fn told(&mut self) {
+        self.told = self.head;
+    }
+
+    /// Whether the writer should be told without waiting for a message that goes out anyway: a quarter of the ring
+    /// was consumed since.
     #[inline]
     pub(crate) fn overdue(&self) -> bool {
-        (self.head - self.reported) * 4 >= self.lines
+        (self.head - self.told) * 4 >= self.lines
     }
 
-    /// Whether the control word is behind at all.
-    pub(crate) fn unreported(&self) -> bool {
-        self.head != self.reported
-    }
-
-    /// The control word has what [`tell`](RingReader::tell) says.
-    #[inline]
-    pub(crate) fn reported(&mut self) {
-        self.reported = self.head;
+    /// Whether there is anything to tell at all.
+    pub(crate) fn untold(&self) -> bool {
+        self.head != self.told
     }
 }
 
@@ -153,6 +163,36 @@ mod tests {
         assert_eq!(writer.place(2 * LINE), None);
     }
 
+    /// A reader that has taken everything makes room for any message of up to half the ring, though it tells its
+    /// head only when half the ring was consumed.
+    #[test]
+    fn writer_and_reader_never_wait_for_each_other() {
+        const LINES: usize = 32;
+        for first in 1..=LINES / 2 {
+            for second in 1..=LINES / 2 {
+                let mut writer = RingWriter::new(LINES * LINE);
+                let mut reader = RingReader::new(LINES * LINE);
+                for lines in [first, second].repeat(20) {
+                    let mut tries = 0;
+                    while writer.place(lines * LINE).is_none_or(|place| place.skip_at.is_some()) {
+                        if writer.place(lines * LINE).is_some() || writer.skip_ahead(lines * LINE).is_some() {
+                            writer.skip();
+                            reader.skip();
+                        }
+                        if reader.overdue() {
+                            assert!(writer.on_head(reader.head()));
+                            reader.told();
+                        }
+                        tries += 1;
+                        assert!(tries < 4, "{first} {second}");
+                    }
+                    writer.advance(lines * LINE);
+                    reader.advance(lines * LINE);
+                }
+            }
+        }
+    }
+
     #[test]
     fn a_lying_head_is_refused() {
         let mut writer = RingWriter::new(4 * LINE);
@@ -169,12 +209,12 @@ mod tests {
     fn only_the_control_word_counts_as_reported() {
         let mut reader = RingReader::new(16 * LINE);
         reader.advance(3 * LINE);
-        assert!(!reader.overdue() && reader.unreported());
+        assert!(!reader.overdue() && reader.untold());
         reader.advance(LINE);
-        assert_eq!(reader.tell(), 4);
+        assert_eq!(reader.head(), 4);
         assert!(reader.overdue());
-        reader.reported();
-        assert!(!reader.overdue() && !reader.unreported());
+        reader.told();
+        assert!(!reader.overdue() && !reader.untold());
     }
 
     proptest! {
@@ -193,8 +233,8 @@ mod tests {
                         queue.push_back((at, None));
                         writer.skip();
                     }
-                    for line in place.at / LINE..(place.at + total) / LINE {
-                        prop_assert!(!std::mem::replace(&mut live[line], true), "line {line} is still unread");
+                    for line in &mut live[place.at / LINE..(place.at + total) / LINE] {
+                        prop_assert!(!std::mem::replace(line, true), "a line is still unread");
                     }
                     writer.advance(total);
                     queue.push_back((place.at, Some(total)));
@@ -212,7 +252,7 @@ mod tests {
                             reader.skip();
                         }
                     }
-                    let head = reader.tell();
+                    let head = reader.head();
                     prop_assert!(writer.on_head(head));
                 }
             }

@@ -1,1 +1,156 @@
-fn main() {}
+//! Futures on a tiny executor of their own: who wakes them, what dropping them does, and how they share a hub.
+
+#![allow(missing_docs, clippy::disallowed_methods, clippy::disallowed_types)]
+
+mod common;
+
+use common::process::{NEVER, test_server, test_service};
+use common::*;
+use dunlin_fabric_shm::ShmFabric;
+use dunlin_rpc::*;
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::task::{Context, Poll, Wake, Waker};
+
+tests!(
+    what_is_shared_can_be_shared,
+    many_threads_share_a_hub,
+    who_waits_for_room_is_woken,
+    who_waits_for_room_is_woken_by_the_deadline,
+    a_hub_may_be_dropped_on_its_own_wake_thread,
+);
+
+fn what_is_shared_can_be_shared() {
+    fn both<T: Send + Sync>() {}
+    both::<AsyncHub<ShmFabric>>();
+    both::<AsyncClient<ShmFabric>>();
+    both::<Call<ShmFabric>>();
+    both::<AsyncResponse<ShmFabric>>();
+    both::<Server<ShmFabric>>();
+}
+
+struct Unpark(std::thread::Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+/// Polls only when woken: a wake-up that is missed is a hang.
+fn block_on<T>(future: impl Future<Output = T>) -> T {
+    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+    let mut future = pin!(future);
+    loop {
+        match future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            Poll::Ready(value) => return value,
+            Poll::Pending => std::thread::park(),
+        }
+    }
+}
+
+fn serve(fabric: &ShmFabric) -> Server<ShmFabric> {
+    let executed = Arc::new(AtomicU64::new(0));
+    test_server(fabric, &executed).serve(&unique("async"), |_| test_service(Arc::clone(&executed))).unwrap()
+}
+
+fn connect(
+    fabric: &ShmFabric,
+    server: &Server<ShmFabric>,
+    plan: Plan,
+    timeout: u64,
+) -> AsyncClient<ShmFabric> {
+    let hub = AsyncHub::new(fabric).unwrap();
+    let config = ClientConfig { window: 1, timeout, ..ClientConfig::with_plan(plan) };
+    AsyncClient::connect(&hub, server.address(), config).unwrap()
+}
+
+fn many_threads_share_a_hub() {
+    let fabric = fabric();
+    let server = serve(&fabric);
+    for (name, plan) in plans(&fabric, &MODES) {
+        let hub = AsyncHub::new(&fabric).unwrap();
+        let config = ClientConfig { window: 4, ..ClientConfig::with_plan(plan) };
+        let client = AsyncClient::connect(&hub, server.address(), config).unwrap();
+        let threads: Vec<_> = (0..6u64)
+            .map(|number| {
+                let (client, name) = (client.clone(), name.clone());
+                std::thread::spawn(move || {
+                    for i in 0..100 {
+                        let payload = pattern([5, 500, 9000][i as usize % 3], i + number);
+                        // Given up at once, now and then.
+                        if i % 7 == 0 {
+                            drop(client.call(ECHO, &payload));
+                        }
+                        let response = block_on(client.call(ECHO, &payload)).unwrap();
+                        assert_eq!(*response, *payload, "{name}");
+                    }
+                })
+            })
+            .collect();
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+    }
+}
+
+fn who_waits_for_room_is_woken() {
+    let fabric = fabric();
+    let server = serve(&fabric);
+    for (_, plan) in plans(&fabric, &MODES) {
+        let client = connect(&fabric, &server, plan, 0);
+        let given_up = client.call(NEVER, b"given up");
+        let second = client.clone();
+        let waiter = std::thread::spawn(move || block_on(second.call(ECHO, b"next")).unwrap().to_vec());
+        let incoming = server.receive(after(HANG / 2)).unwrap();
+        drop(given_up);
+        std::thread::sleep(std::time::Duration::from_millis(2));
+        incoming.reply(Vec::new());
+        assert_eq!(waiter.join().unwrap(), b"next");
+    }
+}
+
+fn who_waits_for_room_is_woken_by_the_deadline() {
+    let fabric = fabric();
+    let server = serve(&fabric);
+    for (name, plan) in plans(&fabric, &MODES) {
+        let client = connect(&fabric, &server, plan, 10_000_000);
+        let first = client.call(NEVER, b"never");
+        let error = block_on(client.call(ECHO, b"no room")).map(|r| r.len()).unwrap_err();
+        assert_eq!(error, CallError::NotExecuted(Cause::DeadlineExceeded), "{name}");
+        let error = block_on(first).map(|r| r.len()).unwrap_err();
+        assert_eq!(error, CallError::MaybeExecuted(Cause::DeadlineExceeded), "{name}");
+        server.receive(after(HANG / 2)).unwrap().reply(Vec::new());
+    }
+}
+
+/// Lets go of the last call, and with it of the last client and the hub, when woken.
+struct LastHand(
+    std::sync::Mutex<Option<std::pin::Pin<Box<Call<ShmFabric>>>>>,
+    std::sync::Mutex<std::sync::mpsc::Sender<()>>,
+);
+
+impl Wake for LastHand {
+    fn wake(self: Arc<Self>) {
+        let call = self.0.lock().unwrap().take();
+        drop(call);
+        let _ = self.1.lock().unwrap().send(());
+    }
+}
+
+fn a_hub_may_be_dropped_on_its_own_wake_thread() {
+    let fabric = fabric();
+    let server = serve(&fabric);
+    for _ in 0..10 {
+        let client = connect(&fabric, &server, any_plan(), 0);
+        let (tell, told) = std::sync::mpsc::channel();
+        let mut call = Box::pin(client.call(NEVER, b"last"));
+        let hand = Arc::new(LastHand(std::sync::Mutex::new(None), std::sync::Mutex::new(tell)));
+        let waker = Waker::from(Arc::clone(&hand));
+        assert!(call.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        *hand.0.lock().unwrap() = Some(call);
+        drop(client);
+        server.receive(after(HANG / 2)).unwrap().reply(Vec::new());
+        told.recv_timeout(HANG / 2).expect("the wake thread waits for itself");
+    }
+}

@@ -6,15 +6,16 @@ use indicatif::ProgressBar;
 
 use crate::floor::{Alternation, Floor, FloorError, FloorPair, Slice, alternate};
 
-/// Runs one slice from begin to end.
-pub(super) type RunSlice<'a> = Box<dyn FnMut(&mut FloorPair) -> Result<Slice, FloorError> + 'a>;
+/// Runs one slice of a contestant.
+type SliceOf<'a> = Box<dyn FnMut(&mut FloorPair) -> Result<Slice, FloorError> + 'a>;
 
 /// One subject, with the floor that it is compared with.
 pub(super) struct Contestant<'a> {
     pub(super) name: String,
     pub(super) floor: Floor,
     pub(super) floor_duration: Duration,
-    pub(super) slice: RunSlice<'a>,
+    /// Runs one slice from begin to end.
+    pub(super) slice: SliceOf<'a>,
     pub(super) found: Vec<Alternation>,
 }
 

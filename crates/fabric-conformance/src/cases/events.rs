@@ -128,6 +128,9 @@ fn waker<F: Fabric>(context: &mut Context<F>, _: Role) -> Verdict {
         let wake = station.domain.wait(armed, context.deadline);
         woken += (wake == Wake::Arrived && called.load(Ordering::Acquire)) as u32;
         task.join();
+        // A late call would end the next wait at once, and every call after it would be late, too.
+        let armed = station.domain.arm(WaitMode::Event);
+        let _ = station.domain.wait(armed, 0);
     }
     Ok(())
 }

@@ -168,7 +168,7 @@ impl<F: Fabric> ClientLane<F> {
             code: function,
             flags,
             call,
-            head: self.rx.tell_head(),
+            head: self.rx.head(),
             time: micros(timeout),
             ..Header::new(Kind::Request)
         };
@@ -212,7 +212,7 @@ impl<F: Fabric> ClientLane<F> {
             return Ok(());
         }
         let tags = self.tx.begin(fabric, domain, self.batch.total() as usize)?;
-        let header = Header { head: self.rx.tell_head(), ..Header::new(Kind::RequestBatch) };
+        let header = Header { head: self.rx.head(), ..Header::new(Kind::RequestBatch) };
         let Ok(total) = self.batch.finish_compact(&mut self.staging, &header, tags) else {
             return Err(SubmitError::Broken);
         };
@@ -269,16 +269,16 @@ impl<F: Fabric> ClientLane<F> {
     /// have made and not told of.
     pub(crate) fn break_silence(&mut self, fabric: &F, domain: &mut F::Domain) {
         let heard = std::mem::take(&mut self.heard);
-        if !heard && self.slots.in_flight() > 0 && self.rx.head_unreported() {
+        if !heard && self.slots.in_flight() > 0 && self.rx.head_untold() {
             self.report_head(fabric, domain);
         }
     }
 
     fn report_head(&mut self, fabric: &F, domain: &mut F::Domain) {
-        let head = self.rx.tell_head();
-        // When the send queue is full the head is told later: it stays overdue.
+        let head = self.rx.head();
+        // When the send queue is full the head is told with a later look.
         if self.tx.report_head(fabric, domain, self.control_key, head).is_ok() {
-            self.rx.head_reported();
+            self.rx.told();
         }
     }
 
@@ -407,8 +407,7 @@ impl<F: Fabric> ClientLane<F> {
             for (place, call) in payload.as_chunks_mut::<4>().0.iter_mut().zip(&self.releases[..count]) {
                 *place = call.to_le_bytes();
             }
-            let header =
-                Header { code: count as u16, head: self.rx.tell_head(), ..Header::new(Kind::Release) };
+            let header = Header { code: count as u16, head: self.rx.head(), ..Header::new(Kind::Release) };
             if self.tx.single(fabric, domain, &header, &payload[..count * 4]).is_err() {
                 return;
             }

@@ -579,7 +579,7 @@ mod tests {
                         }
                     }
                     (1, Some(call)) => slots.sent(call, 0),
-                    (2, Some(call)) => if slots.expects(call) { slots.answer(call, b"x", None); },
+                    (2, Some(call)) if slots.expects(call) => { slots.answer(call, b"x", None); }
                     (3, Some(call)) => {
                         slots.forget(call);
                         if slots.get(call).is_none() {

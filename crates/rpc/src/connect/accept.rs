@@ -273,7 +273,7 @@ impl<F: Fabric> Control<F> {
         number: u64,
         session: &Session<F>,
         open: OpenLane,
-    ) -> Result<(&Arc<Inbox<F>>, OpenCommand<F>), (RefusalCode, String)> {
+    ) -> Result<Planned<'_, F>, Refusal> {
         let config = &self.shared.config;
         let worker = if open.worker == OpenLane::ANY_WORKER {
             self.state.next_worker.fetch_add(1, Ordering::Relaxed) % self.workers.len()
@@ -335,6 +335,13 @@ impl<F: Fabric> Control<F> {
         Ok((worker, command))
     }
 }
+
+/// The worker that serves a lane, and what it needs to open it.
+type Planned<'a, F> = (&'a Arc<Inbox<F>>, OpenCommand<F>);
+
+/// Why a lane is refused, by code and in words.
+/// Why a lane cannot be had, for programs and for people.
+type Refusal = (RefusalCode, String);
 
 /// The connection is over.
 struct Over;

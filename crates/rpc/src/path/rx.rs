@@ -114,17 +114,28 @@ impl<F: Fabric> Rx<F> {
         }
     }
 
-    /// The head to piggyback on the next message in the other direction.
+    /// The head to piggyback on the next message in the other direction, or to report.
     #[inline]
-    pub(crate) fn tell_head(&self) -> u32 {
+    pub(crate) fn head(&self) -> u32 {
         match &self.source {
-            RxSource::Ring { reader, .. } => reader.tell(),
-            RxSource::Fetch(fetcher) => fetcher.reader.tell(),
+            RxSource::Ring { reader, .. } => reader.head(),
+            RxSource::Fetch(fetcher) => fetcher.reader.head(),
             RxSource::Messages(_) => 0,
         }
     }
 
-    /// Whether the head should be written into the peer's control word.
+    /// The peer will see the head as it is now. Not so one that travels on a request: a server whose answers find no
+    /// room takes no requests, and waits for this very head.
+    #[inline]
+    pub(crate) fn told(&mut self) {
+        match &mut self.source {
+            RxSource::Ring { reader, .. } => reader.told(),
+            RxSource::Fetch(fetcher) => fetcher.reader.told(),
+            RxSource::Messages(_) => {}
+        }
+    }
+
+    /// Whether the head should be told without waiting for such a message.
     #[inline]
     pub(crate) fn head_overdue(&self) -> bool {
         match &self.source {
@@ -134,21 +145,12 @@ impl<F: Fabric> Rx<F> {
         }
     }
 
-    /// Whether the peer's control word is behind at all.
-    pub(crate) fn head_unreported(&self) -> bool {
+    /// Whether there is anything to tell at all.
+    pub(crate) fn head_untold(&self) -> bool {
         match &self.source {
-            RxSource::Ring { reader, .. } => reader.unreported(),
-            RxSource::Fetch(fetcher) => fetcher.reader.unreported(),
+            RxSource::Ring { reader, .. } => reader.untold(),
+            RxSource::Fetch(fetcher) => fetcher.reader.untold(),
             RxSource::Messages(_) => false,
-        }
-    }
-
-    /// The peer's control word has the head.
-    pub(crate) fn head_reported(&mut self) {
-        match &mut self.source {
-            RxSource::Ring { reader, .. } => reader.reported(),
-            RxSource::Fetch(fetcher) => fetcher.reader.reported(),
-            RxSource::Messages(_) => {}
         }
     }
 

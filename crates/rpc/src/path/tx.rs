@@ -185,17 +185,21 @@ impl<F: Fabric> Tx<F> {
     #[inline(never)]
     fn place_slowly(&mut self, fabric: &F, domain: &mut F::Domain, total: usize) -> Result<usize, TxError> {
         self.refresh_head();
-        let place = self.ring.place(total).ok_or(TxError::Full)?;
-        if let Some(at) = place.skip_at {
-            let mut line = [0; LINE];
-            if write_line(&mut line, &Header::new(Kind::Skip), &[], self.next_tag).is_err() {
-                return Err(TxError::Broken);
-            }
-            self.put(fabric, domain, &[&line], LINE, at, false)?;
-            self.ring.skip();
-            self.next_message();
+        let (skip, alone) = match self.ring.place(total) {
+            Some(Place { skip_at: None, at }) => return Ok(at),
+            Some(Place { skip_at, .. }) => (skip_at, false),
+            None => (self.ring.skip_ahead(total), true),
+        };
+        let at = skip.ok_or(TxError::Full)?;
+        let mut line = [0; LINE];
+        if write_line(&mut line, &Header::new(Kind::Skip), &[], self.next_tag).is_err() {
+            return Err(TxError::Broken);
         }
-        Ok(place.at)
+        // One that no message follows at once has to be noticed by itself.
+        self.put(fabric, domain, &[&line], LINE, at, alone)?;
+        self.ring.skip();
+        self.next_message();
+        self.ring.place(total).map(|place| place.at).ok_or(TxError::Full)
     }
 
     /// Tags for the next message, once there is room for `total` bytes. A message that is then not posted leaves

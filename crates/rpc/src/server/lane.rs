@@ -84,8 +84,8 @@ impl<F: Fabric> ServerLane<F> {
             client_key: parts.client_key,
             generations: vec![0; parts.window as usize],
             waiting: VecDeque::new(),
-            exported: Vec::new(),
-            reading: Vec::new(),
+            exported: Vec::with_capacity(parts.window as usize),
+            reading: Vec::with_capacity(parts.window as usize),
             in_service: 0,
             hot: 1,
         }
@@ -156,10 +156,12 @@ impl<F: Fabric> ServerLane<F> {
             flags,
             call: meta.call,
             thread: meta.thread,
-            head: self.rx.tell_head(),
+            head: self.rx.head(),
             ..Header::new(Kind::Response)
         };
-        self.tx.single(fabric, domain, &header, payload)
+        self.tx.single(fabric, domain, &header, payload)?;
+        self.rx.told();
+        Ok(())
     }
 
     /// Sends a batch of answers that was built in `staging`, or keeps it until there is room.
@@ -194,12 +196,14 @@ impl<F: Fabric> ServerLane<F> {
     ) -> Result<(), TxError> {
         let tags: Tags = self.tx.begin(fabric, domain, state.total() as usize)?;
         let header = Header {
-            head: self.rx.tell_head(),
+            head: self.rx.head(),
             flags: if draining { Flags::DRAINING } else { Flags::NONE },
             ..Header::new(Kind::ResponseBatch)
         };
         let Ok(total) = state.finish_compact(staging, &header, tags) else { return Err(TxError::Broken) };
-        self.tx.post(fabric, domain, &[&staging[..total]], total)
+        self.tx.post(fabric, domain, &[&staging[..total]], total)?;
+        self.rx.told();
+        Ok(())
     }
 
     /// Sends answers that wait, as far as there is room now.

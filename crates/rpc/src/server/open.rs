@@ -202,7 +202,8 @@ pub(crate) fn refuse<L: Link>(link: &L, lane: u16, error: &ConnectError) {
 /// As [`refuse`], by code and text.
 pub(crate) fn refuse_with<L: Link>(link: &L, lane: u16, code: RefusalCode, text: &str) {
     let mut text = text.to_owned();
-    text.truncate(text.floor_char_boundary(500));
+    let end = (0..=text.len().min(500)).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
+    text.truncate(end);
     if let Ok(message) = Record::LaneRefused(LaneRefused { lane, code, text }).encode() {
         let _ = link.send(&message);
     }

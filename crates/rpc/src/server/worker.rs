@@ -584,6 +584,7 @@ impl<F: Fabric> Dispatcher<F> {
         scratch: &mut Scratch,
     ) -> Result<Served, Violation> {
         let mut served = Served { messages: 0, reads: 0 };
+        let mut consumed = false;
         if lane.is_blocked() {
             lane.send_waiting(&self.fabric, domain, self.out.draining).map_err(broken)?;
         }
@@ -604,7 +605,8 @@ impl<F: Fabric> Dispatcher<F> {
                     }
                     continue;
                 }
-                Next::Other => {}
+                // Which may be no more than a skip.
+                Next::Other => consumed = true,
             }
             let Some(incoming) = lane.rx.poll(&self.fabric, scratch)? else { break };
             served.messages += 1;
@@ -619,11 +621,10 @@ impl<F: Fabric> Dispatcher<F> {
                 }
             }
         }
-        if served.messages > 0 && lane.rx.head_overdue() {
-            let head = lane.rx.tell_head();
-            // When the send queue is full the head is told later: it stays overdue.
+        if (served.messages > 0 || consumed) && lane.rx.head_overdue() {
+            let head = lane.rx.head();
             if lane.tx.report_head(&self.fabric, domain, lane.client_key, head).is_ok() {
-                lane.rx.head_reported();
+                lane.rx.told();
             }
         }
         Ok(served)
