@@ -11,6 +11,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// that its way from the peer's cache overlaps the work on those before it.
 const AHEAD: usize = 8 * 64;
 
+/// The most lines that are asked for behind a longer message.
+const LONGEST_AHEAD: usize = 32;
+
 /// Keys that one queue pair used last, so that its data path takes no lock.
 const REMEMBERED: usize = 8;
 
@@ -198,7 +201,13 @@ unsafe fn put(part: &[u8], at: *mut u8) -> *mut u8 {
                 copy::line_to_peer(line, at);
                 copy::prefetch_to_write(at.wrapping_add(AHEAD));
             }
-            _ => copy::to_peer(part.as_ptr(), at, part.len()),
+            _ => {
+                copy::to_peer(part.as_ptr(), at, part.len());
+                // The next message is likely to be as long.
+                for line in 0..(part.len() / 64).min(LONGEST_AHEAD) {
+                    copy::prefetch_to_write(at.wrapping_add(part.len() + line * 64));
+                }
+            }
         }
         at.add(part.len())
     }

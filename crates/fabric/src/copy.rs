@@ -66,19 +66,7 @@ pub unsafe fn line_to_peer(line: &[u8; 64], destination: *mut u8) {
     unsafe { arch::copy_line_ordered(line.as_ptr(), destination) }
 }
 
-/// Asks for a line to be brought near. A hint: it never faults, whatever the address.
-#[inline(always)]
-pub(crate) fn prefetch(address: *const u8) {
-    #[cfg(all(target_arch = "x86_64", not(miri)))]
-    // SAFETY: a prefetch has no effect that a program can see.
-    unsafe {
-        core::arch::x86_64::_mm_prefetch::<{ core::arch::x86_64::_MM_HINT_T0 }>(address.cast());
-    }
-    #[cfg(any(not(target_arch = "x86_64"), miri))]
-    let _ = address;
-}
-
-/// As [`prefetch`], for a line that will be written.
+/// Asks for a line that will be written. A hint: it never faults, whatever the address.
 #[inline(always)]
 pub fn prefetch_to_write(address: *const u8) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]

@@ -119,15 +119,6 @@ impl<M: Memory> Region<M> {
         self.word(offset).store(value.to_le(), Ordering::Release);
     }
 
-    /// Has the line at `offset`, if it is in bounds, brought near before it is needed. Worth it where messages are
-    /// known to come one behind the other: the work on one then overlaps the way of the next.
-    #[inline]
-    pub fn prefetch(&self, offset: usize) {
-        if offset < self.length() {
-            copy::prefetch(self.0.base().as_ptr().wrapping_add(offset));
-        }
-    }
-
     /// Copies bytes out into private memory.
     #[inline]
     pub fn copy_out(&self, offset: usize, destination: &mut [u8]) {
