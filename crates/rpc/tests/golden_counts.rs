@@ -1,8 +1,9 @@
 //! What a call costs at the fabric, for every protocol, against a table: work requests by operation, doorbells, RECVs,
 //! completions by opcode. A change that makes a call cost more, or less, shows here before it shows as time.
 //!
-//! Client and worker take turns on one thread, so that the counts are exact, those of READs that look for a result
-//! included: the worker has answered before the client looks.
+//! First client and worker take turns on one thread, so that the counts are exact, those of READs that look for a result
+//! included: the worker has answered before the client looks. Then each has a thread of its own, and the few counts that
+//! depend on who was faster may be larger.
 
 #![allow(missing_docs, clippy::disallowed_methods, clippy::disallowed_types)]
 
@@ -22,11 +23,14 @@ const CALLS: u64 = 1024;
 /// Calls before them.
 const WARM_UP: u64 = 256;
 
+/// Counts by name.
+type Row = [(&'static str, u64)];
+
 /// Counts of [`CALLS`] calls of 32 bytes; what is not named here is zero.
 struct Golden {
     protocol: &'static str,
-    client: &'static [(&'static str, u64)],
-    server: &'static [(&'static str, u64)],
+    client: &'static Row,
+    server: &'static Row,
 }
 
 /// What comes 16 times: one post in 64 is signaled, and where answers have a ring, the client reports every quarter of
@@ -123,7 +127,7 @@ const GOLDEN: &[Golden] = &[
     },
 ];
 
-const SEND_AND_RECEIVE: &[(&str, u64)] = &[
+const SEND_AND_RECEIVE: &Row = &[
     ("posted_send", 1024),
     ("posted_signaled", 16),
     ("posted_inline", 1024),
@@ -138,6 +142,10 @@ const SEND_AND_RECEIVE: &[(&str, u64)] = &[
 /// How often who waits looks is no part of the protocol.
 const NOT_COMPARED: [&str; 4] = ["polls", "empty_polls", "waits_busy", "waits_event"];
 
+fn echo(request: &Request<'_>, reply: &mut Reply<'_>) -> Result<(), dunlin_wire::Status> {
+    Ok(reply.write(request.payload)?)
+}
+
 struct Pair {
     client: Client<Counted>,
     worker: Worker<Counted>,
@@ -150,12 +158,9 @@ struct Pair {
 impl Pair {
     fn new(plan: Plan) -> Pair {
         let fabrics = [Count::new(fabric()), Count::new(fabric())];
-        let echo = |_| -> Box<dyn Service> {
-            Box::new(|request: &Request<'_>, reply: &mut Reply<'_>| Ok(reply.write(request.payload)?))
-        };
         let (server, mut workers) = ServerBuilder::new(&fabrics[1])
             .function(ECHO, FunctionMode::Worker)
-            .serve_with(&unique("golden"), echo)
+            .serve_with(&unique("golden"), |_| Box::new(echo))
             .unwrap();
         let mut worker = workers.pop().unwrap();
         let client = std::thread::scope(|scope| {
@@ -199,14 +204,17 @@ impl Pair {
     }
 }
 
-/// A line for each count that is not as in the table.
-fn differences(counted: &CountSnapshot, golden: &[(&'static str, u64)]) -> Vec<String> {
+/// A line for each count that is not as in the table, or within what `may_exceed` it.
+fn differences(counted: &CountSnapshot, golden: &Row, may_exceed: &Row) -> Vec<String> {
     let mut golden: BTreeMap<_, _> = golden.iter().copied().collect();
     let mut differences = Vec::new();
     for (name, count) in counted.fields().filter(|(name, _)| !NOT_COMPARED.contains(name)) {
-        let expected = golden.remove(name).unwrap_or(0);
-        if count != expected {
-            differences.push(format!("{name:<28} {count:>6} instead of {expected:>6}"));
+        let least = golden.remove(name).unwrap_or(0);
+        let more = may_exceed.iter().find(|(other, _)| *other == name).map_or(0, |(_, more)| *more);
+        let most = least.saturating_add(more);
+        if count < least || count > most {
+            let expected = if more == 0 { format!("{least}") } else { format!("{least} to {most}") };
+            differences.push(format!("{name:<28} {count:>6} instead of {expected}"));
         }
     }
     differences.extend(golden.keys().map(|name| format!("{name}: there is no such count")));
@@ -224,25 +232,86 @@ fn measure(plan: Plan) -> [CountSnapshot; 2] {
     [client_after - client, server_after - server]
 }
 
-#[test]
-fn a_call_costs_what_the_table_says() {
-    bounded(|| {
-        let mut wrong = String::new();
-        for protocol in PROTOCOLS {
-            let name = protocol.name;
-            let [client, server] = measure(protocol.plan(CompletionMode::Busy));
-            let Some(golden) = GOLDEN.iter().find(|golden| golden.protocol == name) else {
-                wrong += &format!("{name} is not in the table\nclient\n{client}server\n{server}\n");
-                continue;
-            };
-            for (side, counted, golden) in
-                [("client", client, golden.client), ("server", server, golden.server)]
-            {
-                for difference in differences(&counted, golden) {
-                    wrong += &format!("{name}, {side}: {difference}\n");
-                }
+/// As [`measure`], with plain calls, and the worker on a thread of its own.
+fn measure_apart(plan: Plan) -> [CountSnapshot; 2] {
+    let fabrics = [Count::new(fabric()), Count::new(fabric())];
+    let server = ServerBuilder::new(&fabrics[1])
+        .function(ECHO, FunctionMode::Worker)
+        .serve(&unique("golden"), |_| Box::new(echo))
+        .unwrap();
+    let mut client = Client::connect(&fabrics[0], server.address(), ClientConfig::with_plan(plan)).unwrap();
+    let mut calls = |count| {
+        for number in 0..count {
+            let payload = pattern(32, number);
+            assert_eq!(*client.call_on(0, ECHO, &payload).unwrap(), *payload);
+        }
+        for _ in 0..256 {
+            client.progress();
+        }
+        // A few rounds later the worker, too, has done what comes after an answer.
+        let polls = fabrics[1].counts().polls;
+        until("the worker has gone on", || fabrics[1].counts().polls > polls + 8);
+        [fabrics[0].counts(), fabrics[1].counts()]
+    };
+    let [client, server] = calls(WARM_UP);
+    let [client_after, server_after] = calls(CALLS);
+    [client_after - client, server_after - server]
+}
+
+/// What the client may do more often when the worker is slower than it looks.
+fn may_exceed(plan: &Plan) -> &'static Row {
+    match plan.response {
+        // A READ may come too early, as often as it likes; and after some time without a word from the server the
+        // client reports how far it is, once for each answer at most.
+        ResponseHalf::Fetch => &[
+            ("posted_read", u64::MAX),
+            ("completed_read", u64::MAX),
+            ("posted_write", CALLS),
+            ("posted_inline", CALLS),
+            ("completed_write", CALLS / 64 + 1),
+            ("posted_signaled", u64::MAX),
+            ("doorbells", u64::MAX),
+            ("bytes_posted", u64::MAX),
+        ],
+        ResponseHalf::Write | ResponseHalf::WriteImm => &[
+            ("posted_write", CALLS),
+            ("posted_inline", CALLS),
+            ("doorbells", CALLS),
+            ("bytes_posted", CALLS * 8),
+            ("posted_signaled", CALLS / 64 + 1),
+            ("completed_write", CALLS / 64 + 1),
+        ],
+        ResponseHalf::Send => &[],
+    }
+}
+
+/// Compares every protocol with the table.
+fn compare(measure: fn(Plan) -> [CountSnapshot; 2], may_exceed: fn(&Plan) -> &'static Row) {
+    let mut wrong = String::new();
+    for protocol in PROTOCOLS {
+        let (name, plan) = (protocol.name, protocol.plan(CompletionMode::Busy));
+        let [client, server] = measure(plan);
+        let Some(golden) = GOLDEN.iter().find(|golden| golden.protocol == name) else {
+            wrong += &format!("{name} is not in the table\nclient\n{client}server\n{server}\n");
+            continue;
+        };
+        let of_client = differences(&client, golden.client, may_exceed(&plan));
+        let of_server = differences(&server, golden.server, &[]);
+        for (side, differences) in [("client", of_client), ("server", of_server)] {
+            for difference in differences {
+                wrong += &format!("{name}, {side}: {difference}\n");
             }
         }
-        assert!(wrong.is_empty(), "{CALLS} calls cost other than the table says:\n{wrong}");
-    });
+    }
+    assert!(wrong.is_empty(), "{CALLS} calls cost other than the table says:\n{wrong}");
+}
+
+#[test]
+fn a_call_costs_what_the_table_says() {
+    bounded(|| compare(measure, |_| &[]));
+}
+
+#[test]
+fn on_two_threads_it_costs_as_much() {
+    bounded(|| compare(measure_apart, may_exceed));
 }
