@@ -232,6 +232,24 @@ fn measure(plan: Plan) -> [CountSnapshot; 2] {
     [client_after - client, server_after - server]
 }
 
+fn received(side: &CountSnapshot) -> u64 {
+    side.completed_receive + side.completed_receive_immediate
+}
+
+/// RECVs that wait for a message.
+fn receives_waiting(side: &CountSnapshot) -> u64 {
+    side.posted_receive - received(side)
+}
+
+/// Since the start, all that completes has completed, and each message has been taken from its queue.
+fn nothing_under_way(counts: &[CountSnapshot; 2]) -> bool {
+    let sent = |side: &CountSnapshot| side.posted_send + side.posted_write_immediate;
+    let completed = |side: &CountSnapshot| side.completions() - received(side);
+    counts.iter().all(|side| side.posted_signaled == completed(side))
+        && received(&counts[1]) == sent(&counts[0])
+        && received(&counts[0]) == sent(&counts[1])
+}
+
 /// As [`measure`], with plain calls, and the worker on a thread of its own.
 fn measure_apart(plan: Plan) -> [CountSnapshot; 2] {
     let fabrics = [Count::new(fabric()), Count::new(fabric())];
@@ -240,17 +258,18 @@ fn measure_apart(plan: Plan) -> [CountSnapshot; 2] {
         .serve(&unique("golden"), |_| Box::new(echo))
         .unwrap();
     let mut client = Client::connect(&fabrics[0], server.address(), ClientConfig::with_plan(plan)).unwrap();
+    let receives = [&fabrics[0], &fabrics[1]].map(|fabric| receives_waiting(&fabric.counts()));
     let mut calls = |count| {
         for number in 0..count {
             let payload = pattern(32, number);
             assert_eq!(*client.call_on(0, ECHO, &payload).unwrap(), *payload);
         }
-        for _ in 0..256 {
+        // Some of what a call costs comes after its answer.
+        until("nothing is under way", || {
             client.progress();
-        }
-        // A few rounds later the worker, too, has done what comes after an answer.
-        let polls = fabrics[1].counts().polls;
-        until("the worker has gone on", || fabrics[1].counts().polls > polls + 8);
+            let counts = [fabrics[0].counts(), fabrics[1].counts()];
+            nothing_under_way(&counts) && counts.map(|side| receives_waiting(&side)) == receives
+        });
         [fabrics[0].counts(), fabrics[1].counts()]
     };
     let [client, server] = calls(WARM_UP);
