@@ -1,0 +1,336 @@
+//! What a call costs at the fabric, for every protocol, against a table: work requests by operation, doorbells, RECVs,
+//! completions by opcode. A change that makes a call cost more, or less, shows here before it shows as time.
+//!
+//! First client and worker take turns on one thread, so that the counts are exact, those of READs that look for a result
+//! included: the worker has answered before the client looks. Then each has a thread of its own, and the few counts that
+//! depend on who was faster may be larger.
+
+#![allow(missing_docs, clippy::disallowed_methods, clippy::disallowed_types)]
+
+mod common;
+
+use common::*;
+use dunlin_fabric::interpose::{Count, CountSnapshot};
+use dunlin_fabric_shm::ShmFabric;
+use dunlin_rpc::*;
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+type Counted = Count<ShmFabric>;
+
+/// Calls of each protocol that are counted. A multiple of all that is done only now and then.
+const CALLS: u64 = 1024;
+/// Calls before them.
+const WARM_UP: u64 = 256;
+
+/// Counts by name.
+type Row = [(&'static str, u64)];
+
+/// Counts of [`CALLS`] calls of 32 bytes; what is not named here is zero.
+struct Golden {
+    protocol: &'static str,
+    client: &'static Row,
+    server: &'static Row,
+}
+
+/// What comes 16 times: one post in 64 is signaled, and where answers have a ring, the client reports every quarter of
+/// it (64 lines) how far it is, by a WRITE of 8 bytes.
+const GOLDEN: &[Golden] = &[
+    Golden {
+        protocol: "Server-reply",
+        client: &[
+            ("posted_write", 1024 + 16),
+            ("posted_signaled", 16),
+            ("posted_inline", 1024 + 16),
+            ("doorbells", 1024 + 16),
+            ("bytes_posted", 1024 * 64 + 16 * 8),
+            ("completed_write", 16),
+        ],
+        server: &[
+            ("posted_write", 1024),
+            ("posted_signaled", 16),
+            ("posted_inline", 1024),
+            ("doorbells", 1024),
+            ("bytes_posted", 1024 * 64),
+            ("completed_write", 16),
+        ],
+    },
+    // One READ of 256 bytes for each result, less at the ring's end, which comes four times; the server posts nothing.
+    Golden {
+        protocol: "Remote-fetch",
+        client: &[
+            ("posted_write", 1024 + 16),
+            ("posted_read", 1024),
+            ("posted_signaled", 1024 + 16),
+            ("posted_inline", 1024 + 16),
+            ("doorbells", 2 * 1024 + 16),
+            ("bytes_posted", 1024 * (64 + 256) - 4 * (64 + 128 + 192) + 16 * 8),
+            ("completed_write", 16),
+            ("completed_read", 1024),
+        ],
+        server: &[],
+    },
+    Golden {
+        protocol: "Direct-WriteIMM",
+        client: &[
+            ("posted_write", 16),
+            ("posted_write_immediate", 1024),
+            ("posted_signaled", 16),
+            ("posted_inline", 1024 + 16),
+            ("doorbells", 1024 + 16),
+            ("posted_receive", 1024),
+            ("bytes_posted", 1024 * 64 + 16 * 8),
+            ("completed_write", 16),
+            ("completed_receive_immediate", 1024),
+        ],
+        server: &[
+            ("posted_write_immediate", 1024),
+            ("posted_signaled", 16),
+            ("posted_inline", 1024),
+            ("doorbells", 1024),
+            ("posted_receive", 1024),
+            ("bytes_posted", 1024 * 64),
+            ("completed_write", 16),
+            ("completed_receive_immediate", 1024),
+        ],
+    },
+    Golden { protocol: "Eager-SendRecv", client: SEND_AND_RECEIVE, server: SEND_AND_RECEIVE },
+    // Each payload is READ by who gets it, and the client tells with a SEND of its own that it has the result.
+    Golden {
+        protocol: "Read-RNDV",
+        client: &[
+            ("posted_send", 2 * 1024),
+            ("posted_read", 1024),
+            ("posted_signaled", 1024 + 32),
+            ("posted_inline", 2 * 1024),
+            ("doorbells", 3 * 1024),
+            ("posted_receive", 1024),
+            ("bytes_posted", 1024 * (2 * 64 + 32)),
+            ("bytes_received", 1024 * 64),
+            ("completed_send", 32),
+            ("completed_read", 1024),
+            ("completed_receive", 1024),
+        ],
+        server: &[
+            ("posted_send", 1024),
+            ("posted_read", 1024),
+            ("posted_signaled", 1024 + 16),
+            ("posted_inline", 1024),
+            ("doorbells", 2 * 1024),
+            ("posted_receive", 2 * 1024),
+            ("bytes_posted", 1024 * (64 + 32)),
+            ("bytes_received", 2 * 1024 * 64),
+            ("completed_send", 16),
+            ("completed_read", 1024),
+            ("completed_receive", 2 * 1024),
+        ],
+    },
+];
+
+const SEND_AND_RECEIVE: &Row = &[
+    ("posted_send", 1024),
+    ("posted_signaled", 16),
+    ("posted_inline", 1024),
+    ("doorbells", 1024),
+    ("posted_receive", 1024),
+    ("bytes_posted", 1024 * 64),
+    ("bytes_received", 1024 * 64),
+    ("completed_send", 16),
+    ("completed_receive", 1024),
+];
+
+/// How often who waits looks is no part of the protocol.
+const NOT_COMPARED: [&str; 4] = ["polls", "empty_polls", "waits_busy", "waits_event"];
+
+fn echo(request: &Request<'_>, reply: &mut Reply<'_>) -> Result<(), dunlin_wire::Status> {
+    Ok(reply.write(request.payload)?)
+}
+
+struct Pair {
+    client: Client<Counted>,
+    worker: Worker<Counted>,
+    /// Client's and server's.
+    fabrics: [Counted; 2],
+    /// Serves as long as it is there.
+    _server: Server<Counted>,
+}
+
+impl Pair {
+    fn new(plan: Plan) -> Pair {
+        let fabrics = [Count::new(fabric()), Count::new(fabric())];
+        let (server, mut workers) = ServerBuilder::new(&fabrics[1])
+            .function(ECHO, FunctionMode::Worker)
+            .serve_with(&unique("golden"), |_| Box::new(echo))
+            .unwrap();
+        let mut worker = workers.pop().unwrap();
+        let client = std::thread::scope(|scope| {
+            let connecting = scope.spawn(|| {
+                Client::connect(&fabrics[0], server.address(), ClientConfig::with_plan(plan)).unwrap()
+            });
+            while !connecting.is_finished() {
+                worker.progress();
+                std::thread::yield_now();
+            }
+            connecting.join().unwrap()
+        });
+        Pair { client, worker, fabrics, _server: server }
+    }
+
+    fn calls(&mut self, count: u64) {
+        for number in 0..count {
+            let payload = pattern(32, number);
+            let call = self.client.submit_on(0, ECHO, &payload).unwrap();
+            let end = Instant::now() + HANG / 4;
+            while !self.client.is_done(call) {
+                assert!(Instant::now() < end, "call {number} is not answered");
+                self.worker.progress();
+                self.client.progress();
+            }
+            assert_eq!(self.client.outcome(call).unwrap(), payload);
+            self.client.forget(call);
+        }
+    }
+
+    /// Both sides look until they have seen everything that is due to them, whatever is looked at only now and then.
+    fn settle(&mut self) {
+        for _ in 0..256 {
+            self.worker.progress();
+            self.client.progress();
+        }
+    }
+
+    fn counts(&self) -> [CountSnapshot; 2] {
+        [self.fabrics[0].counts(), self.fabrics[1].counts()]
+    }
+}
+
+/// A line for each count that is not as in the table, or within what `may_exceed` it.
+fn differences(counted: &CountSnapshot, golden: &Row, may_exceed: &Row) -> Vec<String> {
+    let mut golden: BTreeMap<_, _> = golden.iter().copied().collect();
+    let mut differences = Vec::new();
+    for (name, count) in counted.fields().filter(|(name, _)| !NOT_COMPARED.contains(name)) {
+        let least = golden.remove(name).unwrap_or(0);
+        let more = may_exceed.iter().find(|(other, _)| *other == name).map_or(0, |(_, more)| *more);
+        let most = least.saturating_add(more);
+        if count < least || count > most {
+            let expected = if more == 0 { format!("{least}") } else { format!("{least} to {most}") };
+            differences.push(format!("{name:<28} {count:>6} instead of {expected}"));
+        }
+    }
+    differences.extend(golden.keys().map(|name| format!("{name}: there is no such count")));
+    differences
+}
+
+fn measure(plan: Plan) -> [CountSnapshot; 2] {
+    let mut pair = Pair::new(plan);
+    pair.calls(WARM_UP);
+    pair.settle();
+    let [client, server] = pair.counts();
+    pair.calls(CALLS);
+    pair.settle();
+    let [client_after, server_after] = pair.counts();
+    [client_after - client, server_after - server]
+}
+
+fn received(side: &CountSnapshot) -> u64 {
+    side.completed_receive + side.completed_receive_immediate
+}
+
+/// RECVs that wait for a message.
+fn receives_waiting(side: &CountSnapshot) -> u64 {
+    side.posted_receive - received(side)
+}
+
+/// Since the start, all that completes has completed, and each message has been taken from its queue.
+fn nothing_under_way(counts: &[CountSnapshot; 2]) -> bool {
+    let sent = |side: &CountSnapshot| side.posted_send + side.posted_write_immediate;
+    let completed = |side: &CountSnapshot| side.completions() - received(side);
+    counts.iter().all(|side| side.posted_signaled == completed(side))
+        && received(&counts[1]) == sent(&counts[0])
+        && received(&counts[0]) == sent(&counts[1])
+}
+
+/// As [`measure`], with plain calls, and the worker on a thread of its own.
+fn measure_apart(plan: Plan) -> [CountSnapshot; 2] {
+    let fabrics = [Count::new(fabric()), Count::new(fabric())];
+    let server = ServerBuilder::new(&fabrics[1])
+        .function(ECHO, FunctionMode::Worker)
+        .serve(&unique("golden"), |_| Box::new(echo))
+        .unwrap();
+    let mut client = Client::connect(&fabrics[0], server.address(), ClientConfig::with_plan(plan)).unwrap();
+    let receives = [&fabrics[0], &fabrics[1]].map(|fabric| receives_waiting(&fabric.counts()));
+    let mut calls = |count| {
+        for number in 0..count {
+            let payload = pattern(32, number);
+            assert_eq!(*client.call_on(0, ECHO, &payload).unwrap(), *payload);
+        }
+        // Some of what a call costs comes after its answer.
+        until("nothing is under way", || {
+            client.progress();
+            let counts = [fabrics[0].counts(), fabrics[1].counts()];
+            nothing_under_way(&counts) && counts.map(|side| receives_waiting(&side)) == receives
+        });
+        [fabrics[0].counts(), fabrics[1].counts()]
+    };
+    let [client, server] = calls(WARM_UP);
+    let [client_after, server_after] = calls(CALLS);
+    [client_after - client, server_after - server]
+}
+
+/// What the client may do more often when the worker is slower than it looks.
+fn may_exceed(plan: &Plan) -> &'static Row {
+    match plan.response {
+        // A READ may come too early, as often as it likes; and after some time without a word from the server the
+        // client reports how far it is, once for each answer at most.
+        ResponseHalf::Fetch => &[
+            ("posted_read", u64::MAX),
+            ("completed_read", u64::MAX),
+            ("posted_write", CALLS),
+            ("posted_inline", CALLS),
+            ("completed_write", CALLS / 64 + 1),
+            ("posted_signaled", u64::MAX),
+            ("doorbells", u64::MAX),
+            ("bytes_posted", u64::MAX),
+        ],
+        ResponseHalf::Write | ResponseHalf::WriteImm => &[
+            ("posted_write", CALLS),
+            ("posted_inline", CALLS),
+            ("doorbells", CALLS),
+            ("bytes_posted", CALLS * 8),
+            ("posted_signaled", CALLS / 64 + 1),
+            ("completed_write", CALLS / 64 + 1),
+        ],
+        ResponseHalf::Send => &[],
+    }
+}
+
+/// Compares every protocol with the table.
+fn compare(measure: fn(Plan) -> [CountSnapshot; 2], may_exceed: fn(&Plan) -> &'static Row) {
+    let mut wrong = String::new();
+    for protocol in PROTOCOLS {
+        let (name, plan) = (protocol.name, protocol.plan(CompletionMode::Busy));
+        let [client, server] = measure(plan);
+        let Some(golden) = GOLDEN.iter().find(|golden| golden.protocol == name) else {
+            wrong += &format!("{name} is not in the table\nclient\n{client}server\n{server}\n");
+            continue;
+        };
+        let of_client = differences(&client, golden.client, may_exceed(&plan));
+        let of_server = differences(&server, golden.server, &[]);
+        for (side, differences) in [("client", of_client), ("server", of_server)] {
+            for difference in differences {
+                wrong += &format!("{name}, {side}: {difference}\n");
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{CALLS} calls cost other than the table says:\n{wrong}");
+}
+
+#[test]
+fn a_call_costs_what_the_table_says() {
+    bounded(|| compare(measure, |_| &[]));
+}
+
+#[test]
+fn on_two_threads_it_costs_as_much() {
+    bounded(|| compare(measure_apart, may_exceed));
+}

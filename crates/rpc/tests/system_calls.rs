@@ -1,0 +1,154 @@
+//! The hot path makes no system call: neither the client's thread nor the worker's. The kernel itself keeps watch: a
+//! filter on the thread ends the process at once with the first call that is not on a short list.
+
+#![allow(missing_docs, clippy::disallowed_methods, clippy::disallowed_types)]
+
+mod common;
+
+use common::process::{Process, add_role, ready};
+use common::*;
+use dunlin_rpc::*;
+use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
+use std::io::Read;
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// Calls before the filter.
+const WARM_UP: u64 = 1000;
+/// Calls behind it.
+const CALLS: u64 = 10_000;
+
+/// How a process ends that lived behind the filter to its end, but had a wrong answer.
+const WRONG_ANSWER: i32 = 3;
+
+fn main() {
+    add_role("filtered-client", filtered_client);
+    add_role("filtered-server", filtered_server);
+    add_role("offender", offender);
+    run(&[
+        ("the_filter_kills", the_filter_kills),
+        ("server_reply_makes_no_system_call", makes_no_system_call::<0>),
+        ("remote_fetch_makes_no_system_call", makes_no_system_call::<1>),
+        ("direct_write_imm_makes_no_system_call", makes_no_system_call::<2>),
+        ("eager_send_recv_makes_no_system_call", makes_no_system_call::<3>),
+        ("read_rndv_makes_no_system_call", makes_no_system_call::<4>),
+    ]);
+}
+
+/// From here on this thread may end the process, and yield its core: a busy wait does so after thousands of fruitless
+/// looks, off the hot path.
+fn forbid_system_calls() {
+    let allowed = [libc::SYS_exit_group, libc::SYS_sched_yield];
+    let rules = allowed.map(|call| (call, Vec::new())).into();
+    let architecture = std::env::consts::ARCH.try_into().unwrap();
+    let filter =
+        SeccompFilter::new(rules, SeccompAction::KillProcess, SeccompAction::Allow, architecture).unwrap();
+    let program: BpfProgram = filter.try_into().unwrap();
+    seccompiler::apply_filter(&program).unwrap();
+}
+
+/// Ends the process by one system call, without the clean-up that may make others.
+fn end(status: i32) -> ! {
+    // SAFETY: takes no pointer and does not return; what is not cleaned up ends with the process.
+    unsafe { libc::_exit(status) }
+}
+
+fn plan(protocol: &str) -> Plan {
+    Protocol::by_name(protocol).unwrap().plan(CompletionMode::Busy)
+}
+
+fn filtered_client(arguments: &str) {
+    let (address, protocol) = arguments.split_once(' ').unwrap();
+    let config =
+        ClientConfig { timeout: HANG.as_nanos() as u64 / 4, ..ClientConfig::with_plan(plan(protocol)) };
+    let mut client = Client::connect(&fabric(), &address.parse().unwrap(), config).unwrap();
+    let mut payload = pattern(32, 1);
+    let mut call = |number: u64| {
+        payload[..8].copy_from_slice(&number.to_le_bytes());
+        client.call_on(0, ECHO, &payload).is_ok_and(|answer| *answer == *payload)
+    };
+    assert!((0..WARM_UP).all(&mut call));
+    ready();
+    forbid_system_calls();
+    end(if (WARM_UP..WARM_UP + CALLS).all(call) { 0 } else { WRONG_ANSWER })
+}
+
+fn filtered_server(address: &str) {
+    let executed = Arc::new(AtomicU64::new(0));
+    let echo = |_| -> Box<dyn Service> {
+        let executed = Arc::clone(&executed);
+        Box::new(move |request: &Request<'_>, reply: &mut Reply<'_>| {
+            executed.fetch_add(1, Ordering::Relaxed);
+            Ok(reply.write(request.payload)?)
+        })
+    };
+    let (_server, mut workers) = ServerBuilder::new(&fabric())
+        .function(ECHO, FunctionMode::Worker)
+        .serve_with(&address.parse().unwrap(), echo)
+        .unwrap();
+    let mut worker = workers.pop().unwrap();
+    static THE_CLIENT_IS_THROUGH: AtomicBool = AtomicBool::new(false);
+    std::thread::spawn(|| {
+        let mut nothing = Vec::new();
+        let _ = std::io::stdin().read_to_end(&mut nothing);
+        THE_CLIENT_IS_THROUGH.store(true, Ordering::Relaxed);
+    });
+    ready();
+    while executed.load(Ordering::Relaxed) < WARM_UP {
+        worker.step(after(HANG));
+    }
+    forbid_system_calls();
+    while executed.load(Ordering::Relaxed) < WARM_UP + CALLS {
+        worker.step(u64::MAX);
+    }
+    // All is answered. What this process has must stay until the client has looked; but closing its connection, which
+    // comes then, is no part of a call.
+    while !THE_CLIENT_IS_THROUGH.load(Ordering::Relaxed) {
+        std::thread::yield_now();
+    }
+    end(0)
+}
+
+/// Makes one system call behind the filter.
+fn offender(_: &str) {
+    ready();
+    forbid_system_calls();
+    let _ = rustix::process::getpid();
+    end(0)
+}
+
+/// Waits for a process to end.
+fn ended(process: &mut Process) -> ExitStatus {
+    let mut status = None;
+    until("the process has ended", || {
+        status = process.child.try_wait().unwrap();
+        status.is_some()
+    });
+    status.unwrap()
+}
+
+fn the_filter_kills() {
+    let status = ended(&mut Process::start("offender", ""));
+    assert_eq!(status.signal(), Some(libc::SIGSYS), "{status}: the filter does not watch");
+}
+
+const _: () = assert!(PROTOCOLS.len() == 5, "each protocol has a test in the list above");
+
+/// Busy calls by the protocol in this row of the table.
+fn makes_no_system_call<const ROW: usize>() {
+    let name = PROTOCOLS[ROW].name;
+    let address = unique("system-calls").to_string();
+    let mut server = Process::start("filtered-server", &address);
+    let mut client = Process::start("filtered-client", &format!("{address} {name}"));
+    let client = ended(&mut client);
+    drop(server.stdin.take());
+    let server = ended(&mut server);
+    println!("  {name}: client {client}, server {server}");
+    assert!(
+        client.success() && server.success(),
+        "{name}: the client ended with {client}, the server with {server}; SIGSYS is a system call on the way of a \
+         call, and strace -f tells which"
+    );
+}
