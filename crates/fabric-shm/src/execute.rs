@@ -7,13 +7,6 @@ use dunlin_fabric::{Access, CompletionStatus, Data, Gather, RegionKey, copy};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Lines are written in streams, one behind the other: how far ahead the line is that is asked for, in bytes, so
-/// that its way from the peer's cache overlaps the work on those before it.
-const AHEAD: usize = 8 * 64;
-
-/// The most lines that are asked for behind a longer message.
-const LONGEST_AHEAD: usize = 32;
-
 /// Keys that one queue pair used last, so that its data path takes no lock.
 const REMEMBERED: usize = 8;
 
@@ -142,11 +135,21 @@ impl ImportCache {
         offset: u64,
         parts: &[&[u8]],
         length: u64,
+        ahead: u32,
     ) -> bool {
-        let Ok(mut at) = self.range(link, key, offset, length, Access::WRITE) else { return false };
+        let Ok(start) = self.range(link, key, offset, length, Access::WRITE) else { return false };
+        let mut at = start;
         for part in parts {
             // SAFETY: as in `write`.
             at = unsafe { put(part, at) };
+        }
+        // Messages come in streams: the way of the next lines from the peer's cache overlaps the work on this one. A
+        // stream of lines asks for one line each, a longer message for as many as it has itself.
+        let ahead = ahead as usize;
+        let mut next = if length == 64 { ahead.saturating_sub(64) } else { length as usize };
+        while next < ahead {
+            copy::prefetch_to_write(start.wrapping_add(next));
+            next += 64;
         }
         true
     }
@@ -197,17 +200,8 @@ unsafe fn put(part: &[u8], at: *mut u8) -> *mut u8 {
     // SAFETY: by the caller's word; a whole aligned line goes the short way.
     unsafe {
         match <&[u8; 64]>::try_from(part) {
-            Ok(line) if at.addr().is_multiple_of(64) => {
-                copy::line_to_peer(line, at);
-                copy::prefetch_to_write(at.wrapping_add(AHEAD));
-            }
-            _ => {
-                copy::to_peer(part.as_ptr(), at, part.len());
-                // The next message is likely to be as long.
-                for line in 0..(part.len() / 64).min(LONGEST_AHEAD) {
-                    copy::prefetch_to_write(at.wrapping_add(part.len() + line * 64));
-                }
-            }
+            Ok(line) if at.addr().is_multiple_of(64) => copy::line_to_peer(line, at),
+            _ => copy::to_peer(part.as_ptr(), at, part.len()),
         }
         at.add(part.len())
     }

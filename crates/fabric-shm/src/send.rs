@@ -252,7 +252,14 @@ impl QueuePair {
             && let Some(connection) = &self.connection
             && connection.link.is_alive()
             && let Some(bytes) = inline_length(write.parts)
-            && self.imports.write_parts(&connection.link, write.key, write.offset, write.parts, bytes)
+            && self.imports.write_parts(
+                &connection.link,
+                write.key,
+                write.offset,
+                write.parts,
+                bytes,
+                write.ahead,
+            )
         {
             self.send.posted += 1;
             return true;

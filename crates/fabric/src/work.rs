@@ -249,11 +249,14 @@ pub struct InlineWrite<'a> {
     pub immediate: Option<u32>,
     /// As in [`WorkRequest`].
     pub signaled: bool,
+    /// A hint: the caller will soon write so many bytes from this message's beginning on, and nobody reads there now.
+    /// A back-end whose writes are the processor's own may ask for those lines ahead. 0 if not known.
+    pub ahead: u32,
 }
 
 impl<'a, M: Memory> From<InlineWrite<'a>> for WorkRequest<'a, M> {
     fn from(write: InlineWrite<'a>) -> Self {
-        let InlineWrite { id, parts, key, offset, immediate, signaled } = write;
+        let InlineWrite { id, parts, key, offset, immediate, signaled, ahead: _ } = write;
         let operation = Operation::Write { data: Data::Inline(parts), key, offset, immediate };
         WorkRequest { id, operation, signaled }
     }

@@ -55,6 +55,13 @@ impl RingWriter {
         ((total / LINE) as u64 > to_end && to_end <= free).then_some(position as usize * LINE)
     }
 
+    /// Lines from the place of the next message on, within the ring, that the reader is done with.
+    #[inline]
+    pub(crate) fn clear_ahead(&self) -> u64 {
+        let to_end = self.lines - (self.tail & (self.lines - 1));
+        to_end.min(self.lines - (self.tail - self.head))
+    }
+
     /// Moves on by a `Skip` to the start of the ring.
     #[inline]
     pub(crate) fn skip(&mut self) {

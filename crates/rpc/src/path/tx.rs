@@ -9,6 +9,9 @@ use dunlin_fabric::{
 };
 use dunlin_wire::{Header, INLINE_PAYLOAD, Kind, LINE, SingleLayout, TagKey, Tags, write_line};
 
+/// How far ahead of a line the writer asks for the next ones.
+const LINES_AHEAD: usize = 9;
+
 /// How it sends.
 #[derive(Debug)]
 pub(crate) enum TxHalf<F: Fabric> {
@@ -261,7 +264,8 @@ impl<F: Fabric> Tx<F> {
                 let immediate = (*immediate && notify).then_some(self.lane as u32);
                 let signaled = self.next_is_signaled(fabric);
                 let id = route::outgoing(self.lane);
-                let write = InlineWrite { id, parts, key, offset, immediate, signaled };
+                let ahead = self.ahead(total);
+                let write = InlineWrite { id, parts, key, offset, immediate, signaled, ahead };
                 let posted = domain.post_write(self.queue_pair, write);
                 self.posted(posted, signaled)
             }
@@ -321,6 +325,15 @@ impl<F: Fabric> Tx<F> {
         Ok(Data::Buffer(buffer))
     }
 
+    /// How far the ring is likely to be written soon, from the beginning of a message of `total` bytes: some lines
+    /// for a stream of lines, as much again for a longer one. Only as far as the reader is done with it: to take a
+    /// line away from the reader costs more than asking for it saves.
+    #[inline]
+    fn ahead(&self, total: usize) -> u32 {
+        let wanted = if total == LINE { LINES_AHEAD * LINE } else { 2 * total };
+        if self.ring.clear_ahead() >= (wanted / LINE) as u64 { wanted as u32 } else { 0 }
+    }
+
     #[inline]
     fn next_is_signaled(&self, fabric: &F) -> bool {
         fabric.host().charge(Work::PostWork, 1);
@@ -355,7 +368,7 @@ impl<F: Fabric> Tx<F> {
         let word = (1u64 << 32 | head as u64).to_le_bytes();
         let signaled = self.next_is_signaled(fabric);
         let id = route::outgoing(self.lane);
-        let write = InlineWrite { id, parts: &[&word], key, offset: 0, immediate: None, signaled };
+        let write = InlineWrite { id, parts: &[&word], key, offset: 0, immediate: None, signaled, ahead: 0 };
         let posted = domain.post_write(self.queue_pair, write);
         self.posted(posted, signaled)
     }
