@@ -3,6 +3,7 @@
 
 pub mod config;
 pub(crate) mod deferred;
+mod dispatch;
 pub(crate) mod inbox;
 pub(crate) mod lane;
 pub(crate) mod open;

@@ -1,0 +1,427 @@
+//! What a worker does with the messages of a lane: check, hand to the service, the pool or the application, answer.
+
+use super::deferred::{Deferred, Incoming};
+use super::inbox::Inbox;
+use super::lane::{Reading, ServerLane, answer_meta, time_left};
+use super::open;
+use super::worker::Shared;
+use crate::client::lane::post_read;
+use crate::path::rendezvous::Pool;
+use crate::path::{Incoming as IncomingMessage, MAX_MESSAGE, Next, Scratch, TxError, Violation, route};
+use crate::plan::SMALL_LIMIT;
+use crate::service::{FunctionMode, LargeReply, Reply, Request, Service};
+use dunlin_fabric::{Buffer, Fabric, Host, SharedReceiveQueueId, Site, Work};
+use dunlin_wire::{BatchState, Descriptor, Entry, Flags, Kind, LINE, Message, Status};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+/// Messages taken from one lane before the next has its turn.
+const BUDGET: usize = 32;
+
+/// The parts of a worker that dispatching needs beside the lane.
+pub(super) struct Dispatcher<F: Fabric> {
+    pub(super) fabric: F,
+    pub(super) shared: Arc<Shared<F>>,
+    pub(super) inbox: Arc<Inbox<F>>,
+    pub(super) service: Box<dyn Service>,
+    /// Where small results are written.
+    pub(super) reply: Vec<u8>,
+    /// Large requests are READ into these.
+    pub(super) imports: Pool<F>,
+    pub(super) out: Out,
+}
+
+/// How answers leave a worker.
+pub(super) struct Out {
+    /// Batches of answers are built here.
+    pub(super) staging: Vec<u8>,
+    pub(super) draining: bool,
+}
+
+impl Out {
+    #[inline]
+    fn put_answer<F: Fabric>(
+        &mut self,
+        fabric: &F,
+        domain: &mut F::Domain,
+        lane: &mut ServerLane<F>,
+        meta: dunlin_wire::EntryMeta,
+        payload: &[u8],
+        batch: Option<&mut BatchState>,
+    ) -> Result<(), Violation> {
+        let Some(batch) = batch else {
+            return lane.answer(fabric, domain, meta, payload, self.draining).map_err(broken);
+        };
+        if !batch.fits(payload.len(), MAX_MESSAGE) {
+            self.end_batch(fabric, domain, lane, std::mem::take(batch))?;
+        }
+        batch
+            .push(&mut self.staging, &meta, payload)
+            .map_err(|_| Violation::Transfer("an answer is longer than a message"))
+    }
+
+    #[inline]
+    fn end_batch<F: Fabric>(
+        &mut self,
+        fabric: &F,
+        domain: &mut F::Domain,
+        lane: &mut ServerLane<F>,
+        batch: BatchState,
+    ) -> Result<(), Violation> {
+        if batch.is_empty() {
+            return Ok(());
+        }
+        lane.answer_batch(fabric, domain, batch, &mut self.staging, self.draining).map_err(broken)
+    }
+}
+
+/// What a look at a lane did.
+pub(super) struct Served {
+    pub(super) messages: usize,
+    /// READs of large requests that were posted.
+    pub(super) reads: usize,
+}
+
+/// What dispatching must know of a call beside its payload.
+#[derive(Clone, Copy)]
+pub(super) struct Call {
+    pub(super) call: u32,
+    pub(super) function: u16,
+    pub(super) thread: u16,
+    pub(super) time: u32,
+}
+
+impl From<Reading> for Call {
+    fn from(reading: Reading) -> Call {
+        Call { call: reading.call, function: reading.function, thread: reading.thread, time: reading.time }
+    }
+}
+
+/// Large results of a worker: in registered memory of the lane.
+struct Exported<'a, F: Fabric> {
+    fabric: &'a F,
+    pool: &'a mut Pool<F>,
+    buffer: Option<Buffer<F::Memory>>,
+}
+
+impl<F: Fabric> LargeReply for Exported<'_, F> {
+    fn resize(&mut self, length: usize) -> bool {
+        if self.buffer.as_mut().is_some_and(|buffer| buffer.set_length(length)) {
+            return true;
+        }
+        let Ok(mut larger) = self.pool.reserve(self.fabric, length) else { return false };
+        if let Some(old) = &self.buffer {
+            larger[..old.len()].copy_from_slice(old);
+        }
+        self.buffer = Some(larger);
+        true
+    }
+
+    fn bytes(&mut self) -> &mut [u8] {
+        self.buffer.as_deref_mut().unwrap_or_default()
+    }
+}
+
+impl<F: Fabric> Dispatcher<F> {
+    /// Takes the messages of one lane and answers them.
+    #[inline]
+    pub(super) fn serve(
+        &mut self,
+        domain: &mut F::Domain,
+        lane: &mut ServerLane<F>,
+        index: u16,
+        shared_receive: SharedReceiveQueueId,
+        scratch: &mut Scratch,
+    ) -> Result<Served, Violation> {
+        let mut served = Served { messages: 0, reads: 0 };
+        let mut consumed = false;
+        if lane.is_blocked() {
+            lane.send_waiting(&self.fabric, domain, self.out.draining).map_err(broken)?;
+        }
+        while served.messages < BUDGET && !lane.is_blocked() {
+            match lane.rx.next_line(&self.fabric, scratch)? {
+                Next::Nothing => break,
+                Next::Line(first) => {
+                    served.messages += 1;
+                    let Some(line) = scratch.first_chunk::<LINE>() else { break };
+                    match first.inline_entry(line)? {
+                        Some(entry) if first.header().kind == Kind::Request => {
+                            self.fabric.host().charge(Work::ParseMessage, 1);
+                            let header = first.header();
+                            lane.tx.on_head(header.head)?;
+                            self.on_request(domain, lane, index, &entry, header.time, None, &mut served)?;
+                        }
+                        _ => self.on_message(domain, lane, index, line, &mut served)?,
+                    }
+                    continue;
+                }
+                // Which may be no more than a skip.
+                Next::Other => consumed = true,
+            }
+            let Some(incoming) = lane.rx.poll(&self.fabric, scratch)? else { break };
+            served.messages += 1;
+            match incoming {
+                IncomingMessage::Scratch(total) => {
+                    self.on_message(domain, lane, index, &scratch[..total], &mut served)?;
+                }
+                IncomingMessage::Buffer(buffer, total) => {
+                    let result = self.on_message(domain, lane, index, &buffer[..total], &mut served);
+                    open::repost_shared::<F>(domain, shared_receive, Some(buffer));
+                    result?;
+                }
+            }
+        }
+        if (served.messages > 0 || consumed) && lane.rx.head_overdue() {
+            let head = lane.rx.head();
+            if lane.tx.report_head(&self.fabric, domain, lane.client_key, head).is_ok() {
+                lane.rx.told();
+            }
+        }
+        Ok(served)
+    }
+
+    #[inline]
+    fn on_message(
+        &mut self,
+        domain: &mut F::Domain,
+        lane: &mut ServerLane<F>,
+        index: u16,
+        bytes: &[u8],
+        served: &mut Served,
+    ) -> Result<(), Violation> {
+        self.fabric.host().charge(Work::ParseMessage, 1);
+        let message = Message::parse(bytes, MAX_MESSAGE)?;
+        let header = *message.header();
+        lane.tx.on_head(header.head)?;
+        match header.kind {
+            Kind::Request => {
+                for entry in message.entries() {
+                    self.on_request(domain, lane, index, &entry, header.time, None, served)?;
+                }
+                Ok(())
+            }
+            Kind::RequestBatch => {
+                let mut batch = BatchState::new();
+                for entry in message.entries() {
+                    self.on_request(domain, lane, index, &entry, header.time, Some(&mut batch), served)?;
+                }
+                self.out.end_batch(&self.fabric, domain, lane, batch)
+            }
+            Kind::Release => {
+                lane.release(message.released());
+                Ok(())
+            }
+            Kind::Credit => Ok(()),
+            kind => Err(Violation::Kind(kind)),
+        }
+    }
+
+    #[inline]
+    #[allow(clippy::too_many_arguments, reason = "the parts of a worker that are borrowed apart")]
+    fn on_request(
+        &mut self,
+        domain: &mut F::Domain,
+        lane: &mut ServerLane<F>,
+        index: u16,
+        entry: &Entry<'_>,
+        time: u32,
+        batch: Option<&mut BatchState>,
+        served: &mut Served,
+    ) -> Result<(), Violation> {
+        self.fabric.host().charge(Work::ParseEntry, 1);
+        let call = Call { call: entry.call, function: entry.function_or_status, thread: entry.thread, time };
+        if !lane.admit(entry.call)? {
+            return self.refuse(domain, lane, call, Status::DuplicateCall, batch);
+        }
+        if !entry.flags.contains(Flags::RENDEZVOUS) {
+            return self.dispatch(domain, lane, index, call, entry.payload, batch);
+        }
+        let Ok(descriptor) = Descriptor::decode(entry.payload, self.shared.config.max_payload) else {
+            return self.refuse(domain, lane, call, Status::TooLarge, batch);
+        };
+        if self.mode(call.function).is_none() {
+            return self.refuse(domain, lane, call, Status::UnknownFunction, batch);
+        }
+        let Ok(into) = self.imports.reserve(&self.fabric, descriptor.length as usize) else {
+            return self.refuse(domain, lane, call, Status::Overloaded, batch);
+        };
+        let id = route::rendezvous(index, call.call);
+        post_read::<F>(domain, lane.queue_pair, id, &descriptor, into)?;
+        lane.reading.push(Reading { call: call.call, function: call.function, thread: call.thread, time });
+        served.reads += 1;
+        Ok(())
+    }
+
+    #[inline]
+    fn mode(&self, function: u16) -> Option<FunctionMode> {
+        self.shared.functions.get(function as usize).copied().flatten()
+    }
+
+    /// Hands one request, whole and private, to whoever answers it.
+    #[inline]
+    pub(super) fn dispatch(
+        &mut self,
+        domain: &mut F::Domain,
+        lane: &mut ServerLane<F>,
+        index: u16,
+        call: Call,
+        payload: &[u8],
+        batch: Option<&mut BatchState>,
+    ) -> Result<(), Violation> {
+        match self.mode(call.function) {
+            Some(FunctionMode::Worker) => self.execute(domain, lane, call, payload, batch),
+            None => self.refuse(domain, lane, call, Status::UnknownFunction, batch),
+            Some(mode) => self.defer(domain, lane, index, call, payload, mode, batch),
+        }
+    }
+
+    #[inline]
+    fn execute(
+        &mut self,
+        domain: &mut F::Domain,
+        lane: &mut ServerLane<F>,
+        call: Call,
+        payload: &[u8],
+        batch: Option<&mut BatchState>,
+    ) -> Result<(), Violation> {
+        self.fabric.host().charge(Work::Dispatch, 1);
+        self.fabric.host().checkpoint(Site::BeforeDispatch);
+        let request = Request {
+            function: call.function,
+            payload,
+            time_left: time_left(call.time),
+            session: lane.session,
+        };
+        let small_limit = (lane.plan.rendezvous_above as usize).min(self.reply.len());
+        let mut large = Exported { fabric: &self.fabric, pool: &mut lane.exports, buffer: None };
+        let mut reply = Reply {
+            small: &mut self.reply,
+            length: 0,
+            small_limit,
+            limit: self.shared.config.max_response as usize,
+            large: &mut large,
+        };
+        let service = &mut self.service;
+        let outcome = catch_unwind(AssertUnwindSafe(|| service.call(&request, &mut reply)));
+        let length = reply.length;
+        let (status, length) = match outcome {
+            Ok(Ok(())) => (Status::Ok, length),
+            Ok(Err(Status::TooLarge)) => return self.refuse_result(domain, lane, call, batch),
+            Ok(Err(status @ Status::Application(_))) => (status, length.min(small_limit)),
+            Ok(Err(status)) => (status, 0),
+            Err(_) => (Status::HandlerPanicked, 0),
+        };
+        let buffer = large.buffer.take();
+        if length <= small_limit {
+            let meta = answer_meta(call.call, call.thread, status, Flags::NONE);
+            return self.out.put_answer(&self.fabric, domain, lane, meta, &self.reply[..length], batch);
+        }
+        self.export(domain, lane, call, buffer, batch)
+    }
+
+    /// Sends the descriptor of a large result, which stays until the client has read it.
+    fn export(
+        &mut self,
+        domain: &mut F::Domain,
+        lane: &mut ServerLane<F>,
+        call: Call,
+        buffer: Option<Buffer<F::Memory>>,
+        batch: Option<&mut BatchState>,
+    ) -> Result<(), Violation> {
+        let described = buffer.and_then(|buffer| lane.exports.descriptor(&buffer).map(|d| (d, buffer)));
+        let Some((descriptor, buffer)) = described else {
+            return self.refuse_result(domain, lane, call, batch);
+        };
+        lane.exported.push((call.call, buffer));
+        let meta = answer_meta(call.call, call.thread, Status::Ok, Flags::RENDEZVOUS);
+        self.out.put_answer(&self.fabric, domain, lane, meta, &descriptor.encode(), batch)
+    }
+
+    /// Says that a call was executed but its result cannot be sent: it is over the limit, or there is no memory for
+    /// it. That there is a payload tells the client that the handler has run.
+    #[cold]
+    fn refuse_result(
+        &mut self,
+        domain: &mut F::Domain,
+        lane: &mut ServerLane<F>,
+        call: Call,
+        batch: Option<&mut BatchState>,
+    ) -> Result<(), Violation> {
+        let meta = answer_meta(call.call, call.thread, Status::TooLarge, Flags::NONE);
+        self.out.put_answer(&self.fabric, domain, lane, meta, b"result", batch)
+    }
+
+    fn refuse(
+        &mut self,
+        domain: &mut F::Domain,
+        lane: &mut ServerLane<F>,
+        call: Call,
+        status: Status,
+        batch: Option<&mut BatchState>,
+    ) -> Result<(), Violation> {
+        let meta = answer_meta(call.call, call.thread, status, Flags::NONE);
+        self.out.put_answer(&self.fabric, domain, lane, meta, &[], batch)
+    }
+
+    /// Gives a request to the pool, or to the application that pulls.
+    #[allow(clippy::too_many_arguments, reason = "the parts of a worker that are borrowed apart")]
+    fn defer(
+        &mut self,
+        domain: &mut F::Domain,
+        lane: &mut ServerLane<F>,
+        index: u16,
+        call: Call,
+        payload: &[u8],
+        mode: FunctionMode,
+        batch: Option<&mut BatchState>,
+    ) -> Result<(), Violation> {
+        let deadline = time_left(call.time).map(|left| self.fabric.host().now() + left);
+        let deferred = Deferred::new(Arc::clone(&self.inbox), index, lane.serial, call.call);
+        let incoming = Incoming::new(call.function, payload.to_vec(), deadline, lane.session, deferred);
+        let waiting = if mode == FunctionMode::Pool { &self.shared.pool } else { &self.shared.pulled };
+        match waiting.push(incoming) {
+            Ok(()) => {
+                lane.in_service += 1;
+                Ok(())
+            }
+            Err(refused) => {
+                let status = if waiting.is_closed() { Status::Draining } else { Status::Overloaded };
+                refused.forget();
+                self.refuse(domain, lane, call, status, batch)
+            }
+        }
+    }
+
+    /// The answer of a call that ran elsewhere.
+    pub(super) fn answer_owned(
+        &mut self,
+        domain: &mut F::Domain,
+        lane: &mut ServerLane<F>,
+        call: u32,
+        status: Status,
+        payload: &[u8],
+    ) -> Result<(), Violation> {
+        let call = Call { call, function: 0, thread: 0, time: 0 };
+        if status == Status::TooLarge {
+            return self.refuse_result(domain, lane, call, None);
+        }
+        let small_limit = (lane.plan.rendezvous_above as usize).min(SMALL_LIMIT as usize);
+        if payload.len() <= small_limit {
+            let meta = answer_meta(call.call, call.thread, status, Flags::NONE);
+            return self.out.put_answer(&self.fabric, domain, lane, meta, payload, None);
+        }
+        if status != Status::Ok {
+            return self.refuse(domain, lane, call, status, None);
+        }
+        let mut large = Exported { fabric: &self.fabric, pool: &mut lane.exports, buffer: None };
+        if large.resize(payload.len()) {
+            large.bytes().copy_from_slice(payload);
+        }
+        let buffer = large.buffer.take();
+        self.export(domain, lane, call, buffer, None)
+    }
+}
+
+fn broken(_: TxError) -> Violation {
+    Violation::Transfer("the queue pair is in error")
+}
