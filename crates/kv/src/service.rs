@@ -3,6 +3,7 @@
 
 use crate::dispatch::{ResponseSink, SinkFull, handle};
 use crate::error::PartitionError;
+use crate::hash::KeyHash;
 use crate::partition::{Partition, PartitionConfig};
 use crate::protocol::Function;
 use dunlin_fabric::Fabric;
@@ -56,6 +57,17 @@ impl ResponseSink for Sink<'_, '_> {
 }
 
 impl Service for KvService {
+    fn prepares(&self) -> bool {
+        true
+    }
+
+    #[inline]
+    fn prepare(&mut self, function: u16, payload: &[u8]) {
+        if function == Function::Get.id() {
+            self.partition.prefetch(KeyHash::of(payload));
+        }
+    }
+
     #[inline]
     fn call(&mut self, request: &Request<'_>, reply: &mut Reply<'_>) -> Result<(), Status> {
         match handle(&mut self.partition, request.function, request.payload, &mut Sink(reply)) {

@@ -128,6 +128,17 @@ pub trait Service: Send {
     /// Answers one request. An error takes the place of whatever was written, except that the bytes written go
     /// along with [`Status::Application`]. A panic is caught and answered with [`Status::HandlerPanicked`].
     fn call(&mut self, request: &Request<'_>, reply: &mut Reply<'_>) -> Result<(), Status>;
+
+    /// Whether [`prepare`](Service::prepare) does anything: asked once, when the worker is made.
+    fn prepares(&self) -> bool {
+        false
+    }
+
+    /// Told of each request of a batch before the first of them is called: the moment to ask for memory that they
+    /// will need, so that the ways of many overlap. Must not change anything; the call may never come.
+    fn prepare(&mut self, function: u16, payload: &[u8]) {
+        let _ = (function, payload);
+    }
 }
 
 impl<S: FnMut(&Request<'_>, &mut Reply<'_>) -> Result<(), Status> + Send> Service for S {

@@ -24,6 +24,7 @@ pub(super) struct Dispatcher<F: Fabric> {
     pub(super) shared: Arc<Shared<F>>,
     pub(super) inbox: Arc<Inbox<F>>,
     pub(super) service: Box<dyn Service>,
+    pub(super) prepares: bool,
     /// Where small results are written.
     pub(super) reply: Vec<u8>,
     /// Large requests are READ into these.
@@ -201,6 +202,9 @@ impl<F: Fabric> Dispatcher<F> {
                 Ok(())
             }
             Kind::RequestBatch => {
+                if self.prepares {
+                    self.prepare(&message);
+                }
                 let mut batch = BatchState::new();
                 for entry in message.entries() {
                     self.on_request(domain, lane, index, &entry, header.time, Some(&mut batch), served)?;
@@ -250,6 +254,19 @@ impl<F: Fabric> Dispatcher<F> {
         lane.reading.push(Reading { call: call.call, function: call.function, thread: call.thread, time });
         served.reads += 1;
         Ok(())
+    }
+
+    /// Shows the service what a batch will ask. A panic there is as harmless as one in a call, and costs a hint.
+    fn prepare(&mut self, message: &Message<'_>) {
+        let service = &mut self.service;
+        let shown = catch_unwind(AssertUnwindSafe(|| {
+            for entry in message.entries().filter(|entry| !entry.flags.contains(Flags::RENDEZVOUS)) {
+                service.prepare(entry.function_or_status, entry.payload);
+            }
+        }));
+        if shown.is_err() {
+            tracing::warn!(target: "dunlin::server", "a service panicked while it prepared for a batch");
+        }
     }
 
     #[inline]
