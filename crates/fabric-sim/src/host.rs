@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 /// A simulated machine: `spawn` makes a task of the run, and time passes by [`Host::charge`] and waiting only.
 #[derive(Clone, Debug)]
-pub struct ToyHost {
+pub struct SimHost {
     pub(crate) shared: Arc<Shared>,
 }
 
@@ -31,8 +31,8 @@ const SYSTEM_CALL: Nanos = 300;
 /// The longest pre-emption at a checkpoint.
 const PREEMPTION: Nanos = 3_000;
 
-impl Host for ToyHost {
-    type Signal = ToySignal;
+impl Host for SimHost {
+    type Signal = SimSignal;
 
     fn now(&self) -> Nanos {
         self.shared.pass(CLOCK_READ).now()
@@ -55,12 +55,12 @@ impl Host for ToyHost {
         self.shared.lock().host_random.next()
     }
 
-    fn signal(&self) -> ToySignal {
+    fn signal(&self) -> SimSignal {
         let mut state = self.shared.lock();
         let id = state.signals.next;
         state.signals.next += 1;
         state.signals.all.insert(id, SignalState::default());
-        ToySignal(Arc::new(SignalHandle { shared: Arc::clone(&self.shared), id }))
+        SimSignal(Arc::new(SignalHandle { shared: Arc::clone(&self.shared), id }))
     }
 
     fn spawn(&self, name: &str, body: Box<dyn FnOnce() + Send>) -> std::io::Result<Task> {
@@ -114,7 +114,7 @@ impl crate::scheduler::State {
 
 /// A count that tasks of one run raise and wait for.
 #[derive(Clone, Debug)]
-pub struct ToySignal(Arc<SignalHandle>);
+pub struct SimSignal(Arc<SignalHandle>);
 
 #[derive(Debug)]
 struct SignalHandle {
@@ -128,7 +128,7 @@ impl Drop for SignalHandle {
     }
 }
 
-impl ToySignal {
+impl SimSignal {
     pub(crate) fn id(&self) -> u64 {
         self.0.id
     }
@@ -138,7 +138,7 @@ impl ToySignal {
     }
 }
 
-impl Signal for ToySignal {
+impl Signal for SimSignal {
     fn raise(&self) {
         self.0.shared.pass(SYSTEM_CALL).raise(self.0.id);
     }

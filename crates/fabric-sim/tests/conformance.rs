@@ -2,24 +2,24 @@
 
 use dunlin_fabric::{Address, Scheme};
 use dunlin_fabric_conformance::{Options, Pair, Report, run_in_process};
-use dunlin_fabric_toy::{RunReport, Settings, Toy};
+use dunlin_fabric_sim::{RunReport, Settings, Sim};
 use std::sync::{Arc, Mutex};
 
 /// Runs the suite's cases one after the other in one run.
 fn conform(settings: Settings, seed: u64, options: Options) -> (RunReport, Report) {
     let reported = Arc::new(Mutex::new(Report::default()));
     let report = Arc::clone(&reported);
-    let root = move |toy: Toy| {
+    let root = move |sim: Sim| {
         let mut made = 0;
         let make = |_: &_| {
             made += 1;
             let address = Address::new(Scheme::Sim, &format!("case-{made}")).expect("a short name");
-            Pair { first: toy.clone(), second: toy.clone(), address }
+            Pair { first: sim.clone(), second: sim.clone(), address }
         };
         let suite = run_in_process(&options, make, |row| println!("seed {seed}: {row}"));
         *report.lock().expect("no panic") = suite;
     };
-    let run = Toy::run_with(settings, seed, root).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+    let run = Sim::run_with(settings, seed, root).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
     let report = reported.lock().expect("no panic").clone();
     (run, report)
 }
@@ -37,7 +37,7 @@ fn the_suite_passes_under_every_seed() {
     for seed in 0..seeds() {
         let (_, report) = conform(Settings::default(), seed, Options::default());
         assert!(report.failed().is_empty(), "seed {seed}: {:?}", report.failed());
-        assert!(report.not_applicable().is_empty(), "the toy has everything: {:?}", report.not_applicable());
+        assert!(report.not_applicable().is_empty(), "the sim has everything: {:?}", report.not_applicable());
         assert!(report.passed().len() >= CASES, "cases are missing: {}", report.passed().len());
     }
 }

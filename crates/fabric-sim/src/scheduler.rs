@@ -182,7 +182,7 @@ impl State {
 
     /// Opens a stay for the running task, which must then [`Shared::park`].
     pub(crate) fn stay(&mut self, reason: Reason) -> Waiter {
-        let task = self.running.expect("a blocking call of the simulated host was made outside of Toy::run");
+        let task = self.running.expect("a blocking call of the simulated host was made outside of Sim::run");
         self.stays += 1;
         self.tasks[task].stay = Some(Stay { number: self.stays, reason, timer: None, woken: false });
         Waiter { task, stay: self.stays }

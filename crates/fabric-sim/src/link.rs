@@ -1,6 +1,6 @@
 //! Control connections: messages in order, grants of memory, and the news of the peer's end.
 
-use crate::host::ToySignal;
+use crate::host::SimSignal;
 use crate::memory::Target;
 use crate::network::NetworkEvent;
 use crate::queues::{LinkSide, QueuePairRef};
@@ -187,9 +187,9 @@ impl State {
     }
 }
 
-/// A control connection of a toy fabric.
+/// A control connection of a sim fabric.
 #[derive(Clone, Debug)]
-pub struct ToyLink(Arc<LinkHandle>);
+pub struct SimLink(Arc<LinkHandle>);
 
 #[derive(Debug)]
 struct LinkHandle {
@@ -203,9 +203,9 @@ impl Drop for LinkHandle {
     }
 }
 
-impl ToyLink {
+impl SimLink {
     fn new(shared: &Arc<Shared>, link: u32, side: usize) -> Self {
-        ToyLink(Arc::new(LinkHandle { shared: Arc::clone(shared), at: LinkSide { link, side } }))
+        SimLink(Arc::new(LinkHandle { shared: Arc::clone(shared), at: LinkSide { link, side } }))
     }
 
     pub(crate) fn at(&self) -> LinkSide {
@@ -229,9 +229,9 @@ impl ToyLink {
     }
 }
 
-impl Link for ToyLink {
+impl Link for SimLink {
     type Memory = HeapMemory;
-    type Signal = ToySignal;
+    type Signal = SimSignal;
 
     fn send(&self, message: &[u8]) -> Result<(), LinkError> {
         if message.len() > MAX_CONTROL_MESSAGE {
@@ -316,7 +316,7 @@ impl Link for ToyLink {
         PeerIdentity::default()
     }
 
-    fn subscribe(&self, signal: ToySignal) {
+    fn subscribe(&self, signal: SimSignal) {
         let mut state = self.0.shared.enter(SYSTEM_CALL);
         if let Some(side) = state.network.links.side_mut(self.0.at) {
             side.signal = Some(signal.id());
@@ -328,14 +328,14 @@ impl Link for ToyLink {
     }
 }
 
-/// Where control connections to one name of a toy fabric arrive.
+/// Where control connections to one name of a sim fabric arrive.
 #[derive(Debug)]
-pub struct ToyListener {
+pub struct SimListener {
     shared: Arc<Shared>,
     address: Address,
 }
 
-impl ToyListener {
+impl SimListener {
     /// Opens a listener.
     pub(crate) fn open(shared: &Arc<Shared>, address: &Address) -> Result<Self, ListenError> {
         if address.scheme() != Scheme::Sim {
@@ -348,16 +348,16 @@ impl ToyListener {
         }
         listeners.insert(address.name().to_owned(), ListenerState::default());
         drop(state);
-        Ok(ToyListener { shared: Arc::clone(shared), address: address.clone() })
+        Ok(SimListener { shared: Arc::clone(shared), address: address.clone() })
     }
 
-    fn take(&self, state: &mut State) -> Option<ToyLink> {
+    fn take(&self, state: &mut State) -> Option<SimLink> {
         let listener = state.network.links.listeners.get_mut(self.address.name())?;
-        Some(ToyLink::new(&self.shared, listener.unaccepted.pop_front()?, 1))
+        Some(SimLink::new(&self.shared, listener.unaccepted.pop_front()?, 1))
     }
 }
 
-impl Drop for ToyListener {
+impl Drop for SimListener {
     fn drop(&mut self) {
         let mut state = self.shared.lock();
         let Some(mut gone) = state.network.links.listeners.remove(self.address.name()) else { return };
@@ -368,11 +368,11 @@ impl Drop for ToyListener {
     }
 }
 
-impl Listener for ToyListener {
-    type Link = ToyLink;
-    type Signal = ToySignal;
+impl Listener for SimListener {
+    type Link = SimLink;
+    type Signal = SimSignal;
 
-    fn accept(&self, until: Nanos) -> Result<ToyLink, AcceptError> {
+    fn accept(&self, until: Nanos) -> Result<SimLink, AcceptError> {
         let mut state = self.shared.enter(SYSTEM_CALL);
         loop {
             if let Some(link) = self.take(&mut state) {
@@ -395,11 +395,11 @@ impl Listener for ToyListener {
         }
     }
 
-    fn try_accept(&self) -> Result<Option<ToyLink>, AcceptError> {
+    fn try_accept(&self) -> Result<Option<SimLink>, AcceptError> {
         Ok(self.take(&mut self.shared.pass(LOOK)))
     }
 
-    fn subscribe(&self, signal: ToySignal) {
+    fn subscribe(&self, signal: SimSignal) {
         let mut state = self.shared.enter(SYSTEM_CALL);
         if let Some(listener) = state.network.links.listeners.get_mut(self.address.name()) {
             listener.signal = Some(signal.id());
@@ -412,7 +412,7 @@ impl Listener for ToyListener {
 }
 
 /// Opens a control connection.
-pub(crate) fn dial(shared: &Arc<Shared>, address: &Address, until: Nanos) -> Result<ToyLink, DialError> {
+pub(crate) fn dial(shared: &Arc<Shared>, address: &Address, until: Nanos) -> Result<SimLink, DialError> {
     if address.scheme() != Scheme::Sim {
         return Err(DialError::WrongScheme(address.clone()));
     }
@@ -433,7 +433,7 @@ pub(crate) fn dial(shared: &Arc<Shared>, address: &Address, until: Nanos) -> Res
     let link = state.network.links.next_link;
     state.network.links.next_link += 1;
     state.network.links.links.insert(link, Default::default());
-    let handle = ToyLink::new(shared, link, 0);
+    let handle = SimLink::new(shared, link, 0);
     let arrives = state.link_arrival(LinkSide { link, side: 1 });
     let name = address.name().to_owned();
     state.schedule(arrives, NetworkEvent::Link(LinkEvent::Connection { name, link }));

@@ -42,7 +42,7 @@ pub(crate) fn inside() -> bool {
 /// Suspends the coroutine that runs on this thread. Must be called inside of one.
 pub(crate) fn suspend() {
     let current = CURRENT.get();
-    assert!(!current.is_null(), "a blocking call of the simulated host was made outside of Toy::run");
+    assert!(!current.is_null(), "a blocking call of the simulated host was made outside of Sim::run");
     // SAFETY: a non-null pointer was set by a strand's own body or just below, on this thread, and names the
     // yielder at the base of the stack that we run on (`resume` puts the outer one back when a strand suspends
     // or ends), which lives until that body returns, and so longer than this call.

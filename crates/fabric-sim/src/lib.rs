@@ -1,6 +1,6 @@
 //! A small deterministic fabric and host in virtual time, all on one thread of the operating system.
 //!
-//! [`Toy::run`] runs a root task and everything that it spawns through [`Host::spawn`](dunlin_fabric::Host) to
+//! [`Sim::run`] runs a root task and everything that it spawns through [`Host::spawn`](dunlin_fabric::Host) to
 //! the end. Tasks are stackful coroutines; a wait hands over to the scheduler, and time passes only by work
 //! that is charged for and by waiting. A run is a pure function of its seed: which WRITE becomes visible when,
 //! in which pieces, who is pre-empted, which wait ends for no reason. So a test that fails once fails always.
@@ -23,9 +23,9 @@
 //!
 //! ```
 //! use dunlin_fabric::{Fabric, Host};
-//! use dunlin_fabric_toy::Toy;
+//! use dunlin_fabric_sim::Sim;
 //!
-//! let run = || Toy::run(7, |fabric| fabric.host().sleep(3_000_000_000)).expect("no deadlock");
+//! let run = || Sim::run(7, |fabric| fabric.host().sleep(3_000_000_000)).expect("no deadlock");
 //! assert!(run().end >= 3_000_000_000);
 //! assert_eq!(run(), run());
 //! ```
@@ -42,9 +42,9 @@ mod scheduler;
 mod settings;
 mod switch;
 
-pub use domain::{ToyDomain, ToyWaker};
-pub use host::{ToyHost, ToySignal};
-pub use link::{ToyLink, ToyListener};
+pub use domain::{SimDomain, SimWaker};
+pub use host::{SimHost, SimSignal};
+pub use link::{SimLink, SimListener};
 pub use report::{RunError, RunReport};
 pub use settings::Settings;
 
@@ -60,45 +60,45 @@ const MAX_REGION: u64 = 1 << 36;
 
 /// The fabric of one run. Its handles are good inside that run only: a blocking call from elsewhere panics.
 #[derive(Clone, Debug)]
-pub struct Toy {
-    host: ToyHost,
+pub struct Sim {
+    host: SimHost,
     capabilities: Arc<Capabilities>,
 }
 
-impl Toy {
+impl Sim {
     /// Runs `root` and all that it spawns to the end in virtual time, with the usual [`Settings`]. A panic of
     /// `root` goes on in the caller, after everything has been unwound.
     ///
     /// # Errors
     /// A deadlock, a run over its time limit, and a panic of a spawned task; see [`RunError`].
-    pub fn run(seed: u64, root: impl FnOnce(Toy) + Send + 'static) -> Result<RunReport, RunError> {
-        Toy::run_with(Settings::default(), seed, root)
+    pub fn run(seed: u64, root: impl FnOnce(Sim) + Send + 'static) -> Result<RunReport, RunError> {
+        Sim::run_with(Settings::default(), seed, root)
     }
 
-    /// As [`Toy::run`], with settings.
+    /// As [`Sim::run`], with settings.
     ///
     /// # Errors
-    /// As [`Toy::run`].
+    /// As [`Sim::run`].
     pub fn run_with(
         settings: Settings,
         seed: u64,
-        root: impl FnOnce(Toy) + Send + 'static,
+        root: impl FnOnce(Sim) + Send + 'static,
     ) -> Result<RunReport, RunError> {
         let capabilities = Arc::new(settings.capabilities.clone());
         let shared = Arc::new(Shared::new(settings, seed));
-        let toy = Toy { host: ToyHost { shared: Arc::clone(&shared) }, capabilities };
-        scheduler::run(&shared, Box::new(move || root(toy)))
+        let sim = Sim { host: SimHost { shared: Arc::clone(&shared) }, capabilities };
+        scheduler::run(&shared, Box::new(move || root(sim)))
     }
 }
 
-impl Fabric for Toy {
-    type Host = ToyHost;
+impl Fabric for Sim {
+    type Host = SimHost;
     type Memory = HeapMemory;
-    type Link = ToyLink;
-    type Listener = ToyListener;
-    type Domain = ToyDomain;
+    type Link = SimLink;
+    type Listener = SimListener;
+    type Domain = SimDomain;
 
-    fn host(&self) -> &ToyHost {
+    fn host(&self) -> &SimHost {
         &self.host
     }
 
@@ -117,15 +117,15 @@ impl Fabric for Toy {
         })
     }
 
-    fn domain(&self) -> Result<ToyDomain, CreateError> {
-        Ok(ToyDomain::new(&self.host.shared))
+    fn domain(&self) -> Result<SimDomain, CreateError> {
+        Ok(SimDomain::new(&self.host.shared))
     }
 
-    fn listen(&self, address: &Address) -> Result<ToyListener, ListenError> {
-        ToyListener::open(&self.host.shared, address)
+    fn listen(&self, address: &Address) -> Result<SimListener, ListenError> {
+        SimListener::open(&self.host.shared, address)
     }
 
-    fn dial(&self, address: &Address, until: Nanos) -> Result<ToyLink, DialError> {
+    fn dial(&self, address: &Address, until: Nanos) -> Result<SimLink, DialError> {
         link::dial(&self.host.shared, address, until)
     }
 }

@@ -44,7 +44,7 @@ impl Default for Settings {
             preemption: 8,
             loss: 0,
             capabilities: Capabilities {
-                name: "toy",
+                name: "sim",
                 transports: TransportSet::ALL,
                 max_inline: 220,
                 max_message: 1 << 26,

@@ -1,6 +1,6 @@
 //! The face of a domain: checks what verbs checks when something is posted, and waits.
 
-use crate::link::ToyLink;
+use crate::link::SimLink;
 use crate::memory::Target;
 use crate::network::{NetworkEvent, Watcher};
 use crate::queues::{
@@ -25,21 +25,21 @@ const LOOK: Nanos = 5;
 /// What it costs to make something, or to wake another thread.
 const SYSTEM_CALL: Nanos = 1_000;
 
-/// A domain of a toy fabric: belongs to one task at a time.
+/// A domain of a sim fabric: belongs to one task at a time.
 #[derive(Debug)]
-pub struct ToyDomain {
+pub struct SimDomain {
     shared: Arc<Shared>,
     id: u32,
 }
 
-/// Ends a wait of a [`ToyDomain`].
+/// Ends a wait of a [`SimDomain`].
 #[derive(Clone, Debug)]
-pub struct ToyWaker {
+pub struct SimWaker {
     shared: Arc<Shared>,
     domain: u32,
 }
 
-impl Waker for ToyWaker {
+impl Waker for SimWaker {
     fn wait(&self, armed: Armed, until: Nanos) -> Wake {
         let mut state = self.shared.enter(LOOK);
         let event = armed.mode == WaitMode::Event;
@@ -66,13 +66,13 @@ impl Waker for ToyWaker {
     }
 }
 
-impl ToyDomain {
+impl SimDomain {
     pub(crate) fn new(shared: &Arc<Shared>) -> Self {
         let mut state = shared.pass(SYSTEM_CALL);
         let id = state.network.next_domain;
         state.network.next_domain += 1;
         state.network.domains.insert(id, DomainState::default());
-        ToyDomain { shared: Arc::clone(shared), id }
+        SimDomain { shared: Arc::clone(shared), id }
     }
 
     fn at(&self, queue_pair: QueuePairId) -> QueuePairRef {
@@ -83,7 +83,7 @@ impl ToyDomain {
     fn resolve(
         &self,
         state: &mut State,
-        link: &ToyLink,
+        link: &SimLink,
         remote: &Endpoint,
     ) -> Result<QueuePairRef, CreateError> {
         if !link.is_of(&self.shared) {
@@ -109,7 +109,7 @@ impl ToyDomain {
     }
 }
 
-impl Drop for ToyDomain {
+impl Drop for SimDomain {
     fn drop(&mut self) {
         let mut state = self.shared.lock();
         let numbers: Vec<u32> = match state.network.domains.get(&self.id) {
@@ -146,10 +146,10 @@ fn gather(data: Data<'_, HeapMemory>) -> (Vec<u8>, Gather<HeapMemory>) {
     }
 }
 
-impl ThreadDomain for ToyDomain {
+impl ThreadDomain for SimDomain {
     type Memory = HeapMemory;
-    type Link = ToyLink;
-    type Waker = ToyWaker;
+    type Link = SimLink;
+    type Waker = SimWaker;
 
     fn create_completion_queue(
         &mut self,
@@ -209,7 +209,7 @@ impl ThreadDomain for ToyDomain {
         Ok(QueuePairId(number))
     }
 
-    fn endpoint(&mut self, queue_pair: QueuePairId, link: &ToyLink) -> Result<Endpoint, CreateError> {
+    fn endpoint(&mut self, queue_pair: QueuePairId, link: &SimLink) -> Result<Endpoint, CreateError> {
         let mut state = self.shared.pass(SYSTEM_CALL);
         if !link.is_of(&self.shared) {
             return Err(CreateError::State("the link belongs to another fabric"));
@@ -223,7 +223,7 @@ impl ThreadDomain for ToyDomain {
     fn connect(
         &mut self,
         queue_pair: QueuePairId,
-        link: &ToyLink,
+        link: &SimLink,
         remote: &Endpoint,
     ) -> Result<(), CreateError> {
         let mut state = self.shared.pass(SYSTEM_CALL);
@@ -256,7 +256,7 @@ impl ThreadDomain for ToyDomain {
     fn create_address_handle(
         &mut self,
         queue_pair: QueuePairId,
-        link: &ToyLink,
+        link: &SimLink,
         remote: &Endpoint,
     ) -> Result<AddressHandleId, CreateError> {
         let mut state = self.shared.pass(SYSTEM_CALL);
@@ -425,8 +425,8 @@ impl ThreadDomain for ToyDomain {
         self.waker().wait(armed, until)
     }
 
-    fn waker(&self) -> ToyWaker {
-        ToyWaker { shared: Arc::clone(&self.shared), domain: self.id }
+    fn waker(&self) -> SimWaker {
+        SimWaker { shared: Arc::clone(&self.shared), domain: self.id }
     }
 
     fn watch(&mut self, region: &Region<HeapMemory>) {
