@@ -1,52 +1,68 @@
 //! The simulated host: time, threads, signals and randomness, all virtual.
 
-use crate::scheduler::{Reason, Shared, Waiter};
+use crate::scheduler::{Reason, State, Waiter};
+use crate::shared::Shared;
 use dunlin_fabric::{Host, Nanos, Signal, Site, Task, Work};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// A simulated machine: `spawn` makes a task of the run, and time passes by [`Host::charge`] and waiting only.
+/// One process on a simulated machine: `spawn` makes a task of it, and time passes by [`Host::charge`] and waiting only.
 #[derive(Clone, Debug)]
 pub struct SimHost {
     pub(crate) shared: Arc<Shared>,
+    pub(crate) process: u32,
 }
 
-/// The price of a unit of work in picoseconds. Round numbers, not measured: here time only has to pass.
-const fn price(work: Work) -> u64 {
-    match work {
-        Work::CopyBytes => 60,
-        Work::PollMiss | Work::ParseEntry | Work::BuildEntry => 5_000,
-        Work::PollHit | Work::ParseMessage | Work::BuildMessage => 10_000,
-        Work::PostWork | Work::PollCompletion | Work::Dispatch => 20_000,
-        Work::Doorbell => 30_000,
+/// The longest pre-emption by chance at a checkpoint.
+const PREEMPTION: Nanos = 3_000;
+
+impl State {
+    /// What the clock of a process's machine shows now.
+    pub(crate) fn clock_of(&self, process: u32) -> Nanos {
+        let machine = self.processes[process as usize].machine;
+        self.machines[machine as usize].clock(self.now())
+    }
+
+    /// When the clock of a process's machine will show this.
+    pub(crate) fn time_of(&self, process: u32, shown: Nanos) -> Nanos {
+        let machine = self.processes[process as usize].machine;
+        self.machines[machine as usize].time(shown)
+    }
+
+    /// As [`time_of`](State::time_of), for the running task.
+    pub(crate) fn time_here(&self, shown: Nanos) -> Nanos {
+        match self.running() {
+            Some(task) => self.time_of(self.tasks[task as usize].process, shown),
+            None => shown,
+        }
     }
 }
-
-/// What a look at the clock costs.
-const CLOCK_READ: Nanos = 20;
-/// What a look at a signal costs.
-const SIGNAL_LOOK: Nanos = 10;
-/// What it costs to raise one, or to start a task.
-const SYSTEM_CALL: Nanos = 300;
-/// The longest pre-emption at a checkpoint.
-const PREEMPTION: Nanos = 3_000;
 
 impl Host for SimHost {
     type Signal = SimSignal;
 
     fn now(&self) -> Nanos {
-        self.shared.pass(CLOCK_READ).now()
+        self.shared.pass_at(|prices| prices.clock_read).clock_of(self.process)
     }
 
+    #[inline]
     fn charge(&self, work: Work, count: u32) {
-        self.shared.pass(0).charge(price(work) * u64::from(count));
+        let mut state = self.shared.lock();
+        let slowness = state.machines[state.processes[self.process as usize].machine as usize].slowness;
+        let price = state.settings.prices.work[work as usize] * u64::from(count);
+        state.charge(if slowness == 1000 { price } else { price * slowness / 1000 });
     }
 
     fn checkpoint(&self, _site: Site) {
         let mut state = self.shared.enter(0);
-        let one_in = state.settings.preemption;
-        if one_in != 0 && state.chance.one_in(one_in) {
+        let (preemption, stall, stall_by) =
+            (state.settings.preemption, state.settings.faults.stall, state.settings.faults.stall_by);
+        if preemption != 0 && state.chance.one_in(preemption) {
             let at = state.now() + state.chance.below(PREEMPTION);
+            state = self.shared.give_way(state, at);
+        }
+        if state.breaks(stall) {
+            let at = state.now() + state.chance.below(stall_by + 1);
             drop(self.shared.give_way(state, at));
         }
     }
@@ -64,15 +80,16 @@ impl Host for SimHost {
     }
 
     fn spawn(&self, name: &str, body: Box<dyn FnOnce() + Send>) -> std::io::Result<Task> {
-        let mut state = self.shared.pass(SYSTEM_CALL);
-        if state.stopping() {
-            return Err(std::io::Error::other("the run is over"));
+        let mut state = self.shared.system_call();
+        if state.over() || !state.processes[self.process as usize].alive {
+            drop(state);
+            return Err(std::io::Error::other("the process or the run is over"));
         }
-        let task = state.spawn(name, body);
+        let task = state.spawn(name, self.process, body);
         let shared = Arc::clone(&self.shared);
         Ok(Task::new(move || {
-            let mut state = shared.enter(SYSTEM_CALL);
-            while !state.has_ended(task) && !state.stopping() {
+            let mut state = shared.blocking_call();
+            while !state.has_ended(task) && !state.over() {
                 let waiter = state.stay(Reason::End(task));
                 state.add_joiner(task, waiter);
                 state = shared.park(state, waiter, Nanos::MAX, false).0;
@@ -81,8 +98,9 @@ impl Host for SimHost {
     }
 
     fn sleep(&self, until: Nanos) {
-        let mut state = self.shared.enter(SYSTEM_CALL);
-        if state.now() < until && !state.stopping() {
+        let mut state = self.shared.blocking_call();
+        let until = state.time_of(self.process, until);
+        if state.now() < until && !state.over() {
             let waiter = state.stay(Reason::Sleep);
             drop(self.shared.park(state, waiter, until, false));
         }
@@ -102,7 +120,7 @@ struct SignalState {
     waiters: Vec<Waiter>,
 }
 
-impl crate::scheduler::State {
+impl State {
     /// Raises a signal; nothing if no handle to it is left.
     pub(crate) fn raise(&mut self, signal: u64) {
         let Some(state) = self.signals.all.get_mut(&signal) else { return };
@@ -124,7 +142,9 @@ struct SignalHandle {
 
 impl Drop for SignalHandle {
     fn drop(&mut self) {
-        self.shared.lock().signals.all.remove(&self.id);
+        if let Some(mut state) = self.shared.try_lock() {
+            state.signals.all.remove(&self.id);
+        }
     }
 }
 
@@ -133,27 +153,28 @@ impl SimSignal {
         self.0.id
     }
 
-    fn count(&self, state: &crate::scheduler::State) -> u64 {
+    fn count(&self, state: &State) -> u64 {
         state.signals.all.get(&self.0.id).map_or(0, |s| s.count)
     }
 }
 
 impl Signal for SimSignal {
     fn raise(&self) {
-        self.0.shared.pass(SYSTEM_CALL).raise(self.0.id);
+        self.0.shared.pass_at(|prices| 300 * prices.system_call).raise(self.0.id);
     }
 
     fn seen(&self) -> u64 {
-        self.count(&self.0.shared.pass(SIGNAL_LOOK))
+        self.count(&self.0.shared.pass_at(|prices| 2 * prices.look))
     }
 
     fn wait(&self, seen: u64, until: Nanos) -> bool {
-        let mut state = self.0.shared.enter(SIGNAL_LOOK);
+        let mut state = self.0.shared.enter(10_000);
+        let until = state.time_here(until);
         loop {
             if self.count(&state) != seen {
                 return true;
             }
-            if state.now() >= until || state.stopping() {
+            if state.now() >= until || state.over() {
                 return false;
             }
             let waiter = state.stay(Reason::Signal(self.0.id));

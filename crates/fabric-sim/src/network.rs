@@ -1,195 +1,309 @@
-//! The network and the RNICs at its ends: carries packets between queue pairs, carries them out in memory, and
-//! brings the outcome back. Runs as events of the scheduler, never on a task's own time: the target's
-//! processor has no part in it.
+//! The network and the RNICs at its ends: carries packets between queue pairs, and carries them out in memory. Runs
+//! as events, never on a task's own time: the target's processor has no part in it.
 
+use crate::events::Event;
 use crate::link::{LinkEvent, Links};
-use crate::memory::Target;
-use crate::queues::{
-    Action, DomainState, Entry, LinkSide, Outcome, Packet, PostedReceive, QueuePair, QueuePairRef,
-};
+use crate::memory::{SimMemory, Target};
+use crate::queues::{Action, DomainState, LinkSide, Outcome, Packet, PostedReceive, QueuePair};
 use crate::scheduler::State;
-use dunlin_fabric::memory::HeapMemory;
+use crate::slab::Slab;
+use crate::timing::{Request, Timing};
 use dunlin_fabric::{
-    Access, Buffer, Completion, CompletionStatus, Nanos, Opcode, QueuePairId, QueuePairState, RegionKey,
-    RnrRetry, Transport, WaitMode,
+    Access, Completion, CompletionStatus, Nanos, Opcode, QueuePairId, QueuePairState, RegionKey, RnrRetry,
+    Transport,
 };
-use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 /// Everything that is not a task.
 #[derive(Default)]
 pub(crate) struct Network {
     pub(crate) links: Links,
-    pub(crate) domains: BTreeMap<u32, DomainState>,
-    pub(crate) next_domain: u32,
-    /// Which domains look at which memory, by the memory's first byte. Only ever looked up, never walked, so
-    /// addresses decide nothing about order; the watchers of one memory stand in the order in which they came.
-    pub(crate) watchers: BTreeMap<usize, Vec<Watcher>>,
+    pub(crate) domains: Vec<Option<Box<DomainState>>>,
+    /// By number; numbers are not used again.
+    pub(crate) queue_pairs: Vec<Option<Box<QueuePair>>>,
+    pub(crate) packets: Slab<Packet>,
+    rare: Slab<Option<Rare>>,
+    /// Registered memory that is alive.
+    pub(crate) registered: Arc<AtomicU64>,
 }
 
-/// A domain's watch; holds the memory, so that its address is not used again meanwhile.
-pub(crate) struct Watcher {
-    pub(crate) domain: u32,
-    pub(crate) _memory: Target,
-}
-
-/// What can happen in the network.
-pub(crate) enum NetworkEvent {
-    /// A packet reaches its target.
-    Arrive { to: QueuePairRef, packet: Packet },
-    /// A target looks at its inbound packets again.
-    Serve { at: QueuePairRef },
+/// What happens in the network now and then.
+pub(crate) enum Rare {
     /// The retries of a packet that found no RECV are used up.
-    RetriesOver { at: QueuePairRef, from: QueuePairRef, serial: u64 },
-    /// Bytes become visible in memory.
-    Land { region: Target, offset: usize, bytes: Vec<u8> },
+    RetriesOver { at: u32, packet: u32, from: u32, serial: u64 },
     /// A RECV completes, its message being visible.
-    Received { at: QueuePairRef, completion: Completion<HeapMemory> },
+    Received { at: u32, completion: Completion<SimMemory> },
     /// The second part of a READ is sampled, `got` being the first.
-    Sample { back_to: QueuePairRef, serial: u64, region: Target, offset: usize, length: usize, got: Vec<u8> },
+    Sample {
+        request: Request,
+        back_to: u32,
+        serial: u64,
+        region: Target,
+        offset: usize,
+        length: usize,
+        got: Vec<u8>,
+    },
     /// The outcome of a work request is back at its initiator.
-    Done { at: QueuePairRef, serial: u64, outcome: Outcome },
+    Outcome { at: u32, serial: u64, outcome: Outcome },
     /// A queue pair learns that its peer is broken or gone.
-    PeerBroke { at: QueuePairRef },
+    PeerBroke { at: u32 },
+    /// A queue pair breaks by itself.
+    Break { at: u32 },
     /// Something on a control connection.
     Link(LinkEvent),
 }
 
 /// A responder's no to a packet.
-struct Refused(CompletionStatus);
+pub(crate) struct Refused(CompletionStatus);
 
 impl State {
-    pub(crate) fn queue_pair(&mut self, at: QueuePairRef) -> Option<&mut QueuePair> {
-        self.network.domains.get_mut(&at.domain)?.queue_pairs.get_mut(&at.number)
+    #[inline]
+    pub(crate) fn queue_pair(&mut self, number: u32) -> Option<&mut QueuePair> {
+        self.network.queue_pairs.get_mut(number as usize)?.as_deref_mut()
     }
 
-    /// One way through the network.
+    #[inline]
+    pub(crate) fn domain(&mut self, domain: u32) -> Option<&mut DomainState> {
+        self.network.domains.get_mut(domain as usize)?.as_deref_mut()
+    }
+
+    /// One way through the network, for what is not timed message by message.
     pub(crate) fn travel(&mut self) -> Nanos {
-        self.settings.latency + self.chance.below(self.settings.jitter + 1)
+        self.timing.travel(&mut self.chance)
+    }
+
+    /// Has something rare happen.
+    pub(crate) fn schedule(&mut self, at: Nanos, rare: Rare) {
+        let index = self.network.rare.put(Some(rare));
+        self.put(at, Event::Rare { index });
+    }
+
+    /// Whether a fault happens that happens once in so many times.
+    #[inline]
+    pub(crate) fn breaks(&mut self, one_in: u64) -> bool {
+        one_in != 0
+            && (self.settings.faults.until == 0 || self.now() < self.settings.faults.until)
+            && self.chance.one_in(one_in)
     }
 
     /// Lets a network event happen now.
-    pub(crate) fn happen(&mut self, event: NetworkEvent) {
+    pub(crate) fn happen(&mut self, event: Event) {
         match event {
-            NetworkEvent::Arrive { to, packet } => {
-                self.note_at(1, to, packet.serial);
-                if let Some(target) = self.queue_pair(to)
-                    && !target.refusing
-                {
-                    target.inbound.push_back(packet);
-                    self.serve(to);
+            Event::Arrive { packet } => self.arrive(packet),
+            Event::Serve { queue_pair } => {
+                self.note_at(2, queue_pair, 0);
+                self.serve(queue_pair);
+            }
+            Event::Land { packet } => {
+                let place = &mut self.network.packets[packet];
+                let (target, bytes) = (place.target.take(), std::mem::take(&mut place.bytes));
+                let offset = place.offset;
+                self.note_bytes(4, &bytes);
+                if let Some(target) = target {
+                    target.copy_in(offset, &bytes);
+                    self.landed(&target);
+                }
+                self.network.packets[packet].bytes = bytes;
+                self.network.packets.give(packet);
+            }
+            Event::Done { queue_pair, serial } => {
+                self.note_at(7, queue_pair, serial);
+                self.finish(queue_pair, serial, Outcome::of(CompletionStatus::Success));
+            }
+            Event::Rare { index } => {
+                if let Some(rare) = self.network.rare.remove(index) {
+                    self.happen_rarely(rare);
                 }
             }
-            NetworkEvent::Serve { at } => {
-                self.note_at(2, at, 0);
-                self.serve(at);
+            Event::Run { .. } | Event::Wake { .. } | Event::Timer { .. } | Event::Quantum { .. } => {
+                debug_assert!(false, "an event of a task");
             }
-            NetworkEvent::RetriesOver { at, from, serial } => {
+        }
+    }
+
+    fn happen_rarely(&mut self, rare: Rare) {
+        match rare {
+            Rare::RetriesOver { at, packet, from, serial } => {
                 self.note_at(3, at, serial);
                 let Some(target) = self.queue_pair(at) else { return };
-                if target.inbound.front().is_some_and(|p| p.from == from && p.serial == serial) {
-                    target.inbound.clear();
+                if target.inbound.front() == Some(&packet) {
+                    let inbound = std::mem::take(&mut target.inbound);
                     target.refusing = true;
-                    self.answer(from, serial, Outcome::of(CompletionStatus::ReceiverNotReady));
+                    self.give_packets(inbound);
+                    self.tell(|_| format!("queue pair {at} has no RECV: {from} gives up"));
+                    let request = Request { from: 0, to: 0, bytes: 0, back: 0 };
+                    self.answer(
+                        from,
+                        serial,
+                        true,
+                        &request,
+                        Outcome::of(CompletionStatus::ReceiverNotReady),
+                    );
                 }
             }
-            NetworkEvent::Land { region, offset, bytes } => {
-                self.note_bytes(4, &bytes);
-                region.copy_in(offset, &bytes);
-                self.landed(&region);
-            }
-            NetworkEvent::Received { at, completion } => {
+            Rare::Received { at, completion } => {
                 self.note_at(5, at, completion.id.0);
                 if self.queue_pair(at).is_some() {
                     self.complete_receive(at, completion);
                 }
             }
-            NetworkEvent::Sample { back_to, serial, region, offset, length, mut got } => {
+            Rare::Sample { request, back_to, serial, region, offset, length, mut got } => {
                 let first = got.len();
                 got.resize(length, 0);
                 region.copy_out(offset + first, &mut got[first..]);
                 self.note_bytes(6, &got);
-                self.answer(
-                    back_to,
-                    serial,
-                    Outcome { status: CompletionStatus::Success, value: 0, read: got },
-                );
+                let outcome = Outcome { status: CompletionStatus::Success, value: 0, read: got };
+                self.answer(back_to, serial, true, &request, outcome);
             }
-            NetworkEvent::Done { at, serial, outcome } => {
+            Rare::Outcome { at, serial, outcome } => {
                 self.note_at(7, at, serial);
                 self.finish(at, serial, outcome);
             }
-            NetworkEvent::PeerBroke { at } => {
+            Rare::PeerBroke { at } => {
                 self.note_at(8, at, 0);
                 self.fail(at, CompletionStatus::TransportRetry);
             }
-            NetworkEvent::Link(event) => self.happen_on_link(event),
+            Rare::Break { at } => {
+                self.note_at(10, at, 0);
+                self.tell(|_| format!("queue pair {at} breaks by itself"));
+                self.fail(at, CompletionStatus::TransportRetry);
+            }
+            Rare::Link(event) => self.happen_on_link(event),
         }
     }
 
-    fn note_at(&mut self, kind: u64, at: QueuePairRef, detail: u64) {
-        self.note(kind << 56 | u64::from(at.domain) << 28 | u64::from(at.number));
+    fn note_at(&mut self, kind: u64, at: u32, detail: u64) {
+        self.note(kind << 56 | u64::from(at));
         self.note(detail);
     }
 
+    #[inline]
     pub(crate) fn note_bytes(&mut self, kind: u64, bytes: &[u8]) {
         self.note(kind << 56 | bytes.len() as u64);
-        for chunk in bytes.chunks(8) {
+        let (words, rest) = bytes.as_chunks::<8>();
+        for word in words {
+            self.note(u64::from_le_bytes(*word));
+        }
+        if !rest.is_empty() {
             let mut word = [0; 8];
-            word[..chunk.len()].copy_from_slice(chunk);
+            word[..rest.len()].copy_from_slice(rest);
             self.note(u64::from_le_bytes(word));
         }
     }
 
+    pub(crate) fn give_packets(&mut self, packets: impl IntoIterator<Item = u32>) {
+        for packet in packets {
+            self.network.packets[packet].target = None;
+            self.network.packets.give(packet);
+        }
+    }
+
+    fn request_of(&mut self, packet: u32) -> Request {
+        let Packet { from, to, ref bytes, back, .. } = self.network.packets[packet];
+        let bytes = bytes.len() as u32;
+        let from = self.queue_pair(from).map_or(0, |q| q.machine);
+        let to = self.queue_pair(to).map_or(0, |q| q.machine);
+        Request { from, to, bytes, back }
+    }
+
     /// Puts a packet on the wire behind those of the same queue pair.
-    pub(crate) fn transmit(&mut self, from: QueuePairRef, to: QueuePairRef, serial: u64, action: Action) {
-        let travel = self.travel();
-        let earliest = self.now() + travel;
-        let Some(sender) = self.queue_pair(from) else { return };
-        sender.last_arrival = sender.last_arrival.max(earliest);
+    pub(crate) fn transmit(&mut self, packet: u32) {
+        let request = self.request_of(packet);
+        let Packet { from, serial, signaled, .. } = self.network.packets[packet];
+        let now = self.now();
+        let posted = self.timing.post(&mut self.chance, now, &request);
+        self.charge(posted.processor);
+        let faults = &self.settings.faults;
+        let (delay, delay_by, breaks) = (faults.delay, faults.delay_by, faults.queue_pair_error);
+        let held_up = if self.breaks(delay) { self.chance.below(delay_by + 1) } else { 0 };
+        if self.breaks(breaks) {
+            let at = now + self.chance.below(2_000);
+            self.schedule(at, Rare::Break { at: from });
+        }
+        let Some(sender) = self.queue_pair(from) else { return self.give_packets([packet]) };
+        sender.last_arrival = sender.last_arrival.max(posted.arrives + held_up);
         let (at, transport) = (sender.last_arrival, sender.config.transport);
         if transport != Transport::ReliableConnection {
             // Nobody acknowledges: it is done when it has left.
-            let left = self.now() + 100 + self.chance.below(200);
-            self.done_at(from, serial, left, Outcome::of(CompletionStatus::Success));
-            if self.settings.loss != 0 {
-                let one_in = self.settings.loss;
-                if self.chance.one_in(one_in) {
-                    return;
-                }
+            sender.carried_out = serial;
+            if signaled {
+                self.done_at(from, serial, posted.left, Outcome::of(CompletionStatus::Success));
+            }
+            let loss = self.settings.faults.loss;
+            if self.breaks(loss) {
+                self.tell(|_| format!("message {serial} of queue pair {from} is lost"));
+                return self.give_packets([packet]);
             }
         }
-        let packet = Packet { from, serial, action, retrying: false };
-        self.schedule(at, NetworkEvent::Arrive { to, packet });
+        self.put(at, Event::Arrive { packet });
     }
 
     /// Has an initiator's work request end at a time, behind those before it.
-    pub(crate) fn done_at(&mut self, at: QueuePairRef, serial: u64, earliest: Nanos, outcome: Outcome) {
+    pub(crate) fn done_at(&mut self, at: u32, serial: u64, earliest: Nanos, outcome: Outcome) {
         let Some(initiator) = self.queue_pair(at) else { return };
         initiator.last_done = initiator.last_done.max(earliest);
         let when = initiator.last_done;
-        self.schedule(when, NetworkEvent::Done { at, serial, outcome });
-    }
-
-    /// Sends the outcome back to an initiator that waits for one.
-    fn answer(&mut self, to: QueuePairRef, serial: u64, outcome: Outcome) {
-        let reliable =
-            self.queue_pair(to).is_some_and(|q| q.config.transport == Transport::ReliableConnection);
-        if reliable {
-            let arrives = self.now() + self.travel();
-            self.done_at(to, serial, arrives, outcome);
+        if outcome.is_plain() {
+            self.put(when, Event::Done { queue_pair: at, serial });
+        } else {
+            self.schedule(when, Rare::Outcome { at, serial, outcome });
         }
     }
 
+    /// Sends the outcome back to an initiator that waits for one.
+    pub(crate) fn answer(
+        &mut self,
+        to: u32,
+        serial: u64,
+        signaled: bool,
+        request: &Request,
+        outcome: Outcome,
+    ) {
+        let Some(initiator) = self.queue_pair(to) else { return };
+        if initiator.config.transport != Transport::ReliableConnection {
+            return;
+        }
+        if outcome.is_plain() {
+            initiator.carried_out = initiator.carried_out.max(serial);
+            if !signaled {
+                return;
+            }
+        }
+        let now = self.now();
+        let arrives = self.timing.answer(&mut self.chance, now, request);
+        self.done_at(to, serial, arrives, outcome);
+    }
+
+    fn arrive(&mut self, packet: u32) {
+        let Packet { to, serial, .. } = self.network.packets[packet];
+        self.note_at(1, to, serial);
+        let now = self.now();
+        let Some(target) = self.queue_pair(to).filter(|target| !target.refusing) else {
+            return self.give_packets([packet]);
+        };
+        if target.inbound.is_empty() && target.ready_at <= now && target.state == QueuePairState::Ready {
+            if !self.carry_out(to, packet)
+                && let Some(target) = self.queue_pair(to)
+            {
+                target.inbound.push_front(packet);
+            }
+            return;
+        }
+        target.inbound.push_back(packet);
+        self.serve(to);
+    }
+
     /// Carries out what has arrived at a queue pair, as far as it can be now.
-    pub(crate) fn serve(&mut self, at: QueuePairRef) {
+    pub(crate) fn serve(&mut self, at: u32) {
         loop {
             let now = self.now();
             let Some(target) = self.queue_pair(at) else { return };
             match target.state {
                 QueuePairState::Initialised => return,
                 QueuePairState::Error => {
-                    target.inbound.clear();
-                    return;
+                    let inbound = std::mem::take(&mut target.inbound);
+                    return self.give_packets(inbound);
                 }
                 QueuePairState::Ready => {}
             }
@@ -198,62 +312,91 @@ impl State {
             }
             if target.ready_at > now {
                 let when = target.ready_at;
-                return self.schedule(when, NetworkEvent::Serve { at });
+                return self.put(when, Event::Serve { queue_pair: at });
             }
             let Some(packet) = target.inbound.pop_front() else { return };
-            if let Some(stalled) = self.carry_out(at, packet) {
-                return self.stall(at, stalled);
+            if !self.carry_out(at, packet) {
+                if let Some(target) = self.queue_pair(at) {
+                    target.inbound.push_front(packet);
+                }
+                return;
             }
         }
     }
 
-    /// A reliable packet found no RECV: it stays the first in the queue and is tried again when one is posted.
-    fn stall(&mut self, at: QueuePairRef, mut packet: Packet) {
-        let sender = self.queue_pair(packet.from).map(|q| (q.config.rnr_retry, q.config.rnr_timer));
-        if let (false, Some((RnrRetry::Count(tries), timer))) = (packet.retrying, sender) {
-            packet.retrying = true;
+    /// A reliable packet found no RECV: it is to stay the first in the queue and is tried again when one is posted.
+    fn stall(&mut self, at: u32, packet: u32) {
+        let Packet { from, serial, retrying, .. } = self.network.packets[packet];
+        let sender = self.queue_pair(from).map(|q| (q.config.rnr_retry, q.config.rnr_timer));
+        if let (false, Some((RnrRetry::Count(tries), timer))) = (retrying, sender) {
+            self.network.packets[packet].retrying = true;
             let over = self.now() + timer.max(1).saturating_mul(u64::from(tries) + 1);
-            let (from, serial) = (packet.from, packet.serial);
-            self.schedule(over, NetworkEvent::RetriesOver { at, from, serial });
-        }
-        if let Some(target) = self.queue_pair(at) {
-            target.inbound.push_front(packet);
+            self.schedule(over, Rare::RetriesOver { at, packet, from, serial });
         }
     }
 
-    /// Carries out one packet; gives it back if it has to wait for a RECV.
-    fn carry_out(&mut self, at: QueuePairRef, packet: Packet) -> Option<Packet> {
+    /// Carries out one packet; `false` if it has to wait for a RECV.
+    fn carry_out(&mut self, at: u32, packet: u32) -> bool {
         let reliable =
             self.queue_pair(at).is_some_and(|q| q.config.transport == Transport::ReliableConnection);
-        let (from, serial) = (packet.from, packet.serial);
-        let consumes = match &packet.action {
+        let Packet { from, serial, action, signaled, ref bytes, .. } = self.network.packets[packet];
+        let length = bytes.len();
+        let consumes = match action {
             Action::Send { .. } => true,
             Action::Write { immediate, .. } => immediate.is_some(),
             _ => false,
         };
         // A packet that is refused must not consume a RECV, so the range is looked at first.
-        let checked = self.check(at, &packet.action);
-        if consumes && checked.is_ok() && !self.has_receive(at) {
-            return reliable.then_some(packet);
+        let checked = self.check(at, &action, length as u64);
+        if consumes && checked.is_ok() {
+            if !self.has_receive(at) {
+                if reliable {
+                    self.stall(at, packet);
+                } else {
+                    self.give_packets([packet]);
+                }
+                return !reliable;
+            }
+            let not_ready = self.settings.faults.not_ready;
+            if reliable && self.breaks(not_ready) {
+                let again = self.now() + 1 + self.chance.below(20_000);
+                self.put(again, Event::Serve { queue_pair: at });
+                return false;
+            }
         }
-        let outcome = checked.and_then(|region| match packet.action {
-            Action::Send { bytes, immediate } => self.deliver(at, &bytes, immediate),
-            Action::Write { bytes, offset, immediate, .. } => {
-                let length = bytes.len() as u32;
-                let visible = self.land(at, region, offset, bytes);
+        let request = self.request_of(packet);
+        let now = self.now();
+        let taken = self.timing.arrive(now, &request);
+        let mut kept = false;
+        let outcome = checked.and_then(|region| match action {
+            Action::Nothing => Ok(None),
+            Action::Send { immediate } => self.deliver(at, packet, immediate, taken),
+            Action::Write { offset, immediate, .. } => {
+                let visible = match region.filter(|_| length > 0) {
+                    None => taken,
+                    Some(region) if self.timing.is_by_chance() => {
+                        self.land_in_pieces(at, packet, region, offset)
+                    }
+                    Some(region) => {
+                        kept = true;
+                        self.land(at, packet, region, offset, taken)
+                    }
+                };
                 let receive = immediate.and_then(|_| self.take_receive(at));
                 if let Some(receive) = receive {
                     let completion = Completion {
                         immediate,
-                        bytes: length,
+                        bytes: length as u32,
                         ..receive_completion(at, receive, Opcode::ReceiveWriteImmediate)
                     };
-                    self.schedule(visible, NetworkEvent::Received { at, completion });
+                    self.schedule(visible, Rare::Received { at, completion });
                 }
                 Ok(Some(Outcome::of(CompletionStatus::Success)))
             }
             Action::Read { from: slice } => {
-                self.sample(at, from, serial, region, slice.offset, slice.length);
+                if let Some(region) = region {
+                    self.sample(at, from, serial, region, slice.offset, slice.length, request, taken);
+                }
                 Ok(None)
             }
             Action::FetchAdd { offset, add, .. } => self.change(region, offset, |old| old.wrapping_add(add)),
@@ -261,24 +404,28 @@ impl State {
                 self.change(region, offset, |old| if old == expected { swap } else { old })
             }
         });
+        if !kept {
+            self.give_packets([packet]);
+        }
         match outcome {
-            Ok(Some(outcome)) => self.answer(from, serial, outcome),
+            Ok(Some(outcome)) => self.answer(from, serial, signaled, &request, outcome),
             Ok(None) => {}
             Err(Refused(status)) if reliable => {
-                self.answer(from, serial, Outcome::of(status));
+                self.tell(|_| format!("queue pair {at} refuses message {serial} of {from}: {status:?}"));
+                self.answer(from, serial, true, &request, Outcome::of(status));
                 self.fail(at, CompletionStatus::Flushed);
             }
             // Unreliable: dropped without a word.
             Err(Refused(_)) => {}
         }
-        None
+        true
     }
 
     /// Checks key, range, permission and alignment; gives the memory, if the action names any.
-    fn check(&mut self, at: QueuePairRef, action: &Action) -> Result<Option<Target>, Refused> {
+    fn check(&mut self, at: u32, action: &Action, bytes: u64) -> Result<Option<Target>, Refused> {
         let (key, offset, length, wants) = match action {
-            Action::Send { .. } => return Ok(None),
-            Action::Write { bytes, key, offset, .. } => (*key, *offset, bytes.len() as u64, Access::WRITE),
+            Action::Nothing | Action::Send { .. } => return Ok(None),
+            Action::Write { key, offset, .. } => (*key, *offset, bytes, Access::WRITE),
             Action::Read { from } => (from.key, from.offset, u64::from(from.length), Access::READ),
             Action::FetchAdd { key, offset, .. } | Action::CompareSwap { key, offset, .. } => {
                 (*key, *offset, 8, Access::ATOMIC)
@@ -298,64 +445,92 @@ impl State {
         Ok(Some(region))
     }
 
+    #[inline]
     fn granted(&self, link: LinkSide, key: RegionKey, wants: Access) -> Option<Target> {
-        let grant = self.network.links.side(link)?.grants.get(&key.0)?;
+        let grant = self.network.links.side(link)?.grant(key)?;
         grant.access.contains(wants).then(|| grant.memory.clone())
     }
 
-    fn receives(&mut self, at: QueuePairRef) -> Option<&mut crate::queues::ReceiveQueue> {
-        let domain = self.network.domains.get_mut(&at.domain)?;
-        let queue_pair = domain.queue_pairs.get_mut(&at.number)?;
+    fn receives(&mut self, at: u32) -> Option<&mut crate::queues::ReceiveQueue> {
+        let queue_pair = self.network.queue_pairs.get_mut(at as usize)?.as_deref_mut()?;
         match queue_pair.config.shared_receive {
-            Some(shared) => domain.shared_receives.get_mut(shared.0 as usize),
+            Some(shared) => {
+                let domain = self.network.domains.get_mut(queue_pair.domain as usize)?.as_deref_mut()?;
+                domain.shared_receives.get_mut(shared.0 as usize)
+            }
             None => Some(&mut queue_pair.receives),
         }
     }
 
-    fn has_receive(&mut self, at: QueuePairRef) -> bool {
+    fn has_receive(&mut self, at: u32) -> bool {
         self.receives(at).is_some_and(|queue| !queue.posted.is_empty())
     }
 
-    fn take_receive(&mut self, at: QueuePairRef) -> Option<PostedReceive> {
+    fn take_receive(&mut self, at: u32) -> Option<PostedReceive> {
         self.receives(at)?.posted.pop_front()
     }
 
     /// A SEND meets its RECV.
     fn deliver(
         &mut self,
-        at: QueuePairRef,
-        bytes: &[u8],
+        at: u32,
+        packet: u32,
         immediate: Option<u32>,
+        taken: Nanos,
     ) -> Result<Option<Outcome>, Refused> {
         let datagram =
             self.queue_pair(at).is_some_and(|q| q.config.transport == Transport::UnreliableDatagram);
         let headroom = if datagram { self.settings.capabilities.datagram_headroom as usize } else { 0 };
         let Some(mut receive) = self.take_receive(at) else { return Ok(None) };
+        let bytes = std::mem::take(&mut self.network.packets[packet].bytes);
         let whole = headroom + bytes.len();
         let fits = match &mut receive.buffer {
             Some(buffer) if buffer.len() >= whole => {
-                buffer[headroom..whole].copy_from_slice(bytes);
+                buffer[headroom..whole].copy_from_slice(&bytes);
                 true
             }
             Some(_) => false,
             None => whole == 0,
         };
+        self.note_bytes(9, &bytes);
+        self.network.packets[packet].bytes = bytes;
         let completion = receive_completion(at, receive, Opcode::Receive);
         if !fits {
             let completion = Completion { status: CompletionStatus::LocalLength, ..completion };
             self.complete_receive(at, completion);
             return Err(Refused(CompletionStatus::RemoteOperation));
         }
-        self.note_bytes(9, bytes);
-        self.complete_receive(at, Completion { immediate, bytes: whole as u32, ..completion });
+        let completion = Completion { immediate, bytes: whole as u32, ..completion };
+        if taken > self.now() {
+            self.schedule(taken, Rare::Received { at, completion });
+        } else {
+            self.complete_receive(at, completion);
+        }
         Ok(Some(Outcome::of(CompletionStatus::Success)))
+    }
+
+    /// Has a WRITE become visible as a whole, behind what came before on its queue pair.
+    fn land(&mut self, at: u32, packet: u32, region: Target, offset: u64, visible: Nanos) -> Nanos {
+        let visible = match self.queue_pair(at) {
+            Some(target) => {
+                target.last_landing = target.last_landing.max(visible);
+                target.last_landing
+            }
+            None => visible,
+        };
+        let place = &mut self.network.packets[packet];
+        place.target = Some(region);
+        place.offset = offset as usize;
+        self.put(visible, Event::Land { packet });
+        visible
     }
 
     /// Schedules a WRITE's pieces; gives the time when all are visible. Pieces are runs of whole 64-byte lines
     /// of the target; the last line comes last if the fabric promises order, the others in any order.
-    fn land(&mut self, at: QueuePairRef, region: Option<Target>, offset: u64, bytes: Vec<u8>) -> Nanos {
+    fn land_in_pieces(&mut self, at: u32, packet: u32, region: Target, offset: u64) -> Nanos {
         let now = self.now();
-        let Some(region) = region.filter(|_| !bytes.is_empty()) else { return now };
+        let Timing::Chance(crate::settings::ChanceTiming { landing, .. }) = self.timing else { return now };
+        let bytes = std::mem::take(&mut self.network.packets[packet].bytes);
         let (start, end) = (offset as usize, offset as usize + bytes.len());
         let last_line = start.max((end - 1) & !63);
         // Cut where lines begin, into a few pieces only: enough to be seen torn.
@@ -375,42 +550,56 @@ impl State {
         let mut when = now;
         // Now and then memory is far behind, so that the initiator's completion comes first.
         if self.chance.one_in(8) {
-            when += self.chance.below(10 * self.settings.landing + 1);
+            when += self.chance.below(10 * landing + 1);
         }
         for (from, to) in pieces {
-            when += self.chance.below(self.settings.landing + 1);
-            let bytes = bytes[from - start..to - start].to_vec();
-            self.schedule(when, NetworkEvent::Land { region: region.clone(), offset: from, bytes });
+            when += self.chance.below(landing + 1);
+            let (index, piece) = self.network.packets.take();
+            piece.bytes.clear();
+            piece.bytes.extend_from_slice(&bytes[from - start..to - start]);
+            piece.target = Some(region.clone());
+            piece.offset = from;
+            self.put(when, Event::Land { packet: index });
         }
+        self.network.packets[packet].bytes = bytes;
         self.busy_until(at, when);
         when
     }
 
     /// The next packet is carried out only when everything of this instant has happened.
-    fn busy_until(&mut self, at: QueuePairRef, when: Nanos) {
+    fn busy_until(&mut self, at: u32, when: Nanos) {
         if let Some(target) = self.queue_pair(at) {
             target.ready_at = target.ready_at.max(when + 1);
         }
     }
 
     /// Reads a first part of the range now, the rest a little later.
+    #[allow(clippy::too_many_arguments, reason = "the parts of a READ")]
     fn sample(
         &mut self,
-        at: QueuePairRef,
-        back_to: QueuePairRef,
+        at: u32,
+        back_to: u32,
         serial: u64,
-        region: Option<Target>,
+        region: Target,
         offset: u64,
         length: u32,
+        request: Request,
+        taken: Nanos,
     ) {
-        let Some(region) = region else { return };
         let (offset, length) = (offset as usize, length as usize);
+        let Timing::Chance(crate::settings::ChanceTiming { landing, .. }) = self.timing else {
+            // As a whole, when the RNIC has come to it, behind the WRITEs before it.
+            let when = self.queue_pair(at).map_or(taken, |q| q.last_landing.max(taken));
+            let got = Vec::new();
+            return self
+                .schedule(when, Rare::Sample { request, back_to, serial, region, offset, length, got });
+        };
         let first = (self.chance.below(length as u64 + 1) & !63) as usize;
         let mut got = vec![0; first];
         region.copy_out(offset, &mut got);
-        let when = self.now() + self.chance.below(self.settings.landing + 1);
+        let when = self.now() + self.chance.below(landing + 1);
         self.busy_until(at, when);
-        self.schedule(when, NetworkEvent::Sample { back_to, serial, region, offset, length, got });
+        self.schedule(when, Rare::Sample { request, back_to, serial, region, offset, length, got });
     }
 
     fn change(
@@ -425,164 +614,9 @@ impl State {
         self.landed(&region);
         Ok(Some(Outcome { status: CompletionStatus::Success, value: old, read: Vec::new() }))
     }
-
-    /// Ends the busy waits of those who look at this memory.
-    fn landed(&mut self, region: &Target) {
-        let watchers = self.network.watchers.get(&region.address());
-        let domains: Vec<u32> = watchers.into_iter().flatten().map(|w| w.domain).collect();
-        for domain in domains {
-            self.notify(domain, false);
-        }
-    }
-
-    /// Something concerns a domain: ends its wait, in event mode only if it is an event.
-    pub(crate) fn notify(&mut self, domain: u32, event: bool) {
-        let Some(state) = self.network.domains.get_mut(&domain) else { return };
-        state.arrivals += 1;
-        state.event_arrivals += u64::from(event);
-        let Some((waiter, mode)) = state.waiting else { return };
-        if mode == WaitMode::Busy || event {
-            state.waiting = None;
-            // A poller sees a line within its loop; a sleeper has to be woken.
-            let delay = if mode == WaitMode::Busy {
-                20 + self.chance.below(60)
-            } else {
-                1000 + self.chance.below(2000)
-            };
-            let at = self.now() + delay;
-            self.wake(waiter, at);
-        }
-    }
-
-    /// An initiator learns how its oldest work request ended.
-    fn finish(&mut self, at: QueuePairRef, serial: u64, mut outcome: Outcome) {
-        let Some(initiator) = self.queue_pair(at) else { return };
-        let Some(oldest) = initiator.sends.front() else { return };
-        assert!(oldest.serial >= serial, "work request {serial} ended before {}", oldest.serial);
-        if oldest.serial > serial {
-            return; // It ended otherwise meanwhile.
-        }
-        if outcome.status != CompletionStatus::Success {
-            return self.fail(at, outcome.status);
-        }
-        let Some(mut request) = initiator.sends.pop_front() else { return };
-        initiator.unretired += 1;
-        initiator.unretired_held.push(request.held);
-        if !request.signaled {
-            return;
-        }
-        if let Some(buffer) = &mut request.into {
-            buffer[..outcome.read.len()].copy_from_slice(&outcome.read);
-        }
-        let completion = Completion {
-            id: request.id,
-            status: CompletionStatus::Success,
-            opcode: request.opcode,
-            bytes: outcome.read.len() as u32,
-            immediate: None,
-            value: std::mem::take(&mut outcome.value),
-            queue_pair: QueuePairId(at.number),
-            buffer: request.into,
-        };
-        self.complete_send(at, completion);
-    }
-
-    fn complete_send(&mut self, at: QueuePairRef, completion: Completion<HeapMemory>) {
-        let Some(queue_pair) = self.queue_pair(at) else { return };
-        let retires = std::mem::take(&mut queue_pair.unretired);
-        let held = std::mem::take(&mut queue_pair.unretired_held);
-        let queue = queue_pair.config.send_completions.0;
-        self.complete(at, queue, Entry { completion, retires, held });
-    }
-
-    fn complete_receive(&mut self, at: QueuePairRef, completion: Completion<HeapMemory>) {
-        let Some(queue_pair) = self.queue_pair(at) else { return };
-        let queue = queue_pair.config.receive_completions.0;
-        self.complete(at, queue, Entry { completion, retires: 0, held: Vec::new() });
-    }
-
-    /// Puts a completion into its queue. One that does not fit is lost, and its queue pair with it, as verbs
-    /// has it for a completion queue that overruns.
-    fn complete(&mut self, at: QueuePairRef, queue: u32, entry: Entry) {
-        let Some(domain) = self.network.domains.get_mut(&at.domain) else { return };
-        let Some(queue) = domain.completion_queues.get_mut(queue as usize) else { return };
-        let event = queue.events;
-        if queue.entries.len() < queue.depth as usize {
-            queue.entries.push_back(entry);
-            self.notify(at.domain, event);
-        } else {
-            drop(entry);
-            self.fail(at, CompletionStatus::Flushed);
-        }
-    }
-
-    /// Breaks a queue pair: the oldest work request ends with `first`, everything else is flushed, and the peer
-    /// learns of it.
-    pub(crate) fn fail(&mut self, at: QueuePairRef, first: CompletionStatus) {
-        let Some(queue_pair) = self.queue_pair(at) else { return };
-        if queue_pair.state == QueuePairState::Error {
-            return;
-        }
-        queue_pair.state = QueuePairState::Error;
-        queue_pair.inbound.clear();
-        let sends = std::mem::take(&mut queue_pair.sends);
-        let receives = std::mem::take(&mut queue_pair.receives.posted);
-        let (remote, last_arrival) = (queue_pair.remote, queue_pair.last_arrival);
-        let mut status = first;
-        for request in sends {
-            if let Some(queue_pair) = self.queue_pair(at) {
-                queue_pair.unretired += 1;
-                queue_pair.unretired_held.push(request.held);
-            }
-            let completion = Completion {
-                id: request.id,
-                status: std::mem::replace(&mut status, CompletionStatus::Flushed),
-                opcode: request.opcode,
-                bytes: 0,
-                immediate: None,
-                value: 0,
-                queue_pair: QueuePairId(at.number),
-                buffer: request.into,
-            };
-            self.complete_send(at, completion);
-        }
-        // Nothing later will give these back.
-        let done = self.queue_pair(at).map(|queue_pair| std::mem::take(&mut queue_pair.unretired_held));
-        drop(done);
-        for receive in receives {
-            let completion = receive_completion(at, receive, Opcode::Receive);
-            self.complete_receive(at, Completion { status: CompletionStatus::Flushed, ..completion });
-        }
-        if let Some(remote) = remote {
-            self.tell_peer(remote, last_arrival);
-        }
-        self.notify(at.domain, true);
-    }
-
-    /// Has a queue pair learn that its peer is broken or gone, behind what left before: packets
-    /// (`last_arrival`) and answers.
-    fn tell_peer(&mut self, remote: QueuePairRef, last_arrival: Nanos) {
-        let answers = self.queue_pair(remote).map_or(0, |remote| remote.last_done);
-        let when = last_arrival.max(answers).max(self.now() + self.travel());
-        self.schedule(when, NetworkEvent::PeerBroke { at: remote });
-    }
-
-    /// Destroys a queue pair without completions; `false` if there is none.
-    pub(crate) fn destroy(&mut self, at: QueuePairRef) -> bool {
-        let Some(domain) = self.network.domains.get_mut(&at.domain) else { return false };
-        let Some(gone) = domain.queue_pairs.remove(&at.number) else { return false };
-        for queue in &mut domain.completion_queues {
-            queue.entries.retain(|entry| entry.completion.queue_pair.0 != at.number);
-        }
-        if let Some(remote) = gone.remote {
-            self.tell_peer(remote, gone.last_arrival);
-        }
-        true
-    }
 }
 
-fn receive_completion(at: QueuePairRef, receive: PostedReceive, opcode: Opcode) -> Completion<HeapMemory> {
-    let buffer: Option<Buffer<HeapMemory>> = receive.buffer;
+pub(crate) fn receive_completion(at: u32, receive: PostedReceive, opcode: Opcode) -> Completion<SimMemory> {
     Completion {
         id: receive.id,
         status: CompletionStatus::Success,
@@ -590,7 +624,7 @@ fn receive_completion(at: QueuePairRef, receive: PostedReceive, opcode: Opcode) 
         bytes: 0,
         immediate: None,
         value: 0,
-        queue_pair: QueuePairId(at.number),
-        buffer,
+        queue_pair: QueuePairId(at),
+        buffer: receive.buffer,
     }
 }

@@ -1,28 +1,25 @@
-//! Virtual time: tasks (simulated threads), the event queue, and the loop that runs both.
+//! Virtual time: tasks (simulated threads) and what happens to them.
 //!
-//! Everything that will happen stands in one queue ordered by (time, sequence number); the sequence number is
-//! given out in the order of scheduling, so the order is a pure function of the seed. One task runs at a time.
-//!
-//! Its own work moves its clock ahead without a switch ([`Shared::pass`]): what it does is dated by that clock,
-//! so tasks work in parallel in virtual time. Where it may block or be pre-empted, [`Shared::enter`] lets all
-//! events up to its clock happen first, and switches only if there are any. Calls that do not block by the
-//! contract of the traits never switch, since their caller may hold a lock, and the next task to want that lock
-//! would stop the one thread that there is.
+//! One task runs at a time. Its own work moves its clock ahead without a switch: what it does is dated by that clock,
+//! so tasks work in parallel in virtual time. Where it may block or be pre-empted, it lets all events up to its clock
+//! happen first, and switches only if one of them is another task's. Calls that do not block by the contract of the
+//! traits never switch, since their caller may hold a lock, and the next task to want that lock would stop the one
+//! thread that there is.
 
+use crate::events::{Event, Events};
 use crate::host::Signals;
-use crate::network::{Network, NetworkEvent};
+use crate::machine::Machine;
+use crate::network::Network;
+use crate::process::Process;
 use crate::random::Random;
-use crate::report::{RunError, RunReport};
 use crate::settings::Settings;
-use crate::switch::{self, Strand};
+use crate::timing::Timing;
 use dunlin_fabric::{Nanos, Wake};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::fmt;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// A task's number: its place in [`State::tasks`].
-pub(crate) type TaskId = usize;
+pub(crate) type TaskId = u32;
 
 /// The body of a task.
 pub(crate) type Body = Box<dyn FnOnce() + Send>;
@@ -30,227 +27,457 @@ pub(crate) type Body = Box<dyn FnOnce() + Send>;
 /// Names one stay of one task in one wait; outdated as soon as the task runs on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Waiter {
-    task: TaskId,
+    pub(crate) task: TaskId,
     stay: u64,
 }
 
 /// What a task waits for, for the message about a deadlock.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reason {
-    Arrivals { domain: u32, event: bool },
+    Arrivals {
+        domain: u32,
+        event: bool,
+    },
     Signal(u64),
     End(TaskId),
     Sleep,
-    Message { link: u32 },
-    Connection { address: String },
-    Answer { address: String },
+    Message {
+        link: u32,
+    },
+    /// At a listener.
+    Connection(u32),
+    Answer,
 }
 
+impl Reason {
+    /// Whether the task keeps its core, looking again and again.
+    fn spins(self) -> bool {
+        matches!(self, Reason::Arrivals { event: false, .. })
+    }
+}
+
+#[derive(Clone, Copy)]
 struct Stay {
     number: u64,
     reason: Reason,
-    timer: Option<(Nanos, u64)>,
     woken: bool,
+    /// The task's own clock when it began: the stay does not end before.
+    since: Nanos,
 }
 
-struct TaskState {
-    name: String,
+pub(crate) struct TaskState {
+    pub(crate) name: String,
+    pub(crate) process: u32,
+    pub(crate) machine: u32,
     stay: Option<Stay>,
     outcome: Wake,
-    ended: bool,
+    /// When its wait is over, and how that is told; `MAX` for never.
+    timer: Nanos,
+    timer_outcome: Wake,
+    /// The earliest timer event of it in the queue. Later ones than needed are not taken out: the task looks again.
+    timer_event: Nanos,
+    pub(crate) ended: bool,
     joiners: Vec<Waiter>,
-    panic: Option<String>,
+    pub(crate) panic: Option<String>,
+    /// Its process was killed.
+    pub(crate) doomed: bool,
+    /// The core it is on, where its machine has a limited number.
+    pub(crate) core: Option<u32>,
+    /// It has something to do and no core.
+    pub(crate) ready: bool,
 }
 
-enum Event {
-    /// A task that gave way runs on.
-    Run { task: TaskId },
-    /// A wait ends.
-    Wake { waiter: Waiter, outcome: Wake },
-    /// Something arrives in the network.
-    Network(NetworkEvent),
+impl TaskState {
+    pub(crate) fn is_in_stay(&self) -> bool {
+        self.stay.is_some()
+    }
 }
 
 /// Everything about a run but its stacks.
 pub(crate) struct State {
     pub(crate) settings: Settings,
+    pub(crate) timing: Timing,
     /// Timings of network and scheduler.
     pub(crate) chance: Random,
     /// What [`dunlin_fabric::Host::random`] gives.
     pub(crate) host_random: Random,
     pub(crate) network: Network,
     pub(crate) signals: Signals,
+    pub(crate) machines: Vec<Machine>,
+    pub(crate) processes: Vec<Process>,
+    /// The time of the latest event.
     now: Nanos,
-    /// How far the running task is ahead of `now`, in picoseconds.
-    ahead: u64,
-    sequence: u64,
-    events: BTreeMap<(Nanos, u64), Event>,
+    /// The running task's clock, and the part of a nanosecond on top of it in picoseconds. While an event happens: its
+    /// time.
+    clock: Nanos,
+    fraction: u64,
+    pub(crate) events: Events,
     handled: u64,
     trace: u64,
-    tasks: Vec<TaskState>,
+    pub(crate) tasks: Vec<TaskState>,
     /// How many of them have not ended.
-    live: usize,
-    started: VecDeque<(TaskId, Body)>,
+    pub(crate) live: usize,
+    pub(crate) started: VecDeque<(TaskId, Body)>,
     running: Option<TaskId>,
+    doomed: bool,
     stays: u64,
     /// The running task ran too far ahead of all others.
-    hogged: bool,
-    /// The run is over: stacks are unwound, and nothing blocks any more.
-    stopping: bool,
+    pub(crate) hogged: bool,
+    /// The run is over: tasks end where they stand, and nothing blocks any more.
+    pub(crate) stopping: bool,
+    /// What the latest events were, for who wants to see how it came to a failure.
+    pub(crate) history: Option<VecDeque<(Nanos, String)>>,
 }
 
 impl State {
-    fn new(settings: Settings, seed: u64) -> Self {
+    pub(crate) fn new(settings: Settings, timing: Timing, seed: u64) -> Self {
+        let history = (settings.history > 0).then(VecDeque::new);
         State {
             chance: Random::new(seed, 1),
             host_random: Random::new(seed, 2),
+            timing,
             network: Network::default(),
             signals: Signals::default(),
+            machines: settings.machines.iter().map(Machine::new).collect(),
+            processes: vec![Process::on(0)],
             now: settings.start,
+            clock: settings.start,
             settings,
-            ahead: 0,
-            sequence: 0,
-            events: BTreeMap::new(),
+            fraction: 0,
+            events: Events::default(),
             handled: 0,
             trace: 0xcbf2_9ce4_8422_2325,
             tasks: Vec::new(),
             live: 0,
             started: VecDeque::new(),
             running: None,
+            doomed: false,
             stays: 0,
             hogged: false,
             stopping: false,
+            history,
         }
     }
 
-    /// The time on the running task's clock.
+    /// The time on the running task's clock, or of the event that happens.
+    #[inline(always)]
     pub(crate) fn now(&self) -> Nanos {
-        self.now + self.ahead / 1000
+        self.clock
     }
 
-    pub(crate) fn stopping(&self) -> bool {
-        self.stopping
+    pub(crate) fn clock_of_events(&self) -> Nanos {
+        self.now
+    }
+
+    /// Whether the running task shall end.
+    #[inline(always)]
+    pub(crate) fn over(&self) -> bool {
+        self.stopping || self.doomed
+    }
+
+    pub(crate) fn running(&self) -> Option<TaskId> {
+        self.running
+    }
+
+    pub(crate) fn handled(&self) -> u64 {
+        self.handled
+    }
+
+    pub(crate) fn trace(&self) -> u64 {
+        self.trace
     }
 
     /// Puts work on the running task's clock.
+    #[inline(always)]
     pub(crate) fn charge(&mut self, picoseconds: u64) {
-        self.ahead = self.ahead.saturating_add(picoseconds);
+        let sum = self.fraction + picoseconds;
+        if sum < 1000 {
+            self.fraction = sum;
+        } else {
+            self.clock += sum / 1000;
+            self.fraction = sum % 1000;
+        }
+    }
+
+    #[inline(always)]
+    pub(crate) fn is_hogging(&self) -> bool {
+        self.clock - self.now > self.settings.run_ahead
+    }
+
+    /// The queue's time follows the running task's, as far as nothing is due before.
+    #[inline]
+    pub(crate) fn settle(&mut self) {
+        let next = self.events.peek().map_or(Nanos::MAX, |(at, _)| at);
+        self.now = self.now.max(self.clock.min(next));
     }
 
     /// Mixes a number into the trace hash (FNV-1a by words): equal hashes mean equal runs.
+    #[inline(always)]
     pub(crate) fn note(&mut self, value: u64) {
         self.trace = (self.trace ^ value).wrapping_mul(0x0000_0100_0000_01b3).rotate_left(23);
     }
 
-    fn put(&mut self, at: Nanos, event: Event) -> (Nanos, u64) {
-        self.sequence += 1;
-        let key = (at.max(self.now), self.sequence);
-        self.events.insert(key, event);
-        key
+    /// Keeps a line of history, if somebody wants it.
+    #[inline]
+    pub(crate) fn tell(&mut self, what: impl FnOnce(&State) -> String) {
+        if self.history.is_some() {
+            let line = (self.clock, what(self));
+            let limit = self.settings.history;
+            if let Some(history) = &mut self.history {
+                if history.len() >= limit {
+                    history.pop_front();
+                }
+                history.push_back(line);
+            }
+        }
     }
 
-    /// Has something happen in the network.
-    pub(crate) fn schedule(&mut self, at: Nanos, event: NetworkEvent) {
-        self.put(at, Event::Network(event));
+    /// Has something happen, not before what has happened already.
+    #[inline]
+    pub(crate) fn put(&mut self, at: Nanos, event: Event) {
+        self.events.push(at.max(self.now), event);
     }
 
-    /// Makes a task, which starts a little later.
-    pub(crate) fn spawn(&mut self, name: &str, body: Body) -> TaskId {
-        let task = self.tasks.len();
+    /// Makes a task of a process, which starts a little later.
+    pub(crate) fn spawn(&mut self, name: &str, process: u32, body: Body) -> TaskId {
+        let task = self.tasks.len() as TaskId;
         self.tasks.push(TaskState {
             name: name.to_owned(),
+            process,
+            machine: self.processes[process as usize].machine,
             stay: None,
             outcome: Wake::Arrived,
+            timer: Nanos::MAX,
+            timer_outcome: Wake::TimedOut,
+            timer_event: Nanos::MAX,
             ended: false,
             joiners: Vec::new(),
             panic: None,
+            doomed: false,
+            core: None,
+            ready: false,
         });
         self.live += 1;
         self.started.push_back((task, body));
-        let start = self.now() + self.chance.below(1000);
+        let start = self.now() + self.timing.thread_start(&mut self.chance);
         self.put(start, Event::Run { task });
         task
     }
 
     pub(crate) fn has_ended(&self, task: TaskId) -> bool {
-        self.tasks[task].ended
+        self.tasks[task as usize].ended
     }
 
     pub(crate) fn add_joiner(&mut self, task: TaskId, waiter: Waiter) {
-        self.tasks[task].joiners.push(waiter);
+        self.tasks[task as usize].joiners.push(waiter);
     }
 
-    /// Opens a stay for the running task, which must then [`Shared::park`].
+    pub(crate) fn outcome(&self, waiter: Waiter) -> Wake {
+        self.tasks[waiter.task as usize].outcome
+    }
+
+    /// Opens a stay for the running task, which must then [`park`](crate::shared::Shared::park).
+    #[inline]
     pub(crate) fn stay(&mut self, reason: Reason) -> Waiter {
         let task = self.running.expect("a blocking call of the simulated host was made outside of Sim::run");
         self.stays += 1;
-        self.tasks[task].stay = Some(Stay { number: self.stays, reason, timer: None, woken: false });
+        let since = self.clock;
+        self.tasks[task as usize].stay = Some(Stay { number: self.stays, reason, woken: false, since });
         Waiter { task, stay: self.stays }
     }
 
+    /// The running task is about to be suspended in its stay.
+    #[inline]
+    pub(crate) fn begin_stay(&mut self, waiter: Waiter, until: Nanos, spurious: bool) {
+        let clock = self.clock;
+        let task = &mut self.tasks[waiter.task as usize];
+        task.timer = if until == Nanos::MAX { until } else { until.max(clock) };
+        task.timer_outcome = Wake::TimedOut;
+        if spurious && self.settings.spurious != 0 && self.chance.one_in(self.settings.spurious) {
+            let at = clock + 1 + self.chance.below(20_000);
+            if at < until {
+                task.timer = at;
+                task.timer_outcome = Wake::Arrived;
+            }
+        }
+        let (timer, spins) = (task.timer, task.stay.is_some_and(|stay| stay.reason.spins()));
+        if timer < task.timer_event {
+            task.timer_event = timer;
+            self.put(timer, Event::Timer { task: waiter.task });
+        }
+        if self.tasks[waiter.task as usize].core.is_some() {
+            self.rest(waiter.task, spins);
+        }
+    }
+
     /// Ends a stay at some time; nothing if it has ended or is about to.
+    #[inline]
     pub(crate) fn wake(&mut self, waiter: Waiter, at: Nanos) {
-        let Some(stay) = self.tasks[waiter.task].stay.as_mut() else { return };
+        let task = &mut self.tasks[waiter.task as usize];
+        let Some(stay) = task.stay.as_mut() else { return };
         if stay.number != waiter.stay || stay.woken {
             return;
         }
         stay.woken = true;
-        if let Some(timer) = stay.timer.take() {
-            self.events.remove(&timer);
-        }
-        self.put(at, Event::Wake { waiter, outcome: Wake::Arrived });
+        task.timer = Nanos::MAX;
+        let at = at.max(stay.since);
+        self.put(at, Event::Wake { task: waiter.task, stay: waiter.stay });
     }
 
     /// Wakes all in a list, each after a delay of its own.
     pub(crate) fn wake_all(&mut self, waiters: &mut Vec<Waiter>) {
         for waiter in waiters.drain(..) {
-            let at = self.now() + 20 + self.chance.below(200);
+            let at = self.now() + self.timing.wake_up(&mut self.chance);
             self.wake(waiter, at);
         }
     }
 
-    /// Lets one event happen; the task that is to run now, if any.
-    fn handle(&mut self, event: Event) -> Option<TaskId> {
-        self.handled += 1;
-        self.note(self.now);
-        match event {
-            Event::Run { task } => {
-                self.note(task as u64);
-                Some(task)
-            }
-            Event::Wake { waiter, outcome } => {
-                let task = &mut self.tasks[waiter.task];
-                task.stay = None;
-                task.outcome = outcome;
-                self.note(waiter.task as u64 | 1 << 32);
-                Some(waiter.task)
-            }
-            Event::Network(event) => {
-                self.happen(event);
-                None
-            }
+    /// Ends a doomed task's stay, and gives it the processor to end on.
+    pub(crate) fn doom(&mut self, task: TaskId) {
+        let state = &mut self.tasks[task as usize];
+        if state.ended || state.doomed {
+            return;
+        }
+        state.doomed = true;
+        state.stay = None;
+        state.timer = Nanos::MAX;
+        if self.running == Some(task) {
+            self.doomed = true;
+        } else {
+            self.put(self.clock, Event::Run { task });
         }
     }
 
-    fn end_task(&mut self, task: TaskId) {
-        self.tasks[task].ended = true;
+    /// Lets the next event happen, which is one of the network, on the running task's stack.
+    pub(crate) fn happen_next(&mut self) {
+        let Some((at, event)) = self.events.pop() else { return };
+        let clock = (self.clock, self.fraction);
+        self.begin_event(at);
+        self.happen(event);
+        (self.clock, self.fraction) = clock;
+    }
+
+    #[inline]
+    fn begin_event(&mut self, at: Nanos) {
+        self.handled += 1;
+        self.now = at.max(self.now);
+        self.clock = at;
+        self.fraction = 0;
+        self.note(at);
+    }
+
+    /// Lets events happen until a task is to run; `None` when there are none, or when time is over.
+    pub(crate) fn next_task(&mut self) -> Option<TaskId> {
+        self.running = None;
+        self.doomed = false;
+        while let Some((at, event)) = self.events.peek() {
+            if at > self.settings.limit && !self.is_stale_timer(at, event) {
+                return None;
+            }
+            self.events.pop();
+            self.begin_event(at);
+            let task = match event {
+                Event::Run { task } => Some(task),
+                Event::Wake { task, stay } => self.end_stay(task, |number| number == stay, Wake::Arrived),
+                Event::Timer { task } => self.look_at_timer(task, at),
+                Event::Quantum { machine, core } => {
+                    self.quantum_is_over(machine, core);
+                    None
+                }
+                network => {
+                    self.happen(network);
+                    None
+                }
+            };
+            let Some(task) = task else { continue };
+            if self.tasks[task as usize].ended {
+                continue;
+            }
+            self.note(u64::from(task) | 1 << 32);
+            if let Some(task) = self.on_a_core(task) {
+                self.running = Some(task);
+                self.doomed = self.tasks[task as usize].doomed;
+                return Some(task);
+            }
+        }
+        None
+    }
+
+    fn end_stay(&mut self, task: TaskId, is_it: impl Fn(u64) -> bool, outcome: Wake) -> Option<TaskId> {
+        let state = &mut self.tasks[task as usize];
+        state.stay.filter(|stay| is_it(stay.number))?;
+        state.stay = None;
+        state.timer = Nanos::MAX;
+        state.outcome = outcome;
+        Some(task)
+    }
+
+    fn look_at_timer(&mut self, task: TaskId, at: Nanos) -> Option<TaskId> {
+        let state = &mut self.tasks[task as usize];
+        if state.timer_event != at {
+            return None;
+        }
+        state.timer_event = Nanos::MAX;
+        if state.timer == Nanos::MAX || state.ended {
+            return None;
+        }
+        if state.timer <= at {
+            let outcome = state.timer_outcome;
+            return self.end_stay(task, |_| true, outcome);
+        }
+        state.timer_event = state.timer;
+        let timer = state.timer;
+        self.put(timer, Event::Timer { task });
+        None
+    }
+
+    /// Whether an event is a timer that means nothing any more.
+    fn is_stale_timer(&self, at: Nanos, event: Event) -> bool {
+        let Event::Timer { task } = event else { return false };
+        let task = &self.tasks[task as usize];
+        task.timer_event != at || task.timer == Nanos::MAX || task.ended
+    }
+
+    /// The run is over: whoever still runs does so outside of time.
+    pub(crate) fn end_run(&mut self) {
+        self.running = None;
+    }
+
+    pub(crate) fn end_task(&mut self, task: TaskId) {
+        self.running = None;
+        self.doomed = false;
+        self.tasks[task as usize].ended = true;
         self.live -= 1;
-        let mut joiners = std::mem::take(&mut self.tasks[task].joiners);
+        if self.tasks[task as usize].core.is_some() {
+            self.rest(task, false);
+        }
+        let mut joiners = std::mem::take(&mut self.tasks[task as usize].joiners);
         self.wake_all(&mut joiners);
     }
 
-    fn describe_waits(&self) -> Vec<String> {
+    /// Whether a task waits in vain for what only time brings.
+    pub(crate) fn is_spinning(&self, task: TaskId) -> bool {
+        self.tasks[task as usize].stay.is_some_and(|stay| stay.reason.spins())
+    }
+
+    /// Whether something is left to happen: then what ended the run is its limit of time.
+    pub(crate) fn is_past_limit(&self) -> bool {
+        self.events.peek().is_some()
+    }
+
+    pub(crate) fn describe_waits(&self) -> Vec<String> {
         let waiting = self.tasks.iter().filter(|task| !task.ended);
         waiting
             .map(|task| match &task.stay {
-                Some(stay) => format!("'{}' waits for {}", task.name, Waited(self, &stay.reason)),
+                Some(stay) => format!("'{}' waits for {}", task.name, Waited(self, stay.reason)),
+                None if task.ready => format!("'{}' waits for a core", task.name),
                 None => format!("'{}' can run", task.name),
             })
             .collect()
     }
 }
 
-struct Waited<'a>(&'a State, &'a Reason);
+struct Waited<'a>(&'a State, Reason);
 
 impl fmt::Display for Waited<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -263,233 +490,13 @@ impl fmt::Display for Waited<'_> {
                 )
             }
             Reason::Signal(signal) => write!(f, "signal {signal}"),
-            Reason::End(task) => write!(f, "the end of '{}'", self.0.tasks[*task].name),
+            Reason::End(task) => write!(f, "the end of '{}'", self.0.tasks[task as usize].name),
             Reason::Sleep => write!(f, "time to pass"),
             Reason::Message { link } => write!(f, "a message on link {link}"),
-            Reason::Connection { address } => write!(f, "a connection to {address}"),
-            Reason::Answer { address } => write!(f, "the answer of {address}"),
-        }
-    }
-}
-
-/// The state of a run, as its handles share it. The lock is only there to make handles `Send + Sync`: one
-/// thread takes it, and never across a switch.
-pub(crate) struct Shared(Mutex<State>);
-
-impl fmt::Debug for Shared {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Shared")
-    }
-}
-
-impl Shared {
-    pub(crate) fn new(settings: Settings, seed: u64) -> Self {
-        Shared(Mutex::new(State::new(settings, seed)))
-    }
-
-    /// The state as it is. For what must not switch: drops, and looks that need no order.
-    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// For what does not block, which may be called with a lock held and so must not switch: charges `price`
-    /// nanoseconds. The task runs ahead on a clock of its own; what happens until then it sees after its next
-    /// [`enter`](Shared::enter).
-    pub(crate) fn pass(&self, price: Nanos) -> MutexGuard<'_, State> {
-        let mut state = self.lock();
-        state.charge(price * 1000);
-        if state.ahead / 1000 <= state.settings.run_ahead || !switch::inside() || state.stopping {
-            return state;
-        }
-        state.hogged = true;
-        drop(state);
-        // For good: the run is given up.
-        switch::suspend();
-        self.lock()
-    }
-
-    /// For what may block: the state at the running task's time. Charges `price` nanoseconds, and everything that
-    /// happens until then has happened. May switch tasks.
-    pub(crate) fn enter(&self, price: Nanos) -> MutexGuard<'_, State> {
-        let mut state = self.lock();
-        state.charge(price * 1000);
-        if !switch::inside() || state.stopping {
-            return state;
-        }
-        let clock = state.now();
-        let due = state.events.first_key_value().is_some_and(|((at, _), _)| *at <= clock);
-        if due || clock > state.settings.limit {
-            // What was scheduled for this very instant before goes first; what is scheduled for it later does
-            // not, else two tasks of one instant would give way to each other for ever.
-            return self.give_way(state, clock);
-        }
-        state.now = clock;
-        state.ahead %= 1000;
-        state
-    }
-
-    /// Lets the others run until `at`.
-    pub(crate) fn give_way<'a>(
-        &'a self,
-        mut state: MutexGuard<'a, State>,
-        at: Nanos,
-    ) -> MutexGuard<'a, State> {
-        let Some(task) = state.running.filter(|_| !state.stopping) else { return state };
-        state.put(at, Event::Run { task });
-        state.ahead %= 1000;
-        drop(state);
-        switch::suspend();
-        self.lock()
-    }
-
-    /// Parks the running task in its [`State::stay`] until it is woken, or until then. A stay may end for no
-    /// reason now and then if `spurious` says that the caller has to cope with it.
-    pub(crate) fn park<'a>(
-        &'a self,
-        mut state: MutexGuard<'a, State>,
-        waiter: Waiter,
-        until: Nanos,
-        spurious: bool,
-    ) -> (MutexGuard<'a, State>, Wake) {
-        if state.stopping {
-            return (state, Wake::TimedOut);
-        }
-        let clock = state.now();
-        if until != Nanos::MAX {
-            state.set_timer(waiter, until.max(clock), Wake::TimedOut);
-        }
-        if spurious && state.settings.spurious != 0 {
-            let one_in = state.settings.spurious;
-            if state.chance.one_in(one_in) {
-                let at = clock + 1 + state.chance.below(20_000);
-                if at < until {
-                    state.set_timer(waiter, at, Wake::Arrived);
-                }
+            Reason::Connection(listener) => {
+                write!(f, "a connection to {}", self.0.network.links.listener_name(listener))
             }
-        }
-        state.ahead %= 1000;
-        drop(state);
-        switch::suspend();
-        let state = self.lock();
-        let outcome = state.tasks[waiter.task].outcome;
-        (state, outcome)
-    }
-}
-
-impl State {
-    fn set_timer(&mut self, waiter: Waiter, at: Nanos, outcome: Wake) {
-        let key = self.put(at, Event::Wake { waiter, outcome });
-        if let Some(stay) = self.tasks[waiter.task].stay.as_mut()
-            && let Some(replaced) = stay.timer.replace(key)
-        {
-            self.events.remove(&replaced);
+            Reason::Answer => write!(f, "the answer of a listener that does not accept"),
         }
     }
-}
-
-/// Runs `root` and everything it spawns to the end.
-pub(crate) fn run(shared: &Arc<Shared>, root: Body) -> Result<RunReport, RunError> {
-    let mut strands: Vec<Option<Strand>> = Vec::new();
-    shared.lock().spawn("root", root);
-    let result = drive(shared, &mut strands);
-    shared.lock().stopping = true;
-    // Unwinds what still stands on the stacks. Drops run by it may use the handles, but no longer block.
-    drop(strands);
-    let mut state = shared.lock();
-    let bodies = std::mem::take(&mut state.started);
-    let events = std::mem::take(&mut state.events);
-    let network = std::mem::take(&mut state.network);
-    drop(state);
-    drop((bodies, events, network));
-    match result {
-        Ok(()) => {
-            let state = shared.lock();
-            let panics = state.tasks.iter().filter_map(|t| Some((t.name.clone(), t.panic.clone()?)));
-            if let Some((task, message)) = panics.into_iter().next() {
-                return Err(RunError::Panicked { task, message });
-            }
-            Ok(RunReport { end: state.now, events: state.handled, trace_hash: state.trace })
-        }
-        Err(Stop::Error(error)) => Err(error),
-        Err(Stop::Panic(payload)) => resume_unwind(payload),
-    }
-}
-
-enum Stop {
-    Error(RunError),
-    Panic(Box<dyn std::any::Any + Send>),
-}
-
-fn drive(shared: &Arc<Shared>, strands: &mut Vec<Option<Strand>>) -> Result<(), Stop> {
-    let root_panic = Arc::new(Mutex::new(None));
-    loop {
-        let mut state = shared.lock();
-        state.running = None;
-        if state.live == 0 {
-            return Ok(());
-        }
-        let Some(((at, _), event)) = state.events.pop_first() else {
-            let waits = state.describe_waits();
-            return Err(Stop::Error(RunError::Deadlock { at: state.now, waits }));
-        };
-        if at > state.settings.limit {
-            let (limit, waits) = (state.settings.limit, state.describe_waits());
-            return Err(Stop::Error(RunError::TimeLimit { limit, waits }));
-        }
-        state.now = at;
-        let next = state.handle(event);
-        let started = std::mem::take(&mut state.started);
-        state.running = next;
-        let stack = state.settings.stack;
-        drop(state);
-        for (task, body) in started {
-            let wrapped = guarded(shared, task, body, Arc::clone(&root_panic));
-            let strand = Strand::new(stack, wrapped)
-                .map_err(|error| Stop::Error(RunError::Stack { bytes: stack, reason: error.to_string() }))?;
-            strands.push(Some(strand));
-        }
-        let Some(task) = next else { continue };
-        let ended = strands[task].as_mut().is_some_and(Strand::resume);
-        let state = shared.lock();
-        if state.hogged {
-            let (task, limit) = (state.tasks[task].name.clone(), state.settings.run_ahead);
-            return Err(Stop::Error(RunError::Hogged { task, limit }));
-        }
-        drop(state);
-        if ended {
-            strands[task] = None;
-            let mut state = shared.lock();
-            // What it did last takes its time too.
-            state.now = state.now();
-            state.ahead = 0;
-            state.end_task(task);
-        }
-        if let Some(payload) = root_panic.lock().unwrap_or_else(PoisonError::into_inner).take() {
-            return Err(Stop::Panic(payload));
-        }
-    }
-}
-
-/// Catches a task's panic: the root's ends the run, another's is reported at its end.
-fn guarded(
-    shared: &Arc<Shared>,
-    task: TaskId,
-    body: Body,
-    root_panic: Arc<Mutex<Option<Box<dyn std::any::Any + Send>>>>,
-) -> Body {
-    let shared = Arc::clone(shared);
-    Box::new(move || {
-        let Err(payload) = catch_unwind(AssertUnwindSafe(body)) else { return };
-        let mut state = shared.lock();
-        if state.stopping {
-            return;
-        }
-        if task == 0 {
-            *root_panic.lock().unwrap_or_else(PoisonError::into_inner) = Some(payload);
-        } else {
-            let text = payload.downcast_ref::<&str>().map(|text| (*text).to_owned());
-            let text = text.or_else(|| payload.downcast_ref::<String>().cloned());
-            state.tasks[task].panic = Some(text.unwrap_or_else(|| "no message".to_owned()));
-        }
-    })
 }

@@ -1,9 +1,10 @@
 //! What can be set about a run.
 
 use dunlin_fabric::{Capabilities, Nanos, TransportSet};
+use thiserror::Error;
 
-/// The numbers of a run. All times are virtual nanoseconds. None of them is calibrated to any hardware: they
-/// are there to make things happen in different orders.
+/// The numbers of a run. All times are virtual nanoseconds. The defaults are calibrated to nothing: they are there to
+/// make things happen in different orders, on one machine with a core for every task.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// The time at which the run starts.
@@ -12,22 +13,138 @@ pub struct Settings {
     pub limit: Nanos,
     /// How far a task may work ahead between two places where it can block or be pre-empted.
     pub run_ahead: Nanos,
+    /// How far a task may be ahead of another at a checkpoint without giving way to it: saves switches, and is
+    /// harmless below the network's latency. 0 lets everything happen in its order.
+    pub slack: Nanos,
     /// Bytes of stack per task, touched lazily.
     pub stack: usize,
+    /// The most tasks at one time: address space for their stacks.
+    pub max_tasks: usize,
+    /// The machines; the root runs on the first.
+    pub machines: Vec<MachineSettings>,
+    /// How time passes in the network.
+    pub timing: TimingSettings,
+    /// What the processor's work costs.
+    pub prices: Prices,
+    /// What breaks.
+    pub faults: Faults,
+    /// One in so many waits ends for no reason; 0 for never.
+    pub spurious: u64,
+    /// One in so many checkpoints pre-empts the task; 0 for never.
+    pub preemption: u64,
+    /// What the fabric says it can do, and then does.
+    pub capabilities: Capabilities,
+    /// How many of the latest events are kept as text ([`Sim::history`](crate::Sim::history)); 0 for none, which is fast.
+    pub history: usize,
+}
+
+/// A machine.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MachineSettings {
+    /// Cores; `None` for one each task.
+    pub cores: Option<u32>,
+    /// What its clock shows more than the run's.
+    pub clock_offset: Nanos,
+    /// How much faster its clock runs, in millionths.
+    pub clock_drift: u64,
+}
+
+/// How time passes in the network.
+#[derive(Clone, Debug)]
+pub enum TimingSettings {
+    /// By chance, within bounds.
+    Chance(ChanceTiming),
+    /// By fixed rates, without chance.
+    Fixed(FixedTiming),
+}
+
+/// Bounds of chance.
+#[derive(Clone, Debug)]
+pub struct ChanceTiming {
     /// The shortest way through the network.
     pub latency: Nanos,
     /// By chance up to so much more.
     pub jitter: Nanos,
     /// The most by which a WRITE's pieces lie apart in becoming visible.
     pub landing: Nanos,
-    /// One in so many waits ends for no reason; 0 for never.
-    pub spurious: u64,
-    /// One in so many checkpoints pre-empts the task; 0 for never.
-    pub preemption: u64,
-    /// One in so many messages of unreliable transports is lost; 0 for never.
+}
+
+/// A network of fixed rates: each machine sends and receives one message at a time.
+#[derive(Clone, Debug)]
+pub struct FixedTiming {
+    /// The way of a message from one machine to another.
+    pub latency: Nanos,
+    /// What a message occupies a machine's sending or receiving side for.
+    pub message: Nanos,
+    /// What each of its bytes adds, in picoseconds.
+    pub byte_picoseconds: u64,
+}
+
+/// What work costs the processor.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Prices {
+    /// Picoseconds for each kind of [`Work`](dunlin_fabric::Work), in the order of its declaration.
+    pub work: [u64; 11],
+    /// Picoseconds: posting a work request, an empty or full poll, looking whether a wait is needed, reading the clock.
+    pub post: u64,
+    /// As above.
+    pub poll: u64,
+    /// As above.
+    pub look: u64,
+    /// As above.
+    pub clock_read: u64,
+    /// A system call, in nanoseconds.
+    pub system_call: Nanos,
+    /// From an arrival to the next step of a task that sleeps, in nanoseconds (rates; chance has its own).
+    pub wake_up: Nanos,
+    /// As above, of a task that spins.
+    pub notice: Nanos,
+    /// Giving a core to another task, in nanoseconds.
+    pub context_switch: Nanos,
+    /// How long a task may have its core while others wait for one, in nanoseconds.
+    pub quantum: Nanos,
+}
+
+impl Default for Prices {
+    /// Round numbers, not measured: here time only has to pass.
+    fn default() -> Self {
+        Prices {
+            work: [5_000, 10_000, 10_000, 5_000, 10_000, 5_000, 60, 20_000, 30_000, 20_000, 20_000],
+            post: 30_000,
+            poll: 10_000,
+            look: 5_000,
+            clock_read: 20_000,
+            system_call: 1_000,
+            wake_up: 2_000,
+            notice: 40,
+            context_switch: 1_500,
+            quantum: 3_000_000,
+        }
+    }
+}
+
+/// What breaks by chance: one in so many, 0 for never. Until [`Faults::until`], so that what must get well can be
+/// seen to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Faults {
+    /// Messages of unreliable transports that are lost.
     pub loss: u64,
-    /// What the fabric says it can do, and then does.
-    pub capabilities: Capabilities,
+    /// Packets that are held up, and everything behind them on their queue pair with them.
+    pub delay: u64,
+    /// For how long at most.
+    pub delay_by: Nanos,
+    /// Work requests that break their queue pair.
+    pub queue_pair_error: u64,
+    /// Messages that find the receiver not ready though it has a RECV.
+    pub not_ready: u64,
+    /// Posts that are refused for a full queue though there is room.
+    pub refusal: u64,
+    /// Checkpoints at which the task loses its core for long.
+    pub stall: u64,
+    /// For how long at most.
+    pub stall_by: Nanos,
+    /// No fault happens from then on; 0 for no end.
+    pub until: Nanos,
 }
 
 impl Default for Settings {
@@ -36,13 +153,15 @@ impl Default for Settings {
             start: 1_000_000_000,
             limit: 3_600_000_000_000,
             run_ahead: 100_000_000,
-            stack: 1 << 20,
-            latency: 600,
-            jitter: 400,
-            landing: 300,
+            slack: 0,
+            stack: 256 << 10,
+            max_tasks: 4096,
+            machines: vec![MachineSettings::default()],
+            timing: TimingSettings::Chance(ChanceTiming { latency: 600, jitter: 400, landing: 300 }),
+            prices: Prices::default(),
+            faults: Faults::default(),
             spurious: 16,
             preemption: 8,
-            loss: 0,
             capabilities: Capabilities {
                 name: "sim",
                 transports: TransportSet::ALL,
@@ -59,6 +178,60 @@ impl Default for Settings {
                 max_queue_pairs: 1 << 16,
                 max_queue_depth: 1 << 14,
             },
+            history: 0,
         }
+    }
+}
+
+/// What is wrong with settings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum SettingsError {
+    /// There is nowhere to run.
+    #[error("a cluster has no machine: give at least one")]
+    NoMachines,
+    /// Nothing could ever run there.
+    #[error("machine {machine} has no cores: give at least one, or None for one each task")]
+    NoCores {
+        /// The machine.
+        machine: usize,
+    },
+    /// The run would be over before it began.
+    #[error("the limit of time, {limit} ns, is not after the start, {start} ns")]
+    NoTime {
+        /// The start.
+        start: Nanos,
+        /// The limit.
+        limit: Nanos,
+    },
+    /// Not even the root could run.
+    #[error("max_tasks is 0: the root is a task too")]
+    NoTasks,
+    /// A core that is given away at once does no work.
+    #[error("a quantum of 0 ns: cores would be handed round without any work")]
+    NoQuantum,
+}
+
+impl Settings {
+    /// Whether such a run is possible.
+    ///
+    /// # Errors
+    /// What is wrong first.
+    pub fn check(&self) -> Result<(), SettingsError> {
+        if self.machines.is_empty() {
+            return Err(SettingsError::NoMachines);
+        }
+        if let Some(machine) = self.machines.iter().position(|machine| machine.cores == Some(0)) {
+            return Err(SettingsError::NoCores { machine });
+        }
+        if self.limit <= self.start {
+            return Err(SettingsError::NoTime { start: self.start, limit: self.limit });
+        }
+        if self.max_tasks == 0 {
+            return Err(SettingsError::NoTasks);
+        }
+        if self.prices.quantum == 0 {
+            return Err(SettingsError::NoQuantum);
+        }
+        Ok(())
     }
 }

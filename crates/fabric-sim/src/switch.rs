@@ -1,9 +1,9 @@
-//! Switching between the coroutines of a run: the one file with `unsafe`.
+//! Switching between the coroutines of a run.
 //!
 //! A coroutine finds the way back to its scheduler through a thread-local, so that the handles which engine
 //! code holds stay `Send + Sync` data without a pointer into any stack.
 
-use corosensei::stack::DefaultStack;
+use crate::stacks::{SlabStack, Stacks};
 use corosensei::{Coroutine, CoroutineResult, Yielder};
 use std::cell::Cell;
 use std::ptr;
@@ -14,12 +14,12 @@ thread_local! {
 }
 
 /// A simulated thread's stack and what it still has to do.
-pub(crate) struct Strand(Coroutine<(), (), ()>);
+pub(crate) struct Strand(Coroutine<(), (), (), SlabStack>);
 
 impl Strand {
-    /// A strand that will run `body`, on a stack of `stack` bytes (touched lazily).
-    pub(crate) fn new(stack: usize, body: Box<dyn FnOnce() + Send>) -> std::io::Result<Self> {
-        Ok(Strand(Coroutine::with_stack(DefaultStack::new(stack)?, move |yielder, ()| {
+    /// A strand that will run `body`.
+    pub(crate) fn new(stacks: &Stacks, body: Box<dyn FnOnce() + Send>) -> std::io::Result<Self> {
+        Ok(Strand(Coroutine::with_stack(stacks.take()?, move |yielder, ()| {
             CURRENT.set(yielder);
             body();
         })))
@@ -31,6 +31,16 @@ impl Strand {
         let result = self.0.resume(());
         CURRENT.set(outer);
         matches!(result, CoroutineResult::Return(()))
+    }
+
+    /// Whether it has run at all.
+    pub(crate) fn has_begun(&self) -> bool {
+        self.0.started()
+    }
+
+    /// The stack of one that has ended.
+    pub(crate) fn into_stack(self) -> SlabStack {
+        self.0.into_stack()
     }
 }
 

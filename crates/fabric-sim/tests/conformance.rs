@@ -2,7 +2,7 @@
 
 use dunlin_fabric::{Address, Scheme};
 use dunlin_fabric_conformance::{Options, Pair, Report, run_in_process};
-use dunlin_fabric_sim::{RunReport, Settings, Sim};
+use dunlin_fabric_sim::{Faults, RunReport, Settings, Sim};
 use std::sync::{Arc, Mutex};
 
 /// Runs the suite's cases one after the other in one run.
@@ -59,7 +59,7 @@ fn a_poorer_fabric_passes_what_applies_to_it() {
 
 #[test]
 fn what_is_reliable_stays_so_when_every_fourth_unreliable_message_is_lost() {
-    let settings = Settings { loss: 4, ..Settings::default() };
+    let settings = Settings { faults: Faults { loss: 4, ..Faults::default() }, ..Settings::default() };
     let options = Options { only: ["rc_", "is_lost"].map(str::to_owned).to_vec(), ..Options::default() };
     for seed in 200..200 + seeds().div_ceil(4) {
         let (_, report) = conform(settings.clone(), seed, options.clone());
@@ -70,7 +70,7 @@ fn what_is_reliable_stays_so_when_every_fourth_unreliable_message_is_lost() {
 
 #[test]
 fn an_unreliable_message_can_be_lost() {
-    let settings = Settings { loss: 2, ..Settings::default() };
+    let settings = Settings { faults: Faults { loss: 2, ..Faults::default() }, ..Settings::default() };
     let options = Options { only: vec!["uc_send".to_owned()], ..Options::default() };
     let (_, report) = conform(settings, 1, options);
     assert!(!report.failed().is_empty(), "a case that counts on every message has to notice");

@@ -1,13 +1,12 @@
 //! The data path in virtual time, over many seeds: what may vary does, what may not does not.
 
-use dunlin_fabric::memory::HeapMemory;
 use dunlin_fabric::{
     Access, Address, Arena, Completion, CompletionQueueId, CompletionStatus, Data, Fabric, Host, Link,
     LinkError, Listener, Nanos, Opcode, Operation, QueuePairConfig, QueuePairId, QueuePairState,
     ReceiveTarget, Region, RemoteSlice, RnrRetry, Site, ThreadDomain, Transport, WaitMode, Wake, Waker,
     WorkId, WorkRequest,
 };
-use dunlin_fabric_sim::{RunReport, Settings, Sim, SimDomain, SimLink};
+use dunlin_fabric_sim::{Faults, RunReport, Settings, Sim, SimDomain, SimLink, SimMemory};
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 
@@ -19,7 +18,7 @@ struct End {
     link: SimLink,
     queue: CompletionQueueId,
     pair: QueuePairId,
-    arena: Arena<HeapMemory>,
+    arena: Arena<SimMemory>,
 }
 
 impl End {
@@ -33,7 +32,7 @@ impl End {
         End { domain, link, queue, pair, arena }
     }
 
-    fn post(&mut self, id: u64, operation: Operation<'_, HeapMemory>) {
+    fn post(&mut self, id: u64, operation: Operation<'_, SimMemory>) {
         let request = WorkRequest { id: WorkId(id), operation, signaled: true };
         self.domain.post(self.pair, request).expect("posted");
     }
@@ -49,7 +48,7 @@ impl End {
     }
 
     /// The next completion, slept for.
-    fn next(&mut self) -> Completion<HeapMemory> {
+    fn next(&mut self) -> Completion<SimMemory> {
         let mut got = Vec::new();
         loop {
             let armed = self.domain.arm(WaitMode::Event);
@@ -61,7 +60,7 @@ impl End {
         }
     }
 
-    fn expect(&mut self, id: u64, status: CompletionStatus) -> Completion<HeapMemory> {
+    fn expect(&mut self, id: u64, status: CompletionStatus) -> Completion<SimMemory> {
         let got = self.next();
         assert_eq!((got.id, got.status), (WorkId(id), status));
         got
@@ -90,7 +89,7 @@ fn connected(sim: &Sim, change: impl Fn(&mut QueuePairConfig)) -> (End, End) {
     (one, two)
 }
 
-fn region(sim: &Sim, length: u64, access: Access) -> Region<HeapMemory> {
+fn region(sim: &Sim, length: u64, access: Access) -> Region<SimMemory> {
     Region::new(sim.register(length, access).expect("memory"))
 }
 
@@ -294,7 +293,7 @@ fn a_send_waits_for_its_receive_and_its_link() {
 
 #[test]
 fn datagrams_arrive_behind_their_headroom_or_get_lost() {
-    let settings = Settings { loss: 3, ..Settings::default() };
+    let settings = Settings { faults: Faults { loss: 3, ..Faults::default() }, ..Settings::default() };
     let root = |sim: Sim| {
         let (mut one, mut two) = connected(&sim, |config| config.transport = Transport::UnreliableDatagram);
         let headroom = sim.capabilities().datagram_headroom as usize;
