@@ -1,0 +1,140 @@
+//! A profile, turned into whole picoseconds: what the model adds up.
+
+use crate::profile::{Parameter, Profile};
+use crate::station::{PICOS, Picos};
+
+/// Bytes of a work request without payload, of a completion, of a line.
+pub(crate) const LINE: u64 = 64;
+/// Bytes in front of an inline payload in a work request.
+const WORK_REQUEST_HEAD: u64 = 36;
+/// Bytes of an acknowledgement or READ request beside the packet's headers.
+const REQUEST_HEADER: u64 = 16;
+
+#[derive(Clone, Debug)]
+pub(crate) struct Costs {
+    pub(crate) request_out: Picos,
+    pub(crate) request_in: Picos,
+    pub(crate) read_serve: Picos,
+    pub(crate) read_answer: Picos,
+    pub(crate) ack_out: Picos,
+    pub(crate) ack_in: Picos,
+    pub(crate) completion: Picos,
+    pub(crate) receive: Picos,
+    pub(crate) chunk_bytes: u64,
+    pub(crate) chunk: Picos,
+    pub(crate) pipeline: Picos,
+    pub(crate) inline_limit: u32,
+    pub(crate) push_limit: u32,
+    /// What of a fetch of work requests falls on one that is linked.
+    pub(crate) prefetch: u64,
+    pub(crate) miss: Picos,
+    pub(crate) initiator_miss: Picos,
+    pub(crate) responder_miss: Picos,
+    pub(crate) switch: Picos,
+    link_byte: f64,
+    link_mtu: u64,
+    link_header: u64,
+    pcie_byte: f64,
+    pcie_payload: u64,
+    pcie_header: u64,
+    pub(crate) mmio: Picos,
+    pub(crate) dma_read: Picos,
+    /// What one DMA read takes of those that can be in flight.
+    pub(crate) dma_slot: Picos,
+    pub(crate) dma_write: Picos,
+    pub(crate) page_shift: u32,
+    pub(crate) io_ways: usize,
+    pub(crate) allocate: Picos,
+    pub(crate) memory: Picos,
+    memory_byte: f64,
+    pub(crate) post: Picos,
+    pub(crate) ring: Picos,
+}
+
+fn picos(nanoseconds: f64) -> Picos {
+    // Half up, not to even: one rule on every machine.
+    (nanoseconds * PICOS as f64 + 0.5) as Picos
+}
+
+impl Costs {
+    pub(crate) fn of(profile: &Profile) -> Costs {
+        let number = |parameter| profile.number(parameter);
+        let time = |parameter| picos(profile.number(parameter));
+        let miss = number(Parameter::MissLatency);
+        let dma_read = number(Parameter::DmaRead);
+        Costs {
+            request_out: time(Parameter::RequestOut),
+            request_in: time(Parameter::RequestIn),
+            read_serve: time(Parameter::ReadServe),
+            read_answer: time(Parameter::ReadAnswer),
+            ack_out: time(Parameter::AckOut),
+            ack_in: time(Parameter::AckIn),
+            completion: time(Parameter::CompletionOut),
+            receive: time(Parameter::ReceiveIn),
+            chunk_bytes: number(Parameter::ChunkBytes) as u64,
+            chunk: time(Parameter::Chunk),
+            pipeline: time(Parameter::Pipeline),
+            inline_limit: number(Parameter::InlineLimit) as u32,
+            push_limit: number(Parameter::PushLimit) as u32,
+            prefetch: number(Parameter::Prefetch) as u64,
+            miss: picos(miss),
+            initiator_miss: picos(miss / number(Parameter::InitiatorMissParallel)),
+            responder_miss: picos(miss / number(Parameter::ResponderMissParallel)),
+            switch: time(Parameter::SwitchLatency),
+            link_byte: 8.0 / (number(Parameter::LinkRate) * number(Parameter::Ports)) * PICOS as f64,
+            link_mtu: number(Parameter::LinkMtu) as u64,
+            link_header: number(Parameter::LinkHeader) as u64,
+            pcie_byte: PICOS as f64 / number(Parameter::PcieRate),
+            pcie_payload: number(Parameter::PciePayload) as u64,
+            pcie_header: number(Parameter::PcieHeader) as u64,
+            mmio: time(Parameter::Mmio),
+            dma_read: picos(dma_read),
+            dma_slot: picos(dma_read / number(Parameter::DmaReadParallel)),
+            dma_write: time(Parameter::DmaWrite),
+            page_shift: (number(Parameter::PageBytes) as u64).max(1).ilog2(),
+            io_ways: number(Parameter::CacheIoWays) as usize,
+            allocate: time(Parameter::CacheAllocate),
+            memory: time(Parameter::MemoryLatency),
+            memory_byte: PICOS as f64 / number(Parameter::MemoryRate),
+            post: time(Parameter::PricePost),
+            ring: time(Parameter::PriceRing),
+        }
+    }
+
+    /// What a message takes of a link: payload, and headers of each packet.
+    pub(crate) fn on_link(&self, bytes: u64) -> Picos {
+        let packets = bytes.div_ceil(self.link_mtu).max(1);
+        ((bytes + REQUEST_HEADER + packets * self.link_header) as f64 * self.link_byte) as Picos
+    }
+
+    /// What a message's first packet takes of a link.
+    pub(crate) fn first_packet(&self, bytes: u64) -> Picos {
+        self.on_link(bytes.min(self.link_mtu))
+    }
+
+    /// What a transfer takes of one direction of PCIe.
+    pub(crate) fn on_pcie(&self, bytes: u64) -> Picos {
+        let packets = bytes.div_ceil(self.pcie_payload).max(1);
+        ((bytes + packets * self.pcie_header) as f64 * self.pcie_byte) as Picos
+    }
+
+    /// What a packet without payload takes of PCIe (a read request).
+    pub(crate) fn bare_on_pcie(&self) -> Picos {
+        (self.pcie_header as f64 * self.pcie_byte) as Picos
+    }
+
+    /// What writing to memory takes of its bandwidth.
+    pub(crate) fn in_memory(&self, bytes: u64) -> Picos {
+        (bytes as f64 * self.memory_byte) as Picos
+    }
+
+    /// What the pieces of a payload after the first take.
+    pub(crate) fn chunks(&self, bytes: u64) -> Picos {
+        bytes.div_ceil(self.chunk_bytes).saturating_sub(1) * self.chunk
+    }
+
+    /// Size of a work request in the send queue, in whole lines.
+    pub(crate) fn work_request(&self, bytes: u64, inline: bool) -> u64 {
+        if inline { (WORK_REQUEST_HEAD + bytes).div_ceil(LINE) * LINE } else { LINE }
+    }
+}
