@@ -16,7 +16,7 @@
 //! events and `until`, not after 10 ms: who needs that bound has missed a wake-up, and is told so here.
 //!
 //! Calls that do not block by the contract of the traits never switch tasks, so they may be made with a lock
-//! held; a task switches where it waits, sleeps, uses a link, or passes a checkpoint, and every round of a loop
+//! held; nor do those of a link that take a short, bounded time. A task switches where it waits, sleeps, or passes a checkpoint, and every round of a loop
 //! has to do one of these. Between them a task works ahead on a clock of its own, so two tasks that share
 //! memory may see each other's clocks a little apart: subtract times with saturation.
 //!
@@ -58,7 +58,8 @@ pub use memory::SimMemory;
 pub use random::Random;
 pub use report::{RunError, RunReport};
 pub use settings::{
-    ChanceTiming, Faults, FixedTiming, MachineSettings, Prices, Settings, SettingsError, TimingSettings,
+    ChanceTiming, Faults, FixedTiming, History, MachineSettings, Prices, Settings, SettingsError,
+    TimingSettings,
 };
 
 use dunlin_fabric::{
@@ -170,14 +171,9 @@ impl Sim {
 
     /// Adds a line to the history, if one is kept.
     pub fn tell(&self, what: impl FnOnce() -> String) {
-        if let Some(mut state) = self.host.shared.try_lock() {
+        if let Some(state) = self.host.shared.try_lock() {
             state.tell(|_| what());
         }
-    }
-
-    /// The latest events as text, each with its time, if the settings ask for them.
-    pub fn history(&self) -> Vec<(Nanos, String)> {
-        self.host.shared.lock().history.iter().flatten().cloned().collect()
     }
 }
 

@@ -291,7 +291,7 @@ impl Link for SimLink {
         if message.len() > MAX_CONTROL_MESSAGE {
             return Err(LinkError::TooLong { length: message.len(), limit: MAX_CONTROL_MESSAGE });
         }
-        let mut state = self.0.shared.blocking_call();
+        let mut state = self.0.shared.system_call();
         let at = self.0.at;
         match state.network.links.side(at) {
             None => return Err(LinkError::PeerGone("the run is over".to_owned())),
@@ -339,7 +339,7 @@ impl Link for SimLink {
         if !memory.access().contains(access) {
             return Err(GrantError::Access);
         }
-        let mut state = self.0.shared.blocking_call();
+        let mut state = self.0.shared.system_call();
         let generation = state.chance.next() >> 32;
         let Some(side) = state.network.links.side_mut(self.0.at) else {
             return Err(LinkError::PeerGone("the run is over".to_owned()).into());
@@ -357,7 +357,7 @@ impl Link for SimLink {
     }
 
     fn revoke(&self, key: RegionKey) {
-        let mut state = self.0.shared.blocking_call();
+        let mut state = self.0.shared.system_call();
         if let Some(side) = state.network.links.side_mut(self.0.at) {
             let place = side.grants.get_mut(key.0 as u32 as usize);
             if let Some(place) = place.filter(|place| place.as_ref().is_some_and(|g| g.key == key.0)) {
@@ -382,7 +382,7 @@ impl Link for SimLink {
     }
 
     fn subscribe(&self, signal: SimSignal) {
-        let mut state = self.0.shared.blocking_call();
+        let mut state = self.0.shared.system_call();
         if let Some(side) = state.network.links.side_mut(self.0.at) {
             side.signal = Some(signal.id());
         }
@@ -468,7 +468,7 @@ impl Listener for SimListener {
     }
 
     fn subscribe(&self, signal: SimSignal) {
-        let mut state = self.shared.blocking_call();
+        let mut state = self.shared.system_call();
         if let Some(listener) = state.network.links.listener(self.number) {
             listener.signal = Some(signal.id());
         }

@@ -100,6 +100,7 @@ impl State {
                 let (target, bytes) = (place.target.take(), std::mem::take(&mut place.bytes));
                 let offset = place.offset;
                 self.note_bytes(4, &bytes);
+                self.tell(|_| format!("{} bytes at {offset} become visible", bytes.len()));
                 if let Some(target) = target {
                     target.copy_in(offset, &bytes);
                     self.landed(&target);
@@ -211,6 +212,10 @@ impl State {
     pub(crate) fn transmit(&mut self, packet: u32) {
         let request = self.request_of(packet);
         let Packet { from, serial, signaled, .. } = self.network.packets[packet];
+        self.tell(|state| {
+            let Packet { action, to, bytes, .. } = &state.network.packets[packet];
+            format!("queue pair {from} to {to}: request {serial}, {} bytes, {action:?}", bytes.len())
+        });
         let now = self.now();
         let posted = self.timing.post(&mut self.chance, now, &request);
         self.charge(posted.processor);

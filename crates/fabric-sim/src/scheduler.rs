@@ -125,13 +125,10 @@ pub(crate) struct State {
     pub(crate) hogged: bool,
     /// The run is over: tasks end where they stand, and nothing blocks any more.
     pub(crate) stopping: bool,
-    /// What the latest events were, for who wants to see how it came to a failure.
-    pub(crate) history: Option<VecDeque<(Nanos, String)>>,
 }
 
 impl State {
     pub(crate) fn new(settings: Settings, timing: Timing, seed: u64) -> Self {
-        let history = (settings.history > 0).then(VecDeque::new);
         State {
             chance: Random::new(seed, 1),
             host_random: Random::new(seed, 2),
@@ -155,7 +152,6 @@ impl State {
             stays: 0,
             hogged: false,
             stopping: false,
-            history,
         }
     }
 
@@ -219,16 +215,9 @@ impl State {
 
     /// Keeps a line of history, if somebody wants it.
     #[inline]
-    pub(crate) fn tell(&mut self, what: impl FnOnce(&State) -> String) {
-        if self.history.is_some() {
-            let line = (self.clock, what(self));
-            let limit = self.settings.history;
-            if let Some(history) = &mut self.history {
-                if history.len() >= limit {
-                    history.pop_front();
-                }
-                history.push_back(line);
-            }
+    pub(crate) fn tell(&self, what: impl FnOnce(&State) -> String) {
+        if let Some(history) = &self.settings.history {
+            history.push(self.clock, what(self));
         }
     }
 

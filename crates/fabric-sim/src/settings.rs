@@ -1,6 +1,8 @@
 //! What can be set about a run.
 
 use dunlin_fabric::{Capabilities, Nanos, TransportSet};
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError};
 use thiserror::Error;
 
 /// The numbers of a run. All times are virtual nanoseconds. The defaults are calibrated to nothing: they are there to
@@ -34,8 +36,35 @@ pub struct Settings {
     pub preemption: u64,
     /// What the fabric says it can do, and then does.
     pub capabilities: Capabilities,
-    /// How many of the latest events are kept as text ([`Sim::history`](crate::Sim::history)); 0 for none, which is fast.
-    pub history: usize,
+    /// Where the latest events are kept as text, for who wants to see how it came to a failure; `None` is fast.
+    pub history: Option<History>,
+}
+
+/// The latest events of a run as text. Clones are the same history, which outlives the run.
+#[derive(Clone, Debug)]
+pub struct History {
+    limit: usize,
+    lines: Arc<Mutex<VecDeque<(Nanos, String)>>>,
+}
+
+impl History {
+    /// A history of so many events.
+    pub fn new(limit: usize) -> Self {
+        History { limit: limit.max(1), lines: Arc::default() }
+    }
+
+    pub(crate) fn push(&self, at: Nanos, line: String) {
+        let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
+        if lines.len() >= self.limit {
+            lines.pop_front();
+        }
+        lines.push_back((at, line));
+    }
+
+    /// What happened, with its time.
+    pub fn lines(&self) -> Vec<(Nanos, String)> {
+        self.lines.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
+    }
 }
 
 /// A machine.
@@ -178,7 +207,7 @@ impl Default for Settings {
                 max_queue_pairs: 1 << 16,
                 max_queue_depth: 1 << 14,
             },
-            history: 0,
+            history: None,
         }
     }
 }
