@@ -303,9 +303,11 @@ impl ThreadDomain for SimDomain {
         }
         let (transport, remote) = (sender.config.transport, sender.remote);
         let full = sender.occupied >= sender.config.max_send;
+        // As when the queue is full: something is under way whose completion tells that there is room again.
+        let busy = sender.sends.iter().any(|request| request.signaled);
         let to = state.admit(self.id, queue_pair, transport, remote, &request.operation)?;
         let refusal = state.settings.faults.refusal;
-        if full || state.breaks(refusal) {
+        if full || (busy && refusal != 0 && state.breaks(refusal)) {
             return Err(PostError::QueueFull);
         }
         let (packet, place) = state.network.packets.take();

@@ -294,6 +294,12 @@ impl State {
             task.timer_event = timer;
             self.put(timer, Event::Timer { task: waiter.task });
         }
+        self.tell(|state| {
+            let task = &state.tasks[waiter.task as usize];
+            let reason = task.stay.map_or(Reason::Sleep, |stay| stay.reason);
+            let until = if timer == Nanos::MAX { String::new() } else { format!(" until {timer} at most") };
+            format!("'{}' waits for {}{until}", task.name, Waited(state, reason))
+        });
         if self.tasks[waiter.task as usize].core.is_some() {
             self.rest(waiter.task, spins);
         }
@@ -386,6 +392,7 @@ impl State {
             if let Some(task) = self.on_a_core(task) {
                 self.running = Some(task);
                 self.doomed = self.tasks[task as usize].doomed;
+                self.tell(|state| format!("'{}' runs", state.tasks[task as usize].name));
                 return Some(task);
             }
         }

@@ -166,7 +166,7 @@ pub struct Faults {
     pub queue_pair_error: u64,
     /// Messages that find the receiver not ready though it has a RECV.
     pub not_ready: u64,
-    /// Posts that are refused for a full queue though there is room.
+    /// Posts that are refused for a full queue though there is room, while a signaled request is under way.
     pub refusal: u64,
     /// Checkpoints at which the task loses its core for long.
     pub stall: u64,

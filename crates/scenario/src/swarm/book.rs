@@ -26,6 +26,8 @@ struct Call {
 struct Pages {
     calls: BTreeMap<u64, Call>,
     kills: u64,
+    /// Numbers of clients that are gone, first and end.
+    gone: Vec<(u64, u64)>,
     violation: Option<String>,
 }
 
@@ -69,7 +71,11 @@ impl Book {
 
     pub(super) fn executed(&self, number: u64) {
         let mut pages = self.pages();
+        let gone = pages.gone.iter().any(|(first, end)| (*first..*end).contains(&number));
         let call = pages.calls.entry(number).or_default();
+        if gone {
+            call.end.get_or_insert(End::Abandoned);
+        }
         call.executed += 1;
         let (executed, end) = (call.executed, call.end);
         if executed > 1 {
@@ -104,7 +110,9 @@ impl Book {
 
     /// The client with numbers from `first` to before `end` is gone: nobody asks for its open calls any more.
     pub(super) fn abandon(&self, first: u64, end: u64) {
-        for (_, call) in self.pages().calls.range_mut(first..end) {
+        let mut pages = self.pages();
+        pages.gone.push((first, end));
+        for (_, call) in pages.calls.range_mut(first..end) {
             call.end.get_or_insert(End::Abandoned);
         }
     }

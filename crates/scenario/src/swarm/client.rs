@@ -37,7 +37,7 @@ struct Open {
 /// Calls that must succeed once it is calm.
 const LAST_CALLS: u64 = 3;
 /// How long a client tries each of these, in virtual time.
-const PATIENCE: Nanos = 10_000_000_000;
+const PATIENCE: Nanos = 2_000_000_000;
 
 /// Plays a client's part.
 pub(super) fn play(part: Part) {

@@ -90,7 +90,7 @@ const UNTIL: Nanos = 4_000_000;
 
 fn settings(random: &mut Random) -> Settings {
     let mut settings = Settings { machines: machines(random), ..Settings::default() };
-    settings.limit = settings.start + 120_000_000_000;
+    settings.limit = settings.start + 30_000_000_000;
     settings.timing = TimingSettings::Chance(ChanceTiming {
         latency: 100 + random.below(2000),
         jitter: random.below(3000),
@@ -135,7 +135,7 @@ fn client(random: &mut Random, settings: &Settings) -> DrawnClient {
         window: 1 + random.below(64) as u16,
         ring_bytes: (16 * 1024) << random.below(2),
         // A call that a client gives up by its deadline is one more way to end.
-        timeout: if random.one_in(4) { 30_000 + random.below(300_000) } else { 2_000_000_000 },
+        timeout: if random.one_in(4) { 30_000 + random.below(300_000) } else { 300_000_000 },
         connect_timeout: 50_000_000,
         spin: random.below(40_000),
         backoff: BackoffConfig { first: 50_000, longest: 5_000_000 },
