@@ -15,11 +15,13 @@
 
 mod cache;
 mod costs;
+pub mod driver;
 mod network;
 mod prices;
 pub mod profile;
 mod request;
 mod station;
+pub mod sweep;
 
 pub use network::{Arrived, Cluster, ClusterError, Counters, HostShape, Network, Posted};
 pub use prices::{Prices, Sockets, Verbs};

@@ -112,7 +112,7 @@ parameters! {
     /// Clock of the cores.
     Clock = Cluster "host" "clock_ghz" 0.1 ..= 10;
     /// Page size of registered memory.
-    PageBytes = Cluster "host" "page_bytes" 4096 ..= 2147483648;
+    PageBytes = Cluster "host" "page_bytes" 4096 ..= 1073741824;
     /// Slices of the last-level cache near the NIC.
     CacheSlices = Cluster "llc" "slices" 1 ..= 256;
     /// Sets of a slice (lines of 64 bytes).
