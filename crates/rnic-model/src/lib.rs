@@ -14,8 +14,10 @@
 //! floating-point numbers are only added, multiplied and divided.
 
 mod cache;
+pub mod calibrate;
 mod costs;
 pub mod driver;
+pub mod figure;
 mod network;
 mod prices;
 pub mod profile;

@@ -277,11 +277,12 @@ fn test<'a>(row: &Row, profile: &'a Profile, effort: Effort) -> Test<'a> {
         }
     }
     let scale = match effort {
-        Effort::Full => 4,
+        Effort::Full => 3,
         Effort::Quick => 1,
     };
     let machines = u64::from(machines);
-    let filled = u64::from(row.queue_pairs) * 2 + u64::from(row.threads * row.window);
+    // Every context is used, and every window was full and emptied, before anything counts.
+    let filled = u64::from(row.queue_pairs) * 2 + u64::from(row.threads * row.window) * 2;
     Test {
         cluster: Cluster::uniform(profile, row.machines as usize),
         threads,
@@ -292,8 +293,8 @@ fn test<'a>(row: &Row, profile: &'a Profile, effort: Effort) -> Test<'a> {
         window: row.window,
         signaling: row.signaling,
         pick: Pick::Random,
-        warm_up: machines * filled.max(500 * scale),
-        measured: machines * 1500 * scale,
+        warm_up: machines * (filled + 500),
+        measured: machines * 2000 * scale,
     }
 }
 
