@@ -4,6 +4,17 @@
 /// Ways of the NIC's own caches.
 const WAYS: usize = 8;
 
+/// What a look at a cache found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Found {
+    /// It was there.
+    Hit,
+    /// It was not, and there was room.
+    Filled,
+    /// It was not, and something else had to go.
+    Evicted,
+}
+
 /// Which of a number of keys are at hand.
 #[derive(Clone, Debug)]
 pub(crate) struct Cache {
@@ -37,24 +48,25 @@ impl Cache {
     pub(crate) fn touch(&mut self, key: u64) -> bool {
         let hash = mix(key);
         let set = ((hash >> 32) * self.sets as u64) >> 32;
-        self.touch_in(set as usize, (hash as u32) | 1, 0)
+        self.touch_in(set as usize, (hash as u32) | 1, 0) == Found::Hit
     }
 
     /// The same in a given set; a tag that was not there enters at the given place of the order of use.
-    pub(crate) fn touch_in(&mut self, set: usize, tag: u32, enters_at: usize) -> bool {
+    pub(crate) fn touch_in(&mut self, set: usize, tag: u32, enters_at: usize) -> Found {
         let set = &mut self.tags[set * self.ways..][..self.ways];
         if set[0] == tag {
-            return true;
+            return Found::Hit;
         }
         match set.iter().position(|known| *known == tag) {
             Some(at) => {
                 set[..=at].rotate_right(1);
-                true
+                Found::Hit
             }
             None => {
+                let evicted = set[self.ways - 1] != 0;
                 set[enters_at..].rotate_right(1);
                 set[enters_at] = tag;
-                false
+                if evicted { Found::Evicted } else { Found::Filled }
             }
         }
     }
@@ -87,8 +99,8 @@ mod tests {
         for tag in [1, 2, 1, 3] {
             cache.touch_in(0, tag, 0);
         }
-        assert!(cache.touch_in(0, 1, 0));
-        assert!(!cache.touch_in(0, 2, 0));
+        assert_eq!(cache.touch_in(0, 1, 0), Found::Hit);
+        assert_eq!(cache.touch_in(0, 2, 0), Found::Evicted);
     }
 
     #[test]
@@ -98,10 +110,10 @@ mod tests {
             cache.touch_in(0, tag, 0);
         }
         for tag in 10..20 {
-            assert!(!cache.touch_in(0, tag, 3));
+            assert_ne!(cache.touch_in(0, tag, 3), Found::Hit);
         }
         for tag in [2, 3, 4] {
-            assert!(cache.touch_in(0, tag, 0), "{tag}");
+            assert_eq!(cache.touch_in(0, tag, 0), Found::Hit, "{tag}");
         }
     }
 }

@@ -14,12 +14,16 @@
 //! floating-point numbers are only added, multiplied and divided.
 
 mod cache;
+pub mod calibrate;
 mod costs;
+pub mod driver;
+pub mod figure;
 mod network;
 mod prices;
 pub mod profile;
 mod request;
 mod station;
+pub mod sweep;
 
 pub use network::{Arrived, Cluster, ClusterError, Counters, HostShape, Network, Posted};
 pub use prices::{Prices, Sockets, Verbs};

@@ -1,6 +1,6 @@
 //! The cluster: hosts, their NICs, and the three calls by which a simulator moves a message through them.
 
-use crate::cache::{Cache, mix};
+use crate::cache::{Cache, Found, mix};
 use crate::costs::{Costs, LINE};
 use crate::profile::{Parameter, Profile};
 use crate::request::{Linked, Opcode, Request, Touch, Transport};
@@ -101,7 +101,7 @@ pub struct Counters {
     pub dma_reads: u64,
     /// Writes to the host that found their first line in the last-level cache.
     pub line_hits: u64,
-    /// Writes to the host that did not.
+    /// Writes to the host that did not, and had to displace another.
     pub line_misses: u64,
 }
 
@@ -116,8 +116,9 @@ struct Nic {
     initiator_fetch: Station,
     responder_fetch: Station,
     memory: Station,
-    initiator_pairs: Cache,
-    responder_pairs: Cache,
+    request_contexts: Cache,
+    answer_contexts: Cache,
+    serve_contexts: Cache,
     translations: Cache,
     protections: Cache,
     /// Which of the host's last-level cache it is.
@@ -226,8 +227,9 @@ impl Network {
                     initiator_fetch: Station::default(),
                     responder_fetch: Station::default(),
                     memory: Station::default(),
-                    initiator_pairs: Cache::hashed(size(Parameter::InitiatorQueuePairs)),
-                    responder_pairs: Cache::hashed(size(Parameter::ResponderQueuePairs)),
+                    request_contexts: Cache::hashed(size(Parameter::InitiatorQueuePairs)),
+                    answer_contexts: Cache::hashed(size(Parameter::InitiatorQueuePairs)),
+                    serve_contexts: Cache::hashed(size(Parameter::ResponderQueuePairs)),
                     translations: Cache::hashed(size(Parameter::Translations)),
                     protections: Cache::hashed(size(Parameter::Protections)),
                     lines: number as u32,
@@ -283,7 +285,7 @@ impl Network {
             way.take(&mut nic.to_host, costs.bare_on_pcie() / share);
             way.latency += costs.dma_read;
         }
-        nic.initiator_context(costs, &mut way, request.initiator);
+        nic.request_context(costs, &mut way, request.initiator);
 
         let carries = !request.opcode.answers_with_data();
         if carries && !inline && bytes > 0 {
@@ -321,7 +323,7 @@ impl Network {
         let mut way = Way::at(now * PICOS);
         nic.counters.requests_in += 1;
         way.latency += costs.pipeline;
-        nic.responder_context(costs, &mut way, request.target);
+        nic.serve_context(costs, &mut way, request.target);
         nic.translate(costs, &mut way, request.remote, false);
 
         if request.opcode.answers_with_data() {
@@ -354,7 +356,6 @@ impl Network {
             units += costs.receive + costs.completion;
         }
         way.take(&mut nic.units, units);
-        let acknowledged = way.end();
         if receives {
             // RECVs are fetched ahead, several at once, so they add to the load and not to the latency.
             nic.counters.dma_reads += 1;
@@ -362,7 +363,10 @@ impl Network {
             way.take(&mut nic.to_device, costs.on_pcie(LINE) / costs.prefetch);
             way.take(&mut nic.to_host, costs.on_pcie(LINE));
         }
+        let before_memory = way.latency;
         nic.write(costs, lines, &mut way, request.remote, bytes);
+        // What cannot be written is not acknowledged, but nobody waits for what was written to be seen.
+        let acknowledged = way.ready + before_memory;
         way.latency += costs.dma_write;
         let visible = way.end();
         let answer = reliable.then(|| {
@@ -385,8 +389,9 @@ impl Network {
         way.latency += costs.pipeline;
         let mut units = 0;
         if request.transport == Transport::ReliableConnection {
-            nic.initiator_context(costs, &mut way, request.initiator);
             if request.opcode.answers_with_data() {
+                // Placing the data takes the request back out of the queue pair; an acknowledgement only counts.
+                nic.answer_context(costs, &mut way, request.initiator);
                 let bytes = if request.opcode == Opcode::Atomic { 8 } else { u64::from(request.bytes) };
                 units += costs.read_answer + costs.chunks(bytes);
                 nic.receive_from_link(costs, &mut way, bytes);
@@ -414,19 +419,30 @@ impl Nic {
         way.ready = way.ready.max(self.link_in.take(began, costs.on_link(bytes)));
     }
 
-    /// The sending side needs a queue pair's context.
-    fn initiator_context(&mut self, costs: &Costs, way: &mut Way, queue_pair: u32) {
-        if !self.initiator_pairs.touch(u64::from(queue_pair)) {
-            self.counters.initiator_misses += 1;
-            self.counters.dma_reads += 1;
-            way.take(&mut self.initiator_fetch, costs.initiator_miss);
-            way.latency += costs.miss;
+    /// A queue pair's state for sending is needed.
+    fn request_context(&mut self, costs: &Costs, way: &mut Way, queue_pair: u32) {
+        if !self.request_contexts.touch(u64::from(queue_pair)) {
+            self.fetch_for_initiator(costs, way);
         }
     }
 
-    /// The receiving side needs a queue pair's context.
-    fn responder_context(&mut self, costs: &Costs, way: &mut Way, queue_pair: u32) {
-        if !self.responder_pairs.touch(u64::from(queue_pair)) {
+    /// A queue pair's state for placing an answer is needed.
+    fn answer_context(&mut self, costs: &Costs, way: &mut Way, queue_pair: u32) {
+        if !self.answer_contexts.touch(u64::from(queue_pair)) {
+            self.fetch_for_initiator(costs, way);
+        }
+    }
+
+    fn fetch_for_initiator(&mut self, costs: &Costs, way: &mut Way) {
+        self.counters.initiator_misses += 1;
+        self.counters.dma_reads += 1;
+        way.take(&mut self.initiator_fetch, costs.initiator_miss);
+        way.latency += costs.miss;
+    }
+
+    /// A queue pair's state for serving a request is needed.
+    fn serve_context(&mut self, costs: &Costs, way: &mut Way, queue_pair: u32) {
+        if !self.serve_contexts.touch(u64::from(queue_pair)) {
             self.counters.responder_misses += 1;
             self.counters.dma_reads += 1;
             way.take(&mut self.responder_fetch, costs.responder_miss);
@@ -472,8 +488,9 @@ impl Nic {
         let behind = lines.ways.saturating_sub(costs.io_ways);
         let mut missed = false;
         for line in 0..count {
-            let hit = lines.touch(touch.region, first + line, if line == 0 { 0 } else { behind });
-            missed |= line == 0 && !hit;
+            let found = lines.touch(touch.region, first + line, if line == 0 { 0 } else { behind });
+            // Room that nobody has used yet stands for a buffer that its owner has just cleared.
+            missed |= line == 0 && found == Found::Evicted;
         }
         if missed {
             self.counters.line_misses += 1;
@@ -486,7 +503,7 @@ impl Nic {
 }
 
 impl Lines {
-    fn touch(&mut self, region: u32, line: u64, enters_at: usize) -> bool {
+    fn touch(&mut self, region: u32, line: u64, enters_at: usize) -> Found {
         let hash = mix((u64::from(region) << 40) ^ line);
         let slice = ((hash >> 32) * self.slices) >> 32;
         let set = line % self.sets;

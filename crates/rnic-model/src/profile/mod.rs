@@ -8,6 +8,7 @@ mod error;
 mod parameter;
 
 pub use error::ProfileError;
+pub(crate) use error::nearest;
 pub use parameter::{Parameter, Scope};
 
 /// How a number came to be known.
@@ -97,7 +98,7 @@ impl Profile {
         let Some((name, text)) = CLUSTERS.iter().find(|(known, _)| *known == name) else {
             return Err(ProfileError::UnknownProfile {
                 name: name.to_owned(),
-                nearest: error::nearest(name, CLUSTERS.iter().map(|(name, _)| *name)).to_owned(),
+                nearest: nearest(name, CLUSTERS.iter().map(|(name, _)| *name)).to_owned(),
                 known: Profile::built_in_names().collect::<Vec<_>>().join(", "),
             });
         };
@@ -115,7 +116,7 @@ impl Profile {
             return Err(ProfileError::UnknownNic {
                 file: file_name.to_owned(),
                 line: nic_name.line,
-                nearest: error::nearest(&nic_name.text, NICS.iter().map(|(name, _)| *name)).to_owned(),
+                nearest: nearest(&nic_name.text, NICS.iter().map(|(name, _)| *name)).to_owned(),
                 name: nic_name.text,
             });
         };

@@ -68,9 +68,9 @@ parameters! {
     PushLimit = Nic "request" "push_limit_bytes" 0 ..= 4096;
     /// Work requests that one DMA read brings in where several are linked or waiting.
     Prefetch = Nic "request" "prefetch_requests" 1 ..= 64;
-    /// Queue-pair contexts that the sending side can hold.
+    /// Queue pairs whose state for sending requests the NIC can hold, and as many for placing answers.
     InitiatorQueuePairs = Nic "cache" "initiator_queue_pairs" 1 ..= 1000000;
-    /// Queue-pair contexts that the receiving side can hold.
+    /// Queue pairs whose state for serving requests the NIC can hold.
     ResponderQueuePairs = Nic "cache" "responder_queue_pairs" 1 ..= 1000000;
     /// Latency of fetching what a cache of the NIC misses.
     MissLatency = Nic "cache" "miss_ns" 0 ..= 100000;
@@ -112,7 +112,7 @@ parameters! {
     /// Clock of the cores.
     Clock = Cluster "host" "clock_ghz" 0.1 ..= 10;
     /// Page size of registered memory.
-    PageBytes = Cluster "host" "page_bytes" 4096 ..= 2147483648;
+    PageBytes = Cluster "host" "page_bytes" 4096 ..= 1073741824;
     /// Slices of the last-level cache near the NIC.
     CacheSlices = Cluster "llc" "slices" 1 ..= 256;
     /// Sets of a slice (lines of 64 bytes).
