@@ -9,12 +9,14 @@ use crate::queues::{
 };
 use crate::scheduler::{Reason, State};
 use crate::shared::{Guard, Shared};
+use crate::timing::{Message, Place};
 use dunlin_fabric::{
     AddressHandleId, Armed, Buffer, Completion, CompletionQueueId, CompletionStatus, CreateError, Data,
     Endpoint, Gather, Nanos, Opcode, Operation, PostError, QueuePairConfig, QueuePairId, QueuePairState,
-    ReceiveTarget, Region, SharedReceiveQueueId, ThreadDomain, Transport, WaitMode, Wake, Waker, WorkId,
-    WorkRequest,
+    ReceiveTarget, Region, SharedReceiveQueueId, ThreadDomain, Transport, WaitMode, Wake, Waker, Work,
+    WorkId, WorkRequest,
 };
+use dunlin_rnic_model::{Linked, Opcode as ModelOpcode, Request, Touch};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -120,7 +122,17 @@ impl Drop for SimDomain {
 
 /// Gathers the bytes as the RNIC would, and gives the buffers, to be held until the completion. They are the queue
 /// pair's until then, so their bytes are the same now as when they leave.
-fn gather(data: Data<'_, SimMemory>, bytes: &mut Vec<u8>) -> Option<Box<Gather<SimMemory>>> {
+fn gather(
+    data: Data<'_, SimMemory>,
+    bytes: &mut Vec<u8>,
+    local: &mut Option<Touch>,
+) -> Option<Box<Gather<SimMemory>>> {
+    let first = match &data {
+        Data::Inline(_) => None,
+        Data::Buffer(buffer) => Some(buffer),
+        Data::Gather(list) => list.iter().next(),
+    };
+    *local = first.map(|buffer| Touch { region: buffer.memory().number(), offset: buffer.offset() });
     match data {
         Data::Inline(parts) => {
             parts.iter().for_each(|part| bytes.extend_from_slice(part));
@@ -200,7 +212,9 @@ impl ThreadDomain for SimDomain {
         let start = if ready { QueuePairState::Ready } else { QueuePairState::Initialised };
         let number = state.network.queue_pairs.len() as u32;
         let machine = state.processes[process as usize].machine;
-        let queue_pair = QueuePair::new(self.id, machine, *config, start);
+        let nics = state.settings.nics_of(machine);
+        let place = Place { machine, nic: number % u32::from(nics) };
+        let queue_pair = QueuePair::new(self.id, place, *config, start);
         state.network.queue_pairs.push(Some(Box::new(queue_pair)));
         if let Some(domain) = state.domain(self.id) {
             domain.queue_pairs.push(number);
@@ -314,17 +328,22 @@ impl ThreadDomain for SimDomain {
         let mut bytes = std::mem::take(&mut place.bytes);
         bytes.clear();
         let (mut into, mut held, mut back, mut local_error) = (None, None, 0, false);
+        let mut local = None;
+        let mut remote_touch = Touch::default();
         let (opcode, action) = match request.operation {
             Operation::Send { data, immediate, .. } => {
-                held = gather(data, &mut bytes);
+                held = gather(data, &mut bytes, &mut local);
                 (Opcode::Send, Action::Send { immediate })
             }
             Operation::Write { data, key, offset, immediate } => {
-                held = gather(data, &mut bytes);
+                held = gather(data, &mut bytes, &mut local);
+                remote_touch.offset = offset;
                 (Opcode::Write, Action::Write { key, offset, immediate })
             }
             Operation::Read { from, into: buffer } => {
                 local_error = buffer.len() < from.length as usize;
+                local = Some(Touch { region: buffer.memory().number(), offset: buffer.offset() });
+                remote_touch.offset = from.offset;
                 into = Some(buffer);
                 back = from.length;
                 (Opcode::Read, Action::Read { from })
@@ -341,15 +360,47 @@ impl ThreadDomain for SimDomain {
         // Who READs or changes atomically wants to know the value.
         let signaled = request.signaled || !matches!(opcode, Opcode::Send | Opcode::Write);
         let now = state.now();
+        let immediate = matches!(action, Action::Write { immediate: Some(_), .. });
+        let from = state.queue_pair(at).map_or(Place::default(), |q| q.place);
+        let message = Message {
+            from,
+            to: state.queue_pair(to).map_or(Place::default(), |q| q.place),
+            request: Request {
+                initiator: at,
+                target: to,
+                opcode: match opcode {
+                    Opcode::Send => ModelOpcode::Send,
+                    Opcode::Write if immediate => ModelOpcode::WriteImmediate,
+                    Opcode::Write => ModelOpcode::Write,
+                    Opcode::Read => ModelOpcode::Read,
+                    _ => ModelOpcode::Atomic,
+                },
+                transport,
+                bytes: back.max(bytes.len() as u32),
+                inline: local.is_none(),
+                signaled,
+                linked: Linked::Alone,
+                local: local.unwrap_or_default(),
+                remote: remote_touch,
+            },
+        };
         let Some(sender) = state.queue_pair(at) else { return Err(PostError::NoSuch("queue pair")) };
         let serial = sender.next_serial;
         sender.next_serial += 1;
         sender.occupied += 1;
-        sender.sends.push_back(InFlight { serial, id: request.id, opcode, signaled, held, into });
+        sender.sends.push_back(InFlight { serial, id: request.id, opcode, signaled, message, held, into });
         let stopped = sender.stopped;
         sender.stopped |= local_error;
-        state.network.packets[packet] =
-            Packet { from: at, to, serial, action, bytes, back, signaled, ..Packet::default() };
+        state.network.packets[packet] = Packet {
+            from: at,
+            to,
+            serial,
+            action,
+            bytes,
+            message: Some(message),
+            signaled,
+            ..Packet::default()
+        };
         if local_error || stopped {
             state.give_packets([packet]);
         } else {
@@ -457,6 +508,27 @@ impl ThreadDomain for SimDomain {
 
     fn watch(&mut self, region: &Region<SimMemory>) {
         region.memory().watch(self.id, u32::MAX);
+    }
+
+    fn watch_as(&mut self, region: &Region<SimMemory>, name: u32) {
+        region.memory().watch(self.id, name);
+        if let Some(domain) = self.shared.lock().domain(self.id) {
+            domain.may_be_active(name);
+        }
+    }
+
+    fn take_activity(&mut self, into: &mut Vec<u32>) -> bool {
+        let mut state = self.shared.lock();
+        let Some(domain) = state.domain(self.id) else { return true };
+        let looks = domain.is_active.len() as u64;
+        for name in domain.active.drain(..) {
+            domain.is_active[name as usize] = false;
+            into.push(name);
+        }
+        // What the hint saves us, real memory would have cost: a look at each of them.
+        let price = state.settings.prices.work[Work::PollMiss as usize];
+        state.charge(price * looks);
+        true
     }
 
     fn unwatch(&mut self, region: &Region<SimMemory>) {

@@ -22,6 +22,8 @@ pub(crate) enum Event {
     Land { packet: u32 },
     /// The successful end of a work request is known to its initiator.
     Done { queue_pair: u32, serial: u64 },
+    /// The good answer to a request is at its initiator's NIC.
+    Acknowledged { queue_pair: u32, serial: u64 },
     /// Something rarer, in the network's slab of such.
     Rare { index: u32 },
 }

@@ -38,6 +38,15 @@ impl State {
     }
 }
 
+impl SimHost {
+    /// Work of the application's own for so many nanoseconds of the processor's time.
+    pub fn work(&self, time: Nanos) {
+        let mut state = self.shared.lock();
+        let slowness = state.machines[state.processes[self.process as usize].machine as usize].slowness;
+        state.charge(time * slowness);
+    }
+}
+
 impl Host for SimHost {
     type Signal = SimSignal;
 

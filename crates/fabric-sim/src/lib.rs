@@ -58,8 +58,8 @@ pub use memory::SimMemory;
 pub use random::Random;
 pub use report::{RunError, RunReport};
 pub use settings::{
-    ChanceTiming, Faults, FixedTiming, History, MachineSettings, Prices, Settings, SettingsError,
-    TimingSettings,
+    ChanceTiming, Faults, FixedTiming, History, MachineSettings, ModelTiming, Prices, Settings,
+    SettingsError, TimingSettings,
 };
 
 use dunlin_fabric::{
@@ -69,7 +69,7 @@ use process::Process;
 use scheduler::State;
 use shared::Shared;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use timing::Timing;
 
 /// The longest region, in bytes.
@@ -82,6 +82,8 @@ pub struct Sim {
     host: SimHost,
     capabilities: Arc<Capabilities>,
     registered: Arc<AtomicU64>,
+    /// Numbers of regions given out.
+    regions: Arc<AtomicU32>,
 }
 
 impl Sim {
@@ -105,12 +107,12 @@ impl Sim {
     ) -> Result<RunReport, RunError> {
         settings.check()?;
         let capabilities = Arc::new(settings.capabilities.clone());
-        let timing = Timing::new(&settings.timing, &settings.prices);
+        let timing = Timing::new(&settings.timing, &settings.prices).map_err(SettingsError::from)?;
         let state = State::new(settings, timing, seed);
         let registered = Arc::clone(&state.network.registered);
         let shared = Arc::new(Shared::new(state));
         let host = SimHost { shared: Arc::clone(&shared), process: 0 };
-        let sim = Sim { host, capabilities, registered };
+        let sim = Sim { host, capabilities, registered, regions: Arc::default() };
         run::run(&shared, Box::new(move || root(sim)))
     }
 
@@ -196,7 +198,7 @@ impl Fabric for Sim {
         if length == 0 || length > MAX_REGION {
             return Err(RegisterError::Length { length, limit: MAX_REGION });
         }
-        let memory = SimMemory::new(length as usize, access, &self.registered);
+        let memory = SimMemory::new(length as usize, access, &self.registered, &self.regions);
         memory.ok_or_else(|| RegisterError::OutOfMemory {
             length,
             source: std::io::ErrorKind::OutOfMemory.into(),

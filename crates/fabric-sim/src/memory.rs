@@ -5,7 +5,7 @@
 use dunlin_fabric::memory::HeapMemory;
 use dunlin_fabric::{Access, Memory, copy};
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// More than one domain looks at the memory.
@@ -19,14 +19,28 @@ pub struct SimMemory {
     watcher: AtomicU64,
     watchers: Mutex<Vec<(u32, u32)>>,
     registered: Arc<AtomicU64>,
+    /// Its number in the run.
+    number: u32,
 }
 
 impl SimMemory {
-    pub(crate) fn new(length: usize, access: Access, registered: &Arc<AtomicU64>) -> Option<Self> {
+    pub(crate) fn new(
+        length: usize,
+        access: Access,
+        registered: &Arc<AtomicU64>,
+        numbers: &AtomicU32,
+    ) -> Option<Self> {
         let heap = HeapMemory::new(length, access)?;
         registered.fetch_add(1, Ordering::Relaxed);
         let (watcher, watchers) = (AtomicU64::new(0), Mutex::default());
-        Some(SimMemory { heap, watcher, watchers, registered: Arc::clone(registered) })
+        let number = numbers.fetch_add(1, Ordering::Relaxed);
+        Some(SimMemory { heap, watcher, watchers, registered: Arc::clone(registered), number })
+    }
+
+    /// Its number in the run: what the model knows it by.
+    #[inline]
+    pub(crate) fn number(&self) -> u32 {
+        self.number
     }
 
     fn change_watchers(&self, change: impl FnOnce(&mut Vec<(u32, u32)>)) {

@@ -7,7 +7,7 @@ use crate::memory::{SimMemory, Target};
 use crate::queues::{Action, DomainState, LinkSide, Outcome, Packet, PostedReceive, QueuePair};
 use crate::scheduler::State;
 use crate::slab::Slab;
-use crate::timing::{Request, Timing};
+use crate::timing::{Arrived, Timing};
 use dunlin_fabric::{
     Access, Completion, CompletionStatus, Nanos, Opcode, QueuePairId, QueuePairState, RegionKey, RnrRetry,
     Transport,
@@ -36,14 +36,16 @@ pub(crate) enum Rare {
     Received { at: u32, completion: Completion<SimMemory> },
     /// The second part of a READ is sampled, `got` being the first.
     Sample {
-        request: Request,
         back_to: u32,
         serial: u64,
         region: Target,
         offset: usize,
         length: usize,
         got: Vec<u8>,
+        answer: Option<Nanos>,
     },
+    /// The answer to a request, which is more than that it was good, is at its initiator's NIC.
+    Answered { at: u32, serial: u64, outcome: Outcome },
     /// The outcome of a work request is back at its initiator.
     Outcome { at: u32, serial: u64, outcome: Outcome },
     /// A queue pair learns that its peer is broken or gone.
@@ -112,6 +114,9 @@ impl State {
                 self.note_at(7, queue_pair, serial);
                 self.finish(queue_pair, serial, Outcome::of(CompletionStatus::Success));
             }
+            Event::Acknowledged { queue_pair, serial } => {
+                self.answered(queue_pair, serial, Outcome::of(CompletionStatus::Success));
+            }
             Event::Rare { index } => {
                 if let Some(rare) = self.network.rare.remove(index) {
                     self.happen_rarely(rare);
@@ -133,14 +138,8 @@ impl State {
                     target.refusing = true;
                     self.give_packets(inbound);
                     self.tell(|_| format!("queue pair {at} has no RECV: {from} gives up"));
-                    let request = Request { from: 0, to: 0, bytes: 0, back: 0 };
-                    self.answer(
-                        from,
-                        serial,
-                        true,
-                        &request,
-                        Outcome::of(CompletionStatus::ReceiverNotReady),
-                    );
+                    let outcome = Outcome::of(CompletionStatus::ReceiverNotReady);
+                    self.answer(from, serial, true, None, outcome);
                 }
             }
             Rare::Received { at, completion } => {
@@ -149,18 +148,19 @@ impl State {
                     self.complete_receive(at, completion);
                 }
             }
-            Rare::Sample { request, back_to, serial, region, offset, length, mut got } => {
+            Rare::Sample { back_to, serial, region, offset, length, mut got, answer } => {
                 let first = got.len();
                 got.resize(length, 0);
                 region.copy_out(offset + first, &mut got[first..]);
                 self.note_bytes(6, &got);
                 let outcome = Outcome { status: CompletionStatus::Success, value: 0, read: got };
-                self.answer(back_to, serial, true, &request, outcome);
+                self.answer(back_to, serial, true, answer, outcome);
             }
             Rare::Outcome { at, serial, outcome } => {
                 self.note_at(7, at, serial);
                 self.finish(at, serial, outcome);
             }
+            Rare::Answered { at, serial, outcome } => self.answered(at, serial, outcome),
             Rare::PeerBroke { at } => {
                 self.note_at(8, at, 0);
                 self.fail(at, CompletionStatus::TransportRetry);
@@ -200,24 +200,16 @@ impl State {
         }
     }
 
-    fn request_of(&mut self, packet: u32) -> Request {
-        let Packet { from, to, ref bytes, back, .. } = self.network.packets[packet];
-        let bytes = bytes.len() as u32;
-        let from = self.queue_pair(from).map_or(0, |q| q.machine);
-        let to = self.queue_pair(to).map_or(0, |q| q.machine);
-        Request { from, to, bytes, back }
-    }
-
     /// Puts a packet on the wire behind those of the same queue pair.
     pub(crate) fn transmit(&mut self, packet: u32) {
-        let request = self.request_of(packet);
-        let Packet { from, serial, signaled, .. } = self.network.packets[packet];
+        let Packet { from, serial, signaled, message, .. } = self.network.packets[packet];
+        let Some(message) = message else { return self.give_packets([packet]) };
         self.tell(|state| {
             let Packet { action, to, bytes, .. } = &state.network.packets[packet];
             format!("queue pair {from} to {to}: request {serial}, {} bytes, {action:?}", bytes.len())
         });
         let now = self.now();
-        let posted = self.timing.post(&mut self.chance, now, &request);
+        let posted = self.timing.post(&mut self.chance, now, &message);
         self.charge(posted.processor);
         let faults = &self.settings.faults;
         let (delay, delay_by, breaks) = (faults.delay, faults.delay_by, faults.queue_pair_error);
@@ -256,28 +248,44 @@ impl State {
         }
     }
 
-    /// Sends the outcome back to an initiator that waits for one.
+    /// Sends the outcome back to an initiator that waits for one; `answer` is when its NIC has it, if the model tells.
     pub(crate) fn answer(
         &mut self,
         to: u32,
         serial: u64,
         signaled: bool,
-        request: &Request,
+        answer: Option<Nanos>,
         outcome: Outcome,
     ) {
         let Some(initiator) = self.queue_pair(to) else { return };
         if initiator.config.transport != Transport::ReliableConnection {
             return;
         }
-        if outcome.is_plain() {
+        let plain = outcome.is_plain();
+        if plain {
             initiator.carried_out = initiator.carried_out.max(serial);
-            if !signaled {
-                return;
+        }
+        match answer {
+            Some(at) if plain => self.put(at, Event::Acknowledged { queue_pair: to, serial }),
+            Some(at) => self.schedule(at, Rare::Answered { at: to, serial, outcome }),
+            None if plain && !signaled => {}
+            None => {
+                let now = self.now();
+                let arrives = self.timing.answer(&mut self.chance, now);
+                self.done_at(to, serial, arrives, outcome);
             }
         }
+    }
+
+    /// An answer is at its initiator's NIC.
+    fn answered(&mut self, at: u32, serial: u64, outcome: Outcome) {
+        let Some(request) = self.queue_pair(at).and_then(|q| q.in_flight(serial)) else { return };
+        let (message, signaled) = (request.message, request.signaled);
         let now = self.now();
-        let arrives = self.timing.answer(&mut self.chance, now, request);
-        self.done_at(to, serial, arrives, outcome);
+        let visible = self.timing.complete(now, &message);
+        if signaled || !outcome.is_plain() {
+            self.done_at(at, serial, visible, outcome);
+        }
     }
 
     fn arrive(&mut self, packet: u32) {
@@ -344,7 +352,7 @@ impl State {
     fn carry_out(&mut self, at: u32, packet: u32) -> bool {
         let reliable =
             self.queue_pair(at).is_some_and(|q| q.config.transport == Transport::ReliableConnection);
-        let Packet { from, serial, action, signaled, ref bytes, .. } = self.network.packets[packet];
+        let Packet { from, serial, action, signaled, message, ref bytes, .. } = self.network.packets[packet];
         let length = bytes.len();
         let consumes = match action {
             Action::Send { .. } => true,
@@ -369,22 +377,30 @@ impl State {
                 return false;
             }
         }
-        let request = self.request_of(packet);
         let now = self.now();
-        let taken = self.timing.arrive(now, &request);
+        let mut arrived = Arrived { visible: now, receive: now, answer: None };
+        if let Some(mut message) = message
+            && !self.timing.is_by_chance()
+        {
+            message.request.remote.region = match &checked {
+                Ok(Some(region)) => region.memory().number(),
+                _ => u32::MAX - at,
+            };
+            arrived = self.timing.arrive(now, &message);
+        }
         let mut kept = false;
         let outcome = checked.and_then(|region| match action {
             Action::Nothing => Ok(None),
-            Action::Send { immediate } => self.deliver(at, packet, immediate, taken),
+            Action::Send { immediate } => self.deliver(at, packet, immediate, arrived.receive),
             Action::Write { offset, immediate, .. } => {
                 let visible = match region.filter(|_| length > 0) {
-                    None => taken,
+                    None => arrived.visible,
                     Some(region) if self.timing.is_by_chance() => {
                         self.land_in_pieces(at, packet, region, offset)
                     }
                     Some(region) => {
                         kept = true;
-                        self.land(at, packet, region, offset, taken)
+                        self.land(at, packet, region, offset, arrived.visible)
                     }
                 };
                 let receive = immediate.and_then(|_| self.take_receive(at));
@@ -394,13 +410,14 @@ impl State {
                         bytes: length as u32,
                         ..receive_completion(at, receive, Opcode::ReceiveWriteImmediate)
                     };
-                    self.schedule(visible, Rare::Received { at, completion });
+                    let seen = visible.max(arrived.receive);
+                    self.schedule(seen, Rare::Received { at, completion });
                 }
                 Ok(Some(Outcome::of(CompletionStatus::Success)))
             }
             Action::Read { from: slice } => {
                 if let Some(region) = region {
-                    self.sample(at, from, serial, region, slice.offset, slice.length, request, taken);
+                    self.sample(at, from, serial, region, slice.offset, slice.length, arrived);
                 }
                 Ok(None)
             }
@@ -413,11 +430,11 @@ impl State {
             self.give_packets([packet]);
         }
         match outcome {
-            Ok(Some(outcome)) => self.answer(from, serial, signaled, &request, outcome),
+            Ok(Some(outcome)) => self.answer(from, serial, signaled, arrived.answer, outcome),
             Ok(None) => {}
             Err(Refused(status)) if reliable => {
                 self.tell(|_| format!("queue pair {at} refuses message {serial} of {from}: {status:?}"));
-                self.answer(from, serial, true, &request, Outcome::of(status));
+                self.answer(from, serial, true, arrived.answer, Outcome::of(status));
                 self.fail(at, CompletionStatus::Flushed);
             }
             // Unreliable: dropped without a word.
@@ -588,23 +605,23 @@ impl State {
         region: Target,
         offset: u64,
         length: u32,
-        request: Request,
-        taken: Nanos,
+        arrived: Arrived,
     ) {
         let (offset, length) = (offset as usize, length as usize);
         let Timing::Chance(crate::settings::ChanceTiming { landing, .. }) = self.timing else {
             // As a whole, when the RNIC has come to it, behind the WRITEs before it.
+            let taken = arrived.visible;
             let when = self.queue_pair(at).map_or(taken, |q| q.last_landing.max(taken));
-            let got = Vec::new();
-            return self
-                .schedule(when, Rare::Sample { request, back_to, serial, region, offset, length, got });
+            let (got, answer) = (Vec::new(), arrived.answer.map(|answer| answer.max(when)));
+            let sample = Rare::Sample { back_to, serial, region, offset, length, got, answer };
+            return self.schedule(when, sample);
         };
         let first = (self.chance.below(length as u64 + 1) & !63) as usize;
         let mut got = vec![0; first];
         region.copy_out(offset, &mut got);
         let when = self.now() + self.chance.below(landing + 1);
         self.busy_until(at, when);
-        self.schedule(when, Rare::Sample { request, back_to, serial, region, offset, length, got });
+        self.schedule(when, Rare::Sample { back_to, serial, region, offset, length, got, answer: None });
     }
 
     fn change(

@@ -3,6 +3,7 @@
 
 use crate::memory::{SimMemory, Target};
 use crate::scheduler::Waiter;
+use crate::timing::{Message, Place};
 use dunlin_fabric::{
     Buffer, Completion, CompletionStatus, Gather, Nanos, Opcode, QueuePairConfig, QueuePairId,
     QueuePairState, RegionKey, RemoteSlice, WaitMode, WorkId,
@@ -49,6 +50,14 @@ impl DomainState {
             active: Vec::new(),
             is_active: Vec::new(),
         }
+    }
+
+    /// A region has this name from now on. It may have been written before.
+    pub(crate) fn may_be_active(&mut self, name: u32) {
+        if self.is_active.len() <= name as usize {
+            self.is_active.resize(name as usize + 1, false);
+        }
+        self.note_active(name);
     }
 
     /// Notes that a watched region was written.
@@ -99,6 +108,7 @@ pub(crate) struct InFlight {
     pub(crate) id: WorkId,
     pub(crate) opcode: Opcode,
     pub(crate) signaled: bool,
+    pub(crate) message: Message,
     /// The buffers that the data came from.
     pub(crate) held: Option<Box<Gather<SimMemory>>>,
     /// Where a READ goes.
@@ -107,7 +117,8 @@ pub(crate) struct InFlight {
 
 pub(crate) struct QueuePair {
     pub(crate) domain: u32,
-    pub(crate) machine: u32,
+    /// The NIC that it is on.
+    pub(crate) place: Place,
     pub(crate) config: QueuePairConfig,
     pub(crate) state: QueuePairState,
     /// The link that it is connected over, and our side of it.
@@ -140,10 +151,10 @@ pub(crate) struct QueuePair {
 }
 
 impl QueuePair {
-    pub(crate) fn new(domain: u32, machine: u32, config: QueuePairConfig, state: QueuePairState) -> Self {
+    pub(crate) fn new(domain: u32, place: Place, config: QueuePairConfig, state: QueuePairState) -> Self {
         QueuePair {
             domain,
-            machine,
+            place,
             config,
             state,
             link: None,
@@ -163,6 +174,13 @@ impl QueuePair {
             last_landing: 0,
             refusing: false,
         }
+    }
+
+    /// A request in flight, by its serial number.
+    #[inline]
+    pub(crate) fn in_flight(&self, serial: u64) -> Option<&InFlight> {
+        let first = self.sends.front()?.serial;
+        self.sends.get(serial.checked_sub(first)? as usize)
     }
 
     /// Takes requests that are done without a completion off the queue: unsignaled ones before `serial`.
@@ -192,8 +210,8 @@ pub(crate) struct Packet {
     pub(crate) action: Action,
     /// Its payload; the room is used again.
     pub(crate) bytes: Vec<u8>,
-    /// Bytes that are to come back.
-    pub(crate) back: u32,
+    /// What the timing needs to know of it.
+    pub(crate) message: Option<Message>,
     pub(crate) signaled: bool,
     /// Where its bytes go, once it was carried out.
     pub(crate) target: Option<Target>,

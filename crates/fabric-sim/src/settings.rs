@@ -1,6 +1,7 @@
 //! What can be set about a run.
 
-use dunlin_fabric::{Capabilities, Nanos, TransportSet};
+use dunlin_fabric::{Capabilities, Nanos, TransportSet, Work};
+use dunlin_rnic_model::{ClusterError, Prices as ModelPrices, Profile};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 use thiserror::Error;
@@ -85,6 +86,19 @@ pub enum TimingSettings {
     Chance(ChanceTiming),
     /// By fixed rates, without chance.
     Fixed(FixedTiming),
+    /// By a model of NICs, links and hosts, without chance.
+    Model(ModelTiming),
+}
+
+/// What the model is made of.
+#[derive(Clone, Debug)]
+pub struct ModelTiming {
+    /// The profile of each machine and how many NICs it has, in the order of [`Settings::machines`].
+    pub machines: Vec<(Arc<Profile>, u16)>,
+    /// Latency from NIC to NIC, where it differs from the profiles'.
+    pub switch_ns: Option<Nanos>,
+    /// One way of what is not modelled message by message: control connections, errors.
+    pub control_ns: Nanos,
 }
 
 /// Bounds of chance.
@@ -152,6 +166,42 @@ impl Default for Prices {
     }
 }
 
+impl Prices {
+    /// The prices of a profile, which has their sources. Posting costs what the model says for each message.
+    pub fn of(profile: &Profile) -> Self {
+        let prices = ModelPrices::of(profile);
+        let picoseconds = |nanos: f64| (nanos * 1000.0) as u64;
+        let defaults = Prices::default();
+        let kinds = [
+            Work::PollMiss,
+            Work::PollHit,
+            Work::ParseMessage,
+            Work::ParseEntry,
+            Work::BuildMessage,
+            Work::BuildEntry,
+            Work::CopyBytes,
+            Work::PostWork,
+            Work::Doorbell,
+            Work::PollCompletion,
+            Work::Dispatch,
+        ];
+        let mut work = [0; 11];
+        for kind in kinds {
+            work[kind as usize] = picoseconds(prices.work_ns(kind));
+        }
+        Prices {
+            work,
+            post: 0,
+            poll: picoseconds(prices.verbs().poll_empty_ns),
+            look: 0,
+            wake_up: prices.wake(),
+            context_switch: prices.context_switch(),
+            quantum: prices.quantum().max(1),
+            ..defaults
+        }
+    }
+}
+
 /// What breaks by chance: one in so many, 0 for never. Until [`Faults::until`], so that what must get well can be
 /// seen to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -213,7 +263,7 @@ impl Default for Settings {
 }
 
 /// What is wrong with settings.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum SettingsError {
     /// There is nowhere to run.
     #[error("a cluster has no machine: give at least one")]
@@ -235,12 +285,33 @@ pub enum SettingsError {
     /// Not even the root could run.
     #[error("max_tasks is 0: the root is a task too")]
     NoTasks,
+    /// The model and the machines are not of one cluster.
+    #[error("{profiles} profiles for {machines} machines: give one for each")]
+    Profiles {
+        /// Profiles.
+        profiles: usize,
+        /// Machines.
+        machines: usize,
+    },
+    /// The model cannot hold the cluster.
+    #[error(transparent)]
+    Cluster(#[from] ClusterError),
     /// A core that is given away at once does no work.
     #[error("a quantum of 0 ns: cores would be handed round without any work")]
     NoQuantum,
 }
 
 impl Settings {
+    /// How many NICs a machine has.
+    pub(crate) fn nics_of(&self, machine: u32) -> u16 {
+        match &self.timing {
+            TimingSettings::Model(model) => {
+                model.machines.get(machine as usize).map_or(1, |(_, nics)| (*nics).max(1))
+            }
+            _ => 1,
+        }
+    }
+
     /// Whether such a run is possible.
     ///
     /// # Errors
@@ -257,6 +328,12 @@ impl Settings {
         }
         if self.max_tasks == 0 {
             return Err(SettingsError::NoTasks);
+        }
+        if let TimingSettings::Model(model) = &self.timing
+            && model.machines.len() != self.machines.len()
+        {
+            let (profiles, machines) = (model.machines.len(), self.machines.len());
+            return Err(SettingsError::Profiles { profiles, machines });
         }
         if self.prices.quantum == 0 {
             return Err(SettingsError::NoQuantum);

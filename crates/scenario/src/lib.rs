@@ -6,4 +6,6 @@
 //! What may come in: descriptions of clusters and loads, and the code that plays them. What never does: how anything is
 //! printed, what hardware costs (`rnic-model` has that), and mechanism of the engine or of the simulator.
 
+pub mod load;
+pub mod random_values;
 pub mod swarm;
