@@ -28,6 +28,8 @@ const COMPLETIONS_AT_ONCE: usize = 64;
 const COLD_AFTER: u8 = 200;
 /// Cold lanes looked at in each round.
 const COLD_AT_ONCE: usize = 8;
+/// Lanes whose state is looked at together.
+const HEALTH_AT_ONCE: usize = 256;
 /// RECVs of the shared queue: messages by SEND of all lanes together.
 pub(crate) const SHARED_RECEIVES: u32 = 512;
 /// A worker that drains and hears nothing for so long is through.
@@ -60,6 +62,9 @@ pub struct Worker<F: Fabric> {
     serials: u64,
     ticks: u32,
     cold: usize,
+    /// Lanes to look at, where the domain tells in which something may be.
+    active: Vec<u32>,
+    checked: usize,
     /// Lanes in each mode of waiting.
     modes: [usize; 3],
     /// Lanes whose messages come as completions.
@@ -118,6 +123,8 @@ impl<F: Fabric> Worker<F> {
             serials: 0,
             ticks: 0,
             cold: 0,
+            active: Vec::new(),
+            checked: 0,
             modes: [0; 3],
             by_completion: 0,
             reading: 0,
@@ -203,7 +210,18 @@ impl<F: Fabric> Worker<F> {
         }
         let mut handled = 0;
         let lanes = self.lanes.len();
-        if lanes <= COLD_AT_ONCE {
+        let mut active = std::mem::take(&mut self.active);
+        if self.domain.take_activity(&mut active) {
+            for &lane in &active {
+                handled += self.serve_active(lane as usize);
+            }
+            active.clear();
+            active.append(&mut self.active);
+            for _ in 0..if healthy { 0 } else { lanes.min(COLD_AT_ONCE) } {
+                self.cold = (self.cold + 1) % lanes;
+                handled += self.serve_lane(self.cold);
+            }
+        } else if lanes <= COLD_AT_ONCE {
             for index in 0..lanes {
                 handled += self.serve_lane(index);
             }
@@ -219,6 +237,8 @@ impl<F: Fabric> Worker<F> {
                 handled += self.serve_lane(self.cold);
             }
         }
+        active.append(&mut self.active);
+        self.active = active;
         if self.reading > 0 || self.signaled || !healthy {
             self.signaled = false;
             handled += self.poll(self.send_completions);
@@ -230,6 +250,20 @@ impl<F: Fabric> Worker<F> {
             self.drain(until, handled);
         }
         handled
+    }
+
+    /// As [`serve_lane`](Worker::serve_lane), for a lane that was named: it is looked at again as long as it has
+    /// messages, or answers that wait.
+    #[inline]
+    fn serve_active(&mut self, index: usize) -> usize {
+        if index >= self.lanes.len() {
+            return 0;
+        }
+        let served = self.serve_lane(index);
+        if served > 0 {
+            self.active.push(index as u32);
+        }
+        served
     }
 
     #[inline]
@@ -304,6 +338,7 @@ impl<F: Fabric> Worker<F> {
         match route::parse(completion.id) {
             Some(Route::Receive { lane: shared }) => {
                 lane.hot = COLD_AFTER;
+                self.active.push(index.into());
                 match (completion.opcode, completion.buffer) {
                     (Opcode::Receive, Some(buffer)) if lane.is_blocked() => {
                         let kept = lane.rx.deliver_copy(&buffer, completion.bytes, 2 * lane.window() + 64);
@@ -346,8 +381,12 @@ impl<F: Fabric> Worker<F> {
         }
     }
 
+    /// Looks for lanes that broke without a completion: some at a time, where there are many.
     fn check_health(&mut self) {
-        for index in 0..self.lanes.len() {
+        let lanes = self.lanes.len();
+        for _ in 0..lanes.min(HEALTH_AT_ONCE) {
+            self.checked = (self.checked + 1) % lanes;
+            let index = self.checked;
             let Some(lane) = &self.lanes[index] else { continue };
             if self.domain.state(lane.queue_pair) != Some(QueuePairState::Ready) {
                 self.remove(index as u16);
