@@ -54,6 +54,7 @@ pub mod single;
 pub mod status;
 pub mod tag;
 
+pub use bytes::copy as copy_bytes;
 pub use batch::{BatchBuilder, BatchState, EntryMeta};
 pub use error::{BuildError, Reject};
 pub use header::{Flags, Header, Kind};
