@@ -183,23 +183,47 @@ impl<F: Fabric> Client<F> {
     /// Always "not executed"; [`Cause::WindowFull`] asks to collect results first.
     #[inline]
     pub fn submit_on(&mut self, worker: usize, function: u16, payload: &[u8]) -> Result<CallId, CallError> {
-        self.ensure(worker)?;
-        let submitted = self.try_submit(worker, function, payload);
+        match self.try_submit(worker, function, payload) {
+            Ok(id) => Ok(id),
+            Err(error) => self.once_more(worker, error, |client| client.try_submit(worker, function, payload)),
+        }
+    }
+
+    /// After a call could not be made: connects anew if that was the reason and the back-off allows, and tries again.
+    #[cold]
+    fn once_more(
+        &mut self,
+        worker: usize,
+        error: SubmitError,
+        submit: impl FnOnce(&mut Self) -> Result<CallId, SubmitError>,
+    ) -> Result<CallId, CallError> {
+        let usable = self.lanes.get(worker).is_some_and(|lane| self.core.is_usable(*lane));
+        if usable {
+            return self.settle(Err(error));
+        }
+        self.reconnect(worker)?;
+        let submitted = submit(self);
         self.settle(submitted)
     }
 
     /// Adds a call to the batch of a worker, which goes out when it is full, or with [`flush`](Client::flush).
     #[inline]
     pub fn push_on(&mut self, worker: usize, function: u16, payload: &[u8]) -> Result<CallId, CallError> {
-        self.ensure(worker)?;
+        match self.try_push(worker, function, payload) {
+            Ok(id) => Ok(id),
+            Err(error) => self.once_more(worker, error, |client| client.try_push(worker, function, payload)),
+        }
+    }
+
+    #[inline]
+    fn try_push(&mut self, worker: usize, function: u16, payload: &[u8]) -> Result<CallId, SubmitError> {
         let timeout = self.config.timeout;
-        let pushed = match self.lanes.get(worker) {
+        match self.lanes.get(worker) {
             Some(&lane) => self.core.with_lane(lane, |fabric, domain, lane| {
                 lane.push(fabric, domain, function, payload, timeout)
             }),
             None => Err(SubmitError::Broken),
-        };
-        self.settle(pushed)
+        }
     }
 
     /// Sends the open batches.
@@ -385,12 +409,11 @@ impl<F: Fabric> Client<F> {
         worker: usize,
         mut submit: impl FnMut(&mut Self) -> Result<CallId, SubmitError>,
     ) -> Result<CallId, CallError> {
-        self.ensure(worker)?;
         match submit(self) {
             Ok(id) => Ok(id),
             Err(SubmitError::Full) => self.submit_slowly(submit),
             Err(SubmitError::Call(CallError::NotExecuted(Cause::WindowFull))) => self.submit_slowly(submit),
-            Err(error) => self.settle(Err(error)),
+            Err(error) => self.once_more(worker, error, submit),
         }
     }
 
