@@ -131,7 +131,7 @@ impl BatchState {
     }
 
     /// Writes the metadata of the next entry; answers the place of its payload with padding, and the new body length.
-    #[inline]
+    #[inline(always)]
     fn area<'b>(
         &self,
         buffer: &'b mut [u8],

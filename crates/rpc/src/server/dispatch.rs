@@ -181,7 +181,7 @@ impl<F: Fabric> Dispatcher<F> {
         Ok(served)
     }
 
-    #[inline]
+    #[inline(never)]
     fn on_message(
         &mut self,
         domain: &mut F::Domain,
@@ -197,7 +197,7 @@ impl<F: Fabric> Dispatcher<F> {
         match header.kind {
             Kind::Request => {
                 for entry in message.entries() {
-                    self.on_request(domain, lane, index, &entry, header.time, None, served)?;
+                    self.on_long_request(domain, lane, index, &entry, header.time, served)?;
                 }
                 Ok(())
             }
@@ -220,7 +220,22 @@ impl<F: Fabric> Dispatcher<F> {
         }
     }
 
-    #[inline]
+    /// A request in a message of its own that has several lines.
+    #[inline(never)]
+    fn on_long_request(
+        &mut self,
+        domain: &mut F::Domain,
+        lane: &mut ServerLane<F>,
+        index: u16,
+        entry: &Entry<'_>,
+        time: u32,
+        served: &mut Served,
+    ) -> Result<(), Violation> {
+        self.on_request(domain, lane, index, entry, time, None, served)
+    }
+
+    /// Always inline, as what it calls for a plain call: whether there is a batch is known at each place.
+    #[inline(always)]
     #[allow(clippy::too_many_arguments, reason = "the parts of a worker that are borrowed apart")]
     fn on_request(
         &mut self,
@@ -240,6 +255,22 @@ impl<F: Fabric> Dispatcher<F> {
         if !entry.flags.contains(Flags::RENDEZVOUS) {
             return self.dispatch(domain, lane, index, call, entry.payload, batch);
         }
+        self.on_descriptor(domain, lane, index, entry, call, batch, served)
+    }
+
+    /// A large request: READ it first.
+    #[inline(never)]
+    #[allow(clippy::too_many_arguments, reason = "the parts of a worker that are borrowed apart")]
+    fn on_descriptor(
+        &mut self,
+        domain: &mut F::Domain,
+        lane: &mut ServerLane<F>,
+        index: u16,
+        entry: &Entry<'_>,
+        call: Call,
+        batch: Option<&mut BatchState>,
+        served: &mut Served,
+    ) -> Result<(), Violation> {
         let Ok(descriptor) = Descriptor::decode(entry.payload, self.shared.config.max_payload) else {
             return self.refuse(domain, lane, call, Status::TooLarge, batch);
         };
@@ -251,7 +282,8 @@ impl<F: Fabric> Dispatcher<F> {
         };
         let id = route::rendezvous(index, call.call);
         post_read::<F>(domain, lane.queue_pair, id, &descriptor, into)?;
-        lane.reading.push(Reading { call: call.call, function: call.function, thread: call.thread, time });
+        let Call { call, function, thread, time } = call;
+        lane.reading.push(Reading { call, function, thread, time });
         served.reads += 1;
         Ok(())
     }
@@ -275,7 +307,7 @@ impl<F: Fabric> Dispatcher<F> {
     }
 
     /// Hands one request, whole and private, to whoever answers it.
-    #[inline]
+    #[inline(always)]
     pub(super) fn dispatch(
         &mut self,
         domain: &mut F::Domain,
@@ -292,7 +324,7 @@ impl<F: Fabric> Dispatcher<F> {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn execute(
         &mut self,
         domain: &mut F::Domain,
@@ -327,26 +359,25 @@ impl<F: Fabric> Dispatcher<F> {
         let service = &mut self.service;
         let outcome = catch_unwind(AssertUnwindSafe(|| service.call(&request, &mut reply)));
         let length = reply.length;
+        let buffer = large.buffer;
         let (status, length) = match outcome {
+            Ok(Ok(())) if length > small_limit => return self.export(domain, lane, call, buffer, batch),
             Ok(Ok(())) => (Status::Ok, length),
-            Ok(Err(Status::TooLarge)) => return self.refuse_result(domain, lane, call, batch),
-            Ok(Err(status @ Status::Application(_))) => (status, length.min(small_limit)),
-            Ok(Err(status)) => (status, 0),
-            Err(_) => (Status::HandlerPanicked, 0),
+            failed => match failure(failed, length.min(small_limit)) {
+                Some(answer) => answer,
+                None => return self.refuse_result(domain, lane, call, batch),
+            },
         };
-        let buffer = large.buffer.take();
-        if length <= small_limit {
-            let meta = answer_meta(call.call, call.thread, status, Flags::NONE);
-            if let (Some(batch), true) = (&mut batch, in_place) {
-                let committed = batch.commit(&mut self.out.staging, &meta, length);
-                return committed.map_err(|_| Violation::Transfer("an answer is longer than a message"));
-            }
-            return self.out.put_answer(&self.fabric, domain, lane, meta, &self.reply[..length], batch);
+        let meta = answer_meta(call.call, call.thread, status, Flags::NONE);
+        if let (Some(batch), true) = (&mut batch, in_place) {
+            let committed = batch.commit(&mut self.out.staging, &meta, length);
+            return committed.map_err(|_| Violation::Transfer("an answer is longer than a message"));
         }
-        self.export(domain, lane, call, buffer, batch)
+        self.out.put_answer(&self.fabric, domain, lane, meta, &self.reply[..length], batch)
     }
 
     /// Sends the descriptor of a large result, which stays until the client has read it.
+    #[inline(never)]
     fn export(
         &mut self,
         domain: &mut F::Domain,
@@ -378,6 +409,7 @@ impl<F: Fabric> Dispatcher<F> {
         self.out.put_answer(&self.fabric, domain, lane, meta, b"result", batch)
     }
 
+    #[cold]
     fn refuse(
         &mut self,
         domain: &mut F::Domain,
@@ -391,6 +423,7 @@ impl<F: Fabric> Dispatcher<F> {
     }
 
     /// Gives a request to the pool, or to the application that pulls.
+    #[inline(never)]
     #[allow(clippy::too_many_arguments, reason = "the parts of a worker that are borrowed apart")]
     fn defer(
         &mut self,
@@ -446,6 +479,21 @@ impl<F: Fabric> Dispatcher<F> {
         }
         let buffer = large.buffer.take();
         self.export(domain, lane, call, buffer, None)
+    }
+}
+
+/// What a call that failed is answered with, and how much of what it wrote; `None` if its result cannot be sent.
+#[cold]
+fn failure(
+    outcome: std::thread::Result<Result<(), Status>>,
+    written: usize,
+) -> Option<(Status, usize)> {
+    match outcome {
+        Ok(Ok(())) => Some((Status::Ok, written)),
+        Ok(Err(Status::TooLarge)) => None,
+        Ok(Err(status @ Status::Application(_))) => Some((status, written)),
+        Ok(Err(status)) => Some((status, 0)),
+        Err(_) => Some((Status::HandlerPanicked, 0)),
     }
 }
 
