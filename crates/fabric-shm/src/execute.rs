@@ -162,6 +162,7 @@ impl ImportCache {
         }
         // SAFETY: aligned, good for 64 bytes, and in memory that is no Rust reference's, as in `put`.
         unsafe { copy::line_to_peer(line.line, at) };
+        copy::demote(at);
         if line.ahead != 0 {
             copy::prefetch_to_write(at.wrapping_add(line.ahead as usize));
         }
