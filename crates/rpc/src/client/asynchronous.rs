@@ -7,6 +7,7 @@
 
 use super::config::ClientConfig;
 use super::core::{CallId, Core};
+use super::hub_lock::{HubGuard, HubLock};
 use super::lane::SubmitError;
 use super::slots::Taken;
 use crate::connect::backoff::Backoff;
@@ -46,7 +47,7 @@ struct Locked<F: Fabric> {
 #[derive(Debug)]
 struct Inner<F: Fabric> {
     fabric: F,
-    locked: Mutex<Locked<F>>,
+    locked: HubLock<F, Locked<F>>,
     doorbell: <F::Domain as ThreadDomain>::Waker,
     signal: <F::Host as Host>::Signal,
 }
@@ -84,13 +85,13 @@ impl<F: Fabric> Drop for HubHandle<F> {
 }
 
 impl<F: Fabric> Inner<F> {
-    fn lock(&self) -> MutexGuard<'_, Locked<F>> {
-        self.locked.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> HubGuard<'_, F, Locked<F>> {
+        self.locked.lock()
     }
 
     /// Wakes the tasks that something happened for, one after the other and without the lock, since a waker may
     /// run anything, the drop of another call included.
-    fn wake_tasks<'a>(&'a self, mut locked: MutexGuard<'a, Locked<F>>) {
+    fn wake_tasks<'a>(&'a self, mut locked: HubGuard<'a, F, Locked<F>>) {
         // All at once: who finds no room after all and waits again is not woken again for the same reason.
         let due = if std::mem::take(&mut locked.made_room) {
             std::mem::take(&mut locked.room)
@@ -128,7 +129,7 @@ impl<F: Fabric> AsyncHub<F> {
         };
         let inner = Inner {
             fabric: fabric.clone(),
-            locked: Mutex::new(locked),
+            locked: HubLock::new(fabric, locked),
             doorbell,
             signal: fabric.host().signal(),
         };
@@ -266,14 +267,18 @@ impl<F: Fabric> Connection<F> {
         {
             // The hub before the connection, as everywhere.
             let mut locked = self.hub.inner().lock();
-            let mut state = self.state();
-            if state.connecting || !state.backoff.is_due(host.now()) {
-                return;
-            }
-            state.connecting = true;
-            let lanes = std::mem::take(&mut state.lanes);
-            state.old.extend(lanes);
-            state.old.retain(|lane| {
+            let mut old = {
+                let mut state = self.state();
+                if state.connecting || !state.backoff.is_due(host.now()) {
+                    return;
+                }
+                state.connecting = true;
+                let mut old = std::mem::take(&mut state.old);
+                old.append(&mut state.lanes);
+                old
+            };
+            // Which may have to look at control connections: the hub's lock bears that.
+            old.retain(|lane| {
                 locked.core.retire(*lane);
                 let spent = locked.core.is_spent(*lane);
                 if spent {
@@ -281,6 +286,7 @@ impl<F: Fabric> Connection<F> {
                 }
                 !spent
             });
+            self.state().old = old;
         }
         let connection = Arc::clone(self);
         let body = Box::new(move || {
