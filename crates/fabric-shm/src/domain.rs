@@ -15,9 +15,9 @@ use crate::queue_pair::{Connection, Inbound, QueuePair};
 use crate::receive::{Receive, SharedReceiveQueue};
 use dunlin_fabric::{
     Access, AddressHandleId, Armed, Buffer, Completion, CompletionQueueId, CompletionStatus, CreateError,
-    Endpoint, GrantError, InlineWrite, Nanos, PostError, QueuePairConfig, QueuePairId, QueuePairState,
-    ReceiveTarget, Region, RegionKey, SharedReceiveQueueId, ThreadDomain, Transport, WaitMode, Wake, Waker,
-    WorkId, WorkRequest,
+    Endpoint, GrantError, InlineLine, InlineWrite, Nanos, PostError, QueuePairConfig, QueuePairId,
+    QueuePairState, ReceiveTarget, Region, RegionKey, SharedReceiveQueueId, ThreadDomain, Transport,
+    WaitMode, Wake, Waker, WorkId, WorkRequest,
 };
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
@@ -492,6 +492,21 @@ impl ThreadDomain for ShmDomain {
             hints.unacknowledged.push(slot_of(queue_pair) as u16);
         }
         Ok(())
+    }
+
+    #[inline]
+    fn post_line(&mut self, queue_pair: QueuePairId, line: InlineLine<'_>) -> Result<(), PostError> {
+        self.idle.reset();
+        if let Some(Some(found)) = self.queue_pairs.get_mut(slot_of(queue_pair))
+            && found.id == queue_pair
+            && found.line_at_once(&line)
+        {
+            return Ok(());
+        }
+        let InlineLine { id, line, key, offset, ahead: _ } = line;
+        let parts: &[&[u8]] = &[line];
+        let write = InlineWrite { id, parts, key, offset, immediate: None, signaled: false, ahead: 0 };
+        self.post(queue_pair, write.into())
     }
 
     #[inline]

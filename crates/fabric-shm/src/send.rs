@@ -12,8 +12,9 @@ use crate::inbound::{ACKNOWLEDGE, Condition, FIRST, IMMEDIATE, LAST, WRITE};
 use crate::memory::ShmMemory;
 use crate::queue_pair::QueuePair;
 use dunlin_fabric::{
-    Buffer, Completion, CompletionStatus, Data, Gather, Host, InlineWrite, Opcode, Operation, PostError,
-    QueuePairId, QueuePairState, RealHost, RegionKey, RemoteSlice, RnrRetry, Transport, WorkId, WorkRequest,
+    Buffer, Completion, CompletionStatus, Data, Gather, Host, InlineLine, InlineWrite, Opcode, Operation,
+    PostError, QueuePairId, QueuePairState, RealHost, RegionKey, RemoteSlice, RnrRetry, Transport, WorkId,
+    WorkRequest,
 };
 use std::collections::VecDeque;
 
@@ -240,6 +241,19 @@ impl SendQueue {
 }
 
 impl QueuePair {
+    /// As [`write_at_once`](QueuePair::write_at_once), for a line.
+    #[inline(always)]
+    pub(crate) fn line_at_once(&mut self, line: &InlineLine<'_>) -> bool {
+        let Some(connection) = &self.connection else { return false };
+        let open = self.state == QueuePairState::Ready
+            && !self.send.blocked
+            && self.send.room() > 0
+            && connection.link.is_alive();
+        let done = open && self.imports.write_line(&connection.link, line);
+        self.send.posted += u64::from(done);
+        done
+    }
+
     /// The one that has to be fast: an unsignaled inline WRITE takes checks, one copy and one counter. `false`, and
     /// nothing done, for everything else and for what needs a closer look.
     #[inline]

@@ -3,6 +3,7 @@
 use super::config::ClientConfig;
 use super::core::{CallId, Core};
 use super::lane::SubmitError;
+use super::slots::Sink;
 use crate::connect::backoff::Backoff;
 use crate::connect::establish::{greet, negotiate};
 use crate::error::{CallError, Cause, ConnectError};
@@ -49,6 +50,21 @@ impl<F: Fabric> Drop for Response<'_, F> {
     #[inline]
     fn drop(&mut self) {
         self.core.forget(self.id);
+    }
+}
+
+/// Hands results on as they come.
+struct Hand<G> {
+    each: G,
+    count: usize,
+}
+
+impl<G: FnMut(CallId, Result<&[u8], CallError>)> Sink for Hand<G> {
+    #[inline]
+    fn offer(&mut self, lane: u16, call: u32, payload: &[u8]) -> bool {
+        (self.each)(CallId { lane, call }, Ok(payload));
+        self.count += 1;
+        true
     }
 }
 
@@ -167,23 +183,49 @@ impl<F: Fabric> Client<F> {
     /// Always "not executed"; [`Cause::WindowFull`] asks to collect results first.
     #[inline]
     pub fn submit_on(&mut self, worker: usize, function: u16, payload: &[u8]) -> Result<CallId, CallError> {
-        self.ensure(worker)?;
-        let submitted = self.try_submit(worker, function, payload);
+        match self.try_submit(worker, function, payload) {
+            Ok(id) => Ok(id),
+            Err(error) => {
+                self.once_more(worker, error, |client| client.try_submit(worker, function, payload))
+            }
+        }
+    }
+
+    /// After a call could not be made: connects anew if that was the reason and the back-off allows, and tries again.
+    #[cold]
+    fn once_more(
+        &mut self,
+        worker: usize,
+        error: SubmitError,
+        submit: impl FnOnce(&mut Self) -> Result<CallId, SubmitError>,
+    ) -> Result<CallId, CallError> {
+        let usable = self.lanes.get(worker).is_some_and(|lane| self.core.is_usable(*lane));
+        if usable {
+            return self.settle(Err(error));
+        }
+        self.reconnect(worker)?;
+        let submitted = submit(self);
         self.settle(submitted)
     }
 
     /// Adds a call to the batch of a worker, which goes out when it is full, or with [`flush`](Client::flush).
     #[inline]
     pub fn push_on(&mut self, worker: usize, function: u16, payload: &[u8]) -> Result<CallId, CallError> {
-        self.ensure(worker)?;
+        match self.try_push(worker, function, payload) {
+            Ok(id) => Ok(id),
+            Err(error) => self.once_more(worker, error, |client| client.try_push(worker, function, payload)),
+        }
+    }
+
+    #[inline]
+    fn try_push(&mut self, worker: usize, function: u16, payload: &[u8]) -> Result<CallId, SubmitError> {
         let timeout = self.config.timeout;
-        let pushed = match self.lanes.get(worker) {
+        match self.lanes.get(worker) {
             Some(&lane) => self.core.with_lane(lane, |fabric, domain, lane| {
                 lane.push(fabric, domain, function, payload, timeout)
             }),
             None => Err(SubmitError::Broken),
-        };
-        self.settle(pushed)
+        }
     }
 
     /// Sends the open batches.
@@ -235,6 +277,31 @@ impl<F: Fabric> Client<F> {
     #[inline]
     pub fn progress(&mut self) -> usize {
         self.core.progress()
+    }
+
+    /// Takes what has arrived, without blocking, and hands each call that is done to `each`, with its outcome; the call
+    /// is then over and its id means nothing any more. For who keeps many calls in flight: a result is shown where it
+    /// arrived, so this costs less than [`progress`](Client::progress), [`outcome`](Client::outcome) and
+    /// [`forget`](Client::forget). Answers how many calls there were.
+    #[inline]
+    pub fn collect(&mut self, mut each: impl FnMut(CallId, Result<&[u8], CallError>)) -> usize {
+        let kept = self.collect_kept(&mut each);
+        let mut hand = Hand { each, count: 0 };
+        self.core.progress_into(&mut hand);
+        let Hand { mut each, count } = hand;
+        kept + count + self.collect_kept(&mut each)
+    }
+
+    /// The calls whose outcome lies in their slot.
+    #[inline]
+    fn collect_kept(&mut self, each: &mut impl FnMut(CallId, Result<&[u8], CallError>)) -> usize {
+        let mut count = 0;
+        while let Some(id) = self.core.next_done() {
+            each(id, self.core.outcome(id));
+            self.core.forget(id);
+            count += 1;
+        }
+        count
     }
 
     /// The next call that is done, in no particular order between workers; `None` if none is.
@@ -344,13 +411,12 @@ impl<F: Fabric> Client<F> {
         worker: usize,
         mut submit: impl FnMut(&mut Self) -> Result<CallId, SubmitError>,
     ) -> Result<CallId, CallError> {
-        self.ensure(worker)?;
         match submit(self) {
             Ok(id) => Ok(id),
             Err(SubmitError::Full | SubmitError::Call(CallError::NotExecuted(Cause::WindowFull))) => {
                 self.submit_slowly(worker, submit)
             }
-            Err(error) => self.settle(Err(error)),
+            Err(error) => self.once_more(worker, error, submit),
         }
     }
 

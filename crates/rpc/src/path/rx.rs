@@ -55,13 +55,13 @@ pub(crate) struct Rx<F: Fabric> {
     tags: TagKey,
     epoch: u32,
     sequence: u64,
-    /// The tags of the next message.
-    expected: Tags,
+    /// The first tag of the next message.
+    expected: u64,
 }
 
 impl<F: Fabric> Rx<F> {
     pub(crate) fn new(source: RxSource<F>, tags: TagKey) -> Self {
-        Rx { source, tags, epoch: 0, sequence: 0, expected: tags.tags(0, 0) }
+        Rx { source, tags, epoch: 0, sequence: 0, expected: tags.first(0, 0) }
     }
 
     /// Messages taken so far: the mark of a draining server.
@@ -72,7 +72,13 @@ impl<F: Fabric> Rx<F> {
     #[inline]
     fn next(&mut self) {
         self.sequence += 1;
-        self.expected = self.tags.tags(self.epoch, self.sequence);
+        self.expected = self.tags.first(self.epoch, self.sequence);
+    }
+
+    /// Both tags of the next message.
+    #[inline]
+    fn expected(&self) -> Tags {
+        self.tags.tags(self.epoch, self.sequence)
     }
 
     /// A message that a RECV has taken.
@@ -178,7 +184,7 @@ impl<F: Fabric> Rx<F> {
     pub(crate) fn is_waiting(&self) -> bool {
         match &self.source {
             RxSource::Ring { region, reader } => {
-                region.load(CONTROL_BYTES + reader.position() + TAG_OFFSET) == self.expected.first
+                region.load(CONTROL_BYTES + reader.position() + TAG_OFFSET) == self.expected
             }
             RxSource::Messages(messages) => !messages.is_empty(),
             RxSource::Fetch(fetcher) => fetcher.has_arrived(),
@@ -192,7 +198,7 @@ impl<F: Fabric> Rx<F> {
             return Ok(if self.is_waiting() { Next::Other } else { Next::Nothing });
         };
         let at = CONTROL_BYTES + reader.position();
-        if region.load(at + TAG_OFFSET) != self.expected.first {
+        if region.load(at + TAG_OFFSET) != self.expected {
             fabric.host().charge(Work::PollMiss, 1);
             return Ok(Next::Nothing);
         }
@@ -221,15 +227,16 @@ impl<F: Fabric> Rx<F> {
         }
         fabric.host().charge(Work::PollHit, 1);
         loop {
+            let expected = self.expected();
             let taken = match &mut self.source {
-                RxSource::Ring { region, reader } => take_from_ring(region, reader, self.expected, scratch)?,
+                RxSource::Ring { region, reader } => take_from_ring(region, reader, expected, scratch)?,
                 RxSource::Messages(messages) => {
                     let Some(held) = messages.pop_front() else { return Ok(None) };
                     let bytes: &[u8] = match &held {
                         Held::Buffer(buffer) => buffer,
                         Held::Copied(bytes) => bytes,
                     };
-                    let total = check(bytes, self.expected)?;
+                    let total = check(bytes, expected)?;
                     if total != bytes.len() {
                         return Err(Violation::Transfer("a message of another length than it says"));
                     }
@@ -241,7 +248,7 @@ impl<F: Fabric> Rx<F> {
                         }
                     }
                 }
-                RxSource::Fetch(fetcher) => fetcher.take(self.expected)?,
+                RxSource::Fetch(fetcher) => fetcher.take(expected)?,
             };
             match taken {
                 Taken::Nothing => return Ok(None),

@@ -294,7 +294,7 @@ impl<F: Fabric> Dispatcher<F> {
         lane: &mut ServerLane<F>,
         call: Call,
         payload: &[u8],
-        batch: Option<&mut BatchState>,
+        mut batch: Option<&mut BatchState>,
     ) -> Result<(), Violation> {
         self.fabric.host().charge(Work::Dispatch, 1);
         self.fabric.host().checkpoint(Site::BeforeDispatch);
@@ -306,8 +306,14 @@ impl<F: Fabric> Dispatcher<F> {
         };
         let small_limit = (lane.plan.rendezvous_above as usize).min(self.reply.len());
         let mut large = Exported { fabric: &self.fabric, pool: &mut lane.exports, buffer: None };
+        // A result of a batch is written where it will be sent from, if there is room for the longest.
+        let place = match &batch {
+            Some(batch) => batch.reserve(&mut self.out.staging, small_limit).ok(),
+            None => None,
+        };
+        let in_place = place.is_some();
         let mut reply = Reply {
-            small: &mut self.reply,
+            small: place.unwrap_or(&mut self.reply),
             length: 0,
             small_limit,
             limit: self.shared.config.max_response as usize,
@@ -326,6 +332,10 @@ impl<F: Fabric> Dispatcher<F> {
         let buffer = large.buffer.take();
         if length <= small_limit {
             let meta = answer_meta(call.call, call.thread, status, Flags::NONE);
+            if let (Some(batch), true) = (&mut batch, in_place) {
+                let committed = batch.commit(&mut self.out.staging, &meta, length);
+                return committed.map_err(|_| Violation::Transfer("an answer is longer than a message"));
+            }
             return self.out.put_answer(&self.fabric, domain, lane, meta, &self.reply[..length], batch);
         }
         self.export(domain, lane, call, buffer, batch)
