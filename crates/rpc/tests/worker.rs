@@ -124,3 +124,32 @@ fn blocked_lanes_keep_no_receives_from_others() {
         }
     });
 }
+
+/// Many payloads of one size, and then one that needs the memory of all of them, at every end that has such memory.
+#[test]
+fn memory_for_large_payloads_serves_every_size_in_turn() {
+    bounded(|| {
+        const MEBI: usize = 1 << 20;
+        let (fabric, executed) = (fabric(), Arc::new(AtomicU64::new(0)));
+        let memory = 8 * MEBI as u64;
+        let config =
+            ServerConfig { large_memory: memory, large_response_memory: memory, ..ServerConfig::default() };
+        let server = process::test_server(&fabric, &executed)
+            .config(config)
+            .serve(&unique("sizes"), |_| process::test_service(Arc::clone(&executed)))
+            .unwrap();
+        let config = ClientConfig { large_memory: memory, ..ClientConfig::with_plan(any_plan()) };
+        let mut client = Client::connect(&fabric, server.address(), config).unwrap();
+        for round in 0..3 {
+            for size in [MEBI, 5 * MEBI, 2 * MEBI, 8 * MEBI, 3 * MEBI] {
+                let payload = pattern(size, round);
+                let calls: Vec<_> = (0..memory as usize / size.next_power_of_two())
+                    .map(|_| client.submit_on(0, ECHO, &payload).unwrap())
+                    .collect();
+                for call in calls {
+                    assert!(*client.wait(call).unwrap() == *payload, "{size} bytes in round {round}");
+                }
+            }
+        }
+    });
+}

@@ -7,7 +7,7 @@
 //! nothing; only at the limit it gives arenas back that are free as a whole, and their grants, for one of the length
 //! that is needed. Mailboxes do not grow for large payloads.
 
-use dunlin_fabric::{Access, Arena, Buffer, Fabric, Link, RegionKey};
+use dunlin_fabric::{Access, Arena, Buffer, Fabric, GrantError, Link, RegionKey};
 use dunlin_wire::Descriptor;
 
 /// The smallest arena that a pool maps.
@@ -28,6 +28,10 @@ pub(crate) struct Pool<F: Fabric> {
     link: Option<F::Link>,
     mapped: u64,
     limit: u64,
+    /// Grants that end with the next one that is made: the memory is gone.
+    ended: Vec<RegionKey>,
+    /// The peer did not take a grant, for which we have waited: no other is tried.
+    deaf: bool,
 }
 
 /// There is no memory for a large payload now.
@@ -37,7 +41,7 @@ pub(crate) struct Exhausted;
 impl<F: Fabric> Pool<F> {
     /// A pool that maps at most `limit` bytes. With a link its buffers can be READ by the peer there.
     pub(crate) fn new(link: Option<F::Link>, limit: u64) -> Self {
-        Pool { parts: Vec::new(), link, mapped: 0, limit }
+        Pool { parts: Vec::new(), link, mapped: 0, limit, ended: Vec::new(), deaf: false }
     }
 
     /// A buffer of `length` bytes. Maps memory if the arenas there are have none free: a system call, but only
@@ -49,6 +53,9 @@ impl<F: Fabric> Pool<F> {
             {
                 return Ok(buffer);
             }
+        }
+        if self.deaf {
+            return Err(Exhausted);
         }
         let exactly = (length as u64).max(1);
         let rounded = exactly.next_power_of_two().max(FIRST_ARENA);
@@ -82,9 +89,7 @@ impl<F: Fabric> Pool<F> {
             let Some((smallest, _)) = unused.min_by_key(|(_, part)| part.length) else { return false };
             let part = self.parts.swap_remove(smallest);
             self.mapped -= part.length;
-            if let (Some(link), Some(key)) = (&self.link, part.key) {
-                link.revoke(key);
-            }
+            self.ended.extend(part.key);
         }
         true
     }
@@ -94,13 +99,27 @@ impl<F: Fabric> Pool<F> {
         let access = if self.link.is_some() { Access::READ } else { Access::LOCAL };
         let memory = fabric.register(length, access).map_err(|_| Exhausted)?;
         let arena = if single { Arena::single(memory) } else { Arena::new(memory) }.map_err(|_| Exhausted)?;
-        let key = match &self.link {
-            Some(link) => Some(link.grant(arena.memory(), Access::READ).map_err(|_| Exhausted)?),
+        let key = match self.link.clone() {
+            Some(link) => Some(self.grant(&link, &arena)?),
             None => None,
         };
         self.mapped += length;
         self.parts.push(Part { arena, key, length });
         self.parts.last().map(|part| &part.arena).ok_or(Exhausted)
+    }
+
+    /// Grants an arena, and tells the peer which grants have ended. In this order: a peer that does not read makes
+    /// us wait for a bounded time once, and not once for each.
+    fn grant(&mut self, link: &F::Link, arena: &Arena<F::Memory>) -> Result<RegionKey, Exhausted> {
+        let granted = link.grant(arena.memory(), Access::READ).map_err(|error| {
+            tracing::warn!(target: "dunlin::path", %error, "memory for a large payload could not be granted");
+            self.deaf |= matches!(error, GrantError::Link(_));
+            Exhausted
+        });
+        if !self.deaf {
+            self.ended.drain(..).for_each(|key| link.revoke(key));
+        }
+        granted
     }
 
     /// What names a buffer of this pool to the peer; `None` for one of another pool.
@@ -173,6 +192,24 @@ mod tests {
         }
         assert!(pool.link.as_ref().unwrap().is_alive() && peer.is_alive());
         assert!(matches!(peer.receive(fabric.host().now()), Err(LinkError::TimedOut)));
+    }
+
+    #[test]
+    fn a_peer_that_takes_no_grant_is_asked_once() {
+        let fabric = fabric();
+        let (link, peer) = links(&fabric);
+        let mut pool: Pool<ShmFabric> = Pool::new(Some(link.clone()), 8 * MEBI as u64);
+        let held = pool.reserve(&fabric, MEBI).unwrap();
+        peer.close();
+        while link.is_alive() {
+            fabric.host().sleep(fabric.host().now() + 100_000);
+        }
+        assert_eq!(pool.reserve(&fabric, MEBI).unwrap_err(), Exhausted);
+        assert!(pool.deaf && pool.mapped == MEBI as u64);
+        // What it has been granted is as good as ever.
+        drop(held);
+        assert!(pool.reserve(&fabric, MEBI).is_ok());
+        assert_eq!(pool.reserve(&fabric, 2 * MEBI).unwrap_err(), Exhausted);
     }
 
     proptest! {
