@@ -15,9 +15,9 @@ use crate::queue_pair::{Connection, Inbound, QueuePair};
 use crate::receive::{Receive, SharedReceiveQueue};
 use dunlin_fabric::{
     Access, AddressHandleId, Armed, Buffer, Completion, CompletionQueueId, CompletionStatus, CreateError,
-    Endpoint, GrantError, InlineLine, InlineWrite, Nanos, PostError, QueuePairConfig, QueuePairId, QueuePairState,
-    ReceiveTarget, Region, RegionKey, SharedReceiveQueueId, ThreadDomain, Transport, WaitMode, Wake, Waker,
-    WorkId, WorkRequest,
+    Endpoint, GrantError, InlineLine, InlineWrite, Nanos, PostError, QueuePairConfig, QueuePairId,
+    QueuePairState, ReceiveTarget, Region, RegionKey, SharedReceiveQueueId, ThreadDomain, Transport,
+    WaitMode, Wake, Waker, WorkId, WorkRequest,
 };
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};

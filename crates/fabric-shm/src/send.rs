@@ -12,8 +12,9 @@ use crate::inbound::{ACKNOWLEDGE, Condition, FIRST, IMMEDIATE, LAST, WRITE};
 use crate::memory::ShmMemory;
 use crate::queue_pair::QueuePair;
 use dunlin_fabric::{
-    Buffer, Completion, CompletionStatus, Data, Gather, Host, InlineLine, InlineWrite, Opcode, Operation, PostError,
-    QueuePairId, QueuePairState, RealHost, RegionKey, RemoteSlice, RnrRetry, Transport, WorkId, WorkRequest,
+    Buffer, Completion, CompletionStatus, Data, Gather, Host, InlineLine, InlineWrite, Opcode, Operation,
+    PostError, QueuePairId, QueuePairState, RealHost, RegionKey, RemoteSlice, RnrRetry, Transport, WorkId,
+    WorkRequest,
 };
 use std::collections::VecDeque;
 

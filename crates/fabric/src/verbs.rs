@@ -16,8 +16,8 @@ use crate::error::{
 use crate::host::{Host, Nanos};
 use crate::memory::{Access, Memory};
 use crate::work::{
-    AddressHandleId, CompletionQueueId, Endpoint, InlineLine, InlineWrite, QueuePairConfig, QueuePairId, QueuePairState,
-    ReceiveTarget, RegionKey, SharedReceiveQueueId, WorkId, WorkRequest,
+    AddressHandleId, CompletionQueueId, Endpoint, InlineLine, InlineWrite, QueuePairConfig, QueuePairId,
+    QueuePairState, ReceiveTarget, RegionKey, SharedReceiveQueueId, WorkId, WorkRequest,
 };
 use crate::{Buffer, Region};
 use std::fmt::Debug;

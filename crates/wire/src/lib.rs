@@ -54,8 +54,8 @@ pub mod single;
 pub mod status;
 pub mod tag;
 
-pub use bytes::copy as copy_bytes;
 pub use batch::{BatchBuilder, BatchState, EntryMeta};
+pub use bytes::copy as copy_bytes;
 pub use error::{BuildError, Reject};
 pub use header::{Flags, Header, Kind};
 pub use message::{Entries, Entry, FirstLine, Message, parse_line};

@@ -351,13 +351,7 @@ impl<F: Fabric> Core<F> {
         if completion.status != CompletionStatus::Success {
             tracing::debug!(target: "dunlin::client", lane = index, status = completion.status.describe(), "a lane broke");
             // Messages that came before the end still count.
-            let _ = lane.progress(
-                    &self.fabric,
-                    &mut self.domain,
-                    &mut self.scratch,
-                    usize::MAX,
-                    &mut Keep,
-                );
+            let _ = lane.progress(&self.fabric, &mut self.domain, &mut self.scratch, usize::MAX, &mut Keep);
             return self.break_lane(index, Cause::ConnectionLost);
         }
         match route {
@@ -395,13 +389,8 @@ impl<F: Fabric> Core<F> {
             let failed =
                 self.domain.state(lane.queue_pair) != Some(QueuePairState::Ready) || !lane.link.is_alive();
             if failed {
-                let _ = lane.progress(
-                    &self.fabric,
-                    &mut self.domain,
-                    &mut self.scratch,
-                    usize::MAX,
-                    &mut Keep,
-                );
+                let _ =
+                    lane.progress(&self.fabric, &mut self.domain, &mut self.scratch, usize::MAX, &mut Keep);
                 self.break_lane(index, Cause::ConnectionLost);
             } else {
                 lane.break_silence(&self.fabric, &mut self.domain);

@@ -138,13 +138,8 @@ impl<M: Memory> Slots<M> {
             deadline: 0,
             line: [0; INLINE_PAYLOAD],
         };
-        let rare = |_| Rare {
-            small: Vec::with_capacity(64),
-            large: None,
-            request: None,
-            error: None,
-            waker: None,
-        };
+        let rare =
+            |_| Rare { small: Vec::with_capacity(64), large: None, request: None, error: None, waker: None };
         Slots {
             slots: (0..window).map(slot).collect(),
             rare: (0..window).map(rare).collect(),
@@ -210,7 +205,8 @@ impl<M: Memory> Slots<M> {
     /// The batch whose calls were taken for the message `before` becomes the message `now`: another was sent meanwhile.
     #[cold]
     pub(crate) fn renumber(&mut self, before: u64, now: u64) {
-        for slot in self.slots.iter_mut().filter(|slot| slot.state != State::Free && slot.sequence == before) {
+        for slot in self.slots.iter_mut().filter(|slot| slot.state != State::Free && slot.sequence == before)
+        {
             slot.sequence = now;
         }
     }
@@ -270,10 +266,8 @@ impl<M: Memory> Slots<M> {
     ) -> Option<Answered> {
         let (index, _) = split_call(call);
         let slot = self.slots.get_mut(index)?;
-        let plain = slot.call == call
-            && slot.state == State::InFlight
-            && slot.sequence < self.sent
-            && !slot.rare;
+        let plain =
+            slot.call == call && slot.state == State::InFlight && slot.sequence < self.sent && !slot.rare;
         if !plain || !sink.offer(lane, call, payload) {
             return self.answer(call, payload, None);
         }

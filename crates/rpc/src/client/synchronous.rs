@@ -185,7 +185,9 @@ impl<F: Fabric> Client<F> {
     pub fn submit_on(&mut self, worker: usize, function: u16, payload: &[u8]) -> Result<CallId, CallError> {
         match self.try_submit(worker, function, payload) {
             Ok(id) => Ok(id),
-            Err(error) => self.once_more(worker, error, |client| client.try_submit(worker, function, payload)),
+            Err(error) => {
+                self.once_more(worker, error, |client| client.try_submit(worker, function, payload))
+            }
         }
     }
 
@@ -331,7 +333,7 @@ impl<F: Fabric> Client<F> {
     #[inline]
     pub fn wait(&mut self, id: CallId) -> Result<Response<'_, F>, CallError> {
         while !self.core.is_done(id) {
-            self.step();
+            self.step(|core| core.is_done(id));
         }
         match self.core.outcome(id) {
             Ok(_) => Ok(Response { core: &mut self.core, id }),
@@ -352,21 +354,21 @@ impl<F: Fabric> Client<F> {
             if self.core.in_flight() == 0 {
                 return None;
             }
-            self.step();
+            self.step(|core| core.has_done());
         }
     }
 
-    /// Makes progress, or waits a moment as the plan says.
+    /// Makes progress, or waits a moment as the plan says, unless what the caller waits for is so.
     #[inline]
-    fn step(&mut self) {
+    fn step(&mut self, is_so: impl Fn(&mut Core<F>) -> bool) {
         if self.core.progress() > 0 {
             self.waiter.reset();
             return;
         }
-        self.idle();
+        self.idle(is_so);
     }
 
-    fn idle(&mut self) {
+    fn idle(&mut self, is_so: impl Fn(&mut Core<F>) -> bool) {
         if self.waiter.clock_is_due() {
             self.earliest = self.core.expire();
             // Who waits for a call of an open batch would wait for ever.
@@ -374,7 +376,7 @@ impl<F: Fabric> Client<F> {
         }
         let (mode, until) = self.waiter.next(self.core.fabric.host());
         let armed = self.core.domain.arm(mode);
-        if self.core.progress() > 0 || self.core.has_done() {
+        if self.core.progress() > 0 || is_so(&mut self.core) {
             self.core.domain.disarm(armed);
             self.waiter.reset();
             return;
@@ -411,8 +413,9 @@ impl<F: Fabric> Client<F> {
     ) -> Result<CallId, CallError> {
         match submit(self) {
             Ok(id) => Ok(id),
-            Err(SubmitError::Full) => self.submit_slowly(submit),
-            Err(SubmitError::Call(CallError::NotExecuted(Cause::WindowFull))) => self.submit_slowly(submit),
+            Err(SubmitError::Full | SubmitError::Call(CallError::NotExecuted(Cause::WindowFull))) => {
+                self.submit_slowly(worker, submit)
+            }
             Err(error) => self.once_more(worker, error, submit),
         }
     }
@@ -420,6 +423,7 @@ impl<F: Fabric> Client<F> {
     #[cold]
     fn submit_slowly(
         &mut self,
+        worker: usize,
         mut submit: impl FnMut(&mut Self) -> Result<CallId, SubmitError>,
     ) -> Result<CallId, CallError> {
         let now = self.core.fabric.host().now();
@@ -429,7 +433,8 @@ impl<F: Fabric> Client<F> {
             if self.core.fabric.host().now() >= until {
                 return Err(CallError::NotExecuted(Cause::DeadlineExceeded));
             }
-            self.step();
+            let lane = self.lanes.get(worker).copied();
+            self.step(|core| lane.is_none_or(|lane| !core.is_usable(lane)));
             match submit(self) {
                 Err(SubmitError::Full) => {}
                 Err(SubmitError::Call(CallError::NotExecuted(Cause::WindowFull)))

@@ -107,6 +107,29 @@ impl<F: Fabric> Rx<F> {
         Ok(())
     }
 
+    /// Copies the messages that still lie in the buffers of RECVs, and gives the buffers to `repost`: the lane takes
+    /// no messages now, and its peer shall not keep RECVs from others. At most `limit` wait so. Costs one look where
+    /// there is nothing to copy.
+    pub(crate) fn copy_held(
+        &mut self,
+        limit: usize,
+        mut repost: impl FnMut(Buffer<F::Memory>),
+    ) -> Result<(), Violation> {
+        let RxSource::Messages(messages) = &mut self.source else { return Ok(()) };
+        // What was copied before lies in front of what came since.
+        for held in messages.iter_mut().rev() {
+            let Held::Buffer(buffer) = held else { break };
+            let copied = Held::Copied(buffer.to_vec());
+            if let Held::Buffer(buffer) = std::mem::replace(held, copied) {
+                repost(buffer);
+            }
+        }
+        if messages.len() > limit {
+            return Err(Violation::Transfer("more messages than the window allows are waiting"));
+        }
+        Ok(())
+    }
+
     /// The fetching end, if this is one.
     #[inline]
     pub(crate) fn fetcher(&mut self) -> Option<&mut Fetcher<F>> {

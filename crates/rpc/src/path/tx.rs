@@ -1,6 +1,6 @@
 //! The sending end of a direction.
 
-use super::{MAX_MESSAGE, Violation};
+use super::{HEAD_IMMEDIATE, MAX_MESSAGE, Violation};
 use crate::mailbox::{Place, RingWriter};
 use crate::path::route;
 use dunlin_fabric::{
@@ -65,6 +65,8 @@ pub(crate) struct Tx<F: Fabric> {
     staging: Option<Arena<F::Memory>>,
     /// Our inbound region, whose control word the peer sets to the head it has reached.
     control: Region<F::Memory>,
+    /// The peer may sleep, and has RECVs for what shall wake it.
+    peer_sleeps: bool,
 }
 
 /// What a direction's sending end is made of.
@@ -78,6 +80,7 @@ pub(crate) struct TxParts<F: Fabric> {
     pub(crate) max_inline: usize,
     pub(crate) staging: Option<Arena<F::Memory>>,
     pub(crate) control: Region<F::Memory>,
+    pub(crate) peer_sleeps: bool,
 }
 
 impl<F: Fabric> Tx<F> {
@@ -97,6 +100,7 @@ impl<F: Fabric> Tx<F> {
             max_inline: parts.max_inline,
             staging: parts.staging,
             control: parts.control,
+            peer_sleeps: parts.peer_sleeps,
         }
     }
 
@@ -391,7 +395,8 @@ impl<F: Fabric> Tx<F> {
         }
     }
 
-    /// Tells the peer how far its messages were consumed, without a message: WRITEs its control word.
+    /// Tells the peer how far its messages were consumed, without a message: WRITEs its control word. A peer that
+    /// may sleep while it waits for room has to be woken, which takes immediate data and a RECV of its.
     pub(crate) fn report_head(
         &mut self,
         fabric: &F,
@@ -402,7 +407,8 @@ impl<F: Fabric> Tx<F> {
         let word = (1u64 << 32 | head as u64).to_le_bytes();
         let signaled = self.next_is_signaled(fabric);
         let id = route::outgoing(self.lane);
-        let write = InlineWrite { id, parts: &[&word], key, offset: 0, immediate: None, signaled, ahead: 0 };
+        let immediate = self.peer_sleeps.then_some(HEAD_IMMEDIATE);
+        let write = InlineWrite { id, parts: &[&word], key, offset: 0, immediate, signaled, ahead: 0 };
         let posted = domain.post_write(self.queue_pair, write);
         self.posted(posted, signaled)
     }

@@ -76,13 +76,6 @@ impl Out {
     }
 }
 
-/// What a look at a lane did.
-pub(super) struct Served {
-    pub(super) messages: usize,
-    /// READs of large requests that were posted.
-    pub(super) reads: usize,
-}
-
 /// What dispatching must know of a call beside its payload.
 #[derive(Clone, Copy)]
 pub(super) struct Call {
@@ -124,7 +117,7 @@ impl<F: Fabric> LargeReply for Exported<'_, F> {
 }
 
 impl<F: Fabric> Dispatcher<F> {
-    /// Takes the messages of one lane and answers them.
+    /// Takes the messages of one lane and answers them; says how many there were.
     #[inline]
     pub(super) fn serve(
         &mut self,
@@ -133,26 +126,26 @@ impl<F: Fabric> Dispatcher<F> {
         index: u16,
         shared_receive: SharedReceiveQueueId,
         scratch: &mut Scratch,
-    ) -> Result<Served, Violation> {
-        let mut served = Served { messages: 0, reads: 0 };
+    ) -> Result<usize, Violation> {
+        let mut messages = 0;
         let mut consumed = false;
         if lane.is_blocked() {
             lane.send_waiting(&self.fabric, domain, self.out.draining).map_err(broken)?;
         }
-        while served.messages < BUDGET && !lane.is_blocked() {
+        while messages < BUDGET && !lane.is_blocked() {
             match lane.rx.next_line(&self.fabric, scratch)? {
                 Next::Nothing => break,
                 Next::Line(first) => {
-                    served.messages += 1;
+                    messages += 1;
                     let Some(line) = scratch.first_chunk::<LINE>() else { break };
                     match first.inline_entry(line)? {
                         Some(entry) if first.header().kind == Kind::Request => {
                             self.fabric.host().charge(Work::ParseMessage, 1);
                             let header = first.header();
                             lane.tx.on_head(header.head)?;
-                            self.on_request(domain, lane, index, &entry, header.time, None, &mut served)?;
+                            self.on_request(domain, lane, index, &entry, header.time, None)?;
                         }
-                        _ => self.on_message(domain, lane, index, line, &mut served)?,
+                        _ => self.on_message(domain, lane, index, line)?,
                     }
                     continue;
                 }
@@ -160,25 +153,30 @@ impl<F: Fabric> Dispatcher<F> {
                 Next::Other => consumed = true,
             }
             let Some(incoming) = lane.rx.poll(&self.fabric, scratch)? else { break };
-            served.messages += 1;
+            messages += 1;
             match incoming {
                 IncomingMessage::Scratch(total) => {
-                    self.on_message(domain, lane, index, &scratch[..total], &mut served)?;
+                    self.on_message(domain, lane, index, &scratch[..total])?;
                 }
                 IncomingMessage::Buffer(buffer, total) => {
-                    let result = self.on_message(domain, lane, index, &buffer[..total], &mut served);
+                    let result = self.on_message(domain, lane, index, &buffer[..total]);
                     open::repost_shared::<F>(domain, shared_receive, Some(buffer));
                     result?;
                 }
             }
         }
-        if (served.messages > 0 || consumed) && lane.rx.head_overdue() {
+        if lane.is_blocked() {
+            let limit = lane.waiting_limit();
+            lane.rx
+                .copy_held(limit, |buffer| open::repost_shared::<F>(domain, shared_receive, Some(buffer)))?;
+        }
+        if (messages > 0 || consumed) && lane.rx.head_overdue() {
             let head = lane.rx.head();
             if lane.tx.report_head(&self.fabric, domain, lane.client_key, head).is_ok() {
                 lane.rx.told();
             }
         }
-        Ok(served)
+        Ok(messages)
     }
 
     #[inline(never)]
@@ -188,7 +186,6 @@ impl<F: Fabric> Dispatcher<F> {
         lane: &mut ServerLane<F>,
         index: u16,
         bytes: &[u8],
-        served: &mut Served,
     ) -> Result<(), Violation> {
         self.fabric.host().charge(Work::ParseMessage, 1);
         let message = Message::parse(bytes, MAX_MESSAGE)?;
@@ -197,7 +194,7 @@ impl<F: Fabric> Dispatcher<F> {
         match header.kind {
             Kind::Request => {
                 for entry in message.entries() {
-                    self.on_long_request(domain, lane, index, &entry, header.time, served)?;
+                    self.on_long_request(domain, lane, index, &entry, header.time)?;
                 }
                 Ok(())
             }
@@ -207,7 +204,7 @@ impl<F: Fabric> Dispatcher<F> {
                 }
                 let mut batch = BatchState::new();
                 for entry in message.entries() {
-                    self.on_request(domain, lane, index, &entry, header.time, Some(&mut batch), served)?;
+                    self.on_request(domain, lane, index, &entry, header.time, Some(&mut batch))?;
                 }
                 self.out.end_batch(&self.fabric, domain, lane, batch)
             }
@@ -229,9 +226,8 @@ impl<F: Fabric> Dispatcher<F> {
         index: u16,
         entry: &Entry<'_>,
         time: u32,
-        served: &mut Served,
     ) -> Result<(), Violation> {
-        self.on_request(domain, lane, index, entry, time, None, served)
+        self.on_request(domain, lane, index, entry, time, None)
     }
 
     /// Always inline, as what it calls for a plain call: whether there is a batch is known at each place.
@@ -245,7 +241,6 @@ impl<F: Fabric> Dispatcher<F> {
         entry: &Entry<'_>,
         time: u32,
         batch: Option<&mut BatchState>,
-        served: &mut Served,
     ) -> Result<(), Violation> {
         self.fabric.host().charge(Work::ParseEntry, 1);
         let call = Call { call: entry.call, function: entry.function_or_status, thread: entry.thread, time };
@@ -255,7 +250,7 @@ impl<F: Fabric> Dispatcher<F> {
         if !entry.flags.contains(Flags::RENDEZVOUS) {
             return self.dispatch(domain, lane, index, call, entry.payload, batch);
         }
-        self.on_descriptor(domain, lane, index, entry, call, batch, served)
+        self.on_descriptor(domain, lane, index, entry, call, batch)
     }
 
     /// A large request: READ it first.
@@ -269,7 +264,6 @@ impl<F: Fabric> Dispatcher<F> {
         entry: &Entry<'_>,
         call: Call,
         batch: Option<&mut BatchState>,
-        served: &mut Served,
     ) -> Result<(), Violation> {
         let Ok(descriptor) = Descriptor::decode(entry.payload, self.shared.config.max_payload) else {
             return self.refuse(domain, lane, call, Status::TooLarge, batch);
@@ -284,7 +278,6 @@ impl<F: Fabric> Dispatcher<F> {
         post_read::<F>(domain, lane.queue_pair, id, &descriptor, into)?;
         let Call { call, function, thread, time } = call;
         lane.reading.push(Reading { call, function, thread, time });
-        served.reads += 1;
         Ok(())
     }
 

@@ -104,9 +104,10 @@ impl<F: Fabric> ServerLane<F> {
         Ok(newer)
     }
 
-    /// Calls that may be in flight.
-    pub(crate) fn window(&self) -> usize {
-        self.generations.len()
+    /// How many messages may wait until the lane can take them: a client that keeps to its window never has so many
+    /// under way.
+    pub(crate) fn waiting_limit(&self) -> usize {
+        2 * self.generations.len() + 64
     }
 
     /// Whether answers wait for room. New requests are not taken meanwhile: a client that never reads its

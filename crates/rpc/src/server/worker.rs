@@ -236,21 +236,24 @@ impl<F: Fabric> Worker<F> {
     fn serve_lane(&mut self, index: usize) -> usize {
         let Some(lane) = &mut self.lanes[index] else { return 0 };
         self.signaled |= lane.tx.take_signaled();
-        match self.dispatcher.serve(
+        let reading = lane.reading.len();
+        let served = self.dispatcher.serve(
             &mut self.domain,
             lane,
             index as u16,
             self.shared_receive,
             &mut self.scratch,
-        ) {
-            Ok(served) => {
-                self.reading += served.reads;
-                if served.messages > 0 {
+        );
+        // Also those of a look that ended with a violation: the lane goes with all its READs.
+        self.reading += lane.reading.len() - reading;
+        match served {
+            Ok(messages) => {
+                if messages > 0 {
                     lane.hot = COLD_AFTER;
                 } else {
                     lane.hot = lane.hot.saturating_sub(1);
                 }
-                served.messages
+                messages
             }
             Err(violation) => {
                 self.violated(index as u16, violation);
@@ -306,7 +309,7 @@ impl<F: Fabric> Worker<F> {
                 lane.hot = COLD_AFTER;
                 match (completion.opcode, completion.buffer) {
                     (Opcode::Receive, Some(buffer)) if lane.is_blocked() => {
-                        let kept = lane.rx.deliver_copy(&buffer, completion.bytes, 2 * lane.window() + 64);
+                        let kept = lane.rx.deliver_copy(&buffer, completion.bytes, lane.waiting_limit());
                         open::repost_shared::<F>(&mut self.domain, self.shared_receive, Some(buffer));
                         if let Err(violation) = kept {
                             self.violated(index, violation);
