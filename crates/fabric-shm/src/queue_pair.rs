@@ -25,6 +25,18 @@ pub(crate) struct Inbound {
     pub(crate) consumer: Consumer,
 }
 
+impl Inbound {
+    /// Tells the producer what was taken, and wakes it if it waits for room.
+    fn publish(&mut self, doorbell: &PeerDoorbell) {
+        if self.consumer.publish() && doorbell.may_sleep() {
+            fence(Ordering::SeqCst);
+            if self.consumer.is_room_wanted() {
+                doorbell.ring_for_sender();
+            }
+        }
+    }
+}
+
 /// The other end of an RC or UC queue pair.
 #[derive(Debug)]
 pub(crate) struct Connection {
@@ -87,6 +99,9 @@ impl QueuePair {
         }
         let (Some(inbound), Some(connection)) = (&mut self.inbound, &self.connection) else { return false };
         if !inbound.consumer.has_record() {
+            if inbound.consumer.is_unpublished() {
+                inbound.publish(&connection.doorbell);
+            }
             return false;
         }
         let receives = match self.config.shared_receive {
@@ -102,18 +117,24 @@ impl QueuePair {
             queue: &mut queues[self.config.receive_completions.0 as usize],
         }
         .drain(budget);
-        let told = inbound.consumer.publish();
-        let doorbell = &connection.doorbell;
-        if (told || matches!(drained, Drained::NotReady(true) | Drained::Broken)) && doorbell.may_sleep() {
-            fence(Ordering::SeqCst);
-            if acknowledge || drained == Drained::NotReady(true) || inbound.consumer.is_room_wanted() {
-                doorbell.ring_for_sender();
+        // Who has just been given a message has something better to do than to wait until this is out: the next look,
+        // which finds no more, tells the producer, unless that waits for it.
+        let stuck = matches!(drained, Drained::NotReady(true) | Drained::Broken);
+        if acknowledge || stuck || inbound.consumer.is_overdue() {
+            let told = inbound.consumer.publish();
+            if (told || stuck) && connection.doorbell.may_sleep() {
+                fence(Ordering::SeqCst);
+                let awaited = acknowledge || drained == Drained::NotReady(true);
+                if awaited || inbound.consumer.is_room_wanted() {
+                    connection.doorbell.ring_for_sender();
+                }
             }
         }
+        let unpublished = inbound.consumer.is_unpublished();
         if drained == Drained::Broken {
             self.fail(queues, CompletionStatus::Flushed);
         }
-        matches!(drained, Drained::More | Drained::NotReady(_))
+        unpublished || matches!(drained, Drained::More | Drained::NotReady(_))
     }
 
     /// Into the error state: everything posted is flushed, the first with its own status, and the peer's queue pair
@@ -124,6 +145,9 @@ impl QueuePair {
             return;
         }
         self.state = QueuePairState::Error;
+        if let Some(inbound) = &mut self.inbound {
+            inbound.consumer.publish();
+        }
         self.flush_sends(&mut queues[self.config.send_completions.0 as usize], first);
         let queue = &mut queues[self.config.receive_completions.0 as usize];
         let begun = self.partial.take().and_then(Partial::into_receive);
