@@ -383,7 +383,7 @@ impl ThreadDomain for ShmDomain {
             memory.close_descriptor();
             let consumer = Consumer::new(memory, link.secrets().ours, ring.0)
                 .ok_or(CreateError::State("the inbound ring is too small"))?;
-            queue_pair.inbound = Some(Inbound { link: Arc::clone(link), ring, consumer });
+            queue_pair.inbound = Some(Inbound { link: Arc::clone(link), ring, consumer, unasked: false });
         }
         match &queue_pair.inbound {
             Some(inbound) if Arc::ptr_eq(&inbound.link, link) => {

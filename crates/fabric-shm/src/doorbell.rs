@@ -334,8 +334,9 @@ impl Attention {
         }
         self.sleeps.fetch_add(SLEEP, Ordering::SeqCst);
         // A timer of its own would be a tenth of what the sleep costs; near the end it keeps the time better.
-        let guarded =
-            nanoseconds >= 4 * TICK && !self.distrusted.load(Ordering::SeqCst) && self.watchdog.guard(patient);
+        let guarded = nanoseconds >= 4 * TICK
+            && !self.distrusted.load(Ordering::SeqCst)
+            && self.watchdog.guard(patient);
         let timeout = futex::Timespec { tv_sec: 0, tv_nsec: nanoseconds.min(TICK) as _ };
         let woken = futex::wait(word, futex::Flags::empty(), SLEEPING, (!guarded).then_some(&timeout));
         self.sleeps.fetch_sub(1, Ordering::Release);
@@ -526,7 +527,7 @@ mod tests {
         }
     }
 
-    /// As the real one, without fences.
+    /// As the real one, without the fences.
     struct Loose(model::AtomicU64);
 
     impl Hints for Loose {
@@ -542,9 +543,10 @@ mod tests {
         fn fence() {}
     }
 
-    /// A producer stores two records, each announced by the same hint; the owner looks by hints only, once before it
-    /// arms and once after. Whether a record stays unseen by an owner that sleeps and is not woken.
-    fn is_lost_by_hints<H: Hints + Send + Sync + 'static>(hints: H) -> bool {
+    /// A producer stores two records, each announced by the same hint, or `early` before it is there; the owner looks by
+    /// hints only, once before it arms and once after. Whether a record stays unseen by an owner that sleeps and is not
+    /// woken.
+    fn is_lost_by_hints<H: Hints + Send + Sync + 'static>(hints: H, early: bool) -> bool {
         let hints = loom::sync::Arc::new(hints);
         let word = loom::sync::Arc::new(model::AtomicU32::new(IDLE));
         let records = loom::sync::Arc::new(model::AtomicU32::new(0));
@@ -553,42 +555,58 @@ mod tests {
             loom::thread::spawn(move || {
                 let mut wakes = false;
                 for record in 1..=2 {
+                    if early {
+                        announce(&*hints, 1);
+                    }
                     records.store(record, Ordering::Release);
-                    announce(&*hints, 1);
+                    if !early {
+                        announce(&*hints, 1);
+                    }
                     model::fence(Ordering::SeqCst);
                     wakes |= ring(&*word);
                 }
                 wakes
             })
         };
-        let mut seen = 0;
-        let mut look = || {
-            if take_hints(&*hints) != 0 {
-                seen = records.load(Ordering::Acquire);
-            }
+        let owner = {
+            let (hints, word, records) = (hints.clone(), word.clone(), records.clone());
+            loom::thread::spawn(move || {
+                let mut seen = 0;
+                let mut look = || {
+                    if take_hints(&*hints) != 0 {
+                        seen = records.load(Ordering::Acquire);
+                    }
+                };
+                look();
+                arm(&*word);
+                model::fence(Ordering::SeqCst);
+                look();
+                seen < 2 && may_sleep(&*word)
+            })
         };
-        look();
-        arm(&*word);
-        model::fence(Ordering::SeqCst);
-        look();
-        let sleeps = seen < 2 && may_sleep(&*word);
         let woken = producer.join().unwrap();
+        let sleeps = owner.join().unwrap();
         sleeps && !woken
+    }
+
+    /// With so few pre-emptions the model is done in a second.
+    fn check_hints(what: impl Fn() -> bool + Send + Sync + 'static) {
+        let mut model = loom::model::Builder::new();
+        model.preemption_bound = Some(3);
+        model.check(move || assert!(!what()));
     }
 
     #[test]
     fn no_record_is_lost_by_hints() {
-        let mut model = loom::model::Builder::new();
-        model.preemption_bound = Some(3);
-        model.check(|| assert!(!is_lost_by_hints(model::AtomicU64::new(0))));
+        check_hints(|| is_lost_by_hints(model::AtomicU64::new(0), false));
     }
 
     #[test]
-    fn the_model_finds_what_the_fences_of_hints_are_for() {
-        let lost = std::panic::catch_unwind(|| {
-            loom::model(|| assert!(!is_lost_by_hints(Loose(model::AtomicU64::new(0)))));
-        });
-        assert!(lost.is_err());
+    fn the_model_finds_hints_that_come_too_early_or_in_no_order() {
+        let early = || check_hints(|| is_lost_by_hints(model::AtomicU64::new(0), true));
+        assert!(std::panic::catch_unwind(early).is_err());
+        let loose = || check_hints(|| is_lost_by_hints(Loose(model::AtomicU64::new(0)), false));
+        assert!(std::panic::catch_unwind(loose).is_err());
     }
 
     #[test]

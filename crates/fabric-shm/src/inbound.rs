@@ -366,22 +366,10 @@ impl Consumer {
         self.place.advance(lines_of(record.length));
     }
 
-    /// Whether something was taken that the producer was not told of.
-    #[inline]
-    pub(crate) fn is_unpublished(&self) -> bool {
-        self.published != self.place.lines
-    }
-
-    /// Whether so much was taken since the producer was told that it may soon run out of room.
-    #[inline]
-    pub(crate) fn is_overdue(&self) -> bool {
-        (self.place.lines - self.published) * 4 >= self.place.capacity as u64
-    }
-
     /// Tells the producer what was taken; whether there was anything to tell.
     #[inline]
     pub(crate) fn publish(&mut self) -> bool {
-        let told = self.is_unpublished();
+        let told = self.published != self.place.lines;
         if told {
             self.published = self.place.lines;
             self.memory.mapping().word(TAKEN_AT).store(self.place.lines, Ordering::Release);

@@ -23,16 +23,17 @@ pub(crate) struct Inbound {
     pub(crate) link: Arc<LinkShared>,
     pub(crate) ring: RegionKey,
     pub(crate) consumer: Consumer,
+    /// Whether the producer waits for room was not looked at since it was told of some.
+    pub(crate) unasked: bool,
 }
 
 impl Inbound {
-    /// Tells the producer what was taken, and wakes it if it waits for room.
-    fn publish(&mut self, doorbell: &PeerDoorbell) {
-        if self.consumer.publish() && doorbell.may_sleep() {
-            fence(Ordering::SeqCst);
-            if self.consumer.is_room_wanted() {
-                doorbell.ring_for_sender();
-            }
+    /// After the producer was told what was taken: wakes it if it waits for room.
+    fn look_who_waits(&mut self, doorbell: &PeerDoorbell) {
+        self.unasked = false;
+        fence(Ordering::SeqCst);
+        if self.consumer.is_room_wanted() {
+            doorbell.ring_for_sender();
         }
     }
 }
@@ -99,8 +100,8 @@ impl QueuePair {
         }
         let (Some(inbound), Some(connection)) = (&mut self.inbound, &self.connection) else { return false };
         if !inbound.consumer.has_record() {
-            if inbound.consumer.is_unpublished() {
-                inbound.publish(&connection.doorbell);
+            if inbound.unasked {
+                inbound.look_who_waits(&connection.doorbell);
             }
             return false;
         }
@@ -117,24 +118,26 @@ impl QueuePair {
             queue: &mut queues[self.config.receive_completions.0 as usize],
         }
         .drain(budget);
-        // Who has just been given a message has something better to do than to wait until this is out: the next look,
-        // which finds no more, tells the producer, unless that waits for it.
-        let stuck = matches!(drained, Drained::NotReady(true) | Drained::Broken);
-        if acknowledge || stuck || inbound.consumer.is_overdue() {
-            let told = inbound.consumer.publish();
-            if (told || stuck) && connection.doorbell.may_sleep() {
+        let told = inbound.consumer.publish();
+        if (told || matches!(drained, Drained::NotReady(true) | Drained::Broken))
+            && connection.doorbell.may_sleep()
+        {
+            if acknowledge || drained == Drained::NotReady(true) {
                 fence(Ordering::SeqCst);
-                let awaited = acknowledge || drained == Drained::NotReady(true);
-                if awaited || inbound.consumer.is_room_wanted() {
-                    connection.doorbell.ring_for_sender();
-                }
+                connection.doorbell.ring_for_sender();
+            } else if drained == Drained::Broken || inbound.consumer.is_room_wanted() {
+                inbound.look_who_waits(&connection.doorbell);
+            } else {
+                // The fence that makes this certain has to wait for the peer's line: the message that has just come is
+                // not kept waiting for that. The next look, which finds no more, makes up for it.
+                inbound.unasked = true;
             }
         }
-        let unpublished = inbound.consumer.is_unpublished();
+        let unasked = inbound.unasked;
         if drained == Drained::Broken {
             self.fail(queues, CompletionStatus::Flushed);
         }
-        unpublished || matches!(drained, Drained::More | Drained::NotReady(_))
+        unasked || matches!(drained, Drained::More | Drained::NotReady(_))
     }
 
     /// Into the error state: everything posted is flushed, the first with its own status, and the peer's queue pair
@@ -145,9 +148,6 @@ impl QueuePair {
             return;
         }
         self.state = QueuePairState::Error;
-        if let Some(inbound) = &mut self.inbound {
-            inbound.consumer.publish();
-        }
         self.flush_sends(&mut queues[self.config.send_completions.0 as usize], first);
         let queue = &mut queues[self.config.receive_completions.0 as usize];
         let begun = self.partial.take().and_then(Partial::into_receive);

@@ -130,7 +130,9 @@ impl Watchdog {
         self.state.store(state, Ordering::SeqCst);
         // Whoever counted a sleep before that store took the ticks for granted; whoever did after calls again.
         let late = |w: &Watched| {
-            w.attention.upgrade().is_some_and(|a| a.sleeps() != w.seen && !(state == DROWSY && a.is_patient()))
+            w.attention
+                .upgrade()
+                .is_some_and(|a| a.sleeps() != w.seen && !(state == DROWSY && a.is_patient()))
         };
         if watched.iter().any(late) {
             self.state.store(WATCHING, Ordering::SeqCst);

@@ -147,8 +147,15 @@ impl Sleeper {
     fn connect(session: &mut Session, config: &ClientConfig) -> Result<Self, MeasureError> {
         let served = session.serve(ServiceKind::Bytes, Drive::Waiting)?;
         let client = session.connect(&served, config)?;
-        let mut sleeper =
-            Sleeper { client, subject: served.index, sequence: 0, difference: 0, last: None, cpu_ns: 0, calls: 0 };
+        let mut sleeper = Sleeper {
+            client,
+            subject: served.index,
+            sequence: 0,
+            difference: 0,
+            last: None,
+            cpu_ns: 0,
+            calls: 0,
+        };
         session.while_serving(&served, |_, _| {
             (0..16).try_for_each(|_| sleeper.call().map_err(MeasureError::from))
         })?;
