@@ -299,7 +299,8 @@ impl Attention {
         disarm(state_of(self.memory.mapping()));
     }
 
-    /// After [`arm`](Attention::arm) and a look in vain: sleeps until rung or woken, until then, or for two ticks.
+    /// After [`arm`](Attention::arm) and a look in vain: sleeps until rung or woken, until then, or for two
+    /// ticks of the watchdog, which are slow ones after some sleeps in vain.
     pub(crate) fn rest(&self, until: Nanos) -> Wake {
         if self.take_woken() {
             self.disarm();

@@ -154,13 +154,13 @@ mod tests {
     fn ticks_end_when_nobody_sleeps_and_come_back() {
         let watchdog = Watchdog::new().unwrap();
         let attention = Attention::new(&watchdog).unwrap();
-        assert!(!watchdog.period().is_some());
+        assert!(watchdog.period().is_none());
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 attention.arm();
                 assert!(!attention.sleep(u64::MAX), "nobody has rung");
             });
-            while !attention.is_asleep() || !watchdog.period().is_some() {
+            while !attention.is_asleep() || watchdog.period().is_none() {
                 std::thread::yield_now();
             }
             watchdog.tick();
@@ -170,7 +170,7 @@ mod tests {
         watchdog.tick();
         assert!(watchdog.period().is_some(), "the sleep has ended since the tick before");
         watchdog.tick();
-        assert!(!watchdog.period().is_some(), "nobody has slept since the tick before");
+        assert!(watchdog.period().is_none(), "nobody has slept since the tick before");
         assert!(watchdog.guard(false) && watchdog.period().is_some());
         watchdog.end();
         assert!(!watchdog.guard(false));
