@@ -311,6 +311,9 @@ impl QueuePair {
         match request.operation {
             Operation::Send { data, immediate, .. } => {
                 let mut sent = 0;
+                if let Some(connection) = &self.connection {
+                    connection.doorbell.prepare();
+                }
                 if !self.push(ticket, Source::of(&data), &mut sent, 0, immediate) {
                     let data = self.send.stage(data);
                     self.wait_for_room(Waiting { ticket, sent, what: Deferred::Send { data, immediate } });
@@ -447,7 +450,11 @@ impl QueuePair {
         source: Source<'_>,
         immediate: Option<u32>,
     ) -> Option<Deferred> {
-        let link = &self.connection.as_ref()?.link;
+        let connection = self.connection.as_ref()?;
+        let link = &connection.link;
+        if immediate.is_some() {
+            connection.doorbell.prepare();
+        }
         let bytes = source.length() as u32;
         let result = self.imports.write(link, key, offset, source);
         match immediate {

@@ -267,7 +267,7 @@ pub trait ThreadDomain: Send + Debug + 'static {
 
     /// Waits: busy for an instant (a simulator: until something that concerns this domain happens), event until
     /// an event, a waker, `until`, or some 20 ms, whichever comes first: a doorbell that a hostile peer has tampered
-    /// with may cost that delay but never hangs us.
+    /// with may cost that delay but never hangs us. It may be 200 ms for who was woken so for nothing a few times.
     fn wait(&mut self, armed: Armed, until: Nanos) -> Wake;
 
     /// Ends this domain's waits from other threads.

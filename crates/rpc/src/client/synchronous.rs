@@ -383,7 +383,8 @@ impl<F: Fabric> Client<F> {
         }
         self.core.fabric.host().checkpoint(Site::BeforeSleep);
         self.core.domain.wait(armed, until.min(self.earliest));
-        if mode == WaitMode::Event {
+        // What has woken us is most likely an answer: nothing else is looked at before that is found.
+        if mode == WaitMode::Event && self.core.progress() == 0 {
             self.core.progress_after_sleep();
         }
     }

@@ -16,7 +16,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 /// Messages taken from one lane before the next has its turn.
-const BUDGET: usize = 32;
+pub(super) const BUDGET: usize = 32;
 
 /// The parts of a worker that dispatching needs beside the lane.
 pub(super) struct Dispatcher<F: Fabric> {

@@ -50,6 +50,8 @@ pub(crate) struct ServerLane<F: Fabric> {
     pub(crate) in_service: usize,
     /// The last look at this lane found a message: it is looked at each time.
     pub(crate) hot: u8,
+    /// In the worker's list of lanes to look at.
+    pub(crate) listed: bool,
 }
 
 /// What a lane is made of.
@@ -88,6 +90,7 @@ impl<F: Fabric> ServerLane<F> {
             reading: Vec::with_capacity(parts.window as usize),
             in_service: 0,
             hot: 1,
+            listed: false,
         }
     }
 
