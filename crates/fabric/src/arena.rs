@@ -134,11 +134,21 @@ impl<M: Memory> Arena<M> {
     /// Makes an arena of memory, which must not be writable by peers. The smallest buffer is 64 bytes, or
     /// 1/65536 of the memory if that is more.
     pub fn new(memory: M) -> Result<Self, ArenaError> {
+        let unit = (memory.length() / 65536).next_power_of_two().max(64);
+        Arena::of_units(memory, unit)
+    }
+
+    /// Makes an arena that is one buffer of all the memory, whatever its length.
+    pub fn single(memory: M) -> Result<Self, ArenaError> {
+        let unit = memory.length();
+        Arena::of_units(memory, unit)
+    }
+
+    fn of_units(memory: M, unit: usize) -> Result<Self, ArenaError> {
         if memory.access().changes() {
             return Err(ArenaError::PeerWritable);
         }
-        let unit = (memory.length() / 65536).next_power_of_two().max(64);
-        let units = u32::try_from(memory.length() / unit).unwrap_or(u32::MAX);
+        let units = u32::try_from(memory.length() / unit.max(1)).unwrap_or(u32::MAX);
         if units == 0 {
             return Err(ArenaError::Exhausted { wanted: unit, length: memory.length() });
         }
@@ -157,6 +167,11 @@ impl<M: Memory> Arena<M> {
         let order = units.trailing_zeros() as u8;
         let unit = self.0.free.lock().unwrap_or_else(PoisonError::into_inner).take(order).ok_or(exhausted)?;
         Ok(Buffer { arena: Arc::clone(&self.0), unit, order, length })
+    }
+
+    /// Whether no buffer of it is in anybody's hands. Stays so as long as nobody has another handle of it.
+    pub fn is_unused(&self) -> bool {
+        Arc::strong_count(&self.0) == 1
     }
 
     /// Whether two handles name one arena.
@@ -257,6 +272,20 @@ mod tests {
             assert!(arena.reserve(1).is_err());
             drop(parts);
         }
+    }
+
+    #[test]
+    fn a_single_buffer_is_all_of_it() {
+        let arena = Arena::single(HeapMemory::new(5000, Access::READ).unwrap()).unwrap();
+        assert!(arena.is_unused());
+        let mut whole = arena.reserve(3000).unwrap();
+        assert!(!arena.is_unused());
+        assert!(arena.reserve(1).is_err());
+        assert!(whole.set_length(5000) && !whole.set_length(5001));
+        whole.fill(7);
+        drop(whole);
+        assert!(arena.is_unused());
+        assert!(arena.reserve(5001).is_err());
     }
 
     proptest! {
