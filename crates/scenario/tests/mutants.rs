@@ -28,9 +28,9 @@ const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "lost_wakeup",
         file: "crates/rpc/src/client/synchronous.rs",
-        from: "self.core.domain.wait(armed, until.min(self.earliest));",
+        from: "self.core.domain.wait(armed, until.min(self.earliest).min(limit));",
         to: "let armed = if dunlin_fabric::mutant(\"lost_wakeup\") { self.core.domain.disarm(armed); self.core.domain.arm(mode) } else { armed };
-        self.core.domain.wait(armed, until.min(self.earliest));",
+        self.core.domain.wait(armed, until.min(self.earliest).min(limit));",
     },
     Mutant {
         name: "skipped_tag_check",

@@ -332,8 +332,9 @@ impl<F: Fabric> Client<F> {
     /// Waits for a call.
     #[inline]
     pub fn wait(&mut self, id: CallId) -> Result<Response<'_, F>, CallError> {
+        self.waiter.reset();
         while !self.core.is_done(id) {
-            self.step(|core| core.is_done(id));
+            self.step(Nanos::MAX, |core| core.is_done(id));
         }
         match self.core.outcome(id) {
             Ok(_) => Ok(Response { core: &mut self.core, id }),
@@ -347,6 +348,8 @@ impl<F: Fabric> Client<F> {
     /// Waits until some call is done, and names it; `None` if none is in flight.
     #[inline]
     pub fn wait_any(&mut self) -> Option<CallId> {
+        // A new wait begins with a look at the clock: what was sent since has deadlines, too.
+        self.waiter.reset();
         loop {
             if let Some(id) = self.core.next_done() {
                 return Some(id);
@@ -355,21 +358,21 @@ impl<F: Fabric> Client<F> {
                 return None;
             }
             // A lane that breaks between the looks may be all that there is to wait for.
-            self.step(|core| core.has_done() || core.in_flight() == 0);
+            self.step(Nanos::MAX, |core| core.has_done() || core.in_flight() == 0);
         }
     }
 
-    /// Makes progress, or waits a moment as the plan says, unless what the caller waits for is so.
+    /// Makes progress, or waits a moment as the plan says and not beyond `until`, unless what the caller waits for is so.
     #[inline]
-    fn step(&mut self, is_so: impl Fn(&mut Core<F>) -> bool) {
+    fn step(&mut self, until: Nanos, is_so: impl Fn(&mut Core<F>) -> bool) {
         if self.core.progress() > 0 {
             self.waiter.reset();
             return;
         }
-        self.idle(is_so);
+        self.idle(until, is_so);
     }
 
-    fn idle(&mut self, is_so: impl Fn(&mut Core<F>) -> bool) {
+    fn idle(&mut self, limit: Nanos, is_so: impl Fn(&mut Core<F>) -> bool) {
         if self.waiter.clock_is_due() {
             self.earliest = self.core.expire();
             // Who waits for a call of an open batch would wait for ever.
@@ -386,7 +389,7 @@ impl<F: Fabric> Client<F> {
             return;
         }
         self.core.fabric.host().checkpoint(Site::BeforeSleep);
-        self.core.domain.wait(armed, until.min(self.earliest));
+        self.core.domain.wait(armed, until.min(self.earliest).min(limit));
         // What has woken us is most likely an answer: nothing else is looked at before that is found.
         if mode == WaitMode::Event && self.core.progress() == 0 {
             self.core.progress_after_sleep();
@@ -439,7 +442,7 @@ impl<F: Fabric> Client<F> {
                 return Err(CallError::NotExecuted(Cause::DeadlineExceeded));
             }
             let lane = self.lanes.get(worker).copied();
-            self.step(|core| lane.is_none_or(|lane| !core.is_usable(lane)));
+            self.step(until, |core| lane.is_none_or(|lane| !core.is_usable(lane)));
             match submit(self) {
                 Err(SubmitError::Full) => {}
                 Err(SubmitError::Call(CallError::NotExecuted(Cause::WindowFull)))

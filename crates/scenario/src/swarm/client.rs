@@ -198,7 +198,8 @@ impl Actor {
                 Ok(id) => {
                     self.part.sim.tell(|| format!("call {number} of {size} bytes is sent as {id:?}"));
                     self.part.book.sent(number);
-                    let open = Open { number, size, sent: self.now(), watched: true };
+                    // One in a batch has its deadline once the batch is out, which a full ring delays.
+                    let open = Open { number, size, sent: self.now(), watched: !batched };
                     if let Some(other) = self.open.insert(id, open) {
                         self.part.book.violate(format!("calls {} and {number} have one id", other.number));
                     }
