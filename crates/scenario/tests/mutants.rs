@@ -103,14 +103,6 @@ const MUTANTS: &[Mutant] = &[
         from: "self.waker.wake();",
         to: "if !dunlin_fabric::mutant(\"worker_not_woken\") { self.waker.wake(); }",
     },
-    Mutant {
-        name: "batch_forgotten",
-        file: "crates/rpc/src/client/synchronous.rs",
-        from: "            let _ = self.core.flush(*lane);
-            self.core.retire(*lane);",
-        to: "            if !dunlin_fabric::mutant(\"batch_forgotten\") { let _ = self.core.flush(*lane); }
-            self.core.retire(*lane);",
-    },
 ];
 
 /// Asks which bug is on; stands in the copy only.
