@@ -12,6 +12,8 @@ use crate::sweep::{self, Effort, Row, SweepError, median_error_percent, profile_
 const SWEEP: &str = include_str!("../curves/rnic_sweep.csv");
 /// Largest error that counts in full: one point that the model has no mechanism for shall not bend the others.
 const MOST_ERROR: f64 = 0.5;
+/// By what cross-validation moves the free parameters before it fits them, as a factor.
+const MOVED: f64 = 1.25;
 /// The steps, as factors.
 const STEPS: [f64; 3] = [1.25, 1.1, 1.04];
 
@@ -67,8 +69,6 @@ pub struct Calibration {
     pub before: Vec<Residual>,
     /// Each curve with the fitted values.
     pub after: Vec<Residual>,
-    /// Cross-validation: fitted to every second point, each curve's other points; then the other way round.
-    pub crossed: Vec<Residual>,
 }
 
 /// What cannot be calibrated.
@@ -287,36 +287,9 @@ pub fn calibrate(
     let curves = curves(profile)?;
     let start = Trial::new(profile, &curves)?;
     let parameters: Vec<Parameter> = free(profile).collect();
-    let all = 3 * STEPS.len() * parameters.len();
-    let mut done = 0;
-    let mut search = |part| -> Result<Trial, CalibrateError> {
-        let mut best = start.clone();
-        let mut least = misfit(&best, &curves, part)?;
-        for step in STEPS {
-            for parameter in &parameters {
-                let own = best.profile(profile.name()).number(*parameter);
-                for tried in [own * step, own / step] {
-                    // Counts have no fractions.
-                    let tried = if own >= 32.0 && own.fract() == 0.0 { libm::round(tried) } else { tried };
-                    let trial = best.with(*parameter, tried);
-                    let found = misfit(&trial, &curves, part)?;
-                    if found < least * 0.999 {
-                        (best, least) = (trial, found);
-                        break;
-                    }
-                }
-                done += 1;
-                tell(done, all, least);
-            }
-        }
-        Ok(best)
-    };
-    let fitted = search(Part::All)?;
-    let mut crossed = Vec::new();
-    for (fit, test) in [(Part::Even, Part::Odd), (Part::Odd, Part::Even)] {
-        let trial = search(fit)?;
-        crossed.extend(residuals(&trial, &curves, test, Effort::Quick)?);
-    }
+    let all = STEPS.len() * parameters.len();
+    let fitted =
+        search(&start, &parameters, &curves, Part::All, &mut |done, misfit| tell(done, all, misfit))?;
     Ok(Calibration {
         fitted: parameters
             .iter()
@@ -328,6 +301,68 @@ pub fn calibrate(
             .collect(),
         before: residuals(&start, &curves, Part::All, Effort::Full)?,
         after: residuals(&fitted, &curves, Part::All, Effort::Full)?,
-        crossed,
     })
+}
+
+/// Cross-validation: the free parameters are moved away from their values, fitted to every second point of each curve, and
+/// tested on the other points; then the other way round. Curves of a single point are tested on nothing.
+///
+/// # Errors
+/// As [`check`].
+pub fn cross_validate(
+    profile: &Profile,
+    mut tell: impl FnMut(usize, usize, f64),
+) -> Result<Vec<Residual>, CalibrateError> {
+    let curves = curves(profile)?;
+    let parameters: Vec<Parameter> = free(profile).collect();
+    let mut start = Trial::new(profile, &curves)?;
+    // The profile was fitted to all points; a search from there would know the ones that it is tested on.
+    for (number, parameter) in parameters.iter().enumerate() {
+        let own = start.profile(profile.name()).number(*parameter);
+        let moved = if number % 2 == 0 { own * MOVED } else { own / MOVED };
+        start = start.with(*parameter, whole(own, moved));
+    }
+    let all = 2 * STEPS.len() * parameters.len();
+    let mut found = Vec::new();
+    for (round, (fit, test)) in [(Part::Even, Part::Odd), (Part::Odd, Part::Even)].into_iter().enumerate() {
+        let before = round * STEPS.len() * parameters.len();
+        let trial =
+            search(&start, &parameters, &curves, fit, &mut |done, misfit| tell(before + done, all, misfit))?;
+        found.extend(residuals(&trial, &curves, test, Effort::Quick)?);
+    }
+    Ok(found)
+}
+
+/// Counts have no fractions.
+fn whole(own: f64, tried: f64) -> f64 {
+    if own >= 32.0 && own.fract() == 0.0 { libm::round(tried) } else { tried }
+}
+
+/// Coordinate search with shrinking steps. `tell` hears how many coordinates are done, and the misfit.
+fn search(
+    start: &Trial,
+    parameters: &[Parameter],
+    curves: &[Curve],
+    part: Part,
+    tell: &mut dyn FnMut(usize, f64),
+) -> Result<Trial, CalibrateError> {
+    let mut best = start.clone();
+    let mut least = misfit(&best, curves, part)?;
+    let mut done = 0;
+    for step in STEPS {
+        for parameter in parameters {
+            let own = best.profile(&best.own).number(*parameter);
+            for tried in [own * step, own / step] {
+                let trial = best.with(*parameter, whole(own, tried));
+                let found = misfit(&trial, curves, part)?;
+                if found < least * 0.999 {
+                    (best, least) = (trial, found);
+                    break;
+                }
+            }
+            done += 1;
+            tell(done, least);
+        }
+    }
+    Ok(best)
 }

@@ -20,8 +20,9 @@ pub(crate) struct Costs {
     pub(crate) ack_in: Picos,
     pub(crate) completion: Picos,
     pub(crate) receive: Picos,
-    pub(crate) chunk_bytes: u64,
-    pub(crate) chunk: Picos,
+    chunk_bytes: u64,
+    chunk: Picos,
+    payload_byte: f64,
     pub(crate) pipeline: Picos,
     pub(crate) inline_limit: u32,
     pub(crate) push_limit: u32,
@@ -73,6 +74,7 @@ impl Costs {
             receive: time(Parameter::ReceiveIn),
             chunk_bytes: number(Parameter::ChunkBytes) as u64,
             chunk: time(Parameter::Chunk),
+            payload_byte: number(Parameter::PayloadByte) * PICOS as f64,
             pipeline: time(Parameter::Pipeline),
             inline_limit: number(Parameter::InlineLimit) as u32,
             push_limit: number(Parameter::PushLimit) as u32,
@@ -128,9 +130,10 @@ impl Costs {
         (bytes as f64 * self.memory_byte) as Picos
     }
 
-    /// What the pieces of a payload after the first take.
-    pub(crate) fn chunks(&self, bytes: u64) -> Picos {
-        bytes.div_ceil(self.chunk_bytes).saturating_sub(1) * self.chunk
+    /// What a payload takes of the processing units: its bytes, and its pieces after the first.
+    pub(crate) fn payload(&self, bytes: u64) -> Picos {
+        let pieces = bytes.div_ceil(self.chunk_bytes).saturating_sub(1);
+        pieces * self.chunk + (bytes as f64 * self.payload_byte) as Picos
     }
 
     /// Size of a work request in the send queue, in whole lines.

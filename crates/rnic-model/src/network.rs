@@ -297,7 +297,7 @@ impl Network {
             way.latency += costs.dma_read;
         }
         let on_wire = if carries { bytes } else { 0 };
-        let units = costs.request_out + if carries { costs.chunks(bytes) } else { 0 };
+        let units = costs.request_out + if carries { costs.payload(bytes) } else { 0 };
         way.take(&mut nic.units, units);
         let link = costs.on_link(on_wire);
         way.take(&mut nic.link_out, link);
@@ -328,7 +328,7 @@ impl Network {
 
         if request.opcode.answers_with_data() {
             nic.receive_from_link(costs, &mut way, 0);
-            way.take(&mut nic.units, costs.request_in + costs.read_serve + costs.chunks(bytes));
+            way.take(&mut nic.units, costs.request_in + costs.read_serve + costs.payload(bytes));
             nic.counters.dma_reads += 1;
             way.take(&mut nic.dma, costs.dma_slot);
             way.take(&mut nic.to_host, costs.bare_on_pcie());
@@ -348,7 +348,7 @@ impl Network {
 
         nic.receive_from_link(costs, &mut way, bytes);
         let receives = request.opcode.takes_receive();
-        let mut units = costs.request_in + costs.chunks(bytes);
+        let mut units = costs.request_in + costs.payload(bytes);
         if reliable {
             units += costs.ack_out;
         }
@@ -393,7 +393,7 @@ impl Network {
                 // Placing the data takes the request back out of the queue pair; an acknowledgement only counts.
                 nic.answer_context(costs, &mut way, request.initiator);
                 let bytes = if request.opcode == Opcode::Atomic { 8 } else { u64::from(request.bytes) };
-                units += costs.read_answer + costs.chunks(bytes);
+                units += costs.read_answer + costs.payload(bytes);
                 nic.receive_from_link(costs, &mut way, bytes);
                 nic.translate(costs, &mut way, request.local, true);
                 nic.write(costs, lines, &mut way, request.local, bytes);

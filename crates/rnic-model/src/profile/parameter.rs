@@ -60,6 +60,8 @@ parameters! {
     ChunkBytes = Nic "processing" "chunk_bytes" 64 ..= 4096;
     /// What each piece after the first takes, on each side of the wire.
     Chunk = Nic "processing" "chunk_ns" 0 ..= 1000;
+    /// What each byte of a payload takes, on each side of the wire.
+    PayloadByte = Nic "processing" "byte_ns" 0 ..= 10;
     /// Latency of one passage through the NIC, beside the times above.
     Pipeline = Nic "processing" "pipeline_ns" 0 ..= 10000;
     /// Largest payload that can stand in the work request.
