@@ -215,9 +215,10 @@ impl Part {
     }
 }
 
-/// How far a trial is from the curves: the mean over curves of the mean of absolute logarithmic errors.
+/// How far a trial is from the curves: the mean over curves of the mean of absolute logarithmic errors. Curves of many points
+/// weigh more, as the square root of their number.
 fn misfit(trial: &Trial, curves: &[Curve], part: Part) -> Result<f64, CalibrateError> {
-    let mut sum = 0.0;
+    let (mut sum, mut weights) = (0.0, 0.0);
     for curve in curves {
         let profile = trial.profile(&curve.profile);
         let (mut errors, mut count) = (0.0, 0.0);
@@ -227,10 +228,12 @@ fn misfit(trial: &Trial, curves: &[Curve], part: Part) -> Result<f64, CalibrateE
             count += 1.0;
         }
         if count > 0.0 {
-            sum += errors / count;
+            let weight = libm::sqrt(count);
+            sum += errors / count * weight;
+            weights += weight;
         }
     }
-    Ok(sum / curves.len().max(1) as f64)
+    Ok(sum / weights.max(1.0))
 }
 
 fn residuals(

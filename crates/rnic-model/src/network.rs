@@ -422,21 +422,21 @@ impl Nic {
     /// A queue pair's state for sending is needed.
     fn request_context(&mut self, costs: &Costs, way: &mut Way, queue_pair: u32) {
         if !self.request_contexts.touch(u64::from(queue_pair)) {
-            self.fetch_for_initiator(costs, way);
+            self.fetch_for_initiator(costs, way, costs.initiator_miss);
         }
     }
 
     /// A queue pair's state for placing an answer is needed.
     fn answer_context(&mut self, costs: &Costs, way: &mut Way, queue_pair: u32) {
         if !self.answer_contexts.touch(u64::from(queue_pair)) {
-            self.fetch_for_initiator(costs, way);
+            self.fetch_for_initiator(costs, way, costs.answer_miss);
         }
     }
 
-    fn fetch_for_initiator(&mut self, costs: &Costs, way: &mut Way) {
+    fn fetch_for_initiator(&mut self, costs: &Costs, way: &mut Way, time: Picos) {
         self.counters.initiator_misses += 1;
         self.counters.dma_reads += 1;
-        way.take(&mut self.initiator_fetch, costs.initiator_miss);
+        way.take(&mut self.initiator_fetch, time);
         way.latency += costs.miss;
     }
 

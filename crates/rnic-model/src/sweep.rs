@@ -258,11 +258,16 @@ fn test<'a>(row: &Row, profile: &'a Profile, effort: Effort) -> Test<'a> {
     let mut threads = Vec::with_capacity((machines * row.threads) as usize);
     for host in 0..machines {
         for thread in 0..row.threads {
-            let connections = (0..each).filter(|index| index % machines != host).map(|index| {
-                let other_end = index - index % machines + host;
+            let connections = (0..each).filter(|index| index % row.machines != host).map(|index| {
+                let other_end = index - index % row.machines + host;
+                let peer = match effort {
+                    Effort::Full => index % row.machines,
+                    // As many queue pairs as ever, to fewer machines.
+                    Effort::Quick => (host + 1 + index % row.machines % (machines - 1)) % machines,
+                };
                 Connection {
                     queue_pair: thread * each + index,
-                    peer: index % machines,
+                    peer,
                     // The last group may be incomplete: then several share an end.
                     peer_queue_pair: thread * each + other_end.min(each - 1),
                 }

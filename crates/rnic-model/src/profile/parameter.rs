@@ -76,7 +76,9 @@ parameters! {
     ResponderQueuePairs = Nic "cache" "responder_queue_pairs" 1 ..= 1000000;
     /// Latency of fetching what a cache of the NIC misses.
     MissLatency = Nic "cache" "miss_ns" 0 ..= 100000;
-    /// How many such fetches the sending side overlaps.
+    /// How many such fetches the sending side overlaps where it places answers.
+    AnswerMissParallel = Nic "cache" "answer_miss_parallel" 0.1 ..= 1000;
+    /// How many such fetches the sending side overlaps where it sends.
     InitiatorMissParallel = Nic "cache" "initiator_miss_parallel" 0.1 ..= 1000;
     /// How many such fetches the receiving side overlaps.
     ResponderMissParallel = Nic "cache" "responder_miss_parallel" 0.1 ..= 1000;
