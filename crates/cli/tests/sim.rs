@@ -15,8 +15,20 @@ fn json(path: &str) -> serde_json::Value {
 #[test]
 fn figures_are_listed_and_run() {
     let list = dunlin(["sim", "list"]).well().text();
-    for id in ["rf-rpc-1", "rf-rpc-2.4", "scalerpc-1b", "scalerpc-3a", "scalerpc-3b", "flock-2a", "lite-4", "lite-5"] {
-        assert!(list.lines().any(|line| line.starts_with(id) && line.contains("calibrated")), "{id}:\n{list}");
+    for id in [
+        "rf-rpc-1",
+        "rf-rpc-2.4",
+        "scalerpc-1b",
+        "scalerpc-3a",
+        "scalerpc-3b",
+        "flock-2a",
+        "lite-4",
+        "lite-5",
+    ] {
+        assert!(
+            list.lines().any(|line| line.starts_with(id) && line.contains("calibrated")),
+            "{id}:\n{list}"
+        );
     }
     let folder = Folder::new("sim-figure");
     let (path, plot) = (folder.file("figure.json"), folder.file("figure.svg"));
@@ -28,7 +40,10 @@ fn figures_are_listed_and_run() {
     let rows = document["rows"].as_array().expect("rows");
     assert_eq!(rows.len(), 7);
     for row in rows {
-        assert!(row["predicted"].as_f64().is_some_and(|value| value > 0.0) && row["kind"] == "calibrated", "{row}");
+        assert!(
+            row["predicted"].as_f64().is_some_and(|value| value > 0.0) && row["kind"] == "calibrated",
+            "{row}"
+        );
     }
     assert_eq!(rows[0]["paper"], 1.12);
     assert!(std::fs::read_to_string(&plot).expect("written").contains("WRITE, paper"));
@@ -62,7 +77,11 @@ fn a_sweep_tells_measured_predicted_and_error() {
     assert!(text.contains("1 rows of other clusters left out"), "{text}");
     assert_eq!(json(&path)["rows"].as_array().map(Vec::len), Some(1));
     dunlin(["sim", "sweep", &file, "--profile", "scalerpc", "--json", &path]).well();
-    assert_eq!(json(&path)["rows"].as_array().map(Vec::len), Some(2), "a profile that no row has is tried on all");
+    assert_eq!(
+        json(&path)["rows"].as_array().map(Vec::len),
+        Some(2),
+        "a profile that no row has is tried on all"
+    );
 }
 
 #[test]
@@ -83,5 +102,6 @@ fn residuals_are_told_for_each_curve() {
     let text = dunlin(["sim", "calibrate", "flock", "--check", "--json", &path]).well().text();
     assert!(text.contains("flock-2a"), "{text}");
     assert_eq!(json(&path)["rows"][0]["stage"], "as it is");
-    dunlin(["sim", "calibrate", "rf-rpc-connectx4", "--check"]).failed(1, &["no raw-verb curve of ConnectX-4"]);
+    dunlin(["sim", "calibrate", "rf-rpc-connectx4", "--check"])
+        .failed(1, &["no raw-verb curve of ConnectX-4"]);
 }

@@ -1,7 +1,9 @@
-//! `dunlin sim`: what the model of NICs and clusters says, beside what was measured.
+//! `dunlin sim`: the simulator's commands, and the model of NICs and clusters beside what was measured.
 
+mod bench;
 mod calibrate;
 mod figure;
+mod swarm;
 mod sweep;
 
 use crate::output::Failure;
@@ -16,6 +18,8 @@ pub(crate) enum Sim {
     Figure(figure::FigureArguments),
     Sweep(sweep::SweepArguments),
     Calibrate(calibrate::CalibrateArguments),
+    Swarm(swarm::SwarmArguments),
+    Bench(bench::BenchArguments),
 }
 
 pub(crate) fn run(command: &Sim) -> Result<ExitCode, Failure> {
@@ -24,6 +28,8 @@ pub(crate) fn run(command: &Sim) -> Result<ExitCode, Failure> {
         Sim::Figure(arguments) => figure::run(arguments),
         Sim::Sweep(arguments) => sweep::run(arguments),
         Sim::Calibrate(arguments) => calibrate::run(arguments),
+        Sim::Swarm(arguments) => swarm::run(arguments),
+        Sim::Bench(arguments) => bench::run(arguments),
     }
 }
 

@@ -1,13 +1,12 @@
 //! The data path in virtual time, over many seeds: what may vary does, what may not does not.
 
-use dunlin_fabric::memory::HeapMemory;
 use dunlin_fabric::{
     Access, Address, Arena, Completion, CompletionQueueId, CompletionStatus, Data, Fabric, Host, Link,
     LinkError, Listener, Nanos, Opcode, Operation, QueuePairConfig, QueuePairId, QueuePairState,
     ReceiveTarget, Region, RemoteSlice, RnrRetry, Site, ThreadDomain, Transport, WaitMode, Wake, Waker,
     WorkId, WorkRequest,
 };
-use dunlin_fabric_toy::{RunReport, Settings, Toy, ToyDomain, ToyLink};
+use dunlin_fabric_sim::{Faults, RunReport, Settings, Sim, SimDomain, SimLink, SimMemory};
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 
@@ -15,25 +14,25 @@ const FOREVER: Nanos = Nanos::MAX;
 
 /// One end of a connection.
 struct End {
-    domain: ToyDomain,
-    link: ToyLink,
+    domain: SimDomain,
+    link: SimLink,
     queue: CompletionQueueId,
     pair: QueuePairId,
-    arena: Arena<HeapMemory>,
+    arena: Arena<SimMemory>,
 }
 
 impl End {
-    fn new(toy: &Toy, link: ToyLink, change: impl Fn(&mut QueuePairConfig)) -> Self {
-        let mut domain = toy.domain().expect("a domain");
+    fn new(sim: &Sim, link: SimLink, change: impl Fn(&mut QueuePairConfig)) -> Self {
+        let mut domain = sim.domain().expect("a domain");
         let queue = domain.create_completion_queue(1024, true).expect("a completion queue");
         let mut config = QueuePairConfig::reliable(queue, queue);
         change(&mut config);
         let pair = domain.create_queue_pair(&config).expect("a queue pair");
-        let arena = Arena::new(toy.register(1 << 20, Access::READ).expect("memory")).expect("an arena");
+        let arena = Arena::new(sim.register(1 << 20, Access::READ).expect("memory")).expect("an arena");
         End { domain, link, queue, pair, arena }
     }
 
-    fn post(&mut self, id: u64, operation: Operation<'_, HeapMemory>) {
+    fn post(&mut self, id: u64, operation: Operation<'_, SimMemory>) {
         let request = WorkRequest { id: WorkId(id), operation, signaled: true };
         self.domain.post(self.pair, request).expect("posted");
     }
@@ -49,7 +48,7 @@ impl End {
     }
 
     /// The next completion, slept for.
-    fn next(&mut self) -> Completion<HeapMemory> {
+    fn next(&mut self) -> Completion<SimMemory> {
         let mut got = Vec::new();
         loop {
             let armed = self.domain.arm(WaitMode::Event);
@@ -61,7 +60,7 @@ impl End {
         }
     }
 
-    fn expect(&mut self, id: u64, status: CompletionStatus) -> Completion<HeapMemory> {
+    fn expect(&mut self, id: u64, status: CompletionStatus) -> Completion<SimMemory> {
         let got = self.next();
         assert_eq!((got.id, got.status), (WorkId(id), status));
         got
@@ -69,12 +68,12 @@ impl End {
 }
 
 /// Two connected ends in one task.
-fn connected(toy: &Toy, change: impl Fn(&mut QueuePairConfig)) -> (End, End) {
+fn connected(sim: &Sim, change: impl Fn(&mut QueuePairConfig)) -> (End, End) {
     let address: Address = "sim:verbs".parse().expect("an address");
-    let listener = toy.listen(&address).expect("listening");
-    let dialled = toy.dial(&address, FOREVER).expect("a listener");
+    let listener = sim.listen(&address).expect("listening");
+    let dialled = sim.dial(&address, FOREVER).expect("a listener");
     let accepted = listener.accept(FOREVER).expect("a connection");
-    let (mut one, mut two) = (End::new(toy, dialled, &change), End::new(toy, accepted, &change));
+    let (mut one, mut two) = (End::new(sim, dialled, &change), End::new(sim, accepted, &change));
     let (first, second) = (
         one.domain.endpoint(one.pair, &one.link).expect("an endpoint"),
         two.domain.endpoint(two.pair, &two.link).expect("an endpoint"),
@@ -90,12 +89,12 @@ fn connected(toy: &Toy, change: impl Fn(&mut QueuePairConfig)) -> (End, End) {
     (one, two)
 }
 
-fn region(toy: &Toy, length: u64, access: Access) -> Region<HeapMemory> {
-    Region::new(toy.register(length, access).expect("memory"))
+fn region(sim: &Sim, length: u64, access: Access) -> Region<SimMemory> {
+    Region::new(sim.register(length, access).expect("memory"))
 }
 
-fn run(seed: u64, root: impl FnOnce(Toy) + Send + 'static) -> RunReport {
-    Toy::run(seed, root).unwrap_or_else(|error| panic!("seed {seed}: {error}"))
+fn run(seed: u64, root: impl FnOnce(Sim) + Send + 'static) -> RunReport {
+    Sim::run(seed, root).unwrap_or_else(|error| panic!("seed {seed}: {error}"))
 }
 
 /// The ways in which a WRITE of four lines was seen growing, with its tag (the last 8 bytes) or without.
@@ -103,22 +102,22 @@ fn growing(settings: Settings, seeds: u64) -> BTreeSet<(Vec<bool>, bool)> {
     let seen = Arc::new(Mutex::new(BTreeSet::new()));
     for seed in 0..seeds {
         let seen = Arc::clone(&seen);
-        let root = move |toy: Toy| {
-            let (mut one, two) = connected(&toy, |_| {});
-            let memory = region(&toy, 256, Access::WRITE);
+        let root = move |sim: Sim| {
+            let (mut one, two) = connected(&sim, |_| {});
+            let memory = region(&sim, 256, Access::WRITE);
             let key = two.link.grant(memory.memory(), Access::WRITE).expect("a grant");
             let operation =
                 Operation::Write { data: Data::Inline(&[&[1; 220]]), key, offset: 36, immediate: None };
             one.post(1, operation);
-            let until = toy.host().now() + 20_000;
-            while toy.host().now() < until {
+            let until = sim.host().now() + 20_000;
+            while sim.host().now() < until {
                 let lines = [36, 64, 128].map(|at| memory.line_out(at & !63)[63] == 1).to_vec();
                 seen.lock().expect("no panic").insert((lines, memory.load(248) != 0));
-                toy.host().checkpoint(Site::WorkerLoop);
+                sim.host().checkpoint(Site::WorkerLoop);
             }
             one.expect(1, CompletionStatus::Success);
         };
-        Toy::run_with(settings.clone(), seed, root).expect("a run");
+        Sim::run_with(settings.clone(), seed, root).expect("a run");
     }
     Arc::into_inner(seen).expect("the runs are over").into_inner().expect("no panic")
 }
@@ -139,9 +138,9 @@ fn a_write_may_complete_before_it_is_visible_but_never_after_the_send_behind_it(
     let early = Arc::new(Mutex::new([false; 2]));
     for seed in 0..200 {
         let early = Arc::clone(&early);
-        run(seed, move |toy| {
-            let (mut one, mut two) = connected(&toy, |_| {});
-            let memory = region(&toy, 4096, Access::WRITE);
+        run(seed, move |sim| {
+            let (mut one, mut two) = connected(&sim, |_| {});
+            let memory = region(&sim, 4096, Access::WRITE);
             let key = two.link.grant(memory.memory(), Access::WRITE).expect("a grant");
             two.receive(7, 64);
             let mut buffer = one.arena.reserve(4096).expect("room");
@@ -151,7 +150,7 @@ fn a_write_may_complete_before_it_is_visible_but_never_after_the_send_behind_it(
             // Polled, since a sleeper would learn of it too late.
             let mut got = Vec::new();
             while one.domain.poll(one.queue, &mut got, 1) == 0 {
-                toy.host().checkpoint(Site::WorkerLoop);
+                sim.host().checkpoint(Site::WorkerLoop);
             }
             assert_eq!((got[0].id, got[0].status), (WorkId(1), CompletionStatus::Success));
             early.lock().expect("no panic")[usize::from(memory.load(4088) == 0)] = true;
@@ -169,10 +168,10 @@ fn a_write_may_complete_before_it_is_visible_but_never_after_the_send_behind_it(
 #[test]
 fn read_and_atomics_give_what_was_there() {
     for seed in 0..50 {
-        run(seed, |toy| {
-            let (mut one, two) = connected(&toy, |_| {});
+        run(seed, |sim| {
+            let (mut one, two) = connected(&sim, |_| {});
             let all = Access::READ.with(Access::ATOMIC);
-            let memory = region(&toy, 1024, all);
+            let memory = region(&sim, 1024, all);
             memory.copy_in(0, &[3; 1024]);
             memory.store(64, 40);
             let key = two.link.grant(memory.memory(), all).expect("a grant");
@@ -201,9 +200,9 @@ fn a_read_can_be_torn_by_its_owner() {
         let torn = Arc::clone(&torn);
         // A pre-empted owner writes nothing.
         let settings = Settings { preemption: 0, ..Settings::default() };
-        let root = move |toy: Toy| {
-            let (mut one, two) = connected(&toy, |_| {});
-            let memory = region(&toy, 4096, Access::READ);
+        let root = move |sim: Sim| {
+            let (mut one, two) = connected(&sim, |_| {});
+            let memory = region(&sim, 4096, Access::READ);
             let key = two.link.grant(memory.memory(), Access::READ).expect("a grant");
             let into = one.arena.reserve(4096).expect("room");
             one.post(1, Operation::Read { from: RemoteSlice { key, offset: 0, length: 4096 }, into });
@@ -213,13 +212,13 @@ fn a_read_can_be_torn_by_its_owner() {
                 if one.domain.poll(one.queue, &mut got, 1) == 1 {
                     break;
                 }
-                toy.host().checkpoint(Site::WorkerLoop);
+                sim.host().checkpoint(Site::WorkerLoop);
             }
             let got = if let Some(got) = got.pop() { got } else { one.expect(1, CompletionStatus::Success) };
             let buffer = got.buffer.expect("given back");
             *torn.lock().expect("no panic") += usize::from(buffer[0] != buffer[4095]);
         };
-        Toy::run_with(settings, seed, root).expect("a run");
+        Sim::run_with(settings, seed, root).expect("a run");
     }
     assert!(*torn.lock().expect("no panic") > 10, "READs are never torn");
 }
@@ -235,10 +234,10 @@ fn errors_break_both_queue_pairs_and_flush_the_rest() {
                 .into_iter()
                 .enumerate()
         {
-            run(seed, move |toy| {
-                let (mut one, mut two) = connected(&toy, |config| config.rnr_retry = RnrRetry::Count(2));
+            run(seed, move |sim| {
+                let (mut one, mut two) = connected(&sim, |config| config.rnr_retry = RnrRetry::Count(2));
                 let all = Access::WRITE.with(Access::ATOMIC);
-                let memory = region(&toy, 128, all);
+                let memory = region(&sim, 128, all);
                 let key = two.link.grant(memory.memory(), if kind == 1 { Access::ATOMIC } else { all });
                 let key = key.expect("a grant");
                 let data = Data::Inline(&[&[1; 64]]);
@@ -262,7 +261,7 @@ fn errors_break_both_queue_pairs_and_flush_the_rest() {
                 one.expect(102, Flushed);
                 assert_eq!(one.domain.state(one.pair), Some(QueuePairState::Error));
                 while two.domain.state(two.pair) != Some(QueuePairState::Error) {
-                    toy.host().sleep(toy.host().now() + 1_000);
+                    sim.host().sleep(sim.host().now() + 1_000);
                 }
                 if kind != 4 {
                     two.expect(100, if kind == 3 { LocalLength } else { Flushed });
@@ -276,11 +275,11 @@ fn errors_break_both_queue_pairs_and_flush_the_rest() {
 
 #[test]
 fn a_send_waits_for_its_receive_and_its_link() {
-    run(11, |toy| {
-        let (mut one, mut two) = connected(&toy, |_| {});
+    run(11, |sim| {
+        let (mut one, mut two) = connected(&sim, |_| {});
         one.send(1, b"early");
         one.send(2, b"later");
-        toy.host().sleep(toy.host().now() + 50_000_000);
+        sim.host().sleep(sim.host().now() + 50_000_000);
         two.receive(10, 64);
         two.expect(10, CompletionStatus::Success);
         one.expect(1, CompletionStatus::Success);
@@ -294,10 +293,10 @@ fn a_send_waits_for_its_receive_and_its_link() {
 
 #[test]
 fn datagrams_arrive_behind_their_headroom_or_get_lost() {
-    let settings = Settings { loss: 3, ..Settings::default() };
-    let root = |toy: Toy| {
-        let (mut one, mut two) = connected(&toy, |config| config.transport = Transport::UnreliableDatagram);
-        let headroom = toy.capabilities().datagram_headroom as usize;
+    let settings = Settings { faults: Faults { loss: 3, ..Faults::default() }, ..Settings::default() };
+    let root = |sim: Sim| {
+        let (mut one, mut two) = connected(&sim, |config| config.transport = Transport::UnreliableDatagram);
+        let headroom = sim.capabilities().datagram_headroom as usize;
         for id in 0..100 {
             two.receive(id, headroom + 8);
         }
@@ -306,7 +305,7 @@ fn datagrams_arrive_behind_their_headroom_or_get_lost() {
             one.post(id, Operation::Send { data: Data::Inline(&[&data]), immediate: None, to });
             one.expect(id, CompletionStatus::Success);
         }
-        toy.host().sleep(toy.host().now() + 1_000_000);
+        sim.host().sleep(sim.host().now() + 1_000_000);
         let mut got = Vec::new();
         let count = two.domain.poll(two.queue, &mut got, 1000);
         assert!((40..95).contains(&count), "{count} of 100 arrived");
@@ -318,15 +317,15 @@ fn datagrams_arrive_behind_their_headroom_or_get_lost() {
             last = Some(number);
         }
     };
-    Toy::run_with(settings, 12, root).expect("a run");
+    Sim::run_with(settings, 12, root).expect("a run");
 }
 
 #[test]
 fn a_sleeper_is_woken_by_sends_and_wakers_and_not_by_writes() {
-    let report = run(13, |toy| {
-        let (mut one, mut two) = connected(&toy, |_| {});
-        let host = toy.host().clone();
-        let memory = region(&toy, 64, Access::WRITE);
+    let report = run(13, |sim| {
+        let (mut one, mut two) = connected(&sim, |_| {});
+        let host = sim.host().clone();
+        let memory = region(&sim, 64, Access::WRITE);
         let key = two.link.grant(memory.memory(), Access::WRITE).expect("a grant");
         two.domain.watch(&memory);
         let clock = host.clone();
@@ -366,8 +365,8 @@ fn a_sleeper_is_woken_by_sends_and_wakers_and_not_by_writes() {
 #[test]
 fn what_arrives_between_arming_and_waiting_ends_the_wait_at_once() {
     let settings = Settings { spurious: 0, ..Settings::default() };
-    let root = |toy: Toy| {
-        let (mut one, mut two) = connected(&toy, |_| {});
+    let root = |sim: Sim| {
+        let (mut one, mut two) = connected(&sim, |_| {});
         for mode in [WaitMode::Busy, WaitMode::Event] {
             two.receive(10, 64);
             let armed = two.domain.arm(mode);
@@ -378,5 +377,5 @@ fn what_arrives_between_arming_and_waiting_ends_the_wait_at_once() {
             two.expect(10, CompletionStatus::Success);
         }
     };
-    Toy::run_with(settings, 14, root).expect("a run");
+    Sim::run_with(settings, 14, root).expect("a run");
 }

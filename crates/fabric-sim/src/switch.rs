@@ -1,9 +1,9 @@
-//! Switching between the coroutines of a run: the one file with `unsafe`.
+//! Switching between the coroutines of a run.
 //!
 //! A coroutine finds the way back to its scheduler through a thread-local, so that the handles which engine
 //! code holds stay `Send + Sync` data without a pointer into any stack.
 
-use corosensei::stack::DefaultStack;
+use crate::stacks::{SlabStack, Stacks};
 use corosensei::{Coroutine, CoroutineResult, Yielder};
 use std::cell::Cell;
 use std::ptr;
@@ -14,12 +14,12 @@ thread_local! {
 }
 
 /// A simulated thread's stack and what it still has to do.
-pub(crate) struct Strand(Coroutine<(), (), ()>);
+pub(crate) struct Strand(Coroutine<(), (), (), SlabStack>);
 
 impl Strand {
-    /// A strand that will run `body`, on a stack of `stack` bytes (touched lazily).
-    pub(crate) fn new(stack: usize, body: Box<dyn FnOnce() + Send>) -> std::io::Result<Self> {
-        Ok(Strand(Coroutine::with_stack(DefaultStack::new(stack)?, move |yielder, ()| {
+    /// A strand that will run `body`.
+    pub(crate) fn new(stacks: &Stacks, body: Box<dyn FnOnce() + Send>) -> std::io::Result<Self> {
+        Ok(Strand(Coroutine::with_stack(stacks.take()?, move |yielder, ()| {
             CURRENT.set(yielder);
             body();
         })))
@@ -32,6 +32,16 @@ impl Strand {
         CURRENT.set(outer);
         matches!(result, CoroutineResult::Return(()))
     }
+
+    /// Whether it has run at all.
+    pub(crate) fn has_begun(&self) -> bool {
+        self.0.started()
+    }
+
+    /// The stack of one that has ended.
+    pub(crate) fn into_stack(self) -> SlabStack {
+        self.0.into_stack()
+    }
 }
 
 /// Whether the caller runs in a coroutine that can be suspended.
@@ -42,7 +52,7 @@ pub(crate) fn inside() -> bool {
 /// Suspends the coroutine that runs on this thread. Must be called inside of one.
 pub(crate) fn suspend() {
     let current = CURRENT.get();
-    assert!(!current.is_null(), "a blocking call of the simulated host was made outside of Toy::run");
+    assert!(!current.is_null(), "a blocking call of the simulated host was made outside of Sim::run");
     // SAFETY: a non-null pointer was set by a strand's own body or just below, on this thread, and names the
     // yielder at the base of the stack that we run on (`resume` puts the outer one back when a strand suspends
     // or ends), which lives until that body returns, and so longer than this call.

@@ -1,5 +1,6 @@
 //! What a run tells at its end.
 
+use crate::settings::SettingsError;
 use dunlin_fabric::Nanos;
 use thiserror::Error;
 
@@ -51,6 +52,17 @@ pub enum RunError {
         /// The limit of the settings.
         limit: Nanos,
     },
+    /// A task went beyond its stack; what it overwrote is not known.
+    #[error("task '{task}' needs more than {bytes} bytes of stack: raise Settings::stack")]
+    Overrun {
+        /// Its name.
+        task: String,
+        /// The size of a stack.
+        bytes: usize,
+    },
+    /// The settings describe nothing that could run.
+    #[error("impossible settings: {0}")]
+    Settings(#[from] SettingsError),
     /// No stack for a task.
     #[error("no stack of {bytes} bytes for a task: {reason}; spawn fewer tasks or set a smaller stack")]
     Stack {

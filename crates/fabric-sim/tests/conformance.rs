@@ -2,24 +2,24 @@
 
 use dunlin_fabric::{Address, Scheme};
 use dunlin_fabric_conformance::{Options, Pair, Report, run_in_process};
-use dunlin_fabric_toy::{RunReport, Settings, Toy};
+use dunlin_fabric_sim::{Faults, RunReport, Settings, Sim};
 use std::sync::{Arc, Mutex};
 
 /// Runs the suite's cases one after the other in one run.
 fn conform(settings: Settings, seed: u64, options: Options) -> (RunReport, Report) {
     let reported = Arc::new(Mutex::new(Report::default()));
     let report = Arc::clone(&reported);
-    let root = move |toy: Toy| {
+    let root = move |sim: Sim| {
         let mut made = 0;
         let make = |_: &_| {
             made += 1;
             let address = Address::new(Scheme::Sim, &format!("case-{made}")).expect("a short name");
-            Pair { first: toy.clone(), second: toy.clone(), address }
+            Pair { first: sim.clone(), second: sim.clone(), address }
         };
         let suite = run_in_process(&options, make, |row| println!("seed {seed}: {row}"));
         *report.lock().expect("no panic") = suite;
     };
-    let run = Toy::run_with(settings, seed, root).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+    let run = Sim::run_with(settings, seed, root).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
     let report = reported.lock().expect("no panic").clone();
     (run, report)
 }
@@ -37,7 +37,7 @@ fn the_suite_passes_under_every_seed() {
     for seed in 0..seeds() {
         let (_, report) = conform(Settings::default(), seed, Options::default());
         assert!(report.failed().is_empty(), "seed {seed}: {:?}", report.failed());
-        assert!(report.not_applicable().is_empty(), "the toy has everything: {:?}", report.not_applicable());
+        assert!(report.not_applicable().is_empty(), "the sim has everything: {:?}", report.not_applicable());
         assert!(report.passed().len() >= CASES, "cases are missing: {}", report.passed().len());
     }
 }
@@ -59,7 +59,7 @@ fn a_poorer_fabric_passes_what_applies_to_it() {
 
 #[test]
 fn what_is_reliable_stays_so_when_every_fourth_unreliable_message_is_lost() {
-    let settings = Settings { loss: 4, ..Settings::default() };
+    let settings = Settings { faults: Faults { loss: 4, ..Faults::default() }, ..Settings::default() };
     let options = Options { only: ["rc_", "is_lost"].map(str::to_owned).to_vec(), ..Options::default() };
     for seed in 200..200 + seeds().div_ceil(4) {
         let (_, report) = conform(settings.clone(), seed, options.clone());
@@ -70,7 +70,7 @@ fn what_is_reliable_stays_so_when_every_fourth_unreliable_message_is_lost() {
 
 #[test]
 fn an_unreliable_message_can_be_lost() {
-    let settings = Settings { loss: 2, ..Settings::default() };
+    let settings = Settings { faults: Faults { loss: 2, ..Faults::default() }, ..Settings::default() };
     let options = Options { only: vec!["uc_send".to_owned()], ..Options::default() };
     let (_, report) = conform(settings, 1, options);
     assert!(!report.failed().is_empty(), "a case that counts on every message has to notice");

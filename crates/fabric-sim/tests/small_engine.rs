@@ -1,11 +1,11 @@
-//! A toy engine in virtual time: what the real one does with the traits, in a few lines.
+//! A sim engine in virtual time: what the real one does with the traits, in a few lines.
 
 use dunlin_fabric::{
     Access, Address, CompletionQueueId, Data, Endpoint, Fabric, Host, Link, Listener, Nanos, Operation,
     QueuePairConfig, QueuePairId, Region, RegionKey, Signal, Site, ThreadDomain, WaitMode, Waker, Work,
     WorkId, WorkRequest,
 };
-use dunlin_fabric_toy::{RunError, RunReport, Settings, Toy};
+use dunlin_fabric_sim::{RunError, RunReport, Settings, Sim};
 use std::sync::{Arc, Mutex};
 
 const FOREVER: Nanos = Nanos::MAX;
@@ -75,7 +75,7 @@ impl<F: Fabric> End<F> {
     }
 }
 
-/// Any fabric, not just the toy: this is the shape of the engine.
+/// Any fabric, not just the sim: this is the shape of the engine.
 fn ping_pong<F: Fabric>(fabric: F, rounds: u64) {
     let listener = fabric.listen(&address()).expect("listening");
     let server = fabric.clone();
@@ -99,7 +99,7 @@ fn ping_pong<F: Fabric>(fabric: F, rounds: u64) {
 }
 
 fn run(seed: u64, rounds: u64) -> RunReport {
-    Toy::run(seed, move |fabric| ping_pong(fabric, rounds)).expect("a run")
+    Sim::run(seed, move |fabric| ping_pong(fabric, rounds)).expect("a run")
 }
 
 #[test]
@@ -115,7 +115,7 @@ fn a_run_is_a_pure_function_of_its_seed() {
 #[test]
 fn another_process_takes_the_same_way() {
     const NAME: &str = "another_process_takes_the_same_way";
-    const CHILD: &str = "DUNLIN_TOY_CHILD";
+    const CHILD: &str = "DUNLIN_SIM_CHILD";
     let report = format!("{:?}", run(10, 200));
     if std::env::var_os(CHILD).is_some() {
         println!("{report}");
@@ -145,7 +145,7 @@ fn busy_waiting_costs_no_event_per_look() {
 
 #[test]
 fn a_deadlock_names_who_waits_for_what() {
-    let run = Toy::run(4, |fabric| {
+    let run = Sim::run(4, |fabric| {
         let host = fabric.host().clone();
         let signal = host.signal();
         let waiter = signal.clone();
@@ -163,7 +163,7 @@ fn a_deadlock_names_who_waits_for_what() {
 #[test]
 fn polling_for_ever_ends_at_the_time_limit() {
     let settings = Settings { limit: 1_010_000_000, ..Settings::default() };
-    let run = Toy::run_with(settings, 5, |fabric| {
+    let run = Sim::run_with(settings, 5, |fabric| {
         let mut domain = fabric.domain().expect("a domain");
         let queue = domain.create_completion_queue(4, false).expect("a completion queue");
         while domain.poll(queue, &mut Vec::new(), 4) == 0 {
@@ -176,7 +176,7 @@ fn polling_for_ever_ends_at_the_time_limit() {
 #[test]
 fn polling_without_ever_giving_way_is_told() {
     let settings = Settings { run_ahead: 1_000_000, ..Settings::default() };
-    let run = Toy::run_with(settings, 5, |fabric| {
+    let run = Sim::run_with(settings, 5, |fabric| {
         let mut domain = fabric.domain().expect("a domain");
         let queue = domain.create_completion_queue(4, false).expect("a completion queue");
         while domain.poll(queue, &mut Vec::new(), 4) == 0 {}
@@ -188,7 +188,7 @@ fn polling_without_ever_giving_way_is_told() {
 #[test]
 fn what_does_not_block_does_not_switch() {
     for seed in 0..20 {
-        let run = Toy::run(seed, |fabric| {
+        let run = Sim::run(seed, |fabric| {
             let shared = Arc::new(Mutex::new((fabric.domain().expect("a domain"), 0)));
             let tasks: Vec<_> = (0..4)
                 .map(|_| {
@@ -224,7 +224,7 @@ fn tasks_work_in_parallel() {
     let time = |tasks: usize| {
         let settings = Settings { preemption: 0, ..Settings::default() };
         let start = settings.start;
-        let root = move |fabric: Toy| {
+        let root = move |fabric: Sim| {
             let work = |_| {
                 let host = fabric.host().clone();
                 let body = move || {
@@ -237,7 +237,7 @@ fn tasks_work_in_parallel() {
             };
             (0..tasks).map(work).collect::<Vec<_>>().into_iter().for_each(dunlin_fabric::Task::join);
         };
-        Toy::run_with(settings, 15, root).expect("a run").end - start
+        Sim::run_with(settings, 15, root).expect("a run").end - start
     };
     let (alone, together) = (time(1), time(8));
     assert!(together < alone + alone / 10, "{alone} ns alone, {together} ns with seven others");
@@ -245,7 +245,7 @@ fn tasks_work_in_parallel() {
 
 #[test]
 fn signals_and_sleep_pass_virtual_time() {
-    let report = Toy::run(6, |fabric| {
+    let report = Sim::run(6, |fabric| {
         let host = fabric.host().clone();
         let (signal, start) = (host.signal(), host.now());
         let (raiser, clock) = (signal.clone(), host.clone());
@@ -266,7 +266,7 @@ fn signals_and_sleep_pass_virtual_time() {
 #[test]
 fn what_was_raised_before_the_wait_is_not_missed() {
     for seed in 0..50 {
-        let run = Toy::run(seed, |fabric| {
+        let run = Sim::run(seed, |fabric| {
             let host = fabric.host().clone();
             let signal = host.signal();
             let order = Arc::new(Mutex::new(Vec::new()));
@@ -294,13 +294,13 @@ fn what_was_raised_before_the_wait_is_not_missed() {
 
 #[test]
 fn panics_are_told() {
-    let run = Toy::run(8, |fabric| {
+    let run = Sim::run(8, |fabric| {
         let body = || panic!("out of cheese");
         fabric.host().spawn("mouse", Box::new(body)).expect("a thread").join();
     });
     assert_eq!(run, Err(RunError::Panicked { task: "mouse".into(), message: "out of cheese".into() }));
     let root = std::panic::catch_unwind(|| {
-        Toy::run(9, |fabric| {
+        Sim::run(9, |fabric| {
             let host = fabric.host().clone();
             let signal = host.signal();
             let body = move || assert!(signal.wait(0, FOREVER), "nobody raises it");

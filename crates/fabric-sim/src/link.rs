@@ -1,11 +1,11 @@
 //! Control connections: messages in order, grants of memory, and the news of the peer's end.
 
-use crate::host::ToySignal;
-use crate::memory::Target;
-use crate::network::NetworkEvent;
-use crate::queues::{LinkSide, QueuePairRef};
-use crate::scheduler::{Reason, Shared, State, Waiter};
-use dunlin_fabric::memory::HeapMemory;
+use crate::host::SimSignal;
+use crate::memory::{SimMemory, Target};
+use crate::network::Rare;
+use crate::queues::LinkSide;
+use crate::scheduler::{Reason, State, Waiter};
+use crate::shared::Shared;
 use dunlin_fabric::verbs::MAX_CONTROL_MESSAGE;
 use dunlin_fabric::{
     AcceptError, Access, Address, CompletionStatus, DialError, GrantError, Link, LinkError, ListenError,
@@ -14,10 +14,6 @@ use dunlin_fabric::{
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-/// What a system call of the control path costs.
-const SYSTEM_CALL: Nanos = 1_000;
-/// What a look for a message costs.
-const LOOK: Nanos = 100;
 /// Messages that a side has not read, above which the sender is told of a backlog.
 const MAX_BACKLOG: usize = 1024;
 /// Connections that nobody has accepted yet, above which dialling waits in vain.
@@ -28,23 +24,35 @@ const MAX_GRANTS: usize = 1 << 16;
 /// All links and listeners of a run.
 #[derive(Default)]
 pub(crate) struct Links {
-    links: BTreeMap<u32, [Side; 2]>,
-    next_link: u32,
-    listeners: BTreeMap<String, ListenerState>,
+    /// By number; numbers are not used again.
+    links: Vec<Option<Box<[Side; 2]>>>,
+    /// As above.
+    listeners: Vec<Option<ListenerState>>,
+    by_name: BTreeMap<String, u32>,
 }
 
 impl Links {
+    #[inline]
     pub(crate) fn side(&self, at: LinkSide) -> Option<&Side> {
-        self.links.get(&at.link)?.get(at.side)
+        self.links.get(at.link as usize)?.as_ref()?.get(at.side)
     }
 
     fn side_mut(&mut self, at: LinkSide) -> Option<&mut Side> {
-        self.links.get_mut(&at.link)?.get_mut(at.side)
+        self.links.get_mut(at.link as usize)?.as_mut()?.get_mut(at.side)
+    }
+
+    fn listener(&mut self, number: u32) -> Option<&mut ListenerState> {
+        self.listeners.get_mut(number as usize)?.as_mut()
+    }
+
+    pub(crate) fn listener_name(&self, number: u32) -> &str {
+        self.listeners.get(number as usize).and_then(|l| Some(l.as_ref()?.name.as_str())).unwrap_or("nobody")
     }
 }
 
-#[derive(Default)]
 struct ListenerState {
+    name: String,
+    process: u32,
     unaccepted: VecDeque<u32>,
     signal: Option<u64>,
     waiters: Vec<Waiter>,
@@ -53,6 +61,7 @@ struct ListenerState {
 /// One side of a link.
 #[derive(Default)]
 pub(crate) struct Side {
+    process: u32,
     inbox: VecDeque<Vec<u8>>,
     on_the_way: usize,
     last_arrival: Nanos,
@@ -62,20 +71,27 @@ pub(crate) struct Side {
     ended: Option<&'static str>,
     signal: Option<u64>,
     waiters: Vec<Waiter>,
-    /// What this side has granted to the other.
-    pub(crate) grants: BTreeMap<u64, Grant>,
-    next_slot: u64,
+    /// What this side has granted to the other, by slot: the low half of a key; the high half is a generation.
+    grants: Vec<Option<Grant>>,
+    granted: usize,
     /// This side's queue pairs that are connected over the link.
-    pub(crate) queue_pairs: Vec<QueuePairRef>,
+    queue_pairs: Vec<u32>,
 }
 
 impl Side {
     fn is_alive(&self) -> bool {
         self.ended.is_none()
     }
+
+    /// What a key of the peer's stands for.
+    #[inline]
+    pub(crate) fn grant(&self, key: RegionKey) -> Option<&Grant> {
+        self.grants.get(key.0 as u32 as usize)?.as_ref().filter(|grant| grant.key == key.0)
+    }
 }
 
 pub(crate) struct Grant {
+    key: u64,
     pub(crate) memory: Target,
     pub(crate) access: Access,
 }
@@ -87,7 +103,7 @@ pub(crate) enum LinkEvent {
     /// A side learns that the other has ended.
     End { at: LinkSide },
     /// A new link reaches its listener.
-    Connection { name: String, link: u32 },
+    Connection { listener: u32, link: u32 },
 }
 
 fn other(at: LinkSide) -> LinkSide {
@@ -110,9 +126,9 @@ impl State {
                 self.note(21 << 56 | u64::from(at.link) << 1 | at.side as u64);
                 self.end_side(at, "it closed the connection", CompletionStatus::TransportRetry);
             }
-            LinkEvent::Connection { name, link } => {
+            LinkEvent::Connection { listener, link } => {
                 self.note(22 << 56 | u64::from(link));
-                let Some(listener) = self.network.links.listeners.get_mut(&name) else {
+                let Some(listener) = self.network.links.listener(listener) else {
                     return self.drop_side(LinkSide { link, side: 1 });
                 };
                 listener.unaccepted.push_back(link);
@@ -151,7 +167,7 @@ impl State {
     }
 
     /// Notes that a queue pair lives by this side; `false` if the side has ended.
-    pub(crate) fn connected_over(&mut self, at: LinkSide, queue_pair: QueuePairRef) -> bool {
+    pub(crate) fn connected_over(&mut self, at: LinkSide, queue_pair: u32) -> bool {
         let Some(side) = self.network.links.side_mut(at).filter(|side| side.is_alive()) else { return false };
         side.queue_pairs.push(queue_pair);
         true
@@ -164,7 +180,7 @@ impl State {
         }
         self.end_side(at, "this side closed the connection", CompletionStatus::Flushed);
         let when = self.link_arrival(other(at));
-        self.schedule(when, NetworkEvent::Link(LinkEvent::End { at: other(at) }));
+        self.schedule(when, Rare::Link(LinkEvent::End { at: other(at) }));
     }
 
     /// The last handle to a side is gone, or there never will be one.
@@ -174,7 +190,8 @@ impl State {
             side.dropped = true;
         }
         if self.network.links.side(other(at)).is_some_and(|side| side.dropped) {
-            self.network.links.links.remove(&at.link);
+            let gone = self.network.links.links[at.link as usize].take();
+            drop(gone);
         }
     }
 
@@ -187,9 +204,44 @@ impl State {
     }
 }
 
-/// A control connection of a toy fabric.
+impl State {
+    /// A process has ended: nobody listens for it any more.
+    pub(crate) fn close_listeners_of(&mut self, process: u32) {
+        for number in 0..self.network.links.listeners.len() as u32 {
+            if self.network.links.listener(number).is_some_and(|listener| listener.process == process) {
+                self.close_listener(number);
+            }
+        }
+    }
+
+    fn close_listener(&mut self, number: u32) {
+        let place = self.network.links.listeners.get_mut(number as usize);
+        let Some(mut gone) = place.and_then(Option::take) else { return };
+        if self.network.links.by_name.get(&gone.name) == Some(&number) {
+            self.network.links.by_name.remove(&gone.name);
+        }
+        for link in gone.unaccepted.drain(..) {
+            self.drop_side(LinkSide { link, side: 1 });
+        }
+        self.wake_all(&mut gone.waiters);
+    }
+
+    /// A process has ended: its sides of links have, too.
+    pub(crate) fn close_links_of(&mut self, process: u32) {
+        for link in 0..self.network.links.links.len() as u32 {
+            for side in 0..2 {
+                let at = LinkSide { link, side };
+                if self.network.links.side(at).is_some_and(|side| side.process == process) {
+                    self.close_link(at);
+                }
+            }
+        }
+    }
+}
+
+/// A control connection of a simulated fabric.
 #[derive(Clone, Debug)]
-pub struct ToyLink(Arc<LinkHandle>);
+pub struct SimLink(Arc<LinkHandle>);
 
 #[derive(Debug)]
 struct LinkHandle {
@@ -199,13 +251,15 @@ struct LinkHandle {
 
 impl Drop for LinkHandle {
     fn drop(&mut self) {
-        self.shared.lock().drop_side(self.at);
+        if let Some(mut state) = self.shared.try_lock() {
+            state.drop_side(self.at);
+        }
     }
 }
 
-impl ToyLink {
+impl SimLink {
     fn new(shared: &Arc<Shared>, link: u32, side: usize) -> Self {
-        ToyLink(Arc::new(LinkHandle { shared: Arc::clone(shared), at: LinkSide { link, side } }))
+        SimLink(Arc::new(LinkHandle { shared: Arc::clone(shared), at: LinkSide { link, side } }))
     }
 
     pub(crate) fn at(&self) -> LinkSide {
@@ -229,15 +283,15 @@ impl ToyLink {
     }
 }
 
-impl Link for ToyLink {
-    type Memory = HeapMemory;
-    type Signal = ToySignal;
+impl Link for SimLink {
+    type Memory = SimMemory;
+    type Signal = SimSignal;
 
     fn send(&self, message: &[u8]) -> Result<(), LinkError> {
         if message.len() > MAX_CONTROL_MESSAGE {
             return Err(LinkError::TooLong { length: message.len(), limit: MAX_CONTROL_MESSAGE });
         }
-        let mut state = self.0.shared.enter(SYSTEM_CALL);
+        let mut state = self.0.shared.system_call();
         let at = self.0.at;
         match state.network.links.side(at) {
             None => return Err(LinkError::PeerGone("the run is over".to_owned())),
@@ -252,17 +306,18 @@ impl Link for ToyLink {
         }
         let when = state.link_arrival(other(at));
         let message = message.to_vec();
-        state.schedule(when, NetworkEvent::Link(LinkEvent::Message { at: other(at), message }));
+        state.schedule(when, Rare::Link(LinkEvent::Message { at: other(at), message }));
         Ok(())
     }
 
     fn receive(&self, until: Nanos) -> Result<Vec<u8>, LinkError> {
-        let mut state = self.0.shared.enter(SYSTEM_CALL);
+        let mut state = self.0.shared.blocking_call();
+        let until = state.time_here(until);
         loop {
             if let Some(got) = self.take(&mut state) {
                 return got;
             }
-            if state.now() >= until || state.stopping() {
+            if state.now() >= until || state.over() {
                 return Err(LinkError::TimedOut);
             }
             let waiter = state.stay(Reason::Message { link: self.0.at.link });
@@ -277,14 +332,14 @@ impl Link for ToyLink {
     }
 
     fn try_receive(&self) -> Result<Option<Vec<u8>>, LinkError> {
-        self.take(&mut self.0.shared.pass(LOOK)).transpose()
+        self.take(&mut self.0.shared.pass_at(|prices| 10 * prices.look)).transpose()
     }
 
-    fn grant(&self, memory: &Arc<HeapMemory>, access: Access) -> Result<RegionKey, GrantError> {
+    fn grant(&self, memory: &Arc<SimMemory>, access: Access) -> Result<RegionKey, GrantError> {
         if !memory.access().contains(access) {
             return Err(GrantError::Access);
         }
-        let mut state = self.0.shared.enter(SYSTEM_CALL);
+        let mut state = self.0.shared.system_call();
         let generation = state.chance.next() >> 32;
         let Some(side) = state.network.links.side_mut(self.0.at) else {
             return Err(LinkError::PeerGone("the run is over".to_owned()).into());
@@ -292,116 +347,129 @@ impl Link for ToyLink {
         if let Some(why) = side.ended {
             return Err(LinkError::PeerGone(why.to_owned()).into());
         }
-        if side.grants.len() >= MAX_GRANTS {
-            return Err(GrantError::TooMany(side.grants.len()));
+        if side.granted >= MAX_GRANTS {
+            return Err(GrantError::TooMany(side.granted));
         }
-        let key = generation << 32 | side.next_slot;
-        side.next_slot += 1;
-        side.grants.insert(key, Grant { memory: Target::new(memory), access });
+        let key = generation << 32 | side.grants.len() as u64;
+        side.granted += 1;
+        side.grants.push(Some(Grant { key, memory: Target::new(memory), access }));
         Ok(RegionKey(key))
     }
 
     fn revoke(&self, key: RegionKey) {
-        let mut state = self.0.shared.enter(SYSTEM_CALL);
+        let mut state = self.0.shared.system_call();
         if let Some(side) = state.network.links.side_mut(self.0.at) {
-            side.grants.remove(&key.0);
+            let place = side.grants.get_mut(key.0 as u32 as usize);
+            if let Some(place) = place.filter(|place| place.as_ref().is_some_and(|g| g.key == key.0)) {
+                *place = None;
+                side.granted -= 1;
+            }
         }
     }
 
     fn is_alive(&self) -> bool {
-        self.0.shared.pass(LOOK).network.links.side(self.0.at).is_some_and(Side::is_alive)
+        self.0
+            .shared
+            .pass_at(|prices| 10 * prices.look)
+            .network
+            .links
+            .side(self.0.at)
+            .is_some_and(Side::is_alive)
     }
 
     fn peer(&self) -> PeerIdentity {
         PeerIdentity::default()
     }
 
-    fn subscribe(&self, signal: ToySignal) {
-        let mut state = self.0.shared.enter(SYSTEM_CALL);
+    fn subscribe(&self, signal: SimSignal) {
+        let mut state = self.0.shared.system_call();
         if let Some(side) = state.network.links.side_mut(self.0.at) {
             side.signal = Some(signal.id());
         }
     }
 
     fn close(&self) {
-        self.0.shared.pass(SYSTEM_CALL).close_link(self.0.at);
+        self.0.shared.system_call().close_link(self.0.at);
     }
 }
 
-/// Where control connections to one name of a toy fabric arrive.
+/// Where control connections to one name of a simulated fabric arrive.
 #[derive(Debug)]
-pub struct ToyListener {
+pub struct SimListener {
     shared: Arc<Shared>,
+    number: u32,
     address: Address,
 }
 
-impl ToyListener {
+impl SimListener {
     /// Opens a listener.
-    pub(crate) fn open(shared: &Arc<Shared>, address: &Address) -> Result<Self, ListenError> {
+    pub(crate) fn open(shared: &Arc<Shared>, process: u32, address: &Address) -> Result<Self, ListenError> {
         if address.scheme() != Scheme::Sim {
             return Err(ListenError::WrongScheme(address.clone()));
         }
-        let mut state = shared.enter(SYSTEM_CALL);
-        let listeners = &mut state.network.links.listeners;
-        if listeners.contains_key(address.name()) {
+        let mut state = shared.blocking_call();
+        let links = &mut state.network.links;
+        if links.by_name.contains_key(address.name()) {
             return Err(ListenError::InUse { address: address.clone() });
         }
-        listeners.insert(address.name().to_owned(), ListenerState::default());
+        let number = links.listeners.len() as u32;
+        let name = address.name().to_owned();
+        links.by_name.insert(name.clone(), number);
+        let (unaccepted, waiters) = (VecDeque::new(), Vec::new());
+        links.listeners.push(Some(ListenerState { name, process, unaccepted, signal: None, waiters }));
         drop(state);
-        Ok(ToyListener { shared: Arc::clone(shared), address: address.clone() })
+        Ok(SimListener { shared: Arc::clone(shared), number, address: address.clone() })
     }
 
-    fn take(&self, state: &mut State) -> Option<ToyLink> {
-        let listener = state.network.links.listeners.get_mut(self.address.name())?;
-        Some(ToyLink::new(&self.shared, listener.unaccepted.pop_front()?, 1))
+    fn take(&self, state: &mut State) -> Option<SimLink> {
+        let listener = state.network.links.listener(self.number)?;
+        Some(SimLink::new(&self.shared, listener.unaccepted.pop_front()?, 1))
     }
 }
 
-impl Drop for ToyListener {
+impl Drop for SimListener {
     fn drop(&mut self) {
-        let mut state = self.shared.lock();
-        let Some(mut gone) = state.network.links.listeners.remove(self.address.name()) else { return };
-        for link in gone.unaccepted.drain(..) {
-            state.drop_side(LinkSide { link, side: 1 });
+        if let Some(mut state) = self.shared.try_lock() {
+            state.close_listener(self.number);
         }
-        state.wake_all(&mut gone.waiters);
     }
 }
 
-impl Listener for ToyListener {
-    type Link = ToyLink;
-    type Signal = ToySignal;
+impl Listener for SimListener {
+    type Link = SimLink;
+    type Signal = SimSignal;
 
-    fn accept(&self, until: Nanos) -> Result<ToyLink, AcceptError> {
-        let mut state = self.shared.enter(SYSTEM_CALL);
+    fn accept(&self, until: Nanos) -> Result<SimLink, AcceptError> {
+        let mut state = self.shared.blocking_call();
+        let until = state.time_here(until);
         loop {
             if let Some(link) = self.take(&mut state) {
                 return Ok(link);
             }
-            if state.stopping() {
+            if state.over() || state.network.links.listener(self.number).is_none() {
                 return Err(AcceptError::Closed);
             }
             if state.now() >= until {
                 return Err(AcceptError::TimedOut);
             }
-            let waiter = state.stay(Reason::Connection { address: self.address.to_string() });
-            if let Some(listener) = state.network.links.listeners.get_mut(self.address.name()) {
+            let waiter = state.stay(Reason::Connection(self.number));
+            if let Some(listener) = state.network.links.listener(self.number) {
                 listener.waiters.push(waiter);
             }
             state = self.shared.park(state, waiter, until, false).0;
-            if let Some(listener) = state.network.links.listeners.get_mut(self.address.name()) {
+            if let Some(listener) = state.network.links.listener(self.number) {
                 listener.waiters.retain(|one| *one != waiter);
             }
         }
     }
 
-    fn try_accept(&self) -> Result<Option<ToyLink>, AcceptError> {
-        Ok(self.take(&mut self.shared.pass(LOOK)))
+    fn try_accept(&self) -> Result<Option<SimLink>, AcceptError> {
+        Ok(self.take(&mut self.shared.pass_at(|prices| 10 * prices.look)))
     }
 
-    fn subscribe(&self, signal: ToySignal) {
-        let mut state = self.shared.enter(SYSTEM_CALL);
-        if let Some(listener) = state.network.links.listeners.get_mut(self.address.name()) {
+    fn subscribe(&self, signal: SimSignal) {
+        let mut state = self.shared.system_call();
+        if let Some(listener) = state.network.links.listener(self.number) {
             listener.signal = Some(signal.id());
         }
     }
@@ -412,32 +480,43 @@ impl Listener for ToyListener {
 }
 
 /// Opens a control connection.
-pub(crate) fn dial(shared: &Arc<Shared>, address: &Address, until: Nanos) -> Result<ToyLink, DialError> {
+pub(crate) fn dial(
+    shared: &Arc<Shared>,
+    process: u32,
+    address: &Address,
+    until: Nanos,
+) -> Result<SimLink, DialError> {
     if address.scheme() != Scheme::Sim {
         return Err(DialError::WrongScheme(address.clone()));
     }
-    let mut state = shared.enter(SYSTEM_CALL);
-    if state.stopping() {
+    let mut state = shared.blocking_call();
+    let until = state.time_here(until);
+    if state.over() {
         return Err(DialError::TimedOut { address: address.clone() });
     }
-    let Some(listener) = state.network.links.listeners.get(address.name()) else {
+    let links = &mut state.network.links;
+    let number = links.by_name.get(address.name()).copied();
+    let Some((number, listener)) = number.and_then(|number| Some((number, links.listener(number)?))) else {
         return Err(DialError::NobodyListens { address: address.clone() });
     };
     let full = listener.unaccepted.len() >= MAX_UNACCEPTED;
+    let accepts_for = listener.process;
     let answered = state.now() + 20 * state.travel();
     if full || answered > until {
-        let waiter = state.stay(Reason::Answer { address: address.to_string() });
+        let waiter = state.stay(Reason::Answer);
         drop(shared.park(state, waiter, until, false));
         return Err(DialError::TimedOut { address: address.clone() });
     }
-    let link = state.network.links.next_link;
-    state.network.links.next_link += 1;
-    state.network.links.links.insert(link, Default::default());
-    let handle = ToyLink::new(shared, link, 0);
+    let links = &mut state.network.links.links;
+    let link = links.len() as u32;
+    links.push(Some(Box::new([
+        Side { process, ..Side::default() },
+        Side { process: accepts_for, ..Side::default() },
+    ])));
+    let handle = SimLink::new(shared, link, 0);
     let arrives = state.link_arrival(LinkSide { link, side: 1 });
-    let name = address.name().to_owned();
-    state.schedule(arrives, NetworkEvent::Link(LinkEvent::Connection { name, link }));
-    let waiter = state.stay(Reason::Answer { address: address.to_string() });
+    state.schedule(arrives, Rare::Link(LinkEvent::Connection { listener: number, link }));
+    let waiter = state.stay(Reason::Answer);
     drop(shared.park(state, waiter, answered, false));
     Ok(handle)
 }
