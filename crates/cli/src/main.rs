@@ -20,6 +20,7 @@ mod output;
 mod ping;
 mod progress;
 mod protocols;
+mod sim;
 
 use clap::{ArgAction, Parser, Subcommand};
 use output::Failure;
@@ -57,6 +58,9 @@ enum Command {
     /// Measure this machine and this build against the machine's own floors
     #[command(subcommand)]
     Bench(bench::Bench),
+    /// Run the engine and raw verbs in virtual time: figures of papers, sweeps, swarms with faults
+    #[command(subcommand)]
+    Sim(sim::Sim),
     Protocols(protocols::ProtocolsArguments),
     Doctor(doctor::DoctorArguments),
     Completions(completions::CompletionsArguments),
@@ -112,6 +116,7 @@ fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
             Ok(()) => Ok(ExitCode::SUCCESS),
             Err(error) => Err(Failure::new(format!("{error:#}"))),
         },
+        Command::Sim(command) => sim::run(&command),
         Command::Protocols(arguments) => protocols::run(&arguments),
         Command::Doctor(arguments) => doctor::run(&arguments),
         Command::Completions(arguments) => completions::run(&arguments),

@@ -434,6 +434,14 @@ impl<D: ThreadDomain, H: DomainHooks<D>, L: LinkHooks<D::Link>> ThreadDomain for
         self.inner.watch(region);
     }
 
+    fn watch_as(&mut self, region: &Region<Self::Memory>, name: u32) {
+        self.inner.watch_as(region, name);
+    }
+
+    fn take_activity(&mut self, into: &mut Vec<u32>) -> bool {
+        self.inner.take_activity(into)
+    }
+
     fn unwatch(&mut self, region: &Region<Self::Memory>) {
         self.inner.unwatch(region);
     }

@@ -277,6 +277,21 @@ pub trait ThreadDomain: Send + Debug + 'static {
     /// lands there. Back-ends on real memory ignore it.
     fn watch(&mut self, region: &Region<Self::Memory>);
 
+    /// As [`watch`](ThreadDomain::watch), with a name by which [`take_activity`](ThreadDomain::take_activity) tells of
+    /// the region. Names are small numbers.
+    fn watch_as(&mut self, region: &Region<Self::Memory>, name: u32) {
+        let _ = name;
+        self.watch(region);
+    }
+
+    /// Appends the names of watched regions that peers have written since the last call, each once, if this back-end
+    /// keeps account of that: then only these need be looked at. `false`: it does not, look at all.
+    #[inline]
+    fn take_activity(&mut self, into: &mut Vec<u32>) -> bool {
+        let _ = into;
+        false
+    }
+
     /// Takes back [`watch`](ThreadDomain::watch).
     fn unwatch(&mut self, region: &Region<Self::Memory>);
 }

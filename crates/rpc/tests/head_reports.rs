@@ -4,7 +4,7 @@
 #![allow(missing_docs, clippy::disallowed_types)]
 
 use dunlin_fabric::{Address, Capabilities, Fabric, Host, Nanos, Scheme};
-use dunlin_fabric_toy::{Settings, Toy};
+use dunlin_fabric_sim::{Settings, Sim};
 use dunlin_rpc::*;
 
 const LARGE_ANSWER: u16 = 1;
@@ -34,12 +34,12 @@ fn sleeping_plans(capabilities: &Capabilities) -> Vec<Plan> {
 fn run(
     plan: Plan,
     seed: u64,
-    client: fn(Client<Toy>),
-    application: fn(&Server<Toy>),
-) -> Result<(), dunlin_fabric_toy::RunError> {
+    client: fn(Client<Sim>),
+    application: fn(&Server<Sim>),
+) -> Result<(), dunlin_fabric_sim::RunError> {
     // No wait ends for no reason: that would hide a report that nobody heard of.
     let settings = Settings { spurious: 0, limit: 3_000_000_000, ..Settings::default() };
-    let report = Toy::run_with(settings, seed, move |fabric| {
+    let report = Sim::run_with(settings, seed, move |fabric| {
         let address = Address::new(Scheme::Sim, "heads").unwrap();
         let server = ServerBuilder::new(&fabric)
             .function(LARGE_ANSWER, FunctionMode::Worker)
@@ -64,7 +64,7 @@ fn run(
     report.map(|_| ())
 }
 
-fn each_plan(client: fn(Client<Toy>), application: fn(&Server<Toy>)) {
+fn each_plan(client: fn(Client<Sim>), application: fn(&Server<Sim>)) {
     let plans = sleeping_plans(&Settings::default().capabilities);
     assert!(plans.len() > 20, "{plans:?}");
     let mut failed = Vec::new();
@@ -115,7 +115,7 @@ fn a_client_that_sleeps_hears_of_room_for_its_requests() {
         },
         |server| {
             let mut collected = Vec::new();
-            while collected.last().is_none_or(|last: &Incoming<Toy>| last.payload[0] == 0) {
+            while collected.last().is_none_or(|last: &Incoming<Sim>| last.payload[0] == 0) {
                 collected.extend(server.receive(Nanos::MAX));
             }
             collected.into_iter().for_each(|call| call.reply(b"collected".to_vec()));

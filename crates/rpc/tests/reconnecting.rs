@@ -8,7 +8,7 @@ use dunlin_fabric::{
     Address, CreateError, DialError, Endpoint, Fabric, Host, Link, LinkError, Nanos, QueuePairConfig,
     QueuePairId, Scheme, Signal, ThreadDomain,
 };
-use dunlin_fabric_toy::{Settings, Toy, ToySignal};
+use dunlin_fabric_sim::{Settings, Sim, SimSignal};
 use dunlin_rpc::*;
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -27,7 +27,7 @@ fn address() -> Address {
     Address::new(Scheme::Sim, "again").unwrap()
 }
 
-struct Raise(ToySignal);
+struct Raise(SimSignal);
 
 impl Wake for Raise {
     fn wake(self: Arc<Self>) {
@@ -36,7 +36,7 @@ impl Wake for Raise {
 }
 
 /// Polls only when woken.
-fn block_on<T>(fabric: &Toy, future: impl Future<Output = T>) -> T {
+fn block_on<T>(fabric: &Sim, future: impl Future<Output = T>) -> T {
     let signal = fabric.host().signal();
     let waker = Waker::from(Arc::new(Raise(signal.clone())));
     let mut future = pin!(future);
@@ -58,7 +58,7 @@ fn number_of(payload: &[u8]) -> u64 {
     payload.first_chunk().map_or(u64::MAX, |number| u64::from_le_bytes(*number))
 }
 
-fn serve(fabric: &Toy, executed: &Executed) -> Server<Toy> {
+fn serve(fabric: &Sim, executed: &Executed) -> Server<Sim> {
     let execute = |executed: &Executed, payload: &[u8]| {
         *executed.lock().unwrap().entry(number_of(payload)).or_default() += 1;
     };
@@ -90,7 +90,7 @@ struct Ends {
 }
 
 /// Calls until so many have succeeded; what was certainly not executed is called again, by a number of its own.
-fn caller(fabric: &Toy, client: &AsyncClient<Toy>, first: u64, wanted: u64, executed: &Executed) -> Ends {
+fn caller(fabric: &Sim, client: &AsyncClient<Sim>, first: u64, wanted: u64, executed: &Executed) -> Ends {
     let host = fabric.host();
     let mut ends = Ends::default();
     for number in first.. {
@@ -127,14 +127,14 @@ fn caller(fabric: &Toy, client: &AsyncClient<Toy>, first: u64, wanted: u64, exec
 fn under_load(
     seed: u64,
     plan: Plan,
-    server: impl FnOnce(&Toy, Server<Toy>, &Executed) -> Server<Toy> + Send + 'static,
+    server: impl FnOnce(&Sim, Server<Sim>, &Executed) -> Server<Sim> + Send + 'static,
 ) -> Ends {
     const TASKS: u64 = 10;
     const WANTED: u64 = 150;
     let total = Arc::new(Mutex::new(Ends::default()));
     let sum = Arc::clone(&total);
     let settings = Settings { limit: 10_000_000_000, ..Settings::default() };
-    let run = Toy::run_with(settings, seed, move |fabric| {
+    let run = Sim::run_with(settings, seed, move |fabric| {
         let executed = Executed::default();
         let first = serve(&fabric, &executed);
         let hub = AsyncHub::new(&fabric).unwrap();
@@ -337,7 +337,7 @@ impl<D: ThreadDomain> DomainHooks<D> for FailStep {
     }
 }
 
-type Failing = Interposed<Toy, FailStep>;
+type Failing = Interposed<Sim, FailStep>;
 
 /// Either client, made to look alike.
 enum Either {
@@ -346,7 +346,7 @@ enum Either {
 }
 
 impl Either {
-    fn call(&mut self, fabric: &Toy) -> Result<(), CallError> {
+    fn call(&mut self, fabric: &Sim) -> Result<(), CallError> {
         match self {
             Either::Synchronous(client) => client.call(ECHO, &[0; 8]).map(|_| ()),
             Either::Asynchronous(client) => block_on(fabric, client.call(ECHO, &[0; 8])).map(|_| ()),
@@ -366,13 +366,13 @@ fn failing_dials(seed: u64, step: Option<Step>, asynchronous: bool) -> Vec<Nanos
     const DIALS: usize = 12;
     let times = Arc::new(Mutex::new(Vec::new()));
     let out = Arc::clone(&times);
-    let run = Toy::run(seed, move |toy| {
+    let run = Sim::run(seed, move |sim| {
         let executed = Executed::default();
         let hooks = FailStep::default();
         let tries = Arc::clone(&hooks.0);
-        let fabric = Interposed::with_hooks(toy.clone(), hooks);
-        let host = toy.host().clone();
-        let server = serve(&toy, &executed);
+        let fabric = Interposed::with_hooks(sim.clone(), hooks);
+        let host = sim.host().clone();
+        let server = serve(&sim, &executed);
         let config = ClientConfig {
             backoff: BackoffConfig { first: FIRST, longest: LONGEST },
             timeout: 0,
@@ -385,9 +385,9 @@ fn failing_dials(seed: u64, step: Option<Step>, asynchronous: bool) -> Vec<Nanos
         } else {
             Either::Synchronous(Box::new(Client::connect(&fabric, &address(), config).unwrap()))
         };
-        client.call(&toy).unwrap();
+        client.call(&sim).unwrap();
         drop(server);
-        let mut server = step.map(|_| serve(&toy, &executed));
+        let mut server = step.map(|_| serve(&sim, &executed));
         {
             let mut tries = tries.lock().unwrap();
             tries.dialled.clear();
@@ -395,15 +395,15 @@ fn failing_dials(seed: u64, step: Option<Step>, asynchronous: bool) -> Vec<Nanos
         }
         // The connection is gone, which the client may learn by a call that was in flight.
         while tries.lock().unwrap().dialled.len() < DIALS {
-            let error = client.call(&toy).unwrap_err();
+            let error = client.call(&sim).unwrap_err();
             let gone = [Cause::Disconnected, Cause::ConnectionLost, Cause::Draining];
             assert!(error.cause().is_some_and(|cause| gone.contains(&cause)), "{error}");
             host.sleep(host.now() + BETWEEN);
         }
         tries.lock().unwrap().failing = None;
-        let server = server.take().unwrap_or_else(|| serve(&toy, &executed));
+        let server = server.take().unwrap_or_else(|| serve(&sim, &executed));
         let back = host.now();
-        while let Err(error) = client.call(&toy) {
+        while let Err(error) = client.call(&sim) {
             assert_eq!(error.certainty(), Certainty::NotExecuted);
             host.sleep(host.now() + BETWEEN);
         }

@@ -5,7 +5,7 @@
 #![allow(missing_docs, clippy::disallowed_types)]
 
 use dunlin_fabric::{Address, Fabric, Host, Scheme};
-use dunlin_fabric_toy::{Settings, Toy};
+use dunlin_fabric_sim::{ChanceTiming, Settings, Sim, TimingSettings};
 use dunlin_rpc::*;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -50,7 +50,7 @@ fn number_of(payload: &[u8]) -> u64 {
 const ECHO: u16 = 1;
 const POOLED: u16 = 2;
 
-fn serve(fabric: &Toy, address: &Address, dice: &mut Dice, book: &Arc<Mutex<Book>>) -> Server<Toy> {
+fn serve(fabric: &Sim, address: &Address, dice: &mut Dice, book: &Arc<Mutex<Book>>) -> Server<Sim> {
     let execute = |book: &Mutex<Book>, payload: &[u8]| {
         *book.lock().unwrap().executed.entry(number_of(payload)).or_default() += 1;
     };
@@ -81,7 +81,7 @@ fn serve(fabric: &Toy, address: &Address, dice: &mut Dice, book: &Arc<Mutex<Book
 }
 
 /// Takes what is done; checks each result.
-fn collect(client: &mut Client<Toy>, open: &mut BTreeMap<CallId, (u64, usize)>, book: &Mutex<Book>) {
+fn collect(client: &mut Client<Sim>, open: &mut BTreeMap<CallId, (u64, usize)>, book: &Mutex<Book>) {
     while let Some(id) = client.next_done() {
         let Some((number, size)) = open.remove(&id) else { panic!("{id:?} ended twice") };
         let outcome = match client.outcome(id) {
@@ -98,7 +98,7 @@ fn collect(client: &mut Client<Toy>, open: &mut BTreeMap<CallId, (u64, usize)>, 
     }
 }
 
-fn client(fabric: &Toy, address: &Address, plan: Plan, mut dice: Dice, first: u64, book: &Mutex<Book>) {
+fn client(fabric: &Sim, address: &Address, plan: Plan, mut dice: Dice, first: u64, book: &Mutex<Book>) {
     let config = ClientConfig {
         window: 1 + dice.roll(64) as u16,
         ring_bytes: (16 * 1024) << dice.roll(2),
@@ -181,14 +181,16 @@ fn run(seed: u64) -> (u64, u64) {
     let inner = Arc::clone(&book);
     let mut dice = Dice(seed);
     let settings = Settings {
-        latency: 100 + dice.roll(2000),
-        jitter: dice.roll(3000),
-        landing: dice.roll(2000),
+        timing: TimingSettings::Chance(ChanceTiming {
+            latency: 100 + dice.roll(2000),
+            jitter: dice.roll(3000),
+            landing: dice.roll(2000),
+        }),
         spurious: dice.roll(20),
         preemption: dice.roll(12),
         ..Settings::default()
     };
-    let report = Toy::run_with(settings, seed, move |fabric| {
+    let report = Sim::run_with(settings, seed, move |fabric| {
         let address = Address::new(Scheme::Sim, "swarm").unwrap();
         let server = serve(&fabric, &address, &mut dice, &inner);
         let tasks: Vec<_> = (0..1 + dice.roll(3))

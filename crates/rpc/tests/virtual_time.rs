@@ -1,8 +1,8 @@
-//! The engine, unmodified, in virtual time: the toy simulator's fabric and host carry it, and a run is a pure
+//! The engine, unmodified, in virtual time: the simulator carries it, and a run is a pure
 //! function of its seed.
 
 use dunlin_fabric::{Address, Fabric, Host, Scheme};
-use dunlin_fabric_toy::{RunReport, Toy};
+use dunlin_fabric_sim::{RunReport, Sim};
 use dunlin_rpc::*;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,7 +18,7 @@ fn echo() -> Box<dyn Service> {
 fn scenario(seed: u64, plan: Plan, calls: u64) -> RunReport {
     let answered = Arc::new(AtomicU64::new(0));
     let count = Arc::clone(&answered);
-    let report = Toy::run(seed, move |fabric| {
+    let report = Sim::run(seed, move |fabric| {
         let address = Address::new(Scheme::Sim, "echo").unwrap();
         let server = ServerBuilder::new(&fabric)
             .function(1, FunctionMode::Worker)
@@ -86,6 +86,6 @@ fn every_protocol_runs_in_virtual_time_and_replays_from_its_seed() {
 fn capabilities() -> dunlin_fabric::Capabilities {
     let seen = Arc::new(std::sync::Mutex::new(None));
     let inner = Arc::clone(&seen);
-    Toy::run(1, move |fabric| *inner.lock().unwrap() = Some(fabric.capabilities().clone())).unwrap();
+    Sim::run(1, move |fabric| *inner.lock().unwrap() = Some(fabric.capabilities().clone())).unwrap();
     seen.lock().unwrap().take().unwrap()
 }

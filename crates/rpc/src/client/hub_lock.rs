@@ -91,14 +91,14 @@ impl<F: Fabric, T> DerefMut for HubGuard<'_, F, T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use dunlin_fabric_toy::Toy;
+    use dunlin_fabric_sim::Sim;
     use std::sync::Arc;
 
     /// The holder waits for something else meanwhile; all tasks are one thread of the system.
     #[test]
     fn in_virtual_time_a_holder_may_wait() {
         for seed in 0..20 {
-            Toy::run(seed, |fabric| {
+            Sim::run(seed, |fabric| {
                 let host = fabric.host().clone();
                 let lock = Arc::new(HubLock::new(&fabric, 0u64));
                 let tasks: Vec<_> = (0..5)

@@ -373,10 +373,14 @@ impl<F: Fabric> Client<F> {
             self.earliest = self.core.expire();
             // Who waits for a call of an open batch would wait for ever.
             let _ = self.flush();
+            for lane in 0..self.old.len() {
+                let _ = self.core.flush(self.old[lane]);
+            }
         }
         let (mode, until) = self.waiter.next(self.core.fabric.host());
         let armed = self.core.domain.arm(mode);
-        if self.core.progress() > 0 || is_so(&mut self.core) {
+        // A lane that broke just now may have been all that there was to wait for.
+        if self.core.progress() > 0 || is_so(&mut self.core) || self.core.in_flight() == 0 {
             self.core.domain.disarm(armed);
             self.waiter.reset();
             return;
@@ -477,6 +481,8 @@ impl<F: Fabric> Client<F> {
         // Results of the old lanes stay to be collected; lanes with none left go.
         let lanes = std::mem::take(&mut self.lanes);
         for lane in &lanes {
+            // Nobody looks after its open batch any more.
+            let _ = self.core.flush(*lane);
             self.core.retire(*lane);
         }
         self.old.extend(lanes);

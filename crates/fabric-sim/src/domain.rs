@@ -1,0 +1,541 @@
+//! The face of a domain: checks what verbs checks when something is posted, and waits.
+
+use crate::events::Event;
+use crate::link::SimLink;
+use crate::memory::SimMemory;
+use crate::queues::{
+    Action, AddressHandle, CompletionQueue, DomainState, Entry, InFlight, LinkSide, Outcome, Packet,
+    PostedReceive, QueuePair, ReceiveQueue,
+};
+use crate::scheduler::{Reason, State};
+use crate::shared::{Guard, Shared};
+use crate::timing::{Message, Place};
+use dunlin_fabric::{
+    AddressHandleId, Armed, Buffer, Completion, CompletionQueueId, CompletionStatus, CreateError, Data,
+    Endpoint, Gather, Nanos, Opcode, Operation, PostError, QueuePairConfig, QueuePairId, QueuePairState,
+    ReceiveTarget, Region, SharedReceiveQueueId, ThreadDomain, Transport, WaitMode, Wake, Waker, Work,
+    WorkId, WorkRequest,
+};
+use dunlin_rnic_model::{Linked, Opcode as ModelOpcode, Request, Touch};
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// A domain of a simulated fabric: belongs to one task at a time.
+#[derive(Debug)]
+pub struct SimDomain {
+    shared: Arc<Shared>,
+    id: u32,
+}
+
+/// Ends a wait of a [`SimDomain`].
+#[derive(Clone, Debug)]
+pub struct SimWaker {
+    shared: Arc<Shared>,
+    domain: u32,
+}
+
+impl Waker for SimWaker {
+    fn wait(&self, armed: Armed, until: Nanos) -> Wake {
+        let price = self.shared.lock().settings.prices.look;
+        let mut state = self.shared.enter(price);
+        let event = armed.mode == WaitMode::Event;
+        let Some(domain) = state.domain(self.domain) else { return Wake::TimedOut };
+        if armed.token != if event { domain.event_arrivals } else { domain.arrivals } {
+            return Wake::Arrived;
+        }
+        let process = domain.process;
+        let until = state.time_of(process, until);
+        if state.over() || state.now() >= until {
+            return Wake::TimedOut;
+        }
+        let waiter = state.stay(Reason::Arrivals { domain: self.domain, event });
+        if let Some(domain) = state.domain(self.domain) {
+            domain.waiting = Some((waiter, armed.mode));
+        }
+        let (mut state, wake) = self.shared.park(state, waiter, until, true);
+        if let Some(domain) = state.domain(self.domain) {
+            domain.waiting = None;
+        }
+        wake
+    }
+
+    fn wake(&self) {
+        if let Some(mut state) = self.shared.try_lock() {
+            let price = state.settings.prices.system_call;
+            state.charge(price * 1000);
+            state.notify(self.domain, true);
+        }
+    }
+}
+
+impl SimDomain {
+    pub(crate) fn new(shared: &Arc<Shared>, process: u32) -> Result<Self, CreateError> {
+        let mut state = shared.system_call();
+        if !state.processes[process as usize].alive || state.over() {
+            return Err(over());
+        }
+        let id = state.network.domains.len() as u32;
+        state.network.domains.push(Some(Box::new(DomainState::of(process))));
+        Ok(SimDomain { shared: Arc::clone(shared), id })
+    }
+
+    /// Reads the peer's endpoint, which must have been made on the other side of this link.
+    fn resolve(&self, state: &mut State, link: &SimLink, remote: &Endpoint) -> Result<u32, CreateError> {
+        if !link.is_of(&self.shared) {
+            return Err(CreateError::State("the link belongs to another fabric"));
+        }
+        let wrong = CreateError::Endpoint;
+        let bytes: &[u8; 16] =
+            remote.0.as_slice().try_into().map_err(|_| wrong("it is not 16 bytes long"))?;
+        let word = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+        let LinkSide { link, side } = link.at();
+        if word(0) != link || word(4) != 1 - side as u32 {
+            return Err(wrong("it was not made at the other end of this link"));
+        }
+        match state.queue_pair(word(12)) {
+            Some(found) if found.domain == word(8) => Ok(word(12)),
+            _ => Err(wrong("its queue pair does not exist any more")),
+        }
+    }
+
+    fn limit(what: &'static str, value: u64, limit: u64) -> Result<(), CreateError> {
+        if value > limit { Err(CreateError::Limit { what, value, limit }) } else { Ok(()) }
+    }
+
+    fn pass(&self, price: impl Fn(&crate::settings::Prices) -> u64) -> Guard<'_> {
+        self.shared.pass_at(price)
+    }
+}
+
+/// A queue pair, if it is this domain's.
+#[inline]
+fn own(state: &mut State, domain: u32, number: QueuePairId) -> Option<&mut QueuePair> {
+    state.queue_pair(number.0).filter(|found| found.domain == domain)
+}
+
+impl Drop for SimDomain {
+    fn drop(&mut self) {
+        let Some(mut state) = self.shared.try_lock() else { return };
+        state.destroy_domain(self.id);
+    }
+}
+
+/// Gathers the bytes as the RNIC would, and gives the buffers, to be held until the completion. They are the queue
+/// pair's until then, so their bytes are the same now as when they leave.
+fn gather(
+    data: Data<'_, SimMemory>,
+    bytes: &mut Vec<u8>,
+    local: &mut Option<Touch>,
+) -> Option<Box<Gather<SimMemory>>> {
+    let first = match &data {
+        Data::Inline(_) => None,
+        Data::Buffer(buffer) => Some(buffer),
+        Data::Gather(list) => list.iter().next(),
+    };
+    *local = first.map(|buffer| Touch { region: buffer.memory().number(), offset: buffer.offset() });
+    match data {
+        Data::Inline(parts) => {
+            parts.iter().for_each(|part| bytes.extend_from_slice(part));
+            None
+        }
+        Data::Buffer(buffer) => {
+            bytes.extend_from_slice(&buffer);
+            let mut one = Gather::default();
+            let room = one.push(buffer).is_ok();
+            debug_assert!(room, "an empty gather list takes a buffer");
+            Some(Box::new(one))
+        }
+        Data::Gather(list) => {
+            list.iter().for_each(|part| bytes.extend_from_slice(part));
+            Some(Box::new(list))
+        }
+    }
+}
+
+impl ThreadDomain for SimDomain {
+    type Memory = SimMemory;
+    type Link = SimLink;
+    type Waker = SimWaker;
+
+    fn create_completion_queue(
+        &mut self,
+        depth: u32,
+        events: bool,
+    ) -> Result<CompletionQueueId, CreateError> {
+        let mut state = self.shared.system_call();
+        let capabilities = &state.settings.capabilities;
+        if events && !capabilities.events {
+            return Err(CreateError::Unsupported("completion events"));
+        }
+        let Some(domain) = state.domain(self.id) else { return Err(over()) };
+        domain.completion_queues.push(CompletionQueue { depth, events, entries: VecDeque::new() });
+        Ok(CompletionQueueId(domain.completion_queues.len() as u32 - 1))
+    }
+
+    fn create_shared_receive_queue(&mut self, depth: u32) -> Result<SharedReceiveQueueId, CreateError> {
+        let mut state = self.shared.system_call();
+        let capabilities = &state.settings.capabilities;
+        if !capabilities.shared_receive_queue {
+            return Err(CreateError::Unsupported("shared receive queues"));
+        }
+        Self::limit(
+            "the depth of a shared receive queue",
+            depth.into(),
+            capabilities.max_queue_depth.into(),
+        )?;
+        let Some(domain) = state.domain(self.id) else { return Err(over()) };
+        domain.shared_receives.push(ReceiveQueue { depth, posted: VecDeque::new() });
+        Ok(SharedReceiveQueueId(domain.shared_receives.len() as u32 - 1))
+    }
+
+    fn create_queue_pair(&mut self, config: &QueuePairConfig) -> Result<QueuePairId, CreateError> {
+        let mut state = self.shared.system_call();
+        let capabilities = &state.settings.capabilities;
+        if !capabilities.transports.contains(config.transport) {
+            return Err(CreateError::Unsupported("such transport"));
+        }
+        let depth = u64::from(capabilities.max_queue_depth);
+        Self::limit("the depth of the send queue", config.max_send.into(), depth)?;
+        Self::limit("the depth of the receive queue", config.max_receive.into(), depth)?;
+        let most = u64::from(capabilities.max_queue_pairs);
+        let Some(domain) = state.domain(self.id) else { return Err(over()) };
+        Self::limit("the number of queue pairs", domain.queue_pairs.len() as u64 + 1, most)?;
+        let queues = domain.completion_queues.len() as u32;
+        if config.send_completions.0 >= queues || config.receive_completions.0 >= queues {
+            return Err(CreateError::NoSuch("completion queue"));
+        }
+        if config.shared_receive.is_some_and(|s| s.0 as usize >= domain.shared_receives.len()) {
+            return Err(CreateError::NoSuch("shared receive queue"));
+        }
+        let process = domain.process;
+        let ready = config.transport == Transport::UnreliableDatagram;
+        let start = if ready { QueuePairState::Ready } else { QueuePairState::Initialised };
+        let number = state.network.queue_pairs.len() as u32;
+        let machine = state.processes[process as usize].machine;
+        let nics = state.settings.nics_of(machine);
+        let place = Place { machine, nic: number % u32::from(nics) };
+        let queue_pair = QueuePair::new(self.id, place, *config, start);
+        state.network.queue_pairs.push(Some(Box::new(queue_pair)));
+        if let Some(domain) = state.domain(self.id) {
+            domain.queue_pairs.push(number);
+        }
+        Ok(QueuePairId(number))
+    }
+
+    fn endpoint(&mut self, queue_pair: QueuePairId, link: &SimLink) -> Result<Endpoint, CreateError> {
+        let mut state = self.shared.system_call();
+        if !link.is_of(&self.shared) {
+            return Err(CreateError::State("the link belongs to another fabric"));
+        }
+        own(&mut state, self.id, queue_pair).ok_or(CreateError::NoSuch("queue pair"))?;
+        let LinkSide { link, side } = link.at();
+        let words = [link, side as u32, self.id, queue_pair.0];
+        Ok(Endpoint(words.iter().flat_map(|word| word.to_le_bytes()).collect()))
+    }
+
+    fn connect(
+        &mut self,
+        queue_pair: QueuePairId,
+        link: &SimLink,
+        remote: &Endpoint,
+    ) -> Result<(), CreateError> {
+        let mut state = self.shared.system_call();
+        let at = queue_pair.0;
+        let ours = own(&mut state, self.id, queue_pair).ok_or(CreateError::NoSuch("queue pair"))?;
+        let transport = ours.config.transport;
+        if transport == Transport::UnreliableDatagram {
+            return Err(CreateError::State("a datagram queue pair is not connected: make address handles"));
+        }
+        if ours.state != QueuePairState::Initialised {
+            return Err(CreateError::State("the queue pair was connected before"));
+        }
+        let remote = self.resolve(&mut state, link, remote)?;
+        if state.queue_pair(remote).is_none_or(|q| q.config.transport != transport) {
+            return Err(CreateError::Endpoint("its queue pair has another transport"));
+        }
+        if !state.connected_over(link.at(), at) {
+            return Err(CreateError::State("the link is closed"));
+        }
+        if let Some(ours) = state.queue_pair(at) {
+            ours.state = QueuePairState::Ready;
+            ours.link = Some(link.at());
+            ours.remote = Some(remote);
+        }
+        let now = state.now();
+        state.put(now, Event::Serve { queue_pair: at });
+        Ok(())
+    }
+
+    fn create_address_handle(
+        &mut self,
+        queue_pair: QueuePairId,
+        link: &SimLink,
+        remote: &Endpoint,
+    ) -> Result<AddressHandleId, CreateError> {
+        let mut state = self.shared.system_call();
+        let to = self.resolve(&mut state, link, remote)?;
+        own(&mut state, self.id, queue_pair).ok_or(CreateError::NoSuch("queue pair"))?;
+        for end in [queue_pair.0, to] {
+            let found = state.queue_pair(end).ok_or(CreateError::NoSuch("queue pair"))?;
+            if found.config.transport != Transport::UnreliableDatagram {
+                return Err(CreateError::State("address handles are for datagram queue pairs"));
+            }
+        }
+        let Some(domain) = state.domain(self.id) else { return Err(over()) };
+        domain.address_handles.push(AddressHandle { from: queue_pair, to });
+        Ok(AddressHandleId(domain.address_handles.len() as u32 - 1))
+    }
+
+    fn destroy_queue_pair(&mut self, queue_pair: QueuePairId) -> Result<(), CreateError> {
+        let mut state = self.shared.system_call();
+        own(&mut state, self.id, queue_pair).ok_or(CreateError::NoSuch("queue pair"))?;
+        state.destroy(queue_pair.0);
+        Ok(())
+    }
+
+    fn state(&self, queue_pair: QueuePairId) -> Option<QueuePairState> {
+        own(&mut self.pass(|prices| prices.look), self.id, queue_pair).map(|q| q.state)
+    }
+
+    fn send_room(&self, queue_pair: QueuePairId) -> u32 {
+        let mut state = self.pass(|prices| prices.look);
+        own(&mut state, self.id, queue_pair).map_or(0, |q| q.config.max_send - q.occupied)
+    }
+
+    fn post(
+        &mut self,
+        queue_pair: QueuePairId,
+        request: WorkRequest<'_, SimMemory>,
+    ) -> Result<(), PostError> {
+        let mut state = self.pass(|prices| prices.post);
+        let at = queue_pair.0;
+        let sender = own(&mut state, self.id, queue_pair).ok_or(PostError::NoSuch("queue pair"))?;
+        match sender.state {
+            QueuePairState::Initialised => return Err(PostError::NotConnected),
+            QueuePairState::Error => return Err(PostError::QueuePairError),
+            QueuePairState::Ready => {}
+        }
+        let (transport, remote) = (sender.config.transport, sender.remote);
+        let full = sender.occupied >= sender.config.max_send;
+        // As when the queue is full: something is under way whose completion tells that there is room again.
+        let busy = sender.sends.iter().any(|request| request.signaled);
+        let to = state.admit(self.id, queue_pair, transport, remote, &request.operation)?;
+        let refusal = state.settings.faults.refusal;
+        if full || (busy && refusal != 0 && state.breaks(refusal)) {
+            return Err(PostError::QueueFull);
+        }
+        let (packet, place) = state.network.packets.take();
+        let mut bytes = std::mem::take(&mut place.bytes);
+        bytes.clear();
+        let (mut into, mut held, mut back, mut local_error) = (None, None, 0, false);
+        let mut local = None;
+        let mut remote_touch = Touch::default();
+        let (opcode, action) = match request.operation {
+            Operation::Send { data, immediate, .. } => {
+                held = gather(data, &mut bytes, &mut local);
+                (Opcode::Send, Action::Send { immediate })
+            }
+            Operation::Write { data, key, offset, immediate } => {
+                held = gather(data, &mut bytes, &mut local);
+                remote_touch.offset = offset;
+                (Opcode::Write, Action::Write { key, offset, immediate })
+            }
+            Operation::Read { from, into: buffer } => {
+                local_error = buffer.len() < from.length as usize;
+                local = Some(Touch { region: buffer.memory().number(), offset: buffer.offset() });
+                remote_touch.offset = from.offset;
+                into = Some(buffer);
+                back = from.length;
+                (Opcode::Read, Action::Read { from })
+            }
+            Operation::FetchAdd { key, offset, add } => {
+                back = 8;
+                (Opcode::FetchAdd, Action::FetchAdd { key, offset, add })
+            }
+            Operation::CompareSwap { key, offset, expected, swap } => {
+                back = 8;
+                (Opcode::CompareSwap, Action::CompareSwap { key, offset, expected, swap })
+            }
+        };
+        // Who READs or changes atomically wants to know the value.
+        let signaled = request.signaled || !matches!(opcode, Opcode::Send | Opcode::Write);
+        let now = state.now();
+        let immediate = matches!(action, Action::Write { immediate: Some(_), .. });
+        let from = state.queue_pair(at).map_or(Place::default(), |q| q.place);
+        let message = Message {
+            from,
+            to: state.queue_pair(to).map_or(Place::default(), |q| q.place),
+            request: Request {
+                initiator: at,
+                target: to,
+                opcode: match opcode {
+                    Opcode::Send => ModelOpcode::Send,
+                    Opcode::Write if immediate => ModelOpcode::WriteImmediate,
+                    Opcode::Write => ModelOpcode::Write,
+                    Opcode::Read => ModelOpcode::Read,
+                    _ => ModelOpcode::Atomic,
+                },
+                transport,
+                bytes: back.max(bytes.len() as u32),
+                inline: local.is_none(),
+                signaled,
+                linked: Linked::Alone,
+                local: local.unwrap_or_default(),
+                remote: remote_touch,
+            },
+        };
+        let Some(sender) = state.queue_pair(at) else { return Err(PostError::NoSuch("queue pair")) };
+        let serial = sender.next_serial;
+        sender.next_serial += 1;
+        sender.occupied += 1;
+        sender.sends.push_back(InFlight { serial, id: request.id, opcode, signaled, message, held, into });
+        let stopped = sender.stopped;
+        sender.stopped |= local_error;
+        state.network.packets[packet] = Packet {
+            from: at,
+            to,
+            serial,
+            action,
+            bytes,
+            message: Some(message),
+            signaled,
+            ..Packet::default()
+        };
+        if local_error || stopped {
+            state.give_packets([packet]);
+        } else {
+            state.transmit(packet);
+        }
+        if local_error && !stopped {
+            state.done_at(at, serial, now + 100, Outcome::of(CompletionStatus::LocalProtection));
+        }
+        Ok(())
+    }
+
+    fn post_receive(
+        &mut self,
+        target: ReceiveTarget,
+        id: WorkId,
+        buffer: Option<Buffer<SimMemory>>,
+    ) -> Result<(), PostError> {
+        let mut state = self.pass(|prices| prices.post);
+        if state.domain(self.id).is_none() {
+            return Err(PostError::NoSuch("domain: the run is over"));
+        }
+        let mut stalled = Vec::new();
+        let queue = match target {
+            ReceiveTarget::QueuePair(number) => {
+                let found = own(&mut state, self.id, number).ok_or(PostError::NoSuch("queue pair"))?;
+                if found.state == QueuePairState::Error {
+                    return Err(PostError::QueuePairError);
+                }
+                if !found.inbound.is_empty() {
+                    stalled.push(number.0);
+                }
+                &mut found.receives
+            }
+            ReceiveTarget::Shared(shared) => {
+                let network = &mut state.network;
+                let domain = network.domains[self.id as usize].as_deref_mut();
+                let domain = domain.ok_or(PostError::NoSuch("domain"))?;
+                let queue = domain.shared_receives.get_mut(shared.0 as usize);
+                let queue = queue.ok_or(PostError::NoSuch("shared receive queue"))?;
+                // Somebody can wait for a RECV only while there is none.
+                if queue.posted.is_empty() {
+                    let users = domain.queue_pairs.iter().copied().filter(|number| {
+                        network.queue_pairs[*number as usize]
+                            .as_ref()
+                            .is_some_and(|q| q.config.shared_receive == Some(shared) && !q.inbound.is_empty())
+                    });
+                    stalled.extend(users);
+                }
+                queue
+            }
+        };
+        if queue.posted.len() >= queue.depth as usize {
+            return Err(PostError::QueueFull);
+        }
+        queue.posted.push_back(PostedReceive { id, buffer });
+        for number in stalled {
+            // The sender tries again after a time of its own.
+            let when = state.now() + 200 + state.chance.below(2_000);
+            state.put(when, Event::Serve { queue_pair: number });
+        }
+        Ok(())
+    }
+
+    fn poll(
+        &mut self,
+        queue: CompletionQueueId,
+        into: &mut Vec<Completion<SimMemory>>,
+        limit: usize,
+    ) -> usize {
+        let mut state = self.pass(|prices| prices.poll);
+        let network = &mut state.network;
+        let Some(domain) = network.domains[self.id as usize].as_deref_mut() else { return 0 };
+        let Some(entries) = domain.completion_queues.get_mut(queue.0 as usize).map(|q| &mut q.entries) else {
+            return 0;
+        };
+        let count = limit.min(entries.len());
+        for entry in entries.drain(..count) {
+            let Entry { completion, retires, held } = entry;
+            let number = completion.queue_pair.0;
+            if let Some(queue_pair) = network.queue_pairs[number as usize].as_deref_mut() {
+                queue_pair.occupied -= retires;
+            }
+            drop(held);
+            into.push(completion);
+        }
+        count
+    }
+
+    fn arm(&mut self, mode: WaitMode) -> Armed {
+        let mut state = self.pass(|prices| prices.look);
+        let domain = state.domain(self.id);
+        let token = domain.map_or(0, |d| if mode == WaitMode::Busy { d.arrivals } else { d.event_arrivals });
+        Armed { mode, token }
+    }
+
+    fn disarm(&mut self, _armed: Armed) {}
+
+    fn wait(&mut self, armed: Armed, until: Nanos) -> Wake {
+        self.waker().wait(armed, until)
+    }
+
+    fn waker(&self) -> SimWaker {
+        SimWaker { shared: Arc::clone(&self.shared), domain: self.id }
+    }
+
+    fn watch(&mut self, region: &Region<SimMemory>) {
+        region.memory().watch(self.id, u32::MAX);
+    }
+
+    fn watch_as(&mut self, region: &Region<SimMemory>, name: u32) {
+        region.memory().watch(self.id, name);
+        if let Some(domain) = self.shared.lock().domain(self.id) {
+            domain.may_be_active(name);
+        }
+    }
+
+    fn take_activity(&mut self, into: &mut Vec<u32>) -> bool {
+        let mut state = self.shared.lock();
+        let Some(domain) = state.domain(self.id) else { return true };
+        let looks = domain.is_active.len() as u64;
+        for name in domain.active.drain(..) {
+            domain.is_active[name as usize] = false;
+            into.push(name);
+        }
+        // What the hint saves us, real memory would have cost: a look at each of them.
+        let price = state.settings.prices.work[Work::PollMiss as usize];
+        state.charge(price * looks);
+        true
+    }
+
+    fn unwatch(&mut self, region: &Region<SimMemory>) {
+        region.memory().unwatch(self.id);
+    }
+}
+
+fn over() -> CreateError {
+    CreateError::State("the run is over")
+}

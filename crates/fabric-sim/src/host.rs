@@ -1,0 +1,199 @@
+//! The simulated host: time, threads, signals and randomness, all virtual.
+
+use crate::scheduler::{Reason, State, Waiter};
+use crate::shared::Shared;
+use dunlin_fabric::{Host, Nanos, Signal, Site, Task, Work};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// One process on a simulated machine: `spawn` makes a task of it, and time passes by [`Host::charge`] and waiting only.
+#[derive(Clone, Debug)]
+pub struct SimHost {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) process: u32,
+}
+
+/// The longest pre-emption by chance at a checkpoint.
+const PREEMPTION: Nanos = 3_000;
+
+impl State {
+    /// What the clock of a process's machine shows now.
+    pub(crate) fn clock_of(&self, process: u32) -> Nanos {
+        let machine = self.processes[process as usize].machine;
+        self.machines[machine as usize].clock(self.now())
+    }
+
+    /// When the clock of a process's machine will show this.
+    pub(crate) fn time_of(&self, process: u32, shown: Nanos) -> Nanos {
+        let machine = self.processes[process as usize].machine;
+        self.machines[machine as usize].time(shown)
+    }
+
+    /// As [`time_of`](State::time_of), for the running task.
+    pub(crate) fn time_here(&self, shown: Nanos) -> Nanos {
+        match self.running() {
+            Some(task) => self.time_of(self.tasks[task as usize].process, shown),
+            None => shown,
+        }
+    }
+}
+
+impl SimHost {
+    /// Work of the application's own for so many nanoseconds of the processor's time.
+    pub fn work(&self, time: Nanos) {
+        let mut state = self.shared.lock();
+        let slowness = state.machines[state.processes[self.process as usize].machine as usize].slowness;
+        state.charge(time * slowness);
+    }
+}
+
+impl Host for SimHost {
+    type Signal = SimSignal;
+
+    fn now(&self) -> Nanos {
+        self.shared.pass_at(|prices| prices.clock_read).clock_of(self.process)
+    }
+
+    #[inline]
+    fn charge(&self, work: Work, count: u32) {
+        let mut state = self.shared.lock();
+        let slowness = state.machines[state.processes[self.process as usize].machine as usize].slowness;
+        let price = state.settings.prices.work[work as usize] * u64::from(count);
+        state.charge(if slowness == 1000 { price } else { price * slowness / 1000 });
+    }
+
+    fn checkpoint(&self, _site: Site) {
+        let mut state = self.shared.enter(0);
+        let (preemption, stall, stall_by) =
+            (state.settings.preemption, state.settings.faults.stall, state.settings.faults.stall_by);
+        if preemption != 0 && state.chance.one_in(preemption) {
+            let at = state.now() + state.chance.below(PREEMPTION);
+            state = self.shared.give_way(state, at);
+        }
+        if state.breaks(stall) {
+            let at = state.now() + state.chance.below(stall_by + 1);
+            drop(self.shared.give_way(state, at));
+        }
+    }
+
+    fn random(&self) -> u64 {
+        self.shared.lock().host_random.next()
+    }
+
+    fn signal(&self) -> SimSignal {
+        let mut state = self.shared.lock();
+        let id = state.signals.next;
+        state.signals.next += 1;
+        state.signals.all.insert(id, SignalState::default());
+        SimSignal(Arc::new(SignalHandle { shared: Arc::clone(&self.shared), id }))
+    }
+
+    fn spawn(&self, name: &str, body: Box<dyn FnOnce() + Send>) -> std::io::Result<Task> {
+        let mut state = self.shared.system_call();
+        if state.over() || !state.processes[self.process as usize].alive {
+            drop(state);
+            return Err(std::io::Error::other("the process or the run is over"));
+        }
+        let task = state.spawn(name, self.process, body);
+        let shared = Arc::clone(&self.shared);
+        Ok(Task::new(move || {
+            let mut state = shared.blocking_call();
+            while !state.has_ended(task) && !state.over() {
+                let waiter = state.stay(Reason::End(task));
+                state.add_joiner(task, waiter);
+                state = shared.park(state, waiter, Nanos::MAX, false).0;
+            }
+        }))
+    }
+
+    fn sleep(&self, until: Nanos) {
+        let mut state = self.shared.blocking_call();
+        let until = state.time_of(self.process, until);
+        if state.now() < until && !state.over() {
+            let waiter = state.stay(Reason::Sleep);
+            drop(self.shared.park(state, waiter, until, false));
+        }
+    }
+}
+
+/// The signals of a run by number; numbers are not used again.
+#[derive(Default)]
+pub(crate) struct Signals {
+    next: u64,
+    all: BTreeMap<u64, SignalState>,
+}
+
+#[derive(Default)]
+struct SignalState {
+    count: u64,
+    waiters: Vec<Waiter>,
+}
+
+impl State {
+    /// Raises a signal; nothing if no handle to it is left.
+    pub(crate) fn raise(&mut self, signal: u64) {
+        let Some(state) = self.signals.all.get_mut(&signal) else { return };
+        state.count += 1;
+        let mut waiters = std::mem::take(&mut state.waiters);
+        self.wake_all(&mut waiters);
+    }
+}
+
+/// A count that tasks of one run raise and wait for.
+#[derive(Clone, Debug)]
+pub struct SimSignal(Arc<SignalHandle>);
+
+#[derive(Debug)]
+struct SignalHandle {
+    shared: Arc<Shared>,
+    id: u64,
+}
+
+impl Drop for SignalHandle {
+    fn drop(&mut self) {
+        if let Some(mut state) = self.shared.try_lock() {
+            state.signals.all.remove(&self.id);
+        }
+    }
+}
+
+impl SimSignal {
+    pub(crate) fn id(&self) -> u64 {
+        self.0.id
+    }
+
+    fn count(&self, state: &State) -> u64 {
+        state.signals.all.get(&self.0.id).map_or(0, |s| s.count)
+    }
+}
+
+impl Signal for SimSignal {
+    fn raise(&self) {
+        self.0.shared.pass_at(|prices| 300 * prices.system_call).raise(self.0.id);
+    }
+
+    fn seen(&self) -> u64 {
+        self.count(&self.0.shared.pass_at(|prices| 2 * prices.look))
+    }
+
+    fn wait(&self, seen: u64, until: Nanos) -> bool {
+        let mut state = self.0.shared.enter(10_000);
+        let until = state.time_here(until);
+        loop {
+            if self.count(&state) != seen {
+                return true;
+            }
+            if state.now() >= until || state.over() {
+                return false;
+            }
+            let waiter = state.stay(Reason::Signal(self.0.id));
+            if let Some(signal) = state.signals.all.get_mut(&self.0.id) {
+                signal.waiters.push(waiter);
+            }
+            state = self.0.shared.park(state, waiter, until, false).0;
+            if let Some(signal) = state.signals.all.get_mut(&self.0.id) {
+                signal.waiters.retain(|other| *other != waiter);
+            }
+        }
+    }
+}

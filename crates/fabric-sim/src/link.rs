@@ -1,0 +1,522 @@
+//! Control connections: messages in order, grants of memory, and the news of the peer's end.
+
+use crate::host::SimSignal;
+use crate::memory::{SimMemory, Target};
+use crate::network::Rare;
+use crate::queues::LinkSide;
+use crate::scheduler::{Reason, State, Waiter};
+use crate::shared::Shared;
+use dunlin_fabric::verbs::MAX_CONTROL_MESSAGE;
+use dunlin_fabric::{
+    AcceptError, Access, Address, CompletionStatus, DialError, GrantError, Link, LinkError, ListenError,
+    Listener, Memory, Nanos, PeerIdentity, RegionKey, Scheme,
+};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+/// Messages that a side has not read, above which the sender is told of a backlog.
+const MAX_BACKLOG: usize = 1024;
+/// Connections that nobody has accepted yet, above which dialling waits in vain.
+const MAX_UNACCEPTED: usize = 1024;
+/// Grants of one side of one link.
+const MAX_GRANTS: usize = 1 << 16;
+
+/// All links and listeners of a run.
+#[derive(Default)]
+pub(crate) struct Links {
+    /// By number; numbers are not used again.
+    links: Vec<Option<Box<[Side; 2]>>>,
+    /// As above.
+    listeners: Vec<Option<ListenerState>>,
+    by_name: BTreeMap<String, u32>,
+}
+
+impl Links {
+    #[inline]
+    pub(crate) fn side(&self, at: LinkSide) -> Option<&Side> {
+        self.links.get(at.link as usize)?.as_ref()?.get(at.side)
+    }
+
+    fn side_mut(&mut self, at: LinkSide) -> Option<&mut Side> {
+        self.links.get_mut(at.link as usize)?.as_mut()?.get_mut(at.side)
+    }
+
+    fn listener(&mut self, number: u32) -> Option<&mut ListenerState> {
+        self.listeners.get_mut(number as usize)?.as_mut()
+    }
+
+    pub(crate) fn listener_name(&self, number: u32) -> &str {
+        self.listeners.get(number as usize).and_then(|l| Some(l.as_ref()?.name.as_str())).unwrap_or("nobody")
+    }
+}
+
+struct ListenerState {
+    name: String,
+    process: u32,
+    unaccepted: VecDeque<u32>,
+    signal: Option<u64>,
+    waiters: Vec<Waiter>,
+}
+
+/// One side of a link.
+#[derive(Default)]
+pub(crate) struct Side {
+    process: u32,
+    inbox: VecDeque<Vec<u8>>,
+    on_the_way: usize,
+    last_arrival: Nanos,
+    /// Nobody holds it any more.
+    dropped: bool,
+    /// Why nothing more comes: the peer's end, or our own.
+    ended: Option<&'static str>,
+    signal: Option<u64>,
+    waiters: Vec<Waiter>,
+    /// What this side has granted to the other, by slot: the low half of a key; the high half is a generation.
+    grants: Vec<Option<Grant>>,
+    granted: usize,
+    /// This side's queue pairs that are connected over the link.
+    queue_pairs: Vec<u32>,
+}
+
+impl Side {
+    fn is_alive(&self) -> bool {
+        self.ended.is_none()
+    }
+
+    /// What a key of the peer's stands for.
+    #[inline]
+    pub(crate) fn grant(&self, key: RegionKey) -> Option<&Grant> {
+        self.grants.get(key.0 as u32 as usize)?.as_ref().filter(|grant| grant.key == key.0)
+    }
+}
+
+pub(crate) struct Grant {
+    key: u64,
+    pub(crate) memory: Target,
+    pub(crate) access: Access,
+}
+
+/// What can happen on a link.
+pub(crate) enum LinkEvent {
+    /// A message reaches a side.
+    Message { at: LinkSide, message: Vec<u8> },
+    /// A side learns that the other has ended.
+    End { at: LinkSide },
+    /// A new link reaches its listener.
+    Connection { listener: u32, link: u32 },
+}
+
+fn other(at: LinkSide) -> LinkSide {
+    LinkSide { link: at.link, side: 1 - at.side }
+}
+
+impl State {
+    pub(crate) fn happen_on_link(&mut self, event: LinkEvent) {
+        match event {
+            LinkEvent::Message { at, message } => {
+                self.note_bytes(20, &message);
+                let Some(side) = self.network.links.side_mut(at) else { return };
+                side.on_the_way -= 1;
+                if side.is_alive() {
+                    side.inbox.push_back(message);
+                    self.news(at);
+                }
+            }
+            LinkEvent::End { at } => {
+                self.note(21 << 56 | u64::from(at.link) << 1 | at.side as u64);
+                self.end_side(at, "it closed the connection", CompletionStatus::TransportRetry);
+            }
+            LinkEvent::Connection { listener, link } => {
+                self.note(22 << 56 | u64::from(link));
+                let Some(listener) = self.network.links.listener(listener) else {
+                    return self.drop_side(LinkSide { link, side: 1 });
+                };
+                listener.unaccepted.push_back(link);
+                let mut waiters = std::mem::take(&mut listener.waiters);
+                let signal = listener.signal;
+                self.wake_all(&mut waiters);
+                if let Some(signal) = signal {
+                    self.raise(signal);
+                }
+            }
+        }
+    }
+
+    /// Tells those who listen to a side that there is news.
+    fn news(&mut self, at: LinkSide) {
+        let Some(side) = self.network.links.side_mut(at) else { return };
+        let mut waiters = std::mem::take(&mut side.waiters);
+        let signal = side.signal;
+        self.wake_all(&mut waiters);
+        if let Some(signal) = signal {
+            self.raise(signal);
+        }
+    }
+
+    /// Ends one side: its queue pairs break, their oldest request with `first`.
+    fn end_side(&mut self, at: LinkSide, why: &'static str, first: CompletionStatus) {
+        let Some(side) = self.network.links.side_mut(at) else { return };
+        if side.ended.is_some() {
+            return;
+        }
+        side.ended = Some(why);
+        for queue_pair in std::mem::take(&mut side.queue_pairs) {
+            self.fail(queue_pair, first);
+        }
+        self.news(at);
+    }
+
+    /// Notes that a queue pair lives by this side; `false` if the side has ended.
+    pub(crate) fn connected_over(&mut self, at: LinkSide, queue_pair: u32) -> bool {
+        let Some(side) = self.network.links.side_mut(at).filter(|side| side.is_alive()) else { return false };
+        side.queue_pairs.push(queue_pair);
+        true
+    }
+
+    /// Closes a link from one side; the other learns of it behind what was sent before.
+    fn close_link(&mut self, at: LinkSide) {
+        if self.network.links.side(at).is_none_or(|side| side.ended.is_some()) {
+            return;
+        }
+        self.end_side(at, "this side closed the connection", CompletionStatus::Flushed);
+        let when = self.link_arrival(other(at));
+        self.schedule(when, Rare::Link(LinkEvent::End { at: other(at) }));
+    }
+
+    /// The last handle to a side is gone, or there never will be one.
+    fn drop_side(&mut self, at: LinkSide) {
+        self.close_link(at);
+        if let Some(side) = self.network.links.side_mut(at) {
+            side.dropped = true;
+        }
+        if self.network.links.side(other(at)).is_some_and(|side| side.dropped) {
+            let gone = self.network.links.links[at.link as usize].take();
+            drop(gone);
+        }
+    }
+
+    /// When what is sent now reaches a side: behind what was sent before.
+    fn link_arrival(&mut self, to: LinkSide) -> Nanos {
+        let earliest = self.now() + 10 * self.travel();
+        let Some(side) = self.network.links.side_mut(to) else { return earliest };
+        side.last_arrival = side.last_arrival.max(earliest);
+        side.last_arrival
+    }
+}
+
+impl State {
+    /// A process has ended: nobody listens for it any more.
+    pub(crate) fn close_listeners_of(&mut self, process: u32) {
+        for number in 0..self.network.links.listeners.len() as u32 {
+            if self.network.links.listener(number).is_some_and(|listener| listener.process == process) {
+                self.close_listener(number);
+            }
+        }
+    }
+
+    fn close_listener(&mut self, number: u32) {
+        let place = self.network.links.listeners.get_mut(number as usize);
+        let Some(mut gone) = place.and_then(Option::take) else { return };
+        if self.network.links.by_name.get(&gone.name) == Some(&number) {
+            self.network.links.by_name.remove(&gone.name);
+        }
+        for link in gone.unaccepted.drain(..) {
+            self.drop_side(LinkSide { link, side: 1 });
+        }
+        self.wake_all(&mut gone.waiters);
+    }
+
+    /// A process has ended: its sides of links have, too.
+    pub(crate) fn close_links_of(&mut self, process: u32) {
+        for link in 0..self.network.links.links.len() as u32 {
+            for side in 0..2 {
+                let at = LinkSide { link, side };
+                if self.network.links.side(at).is_some_and(|side| side.process == process) {
+                    self.close_link(at);
+                }
+            }
+        }
+    }
+}
+
+/// A control connection of a simulated fabric.
+#[derive(Clone, Debug)]
+pub struct SimLink(Arc<LinkHandle>);
+
+#[derive(Debug)]
+struct LinkHandle {
+    shared: Arc<Shared>,
+    at: LinkSide,
+}
+
+impl Drop for LinkHandle {
+    fn drop(&mut self) {
+        if let Some(mut state) = self.shared.try_lock() {
+            state.drop_side(self.at);
+        }
+    }
+}
+
+impl SimLink {
+    fn new(shared: &Arc<Shared>, link: u32, side: usize) -> Self {
+        SimLink(Arc::new(LinkHandle { shared: Arc::clone(shared), at: LinkSide { link, side } }))
+    }
+
+    pub(crate) fn at(&self) -> LinkSide {
+        self.0.at
+    }
+
+    /// Whether it belongs to the same run.
+    pub(crate) fn is_of(&self, shared: &Arc<Shared>) -> bool {
+        Arc::ptr_eq(&self.0.shared, shared)
+    }
+
+    /// The next message, or why there is none and will be none; `None` if there may be one later.
+    fn take(&self, state: &mut State) -> Option<Result<Vec<u8>, LinkError>> {
+        let gone = |why: &str| Some(Err(LinkError::PeerGone(why.to_owned())));
+        let Some(side) = state.network.links.side_mut(self.0.at) else { return gone("the run is over") };
+        match (side.inbox.pop_front(), side.ended) {
+            (Some(message), _) => Some(Ok(message)),
+            (None, Some(why)) => gone(why),
+            (None, None) => None,
+        }
+    }
+}
+
+impl Link for SimLink {
+    type Memory = SimMemory;
+    type Signal = SimSignal;
+
+    fn send(&self, message: &[u8]) -> Result<(), LinkError> {
+        if message.len() > MAX_CONTROL_MESSAGE {
+            return Err(LinkError::TooLong { length: message.len(), limit: MAX_CONTROL_MESSAGE });
+        }
+        let mut state = self.0.shared.system_call();
+        let at = self.0.at;
+        match state.network.links.side(at) {
+            None => return Err(LinkError::PeerGone("the run is over".to_owned())),
+            Some(Side { ended: Some(why), .. }) => return Err(LinkError::PeerGone((*why).to_owned())),
+            Some(_) => {}
+        }
+        if let Some(peer) = state.network.links.side_mut(other(at)) {
+            if peer.inbox.len() + peer.on_the_way >= MAX_BACKLOG {
+                return Err(LinkError::Backlog);
+            }
+            peer.on_the_way += 1;
+        }
+        let when = state.link_arrival(other(at));
+        let message = message.to_vec();
+        state.schedule(when, Rare::Link(LinkEvent::Message { at: other(at), message }));
+        Ok(())
+    }
+
+    fn receive(&self, until: Nanos) -> Result<Vec<u8>, LinkError> {
+        let mut state = self.0.shared.blocking_call();
+        let until = state.time_here(until);
+        loop {
+            if let Some(got) = self.take(&mut state) {
+                return got;
+            }
+            if state.now() >= until || state.over() {
+                return Err(LinkError::TimedOut);
+            }
+            let waiter = state.stay(Reason::Message { link: self.0.at.link });
+            if let Some(side) = state.network.links.side_mut(self.0.at) {
+                side.waiters.push(waiter);
+            }
+            state = self.0.shared.park(state, waiter, until, false).0;
+            if let Some(side) = state.network.links.side_mut(self.0.at) {
+                side.waiters.retain(|one| *one != waiter);
+            }
+        }
+    }
+
+    fn try_receive(&self) -> Result<Option<Vec<u8>>, LinkError> {
+        self.take(&mut self.0.shared.pass_at(|prices| 10 * prices.look)).transpose()
+    }
+
+    fn grant(&self, memory: &Arc<SimMemory>, access: Access) -> Result<RegionKey, GrantError> {
+        if !memory.access().contains(access) {
+            return Err(GrantError::Access);
+        }
+        let mut state = self.0.shared.system_call();
+        let generation = state.chance.next() >> 32;
+        let Some(side) = state.network.links.side_mut(self.0.at) else {
+            return Err(LinkError::PeerGone("the run is over".to_owned()).into());
+        };
+        if let Some(why) = side.ended {
+            return Err(LinkError::PeerGone(why.to_owned()).into());
+        }
+        if side.granted >= MAX_GRANTS {
+            return Err(GrantError::TooMany(side.granted));
+        }
+        let key = generation << 32 | side.grants.len() as u64;
+        side.granted += 1;
+        side.grants.push(Some(Grant { key, memory: Target::new(memory), access }));
+        Ok(RegionKey(key))
+    }
+
+    fn revoke(&self, key: RegionKey) {
+        let mut state = self.0.shared.system_call();
+        if let Some(side) = state.network.links.side_mut(self.0.at) {
+            let place = side.grants.get_mut(key.0 as u32 as usize);
+            if let Some(place) = place.filter(|place| place.as_ref().is_some_and(|g| g.key == key.0)) {
+                *place = None;
+                side.granted -= 1;
+            }
+        }
+    }
+
+    fn is_alive(&self) -> bool {
+        self.0
+            .shared
+            .pass_at(|prices| 10 * prices.look)
+            .network
+            .links
+            .side(self.0.at)
+            .is_some_and(Side::is_alive)
+    }
+
+    fn peer(&self) -> PeerIdentity {
+        PeerIdentity::default()
+    }
+
+    fn subscribe(&self, signal: SimSignal) {
+        let mut state = self.0.shared.system_call();
+        if let Some(side) = state.network.links.side_mut(self.0.at) {
+            side.signal = Some(signal.id());
+        }
+    }
+
+    fn close(&self) {
+        self.0.shared.system_call().close_link(self.0.at);
+    }
+}
+
+/// Where control connections to one name of a simulated fabric arrive.
+#[derive(Debug)]
+pub struct SimListener {
+    shared: Arc<Shared>,
+    number: u32,
+    address: Address,
+}
+
+impl SimListener {
+    /// Opens a listener.
+    pub(crate) fn open(shared: &Arc<Shared>, process: u32, address: &Address) -> Result<Self, ListenError> {
+        if address.scheme() != Scheme::Sim {
+            return Err(ListenError::WrongScheme(address.clone()));
+        }
+        let mut state = shared.blocking_call();
+        let links = &mut state.network.links;
+        if links.by_name.contains_key(address.name()) {
+            return Err(ListenError::InUse { address: address.clone() });
+        }
+        let number = links.listeners.len() as u32;
+        let name = address.name().to_owned();
+        links.by_name.insert(name.clone(), number);
+        let (unaccepted, waiters) = (VecDeque::new(), Vec::new());
+        links.listeners.push(Some(ListenerState { name, process, unaccepted, signal: None, waiters }));
+        drop(state);
+        Ok(SimListener { shared: Arc::clone(shared), number, address: address.clone() })
+    }
+
+    fn take(&self, state: &mut State) -> Option<SimLink> {
+        let listener = state.network.links.listener(self.number)?;
+        Some(SimLink::new(&self.shared, listener.unaccepted.pop_front()?, 1))
+    }
+}
+
+impl Drop for SimListener {
+    fn drop(&mut self) {
+        if let Some(mut state) = self.shared.try_lock() {
+            state.close_listener(self.number);
+        }
+    }
+}
+
+impl Listener for SimListener {
+    type Link = SimLink;
+    type Signal = SimSignal;
+
+    fn accept(&self, until: Nanos) -> Result<SimLink, AcceptError> {
+        let mut state = self.shared.blocking_call();
+        let until = state.time_here(until);
+        loop {
+            if let Some(link) = self.take(&mut state) {
+                return Ok(link);
+            }
+            if state.over() || state.network.links.listener(self.number).is_none() {
+                return Err(AcceptError::Closed);
+            }
+            if state.now() >= until {
+                return Err(AcceptError::TimedOut);
+            }
+            let waiter = state.stay(Reason::Connection(self.number));
+            if let Some(listener) = state.network.links.listener(self.number) {
+                listener.waiters.push(waiter);
+            }
+            state = self.shared.park(state, waiter, until, false).0;
+            if let Some(listener) = state.network.links.listener(self.number) {
+                listener.waiters.retain(|one| *one != waiter);
+            }
+        }
+    }
+
+    fn try_accept(&self) -> Result<Option<SimLink>, AcceptError> {
+        Ok(self.take(&mut self.shared.pass_at(|prices| 10 * prices.look)))
+    }
+
+    fn subscribe(&self, signal: SimSignal) {
+        let mut state = self.shared.system_call();
+        if let Some(listener) = state.network.links.listener(self.number) {
+            listener.signal = Some(signal.id());
+        }
+    }
+
+    fn address(&self) -> Address {
+        self.address.clone()
+    }
+}
+
+/// Opens a control connection.
+pub(crate) fn dial(
+    shared: &Arc<Shared>,
+    process: u32,
+    address: &Address,
+    until: Nanos,
+) -> Result<SimLink, DialError> {
+    if address.scheme() != Scheme::Sim {
+        return Err(DialError::WrongScheme(address.clone()));
+    }
+    let mut state = shared.blocking_call();
+    let until = state.time_here(until);
+    if state.over() {
+        return Err(DialError::TimedOut { address: address.clone() });
+    }
+    let links = &mut state.network.links;
+    let number = links.by_name.get(address.name()).copied();
+    let Some((number, listener)) = number.and_then(|number| Some((number, links.listener(number)?))) else {
+        return Err(DialError::NobodyListens { address: address.clone() });
+    };
+    let full = listener.unaccepted.len() >= MAX_UNACCEPTED;
+    let accepts_for = listener.process;
+    let answered = state.now() + 20 * state.travel();
+    if full || answered > until {
+        let waiter = state.stay(Reason::Answer);
+        drop(shared.park(state, waiter, until, false));
+        return Err(DialError::TimedOut { address: address.clone() });
+    }
+    let links = &mut state.network.links.links;
+    let link = links.len() as u32;
+    links.push(Some(Box::new([
+        Side { process, ..Side::default() },
+        Side { process: accepts_for, ..Side::default() },
+    ])));
+    let handle = SimLink::new(shared, link, 0);
+    let arrives = state.link_arrival(LinkSide { link, side: 1 });
+    state.schedule(arrives, Rare::Link(LinkEvent::Connection { listener: number, link }));
+    let waiter = state.stay(Reason::Answer);
+    drop(shared.park(state, waiter, answered, false));
+    Ok(handle)
+}

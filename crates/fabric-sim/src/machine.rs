@@ -1,0 +1,211 @@
+//! Simulated machines: cores, one run queue for all of them, quanta.
+//!
+//! A task that computes or spins has a core; one that sleeps has none. Where more tasks want cores than there are, those
+//! without wait in a queue; who has had a core for a quantum gives it to the first of the queue: at its next checkpoint
+//! if it computes, at once if it spins. A machine without a number of cores has one for every task.
+
+use crate::events::Event;
+use crate::scheduler::{State, TaskId};
+use crate::settings::MachineSettings;
+use dunlin_fabric::Nanos;
+use std::collections::VecDeque;
+
+#[derive(Debug)]
+struct Core {
+    task: Option<TaskId>,
+    /// Who had it last: to run on costs less than to switch.
+    last: Option<TaskId>,
+    /// Since when, or since when it is free.
+    since: Nanos,
+    /// An event stands in the queue for the end of the quantum.
+    timed: bool,
+}
+
+/// A machine.
+#[derive(Debug)]
+pub(crate) struct Machine {
+    /// Empty: as many as there are tasks.
+    cores: Vec<Core>,
+    queue: VecDeque<TaskId>,
+    /// Work takes so many times as long, in thousandths.
+    pub(crate) slowness: u64,
+    /// What this machine's clock shows more than the run's.
+    pub(crate) offset: Nanos,
+    /// How much faster its clock runs, in millionths.
+    pub(crate) drift: u64,
+}
+
+impl Machine {
+    pub(crate) fn new(settings: &MachineSettings) -> Self {
+        let core = |_| Core { task: None, last: None, since: 0, timed: false };
+        Machine {
+            cores: (0..settings.cores.unwrap_or(0)).map(core).collect(),
+            queue: VecDeque::new(),
+            slowness: 1000,
+            offset: settings.clock_offset,
+            drift: settings.clock_drift,
+        }
+    }
+
+    /// What this machine's clock shows at a time.
+    pub(crate) fn clock(&self, at: Nanos) -> Nanos {
+        at + self.offset + at / 1_000_000 * self.drift
+    }
+
+    /// The time at which this machine's clock shows this, or a little after.
+    pub(crate) fn time(&self, shown: Nanos) -> Nanos {
+        if shown == Nanos::MAX || (self.offset == 0 && self.drift == 0) {
+            return shown;
+        }
+        let at = shown.saturating_sub(self.offset);
+        let at = at - at / (1_000_000 + self.drift) * self.drift;
+        at + 1_000
+    }
+}
+
+impl State {
+    fn machine_of(&mut self, task: TaskId) -> &mut Machine {
+        let machine = self.tasks[task as usize].machine;
+        &mut self.machines[machine as usize]
+    }
+
+    /// The task, if it can run now; else it waits for a core.
+    pub(crate) fn on_a_core(&mut self, task: TaskId) -> Option<TaskId> {
+        let now = self.now();
+        let state = &self.tasks[task as usize];
+        if state.core.is_some() || state.doomed {
+            return Some(task);
+        }
+        let number = state.machine;
+        let machine = &mut self.machines[number as usize];
+        if machine.cores.is_empty() {
+            return Some(task);
+        }
+        let free = |core: &Core| core.task.is_none() && core.since <= now;
+        let last = machine.cores.iter().position(|core| free(core) && core.last == Some(task));
+        match last.or_else(|| machine.cores.iter().position(free)) {
+            Some(core) => {
+                let switched = machine.cores[core].last != Some(task);
+                let core_state = &mut machine.cores[core];
+                (core_state.task, core_state.last, core_state.since) = (Some(task), Some(task), now);
+                self.tasks[task as usize].core = Some(core as u32);
+                if switched {
+                    self.charge(self.settings.prices.context_switch * 1000);
+                }
+                Some(task)
+            }
+            None => {
+                let state = &mut self.tasks[task as usize];
+                if !std::mem::replace(&mut state.ready, true) && !machine.queue.contains(&task) {
+                    machine.queue.push_back(task);
+                }
+                self.time_quanta(number);
+                None
+            }
+        }
+    }
+
+    /// Has the quanta of a machine's cores end, if somebody waits for a core.
+    fn time_quanta(&mut self, machine: u32) {
+        let quantum = self.settings.prices.quantum;
+        if self.machines[machine as usize].queue.is_empty() {
+            return;
+        }
+        for core in 0..self.machines[machine as usize].cores.len() as u32 {
+            let state = &mut self.machines[machine as usize].cores[core as usize];
+            if !state.timed {
+                state.timed = true;
+                let free = state.task.is_none();
+                let at = if free { state.since } else { state.since + quantum };
+                let at = at.max(self.now());
+                self.put(at, Event::Quantum { machine, core });
+            }
+        }
+    }
+
+    /// The quantum of who has this core may be over.
+    pub(crate) fn quantum_is_over(&mut self, machine: u32, core: u32) {
+        let (now, quantum) = (self.now(), self.settings.prices.quantum);
+        let Machine { cores, queue, .. } = &mut self.machines[machine as usize];
+        let state = &mut cores[core as usize];
+        state.timed = false;
+        if queue.is_empty() {
+            return;
+        }
+        let (task, since) = (state.task, state.since);
+        match task {
+            None => self.give_core(machine, core, now),
+            Some(_) if since + quantum > now => self.time_quanta(machine),
+            // One that spins: it goes on when its turn has come. One that computes gives way by itself.
+            Some(task) if self.is_spinning(task) => {
+                self.tasks[task as usize].core = None;
+                let Machine { cores, queue, .. } = &mut self.machines[machine as usize];
+                cores[core as usize].task = None;
+                queue.push_back(task);
+                self.give_core(machine, core, now);
+            }
+            Some(_) => {}
+        }
+    }
+
+    /// Gives a core to the first in the queue, from a time on.
+    fn give_core(&mut self, machine: u32, core: u32, at: Nanos) {
+        let price = self.settings.prices.context_switch;
+        let Machine { cores, queue, .. } = &mut self.machines[machine as usize];
+        let state = &mut cores[core as usize];
+        debug_assert!(state.task.is_none(), "the core is free");
+        state.since = at;
+        while let Some(next) = queue.pop_front() {
+            let task = &mut self.tasks[next as usize];
+            if task.ended || task.core.is_some() || (!task.ready && !task.is_in_stay()) {
+                continue;
+            }
+            let switched = state.last != Some(next);
+            (state.task, state.last) = (Some(next), Some(next));
+            task.core = Some(core);
+            if std::mem::take(&mut task.ready) {
+                let start = at + if switched { price } else { 0 };
+                self.put(start, Event::Run { task: next });
+            }
+            break;
+        }
+        self.time_quanta(machine);
+    }
+
+    /// The running task waits from now on: a sleeper leaves its core, a spinner keeps it.
+    pub(crate) fn rest(&mut self, task: TaskId, spins: bool) {
+        let number = self.tasks[task as usize].machine;
+        if spins {
+            return self.time_quanta(number);
+        }
+        let Some(core) = self.tasks[task as usize].core.take() else { return };
+        let now = self.now();
+        self.machines[number as usize].cores[core as usize].task = None;
+        self.give_core(number, core, now);
+    }
+
+    /// Whether the running task should let another have its core.
+    pub(crate) fn has_had_its_quantum(&mut self) -> bool {
+        let (now, quantum) = (self.now(), self.settings.prices.quantum);
+        let Some(task) = self.running() else { return false };
+        let Some(core) = self.tasks[task as usize].core else { return false };
+        let machine = self.machine_of(task);
+        !machine.queue.is_empty() && machine.cores[core as usize].since + quantum <= now
+    }
+
+    /// If others wait for the running task's core and it has had its quantum: it goes to the end of the queue, ready.
+    pub(crate) fn leave_core_to_another(&mut self, task: TaskId) -> bool {
+        if !self.has_had_its_quantum() {
+            return false;
+        }
+        let number = self.tasks[task as usize].machine;
+        let Some(core) = self.tasks[task as usize].core.take() else { return false };
+        self.tasks[task as usize].ready = true;
+        let now = self.now();
+        let machine = &mut self.machines[number as usize];
+        machine.cores[core as usize].task = None;
+        machine.queue.push_back(task);
+        self.give_core(number, core, now);
+        true
+    }
+}

@@ -1,0 +1,652 @@
+//! The network and the RNICs at its ends: carries packets between queue pairs, and carries them out in memory. Runs
+//! as events, never on a task's own time: the target's processor has no part in it.
+
+use crate::events::Event;
+use crate::link::{LinkEvent, Links};
+use crate::memory::{SimMemory, Target};
+use crate::queues::{Action, DomainState, LinkSide, Outcome, Packet, PostedReceive, QueuePair};
+use crate::scheduler::State;
+use crate::slab::Slab;
+use crate::timing::{Arrived, Timing};
+use dunlin_fabric::{
+    Access, Completion, CompletionStatus, Nanos, Opcode, QueuePairId, QueuePairState, RegionKey, RnrRetry,
+    Transport,
+};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+/// Everything that is not a task.
+#[derive(Default)]
+pub(crate) struct Network {
+    pub(crate) links: Links,
+    pub(crate) domains: Vec<Option<Box<DomainState>>>,
+    /// By number; numbers are not used again.
+    pub(crate) queue_pairs: Vec<Option<Box<QueuePair>>>,
+    pub(crate) packets: Slab<Packet>,
+    rare: Slab<Option<Rare>>,
+    /// Registered memory that is alive.
+    pub(crate) registered: Arc<AtomicU64>,
+}
+
+/// What happens in the network now and then.
+pub(crate) enum Rare {
+    /// The retries of a packet that found no RECV are used up.
+    RetriesOver { at: u32, packet: u32, from: u32, serial: u64 },
+    /// A RECV completes, its message being visible.
+    Received { at: u32, completion: Completion<SimMemory> },
+    /// The second part of a READ is sampled, `got` being the first.
+    Sample {
+        back_to: u32,
+        serial: u64,
+        region: Target,
+        offset: usize,
+        length: usize,
+        got: Vec<u8>,
+        answer: Option<Nanos>,
+    },
+    /// The answer to a request, which is more than that it was good, is at its initiator's NIC.
+    Answered { at: u32, serial: u64, outcome: Outcome },
+    /// The outcome of a work request is back at its initiator.
+    Outcome { at: u32, serial: u64, outcome: Outcome },
+    /// A queue pair learns that its peer is broken or gone.
+    PeerBroke { at: u32 },
+    /// A queue pair breaks by itself.
+    Break { at: u32 },
+    /// Something on a control connection.
+    Link(LinkEvent),
+}
+
+/// A responder's no to a packet.
+pub(crate) struct Refused(CompletionStatus);
+
+impl State {
+    #[inline]
+    pub(crate) fn queue_pair(&mut self, number: u32) -> Option<&mut QueuePair> {
+        self.network.queue_pairs.get_mut(number as usize)?.as_deref_mut()
+    }
+
+    #[inline]
+    pub(crate) fn domain(&mut self, domain: u32) -> Option<&mut DomainState> {
+        self.network.domains.get_mut(domain as usize)?.as_deref_mut()
+    }
+
+    /// One way through the network, for what is not timed message by message.
+    pub(crate) fn travel(&mut self) -> Nanos {
+        self.timing.travel(&mut self.chance)
+    }
+
+    /// Has something rare happen.
+    pub(crate) fn schedule(&mut self, at: Nanos, rare: Rare) {
+        let index = self.network.rare.put(Some(rare));
+        self.put(at, Event::Rare { index });
+    }
+
+    /// Whether a fault happens that happens once in so many times.
+    #[inline]
+    pub(crate) fn breaks(&mut self, one_in: u64) -> bool {
+        one_in != 0
+            && (self.settings.faults.until == 0 || self.now() < self.settings.faults.until)
+            && self.chance.one_in(one_in)
+    }
+
+    /// Lets a network event happen now.
+    pub(crate) fn happen(&mut self, event: Event) {
+        match event {
+            Event::Arrive { packet } => self.arrive(packet),
+            Event::Serve { queue_pair } => {
+                self.note_at(2, queue_pair, 0);
+                self.serve(queue_pair);
+            }
+            Event::Land { packet } => {
+                let place = &mut self.network.packets[packet];
+                let (target, bytes) = (place.target.take(), std::mem::take(&mut place.bytes));
+                let offset = place.offset;
+                self.note_bytes(4, &bytes);
+                self.tell(|_| format!("{} bytes at {offset} become visible", bytes.len()));
+                if let Some(target) = target {
+                    target.copy_in(offset, &bytes);
+                    self.landed(&target);
+                }
+                self.network.packets[packet].bytes = bytes;
+                self.network.packets.give(packet);
+            }
+            Event::Done { queue_pair, serial } => {
+                self.note_at(7, queue_pair, serial);
+                self.finish(queue_pair, serial, Outcome::of(CompletionStatus::Success));
+            }
+            Event::Acknowledged { queue_pair, serial } => {
+                self.answered(queue_pair, serial, Outcome::of(CompletionStatus::Success));
+            }
+            Event::Rare { index } => {
+                if let Some(rare) = self.network.rare.remove(index) {
+                    self.happen_rarely(rare);
+                }
+            }
+            Event::Run { .. } | Event::Wake { .. } | Event::Timer { .. } | Event::Quantum { .. } => {
+                debug_assert!(false, "an event of a task");
+            }
+        }
+    }
+
+    fn happen_rarely(&mut self, rare: Rare) {
+        match rare {
+            Rare::RetriesOver { at, packet, from, serial } => {
+                self.note_at(3, at, serial);
+                let Some(target) = self.queue_pair(at) else { return };
+                if target.inbound.front() == Some(&packet) {
+                    let inbound = std::mem::take(&mut target.inbound);
+                    target.refusing = true;
+                    self.give_packets(inbound);
+                    self.tell(|_| format!("queue pair {at} has no RECV: {from} gives up"));
+                    let outcome = Outcome::of(CompletionStatus::ReceiverNotReady);
+                    self.answer(from, serial, true, None, outcome);
+                }
+            }
+            Rare::Received { at, completion } => {
+                self.note_at(5, at, completion.id.0);
+                if self.queue_pair(at).is_some() {
+                    self.complete_receive(at, completion);
+                }
+            }
+            Rare::Sample { back_to, serial, region, offset, length, mut got, answer } => {
+                let first = got.len();
+                got.resize(length, 0);
+                region.copy_out(offset + first, &mut got[first..]);
+                self.note_bytes(6, &got);
+                let outcome = Outcome { status: CompletionStatus::Success, value: 0, read: got };
+                self.answer(back_to, serial, true, answer, outcome);
+            }
+            Rare::Outcome { at, serial, outcome } => {
+                self.note_at(7, at, serial);
+                self.finish(at, serial, outcome);
+            }
+            Rare::Answered { at, serial, outcome } => self.answered(at, serial, outcome),
+            Rare::PeerBroke { at } => {
+                self.note_at(8, at, 0);
+                self.fail(at, CompletionStatus::TransportRetry);
+            }
+            Rare::Break { at } => {
+                self.note_at(10, at, 0);
+                self.tell(|_| format!("queue pair {at} breaks by itself"));
+                self.fail(at, CompletionStatus::TransportRetry);
+            }
+            Rare::Link(event) => self.happen_on_link(event),
+        }
+    }
+
+    fn note_at(&mut self, kind: u64, at: u32, detail: u64) {
+        self.note(kind << 56 | u64::from(at));
+        self.note(detail);
+    }
+
+    #[inline]
+    pub(crate) fn note_bytes(&mut self, kind: u64, bytes: &[u8]) {
+        self.note(kind << 56 | bytes.len() as u64);
+        let (words, rest) = bytes.as_chunks::<8>();
+        for word in words {
+            self.note(u64::from_le_bytes(*word));
+        }
+        if !rest.is_empty() {
+            let mut word = [0; 8];
+            word[..rest.len()].copy_from_slice(rest);
+            self.note(u64::from_le_bytes(word));
+        }
+    }
+
+    pub(crate) fn give_packets(&mut self, packets: impl IntoIterator<Item = u32>) {
+        for packet in packets {
+            self.network.packets[packet].target = None;
+            self.network.packets.give(packet);
+        }
+    }
+
+    /// Puts a packet on the wire behind those of the same queue pair.
+    pub(crate) fn transmit(&mut self, packet: u32) {
+        let Packet { from, serial, signaled, message, .. } = self.network.packets[packet];
+        let Some(message) = message else { return self.give_packets([packet]) };
+        self.tell(|state| {
+            let Packet { action, to, bytes, .. } = &state.network.packets[packet];
+            format!("queue pair {from} to {to}: request {serial}, {} bytes, {action:?}", bytes.len())
+        });
+        let now = self.now();
+        let posted = self.timing.post(&mut self.chance, now, &message);
+        self.charge(posted.processor);
+        let faults = &self.settings.faults;
+        let (delay, delay_by, breaks) = (faults.delay, faults.delay_by, faults.queue_pair_error);
+        let held_up = if self.breaks(delay) { self.chance.below(delay_by + 1) } else { 0 };
+        if self.breaks(breaks) {
+            let at = now + self.chance.below(2_000);
+            self.schedule(at, Rare::Break { at: from });
+        }
+        let Some(sender) = self.queue_pair(from) else { return self.give_packets([packet]) };
+        sender.last_arrival = sender.last_arrival.max(posted.arrives + held_up);
+        let (at, transport) = (sender.last_arrival, sender.config.transport);
+        if transport != Transport::ReliableConnection {
+            // Nobody acknowledges: it is done when it has left.
+            sender.carried_out = serial;
+            if signaled {
+                self.done_at(from, serial, posted.left, Outcome::of(CompletionStatus::Success));
+            }
+            let loss = self.settings.faults.loss;
+            if self.breaks(loss) {
+                self.tell(|_| format!("message {serial} of queue pair {from} is lost"));
+                return self.give_packets([packet]);
+            }
+        }
+        self.put(at, Event::Arrive { packet });
+    }
+
+    /// Has an initiator's work request end at a time, behind those before it.
+    pub(crate) fn done_at(&mut self, at: u32, serial: u64, earliest: Nanos, outcome: Outcome) {
+        let Some(initiator) = self.queue_pair(at) else { return };
+        initiator.last_done = initiator.last_done.max(earliest);
+        let when = initiator.last_done;
+        if outcome.is_plain() {
+            self.put(when, Event::Done { queue_pair: at, serial });
+        } else {
+            self.schedule(when, Rare::Outcome { at, serial, outcome });
+        }
+    }
+
+    /// Sends the outcome back to an initiator that waits for one; `answer` is when its NIC has it, if the model tells.
+    pub(crate) fn answer(
+        &mut self,
+        to: u32,
+        serial: u64,
+        signaled: bool,
+        answer: Option<Nanos>,
+        outcome: Outcome,
+    ) {
+        let Some(initiator) = self.queue_pair(to) else { return };
+        if initiator.config.transport != Transport::ReliableConnection {
+            return;
+        }
+        let plain = outcome.is_plain();
+        if plain {
+            initiator.carried_out = initiator.carried_out.max(serial);
+        }
+        match answer {
+            Some(at) if plain => self.put(at, Event::Acknowledged { queue_pair: to, serial }),
+            Some(at) => self.schedule(at, Rare::Answered { at: to, serial, outcome }),
+            None if plain && !signaled => {}
+            None => {
+                let now = self.now();
+                let arrives = self.timing.answer(&mut self.chance, now);
+                self.done_at(to, serial, arrives, outcome);
+            }
+        }
+    }
+
+    /// An answer is at its initiator's NIC.
+    fn answered(&mut self, at: u32, serial: u64, outcome: Outcome) {
+        let Some(request) = self.queue_pair(at).and_then(|q| q.in_flight(serial)) else { return };
+        let (message, signaled) = (request.message, request.signaled);
+        let now = self.now();
+        let visible = self.timing.complete(now, &message);
+        if signaled || !outcome.is_plain() {
+            self.done_at(at, serial, visible, outcome);
+        }
+    }
+
+    fn arrive(&mut self, packet: u32) {
+        let Packet { to, serial, .. } = self.network.packets[packet];
+        self.note_at(1, to, serial);
+        let now = self.now();
+        let Some(target) = self.queue_pair(to).filter(|target| !target.refusing) else {
+            return self.give_packets([packet]);
+        };
+        if target.inbound.is_empty() && target.ready_at <= now && target.state == QueuePairState::Ready {
+            if !self.carry_out(to, packet)
+                && let Some(target) = self.queue_pair(to)
+            {
+                target.inbound.push_front(packet);
+            }
+            return;
+        }
+        target.inbound.push_back(packet);
+        self.serve(to);
+    }
+
+    /// Carries out what has arrived at a queue pair, as far as it can be now.
+    pub(crate) fn serve(&mut self, at: u32) {
+        loop {
+            let now = self.now();
+            let Some(target) = self.queue_pair(at) else { return };
+            match target.state {
+                QueuePairState::Initialised => return,
+                QueuePairState::Error => {
+                    let inbound = std::mem::take(&mut target.inbound);
+                    return self.give_packets(inbound);
+                }
+                QueuePairState::Ready => {}
+            }
+            if target.inbound.is_empty() {
+                return;
+            }
+            if target.ready_at > now {
+                let when = target.ready_at;
+                return self.put(when, Event::Serve { queue_pair: at });
+            }
+            let Some(packet) = target.inbound.pop_front() else { return };
+            if !self.carry_out(at, packet) {
+                if let Some(target) = self.queue_pair(at) {
+                    target.inbound.push_front(packet);
+                }
+                return;
+            }
+        }
+    }
+
+    /// A reliable packet found no RECV: it is to stay the first in the queue and is tried again when one is posted.
+    fn stall(&mut self, at: u32, packet: u32) {
+        let Packet { from, serial, retrying, .. } = self.network.packets[packet];
+        let sender = self.queue_pair(from).map(|q| (q.config.rnr_retry, q.config.rnr_timer));
+        if let (false, Some((RnrRetry::Count(tries), timer))) = (retrying, sender) {
+            self.network.packets[packet].retrying = true;
+            let over = self.now() + timer.max(1).saturating_mul(u64::from(tries) + 1);
+            self.schedule(over, Rare::RetriesOver { at, packet, from, serial });
+        }
+    }
+
+    /// Carries out one packet; `false` if it has to wait for a RECV.
+    fn carry_out(&mut self, at: u32, packet: u32) -> bool {
+        let reliable =
+            self.queue_pair(at).is_some_and(|q| q.config.transport == Transport::ReliableConnection);
+        let Packet { from, serial, action, signaled, message, ref bytes, .. } = self.network.packets[packet];
+        let length = bytes.len();
+        let consumes = match action {
+            Action::Send { .. } => true,
+            Action::Write { immediate, .. } => immediate.is_some(),
+            _ => false,
+        };
+        // A packet that is refused must not consume a RECV, so the range is looked at first.
+        let checked = self.check(at, &action, length as u64);
+        if consumes && checked.is_ok() {
+            if !self.has_receive(at) {
+                if reliable {
+                    self.stall(at, packet);
+                } else {
+                    self.give_packets([packet]);
+                }
+                return !reliable;
+            }
+            let not_ready = self.settings.faults.not_ready;
+            if reliable && self.breaks(not_ready) {
+                let again = self.now() + 1 + self.chance.below(20_000);
+                self.put(again, Event::Serve { queue_pair: at });
+                return false;
+            }
+        }
+        let now = self.now();
+        let mut arrived = Arrived { visible: now, receive: now, answer: None };
+        if let Some(mut message) = message
+            && !self.timing.is_by_chance()
+        {
+            message.request.remote.region = match &checked {
+                Ok(Some(region)) => region.memory().number(),
+                _ => u32::MAX - at,
+            };
+            arrived = self.timing.arrive(now, &message);
+        }
+        let mut kept = false;
+        let outcome = checked.and_then(|region| match action {
+            Action::Nothing => Ok(None),
+            Action::Send { immediate } => self.deliver(at, packet, immediate, arrived.receive),
+            Action::Write { offset, immediate, .. } => {
+                let visible = match region.filter(|_| length > 0) {
+                    None => arrived.visible,
+                    Some(region) if self.timing.is_by_chance() => {
+                        self.land_in_pieces(at, packet, region, offset)
+                    }
+                    Some(region) => {
+                        kept = true;
+                        self.land(at, packet, region, offset, arrived.visible)
+                    }
+                };
+                let receive = immediate.and_then(|_| self.take_receive(at));
+                if let Some(receive) = receive {
+                    let completion = Completion {
+                        immediate,
+                        bytes: length as u32,
+                        ..receive_completion(at, receive, Opcode::ReceiveWriteImmediate)
+                    };
+                    let seen = visible.max(arrived.receive);
+                    self.schedule(seen, Rare::Received { at, completion });
+                }
+                Ok(Some(Outcome::of(CompletionStatus::Success)))
+            }
+            Action::Read { from: slice } => {
+                if let Some(region) = region {
+                    self.sample(at, from, serial, region, slice.offset, slice.length, arrived);
+                }
+                Ok(None)
+            }
+            Action::FetchAdd { offset, add, .. } => self.change(region, offset, |old| old.wrapping_add(add)),
+            Action::CompareSwap { offset, expected, swap, .. } => {
+                self.change(region, offset, |old| if old == expected { swap } else { old })
+            }
+        });
+        if !kept {
+            self.give_packets([packet]);
+        }
+        match outcome {
+            Ok(Some(outcome)) => self.answer(from, serial, signaled, arrived.answer, outcome),
+            Ok(None) => {}
+            Err(Refused(status)) if reliable => {
+                self.tell(|_| format!("queue pair {at} refuses message {serial} of {from}: {status:?}"));
+                self.answer(from, serial, true, arrived.answer, Outcome::of(status));
+                self.fail(at, CompletionStatus::Flushed);
+            }
+            // Unreliable: dropped without a word.
+            Err(Refused(_)) => {}
+        }
+        true
+    }
+
+    /// Checks key, range, permission and alignment; gives the memory, if the action names any.
+    fn check(&mut self, at: u32, action: &Action, bytes: u64) -> Result<Option<Target>, Refused> {
+        let (key, offset, length, wants) = match action {
+            Action::Nothing | Action::Send { .. } => return Ok(None),
+            Action::Write { key, offset, .. } => (*key, *offset, bytes, Access::WRITE),
+            Action::Read { from } => (from.key, from.offset, u64::from(from.length), Access::READ),
+            Action::FetchAdd { key, offset, .. } | Action::CompareSwap { key, offset, .. } => {
+                (*key, *offset, 8, Access::ATOMIC)
+            }
+        };
+        let link = self.queue_pair(at).and_then(|q| q.link);
+        let region = link
+            .and_then(|link| self.granted(link, key, wants))
+            .ok_or(Refused(CompletionStatus::RemoteAccess))?;
+        let end = offset.checked_add(length);
+        if end.is_none_or(|end| end > region.length() as u64) {
+            return Err(Refused(CompletionStatus::RemoteAccess));
+        }
+        if wants == Access::ATOMIC && !offset.is_multiple_of(8) {
+            return Err(Refused(CompletionStatus::RemoteInvalidRequest));
+        }
+        Ok(Some(region))
+    }
+
+    #[inline]
+    fn granted(&self, link: LinkSide, key: RegionKey, wants: Access) -> Option<Target> {
+        let grant = self.network.links.side(link)?.grant(key)?;
+        grant.access.contains(wants).then(|| grant.memory.clone())
+    }
+
+    fn receives(&mut self, at: u32) -> Option<&mut crate::queues::ReceiveQueue> {
+        let queue_pair = self.network.queue_pairs.get_mut(at as usize)?.as_deref_mut()?;
+        match queue_pair.config.shared_receive {
+            Some(shared) => {
+                let domain = self.network.domains.get_mut(queue_pair.domain as usize)?.as_deref_mut()?;
+                domain.shared_receives.get_mut(shared.0 as usize)
+            }
+            None => Some(&mut queue_pair.receives),
+        }
+    }
+
+    fn has_receive(&mut self, at: u32) -> bool {
+        self.receives(at).is_some_and(|queue| !queue.posted.is_empty())
+    }
+
+    fn take_receive(&mut self, at: u32) -> Option<PostedReceive> {
+        self.receives(at)?.posted.pop_front()
+    }
+
+    /// A SEND meets its RECV.
+    fn deliver(
+        &mut self,
+        at: u32,
+        packet: u32,
+        immediate: Option<u32>,
+        taken: Nanos,
+    ) -> Result<Option<Outcome>, Refused> {
+        let datagram =
+            self.queue_pair(at).is_some_and(|q| q.config.transport == Transport::UnreliableDatagram);
+        let headroom = if datagram { self.settings.capabilities.datagram_headroom as usize } else { 0 };
+        let Some(mut receive) = self.take_receive(at) else { return Ok(None) };
+        let bytes = std::mem::take(&mut self.network.packets[packet].bytes);
+        let whole = headroom + bytes.len();
+        let fits = match &mut receive.buffer {
+            Some(buffer) if buffer.len() >= whole => {
+                buffer[headroom..whole].copy_from_slice(&bytes);
+                true
+            }
+            Some(_) => false,
+            None => whole == 0,
+        };
+        self.note_bytes(9, &bytes);
+        self.network.packets[packet].bytes = bytes;
+        let completion = receive_completion(at, receive, Opcode::Receive);
+        if !fits {
+            let completion = Completion { status: CompletionStatus::LocalLength, ..completion };
+            self.complete_receive(at, completion);
+            return Err(Refused(CompletionStatus::RemoteOperation));
+        }
+        let completion = Completion { immediate, bytes: whole as u32, ..completion };
+        if taken > self.now() {
+            self.schedule(taken, Rare::Received { at, completion });
+        } else {
+            self.complete_receive(at, completion);
+        }
+        Ok(Some(Outcome::of(CompletionStatus::Success)))
+    }
+
+    /// Has a WRITE become visible as a whole, behind what came before on its queue pair.
+    fn land(&mut self, at: u32, packet: u32, region: Target, offset: u64, visible: Nanos) -> Nanos {
+        let visible = match self.queue_pair(at) {
+            Some(target) => {
+                target.last_landing = target.last_landing.max(visible);
+                target.last_landing
+            }
+            None => visible,
+        };
+        let place = &mut self.network.packets[packet];
+        place.target = Some(region);
+        place.offset = offset as usize;
+        self.put(visible, Event::Land { packet });
+        visible
+    }
+
+    /// Schedules a WRITE's pieces; gives the time when all are visible. Pieces are runs of whole 64-byte lines
+    /// of the target; the last line comes last if the fabric promises order, the others in any order.
+    fn land_in_pieces(&mut self, at: u32, packet: u32, region: Target, offset: u64) -> Nanos {
+        let now = self.now();
+        let Timing::Chance(crate::settings::ChanceTiming { landing, .. }) = self.timing else { return now };
+        let bytes = std::mem::take(&mut self.network.packets[packet].bytes);
+        let (start, end) = (offset as usize, offset as usize + bytes.len());
+        let last_line = start.max((end - 1) & !63);
+        // Cut where lines begin, into a few pieces only: enough to be seen torn.
+        let mut cuts: Vec<usize> = (0..self.chance.below(6))
+            .map(|_| ((start as u64 + self.chance.below((end - start) as u64)) & !63) as usize)
+            .filter(|cut| *cut > start && *cut < last_line)
+            .collect();
+        cuts.extend([start, last_line, end]);
+        cuts.sort_unstable();
+        cuts.dedup();
+        let mut pieces: Vec<(usize, usize)> = cuts.windows(2).map(|w| (w[0], w[1])).collect();
+        let movable = if self.settings.capabilities.in_order_write { pieces.len() - 1 } else { pieces.len() };
+        for place in (1..movable).rev() {
+            let other = self.chance.below(place as u64 + 1) as usize;
+            pieces.swap(place, other);
+        }
+        let mut when = now;
+        // Now and then memory is far behind, so that the initiator's completion comes first.
+        if self.chance.one_in(8) {
+            when += self.chance.below(10 * landing + 1);
+        }
+        for (from, to) in pieces {
+            when += self.chance.below(landing + 1);
+            let (index, piece) = self.network.packets.take();
+            piece.bytes.clear();
+            piece.bytes.extend_from_slice(&bytes[from - start..to - start]);
+            piece.target = Some(region.clone());
+            piece.offset = from;
+            self.put(when, Event::Land { packet: index });
+        }
+        self.network.packets[packet].bytes = bytes;
+        self.busy_until(at, when);
+        when
+    }
+
+    /// The next packet is carried out only when everything of this instant has happened.
+    fn busy_until(&mut self, at: u32, when: Nanos) {
+        if let Some(target) = self.queue_pair(at) {
+            target.ready_at = target.ready_at.max(when + 1);
+        }
+    }
+
+    /// Reads a first part of the range now, the rest a little later.
+    #[allow(clippy::too_many_arguments, reason = "the parts of a READ")]
+    fn sample(
+        &mut self,
+        at: u32,
+        back_to: u32,
+        serial: u64,
+        region: Target,
+        offset: u64,
+        length: u32,
+        arrived: Arrived,
+    ) {
+        let (offset, length) = (offset as usize, length as usize);
+        let Timing::Chance(crate::settings::ChanceTiming { landing, .. }) = self.timing else {
+            // As a whole, when the RNIC has come to it, behind the WRITEs before it.
+            let taken = arrived.visible;
+            let when = self.queue_pair(at).map_or(taken, |q| q.last_landing.max(taken));
+            let (got, answer) = (Vec::new(), arrived.answer.map(|answer| answer.max(when)));
+            let sample = Rare::Sample { back_to, serial, region, offset, length, got, answer };
+            return self.schedule(when, sample);
+        };
+        let first = (self.chance.below(length as u64 + 1) & !63) as usize;
+        let mut got = vec![0; first];
+        region.copy_out(offset, &mut got);
+        let when = self.now() + self.chance.below(landing + 1);
+        self.busy_until(at, when);
+        self.schedule(when, Rare::Sample { back_to, serial, region, offset, length, got, answer: None });
+    }
+
+    fn change(
+        &mut self,
+        region: Option<Target>,
+        offset: u64,
+        new: impl FnOnce(u64) -> u64,
+    ) -> Result<Option<Outcome>, Refused> {
+        let region = region.ok_or(Refused(CompletionStatus::RemoteAccess))?;
+        let old = region.change(offset as usize, new);
+        self.note(old);
+        self.landed(&region);
+        Ok(Some(Outcome { status: CompletionStatus::Success, value: old, read: Vec::new() }))
+    }
+}
+
+pub(crate) fn receive_completion(at: u32, receive: PostedReceive, opcode: Opcode) -> Completion<SimMemory> {
+    Completion {
+        id: receive.id,
+        status: CompletionStatus::Success,
+        opcode,
+        bytes: 0,
+        immediate: None,
+        value: 0,
+        queue_pair: QueuePairId(at),
+        buffer: receive.buffer,
+    }
+}

@@ -1,0 +1,177 @@
+//! How work ends: completions, errors, the news of a broken peer, and who is woken by it.
+
+use crate::memory::{SimMemory, Target};
+use crate::network::{Rare, receive_completion};
+use crate::queues::{Entry, Outcome};
+use crate::scheduler::State;
+use dunlin_fabric::{Completion, CompletionStatus, Nanos, Opcode, QueuePairId, QueuePairState, WaitMode};
+
+impl State {
+    /// Ends the busy waits of those who look at this memory.
+    #[inline]
+    pub(crate) fn landed(&mut self, region: &Target) {
+        region.memory().for_each_watcher(|domain, name| {
+            if let Some(state) = self.domain(domain) {
+                state.note_active(name);
+            }
+            self.notify(domain, false);
+        });
+    }
+
+    /// Something concerns a domain: ends its wait, in event mode only if it is an event.
+    #[inline]
+    pub(crate) fn notify(&mut self, domain: u32, event: bool) {
+        let Some(state) = self.domain(domain) else { return };
+        state.arrivals += 1;
+        state.event_arrivals += u64::from(event);
+        let Some((waiter, mode)) = state.waiting else { return };
+        if mode == WaitMode::Busy || event {
+            state.waiting = None;
+            let at = self.now() + self.timing.notice(&mut self.chance, mode == WaitMode::Busy);
+            self.wake(waiter, at);
+        }
+    }
+
+    /// An initiator learns how a work request ended, and that those before it are done.
+    pub(crate) fn finish(&mut self, at: u32, serial: u64, outcome: Outcome) {
+        let Some(initiator) = self.queue_pair(at) else { return };
+        initiator.retire_before(serial);
+        let Some(oldest) = initiator.sends.front() else { return };
+        assert!(oldest.serial >= serial, "work request {serial} ended before {}", oldest.serial);
+        if oldest.serial > serial {
+            return; // It ended otherwise meanwhile.
+        }
+        if outcome.status != CompletionStatus::Success {
+            return self.fail(at, outcome.status);
+        }
+        let Some(mut request) = initiator.retire_oldest() else { return };
+        if !request.signaled {
+            return;
+        }
+        if let Some(buffer) = &mut request.into {
+            buffer[..outcome.read.len()].copy_from_slice(&outcome.read);
+        }
+        let completion = Completion {
+            id: request.id,
+            status: CompletionStatus::Success,
+            opcode: request.opcode,
+            bytes: outcome.read.len() as u32,
+            immediate: None,
+            value: outcome.value,
+            queue_pair: QueuePairId(at),
+            buffer: request.into,
+        };
+        self.complete_send(at, completion);
+    }
+
+    fn complete_send(&mut self, at: u32, completion: Completion<SimMemory>) {
+        let Some(queue_pair) = self.queue_pair(at) else { return };
+        let retires = std::mem::take(&mut queue_pair.unretired);
+        let held = std::mem::take(&mut queue_pair.unretired_held);
+        let (domain, queue) = (queue_pair.domain, queue_pair.config.send_completions.0);
+        self.complete(at, domain, queue, Entry { completion, retires, held });
+    }
+
+    pub(crate) fn complete_receive(&mut self, at: u32, completion: Completion<SimMemory>) {
+        let Some(queue_pair) = self.queue_pair(at) else { return };
+        let (domain, queue) = (queue_pair.domain, queue_pair.config.receive_completions.0);
+        self.complete(at, domain, queue, Entry { completion, retires: 0, held: Vec::new() });
+    }
+
+    /// Puts a completion into its queue. One that does not fit is lost, and its queue pair with it, as verbs
+    /// has it for a completion queue that overruns.
+    fn complete(&mut self, at: u32, domain: u32, queue: u32, entry: Entry) {
+        let Some(state) = self.domain(domain) else { return };
+        let Some(queue) = state.completion_queues.get_mut(queue as usize) else { return };
+        let event = queue.events;
+        if queue.entries.len() < queue.depth as usize {
+            queue.entries.push_back(entry);
+            self.notify(domain, event);
+        } else {
+            drop(entry);
+            self.tell(|_| format!("a completion queue of domain {domain} overruns; queue pair {at} breaks"));
+            self.fail(at, CompletionStatus::Flushed);
+        }
+    }
+
+    /// Breaks a queue pair: the oldest work request ends with `first`, everything else is flushed, and the peer
+    /// learns of it.
+    pub(crate) fn fail(&mut self, at: u32, first: CompletionStatus) {
+        let Some(queue_pair) = self.queue_pair(at) else { return };
+        if queue_pair.state == QueuePairState::Error {
+            return;
+        }
+        queue_pair.state = QueuePairState::Error;
+        queue_pair.retire_before(queue_pair.carried_out + 1);
+        let inbound = std::mem::take(&mut queue_pair.inbound);
+        let sends = queue_pair.sends.len();
+        let receives = std::mem::take(&mut queue_pair.receives.posted);
+        let (remote, last_arrival, domain) = (queue_pair.remote, queue_pair.last_arrival, queue_pair.domain);
+        self.give_packets(inbound);
+        self.tell(|_| format!("queue pair {at} breaks: {first:?}"));
+        let mut status = first;
+        for _ in 0..sends {
+            let Some(request) = self.queue_pair(at).and_then(|q| q.retire_oldest()) else { break };
+            let completion = Completion {
+                id: request.id,
+                status: std::mem::replace(&mut status, CompletionStatus::Flushed),
+                opcode: request.opcode,
+                bytes: 0,
+                immediate: None,
+                value: 0,
+                queue_pair: QueuePairId(at),
+                buffer: request.into,
+            };
+            self.complete_send(at, completion);
+        }
+        // Nothing later will give these back.
+        let done = self.queue_pair(at).map(|queue_pair| std::mem::take(&mut queue_pair.unretired_held));
+        drop(done);
+        for receive in receives {
+            let completion = receive_completion(at, receive, Opcode::Receive);
+            self.complete_receive(at, Completion { status: CompletionStatus::Flushed, ..completion });
+        }
+        if let Some(remote) = remote {
+            self.tell_peer(remote, last_arrival);
+        }
+        self.notify(domain, true);
+    }
+
+    /// Has a queue pair learn that its peer is broken or gone, behind what left before: packets
+    /// (`last_arrival`) and answers.
+    fn tell_peer(&mut self, remote: u32, last_arrival: Nanos) {
+        let answers = self.queue_pair(remote).map_or(0, |remote| remote.last_done);
+        let when = last_arrival.max(answers).max(self.now() + self.travel());
+        self.schedule(when, Rare::PeerBroke { at: remote });
+    }
+
+    /// Destroys a queue pair without completions; `false` if there is none.
+    pub(crate) fn destroy(&mut self, at: u32) -> bool {
+        let Some(gone) = self.network.queue_pairs.get_mut(at as usize).and_then(Option::take) else {
+            return false;
+        };
+        if let Some(domain) = self.domain(gone.domain) {
+            domain.queue_pairs.retain(|number| *number != at);
+            for queue in &mut domain.completion_queues {
+                queue.entries.retain(|entry| entry.completion.queue_pair.0 != at);
+            }
+        }
+        if let Some(remote) = gone.remote {
+            self.tell_peer(remote, gone.last_arrival);
+        }
+        let inbound: Vec<u32> = gone.inbound.iter().copied().collect();
+        self.give_packets(inbound);
+        true
+    }
+
+    /// Ends a domain with all its queue pairs.
+    pub(crate) fn destroy_domain(&mut self, domain: u32) {
+        let numbers = self.domain(domain).map(|state| std::mem::take(&mut state.queue_pairs));
+        for number in numbers.into_iter().flatten() {
+            self.destroy(number);
+        }
+        if let Some(place) = self.network.domains.get_mut(domain as usize) {
+            *place = None;
+        }
+    }
+}

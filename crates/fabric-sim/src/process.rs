@@ -1,0 +1,40 @@
+//! Simulated processes: what ends together when one is killed.
+
+use crate::scheduler::State;
+
+/// A process.
+#[derive(Debug)]
+pub(crate) struct Process {
+    pub(crate) machine: u32,
+    pub(crate) alive: bool,
+}
+
+impl Process {
+    pub(crate) fn on(machine: u32) -> Self {
+        Process { machine, alive: true }
+    }
+}
+
+impl State {
+    /// Kills a process: its tasks end where they stand, its queue pairs and connections are gone, and what it has sent
+    /// goes on. Its peers learn of it as they would of a crash.
+    pub(crate) fn kill(&mut self, process: u32) {
+        if !std::mem::replace(&mut self.processes[process as usize].alive, false) {
+            return;
+        }
+        self.note(30 << 56 | u64::from(process));
+        self.tell(|_| format!("process {process} is killed"));
+        self.close_listeners_of(process);
+        self.close_links_of(process);
+        for domain in 0..self.network.domains.len() as u32 {
+            if self.network.domains[domain as usize].as_ref().is_some_and(|d| d.process == process) {
+                self.destroy_domain(domain);
+            }
+        }
+        for task in 0..self.tasks.len() as u32 {
+            if self.tasks[task as usize].process == process {
+                self.doom(task);
+            }
+        }
+    }
+}

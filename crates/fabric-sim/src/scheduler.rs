@@ -1,0 +1,498 @@
+//! Virtual time: tasks (simulated threads) and what happens to them.
+//!
+//! One task runs at a time. Its own work moves its clock ahead without a switch: what it does is dated by that clock,
+//! so tasks work in parallel in virtual time. Where it may block or be pre-empted, it lets all events up to its clock
+//! happen first, and switches only if one of them is another task's. Calls that do not block by the contract of the
+//! traits never switch, since their caller may hold a lock, and the next task to want that lock would stop the one
+//! thread that there is.
+
+use crate::events::{Event, Events};
+use crate::host::Signals;
+use crate::machine::Machine;
+use crate::network::Network;
+use crate::process::Process;
+use crate::random::Random;
+use crate::settings::Settings;
+use crate::timing::Timing;
+use dunlin_fabric::{Nanos, Wake};
+use std::collections::VecDeque;
+use std::fmt;
+
+/// A task's number: its place in [`State::tasks`].
+pub(crate) type TaskId = u32;
+
+/// The body of a task.
+pub(crate) type Body = Box<dyn FnOnce() + Send>;
+
+/// Names one stay of one task in one wait; outdated as soon as the task runs on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Waiter {
+    pub(crate) task: TaskId,
+    stay: u64,
+}
+
+/// What a task waits for, for the message about a deadlock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reason {
+    Arrivals {
+        domain: u32,
+        event: bool,
+    },
+    Signal(u64),
+    End(TaskId),
+    Sleep,
+    Message {
+        link: u32,
+    },
+    /// At a listener.
+    Connection(u32),
+    Answer,
+}
+
+impl Reason {
+    /// Whether the task keeps its core, looking again and again.
+    fn spins(self) -> bool {
+        matches!(self, Reason::Arrivals { event: false, .. })
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Stay {
+    number: u64,
+    reason: Reason,
+    woken: bool,
+    /// The task's own clock when it began: the stay does not end before.
+    since: Nanos,
+}
+
+pub(crate) struct TaskState {
+    pub(crate) name: String,
+    pub(crate) process: u32,
+    pub(crate) machine: u32,
+    stay: Option<Stay>,
+    outcome: Wake,
+    /// When its wait is over, and how that is told; `MAX` for never.
+    timer: Nanos,
+    timer_outcome: Wake,
+    /// The earliest timer event of it in the queue. Later ones than needed are not taken out: the task looks again.
+    timer_event: Nanos,
+    pub(crate) ended: bool,
+    joiners: Vec<Waiter>,
+    pub(crate) panic: Option<String>,
+    /// Its process was killed.
+    pub(crate) doomed: bool,
+    /// The core it is on, where its machine has a limited number.
+    pub(crate) core: Option<u32>,
+    /// It has something to do and no core.
+    pub(crate) ready: bool,
+}
+
+impl TaskState {
+    pub(crate) fn is_in_stay(&self) -> bool {
+        self.stay.is_some()
+    }
+}
+
+/// Everything about a run but its stacks.
+pub(crate) struct State {
+    pub(crate) settings: Settings,
+    pub(crate) timing: Timing,
+    /// Timings of network and scheduler.
+    pub(crate) chance: Random,
+    /// What [`dunlin_fabric::Host::random`] gives.
+    pub(crate) host_random: Random,
+    pub(crate) network: Network,
+    pub(crate) signals: Signals,
+    pub(crate) machines: Vec<Machine>,
+    pub(crate) processes: Vec<Process>,
+    /// The time of the latest event.
+    now: Nanos,
+    /// The running task's clock, and the part of a nanosecond on top of it in picoseconds. While an event happens: its
+    /// time.
+    clock: Nanos,
+    fraction: u64,
+    pub(crate) events: Events,
+    handled: u64,
+    trace: u64,
+    pub(crate) tasks: Vec<TaskState>,
+    /// How many of them have not ended.
+    pub(crate) live: usize,
+    pub(crate) started: VecDeque<(TaskId, Body)>,
+    running: Option<TaskId>,
+    doomed: bool,
+    stays: u64,
+    /// The running task ran too far ahead of all others.
+    pub(crate) hogged: bool,
+    /// The run is over: tasks end where they stand, and nothing blocks any more.
+    pub(crate) stopping: bool,
+}
+
+impl State {
+    pub(crate) fn new(settings: Settings, timing: Timing, seed: u64) -> Self {
+        State {
+            chance: Random::new(seed, 1),
+            host_random: Random::new(seed, 2),
+            timing,
+            network: Network::default(),
+            signals: Signals::default(),
+            machines: settings.machines.iter().map(Machine::new).collect(),
+            processes: vec![Process::on(0)],
+            now: settings.start,
+            clock: settings.start,
+            settings,
+            fraction: 0,
+            events: Events::default(),
+            handled: 0,
+            trace: 0xcbf2_9ce4_8422_2325,
+            tasks: Vec::new(),
+            live: 0,
+            started: VecDeque::new(),
+            running: None,
+            doomed: false,
+            stays: 0,
+            hogged: false,
+            stopping: false,
+        }
+    }
+
+    /// The time on the running task's clock, or of the event that happens.
+    #[inline(always)]
+    pub(crate) fn now(&self) -> Nanos {
+        self.clock
+    }
+
+    pub(crate) fn clock_of_events(&self) -> Nanos {
+        self.now
+    }
+
+    /// Whether the running task shall end.
+    #[inline(always)]
+    pub(crate) fn over(&self) -> bool {
+        self.stopping || self.doomed
+    }
+
+    pub(crate) fn running(&self) -> Option<TaskId> {
+        self.running
+    }
+
+    pub(crate) fn handled(&self) -> u64 {
+        self.handled
+    }
+
+    pub(crate) fn trace(&self) -> u64 {
+        self.trace
+    }
+
+    /// Puts work on the running task's clock.
+    #[inline(always)]
+    pub(crate) fn charge(&mut self, picoseconds: u64) {
+        let sum = self.fraction + picoseconds;
+        if sum < 1000 {
+            self.fraction = sum;
+        } else {
+            self.clock += sum / 1000;
+            self.fraction = sum % 1000;
+        }
+    }
+
+    #[inline(always)]
+    pub(crate) fn is_hogging(&self) -> bool {
+        self.clock - self.now > self.settings.run_ahead
+    }
+
+    /// The queue's time follows the running task's, as far as nothing is due before.
+    #[inline]
+    pub(crate) fn settle(&mut self) {
+        let next = self.events.peek().map_or(Nanos::MAX, |(at, _)| at);
+        self.now = self.now.max(self.clock.min(next));
+    }
+
+    /// Mixes a number into the trace hash (FNV-1a by words): equal hashes mean equal runs.
+    #[inline(always)]
+    pub(crate) fn note(&mut self, value: u64) {
+        self.trace = (self.trace ^ value).wrapping_mul(0x0000_0100_0000_01b3).rotate_left(23);
+    }
+
+    /// Keeps a line of history, if somebody wants it.
+    #[inline]
+    pub(crate) fn tell(&self, what: impl FnOnce(&State) -> String) {
+        if let Some(history) = &self.settings.history {
+            history.push(self.clock, what(self));
+        }
+    }
+
+    /// Has something happen, not before what has happened already.
+    #[inline]
+    pub(crate) fn put(&mut self, at: Nanos, event: Event) {
+        self.events.push(at.max(self.now), event);
+    }
+
+    /// Makes a task of a process, which starts a little later.
+    pub(crate) fn spawn(&mut self, name: &str, process: u32, body: Body) -> TaskId {
+        let task = self.tasks.len() as TaskId;
+        self.tasks.push(TaskState {
+            name: name.to_owned(),
+            process,
+            machine: self.processes[process as usize].machine,
+            stay: None,
+            outcome: Wake::Arrived,
+            timer: Nanos::MAX,
+            timer_outcome: Wake::TimedOut,
+            timer_event: Nanos::MAX,
+            ended: false,
+            joiners: Vec::new(),
+            panic: None,
+            doomed: false,
+            core: None,
+            ready: false,
+        });
+        self.live += 1;
+        self.started.push_back((task, body));
+        let start = self.now() + self.timing.thread_start(&mut self.chance);
+        self.put(start, Event::Run { task });
+        task
+    }
+
+    pub(crate) fn has_ended(&self, task: TaskId) -> bool {
+        self.tasks[task as usize].ended
+    }
+
+    pub(crate) fn add_joiner(&mut self, task: TaskId, waiter: Waiter) {
+        self.tasks[task as usize].joiners.push(waiter);
+    }
+
+    pub(crate) fn outcome(&self, waiter: Waiter) -> Wake {
+        self.tasks[waiter.task as usize].outcome
+    }
+
+    /// Opens a stay for the running task, which must then [`park`](crate::shared::Shared::park).
+    #[inline]
+    pub(crate) fn stay(&mut self, reason: Reason) -> Waiter {
+        let task = self.running.expect("a blocking call of the simulated host was made outside of Sim::run");
+        self.stays += 1;
+        let since = self.clock;
+        self.tasks[task as usize].stay = Some(Stay { number: self.stays, reason, woken: false, since });
+        Waiter { task, stay: self.stays }
+    }
+
+    /// The running task is about to be suspended in its stay.
+    #[inline]
+    pub(crate) fn begin_stay(&mut self, waiter: Waiter, until: Nanos, spurious: bool) {
+        let clock = self.clock;
+        let task = &mut self.tasks[waiter.task as usize];
+        task.timer = if until == Nanos::MAX { until } else { until.max(clock) };
+        task.timer_outcome = Wake::TimedOut;
+        if spurious && self.settings.spurious != 0 && self.chance.one_in(self.settings.spurious) {
+            let at = clock + 1 + self.chance.below(20_000);
+            if at < until {
+                task.timer = at;
+                task.timer_outcome = Wake::Arrived;
+            }
+        }
+        let (timer, spins) = (task.timer, task.stay.is_some_and(|stay| stay.reason.spins()));
+        if timer < task.timer_event {
+            task.timer_event = timer;
+            self.put(timer, Event::Timer { task: waiter.task });
+        }
+        self.tell(|state| {
+            let task = &state.tasks[waiter.task as usize];
+            let reason = task.stay.map_or(Reason::Sleep, |stay| stay.reason);
+            let until = if timer == Nanos::MAX { String::new() } else { format!(" until {timer} at most") };
+            format!("'{}' waits for {}{until}", task.name, Waited(state, reason))
+        });
+        if self.tasks[waiter.task as usize].core.is_some() {
+            self.rest(waiter.task, spins);
+        }
+    }
+
+    /// Ends a stay at some time; nothing if it has ended or is about to.
+    #[inline]
+    pub(crate) fn wake(&mut self, waiter: Waiter, at: Nanos) {
+        let task = &mut self.tasks[waiter.task as usize];
+        let Some(stay) = task.stay.as_mut() else { return };
+        if stay.number != waiter.stay || stay.woken {
+            return;
+        }
+        stay.woken = true;
+        task.timer = Nanos::MAX;
+        let at = at.max(stay.since);
+        self.put(at, Event::Wake { task: waiter.task, stay: waiter.stay });
+    }
+
+    /// Wakes all in a list, each after a delay of its own.
+    pub(crate) fn wake_all(&mut self, waiters: &mut Vec<Waiter>) {
+        for waiter in waiters.drain(..) {
+            let at = self.now() + self.timing.wake_up(&mut self.chance);
+            self.wake(waiter, at);
+        }
+    }
+
+    /// Ends a doomed task's stay, and gives it the processor to end on.
+    pub(crate) fn doom(&mut self, task: TaskId) {
+        let state = &mut self.tasks[task as usize];
+        if state.ended || state.doomed {
+            return;
+        }
+        state.doomed = true;
+        state.stay = None;
+        state.timer = Nanos::MAX;
+        if self.running == Some(task) {
+            self.doomed = true;
+        } else {
+            self.put(self.clock, Event::Run { task });
+        }
+    }
+
+    /// Lets the next event happen, which is one of the network, on the running task's stack.
+    pub(crate) fn happen_next(&mut self) {
+        let Some((at, event)) = self.events.pop() else { return };
+        let clock = (self.clock, self.fraction);
+        self.begin_event(at);
+        self.happen(event);
+        (self.clock, self.fraction) = clock;
+    }
+
+    #[inline]
+    fn begin_event(&mut self, at: Nanos) {
+        self.handled += 1;
+        self.now = at.max(self.now);
+        self.clock = at;
+        self.fraction = 0;
+        self.note(at);
+    }
+
+    /// Lets events happen until a task is to run; `None` when there are none, or when time is over.
+    pub(crate) fn next_task(&mut self) -> Option<TaskId> {
+        self.running = None;
+        self.doomed = false;
+        while let Some((at, event)) = self.events.peek() {
+            if at > self.settings.limit && !self.is_stale_timer(at, event) {
+                return None;
+            }
+            self.events.pop();
+            self.begin_event(at);
+            let task = match event {
+                Event::Run { task } => Some(task),
+                Event::Wake { task, stay } => self.end_stay(task, |number| number == stay, Wake::Arrived),
+                Event::Timer { task } => self.look_at_timer(task, at),
+                Event::Quantum { machine, core } => {
+                    self.quantum_is_over(machine, core);
+                    None
+                }
+                network => {
+                    self.happen(network);
+                    None
+                }
+            };
+            let Some(task) = task else { continue };
+            if self.tasks[task as usize].ended {
+                continue;
+            }
+            self.note(u64::from(task) | 1 << 32);
+            if let Some(task) = self.on_a_core(task) {
+                self.running = Some(task);
+                self.doomed = self.tasks[task as usize].doomed;
+                self.tell(|state| format!("'{}' runs", state.tasks[task as usize].name));
+                return Some(task);
+            }
+        }
+        None
+    }
+
+    fn end_stay(&mut self, task: TaskId, is_it: impl Fn(u64) -> bool, outcome: Wake) -> Option<TaskId> {
+        let state = &mut self.tasks[task as usize];
+        state.stay.filter(|stay| is_it(stay.number))?;
+        state.stay = None;
+        state.timer = Nanos::MAX;
+        state.outcome = outcome;
+        Some(task)
+    }
+
+    fn look_at_timer(&mut self, task: TaskId, at: Nanos) -> Option<TaskId> {
+        let state = &mut self.tasks[task as usize];
+        if state.timer_event != at {
+            return None;
+        }
+        state.timer_event = Nanos::MAX;
+        if state.timer == Nanos::MAX || state.ended {
+            return None;
+        }
+        if state.timer <= at {
+            let outcome = state.timer_outcome;
+            return self.end_stay(task, |_| true, outcome);
+        }
+        state.timer_event = state.timer;
+        let timer = state.timer;
+        self.put(timer, Event::Timer { task });
+        None
+    }
+
+    /// Whether an event is a timer that means nothing any more.
+    fn is_stale_timer(&self, at: Nanos, event: Event) -> bool {
+        let Event::Timer { task } = event else { return false };
+        let task = &self.tasks[task as usize];
+        task.timer_event != at || task.timer == Nanos::MAX || task.ended
+    }
+
+    /// The run is over: whoever still runs does so outside of time.
+    pub(crate) fn end_run(&mut self) {
+        self.running = None;
+    }
+
+    pub(crate) fn end_task(&mut self, task: TaskId) {
+        self.running = None;
+        self.doomed = false;
+        self.tasks[task as usize].ended = true;
+        self.live -= 1;
+        if self.tasks[task as usize].core.is_some() {
+            self.rest(task, false);
+        }
+        let mut joiners = std::mem::take(&mut self.tasks[task as usize].joiners);
+        self.wake_all(&mut joiners);
+    }
+
+    /// Whether a task waits in vain for what only time brings.
+    pub(crate) fn is_spinning(&self, task: TaskId) -> bool {
+        self.tasks[task as usize].stay.is_some_and(|stay| stay.reason.spins())
+    }
+
+    /// Whether something is left to happen: then what ended the run is its limit of time.
+    pub(crate) fn is_past_limit(&self) -> bool {
+        self.events.peek().is_some()
+    }
+
+    pub(crate) fn describe_waits(&self) -> Vec<String> {
+        let waiting = self.tasks.iter().filter(|task| !task.ended);
+        waiting
+            .map(|task| match &task.stay {
+                Some(stay) => format!("'{}' waits for {}", task.name, Waited(self, stay.reason)),
+                None if task.ready => format!("'{}' waits for a core", task.name),
+                None => format!("'{}' can run", task.name),
+            })
+            .collect()
+    }
+}
+
+struct Waited<'a>(&'a State, Reason);
+
+impl fmt::Display for Waited<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.1 {
+            Reason::Arrivals { domain, event: true } => write!(f, "an event at domain {domain}"),
+            Reason::Arrivals { domain, event: false } => {
+                write!(
+                    f,
+                    "an arrival at domain {domain} (a completion, a WRITE in a watched region, a waker)"
+                )
+            }
+            Reason::Signal(signal) => write!(f, "signal {signal}"),
+            Reason::End(task) => write!(f, "the end of '{}'", self.0.tasks[task as usize].name),
+            Reason::Sleep => write!(f, "time to pass"),
+            Reason::Message { link } => write!(f, "a message on link {link}"),
+            Reason::Connection(listener) => {
+                write!(f, "a connection to {}", self.0.network.links.listener_name(listener))
+            }
+            Reason::Answer => write!(f, "the answer of a listener that does not accept"),
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! The stacks of all tasks of a run, out of one mapping: a mapping for each would meet the system's limit near 32 000.
+//!
+//! Pages are touched lazily. Below the first stacks lies a page that cannot be touched; such pages cost two mappings
+//! each, so the stacks beyond [`GUARDED`] have a canary in their lowest words instead, which is looked at whenever the
+//! task has run.
+//!
+//! `unsafe` stands here, in `switch`, `shared` and `memory` only.
+
+use corosensei::stack::{Stack, StackPointer};
+use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect, munmap};
+use std::cell::RefCell;
+use std::io;
+use std::rc::Rc;
+
+/// Stacks with a page below them that faults.
+const GUARDED: usize = 8_000;
+const PAGE: usize = 4096;
+const CANARY: u64 = 0x6b6e_6f77_6e20_6761;
+
+/// The mapping, and which of its stacks are free.
+#[derive(Debug)]
+struct Slab {
+    base: usize,
+    stack: usize,
+    stacks: usize,
+    used: usize,
+    free: Vec<usize>,
+}
+
+impl Drop for Slab {
+    fn drop(&mut self) {
+        // SAFETY: mapped in `Stacks::new` with this length; every stack in use holds the slab, so none is left.
+        let unmapped = unsafe { munmap(self.base as *mut _, self.stack * self.stacks) };
+        debug_assert!(unmapped.is_ok(), "the stacks' mapping is ours: {unmapped:?}");
+    }
+}
+
+/// Where stacks come from. Belongs to one thread.
+#[derive(Clone, Debug)]
+pub(crate) struct Stacks(Rc<RefCell<Slab>>);
+
+impl Stacks {
+    /// Room for so many stacks of at least so many bytes each; address space only.
+    pub(crate) fn new(stack: usize, stacks: usize) -> io::Result<Self> {
+        let stack = stack.next_multiple_of(PAGE).max(4 * PAGE);
+        let stacks = stacks.max(1);
+        let length =
+            stack.checked_mul(stacks).ok_or_else(|| io::Error::other("more stacks than addresses"))?;
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new private mapping at an address of the system's choice.
+        let base = unsafe {
+            mmap_anonymous(std::ptr::null_mut(), length, access, MapFlags::PRIVATE | MapFlags::NORESERVE)?
+        };
+        Ok(Stacks(Rc::new(RefCell::new(Slab {
+            base: base as usize,
+            stack,
+            stacks,
+            used: 0,
+            free: Vec::new(),
+        }))))
+    }
+
+    /// A stack; it goes back when dropped.
+    pub(crate) fn take(&self) -> io::Result<SlabStack> {
+        let mut slab = self.0.borrow_mut();
+        let fresh = slab.free.is_empty();
+        let index = match slab.free.pop() {
+            Some(index) => index,
+            None if slab.used < slab.stacks => {
+                slab.used += 1;
+                slab.used - 1
+            }
+            None => {
+                return Err(io::Error::other(format!(
+                    "all {} stacks are in use; raise Settings::max_tasks",
+                    slab.stacks
+                )));
+            }
+        };
+        let low = slab.base + index * slab.stack;
+        let guarded = index < GUARDED;
+        if guarded && fresh {
+            // SAFETY: the lowest page of a stack that nobody uses.
+            unsafe { mprotect(low as *mut _, PAGE, MprotectFlags::empty())? };
+        }
+        let stack = SlabStack { slab: Rc::clone(&self.0), index, low, high: low + slab.stack, guarded };
+        if !guarded {
+            stack.canary().iter_mut().for_each(|word| *word = CANARY);
+        }
+        Ok(stack)
+    }
+}
+
+/// One stack.
+#[derive(Debug)]
+pub(crate) struct SlabStack {
+    slab: Rc<RefCell<Slab>>,
+    index: usize,
+    low: usize,
+    high: usize,
+    guarded: bool,
+}
+
+impl SlabStack {
+    #[allow(
+        clippy::mut_from_ref,
+        reason = "the words lie in the mapping, not in the value; they are used at once"
+    )]
+    fn canary(&self) -> &mut [u64; 8] {
+        // SAFETY: the lowest 64 bytes of a stack of ours, mapped and aligned; the task that runs on it is suspended
+        // whenever this is called, and does not reach so far unless it has overrun.
+        unsafe { &mut *(self.low as *mut [u64; 8]) }
+    }
+
+    /// Whether the stack was not overrun, as far as it can be told.
+    pub(crate) fn is_sound(&self) -> bool {
+        self.guarded || self.canary().iter().all(|word| *word == CANARY)
+    }
+}
+
+impl Drop for SlabStack {
+    fn drop(&mut self) {
+        self.slab.borrow_mut().free.push(self.index);
+    }
+}
+
+// SAFETY: the range is mapped and ours alone until the drop. Overruns fault in the guard page or, beyond the guarded
+// stacks, are found by the canary before anything else runs; the stack below belongs to another task of the same run.
+unsafe impl Stack for SlabStack {
+    fn base(&self) -> StackPointer {
+        StackPointer::new(self.high).expect("a mapping does not end at zero")
+    }
+
+    fn limit(&self) -> StackPointer {
+        StackPointer::new(self.low).expect("a mapping does not begin at zero")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stacks_come_from_one_mapping_and_go_back() {
+        let stacks = Stacks::new(64 * 1024, 3).expect("address space");
+        let taken: Vec<_> = (0..3).map(|_| stacks.take().expect("room")).collect();
+        for pair in taken.windows(2) {
+            assert_eq!(pair[1].limit().get() - pair[0].limit().get(), 64 * 1024);
+        }
+        assert!(stacks.take().expect_err("there is no fourth").to_string().contains("max_tasks"));
+        let limit = taken[1].limit();
+        drop(taken);
+        let again: Vec<_> = (0..3).map(|_| stacks.take().expect("room")).collect();
+        assert!(again.iter().any(|stack| stack.limit() == limit));
+    }
+
+    #[test]
+    fn forty_thousand_stacks_can_be_had() {
+        let stacks = Stacks::new(64 * 1024, 40_000).expect("address space");
+        let taken: Vec<_> = (0..40_000).map(|_| stacks.take().expect("room")).collect();
+        assert!(taken.iter().all(SlabStack::is_sound));
+        let last = taken.last().expect("40 000");
+        last.canary()[3] = 0;
+        assert!(!last.is_sound());
+    }
+}

@@ -1,0 +1,61 @@
+//! Switching between the coroutines of a run.
+//!
+//! A coroutine finds the way back to its scheduler through a thread-local, so that the handles which engine
+//! code holds stay `Send + Sync` data without a pointer into any stack.
+
+use crate::stacks::{SlabStack, Stacks};
+use corosensei::{Coroutine, CoroutineResult, Yielder};
+use std::cell::Cell;
+use std::ptr;
+
+thread_local! {
+    /// The yielder of the coroutine that runs on this thread now; null outside of coroutines.
+    static CURRENT: Cell<*const Yielder<(), ()>> = const { Cell::new(ptr::null()) };
+}
+
+/// A simulated thread's stack and what it still has to do.
+pub(crate) struct Strand(Coroutine<(), (), (), SlabStack>);
+
+impl Strand {
+    /// A strand that will run `body`.
+    pub(crate) fn new(stacks: &Stacks, body: Box<dyn FnOnce() + Send>) -> std::io::Result<Self> {
+        Ok(Strand(Coroutine::with_stack(stacks.take()?, move |yielder, ()| {
+            CURRENT.set(yielder);
+            body();
+        })))
+    }
+
+    /// Runs it until it suspends or ends; says whether it ended.
+    pub(crate) fn resume(&mut self) -> bool {
+        let outer = CURRENT.get();
+        let result = self.0.resume(());
+        CURRENT.set(outer);
+        matches!(result, CoroutineResult::Return(()))
+    }
+
+    /// Whether it has run at all.
+    pub(crate) fn has_begun(&self) -> bool {
+        self.0.started()
+    }
+
+    /// The stack of one that has ended.
+    pub(crate) fn into_stack(self) -> SlabStack {
+        self.0.into_stack()
+    }
+}
+
+/// Whether the caller runs in a coroutine that can be suspended.
+pub(crate) fn inside() -> bool {
+    !CURRENT.get().is_null()
+}
+
+/// Suspends the coroutine that runs on this thread. Must be called inside of one.
+pub(crate) fn suspend() {
+    let current = CURRENT.get();
+    assert!(!current.is_null(), "a blocking call of the simulated host was made outside of Sim::run");
+    // SAFETY: a non-null pointer was set by a strand's own body or just below, on this thread, and names the
+    // yielder at the base of the stack that we run on (`resume` puts the outer one back when a strand suspends
+    // or ends), which lives until that body returns, and so longer than this call.
+    unsafe { (*current).suspend(()) };
+    CURRENT.set(current);
+}

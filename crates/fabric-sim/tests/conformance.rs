@@ -1,0 +1,96 @@
+//! The conformance suite in virtual time, under several seeds.
+
+use dunlin_fabric::{Address, Scheme};
+use dunlin_fabric_conformance::{Options, Pair, Report, run_in_process};
+use dunlin_fabric_sim::{Faults, RunReport, Settings, Sim};
+use std::sync::{Arc, Mutex};
+
+/// Runs the suite's cases one after the other in one run.
+fn conform(settings: Settings, seed: u64, options: Options) -> (RunReport, Report) {
+    let reported = Arc::new(Mutex::new(Report::default()));
+    let report = Arc::clone(&reported);
+    let root = move |sim: Sim| {
+        let mut made = 0;
+        let make = |_: &_| {
+            made += 1;
+            let address = Address::new(Scheme::Sim, &format!("case-{made}")).expect("a short name");
+            Pair { first: sim.clone(), second: sim.clone(), address }
+        };
+        let suite = run_in_process(&options, make, |row| println!("seed {seed}: {row}"));
+        *report.lock().expect("no panic") = suite;
+    };
+    let run = Sim::run_with(settings, seed, root).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+    let report = reported.lock().expect("no panic").clone();
+    (run, report)
+}
+
+/// How many cases there are at least: written down, so that none gets lost unseen.
+const CASES: usize = 126;
+
+/// More seeds for a soak: `DUNLIN_SEEDS=100 cargo test ...`.
+fn seeds() -> u64 {
+    std::env::var("DUNLIN_SEEDS").map_or(4, |text| text.parse().expect("DUNLIN_SEEDS is a number"))
+}
+
+#[test]
+fn the_suite_passes_under_every_seed() {
+    for seed in 0..seeds() {
+        let (_, report) = conform(Settings::default(), seed, Options::default());
+        assert!(report.failed().is_empty(), "seed {seed}: {:?}", report.failed());
+        assert!(report.not_applicable().is_empty(), "the sim has everything: {:?}", report.not_applicable());
+        assert!(report.passed().len() >= CASES, "cases are missing: {}", report.passed().len());
+    }
+}
+
+#[test]
+fn a_poorer_fabric_passes_what_applies_to_it() {
+    let mut settings = Settings { spurious: 3, preemption: 2, ..Settings::default() };
+    settings.capabilities.in_order_write = false;
+    settings.capabilities.atomics = false;
+    settings.capabilities.shared_receive_queue = false;
+    settings.capabilities.max_inline = 0;
+    settings.capabilities.datagram_headroom = 0;
+    for seed in 100..100 + seeds().div_ceil(4) {
+        let (_, report) = conform(settings.clone(), seed, Options::default());
+        assert!(report.failed().is_empty(), "seed {seed}: {:?}", report.failed());
+        assert!(report.not_applicable().contains(&"rc_fetch_add"), "{:?}", report.not_applicable());
+    }
+}
+
+#[test]
+fn what_is_reliable_stays_so_when_every_fourth_unreliable_message_is_lost() {
+    let settings = Settings { faults: Faults { loss: 4, ..Faults::default() }, ..Settings::default() };
+    let options = Options { only: ["rc_", "is_lost"].map(str::to_owned).to_vec(), ..Options::default() };
+    for seed in 200..200 + seeds().div_ceil(4) {
+        let (_, report) = conform(settings.clone(), seed, options.clone());
+        assert!(report.failed().is_empty(), "seed {seed}: {:?}", report.failed());
+        assert!(report.passed().len() >= 8, "{:?}", report.passed());
+    }
+}
+
+#[test]
+fn what_asks_again_bears_that_every_fourth_datagram_is_lost() {
+    let settings = Settings { faults: Faults { loss: 4, ..Faults::default() }, ..Settings::default() };
+    let options = Options { only: vec!["ud_to_several_peers".to_owned()], ..Options::default() };
+    for seed in 300..320 {
+        let (_, report) = conform(settings.clone(), seed, options.clone());
+        assert!(report.failed().is_empty(), "seed {seed}: {:?}", report.failed());
+        assert_eq!(report.passed().len(), 1);
+    }
+}
+
+#[test]
+fn an_unreliable_message_can_be_lost() {
+    let settings = Settings { faults: Faults { loss: 2, ..Faults::default() }, ..Settings::default() };
+    let options = Options { only: vec!["uc_send".to_owned()], ..Options::default() };
+    let (_, report) = conform(settings, 1, options);
+    assert!(!report.failed().is_empty(), "a case that counts on every message has to notice");
+}
+
+#[test]
+fn the_suite_takes_the_same_way_under_the_same_seed() {
+    let only = ["rc_", "order", "shared"].map(str::to_owned).to_vec();
+    let options = Options { only, ..Options::default() };
+    let run = || conform(Settings::default(), 9, options.clone()).0;
+    assert_eq!(run(), run());
+}

@@ -1,0 +1,381 @@
+//! The data path in virtual time, over many seeds: what may vary does, what may not does not.
+
+use dunlin_fabric::{
+    Access, Address, Arena, Completion, CompletionQueueId, CompletionStatus, Data, Fabric, Host, Link,
+    LinkError, Listener, Nanos, Opcode, Operation, QueuePairConfig, QueuePairId, QueuePairState,
+    ReceiveTarget, Region, RemoteSlice, RnrRetry, Site, ThreadDomain, Transport, WaitMode, Wake, Waker,
+    WorkId, WorkRequest,
+};
+use dunlin_fabric_sim::{Faults, RunReport, Settings, Sim, SimDomain, SimLink, SimMemory};
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
+
+const FOREVER: Nanos = Nanos::MAX;
+
+/// One end of a connection.
+struct End {
+    domain: SimDomain,
+    link: SimLink,
+    queue: CompletionQueueId,
+    pair: QueuePairId,
+    arena: Arena<SimMemory>,
+}
+
+impl End {
+    fn new(sim: &Sim, link: SimLink, change: impl Fn(&mut QueuePairConfig)) -> Self {
+        let mut domain = sim.domain().expect("a domain");
+        let queue = domain.create_completion_queue(1024, true).expect("a completion queue");
+        let mut config = QueuePairConfig::reliable(queue, queue);
+        change(&mut config);
+        let pair = domain.create_queue_pair(&config).expect("a queue pair");
+        let arena = Arena::new(sim.register(1 << 20, Access::READ).expect("memory")).expect("an arena");
+        End { domain, link, queue, pair, arena }
+    }
+
+    fn post(&mut self, id: u64, operation: Operation<'_, SimMemory>) {
+        let request = WorkRequest { id: WorkId(id), operation, signaled: true };
+        self.domain.post(self.pair, request).expect("posted");
+    }
+
+    fn send(&mut self, id: u64, bytes: &[u8]) {
+        self.post(id, Operation::Send { data: Data::Inline(&[bytes]), immediate: None, to: None });
+    }
+
+    fn receive(&mut self, id: u64, length: usize) {
+        let buffer = self.arena.reserve(length).expect("room in the arena");
+        let target = ReceiveTarget::QueuePair(self.pair);
+        self.domain.post_receive(target, WorkId(id), Some(buffer)).expect("posted");
+    }
+
+    /// The next completion, slept for.
+    fn next(&mut self) -> Completion<SimMemory> {
+        let mut got = Vec::new();
+        loop {
+            let armed = self.domain.arm(WaitMode::Event);
+            if self.domain.poll(self.queue, &mut got, 1) == 1 {
+                self.domain.disarm(armed);
+                return got.remove(0);
+            }
+            let _ = self.domain.wait(armed, FOREVER);
+        }
+    }
+
+    fn expect(&mut self, id: u64, status: CompletionStatus) -> Completion<SimMemory> {
+        let got = self.next();
+        assert_eq!((got.id, got.status), (WorkId(id), status));
+        got
+    }
+}
+
+/// Two connected ends in one task.
+fn connected(sim: &Sim, change: impl Fn(&mut QueuePairConfig)) -> (End, End) {
+    let address: Address = "sim:verbs".parse().expect("an address");
+    let listener = sim.listen(&address).expect("listening");
+    let dialled = sim.dial(&address, FOREVER).expect("a listener");
+    let accepted = listener.accept(FOREVER).expect("a connection");
+    let (mut one, mut two) = (End::new(sim, dialled, &change), End::new(sim, accepted, &change));
+    let (first, second) = (
+        one.domain.endpoint(one.pair, &one.link).expect("an endpoint"),
+        two.domain.endpoint(two.pair, &two.link).expect("an endpoint"),
+    );
+    if one.domain.state(one.pair) == Some(QueuePairState::Initialised) {
+        one.domain.connect(one.pair, &one.link, &second).expect("connected");
+        two.domain.connect(two.pair, &two.link, &first).expect("connected");
+    } else {
+        for (end, remote) in [(&mut one, &second), (&mut two, &first)] {
+            end.domain.create_address_handle(end.pair, &end.link, remote).expect("an address handle");
+        }
+    }
+    (one, two)
+}
+
+fn region(sim: &Sim, length: u64, access: Access) -> Region<SimMemory> {
+    Region::new(sim.register(length, access).expect("memory"))
+}
+
+fn run(seed: u64, root: impl FnOnce(Sim) + Send + 'static) -> RunReport {
+    Sim::run(seed, root).unwrap_or_else(|error| panic!("seed {seed}: {error}"))
+}
+
+/// The ways in which a WRITE of four lines was seen growing, with its tag (the last 8 bytes) or without.
+fn growing(settings: Settings, seeds: u64) -> BTreeSet<(Vec<bool>, bool)> {
+    let seen = Arc::new(Mutex::new(BTreeSet::new()));
+    for seed in 0..seeds {
+        let seen = Arc::clone(&seen);
+        let root = move |sim: Sim| {
+            let (mut one, two) = connected(&sim, |_| {});
+            let memory = region(&sim, 256, Access::WRITE);
+            let key = two.link.grant(memory.memory(), Access::WRITE).expect("a grant");
+            let operation =
+                Operation::Write { data: Data::Inline(&[&[1; 220]]), key, offset: 36, immediate: None };
+            one.post(1, operation);
+            let until = sim.host().now() + 20_000;
+            while sim.host().now() < until {
+                let lines = [36, 64, 128].map(|at| memory.line_out(at & !63)[63] == 1).to_vec();
+                seen.lock().expect("no panic").insert((lines, memory.load(248) != 0));
+                sim.host().checkpoint(Site::WorkerLoop);
+            }
+            one.expect(1, CompletionStatus::Success);
+        };
+        Sim::run_with(settings.clone(), seed, root).expect("a run");
+    }
+    Arc::into_inner(seen).expect("the runs are over").into_inner().expect("no panic")
+}
+
+#[test]
+fn a_write_lands_in_pieces_and_its_tag_comes_last() {
+    let seen = growing(Settings::default(), 200);
+    assert!(seen.iter().all(|(lines, tag)| !tag || lines.iter().all(|line| *line)), "{seen:?}");
+    assert!(seen.iter().any(|(lines, _)| lines[0] != lines[2]), "pieces are never apart: {seen:?}");
+    let mut settings = Settings::default();
+    settings.capabilities.in_order_write = false;
+    let seen = growing(settings, 200);
+    assert!(seen.iter().any(|(lines, tag)| *tag && lines.contains(&false)), "{seen:?}");
+}
+
+#[test]
+fn a_write_may_complete_before_it_is_visible_but_never_after_the_send_behind_it() {
+    let early = Arc::new(Mutex::new([false; 2]));
+    for seed in 0..200 {
+        let early = Arc::clone(&early);
+        run(seed, move |sim| {
+            let (mut one, mut two) = connected(&sim, |_| {});
+            let memory = region(&sim, 4096, Access::WRITE);
+            let key = two.link.grant(memory.memory(), Access::WRITE).expect("a grant");
+            two.receive(7, 64);
+            let mut buffer = one.arena.reserve(4096).expect("room");
+            buffer.fill(9);
+            one.post(1, Operation::Write { data: Data::Buffer(buffer), key, offset: 0, immediate: None });
+            one.send(2, b"behind it");
+            // Polled, since a sleeper would learn of it too late.
+            let mut got = Vec::new();
+            while one.domain.poll(one.queue, &mut got, 1) == 0 {
+                sim.host().checkpoint(Site::WorkerLoop);
+            }
+            assert_eq!((got[0].id, got[0].status), (WorkId(1), CompletionStatus::Success));
+            early.lock().expect("no panic")[usize::from(memory.load(4088) == 0)] = true;
+            let got = two.expect(7, CompletionStatus::Success);
+            assert_eq!(got.buffer.as_deref().map(|b| &b[..9]), Some(&b"behind it"[..]));
+            let mut all = vec![0; 4096];
+            memory.copy_out(0, &mut all);
+            assert_eq!(all, [9; 4096]);
+            one.expect(2, CompletionStatus::Success);
+        });
+    }
+    assert_eq!(*early.lock().expect("no panic"), [true, true], "both orders occur");
+}
+
+#[test]
+fn read_and_atomics_give_what_was_there() {
+    for seed in 0..50 {
+        run(seed, |sim| {
+            let (mut one, two) = connected(&sim, |_| {});
+            let all = Access::READ.with(Access::ATOMIC);
+            let memory = region(&sim, 1024, all);
+            memory.copy_in(0, &[3; 1024]);
+            memory.store(64, 40);
+            let key = two.link.grant(memory.memory(), all).expect("a grant");
+            one.post(1, Operation::FetchAdd { key, offset: 64, add: 2 });
+            assert_eq!(one.expect(1, CompletionStatus::Success).value, 40);
+            one.post(2, Operation::CompareSwap { key, offset: 64, expected: 41, swap: 1 });
+            assert_eq!(one.expect(2, CompletionStatus::Success).value, 42);
+            one.post(3, Operation::CompareSwap { key, offset: 64, expected: 42, swap: 1 });
+            assert_eq!(one.expect(3, CompletionStatus::Success).value, 42);
+            let into = one.arena.reserve(1000).expect("room");
+            one.post(4, Operation::Read { from: RemoteSlice { key, offset: 24, length: 1000 }, into });
+            let got = one.expect(4, CompletionStatus::Success);
+            let buffer = got.buffer.expect("given back");
+            assert_eq!(
+                (got.opcode, got.bytes, buffer[0], buffer[40], buffer[999]),
+                (Opcode::Read, 1000, 3, 1, 3)
+            );
+        });
+    }
+}
+
+#[test]
+fn a_read_can_be_torn_by_its_owner() {
+    let torn = Arc::new(Mutex::new(0));
+    for seed in 0..100 {
+        let torn = Arc::clone(&torn);
+        // A pre-empted owner writes nothing.
+        let settings = Settings { preemption: 0, ..Settings::default() };
+        let root = move |sim: Sim| {
+            let (mut one, two) = connected(&sim, |_| {});
+            let memory = region(&sim, 4096, Access::READ);
+            let key = two.link.grant(memory.memory(), Access::READ).expect("a grant");
+            let into = one.arena.reserve(4096).expect("room");
+            one.post(1, Operation::Read { from: RemoteSlice { key, offset: 0, length: 4096 }, into });
+            let mut got = Vec::new();
+            for round in 1..=u8::MAX {
+                memory.copy_in(0, &[round; 4096]);
+                if one.domain.poll(one.queue, &mut got, 1) == 1 {
+                    break;
+                }
+                sim.host().checkpoint(Site::WorkerLoop);
+            }
+            let got = if let Some(got) = got.pop() { got } else { one.expect(1, CompletionStatus::Success) };
+            let buffer = got.buffer.expect("given back");
+            *torn.lock().expect("no panic") += usize::from(buffer[0] != buffer[4095]);
+        };
+        Sim::run_with(settings, seed, root).expect("a run");
+    }
+    assert!(*torn.lock().expect("no panic") > 10, "READs are never torn");
+}
+
+#[test]
+fn errors_break_both_queue_pairs_and_flush_the_rest() {
+    use CompletionStatus::{
+        Flushed, LocalLength, ReceiverNotReady, RemoteAccess, RemoteInvalidRequest, RemoteOperation,
+    };
+    for seed in 0..30 {
+        for (kind, status) in
+            [RemoteAccess, RemoteAccess, RemoteInvalidRequest, RemoteOperation, ReceiverNotReady]
+                .into_iter()
+                .enumerate()
+        {
+            run(seed, move |sim| {
+                let (mut one, mut two) = connected(&sim, |config| config.rnr_retry = RnrRetry::Count(2));
+                let all = Access::WRITE.with(Access::ATOMIC);
+                let memory = region(&sim, 128, all);
+                let key = two.link.grant(memory.memory(), if kind == 1 { Access::ATOMIC } else { all });
+                let key = key.expect("a grant");
+                let data = Data::Inline(&[&[1; 64]]);
+                if kind != 4 {
+                    two.receive(100, 32);
+                    two.receive(101, 32);
+                }
+                one.receive(102, 32);
+                one.post(
+                    1,
+                    match kind {
+                        0 => Operation::Write { data, key, offset: 65, immediate: None },
+                        1 => Operation::Write { data, key, offset: 0, immediate: None },
+                        2 => Operation::FetchAdd { key, offset: 4, add: 1 },
+                        _ => Operation::Send { data, immediate: None, to: None },
+                    },
+                );
+                one.send(2, b"flushed");
+                one.expect(1, status);
+                one.expect(2, Flushed);
+                one.expect(102, Flushed);
+                assert_eq!(one.domain.state(one.pair), Some(QueuePairState::Error));
+                while two.domain.state(two.pair) != Some(QueuePairState::Error) {
+                    sim.host().sleep(sim.host().now() + 1_000);
+                }
+                if kind != 4 {
+                    two.expect(100, if kind == 3 { LocalLength } else { Flushed });
+                    two.expect(101, Flushed);
+                }
+                assert_eq!((memory.load(0), memory.load(64)), (0, 0), "the memory was changed");
+            });
+        }
+    }
+}
+
+#[test]
+fn a_send_waits_for_its_receive_and_its_link() {
+    run(11, |sim| {
+        let (mut one, mut two) = connected(&sim, |_| {});
+        one.send(1, b"early");
+        one.send(2, b"later");
+        sim.host().sleep(sim.host().now() + 50_000_000);
+        two.receive(10, 64);
+        two.expect(10, CompletionStatus::Success);
+        one.expect(1, CompletionStatus::Success);
+        two.link.close();
+        // Nobody will take the second one.
+        one.expect(2, CompletionStatus::TransportRetry);
+        assert!(matches!(one.link.receive(FOREVER), Err(LinkError::PeerGone(_))));
+        assert!(!one.link.is_alive());
+    });
+}
+
+#[test]
+fn datagrams_arrive_behind_their_headroom_or_get_lost() {
+    let settings = Settings { faults: Faults { loss: 3, ..Faults::default() }, ..Settings::default() };
+    let root = |sim: Sim| {
+        let (mut one, mut two) = connected(&sim, |config| config.transport = Transport::UnreliableDatagram);
+        let headroom = sim.capabilities().datagram_headroom as usize;
+        for id in 0..100 {
+            two.receive(id, headroom + 8);
+        }
+        for id in 0..100u64 {
+            let (data, to) = (id.to_le_bytes(), Some(dunlin_fabric::AddressHandleId(0)));
+            one.post(id, Operation::Send { data: Data::Inline(&[&data]), immediate: None, to });
+            one.expect(id, CompletionStatus::Success);
+        }
+        sim.host().sleep(sim.host().now() + 1_000_000);
+        let mut got = Vec::new();
+        let count = two.domain.poll(two.queue, &mut got, 1000);
+        assert!((40..95).contains(&count), "{count} of 100 arrived");
+        let mut last = None;
+        for completion in got {
+            let buffer = completion.buffer.expect("given back");
+            let number = u64::from_le_bytes(buffer[headroom..].try_into().expect("8 bytes"));
+            assert!(Some(number) > last, "{number} after {last:?}");
+            last = Some(number);
+        }
+    };
+    Sim::run_with(settings, 12, root).expect("a run");
+}
+
+#[test]
+fn a_sleeper_is_woken_by_sends_and_wakers_and_not_by_writes() {
+    let report = run(13, |sim| {
+        let (mut one, mut two) = connected(&sim, |_| {});
+        let host = sim.host().clone();
+        let memory = region(&sim, 64, Access::WRITE);
+        let key = two.link.grant(memory.memory(), Access::WRITE).expect("a grant");
+        two.domain.watch(&memory);
+        let clock = host.clone();
+        let waker = two.domain.waker();
+        let body = move || {
+            let start = clock.now();
+            one.post(
+                1,
+                Operation::Write { data: Data::Inline(&[&[1; 64]]), key, offset: 0, immediate: None },
+            );
+            clock.sleep(start + 1_000_000_000);
+            waker.wake();
+            clock.sleep(start + 2_000_000_000);
+            one.send(2, b"wake up");
+            one.expect(1, CompletionStatus::Success);
+            one.expect(2, CompletionStatus::Success);
+        };
+        let start = host.now();
+        let task = host.spawn("one", Box::new(body)).expect("a thread");
+        // Spurious wakes are short; the first that comes late has to be the waker's.
+        loop {
+            let armed = two.domain.arm(WaitMode::Event);
+            assert_eq!(two.domain.wait(armed, FOREVER), Wake::Arrived);
+            if host.now() > start + 500_000_000 {
+                break;
+            }
+        }
+        assert_eq!(memory.load(0), 0x0101_0101_0101_0101, "the WRITE has landed, and woke nobody");
+        two.receive(10, 64);
+        two.expect(10, CompletionStatus::Success);
+        assert!(host.now() >= start + 2_000_000_000);
+        task.join();
+    });
+    assert!(report.events < 100, "{} events for two seconds of sleep", report.events);
+}
+
+#[test]
+fn what_arrives_between_arming_and_waiting_ends_the_wait_at_once() {
+    let settings = Settings { spurious: 0, ..Settings::default() };
+    let root = |sim: Sim| {
+        let (mut one, mut two) = connected(&sim, |_| {});
+        for mode in [WaitMode::Busy, WaitMode::Event] {
+            two.receive(10, 64);
+            let armed = two.domain.arm(mode);
+            one.send(1, b"in between");
+            one.expect(1, CompletionStatus::Success);
+            // A deadlock otherwise: nothing more comes.
+            assert_eq!(two.domain.wait(armed, FOREVER), Wake::Arrived);
+            two.expect(10, CompletionStatus::Success);
+        }
+    };
+    Sim::run_with(settings, 14, root).expect("a run");
+}

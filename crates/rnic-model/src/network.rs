@@ -1,0 +1,509 @@
+//! The cluster: hosts, their NICs, and the three calls by which a simulator moves a message through them.
+
+use crate::cache::{Cache, Found, mix};
+use crate::costs::{Costs, LINE};
+use crate::profile::{Parameter, Profile};
+use crate::request::{Linked, Opcode, Request, Touch, Transport};
+use crate::station::{PICOS, Picos, Station};
+use dunlin_fabric::Nanos;
+
+/// The hosts of a cluster and the switch between them.
+#[derive(Clone, Debug)]
+pub struct Cluster<'a> {
+    /// The hosts.
+    pub hosts: Vec<HostShape<'a>>,
+    /// Latency from NIC to NIC, where it differs from the profile's of the sending host.
+    pub switch_ns: Option<Nanos>,
+}
+
+/// What one host is made of.
+#[derive(Clone, Copy, Debug)]
+pub struct HostShape<'a> {
+    /// Its profile.
+    pub profile: &'a Profile,
+    /// NICs in use.
+    pub nics: u16,
+}
+
+impl<'a> Cluster<'a> {
+    /// So many hosts of one kind with one NIC each.
+    #[must_use]
+    pub fn uniform(profile: &'a Profile, hosts: usize) -> Cluster<'a> {
+        Cluster { hosts: vec![HostShape { profile, nics: 1 }; hosts], switch_ns: None }
+    }
+}
+
+/// A cluster that cannot be.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ClusterError {
+    /// No hosts.
+    #[error("a cluster needs at least one host")]
+    NoHosts,
+    /// A host without NICs.
+    #[error("host {host} has no NIC; give it at least one")]
+    NoNics {
+        /// The host.
+        host: usize,
+    },
+    /// More hosts or NICs than the model numbers.
+    #[error("{nics} NICs are more than the {limit} that the model holds")]
+    TooMany {
+        /// NICs asked for.
+        nics: usize,
+        /// The most there can be.
+        limit: usize,
+    },
+}
+
+/// The most NICs of a cluster.
+const MOST_NICS: usize = 1 << 16;
+
+/// What posting costs and when the message is where.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Posted {
+    /// What the posting core pays: writing the work request, and the doorbell unless an earlier one of the same list
+    /// rang it.
+    pub processor: Nanos,
+    /// When the message's first packet is at the target's NIC: call [`Network::arrive`] then.
+    pub arrives: Nanos,
+    /// UC and UD: when the message has left, so that it counts as done: call [`Network::complete`] then if a
+    /// completion was asked for. None on RC, where the answer tells.
+    pub sent: Option<Nanos>,
+}
+
+/// What a message does at its target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Arrived {
+    /// When all bytes can be seen in the target's memory; for a READ, when they have been taken from it.
+    pub visible: Nanos,
+    /// When the completion of the target's RECV can be seen, if one was taken.
+    pub receive: Option<Nanos>,
+    /// RC: when the acknowledgement or the READ's data is at the initiator's NIC: call [`Network::complete`] then.
+    pub answer: Option<Nanos>,
+}
+
+/// What a NIC did, for figures and tests.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Requests sent.
+    pub requests_out: u64,
+    /// Requests received.
+    pub requests_in: u64,
+    /// Queue-pair contexts that the sending side had to fetch.
+    pub initiator_misses: u64,
+    /// Queue-pair contexts that the receiving side had to fetch.
+    pub responder_misses: u64,
+    /// Translations that had to be fetched.
+    pub translation_misses: u64,
+    /// Protection entries that had to be fetched.
+    pub protection_misses: u64,
+    /// DMA reads: work requests, payloads, RECVs and whatever its caches missed.
+    pub dma_reads: u64,
+    /// Writes to the host that found their first line in the last-level cache.
+    pub line_hits: u64,
+    /// Writes to the host that did not, and had to displace another.
+    pub line_misses: u64,
+}
+
+struct Nic {
+    costs: u32,
+    units: Station,
+    to_device: Station,
+    to_host: Station,
+    dma: Station,
+    link_out: Station,
+    link_in: Station,
+    initiator_fetch: Station,
+    responder_fetch: Station,
+    memory: Station,
+    request_contexts: Cache,
+    answer_contexts: Cache,
+    serve_contexts: Cache,
+    translations: Cache,
+    protections: Cache,
+    /// Which of the host's last-level cache it is.
+    lines: u32,
+    counters: Counters,
+}
+
+/// The last-level cache of a host, as its NICs see it.
+struct Lines {
+    cache: Cache,
+    sets: u64,
+    slices: u64,
+    ways: usize,
+}
+
+/// Latencies that add up, and the time at which the last of the stages is done.
+struct Way {
+    now: Picos,
+    ready: Picos,
+    latency: Picos,
+}
+
+impl Way {
+    fn at(now: Picos) -> Way {
+        Way { now, ready: now, latency: 0 }
+    }
+
+    fn take(&mut self, station: &mut Station, time: Picos) {
+        self.ready = self.ready.max(station.take(self.now, time));
+    }
+
+    fn end(&self) -> Picos {
+        self.ready + self.latency
+    }
+}
+
+fn nanos(picos: Picos) -> Nanos {
+    picos.div_ceil(PICOS)
+}
+
+/// The state of a cluster's NICs. One thread; no call blocks or allocates.
+///
+/// A message is two or three calls: [`Network::post`] on its host; [`Network::arrive`] on the target's host at the time
+/// that `post` told; and, if a completion or data is to come back, [`Network::complete`] on the initiator's host at the
+/// time that `arrive` (RC) or `post` (UC, UD) told. Calls must come in the order of their times.
+pub struct Network {
+    costs: Vec<Costs>,
+    nics: Vec<Nic>,
+    lines: Vec<Lines>,
+    /// The number of each host's first NIC.
+    first_nic: Vec<u32>,
+    switch: Option<Picos>,
+}
+
+impl Network {
+    /// The NICs of a cluster, idle, their caches empty.
+    ///
+    /// # Errors
+    /// A cluster that cannot be.
+    pub fn new(cluster: &Cluster<'_>) -> Result<Network, ClusterError> {
+        if cluster.hosts.is_empty() {
+            return Err(ClusterError::NoHosts);
+        }
+        let count = cluster.hosts.iter().map(|host| usize::from(host.nics)).sum();
+        if count > MOST_NICS {
+            return Err(ClusterError::TooMany { nics: count, limit: MOST_NICS });
+        }
+        let mut hashes: Vec<u64> = Vec::new();
+        let mut network = Network {
+            costs: Vec::new(),
+            nics: Vec::with_capacity(count),
+            lines: Vec::with_capacity(cluster.hosts.len()),
+            first_nic: Vec::with_capacity(cluster.hosts.len()),
+            switch: cluster.switch_ns.map(|nanos| nanos * PICOS),
+        };
+        for (number, host) in cluster.hosts.iter().enumerate() {
+            if host.nics == 0 {
+                return Err(ClusterError::NoNics { host: number });
+            }
+            let profile = host.profile;
+            let size = |parameter| profile.number(parameter) as usize;
+            let costs = hashes.iter().position(|hash| *hash == profile.hash()).unwrap_or_else(|| {
+                hashes.push(profile.hash());
+                network.costs.push(Costs::of(profile));
+                hashes.len() - 1
+            });
+            let (sets, slices) = (size(Parameter::CacheSets), size(Parameter::CacheSlices));
+            let ways = size(Parameter::CacheWays);
+            let cached = network.costs[costs].io_ways > 0;
+            network.lines.push(Lines {
+                cache: Cache::with_sets(if cached { sets * slices } else { 1 }, ways),
+                sets: sets as u64,
+                slices: slices as u64,
+                ways,
+            });
+            network.first_nic.push(network.nics.len() as u32);
+            for _ in 0..host.nics {
+                network.nics.push(Nic {
+                    costs: costs as u32,
+                    units: Station::default(),
+                    to_device: Station::default(),
+                    to_host: Station::default(),
+                    dma: Station::default(),
+                    link_out: Station::default(),
+                    link_in: Station::default(),
+                    initiator_fetch: Station::default(),
+                    responder_fetch: Station::default(),
+                    memory: Station::default(),
+                    request_contexts: Cache::hashed(size(Parameter::InitiatorQueuePairs)),
+                    answer_contexts: Cache::hashed(size(Parameter::InitiatorQueuePairs)),
+                    serve_contexts: Cache::hashed(size(Parameter::ResponderQueuePairs)),
+                    translations: Cache::hashed(size(Parameter::Translations)),
+                    protections: Cache::hashed(size(Parameter::Protections)),
+                    lines: number as u32,
+                    counters: Counters::default(),
+                });
+            }
+        }
+        Ok(network)
+    }
+
+    fn nic(&mut self, host: usize, nic: usize) -> (&mut Nic, &Costs, &mut Lines) {
+        let nic = &mut self.nics[self.first_nic[host] as usize + nic];
+        let costs = &self.costs[nic.costs as usize];
+        let lines = &mut self.lines[nic.lines as usize];
+        (nic, costs, lines)
+    }
+
+    /// What a NIC has done so far.
+    #[must_use]
+    pub fn counters(&self, host: usize, nic: usize) -> Counters {
+        self.nics[self.first_nic[host] as usize + nic].counters
+    }
+
+    /// Largest payload that a work request of that host can hold inline, in bytes.
+    #[must_use]
+    pub fn inline_limit(&self, host: usize) -> u32 {
+        let nic = &self.nics[self.first_nic[host] as usize];
+        self.costs[nic.costs as usize].inline_limit
+    }
+
+    /// A core of a host posts a work request at `now`.
+    pub fn post(&mut self, now: Nanos, host: usize, nic: usize, request: &Request) -> Posted {
+        let switch = self.switch;
+        let (nic, costs, _) = self.nic(host, nic);
+        let bytes = u64::from(request.bytes);
+        let rings = request.linked != Linked::Next;
+        let processor = costs.post + if rings { costs.ring } else { 0 };
+        let mut way = Way::at(now * PICOS + processor);
+        nic.counters.requests_out += 1;
+        way.latency += costs.mmio + costs.pipeline;
+
+        let inline = request.inline && !request.opcode.answers_with_data();
+        let pushed = inline && request.linked == Linked::Alone && request.bytes <= costs.push_limit;
+        let work_request = costs.work_request(bytes, inline);
+        if pushed {
+            way.take(&mut nic.to_device, costs.on_pcie(work_request));
+        } else {
+            // One fetch brings in several of a list: those behind the first share it.
+            let (doorbell, slot, read) = match rings {
+                true => (costs.bare, costs.dma_slot, costs.bare),
+                false => (0, costs.dma_slot_shared, costs.bare_shared),
+            };
+            nic.counters.dma_reads += u64::from(rings);
+            way.take(&mut nic.dma, slot);
+            way.take(&mut nic.to_device, doorbell + costs.on_pcie(work_request));
+            way.take(&mut nic.to_host, read);
+            way.latency += costs.dma_read;
+        }
+        nic.request_context(costs, &mut way, request.initiator);
+
+        let carries = !request.opcode.answers_with_data();
+        if carries && !inline && bytes > 0 {
+            nic.translate(costs, &mut way, request.local, true);
+            nic.counters.dma_reads += 1;
+            way.take(&mut nic.dma, costs.dma_slot);
+            way.take(&mut nic.to_host, costs.bare);
+            way.take(&mut nic.to_device, costs.on_pcie(bytes));
+            way.latency += costs.dma_read;
+        }
+        let on_wire = if carries { bytes } else { 0 };
+        let units = costs.request_out + if carries { costs.payload(bytes) } else { 0 };
+        way.take(&mut nic.units, units);
+        let (link, first) = costs.on_link_and_first(on_wire);
+        way.take(&mut nic.link_out, link);
+
+        // The target counts the whole message again: what lies behind its first packet is not counted twice.
+        let left = way.end();
+        let arrives = left.saturating_sub(link - first) + switch.unwrap_or(costs.switch);
+        let reliable = request.transport == Transport::ReliableConnection;
+        Posted {
+            processor: nanos(processor),
+            arrives: nanos(arrives.max(way.now)),
+            sent: (!reliable).then(|| nanos(left)),
+        }
+    }
+
+    /// A request's first packet reaches its target's NIC at `now`.
+    pub fn arrive(&mut self, now: Nanos, host: usize, nic: usize, request: &Request) -> Arrived {
+        let switch = self.switch;
+        let (nic, costs, lines) = self.nic(host, nic);
+        let bytes = u64::from(request.bytes);
+        let reliable = request.transport == Transport::ReliableConnection;
+        let mut way = Way::at(now * PICOS);
+        nic.counters.requests_in += 1;
+        way.latency += costs.pipeline;
+        nic.serve_context(costs, &mut way, request.target);
+        nic.translate(costs, &mut way, request.remote, false);
+
+        if request.opcode.answers_with_data() {
+            nic.receive_from_link(costs, &mut way, 0);
+            way.take(&mut nic.units, costs.request_in + costs.read_serve + costs.payload(bytes));
+            nic.counters.dma_reads += 1;
+            way.take(&mut nic.dma, costs.dma_slot);
+            way.take(&mut nic.to_host, costs.bare);
+            way.take(&mut nic.to_device, costs.on_pcie(bytes));
+            let taken = way.end() + costs.dma_read;
+            let (link, first) = costs.on_link_and_first(bytes);
+            way.take(&mut nic.link_out, link);
+            way.latency += costs.dma_read + costs.pipeline;
+            let answer = way.end().saturating_sub(link - first) + switch.unwrap_or(costs.switch);
+            return Arrived {
+                visible: nanos(taken),
+                receive: None,
+                answer: Some(nanos(answer.max(way.now))),
+            };
+        }
+
+        nic.receive_from_link(costs, &mut way, bytes);
+        let receives = request.opcode.takes_receive();
+        let mut units = costs.request_in + costs.payload(bytes);
+        if reliable {
+            units += costs.ack_out;
+        }
+        if receives {
+            units += costs.receive + costs.completion;
+        }
+        way.take(&mut nic.units, units);
+        if receives {
+            // RECVs are fetched ahead, several at once, so they add to the load and not to the latency.
+            nic.counters.dma_reads += 1;
+            way.take(&mut nic.dma, costs.dma_slot_shared);
+            way.take(&mut nic.to_device, costs.receive_on_pcie);
+            way.take(&mut nic.to_host, costs.line);
+        }
+        let before_memory = way.latency;
+        nic.write(costs, lines, &mut way, request.remote, bytes);
+        // What cannot be written is not acknowledged, but nobody waits for what was written to be seen.
+        let acknowledged = way.ready + before_memory;
+        way.latency += costs.dma_write;
+        let visible = way.end();
+        let answer = reliable.then(|| {
+            let ack = costs.on_link(0);
+            let free = nic.link_out.take(way.now, ack);
+            nanos(free.max(acknowledged) + switch.unwrap_or(costs.switch))
+        });
+        Arrived { visible: nanos(visible), receive: receives.then(|| nanos(visible + costs.line)), answer }
+    }
+
+    /// The answer to a request reaches its initiator at `now` (RC), or an unreliable request that asks for a completion
+    /// has been sent: says when the completion, and with it a READ's data, can be seen in the initiator's memory.
+    pub fn complete(&mut self, now: Nanos, host: usize, nic: usize, request: &Request) -> Nanos {
+        let (nic, costs, lines) = self.nic(host, nic);
+        let mut way = Way::at(now * PICOS);
+        way.latency += costs.pipeline;
+        let mut units = 0;
+        if request.transport == Transport::ReliableConnection {
+            if request.opcode.answers_with_data() {
+                // Placing the data takes the request back out of the queue pair; an acknowledgement only counts.
+                nic.answer_context(costs, &mut way, request.initiator);
+                let bytes = if request.opcode == Opcode::Atomic { 8 } else { u64::from(request.bytes) };
+                units += costs.read_answer + costs.payload(bytes);
+                nic.receive_from_link(costs, &mut way, bytes);
+                nic.translate(costs, &mut way, request.local, true);
+                nic.write(costs, lines, &mut way, request.local, bytes);
+            } else {
+                nic.receive_from_link(costs, &mut way, 0);
+                units += costs.ack_in;
+            }
+        }
+        if request.signaled {
+            units += costs.completion;
+            way.take(&mut nic.to_host, costs.line);
+        }
+        way.take(&mut nic.units, units);
+        way.latency += costs.dma_write;
+        nanos(way.end())
+    }
+}
+
+impl Nic {
+    /// A message comes in, its first packet being there now.
+    fn receive_from_link(&mut self, costs: &Costs, way: &mut Way, bytes: u64) {
+        let (all, first) = costs.on_link_and_first(bytes);
+        way.ready = way.ready.max(self.link_in.take(way.now.saturating_sub(first), all));
+    }
+
+    /// A queue pair's state for sending is needed.
+    fn request_context(&mut self, costs: &Costs, way: &mut Way, queue_pair: u32) {
+        if !self.request_contexts.touch(u64::from(queue_pair)) {
+            self.fetch_for_initiator(costs, way, costs.initiator_miss);
+        }
+    }
+
+    /// A queue pair's state for placing an answer is needed.
+    fn answer_context(&mut self, costs: &Costs, way: &mut Way, queue_pair: u32) {
+        if !self.answer_contexts.touch(u64::from(queue_pair)) {
+            self.fetch_for_initiator(costs, way, costs.answer_miss);
+        }
+    }
+
+    fn fetch_for_initiator(&mut self, costs: &Costs, way: &mut Way, time: Picos) {
+        self.counters.initiator_misses += 1;
+        self.counters.dma_reads += 1;
+        way.take(&mut self.initiator_fetch, time);
+        way.latency += costs.miss;
+    }
+
+    /// A queue pair's state for serving a request is needed.
+    fn serve_context(&mut self, costs: &Costs, way: &mut Way, queue_pair: u32) {
+        if !self.serve_contexts.touch(u64::from(queue_pair)) {
+            self.counters.responder_misses += 1;
+            self.counters.dma_reads += 1;
+            way.take(&mut self.responder_fetch, costs.responder_miss);
+            way.latency += costs.miss;
+        }
+    }
+
+    /// The NIC needs to know where memory lies, and whether it may touch it.
+    fn translate(&mut self, costs: &Costs, way: &mut Way, touch: Touch, initiator: bool) {
+        let region = u64::from(touch.region);
+        let page = (region << 40) ^ (touch.offset >> costs.page_shift);
+        let misses =
+            [!self.protections.touch(region), !self.translations.touch(page ^ 0xaaaa_aaaa_0000_0000)];
+        self.counters.protection_misses += u64::from(misses[0]);
+        self.counters.translation_misses += u64::from(misses[1]);
+        for _ in misses.into_iter().filter(|missed| *missed) {
+            self.counters.dma_reads += 1;
+            if initiator {
+                way.take(&mut self.initiator_fetch, costs.initiator_miss);
+            } else {
+                way.take(&mut self.responder_fetch, costs.responder_miss);
+            }
+            way.latency += costs.miss;
+        }
+    }
+
+    /// Writes to the host's memory or last-level cache.
+    fn write(&mut self, costs: &Costs, lines: &mut Lines, way: &mut Way, touch: Touch, bytes: u64) {
+        if bytes == 0 {
+            return;
+        }
+        way.take(&mut self.to_host, costs.on_pcie(bytes));
+        if costs.io_ways == 0 {
+            way.take(&mut self.memory, costs.in_memory(bytes));
+            way.latency += costs.memory;
+            return;
+        }
+        // The line that a processor polls for is soon one of its own and may stay in any way; what lies behind it
+        // competes for the ways that NICs may allocate in. A few lines stand for all of a large payload.
+        const SAMPLED: u64 = 4;
+        let first = touch.offset / LINE;
+        let count = ((touch.offset + bytes).div_ceil(LINE) - first).min(SAMPLED);
+        let behind = lines.ways.saturating_sub(costs.io_ways);
+        let mut missed = false;
+        for line in 0..count {
+            let found = lines.touch(touch.region, first + line, if line == 0 { 0 } else { behind });
+            // Room that nobody has used yet stands for a buffer that its owner has just cleared.
+            missed |= line == 0 && found == Found::Evicted;
+        }
+        if missed {
+            self.counters.line_misses += 1;
+            way.take(&mut self.memory, costs.allocate);
+            way.latency += costs.memory;
+        } else {
+            self.counters.line_hits += 1;
+        }
+    }
+}
+
+impl Lines {
+    fn touch(&mut self, region: u32, line: u64, enters_at: usize) -> Found {
+        let hash = mix((u64::from(region) << 40) ^ line);
+        let slice = ((hash >> 32) * self.slices) >> 32;
+        let set = if self.sets.is_power_of_two() { line & (self.sets - 1) } else { line % self.sets };
+        self.cache.touch_in((slice * self.sets + set) as usize, (hash as u32) | 1, enters_at)
+    }
+}

@@ -1,0 +1,151 @@
+//! What the processor's work costs: the price of each [`Work`] item, of verbs calls, of switching and waking threads,
+//! and of sockets.
+
+use crate::profile::{Parameter, Profile};
+use dunlin_fabric::{Nanos, Work};
+
+/// Prices of one cluster, in nanoseconds, copied out of its profile (which has their sources).
+#[derive(Clone, Debug)]
+pub struct Prices {
+    work: [f64; 11],
+    verbs: Verbs,
+    context_switch: Nanos,
+    wake: Nanos,
+    quantum: Nanos,
+}
+
+/// Prices of calls of the verbs library, in nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Verbs {
+    /// One work request written to the send queue.
+    pub post_ns: f64,
+    /// The call and its doorbell, once for all linked work requests.
+    pub doorbell_ns: f64,
+    /// A poll of a completion queue that finds nothing.
+    pub poll_empty_ns: f64,
+    /// A completion found and taken.
+    pub poll_found_ns: f64,
+    /// One RECV posted again.
+    pub post_receive_ns: f64,
+    /// What a raw-verbs benchmark does in a turn beside.
+    pub benchmark_loop_ns: f64,
+}
+
+const WORK: [(Work, Parameter); 11] = [
+    (Work::PollMiss, Parameter::PricePollMiss),
+    (Work::PollHit, Parameter::PricePollHit),
+    (Work::ParseMessage, Parameter::PriceParseMessage),
+    (Work::ParseEntry, Parameter::PriceParseEntry),
+    (Work::BuildMessage, Parameter::PriceBuildMessage),
+    (Work::BuildEntry, Parameter::PriceBuildEntry),
+    (Work::CopyBytes, Parameter::PriceCopyByte),
+    (Work::PostWork, Parameter::PricePostWork),
+    (Work::Doorbell, Parameter::PriceDoorbell),
+    (Work::PollCompletion, Parameter::PricePollCompletion),
+    (Work::Dispatch, Parameter::PriceDispatch),
+];
+
+impl Prices {
+    /// The prices of a profile.
+    #[must_use]
+    pub fn of(profile: &Profile) -> Prices {
+        let mut work = [0.0; 11];
+        for (item, parameter) in WORK {
+            work[item as usize] = profile.number(parameter);
+        }
+        Prices {
+            work,
+            verbs: Verbs {
+                post_ns: profile.number(Parameter::PricePost),
+                doorbell_ns: profile.number(Parameter::PriceRing),
+                poll_empty_ns: profile.number(Parameter::PricePollEmpty),
+                poll_found_ns: profile.number(Parameter::PricePollFound),
+                post_receive_ns: profile.number(Parameter::PriceReceive),
+                benchmark_loop_ns: profile.number(Parameter::PriceLoop),
+            },
+            context_switch: profile.number(Parameter::ContextSwitch) as Nanos,
+            wake: profile.number(Parameter::WakeLatency) as Nanos,
+            quantum: profile.number(Parameter::Quantum) as Nanos,
+        }
+    }
+
+    /// The price of one item (or byte), in nanoseconds. What the verbs library itself takes is not in it:
+    /// [`Posted::processor`](crate::Posted::processor) and [`Prices::verbs`] have that.
+    #[must_use]
+    pub fn work_ns(&self, work: Work) -> f64 {
+        self.work[work as usize]
+    }
+
+    /// Prices of the verbs library.
+    #[must_use]
+    pub fn verbs(&self) -> &Verbs {
+        &self.verbs
+    }
+
+    /// A context switch between two threads of a core.
+    #[must_use]
+    pub fn context_switch(&self) -> Nanos {
+        self.context_switch
+    }
+
+    /// From an event to the first instruction of the thread that slept on it.
+    #[must_use]
+    pub fn wake(&self) -> Nanos {
+        self.wake
+    }
+
+    /// How long a thread runs while others wait for its core.
+    #[must_use]
+    pub fn quantum(&self) -> Nanos {
+        self.quantum
+    }
+}
+
+/// Cost model of sockets (TCP over IPoIB or Ethernet), for baselines: processor time on both sides, a latency, and
+/// the bandwidth that one host gets through its stack. No windows, no losses, no congestion.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Sockets {
+    send_ns: f64,
+    receive_ns: f64,
+    byte_ns: f64,
+    latency_ns: f64,
+    bytes_per_ns: f64,
+}
+
+impl Sockets {
+    /// The sockets of a profile.
+    #[must_use]
+    pub fn of(profile: &Profile) -> Sockets {
+        Sockets {
+            send_ns: profile.number(Parameter::SocketSend),
+            receive_ns: profile.number(Parameter::SocketReceive),
+            byte_ns: profile.number(Parameter::SocketByte),
+            latency_ns: profile.number(Parameter::SocketLatency),
+            bytes_per_ns: profile.number(Parameter::SocketRate) / 8.0,
+        }
+    }
+
+    /// Processor time of sending one message.
+    #[must_use]
+    pub fn send(&self, bytes: u32) -> Nanos {
+        (self.send_ns + self.byte_ns * f64::from(bytes)) as Nanos
+    }
+
+    /// Processor time of receiving one message.
+    #[must_use]
+    pub fn receive(&self, bytes: u32) -> Nanos {
+        (self.receive_ns + self.byte_ns * f64::from(bytes)) as Nanos
+    }
+
+    /// How long the message keeps the host's stack and link busy.
+    #[must_use]
+    pub fn occupies(&self, bytes: u32) -> Nanos {
+        (f64::from(bytes) / self.bytes_per_ns) as Nanos
+    }
+
+    /// From the end of sending to the receiver's readiness, beside [`Sockets::occupies`].
+    #[must_use]
+    pub fn latency(&self) -> Nanos {
+        self.latency_ns as Nanos
+    }
+}

@@ -1,0 +1,107 @@
+//! What can be wrong with a profile.
+
+/// A profile that cannot be used: what, where, and what was probably meant.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ProfileError {
+    /// No profile of that name comes with the crate.
+    #[error("there is no profile '{name}'; did you mean '{nearest}'? The profiles are {known}")]
+    UnknownProfile {
+        /// What was asked for.
+        name: String,
+        /// The nearest known name.
+        nearest: String,
+        /// All of them.
+        known: String,
+    },
+    /// The cluster names a NIC that does not come with the crate.
+    #[error("{file}:{line}: there is no NIC '{name}'; did you mean '{nearest}'?")]
+    UnknownNic {
+        /// The file.
+        file: String,
+        /// The line, from 1.
+        line: usize,
+        /// What it names.
+        name: String,
+        /// The nearest known name.
+        nearest: String,
+    },
+    /// The text is no TOML.
+    #[error("{file}:{line}: {message}")]
+    Syntax {
+        /// The file.
+        file: String,
+        /// The line, from 1.
+        line: usize,
+        /// What the reader of TOML says.
+        message: String,
+    },
+    /// A section or key that profiles do not have.
+    #[error("{file}:{line}: unknown key '{name}'; did you mean '{nearest}'?")]
+    UnknownKey {
+        /// The file.
+        file: String,
+        /// The line, from 1.
+        line: usize,
+        /// What stands there, with its section.
+        name: String,
+        /// The nearest known key.
+        nearest: String,
+    },
+    /// A key of the NIC in the cluster's file, or the other way round.
+    #[error("{file}:{line}: '{name}' belongs to {belongs}")]
+    WrongFile {
+        /// The file.
+        file: String,
+        /// The line, from 1.
+        line: usize,
+        /// The key.
+        name: String,
+        /// Where it belongs.
+        belongs: &'static str,
+    },
+    /// A key is missing.
+    #[error("{file}: [{section}] lacks '{key}': {meaning}")]
+    Missing {
+        /// The file.
+        file: String,
+        /// The section.
+        section: &'static str,
+        /// The key.
+        key: &'static str,
+        /// What it is.
+        meaning: &'static str,
+    },
+    /// A value is not what it has to be.
+    #[error("{file}:{line}: '{name}' {problem}")]
+    Value {
+        /// The file.
+        file: String,
+        /// The line, from 1.
+        line: usize,
+        /// The key.
+        name: String,
+        /// What is wrong, and what to write.
+        problem: String,
+    },
+}
+
+/// The candidate with the fewest edits from `word`; the first of equals; empty without candidates.
+pub(crate) fn nearest<'a>(word: &str, candidates: impl Iterator<Item = &'a str>) -> &'a str {
+    candidates.min_by_key(|candidate| edits(word, candidate)).unwrap_or_default()
+}
+
+/// Insertions, deletions and replacements from one word to another.
+fn edits(from: &str, to: &str) -> usize {
+    let to: Vec<char> = to.chars().collect();
+    let mut row: Vec<usize> = (0..=to.len()).collect();
+    for (i, a) in from.chars().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, b) in to.iter().enumerate() {
+            let replaced = diagonal + usize::from(a != *b);
+            diagonal = row[j + 1];
+            row[j + 1] = replaced.min(diagonal + 1).min(row[j] + 1);
+        }
+    }
+    row[to.len()]
+}

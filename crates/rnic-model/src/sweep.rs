@@ -1,0 +1,325 @@
+//! Sweeps: measurements of raw verbs in the columns of rdma_bench's swarm test, and what the model makes of them.
+//!
+//! In that test every machine runs as many threads; a thread has a queue pair to each machine for each "virtual machine"
+//! (those to its own machine are made and never used), picks one at random, and posts to a random offset of a random
+//! peer's buffer. A machine's rate is issuing and serving at that rate.
+
+use crate::driver::{Connection, Pick, Places, Signaling, Test, TestError, Thread, run};
+use crate::network::Cluster;
+use crate::profile::Profile;
+use crate::request::{Opcode, Transport};
+
+/// The columns, in their order.
+pub const COLUMNS: [&str; 13] = [
+    "cluster",
+    "nic_from_memory",
+    "machines",
+    "threads_per_machine",
+    "vms",
+    "qps_per_nic",
+    "op",
+    "size_B",
+    "window",
+    "unsig_batch",
+    "allsig",
+    "mops_per_machine",
+    "source_file",
+];
+
+/// Names that sweeps give to clusters whose profile has another name.
+const ALIASES: &[(&str, &str)] = &[("netapp", "connect-ib")];
+
+/// Size of the buffer that a thread registers.
+const BUFFER: u64 = 2 << 20;
+/// Machines of a quick run.
+const QUICK_MACHINES: u32 = 3;
+/// Bounds that a row must keep: more would not be a cluster that anybody measured, or would run for hours.
+const MOST_MACHINES: u32 = 1000;
+const MOST_QUEUE_PAIRS: u32 = 1_000_000;
+const MOST_WINDOW: u32 = 65_536;
+
+/// One measurement.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Row {
+    /// The line of the file, from 1.
+    pub line: usize,
+    /// The cluster, as the file names it.
+    pub cluster: String,
+    /// Machines.
+    pub machines: u32,
+    /// Threads of each.
+    pub threads: u32,
+    /// Queue pairs on each NIC.
+    pub queue_pairs: u32,
+    /// The operation, as the file names it.
+    pub operation: String,
+    /// What is posted.
+    pub opcode: Opcode,
+    /// On what.
+    pub transport: Transport,
+    /// Payloads stand in the work requests.
+    pub inline: bool,
+    /// Payload.
+    pub bytes: u32,
+    /// Outstanding work requests of a thread.
+    pub window: u32,
+    /// Signaling.
+    pub signaling: Signaling,
+    /// Measured: million operations per second and machine.
+    pub mops: f64,
+    /// Where the measurement comes from.
+    pub source: String,
+}
+
+/// A file that is no sweep.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum SweepError {
+    /// The file is empty.
+    #[error("{file}: no rows; the first line names the columns: {}", COLUMNS.join(","))]
+    Empty {
+        /// The file.
+        file: String,
+    },
+    /// The first line does not name the columns.
+    #[error("{file}:1: column {number} is '{found}' and should be '{expected}'; the columns are {}", COLUMNS.join(","))]
+    Columns {
+        /// The file.
+        file: String,
+        /// The column, from 1.
+        number: usize,
+        /// What stands there.
+        found: String,
+        /// What should.
+        expected: &'static str,
+    },
+    /// A row that is no measurement.
+    #[error("{file}:{line}: {problem}")]
+    Row {
+        /// The file.
+        file: String,
+        /// The line, from 1.
+        line: usize,
+        /// What is wrong.
+        problem: String,
+    },
+    /// A row that cannot be run.
+    #[error("line {line}: {source}")]
+    Run {
+        /// The line, from 1.
+        line: usize,
+        /// Why.
+        source: TestError,
+    },
+}
+
+/// Reads a sweep.
+///
+/// # Errors
+/// The first line or row that is wrong, named by its line.
+pub fn parse(file: &str, text: &str) -> Result<Vec<Row>, SweepError> {
+    let mut lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
+    let Some((_, head)) = lines.next() else {
+        return Err(SweepError::Empty { file: file.to_owned() });
+    };
+    let found: Vec<&str> = head.trim().trim_start_matches('\u{feff}').split(',').map(str::trim).collect();
+    for (index, expected) in COLUMNS.into_iter().enumerate() {
+        let found = found.get(index).copied().unwrap_or_default();
+        if found != expected {
+            return Err(SweepError::Columns {
+                file: file.to_owned(),
+                number: index + 1,
+                found: found.to_owned(),
+                expected,
+            });
+        }
+    }
+    let rows: Result<Vec<Row>, SweepError> = lines
+        .map(|(index, line)| {
+            row(index + 1, line).map_err(|problem| SweepError::Row {
+                file: file.to_owned(),
+                line: index + 1,
+                problem,
+            })
+        })
+        .collect();
+    match rows {
+        Ok(rows) if rows.is_empty() => Err(SweepError::Empty { file: file.to_owned() }),
+        rows => rows,
+    }
+}
+
+fn row(line: usize, text: &str) -> Result<Row, String> {
+    let cells: Vec<&str> = text.split(',').map(str::trim).collect();
+    if cells.len() != COLUMNS.len() {
+        return Err(format!("{} columns where there should be {}", cells.len(), COLUMNS.len()));
+    }
+    let count = |column: usize, most: u32| {
+        let cell = cells[column];
+        match cell.parse::<u32>() {
+            Ok(number) if (1..=most).contains(&number) => Ok(number),
+            _ => Err(format!("{} is '{cell}'; it must be a number from 1 to {most}", COLUMNS[column])),
+        }
+    };
+    let cluster = cells[0];
+    if profile_of(cluster).is_none() {
+        return Err(format!(
+            "unknown cluster '{cluster}'; known are {}",
+            ALIASES
+                .iter()
+                .map(|(alias, _)| *alias)
+                .chain(Profile::built_in_names())
+                .collect::<Vec<_>>()
+                .join(", ")
+        ));
+    }
+    let (opcode, transport, inline) = operation(cells[6])?;
+    let machines = count(2, MOST_MACHINES)?;
+    if machines < 2 {
+        return Err("machines is 1; a test needs at least two".to_owned());
+    }
+    let threads = count(3, 4096)?;
+    count(4, MOST_QUEUE_PAIRS)?;
+    let queue_pairs = count(5, MOST_QUEUE_PAIRS)?;
+    if !queue_pairs.is_multiple_of(threads) || queue_pairs / threads < machines {
+        return Err(format!(
+            "qps_per_nic is {queue_pairs}; it must be a multiple of {threads} threads, and each thread needs one for each of {machines} machines"
+        ));
+    }
+    let every = count(9, MOST_WINDOW)?;
+    let signaling = match cells[10] {
+        "1" => Signaling::All,
+        "0" if every == 1 => Signaling::All,
+        "0" => Signaling::OneIn(every),
+        other => return Err(format!("allsig is '{other}'; it must be 0 or 1")),
+    };
+    let mops: f64 = cells[11].parse().unwrap_or(0.0);
+    if !(mops > 0.0 && mops.is_finite()) {
+        return Err(format!("mops_per_machine is '{}'; it must be a positive number", cells[11]));
+    }
+    Ok(Row {
+        line,
+        cluster: cluster.to_owned(),
+        machines,
+        threads,
+        queue_pairs,
+        operation: cells[6].to_owned(),
+        opcode,
+        transport,
+        inline,
+        bytes: count(7, 1 << 20)?,
+        window: count(8, MOST_WINDOW)?,
+        signaling,
+        mops,
+        source: cells[12].to_owned(),
+    })
+}
+
+fn operation(name: &str) -> Result<(Opcode, Transport, bool), String> {
+    let (bare, inline) = match name.strip_suffix("_inline") {
+        Some(bare) => (bare, true),
+        None => (name, false),
+    };
+    let (opcode, transport) = match bare {
+        "READ_RC" if !inline => (Opcode::Read, Transport::ReliableConnection),
+        "WRITE_RC" => (Opcode::Write, Transport::ReliableConnection),
+        "WRITE_UC" => (Opcode::Write, Transport::UnreliableConnection),
+        _ => {
+            return Err(format!(
+                "unknown op '{name}'; known are READ_RC, WRITE_RC, WRITE_UC, the WRITEs also with _inline"
+            ));
+        }
+    };
+    Ok((opcode, transport, inline))
+}
+
+/// The name of the built-in profile of a cluster that sweeps name so.
+#[must_use]
+pub fn profile_of(cluster: &str) -> Option<&'static str> {
+    let name = ALIASES.iter().find(|(alias, _)| *alias == cluster).map_or(cluster, |(_, name)| name);
+    Profile::built_in_names().find(|known| *known == name)
+}
+
+/// How long rows run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effort {
+    /// As long as rates need to be steady to about a percent.
+    Full,
+    /// For searching: shorter, and a sweep's machines are fewer. Each still has as many threads and queue pairs, and serves at
+    /// the rate at which it issues, so its rate is nearly the same.
+    Quick,
+}
+
+fn test<'a>(row: &Row, profile: &'a Profile, effort: Effort) -> Test<'a> {
+    let each = row.queue_pairs / row.threads;
+    let (machines, scale) = match effort {
+        Effort::Full => (row.machines, 3),
+        Effort::Quick => (row.machines.min(QUICK_MACHINES), 1),
+    };
+    let mut threads = Vec::with_capacity((machines * row.threads) as usize);
+    for host in 0..machines {
+        for thread in 0..row.threads {
+            let connections = (0..each).filter(|index| index % row.machines != host).map(|index| {
+                let other_end = index - index % row.machines + host;
+                let peer = match effort {
+                    Effort::Full => index % row.machines,
+                    // As many queue pairs as ever, to fewer machines.
+                    Effort::Quick => (host + 1 + index % row.machines % (machines - 1)) % machines,
+                };
+                Connection {
+                    queue_pair: thread * each + index,
+                    peer,
+                    // The last group may be incomplete: then several share an end.
+                    peer_queue_pair: thread * each + other_end.min(each - 1),
+                }
+            });
+            threads.push(Thread {
+                host,
+                connections: connections.collect(),
+                region: thread,
+                remote: Places::Anywhere { first: 0, regions: row.threads, bytes: BUFFER },
+            });
+        }
+    }
+    let hosts = machines as usize;
+    let machines = u64::from(machines);
+    // Every context is used, and every window was full and emptied, before anything counts.
+    let filled = u64::from(row.queue_pairs) * 2 + u64::from(row.threads * row.window) * 2;
+    Test {
+        cluster: Cluster::uniform(profile, hosts),
+        threads,
+        opcode: row.opcode,
+        transport: row.transport,
+        bytes: row.bytes,
+        inline: row.inline,
+        window: row.window,
+        signaling: row.signaling,
+        pick: Pick::Random,
+        warm_up: machines * (filled + 500),
+        measured: machines * 1500 * scale,
+    }
+}
+
+/// The median of absolute relative errors, in percent; 0 without any.
+#[must_use]
+pub fn median_error_percent(pairs: impl Iterator<Item = (f64, f64)>) -> f64 {
+    let mut errors: Vec<f64> =
+        pairs.map(|(measured, predicted)| ((predicted - measured) / measured * 100.0).abs()).collect();
+    errors.sort_by(f64::total_cmp);
+    match errors.len() {
+        0 => 0.0,
+        odd if odd % 2 == 1 => errors[odd / 2],
+        even => (errors[even / 2 - 1] + errors[even / 2]) / 2.0,
+    }
+}
+
+impl Row {
+    /// What the model makes of it: million operations per second and machine.
+    ///
+    /// # Errors
+    /// A row that cannot be run.
+    pub fn predict(&self, profile: &Profile, effort: Effort) -> Result<f64, SweepError> {
+        let test = test(self, profile, effort);
+        let outcome = run(&test).map_err(|source| SweepError::Run { line: self.line, source })?;
+        Ok(outcome.rate / test.cluster.hosts.len() as f64 / 1e6)
+    }
+}

@@ -1,0 +1,11 @@
+//! What the simulator runs: the engine, unmodified, in clusters and under loads that nobody here has.
+//!
+//! * [`swarm`]: random clusters, workloads and faults from a seed, and what must hold whatever happens.
+//! * [`load`]: clients by the thousand on a cluster, open or closed loop, for figures and for the simulator's own speed.
+//!
+//! What may come in: descriptions of clusters and loads, and the code that plays them. What never does: how anything is
+//! printed, what hardware costs (`rnic-model` has that), and mechanism of the engine or of the simulator.
+
+pub mod load;
+pub mod random_values;
+pub mod swarm;

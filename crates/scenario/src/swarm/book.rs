@@ -1,0 +1,168 @@
+//! What became of every call, and what is wrong with it.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// How a call ended for its caller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    /// With its result.
+    Answered,
+    /// It may have been executed.
+    Maybe,
+    /// It was not executed.
+    Not,
+    /// The caller is gone, or asks no more.
+    Abandoned,
+}
+
+#[derive(Default)]
+struct Call {
+    end: Option<End>,
+    executed: u32,
+}
+
+#[derive(Default)]
+struct Pages {
+    calls: BTreeMap<u64, Call>,
+    kills: u64,
+    /// Numbers of clients that are gone, first and end.
+    gone: Vec<(u64, u64)>,
+    violation: Option<String>,
+}
+
+/// The book of a run. Clones are the same book.
+#[derive(Clone, Default)]
+pub(super) struct Book(Arc<Mutex<Pages>>);
+
+/// Sums over a book.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Counts {
+    pub(super) sent: u64,
+    pub(super) answered: u64,
+    pub(super) maybe: u64,
+    pub(super) not_executed: u64,
+    pub(super) kills: u64,
+}
+
+impl Book {
+    pub(super) fn new() -> Self {
+        Book::default()
+    }
+
+    fn pages(&self) -> MutexGuard<'_, Pages> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Something is wrong.
+    pub(super) fn violate(&self, what: String) {
+        self.pages().violation.get_or_insert(what);
+    }
+
+    pub(super) fn first_violation(&self) -> Option<String> {
+        self.pages().violation.clone()
+    }
+
+    /// A call was taken by the engine.
+    pub(super) fn sent(&self, number: u64) {
+        // It may have been executed already.
+        self.pages().calls.entry(number).or_default();
+    }
+
+    pub(super) fn executed(&self, number: u64) {
+        let mut pages = self.pages();
+        let gone = pages.gone.iter().any(|(first, end)| (*first..*end).contains(&number));
+        let call = pages.calls.entry(number).or_default();
+        if gone {
+            call.end.get_or_insert(End::Abandoned);
+        }
+        call.executed += 1;
+        let (executed, end) = (call.executed, call.end);
+        if executed > 1 {
+            pages.violation.get_or_insert(format!("call {number} was executed {executed} times"));
+        }
+        if end == Some(End::Not) {
+            pages.violation.get_or_insert(format!(
+                "call {number} was executed after its caller was told that it was not"
+            ));
+        }
+    }
+
+    pub(super) fn ended(&self, number: u64, end: End) {
+        let mut pages = self.pages();
+        let call = pages.calls.entry(number).or_default();
+        let (before, executed) = (call.end.replace(end), call.executed);
+        if let Some(before) = before {
+            pages.violation.get_or_insert(format!("call {number} ended twice: {before:?}, then {end:?}"));
+        }
+        match end {
+            End::Not if executed > 0 => {
+                pages.violation.get_or_insert(format!(
+                    "call {number} was executed, and its caller told that it was not"
+                ));
+            }
+            End::Answered if executed == 0 => {
+                pages.violation.get_or_insert(format!("call {number} was answered, and not executed"));
+            }
+            _ => {}
+        }
+    }
+
+    /// The client with numbers from `first` to before `end` is gone: nobody asks for its open calls any more.
+    pub(super) fn abandon(&self, first: u64, end: u64) {
+        let mut pages = self.pages();
+        pages.gone.push((first, end));
+        for (_, call) in pages.calls.range_mut(first..end) {
+            call.end.get_or_insert(End::Abandoned);
+        }
+    }
+
+    pub(super) fn killed(&self) {
+        self.pages().kills += 1;
+    }
+
+    /// What is wrong once all is over.
+    pub(super) fn check(&self) -> Option<String> {
+        let pages = self.pages();
+        let open = pages.calls.iter().find(|(_, call)| call.end.is_none());
+        open.map(|(number, _)| format!("call {number} never ended"))
+    }
+
+    pub(super) fn counts(&self) -> Counts {
+        let pages = self.pages();
+        let mut counts = Counts { sent: pages.calls.len() as u64, kills: pages.kills, ..Counts::default() };
+        for call in pages.calls.values() {
+            match call.end {
+                Some(End::Answered) => counts.answered += 1,
+                Some(End::Maybe | End::Abandoned) => counts.maybe += 1,
+                Some(End::Not) => counts.not_executed += 1,
+                None => {}
+            }
+        }
+        counts
+    }
+}
+
+/// The request of a call: its bytes follow from its number, and its number stands at the end.
+pub(super) fn request(number: u64, size: usize) -> Vec<u8> {
+    let mut bytes: Vec<u8> = (0..size as u64).map(|i| (i * 31 + (i >> 8) * 7 + number * 17) as u8).collect();
+    bytes.extend(number.to_le_bytes());
+    bytes
+}
+
+/// The number of a call, if this is its request to the byte.
+pub(super) fn number_of(payload: &[u8]) -> Result<u64, String> {
+    let number = payload.last_chunk().map(|number| u64::from_le_bytes(*number));
+    match number {
+        Some(number) if payload == request(number, payload.len() - 8) => Ok(number),
+        Some(number) => {
+            Err(format!("a request of {} bytes is wrong; it says it is call {number}", payload.len()))
+        }
+        None => Err(format!("a request of {} bytes is too short", payload.len())),
+    }
+}
+
+/// The answer to a request: other bytes, so that neither can stand for the other.
+pub(super) fn answer_to(request: &[u8]) -> Vec<u8> {
+    request.iter().map(|byte| byte ^ 0xa5).collect()
+}

@@ -1,0 +1,432 @@
+//! A client of a swarm.
+
+use super::book::{Book, End, answer_to, request};
+use super::draw::{DrawnClient, Style, size};
+use super::executor::block_on;
+use super::play::Weather;
+use super::server::{ECHO, POOLED, PULLED};
+use dunlin_fabric::{Address, Fabric, Host, Nanos};
+use dunlin_fabric_sim::{Random, Sim};
+use dunlin_rpc::{AsyncClient, AsyncHub, CallError, CallId, Cause, Certainty, Client};
+use std::collections::BTreeMap;
+
+/// What a client has to play.
+pub(super) struct Part {
+    pub(super) sim: Sim,
+    pub(super) address: Address,
+    pub(super) drawn: DrawnClient,
+    pub(super) server_window: u16,
+    pub(super) lateness: Nanos,
+    pub(super) seed: u64,
+    pub(super) first: u64,
+    pub(super) book: Book,
+    pub(super) weather: Weather,
+    /// Somebody pulls calls.
+    pub(super) pulls: bool,
+}
+
+/// A call that was sent.
+struct Open {
+    number: u64,
+    size: usize,
+    sent: Nanos,
+    /// The engine was asked for its end all the time.
+    watched: bool,
+}
+
+/// Calls that must succeed once it is calm.
+const LAST_CALLS: u64 = 3;
+/// How long a client tries each of these, in virtual time.
+const PATIENCE: Nanos = 2_000_000_000;
+
+/// Plays a client's part.
+pub(super) fn play(part: Part) {
+    let book = part.book.clone();
+    if part.drawn.style == Style::Asynchronous {
+        return play_asynchronously(part);
+    }
+    let Some(client) = connect(&part) else {
+        return book.violate(format!("client {} cannot connect", part.first));
+    };
+    let random = Random::new(part.seed, 3);
+    Actor { next: part.first, part, client, random, open: BTreeMap::new() }.play();
+}
+
+/// Connects, as often as it takes: the server may be away.
+fn connect(part: &Part) -> Option<Client<Sim>> {
+    let host = part.sim.host();
+    let until = host.now() + PATIENCE;
+    loop {
+        match Client::connect(&part.sim, &part.address, part.drawn.config.clone()) {
+            Ok(client) => return Some(client),
+            Err(_) if host.now() < until => host.sleep(host.now() + 100_000),
+            Err(error) => {
+                part.book.violate(format!("client {}: {error}", part.first));
+                return None;
+            }
+        }
+    }
+}
+
+struct Actor {
+    part: Part,
+    client: Client<Sim>,
+    random: Random,
+    open: BTreeMap<CallId, Open>,
+    next: u64,
+}
+
+fn end_of(error: &CallError) -> End {
+    match error.certainty() {
+        Certainty::MaybeExecuted => End::Maybe,
+        Certainty::NotExecuted => End::Not,
+    }
+}
+
+impl Actor {
+    fn now(&self) -> Nanos {
+        self.part.sim.host().now()
+    }
+
+    fn sleep(&self, time: Nanos) {
+        let host = self.part.sim.host();
+        host.sleep(host.now() + time);
+    }
+
+    fn play(mut self) {
+        for sent in 0..self.part.drawn.calls {
+            if self.part.drawn.quits_after.is_some_and(|quits| sent >= quits) {
+                self.part.book.abandon(self.part.first, self.next);
+                return self.client.close();
+            }
+            match self.part.drawn.style {
+                Style::Synchronous => self.call(),
+                _ => self.send(),
+            }
+            if self.random.one_in(3) {
+                self.client.progress();
+                self.collect();
+            }
+            if self.random.one_in(40) {
+                self.give_up_one();
+            }
+            if self.random.one_in(20) {
+                let time = self.random.below(100_000);
+                self.open.values_mut().for_each(|open| open.watched = false);
+                self.sleep(time);
+            }
+        }
+        let _ = self.client.flush();
+        while !self.part.weather.is_calm() {
+            self.client.progress();
+            self.collect();
+            self.sleep(20_000);
+            self.open.values_mut().for_each(|open| open.watched = false);
+        }
+        self.finish();
+    }
+
+    fn choose(&mut self) -> (usize, u16, u64, usize) {
+        let worker = self.random.below(self.client.workers().max(1) as u64) as usize;
+        let function = match self.random.below(8) {
+            0 => POOLED,
+            1 if self.part.pulls => PULLED,
+            _ => ECHO,
+        };
+        let number = self.next;
+        self.next += 1;
+        (worker, function, number, size(&mut self.random))
+    }
+
+    /// One call from its beginning to its end.
+    fn call(&mut self) {
+        let (worker, function, number, size) = self.choose();
+        let bytes = request(number, size);
+        // What is not sent does not stand in the book, unless it was executed: then that shows.
+        let before = self.now();
+        let called = self.client.call_on(worker, function, &bytes);
+        match called.map(|response| *response == *answer_to(&bytes)) {
+            Ok(right) => {
+                self.part.book.sent(number);
+                self.end(number, size, End::Answered, right);
+            }
+            Err(CallError::NotExecuted(Cause::Disconnected)) => self.sleep(20_000),
+            Err(error) => {
+                self.part.book.sent(number);
+                self.end(number, size, end_of(&error), true);
+            }
+        }
+        self.check_deadline(number, before);
+    }
+
+    fn check_deadline(&self, number: u64, sent: Nanos) {
+        // To wait for room and to connect anew takes its time, too.
+        let most = 2 * self.part.drawn.config.timeout + self.part.drawn.config.connect_timeout;
+        let took = self.now() - sent;
+        if took > most + self.part.lateness {
+            let book = &self.part.book;
+            book.violate(format!(
+                "call {number} ended {took} ns after it was made; its deadline was {most} ns"
+            ));
+        }
+    }
+
+    fn end(&self, number: u64, size: usize, end: End, right: bool) {
+        self.part.sim.tell(|| format!("call {number} ends: {end:?}"));
+        if !right {
+            self.part.book.violate(format!("call {number} of {size} bytes got a wrong answer"));
+        }
+        self.part.book.ended(number, end);
+    }
+
+    /// Sends one call, making room if there is none.
+    fn send(&mut self) {
+        let (worker, function, number, size) = self.choose();
+        let bytes = request(number, size);
+        let batched = self.part.drawn.style == Style::Batched && !self.random.one_in(4);
+        // Twice is enough here: a call that finds no room is made by nobody.
+        for _ in 0..2 {
+            let sent = if batched {
+                self.client.push_on(worker, function, &bytes)
+            } else {
+                self.client.submit_on(worker, function, &bytes)
+            };
+            match sent {
+                Ok(id) => {
+                    self.part.sim.tell(|| format!("call {number} of {size} bytes is sent as {id:?}"));
+                    self.part.book.sent(number);
+                    let open = Open { number, size, sent: self.now(), watched: true };
+                    if let Some(other) = self.open.insert(id, open) {
+                        self.part.book.violate(format!("calls {} and {number} have one id", other.number));
+                    }
+                    if batched && self.random.one_in(4) {
+                        let _ = self.client.flush();
+                    }
+                    return;
+                }
+                Err(CallError::NotExecuted(Cause::WindowFull)) => self.make_room(),
+                Err(CallError::NotExecuted(_)) => {
+                    let time = self.random.below(50_000);
+                    return self.sleep(time);
+                }
+                Err(error) => {
+                    return self.part.book.violate(format!("call {number} was not sent, yet {error}"));
+                }
+            }
+        }
+    }
+
+    fn make_room(&mut self) {
+        match self.client.wait_any() {
+            Some(id) => self.take(id),
+            None => {
+                self.client.progress();
+                self.sleep(1_000);
+            }
+        }
+    }
+
+    /// Takes the outcome of a call that is done.
+    fn take(&mut self, id: CallId) {
+        let Some(open) = self.open.remove(&id) else {
+            return self.part.book.violate(format!("{id:?} ended twice, or is nobody's"));
+        };
+        let (end, right) = match self.client.outcome(id) {
+            Ok(bytes) => (End::Answered, *bytes == *answer_to(&request(open.number, open.size))),
+            Err(error) => (end_of(&error), true),
+        };
+        self.client.forget(id);
+        self.end(open.number, open.size, end, right);
+        if open.watched {
+            self.check_deadline(open.number, open.sent);
+        }
+    }
+
+    fn collect(&mut self) {
+        while let Some(id) = self.client.next_done() {
+            self.take(id);
+        }
+    }
+
+    /// A caller loses interest in a call.
+    fn give_up_one(&mut self) {
+        let chosen = self.random.below(self.open.len().max(1) as u64) as usize;
+        let Some(id) = self.open.keys().nth(chosen).copied() else { return };
+        if let Some(open) = self.open.remove(&id) {
+            self.client.forget(id);
+            self.part.book.ended(open.number, End::Abandoned);
+        }
+    }
+
+    /// It is calm: what is open ends, calls succeed, and nothing stays taken.
+    fn finish(mut self) {
+        let until = self.now() + PATIENCE;
+        while !self.open.is_empty() {
+            if self.now() > until {
+                let number = self.open.values().next().map_or(0, |open| open.number);
+                self.part.book.violate(format!("call {number} does not end"));
+                break;
+            }
+            match self.client.wait_any() {
+                Some(id) => self.take(id),
+                None => {
+                    let open = self.open.len();
+                    let number = self.open.values().next().map_or(0, |open| open.number);
+                    self.part.book.violate(format!("{open} calls never ended, {number} first"));
+                    break;
+                }
+            }
+        }
+        for _ in 0..LAST_CALLS {
+            self.must_succeed();
+        }
+        self.look_for_leaks();
+        self.client.close();
+    }
+
+    fn must_succeed(&mut self) {
+        let until = self.now() + PATIENCE;
+        let mut last = None;
+        while self.now() < until {
+            let (worker, _, number, size) = self.choose();
+            let bytes = request(number, size);
+            let called = self.client.call_on(worker, ECHO, &bytes);
+            match called.map(|response| *response == *answer_to(&bytes)) {
+                Ok(right) => {
+                    self.part.book.sent(number);
+                    return self.end(number, size, End::Answered, right);
+                }
+                Err(CallError::NotExecuted(Cause::Disconnected)) => {}
+                Err(error) => {
+                    self.part.book.sent(number);
+                    self.end(number, size, end_of(&error), true);
+                    last = Some(error);
+                }
+            }
+            self.sleep(100_000);
+        }
+        let why = last.map_or("there was no connection".to_owned(), |error| error.to_string());
+        self.part
+            .book
+            .violate(format!("client {}: no call succeeds though all is calm: {why}", self.part.first));
+    }
+
+    /// Every call has ended: so have those that were given up, and the whole window is free.
+    fn look_for_leaks(&mut self) {
+        let until = self.now() + PATIENCE;
+        while self.client.in_flight() > 0 && self.now() < until {
+            self.client.progress();
+            self.sleep(50_000);
+        }
+        let left = self.client.in_flight();
+        if left > 0 {
+            self.part.book.violate(format!("client {}: {left} calls stay in flight", self.part.first));
+        }
+        let window = usize::from(self.part.drawn.config.window.min(self.part.server_window));
+        for worker in 0..self.client.workers() {
+            let room = self.client.room(worker);
+            // A lane that broke meanwhile has its successor with the next call.
+            if room != window && room != 0 {
+                let first = self.part.first;
+                self.part.book.violate(format!("client {first}: room for {room} calls of {window} is left"));
+            }
+        }
+    }
+}
+
+/// The same with futures: several callers on one client.
+fn play_asynchronously(part: Part) {
+    let host = part.sim.host().clone();
+    let hub = match AsyncHub::new(&part.sim) {
+        Ok(hub) => hub,
+        Err(error) => return part.book.violate(format!("no hub: {error}")),
+    };
+    let until = host.now() + PATIENCE;
+    let client = loop {
+        match AsyncClient::connect(&hub, &part.address, part.drawn.config.clone()) {
+            Ok(client) => break client,
+            Err(_) if host.now() < until => host.sleep(host.now() + 100_000),
+            Err(error) => return part.book.violate(format!("client {}: {error}", part.first)),
+        }
+    };
+    let mut random = Random::new(part.seed, 4);
+    let mut next = part.first;
+    let mut sent = 0;
+    while sent < part.drawn.calls || !part.weather.is_calm() {
+        if sent >= part.drawn.calls {
+            host.sleep(host.now() + 50_000);
+            continue;
+        }
+        if part.drawn.quits_after.is_some_and(|quits| sent >= quits) {
+            break;
+        }
+        // Some at a time; now and then one is dropped before its end.
+        let together = 1 + random.below(6);
+        let mut calls = Vec::new();
+        for _ in 0..together {
+            let (number, size) = (next, size(&mut random));
+            next += 1;
+            let function = match random.below(8) {
+                0 => POOLED,
+                1 if part.pulls => PULLED,
+                _ => ECHO,
+            };
+            let before = host.now();
+            calls.push((number, size, before, client.call(function, &request(number, size))));
+        }
+        sent += together;
+        for (number, size, before, call) in calls {
+            if random.one_in(20) {
+                drop(call);
+                part.book.ended(number, End::Abandoned);
+                continue;
+            }
+            let timeout = part.drawn.config.timeout;
+            match block_on(&host, before + 2 * timeout + part.lateness + PATIENCE, call) {
+                Some(Ok(response)) => {
+                    if *response != *answer_to(&request(number, size)) {
+                        part.book.violate(format!("call {number} of {size} bytes got a wrong answer"));
+                    }
+                    part.book.ended(number, End::Answered);
+                }
+                Some(Err(error)) => {
+                    part.book.ended(number, end_of(&error));
+                    if matches!(error, CallError::NotExecuted(_)) {
+                        host.sleep(host.now() + random.below(100_000));
+                    }
+                }
+                None => part.book.violate(format!("call {number} of a future does not end")),
+            }
+        }
+    }
+    if part.drawn.quits_after.is_some() {
+        return;
+    }
+    for _ in 0..LAST_CALLS {
+        let until = host.now() + PATIENCE;
+        loop {
+            let number = next;
+            next += 1;
+            let bytes = request(number, 100);
+            match block_on(&host, until, client.call(ECHO, &bytes)) {
+                Some(Ok(response)) => {
+                    if *response != *answer_to(&bytes) {
+                        part.book.violate(format!("call {number} got a wrong answer"));
+                    }
+                    part.book.ended(number, End::Answered);
+                    break;
+                }
+                Some(Err(error)) if host.now() < until => {
+                    part.book.ended(number, end_of(&error));
+                    host.sleep(host.now() + 200_000);
+                }
+                _ => {
+                    let first = part.first;
+                    return part
+                        .book
+                        .violate(format!("client {first}: no future succeeds though all is calm"));
+                }
+            }
+        }
+    }
+}

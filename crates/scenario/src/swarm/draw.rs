@@ -1,0 +1,232 @@
+//! What a seed stands for: cluster, timing, faults, server, clients. Drawn once, before anything runs.
+
+use dunlin_fabric::Nanos;
+use dunlin_fabric_sim::{ChanceTiming, Faults, History, MachineSettings, Random, Settings, TimingSettings};
+use dunlin_rpc::{BackoffConfig, ClientConfig, CompletionMode, PROTOCOLS, Plan, ServerConfig};
+use std::fmt;
+
+/// How a client uses the engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Style {
+    /// One call at a time.
+    Synchronous,
+    /// A window of calls.
+    Windowed,
+    /// Batches.
+    Batched,
+    /// Futures on an executor.
+    Asynchronous,
+}
+
+/// What the director does to somebody.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Act {
+    /// Kills the server's process; a new one listens after so long.
+    CrashServer { back_after: Nanos },
+    /// Ends the server gently within so long, and starts another.
+    Shutdown { within: Nanos },
+    /// Kills a client's process and starts another in its place.
+    CrashClient(usize),
+    /// Makes a machine's processors slow for so long.
+    Slow { machine: usize, thousandths: u64, lasts: Nanos },
+}
+
+/// One client.
+#[derive(Clone, Debug)]
+pub(super) struct DrawnClient {
+    pub(super) machine: usize,
+    pub(super) config: ClientConfig,
+    pub(super) style: Style,
+    pub(super) calls: u64,
+    /// Closes the connection after so many calls, whatever is open.
+    pub(super) quits_after: Option<u64>,
+}
+
+/// Everything about a run.
+#[derive(Clone, Debug)]
+pub(super) struct Drawn {
+    pub(super) seed: u64,
+    pub(super) settings: Settings,
+    pub(super) server: ServerConfig,
+    pub(super) clients: Vec<DrawnClient>,
+    /// When, counted from the start, something is done; in order.
+    pub(super) acts: Vec<(Nanos, Act)>,
+    /// Tasks that pull calls.
+    pub(super) pullers: u64,
+    /// By how much a call's end may come after its deadline.
+    pub(super) lateness: Nanos,
+}
+
+/// Payload sizes: around every boundary of the message layout, and some that go by rendezvous.
+const SIZES: [usize; 12] = [0, 8, 24, 25, 56, 57, 200, 1000, 4000, 4087, 4089, 9000];
+
+/// A payload size.
+pub(super) fn size(random: &mut Random) -> usize {
+    match random.below(40) {
+        0 => 30_000 + random.below(60_000) as usize,
+        _ => SIZES[random.below(SIZES.len() as u64) as usize],
+    }
+}
+
+fn machines(random: &mut Random) -> Vec<MachineSettings> {
+    let cores = |random: &mut Random| match random.below(2) {
+        0 => None,
+        _ => Some(1 + random.below(4) as u32),
+    };
+    (0..2 + random.below(2))
+        .map(|_| {
+            let skewed = random.one_in(3);
+            MachineSettings {
+                cores: cores(random),
+                clock_offset: if skewed { random.below(1_000_000_000) } else { 0 },
+                clock_drift: if skewed { random.below(200) } else { 0 },
+            }
+        })
+        .collect()
+}
+
+/// How long faults go on.
+const UNTIL: Nanos = 4_000_000;
+
+fn settings(random: &mut Random) -> Settings {
+    let mut settings = Settings { machines: machines(random), ..Settings::default() };
+    settings.limit = settings.start + 30_000_000_000;
+    settings.timing = TimingSettings::Chance(ChanceTiming {
+        latency: 100 + random.below(2000),
+        jitter: random.below(3000),
+        landing: random.below(2000),
+    });
+    settings.spurious = random.below(20);
+    settings.preemption = random.below(12);
+    settings.prices.quantum = 20_000 << random.below(6);
+    if random.one_in(8) {
+        settings.capabilities.max_queue_depth = 1024;
+    }
+    if random.one_in(4) {
+        settings.capabilities.max_inline = [0, 64, 512][random.below(3) as usize];
+    }
+    let mut rate = |often: u64, range: u64| if random.one_in(4) { often + random.below(range) } else { 0 };
+    let faults = Faults {
+        loss: 0,
+        delay: rate(20, 300),
+        delay_by: 0,
+        queue_pair_error: rate(100, 3000),
+        not_ready: rate(5, 100),
+        refusal: rate(5, 100),
+        stall: rate(50, 500),
+        stall_by: 0,
+        until: settings.start + UNTIL,
+    };
+    settings.faults = Faults { delay_by: random.below(100_000), stall_by: random.below(500_000), ..faults };
+    settings
+}
+
+fn client(random: &mut Random, settings: &Settings) -> DrawnClient {
+    let plan: Plan = loop {
+        let protocol = &PROTOCOLS[random.below(PROTOCOLS.len() as u64) as usize];
+        let modes = [CompletionMode::Busy, CompletionMode::Event, CompletionMode::Adaptive];
+        let mut plan = protocol.plan(modes[random.below(3) as usize]);
+        plan.server = modes[random.below(3) as usize];
+        if plan.check(&settings.capabilities).is_ok() {
+            break plan;
+        }
+    };
+    let config = ClientConfig {
+        window: 1 + random.below(64) as u16,
+        ring_bytes: (16 * 1024) << random.below(2),
+        // A call that a client gives up by its deadline is one more way to end.
+        timeout: if random.one_in(4) { 30_000 + random.below(300_000) } else { 300_000_000 },
+        connect_timeout: 50_000_000,
+        spin: random.below(40_000),
+        backoff: BackoffConfig { first: 50_000, longest: 5_000_000 },
+        ..ClientConfig::with_plan(plan)
+    };
+    let styles = [Style::Synchronous, Style::Windowed, Style::Windowed, Style::Batched, Style::Asynchronous];
+    DrawnClient {
+        machine: 1 + random.below(settings.machines.len() as u64 - 1) as usize,
+        config,
+        style: styles[random.below(styles.len() as u64) as usize],
+        calls: 40 + random.below(80),
+        quits_after: random.one_in(8).then(|| random.below(60)),
+    }
+}
+
+fn acts(random: &mut Random, clients: usize, machines: usize) -> Vec<(Nanos, Act)> {
+    let count = if random.one_in(3) { 0 } else { 1 + random.below(3) };
+    let mut acts: Vec<(Nanos, Act)> = (0..count)
+        .map(|_| {
+            // Most of what is of interest happens early.
+            let early = random.one_in(2);
+            let at = random.below(if early { 300_000 } else { UNTIL });
+            let act = match random.below(6) {
+                0 | 1 => Act::CrashServer { back_after: random.below(2_000_000) },
+                2 => Act::Shutdown { within: random.below(1_000_000) },
+                3 | 4 => Act::CrashClient(random.below(clients as u64) as usize),
+                _ => Act::Slow {
+                    machine: random.below(machines as u64) as usize,
+                    thousandths: 2_000 + random.below(30_000),
+                    lasts: random.below(1_000_000),
+                },
+            };
+            (at, act)
+        })
+        .collect();
+    acts.sort_by_key(|(at, _)| *at);
+    acts
+}
+
+impl Drawn {
+    pub(super) fn from_seed(seed: u64, history: Option<History>) -> Self {
+        let mut random = Random::new(seed, 7);
+        let mut settings = settings(&mut random);
+        settings.history = history;
+        let server = ServerConfig {
+            workers: 1 + random.below(3) as u16,
+            window: 4 << random.below(5),
+            pool_threads: 1 + random.below(3) as u16,
+            max_waiting: 4 << random.below(8),
+            spin: random.below(40_000),
+            hello_timeout: 20_000_000,
+            ..ServerConfig::default()
+        };
+        let clients: Vec<_> = (0..1 + random.below(4)).map(|_| client(&mut random, &settings)).collect();
+        let acts = acts(&mut random, clients.len(), settings.machines.len());
+        let tasks = 16 + 2 * clients.len() as u64;
+        // Who waits for a core waits for the quanta of all others; who works is slow, stalled or pre-empted meanwhile;
+        // a sleep ends after 20 ms at the latest.
+        let lateness = 40_000_000 + settings.faults.stall_by * 20 + settings.prices.quantum * tasks * 4;
+        Drawn { seed, settings, server, clients, acts, pullers: random.below(3), lateness }
+    }
+}
+
+impl fmt::Display for Drawn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Faults { delay, queue_pair_error, not_ready, refusal, stall, .. } = self.settings.faults;
+        let cores: Vec<String> = self
+            .settings
+            .machines
+            .iter()
+            .map(|machine| machine.cores.map_or("any".to_owned(), |cores| cores.to_string()))
+            .collect();
+        write!(f, "cores {}; {} workers;", cores.join("/"), self.server.workers)?;
+        for client in &self.clients {
+            let plan = &client.config.plan;
+            let name = plan.protocol().map_or("a protocol", |protocol| protocol.name);
+            write!(f, " {name} {}/{} {:?};", plan.client, plan.server, client.style)?;
+        }
+        let faults = [
+            ("delay", delay),
+            ("queue pair errors", queue_pair_error),
+            ("not ready", not_ready),
+            ("refusals", refusal),
+            ("stalls", stall),
+        ];
+        for (name, _) in faults.iter().filter(|(_, rate)| *rate != 0) {
+            write!(f, " {name}")?;
+        }
+        for (at, act) in &self.acts {
+            write!(f, " {act:?} at {at}")?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,98 @@
+//! The swarm: from a seed a cluster, a workload and faults, and what must hold whatever happens.
+//!
+//! 1. Every call ends exactly once.
+//! 2. No call is executed twice; one that was "not executed" is not executed, then or later; one that succeeded was.
+//! 3. No byte of a request or an answer is wrong.
+//! 4. A call ends within its deadline and a bound.
+//! 5. Once the faults have stopped, every client gets its calls answered again.
+//! 6. Then nothing is left over: no call in flight, no slot of a window, and after the end no task, no queue pair, no
+//!    registered memory.
+//!
+//! A seed decides everything: the same seed gives the same bytes on any machine.
+
+mod book;
+mod client;
+mod draw;
+mod executor;
+mod play;
+mod server;
+
+use book::Book;
+use dunlin_fabric::Nanos;
+use dunlin_fabric_sim::{History, RunError, Sim};
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// What a seed came to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Outcome {
+    /// The seed.
+    pub seed: u64,
+    /// What was found to be wrong first; `None` if nothing.
+    pub failure: Option<String>,
+    /// What was played, in a few words.
+    pub what: String,
+    /// Calls that were sent.
+    pub calls: u64,
+    /// Of these, calls with a result.
+    pub answered: u64,
+    /// Calls that ended as maybe executed, their deadlines and crashed callers included.
+    pub maybe: u64,
+    /// Calls that ended as not executed.
+    pub not_executed: u64,
+    /// Processes killed.
+    pub kills: u64,
+    /// Events in the simulator.
+    pub events: u64,
+    /// How long it was in virtual time, in nanoseconds.
+    pub virtual_ns: Nanos,
+    /// A hash over all events: equal for equal runs.
+    pub trace_hash: u64,
+}
+
+/// Plays one seed. With a history, the latest events are kept in it.
+pub fn play(seed: u64, history: Option<History>) -> Outcome {
+    let drawn = draw::Drawn::from_seed(seed, history);
+    let what = drawn.to_string();
+    let book = Book::new();
+    let (settings, played) = (drawn.settings.clone(), book.clone());
+    let start = settings.start;
+    let run = catch_unwind(AssertUnwindSafe(|| {
+        Sim::run_with(settings, seed, move |sim| play::root(&sim, &drawn, &played))
+    }));
+    let (report, error) = match run {
+        Ok(Ok(report)) => (Some(report), None),
+        Ok(Err(error)) => (None, Some(describe(&error))),
+        Err(panic) => (None, Some(format!("the director panicked: {}", message(&*panic)))),
+    };
+    let failure = book.first_violation().or(error).or_else(|| book.check());
+    let counts = book.counts();
+    Outcome {
+        seed,
+        failure,
+        what,
+        calls: counts.sent,
+        answered: counts.answered,
+        maybe: counts.maybe,
+        not_executed: counts.not_executed,
+        kills: counts.kills,
+        events: report.map_or(0, |report| report.events),
+        virtual_ns: report.map_or(0, |report| report.end - start),
+        trace_hash: report.map_or(0, |report| report.trace_hash),
+    }
+}
+
+fn message(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<&str>().copied();
+    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message")
+}
+
+/// An error of a run, kept short.
+fn describe(error: &RunError) -> String {
+    let mut text = error.to_string();
+    if let Some((end, _)) = text.char_indices().nth(600) {
+        text.truncate(end);
+        text.push_str(" ...");
+    }
+    text
+}

@@ -1,0 +1,135 @@
+//! The director: starts server and clients, breaks them by plan, and looks at what is left.
+
+use super::book::Book;
+use super::client::{self, Part};
+use super::draw::{Act, Drawn};
+use super::server::ServerProcess;
+use dunlin_fabric::{Address, Fabric, Host, Nanos, Scheme, Task};
+use dunlin_fabric_sim::Sim;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Numbers of calls between two clients.
+const APART: u64 = 1_000_000;
+/// How long the gentle end of a server may take.
+const GENTLY: Nanos = 1_000_000_000;
+
+struct ClientProcess {
+    sim: Sim,
+    task: Option<Task>,
+    first: u64,
+}
+
+/// What all clients hear of.
+#[derive(Clone, Default)]
+pub(super) struct Weather {
+    calm: Arc<AtomicBool>,
+}
+
+impl Weather {
+    /// Whether the faults have stopped and the server is there to stay.
+    pub(super) fn is_calm(&self) -> bool {
+        self.calm.load(Ordering::Relaxed)
+    }
+}
+
+/// Plays a drawn run.
+pub(super) fn root(sim: &Sim, drawn: &Drawn, book: &Book) {
+    let registered = sim.registered();
+    let Ok(address) = Address::new(Scheme::Sim, "swarm") else {
+        return book.violate("the address is none".to_owned());
+    };
+    let weather = Weather::default();
+    let mut server = Some(ServerProcess::start(sim, &address, drawn, book));
+    let mut incarnations = 0;
+    let mut start_client = |index: usize| {
+        let client = &drawn.clients[index];
+        let process = sim.process_on(client.machine);
+        incarnations += 1;
+        let first = incarnations * APART;
+        let part = Part {
+            sim: process.clone(),
+            address: address.clone(),
+            drawn: client.clone(),
+            server_window: drawn.server.window,
+            lateness: drawn.lateness,
+            seed: drawn.seed ^ first,
+            first,
+            book: book.clone(),
+            weather: weather.clone(),
+            pulls: drawn.pullers > 0,
+        };
+        let name = format!("client-{index}-{incarnations}");
+        let task = process.host().spawn(&name, Box::new(move || client::play(part))).ok();
+        ClientProcess { sim: process, task, first }
+    };
+    let mut clients: Vec<ClientProcess> = (0..drawn.clients.len()).map(&mut start_client).collect();
+    let start = sim.time();
+    let sleep = |until: Nanos| sim.host().sleep(sim.host().now() + until.saturating_sub(sim.time()));
+    let mut slow_until = start;
+    for (at, act) in &drawn.acts {
+        sleep(start + at);
+        sim.tell(|| format!("the director: {act:?}"));
+        match act {
+            Act::CrashServer { back_after } => {
+                if let Some(server) = server.take() {
+                    server.crash();
+                }
+                book.killed();
+                sleep(sim.time() + back_after);
+                server = Some(ServerProcess::start(sim, &address, drawn, book));
+            }
+            Act::Shutdown { within } => {
+                if let Some(server) = server.take() {
+                    server.shutdown(*within);
+                }
+                server = Some(ServerProcess::start(sim, &address, drawn, book));
+            }
+            Act::CrashClient(index) => {
+                let gone = &mut clients[*index];
+                gone.sim.kill();
+                book.killed();
+                book.abandon(gone.first, gone.first + APART);
+                *gone = start_client(*index);
+            }
+            Act::Slow { machine, thousandths, lasts } => {
+                sim.set_slowness(*machine, *thousandths);
+                slow_until = slow_until.max(sim.time() + lasts);
+            }
+        }
+    }
+    sleep(slow_until.max(drawn.settings.faults.until));
+    for machine in 0..drawn.settings.machines.len() {
+        sim.set_slowness(machine, 1000);
+    }
+    weather.calm.store(true, Ordering::Relaxed);
+    sim.tell(|| "the director: calm".to_owned());
+    for client in &mut clients {
+        if let Some(task) = client.task.take() {
+            task.join();
+        }
+    }
+    if let Some(server) = server {
+        server.shutdown(GENTLY);
+    }
+    drop(clients);
+    look_for_leaks(sim, registered, book);
+}
+
+/// What must be gone once everything has ended.
+fn look_for_leaks(sim: &Sim, registered: u64, book: &Book) {
+    // What was killed ends on its own time.
+    sim.host().sleep(sim.host().now() + 1_000_000);
+    let tasks = sim.live_tasks();
+    if tasks != 1 {
+        book.violate(format!("{} tasks are left over", tasks - 1));
+    }
+    let pairs = sim.queue_pairs();
+    if pairs != 0 {
+        book.violate(format!("{pairs} queue pairs are left over"));
+    }
+    let left = sim.registered() - registered;
+    if left != 0 {
+        book.violate(format!("{left} pieces of registered memory are left over"));
+    }
+}

@@ -1,0 +1,114 @@
+//! The server of a swarm: a process that can be killed and started again.
+
+use super::book::{Book, answer_to, number_of};
+use super::draw::Drawn;
+use dunlin_fabric::{Address, Fabric, Host, Nanos, Task};
+use dunlin_fabric_sim::{Random, Sim};
+use dunlin_rpc::{FunctionMode, Reply, Request, Server, ServerBuilder, Status};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Runs on the worker.
+pub(super) const ECHO: u16 = 1;
+/// Runs in the pool, and takes its time.
+pub(super) const POOLED: u16 = 2;
+/// Is pulled; some calls are refused.
+pub(super) const PULLED: u16 = 3;
+
+/// A server in a process of its own.
+pub(super) struct ServerProcess {
+    pub(super) sim: Sim,
+    server: Option<Arc<Server<Sim>>>,
+    pullers: Vec<Task>,
+    over: Arc<AtomicBool>,
+}
+
+fn execute(book: &Book, payload: &[u8]) -> Vec<u8> {
+    match number_of(payload) {
+        Ok(number) => book.executed(number),
+        Err(what) => book.violate(what),
+    }
+    answer_to(payload)
+}
+
+impl ServerProcess {
+    /// Starts a server on the first machine.
+    pub(super) fn start(root: &Sim, address: &Address, drawn: &Drawn, book: &Book) -> ServerProcess {
+        let sim = root.process_on(0);
+        let host = sim.host().clone();
+        let pool_book = book.clone();
+        let server = ServerBuilder::new(&sim)
+            .config(drawn.server.clone())
+            .function(ECHO, FunctionMode::Worker)
+            .function(POOLED, FunctionMode::Pool)
+            .function(PULLED, FunctionMode::Pull)
+            .pool(move |request: &Request<'_>, reply: &mut Reply<'_>| {
+                let answer = execute(&pool_book, request.payload);
+                host.sleep(host.now() + 20_000);
+                Ok(reply.write(&answer)?)
+            })
+            .serve(address, |_| {
+                let book = book.clone();
+                Box::new(move |request: &Request<'_>, reply: &mut Reply<'_>| {
+                    Ok(reply.write(&execute(&book, request.payload))?)
+                })
+            });
+        let over = Arc::new(AtomicBool::new(false));
+        let server = match server {
+            Ok(server) => Some(Arc::new(server)),
+            Err(error) => {
+                book.violate(format!("the server does not start: {error}"));
+                None
+            }
+        };
+        let mut process = ServerProcess { sim, server, pullers: Vec::new(), over };
+        for number in 0..drawn.pullers {
+            process.start_puller(number, drawn.seed, book);
+        }
+        process
+    }
+
+    fn start_puller(&mut self, number: u64, seed: u64, book: &Book) {
+        let Some(server) = self.server.clone() else { return };
+        let (host, over, book) = (self.sim.host().clone(), Arc::clone(&self.over), book.clone());
+        let mut random = Random::new(seed, 1000 + number);
+        let body = move || {
+            while !over.load(Ordering::Relaxed) {
+                let Some(incoming) = server.receive(host.now() + 200_000) else { continue };
+                if random.one_in(8) {
+                    incoming.refuse(Status::Overloaded);
+                    continue;
+                }
+                let answer = execute(&book, &incoming.payload);
+                if random.one_in(2) {
+                    host.sleep(host.now() + random.below(30_000));
+                }
+                // One that is dropped is answered too: the caller is not left alone.
+                if !random.one_in(16) {
+                    incoming.reply(answer);
+                }
+            }
+        };
+        if let Ok(task) = self.sim.host().spawn(&format!("puller-{number}"), Box::new(body)) {
+            self.pullers.push(task);
+        }
+    }
+
+    /// Ends the server gently within a time.
+    pub(super) fn shutdown(mut self, within: Nanos) {
+        self.over.store(true, Ordering::Relaxed);
+        for puller in self.pullers.drain(..) {
+            puller.join();
+        }
+        if let Some(server) = self.server.take().and_then(Arc::into_inner) {
+            server.shutdown(within);
+        }
+    }
+
+    /// Kills the process.
+    pub(super) fn crash(self) {
+        self.sim.kill();
+        // The handles of a dead process do nothing any more.
+        drop(self);
+    }
+}
