@@ -352,9 +352,11 @@ impl<F: Fabric> Dispatcher<F> {
         let service = &mut self.service;
         let outcome = catch_unwind(AssertUnwindSafe(|| service.call(&request, &mut reply)));
         let length = reply.length;
-        let buffer = large.buffer;
         let (status, length) = match outcome {
-            Ok(Ok(())) if length > small_limit => return self.export(domain, lane, call, buffer, batch),
+            Ok(Ok(())) if length > small_limit => {
+                let buffer = large.buffer;
+                return self.export(domain, lane, call, buffer, batch);
+            }
             Ok(Ok(())) => (Status::Ok, length),
             failed => match failure(failed, length.min(small_limit)) {
                 Some(answer) => answer,
@@ -477,10 +479,7 @@ impl<F: Fabric> Dispatcher<F> {
 
 /// What a call that failed is answered with, and how much of what it wrote; `None` if its result cannot be sent.
 #[cold]
-fn failure(
-    outcome: std::thread::Result<Result<(), Status>>,
-    written: usize,
-) -> Option<(Status, usize)> {
+fn failure(outcome: std::thread::Result<Result<(), Status>>, written: usize) -> Option<(Status, usize)> {
     match outcome {
         Ok(Ok(())) => Some((Status::Ok, written)),
         Ok(Err(Status::TooLarge)) => None,
