@@ -80,6 +80,10 @@ impl Host for SimHost {
         self.shared.lock().host_random.next()
     }
 
+    fn process_id(&self) -> u32 {
+        self.process + 1
+    }
+
     fn signal(&self) -> SimSignal {
         let mut state = self.shared.lock();
         let id = state.signals.next;

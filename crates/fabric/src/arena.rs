@@ -28,9 +28,11 @@ pub enum ArenaError {
     PeerWritable,
 }
 
-const NONE: u32 = u32::MAX;
+/// Links are units plus one, and orders of free blocks are orders plus one, so that fresh tables are zeros: pages of
+/// an arena's tables are touched when its memory is.
+const NONE: u32 = 0;
 /// A unit that does not start a free block.
-const NOT_FREE: u8 = u8::MAX;
+const NOT_FREE: u8 = 0;
 
 /// Free blocks by order, as doubly linked lists through tables with one entry a unit.
 #[derive(Debug)]
@@ -68,10 +70,10 @@ impl Buddy {
         self.next[unit as usize] = head;
         self.previous[unit as usize] = NONE;
         if head != NONE {
-            self.previous[head as usize] = unit;
+            self.previous[head as usize - 1] = unit + 1;
         }
-        self.heads[order as usize] = unit;
-        self.order_of_free[unit as usize] = order;
+        self.heads[order as usize] = unit + 1;
+        self.order_of_free[unit as usize] = order + 1;
     }
 
     fn remove(&mut self, unit: u32, order: u8) {
@@ -79,17 +81,17 @@ impl Buddy {
         if previous == NONE {
             self.heads[order as usize] = next;
         } else {
-            self.next[previous as usize] = next;
+            self.next[previous as usize - 1] = next;
         }
         if next != NONE {
-            self.previous[next as usize] = previous;
+            self.previous[next as usize - 1] = previous;
         }
         self.order_of_free[unit as usize] = NOT_FREE;
     }
 
     fn take(&mut self, order: u8) -> Option<u32> {
         let from = (order..self.heads.len() as u8).find(|o| self.heads[*o as usize] != NONE)?;
-        let unit = self.heads[from as usize];
+        let unit = self.heads[from as usize] - 1;
         self.remove(unit, from);
         for split in (order..from).rev() {
             self.insert(unit + (1 << split), split);
@@ -100,7 +102,7 @@ impl Buddy {
     fn give(&mut self, mut unit: u32, mut order: u8) {
         while (order as usize) + 1 < self.heads.len() {
             let buddy = unit ^ (1 << order);
-            if self.order_of_free.get(buddy as usize) != Some(&order) {
+            if self.order_of_free.get(buddy as usize) != Some(&(order + 1)) {
                 break;
             }
             self.remove(buddy, order);

@@ -102,6 +102,10 @@ pub trait Host: Clone + Send + Sync + std::fmt::Debug + 'static {
     fn checkpoint(&self, site: Site);
     /// 64 unpredictable bits (from the seed in a simulator).
     fn random(&self) -> u64;
+    /// The number of this process, for the peer's logs (a simulated process's own in a simulator).
+    fn process_id(&self) -> u32 {
+        std::process::id()
+    }
     /// A new signal.
     fn signal(&self) -> Self::Signal;
     /// Starts a thread.

@@ -354,7 +354,8 @@ impl<F: Fabric> Client<F> {
             if self.core.in_flight() == 0 {
                 return None;
             }
-            self.step(|core| core.has_done());
+            // A lane that breaks between the looks may be all that there is to wait for.
+            self.step(|core| core.has_done() || core.in_flight() == 0);
         }
     }
 
@@ -379,8 +380,7 @@ impl<F: Fabric> Client<F> {
         }
         let (mode, until) = self.waiter.next(self.core.fabric.host());
         let armed = self.core.domain.arm(mode);
-        // A lane that broke just now may have been all that there was to wait for.
-        if self.core.progress() > 0 || is_so(&mut self.core) || self.core.in_flight() == 0 {
+        if self.core.progress() > 0 || is_so(&mut self.core) {
             self.core.domain.disarm(armed);
             self.waiter.reset();
             return;

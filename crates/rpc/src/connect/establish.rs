@@ -62,7 +62,7 @@ pub(crate) fn greet<F: Fabric>(
         min_version: MIN_VERSION,
         max_version: MAX_VERSION,
         capabilities: 0,
-        process_id: std::process::id(),
+        process_id: dunlin_fabric::Host::process_id(fabric.host()),
         service: config.service.clone(),
         token: Token(config.token.clone()),
     };

@@ -161,7 +161,7 @@ fn finish<F: Fabric>(
         },
     };
     let rx = Rx::new(source, TagKey::derive(&command.secret, command.number, Direction::ToServer));
-    worker.domain.watch(&command.region);
+    worker.domain.watch_as(&command.region, index.into());
     let ready = Record::LaneReady(LaneReady {
         lane: command.number,
         worker: worker.number(),

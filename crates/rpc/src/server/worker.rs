@@ -28,6 +28,8 @@ const COMPLETIONS_AT_ONCE: usize = 64;
 const COLD_AFTER: u8 = 200;
 /// Cold lanes looked at in each round.
 const COLD_AT_ONCE: usize = 8;
+/// Lanes whose state is looked at together.
+const HEALTH_AT_ONCE: usize = 256;
 /// RECVs of the shared queue: messages by SEND of all lanes together.
 pub(crate) const SHARED_RECEIVES: u32 = 512;
 /// A worker that drains and hears nothing for so long is through.
@@ -60,6 +62,9 @@ pub struct Worker<F: Fabric> {
     serials: u64,
     ticks: u32,
     cold: usize,
+    /// Room for the names of lanes that were written to.
+    active: Vec<u32>,
+    checked: usize,
     /// Lanes in each mode of waiting.
     modes: [usize; 3],
     /// Lanes whose messages come as completions.
@@ -124,6 +129,8 @@ impl<F: Fabric> Worker<F> {
             serials: 0,
             ticks: 0,
             cold: 0,
+            active: Vec::new(),
+            checked: 0,
             modes: [0; 3],
             by_completion: 0,
             polled: Vec::new(),
@@ -214,11 +221,18 @@ impl<F: Fabric> Worker<F> {
             self.poll(self.receive_completions);
         }
         let mut handled = 0;
+        let hinted = self.take_hints();
         if !self.ready.is_empty() {
             handled += self.serve_ready();
         }
         let polled = self.polled.len();
-        if polled <= COLD_AT_ONCE {
+        if hinted {
+            // The domain has named those that need a look. Now and then others have one, too.
+            for _ in 0..if healthy { 0 } else { polled.min(COLD_AT_ONCE) } {
+                self.cold = (self.cold + 1) % polled;
+                handled += self.serve_polled(self.cold);
+            }
+        } else if polled <= COLD_AT_ONCE {
             for at in 0..polled {
                 handled += self.serve_polled(at);
             }
@@ -246,6 +260,18 @@ impl<F: Fabric> Worker<F> {
             self.drain(until, handled);
         }
         handled
+    }
+
+    /// Lists the lanes that the domain names as written to; `false` if it keeps no account of that.
+    #[inline]
+    fn take_hints(&mut self) -> bool {
+        let mut active = std::mem::take(&mut self.active);
+        let hinted = self.domain.take_activity(&mut active);
+        for name in active.drain(..) {
+            self.list(name as u16);
+        }
+        self.active = active;
+        hinted
     }
 
     /// Looks at a lane by its place among the polled ones, if it is still there.
@@ -403,8 +429,12 @@ impl<F: Fabric> Worker<F> {
         }
     }
 
+    /// Looks for lanes that broke without a completion: some at a time, where there are many.
     fn check_health(&mut self) {
-        for index in 0..self.lanes.len() {
+        let lanes = self.lanes.len();
+        for _ in 0..lanes.min(HEALTH_AT_ONCE) {
+            self.checked = (self.checked + 1) % lanes;
+            let index = self.checked;
             let Some(lane) = &self.lanes[index] else { continue };
             if self.domain.state(lane.queue_pair) != Some(QueuePairState::Ready) {
                 self.remove(index as u16);

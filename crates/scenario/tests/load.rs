@@ -1,0 +1,71 @@
+//! Loads: what they come to, and what is refused.
+
+use dunlin_rpc::{CompletionMode, PROTOCOLS, Protocol};
+use dunlin_scenario::load::{Load, LoadError, Network, Pace};
+use dunlin_scenario::random_values::{Sizes, Times};
+
+fn run(load: &Load) -> dunlin_scenario::load::LoadOutcome {
+    load.run(1, || [0, 0]).expect("a load")
+}
+
+fn modelled() -> Network {
+    Network::Modelled("connect-ib".to_owned())
+}
+
+#[test]
+fn every_protocol_runs_on_the_modelled_network() {
+    for protocol in PROTOCOLS {
+        let mut load = Load::bench(8, 800, modelled());
+        load.plan = protocol.plan(CompletionMode::Busy);
+        let outcome = run(&load);
+        assert_eq!(outcome.calls, 800, "{}", protocol.name);
+        // No call is faster than two ways through the switch, nor slower than a hundred.
+        assert!((800..100_000).contains(&outcome.p50_ns), "{}: {outcome:?}", protocol.name);
+    }
+}
+
+#[test]
+fn closed_and_open_loops_and_all_sizes_come_to_their_end() {
+    let mut load = Load::bench(6, 600, Network::Rates);
+    load.pace = Pace::Closed { window: 8, think: Times::Fixed(0) };
+    load.requests = Sizes::FacebookKeys;
+    load.results = Sizes::FacebookValues;
+    load.service = Times::Exponential(300.0);
+    assert_eq!(run(&load).calls, 600);
+    load.pace = Pace::Open { gaps: Times::FacebookGaps(1.0) };
+    let outcome = run(&load);
+    assert_eq!(outcome.calls, 600);
+    // A call each 19 us and client on the average.
+    let wanted = 6.0 * 1e9 / 18_969.0;
+    assert!((outcome.throughput() / wanted - 1.0).abs() < 0.3, "{outcome:?}, {wanted} wanted");
+}
+
+#[test]
+fn threads_without_a_core_of_their_own_take_turns() {
+    let plan = Protocol::by_name("Direct-WriteIMM").expect("a protocol").plan(CompletionMode::Event);
+    let throughput = |cores| {
+        let mut load = Load::bench(16, 1600, modelled());
+        load.plan = plan;
+        load.service = Times::Fixed(5_000);
+        load.server_cores = cores;
+        run(&load).throughput()
+    };
+    let (one, two, any) = (throughput(Some(1)), throughput(Some(2)), throughput(None));
+    assert!(one < 200_000.0, "5 us of one core each are no more than 200 000 a second: {one}");
+    assert!(two > 1.5 * one && any > 1.5 * two, "{one} on one core, {two} on two, {any} on one each");
+}
+
+#[test]
+fn impossible_loads_are_refused() {
+    let check = |change: fn(&mut Load)| {
+        let mut load = Load::bench(4, 100, Network::Rates);
+        change(&mut load);
+        load.run(1, || [0, 0]).expect_err("impossible")
+    };
+    assert!(matches!(check(|load| load.clients = 0), LoadError::Nothing { what: "the number of clients" }));
+    assert!(matches!(check(|load| load.clients = 1_000_000), LoadError::QueuePairs { .. }));
+    assert!(check(|load| load.server_cores = Some(0)).to_string().contains("no cores"));
+    let unknown = check(|load| load.network = Network::Modelled("connect-bi".to_owned()));
+    assert!(matches!(unknown, LoadError::Profile(_)), "{unknown}");
+    assert!(matches!(check(|load| load.workers = 0), LoadError::Serve(_)));
+}
