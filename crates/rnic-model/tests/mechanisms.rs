@@ -133,7 +133,8 @@ fn inline_saves_two_reads_across_pcie() {
 #[test]
 fn unsignaled_work_costs_less_of_the_nic() {
     let profile = profile("connect-ib");
-    let all = test(&profile, From::Server, 5, 80, 16);
+    // Small enough for PCIe not to be what is narrow.
+    let all = Test { bytes: 16, ..test(&profile, From::Server, 5, 80, 16) };
     let few = Test { signaling: Signaling::OneIn(16), ..all.clone() };
     assert!(rate(&few) > rate(&all));
 }
@@ -141,7 +142,8 @@ fn unsignaled_work_costs_less_of_the_nic() {
 #[test]
 fn unreliable_writes_cost_no_acknowledgements() {
     let profile = profile("connect-ib");
-    let reliable = Test { signaling: Signaling::OneIn(16), ..test(&profile, From::Server, 5, 80, 16) };
+    let test = test(&profile, From::Server, 5, 80, 16);
+    let reliable = Test { bytes: 16, signaling: Signaling::OneIn(16), ..test };
     let unreliable = Test { transport: Transport::UnreliableConnection, ..reliable.clone() };
     assert!(rate(&unreliable) > rate(&reliable) * 1.1);
 }
@@ -181,7 +183,7 @@ fn strided_message_blocks_conflict_in_the_last_level_cache() {
         outcome(&Test { pick: Pick::InTurn, warm_up: 40_000, ..test })
     };
     let (near, far) = (blocks(2048), blocks(8192));
-    assert_eq!(near.counters[0].line_misses, 0, "8 000 lines are few");
+    assert!(near.counters[0].line_misses * 100 < near.counters[0].line_hits, "8 000 lines are few");
     assert!(far.counters[0].line_misses > far.counters[0].line_hits, "but not if they fall into few sets");
     assert!(far.rate < near.rate / 3.0, "{} to {}", near.rate, far.rate);
 }
