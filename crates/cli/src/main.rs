@@ -94,7 +94,10 @@ fn main() -> ExitCode {
         return output::exit_code(run_internal(&arguments));
     }
     let arguments = Arguments::parse();
-    logging::start(arguments.verbose);
+    // What the engine logs in a swarm is about faults that are meant.
+    if arguments.verbose > 0 || !matches!(arguments.command, Some(Command::Sim(_))) {
+        logging::start(arguments.verbose);
+    }
     output::exit_code(run(arguments))
 }
 

@@ -26,6 +26,12 @@ pub(crate) struct CompletionQueue {
     pub(crate) feeders: Vec<u16>,
     /// Whose turn it is to be first, as a place in `feeders`.
     pub(crate) first_feeder: usize,
+    /// RECVs complete here.
+    pub(crate) receives: bool,
+    /// With hints: how many queue pairs the next poll looks at without having been told to.
+    pub(crate) turns: usize,
+    /// With hints: the next of them.
+    pub(crate) next_in_turn: usize,
 }
 
 impl CompletionQueue {
@@ -38,6 +44,9 @@ impl CompletionQueue {
             overflowed: false,
             feeders: Vec::new(),
             first_feeder: 0,
+            receives: false,
+            turns: 0,
+            next_in_turn: 0,
         }
     }
 
@@ -72,7 +81,12 @@ impl CompletionQueue {
     /// The oldest.
     #[inline]
     pub(crate) fn pop(&mut self) -> Option<Ready> {
-        self.ready.pop_front()
+        let ready = self.ready.pop_front();
+        if self.ready.is_empty() {
+            // The next one goes where this one was, which is in the cache.
+            self.ready.clear();
+        }
+        ready
     }
 
     /// Forgets what a destroyed queue pair left.

@@ -15,9 +15,9 @@ use crate::queue_pair::{Connection, Inbound, QueuePair};
 use crate::receive::{Receive, SharedReceiveQueue};
 use dunlin_fabric::{
     Access, AddressHandleId, Armed, Buffer, Completion, CompletionQueueId, CompletionStatus, CreateError,
-    Endpoint, GrantError, InlineWrite, Nanos, PostError, QueuePairConfig, QueuePairId, QueuePairState,
-    ReceiveTarget, Region, RegionKey, SharedReceiveQueueId, ThreadDomain, Transport, WaitMode, Wake, Waker,
-    WorkId, WorkRequest,
+    Endpoint, GrantError, InlineLine, InlineWrite, Nanos, PostError, QueuePairConfig, QueuePairId,
+    QueuePairState, ReceiveTarget, Region, RegionKey, SharedReceiveQueueId, ThreadDomain, Transport,
+    WaitMode, Wake, Waker, WorkId, WorkRequest,
 };
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
@@ -64,15 +64,16 @@ pub struct ShmDomain {
 }
 
 /// With many queue pairs a poll looks only at those that peers have hinted at, at those of ours that wait for
-/// acknowledgements, and at a few others in turn: a hint may be lost, and a hostile peer need not give any.
+/// acknowledgements, and at a few others in turn: a peer may take away another's hint. Before each sleep a slice of them
+/// is looked at, and all where processes of other users are among the peers, or where somebody rang without a hint.
 #[derive(Debug, Default)]
 struct Hints {
     /// By slot: hinted at and not seen empty since.
     hinted: Vec<u64>,
     /// Slots of queue pairs that wait for acknowledgements.
     unacknowledged: Vec<u16>,
-    next_in_turn: usize,
-    look_at_all: bool,
+    /// Since the last sleep there was nothing that anybody would have rung for.
+    in_vain: bool,
 }
 
 const fn slot_of(id: QueuePairId) -> usize {
@@ -192,17 +193,8 @@ impl ShmDomain {
     #[inline(never)]
     fn progress_by_hints(&mut self, number: usize, limit: usize) {
         let Some(mut hints) = self.hints.take() else { return };
-        hints.hinted.resize(self.queue_pairs.len().div_ceil(64), 0);
-        for word in 0..hints.hinted.len() {
-            let mut bits = hints.hinted[word] | self.attention.take_hints(word);
-            hints.hinted[word] = bits;
-            while bits != 0 {
-                let bit = bits.trailing_zeros() as usize;
-                bits &= bits - 1;
-                if self.look_at(word * 64 + bit, number, limit) == Some(false) {
-                    hints.hinted[word] &= !(1 << bit);
-                }
-            }
+        if self.queues[number].receives {
+            self.follow_hints(&mut hints, number, limit);
         }
         let (queue_pairs, queues) = (&mut self.queue_pairs, &mut self.queues);
         hints.unacknowledged.retain(|slot| {
@@ -211,15 +203,43 @@ impl ShmDomain {
             queue_pair.listed = queue_pair.send.wants_acknowledgement();
             queue_pair.listed
         });
-        let turns = if std::mem::take(&mut hints.look_at_all) { self.queue_pairs.len() } else { 4 };
+        self.hints = Some(hints);
+    }
+
+    /// Receives from those that have hinted, and from some others.
+    fn follow_hints(&mut self, hints: &mut Hints, number: usize, limit: usize) {
+        hints.hinted.resize(self.queue_pairs.len().div_ceil(64), 0);
+        for word in 0..hints.hinted.len() {
+            let mut bits = hints.hinted[word] | self.attention.take_hints(word);
+            hints.hinted[word] = bits;
+            hints.in_vain &= bits == 0;
+            while bits != 0 {
+                let bit = bits.trailing_zeros() as usize;
+                bits &= bits - 1;
+                if self.look_at(word * 64 + bit, number, limit) == Some(false) {
+                    hints.hinted[word] &= !(1 << bit);
+                }
+            }
+        }
+        let turns = std::mem::take(&mut self.queues[number].turns).max(TURNS).min(self.queue_pairs.len());
         for _ in 0..turns {
-            let slot = hints.next_in_turn % self.queue_pairs.len().max(1);
-            hints.next_in_turn = slot + 1;
+            let slot = self.queues[number].next_in_turn % self.queue_pairs.len().max(1);
+            self.queues[number].next_in_turn = slot + 1;
             if self.look_at(slot, number, limit) == Some(true) {
                 hints.hinted[slot / 64] |= 1 << (slot % 64);
             }
         }
-        self.hints = Some(hints);
+    }
+
+    /// Before the last look: how many queue pairs it takes in that nobody has hinted at.
+    #[cold]
+    fn take_turns(&mut self) {
+        let Some(hints) = &mut self.hints else { return };
+        let all = self.queue_pairs.len();
+        let turns = if hints.in_vain || self.attention.is_distrusted() { all } else { all.div_ceil(SLICES) };
+        // Unless something is found, or it turns out that the sleep was not ended by a ring.
+        hints.in_vain = true;
+        self.queues.iter_mut().for_each(|queue| queue.turns = turns);
     }
 
     /// Whether there may be more to receive; `None` if that is the business of another completion queue's poll.
@@ -242,13 +262,17 @@ impl ShmDomain {
                 queue_pair.listed.then_some(slot as u16)
             })
             .collect();
-        self.hints = Some(Hints { unacknowledged, look_at_all: true, ..Hints::default() });
+        self.hints = Some(Hints { unacknowledged, in_vain: true, ..Hints::default() });
         self.set_flags();
     }
 }
 
 /// A poll looks at every queue pair up to so many.
 const WITHOUT_HINTS: usize = 32;
+/// With hints, a poll looks at so many in turn.
+const TURNS: usize = 4;
+/// With hints, all have been looked at after so many sleeps.
+const SLICES: usize = 16;
 
 const PAGE: u64 = 4096;
 
@@ -326,6 +350,7 @@ impl ThreadDomain for ShmDomain {
                 feeders.push(slot);
             }
         }
+        self.queues[config.receive_completions.0 as usize].receives = true;
         if config.transport == Transport::UnreliableDatagram {
             self.hub.open(id, config.inbound_bytes);
         }
@@ -358,7 +383,7 @@ impl ThreadDomain for ShmDomain {
             memory.close_descriptor();
             let consumer = Consumer::new(memory, link.secrets().ours, ring.0)
                 .ok_or(CreateError::State("the inbound ring is too small"))?;
-            queue_pair.inbound = Some(Inbound { link: Arc::clone(link), ring, consumer });
+            queue_pair.inbound = Some(Inbound { link: Arc::clone(link), ring, consumer, unasked: false });
         }
         match &queue_pair.inbound {
             Some(inbound) if Arc::ptr_eq(&inbound.link, link) => {
@@ -495,6 +520,21 @@ impl ThreadDomain for ShmDomain {
     }
 
     #[inline]
+    fn post_line(&mut self, queue_pair: QueuePairId, line: InlineLine<'_>) -> Result<(), PostError> {
+        self.idle.reset();
+        if let Some(Some(found)) = self.queue_pairs.get_mut(slot_of(queue_pair))
+            && found.id == queue_pair
+            && found.line_at_once(&line)
+        {
+            return Ok(());
+        }
+        let InlineLine { id, line, key, offset, ahead: _ } = line;
+        let parts: &[&[u8]] = &[line];
+        let write = InlineWrite { id, parts, key, offset, immediate: None, signaled: false, ahead: 0 };
+        self.post(queue_pair, write.into())
+    }
+
+    #[inline]
     fn post_write(&mut self, queue_pair: QueuePairId, write: InlineWrite<'_>) -> Result<(), PostError> {
         self.idle.reset();
         if let Some(Some(found)) = self.queue_pairs.get_mut(slot_of(queue_pair))
@@ -572,6 +612,9 @@ impl ThreadDomain for ShmDomain {
         }
         if given > 0 {
             self.idle.reset();
+            if let Some(hints) = &mut self.hints {
+                hints.in_vain = false;
+            }
         }
         given
     }
@@ -579,8 +622,8 @@ impl ThreadDomain for ShmDomain {
     fn arm(&mut self, mode: WaitMode) -> Armed {
         if mode == WaitMode::Event {
             self.attention.arm();
-            if let Some(hints) = &mut self.hints {
-                hints.look_at_all = true;
+            if self.hints.is_some() {
+                self.take_turns();
             }
         }
         Armed { mode, token: 0 }
@@ -602,6 +645,9 @@ impl ThreadDomain for ShmDomain {
         let arrived = self.attention.news_seen() != self.news_seen
             || self.queues.iter().any(|q| q.events && q.ready() > 0);
         let wake = self.attention.rest(if arrived { 0 } else { until });
+        if let Some(hints) = &mut self.hints {
+            hints.in_vain = wake == Wake::Arrived;
+        }
         if arrived { Wake::Arrived } else { wake }
     }
 

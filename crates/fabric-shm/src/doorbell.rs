@@ -7,12 +7,12 @@
 //! the second; one hint bit for each queue pair from the third on.
 
 use crate::memory::{Import, Mapping, ShmMemory};
-use crate::watchdog::{TICK, Watchdog};
-use dunlin_fabric::{Access, Host, Nanos, RealHost, RegisterError, Wake};
+use crate::watchdog::{SLOW_TICK, TICK, Watchdog};
+use dunlin_fabric::{Access, Host, Nanos, RealHost, RegisterError, Wake, copy};
 use rustix::io::Errno;
 use rustix::thread::futex;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
 
 /// The owner may sleep.
 pub(crate) const EVENTS: u32 = 1;
@@ -32,15 +32,16 @@ const IDLE: u32 = 0;
 const ARMED: u32 = 1;
 /// The owner sleeps.
 const SLEEPING: u32 = 2;
-/// Something came since the owner armed.
+/// Something came since the owner armed, or it has slept long enough.
 const RUNG: u32 = 3;
-/// The owner has slept long enough.
-const ROUSED: u32 = 4;
 
 /// One sleep has begun: counted from here on, and one more asleep.
 const SLEEP: u64 = 1 << 8 | 1;
 /// Those asleep.
 const ASLEEP: u64 = 0xff;
+
+/// Sleeps that nobody has rung for, one after the other, until the owner is patient.
+const PATIENT_AFTER: u8 = 8;
 
 /// A 32-bit atomic word: the real one, or a model checker's.
 pub(crate) trait Word {
@@ -67,6 +68,58 @@ impl Word for AtomicU32 {
     }
 }
 
+/// A 64-bit word of hint bits: the real one, or a model checker's.
+pub(crate) trait Hints {
+    /// Loads it, in no order with anything.
+    fn glance(&self) -> u64;
+    /// Sets bits.
+    fn set(&self, bits: u64);
+    /// Takes all bits.
+    fn take(&self) -> u64;
+    /// A sequentially consistent fence.
+    fn fence();
+}
+
+impl Hints for AtomicU64 {
+    #[inline]
+    fn glance(&self) -> u64 {
+        self.load(Ordering::Relaxed)
+    }
+    #[inline]
+    fn set(&self, bits: u64) {
+        self.fetch_or(bits, Ordering::AcqRel);
+    }
+    #[inline]
+    fn take(&self) -> u64 {
+        self.swap(0, Ordering::AcqRel)
+    }
+    #[inline]
+    fn fence() {
+        fence(Ordering::SeqCst);
+    }
+}
+
+/// The producer's half, between the store of what is announced and [`ring`]: a hint that is there already is about to
+/// be taken by an owner that looks after that. The fence orders the look at it behind the store.
+#[inline]
+fn announce<H: Hints>(hints: &H, bit: u64) {
+    H::fence();
+    if hints.glance() & bit == 0 {
+        hints.set(bit);
+    }
+}
+
+/// The owner's half: what it looks at then has all that was stored by those who have found their hint set.
+#[inline]
+fn take_hints<H: Hints>(hints: &H) -> u64 {
+    if hints.glance() == 0 {
+        return 0;
+    }
+    let bits = hints.take();
+    H::fence();
+    bits
+}
+
 /// The producer's half, after a sequentially consistent fence that follows the store of what is announced: says
 /// whether the owner sleeps and this caller is the one to wake it. Bounded, whatever others do to the word.
 #[inline]
@@ -80,6 +133,12 @@ pub(crate) fn ring(word: &impl Word) -> bool {
         }
     }
     true
+}
+
+/// As [`ring`], for who expects the owner to sleep: its word is fetched once, to be written, and not first to be read.
+#[inline]
+pub(crate) fn ring_sleeper(word: &impl Word) -> bool {
+    word.exchange(SLEEPING, RUNG) || ring(word)
 }
 
 /// The owner's half, first: a sequentially consistent fence must follow, then the last look.
@@ -115,7 +174,7 @@ fn ring_and_wake(mapping: &Mapping) {
 fn wake(word: &AtomicU32, sleepers: u32) {
     // Not private: the sleeper may be another process, which maps the same page.
     if let Err(error) = futex::wake(word, futex::Flags::empty(), sleepers) {
-        tracing::warn!(%error, "a sleeper cannot be woken; it wakes by itself within 20 ms");
+        tracing::warn!(%error, "a sleeper cannot be woken; it wakes by itself within 200 ms");
     }
 }
 
@@ -127,6 +186,12 @@ pub(crate) struct Attention {
     news: AtomicU64,
     /// How many sleeps have begun, and in the lowest 8 bits how many of them last.
     sleeps: AtomicU64,
+    /// The watchdog has ended the sleep, and not a peer.
+    roused: AtomicBool,
+    /// Sleeps in a row that ended so; the owner's.
+    in_vain: AtomicU8,
+    /// The sleep that lasts, or is about to begin, may be a long one.
+    patient: AtomicBool,
     /// Processes of other users have the page.
     distrusted: AtomicBool,
     watchdog: Arc<Watchdog>,
@@ -139,6 +204,9 @@ impl Attention {
             woken: AtomicBool::new(false),
             news: AtomicU64::new(0),
             sleeps: AtomicU64::new(0),
+            roused: AtomicBool::new(false),
+            in_vain: AtomicU8::new(0),
+            patient: AtomicBool::new(false),
             distrusted: AtomicBool::new(false),
             watchdog: Arc::clone(watchdog),
         });
@@ -154,6 +222,11 @@ impl Attention {
         }
     }
 
+    /// Whether processes of other users have the page.
+    pub(crate) fn is_distrusted(&self) -> bool {
+        self.distrusted.load(Ordering::Relaxed)
+    }
+
     /// Differs once another sleep has begun or ended.
     pub(crate) fn sleeps(&self) -> u64 {
         self.sleeps.load(Ordering::SeqCst)
@@ -164,10 +237,17 @@ impl Attention {
         self.sleeps() & ASLEEP != 0
     }
 
+    /// Whether it sleeps, if it does, as one that has long been roused in vain.
+    pub(crate) fn is_patient(&self) -> bool {
+        self.patient.load(Ordering::SeqCst)
+    }
+
     /// Ends a sleep, whatever a peer has made of the word.
     pub(crate) fn rouse(&self) {
         let word = state_of(self.memory.mapping());
-        if !word.exchange(SLEEPING, ROUSED) {
+        if word.exchange(SLEEPING, RUNG) {
+            self.roused.store(true, Ordering::Release);
+        } else {
             Word::store(word, RUNG);
         }
         // All: one of them may be a peer that sleeps there to be woken instead of the owner.
@@ -213,51 +293,76 @@ impl Attention {
         fence(Ordering::SeqCst);
     }
 
-    /// After it, if it found something or the sleep is over.
+    /// After it, if it found something.
     pub(crate) fn disarm(&self) {
+        self.found();
         disarm(state_of(self.memory.mapping()));
     }
 
-    /// After [`arm`](Attention::arm) and a look in vain: sleeps until rung or woken, until then, or for two ticks.
+    /// After [`arm`](Attention::arm) and a look in vain: sleeps until rung or woken, until then, or for two
+    /// ticks of the watchdog, which are slow ones after some sleeps in vain.
     pub(crate) fn rest(&self, until: Nanos) -> Wake {
-        let arrived = self.take_woken() || {
-            // No look at the clock when there is no end to look for.
-            let left = match until {
-                0 | Nanos::MAX => until,
-                until => until.saturating_sub(RealHost.now()),
-            };
-            left > 0 && self.sleep(left)
+        if self.take_woken() {
+            self.disarm();
+            return Wake::Arrived;
+        }
+        // No look at the clock when there is no end to look for.
+        let left = match until {
+            0 | Nanos::MAX => until,
+            until => until.saturating_sub(RealHost.now()),
         };
-        self.disarm();
+        if left == 0 || !self.sleep(left) {
+            disarm(state_of(self.memory.mapping()));
+            self.take_woken();
+            return Wake::TimedOut;
+        }
+        // Who has rung has left the word so that nobody rings again: it is written when there is time, with the next
+        // arming, and not fetched from the peer's cache now.
         self.take_woken();
-        if arrived { Wake::Arrived } else { Wake::TimedOut }
+        Wake::Arrived
     }
 
     /// Sleeps until rung, or for so many nanoseconds, or two ticks; whether it was rung. One thread's at a time.
     pub(crate) fn sleep(&self, nanoseconds: u64) -> bool {
         let word = state_of(self.memory.mapping());
+        self.roused.store(false, Ordering::Relaxed);
         if !may_sleep(word) {
             return true;
         }
+        let patient = self.in_vain.load(Ordering::Relaxed) >= PATIENT_AFTER && nanoseconds >= 4 * SLOW_TICK;
+        if patient != self.patient.load(Ordering::Relaxed) {
+            self.patient.store(patient, Ordering::Relaxed);
+        }
         self.sleeps.fetch_add(SLEEP, Ordering::SeqCst);
         // A timer of its own would be a tenth of what the sleep costs; near the end it keeps the time better.
-        let guarded =
-            nanoseconds >= 4 * TICK && !self.distrusted.load(Ordering::SeqCst) && self.watchdog.guard();
+        let guarded = nanoseconds >= 4 * TICK
+            && !self.distrusted.load(Ordering::SeqCst)
+            && self.watchdog.guard(patient);
         let timeout = futex::Timespec { tv_sec: 0, tv_nsec: nanoseconds.min(TICK) as _ };
         let woken = futex::wait(word, futex::Flags::empty(), SLEEPING, (!guarded).then_some(&timeout));
         self.sleeps.fetch_sub(1, Ordering::Release);
-        match woken {
-            Err(Errno::TIMEDOUT) => false,
-            // Woken, rung before the kernel looked, or interrupted: look again.
-            _ => Word::load(word) != ROUSED,
+        let roused = self.roused.load(Ordering::Acquire);
+        if roused {
+            let in_vain = self.in_vain.load(Ordering::Relaxed);
+            self.in_vain.store(in_vain.saturating_add(1), Ordering::Relaxed);
+        } else {
+            self.found();
+        }
+        // Woken, rung before the kernel looked, or interrupted: look again.
+        woken != Err(Errno::TIMEDOUT) && !roused
+    }
+
+    /// A wait was not in vain.
+    fn found(&self) {
+        if self.in_vain.load(Ordering::Relaxed) != 0 {
+            self.in_vain.store(0, Ordering::Relaxed);
         }
     }
 
     /// Takes all hint bits of a word.
     #[inline]
     pub(crate) fn take_hints(&self, word: usize) -> u64 {
-        let word = self.memory.mapping().word(BITS + word * 8);
-        if word.load(Ordering::Relaxed) == 0 { 0 } else { word.swap(0, Ordering::AcqRel) }
+        take_hints(self.memory.mapping().word(BITS + word * 8))
     }
 
     /// Sets a hint bit of our own.
@@ -268,10 +373,7 @@ impl Attention {
 
 fn set_hint(mapping: &Mapping, bit: u16) {
     let word = mapping.word(BITS + usize::from(bit) / 64 * 8);
-    let mask = 1 << (bit % 64);
-    if word.load(Ordering::Relaxed) & mask == 0 {
-        word.fetch_or(mask, Ordering::AcqRel);
-    }
+    announce(word, 1 << (bit % 64));
 }
 
 /// A peer's doorbell, as its queue pair at the other end of one of ours listens to it.
@@ -279,13 +381,15 @@ fn set_hint(mapping: &Mapping, bit: u16) {
 pub(crate) struct PeerDoorbell {
     import: Arc<Import>,
     bit: u16,
+    /// Its owner slept when we rang last: most likely it does so the next time, too.
+    slept: AtomicBool,
 }
 
 impl PeerDoorbell {
     /// `None` if what was granted is not a doorbell.
     pub(crate) fn new(import: Arc<Import>, bit: u16) -> Option<Self> {
         let fits = import.mapping().length() == LENGTH && import.access().contains(Access::WRITE);
-        fits.then_some(PeerDoorbell { import, bit })
+        fits.then_some(PeerDoorbell { import, bit, slept: AtomicBool::new(false) })
     }
 
     /// Announces a record that was stored before. Costs one load of a line that rarely changes unless the owner may
@@ -306,7 +410,24 @@ impl PeerDoorbell {
             set_hint(mapping, self.bit);
         }
         if flags & EVENTS != 0 {
-            ring_and_wake(mapping);
+            fence(Ordering::SeqCst);
+            let word = state_of(mapping);
+            let slept = self.slept.load(Ordering::Relaxed);
+            let sleeps = if slept { ring_sleeper(word) } else { ring(word) };
+            if sleeps {
+                wake(word, 1);
+            }
+            if sleeps != slept {
+                self.slept.store(sleeps, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Asks for the line that [`ring`](PeerDoorbell::ring) is about to write, if it is.
+    #[inline]
+    pub(crate) fn prepare(&self) {
+        if self.slept.load(Ordering::Relaxed) {
+            copy::prefetch_to_write(state_of(self.import.mapping()).as_ptr().cast());
         }
     }
 
@@ -345,7 +466,7 @@ mod tests {
 
     /// One owner that looks and sleeps, some producers that store and ring. Gives whether the owner sleeps with
     /// something there and nobody to wake it, and how often it was woken.
-    fn run(producers: u32, fenced: bool) -> (bool, u32) {
+    fn run(producers: u32, fenced: bool, expecting: bool) -> (bool, u32) {
         let word = loom::sync::Arc::new(model::AtomicU32::new(IDLE));
         let records = loom::sync::Arc::new(model::AtomicU32::new(0));
         let threads: Vec<_> = (0..producers)
@@ -356,7 +477,7 @@ mod tests {
                     if fenced {
                         model::fence(Ordering::SeqCst);
                     }
-                    ring(&*word)
+                    if expecting { ring_sleeper(&*word) } else { ring(&*word) }
                 })
             })
             .collect();
@@ -374,27 +495,127 @@ mod tests {
     fn no_wake_up_is_lost_and_none_is_doubled() {
         // One producer in every order there is; with two there are too many, so at most two pre-emptions each.
         for (producers, preemption_bound) in [(1, None), (2, Some(2))] {
-            let mut model = loom::model::Builder::new();
-            model.preemption_bound = preemption_bound;
-            model.check(move || {
-                let (lost, wakes) = run(producers, true);
-                assert!(!lost);
-                assert!(wakes <= 1);
-            });
+            for expecting in [false, true] {
+                let mut model = loom::model::Builder::new();
+                model.preemption_bound = preemption_bound;
+                model.check(move || {
+                    let (lost, wakes) = run(producers, true, expecting);
+                    assert!(!lost);
+                    assert!(wakes <= 1);
+                });
+            }
         }
     }
 
     #[test]
     fn the_model_finds_what_the_fences_are_for() {
-        let lost = std::panic::catch_unwind(|| loom::model(|| assert!(!run(1, false).0)));
+        let lost = std::panic::catch_unwind(|| loom::model(|| assert!(!run(1, false, false).0)));
         assert!(lost.is_err());
+    }
+
+    impl Hints for model::AtomicU64 {
+        fn glance(&self) -> u64 {
+            self.load(Ordering::Relaxed)
+        }
+        fn set(&self, bits: u64) {
+            self.fetch_or(bits, Ordering::AcqRel);
+        }
+        fn take(&self) -> u64 {
+            self.swap(0, Ordering::AcqRel)
+        }
+        fn fence() {
+            model::fence(Ordering::SeqCst);
+        }
+    }
+
+    /// As the real one, without the fences.
+    struct Loose(model::AtomicU64);
+
+    impl Hints for Loose {
+        fn glance(&self) -> u64 {
+            self.0.glance()
+        }
+        fn set(&self, bits: u64) {
+            self.0.set(bits);
+        }
+        fn take(&self) -> u64 {
+            self.0.take()
+        }
+        fn fence() {}
+    }
+
+    /// A producer stores two records, each announced by the same hint, or `early` before it is there; the owner looks by
+    /// hints only, once before it arms and once after. Whether a record stays unseen by an owner that sleeps and is not
+    /// woken.
+    fn is_lost_by_hints<H: Hints + Send + Sync + 'static>(hints: H, early: bool) -> bool {
+        let hints = loom::sync::Arc::new(hints);
+        let word = loom::sync::Arc::new(model::AtomicU32::new(IDLE));
+        let records = loom::sync::Arc::new(model::AtomicU32::new(0));
+        let producer = {
+            let (hints, word, records) = (hints.clone(), word.clone(), records.clone());
+            loom::thread::spawn(move || {
+                let mut wakes = false;
+                for record in 1..=2 {
+                    if early {
+                        announce(&*hints, 1);
+                    }
+                    records.store(record, Ordering::Release);
+                    if !early {
+                        announce(&*hints, 1);
+                    }
+                    model::fence(Ordering::SeqCst);
+                    wakes |= ring(&*word);
+                }
+                wakes
+            })
+        };
+        let owner = {
+            let (hints, word, records) = (hints.clone(), word.clone(), records.clone());
+            loom::thread::spawn(move || {
+                let mut seen = 0;
+                let mut look = || {
+                    if take_hints(&*hints) != 0 {
+                        seen = records.load(Ordering::Acquire);
+                    }
+                };
+                look();
+                arm(&*word);
+                model::fence(Ordering::SeqCst);
+                look();
+                seen < 2 && may_sleep(&*word)
+            })
+        };
+        let woken = producer.join().unwrap();
+        let sleeps = owner.join().unwrap();
+        sleeps && !woken
+    }
+
+    /// With so few pre-emptions the model is done in a second.
+    fn check_hints(what: impl Fn() -> bool + Send + Sync + 'static) {
+        let mut model = loom::model::Builder::new();
+        model.preemption_bound = Some(3);
+        model.check(move || assert!(!what()));
+    }
+
+    #[test]
+    fn no_record_is_lost_by_hints() {
+        check_hints(|| is_lost_by_hints(model::AtomicU64::new(0), false));
+    }
+
+    #[test]
+    fn the_model_finds_hints_that_come_too_early_or_in_no_order() {
+        let early = || check_hints(|| is_lost_by_hints(model::AtomicU64::new(0), true));
+        assert!(std::panic::catch_unwind(early).is_err());
+        let loose = || check_hints(|| is_lost_by_hints(Loose(model::AtomicU64::new(0)), false));
+        assert!(std::panic::catch_unwind(loose).is_err());
     }
 
     #[test]
     fn a_tampered_word_does_not_hold_anybody() {
-        for state in [IDLE, ARMED, SLEEPING, RUNG, ROUSED, 5, u32::MAX] {
+        for state in [IDLE, ARMED, SLEEPING, RUNG, 4, u32::MAX] {
             let word = AtomicU32::new(state);
             ring(&word);
+            ring_sleeper(&word);
             may_sleep(&word);
         }
         let attention = Attention::new(&Watchdog::new().unwrap()).unwrap();

@@ -3,7 +3,7 @@
 use crate::inbound::{Pieces, range_of};
 use crate::link::LinkShared;
 use crate::memory::{Import, ShmMemory};
-use dunlin_fabric::{Access, CompletionStatus, Data, Gather, RegionKey, copy};
+use dunlin_fabric::{Access, CompletionStatus, Data, Gather, InlineLine, RegionKey, copy};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -143,13 +143,28 @@ impl ImportCache {
             // SAFETY: as in `write`.
             at = unsafe { put(part, at) };
         }
-        // Messages come in streams: the way of the next lines from the peer's cache overlaps the work on this one. A
-        // stream of lines asks for one line each, a longer message for as many as it has itself.
+        // Messages come in streams: the way of the next lines from the peer's cache overlaps the work on this one.
         let ahead = ahead as usize;
-        let mut next = if length == 64 { ahead.saturating_sub(64) } else { length as usize };
+        let mut next = length as usize;
         while next < ahead {
             copy::prefetch_to_write(start.wrapping_add(next));
             next += 64;
+        }
+        true
+    }
+
+    /// WRITE of a line; `false`, and nothing written, if it may not be or is not aligned.
+    #[inline(always)]
+    pub(crate) fn write_line(&mut self, link: &Arc<LinkShared>, line: &InlineLine<'_>) -> bool {
+        let Ok(at) = self.range(link, line.key, line.offset, 64, Access::WRITE) else { return false };
+        if !at.addr().is_multiple_of(64) {
+            return false;
+        }
+        // SAFETY: aligned, good for 64 bytes, and in memory that is no Rust reference's, as in `put`.
+        unsafe { copy::line_to_peer(line.line, at) };
+        copy::demote(at);
+        if line.ahead != 0 {
+            copy::prefetch_to_write(at.wrapping_add(line.ahead as usize));
         }
         true
     }

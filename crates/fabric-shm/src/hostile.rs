@@ -28,11 +28,18 @@ fn say(socket: &OwnedFd, frame: &Frame<'_>, descriptor: Option<&OwnedFd>) {
 
 /// The next frame's bytes; `None` when the other side has closed.
 fn hear(socket: &OwnedFd) -> Option<Vec<u8>> {
+    hear_with_descriptor(socket).map(|(bytes, _)| bytes)
+}
+
+/// As [`hear`], with the descriptor that came along.
+fn hear_with_descriptor(socket: &OwnedFd) -> Option<(Vec<u8>, Option<OwnedFd>)> {
     let mut buffer = vec![0; READ_BUFFER];
     let until = soon();
     loop {
         match socket::receive(socket.as_fd(), &mut buffer).unwrap() {
-            Received::Frame { length, .. } => return Some(buffer[..length].to_vec()),
+            Received::Frame { length, descriptor } => {
+                return Some((buffer[..length].to_vec(), descriptor));
+            }
             Received::Empty => {
                 assert!(socket::wait(socket.as_fd(), false, until - RealHost.now()), "silence")
             }
@@ -72,7 +79,12 @@ fn bad_grants_close_the_link_with_a_reason() {
     rustix::fs::ftruncate(&loose, 4096).unwrap();
     let file =
         rustix::fs::open("/proc/self/exe", rustix::fs::OFlags::RDONLY, rustix::fs::Mode::empty()).unwrap();
-    let cases: [(Frame<'_>, Option<&OwnedFd>, &str); 7] = [
+    // Sealed as it should be, but opened so that it cannot be mapped for writing.
+    let narrow = reopened(&sealed, rustix::fs::OFlags::RDONLY).unwrap();
+    let (pipe, _other_end) = rustix::pipe::pipe().unwrap();
+    let cases: [(Frame<'_>, Option<&OwnedFd>, &str); 9] = [
+        (grant(1, 4096, Access::WRITE), Some(&narrow), "cannot be mapped"),
+        (grant(1, 4096, Access::WRITE), Some(&pipe), "seals"),
         (grant(1, 4096, Access::WRITE), Some(&loose), "seals"),
         (grant(1, 4096, Access::WRITE), Some(&file), "seals"),
         (grant(1, 8192, Access::WRITE), Some(&sealed), "4096 bytes"),
@@ -91,6 +103,42 @@ fn bad_grants_close_the_link_with_a_reason() {
     say(&socket, &grant(1, 4096, Access::WRITE), Some(&sealed));
     say(&socket, &grant(1, 4096, Access::WRITE), Some(&sealed));
     closes(&link, "in use");
+}
+
+/// The same file through another descriptor, as whoever has the first can open it.
+fn reopened(descriptor: &OwnedFd, flags: rustix::fs::OFlags) -> rustix::io::Result<OwnedFd> {
+    use rustix::fd::AsRawFd;
+    let path = format!("/proc/self/fd/{}", descriptor.as_raw_fd());
+    rustix::fs::open(path, flags, rustix::fs::Mode::empty())
+}
+
+#[test]
+fn what_is_granted_for_reading_cannot_be_written_by_any_way_that_the_peer_has() {
+    use std::sync::atomic::Ordering;
+    let (socket, link, _fabric) = intruder();
+    let memory = Arc::new(ShmMemory::new(4096, Access::READ).unwrap());
+    link.grant(&memory, Access::READ).unwrap();
+    let (frame, descriptor) = hear_with_descriptor(&socket).unwrap();
+    assert!(matches!(Frame::decode(&frame), Ok(Frame::Grant { length: 4096, .. })));
+    let given = descriptor.expect("a grant comes with a descriptor");
+    // Opening it anew is not refused by every kernel; then the seals have to hold.
+    let mut ways = vec![given.try_clone().unwrap()];
+    ways.extend(reopened(&given, rustix::fs::OFlags::RDWR));
+    for way in &ways {
+        assert!(crate::memory::Mapping::shared(way.as_fd(), 4096, true).is_err(), "mapped for writing");
+        assert!(rustix::io::pwrite(way, b"x", 0).is_err(), "written");
+        assert!(rustix::fs::ftruncate(way, 0).is_err() && rustix::fs::ftruncate(way, 1 << 20).is_err());
+        let punched = rustix::fs::fallocate(
+            way,
+            rustix::fs::FallocateFlags::PUNCH_HOLE.union(rustix::fs::FallocateFlags::KEEP_SIZE),
+            0,
+            4096,
+        );
+        assert!(punched.is_err(), "a hole was punched");
+    }
+    memory.mapping().word(0).store(7, Ordering::Relaxed);
+    let read = crate::memory::Mapping::shared(given.as_fd(), 4096, false).unwrap();
+    assert_eq!(read.word(0).load(Ordering::Relaxed), 7);
 }
 
 #[test]

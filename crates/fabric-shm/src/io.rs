@@ -6,7 +6,7 @@ use crate::frame::{Frame, Refusal, VERSION};
 use crate::link::{LinkShared, READ_BUFFER, Secrets};
 use crate::listener::ListenerShared;
 use crate::socket::{self, Received};
-use crate::watchdog::{self, Watchdog};
+use crate::watchdog::Watchdog;
 use crate::{AllowPolicy, ShmConfig};
 use dunlin_fabric::{Host, RealHost};
 use rustix::event::Timespec;
@@ -15,7 +15,7 @@ use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// How often overdue greetings are looked for, in nanoseconds, while there are any.
@@ -49,6 +49,8 @@ pub(crate) struct Io {
     numbers: AtomicU64,
     stopped: AtomicBool,
     entries: Mutex<BTreeMap<u64, Entry>>,
+    /// Those of the entries that are greetings; the control thread's.
+    greetings: AtomicUsize,
 }
 
 /// Keeps the control thread running; the last one stops it.
@@ -65,6 +67,7 @@ impl IoHandle {
             numbers: AtomicU64::new(WAKE + 1),
             stopped: AtomicBool::new(false),
             entries: Mutex::default(),
+            greetings: AtomicUsize::new(0),
         });
         epoll::add(&io.epoll, io.watchdog.descriptor(), EventData::new_u64(WAKE), EventFlags::IN)?;
         let thread = Arc::clone(&io);
@@ -173,23 +176,19 @@ impl Io {
         let mut next_tick = u64::MAX;
         let mut next_watch = u64::MAX;
         while !self.stopped.load(Ordering::Acquire) {
-            let greeting = self.entries().values().any(|e| matches!(e, Entry::Greeting(_)));
+            let greeting = self.greetings.load(Ordering::Relaxed) > 0;
             if !greeting {
                 next_tick = u64::MAX;
             } else if next_tick == u64::MAX {
                 next_tick = RealHost.now() + TICK;
             }
-            let watching = self.watchdog.is_watching();
-            if !watching {
-                next_watch = u64::MAX;
-            } else if next_watch == u64::MAX {
-                next_watch = RealHost.now() + watchdog::TICK;
-            }
-            let tick = if watching { watchdog::TICK } else { TICK };
+            let watch = self.watchdog.period();
+            next_watch = watch.map_or(u64::MAX, |period| next_watch.min(RealHost.now() + period));
+            let tick = watch.unwrap_or(TICK).min(if greeting { TICK } else { u64::MAX });
             let timeout = Timespec { tv_sec: 0, tv_nsec: tick as _ };
             events.clear();
             let spare = rustix::buffer::spare_capacity(&mut events);
-            match epoll::wait(&self.epoll, spare, (greeting || watching).then_some(&timeout)) {
+            match epoll::wait(&self.epoll, spare, (greeting || watch.is_some()).then_some(&timeout)) {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(error) => {
                     tracing::error!(%error, "the control thread cannot wait for its sockets and ends");
@@ -257,7 +256,7 @@ impl Io {
                 }
             };
             let user = socket::peer(socket.as_fd()).user;
-            let greetings = self.entries().values().filter(|e| matches!(e, Entry::Greeting(_))).count();
+            let greetings = self.greetings.load(Ordering::Relaxed);
             let refusal = if !self.config.allow.admits(user) {
                 Some(Refusal::User(user.unwrap_or(u32::MAX)))
             } else if listener.is_full() || greetings >= MAX_GREETINGS {
@@ -277,6 +276,7 @@ impl Io {
             let deadline = RealHost.now().saturating_add(self.config.greeting_patience);
             let greeting = Greeting { socket, listener: Arc::clone(listener), secret, deadline };
             self.entries().insert(number, Entry::Greeting(Arc::new(greeting)));
+            self.greetings.fetch_add(1, Ordering::Relaxed);
         }
     }
 
@@ -322,7 +322,9 @@ impl Io {
     fn drop_greeting(&self, number: u64, socket: &OwnedFd) {
         // Watched since it was accepted; if not, there is nothing to forget.
         let _ = epoll::delete(&self.epoll, socket);
-        self.entries().remove(&number);
+        if self.entries().remove(&number).is_some() {
+            self.greetings.fetch_sub(1, Ordering::Relaxed);
+        }
     }
 
     fn drop_overdue(&self) {

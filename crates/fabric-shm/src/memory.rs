@@ -57,7 +57,7 @@ impl Mapping {
         Ok(mapping)
     }
 
-    fn shared(descriptor: BorrowedFd<'_>, length: usize, writable: bool) -> io::Result<Self> {
+    pub(crate) fn shared(descriptor: BorrowedFd<'_>, length: usize, writable: bool) -> io::Result<Self> {
         let protection = if writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
         // SAFETY: a fresh shared mapping at an address of the kernel's choice.
         let base = unsafe {

@@ -23,6 +23,19 @@ pub(crate) struct Inbound {
     pub(crate) link: Arc<LinkShared>,
     pub(crate) ring: RegionKey,
     pub(crate) consumer: Consumer,
+    /// Whether the producer waits for room was not looked at since it was told of some.
+    pub(crate) unasked: bool,
+}
+
+impl Inbound {
+    /// After the producer was told what was taken: wakes it if it waits for room.
+    fn look_who_waits(&mut self, doorbell: &PeerDoorbell) {
+        self.unasked = false;
+        fence(Ordering::SeqCst);
+        if self.consumer.is_room_wanted() {
+            doorbell.ring_for_sender();
+        }
+    }
 }
 
 /// The other end of an RC or UC queue pair.
@@ -87,6 +100,9 @@ impl QueuePair {
         }
         let (Some(inbound), Some(connection)) = (&mut self.inbound, &self.connection) else { return false };
         if !inbound.consumer.has_record() {
+            if inbound.unasked {
+                inbound.look_who_waits(&connection.doorbell);
+            }
             return false;
         }
         let receives = match self.config.shared_receive {
@@ -103,17 +119,25 @@ impl QueuePair {
         }
         .drain(budget);
         let told = inbound.consumer.publish();
-        let doorbell = &connection.doorbell;
-        if (told || matches!(drained, Drained::NotReady(true) | Drained::Broken)) && doorbell.may_sleep() {
-            fence(Ordering::SeqCst);
-            if acknowledge || drained == Drained::NotReady(true) || inbound.consumer.is_room_wanted() {
-                doorbell.ring_for_sender();
+        if (told || matches!(drained, Drained::NotReady(true) | Drained::Broken))
+            && connection.doorbell.may_sleep()
+        {
+            if acknowledge || drained == Drained::NotReady(true) {
+                fence(Ordering::SeqCst);
+                connection.doorbell.ring_for_sender();
+            } else if drained == Drained::Broken || inbound.consumer.is_room_wanted() {
+                inbound.look_who_waits(&connection.doorbell);
+            } else {
+                // The fence that makes this certain has to wait for the peer's line: the message that has just come is
+                // not kept waiting for that. The next look, which finds no more, makes up for it.
+                inbound.unasked = true;
             }
         }
+        let unasked = inbound.unasked;
         if drained == Drained::Broken {
             self.fail(queues, CompletionStatus::Flushed);
         }
-        matches!(drained, Drained::More | Drained::NotReady(_))
+        unasked || matches!(drained, Drained::More | Drained::NotReady(_))
     }
 
     /// Into the error state: everything posted is flushed, the first with its own status, and the peer's queue pair

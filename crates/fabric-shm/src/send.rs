@@ -12,8 +12,9 @@ use crate::inbound::{ACKNOWLEDGE, Condition, FIRST, IMMEDIATE, LAST, WRITE};
 use crate::memory::ShmMemory;
 use crate::queue_pair::QueuePair;
 use dunlin_fabric::{
-    Buffer, Completion, CompletionStatus, Data, Gather, Host, InlineWrite, Opcode, Operation, PostError,
-    QueuePairId, QueuePairState, RealHost, RegionKey, RemoteSlice, RnrRetry, Transport, WorkId, WorkRequest,
+    Buffer, Completion, CompletionStatus, Data, Gather, Host, InlineLine, InlineWrite, Opcode, Operation,
+    PostError, QueuePairId, QueuePairState, RealHost, RegionKey, RemoteSlice, RnrRetry, Transport, WorkId,
+    WorkRequest,
 };
 use std::collections::VecDeque;
 
@@ -240,6 +241,19 @@ impl SendQueue {
 }
 
 impl QueuePair {
+    /// As [`write_at_once`](QueuePair::write_at_once), for a line.
+    #[inline(always)]
+    pub(crate) fn line_at_once(&mut self, line: &InlineLine<'_>) -> bool {
+        let Some(connection) = &self.connection else { return false };
+        let open = self.state == QueuePairState::Ready
+            && !self.send.blocked
+            && self.send.room() > 0
+            && connection.link.is_alive();
+        let done = open && self.imports.write_line(&connection.link, line);
+        self.send.posted += u64::from(done);
+        done
+    }
+
     /// The one that has to be fast: an unsignaled inline WRITE takes checks, one copy and one counter. `false`, and
     /// nothing done, for everything else and for what needs a closer look.
     #[inline]
@@ -297,6 +311,9 @@ impl QueuePair {
         match request.operation {
             Operation::Send { data, immediate, .. } => {
                 let mut sent = 0;
+                if let Some(connection) = &self.connection {
+                    connection.doorbell.prepare();
+                }
                 if !self.push(ticket, Source::of(&data), &mut sent, 0, immediate) {
                     let data = self.send.stage(data);
                     self.wait_for_room(Waiting { ticket, sent, what: Deferred::Send { data, immediate } });
@@ -433,7 +450,11 @@ impl QueuePair {
         source: Source<'_>,
         immediate: Option<u32>,
     ) -> Option<Deferred> {
-        let link = &self.connection.as_ref()?.link;
+        let connection = self.connection.as_ref()?;
+        let link = &connection.link;
+        if immediate.is_some() {
+            connection.doorbell.prepare();
+        }
         let bytes = source.length() as u32;
         let result = self.imports.write(link, key, offset, source);
         match immediate {

@@ -4,8 +4,8 @@ use crate::events::Event;
 use crate::link::SimLink;
 use crate::memory::SimMemory;
 use crate::queues::{
-    Action, AddressHandle, CompletionQueue, DomainState, Entry, InFlight, LinkSide, Outcome, Packet,
-    PostedReceive, QueuePair, ReceiveQueue,
+    Action, AddressHandle, CompletionQueue, DomainState, Entry, InFlight, LinkSide, Outcome, PostedReceive,
+    QueuePair, ReceiveQueue,
 };
 use crate::scheduler::{Reason, State};
 use crate::shared::{Guard, Shared};
@@ -391,16 +391,10 @@ impl ThreadDomain for SimDomain {
         sender.sends.push_back(InFlight { serial, id: request.id, opcode, signaled, message, held, into });
         let stopped = sender.stopped;
         sender.stopped |= local_error;
-        state.network.packets[packet] = Packet {
-            from: at,
-            to,
-            serial,
-            action,
-            bytes,
-            message: Some(message),
-            signaled,
-            ..Packet::default()
-        };
+        let place = &mut state.network.packets[packet];
+        (place.from, place.to, place.serial, place.signaled) = (at, to, serial, signaled);
+        (place.action, place.message, place.retrying) = (action, Some(message), false);
+        place.bytes = bytes;
         if local_error || stopped {
             state.give_packets([packet]);
         } else {

@@ -37,15 +37,15 @@ impl Event {
 
 #[derive(Clone, Copy, Debug)]
 struct Entry {
-    at: Nanos,
-    number: u64,
+    /// Time, and below it the number: one comparison without a branch.
+    key: u128,
     event: Event,
 }
 
 impl Entry {
     #[inline(always)]
-    fn before(&self, other: &Entry) -> bool {
-        (self.at, self.number) < (other.at, other.number)
+    fn at(&self) -> Nanos {
+        (self.key >> 64) as Nanos
     }
 }
 
@@ -60,19 +60,19 @@ impl Events {
     /// The time of the next event, and the event.
     #[inline(always)]
     pub(crate) fn peek(&self) -> Option<(Nanos, Event)> {
-        self.heap.first().map(|entry| (entry.at, entry.event))
+        self.heap.first().map(|entry| (entry.at(), entry.event))
     }
 
     /// Adds an event.
     #[inline]
     pub(crate) fn push(&mut self, at: Nanos, event: Event) {
         self.number += 1;
-        let entry = Entry { at, number: self.number, event };
+        let entry = Entry { key: u128::from(at) << 64 | u128::from(self.number), event };
         let mut place = self.heap.len();
         self.heap.push(entry);
         while place > 0 {
             let parent = (place - 1) / 4;
-            if !entry.before(&self.heap[parent]) {
+            if entry.key >= self.heap[parent].key {
                 break;
             }
             self.heap[place] = self.heap[parent];
@@ -85,28 +85,30 @@ impl Events {
     #[inline]
     pub(crate) fn pop(&mut self) -> Option<(Nanos, Event)> {
         let last = self.heap.pop()?;
-        let Some(first) = self.heap.first().copied() else { return Some((last.at, last.event)) };
-        let length = self.heap.len();
+        let Some(first) = self.heap.first().copied() else { return Some((last.at(), last.event)) };
+        let heap = self.heap.as_mut_slice();
         let mut place = 0;
         loop {
             let child = 4 * place + 1;
-            if child >= length {
-                break;
-            }
-            let mut least = child;
-            for other in child + 1..length.min(child + 4) {
-                if self.heap[other].before(&self.heap[least]) {
-                    least = other;
+            let least = match heap.get(child..child + 4) {
+                Some(four) => {
+                    let left = usize::from(four[1].key < four[0].key);
+                    let right = 2 + usize::from(four[3].key < four[2].key);
+                    child + if four[right].key < four[left].key { right } else { left }
                 }
-            }
-            if !self.heap[least].before(&last) {
+                None if child < heap.len() => {
+                    (child + 1..heap.len()).fold(child, |a, b| if heap[b].key < heap[a].key { b } else { a })
+                }
+                None => break,
+            };
+            if heap[least].key >= last.key {
                 break;
             }
-            self.heap[place] = self.heap[least];
+            heap[place] = heap[least];
             place = least;
         }
-        self.heap[place] = last;
-        Some((first.at, first.event))
+        heap[place] = last;
+        Some((first.at(), first.event))
     }
 }
 

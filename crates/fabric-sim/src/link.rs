@@ -26,6 +26,9 @@ const MAX_GRANTS: usize = 1 << 16;
 pub(crate) struct Links {
     /// By number; numbers are not used again.
     links: Vec<Option<Box<[Side; 2]>>>,
+    /// By link and side: whether there is something to receive or to learn. Who looks at thousands of links that have
+    /// nothing to say looks only here.
+    news: Vec<bool>,
     /// As above.
     listeners: Vec<Option<ListenerState>>,
     by_name: BTreeMap<String, u32>,
@@ -39,6 +42,20 @@ impl Links {
 
     fn side_mut(&mut self, at: LinkSide) -> Option<&mut Side> {
         self.links.get_mut(at.link as usize)?.as_mut()?.get_mut(at.side)
+    }
+
+    fn has_news(&self, at: LinkSide) -> bool {
+        self.news.get(at.link as usize * 2 + at.side).copied().unwrap_or(true)
+    }
+
+    fn set_news(&mut self, at: LinkSide) {
+        let place = at.link as usize * 2 + at.side;
+        if self.news.len() <= place {
+            self.news.resize(place | 1, false);
+            self.news.push(false);
+        }
+        let news = self.side(at).is_none_or(|side| side.ended.is_some() || !side.inbox.is_empty());
+        self.news[place] = news;
     }
 
     fn listener(&mut self, number: u32) -> Option<&mut ListenerState> {
@@ -144,6 +161,7 @@ impl State {
 
     /// Tells those who listen to a side that there is news.
     fn news(&mut self, at: LinkSide) {
+        self.network.links.set_news(at);
         let Some(side) = self.network.links.side_mut(at) else { return };
         let mut waiters = std::mem::take(&mut side.waiters);
         let signal = side.signal;
@@ -275,11 +293,13 @@ impl SimLink {
     fn take(&self, state: &mut State) -> Option<Result<Vec<u8>, LinkError>> {
         let gone = |why: &str| Some(Err(LinkError::PeerGone(why.to_owned())));
         let Some(side) = state.network.links.side_mut(self.0.at) else { return gone("the run is over") };
-        match (side.inbox.pop_front(), side.ended) {
+        let taken = match (side.inbox.pop_front(), side.ended) {
             (Some(message), _) => Some(Ok(message)),
             (None, Some(why)) => gone(why),
             (None, None) => None,
-        }
+        };
+        state.network.links.set_news(self.0.at);
+        taken
     }
 }
 
@@ -332,7 +352,11 @@ impl Link for SimLink {
     }
 
     fn try_receive(&self) -> Result<Option<Vec<u8>>, LinkError> {
-        self.take(&mut self.0.shared.pass_at(|prices| 10 * prices.look)).transpose()
+        let mut state = self.0.shared.pass_at(|prices| 10 * prices.look);
+        if !state.network.links.has_news(self.0.at) {
+            return Ok(None);
+        }
+        self.take(&mut state).transpose()
     }
 
     fn grant(&self, memory: &Arc<SimMemory>, access: Access) -> Result<RegionKey, GrantError> {
@@ -513,6 +537,9 @@ pub(crate) fn dial(
         Side { process, ..Side::default() },
         Side { process: accepts_for, ..Side::default() },
     ])));
+    for side in 0..2 {
+        state.network.links.set_news(LinkSide { link, side });
+    }
     let handle = SimLink::new(shared, link, 0);
     let arrives = state.link_arrival(LinkSide { link, side: 1 });
     state.schedule(arrives, Rare::Link(LinkEvent::Connection { listener: number, link }));

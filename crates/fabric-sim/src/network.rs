@@ -268,7 +268,7 @@ impl State {
         match answer {
             Some(at) if plain => self.put(at, Event::Acknowledged { queue_pair: to, serial }),
             Some(at) => self.schedule(at, Rare::Answered { at: to, serial, outcome }),
-            None if plain && !signaled => {}
+            None if plain && !signaled => initiator.retire_before(serial + 1),
             None => {
                 let now = self.now();
                 let arrives = self.timing.answer(&mut self.chance, now);
@@ -285,6 +285,8 @@ impl State {
         let visible = self.timing.complete(now, &message);
         if signaled || !outcome.is_plain() {
             self.done_at(at, serial, visible, outcome);
+        } else if let Some(initiator) = self.queue_pair(at) {
+            initiator.retire_before(serial + 1);
         }
     }
 

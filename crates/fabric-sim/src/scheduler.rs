@@ -121,6 +121,8 @@ pub(crate) struct State {
     running: Option<TaskId>,
     doomed: bool,
     stays: u64,
+    /// A task that an event has just woken, and when: it runs next, without a way through the queue.
+    next: Option<(TaskId, u64, Nanos)>,
     /// The running task ran too far ahead of all others.
     pub(crate) hogged: bool,
     /// The run is over: tasks end where they stand, and nothing blocks any more.
@@ -150,6 +152,7 @@ impl State {
             running: None,
             doomed: false,
             stays: 0,
+            next: None,
             hogged: false,
             stopping: false,
         }
@@ -316,7 +319,12 @@ impl State {
         stay.woken = true;
         task.timer = Nanos::MAX;
         let at = at.max(stay.since);
-        self.put(at, Event::Wake { task: waiter.task, stay: waiter.stay });
+        // Within the slack it may as well run at once.
+        if self.running.is_none() && self.next.is_none() && at <= self.now + self.settings.slack {
+            self.next = Some((waiter.task, waiter.stay, at));
+        } else {
+            self.put(at, Event::Wake { task: waiter.task, stay: waiter.stay });
+        }
     }
 
     /// Wakes all in a list, each after a delay of its own.
@@ -383,6 +391,17 @@ impl State {
                     self.happen(network);
                     None
                 }
+            };
+            let task = match self.next.take() {
+                Some((next, stay, at)) if task.is_none() => {
+                    self.clock = at;
+                    self.end_stay(next, |number| number == stay, Wake::Arrived)
+                }
+                Some((next, stay, at)) => {
+                    self.put(at, Event::Wake { task: next, stay });
+                    task
+                }
+                None => task,
             };
             let Some(task) = task else { continue };
             if self.tasks[task as usize].ended {

@@ -7,7 +7,7 @@
 //! `unsafe` stands here, in `switch`, `shared` and `memory` only.
 
 use corosensei::stack::{Stack, StackPointer};
-use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect, munmap};
+use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap_anonymous, mprotect, munmap};
 use std::cell::RefCell;
 use std::io;
 use std::rc::Rc;
@@ -51,6 +51,9 @@ impl Stacks {
         let base = unsafe {
             mmap_anonymous(std::ptr::null_mut(), length, access, MapFlags::PRIVATE | MapFlags::NORESERVE)?
         };
+        // A huge page would hold many stacks of which little is used each.
+        // SAFETY: the mapping just made; advice changes no contents. Systems without huge pages refuse it, and need it not.
+        let _ = unsafe { madvise(base, length, Advice::LinuxNoHugepage) };
         Ok(Stacks(Rc::new(RefCell::new(Slab {
             base: base as usize,
             stack,

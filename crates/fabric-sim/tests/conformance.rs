@@ -69,6 +69,17 @@ fn what_is_reliable_stays_so_when_every_fourth_unreliable_message_is_lost() {
 }
 
 #[test]
+fn what_asks_again_bears_that_every_fourth_datagram_is_lost() {
+    let settings = Settings { faults: Faults { loss: 4, ..Faults::default() }, ..Settings::default() };
+    let options = Options { only: vec!["ud_to_several_peers".to_owned()], ..Options::default() };
+    for seed in 300..320 {
+        let (_, report) = conform(settings.clone(), seed, options.clone());
+        assert!(report.failed().is_empty(), "seed {seed}: {:?}", report.failed());
+        assert_eq!(report.passed().len(), 1);
+    }
+}
+
+#[test]
 fn an_unreliable_message_can_be_lost() {
     let settings = Settings { faults: Faults { loss: 2, ..Faults::default() }, ..Settings::default() };
     let options = Options { only: vec!["uc_send".to_owned()], ..Options::default() };

@@ -28,9 +28,11 @@ pub enum ArenaError {
     PeerWritable,
 }
 
-const NONE: u32 = u32::MAX;
+/// Links are units plus one, and orders of free blocks are orders plus one, so that fresh tables are zeros: pages of
+/// an arena's tables are touched when its memory is.
+const NONE: u32 = 0;
 /// A unit that does not start a free block.
-const NOT_FREE: u8 = u8::MAX;
+const NOT_FREE: u8 = 0;
 
 /// Free blocks by order, as doubly linked lists through tables with one entry a unit.
 #[derive(Debug)]
@@ -68,10 +70,10 @@ impl Buddy {
         self.next[unit as usize] = head;
         self.previous[unit as usize] = NONE;
         if head != NONE {
-            self.previous[head as usize] = unit;
+            self.previous[head as usize - 1] = unit + 1;
         }
-        self.heads[order as usize] = unit;
-        self.order_of_free[unit as usize] = order;
+        self.heads[order as usize] = unit + 1;
+        self.order_of_free[unit as usize] = order + 1;
     }
 
     fn remove(&mut self, unit: u32, order: u8) {
@@ -79,17 +81,17 @@ impl Buddy {
         if previous == NONE {
             self.heads[order as usize] = next;
         } else {
-            self.next[previous as usize] = next;
+            self.next[previous as usize - 1] = next;
         }
         if next != NONE {
-            self.previous[next as usize] = previous;
+            self.previous[next as usize - 1] = previous;
         }
         self.order_of_free[unit as usize] = NOT_FREE;
     }
 
     fn take(&mut self, order: u8) -> Option<u32> {
         let from = (order..self.heads.len() as u8).find(|o| self.heads[*o as usize] != NONE)?;
-        let unit = self.heads[from as usize];
+        let unit = self.heads[from as usize] - 1;
         self.remove(unit, from);
         for split in (order..from).rev() {
             self.insert(unit + (1 << split), split);
@@ -100,7 +102,7 @@ impl Buddy {
     fn give(&mut self, mut unit: u32, mut order: u8) {
         while (order as usize) + 1 < self.heads.len() {
             let buddy = unit ^ (1 << order);
-            if self.order_of_free.get(buddy as usize) != Some(&order) {
+            if self.order_of_free.get(buddy as usize) != Some(&(order + 1)) {
                 break;
             }
             self.remove(buddy, order);
@@ -132,11 +134,21 @@ impl<M: Memory> Arena<M> {
     /// Makes an arena of memory, which must not be writable by peers. The smallest buffer is 64 bytes, or
     /// 1/65536 of the memory if that is more.
     pub fn new(memory: M) -> Result<Self, ArenaError> {
+        let unit = (memory.length() / 65536).next_power_of_two().max(64);
+        Arena::of_units(memory, unit)
+    }
+
+    /// Makes an arena that is one buffer of all the memory, whatever its length.
+    pub fn single(memory: M) -> Result<Self, ArenaError> {
+        let unit = memory.length();
+        Arena::of_units(memory, unit)
+    }
+
+    fn of_units(memory: M, unit: usize) -> Result<Self, ArenaError> {
         if memory.access().changes() {
             return Err(ArenaError::PeerWritable);
         }
-        let unit = (memory.length() / 65536).next_power_of_two().max(64);
-        let units = u32::try_from(memory.length() / unit).unwrap_or(u32::MAX);
+        let units = u32::try_from(memory.length() / unit.max(1)).unwrap_or(u32::MAX);
         if units == 0 {
             return Err(ArenaError::Exhausted { wanted: unit, length: memory.length() });
         }
@@ -155,6 +167,11 @@ impl<M: Memory> Arena<M> {
         let order = units.trailing_zeros() as u8;
         let unit = self.0.free.lock().unwrap_or_else(PoisonError::into_inner).take(order).ok_or(exhausted)?;
         Ok(Buffer { arena: Arc::clone(&self.0), unit, order, length })
+    }
+
+    /// Whether no buffer of it is in anybody's hands. Stays so as long as nobody has another handle of it.
+    pub fn is_unused(&self) -> bool {
+        Arc::strong_count(&self.0) == 1
     }
 
     /// Whether two handles name one arena.
@@ -255,6 +272,20 @@ mod tests {
             assert!(arena.reserve(1).is_err());
             drop(parts);
         }
+    }
+
+    #[test]
+    fn a_single_buffer_is_all_of_it() {
+        let arena = Arena::single(HeapMemory::new(5000, Access::READ).unwrap()).unwrap();
+        assert!(arena.is_unused());
+        let mut whole = arena.reserve(3000).unwrap();
+        assert!(!arena.is_unused());
+        assert!(arena.reserve(1).is_err());
+        assert!(whole.set_length(5000) && !whole.set_length(5001));
+        whole.fill(7);
+        drop(whole);
+        assert!(arena.is_unused());
+        assert!(arena.reserve(5001).is_err());
     }
 
     proptest! {

@@ -66,6 +66,19 @@ pub unsafe fn line_to_peer(line: &[u8; 64], destination: *mut u8) {
     unsafe { arch::copy_line_ordered(line.as_ptr(), destination) }
 }
 
+/// Says that a line that was just written will be read by another core next, so that it may go to the cache that cores
+/// share (CLDEMOTE). A hint: it never faults, and processors that do not know it take it for no operation.
+#[inline(always)]
+pub fn demote(address: *const u8) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    // SAFETY: a hint has no effect that a program can see.
+    unsafe {
+        core::arch::asm!("cldemote [{}]", in(reg) address, options(nostack, preserves_flags, readonly));
+    }
+    #[cfg(any(not(target_arch = "x86_64"), miri))]
+    let _ = address;
+}
+
 /// Asks for a line that will be written. A hint: it never faults, whatever the address.
 #[inline(always)]
 pub fn prefetch_to_write(address: *const u8) {

@@ -7,10 +7,12 @@
 
 pub mod count;
 pub mod fault;
+pub mod observe;
 pub mod trace;
 
 pub use count::{Count, CountSnapshot};
 pub use fault::{CompletionFault, Delay, Fault, FaultCounts, FaultPlan, When};
+pub use observe::{Event, Observer, Observing};
 pub use trace::Trace;
 
 use crate::work::{AddressHandleId, CompletionQueueId, SharedReceiveQueueId};

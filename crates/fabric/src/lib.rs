@@ -36,7 +36,7 @@ pub use interpose::{Count, Fault, FaultPlan, Trace};
 pub use memory::{Access, Memory, Region};
 pub use verbs::{Armed, Fabric, Link, Listener, PeerIdentity, ThreadDomain, WaitMode, Wake, Waker};
 pub use work::{
-    AddressHandleId, CompletionQueueId, Data, Endpoint, Gather, InlineWrite, Operation, QueuePairConfig,
-    QueuePairId, QueuePairState, ReceiveTarget, RegionKey, RemoteSlice, RnrRetry, SharedReceiveQueueId,
-    Transport, WorkId, WorkRequest,
+    AddressHandleId, CompletionQueueId, Data, Endpoint, Gather, InlineLine, InlineWrite, Operation,
+    QueuePairConfig, QueuePairId, QueuePairState, ReceiveTarget, RegionKey, RemoteSlice, RnrRetry,
+    SharedReceiveQueueId, Transport, WorkId, WorkRequest,
 };

@@ -147,25 +147,35 @@ impl<M: Memory> Region<M> {
 /// the simulator).
 #[derive(Debug)]
 pub struct HeapMemory {
+    /// The first line within the allocation, which is a line longer than asked for.
     base: NonNull<u8>,
+    allocation: NonNull<u8>,
     layout: std::alloc::Layout,
     access: Access,
 }
 
+/// Bytes to which memory is aligned.
+const LINE: usize = 64;
+
 impl HeapMemory {
-    /// Zeroed memory; `None` if there is none or the length is zero.
+    /// Zeroed memory, its pages touched lazily; `None` if there is none or the length is zero.
     pub fn new(length: usize, access: Access) -> Option<Self> {
-        let layout = std::alloc::Layout::from_size_align(length, 64).ok().filter(|l| l.size() > 0)?;
+        // Allocators zero by touching if more than their own alignment is asked for, so the line is ours to find.
+        let longer = length.checked_add(LINE).filter(|_| length > 0)?;
+        let layout = std::alloc::Layout::from_size_align(longer, 16).ok()?;
         // SAFETY: the layout is not empty.
-        let base = NonNull::new(unsafe { std::alloc::alloc_zeroed(layout) })?;
-        Some(HeapMemory { base, layout, access })
+        let allocation = NonNull::new(unsafe { std::alloc::alloc_zeroed(layout) })?;
+        let skip = allocation.as_ptr().align_offset(LINE);
+        // SAFETY: at most a line less one byte, and the allocation is a line longer than what is used of it.
+        let base = unsafe { allocation.add(skip.min(LINE - 1)) };
+        Some(HeapMemory { base, allocation, layout, access })
     }
 }
 
 impl Drop for HeapMemory {
     fn drop(&mut self) {
         // SAFETY: allocated in `new` with this layout, and freed only here.
-        unsafe { std::alloc::dealloc(self.base.as_ptr(), self.layout) }
+        unsafe { std::alloc::dealloc(self.allocation.as_ptr(), self.layout) }
     }
 }
 
@@ -179,7 +189,7 @@ unsafe impl Memory for HeapMemory {
         self.base
     }
     fn length(&self) -> usize {
-        self.layout.size()
+        self.layout.size() - LINE
     }
     fn access(&self) -> Access {
         self.access

@@ -262,6 +262,22 @@ impl<'a, M: Memory> From<InlineWrite<'a>> for WorkRequest<'a, M> {
     }
 }
 
+/// An unsignaled WRITE of one whole line of inline data to a place that is aligned to 64 bytes: what most of those are.
+#[derive(Clone, Copy, Debug)]
+pub struct InlineLine<'a> {
+    /// As in [`WorkRequest`]; seen only if the line fails.
+    pub id: WorkId,
+    /// The bytes. The last 8 become visible last.
+    pub line: &'a [u8; 64],
+    /// The region at the target.
+    pub key: RegionKey,
+    /// The offset in it.
+    pub offset: u64,
+    /// A hint: the line that begins so many bytes after this one will be written soon, and nobody reads there now. 0 if
+    /// not known.
+    pub ahead: u32,
+}
+
 /// Where a RECV is posted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReceiveTarget {

@@ -6,6 +6,7 @@
 pub(crate) mod asynchronous;
 pub mod config;
 pub(crate) mod core;
+mod hub_lock;
 pub(crate) mod lane;
 pub(crate) mod slots;
 pub(crate) mod synchronous;

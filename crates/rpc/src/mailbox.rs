@@ -45,6 +45,15 @@ impl RingWriter {
         }
     }
 
+    /// Where a message of one line goes, and whether the line that is `ahead` lines further is one to be written soon that
+    /// the reader is done with; `None` while there is no room.
+    #[inline(always)]
+    pub(crate) fn place_line(&self, ahead: u64) -> Option<(usize, bool)> {
+        let position = self.tail & (self.lines - 1);
+        let free = self.lines - (self.tail - self.head);
+        (free > 0).then_some((position as usize * LINE, ahead < free.min(self.lines - position)))
+    }
+
     /// Where a `Skip` can be written ahead of a message of `total` bytes that has no place yet. A reader who has
     /// taken everything, but less than half the ring since it last told its head, would else wait for ever, as the
     /// writer would: what is left free then is enough for the message, not for both.

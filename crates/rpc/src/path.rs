@@ -26,6 +26,10 @@ use thiserror::Error;
 /// Bytes at the start of every inbound region before its ring: the line that holds the control word.
 pub(crate) const CONTROL_BYTES: usize = LINE;
 
+/// The immediate data of a report of a head; that of a message is the sender's number of its lane. Whoever gets it
+/// has only to be awake: it looks at its control word when it looks for room.
+pub(crate) const HEAD_IMMEDIATE: u32 = u32::MAX;
+
 /// The longest message: a batch of this many bytes, or a small payload with its lines around it.
 pub(crate) const MAX_MESSAGE: usize = 8192;
 

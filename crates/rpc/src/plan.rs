@@ -142,8 +142,11 @@ impl Plan {
         if polls_memory && !capabilities.in_order_write {
             return Err(Illegal::NoOrder);
         }
+        // Who sleeps while a ring is full is woken by immediate data when there is room.
+        let wakes_for_room = (self.server != Busy && self.response != ResponseHalf::Send)
+            || (self.client != Busy && self.request != RequestHalf::Send);
         let immediate = self.request == RequestHalf::WriteImm || self.response == ResponseHalf::WriteImm;
-        if immediate && !capabilities.immediate {
+        if (immediate || wakes_for_room) && !capabilities.immediate {
             return Err(Illegal::Lacks("immediate data"));
         }
         if (self.client != Busy || self.server != Busy) && !capabilities.events {
@@ -369,6 +372,20 @@ mod tests {
             immediate.check(&Capabilities { immediate: false, ..everything() }),
             Err(Illegal::Lacks("immediate data"))
         );
+        // Who sleeps and has a ring of the peer's to fill is told of room in it.
+        for (half, client, server) in [
+            (Plan::new(RequestHalf::Send, ResponseHalf::Fetch), CompletionMode::Busy, CompletionMode::Event),
+            (
+                Plan::new(RequestHalf::Write, ResponseHalf::Send),
+                CompletionMode::Adaptive,
+                CompletionMode::Busy,
+            ),
+        ] {
+            let plain = Capabilities { immediate: false, ..everything() };
+            assert_eq!(half.check(&plain), Ok(()));
+            assert_eq!(half.completion(client, server).check(&plain), Err(Illegal::Lacks("immediate data")));
+            assert_eq!(half.completion(client, server).check(&everything()), Ok(()));
+        }
         for mode in MODES {
             let plan = Plan::new(RequestHalf::Send, ResponseHalf::Send).completion(mode, mode);
             let checked = plan.check(&Capabilities { events: false, ..everything() });

@@ -1,7 +1,7 @@
 //! What an application implements: a service that takes requests and fills replies.
 
 use dunlin_fabric::Nanos;
-use dunlin_wire::Status;
+use dunlin_wire::{Status, copy_bytes};
 use thiserror::Error;
 
 /// A request, in memory that no peer can change any more.
@@ -66,7 +66,7 @@ impl Reply<'_> {
     pub fn write(&mut self, bytes: &[u8]) -> Result<(), ReplyTooLarge> {
         let start = self.length;
         let place = self.grow(start + bytes.len())?;
-        place[start..].copy_from_slice(bytes);
+        copy_bytes(&mut place[start..], bytes);
         Ok(())
     }
 

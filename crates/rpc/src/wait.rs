@@ -14,11 +14,13 @@ pub(crate) struct Waiter {
     spin: Nanos,
     looks: u32,
     spin_until: Nanos,
+    /// The spinning of an adaptive wait is over.
+    spun: bool,
 }
 
 impl Waiter {
     pub(crate) const fn new(mode: CompletionMode, spin: Nanos) -> Self {
-        Waiter { mode, spin, looks: 0, spin_until: 0 }
+        Waiter { mode, spin, looks: 0, spin_until: 0, spun: false }
     }
 
     pub(crate) fn set_mode(&mut self, mode: CompletionMode) {
@@ -31,13 +33,14 @@ impl Waiter {
     #[inline]
     pub(crate) fn reset(&mut self) {
         self.looks = 0;
+        self.spun = false;
     }
 
     /// Whether it is time to look at the clock: with the first look, whose cost hides in the time that any answer
     /// takes, and then now and then; before every sleep.
     #[inline]
     pub(crate) fn clock_is_due(&self) -> bool {
-        self.mode == CompletionMode::Event || self.looks.is_multiple_of(CLOCK_EVERY)
+        self.mode == CompletionMode::Event || self.spun || self.looks.is_multiple_of(CLOCK_EVERY)
     }
 
     /// How to wait now, and until when at most.
@@ -49,6 +52,8 @@ impl Waiter {
                 self.looks = self.looks.wrapping_add(1);
                 (WaitMode::Busy, Nanos::MAX)
             }
+            // Who sleeps and is woken for nothing goes on sleeping.
+            CompletionMode::Adaptive if self.spun => (WaitMode::Event, Nanos::MAX),
             CompletionMode::Adaptive => {
                 if self.looks == 0 {
                     self.spin_until = host.now() + self.spin;
@@ -56,6 +61,7 @@ impl Waiter {
                 self.looks = self.looks.saturating_add(1);
                 // Every few looks: a simulated wait ends at `until` and not after so many looks.
                 if self.looks.is_multiple_of(32) && host.now() >= self.spin_until {
+                    self.spun = true;
                     return (WaitMode::Event, Nanos::MAX);
                 }
                 (WaitMode::Busy, self.spin_until)

@@ -4,14 +4,14 @@
 
 mod common;
 
-use common::process::{NEVER, test_server, test_service};
+use common::process::{NEVER, ServerProcess, test_server, test_service};
 use common::*;
 use dunlin_fabric_shm::ShmFabric;
 use dunlin_rpc::*;
 use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 
 tests!(
@@ -20,6 +20,10 @@ tests!(
     who_waits_for_room_is_woken,
     who_waits_for_room_is_woken_by_the_deadline,
     a_hub_may_be_dropped_on_its_own_wake_thread,
+    a_busy_future_wakes_itself_with_each_poll,
+    a_sleeping_future_is_woken_once,
+    who_waits_for_room_is_in_the_queue_once,
+    a_restarted_server_is_found_again,
 );
 
 fn what_is_shared_can_be_shared() {
@@ -152,5 +156,151 @@ fn a_hub_may_be_dropped_on_its_own_wake_thread() {
         drop(client);
         server.receive(after(HANG / 2)).unwrap().reply(Vec::new());
         told.recv_timeout(HANG / 2).expect("the wake thread waits for itself");
+    }
+}
+
+/// Counts how often it is woken.
+#[derive(Default)]
+struct Counting(AtomicU64);
+
+impl Wake for Counting {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+impl Counting {
+    fn woken(&self) -> u64 {
+        self.0.load(Ordering::SeqCst)
+    }
+}
+
+/// Nobody else would wake it: the one who polls makes the progress.
+fn a_busy_future_wakes_itself_with_each_poll() {
+    let fabric = fabric();
+    let server = serve(&fabric);
+    for (name, plan) in plans(&fabric, &[CompletionMode::Busy]) {
+        let client = connect(&fabric, &server, plan, 0);
+        let count = Arc::new(Counting::default());
+        let waker = Waker::from(Arc::clone(&count));
+        // One that is sent, and one that waits for room.
+        let (mut sent, mut waits) = (pin!(client.call(NEVER, b"sent")), pin!(client.call(ECHO, b"waits")));
+        for polls in 1..=50 {
+            assert!(sent.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+            assert_eq!(count.woken(), 2 * polls - 1, "{name}");
+            assert!(waits.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+            assert_eq!(count.woken(), 2 * polls, "{name}");
+        }
+        server.receive(after(HANG / 2)).unwrap().reply(b"done".to_vec());
+        let mut polls = 0;
+        until("the call is answered", || {
+            let poll = sent.as_mut().poll(&mut Context::from_waker(&waker));
+            polls += poll.is_pending() as u64;
+            matches!(poll, Poll::Ready(Ok(response)) if *response == *b"done")
+        });
+        assert_eq!(count.woken(), 100 + polls, "{name}: a future that is done wakes nobody");
+        assert_eq!(*block_on(waits).unwrap(), *b"waits", "{name}");
+    }
+}
+
+/// The wake thread does, when there is something to see.
+fn a_sleeping_future_is_woken_once() {
+    let fabric = fabric();
+    let server = serve(&fabric);
+    for (name, plan) in plans(&fabric, &[CompletionMode::Event, CompletionMode::Adaptive]) {
+        let client = connect(&fabric, &server, plan, 0);
+        let count = Arc::new(Counting::default());
+        let waker = Waker::from(Arc::clone(&count));
+        let mut call = pin!(client.call(NEVER, b"sleeps"));
+        for _ in 0..50 {
+            assert!(call.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        }
+        assert_eq!(count.woken(), 0, "{name}: nothing has happened");
+        server.receive(after(HANG / 2)).unwrap().reply(b"done".to_vec());
+        until("the future is woken", || count.woken() > 0);
+        let poll = call.as_mut().poll(&mut Context::from_waker(&waker));
+        assert!(matches!(poll, Poll::Ready(Ok(response)) if *response == *b"done"), "{name}");
+        // Whoever else looks has no reason to wake it again.
+        assert_eq!(*block_on(client.call(ECHO, b"after")).unwrap(), *b"after");
+        assert_eq!(count.woken(), 1, "{name}");
+    }
+}
+
+/// However often a future is polled while it waits for room, it is woken once for it.
+fn who_waits_for_room_is_in_the_queue_once() {
+    let fabric = fabric();
+    let server = serve(&fabric);
+    for (name, plan) in plans(&fabric, &[CompletionMode::Event, CompletionMode::Adaptive]) {
+        let client = connect(&fabric, &server, plan, 0);
+        let first = client.call(NEVER, b"first");
+        let count = Arc::new(Counting::default());
+        let waker = Waker::from(Arc::clone(&count));
+        {
+            let mut gone = pin!(client.call(ECHO, b"gone"));
+            assert!(gone.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        }
+        let mut waits = pin!(client.call(ECHO, b"waits"));
+        for _ in 0..50 {
+            assert!(waits.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        }
+        server.receive(after(HANG / 2)).unwrap().reply(Vec::new());
+        assert_eq!(block_on(first).unwrap().len(), 0);
+        until("it is woken for the room", || count.woken() > 0);
+        assert_eq!(count.woken(), 1, "{name}: once, though it was polled often, and another was dropped");
+        assert_eq!(*block_on(waits).unwrap(), *b"waits", "{name}");
+    }
+}
+
+/// Threads call without end while the server's process is killed and started again, three times.
+fn a_restarted_server_is_found_again() {
+    let fabric = fabric();
+    for (name, plan) in plans(&fabric, &[CompletionMode::Busy, CompletionMode::Event]) {
+        println!("  {name}");
+        let address = unique("again");
+        let mut server = ServerProcess::start_on(&address, "");
+        let hub = AsyncHub::new(&fabric).unwrap();
+        let config = ClientConfig { window: 8, timeout: 0, ..ClientConfig::with_plan(plan) };
+        let client = AsyncClient::connect(&hub, &address, config).unwrap();
+        let (stop, done) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+        let threads: Vec<_> = (0..12u64)
+            .map(|number| {
+                let (client, stop, done) = (client.clone(), Arc::clone(&stop), Arc::clone(&done));
+                std::thread::spawn(move || {
+                    let mut lost = 0;
+                    for i in 0.. {
+                        if stop.load(Ordering::SeqCst) {
+                            break;
+                        }
+                        let payload = pattern([5, 500, 9000][i as usize % 3], i + number);
+                        match block_on(client.call(ECHO, &payload)) {
+                            Ok(response) => {
+                                assert_eq!(*response, *payload);
+                                done.fetch_add(1, Ordering::SeqCst);
+                            }
+                            Err(CallError::MaybeExecuted(Cause::ConnectionLost)) => lost += 1,
+                            Err(CallError::NotExecuted(Cause::Disconnected | Cause::ConnectionLost)) => {
+                                std::thread::sleep(std::time::Duration::from_micros(200));
+                            }
+                            Err(error) => panic!("{error}"),
+                        }
+                    }
+                    lost
+                })
+            })
+            .collect();
+        let more = |done: &AtomicU64| {
+            let before = done.load(Ordering::SeqCst);
+            until("calls are answered", || done.load(Ordering::SeqCst) > before + 50);
+        };
+        for _ in 0..3 {
+            more(&done);
+            server.kill();
+            server = ServerProcess::start_on(&address, "");
+        }
+        more(&done);
+        stop.store(true, Ordering::SeqCst);
+        let lost: u64 = threads.into_iter().map(|thread| thread.join().unwrap()).sum();
+        // At most what was under way: the window, three times.
+        assert!(lost <= 3 * 8, "{name}: {lost} calls have no known end");
     }
 }

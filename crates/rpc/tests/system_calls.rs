@@ -1,9 +1,13 @@
 //! The hot path makes no system call: neither the client's thread nor the worker's. The kernel itself keeps watch: a
-//! filter on the thread ends the process at once with the first call that is not on a short list.
+//! filter on the thread ends the process at once with the first call that is not on a short list. Where both sides sleep,
+//! each makes one call to wake the other and one to sleep itself: there the filter has them counted.
 
 #![allow(missing_docs, clippy::disallowed_methods, clippy::disallowed_types)]
 
 mod common;
+#[cfg(target_arch = "x86_64")]
+#[path = "common/futex_calls.rs"]
+mod futex_calls;
 
 use common::process::{Process, add_role, ready};
 use common::*;
@@ -34,6 +38,8 @@ fn main() {
         ("direct_write_imm_makes_no_system_call", makes_no_system_call::<2>),
         ("eager_send_recv_makes_no_system_call", makes_no_system_call::<3>),
         ("read_rndv_makes_no_system_call", makes_no_system_call::<4>),
+        #[cfg(target_arch = "x86_64")]
+        ("a_side_that_sleeps_makes_two_system_calls_for_each_call", makes_two_system_calls),
     ]);
 }
 
@@ -55,14 +61,31 @@ fn end(status: i32) -> ! {
     unsafe { libc::_exit(status) }
 }
 
-fn plan(protocol: &str) -> Plan {
-    Protocol::by_name(protocol).unwrap().plan(CompletionMode::Busy)
+/// From here on until [`end`].
+fn watch(mode: CompletionMode) {
+    match mode {
+        #[cfg(target_arch = "x86_64")]
+        CompletionMode::Event => futex_calls::count(),
+        _ => forbid_system_calls(),
+    }
+}
+
+/// How a process ends that was watched and did right so far.
+fn verdict(mode: CompletionMode) -> i32 {
+    match mode {
+        #[cfg(target_arch = "x86_64")]
+        CompletionMode::Event => futex_calls::verdict(CALLS),
+        _ => 0,
+    }
 }
 
 fn filtered_client(arguments: &str) {
-    let (address, protocol) = arguments.split_once(' ').unwrap();
-    let config =
-        ClientConfig { timeout: HANG.as_nanos() as u64 / 4, ..ClientConfig::with_plan(plan(protocol)) };
+    let [address, protocol, mode] = arguments.split(' ').collect::<Vec<_>>()[..] else {
+        panic!("{arguments}")
+    };
+    let mode: CompletionMode = mode.parse().unwrap();
+    let plan = Protocol::by_name(protocol).unwrap().plan(mode);
+    let config = ClientConfig { timeout: HANG.as_nanos() as u64 / 4, ..ClientConfig::with_plan(plan) };
     let mut client = Client::connect(&fabric(), &address.parse().unwrap(), config).unwrap();
     let mut payload = pattern(32, 1);
     let mut call = |number: u64| {
@@ -71,11 +94,13 @@ fn filtered_client(arguments: &str) {
     };
     assert!((0..WARM_UP).all(&mut call));
     ready();
-    forbid_system_calls();
-    end(if (WARM_UP..WARM_UP + CALLS).all(call) { 0 } else { WRONG_ANSWER })
+    watch(mode);
+    end(if (WARM_UP..WARM_UP + CALLS).all(call) { verdict(mode) } else { WRONG_ANSWER })
 }
 
-fn filtered_server(address: &str) {
+fn filtered_server(arguments: &str) {
+    let (address, mode) = arguments.split_once(' ').unwrap();
+    let mode: CompletionMode = mode.parse().unwrap();
     let executed = Arc::new(AtomicU64::new(0));
     let echo = |_| -> Box<dyn Service> {
         let executed = Arc::clone(&executed);
@@ -99,7 +124,7 @@ fn filtered_server(address: &str) {
     while executed.load(Ordering::Relaxed) < WARM_UP {
         worker.step(after(HANG));
     }
-    forbid_system_calls();
+    watch(mode);
     while executed.load(Ordering::Relaxed) < WARM_UP + CALLS {
         worker.step(u64::MAX);
     }
@@ -108,7 +133,7 @@ fn filtered_server(address: &str) {
     while !THE_CLIENT_IS_THROUGH.load(Ordering::Relaxed) {
         std::thread::yield_now();
     }
-    end(0)
+    end(verdict(mode))
 }
 
 /// Makes one system call behind the filter.
@@ -136,19 +161,35 @@ fn the_filter_kills() {
 
 const _: () = assert!(PROTOCOLS.len() == 5, "each protocol has a test in the list above");
 
-/// Busy calls by the protocol in this row of the table.
-fn makes_no_system_call<const ROW: usize>() {
-    let name = PROTOCOLS[ROW].name;
+/// Calls between two processes that are watched: how the client and the server ended.
+fn watched(protocol: &str, mode: CompletionMode) -> (ExitStatus, ExitStatus) {
     let address = unique("system-calls").to_string();
-    let mut server = Process::start("filtered-server", &address);
-    let mut client = Process::start("filtered-client", &format!("{address} {name}"));
+    let mut server = Process::start("filtered-server", &format!("{address} {mode}"));
+    let mut client = Process::start("filtered-client", &format!("{address} {protocol} {mode}"));
     let client = ended(&mut client);
     drop(server.stdin.take());
     let server = ended(&mut server);
-    println!("  {name}: client {client}, server {server}");
+    println!("  {protocol}, {mode}: client {client}, server {server}");
+    (client, server)
+}
+
+/// Busy calls by the protocol in this row of the table.
+fn makes_no_system_call<const ROW: usize>() {
+    let name = PROTOCOLS[ROW].name;
+    let (client, server) = watched(name, CompletionMode::Busy);
     assert!(
         client.success() && server.success(),
         "{name}: the client ended with {client}, the server with {server}; SIGSYS is a system call on the way of a \
          call, and strace -f tells which"
     );
+}
+
+#[cfg(target_arch = "x86_64")]
+fn makes_two_system_calls() {
+    for name in ["Direct-WriteIMM", "Eager-SendRecv"] {
+        let (client, server) = watched(name, CompletionMode::Event);
+        for status in [client, server] {
+            assert!(status.success(), "{name}: {}", futex_calls::explain(status));
+        }
+    }
 }

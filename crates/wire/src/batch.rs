@@ -9,7 +9,7 @@ use crate::error::BuildError;
 use crate::header::{Flags, Header, Kind};
 use crate::single::{encode_line, long_message_bytes, seal_long};
 use crate::tag::Tags;
-use crate::{BODY_OFFSET, Descriptor, ENTRY_META_BYTES, INLINE_PAYLOAD, LINE};
+use crate::{BODY_OFFSET, Descriptor, ENTRY_META_BYTES, INLINE_PAYLOAD, LINE, TAG_BYTES};
 
 /// What a batch says of one entry, besides its payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -85,17 +85,24 @@ impl BatchState {
     /// Body length after one more entry of `length` bytes, if that still fits `buffer_length`.
     #[inline]
     fn body_after(&self, length: u64, buffer_length: usize) -> Result<u32, BuildError> {
-        if self.count == u16::MAX {
-            return Err(BuildError::TooManyEntries);
-        }
         let padded = length.saturating_add(7) & !7;
-        let body = u64::from(self.body).saturating_add(ENTRY_META_BYTES as u64).saturating_add(padded);
+        let body = padded.saturating_add(u64::from(self.body) + ENTRY_META_BYTES as u64);
         let available = buffer_length & !(LINE - 1);
-        match u32::try_from(body) {
-            Ok(body) if long_message_bytes(body) <= available as u64 => Ok(body),
-            Ok(body) => Err(BuildError::Full { needed: long_message_bytes(body), available }),
-            Err(_) => Err(BuildError::Full { needed: body.saturating_add(2 * LINE as u64), available }),
+        // The whole message is this rounded up to lines, and `available` is lines.
+        let end = body.saturating_add((BODY_OFFSET + TAG_BYTES) as u64);
+        if end > available as u64 || body > u64::from(u32::MAX) || self.count == u16::MAX {
+            return Err(self.refuse(body, available));
         }
+        Ok(body as u32)
+    }
+
+    #[cold]
+    fn refuse(&self, body: u64, available: usize) -> BuildError {
+        if self.count == u16::MAX {
+            return BuildError::TooManyEntries;
+        }
+        let needed = u32::try_from(body).map_or(body.saturating_add(2 * LINE as u64), long_message_bytes);
+        BuildError::Full { needed, available }
     }
 
     /// Whether an entry with a payload of `length` bytes still fits a buffer of `buffer_length` bytes.
@@ -116,7 +123,7 @@ impl BatchState {
         let Some(place) = area.get_mut(..payload.len()) else {
             return Err(BuildError::Full { needed, available: 0 });
         };
-        place.copy_from_slice(payload);
+        bytes::copy(place, payload);
         bytes::clear_padding(area, payload.len());
         self.body = body;
         self.count += 1;
@@ -124,7 +131,7 @@ impl BatchState {
     }
 
     /// Writes the metadata of the next entry; answers the place of its payload with padding, and the new body length.
-    #[inline]
+    #[inline(always)]
     fn area<'b>(
         &self,
         buffer: &'b mut [u8],

@@ -37,8 +37,11 @@ pub(crate) fn all_zero<const N: usize>(bytes: &[u8; N]) -> bool {
 /// words: padding is at most a line, and byte loops or calls would cost more than everything else in a small message.
 #[inline]
 pub(crate) fn padding_is_zero(area: &[u8], length: usize) -> bool {
+    if area.len() == length {
+        return true;
+    }
     let (words, _) = area.as_chunks::<8>();
-    let Some(words) = words.get(length / 8..) else { return area.len() == length };
+    let Some(words) = words.get(length / 8..) else { return false };
     let Some((first, rest)) = words.split_first() else { return true };
     let first = u64::from_le_bytes(*first) >> (length % 8 * 8);
     rest.iter().fold(first, |seen, word| seen | u64::from_le_bytes(*word)) == 0
@@ -47,6 +50,9 @@ pub(crate) fn padding_is_zero(area: &[u8], length: usize) -> bool {
 /// Makes everything after the first `length` bytes of `area`, a whole number of words, zero.
 #[inline]
 pub(crate) fn clear_padding(area: &mut [u8], length: usize) {
+    if area.len() == length {
+        return;
+    }
     let (words, _) = area.as_chunks_mut::<8>();
     let Some((first, rest)) = words.get_mut(length / 8..).and_then(|words| words.split_first_mut()) else {
         return;
@@ -54,6 +60,29 @@ pub(crate) fn clear_padding(area: &mut [u8], length: usize) {
     *first = (u64::from_le_bytes(*first) & !(u64::MAX << (length % 8 * 8))).to_le_bytes();
     for word in rest {
         *word = [0; 8];
+    }
+}
+
+/// Copies `from` to the beginning of `to`, which is at least as long (nothing is copied if it is not). Most payloads are
+/// short, and a call of the general copy costs more than the two overlapping moves that do for them.
+#[inline]
+pub fn copy(to: &mut [u8], from: &[u8]) {
+    #[inline(always)]
+    fn ends<const N: usize>(to: &mut [u8], from: &[u8]) {
+        if let (Some(first), Some(last)) = (from.first_chunk::<N>(), from.last_chunk::<N>()) {
+            if let Some(place) = to.first_chunk_mut::<N>() {
+                *place = *first;
+            }
+            if let Some(place) = to.last_chunk_mut::<N>() {
+                *place = *last;
+            }
+        }
+    }
+    let Some(to) = to.get_mut(..from.len()) else { return };
+    match from.len() {
+        16..=32 => ends::<16>(to, from),
+        8..16 => ends::<8>(to, from),
+        _ => to.copy_from_slice(from),
     }
 }
 
@@ -149,6 +178,20 @@ mod tests {
             }
             assert!(!padding_is_zero(&vec![0; size], size + 8));
         }
+    }
+
+    #[test]
+    fn copies_of_every_length_are_whole_and_no_more() {
+        for length in 0..=100 {
+            let from: Vec<u8> = (1..=length).collect();
+            let mut to = [0xee; 128];
+            copy(&mut to, &from);
+            assert_eq!(to[..from.len()], from);
+            assert!(to[from.len()..].iter().all(|byte| *byte == 0xee), "{length}");
+        }
+        let mut short = [0xee; 4];
+        copy(&mut short, &[1; 5]);
+        assert_eq!(short, [0xee; 4]);
     }
 
     #[test]

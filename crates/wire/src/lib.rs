@@ -55,11 +55,12 @@ pub mod status;
 pub mod tag;
 
 pub use batch::{BatchBuilder, BatchState, EntryMeta};
+pub use bytes::copy as copy_bytes;
 pub use error::{BuildError, Reject};
 pub use header::{Flags, Header, Kind};
 pub use message::{Entries, Entry, FirstLine, Message, parse_line};
 pub use rendezvous::Descriptor;
-pub use single::{SingleLayout, Tail, encode_line, message_bytes, message_lines, write_line};
+pub use single::{SingleLayout, Tail, encode_line, message_bytes, message_lines, set_line_tag, write_line};
 pub use status::{ApplicationCode, Status};
 pub use tag::{Direction, TagKey, Tags};
 

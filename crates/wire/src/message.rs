@@ -51,12 +51,12 @@ pub struct FirstLine {
 ///
 /// # Errors
 /// The [`Reject`] that names the first thing that is wrong.
-#[inline]
+#[inline(always)]
 pub fn parse_line(line: &[u8; LINE], limit: usize) -> Result<FirstLine, Reject> {
     parse_line_with::<Every>(line, limit)
 }
 
-#[inline]
+#[inline(always)]
 pub(crate) fn parse_line_with<C: Checks>(line: &[u8; LINE], limit: usize) -> Result<FirstLine, Reject> {
     let header = Header::decode(&bytes::get::<0, HEADER_BYTES, LINE>(line))?;
     let limit_applied = if C::LIMIT { limit } else { usize::MAX };

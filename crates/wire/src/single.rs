@@ -4,7 +4,7 @@ use crate::bytes;
 use crate::error::BuildError;
 use crate::header::{Flags, Header, Kind};
 use crate::tag::Tags;
-use crate::{BODY_OFFSET, Descriptor, HEADER_BYTES, INLINE_PAYLOAD, LINE, TAG_BYTES};
+use crate::{BODY_OFFSET, Descriptor, HEADER_BYTES, INLINE_PAYLOAD, LINE, TAG_BYTES, TAG_OFFSET};
 
 /// Bytes of a whole message of several lines with a body of `body` bytes, for any `body`.
 #[inline]
@@ -35,7 +35,7 @@ pub const fn message_lines(payload: u32, limit: u32) -> Option<u32> {
 /// # Errors
 /// [`BuildError::PayloadLength`] over 32 bytes, or if the kind does not carry a payload of this length;
 /// [`BuildError::WrongKind`] for batches. `line` is as it was.
-#[inline]
+#[inline(always)]
 pub fn write_line(
     line: &mut [u8; LINE],
     header: &Header,
@@ -47,6 +47,12 @@ pub fn write_line(
     let [h0, h1, h2] = Header { length: payload.len() as u32, ..*header }.words();
     bytes::put_words(line, [h0, h1, h2, p0, p1, p2, p3, first_tag]);
     Ok(())
+}
+
+/// Gives a line another tag.
+#[inline]
+pub fn set_line_tag(line: &mut [u8; LINE], first_tag: u64) {
+    bytes::put::<TAG_OFFSET, TAG_BYTES, LINE>(line, first_tag.to_le_bytes());
 }
 
 /// As [`write_line`], into a line of its own.

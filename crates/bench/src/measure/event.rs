@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use dunlin_fabric_shm::ShmFabric;
-use dunlin_rpc::{CallError, Client, ClientConfig, CompletionMode};
+use dunlin_rpc::{CallError, CallId, Client, ClientConfig, CompletionMode};
 
 use super::contest::{Contestant, contest};
 use super::flow::{difference, stamp};
@@ -136,6 +136,8 @@ struct Sleeper {
     subject: u8,
     sequence: u64,
     difference: u64,
+    /// A call that was made to wake the worker, and not waited for.
+    last: Option<CallId>,
     /// CPU time of this process in timed slices, and the calls it was spent on.
     cpu_ns: u64,
     calls: u64,
@@ -145,8 +147,15 @@ impl Sleeper {
     fn connect(session: &mut Session, config: &ClientConfig) -> Result<Self, MeasureError> {
         let served = session.serve(ServiceKind::Bytes, Drive::Waiting)?;
         let client = session.connect(&served, config)?;
-        let mut sleeper =
-            Sleeper { client, subject: served.index, sequence: 0, difference: 0, cpu_ns: 0, calls: 0 };
+        let mut sleeper = Sleeper {
+            client,
+            subject: served.index,
+            sequence: 0,
+            difference: 0,
+            last: None,
+            cpu_ns: 0,
+            calls: 0,
+        };
         session.while_serving(&served, |_, _| {
             (0..16).try_for_each(|_| sleeper.call().map_err(MeasureError::from))
         })?;
@@ -156,11 +165,16 @@ impl Sleeper {
     fn slice(&mut self, pair: &mut FloorPair) -> Result<Slice, FloorError> {
         let subject = self.subject;
         let (slice, _) = pair.subject_slice(subject, &[], |pair| {
+            if let Some(last) = self.last.take() {
+                self.client.wait(last).map_err(|error| FloorError::Subject(error.to_string()))?;
+            }
             let (slice, cpu_ns) =
                 with_cpu_time(|| pair.time_subject(SLICE, |_| self.call().map_err(|e| e.to_string())));
             let slice = slice?;
             self.cpu_ns += cpu_ns;
             self.calls += slice.total_operations;
+            // The slice is over: a worker that sleeps looks up, instead of when its fabric ends the sleep.
+            self.last = self.client.submit_on(0, ECHO, b"over").ok();
             Ok(slice)
         })?;
         Ok(slice)

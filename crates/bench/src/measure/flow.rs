@@ -1,7 +1,7 @@
 //! A client that keeps a window of calls in flight, and what it sends: the same words that the bare ring carries.
 
 use dunlin_fabric_shm::ShmFabric;
-use dunlin_rpc::{CallError, CallId, Cause, Client};
+use dunlin_rpc::{CallError, Cause, Client};
 
 use super::peer::ECHO;
 
@@ -99,22 +99,20 @@ impl Flow {
 
     #[inline]
     fn collect(&mut self) -> Result<u64, String> {
-        self.client.progress();
-        let before = self.done;
-        while let Some(id) = self.client.next_done() {
-            self.take(id)?;
-        }
-        Ok(self.done - before)
-    }
-
-    #[inline]
-    fn take(&mut self, id: CallId) -> Result<(), String> {
+        let Self { client, payload, done, difference: wrong, .. } = self;
+        let mut failed = None;
         // One lane, one worker: answers come in the order of the calls.
-        let answer = self.client.outcome(id).map_err(|error| error.to_string())?;
-        self.difference |= difference(answer, self.payload.len(), self.done);
-        self.done += 1;
-        self.client.forget(id);
-        Ok(())
+        let count = client.collect(|_, outcome| {
+            match outcome {
+                Ok(answer) => *wrong |= difference(answer, payload.len(), *done),
+                Err(error) => failed = Some(error),
+            }
+            *done += 1;
+        });
+        match failed {
+            Some(error) => Err(error.to_string()),
+            None => Ok(count as u64),
+        }
     }
 
     /// Takes all that is in flight, so that the server can rest between slices.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use dunlin_fabric::{Address, Fabric, Host};
+use dunlin_fabric::{Address, Nanos};
 use dunlin_fabric_shm::{ShmConfig, ShmFabric};
 use dunlin_kv::KvService;
 use dunlin_rpc::{FunctionMode, Reply, Request, Server, ServerBuilder, Service, Worker};
@@ -18,8 +18,6 @@ pub(super) const REFILL: u16 = 2;
 
 /// Looks of a busy worker between two looks at whether the slice is over.
 const LOOKS_AT_ONCE: usize = 16;
-/// The longest sleep of a worker that is driven from here, ns: then the phase is looked at.
-const LONGEST_SLEEP: u64 = 1_000_000;
 /// How often the main thread looks up while a server runs on threads of its own. Seldom: it counts as the server's time.
 const LOOK_UP: Duration = Duration::from_millis(200);
 
@@ -62,7 +60,6 @@ struct Hosted {
     drive: Drive,
     /// Driven by hand; `None` where it runs on a thread of its own.
     worker: Option<Worker<ShmFabric>>,
-    fabric: ShmFabric,
     before: ProcessCost,
     /// Ended after the worker.
     _server: Server<ShmFabric>,
@@ -109,7 +106,7 @@ impl RpcSubject {
                 builder.serve_with(&address, &mut service).map_err(|error| error.to_string())?;
             (server, workers.pop())
         };
-        Ok(Hosted { drive: setup.drive, worker, fabric, before: ProcessCost::default(), _server: server })
+        Ok(Hosted { drive: setup.drive, worker, before: ProcessCost::default(), _server: server })
     }
 }
 
@@ -152,7 +149,9 @@ impl Subject for RpcSubject {
                 }
             }
             (Some(worker), _) => {
-                worker.step(hosted.fabric.host().now() + LONGEST_SLEEP);
+                // As a worker runs on its own thread. The fabric ends each sleep after some 10 ms: then the phase is
+                // looked at.
+                worker.step(Nanos::MAX);
             }
             (None, _) => std::thread::sleep(LOOK_UP),
         }

@@ -85,7 +85,7 @@ fn open<F: Fabric>(
 }
 
 /// The sender's half of a message that may get lost: sends until the receiver has it.
-fn sender<F: Fabric>(
+pub(super) fn sender<F: Fabric>(
     context: &Context<F>,
     station: &mut Station<F>,
     mut post: impl FnMut(&mut Station<F>) -> Verdict,
@@ -102,7 +102,7 @@ fn sender<F: Fabric>(
 }
 
 /// The receiver's half: asks for the message until it has come.
-fn receiver<F: Fabric, T>(
+pub(super) fn receiver<F: Fabric, T>(
     context: &Context<F>,
     station: &mut Station<F>,
     transport: Transport,

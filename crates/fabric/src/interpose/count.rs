@@ -2,34 +2,31 @@
 //! The counts are relaxed atomics, readable from any thread while the program runs. They cost a few
 //! nanoseconds an operation, allocate nothing and make no system call.
 
-use super::{DomainHooks, Hooks, Interposed, LinkHooks};
-use crate::{
-    Access, Address, Armed, Buffer, Completion, CompletionQueueId, CompletionStatus, Data, DialError, Fabric,
-    GrantError, Link, LinkError, Memory, Nanos, Opcode, Operation, PostError, QueuePairId, ReceiveTarget,
-    RegionKey, RegisterError, ThreadDomain, WaitMode, Wake, WorkId, WorkRequest,
-};
+use super::Interposed;
+use super::observe::{Event, Observer, Observing, Part, Posted};
+use crate::{CompletionStatus, Fabric, Opcode, WaitMode};
 use std::fmt;
 use std::ops::Sub;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A fabric whose use is counted.
-pub type Count<F> = Interposed<F, CountHooks>;
+pub type Count<F> = Interposed<F, Observing<Counting>>;
 
-impl<F: Fabric> Interposed<F, CountHooks> {
+impl<F: Fabric> Interposed<F, Observing<Counting>> {
     /// Counts what goes through `fabric` from now on. Clones share the counts.
     pub fn new(fabric: F) -> Self {
-        Interposed::with_hooks(fabric, CountHooks::default())
+        Interposed::with_hooks(fabric, Observing(Counting::default()))
     }
 
     /// The counts now.
     pub fn counts(&self) -> CountSnapshot {
-        self.hooks().0.snapshot()
+        self.hooks().0.0.snapshot()
     }
 
     /// The shared counters, to be read where the fabric itself is not at hand.
     pub fn counters(&self) -> Arc<Counters> {
-        Arc::clone(&self.hooks().0)
+        Arc::clone(&self.hooks().0.0)
     }
 }
 
@@ -173,9 +170,26 @@ fn add(counter: &AtomicU64, count: u64) {
 }
 
 impl Counters {
-    fn count_completion<M: Memory>(&self, completion: &Completion<M>) {
+    fn count_post(&self, posted: &Posted) {
+        let counter = match posted.opcode {
+            Opcode::Send => &self.posted_send,
+            Opcode::Write if posted.immediate => &self.posted_write_immediate,
+            Opcode::Read => &self.posted_read,
+            Opcode::FetchAdd => &self.posted_fetch_add,
+            Opcode::CompareSwap => &self.posted_compare_swap,
+            // Receives are posted by a method of their own.
+            Opcode::Write | Opcode::Receive | Opcode::ReceiveWriteImmediate => &self.posted_write,
+        };
+        add(counter, 1);
+        add(&self.bytes_posted, posted.bytes);
+        add(&self.posted_inline, posted.inline as u64);
+        add(&self.posted_signaled, posted.signaled as u64);
+        add(&self.doorbells, 1);
+    }
+
+    fn count_completion(&self, opcode: Opcode, status: CompletionStatus, bytes: u32) {
         add(
-            match completion.opcode {
+            match opcode {
                 Opcode::Send => &self.completed_send,
                 Opcode::Write => &self.completed_write,
                 Opcode::Read => &self.completed_read,
@@ -186,9 +200,9 @@ impl Counters {
             },
             1,
         );
-        match completion.status {
-            CompletionStatus::Success if completion.opcode == Opcode::Receive => {
-                add(&self.bytes_received, u64::from(completion.bytes));
+        match status {
+            CompletionStatus::Success if opcode == Opcode::Receive => {
+                add(&self.bytes_received, u64::from(bytes));
             }
             CompletionStatus::Success => {}
             CompletionStatus::Flushed => add(&self.flushed, 1),
@@ -197,120 +211,36 @@ impl Counters {
     }
 }
 
-/// The hooks of [`Count`], around fabrics, links and domains alike.
+/// The observer of [`Count`], of fabrics, links and domains alike.
 #[derive(Clone, Debug, Default)]
-pub struct CountHooks(Arc<Counters>);
+pub struct Counting(Arc<Counters>);
 
-impl<F: Fabric> Hooks<F> for CountHooks {
-    type Domain = CountHooks;
-    type Link = CountHooks;
-
-    fn domain_hooks(&self) -> CountHooks {
+impl Observer for Counting {
+    fn part(&self, _: Part) -> Self {
         self.clone()
     }
 
-    fn link_hooks(&self) -> CountHooks {
-        self.clone()
-    }
-
-    fn register(&self, inner: &F, length: u64, access: Access) -> Result<F::Memory, RegisterError> {
-        inner.register(length, access).inspect(|_| add(&self.0.registered, 1))
-    }
-
-    fn dial(&self, inner: &F, address: &Address, until: Nanos) -> Result<F::Link, DialError> {
-        inner.dial(address, until).inspect(|_| add(&self.0.dialled, 1))
-    }
-}
-
-impl<L: Link> LinkHooks<L> for CountHooks {
-    fn send(&self, inner: &L, message: &[u8]) -> Result<(), LinkError> {
-        inner.send(message).inspect(|()| add(&self.0.link_sent, 1))
-    }
-
-    fn receive(&self, inner: &L, until: Nanos) -> Result<Vec<u8>, LinkError> {
-        inner.receive(until).inspect(|_| add(&self.0.link_received, 1))
-    }
-
-    fn try_receive(&self, inner: &L) -> Result<Option<Vec<u8>>, LinkError> {
-        let message = inner.try_receive()?;
-        add(&self.0.link_received, message.is_some() as u64);
-        Ok(message)
-    }
-
-    fn grant(&self, inner: &L, memory: &Arc<L::Memory>, access: Access) -> Result<RegionKey, GrantError> {
-        inner.grant(memory, access).inspect(|_| add(&self.0.grants, 1))
-    }
-}
-
-impl<D: ThreadDomain> DomainHooks<D> for CountHooks {
-    fn post(
-        &mut self,
-        inner: &mut D,
-        queue_pair: QueuePairId,
-        request: WorkRequest<'_, D::Memory>,
-    ) -> Result<(), PostError> {
+    #[inline]
+    fn see(&self, event: &Event<'_>) {
         let counters = &*self.0;
-        let inline = |data: &Data<'_, D::Memory>| matches!(data, Data::Inline(_));
-        let (operation, bytes, inline, always) = match &request.operation {
-            Operation::Send { data, .. } => (&counters.posted_send, data.length(), inline(data), false),
-            Operation::Write { data, immediate: None, .. } => {
-                (&counters.posted_write, data.length(), inline(data), false)
+        match *event {
+            Event::Post { ref posted, failed: None } => counters.count_post(posted),
+            Event::Post { .. } => add(&counters.refused, 1),
+            Event::PostReceive { failed: None, .. } => add(&counters.posted_receive, 1),
+            Event::PostReceive { .. } => add(&counters.refused_receive, 1),
+            Event::Poll { found } => {
+                add(&counters.polls, 1);
+                add(&counters.empty_polls, (found == 0) as u64);
             }
-            Operation::Write { data, .. } => {
-                (&counters.posted_write_immediate, data.length(), inline(data), false)
-            }
-            Operation::Read { from, .. } => (&counters.posted_read, u64::from(from.length), false, true),
-            Operation::FetchAdd { .. } => (&counters.posted_fetch_add, 8, false, true),
-            Operation::CompareSwap { .. } => (&counters.posted_compare_swap, 8, false, true),
-        };
-        let signaled = request.signaled || always;
-        let result = inner.post(queue_pair, request);
-        if result.is_ok() {
-            add(operation, 1);
-            add(&counters.bytes_posted, bytes);
-            add(&counters.posted_inline, inline as u64);
-            add(&counters.posted_signaled, signaled as u64);
-            add(&counters.doorbells, 1);
-        } else {
-            add(&counters.refused, 1);
+            Event::Complete { opcode, status, bytes, .. } => counters.count_completion(opcode, status, bytes),
+            Event::Wait { mode: WaitMode::Busy } => add(&counters.waits_busy, 1),
+            Event::Wait { mode: WaitMode::Event } => add(&counters.waits_event, 1),
+            Event::Register { failed: None, .. } => add(&counters.registered, 1),
+            Event::Dial { failed: None, .. } => add(&counters.dialled, 1),
+            Event::LinkSend { failed: None, .. } => add(&counters.link_sent, 1),
+            Event::LinkReceive { failed: None, .. } => add(&counters.link_received, 1),
+            Event::Grant { failed: None, .. } => add(&counters.grants, 1),
+            _ => {}
         }
-        result
-    }
-
-    fn post_receive(
-        &mut self,
-        inner: &mut D,
-        target: ReceiveTarget,
-        id: WorkId,
-        buffer: Option<Buffer<D::Memory>>,
-    ) -> Result<(), PostError> {
-        let result = inner.post_receive(target, id, buffer);
-        add(if result.is_ok() { &self.0.posted_receive } else { &self.0.refused_receive }, 1);
-        result
-    }
-
-    fn poll(
-        &mut self,
-        inner: &mut D,
-        queue: CompletionQueueId,
-        into: &mut Vec<Completion<D::Memory>>,
-        limit: usize,
-    ) -> usize {
-        let before = into.len();
-        let got = inner.poll(queue, into, limit);
-        add(&self.0.polls, 1);
-        add(&self.0.empty_polls, (got == 0) as u64);
-        for completion in &into[before..] {
-            self.0.count_completion(completion);
-        }
-        got
-    }
-
-    fn wait(&mut self, inner: &mut D, armed: Armed, until: Nanos) -> Wake {
-        match armed.mode {
-            WaitMode::Busy => add(&self.0.waits_busy, 1),
-            WaitMode::Event => add(&self.0.waits_event, 1),
-        }
-        inner.wait(armed, until)
     }
 }

@@ -2,13 +2,9 @@
 //! set-up and control messages at DEBUG, whatever fails at WARN. Polls that find nothing and busy waits are
 //! not told. Payloads are never logged.
 
-use super::{DomainHooks, Hooks, Interposed, LinkHooks};
-use crate::{
-    Access, Address, Armed, Buffer, Completion, CompletionQueueId, CompletionStatus, CreateError, DialError,
-    Endpoint, Fabric, GrantError, Link, LinkError, ListenError, Memory, Nanos, Operation, PostError,
-    QueuePairConfig, QueuePairId, ReceiveTarget, RegionKey, RegisterError, ThreadDomain, WaitMode, Wake,
-    WorkId, WorkRequest,
-};
+use super::Interposed;
+use super::observe::{Event, Failed, Observer, Observing, Part, Posted};
+use crate::{CompletionStatus, Fabric, Opcode, WaitMode};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tracing::{debug, trace, warn};
@@ -17,226 +13,126 @@ use tracing::{debug, trace, warn};
 pub const TARGET: &str = "dunlin::fabric";
 
 /// A fabric whose use is told to `tracing`.
-pub type Trace<F> = Interposed<F, TraceHooks>;
+pub type Trace<F> = Interposed<F, Observing<Tracing>>;
 
-impl<F: Fabric> Interposed<F, TraceHooks> {
+impl<F: Fabric> Interposed<F, Observing<Tracing>> {
     /// Traces what goes through `fabric` from now on.
     pub fn new(fabric: F) -> Self {
-        Interposed::with_hooks(fabric, TraceHooks::default())
+        Interposed::with_hooks(fabric, Observing(Tracing::default()))
     }
 }
 
-/// The hooks of [`Trace`] around a fabric: they number its domains and links.
+/// The observer of [`Trace`]: it numbers the domains and links of a fabric, and its events say whose they are.
 #[derive(Clone, Debug, Default)]
-pub struct TraceHooks {
+pub struct Tracing {
     next: Arc<AtomicU64>,
-}
-
-/// The hooks of [`Trace`] around one domain or link, with its number in the events.
-#[derive(Clone, Debug)]
-pub struct TraceOne {
     number: u64,
 }
 
-impl TraceHooks {
-    fn one(&self) -> TraceOne {
-        TraceOne { number: self.next.fetch_add(1, Ordering::Relaxed) }
-    }
-}
-
-/// Tells the outcome of something that is not on the data path.
+/// Tells the outcome of something.
 macro_rules! outcome {
-    ($result:expr, $what:literal, $($field:tt)*) => {{
-        let result = $result;
-        match &result {
-            Ok(_) => debug!(target: TARGET, $($field)*, $what),
-            Err(error) => warn!(target: TARGET, $($field)*, %error, concat!($what, " failed")),
+    ($failed:expr, $told:ident, $what:literal, $not:literal, $($field:tt)*) => {
+        match $failed {
+            None => $told!(target: TARGET, $($field)*, $what),
+            Some(error) => warn!(target: TARGET, $($field)*, %error, $not),
         }
-        result
-    }};
+    };
 }
 
-impl<F: Fabric> Hooks<F> for TraceHooks {
-    type Domain = TraceOne;
-    type Link = TraceOne;
-
-    fn domain_hooks(&self) -> TraceOne {
-        let one = self.one();
-        debug!(target: TARGET, domain = one.number, "domain");
-        one
-    }
-
-    fn link_hooks(&self) -> TraceOne {
-        let one = self.one();
-        debug!(target: TARGET, link = one.number, "link");
-        one
-    }
-
-    fn register(&self, inner: &F, length: u64, access: Access) -> Result<F::Memory, RegisterError> {
-        outcome!(inner.register(length, access), "register", length, access = access.bits())
-    }
-
-    fn listen(&self, inner: &F, address: &Address) -> Result<F::Listener, ListenError> {
-        outcome!(inner.listen(address), "listen", %address)
-    }
-
-    fn dial(&self, inner: &F, address: &Address, until: Nanos) -> Result<F::Link, DialError> {
-        outcome!(inner.dial(address, until), "dial", %address)
+fn name(posted: &Posted) -> &'static str {
+    match (posted.opcode, posted.immediate) {
+        (Opcode::Send, false) => "SEND",
+        (Opcode::Send, true) => "SEND_WITH_IMM",
+        (Opcode::Write, false) => "WRITE",
+        (Opcode::Write, true) => "WRITE_WITH_IMM",
+        (Opcode::Read, _) => "READ",
+        (Opcode::FetchAdd, _) => "FETCH_ADD",
+        (Opcode::CompareSwap, _) => "CMP_SWAP",
+        (Opcode::Receive | Opcode::ReceiveWriteImmediate, _) => "RECV",
     }
 }
 
-impl<L: Link> LinkHooks<L> for TraceOne {
-    fn send(&self, inner: &L, message: &[u8]) -> Result<(), LinkError> {
-        outcome!(inner.send(message), "link send", link = self.number, bytes = message.len())
-    }
-
-    fn receive(&self, inner: &L, until: Nanos) -> Result<Vec<u8>, LinkError> {
-        let result = inner.receive(until);
-        match &result {
-            Ok(message) => {
-                debug!(target: TARGET, link = self.number, bytes = message.len(), "link receive");
-            }
-            Err(error) => debug!(target: TARGET, link = self.number, %error, "link receive"),
-        }
-        result
-    }
-
-    fn try_receive(&self, inner: &L) -> Result<Option<Vec<u8>>, LinkError> {
-        let result = inner.try_receive();
-        match &result {
-            Ok(Some(message)) => {
-                debug!(target: TARGET, link = self.number, bytes = message.len(), "link receive");
-            }
-            Ok(None) => {}
-            Err(error) => debug!(target: TARGET, link = self.number, %error, "link receive"),
-        }
-        result
-    }
-
-    fn grant(&self, inner: &L, memory: &Arc<L::Memory>, access: Access) -> Result<RegionKey, GrantError> {
-        let length = memory.length();
-        let result = inner.grant(memory, access);
-        let key = result.as_ref().map_or(0, |key| key.0);
-        outcome!(result, "grant", link = self.number, key, length, access = access.bits())
-    }
-
-    fn revoke(&self, inner: &L, key: RegionKey) {
-        debug!(target: TARGET, link = self.number, key = key.0, "revoke");
-        inner.revoke(key);
-    }
-
-    fn close(&self, inner: &L) {
-        debug!(target: TARGET, link = self.number, "close");
-        inner.close();
+impl Tracing {
+    fn post(&self, posted: &Posted, failed: Failed<'_>) {
+        let Posted { queue_pair, id, bytes, signaled, .. } = *posted;
+        let (domain, queue_pair, id, operation) = (self.number, queue_pair.0, id.0, name(posted));
+        outcome!(failed, trace, "post", "post refused", domain, queue_pair, id, operation, bytes, signaled);
     }
 }
 
-fn describe<M: Memory>(operation: &Operation<'_, M>) -> (&'static str, u64) {
-    match operation {
-        Operation::Send { data, immediate: None, .. } => ("SEND", data.length()),
-        Operation::Send { data, .. } => ("SEND_WITH_IMM", data.length()),
-        Operation::Write { data, immediate: None, .. } => ("WRITE", data.length()),
-        Operation::Write { data, .. } => ("WRITE_WITH_IMM", data.length()),
-        Operation::Read { from, .. } => ("READ", u64::from(from.length)),
-        Operation::FetchAdd { .. } => ("FETCH_ADD", 8),
-        Operation::CompareSwap { .. } => ("CMP_SWAP", 8),
-    }
-}
-
-impl<D: ThreadDomain> DomainHooks<D> for TraceOne {
-    fn create_queue_pair(
-        &mut self,
-        inner: &mut D,
-        config: &QueuePairConfig,
-    ) -> Result<QueuePairId, CreateError> {
-        let result = inner.create_queue_pair(config);
-        let queue_pair = result.as_ref().map_or(0, |id| id.0);
-        outcome!(result, "queue pair", domain = self.number, queue_pair, transport = ?config.transport)
-    }
-
-    fn connect(
-        &mut self,
-        inner: &mut D,
-        queue_pair: QueuePairId,
-        link: &D::Link,
-        remote: &Endpoint,
-    ) -> Result<(), CreateError> {
-        let result = inner.connect(queue_pair, link, remote);
-        outcome!(result, "connect", domain = self.number, queue_pair = queue_pair.0)
-    }
-
-    fn destroy_queue_pair(&mut self, inner: &mut D, queue_pair: QueuePairId) -> Result<(), CreateError> {
-        let result = inner.destroy_queue_pair(queue_pair);
-        outcome!(result, "destroy queue pair", domain = self.number, queue_pair = queue_pair.0)
-    }
-
-    fn post(
-        &mut self,
-        inner: &mut D,
-        queue_pair: QueuePairId,
-        request: WorkRequest<'_, D::Memory>,
-    ) -> Result<(), PostError> {
-        let (operation, bytes) = describe(&request.operation);
-        let (id, signaled) = (request.id.0, request.signaled);
-        let result = inner.post(queue_pair, request);
-        match &result {
-            Ok(()) => {
-                trace!(target: TARGET, domain = self.number, queue_pair = queue_pair.0, id, operation, bytes, signaled, "post");
-            }
-            Err(error) => {
-                warn!(target: TARGET, domain = self.number, queue_pair = queue_pair.0, id, operation, bytes, signaled, %error, "post refused");
-            }
+impl Observer for Tracing {
+    fn part(&self, part: Part) -> Self {
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        match part {
+            Part::Domain => debug!(target: TARGET, domain = number, "domain"),
+            Part::Link => debug!(target: TARGET, link = number, "link"),
         }
-        result
+        Tracing { next: Arc::clone(&self.next), number }
     }
 
-    fn post_receive(
-        &mut self,
-        inner: &mut D,
-        target: ReceiveTarget,
-        id: WorkId,
-        buffer: Option<Buffer<D::Memory>>,
-    ) -> Result<(), PostError> {
-        let bytes = buffer.as_ref().map_or(0, |buffer| buffer.len());
-        let result = inner.post_receive(target, id, buffer);
-        match &result {
-            Ok(()) => {
-                trace!(target: TARGET, domain = self.number, to = ?target, id = id.0, bytes, "post RECV");
+    fn see(&self, event: &Event<'_>) {
+        let number = self.number;
+        match *event {
+            Event::Register { length, access, failed } => {
+                outcome!(failed, debug, "register", "register failed", length, access = access.bits());
             }
-            Err(error) => {
-                warn!(target: TARGET, domain = self.number, to = ?target, id = id.0, bytes, %error, "RECV refused");
+            Event::Listen { address, failed } => {
+                outcome!(failed, debug, "listen", "listen failed", %address);
             }
-        }
-        result
-    }
-
-    fn poll(
-        &mut self,
-        inner: &mut D,
-        queue: CompletionQueueId,
-        into: &mut Vec<Completion<D::Memory>>,
-        limit: usize,
-    ) -> usize {
-        let before = into.len();
-        let got = inner.poll(queue, into, limit);
-        for completion in &into[before..] {
-            let (queue_pair, id, bytes) = (completion.queue_pair.0, completion.id.0, completion.bytes);
-            let (opcode, status) = (completion.opcode, completion.status.describe());
-            if completion.status == CompletionStatus::Success {
-                trace!(target: TARGET, domain = self.number, queue = queue.0, queue_pair, id, ?opcode, status, bytes, "completion");
-            } else {
-                warn!(target: TARGET, domain = self.number, queue = queue.0, queue_pair, id, ?opcode, status, "completion");
+            Event::Dial { address, failed } => outcome!(failed, debug, "dial", "dial failed", %address),
+            Event::LinkSend { bytes, failed } => {
+                outcome!(failed, debug, "link send", "link send failed", link = number, bytes);
             }
+            Event::LinkReceive { bytes, failed: None } => {
+                debug!(target: TARGET, link = number, bytes, "link receive");
+            }
+            // Nothing may have come in time, which is no failure.
+            Event::LinkReceive { failed: Some(error), .. } => {
+                debug!(target: TARGET, link = number, %error, "link receive");
+            }
+            Event::Grant { key, length, access, failed } => {
+                let (key, access) = (key.0, access.bits());
+                outcome!(failed, debug, "grant", "grant failed", link = number, key, length, access);
+            }
+            Event::Revoke { key } => debug!(target: TARGET, link = number, key = key.0, "revoke"),
+            Event::Close => debug!(target: TARGET, link = number, "close"),
+            Event::CreateQueuePair { queue_pair, transport, failed } => {
+                let (domain, queue_pair) = (number, queue_pair.0);
+                outcome!(failed, debug, "queue pair", "queue pair failed", domain, queue_pair, ?transport);
+            }
+            Event::Connect { queue_pair, failed } => {
+                let (domain, queue_pair) = (number, queue_pair.0);
+                outcome!(failed, debug, "connect", "connect failed", domain, queue_pair);
+            }
+            Event::DestroyQueuePair { queue_pair, failed } => {
+                let (domain, queue_pair) = (number, queue_pair.0);
+                outcome!(
+                    failed,
+                    debug,
+                    "destroy queue pair",
+                    "destroy queue pair failed",
+                    domain,
+                    queue_pair
+                );
+            }
+            Event::Post { ref posted, failed } => self.post(posted, failed),
+            Event::PostReceive { target, id, bytes, failed } => {
+                let (domain, id) = (number, id.0);
+                outcome!(failed, trace, "post RECV", "RECV refused", domain, to = ?target, id, bytes);
+            }
+            Event::Complete { queue, queue_pair, id, opcode, status, bytes } => {
+                let (queue, queue_pair, id) = (queue.0, queue_pair.0, id.0);
+                let text = status.describe();
+                if status == CompletionStatus::Success {
+                    trace!(target: TARGET, domain = number, queue, queue_pair, id, ?opcode, status = text, bytes, "completion");
+                } else {
+                    warn!(target: TARGET, domain = number, queue, queue_pair, id, ?opcode, status = text, "completion");
+                }
+            }
+            Event::Waited { mode: WaitMode::Event, wake } => {
+                trace!(target: TARGET, domain = number, ?wake, "event wait");
+            }
+            Event::Poll { .. } | Event::Wait { .. } | Event::Waited { .. } => {}
         }
-        got
-    }
-
-    fn wait(&mut self, inner: &mut D, armed: Armed, until: Nanos) -> Wake {
-        let mode = armed.mode;
-        let wake = inner.wait(armed, until);
-        if mode == WaitMode::Event {
-            trace!(target: TARGET, domain = self.number, ?wake, "event wait");
-        }
-        wake
     }
 }

@@ -7,6 +7,7 @@
 
 use super::config::ClientConfig;
 use super::core::{CallId, Core};
+use super::hub_lock::{HubGuard, HubLock};
 use super::lane::SubmitError;
 use super::slots::Taken;
 use crate::connect::backoff::Backoff;
@@ -14,6 +15,7 @@ use crate::connect::establish::{greet, negotiate};
 use crate::error::{CallError, Cause, ConnectError};
 use crate::plan::CompletionMode;
 use dunlin_fabric::{Address, Buffer, Fabric, Host, Nanos, Signal, Task, ThreadDomain, WaitMode, Waker as _};
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::ops::Deref;
 use std::pin::Pin;
@@ -27,8 +29,10 @@ const MAX_SPARE: usize = 1024;
 #[derive(Debug)]
 struct Locked<F: Fabric> {
     core: Core<F>,
-    /// Tasks that wait for room in a window, and until when they do.
-    room: Vec<(Nanos, Waker)>,
+    /// Tasks that wait for room in a window, by the numbers of their calls, and until when they do.
+    room: BTreeMap<u64, (Nanos, Waker)>,
+    /// The number of the next call that waits for room.
+    next_number: u64,
     /// Tasks that wait for room shall look again.
     made_room: bool,
     /// The wake thread is waking tasks: what they run, it runs.
@@ -43,7 +47,7 @@ struct Locked<F: Fabric> {
 #[derive(Debug)]
 struct Inner<F: Fabric> {
     fabric: F,
-    locked: Mutex<Locked<F>>,
+    locked: HubLock<F, Locked<F>>,
     doorbell: <F::Domain as ThreadDomain>::Waker,
     signal: <F::Host as Host>::Signal,
 }
@@ -81,19 +85,29 @@ impl<F: Fabric> Drop for HubHandle<F> {
 }
 
 impl<F: Fabric> Inner<F> {
-    fn lock(&self) -> MutexGuard<'_, Locked<F>> {
-        self.locked.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> HubGuard<'_, F, Locked<F>> {
+        self.locked.lock()
     }
 
     /// Wakes the tasks that something happened for, one after the other and without the lock, since a waker may
     /// run anything, the drop of another call included.
-    fn wake_tasks<'a>(&'a self, mut locked: MutexGuard<'a, Locked<F>>) {
-        while let Some(waker) = locked.next_woken() {
+    fn wake_tasks<'a>(&'a self, mut locked: HubGuard<'a, F, Locked<F>>) {
+        // All at once: who finds no room after all and waits again is not woken again for the same reason.
+        let due = if std::mem::take(&mut locked.made_room) {
+            std::mem::take(&mut locked.room)
+        } else {
+            BTreeMap::new()
+        };
+        if !due.is_empty() {
+            drop(locked);
+            due.into_values().for_each(|(_, waker)| waker.wake());
+            locked = self.lock();
+        }
+        while let Some(waker) = locked.core.next_woken() {
             drop(locked);
             waker.wake();
             locked = self.lock();
         }
-        locked.made_room = false;
     }
 }
 
@@ -104,7 +118,8 @@ impl<F: Fabric> AsyncHub<F> {
         let doorbell = core.domain.waker();
         let locked = Locked {
             core,
-            room: Vec::new(),
+            room: BTreeMap::new(),
+            next_number: 0,
             made_room: false,
             waking: false,
             spare: Vec::new(),
@@ -114,7 +129,7 @@ impl<F: Fabric> AsyncHub<F> {
         };
         let inner = Inner {
             fabric: fabric.clone(),
-            locked: Mutex::new(locked),
+            locked: HubLock::new(fabric, locked),
             doorbell,
             signal: fabric.host().signal(),
         };
@@ -127,18 +142,10 @@ impl<F: Fabric> AsyncHub<F> {
 }
 
 impl<F: Fabric> Locked<F> {
-    /// A task that something happened for: its call is done, or there may be room for it.
-    fn next_woken(&mut self) -> Option<Waker> {
-        self.core.next_woken().or_else(|| {
-            let (_, waker) = if self.made_room { self.room.pop()? } else { return None };
-            Some(waker)
-        })
-    }
-
     /// Has tasks that wait for room look again if there is some, or if the time of one is over; answers the time
     /// of the next.
     fn look_for_room(&mut self, now: Nanos) -> Nanos {
-        let next = self.room.iter().map(|(until, _)| *until).min().unwrap_or(Nanos::MAX);
+        let next = self.room.values().map(|(until, _)| *until).min().unwrap_or(Nanos::MAX);
         if !self.room.is_empty() && (now >= next || self.core.has_room()) {
             self.made_room = true;
         }
@@ -260,14 +267,18 @@ impl<F: Fabric> Connection<F> {
         {
             // The hub before the connection, as everywhere.
             let mut locked = self.hub.inner().lock();
-            let mut state = self.state();
-            if state.connecting || !state.backoff.is_due(host.now()) {
-                return;
-            }
-            state.connecting = true;
-            let lanes = std::mem::take(&mut state.lanes);
-            state.old.extend(lanes);
-            state.old.retain(|lane| {
+            let mut old = {
+                let mut state = self.state();
+                if state.connecting || !state.backoff.is_due(host.now()) {
+                    return;
+                }
+                state.connecting = true;
+                let mut old = std::mem::take(&mut state.old);
+                old.append(&mut state.lanes);
+                old
+            };
+            // Which may have to look at control connections: the hub's lock bears that.
+            old.retain(|lane| {
                 locked.core.retire(*lane);
                 let spent = locked.core.is_spent(*lane);
                 if spent {
@@ -275,6 +286,7 @@ impl<F: Fabric> Connection<F> {
                 }
                 !spent
             });
+            self.state().old = old;
         }
         let connection = Arc::clone(self);
         let body = Box::new(move || {
@@ -370,7 +382,9 @@ impl<F: Fabric> AsyncClient<F> {
                 let timeout = self.0.config.timeout;
                 let now = self.0.hub.inner().fabric.host().now();
                 let until = if timeout == 0 { Nanos::MAX } else { now.saturating_add(timeout) };
-                CallState::Waiting { worker, function, payload: payload.to_vec(), until }
+                locked.next_number += 1;
+                let number = locked.next_number;
+                CallState::Waiting { number, worker, function, payload: payload.to_vec(), until }
             }
             Err(error) => CallState::Failed(error),
         };
@@ -409,6 +423,8 @@ impl<F: Fabric> AsyncClient<F> {
 enum CallState {
     /// The window was full: sent when there is room.
     Waiting {
+        /// Names it among those that wait.
+        number: u64,
         worker: Option<usize>,
         function: u16,
         payload: Vec<u8>,
@@ -438,8 +454,14 @@ impl<F: Fabric> Future for Call<F> {
             // Late answers of calls that were given up make room that nobody else hears of.
             locked.look_for_room(0);
         }
+        let replaced = match &this.state {
+            CallState::Waiting { number, .. } => locked.room.remove(number),
+            _ => None,
+        };
         let poll = this.poll_locked(&inner, &mut locked, context);
         inner.wake_tasks(locked);
+        // With a waker may go a task, and with that another call: not while the lock is held.
+        drop(replaced);
         if poll.is_pending() && this.client.busy() {
             context.waker().wake_by_ref();
         }
@@ -457,7 +479,7 @@ impl<F: Fabric> Call<F> {
         locked: &mut Locked<F>,
         context: &Context<'_>,
     ) -> Poll<Result<AsyncResponse<F>, CallError>> {
-        if let CallState::Waiting { worker, function, payload, until } = &self.state {
+        if let CallState::Waiting { number, worker, function, payload, until } = &self.state {
             let now = inner.fabric.host().now();
             self.state = match self.client.submit(locked, *worker, *function, payload) {
                 Ok(id) => CallState::Sent(id),
@@ -465,8 +487,11 @@ impl<F: Fabric> Call<F> {
                     CallState::Failed(CallError::NotExecuted(Cause::DeadlineExceeded))
                 }
                 Err(CallError::NotExecuted(Cause::WindowFull)) => {
-                    locked.room.push((*until, context.waker().clone()));
-                    locked.employ(inner);
+                    // A busy one wakes itself.
+                    if !self.client.busy() {
+                        locked.room.insert(*number, (*until, context.waker().clone()));
+                        locked.employ(inner);
+                    }
                     return Poll::Pending;
                 }
                 Err(error) => CallState::Failed(error),
@@ -503,12 +528,20 @@ impl<F: Fabric> Call<F> {
 
 impl<F: Fabric> Drop for Call<F> {
     fn drop(&mut self) {
-        if let CallState::Sent(id) = self.state {
-            let inner = Arc::clone(self.client.0.hub.inner());
-            let mut locked = inner.lock();
-            locked.core.forget(id);
-            locked.look_for_room(0);
-            inner.wake_tasks(locked);
+        let inner = Arc::clone(self.client.0.hub.inner());
+        match &self.state {
+            CallState::Sent(id) => {
+                let mut locked = inner.lock();
+                locked.core.forget(*id);
+                locked.look_for_room(0);
+                inner.wake_tasks(locked);
+            }
+            CallState::Waiting { number, .. } => {
+                // Without the lock, as above.
+                let waiting = inner.lock().room.remove(number);
+                drop(waiting);
+            }
+            CallState::Failed(_) | CallState::Over => {}
         }
     }
 }

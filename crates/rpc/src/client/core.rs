@@ -3,6 +3,7 @@
 
 use super::config::ClientConfig;
 use super::lane::{ClientLane, SubmitError, repost};
+use super::slots::{Keep, Sink};
 use crate::connect::establish::{Greeting, PreparedLane};
 use crate::error::{CallError, Cause, ConnectError};
 use crate::path::route::{self, Route};
@@ -262,6 +263,12 @@ impl<F: Fabric> Core<F> {
     /// Takes what has arrived. Never blocks. Answers how many messages and completions there were.
     #[inline]
     pub(crate) fn progress(&mut self) -> usize {
+        self.progress_into(&mut Keep)
+    }
+
+    /// As [`progress`](Core::progress), with results offered to `sink` as they come.
+    #[inline]
+    pub(crate) fn progress_into(&mut self, sink: &mut impl Sink) -> usize {
         self.ticks = self.ticks.wrapping_add(1);
         let healthy = !self.ticks.is_multiple_of(HEALTH_EVERY);
         let mut events = 0;
@@ -281,7 +288,7 @@ impl<F: Fabric> Core<F> {
             if lane.slots.in_flight() == 0 && healthy {
                 continue;
             }
-            match lane.progress(&self.fabric, &mut self.domain, &mut self.scratch, BUDGET) {
+            match lane.progress(&self.fabric, &mut self.domain, &mut self.scratch, BUDGET, sink) {
                 Ok(messages) => {
                     events += messages;
                     reading |= lane.reading > 0;
@@ -344,7 +351,7 @@ impl<F: Fabric> Core<F> {
         if completion.status != CompletionStatus::Success {
             tracing::debug!(target: "dunlin::client", lane = index, status = completion.status.describe(), "a lane broke");
             // Messages that came before the end still count.
-            let _ = lane.progress(&self.fabric, &mut self.domain, &mut self.scratch, usize::MAX);
+            let _ = lane.progress(&self.fabric, &mut self.domain, &mut self.scratch, usize::MAX, &mut Keep);
             return self.break_lane(index, Cause::ConnectionLost);
         }
         match route {
@@ -382,7 +389,8 @@ impl<F: Fabric> Core<F> {
             let failed =
                 self.domain.state(lane.queue_pair) != Some(QueuePairState::Ready) || !lane.link.is_alive();
             if failed {
-                let _ = lane.progress(&self.fabric, &mut self.domain, &mut self.scratch, usize::MAX);
+                let _ =
+                    lane.progress(&self.fabric, &mut self.domain, &mut self.scratch, usize::MAX, &mut Keep);
                 self.break_lane(index, Cause::ConnectionLost);
             } else {
                 lane.break_silence(&self.fabric, &mut self.domain);

@@ -1,6 +1,6 @@
 //! The client's end of a lane: calls go out, answers come in. Knows nothing of time, threads or waiting.
 
-use super::slots::Slots;
+use super::slots::{Sink, Slots};
 use crate::error::{CallError, Cause};
 use crate::path::rendezvous::Pool;
 use crate::path::{Incoming, MAX_MESSAGE, Next, Rx, Scratch, Tx, TxError, Violation, route};
@@ -49,8 +49,10 @@ pub(crate) struct ClientLane<F: Fabric> {
     pub(crate) releases: Vec<u32>,
     pub(crate) batch: BatchState,
     pub(crate) staging: Vec<u8>,
-    /// Calls of the batch, to be marked as sent.
-    pub(crate) batched: Vec<u32>,
+    /// The message that the open batch will be, unless another goes out before it.
+    pub(crate) batch_sequence: u64,
+    /// The shortest timeout of its calls, 0 if none has one.
+    pub(crate) batch_timeout: Nanos,
     /// The server takes nothing new.
     pub(crate) draining: bool,
     /// Why the lane takes nothing any more.
@@ -173,7 +175,9 @@ impl<F: Fabric> ClientLane<F> {
             ..Header::new(Kind::Request)
         };
         self.tx.single(fabric, domain, &header, payload)?;
-        self.slots.take_sent(call, timeout, self.tx.next_sequence() - 1);
+        let sequence = self.tx.next_sequence() - 1;
+        self.slots.take(call, timeout, sequence);
+        self.slots.sent(sequence);
         Ok(call)
     }
 
@@ -190,18 +194,20 @@ impl<F: Fabric> ClientLane<F> {
         if payload.len() > self.rendezvous_above {
             return self.submit(fabric, domain, function, payload, timeout);
         }
-        if !self.batch.fits(payload.len(), MAX_MESSAGE) {
-            self.flush(fabric, domain)?;
-        }
         self.check_call(payload.len())?;
-        let call = self.slots.take(timeout).ok_or(Self::refuse(Cause::WindowFull))?;
+        let Some(call) = self.slots.next_call() else { return Err(Self::refuse(Cause::WindowFull)) };
         fabric.host().charge(Work::BuildEntry, 1);
         let meta = EntryMeta { function_or_status: function, thread: 0, call, flags: Flags::NONE };
         if self.batch.push(&mut self.staging, &meta, payload).is_err() {
-            self.slots.withdraw(call);
-            return Err(SubmitError::Full);
+            self.flush(fabric, domain)?;
+            self.batch.push(&mut self.staging, &meta, payload).map_err(|_| SubmitError::Full)?;
         }
-        self.batched.push(call);
+        if self.batch.count() == 1 {
+            self.batch_sequence = self.tx.next_sequence();
+            self.batch_timeout = timeout;
+        }
+        self.batch_timeout = shorter(self.batch_timeout, timeout);
+        self.slots.take(call, timeout, self.batch_sequence);
         Ok(call)
     }
 
@@ -212,15 +218,20 @@ impl<F: Fabric> ClientLane<F> {
             return Ok(());
         }
         let tags = self.tx.begin(fabric, domain, self.batch.total() as usize)?;
-        let header = Header { head: self.rx.head(), ..Header::new(Kind::RequestBatch) };
+        let header = Header {
+            head: self.rx.head(),
+            time: micros(self.batch_timeout),
+            ..Header::new(Kind::RequestBatch)
+        };
         let Ok(total) = self.batch.finish_compact(&mut self.staging, &header, tags) else {
             return Err(SubmitError::Broken);
         };
         self.tx.post(fabric, domain, &[&self.staging[..total]], total)?;
         let sequence = self.tx.next_sequence() - 1;
-        for call in self.batched.drain(..) {
-            self.slots.sent(call, sequence);
+        if sequence != self.batch_sequence {
+            self.slots.renumber(self.batch_sequence, sequence);
         }
+        self.slots.sent(sequence);
         self.batch = BatchState::new();
         Ok(())
     }
@@ -233,6 +244,7 @@ impl<F: Fabric> ClientLane<F> {
         domain: &mut F::Domain,
         scratch: &mut Scratch,
         budget: usize,
+        sink: &mut impl Sink,
     ) -> Result<usize, Violation> {
         let mut messages = 0;
         while messages < budget {
@@ -240,7 +252,7 @@ impl<F: Fabric> ClientLane<F> {
                 Next::Nothing => break,
                 Next::Line(first) => {
                     messages += 1;
-                    self.on_line(fabric, domain, &first, scratch)?;
+                    self.on_line(fabric, domain, &first, scratch, sink)?;
                     continue;
                 }
                 Next::Other => {}
@@ -248,9 +260,9 @@ impl<F: Fabric> ClientLane<F> {
             let Some(incoming) = self.rx.poll(fabric, scratch)? else { break };
             messages += 1;
             match incoming {
-                Incoming::Scratch(total) => self.on_message(fabric, domain, &scratch[..total])?,
+                Incoming::Scratch(total) => self.on_message(fabric, domain, &scratch[..total], sink)?,
                 Incoming::Buffer(buffer, total) => {
-                    self.on_message(fabric, domain, &buffer[..total])?;
+                    self.on_message(fabric, domain, &buffer[..total], sink)?;
                     self.give_back(domain, buffer)?;
                 }
             }
@@ -298,6 +310,7 @@ impl<F: Fabric> ClientLane<F> {
         domain: &mut F::Domain,
         first: &FirstLine,
         scratch: &Scratch,
+        sink: &mut impl Sink,
     ) -> Result<(), Violation> {
         let Some(line) = scratch.first_chunk::<LINE>() else { return Ok(()) };
         let header = first.header();
@@ -306,14 +319,20 @@ impl<F: Fabric> ClientLane<F> {
                 fabric.host().charge(Work::ParseMessage, 1);
                 self.tx.on_head(header.head)?;
                 self.draining |= header.flags.contains(Flags::DRAINING);
-                self.on_answer(fabric, domain, &entry)
+                self.on_answer(fabric, domain, &entry, sink)
             }
-            _ => self.on_message(fabric, domain, line),
+            _ => self.on_message(fabric, domain, line, sink),
         }
     }
 
     #[inline(never)]
-    fn on_message(&mut self, fabric: &F, domain: &mut F::Domain, bytes: &[u8]) -> Result<(), Violation> {
+    fn on_message(
+        &mut self,
+        fabric: &F,
+        domain: &mut F::Domain,
+        bytes: &[u8],
+        sink: &mut impl Sink,
+    ) -> Result<(), Violation> {
         fabric.host().charge(Work::ParseMessage, 1);
         let message = Message::parse(bytes, MAX_MESSAGE)?;
         let header = message.header();
@@ -324,7 +343,7 @@ impl<F: Fabric> ClientLane<F> {
         match header.kind {
             Kind::Response | Kind::ResponseBatch => {
                 for entry in message.entries() {
-                    self.on_answer(fabric, domain, &entry)?;
+                    self.on_answer(fabric, domain, &entry, sink)?;
                 }
                 Ok(())
             }
@@ -338,16 +357,23 @@ impl<F: Fabric> ClientLane<F> {
     }
 
     #[inline]
-    fn on_answer(&mut self, fabric: &F, domain: &mut F::Domain, entry: &Entry<'_>) -> Result<(), Violation> {
+    fn on_answer(
+        &mut self,
+        fabric: &F,
+        domain: &mut F::Domain,
+        entry: &Entry<'_>,
+        sink: &mut impl Sink,
+    ) -> Result<(), Violation> {
         fabric.host().charge(Work::ParseEntry, 1);
-        if entry.flags.contains(Flags::RENDEZVOUS) {
+        let answered = if entry.function_or_status == 0 && entry.flags == Flags::NONE {
+            self.slots.result(self.index, entry.call, entry.payload, sink)
+        } else if entry.flags.contains(Flags::RENDEZVOUS) {
             return self.on_descriptor(fabric, domain, entry);
-        }
-        let error = match entry.function_or_status {
-            0 => None,
-            _ => entry.status().and_then(|status| CallError::from_status(status, entry.payload)),
+        } else {
+            let error = entry.status().and_then(|status| CallError::from_status(status, entry.payload));
+            self.slots.answer(entry.call, entry.payload, error)
         };
-        match self.slots.answer(entry.call, entry.payload, error) {
+        match answered {
             Some(_) => Ok(()),
             None => Err(Violation::Call(entry.call)),
         }
@@ -423,6 +449,13 @@ impl From<TxError> for SubmitError {
             TxError::Broken => SubmitError::Broken,
         }
     }
+}
+
+/// The shorter of two timeouts, of which 0 is none.
+#[inline]
+fn shorter(one: Nanos, other: Nanos) -> Nanos {
+    // None is the longest: 0 - 1.
+    one.wrapping_sub(1).min(other.wrapping_sub(1)).wrapping_add(1)
 }
 
 /// A timeout as the header carries it: whole microseconds, at least one, 0 for none.

@@ -5,7 +5,7 @@
 
 use crate::error::{CallError, Cause};
 use dunlin_fabric::{Buffer, Memory, Nanos};
-use dunlin_wire::INLINE_PAYLOAD;
+use dunlin_wire::{INLINE_PAYLOAD, copy_bytes};
 use std::collections::VecDeque;
 use std::task::Waker;
 
@@ -32,16 +32,14 @@ pub(crate) const fn is_newer(next: u32, last: u32) -> bool {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Free,
-    /// In a batch that was not sent.
-    Building,
-    /// Sent.
+    /// Sent, or in a batch that will be: then its sequence lies at or above [`Slots::sent`].
     InFlight,
     /// Answered by a descriptor; the payload is being READ.
     Reading,
-    /// Has its result or error. `answered` tells whether the server is done with the call id.
-    Done {
-        answered: bool,
-    },
+    /// Has its result or error; the server is done with the call id.
+    Done,
+    /// Ended by its deadline; the late answer is still to come.
+    Expired,
     /// Given up by the caller before the answer came: taken until then, so that the late answer finds its place.
     Zombie,
 }
@@ -49,18 +47,29 @@ enum State {
 /// The result is not in the slot's line.
 const NOT_INLINE: u8 = u8::MAX;
 
-#[derive(Debug)]
-struct Slot<M: Memory> {
+/// What every call touches: one cache line.
+#[derive(Clone, Copy, Debug)]
+#[repr(align(64))]
+struct Slot {
+    /// The id of the call that has the slot, or had it last.
+    call: u32,
     state: State,
-    generation: u32,
+    /// Length of the result in `line`, or [`NOT_INLINE`].
+    line_length: u8,
+    /// There is something in the slot's [`Rare`] but spare memory.
+    rare: bool,
+    /// The message that it went out with.
+    sequence: u64,
     timeout: Nanos,
     /// 0 until the first look at the clock after sending: no clock is read to send.
     deadline: Nanos,
-    sequence: u64,
     /// A result that fits a line.
     line: [u8; INLINE_PAYLOAD],
-    /// Its length, or [`NOT_INLINE`].
-    line_length: u8,
+}
+
+/// What few calls need.
+#[derive(Debug)]
+struct Rare<M: Memory> {
     small: Vec<u8>,
     large: Option<Buffer<M>>,
     request: Option<Buffer<M>>,
@@ -69,6 +78,7 @@ struct Slot<M: Memory> {
 }
 
 /// What became of an answer.
+#[derive(Debug)]
 pub(crate) enum Answered {
     /// Somebody wants it.
     Wanted,
@@ -83,14 +93,34 @@ pub(crate) enum Taken<M: Memory> {
     Large(Buffer<M>),
 }
 
+/// Where results go that have come.
+pub(crate) trait Sink {
+    /// Offered a plain result as it lies in the message. If it is taken, the call is over and its slot free; if not,
+    /// the result is kept in the slot until the caller asks.
+    fn offer(&mut self, lane: u16, call: u32, payload: &[u8]) -> bool;
+}
+
+/// Keeps every result in its slot.
+pub(crate) struct Keep;
+
+impl Sink for Keep {
+    #[inline]
+    fn offer(&mut self, _lane: u16, _call: u32, _payload: &[u8]) -> bool {
+        false
+    }
+}
+
 /// The table.
 #[derive(Debug)]
 pub(crate) struct Slots<M: Memory> {
-    slots: Vec<Slot<M>>,
+    slots: Vec<Slot>,
+    rare: Vec<Rare<M>>,
     free: Vec<u16>,
     /// Slots in the order in which they were done; stale entries are skipped.
     done: VecDeque<u32>,
     in_flight: usize,
+    /// Messages below this sequence were sent; calls of others are in a batch that is being built.
+    sent: u64,
     /// Wakers of calls that are done: woken by whoever holds the lock around us, after it lets go, since a waker
     /// may run anything.
     woken: Vec<Waker>,
@@ -98,25 +128,25 @@ pub(crate) struct Slots<M: Memory> {
 
 impl<M: Memory> Slots<M> {
     pub(crate) fn new(window: u16) -> Self {
-        let slot = |_| Slot {
+        let slot = |index: u16| Slot {
+            call: index.into(),
             state: State::Free,
-            generation: 0,
+            line_length: 0,
+            rare: false,
+            sequence: 0,
             timeout: 0,
             deadline: 0,
-            sequence: u64::MAX,
             line: [0; INLINE_PAYLOAD],
-            line_length: 0,
-            small: Vec::with_capacity(64),
-            large: None,
-            request: None,
-            error: None,
-            waker: None,
         };
+        let rare =
+            |_| Rare { small: Vec::with_capacity(64), large: None, request: None, error: None, waker: None };
         Slots {
             slots: (0..window).map(slot).collect(),
+            rare: (0..window).map(rare).collect(),
             free: (0..window).rev().collect(),
             done: VecDeque::with_capacity(2 * window as usize + 1),
             in_flight: 0,
+            sent: 0,
             woken: Vec::with_capacity(window as usize),
         }
     }
@@ -127,7 +157,7 @@ impl<M: Memory> Slots<M> {
         self.woken.pop()
     }
 
-    /// Calls sent and not answered, zombies included.
+    /// Calls made and not answered, zombies included.
     #[inline]
     pub(crate) fn in_flight(&self) -> usize {
         self.in_flight
@@ -143,87 +173,72 @@ impl<M: Memory> Slots<M> {
         self.free.len() == self.slots.len()
     }
 
-    /// Takes a slot for a call; `None` if the window is full.
-    #[inline]
-    pub(crate) fn take(&mut self, timeout: Nanos) -> Option<u32> {
-        let index = self.free.pop()?;
-        let slot = &mut self.slots[index as usize];
-        slot.generation = (slot.generation + 1) & GENERATION_MASK;
-        slot.state = State::Building;
-        slot.timeout = timeout;
-        slot.deadline = 0;
-        slot.sequence = u64::MAX;
-        self.in_flight += 1;
-        Some(slot.generation << SLOT_BITS | index as u32)
-    }
-
     /// The id that the next call will have; `None` if the window is full. Nothing changes until
-    /// [`take_sent`](Slots::take_sent).
+    /// [`take`](Slots::take).
     #[inline]
     pub(crate) fn next_call(&self) -> Option<u32> {
         let index = *self.free.last()?;
-        let generation = (self.slots.get(index as usize)?.generation + 1) & GENERATION_MASK;
-        Some(generation << SLOT_BITS | index as u32)
+        Some(self.slots.get(index as usize)?.call.wrapping_add(1 << SLOT_BITS))
     }
 
-    /// Takes the slot of [`next_call`](Slots::next_call), whose call was sent in the message `sequence`.
+    /// Takes the slot of [`next_call`](Slots::next_call) for a call that goes out with the message `sequence`.
     #[inline]
-    pub(crate) fn take_sent(&mut self, call: u32, timeout: Nanos, sequence: u64) {
-        let (index, generation) = split_call(call);
-        self.free.pop();
+    pub(crate) fn take(&mut self, call: u32, timeout: Nanos, sequence: u64) {
+        let (index, _) = split_call(call);
         if let Some(slot) = self.slots.get_mut(index) {
-            slot.generation = generation;
+            slot.call = call;
             slot.state = State::InFlight;
+            slot.sequence = sequence;
             slot.timeout = timeout;
             slot.deadline = 0;
-            slot.sequence = sequence;
+            self.free.pop();
             self.in_flight += 1;
         }
     }
 
+    /// The message `sequence` was sent, and all calls with it that were taken for it or before.
     #[inline]
-    fn get(&mut self, call: u32) -> Option<&mut Slot<M>> {
-        let (index, generation) = split_call(call);
-        self.slots.get_mut(index).filter(|slot| slot.generation == generation && slot.state != State::Free)
+    pub(crate) fn sent(&mut self, sequence: u64) {
+        self.sent = sequence + 1;
     }
 
-    /// The call was sent in the message `sequence`; `request` is its payload by rendezvous.
-    #[inline]
-    pub(crate) fn sent(&mut self, call: u32, sequence: u64) {
-        if let Some(slot) = self.get(call)
-            && slot.state == State::Building
+    /// The batch whose calls were taken for the message `before` becomes the message `now`: another was sent meanwhile.
+    #[cold]
+    pub(crate) fn renumber(&mut self, before: u64, now: u64) {
+        for slot in self.slots.iter_mut().filter(|slot| slot.state != State::Free && slot.sequence == before)
         {
-            slot.state = State::InFlight;
-            slot.sequence = sequence;
+            slot.sequence = now;
         }
+    }
+
+    /// The slot of a call that is in the table.
+    #[inline]
+    fn get(&mut self, call: u32) -> Option<&mut Slot> {
+        let (index, _) = split_call(call);
+        self.slots.get_mut(index).filter(|slot| slot.call == call && slot.state != State::Free)
+    }
+
+    /// What is rare of a call that is in the table.
+    #[inline]
+    fn rare(&mut self, call: u32) -> Option<&mut Rare<M>> {
+        self.get(call)?.rare = true;
+        self.rare.get_mut(split_call(call).0)
     }
 
     /// Keeps the payload that the server will READ.
     pub(crate) fn keep_request(&mut self, call: u32, buffer: Buffer<M>) {
-        if let Some(slot) = self.get(call) {
-            slot.request = Some(buffer);
-        }
-    }
-
-    /// Takes a call back that could not be sent.
-    #[inline]
-    pub(crate) fn withdraw(&mut self, call: u32) {
-        let (index, _) = split_call(call);
-        if let Some(slot) = self.get(call) {
-            slot.state = State::Free;
-            slot.request = None;
-            self.in_flight -= 1;
-            self.free.push(index as u16);
+        if let Some(rare) = self.rare(call) {
+            rare.request = Some(buffer);
         }
     }
 
     /// Whether an answer to this call can come now.
     #[inline]
     pub(crate) fn expects(&mut self, call: u32) -> bool {
+        let sent = self.sent;
         self.get(call).is_some_and(|slot| match slot.state {
-            State::InFlight | State::Zombie => true,
-            State::Done { answered } => !answered,
-            State::Free | State::Building | State::Reading => false,
+            State::InFlight | State::Zombie | State::Expired => slot.sequence < sent,
+            State::Free | State::Reading | State::Done => false,
         })
     }
 
@@ -240,17 +255,42 @@ impl<M: Memory> Slots<M> {
         }
     }
 
+    /// A plain result, offered to `sink` where nothing but the caller waits for it; `None` for a call that awaits none.
+    #[inline(always)]
+    pub(crate) fn result(
+        &mut self,
+        lane: u16,
+        call: u32,
+        payload: &[u8],
+        sink: &mut impl Sink,
+    ) -> Option<Answered> {
+        let (index, _) = split_call(call);
+        let slot = self.slots.get_mut(index)?;
+        let plain =
+            slot.call == call && slot.state == State::InFlight && slot.sequence < self.sent && !slot.rare;
+        if !plain || !sink.offer(lane, call, payload) {
+            return self.answer(call, payload, None);
+        }
+        slot.state = State::Free;
+        self.in_flight -= 1;
+        self.free.push(index as u16);
+        Some(Answered::Wanted)
+    }
+
     /// A small answer; `None` for a call that awaits none.
     #[inline]
     pub(crate) fn answer(&mut self, call: u32, payload: &[u8], error: Option<CallError>) -> Option<Answered> {
-        self.finish(call, error, |slot| {
+        if !self.expects(call) {
+            return None;
+        }
+        self.finish(call, error, |slot, rare| {
             if let Some(place) = slot.line.get_mut(..payload.len()) {
-                place.copy_from_slice(payload);
+                copy_bytes(place, payload);
                 slot.line_length = payload.len() as u8;
             } else {
                 slot.line_length = NOT_INLINE;
-                slot.small.clear();
-                slot.small.extend_from_slice(payload);
+                rare.small.clear();
+                rare.small.extend_from_slice(payload);
             }
         })
     }
@@ -265,9 +305,10 @@ impl<M: Memory> Slots<M> {
             Ok(buffer) => (Some(buffer), None),
             Err(error) => (None, Some(error)),
         };
-        self.finish(call, error, |slot| {
+        self.finish(call, error, |slot, rare| {
             slot.line_length = NOT_INLINE;
-            slot.large = buffer;
+            slot.rare = true;
+            rare.large = buffer;
         })
     }
 
@@ -276,18 +317,22 @@ impl<M: Memory> Slots<M> {
         &mut self,
         call: u32,
         error: Option<CallError>,
-        fill: impl FnOnce(&mut Slot<M>),
+        fill: impl FnOnce(&mut Slot, &mut Rare<M>),
     ) -> Option<Answered> {
-        let slot = self.get(call)?;
-        slot.request = None;
+        let (index, _) = split_call(call);
+        let slot = self.slots.get_mut(index).filter(|slot| slot.call == call)?;
+        let rare = self.rare.get_mut(index)?;
         match slot.state {
             State::InFlight | State::Reading => {
-                fill(slot);
-                slot.error = error;
-                slot.state = State::Done { answered: true };
-                let waker = slot.waker.take();
+                fill(slot, rare);
+                if slot.rare || error.is_some() {
+                    slot.rare = true;
+                    rare.request = None;
+                    rare.error = error;
+                    self.woken.extend(rare.waker.take());
+                }
+                slot.state = State::Done;
                 self.in_flight -= 1;
-                self.woken.extend(waker);
                 self.push_done(call);
                 Some(Answered::Wanted)
             }
@@ -296,12 +341,13 @@ impl<M: Memory> Slots<M> {
                 Some(Answered::Unwanted)
             }
             // The deadline had ended the call for its caller, who has not looked yet.
-            State::Done { answered: false } => {
-                slot.state = State::Done { answered: true };
+            State::Expired => {
+                slot.state = State::Done;
+                rare.request = None;
                 self.in_flight -= 1;
                 Some(Answered::Unwanted)
             }
-            State::Free | State::Building | State::Done { answered: true } => None,
+            State::Free | State::Done => None,
         }
     }
 
@@ -310,8 +356,8 @@ impl<M: Memory> Slots<M> {
         if self.done.len() == self.done.capacity() {
             let slots = &self.slots;
             self.done.retain(|call| {
-                let (index, generation) = split_call(*call);
-                slots[index].generation == generation && matches!(slots[index].state, State::Done { .. })
+                let slot = slots[split_call(*call).0];
+                slot.call == *call && matches!(slot.state, State::Done | State::Expired)
             });
         }
         self.done.push_back(call);
@@ -326,11 +372,20 @@ impl<M: Memory> Slots<M> {
             self.in_flight -= 1;
         }
         slot.state = State::Free;
-        slot.large = None;
-        slot.request = None;
-        slot.error = None;
-        slot.waker = None;
+        if slot.rare {
+            slot.rare = false;
+            self.clear_rare(index);
+        }
         self.free.push(index as u16);
+    }
+
+    #[cold]
+    fn clear_rare(&mut self, index: usize) {
+        let rare = &mut self.rare[index];
+        rare.large = None;
+        rare.request = None;
+        rare.error = None;
+        rare.waker = None;
     }
 
     /// Whether a call has its outcome; `None` for an id that is not (or no longer) in the table.
@@ -338,8 +393,8 @@ impl<M: Memory> Slots<M> {
     pub(crate) fn is_done(&mut self, call: u32) -> Option<bool> {
         self.get(call).and_then(|slot| match slot.state {
             State::Zombie => None,
-            State::Done { .. } => Some(true),
-            _ => Some(false),
+            State::Done | State::Expired => Some(true),
+            State::Free | State::InFlight | State::Reading => Some(false),
         })
     }
 
@@ -363,27 +418,32 @@ impl<M: Memory> Slots<M> {
     /// The outcome of a call that is done.
     #[inline]
     pub(crate) fn outcome(&self, call: u32) -> Result<&[u8], CallError> {
-        let (index, generation) = split_call(call);
-        match self.slots.get(index).filter(|slot| slot.generation == generation) {
-            Some(Slot { error: Some(error), .. }) => Err(error.clone()),
-            Some(Slot { state: State::Done { .. }, line, line_length, .. }) if *line_length != NOT_INLINE => {
-                Ok(&line[..(*line_length as usize).min(INLINE_PAYLOAD)])
+        let (index, _) = split_call(call);
+        let done = |slot: &&Slot| slot.call == call && matches!(slot.state, State::Done | State::Expired);
+        let (Some(slot), Some(rare)) = (self.slots.get(index).filter(done), self.rare.get(index)) else {
+            return Err(CallError::NotExecuted(Cause::Closed));
+        };
+        match rare {
+            Rare { error: Some(error), .. } if slot.rare => Err(error.clone()),
+            _ if slot.line_length != NOT_INLINE => {
+                Ok(&slot.line[..(slot.line_length as usize).min(INLINE_PAYLOAD)])
             }
-            Some(Slot { state: State::Done { .. }, large: Some(buffer), .. }) => Ok(buffer),
-            Some(Slot { state: State::Done { .. }, small, .. }) => Ok(small),
-            _ => Err(CallError::NotExecuted(Cause::Closed)),
+            Rare { large: Some(buffer), .. } if slot.rare => Ok(buffer),
+            Rare { small, .. } => Ok(small),
         }
     }
 
     /// Takes the result of a call that is done, leaving `spare` for the slot's next small result.
     pub(crate) fn take_result(&mut self, call: u32, spare: Vec<u8>) -> Result<Taken<M>, CallError> {
-        let Some(slot) = self.get(call).filter(|slot| matches!(slot.state, State::Done { .. })) else {
+        let (index, _) = split_call(call);
+        if self.is_done(call) != Some(true) {
             return Err(CallError::NotExecuted(Cause::Closed));
-        };
-        if let Some(error) = slot.error.take() {
+        }
+        let (slot, rare) = (&self.slots[index], &mut self.rare[index]);
+        if let Some(error) = rare.error.take() {
             return Err(error);
         }
-        Ok(match slot.large.take() {
+        Ok(match rare.large.take() {
             _ if slot.line_length != NOT_INLINE => {
                 let mut bytes = spare;
                 bytes.clear();
@@ -391,7 +451,7 @@ impl<M: Memory> Slots<M> {
                 Taken::Small(bytes)
             }
             Some(buffer) => Taken::Large(buffer),
-            None => Taken::Small(std::mem::replace(&mut slot.small, spare)),
+            None => Taken::Small(std::mem::replace(&mut rare.small, spare)),
         })
     }
 
@@ -402,13 +462,15 @@ impl<M: Memory> Slots<M> {
             self.done.pop_front();
         }
         let Some(slot) = self.get(call) else { return };
-        slot.waker = None;
         match slot.state {
-            State::Done { answered: true } => self.release(call),
+            State::Done => self.release(call),
             // One that is being built goes out with its batch all the same.
-            State::Done { answered: false } | State::Building | State::InFlight | State::Reading => {
+            State::Expired | State::InFlight | State::Reading => {
                 slot.state = State::Zombie;
-                slot.error = None;
+                if let Some(rare) = self.rare(call) {
+                    rare.error = None;
+                    rare.waker = None;
+                }
             }
             State::Free | State::Zombie => {}
         }
@@ -416,10 +478,10 @@ impl<M: Memory> Slots<M> {
 
     /// Has a task woken when the call is done.
     pub(crate) fn set_waker(&mut self, call: u32, waker: &Waker) {
-        if let Some(slot) = self.get(call)
-            && !slot.waker.as_ref().is_some_and(|w| w.will_wake(waker))
+        if let Some(rare) = self.rare(call)
+            && !rare.waker.as_ref().is_some_and(|w| w.will_wake(waker))
         {
-            slot.waker = Some(waker.clone());
+            rare.waker = Some(waker.clone());
         }
     }
 
@@ -432,8 +494,7 @@ impl<M: Memory> Slots<M> {
         }
         for index in 0..self.slots.len() {
             let slot = &mut self.slots[index];
-            if !matches!(slot.state, State::InFlight | State::Building | State::Reading) || slot.timeout == 0
-            {
+            if !matches!(slot.state, State::InFlight | State::Reading) || slot.timeout == 0 {
                 continue;
             }
             if slot.deadline == 0 {
@@ -443,12 +504,14 @@ impl<M: Memory> Slots<M> {
                 earliest = earliest.min(slot.deadline);
                 continue;
             }
-            if slot.state == State::InFlight {
-                slot.state = State::Done { answered: false };
-                slot.error = Some(CallError::MaybeExecuted(Cause::DeadlineExceeded));
-                let call = slot.generation << SLOT_BITS | index as u32;
-                let waker = slot.waker.take();
-                self.woken.extend(waker);
+            // One that is being built goes out first.
+            if slot.sequence < self.sent {
+                slot.state = State::Expired;
+                slot.rare = true;
+                let call = slot.call;
+                let rare = &mut self.rare[index];
+                rare.error = Some(CallError::MaybeExecuted(Cause::DeadlineExceeded));
+                self.woken.extend(rare.waker.take());
                 self.push_done(call);
             }
         }
@@ -458,29 +521,30 @@ impl<M: Memory> Slots<M> {
     /// Ends all calls because the lane is gone. `taken` tells how many messages the server has taken, if it said
     /// so: later calls were not executed, and neither were those that were never sent.
     pub(crate) fn fail(&mut self, cause: Cause, taken: Option<u64>) {
+        let taken = taken.unwrap_or(u64::MAX).min(self.sent);
         for index in 0..self.slots.len() {
             let slot = &mut self.slots[index];
-            let call = slot.generation << SLOT_BITS | index as u32;
+            let call = slot.call;
             match slot.state {
-                State::Free | State::Done { answered: true } => {}
+                State::Free | State::Done => {}
                 State::Zombie => self.release(call),
-                State::Done { answered: false } => {
-                    slot.state = State::Done { answered: true };
+                State::Expired => {
+                    slot.state = State::Done;
                     self.in_flight -= 1;
                 }
-                State::Building | State::InFlight | State::Reading => {
-                    let never =
-                        slot.state == State::Building || taken.is_some_and(|taken| slot.sequence >= taken);
-                    slot.error = Some(if never {
+                State::InFlight | State::Reading => {
+                    let never = slot.sequence >= taken;
+                    slot.state = State::Done;
+                    slot.rare = true;
+                    let rare = &mut self.rare[index];
+                    rare.error = Some(if never {
                         CallError::NotExecuted(cause)
                     } else {
                         CallError::MaybeExecuted(cause)
                     });
-                    slot.state = State::Done { answered: true };
-                    slot.request = None;
-                    let waker = slot.waker.take();
+                    rare.request = None;
+                    self.woken.extend(rare.waker.take());
                     self.in_flight -= 1;
-                    self.woken.extend(waker);
                     self.push_done(call);
                 }
             }
@@ -496,19 +560,25 @@ mod tests {
 
     type Table = Slots<HeapMemory>;
 
+    /// A call that goes out with the message `sequence`; [`Slots::sent`] tells that it has.
+    fn take(slots: &mut Table, timeout: Nanos, sequence: u64) -> Option<u32> {
+        let call = slots.next_call()?;
+        slots.take(call, timeout, sequence);
+        Some(call)
+    }
+
     #[test]
     fn a_window_is_a_window() {
         let mut slots = Table::new(2);
-        let (a, b) = (slots.take(0).unwrap(), slots.take(0).unwrap());
-        assert_eq!((slots.take(0), slots.in_flight()), (None, 2));
-        slots.sent(a, 0);
-        slots.sent(b, 1);
+        let (_, b) = (take(&mut slots, 0, 0).unwrap(), take(&mut slots, 0, 1).unwrap());
+        assert_eq!((slots.next_call(), slots.in_flight()), (None, 2));
+        slots.sent(1);
         assert!(matches!(slots.answer(b, b"two", None), Some(Answered::Wanted)));
         assert!(slots.answer(b, b"again", None).is_none(), "answered twice");
         assert_eq!(slots.next_done(), Some(b));
         assert_eq!(slots.outcome(b).unwrap(), b"two");
         slots.forget(b);
-        let again = slots.take(0).unwrap();
+        let again = take(&mut slots, 0, 2).unwrap();
         assert_eq!(split_call(again).0, split_call(b).0, "the same slot");
         assert_ne!(again, b, "another id");
         assert!(slots.answer(b, b"late", None).is_none());
@@ -517,35 +587,34 @@ mod tests {
     #[test]
     fn a_call_given_up_keeps_its_slot_until_the_late_answer() {
         let mut slots = Table::new(1);
-        let call = slots.take(0).unwrap();
-        slots.sent(call, 0);
+        let call = take(&mut slots, 0, 0).unwrap();
+        slots.sent(0);
         slots.forget(call);
-        assert_eq!(slots.take(0), None);
+        assert_eq!(slots.next_call(), None);
         assert!(matches!(slots.answer(call, b"late", None), Some(Answered::Unwanted)));
-        assert!(slots.take(0).is_some());
+        assert!(slots.next_call().is_some());
     }
 
     #[test]
     fn deadlines_end_calls_but_not_their_slots() {
         let mut slots = Table::new(1);
-        let call = slots.take(10).unwrap();
-        slots.sent(call, 0);
+        let call = take(&mut slots, 10, 0).unwrap();
+        slots.sent(0);
         assert_eq!(slots.expire(100), 110, "the deadline starts with the first look at the clock");
         assert_eq!(slots.is_done(call), Some(false));
         assert_eq!(slots.expire(110), u64::MAX);
         assert_eq!(slots.outcome(call), Err(CallError::MaybeExecuted(Cause::DeadlineExceeded)));
         slots.forget(call);
-        assert_eq!(slots.take(0), None, "the server may still answer");
+        assert_eq!(slots.next_call(), None, "the server may still answer");
         assert!(matches!(slots.answer(call, b"late", None), Some(Answered::Unwanted)));
-        assert!(slots.take(0).is_some());
+        assert!(slots.next_call().is_some());
     }
 
     #[test]
     fn a_lost_lane_says_what_may_have_happened() {
         let mut slots = Table::new(3);
-        let calls: Vec<u32> = (0..3).map(|_| slots.take(0).unwrap()).collect();
-        slots.sent(calls[0], 0);
-        slots.sent(calls[1], 1);
+        let calls: Vec<u32> = (0..3).map(|message| take(&mut slots, 0, message).unwrap()).collect();
+        slots.sent(1);
         slots.fail(Cause::ConnectionLost, Some(1));
         assert_eq!(slots.outcome(calls[0]), Err(CallError::MaybeExecuted(Cause::ConnectionLost)));
         assert_eq!(
@@ -554,6 +623,46 @@ mod tests {
             "beyond the mark"
         );
         assert_eq!(slots.outcome(calls[2]), Err(CallError::NotExecuted(Cause::ConnectionLost)), "never sent");
+    }
+
+    #[test]
+    fn a_call_that_was_not_sent_awaits_no_answer() {
+        let mut slots = Table::new(2);
+        let call = take(&mut slots, 10, 0).unwrap();
+        slots.expire(1);
+        slots.expire(100);
+        assert_eq!(slots.is_done(call), Some(false), "it has to go out first");
+        assert!(!slots.expects(call) && slots.answer(call, b"forged", None).is_none());
+        slots.renumber(0, 3);
+        slots.sent(2);
+        assert!(!slots.expects(call), "another message went out before it");
+        slots.sent(3);
+        assert!(matches!(slots.answer(call, b"true", None), Some(Answered::Wanted)));
+    }
+
+    #[test]
+    fn a_sink_gets_results_that_nobody_else_waits_for() {
+        struct Take(Vec<u32>);
+        impl Sink for Take {
+            fn offer(&mut self, lane: u16, call: u32, payload: &[u8]) -> bool {
+                assert_eq!((lane, payload), (7, b"result".as_slice()));
+                self.0.push(call);
+                true
+            }
+        }
+        let mut slots = Table::new(2);
+        let (plain, awaited) = (take(&mut slots, 0, 0).unwrap(), take(&mut slots, 0, 0).unwrap());
+        slots.set_waker(awaited, Waker::noop());
+        let mut sink = Take(Vec::new());
+        assert!(slots.result(7, plain, b"result", &mut sink).is_none(), "not sent yet");
+        slots.sent(0);
+        for call in [plain, awaited] {
+            assert!(matches!(slots.result(7, call, b"result", &mut sink), Some(Answered::Wanted)));
+            assert!(slots.result(7, call, b"result", &mut sink).is_none(), "answered twice");
+        }
+        assert_eq!(sink.0, [plain]);
+        assert_eq!((slots.room(), slots.next_done(), slots.next_done()), (1, Some(awaited), None));
+        assert_eq!(slots.outcome(awaited).unwrap(), b"result");
     }
 
     #[test]
@@ -567,18 +676,21 @@ mod tests {
         fn slots_are_conserved(steps in prop::collection::vec((0u8..7, 0usize..8), 1..400)) {
             let mut slots = Table::new(4);
             let mut live: Vec<u32> = Vec::new();
-            let mut now = 1;
+            let (mut now, mut message) = (1, 0);
             for (what, which) in steps {
                 now += 5;
                 let chosen = live.get(which % live.len().max(1)).copied();
                 match (what, chosen) {
                     (0, _) => {
-                        if let Some(call) = slots.take(if which % 2 == 0 { 0 } else { 7 }) {
+                        if let Some(call) = take(&mut slots, if which % 2 == 0 { 0 } else { 7 }, message) {
                             prop_assert!(!live.iter().any(|c| split_call(*c).0 == split_call(call).0));
                             live.push(call);
                         }
                     }
-                    (1, Some(call)) => slots.sent(call, 0),
+                    (1, _) => {
+                        slots.sent(message);
+                        message += 1;
+                    }
                     (2, Some(call)) if slots.expects(call) => { slots.answer(call, b"x", None); }
                     (3, Some(call)) => {
                         slots.forget(call);

@@ -3,6 +3,7 @@
 use super::config::ClientConfig;
 use super::core::{CallId, Core};
 use super::lane::SubmitError;
+use super::slots::Sink;
 use crate::connect::backoff::Backoff;
 use crate::connect::establish::{greet, negotiate};
 use crate::error::{CallError, Cause, ConnectError};
@@ -49,6 +50,21 @@ impl<F: Fabric> Drop for Response<'_, F> {
     #[inline]
     fn drop(&mut self) {
         self.core.forget(self.id);
+    }
+}
+
+/// Hands results on as they come.
+struct Hand<G> {
+    each: G,
+    count: usize,
+}
+
+impl<G: FnMut(CallId, Result<&[u8], CallError>)> Sink for Hand<G> {
+    #[inline]
+    fn offer(&mut self, lane: u16, call: u32, payload: &[u8]) -> bool {
+        (self.each)(CallId { lane, call }, Ok(payload));
+        self.count += 1;
+        true
     }
 }
 
@@ -167,23 +183,49 @@ impl<F: Fabric> Client<F> {
     /// Always "not executed"; [`Cause::WindowFull`] asks to collect results first.
     #[inline]
     pub fn submit_on(&mut self, worker: usize, function: u16, payload: &[u8]) -> Result<CallId, CallError> {
-        self.ensure(worker)?;
-        let submitted = self.try_submit(worker, function, payload);
+        match self.try_submit(worker, function, payload) {
+            Ok(id) => Ok(id),
+            Err(error) => {
+                self.once_more(worker, error, |client| client.try_submit(worker, function, payload))
+            }
+        }
+    }
+
+    /// After a call could not be made: connects anew if that was the reason and the back-off allows, and tries again.
+    #[cold]
+    fn once_more(
+        &mut self,
+        worker: usize,
+        error: SubmitError,
+        submit: impl FnOnce(&mut Self) -> Result<CallId, SubmitError>,
+    ) -> Result<CallId, CallError> {
+        let usable = self.lanes.get(worker).is_some_and(|lane| self.core.is_usable(*lane));
+        if usable {
+            return self.settle(Err(error));
+        }
+        self.reconnect(worker)?;
+        let submitted = submit(self);
         self.settle(submitted)
     }
 
     /// Adds a call to the batch of a worker, which goes out when it is full, or with [`flush`](Client::flush).
     #[inline]
     pub fn push_on(&mut self, worker: usize, function: u16, payload: &[u8]) -> Result<CallId, CallError> {
-        self.ensure(worker)?;
+        match self.try_push(worker, function, payload) {
+            Ok(id) => Ok(id),
+            Err(error) => self.once_more(worker, error, |client| client.try_push(worker, function, payload)),
+        }
+    }
+
+    #[inline]
+    fn try_push(&mut self, worker: usize, function: u16, payload: &[u8]) -> Result<CallId, SubmitError> {
         let timeout = self.config.timeout;
-        let pushed = match self.lanes.get(worker) {
+        match self.lanes.get(worker) {
             Some(&lane) => self.core.with_lane(lane, |fabric, domain, lane| {
                 lane.push(fabric, domain, function, payload, timeout)
             }),
             None => Err(SubmitError::Broken),
-        };
-        self.settle(pushed)
+        }
     }
 
     /// Sends the open batches.
@@ -237,6 +279,31 @@ impl<F: Fabric> Client<F> {
         self.core.progress()
     }
 
+    /// Takes what has arrived, without blocking, and hands each call that is done to `each`, with its outcome; the call
+    /// is then over and its id means nothing any more. For who keeps many calls in flight: a result is shown where it
+    /// arrived, so this costs less than [`progress`](Client::progress), [`outcome`](Client::outcome) and
+    /// [`forget`](Client::forget). Answers how many calls there were.
+    #[inline]
+    pub fn collect(&mut self, mut each: impl FnMut(CallId, Result<&[u8], CallError>)) -> usize {
+        let kept = self.collect_kept(&mut each);
+        let mut hand = Hand { each, count: 0 };
+        self.core.progress_into(&mut hand);
+        let Hand { mut each, count } = hand;
+        kept + count + self.collect_kept(&mut each)
+    }
+
+    /// The calls whose outcome lies in their slot.
+    #[inline]
+    fn collect_kept(&mut self, each: &mut impl FnMut(CallId, Result<&[u8], CallError>)) -> usize {
+        let mut count = 0;
+        while let Some(id) = self.core.next_done() {
+            each(id, self.core.outcome(id));
+            self.core.forget(id);
+            count += 1;
+        }
+        count
+    }
+
     /// The next call that is done, in no particular order between workers; `None` if none is.
     #[inline]
     pub fn next_done(&mut self) -> Option<CallId> {
@@ -266,7 +333,7 @@ impl<F: Fabric> Client<F> {
     #[inline]
     pub fn wait(&mut self, id: CallId) -> Result<Response<'_, F>, CallError> {
         while !self.core.is_done(id) {
-            self.step();
+            self.step(|core| core.is_done(id));
         }
         match self.core.outcome(id) {
             Ok(_) => Ok(Response { core: &mut self.core, id }),
@@ -287,21 +354,22 @@ impl<F: Fabric> Client<F> {
             if self.core.in_flight() == 0 {
                 return None;
             }
-            self.step();
+            // A lane that breaks between the looks may be all that there is to wait for.
+            self.step(|core| core.has_done() || core.in_flight() == 0);
         }
     }
 
-    /// Makes progress, or waits a moment as the plan says.
+    /// Makes progress, or waits a moment as the plan says, unless what the caller waits for is so.
     #[inline]
-    fn step(&mut self) {
+    fn step(&mut self, is_so: impl Fn(&mut Core<F>) -> bool) {
         if self.core.progress() > 0 {
             self.waiter.reset();
             return;
         }
-        self.idle();
+        self.idle(is_so);
     }
 
-    fn idle(&mut self) {
+    fn idle(&mut self, is_so: impl Fn(&mut Core<F>) -> bool) {
         if self.waiter.clock_is_due() {
             self.earliest = self.core.expire();
             // Who waits for a call of an open batch would wait for ever.
@@ -312,15 +380,15 @@ impl<F: Fabric> Client<F> {
         }
         let (mode, until) = self.waiter.next(self.core.fabric.host());
         let armed = self.core.domain.arm(mode);
-        // A lane that broke just now may have been all that there was to wait for.
-        if self.core.progress() > 0 || self.core.has_done() || self.core.in_flight() == 0 {
+        if self.core.progress() > 0 || is_so(&mut self.core) {
             self.core.domain.disarm(armed);
             self.waiter.reset();
             return;
         }
         self.core.fabric.host().checkpoint(Site::BeforeSleep);
         self.core.domain.wait(armed, until.min(self.earliest));
-        if mode == WaitMode::Event {
+        // What has woken us is most likely an answer: nothing else is looked at before that is found.
+        if mode == WaitMode::Event && self.core.progress() == 0 {
             self.core.progress_after_sleep();
         }
     }
@@ -348,18 +416,19 @@ impl<F: Fabric> Client<F> {
         worker: usize,
         mut submit: impl FnMut(&mut Self) -> Result<CallId, SubmitError>,
     ) -> Result<CallId, CallError> {
-        self.ensure(worker)?;
         match submit(self) {
             Ok(id) => Ok(id),
-            Err(SubmitError::Full) => self.submit_slowly(submit),
-            Err(SubmitError::Call(CallError::NotExecuted(Cause::WindowFull))) => self.submit_slowly(submit),
-            Err(error) => self.settle(Err(error)),
+            Err(SubmitError::Full | SubmitError::Call(CallError::NotExecuted(Cause::WindowFull))) => {
+                self.submit_slowly(worker, submit)
+            }
+            Err(error) => self.once_more(worker, error, submit),
         }
     }
 
     #[cold]
     fn submit_slowly(
         &mut self,
+        worker: usize,
         mut submit: impl FnMut(&mut Self) -> Result<CallId, SubmitError>,
     ) -> Result<CallId, CallError> {
         let now = self.core.fabric.host().now();
@@ -369,7 +438,8 @@ impl<F: Fabric> Client<F> {
             if self.core.fabric.host().now() >= until {
                 return Err(CallError::NotExecuted(Cause::DeadlineExceeded));
             }
-            self.step();
+            let lane = self.lanes.get(worker).copied();
+            self.step(|core| lane.is_none_or(|lane| !core.is_usable(lane)));
             match submit(self) {
                 Err(SubmitError::Full) => {}
                 Err(SubmitError::Call(CallError::NotExecuted(Cause::WindowFull)))

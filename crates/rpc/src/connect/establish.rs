@@ -15,7 +15,7 @@ use crate::path::fetch::Fetcher;
 use crate::path::rendezvous::Pool;
 use crate::path::tx::TxParts;
 use crate::path::{CONTROL_BYTES, MAX_MESSAGE, Rx, RxSource, Tx, TxHalf};
-use crate::plan::{RequestHalf, ResponseHalf};
+use crate::plan::{CompletionMode, RequestHalf, ResponseHalf};
 use dunlin_fabric::{
     Access, Address, Arena, Endpoint, Fabric, Link, Nanos, QueuePairConfig, QueuePairId, Region, RegionKey,
     ThreadDomain,
@@ -200,6 +200,7 @@ impl<F: Fabric> PreparedLane<F> {
             max_inline,
             staging,
             control: self.region.clone(),
+            peer_sleeps: plan.server != CompletionMode::Busy,
         });
         let source = match plan.response {
             ResponseHalf::Write | ResponseHalf::WriteImm => RxSource::Ring {
@@ -259,7 +260,8 @@ impl<F: Fabric> PreparedLane<F> {
             releases: Vec::with_capacity(config.window as usize),
             batch: BatchState::new(),
             staging: vec![0; MAX_MESSAGE],
-            batched: Vec::with_capacity(config.window as usize),
+            batch_sequence: 0,
+            batch_timeout: 0,
             number: self.number,
             draining: false,
             broken: None,
@@ -270,11 +272,13 @@ impl<F: Fabric> PreparedLane<F> {
     }
 }
 
-/// RECVs that a receiver posts: one for each message that can be on its way, and some to spare.
+/// RECVs that a receiver posts: one for each message that can be on its way, and some to spare; where they need no
+/// memory, one more for each call, whose message may be followed by a report that wakes the receiver. Where they do,
+/// reports, of which four make a ring, take the spare ones. A sender that finds none waits until one is posted.
 pub(crate) fn receives(half: ResponseHalf, window: u16) -> u32 {
     match half {
-        ResponseHalf::Send => window as u32 + 4,
-        ResponseHalf::WriteImm => 2 * window as u32 + 16,
+        ResponseHalf::Send => window as u32 + 8,
+        ResponseHalf::WriteImm => 3 * window as u32 + 16,
         ResponseHalf::Write | ResponseHalf::Fetch => 0,
     }
 }

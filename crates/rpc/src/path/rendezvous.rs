@@ -4,9 +4,10 @@
 //!
 //! [`Pool`] hands out the buffers for both ends: of granted memory to send from, of local memory to READ into.
 //! It grows by whole arenas when it has to, up to a limit, and keeps what it has, so that a steady load maps
-//! nothing. Mailboxes do not grow for large payloads.
+//! nothing; only at the limit it gives arenas back that are free as a whole, and their grants, for one of the length
+//! that is needed. Mailboxes do not grow for large payloads.
 
-use dunlin_fabric::{Access, Arena, Buffer, Fabric, Link, RegionKey};
+use dunlin_fabric::{Access, Arena, Buffer, Fabric, GrantError, Link, RegionKey};
 use dunlin_wire::Descriptor;
 
 /// The smallest arena that a pool maps.
@@ -27,6 +28,10 @@ pub(crate) struct Pool<F: Fabric> {
     link: Option<F::Link>,
     mapped: u64,
     limit: u64,
+    /// Grants that end with the next one that is made: the memory is gone.
+    ended: Vec<RegionKey>,
+    /// The peer did not take a grant, for which we have waited: no other is tried.
+    deaf: bool,
 }
 
 /// There is no memory for a large payload now.
@@ -36,11 +41,11 @@ pub(crate) struct Exhausted;
 impl<F: Fabric> Pool<F> {
     /// A pool that maps at most `limit` bytes. With a link its buffers can be READ by the peer there.
     pub(crate) fn new(link: Option<F::Link>, limit: u64) -> Self {
-        Pool { parts: Vec::new(), link, mapped: 0, limit }
+        Pool { parts: Vec::new(), link, mapped: 0, limit, ended: Vec::new(), deaf: false }
     }
 
     /// A buffer of `length` bytes. Maps memory if the arenas there are have none free: a system call, but only
-    /// until the pool has seen its load.
+    /// until the pool has seen its load. Near the limit arenas of which nothing is in use make room for it.
     pub(crate) fn reserve(&mut self, fabric: &F, length: usize) -> Result<Buffer<F::Memory>, Exhausted> {
         for part in &self.parts {
             if part.length >= length as u64
@@ -49,32 +54,199 @@ impl<F: Fabric> Pool<F> {
                 return Ok(buffer);
             }
         }
-        let wanted = (length as u64).next_power_of_two().max(FIRST_ARENA).max(self.mapped);
-        let room = self.limit.saturating_sub(self.mapped);
-        let wanted =
-            if wanted <= room { wanted } else { (length as u64).next_power_of_two().max(FIRST_ARENA) };
-        if wanted > room {
+        if self.deaf {
             return Err(Exhausted);
         }
+        let exactly = (length as u64).max(1);
+        let rounded = exactly.next_power_of_two().max(FIRST_ARENA);
+        let doubling = rounded.max(self.mapped);
+        let wanted = if doubling <= self.room() {
+            doubling
+        } else if self.make_room(rounded) {
+            rounded
+        } else if self.make_room(exactly) {
+            exactly
+        } else {
+            return Err(Exhausted);
+        };
+        self.map(fabric, wanted, wanted < rounded)?.reserve(length).map_err(|_| Exhausted)
+    }
+
+    /// Bytes that may still be mapped.
+    fn room(&self) -> u64 {
+        self.limit.saturating_sub(self.mapped)
+    }
+
+    /// Sees to it that so much may be mapped, by giving arenas back of which nothing is in use; the largest stay if
+    /// others will do. Gives none back if all of them would not do.
+    fn make_room(&mut self, wanted: u64) -> bool {
+        let unused = self.parts.iter().filter(|part| part.arena.is_unused()).map(|part| part.length);
+        if wanted > self.room() + unused.sum::<u64>() {
+            return false;
+        }
+        while wanted > self.room() {
+            let unused = self.parts.iter().enumerate().filter(|(_, part)| part.arena.is_unused());
+            let Some((smallest, _)) = unused.min_by_key(|(_, part)| part.length) else { return false };
+            let part = self.parts.swap_remove(smallest);
+            self.mapped -= part.length;
+            self.ended.extend(part.key);
+        }
+        true
+    }
+
+    /// Maps an arena, and grants it if there is a peer; one that is `single` has no room for more than one buffer.
+    fn map(&mut self, fabric: &F, length: u64, single: bool) -> Result<&Arena<F::Memory>, Exhausted> {
         let access = if self.link.is_some() { Access::READ } else { Access::LOCAL };
-        let arena = fabric
-            .register(wanted, access)
-            .ok()
-            .and_then(|memory| Arena::new(memory).ok())
-            .ok_or(Exhausted)?;
-        let key = match &self.link {
-            Some(link) => Some(link.grant(arena.memory(), Access::READ).map_err(|_| Exhausted)?),
+        let memory = fabric.register(length, access).map_err(|_| Exhausted)?;
+        let arena = if single { Arena::single(memory) } else { Arena::new(memory) }.map_err(|_| Exhausted)?;
+        let key = match self.link.clone() {
+            Some(link) => Some(self.grant(&link, &arena)?),
             None => None,
         };
-        let buffer = arena.reserve(length).map_err(|_| Exhausted)?;
-        self.mapped += wanted;
-        self.parts.push(Part { arena, key, length: wanted });
-        Ok(buffer)
+        self.mapped += length;
+        self.parts.push(Part { arena, key, length });
+        self.parts.last().map(|part| &part.arena).ok_or(Exhausted)
+    }
+
+    /// Grants an arena, and tells the peer which grants have ended. In this order: a peer that does not read makes
+    /// us wait for a bounded time once, and not once for each.
+    fn grant(&mut self, link: &F::Link, arena: &Arena<F::Memory>) -> Result<RegionKey, Exhausted> {
+        let granted = link.grant(arena.memory(), Access::READ).map_err(|error| {
+            tracing::warn!(target: "dunlin::path", %error, "memory for a large payload could not be granted");
+            self.deaf |= matches!(error, GrantError::Link(_));
+            Exhausted
+        });
+        if !self.deaf {
+            self.ended.drain(..).for_each(|key| link.revoke(key));
+        }
+        granted
     }
 
     /// What names a buffer of this pool to the peer; `None` for one of another pool.
     pub(crate) fn descriptor(&self, buffer: &Buffer<F::Memory>) -> Option<Descriptor> {
         let part = self.parts.iter().find(|p| std::sync::Arc::ptr_eq(p.arena.memory(), buffer.memory()))?;
         Some(Descriptor { key: part.key?.0, offset: buffer.offset(), length: buffer.len() as u64 })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use dunlin_fabric::{Address, Host, LinkError, Listener, Scheme};
+    use dunlin_fabric_shm::{ShmConfig, ShmFabric, ShmLink};
+    use proptest::prelude::*;
+
+    const MEBI: usize = 1 << 20;
+
+    fn fabric() -> ShmFabric {
+        ShmFabric::new(ShmConfig::default()).unwrap()
+    }
+
+    /// Two ends of a link.
+    fn links(fabric: &ShmFabric) -> (ShmLink, ShmLink) {
+        let name = format!("pool-{}-{:x}", std::process::id(), fabric.host().random());
+        let address = Address::new(Scheme::Shm, &name).unwrap();
+        let listener = fabric.listen(&address).unwrap();
+        let until = fabric.host().now() + 10_000_000_000;
+        (fabric.dial(&address, until).unwrap(), listener.accept(until).unwrap())
+    }
+
+    #[test]
+    fn what_is_free_is_given_back_for_what_is_larger() {
+        let fabric = fabric();
+        let mut pool: Pool<ShmFabric> = Pool::new(None, 8 * MEBI as u64);
+        let held: Vec<_> = (0..8).map(|_| pool.reserve(&fabric, MEBI).unwrap()).collect();
+        assert_eq!(pool.parts.iter().map(|part| part.length >> 20).collect::<Vec<_>>(), [1, 1, 2, 4]);
+        assert_eq!(pool.reserve(&fabric, 5 * MEBI).unwrap_err(), Exhausted);
+        assert_eq!(pool.parts.len(), 4, "nothing is given back in vain");
+        drop(held);
+        assert_eq!(pool.reserve(&fabric, 5 * MEBI).unwrap().len(), 5 * MEBI);
+        assert_eq!(pool.mapped, 8 * MEBI as u64);
+    }
+
+    #[test]
+    fn what_is_in_use_stays_and_the_rest_makes_room() {
+        let fabric = fabric();
+        let mut pool: Pool<ShmFabric> = Pool::new(None, 8 * MEBI as u64);
+        let mut held: Vec<_> = (0..8).map(|_| pool.reserve(&fabric, MEBI).unwrap()).collect();
+        held[0].fill(7);
+        held.truncate(1);
+        // Seven are free, which is no power of two.
+        assert_eq!(pool.reserve(&fabric, 7 * MEBI).unwrap().len(), 7 * MEBI);
+        assert!(held[0].iter().all(|byte| *byte == 7));
+    }
+
+    /// Grants are bounded by the link: a pool that did not end those of what it gives back would run out of them.
+    #[test]
+    fn grants_end_with_their_memory() {
+        let config = ShmConfig { max_grants_per_link: 8, ..ShmConfig::default() };
+        let fabric = ShmFabric::new(config).unwrap();
+        let (link, peer) = links(&fabric);
+        let mut pool: Pool<ShmFabric> = Pool::new(Some(link), 2 * MEBI as u64);
+        for _ in 0..20 {
+            let small = [pool.reserve(&fabric, MEBI).unwrap(), pool.reserve(&fabric, MEBI).unwrap()];
+            assert!(small.iter().all(|buffer| pool.descriptor(buffer).is_some()));
+            drop(small);
+            let large = pool.reserve(&fabric, 2 * MEBI).unwrap();
+            assert_eq!(pool.descriptor(&large).unwrap().length, 2 * MEBI as u64);
+        }
+        assert!(pool.link.as_ref().unwrap().is_alive() && peer.is_alive());
+        assert!(matches!(peer.receive(fabric.host().now()), Err(LinkError::TimedOut)));
+    }
+
+    #[test]
+    fn a_peer_that_takes_no_grant_is_asked_once() {
+        let fabric = fabric();
+        let (link, peer) = links(&fabric);
+        let mut pool: Pool<ShmFabric> = Pool::new(Some(link.clone()), 8 * MEBI as u64);
+        let held = pool.reserve(&fabric, MEBI).unwrap();
+        peer.close();
+        while link.is_alive() {
+            fabric.host().sleep(fabric.host().now() + 100_000);
+        }
+        assert_eq!(pool.reserve(&fabric, MEBI).unwrap_err(), Exhausted);
+        assert!(pool.deaf && pool.mapped == MEBI as u64);
+        // What it has been granted is as good as ever.
+        drop(held);
+        assert!(pool.reserve(&fabric, MEBI).is_ok());
+        assert_eq!(pool.reserve(&fabric, 2 * MEBI).unwrap_err(), Exhausted);
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+        /// The limit holds at every step, and when all is free anything up to the limit is served.
+        #[test]
+        fn the_limit_holds_and_all_of_it_can_be_had(
+            limit in 1usize..20 * MEBI,
+            steps in prop::collection::vec((0.0f64..=1.0, 0usize..8), 1..40),
+            last in 0.0f64..=1.0,
+        ) {
+            let fabric = fabric();
+            let mut pool: Pool<ShmFabric> = Pool::new(None, limit as u64);
+            let mut held: Vec<(Buffer<_>, u8)> = Vec::new();
+            let length_of = |part: f64| ((limit as f64 * part.powi(4)) as usize).clamp(1, limit);
+            for (number, (part, keep)) in steps.into_iter().enumerate() {
+                let length = length_of(part);
+                match pool.reserve(&fabric, length) {
+                    Ok(mut buffer) => {
+                        prop_assert_eq!(buffer.len(), length);
+                        buffer[0] = number as u8;
+                        buffer[length - 1] = number as u8;
+                        held.push((buffer, number as u8));
+                    }
+                    Err(Exhausted) => prop_assert!(!held.is_empty(), "{} of {}", length, limit),
+                }
+                held.truncate(keep);
+                prop_assert!(pool.mapped <= limit as u64);
+                prop_assert_eq!(pool.mapped, pool.parts.iter().map(|part| part.length).sum::<u64>());
+                for (buffer, mark) in &held {
+                    prop_assert_eq!([buffer[0], buffer[buffer.len() - 1]], [*mark, *mark]);
+                }
+            }
+            held.clear();
+            let length = ((limit as f64 * last) as usize).clamp(1, limit);
+            prop_assert_eq!(pool.reserve(&fabric, length).unwrap().len(), length);
+            prop_assert!(pool.mapped <= limit as u64);
+        }
     }
 }

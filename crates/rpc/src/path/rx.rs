@@ -55,13 +55,13 @@ pub(crate) struct Rx<F: Fabric> {
     tags: TagKey,
     epoch: u32,
     sequence: u64,
-    /// The tags of the next message.
-    expected: Tags,
+    /// The first tag of the next message.
+    expected: u64,
 }
 
 impl<F: Fabric> Rx<F> {
     pub(crate) fn new(source: RxSource<F>, tags: TagKey) -> Self {
-        Rx { source, tags, epoch: 0, sequence: 0, expected: tags.tags(0, 0) }
+        Rx { source, tags, epoch: 0, sequence: 0, expected: tags.first(0, 0) }
     }
 
     /// Messages taken so far: the mark of a draining server.
@@ -72,7 +72,13 @@ impl<F: Fabric> Rx<F> {
     #[inline]
     fn next(&mut self) {
         self.sequence += 1;
-        self.expected = self.tags.tags(self.epoch, self.sequence);
+        self.expected = self.tags.first(self.epoch, self.sequence);
+    }
+
+    /// Both tags of the next message.
+    #[inline]
+    fn expected(&self) -> Tags {
+        self.tags.tags(self.epoch, self.sequence)
     }
 
     /// A message that a RECV has taken.
@@ -98,6 +104,29 @@ impl<F: Fabric> Rx<F> {
             return Err(Violation::Transfer("more messages than the window allows are waiting"));
         }
         messages.push_back(Held::Copied(buffer.get(..bytes as usize).unwrap_or(buffer).to_vec()));
+        Ok(())
+    }
+
+    /// Copies the messages that still lie in the buffers of RECVs, and gives the buffers to `repost`: the lane takes
+    /// no messages now, and its peer shall not keep RECVs from others. At most `limit` wait so. Costs one look where
+    /// there is nothing to copy.
+    pub(crate) fn copy_held(
+        &mut self,
+        limit: usize,
+        mut repost: impl FnMut(Buffer<F::Memory>),
+    ) -> Result<(), Violation> {
+        let RxSource::Messages(messages) = &mut self.source else { return Ok(()) };
+        // What was copied before lies in front of what came since.
+        for held in messages.iter_mut().rev() {
+            let Held::Buffer(buffer) = held else { break };
+            let copied = Held::Copied(buffer.to_vec());
+            if let Held::Buffer(buffer) = std::mem::replace(held, copied) {
+                repost(buffer);
+            }
+        }
+        if messages.len() > limit {
+            return Err(Violation::Transfer("more messages than the window allows are waiting"));
+        }
         Ok(())
     }
 
@@ -155,7 +184,7 @@ impl<F: Fabric> Rx<F> {
     pub(crate) fn is_waiting(&self) -> bool {
         match &self.source {
             RxSource::Ring { region, reader } => {
-                region.load(CONTROL_BYTES + reader.position() + TAG_OFFSET) == self.expected.first
+                region.load(CONTROL_BYTES + reader.position() + TAG_OFFSET) == self.expected
             }
             RxSource::Messages(messages) => !messages.is_empty(),
             RxSource::Fetch(fetcher) => fetcher.has_arrived(),
@@ -169,7 +198,7 @@ impl<F: Fabric> Rx<F> {
             return Ok(if self.is_waiting() { Next::Other } else { Next::Nothing });
         };
         let at = CONTROL_BYTES + reader.position();
-        if region.load(at + TAG_OFFSET) != self.expected.first {
+        if region.load(at + TAG_OFFSET) != self.expected {
             fabric.host().charge(Work::PollMiss, 1);
             return Ok(Next::Nothing);
         }
@@ -198,15 +227,16 @@ impl<F: Fabric> Rx<F> {
         }
         fabric.host().charge(Work::PollHit, 1);
         loop {
+            let expected = self.expected();
             let taken = match &mut self.source {
-                RxSource::Ring { region, reader } => take_from_ring(region, reader, self.expected, scratch)?,
+                RxSource::Ring { region, reader } => take_from_ring(region, reader, expected, scratch)?,
                 RxSource::Messages(messages) => {
                     let Some(held) = messages.pop_front() else { return Ok(None) };
                     let bytes: &[u8] = match &held {
                         Held::Buffer(buffer) => buffer,
                         Held::Copied(bytes) => bytes,
                     };
-                    let total = check(bytes, self.expected)?;
+                    let total = check(bytes, expected)?;
                     if total != bytes.len() {
                         return Err(Violation::Transfer("a message of another length than it says"));
                     }
@@ -218,7 +248,7 @@ impl<F: Fabric> Rx<F> {
                         }
                     }
                 }
-                RxSource::Fetch(fetcher) => fetcher.take(self.expected)?,
+                RxSource::Fetch(fetcher) => fetcher.take(expected)?,
             };
             match taken {
                 Taken::Nothing => return Ok(None),

@@ -1,16 +1,16 @@
 //! The sending end of a direction.
 
-use super::{MAX_MESSAGE, Violation};
+use super::{HEAD_IMMEDIATE, MAX_MESSAGE, Violation};
 use crate::mailbox::{Place, RingWriter};
 use crate::path::route;
 use dunlin_fabric::{
-    Arena, Data, Fabric, Host, InlineWrite, Operation, PostError, QueuePairId, Region, RegionKey,
+    Arena, Data, Fabric, Host, InlineLine, InlineWrite, Operation, PostError, QueuePairId, Region, RegionKey,
     ThreadDomain, Work, WorkRequest,
 };
-use dunlin_wire::{Header, INLINE_PAYLOAD, Kind, LINE, SingleLayout, TagKey, Tags, write_line};
+use dunlin_wire::{Header, INLINE_PAYLOAD, Kind, LINE, SingleLayout, TagKey, Tags, set_line_tag, write_line};
 
-/// How far ahead of a line the writer asks for the next ones.
-const LINES_AHEAD: usize = 9;
+/// How far ahead of a line the writer asks for another.
+const LINES_AHEAD: u64 = 8;
 
 /// How it sends.
 #[derive(Debug)]
@@ -65,6 +65,8 @@ pub(crate) struct Tx<F: Fabric> {
     staging: Option<Arena<F::Memory>>,
     /// Our inbound region, whose control word the peer sets to the head it has reached.
     control: Region<F::Memory>,
+    /// The peer may sleep, and has RECVs for what shall wake it.
+    peer_sleeps: bool,
 }
 
 /// What a direction's sending end is made of.
@@ -78,6 +80,7 @@ pub(crate) struct TxParts<F: Fabric> {
     pub(crate) max_inline: usize,
     pub(crate) staging: Option<Arena<F::Memory>>,
     pub(crate) control: Region<F::Memory>,
+    pub(crate) peer_sleeps: bool,
 }
 
 impl<F: Fabric> Tx<F> {
@@ -97,6 +100,7 @@ impl<F: Fabric> Tx<F> {
             max_inline: parts.max_inline,
             staging: parts.staging,
             control: parts.control,
+            peer_sleeps: parts.peer_sleeps,
         }
     }
 
@@ -145,14 +149,48 @@ impl<F: Fabric> Tx<F> {
         if payload.len() > INLINE_PAYLOAD {
             return self.long_single(fabric, domain, header, payload);
         }
-        let at = self.place(fabric, domain, LINE)?;
         let mut line = [0; LINE];
         if write_line(&mut line, header, payload, self.next_tag).is_err() {
             return Err(TxError::Broken);
         }
-        self.put(fabric, domain, &[&line], LINE, at, true)?;
+        if let TxHalf::Write { key, base, immediate: false } = &self.half
+            && self.unsignaled + 1 < self.signal_every
+            && let Some((at, ahead)) = self.ring.place_line(LINES_AHEAD)
+        {
+            fabric.host().charge(Work::PostWork, 1);
+            let write = InlineLine {
+                id: route::outgoing(self.lane),
+                line: &line,
+                key: *key,
+                offset: base + at as u64,
+                ahead: if ahead { (LINES_AHEAD as usize * LINE) as u32 } else { 0 },
+            };
+            let posted = domain.post_line(self.queue_pair, write);
+            self.posted(posted, false)?;
+        } else {
+            self.line_otherwise(fabric, domain, &line)?;
+        }
         self.sent(LINE);
         Ok(())
+    }
+
+    /// A line that is not the next of a stream of plain WRITEs.
+    #[inline(never)]
+    fn line_otherwise(
+        &mut self,
+        fabric: &F,
+        domain: &mut F::Domain,
+        line: &[u8; LINE],
+    ) -> Result<(), TxError> {
+        let tag = self.next_tag;
+        let at = self.place(fabric, domain, LINE)?;
+        if tag == self.next_tag {
+            return self.put(fabric, domain, &[line], LINE, at, true);
+        }
+        // A `Skip` went out before it, with the tag that was meant for this line.
+        let mut line = *line;
+        set_line_tag(&mut line, self.next_tag);
+        self.put(fabric, domain, &[&line], LINE, at, true)
     }
 
     #[inline(never)]
@@ -325,12 +363,12 @@ impl<F: Fabric> Tx<F> {
         Ok(Data::Buffer(buffer))
     }
 
-    /// How far the ring is likely to be written soon, from the beginning of a message of `total` bytes: some lines
-    /// for a stream of lines, as much again for a longer one. Only as far as the reader is done with it: to take a
-    /// line away from the reader costs more than asking for it saves.
+    /// How far the ring is likely to be written soon, from the beginning of a message of `total` bytes: as much again.
+    /// Only as far as the reader is done with it: to take a line away from the reader costs more than asking for it
+    /// saves.
     #[inline]
     fn ahead(&self, total: usize) -> u32 {
-        let wanted = if total == LINE { LINES_AHEAD * LINE } else { 2 * total };
+        let wanted = 2 * total;
         if self.ring.clear_ahead() >= (wanted / LINE) as u64 { wanted as u32 } else { 0 }
     }
 
@@ -357,7 +395,8 @@ impl<F: Fabric> Tx<F> {
         }
     }
 
-    /// Tells the peer how far its messages were consumed, without a message: WRITEs its control word.
+    /// Tells the peer how far its messages were consumed, without a message: WRITEs its control word. A peer that
+    /// may sleep while it waits for room has to be woken, which takes immediate data and a RECV of its.
     pub(crate) fn report_head(
         &mut self,
         fabric: &F,
@@ -368,7 +407,8 @@ impl<F: Fabric> Tx<F> {
         let word = (1u64 << 32 | head as u64).to_le_bytes();
         let signaled = self.next_is_signaled(fabric);
         let id = route::outgoing(self.lane);
-        let write = InlineWrite { id, parts: &[&word], key, offset: 0, immediate: None, signaled, ahead: 0 };
+        let immediate = self.peer_sleeps.then_some(HEAD_IMMEDIATE);
+        let write = InlineWrite { id, parts: &[&word], key, offset: 0, immediate, signaled, ahead: 0 };
         let posted = domain.post_write(self.queue_pair, write);
         self.posted(posted, signaled)
     }

@@ -16,7 +16,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 /// Messages taken from one lane before the next has its turn.
-const BUDGET: usize = 32;
+pub(super) const BUDGET: usize = 32;
 
 /// The parts of a worker that dispatching needs beside the lane.
 pub(super) struct Dispatcher<F: Fabric> {
@@ -76,13 +76,6 @@ impl Out {
     }
 }
 
-/// What a look at a lane did.
-pub(super) struct Served {
-    pub(super) messages: usize,
-    /// READs of large requests that were posted.
-    pub(super) reads: usize,
-}
-
 /// What dispatching must know of a call beside its payload.
 #[derive(Clone, Copy)]
 pub(super) struct Call {
@@ -124,7 +117,7 @@ impl<F: Fabric> LargeReply for Exported<'_, F> {
 }
 
 impl<F: Fabric> Dispatcher<F> {
-    /// Takes the messages of one lane and answers them.
+    /// Takes the messages of one lane and answers them; says how many there were.
     #[inline]
     pub(super) fn serve(
         &mut self,
@@ -133,26 +126,26 @@ impl<F: Fabric> Dispatcher<F> {
         index: u16,
         shared_receive: SharedReceiveQueueId,
         scratch: &mut Scratch,
-    ) -> Result<Served, Violation> {
-        let mut served = Served { messages: 0, reads: 0 };
+    ) -> Result<usize, Violation> {
+        let mut messages = 0;
         let mut consumed = false;
         if lane.is_blocked() {
             lane.send_waiting(&self.fabric, domain, self.out.draining).map_err(broken)?;
         }
-        while served.messages < BUDGET && !lane.is_blocked() {
+        while messages < BUDGET && !lane.is_blocked() {
             match lane.rx.next_line(&self.fabric, scratch)? {
                 Next::Nothing => break,
                 Next::Line(first) => {
-                    served.messages += 1;
+                    messages += 1;
                     let Some(line) = scratch.first_chunk::<LINE>() else { break };
                     match first.inline_entry(line)? {
                         Some(entry) if first.header().kind == Kind::Request => {
                             self.fabric.host().charge(Work::ParseMessage, 1);
                             let header = first.header();
                             lane.tx.on_head(header.head)?;
-                            self.on_request(domain, lane, index, &entry, header.time, None, &mut served)?;
+                            self.on_request(domain, lane, index, &entry, header.time, None)?;
                         }
-                        _ => self.on_message(domain, lane, index, line, &mut served)?,
+                        _ => self.on_message(domain, lane, index, line)?,
                     }
                     continue;
                 }
@@ -160,35 +153,39 @@ impl<F: Fabric> Dispatcher<F> {
                 Next::Other => consumed = true,
             }
             let Some(incoming) = lane.rx.poll(&self.fabric, scratch)? else { break };
-            served.messages += 1;
+            messages += 1;
             match incoming {
                 IncomingMessage::Scratch(total) => {
-                    self.on_message(domain, lane, index, &scratch[..total], &mut served)?;
+                    self.on_message(domain, lane, index, &scratch[..total])?;
                 }
                 IncomingMessage::Buffer(buffer, total) => {
-                    let result = self.on_message(domain, lane, index, &buffer[..total], &mut served);
+                    let result = self.on_message(domain, lane, index, &buffer[..total]);
                     open::repost_shared::<F>(domain, shared_receive, Some(buffer));
                     result?;
                 }
             }
         }
-        if (served.messages > 0 || consumed) && lane.rx.head_overdue() {
+        if lane.is_blocked() {
+            let limit = lane.waiting_limit();
+            lane.rx
+                .copy_held(limit, |buffer| open::repost_shared::<F>(domain, shared_receive, Some(buffer)))?;
+        }
+        if (messages > 0 || consumed) && lane.rx.head_overdue() {
             let head = lane.rx.head();
             if lane.tx.report_head(&self.fabric, domain, lane.client_key, head).is_ok() {
                 lane.rx.told();
             }
         }
-        Ok(served)
+        Ok(messages)
     }
 
-    #[inline]
+    #[inline(never)]
     fn on_message(
         &mut self,
         domain: &mut F::Domain,
         lane: &mut ServerLane<F>,
         index: u16,
         bytes: &[u8],
-        served: &mut Served,
     ) -> Result<(), Violation> {
         self.fabric.host().charge(Work::ParseMessage, 1);
         let message = Message::parse(bytes, MAX_MESSAGE)?;
@@ -197,7 +194,7 @@ impl<F: Fabric> Dispatcher<F> {
         match header.kind {
             Kind::Request => {
                 for entry in message.entries() {
-                    self.on_request(domain, lane, index, &entry, header.time, None, served)?;
+                    self.on_long_request(domain, lane, index, &entry, header.time)?;
                 }
                 Ok(())
             }
@@ -207,7 +204,7 @@ impl<F: Fabric> Dispatcher<F> {
                 }
                 let mut batch = BatchState::new();
                 for entry in message.entries() {
-                    self.on_request(domain, lane, index, &entry, header.time, Some(&mut batch), served)?;
+                    self.on_request(domain, lane, index, &entry, header.time, Some(&mut batch))?;
                 }
                 self.out.end_batch(&self.fabric, domain, lane, batch)
             }
@@ -220,7 +217,21 @@ impl<F: Fabric> Dispatcher<F> {
         }
     }
 
-    #[inline]
+    /// A request in a message of its own that has several lines.
+    #[inline(never)]
+    fn on_long_request(
+        &mut self,
+        domain: &mut F::Domain,
+        lane: &mut ServerLane<F>,
+        index: u16,
+        entry: &Entry<'_>,
+        time: u32,
+    ) -> Result<(), Violation> {
+        self.on_request(domain, lane, index, entry, time, None)
+    }
+
+    /// Always inline, as what it calls for a plain call: whether there is a batch is known at each place.
+    #[inline(always)]
     #[allow(clippy::too_many_arguments, reason = "the parts of a worker that are borrowed apart")]
     fn on_request(
         &mut self,
@@ -230,7 +241,6 @@ impl<F: Fabric> Dispatcher<F> {
         entry: &Entry<'_>,
         time: u32,
         batch: Option<&mut BatchState>,
-        served: &mut Served,
     ) -> Result<(), Violation> {
         self.fabric.host().charge(Work::ParseEntry, 1);
         let call = Call { call: entry.call, function: entry.function_or_status, thread: entry.thread, time };
@@ -240,6 +250,21 @@ impl<F: Fabric> Dispatcher<F> {
         if !entry.flags.contains(Flags::RENDEZVOUS) {
             return self.dispatch(domain, lane, index, call, entry.payload, batch);
         }
+        self.on_descriptor(domain, lane, index, entry, call, batch)
+    }
+
+    /// A large request: READ it first.
+    #[inline(never)]
+    #[allow(clippy::too_many_arguments, reason = "the parts of a worker that are borrowed apart")]
+    fn on_descriptor(
+        &mut self,
+        domain: &mut F::Domain,
+        lane: &mut ServerLane<F>,
+        index: u16,
+        entry: &Entry<'_>,
+        call: Call,
+        batch: Option<&mut BatchState>,
+    ) -> Result<(), Violation> {
         let Ok(descriptor) = Descriptor::decode(entry.payload, self.shared.config.max_payload) else {
             return self.refuse(domain, lane, call, Status::TooLarge, batch);
         };
@@ -251,8 +276,8 @@ impl<F: Fabric> Dispatcher<F> {
         };
         let id = route::rendezvous(index, call.call);
         post_read::<F>(domain, lane.queue_pair, id, &descriptor, into)?;
-        lane.reading.push(Reading { call: call.call, function: call.function, thread: call.thread, time });
-        served.reads += 1;
+        let Call { call, function, thread, time } = call;
+        lane.reading.push(Reading { call, function, thread, time });
         Ok(())
     }
 
@@ -275,7 +300,7 @@ impl<F: Fabric> Dispatcher<F> {
     }
 
     /// Hands one request, whole and private, to whoever answers it.
-    #[inline]
+    #[inline(always)]
     pub(super) fn dispatch(
         &mut self,
         domain: &mut F::Domain,
@@ -292,14 +317,14 @@ impl<F: Fabric> Dispatcher<F> {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn execute(
         &mut self,
         domain: &mut F::Domain,
         lane: &mut ServerLane<F>,
         call: Call,
         payload: &[u8],
-        batch: Option<&mut BatchState>,
+        mut batch: Option<&mut BatchState>,
     ) -> Result<(), Violation> {
         self.fabric.host().charge(Work::Dispatch, 1);
         self.fabric.host().checkpoint(Site::BeforeDispatch);
@@ -311,8 +336,14 @@ impl<F: Fabric> Dispatcher<F> {
         };
         let small_limit = (lane.plan.rendezvous_above as usize).min(self.reply.len());
         let mut large = Exported { fabric: &self.fabric, pool: &mut lane.exports, buffer: None };
+        // A result of a batch is written where it will be sent from, if there is room for the longest.
+        let place = match &batch {
+            Some(batch) => batch.reserve(&mut self.out.staging, small_limit).ok(),
+            None => None,
+        };
+        let in_place = place.is_some();
         let mut reply = Reply {
-            small: &mut self.reply,
+            small: place.unwrap_or(&mut self.reply),
             length: 0,
             small_limit,
             limit: self.shared.config.max_response as usize,
@@ -321,22 +352,25 @@ impl<F: Fabric> Dispatcher<F> {
         let service = &mut self.service;
         let outcome = catch_unwind(AssertUnwindSafe(|| service.call(&request, &mut reply)));
         let length = reply.length;
+        let buffer = large.buffer;
         let (status, length) = match outcome {
+            Ok(Ok(())) if length > small_limit => return self.export(domain, lane, call, buffer, batch),
             Ok(Ok(())) => (Status::Ok, length),
-            Ok(Err(Status::TooLarge)) => return self.refuse_result(domain, lane, call, batch),
-            Ok(Err(status @ Status::Application(_))) => (status, length.min(small_limit)),
-            Ok(Err(status)) => (status, 0),
-            Err(_) => (Status::HandlerPanicked, 0),
+            failed => match failure(failed, length.min(small_limit)) {
+                Some(answer) => answer,
+                None => return self.refuse_result(domain, lane, call, batch),
+            },
         };
-        let buffer = large.buffer.take();
-        if length <= small_limit {
-            let meta = answer_meta(call.call, call.thread, status, Flags::NONE);
-            return self.out.put_answer(&self.fabric, domain, lane, meta, &self.reply[..length], batch);
+        let meta = answer_meta(call.call, call.thread, status, Flags::NONE);
+        if let (Some(batch), true) = (&mut batch, in_place) {
+            let committed = batch.commit(&mut self.out.staging, &meta, length);
+            return committed.map_err(|_| Violation::Transfer("an answer is longer than a message"));
         }
-        self.export(domain, lane, call, buffer, batch)
+        self.out.put_answer(&self.fabric, domain, lane, meta, &self.reply[..length], batch)
     }
 
     /// Sends the descriptor of a large result, which stays until the client has read it.
+    #[inline(never)]
     fn export(
         &mut self,
         domain: &mut F::Domain,
@@ -368,6 +402,7 @@ impl<F: Fabric> Dispatcher<F> {
         self.out.put_answer(&self.fabric, domain, lane, meta, b"result", batch)
     }
 
+    #[cold]
     fn refuse(
         &mut self,
         domain: &mut F::Domain,
@@ -381,6 +416,7 @@ impl<F: Fabric> Dispatcher<F> {
     }
 
     /// Gives a request to the pool, or to the application that pulls.
+    #[inline(never)]
     #[allow(clippy::too_many_arguments, reason = "the parts of a worker that are borrowed apart")]
     fn defer(
         &mut self,
@@ -436,6 +472,18 @@ impl<F: Fabric> Dispatcher<F> {
         }
         let buffer = large.buffer.take();
         self.export(domain, lane, call, buffer, None)
+    }
+}
+
+/// What a call that failed is answered with, and how much of what it wrote; `None` if its result cannot be sent.
+#[cold]
+fn failure(outcome: std::thread::Result<Result<(), Status>>, written: usize) -> Option<(Status, usize)> {
+    match outcome {
+        Ok(Ok(())) => Some((Status::Ok, written)),
+        Ok(Err(Status::TooLarge)) => None,
+        Ok(Err(status @ Status::Application(_))) => Some((status, written)),
+        Ok(Err(status)) => Some((status, 0)),
+        Err(_) => Some((Status::HandlerPanicked, 0)),
     }
 }
 

@@ -50,6 +50,8 @@ pub(crate) struct ServerLane<F: Fabric> {
     pub(crate) in_service: usize,
     /// The last look at this lane found a message: it is looked at each time.
     pub(crate) hot: u8,
+    /// In the worker's list of lanes to look at.
+    pub(crate) listed: bool,
 }
 
 /// What a lane is made of.
@@ -88,6 +90,7 @@ impl<F: Fabric> ServerLane<F> {
             reading: Vec::with_capacity(parts.window as usize),
             in_service: 0,
             hot: 1,
+            listed: false,
         }
     }
 
@@ -104,9 +107,10 @@ impl<F: Fabric> ServerLane<F> {
         Ok(newer)
     }
 
-    /// Calls that may be in flight.
-    pub(crate) fn window(&self) -> usize {
-        self.generations.len()
+    /// How many messages may wait until the lane can take them: a client that keeps to its window never has so many
+    /// under way.
+    pub(crate) fn waiting_limit(&self) -> usize {
+        2 * self.generations.len() + 64
     }
 
     /// Whether answers wait for room. New requests are not taken meanwhile: a client that never reads its

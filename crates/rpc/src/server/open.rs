@@ -8,7 +8,7 @@ use crate::error::ConnectError;
 use crate::mailbox::RingReader;
 use crate::path::tx::TxParts;
 use crate::path::{CONTROL_BYTES, MAX_MESSAGE, Rx, RxSource, Tx, TxHalf, route};
-use crate::plan::{Plan, RequestHalf, ResponseHalf};
+use crate::plan::{CompletionMode, Plan, RequestHalf, ResponseHalf};
 use dunlin_fabric::{
     Access, Arena, Buffer, Fabric, Link, QueuePairConfig, QueuePairId, ReceiveTarget, RegionKey,
     SharedReceiveQueueId, ThreadDomain,
@@ -151,6 +151,7 @@ fn finish<F: Fabric>(
         max_inline: fabric.capabilities().max_inline as usize,
         staging: staging_arena(fabric)?,
         control: command.region.clone(),
+        peer_sleeps: plan.client != CompletionMode::Busy,
     });
     let source = match plan.request {
         RequestHalf::Send => RxSource::Messages(VecDeque::with_capacity(command.window as usize + 1)),
@@ -160,7 +161,7 @@ fn finish<F: Fabric>(
         },
     };
     let rx = Rx::new(source, TagKey::derive(&command.secret, command.number, Direction::ToServer));
-    worker.domain.watch(&command.region);
+    worker.domain.watch_as(&command.region, index.into());
     let ready = Record::LaneReady(LaneReady {
         lane: command.number,
         worker: worker.number(),

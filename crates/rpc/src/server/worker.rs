@@ -2,7 +2,7 @@
 
 use super::config::ServerConfig;
 use super::deferred::WaitingCalls;
-use super::dispatch::{Dispatcher, Out};
+use super::dispatch::{self, Dispatcher, Out};
 use super::inbox::{Command, Inbox};
 use super::lane::ServerLane;
 use super::open;
@@ -28,6 +28,8 @@ const COMPLETIONS_AT_ONCE: usize = 64;
 const COLD_AFTER: u8 = 200;
 /// Cold lanes looked at in each round.
 const COLD_AT_ONCE: usize = 8;
+/// Lanes whose state is looked at together.
+const HEALTH_AT_ONCE: usize = 256;
 /// RECVs of the shared queue: messages by SEND of all lanes together.
 pub(crate) const SHARED_RECEIVES: u32 = 512;
 /// A worker that drains and hears nothing for so long is through.
@@ -60,10 +62,19 @@ pub struct Worker<F: Fabric> {
     serials: u64,
     ticks: u32,
     cold: usize,
+    /// Room for the names of lanes that were written to.
+    active: Vec<u32>,
+    checked: usize,
     /// Lanes in each mode of waiting.
     modes: [usize; 3],
     /// Lanes whose messages come as completions.
     by_completion: usize,
+    /// Lanes whose messages just appear in memory.
+    polled: Vec<u16>,
+    /// Lanes of which a completion has told something, and those whose answers wait for room.
+    ready: Vec<u16>,
+    /// Nothing was found yet since the last sleep.
+    rested: bool,
     reading: usize,
     /// Some lane's send queue has slots to get back.
     signaled: bool,
@@ -118,8 +129,13 @@ impl<F: Fabric> Worker<F> {
             serials: 0,
             ticks: 0,
             cold: 0,
+            active: Vec::new(),
+            checked: 0,
             modes: [0; 3],
             by_completion: 0,
+            polled: Vec::new(),
+            ready: Vec::new(),
+            rested: false,
             reading: 0,
             signaled: false,
             waiter: Waiter::new(CompletionMode::Event, shared.config.spin),
@@ -159,14 +175,20 @@ impl<F: Fabric> Worker<F> {
     /// thread that has other duties, too. Answers how many messages there were before the wait.
     pub fn step(&mut self, until: Nanos) -> usize {
         self.dispatcher.fabric.host().checkpoint(Site::WorkerLoop);
-        let handled = self.progress();
+        let mut handled = self.progress();
+        if std::mem::take(&mut self.rested) && handled == 0 {
+            // Rung for nothing that is in a lane: look at the slow things, too.
+            self.ticks = self.ticks.next_multiple_of(HEALTH_EVERY).wrapping_sub(1);
+            handled = self.progress();
+        }
         if handled > 0 {
             self.waiter.reset();
             return handled;
         }
         let (mode, spin_until) = self.waiter.next(self.dispatcher.fabric.host());
         let mut until = until.min(spin_until);
-        if self.drain_until.is_some() {
+        // Who reports room for answers that wait does not ring.
+        if self.drain_until.is_some() || !self.ready.is_empty() {
             until = until.min(self.dispatcher.fabric.host().now() + 1_000_000);
         }
         let armed = self.domain.arm(mode);
@@ -178,10 +200,7 @@ impl<F: Fabric> Worker<F> {
         }
         self.dispatcher.fabric.host().checkpoint(Site::BeforeSleep);
         self.domain.wait(armed, until);
-        if mode == WaitMode::Event {
-            // Something rang: look at everything, not only at what is hot.
-            self.ticks = self.ticks.next_multiple_of(HEALTH_EVERY).wrapping_sub(1);
-        }
+        self.rested = mode == WaitMode::Event;
         0
     }
 
@@ -202,21 +221,32 @@ impl<F: Fabric> Worker<F> {
             self.poll(self.receive_completions);
         }
         let mut handled = 0;
-        let lanes = self.lanes.len();
-        if lanes <= COLD_AT_ONCE {
-            for index in 0..lanes {
-                handled += self.serve_lane(index);
+        let hinted = self.take_hints();
+        if !self.ready.is_empty() {
+            handled += self.serve_ready();
+        }
+        let polled = self.polled.len();
+        if hinted {
+            // The domain has named those that need a look. Now and then others have one, too.
+            for _ in 0..if healthy { 0 } else { polled.min(COLD_AT_ONCE) } {
+                self.cold = (self.cold + 1) % polled;
+                handled += self.serve_polled(self.cold);
+            }
+        } else if polled <= COLD_AT_ONCE {
+            for at in 0..polled {
+                handled += self.serve_polled(at);
             }
         } else {
             // Lanes that are in use each time, a few of the others in turn.
-            for index in 0..lanes {
-                if self.lanes[index].as_ref().is_some_and(|lane| lane.hot > 0) {
-                    handled += self.serve_lane(index);
+            for at in 0..polled {
+                let hot = self.polled.get(at).and_then(|index| self.lanes[*index as usize].as_ref());
+                if hot.is_some_and(|lane| lane.hot > 0) {
+                    handled += self.serve_polled(at);
                 }
             }
             for _ in 0..COLD_AT_ONCE {
-                self.cold = (self.cold + 1) % lanes;
-                handled += self.serve_lane(self.cold);
+                self.cold = (self.cold + 1) % polled;
+                handled += self.serve_polled(self.cold);
             }
         }
         if self.reading > 0 || self.signaled || !healthy {
@@ -232,25 +262,75 @@ impl<F: Fabric> Worker<F> {
         handled
     }
 
+    /// Lists the lanes that the domain names as written to; `false` if it keeps no account of that.
+    #[inline]
+    fn take_hints(&mut self) -> bool {
+        let mut active = std::mem::take(&mut self.active);
+        let hinted = self.domain.take_activity(&mut active);
+        for name in active.drain(..) {
+            self.list(name as u16);
+        }
+        self.active = active;
+        hinted
+    }
+
+    /// Looks at a lane by its place among the polled ones, if it is still there.
+    #[inline]
+    fn serve_polled(&mut self, at: usize) -> usize {
+        match self.polled.get(at) {
+            Some(&index) => self.serve_lane(index as usize),
+            None => 0,
+        }
+    }
+
+    /// Looks at the lanes that something came for.
+    fn serve_ready(&mut self) -> usize {
+        let mut handled = 0;
+        let mut ready = std::mem::take(&mut self.ready);
+        ready.retain(|&index| {
+            let messages = self.serve_lane(index as usize);
+            handled += messages;
+            let Some(Some(lane)) = self.lanes.get_mut(index as usize) else { return false };
+            lane.listed = messages >= dispatch::BUDGET || lane.is_blocked();
+            lane.listed
+        });
+        ready.append(&mut self.ready);
+        self.ready = ready;
+        handled
+    }
+
+    /// Has a lane looked at with the next progress.
+    #[inline]
+    fn list(&mut self, index: u16) {
+        if let Some(Some(lane)) = self.lanes.get_mut(index as usize)
+            && !std::mem::replace(&mut lane.listed, true)
+        {
+            self.ready.push(index);
+        }
+    }
+
     #[inline]
     fn serve_lane(&mut self, index: usize) -> usize {
         let Some(lane) = &mut self.lanes[index] else { return 0 };
         self.signaled |= lane.tx.take_signaled();
-        match self.dispatcher.serve(
+        let reading = lane.reading.len();
+        let served = self.dispatcher.serve(
             &mut self.domain,
             lane,
             index as u16,
             self.shared_receive,
             &mut self.scratch,
-        ) {
-            Ok(served) => {
-                self.reading += served.reads;
-                if served.messages > 0 {
+        );
+        // Also those of a look that ended with a violation: the lane goes with all its READs.
+        self.reading += lane.reading.len() - reading;
+        match served {
+            Ok(messages) => {
+                if messages > 0 {
                     lane.hot = COLD_AFTER;
                 } else {
                     lane.hot = lane.hot.saturating_sub(1);
                 }
-                served.messages
+                messages
             }
             Err(violation) => {
                 self.violated(index as u16, violation);
@@ -303,10 +383,12 @@ impl<F: Fabric> Worker<F> {
         let Some(Some(lane)) = self.lanes.get_mut(index as usize) else { return 0 };
         match route::parse(completion.id) {
             Some(Route::Receive { lane: shared }) => {
-                lane.hot = COLD_AFTER;
+                if !std::mem::replace(&mut lane.listed, true) {
+                    self.ready.push(index);
+                }
                 match (completion.opcode, completion.buffer) {
                     (Opcode::Receive, Some(buffer)) if lane.is_blocked() => {
-                        let kept = lane.rx.deliver_copy(&buffer, completion.bytes, 2 * lane.window() + 64);
+                        let kept = lane.rx.deliver_copy(&buffer, completion.bytes, lane.waiting_limit());
                         open::repost_shared::<F>(&mut self.domain, self.shared_receive, Some(buffer));
                         if let Err(violation) = kept {
                             self.violated(index, violation);
@@ -337,8 +419,9 @@ impl<F: Fabric> Worker<F> {
                 let reading = lane.reading.swap_remove(at);
                 let served =
                     self.dispatcher.dispatch(&mut self.domain, lane, index, reading.into(), &buffer, None);
-                if served.is_err() {
-                    self.remove(index);
+                match served {
+                    Ok(()) => self.list(index),
+                    Err(_) => self.remove(index),
                 }
                 1
             }
@@ -346,8 +429,12 @@ impl<F: Fabric> Worker<F> {
         }
     }
 
+    /// Looks for lanes that broke without a completion: some at a time, where there are many.
     fn check_health(&mut self) {
-        for index in 0..self.lanes.len() {
+        let lanes = self.lanes.len();
+        for _ in 0..lanes.min(HEALTH_AT_ONCE) {
+            self.checked = (self.checked + 1) % lanes;
+            let index = self.checked;
             let Some(lane) = &self.lanes[index] else { continue };
             if self.domain.state(lane.queue_pair) != Some(QueuePairState::Ready) {
                 self.remove(index as u16);
@@ -362,6 +449,8 @@ impl<F: Fabric> Worker<F> {
         self.reading -= lane.reading.len().min(self.reading);
         self.modes[lane.plan.server as usize - 1] -= 1;
         self.by_completion -= open::by_completion(&lane.plan) as usize;
+        self.polled.retain(|polled| *polled != index);
+        self.ready.retain(|ready| *ready != index);
         self.domain.unwatch(&lane.region);
         let _ = self.domain.destroy_queue_pair(lane.queue_pair);
         // Messages that nobody has taken go with the lane; their RECVs belong to all lanes.
@@ -401,10 +490,9 @@ impl<F: Fabric> Worker<F> {
                         continue;
                     }
                     place.in_service = place.in_service.saturating_sub(1);
-                    place.hot = COLD_AFTER;
-                    if self.dispatcher.answer_owned(&mut self.domain, place, call, status, &payload).is_err()
-                    {
-                        self.remove(lane);
+                    match self.dispatcher.answer_owned(&mut self.domain, place, call, status, &payload) {
+                        Ok(()) => self.list(lane),
+                        Err(_) => self.remove(lane),
                     }
                 }
                 Command::Close { session } => {
@@ -425,10 +513,16 @@ impl<F: Fabric> Worker<F> {
 
     fn insert(&mut self, lane: ServerLane<F>) {
         self.modes[lane.plan.server as usize - 1] += 1;
-        self.by_completion += open::by_completion(&lane.plan) as usize;
+        let by_completion = open::by_completion(&lane.plan);
         let index = self.next_index();
         self.by_queue_pair.insert(lane.queue_pair, index);
         self.lanes[index as usize] = Some(lane);
+        if by_completion {
+            self.by_completion += 1;
+        } else {
+            self.polled.push(index);
+        }
+        self.list(index);
         self.set_mode();
     }
 

@@ -1,0 +1,126 @@
+//! The lock of what asynchronous clients share. Whoever holds it may use control connections, and so be made to wait;
+//! who finds it taken waits by the host's means, not by the system's own, since in virtual time all threads are one
+//! thread of the system, which must not stop.
+
+use dunlin_fabric::{Fabric, Host, Nanos, Signal};
+use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicUsize, Ordering, fence};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+
+type SignalOf<F> = <<F as Fabric>::Host as Host>::Signal;
+
+/// A value that one thread at a time may use.
+#[derive(Debug)]
+pub(super) struct HubLock<F: Fabric, T> {
+    value: Mutex<T>,
+    /// Threads that found it taken.
+    waiting: AtomicUsize,
+    freed: SignalOf<F>,
+}
+
+/// The right to use the value; gives the lock back when dropped.
+#[derive(Debug)]
+pub(super) struct HubGuard<'a, F: Fabric, T> {
+    /// Dropped first.
+    held: MutexGuard<'a, T>,
+    _freeing: Freeing<'a, F, T>,
+}
+
+/// Tells those who wait, when dropped.
+#[derive(Debug)]
+struct Freeing<'a, F: Fabric, T>(&'a HubLock<F, T>);
+
+impl<F: Fabric, T> HubLock<F, T> {
+    pub(super) fn new(fabric: &F, value: T) -> Self {
+        HubLock { value: Mutex::new(value), waiting: AtomicUsize::new(0), freed: fabric.host().signal() }
+    }
+
+    fn try_lock(&self) -> Option<HubGuard<'_, F, T>> {
+        let held = match self.value.try_lock() {
+            Ok(held) => held,
+            Err(TryLockError::Poisoned(poisoned)) => PoisonError::into_inner(poisoned),
+            Err(TryLockError::WouldBlock) => return None,
+        };
+        Some(HubGuard { held, _freeing: Freeing(self) })
+    }
+
+    /// Waits until nobody else has it.
+    pub(super) fn lock(&self) -> HubGuard<'_, F, T> {
+        self.try_lock().unwrap_or_else(|| self.lock_slowly())
+    }
+
+    #[cold]
+    fn lock_slowly(&self) -> HubGuard<'_, F, T> {
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        loop {
+            let seen = self.freed.seen();
+            // Either we find it free, or who frees it finds us waiting.
+            fence(Ordering::SeqCst);
+            if let Some(guard) = self.try_lock() {
+                self.waiting.fetch_sub(1, Ordering::Relaxed);
+                return guard;
+            }
+            self.freed.wait(seen, Nanos::MAX);
+        }
+    }
+}
+
+impl<F: Fabric, T> Drop for Freeing<'_, F, T> {
+    fn drop(&mut self) {
+        fence(Ordering::SeqCst);
+        if self.0.waiting.load(Ordering::Relaxed) > 0 {
+            self.0.freed.raise();
+        }
+    }
+}
+
+impl<F: Fabric, T> Deref for HubGuard<'_, F, T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.held
+    }
+}
+
+impl<F: Fabric, T> DerefMut for HubGuard<'_, F, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.held
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use dunlin_fabric_sim::Sim;
+    use std::sync::Arc;
+
+    /// The holder waits for something else meanwhile; all tasks are one thread of the system.
+    #[test]
+    fn in_virtual_time_a_holder_may_wait() {
+        for seed in 0..20 {
+            Sim::run(seed, |fabric| {
+                let host = fabric.host().clone();
+                let lock = Arc::new(HubLock::new(&fabric, 0u64));
+                let tasks: Vec<_> = (0..5)
+                    .map(|number| {
+                        let (lock, own) = (Arc::clone(&lock), host.clone());
+                        let body = move || {
+                            for _ in 0..20 {
+                                let mut value = lock.lock();
+                                let before = *value;
+                                own.sleep(own.now() + own.random() % 1000);
+                                *value = before + 1;
+                                drop(value);
+                                own.sleep(own.now() + own.random() % 1000);
+                            }
+                        };
+                        host.spawn(&format!("user-{number}"), Box::new(body)).unwrap()
+                    })
+                    .collect();
+                tasks.into_iter().for_each(dunlin_fabric::Task::join);
+                assert_eq!(*lock.lock(), 100);
+            })
+            .unwrap();
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! Room that was made in a full ring becomes known to a peer that sleeps. In virtual time, where no wait in event mode
+//! ends by itself: a report that wakes nobody is a deadlock here, and a delay of milliseconds on a real host.
+
+#![allow(missing_docs, clippy::disallowed_types)]
+
+use dunlin_fabric::{Address, Capabilities, Fabric, Host, Nanos, Scheme};
+use dunlin_fabric_sim::{Settings, Sim};
+use dunlin_rpc::*;
+
+const LARGE_ANSWER: u16 = 1;
+const COLLECTED: u16 = 2;
+
+/// Every legal plan in which somebody may sleep.
+fn sleeping_plans(capabilities: &Capabilities) -> Vec<Plan> {
+    use CompletionMode::{Adaptive, Busy, Event};
+    let mut plans = Vec::new();
+    for request in [RequestHalf::Send, RequestHalf::Write, RequestHalf::WriteImm] {
+        for response in [ResponseHalf::Send, ResponseHalf::Write, ResponseHalf::WriteImm, ResponseHalf::Fetch]
+        {
+            for (client, server) in
+                [(Event, Event), (Adaptive, Adaptive), (Busy, Event), (Event, Busy), (Adaptive, Event)]
+            {
+                let plan = Plan::new(request, response).completion(client, server);
+                if plan.check(capabilities).is_ok() {
+                    plans.push(plan);
+                }
+            }
+        }
+    }
+    plans
+}
+
+/// A server, and what a client does with it on a task of its own while `application` runs on ours.
+fn run(
+    plan: Plan,
+    seed: u64,
+    client: fn(Client<Sim>),
+    application: fn(&Server<Sim>),
+) -> Result<(), dunlin_fabric_sim::RunError> {
+    // No wait ends for no reason: that would hide a report that nobody heard of.
+    let settings = Settings { spurious: 0, limit: 3_000_000_000, ..Settings::default() };
+    let report = Sim::run_with(settings, seed, move |fabric| {
+        let address = Address::new(Scheme::Sim, "heads").unwrap();
+        let server = ServerBuilder::new(&fabric)
+            .function(LARGE_ANSWER, FunctionMode::Worker)
+            .function(COLLECTED, FunctionMode::Pull)
+            .serve(&address, |_| {
+                Box::new(|_: &Request<'_>, reply: &mut Reply<'_>| {
+                    reply.reserve(4000)?.fill(7);
+                    Ok(())
+                })
+            })
+            .unwrap();
+        let host = fabric.host().clone();
+        let body = move || {
+            let config = ClientConfig { window: 48, timeout: 0, ..ClientConfig::with_plan(plan) };
+            client(Client::connect(&fabric, &address, config).unwrap());
+        };
+        let task = host.spawn("client", Box::new(body)).unwrap();
+        application(&server);
+        task.join();
+        server.shutdown(1_000_000_000);
+    });
+    report.map(|_| ())
+}
+
+fn each_plan(client: fn(Client<Sim>), application: fn(&Server<Sim>)) {
+    let plans = sleeping_plans(&Settings::default().capabilities);
+    assert!(plans.len() > 20, "{plans:?}");
+    let mut failed = Vec::new();
+    for plan in plans {
+        for seed in 0..3 {
+            if let Err(error) = run(plan, seed, client, application) {
+                failed.push(format!(
+                    "{:?}/{:?}, {} and {}, seed {seed}: {error}",
+                    plan.request, plan.response, plan.client, plan.server
+                ));
+            }
+        }
+    }
+    assert!(failed.is_empty(), "{}", failed.join("\n"));
+}
+
+/// Answers for many rings are due, and the client has nothing to say but how far it has read.
+#[test]
+fn a_server_that_sleeps_hears_of_room_for_its_answers() {
+    each_plan(
+        |mut client| {
+            let calls: Vec<_> = (0..40).map(|_| client.submit_on(0, LARGE_ANSWER, &[]).unwrap()).collect();
+            for call in calls {
+                assert_eq!(*client.wait(call).unwrap(), [7; 4000]);
+            }
+        },
+        |_| {},
+    );
+}
+
+/// The ring of requests is full, and no answer comes before the last request has got through.
+#[test]
+fn a_client_that_sleeps_hears_of_room_for_its_requests() {
+    each_plan(
+        |mut client| {
+            let mut calls = Vec::new();
+            while calls.len() < 40 {
+                match client.submit_on(0, COLLECTED, &[0; 1000]) {
+                    Ok(call) => calls.push(call),
+                    Err(CallError::NotExecuted(Cause::WindowFull)) => break,
+                    Err(error) => panic!("{error}"),
+                }
+            }
+            assert_eq!(*client.call_on(0, COLLECTED, &[1; 1000]).unwrap(), *b"collected");
+            for call in calls {
+                assert_eq!(*client.wait(call).unwrap(), *b"collected");
+            }
+        },
+        |server| {
+            let mut collected = Vec::new();
+            while collected.last().is_none_or(|last: &Incoming<Sim>| last.payload[0] == 0) {
+                collected.extend(server.receive(Nanos::MAX));
+            }
+            collected.into_iter().for_each(|call| call.reply(b"collected".to_vec()));
+        },
+    );
+}
