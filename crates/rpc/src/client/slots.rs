@@ -11,6 +11,8 @@ use std::task::Waker;
 
 /// Bits of a call id that name the slot.
 pub(crate) const SLOT_BITS: u32 = 12;
+/// When a call is looked at again whose deadline has passed before its batch is sent, in nanoseconds.
+const BUILT_AGAIN: Nanos = 50_000;
 /// The most calls in flight on a lane.
 pub(crate) const MAX_WINDOW: u16 = 1024;
 const GENERATION_MASK: u32 = (1 << (32 - SLOT_BITS)) - 1;
@@ -513,6 +515,9 @@ impl<M: Memory> Slots<M> {
                 rare.error = Some(CallError::MaybeExecuted(Cause::DeadlineExceeded));
                 self.woken.extend(rare.waker.take());
                 self.push_done(call);
+            } else {
+                // Nobody shall sleep over it once it is out.
+                earliest = earliest.min(now + BUILT_AGAIN);
             }
         }
         earliest

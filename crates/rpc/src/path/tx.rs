@@ -408,8 +408,15 @@ impl<F: Fabric> Tx<F> {
         let signaled = self.next_is_signaled(fabric);
         let id = route::outgoing(self.lane);
         let immediate = self.peer_sleeps.then_some(HEAD_IMMEDIATE);
-        let write = InlineWrite { id, parts: &[&word], key, offset: 0, immediate, signaled, ahead: 0 };
-        let posted = domain.post_write(self.queue_pair, write);
+        let posted = if word.len() <= self.max_inline {
+            let write = InlineWrite { id, parts: &[&word], key, offset: 0, immediate, signaled, ahead: 0 };
+            domain.post_write(self.queue_pair, write)
+        } else {
+            let parts: &[&[u8]] = &[&word];
+            let data = self.data(parts, word.len())?;
+            let operation = Operation::Write { data, key, offset: 0, immediate };
+            domain.post(self.queue_pair, WorkRequest { id, operation, signaled })
+        };
         self.posted(posted, signaled)
     }
 }

@@ -7,7 +7,7 @@ use super::play::Weather;
 use super::server::{ECHO, POOLED, PULLED};
 use dunlin_fabric::{Address, Fabric, Host, Nanos};
 use dunlin_fabric_sim::{Random, Sim};
-use dunlin_rpc::{AsyncClient, AsyncHub, CallError, CallId, Cause, Certainty, Client};
+use dunlin_rpc::{AsyncClient, AsyncHub, CallError, CallId, Cause, Certainty, Client, Status};
 use std::collections::BTreeMap;
 
 /// What a client has to play.
@@ -76,7 +76,10 @@ struct Actor {
     next: u64,
 }
 
-fn end_of(error: &CallError) -> End {
+fn end_of(book: &Book, number: u64, error: &CallError) -> End {
+    if error.cause() == Some(Cause::Refused(Status::DuplicateCall)) {
+        book.violate(format!("call {number} was refused as a duplicate, and nobody made it twice"));
+    }
     match error.certainty() {
         Certainty::MaybeExecuted => End::Maybe,
         Certainty::NotExecuted => End::Not,
@@ -153,7 +156,7 @@ impl Actor {
             Err(CallError::NotExecuted(Cause::Disconnected)) => self.sleep(20_000),
             Err(error) => {
                 self.part.book.sent(number);
-                self.end(number, size, end_of(&error), true);
+                self.end(number, size, end_of(&self.part.book, number, &error), true);
             }
         }
         self.check_deadline(number, before);
@@ -233,7 +236,7 @@ impl Actor {
         };
         let (end, right) = match self.client.outcome(id) {
             Ok(bytes) => (End::Answered, *bytes == *answer_to(&request(open.number, open.size))),
-            Err(error) => (end_of(&error), true),
+            Err(error) => (end_of(&self.part.book, open.number, &error), true),
         };
         self.client.forget(id);
         self.end(open.number, open.size, end, right);
@@ -299,7 +302,7 @@ impl Actor {
                 Err(CallError::NotExecuted(Cause::Disconnected)) => {}
                 Err(error) => {
                     self.part.book.sent(number);
-                    self.end(number, size, end_of(&error), true);
+                    self.end(number, size, end_of(&self.part.book, number, &error), true);
                     last = Some(error);
                 }
             }
@@ -390,7 +393,7 @@ fn play_asynchronously(part: Part) {
                     part.book.ended(number, End::Answered);
                 }
                 Some(Err(error)) => {
-                    part.book.ended(number, end_of(&error));
+                    part.book.ended(number, end_of(&part.book, number, &error));
                     if matches!(error, CallError::NotExecuted(_)) {
                         host.sleep(host.now() + random.below(100_000));
                     }
@@ -417,7 +420,7 @@ fn play_asynchronously(part: Part) {
                     break;
                 }
                 Some(Err(error)) if host.now() < until => {
-                    part.book.ended(number, end_of(&error));
+                    part.book.ended(number, end_of(&part.book, number, &error));
                     host.sleep(host.now() + 200_000);
                 }
                 _ => {

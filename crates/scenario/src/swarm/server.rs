@@ -15,6 +15,9 @@ pub(super) const POOLED: u16 = 2;
 /// Is pulled; some calls are refused.
 pub(super) const PULLED: u16 = 3;
 
+/// How long a call is kept by who pulled it and does not answer it, in nanoseconds.
+const KEPT: Nanos = 400_000_000;
+
 /// A server in a process of its own.
 pub(super) struct ServerProcess {
     pub(super) sim: Sim,
@@ -73,8 +76,17 @@ impl ServerProcess {
         let (host, over, book) = (self.sim.host().clone(), Arc::clone(&self.over), book.clone());
         let mut random = Random::new(seed, 1000 + number);
         let body = move || {
+            // Some are kept for longer than their callers wait.
+            let mut kept = Vec::new();
             while !over.load(Ordering::Relaxed) {
+                kept.retain(|(until, _)| *until > host.now());
                 let Some(incoming) = server.receive(host.now() + 200_000) else { continue };
+                if random.one_in(16) {
+                    let answer = execute(&book, &incoming.payload);
+                    kept.push((host.now() + KEPT, incoming));
+                    drop(answer);
+                    continue;
+                }
                 if random.one_in(8) {
                     incoming.refuse(Status::Overloaded);
                     continue;
