@@ -272,8 +272,8 @@ impl Network {
         way.latency += costs.mmio + costs.pipeline;
 
         let inline = request.inline && !request.opcode.answers_with_data();
-        let pushed = inline && request.linked == Linked::Alone && request.bytes <= costs.push_limit;
         let work_request = costs.work_request(bytes, inline);
+        let pushed = request.linked == Linked::Alone && work_request <= costs.push_limit;
         if pushed {
             way.take(&mut nic.to_device, costs.on_pcie(work_request));
         } else {

@@ -118,22 +118,33 @@ fn one_at_a_time_is_slower_than_many() {
 }
 
 #[test]
-fn inline_saves_two_reads_across_pcie() {
-    let profile = profile("rf-rpc");
-    let inline = Test { window: 1, ..test(&profile, From::Server, 1, 1, 1) };
-    let fetched = Test { inline: false, ..inline.clone() };
-    let (inline, fetched) = (outcome(&inline), outcome(&fetched));
-    let reads = 2.0 * profile.number(Parameter::DmaRead);
-    let saved = fetched.one_way_ns - inline.one_way_ns;
-    assert!((saved - reads).abs() < 60.0, "{saved} and {reads}");
-    assert_eq!(inline.counters[0].dma_reads, 0);
-    assert!(fetched.counters[0].dma_reads >= 2 * 19_000);
+fn inline_saves_a_read_across_pcie_and_pushing_another() {
+    let pushing = profile("rf-rpc");
+    let fetching = pushing.with(Parameter::PushLimit, 0.0);
+    let inline = Test { window: 1, ..test(&pushing, From::Server, 1, 1, 1) };
+    let read = pushing.number(Parameter::DmaRead);
+    let one_way = |test: &Test<'_>, reads: u64| {
+        let outcome = outcome(test);
+        let found = outcome.counters[0].dma_reads as f64 / outcome.counters[0].requests_out as f64;
+        assert!((found - reads as f64).abs() < 0.01, "{found} reads a request");
+        outcome.one_way_ns
+    };
+    let fastest = one_way(&inline, 0);
+    for (test, reads) in [
+        (Test { inline: false, ..inline.clone() }, 1),
+        (Test { cluster: Cluster::uniform(&fetching, 2), ..inline.clone() }, 1),
+        (Test { cluster: Cluster::uniform(&fetching, 2), inline: false, ..inline.clone() }, 2),
+    ] {
+        let more = one_way(&test, reads) - fastest;
+        assert!((more - reads as f64 * read).abs() < 60.0, "{reads} reads take {more}");
+    }
 }
 
 #[test]
 fn unsignaled_work_costs_less_of_the_nic() {
     let profile = profile("connect-ib");
-    let all = test(&profile, From::Server, 5, 80, 16);
+    // Small enough for PCIe not to be what is narrow.
+    let all = Test { bytes: 16, ..test(&profile, From::Server, 5, 80, 16) };
     let few = Test { signaling: Signaling::OneIn(16), ..all.clone() };
     assert!(rate(&few) > rate(&all));
 }
@@ -141,7 +152,8 @@ fn unsignaled_work_costs_less_of_the_nic() {
 #[test]
 fn unreliable_writes_cost_no_acknowledgements() {
     let profile = profile("connect-ib");
-    let reliable = Test { signaling: Signaling::OneIn(16), ..test(&profile, From::Server, 5, 80, 16) };
+    let test = test(&profile, From::Server, 5, 80, 16);
+    let reliable = Test { bytes: 16, signaling: Signaling::OneIn(16), ..test };
     let unreliable = Test { transport: Transport::UnreliableConnection, ..reliable.clone() };
     assert!(rate(&unreliable) > rate(&reliable) * 1.1);
 }
@@ -181,7 +193,7 @@ fn strided_message_blocks_conflict_in_the_last_level_cache() {
         outcome(&Test { pick: Pick::InTurn, warm_up: 40_000, ..test })
     };
     let (near, far) = (blocks(2048), blocks(8192));
-    assert_eq!(near.counters[0].line_misses, 0, "8 000 lines are few");
+    assert!(near.counters[0].line_misses * 100 < near.counters[0].line_hits, "8 000 lines are few");
     assert!(far.counters[0].line_misses > far.counters[0].line_hits, "but not if they fall into few sets");
     assert!(far.rate < near.rate / 3.0, "{} to {}", near.rate, far.rate);
 }

@@ -66,7 +66,8 @@ parameters! {
     Pipeline = Nic "processing" "pipeline_ns" 0 ..= 10000;
     /// Largest payload that can stand in the work request.
     InlineLimit = Nic "request" "inline_limit_bytes" 0 ..= 4096;
-    /// Largest inline payload that the processor pushes with the doorbell (BlueFlame), so that no work request is fetched.
+    /// Largest work request (64 bytes, or its head and an inline payload) that the processor pushes with the doorbell
+    /// (BlueFlame), so that the NIC does not have to fetch it.
     PushLimit = Nic "request" "push_limit_bytes" 0 ..= 4096;
     /// Work requests that one DMA read brings in where several are linked or waiting.
     Prefetch = Nic "request" "prefetch_requests" 1 ..= 64;
