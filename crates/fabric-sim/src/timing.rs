@@ -50,7 +50,7 @@ pub(crate) enum Timing {
     /// By chance.
     Chance(ChanceTiming),
     /// By rates.
-    Fixed(Fixed),
+    Fixed(Box<Fixed>),
     /// By a model of the hardware.
     Model(Box<Model>),
 }
@@ -94,7 +94,7 @@ impl Timing {
             TimingSettings::Chance(chance) => Timing::Chance(chance.clone()),
             TimingSettings::Fixed(fixed) => {
                 let (sends, receives) = (Vec::new(), Vec::new());
-                Timing::Fixed(Fixed { settings: fixed.clone(), prices, sends, receives })
+                Timing::Fixed(Box::new(Fixed { settings: fixed.clone(), prices, sends, receives }))
             }
             TimingSettings::Model(ModelTiming { machines, switch_ns, control_ns }) => {
                 let shape = |(profile, nics): &(std::sync::Arc<model::Profile>, u16)| {
