@@ -58,7 +58,7 @@ enum Command {
     /// Measure this machine and this build against the machine's own floors
     #[command(subcommand)]
     Bench(bench::Bench),
-    /// Run the engine in virtual time: swarms with faults, the simulator's own speed
+    /// Run the engine and raw verbs in virtual time: figures of papers, sweeps, swarms with faults
     #[command(subcommand)]
     Sim(sim::Sim),
     Protocols(protocols::ProtocolsArguments),

@@ -5,7 +5,7 @@ use crate::interrupt;
 use clap::Args;
 use dunlin::{CallError, Cause, ConnectError, Illegal, ServeError};
 use dunlin_bench::kv_driver::DriveError;
-use dunlin_bench::report::Document;
+use dunlin_bench::report::{Chart, Document};
 use dunlin_kv::{KvError, PartitionError};
 use std::fmt::Display;
 use std::io::{self, Write as _};
@@ -110,6 +110,17 @@ impl ReportArguments {
                 return Err(Failure::new(format!("cannot write {}", path.display()))
                     .help("give a file in a folder that exists"));
             }
+        }
+        Ok(())
+    }
+
+    /// Writes what was asked for; the drawing is of these charts.
+    pub(crate) fn write_with(&self, document: &Document, charts: &[Chart]) -> Result<(), Failure> {
+        if let Some(path) = &self.json {
+            document.write_json(path).map_err(Failure::new)?;
+        }
+        if let Some(path) = &self.plot {
+            document.write_charts(path, charts).map_err(Failure::new)?;
         }
         Ok(())
     }

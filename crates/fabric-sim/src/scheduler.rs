@@ -106,7 +106,7 @@ pub(crate) struct State {
     pub(crate) machines: Vec<Machine>,
     pub(crate) processes: Vec<Process>,
     /// The time of the latest event.
-    reached: Nanos,
+    event_clock: Nanos,
     /// The running task's clock, and the part of a nanosecond on top of it in picoseconds. While an event happens: its
     /// time.
     clock: Nanos,
@@ -139,7 +139,7 @@ impl State {
             signals: Signals::default(),
             machines: settings.machines.iter().map(Machine::new).collect(),
             processes: vec![Process::on(0)],
-            reached: settings.start,
+            event_clock: settings.start,
             clock: settings.start,
             settings,
             fraction: 0,
@@ -165,7 +165,7 @@ impl State {
     }
 
     pub(crate) fn clock_of_events(&self) -> Nanos {
-        self.reached
+        self.event_clock
     }
 
     /// Whether the running task shall end.
@@ -200,14 +200,14 @@ impl State {
 
     #[inline(always)]
     pub(crate) fn is_hogging(&self) -> bool {
-        self.clock - self.reached > self.settings.run_ahead
+        self.clock - self.event_clock > self.settings.run_ahead
     }
 
     /// The queue's time follows the running task's, as far as nothing is due before.
     #[inline]
     pub(crate) fn settle(&mut self) {
         let next = self.events.peek().map_or(Nanos::MAX, |(at, _)| at);
-        self.reached = self.reached.max(self.clock.min(next));
+        self.event_clock = self.event_clock.max(self.clock.min(next));
     }
 
     /// Mixes a number into the trace hash (FNV-1a by words): equal hashes mean equal runs.
@@ -227,7 +227,7 @@ impl State {
     /// Has something happen, not before what has happened already.
     #[inline]
     pub(crate) fn put(&mut self, at: Nanos, event: Event) {
-        self.events.push(at.max(self.reached), event);
+        self.events.push(at.max(self.event_clock), event);
     }
 
     /// Makes a task of a process, which starts a little later.
@@ -320,7 +320,7 @@ impl State {
         task.timer = Nanos::MAX;
         let at = at.max(stay.since);
         // Within the slack it may as well run at once.
-        if self.running.is_none() && self.next.is_none() && at <= self.reached + self.settings.slack {
+        if self.running.is_none() && self.next.is_none() && at <= self.event_clock + self.settings.slack {
             self.next = Some((waiter.task, waiter.stay, at));
         } else {
             self.put(at, Event::Wake { task: waiter.task, stay: waiter.stay });
@@ -363,7 +363,7 @@ impl State {
     #[inline]
     fn begin_event(&mut self, at: Nanos) {
         self.handled += 1;
-        self.reached = at.max(self.reached);
+        self.event_clock = at.max(self.event_clock);
         self.clock = at;
         self.fraction = 0;
         self.note(at);

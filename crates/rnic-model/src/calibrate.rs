@@ -12,6 +12,8 @@ use crate::sweep::{self, Effort, Row, SweepError, median_error_percent, profile_
 const SWEEP: &str = include_str!("../curves/rnic_sweep.csv");
 /// Largest error that counts in full: one point that the model has no mechanism for shall not bend the others.
 const MOST_ERROR: f64 = 0.5;
+/// By what the free parameters are moved for a start elsewhere, as a factor: one up, the next down.
+const MOVED: f64 = 1.25;
 /// The steps, as factors.
 const STEPS: [f64; 3] = [1.25, 1.1, 1.04];
 
@@ -67,8 +69,6 @@ pub struct Calibration {
     pub before: Vec<Residual>,
     /// Each curve with the fitted values.
     pub after: Vec<Residual>,
-    /// Cross-validation: fitted to every second point, each curve's other points; then the other way round.
-    pub crossed: Vec<Residual>,
 }
 
 /// What cannot be calibrated.
@@ -186,6 +186,17 @@ impl Trial {
         self.profiles.iter().find(|profile| profile.name() == name).unwrap_or(own)
     }
 
+    /// The same with the free parameters moved.
+    fn moved(&self, parameters: &[Parameter]) -> Trial {
+        let mut moved = self.clone();
+        for (number, parameter) in parameters.iter().enumerate() {
+            let own = moved.profile(&moved.own).number(*parameter);
+            let tried = if number % 2 == 0 { own * MOVED } else { own / MOVED };
+            moved = moved.with(*parameter, whole(own, tried));
+        }
+        moved
+    }
+
     fn with(&self, parameter: Parameter, number: f64) -> Trial {
         let mut changed = self.clone();
         for profile in &mut changed.profiles {
@@ -215,9 +226,10 @@ impl Part {
     }
 }
 
-/// How far a trial is from the curves: the mean over curves of the mean of absolute logarithmic errors.
+/// How far a trial is from the curves: the mean over curves of the mean of absolute logarithmic errors. Curves of many points
+/// weigh more, as the square root of their number.
 fn misfit(trial: &Trial, curves: &[Curve], part: Part) -> Result<f64, CalibrateError> {
-    let mut sum = 0.0;
+    let (mut sum, mut weights) = (0.0, 0.0);
     for curve in curves {
         let profile = trial.profile(&curve.profile);
         let (mut errors, mut count) = (0.0, 0.0);
@@ -227,10 +239,12 @@ fn misfit(trial: &Trial, curves: &[Curve], part: Part) -> Result<f64, CalibrateE
             count += 1.0;
         }
         if count > 0.0 {
-            sum += errors / count;
+            let weight = libm::sqrt(count);
+            sum += errors / count * weight;
+            weights += weight;
         }
     }
-    Ok(sum / curves.len().max(1) as f64)
+    Ok(sum / weights.max(1.0))
 }
 
 fn residuals(
@@ -287,36 +301,19 @@ pub fn calibrate(
     let curves = curves(profile)?;
     let start = Trial::new(profile, &curves)?;
     let parameters: Vec<Parameter> = free(profile).collect();
-    let all = 3 * STEPS.len() * parameters.len();
-    let mut done = 0;
-    let mut search = |part| -> Result<Trial, CalibrateError> {
-        let mut best = start.clone();
-        let mut least = misfit(&best, &curves, part)?;
-        for step in STEPS {
-            for parameter in &parameters {
-                let own = best.profile(profile.name()).number(*parameter);
-                for tried in [own * step, own / step] {
-                    // Counts have no fractions.
-                    let tried = if own >= 32.0 && own.fract() == 0.0 { libm::round(tried) } else { tried };
-                    let trial = best.with(*parameter, tried);
-                    let found = misfit(&trial, &curves, part)?;
-                    if found < least * 0.999 {
-                        (best, least) = (trial, found);
-                        break;
-                    }
-                }
-                done += 1;
-                tell(done, all, least);
-            }
+    // A coordinate search ends in the nearest valley: a second one starts elsewhere.
+    let starts = [start.clone(), start.moved(&parameters)];
+    let each = STEPS.len() * parameters.len();
+    let mut best: Option<(Trial, f64)> = None;
+    for (round, from) in starts.iter().enumerate() {
+        let (trial, misfit) = search(from, &parameters, &curves, Part::All, &mut |done, misfit| {
+            tell(round * each + done, starts.len() * each, misfit);
+        })?;
+        if best.as_ref().is_none_or(|(_, least)| misfit < *least) {
+            best = Some((trial, misfit));
         }
-        Ok(best)
-    };
-    let fitted = search(Part::All)?;
-    let mut crossed = Vec::new();
-    for (fit, test) in [(Part::Even, Part::Odd), (Part::Odd, Part::Even)] {
-        let trial = search(fit)?;
-        crossed.extend(residuals(&trial, &curves, test, Effort::Quick)?);
     }
+    let fitted = best.map_or_else(|| start.clone(), |(trial, _)| trial);
     Ok(Calibration {
         fitted: parameters
             .iter()
@@ -328,6 +325,63 @@ pub fn calibrate(
             .collect(),
         before: residuals(&start, &curves, Part::All, Effort::Full)?,
         after: residuals(&fitted, &curves, Part::All, Effort::Full)?,
-        crossed,
     })
+}
+
+/// Cross-validation: the free parameters are moved away from their values, fitted to every second point of each curve, and
+/// tested on the other points; then the other way round. Curves of a single point are tested on nothing.
+///
+/// # Errors
+/// As [`check`].
+pub fn cross_validate(
+    profile: &Profile,
+    mut tell: impl FnMut(usize, usize, f64),
+) -> Result<Vec<Residual>, CalibrateError> {
+    let curves = curves(profile)?;
+    let parameters: Vec<Parameter> = free(profile).collect();
+    // The profile was fitted to all points; a search from there would know the ones that it is tested on.
+    let start = Trial::new(profile, &curves)?.moved(&parameters);
+    let all = 2 * STEPS.len() * parameters.len();
+    let mut found = Vec::new();
+    for (round, (fit, test)) in [(Part::Even, Part::Odd), (Part::Odd, Part::Even)].into_iter().enumerate() {
+        let before = round * STEPS.len() * parameters.len();
+        let (trial, _) =
+            search(&start, &parameters, &curves, fit, &mut |done, misfit| tell(before + done, all, misfit))?;
+        found.extend(residuals(&trial, &curves, test, Effort::Quick)?);
+    }
+    Ok(found)
+}
+
+/// Counts have no fractions.
+fn whole(own: f64, tried: f64) -> f64 {
+    if own >= 32.0 && own.fract() == 0.0 { libm::round(tried) } else { tried }
+}
+
+/// Coordinate search with shrinking steps. `tell` hears how many coordinates are done, and the misfit.
+fn search(
+    start: &Trial,
+    parameters: &[Parameter],
+    curves: &[Curve],
+    part: Part,
+    tell: &mut dyn FnMut(usize, f64),
+) -> Result<(Trial, f64), CalibrateError> {
+    let mut best = start.clone();
+    let mut least = misfit(&best, curves, part)?;
+    let mut done = 0;
+    for step in STEPS {
+        for parameter in parameters {
+            let own = best.profile(&best.own).number(*parameter);
+            for tried in [own * step, own / step] {
+                let trial = best.with(*parameter, whole(own, tried));
+                let found = misfit(&trial, curves, part)?;
+                if found < least * 0.999 {
+                    (best, least) = (trial, found);
+                    break;
+                }
+            }
+            done += 1;
+            tell(done, least);
+        }
+    }
+    Ok((best, least))
 }

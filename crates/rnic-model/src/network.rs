@@ -272,17 +272,20 @@ impl Network {
         way.latency += costs.mmio + costs.pipeline;
 
         let inline = request.inline && !request.opcode.answers_with_data();
-        let pushed = inline && request.linked == Linked::Alone && request.bytes <= costs.push_limit;
         let work_request = costs.work_request(bytes, inline);
+        let pushed = request.linked == Linked::Alone && work_request <= costs.push_limit;
         if pushed {
             way.take(&mut nic.to_device, costs.on_pcie(work_request));
         } else {
-            let share = if request.linked == Linked::Next { costs.prefetch } else { 1 };
+            // One fetch brings in several of a list: those behind the first share it.
+            let (doorbell, slot, read) = match rings {
+                true => (costs.bare, costs.dma_slot, costs.bare),
+                false => (0, costs.dma_slot_shared, costs.bare_shared),
+            };
             nic.counters.dma_reads += u64::from(rings);
-            way.take(&mut nic.dma, costs.dma_slot / share);
-            let doorbell = if rings { costs.bare_on_pcie() } else { 0 };
+            way.take(&mut nic.dma, slot);
             way.take(&mut nic.to_device, doorbell + costs.on_pcie(work_request));
-            way.take(&mut nic.to_host, costs.bare_on_pcie() / share);
+            way.take(&mut nic.to_host, read);
             way.latency += costs.dma_read;
         }
         nic.request_context(costs, &mut way, request.initiator);
@@ -292,18 +295,17 @@ impl Network {
             nic.translate(costs, &mut way, request.local, true);
             nic.counters.dma_reads += 1;
             way.take(&mut nic.dma, costs.dma_slot);
-            way.take(&mut nic.to_host, costs.bare_on_pcie());
+            way.take(&mut nic.to_host, costs.bare);
             way.take(&mut nic.to_device, costs.on_pcie(bytes));
             way.latency += costs.dma_read;
         }
         let on_wire = if carries { bytes } else { 0 };
-        let units = costs.request_out + if carries { costs.chunks(bytes) } else { 0 };
+        let units = costs.request_out + if carries { costs.payload(bytes) } else { 0 };
         way.take(&mut nic.units, units);
-        let link = costs.on_link(on_wire);
+        let (link, first) = costs.on_link_and_first(on_wire);
         way.take(&mut nic.link_out, link);
 
         // The target counts the whole message again: what lies behind its first packet is not counted twice.
-        let first = costs.first_packet(on_wire);
         let left = way.end();
         let arrives = left.saturating_sub(link - first) + switch.unwrap_or(costs.switch);
         let reliable = request.transport == Transport::ReliableConnection;
@@ -328,17 +330,16 @@ impl Network {
 
         if request.opcode.answers_with_data() {
             nic.receive_from_link(costs, &mut way, 0);
-            way.take(&mut nic.units, costs.request_in + costs.read_serve + costs.chunks(bytes));
+            way.take(&mut nic.units, costs.request_in + costs.read_serve + costs.payload(bytes));
             nic.counters.dma_reads += 1;
             way.take(&mut nic.dma, costs.dma_slot);
-            way.take(&mut nic.to_host, costs.bare_on_pcie());
+            way.take(&mut nic.to_host, costs.bare);
             way.take(&mut nic.to_device, costs.on_pcie(bytes));
             let taken = way.end() + costs.dma_read;
-            let link = costs.on_link(bytes);
+            let (link, first) = costs.on_link_and_first(bytes);
             way.take(&mut nic.link_out, link);
             way.latency += costs.dma_read + costs.pipeline;
-            let answer =
-                way.end().saturating_sub(link - costs.first_packet(bytes)) + switch.unwrap_or(costs.switch);
+            let answer = way.end().saturating_sub(link - first) + switch.unwrap_or(costs.switch);
             return Arrived {
                 visible: nanos(taken),
                 receive: None,
@@ -348,7 +349,7 @@ impl Network {
 
         nic.receive_from_link(costs, &mut way, bytes);
         let receives = request.opcode.takes_receive();
-        let mut units = costs.request_in + costs.chunks(bytes);
+        let mut units = costs.request_in + costs.payload(bytes);
         if reliable {
             units += costs.ack_out;
         }
@@ -359,9 +360,9 @@ impl Network {
         if receives {
             // RECVs are fetched ahead, several at once, so they add to the load and not to the latency.
             nic.counters.dma_reads += 1;
-            way.take(&mut nic.dma, costs.dma_slot / costs.prefetch);
-            way.take(&mut nic.to_device, costs.on_pcie(LINE) / costs.prefetch);
-            way.take(&mut nic.to_host, costs.on_pcie(LINE));
+            way.take(&mut nic.dma, costs.dma_slot_shared);
+            way.take(&mut nic.to_device, costs.receive_on_pcie);
+            way.take(&mut nic.to_host, costs.line);
         }
         let before_memory = way.latency;
         nic.write(costs, lines, &mut way, request.remote, bytes);
@@ -374,11 +375,7 @@ impl Network {
             let free = nic.link_out.take(way.now, ack);
             nanos(free.max(acknowledged) + switch.unwrap_or(costs.switch))
         });
-        Arrived {
-            visible: nanos(visible),
-            receive: receives.then(|| nanos(visible + costs.on_pcie(LINE))),
-            answer,
-        }
+        Arrived { visible: nanos(visible), receive: receives.then(|| nanos(visible + costs.line)), answer }
     }
 
     /// The answer to a request reaches its initiator at `now` (RC), or an unreliable request that asks for a completion
@@ -393,7 +390,7 @@ impl Network {
                 // Placing the data takes the request back out of the queue pair; an acknowledgement only counts.
                 nic.answer_context(costs, &mut way, request.initiator);
                 let bytes = if request.opcode == Opcode::Atomic { 8 } else { u64::from(request.bytes) };
-                units += costs.read_answer + costs.chunks(bytes);
+                units += costs.read_answer + costs.payload(bytes);
                 nic.receive_from_link(costs, &mut way, bytes);
                 nic.translate(costs, &mut way, request.local, true);
                 nic.write(costs, lines, &mut way, request.local, bytes);
@@ -404,7 +401,7 @@ impl Network {
         }
         if request.signaled {
             units += costs.completion;
-            way.take(&mut nic.to_host, costs.on_pcie(LINE));
+            way.take(&mut nic.to_host, costs.line);
         }
         way.take(&mut nic.units, units);
         way.latency += costs.dma_write;
@@ -415,28 +412,28 @@ impl Network {
 impl Nic {
     /// A message comes in, its first packet being there now.
     fn receive_from_link(&mut self, costs: &Costs, way: &mut Way, bytes: u64) {
-        let began = way.now.saturating_sub(costs.first_packet(bytes));
-        way.ready = way.ready.max(self.link_in.take(began, costs.on_link(bytes)));
+        let (all, first) = costs.on_link_and_first(bytes);
+        way.ready = way.ready.max(self.link_in.take(way.now.saturating_sub(first), all));
     }
 
     /// A queue pair's state for sending is needed.
     fn request_context(&mut self, costs: &Costs, way: &mut Way, queue_pair: u32) {
         if !self.request_contexts.touch(u64::from(queue_pair)) {
-            self.fetch_for_initiator(costs, way);
+            self.fetch_for_initiator(costs, way, costs.initiator_miss);
         }
     }
 
     /// A queue pair's state for placing an answer is needed.
     fn answer_context(&mut self, costs: &Costs, way: &mut Way, queue_pair: u32) {
         if !self.answer_contexts.touch(u64::from(queue_pair)) {
-            self.fetch_for_initiator(costs, way);
+            self.fetch_for_initiator(costs, way, costs.answer_miss);
         }
     }
 
-    fn fetch_for_initiator(&mut self, costs: &Costs, way: &mut Way) {
+    fn fetch_for_initiator(&mut self, costs: &Costs, way: &mut Way, time: Picos) {
         self.counters.initiator_misses += 1;
         self.counters.dma_reads += 1;
-        way.take(&mut self.initiator_fetch, costs.initiator_miss);
+        way.take(&mut self.initiator_fetch, time);
         way.latency += costs.miss;
     }
 
@@ -506,7 +503,7 @@ impl Lines {
     fn touch(&mut self, region: u32, line: u64, enters_at: usize) -> Found {
         let hash = mix((u64::from(region) << 40) ^ line);
         let slice = ((hash >> 32) * self.slices) >> 32;
-        let set = line % self.sets;
+        let set = if self.sets.is_power_of_two() { line & (self.sets - 1) } else { line % self.sets };
         self.cache.touch_in((slice * self.sets + set) as usize, (hash as u32) | 1, enters_at)
     }
 }

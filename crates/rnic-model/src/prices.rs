@@ -149,3 +149,29 @@ impl Sockets {
         self.latency_ns as Nanos
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_item_has_the_price_of_its_own_parameter() {
+        let mut profile = Profile::built_in("rf-rpc").expect("built in");
+        for (number, (_, parameter)) in WORK.into_iter().enumerate() {
+            profile = profile.with(parameter, 1.0 + number as f64);
+        }
+        let prices = Prices::of(&profile);
+        for (number, (item, parameter)) in WORK.into_iter().enumerate() {
+            let (_, most) = parameter.range();
+            assert_eq!(prices.work_ns(item), (1.0 + number as f64).min(most), "{item:?}");
+        }
+    }
+
+    #[test]
+    fn sockets_cost_more_for_more_bytes() {
+        let sockets = Sockets::of(&Profile::built_in("lite").expect("built in"));
+        assert!(sockets.send(65_536) > sockets.send(64) && sockets.receive(65_536) > sockets.receive(64));
+        let rate = 1e6 * 8.0 / sockets.occupies(1_000_000) as f64;
+        assert!((rate - 15.0).abs() < 0.01, "{rate} Gb/s");
+    }
+}

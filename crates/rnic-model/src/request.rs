@@ -44,7 +44,7 @@ pub struct Touch {
 /// Where a work request stands under its doorbell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Linked {
-    /// It has a doorbell to itself; a small inline one is pushed with it.
+    /// It has a doorbell to itself, and is pushed with it if it is small.
     Alone,
     /// The first of several: rings for all of them; the NIC fetches them.
     First,

@@ -4,7 +4,7 @@
 //! (those to its own machine are made and never used), picks one at random, and posts to a random offset of a random
 //! peer's buffer. A machine's rate is issuing and serving at that rate.
 
-use crate::driver::{Connection, Outcome, Pick, Places, Signaling, Test, TestError, Thread, run};
+use crate::driver::{Connection, Pick, Places, Signaling, Test, TestError, Thread, run};
 use crate::network::Cluster;
 use crate::profile::Profile;
 use crate::request::{Opcode, Transport};
@@ -31,6 +31,8 @@ const ALIASES: &[(&str, &str)] = &[("netapp", "connect-ib")];
 
 /// Size of the buffer that a thread registers.
 const BUFFER: u64 = 2 << 20;
+/// Machines of a quick run.
+const QUICK_MACHINES: u32 = 3;
 /// Bounds that a row must keep: more would not be a cluster that anybody measured, or would run for hours.
 const MOST_MACHINES: u32 = 1000;
 const MOST_QUEUE_PAIRS: u32 = 1_000_000;
@@ -242,28 +244,30 @@ pub fn profile_of(cluster: &str) -> Option<&'static str> {
 pub enum Effort {
     /// As long as rates need to be steady to about a percent.
     Full,
-    /// A quarter of that: for searching.
+    /// For searching: shorter, and a sweep's machines are fewer. Each still has as many threads and queue pairs, and serves at
+    /// the rate at which it issues, so its rate is nearly the same.
     Quick,
 }
 
-/// Runs a row on a profile.
-///
-/// # Errors
-/// A row that cannot be run.
-pub fn simulate(row: &Row, profile: &Profile, effort: Effort) -> Result<Outcome, SweepError> {
-    run(&test(row, profile, effort)).map_err(|source| SweepError::Run { line: row.line, source })
-}
-
 fn test<'a>(row: &Row, profile: &'a Profile, effort: Effort) -> Test<'a> {
-    let (machines, each) = (row.machines, row.queue_pairs / row.threads);
+    let each = row.queue_pairs / row.threads;
+    let (machines, scale) = match effort {
+        Effort::Full => (row.machines, 3),
+        Effort::Quick => (row.machines.min(QUICK_MACHINES), 1),
+    };
     let mut threads = Vec::with_capacity((machines * row.threads) as usize);
     for host in 0..machines {
         for thread in 0..row.threads {
-            let connections = (0..each).filter(|index| index % machines != host).map(|index| {
-                let other_end = index - index % machines + host;
+            let connections = (0..each).filter(|index| index % row.machines != host).map(|index| {
+                let other_end = index - index % row.machines + host;
+                let peer = match effort {
+                    Effort::Full => index % row.machines,
+                    // As many queue pairs as ever, to fewer machines.
+                    Effort::Quick => (host + 1 + index % row.machines % (machines - 1)) % machines,
+                };
                 Connection {
                     queue_pair: thread * each + index,
-                    peer: index % machines,
+                    peer,
                     // The last group may be incomplete: then several share an end.
                     peer_queue_pair: thread * each + other_end.min(each - 1),
                 }
@@ -276,15 +280,12 @@ fn test<'a>(row: &Row, profile: &'a Profile, effort: Effort) -> Test<'a> {
             });
         }
     }
-    let scale = match effort {
-        Effort::Full => 3,
-        Effort::Quick => 1,
-    };
+    let hosts = machines as usize;
     let machines = u64::from(machines);
     // Every context is used, and every window was full and emptied, before anything counts.
     let filled = u64::from(row.queue_pairs) * 2 + u64::from(row.threads * row.window) * 2;
     Test {
-        cluster: Cluster::uniform(profile, row.machines as usize),
+        cluster: Cluster::uniform(profile, hosts),
         threads,
         opcode: row.opcode,
         transport: row.transport,
@@ -294,7 +295,7 @@ fn test<'a>(row: &Row, profile: &'a Profile, effort: Effort) -> Test<'a> {
         signaling: row.signaling,
         pick: Pick::Random,
         warm_up: machines * (filled + 500),
-        measured: machines * 2000 * scale,
+        measured: machines * 1500 * scale,
     }
 }
 
@@ -317,6 +318,8 @@ impl Row {
     /// # Errors
     /// A row that cannot be run.
     pub fn predict(&self, profile: &Profile, effort: Effort) -> Result<f64, SweepError> {
-        Ok(simulate(self, profile, effort)?.rate / f64::from(self.machines) / 1e6)
+        let test = test(self, profile, effort);
+        let outcome = run(&test).map_err(|source| SweepError::Run { line: self.line, source })?;
+        Ok(outcome.rate / test.cluster.hosts.len() as f64 / 1e6)
     }
 }

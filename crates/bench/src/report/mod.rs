@@ -158,10 +158,17 @@ impl Document {
     /// # Errors
     /// [`PlotError::Nothing`] when no row has anything to draw; a folder that cannot be written to.
     pub fn write_plot(&self, path: &Path) -> Result<(), PlotError> {
-        let charts = charts_of(&self.name, &self.rows);
+        self.write_charts(path, &charts_of(&self.name, &self.rows))
+    }
+
+    /// Draws given charts as SVG, with this document's machine and commit at the foot, whole or not at all.
+    ///
+    /// # Errors
+    /// As [`Document::write_plot`].
+    pub fn write_charts(&self, path: &Path, charts: &[Chart]) -> Result<(), PlotError> {
         let cores = if self.host.cores == 1 { "core" } else { "cores" };
         let foot = format!("{}, {} {cores}, commit {}", self.host.cpu, self.host.cores, self.commit);
-        let drawing = draw(&charts, &foot)?;
+        let drawing = draw(charts, &foot)?;
         Ok(write_atomically(path, |out| out.write_all(drawing.as_bytes()))?)
     }
 }

@@ -39,10 +39,10 @@ pub(super) fn add<F: Fabric>(all: &mut Vec<Case<F>>) {
 const MIB: usize = 1 << 20;
 const SIZES: [usize; 9] = [0, 1, 31, 32, 63, 64, 65, 4096, MIB];
 /// How often a message of an unreliable transport is sent again before it counts as never arriving.
-const TRIES: u32 = 5;
+const TRIES: u32 = 12;
 /// How long a receiver waits for such a message: long enough for the busiest machine, since one that was only
 /// slow would arrive twice.
-const PATIENCE: u64 = 5000 * MILLISECOND;
+const PATIENCE: u64 = 2000 * MILLISECOND;
 
 /// The sizes that a transport takes, the longest datagram among them.
 fn sizes<F: Fabric>(context: &Context<F>, transport: Transport) -> Vec<usize> {

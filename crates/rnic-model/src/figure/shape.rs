@@ -81,7 +81,7 @@ impl Shape {
                             Connection { queue_pair: number, peer: 1 + peer % hosts, peer_queue_pair: number }
                         })
                         .collect();
-                    (!connections.is_empty()).then(|| Thread {
+                    (!connections.is_empty()).then_some(Thread {
                         host: 0,
                         connections,
                         region: LOCAL,
@@ -99,7 +99,7 @@ impl Shape {
                             peer_queue_pair: peer / hosts,
                         })
                         .collect();
-                    (!connections.is_empty()).then(|| Thread {
+                    (!connections.is_empty()).then_some(Thread {
                         host: 0,
                         connections,
                         region: LOCAL,

@@ -60,11 +60,14 @@ parameters! {
     ChunkBytes = Nic "processing" "chunk_bytes" 64 ..= 4096;
     /// What each piece after the first takes, on each side of the wire.
     Chunk = Nic "processing" "chunk_ns" 0 ..= 1000;
+    /// What each byte of a payload takes, on each side of the wire.
+    PayloadByte = Nic "processing" "byte_ns" 0 ..= 10;
     /// Latency of one passage through the NIC, beside the times above.
     Pipeline = Nic "processing" "pipeline_ns" 0 ..= 10000;
     /// Largest payload that can stand in the work request.
     InlineLimit = Nic "request" "inline_limit_bytes" 0 ..= 4096;
-    /// Largest inline payload that the processor pushes with the doorbell (BlueFlame), so that no work request is fetched.
+    /// Largest work request (64 bytes, or its head and an inline payload) that the processor pushes with the doorbell
+    /// (BlueFlame), so that the NIC does not have to fetch it.
     PushLimit = Nic "request" "push_limit_bytes" 0 ..= 4096;
     /// Work requests that one DMA read brings in where several are linked or waiting.
     Prefetch = Nic "request" "prefetch_requests" 1 ..= 64;
@@ -74,7 +77,9 @@ parameters! {
     ResponderQueuePairs = Nic "cache" "responder_queue_pairs" 1 ..= 1000000;
     /// Latency of fetching what a cache of the NIC misses.
     MissLatency = Nic "cache" "miss_ns" 0 ..= 100000;
-    /// How many such fetches the sending side overlaps.
+    /// How many such fetches the sending side overlaps where it places answers.
+    AnswerMissParallel = Nic "cache" "answer_miss_parallel" 0.1 ..= 1000;
+    /// How many such fetches the sending side overlaps where it sends.
     InitiatorMissParallel = Nic "cache" "initiator_miss_parallel" 0.1 ..= 1000;
     /// How many such fetches the receiving side overlaps.
     ResponderMissParallel = Nic "cache" "responder_miss_parallel" 0.1 ..= 1000;

@@ -352,9 +352,11 @@ impl<F: Fabric> Dispatcher<F> {
         let service = &mut self.service;
         let outcome = catch_unwind(AssertUnwindSafe(|| service.call(&request, &mut reply)));
         let length = reply.length;
-        let buffer = large.buffer;
         let (status, length) = match outcome {
-            Ok(Ok(())) if length > small_limit => return self.export(domain, lane, call, buffer, batch),
+            Ok(Ok(())) if length > small_limit => {
+                let buffer = large.buffer;
+                return self.export(domain, lane, call, buffer, batch);
+            }
             Ok(Ok(())) => (Status::Ok, length),
             failed => match failure(failed, length.min(small_limit)) {
                 Some(answer) => answer,
