@@ -1,5 +1,5 @@
 //! A driver of raw verbs: threads in closed loops on an event heap, the way raw-verb benchmarks are written. It makes
-//! the same calls of [`Network`] as the simulator, so what is calibrated with it holds there.
+//! the same calls of [`Network`](crate::Network) as the simulator, so what is calibrated with it holds there.
 
 mod run;
 
