@@ -6,7 +6,7 @@ use dunlin_fabric_shm::ShmFabric;
 use dunlin_kv::KvClient;
 use dunlin_kv::client::refused;
 use dunlin_kv::protocol::{Function, MultiGetRequest, MultiGetResponse, Status};
-use dunlin_rpc::{Client, ClientConfig, CompletionMode};
+use dunlin_rpc::{CallId, Client, ClientConfig, CompletionMode};
 
 use super::contest::{Contestant, contest};
 use super::flow::full;
@@ -212,10 +212,11 @@ fn load(
         if let Err(error) = client.rpc().flush() {
             full(error).map_err(MeasureError::BadArgument)?;
         }
-        let mut failure = None;
-        done += client.rpc().collect(|_, outcome| failure = outcome.err().or(failure.take())) as u64;
-        if let Some(error) = failure {
-            return Err(error.into());
+        client.rpc().progress();
+        while let Some(id) = client.rpc().next_done() {
+            client.rpc().outcome(id)?;
+            client.rpc().forget(id);
+            done += 1;
         }
         progress(done);
     }
@@ -345,43 +346,43 @@ impl Reader {
         }
     }
 
-    /// One lane, one worker: answers come in the order of the calls.
     #[inline]
     fn collect(&mut self) -> Result<u64, String> {
-        let Self { client, manner, expected, done, wrong, missed, .. } = self;
-        let before = *done;
-        let mask = expected.len() - 1;
-        let mut failure = None;
-        client.collect(|_, outcome| {
-            let mut check = |value: Option<&[u8]>| {
-                match value {
-                    Some(value) => {
-                        *wrong += u64::from(value != &value_of(expected[*done as usize & mask])[..])
-                    }
-                    None => *missed += 1,
-                }
-                *done += 1;
-            };
-            let checked = match (*manner, outcome) {
-                (Manner::MultiGet(keys), Ok(answer)) => MultiGetResponse::parse(answer, keys)
-                    .map(|values| values.for_each(check))
-                    .map_err(|error| error.to_string()),
-                (Manner::Single | Manner::Batched(_), Ok(answer)) => {
-                    check(Some(answer));
-                    Ok(())
-                }
-                (_, Err(error)) if refused(&error) == Some(Status::NotFound) => {
-                    check(None);
-                    Ok(())
-                }
-                (_, Err(error)) => Err(error.to_string()),
-            };
-            failure = checked.err().or(failure.take());
-        });
-        match failure {
-            Some(error) => Err(error),
-            None => Ok(*done - before),
+        self.client.progress();
+        let before = self.done;
+        while let Some(id) = self.client.next_done() {
+            self.take(id)?;
         }
+        Ok(self.done - before)
+    }
+
+    /// One lane, one worker: answers come in the order of the calls.
+    #[inline]
+    fn take(&mut self, id: CallId) -> Result<(), String> {
+        let mask = self.expected.len() - 1;
+        let (expected, mut done, mut wrong, mut missed) = (&self.expected, self.done, 0, 0);
+        let mut check = |value: Option<&[u8]>| {
+            match value {
+                Some(value) => {
+                    wrong += u64::from(value != &value_of(expected[done as usize & mask])[..]);
+                }
+                None => missed += 1,
+            }
+            done += 1;
+        };
+        match (self.manner, self.client.outcome(id)) {
+            (Manner::MultiGet(keys), Ok(answer)) => {
+                MultiGetResponse::parse(answer, keys).map_err(|error| error.to_string())?.for_each(check);
+            }
+            (Manner::Single | Manner::Batched(_), Ok(answer)) => check(Some(answer)),
+            (_, Err(error)) if refused(&error) == Some(Status::NotFound) => check(None),
+            (_, Err(error)) => return Err(error.to_string()),
+        }
+        self.done = done;
+        self.wrong += wrong;
+        self.missed += missed;
+        self.client.forget(id);
+        Ok(())
     }
 }
 

@@ -280,7 +280,8 @@ impl<F: Fabric> Client<F> {
     }
 
     /// Takes what has arrived, without blocking, and hands each call that is done to `each`, with its outcome; the call
-    /// is then over and its id means nothing any more. For who keeps many calls in flight: a result is shown where it
+    /// is then over and its id means nothing any more. Calls come in no particular order: a failure may come after results that
+    /// arrived later. For who keeps many calls in flight: a result is shown where it
     /// arrived, so this costs less than [`progress`](Client::progress), [`outcome`](Client::outcome) and
     /// [`forget`](Client::forget). Answers how many calls there were.
     #[inline]
