@@ -2,7 +2,6 @@
 
 mod support;
 
-use std::time::Duration;
 use support::{Folder, Running, Server, debris, dunlin};
 
 fn bench<'a>(address: &'a str, more: &[&'a str]) -> Vec<&'a str> {
@@ -92,15 +91,23 @@ fn a_store_that_is_too_small_is_said_to_be() {
     assert!(ended.errors.contains("more --memory"), "{}", ended.errors);
 }
 
-/// Runs a bench until it measures, then does something to its server.
-fn with_dying_server(options: &[&str], signal: &str) -> support::Ended {
-    let server = Server::start(&[]);
-    let mut arguments = vec!["kv", "bench", &server.address, "--seconds", "300", "-P", "recordcount=1000"];
+/// A bench that has stored its records, and measures.
+fn measuring(server: &Server, options: &[&str]) -> Running {
+    let mut arguments = vec!["kv", "bench", &server.address, "--seconds", "300"];
+    arguments.extend(["-P", "recordcount=1000", "-P", "insertorder=ordered"]);
     arguments.extend(options);
     let mut client = Running::start(arguments);
-    // Long enough for the records to be loaded, on any machine that is not stopped altogether.
-    std::thread::sleep(Duration::from_millis(1500));
-    assert!(client.is_running());
+    // The last record.
+    while dunlin(["kv", "get", &server.address, "user999"]).code() != Some(0) {
+        assert!(client.is_running());
+    }
+    client
+}
+
+/// Does something to the server of a bench that measures.
+fn with_dying_server(options: &[&str], signal: &str) -> support::Ended {
+    let server = Server::start(&[]);
+    let client = measuring(&server, options);
     support::signal(server.id(), signal);
     client.end()
 }
@@ -129,10 +136,7 @@ fn a_server_that_shuts_down_ends_the_bench() {
 #[test]
 fn an_interrupted_bench_still_shows_its_table() {
     let server = Server::start(&[]);
-    let arguments = ["kv", "bench", &server.address, "--seconds", "300", "-P", "recordcount=1000"];
-    let mut client = Running::start(arguments);
-    std::thread::sleep(Duration::from_millis(1500));
-    assert!(client.is_running());
+    let client = measuring(&server, &[]);
     client.signal("INT");
     let ended = client.end();
     assert_eq!(ended.code(), Some(130), "{}", ended.errors);

@@ -29,6 +29,12 @@ const BUFFER: u64 = 1 << 16;
 /// Regions of local buffers have numbers of their own.
 const LOCAL: u32 = 1 << 20;
 
+/// A thread of the server that posts over these connections, if there are any.
+fn server_thread(connections: Vec<Connection>) -> Option<Thread> {
+    let remote = Places::Anywhere { first: 0, regions: 1, bytes: BUFFER };
+    (!connections.is_empty()).then_some(Thread { host: 0, connections, region: LOCAL, remote })
+}
+
 impl Shape {
     pub(super) fn build(self, profile: &Profile) -> (Cluster<'_>, Vec<Thread>) {
         let hosts = match self {
@@ -81,12 +87,7 @@ impl Shape {
                             Connection { queue_pair: number, peer: 1 + peer % hosts, peer_queue_pair: number }
                         })
                         .collect();
-                    (!connections.is_empty()).then_some(Thread {
-                        host: 0,
-                        connections,
-                        region: LOCAL,
-                        remote: Places::Anywhere { first: 0, regions: 1, bytes: BUFFER },
-                    })
+                    server_thread(connections)
                 })
                 .collect(),
             Shape::Datagrams { hosts, peers, threads } => (0..threads)
@@ -99,12 +100,7 @@ impl Shape {
                             peer_queue_pair: peer / hosts,
                         })
                         .collect();
-                    (!connections.is_empty()).then_some(Thread {
-                        host: 0,
-                        connections,
-                        region: LOCAL,
-                        remote: Places::Anywhere { first: 0, regions: 1, bytes: BUFFER },
-                    })
+                    server_thread(connections)
                 })
                 .collect(),
             Shape::Regions { threads, regions, bytes } => (0..threads)

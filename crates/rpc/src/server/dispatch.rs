@@ -123,7 +123,6 @@ impl<F: Fabric> Dispatcher<F> {
         &mut self,
         domain: &mut F::Domain,
         lane: &mut ServerLane<F>,
-        index: u16,
         shared_receive: SharedReceiveQueueId,
         scratch: &mut Scratch,
     ) -> Result<usize, Violation> {
@@ -143,9 +142,9 @@ impl<F: Fabric> Dispatcher<F> {
                             self.fabric.host().charge(Work::ParseMessage, 1);
                             let header = first.header();
                             lane.tx.on_head(header.head)?;
-                            self.on_request(domain, lane, index, &entry, header.time, None)?;
+                            self.on_request(domain, lane, &entry, header.time, None)?;
                         }
-                        _ => self.on_message(domain, lane, index, line)?,
+                        _ => self.on_message(domain, lane, line)?,
                     }
                     continue;
                 }
@@ -156,10 +155,10 @@ impl<F: Fabric> Dispatcher<F> {
             messages += 1;
             match incoming {
                 IncomingMessage::Scratch(total) => {
-                    self.on_message(domain, lane, index, &scratch[..total])?;
+                    self.on_message(domain, lane, &scratch[..total])?;
                 }
                 IncomingMessage::Buffer(buffer, total) => {
-                    let result = self.on_message(domain, lane, index, &buffer[..total]);
+                    let result = self.on_message(domain, lane, &buffer[..total]);
                     open::repost_shared::<F>(domain, shared_receive, Some(buffer));
                     result?;
                 }
@@ -184,7 +183,6 @@ impl<F: Fabric> Dispatcher<F> {
         &mut self,
         domain: &mut F::Domain,
         lane: &mut ServerLane<F>,
-        index: u16,
         bytes: &[u8],
     ) -> Result<(), Violation> {
         self.fabric.host().charge(Work::ParseMessage, 1);
@@ -194,7 +192,7 @@ impl<F: Fabric> Dispatcher<F> {
         match header.kind {
             Kind::Request => {
                 for entry in message.entries() {
-                    self.on_long_request(domain, lane, index, &entry, header.time)?;
+                    self.on_long_request(domain, lane, &entry, header.time)?;
                 }
                 Ok(())
             }
@@ -204,7 +202,7 @@ impl<F: Fabric> Dispatcher<F> {
                 }
                 let mut batch = BatchState::new();
                 for entry in message.entries() {
-                    self.on_request(domain, lane, index, &entry, header.time, Some(&mut batch))?;
+                    self.on_request(domain, lane, &entry, header.time, Some(&mut batch))?;
                 }
                 self.out.end_batch(&self.fabric, domain, lane, batch)
             }
@@ -223,21 +221,18 @@ impl<F: Fabric> Dispatcher<F> {
         &mut self,
         domain: &mut F::Domain,
         lane: &mut ServerLane<F>,
-        index: u16,
         entry: &Entry<'_>,
         time: u32,
     ) -> Result<(), Violation> {
-        self.on_request(domain, lane, index, entry, time, None)
+        self.on_request(domain, lane, entry, time, None)
     }
 
     /// Always inline, as what it calls for a plain call: whether there is a batch is known at each place.
     #[inline(always)]
-    #[allow(clippy::too_many_arguments, reason = "the parts of a worker that are borrowed apart")]
     fn on_request(
         &mut self,
         domain: &mut F::Domain,
         lane: &mut ServerLane<F>,
-        index: u16,
         entry: &Entry<'_>,
         time: u32,
         batch: Option<&mut BatchState>,
@@ -248,19 +243,17 @@ impl<F: Fabric> Dispatcher<F> {
             return self.refuse(domain, lane, call, Status::DuplicateCall, batch);
         }
         if !entry.flags.contains(Flags::RENDEZVOUS) {
-            return self.dispatch(domain, lane, index, call, entry.payload, batch);
+            return self.dispatch(domain, lane, call, entry.payload, batch);
         }
-        self.on_descriptor(domain, lane, index, entry, call, batch)
+        self.on_descriptor(domain, lane, entry, call, batch)
     }
 
     /// A large request: READ it first.
     #[inline(never)]
-    #[allow(clippy::too_many_arguments, reason = "the parts of a worker that are borrowed apart")]
     fn on_descriptor(
         &mut self,
         domain: &mut F::Domain,
         lane: &mut ServerLane<F>,
-        index: u16,
         entry: &Entry<'_>,
         call: Call,
         batch: Option<&mut BatchState>,
@@ -274,7 +267,7 @@ impl<F: Fabric> Dispatcher<F> {
         let Ok(into) = self.imports.reserve(&self.fabric, descriptor.length as usize) else {
             return self.refuse(domain, lane, call, Status::Overloaded, batch);
         };
-        let id = route::rendezvous(index, call.call);
+        let id = route::rendezvous(lane.index, call.call);
         post_read::<F>(domain, lane.queue_pair, id, &descriptor, into)?;
         let Call { call, function, thread, time } = call;
         lane.reading.push(Reading { call, function, thread, time });
@@ -305,7 +298,6 @@ impl<F: Fabric> Dispatcher<F> {
         &mut self,
         domain: &mut F::Domain,
         lane: &mut ServerLane<F>,
-        index: u16,
         call: Call,
         payload: &[u8],
         batch: Option<&mut BatchState>,
@@ -313,7 +305,7 @@ impl<F: Fabric> Dispatcher<F> {
         match self.mode(call.function) {
             Some(FunctionMode::Worker) => self.execute(domain, lane, call, payload, batch),
             None => self.refuse(domain, lane, call, Status::UnknownFunction, batch),
-            Some(mode) => self.defer(domain, lane, index, call, payload, mode, batch),
+            Some(mode) => self.defer(domain, lane, call, payload, mode, batch),
         }
     }
 
@@ -419,19 +411,17 @@ impl<F: Fabric> Dispatcher<F> {
 
     /// Gives a request to the pool, or to the application that pulls.
     #[inline(never)]
-    #[allow(clippy::too_many_arguments, reason = "the parts of a worker that are borrowed apart")]
     fn defer(
         &mut self,
         domain: &mut F::Domain,
         lane: &mut ServerLane<F>,
-        index: u16,
         call: Call,
         payload: &[u8],
         mode: FunctionMode,
         batch: Option<&mut BatchState>,
     ) -> Result<(), Violation> {
         let deadline = time_left(call.time).map(|left| self.fabric.host().now() + left);
-        let deferred = Deferred::new(Arc::clone(&self.inbox), index, lane.serial, call.call);
+        let deferred = Deferred::new(Arc::clone(&self.inbox), lane.index, lane.serial, call.call);
         let incoming = Incoming::new(call.function, payload.to_vec(), deadline, lane.session, deferred);
         let waiting = if mode == FunctionMode::Pool { &self.shared.pool } else { &self.shared.pulled };
         match waiting.push(incoming) {

@@ -27,6 +27,8 @@ pub(crate) struct Reading {
 /// The server's end of a lane.
 #[derive(Debug)]
 pub(crate) struct ServerLane<F: Fabric> {
+    /// Its place among the worker's lanes.
+    pub(crate) index: u16,
     pub(crate) session: u64,
     pub(crate) number: u16,
     /// Tells this lane from earlier ones at the same index.
@@ -56,6 +58,7 @@ pub(crate) struct ServerLane<F: Fabric> {
 
 /// What a lane is made of.
 pub(crate) struct LaneParts<F: Fabric> {
+    pub(crate) index: u16,
     pub(crate) session: u64,
     pub(crate) number: u16,
     pub(crate) serial: u64,
@@ -74,6 +77,7 @@ impl<F: Fabric> ServerLane<F> {
     pub(crate) fn new(parts: LaneParts<F>) -> Self {
         ServerLane {
             exports: Pool::new(Some(parts.link.clone()), parts.large_response_memory),
+            index: parts.index,
             session: parts.session,
             number: parts.number,
             serial: parts.serial,

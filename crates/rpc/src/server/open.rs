@@ -175,6 +175,7 @@ fn finish<F: Fabric>(
     });
     crate::connect::establish::send(&link, &ready)?;
     Ok(ServerLane::new(LaneParts {
+        index,
         session: command.session,
         number: command.number,
         serial,

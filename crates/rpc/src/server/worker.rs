@@ -314,13 +314,7 @@ impl<F: Fabric> Worker<F> {
         let Some(lane) = &mut self.lanes[index] else { return 0 };
         self.signaled |= lane.tx.take_signaled();
         let reading = lane.reading.len();
-        let served = self.dispatcher.serve(
-            &mut self.domain,
-            lane,
-            index as u16,
-            self.shared_receive,
-            &mut self.scratch,
-        );
+        let served = self.dispatcher.serve(&mut self.domain, lane, self.shared_receive, &mut self.scratch);
         // Also those of a look that ended with a violation: the lane goes with all its READs.
         self.reading += lane.reading.len() - reading;
         match served {
@@ -417,8 +411,7 @@ impl<F: Fabric> Worker<F> {
                     return 0;
                 };
                 let reading = lane.reading.swap_remove(at);
-                let served =
-                    self.dispatcher.dispatch(&mut self.domain, lane, index, reading.into(), &buffer, None);
+                let served = self.dispatcher.dispatch(&mut self.domain, lane, reading.into(), &buffer, None);
                 match served {
                     Ok(()) => self.list(index),
                     Err(_) => self.remove(index),
