@@ -143,13 +143,7 @@ impl ImportCache {
             // SAFETY: as in `write`.
             at = unsafe { put(part, at) };
         }
-        // Messages come in streams: the way of the next lines from the peer's cache overlaps the work on this one.
-        let ahead = ahead as usize;
-        let mut next = length as usize;
-        while next < ahead {
-            copy::prefetch_to_write(start.wrapping_add(next));
-            next += 64;
-        }
+        ask_ahead(start, length as usize, ahead);
         true
     }
 
@@ -163,9 +157,7 @@ impl ImportCache {
         // SAFETY: aligned, good for 64 bytes, and in memory that is no Rust reference's, as in `put`.
         unsafe { copy::line_to_peer(line.line, at) };
         copy::demote(at);
-        if line.ahead != 0 {
-            copy::prefetch_to_write(at.wrapping_add(line.ahead as usize));
-        }
+        ask_ahead(at, 64, line.ahead);
         true
     }
 
@@ -202,6 +194,18 @@ impl ImportCache {
         // SAFETY: good for 8 bytes and aligned, as just checked; granted memory is only touched by atomics and
         // racing copies.
         Ok(change(unsafe { AtomicU64::from_ptr(target.cast()) }))
+    }
+}
+
+/// Messages come in streams: the way of the next lines from the peer's cache overlaps the work on this one. Asks for lines
+/// again that were asked for before: the reader's processor, which looks ahead by itself along lines that are read in order,
+/// may have taken them away since.
+#[inline(always)]
+fn ask_ahead(start: *const u8, written: usize, ahead: u32) {
+    let mut next = written;
+    while next < ahead as usize {
+        copy::prefetch_to_write(start.wrapping_add(next));
+        next += 64;
     }
 }
 

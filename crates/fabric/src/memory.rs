@@ -127,6 +127,12 @@ impl<M: Memory> Region<M> {
         unsafe { copy::from_peer(source, destination.as_mut_ptr(), destination.len()) }
     }
 
+    /// Asks for the line at `offset`, which will be read soon. A hint, without a check: it touches nothing.
+    #[inline]
+    pub fn prefetch(&self, offset: usize) {
+        copy::prefetch_to_read(self.at(0, 0).wrapping_add(offset));
+    }
+
     /// Copies one line out; `offset` is a multiple of 64.
     #[inline]
     pub fn line_out(&self, offset: usize) -> [u8; 64] {

@@ -118,6 +118,12 @@ impl RingReader {
         (self.head & (self.lines - 1)) as usize * LINE
     }
 
+    /// The byte offset of the line that comes so many lines later.
+    #[inline]
+    pub(crate) fn position_ahead(&self, lines: u64) -> usize {
+        ((self.head + lines) & (self.lines - 1)) as usize * LINE
+    }
+
     /// Bytes from there to the end of the ring: no message is longer.
     #[inline]
     pub(crate) fn to_end(&self) -> usize {

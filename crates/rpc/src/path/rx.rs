@@ -7,6 +7,12 @@ use dunlin_fabric::{Buffer, Fabric, Host, Region, Work};
 use dunlin_wire::{FirstLine, Kind, LINE, TAG_OFFSET, TagKey, Tags, parse_line};
 use std::collections::VecDeque;
 
+/// Lines in a row from which on they count as a stream: the next ones are likely to be there already, and to ask for one
+/// that is not yet written, which takes it from the writer, is rare.
+const STREAM_FROM: u32 = 5;
+/// How far ahead of the line that it takes the reader of a stream asks for another.
+const LINES_AHEAD: u64 = 2;
+
 /// Where messages come from.
 #[derive(Debug)]
 pub(crate) enum RxSource<F: Fabric> {
@@ -57,11 +63,13 @@ pub(crate) struct Rx<F: Fabric> {
     sequence: u64,
     /// The first tag of the next message.
     expected: u64,
+    /// Lines taken since a look found none.
+    in_a_row: u32,
 }
 
 impl<F: Fabric> Rx<F> {
     pub(crate) fn new(source: RxSource<F>, tags: TagKey) -> Self {
-        Rx { source, tags, epoch: 0, sequence: 0, expected: tags.first(0, 0) }
+        Rx { source, tags, epoch: 0, sequence: 0, expected: tags.first(0, 0), in_a_row: 0 }
     }
 
     /// Messages taken so far: the mark of a draining server.
@@ -200,7 +208,12 @@ impl<F: Fabric> Rx<F> {
         let at = CONTROL_BYTES + reader.position();
         if region.load(at + TAG_OFFSET) != self.expected {
             fabric.host().charge(Work::PollMiss, 1);
+            self.in_a_row = 0;
             return Ok(Next::Nothing);
+        }
+        self.in_a_row = self.in_a_row.saturating_add(1);
+        if self.in_a_row >= STREAM_FROM {
+            region.prefetch(CONTROL_BYTES + reader.position_ahead(LINES_AHEAD));
         }
         let Some(line) = scratch.first_chunk_mut::<LINE>() else { return Ok(Next::Nothing) };
         region.copy_out(at, line);

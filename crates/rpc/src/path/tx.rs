@@ -9,8 +9,10 @@ use dunlin_fabric::{
 };
 use dunlin_wire::{Header, INLINE_PAYLOAD, Kind, LINE, SingleLayout, TagKey, Tags, set_line_tag, write_line};
 
-/// How far ahead of a line the writer asks for another.
-const LINES_AHEAD: u64 = 8;
+/// How far beyond a short message the writer asks for the next lines. Without that each store waits for its line, and
+/// the processor's queue of stores is full of such. Much further is too far: the reader's processor looks ahead, too, and
+/// takes lines away that are not yet written.
+const LINES_AHEAD: u64 = 6;
 
 /// How it sends.
 #[derive(Debug)]
@@ -163,7 +165,7 @@ impl<F: Fabric> Tx<F> {
                 line: &line,
                 key: *key,
                 offset: base + at as u64,
-                ahead: if ahead { (LINES_AHEAD as usize * LINE) as u32 } else { 0 },
+                ahead: if ahead { ((1 + LINES_AHEAD as usize) * LINE) as u32 } else { 0 },
             };
             let posted = domain.post_line(self.queue_pair, write);
             self.posted(posted, false)?;
@@ -363,12 +365,12 @@ impl<F: Fabric> Tx<F> {
         Ok(Data::Buffer(buffer))
     }
 
-    /// How far the ring is likely to be written soon, from the beginning of a message of `total` bytes: as much again.
-    /// Only as far as the reader is done with it: to take a line away from the reader costs more than asking for it
+    /// How far the ring is likely to be written soon, from the beginning of a message of `total` bytes: some lines, or as
+    /// much again. Only as far as the reader is done with it: to take a line away from the reader costs more than asking for it
     /// saves.
     #[inline]
     fn ahead(&self, total: usize) -> u32 {
-        let wanted = 2 * total;
+        let wanted = total + total.max(LINES_AHEAD as usize * LINE);
         if self.ring.clear_ahead() >= (wanted / LINE) as u64 { wanted as u32 } else { 0 }
     }
 
