@@ -39,6 +39,10 @@ pub(crate) trait LargeReply {
     fn resize(&mut self, length: usize) -> bool;
     /// The bytes.
     fn bytes(&mut self) -> &mut [u8];
+    /// As [`resize`](LargeReply::resize) of what is empty, for bytes that will be filled in place.
+    fn resize_to_fill(&mut self, length: usize) -> bool {
+        self.resize(length)
+    }
 }
 
 /// The reply to a request; empty until written. Small results are built in place for sending; larger ones go to
@@ -71,9 +75,16 @@ impl Reply<'_> {
     }
 
     /// Makes the result `length` bytes long and gives all of it to be written in place. What was written before
-    /// stays in front; the rest is whatever was there.
+    /// stays in front; the rest is undefined.
     #[inline]
     pub fn reserve(&mut self, length: usize) -> Result<&mut [u8], ReplyTooLarge> {
+        if self.length == 0 && (self.small_limit + 1..=self.limit).contains(&length) {
+            if !self.large.resize_to_fill(length) {
+                return Err(ReplyTooLarge { wanted: length, limit: self.limit });
+            }
+            self.length = length;
+            return Ok(self.large.bytes());
+        }
         self.grow(length)
     }
 
@@ -97,6 +108,15 @@ impl Reply<'_> {
         self.limit
     }
 
+    /// Keeps no more than a small result has room for: where an error's text goes.
+    pub(crate) fn shorten(&mut self) -> usize {
+        if self.length > self.small_limit {
+            // Shrinking does not fail.
+            let _ = self.grow(self.small_limit);
+        }
+        self.length
+    }
+
     #[inline]
     fn grow(&mut self, length: usize) -> Result<&mut [u8], ReplyTooLarge> {
         if length <= self.small_limit && self.length <= self.small_limit {
@@ -108,6 +128,13 @@ impl Reply<'_> {
 
     #[cold]
     fn grow_large(&mut self, length: usize) -> Result<&mut [u8], ReplyTooLarge> {
+        if length <= self.small_limit {
+            // What was large and is not any more goes back to where small results are sent from.
+            let place = &mut self.small[..length];
+            place.copy_from_slice(&self.large.bytes()[..length]);
+            self.length = length;
+            return Ok(place);
+        }
         let too_large = ReplyTooLarge { wanted: length, limit: self.limit };
         if length > self.limit || !self.large.resize(length) {
             return Err(too_large);
@@ -126,7 +153,8 @@ impl Reply<'_> {
 /// else on the worker waits meanwhile. Functions that take long are declared [`FunctionMode::Pool`].
 pub trait Service: Send {
     /// Answers one request. An error takes the place of whatever was written, except that the bytes written go
-    /// along with [`Status::Application`]. A panic is caught and answered with [`Status::HandlerPanicked`].
+    /// along with [`Status::Application`], as many as a small result of the plan may have. A panic is caught and answered
+    /// with [`Status::HandlerPanicked`].
     fn call(&mut self, request: &Request<'_>, reply: &mut Reply<'_>) -> Result<(), Status>;
 
     /// Whether [`prepare`](Service::prepare) does anything: asked once, when the worker is made.
@@ -206,5 +234,21 @@ mod tests {
         assert_eq!(reply.write(b"x"), Err(ReplyTooLarge { wanted: 21, limit: 20 }));
         assert_eq!(reply.len(), 20);
         assert_eq!(large.0, b"123456789abcdefghijk");
+    }
+
+    /// A handler may reserve the most and then say how much it was; what is sent has to be what was written.
+    #[test]
+    fn a_reply_that_shrinks_keeps_its_beginning() {
+        let (mut small, mut large) = (*b"old news", HeapReply::default());
+        let mut reply = Reply { small: &mut small, length: 0, small_limit: 8, limit: 20, large: &mut large };
+        reply.reserve(20).unwrap().copy_from_slice(b"abcdefghijklmnopqrst");
+        assert_eq!(reply.reserve(12).unwrap(), b"abcdefghijkl");
+        assert_eq!(reply.reserve(5).unwrap(), b"abcde");
+        reply.write(b"123").unwrap();
+        assert_eq!(reply.len(), 8);
+        reply.write(b"4").unwrap();
+        assert_eq!(reply.reserve(9).unwrap(), b"abcde1234");
+        assert_eq!(reply.shorten(), 8);
+        assert_eq!(&small, b"abcde123");
     }
 }

@@ -4,7 +4,9 @@
 
 mod common;
 
-use common::process::{NEVER, PANIC, SIZED, SLOW, ServerProcess, test_server, test_service};
+use common::process::{
+    NEVER, PANIC, SIZED, SLOW, ServerProcess, TIME_LEFT, WORDY, test_server, test_service,
+};
 use common::*;
 use dunlin_fabric::Fabric;
 use dunlin_fabric::interpose::Count;
@@ -22,9 +24,11 @@ tests!(
     heads_may_arrive_out_of_order,
     answers_come_in_the_order_of_the_calls,
     a_deadline_ends_the_call_and_the_late_answer_frees_its_slot,
+    the_server_sees_the_deadline_of_a_call_and_of_a_batch,
     a_call_given_up_takes_room_until_its_answer,
     a_full_window_pushes_back,
     a_panic_costs_one_call,
+    the_text_of_an_error_is_cut_not_mixed_up,
     too_many_waiting_calls_are_refused,
     pulled_calls_are_answered_by_whoever_has_them,
     results_over_a_limit_were_executed,
@@ -233,6 +237,25 @@ fn a_deadline_ends_the_call_and_the_late_answer_frees_its_slot() {
     }
 }
 
+fn the_server_sees_the_deadline_of_a_call_and_of_a_batch() {
+    let local = local(ServerConfig::default());
+    for (name, plan) in plans(&local.fabric, &MODES) {
+        for timeout in [0, 7_000_000_000] {
+            let mut client = local.client(ClientConfig { timeout, ..with(plan) });
+            assert_eq!(*client.call(TIME_LEFT, b"").unwrap(), timeout.to_le_bytes(), "{name}");
+            // One alone is a batch, too.
+            for count in [1, 2, 5] {
+                (0..count).for_each(|_| drop(client.push_on(0, TIME_LEFT, b"in a batch").unwrap()));
+                let seen = collect(&mut client);
+                assert_eq!(seen.len(), count);
+                for (_, left) in seen {
+                    assert_eq!(left.unwrap(), timeout.to_le_bytes(), "{name}, {count} in a batch");
+                }
+            }
+        }
+    }
+}
+
 fn a_call_given_up_takes_room_until_its_answer() {
     let local = local(ServerConfig::default());
     for (name, plan) in plans(&local.fabric, &MODES) {
@@ -307,6 +330,21 @@ fn a_panic_costs_one_call() {
         drop(local.server.receive(after(HANG / 2)).unwrap());
         let outcomes = collect(&mut client);
         assert_eq!(outcomes[0].1, Err(CallError::MaybeExecuted(Cause::Refused(Status::HandlerPanicked))));
+    }
+}
+
+/// The place where small results are built may still hold another call's: none of that may go along.
+fn the_text_of_an_error_is_cut_not_mixed_up() {
+    let local = local(ServerConfig::default());
+    for (name, plan) in plans(&local.fabric, &MODES) {
+        let mut client = local.client(with(plan));
+        client.call(ECHO, &pattern(4000, 3)).unwrap();
+        match client.call(WORDY, b"").unwrap_err() {
+            CallError::Application { code: 3, payload } => {
+                assert_eq!(payload, vec![7; plan.rendezvous_above as usize], "{name}");
+            }
+            other => panic!("{name}: {other:?}"),
+        }
     }
 }
 

@@ -101,7 +101,7 @@ impl<F: Fabric> ClientLane<F> {
         if length as u64 > self.max_payload {
             return Err(Self::refuse(Cause::TooLarge { length: length as u64, limit: self.max_payload }));
         }
-        self.exports.reserve(fabric, length).map_err(|_| Self::refuse(Cause::OutOfMemory))
+        self.exports.reserve_to_fill(fabric, length).map_err(|_| Self::refuse(Cause::OutOfMemory))
     }
 
     /// Sends one call as a message of its own.
@@ -147,7 +147,9 @@ impl<F: Fabric> ClientLane<F> {
         }
         match self.send_call(fabric, domain, function, &descriptor.encode(), Flags::RENDEZVOUS, timeout) {
             Ok(call) => {
+                let length = buffer.len();
                 self.slots.keep_request(call, buffer);
+                self.exports.make_spare(length);
                 Ok(call)
             }
             Err(error) => Err((error, buffer)),

@@ -246,7 +246,7 @@ impl<F: Fabric> Client<F> {
     }
 
     /// A buffer for a request of `length` bytes to `worker`, to be filled and given to
-    /// [`submit_large`](Client::submit_large). Worth it above the rendezvous threshold.
+    /// [`submit_large`](Client::submit_large). Worth it above the rendezvous threshold. What is in it is undefined.
     pub fn large_request(&mut self, worker: usize, length: usize) -> Result<LargeRequest<F>, CallError> {
         self.ensure(worker)?;
         let Some(&index) = self.lanes.get(worker) else {

@@ -114,6 +114,14 @@ impl<F: Fabric> LargeReply for Exported<'_, F> {
     fn bytes(&mut self) -> &mut [u8] {
         self.buffer.as_deref_mut().unwrap_or_default()
     }
+
+    fn resize_to_fill(&mut self, length: usize) -> bool {
+        if self.buffer.is_none() {
+            self.buffer = self.pool.reserve_to_fill(self.fabric, length).ok();
+            return self.buffer.is_some();
+        }
+        self.resize(length)
+    }
 }
 
 impl<F: Fabric> Dispatcher<F> {
@@ -343,14 +351,14 @@ impl<F: Fabric> Dispatcher<F> {
         };
         let service = &mut self.service;
         let outcome = catch_unwind(AssertUnwindSafe(|| service.call(&request, &mut reply)));
-        let length = reply.length;
+        let length = if matches!(outcome, Ok(Ok(()))) { reply.length } else { reply.shorten() };
         let (status, length) = match outcome {
             Ok(Ok(())) if length > small_limit => {
                 let buffer = large.buffer;
                 return self.export(domain, lane, call, buffer, batch);
             }
             Ok(Ok(())) => (Status::Ok, length),
-            failed => match failure(failed, length.min(small_limit)) {
+            failed => match failure(failed, length) {
                 Some(answer) => answer,
                 None => return self.refuse_result(domain, lane, call, batch),
             },
@@ -377,9 +385,12 @@ impl<F: Fabric> Dispatcher<F> {
         let Some((descriptor, buffer)) = described else {
             return self.refuse_result(domain, lane, call, batch);
         };
+        let length = buffer.len();
         lane.exported.push((call.call, buffer));
         let meta = answer_meta(call.call, call.thread, Status::Ok, Flags::RENDEZVOUS);
-        self.out.put_answer(&self.fabric, domain, lane, meta, &descriptor.encode(), batch)
+        let put = self.out.put_answer(&self.fabric, domain, lane, meta, &descriptor.encode(), batch);
+        lane.exports.make_spare(length);
+        put
     }
 
     /// Says that a call was executed but its result cannot be sent: it is over the limit, or there is no memory for

@@ -19,6 +19,11 @@ pub const SIZED: u16 = 4;
 pub const PANIC: u16 = 5;
 /// Is never answered.
 pub const NEVER: u16 = 6;
+/// Answers the nanoseconds that the request says are left for it, as 8 bytes; 0 for no deadline.
+pub const TIME_LEFT: u16 = 7;
+
+/// Fails, with a text that is longer than a small result.
+pub const WORDY: u16 = 8;
 
 /// A role of a file's own, by name.
 pub type Role = fn(&str);
@@ -162,6 +167,11 @@ pub fn test_service(executed: Arc<AtomicU64>) -> Box<dyn Service> {
                 let bytes = reply.reserve(length as usize)?;
                 bytes.fill(length as u8);
             }
+            TIME_LEFT => reply.write(&request.time_left.unwrap_or(0).to_le_bytes())?,
+            WORDY => {
+                reply.reserve(20_000)?.fill(7);
+                return Err(Status::Application(ApplicationCode::new(3).unwrap()));
+            }
             PANIC => panic!("as asked"),
             _ => {
                 executed.fetch_add(1, Ordering::SeqCst);
@@ -180,6 +190,8 @@ pub fn test_server<F: dunlin_fabric::Fabric>(fabric: &F, executed: &Arc<AtomicU6
         .function(EXECUTED, FunctionMode::Worker)
         .function(SIZED, FunctionMode::Worker)
         .function(PANIC, FunctionMode::Worker)
+        .function(WORDY, FunctionMode::Worker)
+        .function(TIME_LEFT, FunctionMode::Worker)
         .function(SLOW, FunctionMode::Pool)
         .function(NEVER, FunctionMode::Pull)
         .pool(move |request: &Request<'_>, reply: &mut Reply<'_>| {
