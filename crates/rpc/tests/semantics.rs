@@ -245,7 +245,9 @@ fn the_server_sees_the_deadline_of_a_call_and_of_a_batch() {
             assert_eq!(*client.call(TIME_LEFT, b"").unwrap(), timeout.to_le_bytes(), "{name}");
             // One alone is a batch, too.
             for count in [1, 2, 5] {
-                (0..count).for_each(|_| drop(client.push_on(0, TIME_LEFT, b"in a batch").unwrap()));
+                for _ in 0..count {
+                    client.push_on(0, TIME_LEFT, b"in a batch").unwrap();
+                }
                 let seen = collect(&mut client);
                 assert_eq!(seen.len(), count);
                 for (_, left) in seen {
