@@ -273,8 +273,7 @@ pub struct InlineLine<'a> {
     pub key: RegionKey,
     /// The offset in it.
     pub offset: u64,
-    /// A hint: the line that begins so many bytes after this one will be written soon, and nobody reads there now. 0 if
-    /// not known.
+    /// As in [`InlineWrite`].
     pub ahead: u32,
 }
 
