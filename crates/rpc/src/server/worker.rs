@@ -75,6 +75,8 @@ pub struct Worker<F: Fabric> {
     ready: Vec<u16>,
     /// Nothing was found yet since the last sleep.
     rested: bool,
+    /// Another thread has told something since the last look before a sleep began.
+    told: bool,
     reading: usize,
     /// Some lane's send queue has slots to get back.
     signaled: bool,
@@ -136,6 +138,7 @@ impl<F: Fabric> Worker<F> {
             polled: Vec::new(),
             ready: Vec::new(),
             rested: false,
+            told: false,
             reading: 0,
             signaled: false,
             waiter: Waiter::new(CompletionMode::Event, shared.config.spin),
@@ -191,9 +194,11 @@ impl<F: Fabric> Worker<F> {
         if self.drain_until.is_some() || !self.ready.is_empty() {
             until = until.min(self.dispatcher.fabric.host().now() + 1_000_000);
         }
+        self.told = false;
         let armed = self.domain.arm(mode);
         let late = self.progress();
-        if late > 0 || self.dispatcher.inbox.has_some() || self.ended {
+        // What another thread said may change how to wait, and until when: not with what was decided before.
+        if late > 0 || self.told || self.dispatcher.inbox.has_some() || self.ended {
             self.domain.disarm(armed);
             self.waiter.reset();
             return late;
@@ -465,6 +470,7 @@ impl<F: Fabric> Worker<F> {
 
     fn take_commands(&mut self) {
         while let Some(command) = self.dispatcher.inbox.pop() {
+            self.told = true;
             match command {
                 Command::Open(command) => {
                     self.serials += 1;
