@@ -56,7 +56,7 @@ impl Waker for SimWaker {
         if let Some(domain) = state.domain(self.domain) {
             domain.waiting = None;
         }
-        wake
+        if wake == Wake::Arrived && !event { Wake::Rested } else { wake }
     }
 
     fn wake(&self) {

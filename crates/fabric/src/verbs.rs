@@ -151,6 +151,9 @@ pub struct Armed {
 pub enum Wake {
     /// Something may have come.
     Arrived,
+    /// As `Arrived`, of a busy wait that took its time: where time is simulated nobody spins. What is looked at only with
+    /// every so many looks in vain has not been looked at meanwhile.
+    Rested,
     /// The time is over.
     TimedOut,
 }

@@ -9,7 +9,7 @@ use crate::connect::establish::{greet, negotiate};
 use crate::error::{CallError, Cause, ConnectError};
 use crate::plan::CompletionMode;
 use crate::wait::Waiter;
-use dunlin_fabric::{Address, Buffer, Fabric, Host, Nanos, Site, ThreadDomain, WaitMode};
+use dunlin_fabric::{Address, Buffer, Fabric, Host, Nanos, Site, ThreadDomain, WaitMode, Wake};
 use std::ops::{Deref, DerefMut};
 
 /// A client. `Send`, not shared: one thread at a time; [`another`](Client::another) makes one for another thread.
@@ -390,9 +390,9 @@ impl<F: Fabric> Client<F> {
             return;
         }
         self.core.fabric.host().checkpoint(Site::BeforeSleep);
-        self.core.domain.wait(armed, until.min(self.earliest).min(limit));
+        let wake = self.core.domain.wait(armed, until.min(self.earliest).min(limit));
         // What has woken us is most likely an answer: nothing else is looked at before that is found.
-        if mode == WaitMode::Event && self.core.progress() == 0 {
+        if (mode == WaitMode::Event || wake != Wake::Arrived) && self.core.progress() == 0 {
             self.core.progress_after_sleep();
         }
     }

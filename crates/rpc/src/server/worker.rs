@@ -14,7 +14,7 @@ use crate::service::{FunctionMode, Service};
 use crate::wait::Waiter;
 use dunlin_fabric::{
     Arena, Completion, CompletionQueueId, CompletionStatus, Fabric, Host, Link, Nanos, Opcode, QueuePairId,
-    QueuePairState, SharedReceiveQueueId, Site, ThreadDomain, WaitMode, Work,
+    QueuePairState, SharedReceiveQueueId, Site, ThreadDomain, WaitMode, Wake, Work,
 };
 use dunlin_wire::handshake::{Drained, Record};
 use std::collections::BTreeMap;
@@ -204,8 +204,8 @@ impl<F: Fabric> Worker<F> {
             return late;
         }
         self.dispatcher.fabric.host().checkpoint(Site::BeforeSleep);
-        self.domain.wait(armed, until);
-        self.rested = mode == WaitMode::Event;
+        let wake = self.domain.wait(armed, until);
+        self.rested = mode == WaitMode::Event || wake != Wake::Arrived;
         0
     }
 
