@@ -343,7 +343,11 @@ fn play_asynchronously(part: Part) {
     let host = part.sim.host().clone();
     let hub = match AsyncHub::new(&part.sim) {
         Ok(hub) => hub,
-        Err(error) => return part.book.violate(format!("no hub: {error}")),
+        Err(error) => {
+            // A process that was killed does not come back from this.
+            host.sleep(host.now() + 1);
+            return part.book.violate(format!("no hub: {error}"));
+        }
     };
     let until = host.now() + PATIENCE;
     let client = loop {
@@ -422,7 +426,8 @@ fn play_asynchronously(part: Part) {
                 }
                 Some(Err(error)) if host.now() < until => {
                     part.book.ended(number, end_of(&part.book, number, &error));
-                    host.sleep(host.now() + 200_000);
+                    // Not in step with spinning workers that share a core: else each call finds its worker waiting.
+                    host.sleep(host.now() + 100_000 + host.random() % 400_000);
                 }
                 _ => {
                     let first = part.first;
