@@ -63,7 +63,10 @@ fn impossible_loads_are_refused() {
         load.run(1, || [0, 0]).expect_err("impossible")
     };
     assert!(matches!(check(|load| load.clients = 0), LoadError::Nothing { what: "the number of clients" }));
-    assert!(matches!(check(|load| load.clients = 1_000_000), LoadError::QueuePairs { .. }));
+    assert!(matches!(
+        check(|load| load.clients = 1_000_000),
+        LoadError::QueuePairs { queue_pairs: 1_000_000, .. }
+    ));
     assert!(check(|load| load.server_cores = Some(0)).to_string().contains("no cores"));
     let unknown = check(|load| load.network = Network::Modelled("connect-bi".to_owned()));
     assert!(matches!(unknown, LoadError::Profile(_)), "{unknown}");
