@@ -146,7 +146,7 @@ pub(crate) struct QueuePair {
     pub(crate) inbound: VecDeque<u32>,
     /// When what was carried out last is visible in memory; the next packet waits for it.
     pub(crate) ready_at: Nanos,
-    /// When the latest WRITE on it is visible (rates).
+    /// When the latest WRITE or completion of a RECV on it is visible (rates, model).
     pub(crate) last_landing: Nanos,
     /// The peer's stream broke off: what still arrives is dropped.
     pub(crate) refusing: bool,
