@@ -309,7 +309,9 @@ impl Load {
         settings.machines = vec![machine(self.client_cores); hosts];
         settings.machines[0] = machine(self.server_cores);
         settings.limit = settings.start.saturating_add(self.limit);
-        settings.max_tasks = self.clients + 1024;
+        settings.max_tasks = self.clients + 1024 + usize::from(self.workers);
+        // The end of all clients at once is told to all workers in one go: hundreds of milliseconds with 512 of each.
+        settings.run_ahead = 10_000_000_000;
         settings.spurious = 0;
         settings.preemption = 0;
         settings.slack = 300;

@@ -6,7 +6,12 @@
 //! number there, a point has a prediction only, or a relation is compared (a ratio, a crossover, a direction), as a ratio
 //! that should lie in a range.
 
+mod hatrpc;
+mod hatrpc_4;
+mod hatrpc_5;
 mod rf_rpc;
+mod rf_rpc_5;
+mod rf_rpc_7;
 mod rf_rpc_9;
 
 use crate::load::{Load, LoadError};
@@ -189,7 +194,15 @@ pub fn all() -> Vec<Figure> {
         notes: "",
         source: Source::RawVerbs(figure),
     });
-    raw.chain([rf_rpc_9::FIGURE]).collect()
+    let predicted = [
+        hatrpc_4::FIGURE,
+        hatrpc_5::SMALL,
+        hatrpc_5::LARGE,
+        rf_rpc_5::FIGURE,
+        rf_rpc_7::FIGURE,
+        rf_rpc_9::FIGURE,
+    ];
+    raw.chain(predicted).collect()
 }
 
 /// The figure of that name.
@@ -301,9 +314,19 @@ impl Outcomes {
         Some(value(&found.1))
     }
 
-    /// A value over another.
-    fn ratio(&self, over: &str, under: &str, x: u32, value: fn(&Outcome) -> f64) -> Option<f64> {
-        Some(self.get(over, x, value)? / self.get(under, x, value)?)
+    /// One series over another, wherever both were run.
+    fn ratios(&self, title: &str, over: &str, under: &str, value: fn(&Outcome) -> f64) -> Vec<Point> {
+        let ratio = |x| {
+            let predicted = self.get(over, x, value)? / self.get(under, x, value)?;
+            Some(Point { series: title.to_owned(), x, unit: "ratio", predicted, said: None })
+        };
+        self.xs().into_iter().filter_map(ratio).collect()
+    }
+
+    /// Where a series is highest, and how high.
+    fn peak(&self, series: &str, value: fn(&Outcome) -> f64) -> Option<(u32, f64)> {
+        let mine = self.0.iter().filter(|(run, _)| run.series == series);
+        mine.map(|(run, outcome)| (run.x, value(outcome))).max_by(|one, other| one.1.total_cmp(&other.1))
     }
 
     /// Every run as a point of which the paper's text says nothing.

@@ -33,11 +33,7 @@ fn runs(effort: Effort) -> Vec<Run> {
 
 fn points(outcomes: &Outcomes) -> Vec<Point> {
     let mut points = outcomes.as_they_are("mops", |outcome| outcome.mops);
-    let ratios = outcomes.xs().into_iter().filter_map(|x| {
-        let predicted = outcomes.ratio(FETCH, REPLY, x, |outcome| outcome.mops)?;
-        Some(Point { series: RATIO.to_owned(), x, unit: "ratio", predicted, said: None })
-    });
-    points.extend(ratios);
+    points.extend(outcomes.ratios(RATIO, FETCH, REPLY, |outcome| outcome.mops));
     for x in [1, 5] {
         let source = "5.3.2: below 7 us Jakiro is about 30% to 320% higher";
         say(&mut points, RATIO, x, Paper::Between(1.3, 4.2), source);
