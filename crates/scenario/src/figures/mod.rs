@@ -6,6 +6,7 @@
 //! number there, a point has a prediction only, or a relation is compared (a ratio, a crossover, a direction), as a ratio
 //! that should lie in a range.
 
+mod flock_2b;
 mod hatrpc;
 mod hatrpc_4;
 mod hatrpc_5;
@@ -14,6 +15,7 @@ mod rf_rpc_5;
 mod rf_rpc_7;
 mod rf_rpc_9;
 
+use crate::datagrams::{Datagrams, DatagramsError};
 use crate::load::{Load, LoadError};
 use dunlin_fabric::Nanos;
 use dunlin_rnic_model::driver::TestError;
@@ -138,6 +140,7 @@ pub struct Run {
 enum Work {
     RawVerbs { series: &'static raw_verbs::Series, profile: &'static str, effort: Effort },
     Load(Box<Load>),
+    Datagrams(Datagrams),
 }
 
 /// What a run came to.
@@ -145,10 +148,14 @@ enum Work {
 pub struct Outcome {
     /// The value of a series of raw verbs, in its own unit.
     pub value: f64,
-    /// Calls per second, in millions.
+    /// Calls (or raw verbs, where their unit is that) per second, in millions.
     pub mops: f64,
     /// Mean latency of calls, in microseconds.
     pub mean_us: f64,
+    /// The part of the server's time that goes into the verbs library, polling in vain included.
+    pub verbs_share: f64,
+    /// The same, of the time in which it does not poll in vain.
+    pub verbs_share_of_work: f64,
 }
 
 /// Why a figure cannot be made.
@@ -170,6 +177,16 @@ pub enum FigureError {
     /// Its test cannot be run on the profile.
     #[error(transparent)]
     Test(#[from] TestError),
+    /// Datagrams did not come to their end.
+    #[error("{series} at {x}: {error}")]
+    Datagrams {
+        /// The run's series.
+        series: String,
+        /// The run's place in it.
+        x: u32,
+        /// Why.
+        error: DatagramsError,
+    },
     /// A load did not come to its end.
     #[error("{series} at {x}: {error}")]
     Load {
@@ -195,6 +212,7 @@ pub fn all() -> Vec<Figure> {
         source: Source::RawVerbs(figure),
     });
     let predicted = [
+        flock_2b::FIGURE,
         hatrpc_4::FIGURE,
         hatrpc_5::SMALL,
         hatrpc_5::LARGE,
@@ -281,6 +299,18 @@ impl Run {
         Run { series: series.into(), x, work: Work::Load(Box::new(load)) }
     }
 
+    /// A point of a raw-verb figure.
+    fn raw_verbs(figure: &str, series: &str, x: u32, effort: Effort) -> Option<Run> {
+        let figure = FIGURES.iter().find(|known| known.id == figure)?;
+        let series = figure.series.iter().find(|known| known.name == series)?;
+        let work = Work::RawVerbs { series, profile: figure.profile, effort };
+        Some(Run { series: series.name.to_owned(), x, work })
+    }
+
+    fn datagrams(series: &str, x: u32, load: Datagrams) -> Run {
+        Run { series: series.to_owned(), x, work: Work::Datagrams(load) }
+    }
+
     /// Runs it: for a second or so, on the calling thread, with the same outcome each time.
     ///
     /// # Errors
@@ -289,7 +319,7 @@ impl Run {
         match &self.work {
             Work::RawVerbs { series, profile, effort } => {
                 let value = series.predict(self.x, &Profile::built_in(profile)?, *effort)?;
-                Ok(Outcome { value, ..Outcome::default() })
+                Ok(Outcome { value, mops: value, ..Outcome::default() })
             }
             Work::Load(load) => {
                 let failed = |error| FigureError::Load { series: self.series.clone(), x: self.x, error };
@@ -297,6 +327,16 @@ impl Run {
                 Ok(Outcome {
                     mops: outcome.throughput() / 1e6,
                     mean_us: outcome.mean_ns / 1e3,
+                    ..Outcome::default()
+                })
+            }
+            Work::Datagrams(load) => {
+                let failed = |error| FigureError::Datagrams { series: self.series.clone(), x: self.x, error };
+                let outcome = load.run(SEED).map_err(failed)?;
+                Ok(Outcome {
+                    mops: outcome.calls as f64 * 1e3 / outcome.time_ns.max(1) as f64,
+                    verbs_share: outcome.verbs_share,
+                    verbs_share_of_work: outcome.verbs_share_of_work,
                     ..Outcome::default()
                 })
             }
