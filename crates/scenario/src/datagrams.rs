@@ -322,10 +322,12 @@ impl Datagrams {
         }
         start.raise();
         host.sleep(host.now() + self.warm_up);
+        // Who waits is roused, so that everybody counts from the same time on.
+        let wakers = std::mem::take(&mut board.lock().wakers);
         board.phase.fetch_max(COUNTING, Ordering::Relaxed);
+        wakers.iter().for_each(Waker::wake);
         host.sleep(host.now() + self.measured);
         board.phase.store(OVER, Ordering::Relaxed);
-        let wakers = std::mem::take(&mut board.lock().wakers);
         wakers.iter().for_each(Waker::wake);
         tasks.into_iter().for_each(Task::join);
         Ok(())

@@ -127,12 +127,22 @@ fn row(figure: &Figure, point: &Point) -> Row {
     row
 }
 
+/// An axis is logarithmic from so many times the least value on.
+const WIDE: f64 = 30.0;
+
+/// Whether an axis with these values should be logarithmic.
+fn is_wide(values: impl Iterator<Item = f64> + Clone) -> bool {
+    let low = values.clone().fold(f64::INFINITY, f64::min);
+    low > 0.0 && values.fold(0.0, f64::max) >= WIDE * low
+}
+
 /// Series with fewer points are told by the table alone.
 const LEAST_POINTS: usize = 3;
 
 /// One chart for each unit, the paper's values as series of their own.
 pub(super) fn charts(made: &Made) -> Vec<Chart> {
     let Made { figure, points, .. } = made;
+    let wide = is_wide(points.iter().map(|point| f64::from(point.x)));
     let mut charts: Vec<Chart> = Vec::new();
     let mut done: Vec<&str> = Vec::new();
     for first in points {
@@ -151,11 +161,12 @@ pub(super) fn charts(made: &Made) -> Vec<Chart> {
         });
         let paper: Vec<(f64, f64)> = paper.collect();
         let index = charts.iter().position(|chart| chart.values.label == first.unit).unwrap_or_else(|| {
+            let values = points.iter().filter(|point| point.unit == first.unit).map(|point| point.predicted);
             charts.push(Chart {
                 title: format!("{}: {}", figure.id, figure.title),
-                values: Axis { label: first.unit.to_owned(), unit: Unit::None, logarithmic: false },
+                values: Axis { label: first.unit.to_owned(), unit: Unit::None, logarithmic: is_wide(values) },
                 content: Content::Lines(Lines {
-                    along: Axis { label: figure.x_name.to_owned(), unit: Unit::None, logarithmic: true },
+                    along: Axis { label: figure.x_name.to_owned(), unit: Unit::None, logarithmic: wide },
                     series: Vec::new(),
                 }),
             });
