@@ -2,7 +2,7 @@
 
 mod support;
 
-use support::{Folder, dunlin};
+use support::{Folder, Running, dunlin};
 
 const HEAD: &str = "cluster,nic_from_memory,machines,threads_per_machine,vms,qps_per_nic,op,size_B,window,unsig_batch,allsig,mops_per_machine,source_file";
 const APT: &str = "apt,ConnectX-3,6,8,1,48,READ_RC,8,8,1,1,10.58,a-log";
@@ -104,6 +104,22 @@ fn a_report_is_one_page_of_all_that_was_asked_for() {
 
     dunlin(["sim", "report", "--figure", "rf-rpc-10"]).failed(1, &["did you mean 'rf-rpc-1'"]);
     dunlin(["sim", "report", "--output", "/nowhere/at/all.html"]).failed(1, &["cannot write"]);
+}
+
+#[test]
+fn an_interrupted_report_leaves_nothing() {
+    let folder = Folder::new("sim-interrupted");
+    let page = folder.file("report.html");
+    let running = Running::start(["sim", "report", "--output", &page]);
+    // Its simulations run: signals are listened for by then.
+    let threads = format!("/proc/{}/task", running.id());
+    while std::fs::read_dir(&threads).expect("it runs").count() < 2 {
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    running.signal("INT");
+    assert_eq!(running.end().code(), Some(130));
+    let folder = std::path::Path::new(&page).parent().expect("a folder");
+    assert_eq!(std::fs::read_dir(folder).expect("read").count(), 0);
 }
 
 #[test]

@@ -51,10 +51,10 @@ fn hatrpc_4() {
 
 /// What is said of both sizes, in the quick form.
 const BOTH_SIZES: [(&str, usize); 8] = [
-    ("Remote-fetch, busy, over its best", 1),
-    ("Direct-WriteIMM, busy, over its best", 1),
-    ("Eager-SendRecv, busy, over its best", 1),
-    ("Read-RNDV, busy, over its best", 1),
+    ("Remote-fetch, busy, over that of 28 clients", 1),
+    ("Direct-WriteIMM, busy, over that of 28 clients", 1),
+    ("Eager-SendRecv, busy, over that of 28 clients", 1),
+    ("Read-RNDV, busy, over that of 28 clients", 1),
     ("event over busy, Remote-fetch", 1),
     ("event over busy, Direct-WriteIMM", 1),
     ("event over busy, Eager-SendRecv", 1),

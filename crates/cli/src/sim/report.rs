@@ -102,12 +102,11 @@ fn summary_row(made: &Made, series: &str) -> Row {
             papers.push(text);
         }
     }
-    let at: Vec<String> = stated.iter().map(|(point, _)| point.x.to_string()).collect();
     let mut row = Row::new()
         .with("figure", made.figure.id)
         .with("kind", made.figure.kind.name())
         .with("series", series)
-        .with("at", format!("{} {}", made.figure.x_name, at.join(", ")))
+        .with("at", format!("{} {}", made.figure.x_name, places(&stated)))
         .with("predicted", span(stated.iter().map(|(point, _)| point.predicted)))
         .with("paper", papers.join("; "))
         .with("unit", stated.first().map_or("", |(point, _)| point.unit))
@@ -118,6 +117,15 @@ fn summary_row(made: &Made, series: &str) -> Row {
         row.set("holds", format!("{holding} of {}", relations.len()));
     }
     row
+}
+
+/// Where a series is compared: all places if they are few, else the ends.
+fn places(stated: &[(&Point, Paper)]) -> String {
+    let all: Vec<String> = stated.iter().map(|(point, _)| point.x.to_string()).collect();
+    match all.as_slice() {
+        [first, .., last] if all.len() > 4 => format!("{first} to {last}"),
+        few => few.join(", "),
+    }
 }
 
 /// The least and the largest of some values.

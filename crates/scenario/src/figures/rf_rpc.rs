@@ -29,7 +29,7 @@ pub(super) fn calls(response: ResponseHalf, threads: u16, service: Nanos, effort
         Plan::new(RequestHalf::Write, response).completion(CompletionMode::Busy, CompletionMode::Busy);
     load.client_hosts = CLIENT_HOSTS;
     load.workers = threads;
-    // Each thread owns a part of the keys, so every client is connected to every thread.
+    // Each thread owns a part of the keys, so every client is connected to every thread (RF-RPC 5.5: N x M queue pairs).
     load.connections = Connections::EachWorker;
     (load.requests, load.results) = (Sizes::Fixed(1), Sizes::Fixed(1));
     load.service = Times::Fixed(service);

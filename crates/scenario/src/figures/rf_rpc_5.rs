@@ -42,7 +42,7 @@ fn points(outcomes: &Outcomes) -> Vec<Point> {
         Paper::AtMost(2.11),
         "2.2: server-reply is limited by out-bound operations, 2.11 MOPS",
     );
-    for x in [7, 10] {
+    for x in 7..=15 {
         say(&mut points, RATIO, x, Paper::Between(0.9, 1.1), "3.2: from 7 us on within 10%");
     }
     points

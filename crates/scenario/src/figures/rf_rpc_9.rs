@@ -34,7 +34,7 @@ fn runs(effort: Effort) -> Vec<Run> {
 fn points(outcomes: &Outcomes) -> Vec<Point> {
     let mut points = outcomes.as_they_are("mops", |outcome| outcome.mops);
     points.extend(outcomes.ratios(RATIO, FETCH, REPLY, |outcome| outcome.mops));
-    for x in [1, 5] {
+    for x in 1..7 {
         let source = "5.3.2: below 7 us Jakiro is about 30% to 320% higher";
         say(&mut points, RATIO, x, Paper::Between(1.3, 4.2), source);
         say(
@@ -45,7 +45,7 @@ fn points(outcomes: &Outcomes) -> Vec<Point> {
             "5.3.2: below 7 us bounded by out-bound operations, 2.1 MOPS",
         );
     }
-    for x in [7, 10] {
+    for x in 7..=15 {
         let source = "5.3.2: comparable from 7 us on; 3.2: within 10%";
         say(&mut points, RATIO, x, Paper::Between(0.9, 1.1), source);
     }
