@@ -22,7 +22,7 @@ pub use chart::charts_of;
 pub use host::HostDescription;
 pub use plot::{Axis, Bars, Chart, Content, Lines, PlotError, draw};
 
-pub use table::{markdown, table};
+pub use table::{escaped, html, markdown, table};
 pub use unit::{Unit, readable};
 
 use crate::statistics::Latency;

@@ -5,10 +5,11 @@ use super::rounded;
 use super::runs::{Made, make};
 use crate::output::{self, Failure};
 use clap::Args;
-use dunlin_bench::report::{Document, PlotError, Row, draw, markdown, readable, table, write_atomically};
+use dunlin_bench::report::{
+    Document, PlotError, Row, draw, escaped, html, markdown, readable, table, write_atomically,
+};
 use dunlin_bench::statistics::median;
 use dunlin_scenario::figures::{Figure, Paper, Point, all};
-use std::fmt::Write as _;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -148,46 +149,31 @@ svg { max-width: 100%; height: auto; }
 .kind.predicted { background: #cfe5f5; }
 ";
 
-/// Text as HTML has it.
-fn escaped(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for character in text.chars() {
-        match character {
-            '&' => out.push_str("&amp;"),
-            '<' => out.push_str("&lt;"),
-            '>' => out.push_str("&gt;"),
-            '"' => out.push_str("&quot;"),
-            other => out.push(other),
-        }
-    }
-    out
-}
-
 /// The page.
 fn page(made: &[Made], summary: &[Row], document: &Document, quick: bool) -> Result<String, Failure> {
-    let mut html = format!(
+    let mut text = format!(
         "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
          <title>Dunlin: the simulator and the papers</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n\
          <h1>The simulator and the papers</h1>\n"
     );
     let length = if quick { "quick runs" } else { "full runs" };
-    html += &format!(
+    text += &format!(
         "<p>Commit {}, {length}. <em>Calibrated</em>: the model was fitted to it. <em>Predicted</em>: it was not. The error of a \
          relation is the distance to the range that the paper's text gives, 0 within it.</p>\n<h2>Summary</h2>\n",
         escaped(&document.commit)
     );
-    html += &html_table(summary);
+    text += &html_table(summary);
     for made in made {
-        html += &section(made)?;
+        text += &section(made)?;
     }
-    html += "</body>\n</html>\n";
-    Ok(html)
+    text += "</body>\n</html>\n";
+    Ok(text)
 }
 
 fn section(made: &Made) -> Result<String, Failure> {
     let Made { figure, hash, .. } = made;
     let (kind, id) = (figure.kind.name(), escaped(figure.id));
-    let mut html = format!(
+    let mut text = format!(
         "<h2 id=\"{id}\">{id}: {} <span class=\"kind {kind}\">{kind}</span></h2>\n<p>Profile {}, {hash}.{}</p>\n",
         escaped(figure.title),
         escaped(figure.profile),
@@ -195,52 +181,15 @@ fn section(made: &Made) -> Result<String, Failure> {
     );
     match draw(&charts(made), &format!("profile {}, {hash}", figure.profile)) {
         // What XML wants at the head of a file, HTML does not have inside of one.
-        Ok(drawing) => html += drawing.find("<svg").map_or("", |start| &drawing[start..]),
+        Ok(drawing) => text += drawing.find("<svg").map_or("", |start| &drawing[start..]),
         Err(PlotError::Nothing) => {}
         Err(error) => return Err(Failure::new(error)),
     }
-    html += &html_table(&rows(made));
-    Ok(html)
+    text += &html_table(&rows(made));
+    Ok(text)
 }
 
 /// Rows as a table; a row whose relation does not hold is marked.
 fn html_table(rows: &[Row]) -> String {
-    let mut fields: Vec<&str> = Vec::new();
-    for (name, value) in rows.iter().flat_map(Row::fields) {
-        if !value.is_null() && !fields.contains(&name) {
-            fields.push(name);
-        }
-    }
-    let mut html = String::from("<table>\n<tr>");
-    for field in &fields {
-        html += &format!("<th>{}</th>", escaped(&field.replace('_', " ")));
-    }
-    html += "</tr>\n";
-    for row in rows {
-        let off = row.get("holds").is_some_and(|holds| *holds == false);
-        html += if off { "<tr class=\"off\">" } else { "<tr>" };
-        for field in &fields {
-            let value = row.get(field);
-            let class =
-                if value.is_some_and(serde_json::Value::is_number) { " class=\"number\"" } else { "" };
-            let text = value.filter(|value| !value.is_null()).map(|value| readable(field, value));
-            // Writing to a string does not fail.
-            let _ = write!(html, "<td{class}>{}</td>", escaped(&text.unwrap_or_default()));
-        }
-        html += "</tr>\n";
-    }
-    html + "</table>\n"
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_html_would_take_for_its_own_is_escaped() {
-        let rows = [Row::new().with("a<b", "x & \"y\" > z").with("holds", false)];
-        let html = html_table(&rows);
-        assert!(html.contains("<th>a&lt;b</th>") && html.contains("x &amp; &quot;y&quot; &gt; z"), "{html}");
-        assert!(html.contains("class=\"off\""));
-    }
+    html(rows, |row| row.get("holds").is_some_and(|holds| *holds == false))
 }
