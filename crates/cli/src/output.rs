@@ -9,7 +9,7 @@ use dunlin_bench::report::{Chart, Document};
 use dunlin_kv::{KvError, PartitionError};
 use std::fmt::Display;
 use std::io::{self, Write as _};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// Why a command ends without success: what went wrong, and what to do next.
@@ -87,6 +87,19 @@ pub(crate) fn note(line: impl Display) {
     let _ = writeln!(io::stderr(), "{line}");
 }
 
+/// Refuses a file that cannot be written, before time is spent on what is to be in it.
+pub(crate) fn check_writable(path: &Path) -> Result<(), Failure> {
+    let folder = match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    };
+    if path.is_dir() || !folder.is_dir() {
+        return Err(Failure::new(format!("cannot write {}", path.display()))
+            .help("give a file in a folder that exists"));
+    }
+    Ok(())
+}
+
 /// Where else results go.
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct ReportArguments {
@@ -101,17 +114,7 @@ pub(crate) struct ReportArguments {
 impl ReportArguments {
     /// Refuses files that cannot be written before time is spent on measuring.
     pub(crate) fn check(&self) -> Result<(), Failure> {
-        for path in [&self.json, &self.plot].into_iter().flatten() {
-            let folder = match path.parent() {
-                Some(folder) if !folder.as_os_str().is_empty() => folder,
-                _ => std::path::Path::new("."),
-            };
-            if path.is_dir() || !folder.is_dir() {
-                return Err(Failure::new(format!("cannot write {}", path.display()))
-                    .help("give a file in a folder that exists"));
-            }
-        }
-        Ok(())
+        [&self.json, &self.plot].into_iter().flatten().try_for_each(|path| check_writable(path))
     }
 
     /// Writes what was asked for; the drawing is of these charts.

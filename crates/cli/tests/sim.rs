@@ -2,7 +2,7 @@
 
 mod support;
 
-use support::{Folder, dunlin};
+use support::{Folder, Running, dunlin};
 
 const HEAD: &str = "cluster,nic_from_memory,machines,threads_per_machine,vms,qps_per_nic,op,size_B,window,unsig_batch,allsig,mops_per_machine,source_file";
 const APT: &str = "apt,ConnectX-3,6,8,1,48,READ_RC,8,8,1,1,10.58,a-log";
@@ -52,6 +52,74 @@ fn figures_are_listed_and_run() {
 #[test]
 fn an_unknown_figure_gets_the_nearest_name() {
     dunlin(["sim", "figure", "scalerpc-1a"]).failed(1, &["did you mean 'scalerpc-1b'", "sim list"]);
+}
+
+#[test]
+fn predicted_figures_are_listed_and_run_by_the_same_command() {
+    let list = dunlin(["sim", "list"]).well().text();
+    for id in ["flock-2b", "hatrpc-4", "hatrpc-5-512", "hatrpc-5-128k", "rf-rpc-5", "rf-rpc-7", "rf-rpc-9"] {
+        let named = |line: &str| line.starts_with(id) && line.contains("predicted");
+        assert!(list.lines().any(named), "{id}:\n{list}");
+    }
+    let folder = Folder::new("sim-predicted");
+    let (path, plot) = (folder.file("figure.json"), folder.file("figure.svg"));
+    let text =
+        dunlin(["sim", "figure", "rf-rpc-9", "--quick", "--json", &path, "--plot", &plot]).well().text();
+    assert!(text.contains("0.9 to 1.1") && text.contains("Jakiro over ServerReply"), "{text}");
+    let document = json(&path);
+    assert_eq!(document["parameters"]["kind"], "predicted");
+    let rows = document["rows"].as_array().expect("rows");
+    assert!(rows.iter().all(|row| row["kind"] == "predicted" && row["predicted"].is_number()), "{rows:?}");
+    assert!(rows.iter().any(|row| row["holds"].is_boolean() && row["error_percent"].is_number()), "{rows:?}");
+    assert!(std::fs::read_to_string(&plot).expect("written").contains("ServerReply"));
+    dunlin(["sim", "figure", "hatrpc-44"]).failed(1, &["did you mean 'hatrpc-4'", "sim list"]);
+}
+
+#[test]
+fn a_report_is_one_page_of_all_that_was_asked_for() {
+    let folder = Folder::new("sim-report");
+    let (page, summary, path) =
+        (folder.file("report.html"), folder.file("summary.md"), folder.file("report.json"));
+    let figures = ["--figure", "rf-rpc-2.4", "flock-2b"];
+    let files = ["--output", &page, "--markdown", &summary, "--json", &path];
+    let arguments = ["sim", "report", "--quick"].into_iter().chain(figures).chain(files);
+    let text = dunlin(arguments.collect::<Vec<_>>()).well().text();
+    assert!(text.contains("calibrated") && text.contains("predicted"), "{text}");
+    let html = std::fs::read_to_string(&page).expect("written");
+    for part in ["id=\"rf-rpc-2.4\"", "id=\"flock-2b\"", "<h2>Summary</h2>", "at least 90", "</html>"] {
+        assert!(html.contains(part), "{part}");
+    }
+    assert_eq!((html.matches("<h2").count(), html.matches("<svg").count()), (3, 2));
+    // It needs nothing else, and is well formed as far as one can see.
+    assert!(!html.contains("src=") && !html.contains("href=") && !html.contains("<?xml"));
+    for tag in ["table", "tr", "td", "svg", "h2", "p"] {
+        let opened = html.matches(&format!("<{tag}>")).count() + html.matches(&format!("<{tag} ")).count();
+        assert_eq!(opened, html.matches(&format!("</{tag}>")).count(), "{tag}");
+    }
+    let summary = std::fs::read_to_string(&summary).expect("written");
+    assert!(summary.starts_with("| figure | kind |") && summary.lines().count() == 5, "{summary}");
+    assert!(json(&path)["rows"].as_array().is_some_and(|rows| rows.len() > 7));
+    let left = std::fs::read_dir(std::path::Path::new(&page).parent().expect("a folder")).expect("read");
+    assert_eq!(left.count(), 3, "no temporary file stays");
+
+    dunlin(["sim", "report", "--figure", "rf-rpc-10"]).failed(1, &["did you mean 'rf-rpc-1'"]);
+    dunlin(["sim", "report", "--output", "/nowhere/at/all.html"]).failed(1, &["cannot write"]);
+}
+
+#[test]
+fn an_interrupted_report_leaves_nothing() {
+    let folder = Folder::new("sim-interrupted");
+    let page = folder.file("report.html");
+    let running = Running::start(["sim", "report", "--output", &page]);
+    // Its simulations run: signals are listened for by then.
+    let threads = format!("/proc/{}/task", running.id());
+    while std::fs::read_dir(&threads).expect("it runs").count() < 2 {
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    running.signal("INT");
+    assert_eq!(running.end().code(), Some(130));
+    let folder = std::path::Path::new(&page).parent().expect("a folder");
+    assert_eq!(std::fs::read_dir(folder).expect("read").count(), 0);
 }
 
 #[test]

@@ -412,7 +412,7 @@ impl ThreadDomain for SimDomain {
         id: WorkId,
         buffer: Option<Buffer<SimMemory>>,
     ) -> Result<(), PostError> {
-        let mut state = self.pass(|prices| prices.post);
+        let mut state = self.pass(|prices| prices.post_receive);
         if state.domain(self.id).is_none() {
             return Err(PostError::NoSuch("domain: the run is over"));
         }
@@ -464,13 +464,15 @@ impl ThreadDomain for SimDomain {
         into: &mut Vec<Completion<SimMemory>>,
         limit: usize,
     ) -> usize {
-        let mut state = self.pass(|prices| prices.poll);
-        let network = &mut state.network;
+        let mut state = self.pass(|_| 0);
+        let State { network, settings, .. } = &mut *state;
         let Some(domain) = network.domains[self.id as usize].as_deref_mut() else { return 0 };
         let Some(entries) = domain.completion_queues.get_mut(queue.0 as usize).map(|q| &mut q.entries) else {
             return 0;
         };
         let count = limit.min(entries.len());
+        let prices = &settings.prices;
+        let price = if count == 0 { prices.poll } else { prices.poll_found * count as u64 };
         for entry in entries.drain(..count) {
             let Entry { completion, retires, held } = entry;
             let number = completion.queue_pair.0;
@@ -480,6 +482,7 @@ impl ThreadDomain for SimDomain {
             drop(held);
             into.push(completion);
         }
+        state.charge(price);
         count
     }
 

@@ -39,11 +39,14 @@ impl State {
 }
 
 impl SimHost {
-    /// Work of the application's own for so many nanoseconds of the processor's time.
+    /// Work of the application's own for so many nanoseconds of the processor's time. Everything that happens until then
+    /// has happened when it returns: what the task posts next is not ahead of what others have posted meanwhile. May
+    /// switch tasks, so not with a lock held.
     pub fn work(&self, time: Nanos) {
-        let mut state = self.shared.lock();
+        let state = self.shared.lock();
         let slowness = state.machines[state.processes[self.process as usize].machine as usize].slowness;
-        state.charge(time * slowness);
+        drop(state);
+        drop(self.shared.enter(time * slowness));
     }
 }
 

@@ -412,7 +412,7 @@ impl State {
                         bytes: length as u32,
                         ..receive_completion(at, receive, Opcode::ReceiveWriteImmediate)
                     };
-                    let seen = visible.max(arrived.receive);
+                    let seen = self.in_order(at, visible.max(arrived.receive));
                     self.schedule(seen, Rare::Received { at, completion });
                 }
                 Ok(Some(Outcome::of(CompletionStatus::Success)))
@@ -525,6 +525,8 @@ impl State {
             return Err(Refused(CompletionStatus::RemoteOperation));
         }
         let completion = Completion { immediate, bytes: whole as u32, ..completion };
+        // Chance has things wait for each other by itself, before they are carried out.
+        let taken = if self.timing.is_by_chance() { taken } else { self.in_order(at, taken) };
         if taken > self.now() {
             self.schedule(taken, Rare::Received { at, completion });
         } else {
@@ -533,15 +535,16 @@ impl State {
         Ok(Some(Outcome::of(CompletionStatus::Success)))
     }
 
+    /// When a WRITE or the completion of a RECV can be seen: not before what came before on its queue pair.
+    fn in_order(&mut self, at: u32, seen: Nanos) -> Nanos {
+        let Some(target) = self.queue_pair(at) else { return seen };
+        target.last_landing = target.last_landing.max(seen);
+        target.last_landing
+    }
+
     /// Has a WRITE become visible as a whole, behind what came before on its queue pair.
     fn land(&mut self, at: u32, packet: u32, region: Target, offset: u64, visible: Nanos) -> Nanos {
-        let visible = match self.queue_pair(at) {
-            Some(target) => {
-                target.last_landing = target.last_landing.max(visible);
-                target.last_landing
-            }
-            None => visible,
-        };
+        let visible = self.in_order(at, visible);
         let place = &mut self.network.packets[packet];
         place.target = Some(region);
         place.offset = offset as usize;

@@ -32,12 +32,34 @@ impl State {
         }
     }
 
-    /// An initiator learns how a work request ended, and that those before it are done.
+    /// An initiator learns how a work request ended, and that those before it are done. Ends are told in the order of
+    /// posting: an acknowledgement that comes before the answer of an earlier READ waits for it.
     pub(crate) fn finish(&mut self, at: u32, serial: u64, outcome: Outcome) {
+        self.finish_one(at, serial, outcome);
+        while let Some((serial, outcome)) = self.take_early(at) {
+            self.finish_one(at, serial, outcome);
+        }
+    }
+
+    /// The earliest of the ends that came too early, if its turn has come.
+    #[inline]
+    fn take_early(&mut self, at: u32) -> Option<(u64, Outcome)> {
+        let initiator = self.queue_pair(at)?;
+        let index = (0..initiator.early.len()).min_by_key(|index| initiator.early[*index].0)?;
+        let serial = initiator.early[index].0;
+        initiator.retire_before(serial);
+        let its_turn = initiator.sends.front().is_none_or(|oldest| oldest.serial >= serial);
+        its_turn.then(|| initiator.early.swap_remove(index))
+    }
+
+    fn finish_one(&mut self, at: u32, serial: u64, outcome: Outcome) {
         let Some(initiator) = self.queue_pair(at) else { return };
         initiator.retire_before(serial);
         let Some(oldest) = initiator.sends.front() else { return };
-        assert!(oldest.serial >= serial, "work request {serial} ended before {}", oldest.serial);
+        if oldest.serial < serial {
+            initiator.early.push((serial, outcome));
+            return;
+        }
         if oldest.serial > serial {
             return; // It ended otherwise meanwhile.
         }

@@ -137,6 +137,8 @@ pub(crate) struct QueuePair {
     /// When the latest packet of ours arrives, and the latest of our completions: both keep order.
     pub(crate) last_arrival: Nanos,
     pub(crate) last_done: Nanos,
+    /// Ends of requests that came before those of earlier ones.
+    pub(crate) early: Vec<(u64, Outcome)>,
     /// A request failed on our side: later ones do not leave.
     pub(crate) stopped: bool,
     pub(crate) receives: ReceiveQueue,
@@ -144,7 +146,7 @@ pub(crate) struct QueuePair {
     pub(crate) inbound: VecDeque<u32>,
     /// When what was carried out last is visible in memory; the next packet waits for it.
     pub(crate) ready_at: Nanos,
-    /// When the latest WRITE on it is visible (rates).
+    /// When the latest WRITE or completion of a RECV on it is visible (rates, model).
     pub(crate) last_landing: Nanos,
     /// The peer's stream broke off: what still arrives is dropped.
     pub(crate) refusing: bool,
@@ -167,6 +169,7 @@ impl QueuePair {
             carried_out: 0,
             last_arrival: 0,
             last_done: 0,
+            early: Vec::new(),
             stopped: false,
             receives: ReceiveQueue { depth: config.max_receive, posted: VecDeque::new() },
             inbound: VecDeque::new(),

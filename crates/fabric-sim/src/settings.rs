@@ -128,10 +128,15 @@ pub struct FixedTiming {
 pub struct Prices {
     /// Picoseconds for each kind of [`Work`](dunlin_fabric::Work), in the order of its declaration.
     pub work: [u64; 11],
-    /// Picoseconds: posting a work request, an empty or full poll, looking whether a wait is needed, reading the clock.
+    /// Picoseconds: posting a work request, posting a RECV, a poll that finds nothing, each completion that one finds,
+    /// looking whether a wait is needed, reading the clock.
     pub post: u64,
     /// As above.
+    pub post_receive: u64,
+    /// As above.
     pub poll: u64,
+    /// As above.
+    pub poll_found: u64,
     /// As above.
     pub look: u64,
     /// As above.
@@ -154,7 +159,9 @@ impl Default for Prices {
         Prices {
             work: [5_000, 10_000, 10_000, 5_000, 10_000, 5_000, 60, 20_000, 30_000, 20_000, 20_000],
             post: 30_000,
+            post_receive: 30_000,
             poll: 10_000,
+            poll_found: 10_000,
             look: 5_000,
             clock_read: 20_000,
             system_call: 1_000,
@@ -192,7 +199,9 @@ impl Prices {
         Prices {
             work,
             post: 0,
+            post_receive: picoseconds(prices.verbs().post_receive_ns),
             poll: picoseconds(prices.verbs().poll_empty_ns),
+            poll_found: picoseconds(prices.verbs().poll_found_ns),
             look: 0,
             wake_up: prices.wake(),
             context_switch: prices.context_switch(),

@@ -6,7 +6,10 @@ use dunlin_fabric::{
     ReceiveTarget, Region, RemoteSlice, RnrRetry, Site, ThreadDomain, Transport, WaitMode, Wake, Waker,
     WorkId, WorkRequest,
 };
-use dunlin_fabric_sim::{Faults, RunReport, Settings, Sim, SimDomain, SimLink, SimMemory};
+use dunlin_fabric_sim::{
+    Faults, ModelTiming, Prices, RunReport, Settings, Sim, SimDomain, SimLink, SimMemory, TimingSettings,
+};
+use dunlin_rnic_model::Profile;
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 
@@ -378,4 +381,33 @@ fn what_arrives_between_arming_and_waiting_ends_the_wait_at_once() {
         }
     };
     Sim::run_with(settings, 14, root).expect("a run");
+}
+
+/// An acknowledgement is shorter than the answer of a large READ before it, and must not end its request before that.
+#[test]
+fn work_requests_end_in_the_order_of_posting() {
+    let profile = Arc::new(Profile::built_in("hatrpc").expect("a profile"));
+    let machines = vec![(Arc::clone(&profile), 1)];
+    let settings = Settings {
+        prices: Prices::of(&profile),
+        timing: TimingSettings::Model(ModelTiming { machines, switch_ns: None, control_ns: 5_000 }),
+        ..Settings::default()
+    };
+    let root = |sim: Sim| {
+        let (mut one, two) = connected(&sim, |_| {});
+        let access = Access::READ.with(Access::WRITE);
+        let memory = region(&sim, 1 << 18, access);
+        let key = two.link.grant(memory.memory(), access).expect("a grant");
+        for round in 0..4 {
+            let into = one.arena.reserve(1 << 17).expect("room in the arena");
+            let from = RemoteSlice { key, offset: 0, length: 1 << 17 };
+            one.post(2 * round, Operation::Read { from, into });
+            let data = Data::Inline(&[&[1; 8]]);
+            one.post(2 * round + 1, Operation::Write { data, key, offset: 1 << 17, immediate: None });
+        }
+        for id in 0..8 {
+            one.expect(id, CompletionStatus::Success);
+        }
+    };
+    Sim::run_with(settings, 15, root).expect("a run");
 }

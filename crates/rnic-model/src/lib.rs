@@ -27,5 +27,5 @@ pub mod sweep;
 
 pub use network::{Arrived, Cluster, ClusterError, Counters, HostShape, Network, Posted};
 pub use prices::{Prices, Sockets, Verbs};
-pub use profile::{Kind, Parameter, Profile, ProfileError, Value};
+pub use profile::{Kind, Parameter, Profile, ProfileError, Value, nearest};
 pub use request::{Linked, Opcode, Request, Touch, Transport};

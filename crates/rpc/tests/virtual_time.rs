@@ -2,7 +2,7 @@
 //! function of its seed.
 
 use dunlin_fabric::{Address, Fabric, Host, Scheme};
-use dunlin_fabric_sim::{RunReport, Sim};
+use dunlin_fabric_sim::{RunReport, Settings, Sim};
 use dunlin_rpc::*;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -80,6 +80,32 @@ fn every_protocol_runs_in_virtual_time_and_replays_from_its_seed() {
             assert_eq!(first, scenario(1, plan, 60), "{} {mode}", protocol.name);
             assert_ne!(first.trace_hash, scenario(2, plan, 60).trace_hash, "{} {mode}", protocol.name);
         }
+    }
+}
+
+/// Messages that are not inline lie in registered memory until a signaled completion gives it back. Nothing but that
+/// completion wakes who waits for it: a look that comes too early must not be the only one.
+#[test]
+fn staged_messages_get_their_memory_back_by_the_completion_alone() {
+    for protocol in PROTOCOLS {
+        // No wait ends for no reason, and none of these calls takes a second.
+        let settings = Settings { spurious: 0, preemption: 0, limit: 2_000_000_000, ..Settings::default() };
+        let plan = protocol.plan(CompletionMode::Busy);
+        let run = Sim::run_with(settings, 3, move |fabric| {
+            let address = Address::new(Scheme::Sim, "echo").unwrap();
+            let server = ServerBuilder::new(&fabric)
+                .function(1, FunctionMode::Worker)
+                .serve(&address, |_| echo())
+                .unwrap();
+            let mut client = Client::connect(&fabric, &address, ClientConfig::with_plan(plan)).unwrap();
+            let payload = vec![7; 4096];
+            for _ in 0..300 {
+                assert_eq!(*client.call(1, &payload).unwrap(), *payload);
+            }
+            drop(client);
+            server.shutdown(1_000_000_000);
+        });
+        run.unwrap_or_else(|error| panic!("{}: {error}", protocol.name));
     }
 }
 

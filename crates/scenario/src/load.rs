@@ -12,7 +12,7 @@ use dunlin_rpc::{
     Reply, Request, ServeError, ServerBuilder, ServerConfig,
 };
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use thiserror::Error;
 
@@ -52,6 +52,30 @@ pub enum Pace {
     },
 }
 
+/// How much of a load is played.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Extent {
+    /// So many calls of all clients together, each client its share; all of them count.
+    Calls(u64),
+    /// Every client calls on and on; what ends within `measured` after `warm_up` counts. So nobody is idle while others
+    /// end their share.
+    Time {
+        /// From the start until calls count.
+        warm_up: Nanos,
+        /// For how long they count.
+        measured: Nanos,
+    },
+}
+
+/// Whom a client is connected to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Connections {
+    /// To one worker.
+    One,
+    /// To each worker; each call goes to one by chance, as to a store whose workers own a part of the keys each.
+    EachWorker,
+}
+
 /// A load.
 #[derive(Clone, Debug)]
 pub struct Load {
@@ -69,22 +93,28 @@ pub struct Load {
     pub workers: u16,
     /// The plan of all calls.
     pub plan: Plan,
-    /// Client threads, each with a connection to one worker.
+    /// Client threads.
     pub clients: usize,
+    /// Whom each is connected to.
+    pub connections: Connections,
     /// When calls are made.
     pub pace: Pace,
-    /// Calls of all clients together.
-    pub calls: u64,
+    /// How much is played.
+    pub extent: Extent,
     /// Request payloads.
     pub requests: Sizes,
     /// Result payloads.
     pub results: Sizes,
     /// What the handler takes beside the engine.
     pub service: Times,
-    /// Skew of clients over workers; uniform deals them out in turn.
+    /// Skew over workers, of clients or (with connections to each) of calls; without it clients are dealt out in turn, and
+    /// calls by even chance.
     pub worker_skew: Option<f64>,
     /// Bytes of each ring.
     pub ring_bytes: u32,
+    /// The virtual time, connecting included, after which the run is given up: a load that does not come to its end is an
+    /// error and no hang.
+    pub limit: Nanos,
 }
 
 /// Why a load was not run to its end.
@@ -100,10 +130,12 @@ pub enum LoadError {
     #[error(transparent)]
     Profile(#[from] ProfileError),
     /// More connections than the cluster can hold.
-    #[error("{clients} clients make {clients} queue pairs at the server's NIC, which holds {limit}")]
+    #[error("{clients} clients make {queue_pairs} queue pairs at the server's NIC, which holds {limit}")]
     QueuePairs {
         /// Clients asked for.
         clients: usize,
+        /// Their connections.
+        queue_pairs: usize,
         /// The most there can be.
         limit: usize,
     },
@@ -124,11 +156,13 @@ pub enum LoadError {
 /// What a load came to. Times are virtual.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LoadOutcome {
-    /// Calls answered.
+    /// Calls answered, of those that count.
     pub calls: u64,
-    /// From the first call to the last answer.
+    /// For how long calls counted: from the first call to the last answer, or the time asked for.
     pub time_ns: Nanos,
     /// Latency of calls.
+    pub mean_ns: f64,
+    /// As above.
     pub p50_ns: Nanos,
     /// As above.
     pub p99_ns: Nanos,
@@ -153,12 +187,13 @@ impl LoadOutcome {
 #[derive(Clone)]
 struct Latencies {
     buckets: Vec<u64>,
+    sum: u64,
     max: Nanos,
 }
 
 impl Latencies {
     fn new() -> Self {
-        Latencies { buckets: vec![0; 64 * 16], max: 0 }
+        Latencies { buckets: vec![0; 64 * 16], sum: 0, max: 0 }
     }
 
     fn bucket(value: Nanos) -> usize {
@@ -168,6 +203,7 @@ impl Latencies {
 
     fn record(&mut self, value: Nanos) {
         self.buckets[Latencies::bucket(value)] += 1;
+        self.sum += value;
         self.max = self.max.max(value);
     }
 
@@ -188,6 +224,8 @@ impl Latencies {
 struct Shared {
     latencies: Latencies,
     answered: u64,
+    /// Whether what is answered counts.
+    counting: bool,
     error: Option<LoadError>,
 }
 
@@ -197,6 +235,8 @@ struct Board {
     shared: Arc<Mutex<Shared>>,
     connected: Arc<AtomicU64>,
     done: Arc<AtomicU64>,
+    /// No more calls are made.
+    over: Arc<AtomicBool>,
 }
 
 impl Board {
@@ -210,8 +250,10 @@ impl Board {
 }
 
 const FUNCTION: u16 = 1;
-/// Clients that one server's NIC can have.
-const MOST_CLIENTS: usize = 60_000;
+/// Connections that one server's NIC can have.
+const MOST_QUEUE_PAIRS: usize = 60_000;
+/// The virtual time within which a load has to end where nothing else is said.
+const LIMIT: Nanos = 3_600_000_000_000;
 
 impl Load {
     /// The load by which the simulator itself is measured: synchronous calls of 32 bytes, `write` both ways.
@@ -226,13 +268,15 @@ impl Load {
             workers: 4,
             plan,
             clients,
+            connections: Connections::One,
             pace: Pace::Closed { window: 1, think: Times::Fixed(0) },
-            calls,
+            extent: Extent::Calls(calls),
             requests: Sizes::Fixed(32),
             results: Sizes::Fixed(32),
             service: Times::Fixed(0),
             worker_skew: None,
             ring_bytes: 16 * 1024,
+            limit: LIMIT,
         }
     }
 
@@ -241,22 +285,33 @@ impl Load {
             ("the number of client hosts", self.client_hosts as u64),
             ("the number of NICs", self.nics.into()),
             ("the number of clients", self.clients as u64),
-            ("the number of calls", self.calls),
+            ("the limit of virtual time", self.limit),
+            match self.extent {
+                Extent::Calls(calls) => ("the number of calls", calls),
+                Extent::Time { measured, .. } => ("the measured time", measured),
+            },
         ] {
             if number == 0 {
                 return Err(LoadError::Nothing { what });
             }
         }
-        if self.clients > MOST_CLIENTS {
-            return Err(LoadError::QueuePairs { clients: self.clients, limit: MOST_CLIENTS });
+        let queue_pairs = match self.connections {
+            Connections::One => self.clients,
+            Connections::EachWorker => self.clients * usize::from(self.workers),
+        };
+        if queue_pairs > MOST_QUEUE_PAIRS {
+            let limit = MOST_QUEUE_PAIRS;
+            return Err(LoadError::QueuePairs { clients: self.clients, queue_pairs, limit });
         }
         let hosts = self.client_hosts + 1;
         let mut settings = Settings::default();
         let machine = |cores| MachineSettings { cores, ..MachineSettings::default() };
         settings.machines = vec![machine(self.client_cores); hosts];
         settings.machines[0] = machine(self.server_cores);
-        settings.limit = Nanos::MAX / 4;
-        settings.max_tasks = self.clients + 1024;
+        settings.limit = settings.start.saturating_add(self.limit);
+        settings.max_tasks = self.clients + 1024 + usize::from(self.workers);
+        // The end of all clients at once is told to all workers in one go: hundreds of milliseconds with 512 of each.
+        settings.run_ahead = 10_000_000_000;
         settings.spurious = 0;
         settings.preemption = 0;
         settings.slack = 300;
@@ -285,9 +340,14 @@ impl Load {
     /// A load of which nothing could come, and a run that did not end well.
     pub fn run(&self, seed: u64, probe: fn() -> [u64; 2]) -> Result<LoadOutcome, LoadError> {
         let settings = self.settings()?;
-        let shared = Shared { latencies: Latencies::new(), answered: 0, error: None };
-        let board =
-            Board { shared: Arc::new(Mutex::new(shared)), connected: Arc::default(), done: Arc::default() };
+        let counting = matches!(self.extent, Extent::Calls(_));
+        let shared = Shared { latencies: Latencies::new(), answered: 0, counting, error: None };
+        let board = Board {
+            shared: Arc::new(Mutex::new(shared)),
+            connected: Arc::default(),
+            done: Arc::default(),
+            over: Arc::default(),
+        };
         let found = Arc::new(Mutex::new(LoadOutcome::default()));
         let (load, played, told) = (self.clone(), board.clone(), Arc::clone(&found));
         let report = Sim::run_with(settings, seed, move |sim| {
@@ -300,6 +360,7 @@ impl Load {
         }
         let mut outcome = found.lock().unwrap_or_else(PoisonError::into_inner).clone();
         outcome.calls = shared.answered;
+        outcome.mean_ns = shared.latencies.sum as f64 / shared.answered.max(1) as f64;
         outcome.p50_ns = shared.latencies.quantile(0.5);
         outcome.p99_ns = shared.latencies.quantile(0.99);
         outcome.max_ns = shared.latencies.max;
@@ -346,21 +407,30 @@ impl Load {
         let (start, news, stop) = (sim.host().signal(), sim.host().signal(), sim.host().signal());
         let hosts: Vec<Sim> = (0..self.client_hosts).map(|host| sim.process_on(1 + host)).collect();
         let skew = self.worker_skew.map(|theta| Skew::zipfian(self.workers.into(), theta));
+        let per_call = self.connections == Connections::EachWorker;
+        let calls_to = per_call.then(|| skew.clone().unwrap_or(Skew::Uniform(self.workers.into())));
         let mut random = Random::new(seed, 50);
         let tasks: Vec<Task> = (0..self.clients)
             .filter_map(|number| {
                 let worker = match &skew {
-                    Some(skew) => skew.next(&mut random) as u16,
-                    None => (number % usize::from(self.workers.max(1))) as u16,
+                    _ if per_call => None,
+                    Some(skew) => Some(skew.next(&mut random) as u16),
+                    None => Some((number % usize::from(self.workers.max(1))) as u16),
                 };
-                let share = self.calls / self.clients as u64
-                    + u64::from((number as u64) < self.calls % self.clients as u64);
+                let share = match self.extent {
+                    Extent::Calls(calls) => {
+                        let rest = calls % self.clients as u64;
+                        calls / self.clients as u64 + u64::from((number as u64) < rest)
+                    }
+                    Extent::Time { .. } => u64::MAX,
+                };
                 let player = Player {
                     sim: hosts[number % hosts.len()].clone(),
                     random: Random::new(seed, 1000 + number as u64),
                     load: self.clone(),
                     board: board.clone(),
-                    calls: share,
+                    calls_to: calls_to.clone(),
+                    left: share,
                 };
                 let host = player.sim.host().clone();
                 let (address, start, news, stop) =
@@ -379,11 +449,23 @@ impl Load {
             }
         };
         all(&board.connected);
-        let (began, events, first) = (sim.time(), sim.events(), probe());
+        let (mut began, events, first) = (sim.time(), sim.events(), probe());
         start.raise();
+        if let Extent::Time { warm_up, measured } = self.extent {
+            let host = sim.host();
+            host.sleep(host.now() + warm_up);
+            board.lock().counting = true;
+            began = sim.time();
+            host.sleep(host.now() + measured);
+            board.lock().counting = false;
+            outcome.time_ns = sim.time() - began;
+            board.over.store(true, Ordering::Relaxed);
+        }
         all(&board.done);
         let last = probe();
-        outcome.time_ns = sim.time() - began;
+        if matches!(self.extent, Extent::Calls(_)) {
+            outcome.time_ns = sim.time() - began;
+        }
         outcome.events = sim.events() - events;
         outcome.probes = [first[0], first[1], last[0], last[1]];
         stop.raise();
@@ -399,11 +481,14 @@ struct Player {
     random: Random,
     load: Load,
     board: Board,
-    calls: u64,
+    /// Which worker a call goes to, if not always to the one.
+    calls_to: Option<Skew>,
+    /// Calls to make.
+    left: u64,
 }
 
 impl Player {
-    fn play<S: Signal>(mut self, address: &Address, worker: u16, start: &S, news: &S, stop: &S) {
+    fn play<S: Signal>(mut self, address: &Address, worker: Option<u16>, start: &S, news: &S, stop: &S) {
         let window = match self.load.pace {
             Pace::Closed { window, .. } => window.max(1),
             Pace::Open { .. } => 256,
@@ -414,7 +499,7 @@ impl Player {
             timeout: 0,
             connect_timeout: Nanos::MAX / 8,
             max_response: u64::from(self.load.results.largest()).max(4096),
-            worker: Some(worker),
+            worker,
             ..ClientConfig::with_plan(self.load.plan)
         };
         let client = Client::connect(&self.sim, address, config);
@@ -440,8 +525,25 @@ impl Player {
 
     fn answered(&self, since: Nanos) {
         let mut shared = self.board.lock();
-        shared.answered += 1;
-        shared.latencies.record(self.sim.time().saturating_sub(since));
+        if shared.counting {
+            shared.answered += 1;
+            shared.latencies.record(self.sim.time().saturating_sub(since));
+        }
+    }
+
+    /// Whether there is another call to make.
+    fn wants(&self) -> bool {
+        self.left > 0 && !self.board.over.load(Ordering::Relaxed)
+    }
+
+    /// Worker and payload size of the next call, which is made.
+    fn next(&mut self) -> (usize, usize) {
+        self.left -= 1;
+        let worker = match &self.calls_to {
+            Some(skew) => skew.next(&mut self.random) as usize,
+            None => 0,
+        };
+        (worker, self.load.requests.next(&mut self.random) as usize)
     }
 
     fn call_all(&mut self, client: &mut Client<Sim>) -> Result<(), CallError> {
@@ -449,10 +551,10 @@ impl Player {
         let host = self.sim.host().clone();
         match self.load.pace {
             Pace::Closed { window: 0 | 1, think } => {
-                for _ in 0..self.calls {
-                    let size = self.load.requests.next(&mut self.random) as usize;
+                while self.wants() {
+                    let (worker, size) = self.next();
                     let since = self.sim.time();
-                    drop(client.call_on(0, FUNCTION, &payload[..size])?);
+                    drop(client.call_on(worker, FUNCTION, &payload[..size])?);
                     self.answered(since);
                     let think = think.next(&mut self.random);
                     if think > 0 {
@@ -462,17 +564,21 @@ impl Player {
             }
             Pace::Closed { window, .. } => {
                 let mut open = VecDeque::new();
-                let mut sent = 0;
-                while sent < self.calls || !open.is_empty() {
-                    if sent < self.calls && open.len() < usize::from(window) {
-                        let size = self.load.requests.next(&mut self.random) as usize;
-                        match client.submit_on(0, FUNCTION, &payload[..size]) {
+                let mut refused = None;
+                while refused.is_some() || self.wants() || !open.is_empty() {
+                    let next = match refused.take() {
+                        None if self.wants() && open.len() < usize::from(window) => Some(self.next()),
+                        other => other,
+                    };
+                    if let Some((worker, size)) = next {
+                        match client.submit_on(worker, FUNCTION, &payload[..size]) {
                             Ok(id) => {
                                 open.push_back((id, self.sim.time()));
-                                sent += 1;
                                 continue;
                             }
-                            Err(CallError::NotExecuted(Cause::WindowFull)) if !open.is_empty() => {}
+                            Err(CallError::NotExecuted(Cause::WindowFull)) if !open.is_empty() => {
+                                refused = next;
+                            }
                             Err(error) => return Err(error),
                         }
                     }
@@ -485,7 +591,7 @@ impl Player {
             Pace::Open { gaps } => {
                 let mut due = self.sim.time();
                 let mut open = VecDeque::new();
-                for _ in 0..self.calls {
+                while self.wants() {
                     due += gaps.next(&mut self.random);
                     // Until then answers are taken; a sleep of the whole gap would leave them lying.
                     while self.sim.time() < due {
@@ -494,9 +600,9 @@ impl Player {
                         let left = due.saturating_sub(self.sim.time());
                         host.sleep(host.now() + left.min(1_000));
                     }
-                    let size = self.load.requests.next(&mut self.random) as usize;
+                    let (worker, size) = self.next();
                     loop {
-                        match client.submit_on(0, FUNCTION, &payload[..size]) {
+                        match client.submit_on(worker, FUNCTION, &payload[..size]) {
                             Ok(id) => break open.push_back((id, due)),
                             Err(CallError::NotExecuted(Cause::WindowFull)) => {
                                 let Some((id, since)) = open.pop_front() else { continue };

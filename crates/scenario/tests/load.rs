@@ -1,7 +1,8 @@
 //! Loads: what they come to, and what is refused.
 
 use dunlin_rpc::{CompletionMode, PROTOCOLS, Protocol};
-use dunlin_scenario::load::{Load, LoadError, Network, Pace};
+use dunlin_scenario::datagrams::Datagrams;
+use dunlin_scenario::load::{Connections, Extent, Load, LoadError, Network, Pace};
 use dunlin_scenario::random_values::{Sizes, Times};
 
 fn run(load: &Load) -> dunlin_scenario::load::LoadOutcome {
@@ -63,9 +64,64 @@ fn impossible_loads_are_refused() {
         load.run(1, || [0, 0]).expect_err("impossible")
     };
     assert!(matches!(check(|load| load.clients = 0), LoadError::Nothing { what: "the number of clients" }));
-    assert!(matches!(check(|load| load.clients = 1_000_000), LoadError::QueuePairs { .. }));
+    assert!(matches!(
+        check(|load| load.clients = 1_000_000),
+        LoadError::QueuePairs { queue_pairs: 1_000_000, .. }
+    ));
     assert!(check(|load| load.server_cores = Some(0)).to_string().contains("no cores"));
     let unknown = check(|load| load.network = Network::Modelled("connect-bi".to_owned()));
     assert!(matches!(unknown, LoadError::Profile(_)), "{unknown}");
     assert!(matches!(check(|load| load.workers = 0), LoadError::Serve(_)));
+}
+
+#[test]
+fn a_measured_time_counts_what_ends_in_it() {
+    let mut load = Load::bench(6, 1, modelled());
+    load.connections = Connections::EachWorker;
+    load.extent = Extent::Time { warm_up: 100_000, measured: 300_000 };
+    let outcome = run(&load);
+    assert!((300_000..400_000).contains(&outcome.time_ns), "{outcome:?}");
+    // Six clients, one call each at a time.
+    let by_latency = 6.0 * 1e9 / outcome.mean_ns;
+    assert!(
+        (outcome.throughput() / by_latency - 1.0).abs() < 0.1,
+        "{outcome:?}, {by_latency} by the latency"
+    );
+    assert_eq!(outcome, run(&load));
+    load.pace = Pace::Closed { window: 4, think: Times::Fixed(0) };
+    assert!(run(&load).throughput() > 2.0 * outcome.throughput(), "four times as many calls in flight");
+}
+
+#[test]
+fn a_load_that_does_not_end_is_an_error() {
+    let mut load = Load::bench(4, 1_000_000, modelled());
+    load.limit = 3_000_000;
+    let error = load.run(1, || [0, 0]).expect_err("too many calls for three milliseconds").to_string();
+    assert!(error.contains("did not end within") && error.contains("'client' waits"), "{error}");
+}
+
+#[test]
+fn datagrams_are_answered_and_nonsense_is_refused() {
+    let load = Datagrams {
+        profile: "flock".to_owned(),
+        client_hosts: 2,
+        senders: 6,
+        threads: 2,
+        bytes: 64,
+        warm_up: 20_000,
+        measured: 100_000,
+        limit: 1_000_000_000,
+    };
+    let outcome = load.run(1).expect("a load");
+    assert!(outcome.calls > 100 && (95_000..120_000).contains(&outcome.time_ns), "{outcome:?}");
+    assert!(
+        0.0 < outcome.verbs_share_of_work && outcome.verbs_share_of_work < outcome.verbs_share,
+        "{outcome:?}"
+    );
+    assert!(outcome.verbs_share < 1.0, "{outcome:?}");
+    assert_eq!(outcome, load.run(1).expect("a load"));
+    assert!(Datagrams { senders: 0, ..load.clone() }.run(1).is_err());
+    assert!(Datagrams { bytes: 3, ..load.clone() }.run(1).is_err());
+    let late = Datagrams { limit: 30_000, ..load }.run(1).expect_err("over before it began");
+    assert!(late.to_string().contains("did not end within"), "{late}");
 }

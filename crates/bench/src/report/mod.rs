@@ -22,7 +22,7 @@ pub use chart::charts_of;
 pub use host::HostDescription;
 pub use plot::{Axis, Bars, Chart, Content, Lines, PlotError, draw};
 
-pub use table::{markdown, table};
+pub use table::{escaped, html, markdown, table};
 pub use unit::{Unit, readable};
 
 use crate::statistics::Latency;
@@ -184,7 +184,10 @@ pub struct WriteError {
 }
 
 /// Writes a file so that a reader sees the old one or the whole new one.
-pub(crate) fn write_atomically(
+///
+/// # Errors
+/// When its folder cannot be written to, and when `content` fails; the old file stays, and nothing else.
+pub fn write_atomically(
     path: &Path,
     content: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>,
 ) -> Result<(), WriteError> {

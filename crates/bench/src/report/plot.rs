@@ -19,14 +19,18 @@ const BAR: u32 = 15;
 const GAP: u32 = 14;
 /// Height of a panel of lines, without its head, pixels.
 const LINES_HEIGHT: u32 = 380;
-/// Colours that stay apart for the colour-blind (Okabe and Ito, 2008).
-const COLOURS: [RGBColor; 6] = [
+/// Colours that stay apart for the colour-blind: six by Okabe and Ito (2008), four darker ones by Tol (2021).
+const COLOURS: [RGBColor; 10] = [
     RGBColor(0, 114, 178),
     RGBColor(230, 159, 0),
     RGBColor(0, 158, 115),
     RGBColor(204, 121, 167),
     RGBColor(213, 94, 0),
     RGBColor(86, 180, 233),
+    RGBColor(51, 34, 136),
+    RGBColor(136, 34, 85),
+    RGBColor(153, 153, 51),
+    RGBColor(17, 119, 51),
 ];
 const GREY: RGBColor = RGBColor(120, 120, 120);
 

@@ -50,6 +50,43 @@ pub fn markdown(rows: &[Row]) -> String {
     text
 }
 
+/// The same as [`table`], in HTML; rows for which `is_off` holds have the class `off`, cells of numbers the class `number`.
+#[must_use]
+pub fn html(rows: &[Row], is_off: impl Fn(&Row) -> bool) -> String {
+    let Columns { cells, numeric } = columns(rows);
+    let mut text = String::from("<table>\n");
+    for line in 0..=rows.len() {
+        let off = line > 0 && is_off(&rows[line - 1]);
+        text += if off { "<tr class=\"off\">" } else { "<tr>" };
+        for (column, numeric) in cells.iter().zip(&numeric) {
+            let (open, close) = match (line, numeric) {
+                (0, _) => ("<th>", "</th>"),
+                (_, true) => ("<td class=\"number\">", "</td>"),
+                (_, false) => ("<td>", "</td>"),
+            };
+            text = text + open + &escaped(&column[line]) + close;
+        }
+        text += "</tr>\n";
+    }
+    text + "</table>\n"
+}
+
+/// Text as HTML has it.
+#[must_use]
+pub fn escaped(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for character in text.chars() {
+        match character {
+            '&' => out.push_str("&amp;"),
+            '<' => out.push_str("&lt;"),
+            '>' => out.push_str("&gt;"),
+            '"' => out.push_str("&quot;"),
+            other => out.push(other),
+        }
+    }
+    out
+}
+
 /// Each column's head and cells, and whether it holds numbers only.
 struct Columns {
     cells: Vec<Vec<String>>,
@@ -122,6 +159,22 @@ memcpy                 near         88 GB/s
 | memcpy |  | 88 GB/s |
 ";
         assert_eq!(markdown(&rows), expected);
+    }
+
+    #[test]
+    fn html_has_the_same_cells_and_nothing_of_its_own_in_them() {
+        let rows = [
+            Row::new().with("name", "a<b & \"c\"").with("p50_ns", 120.0),
+            Row::new().with("name", "memcpy").with("p50_ns", Value::Null),
+        ];
+        let expected = "\
+<table>
+<tr><th>name</th><th>p50</th></tr>
+<tr class=\"off\"><td>a&lt;b &amp; &quot;c&quot;</td><td class=\"number\">120 ns</td></tr>
+<tr><td>memcpy</td><td class=\"number\">-</td></tr>
+</table>
+";
+        assert_eq!(html(&rows, |row| row.number("p50_ns").is_some()), expected);
     }
 
     #[test]

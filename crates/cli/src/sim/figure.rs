@@ -1,51 +1,60 @@
-//! `dunlin sim list`, `dunlin sim figure`: the papers' raw-verb figures.
+//! `dunlin sim list`, `dunlin sim figure`: the papers' figures.
 
-use super::{hash, rounded};
+use super::rounded;
+use super::runs::{Made, make};
 use crate::output::{self, Failure, ReportArguments};
-use crate::progress;
 use clap::Args;
-use dunlin_bench::report::{Axis, Chart, Content, Document, Lines, Row, Unit, table};
-use dunlin_rnic_model::Profile;
-use dunlin_rnic_model::figure::{FIGURES, Figure, Point, figure};
-use dunlin_rnic_model::sweep::Effort;
+use dunlin_bench::report::{Axis, Chart, Content, Document, Lines, Row, Unit, readable, table};
+use dunlin_scenario::figures::{Effort, Figure, FigureError, Paper, Point, all, figure};
 use std::process::ExitCode;
-
-/// How the rows of raw-verb figures are marked: the model was fitted to what these papers say of them.
-const KIND: &str = "calibrated";
 
 /// List the figures that can be run
 #[derive(Args, Debug)]
-#[command(after_help = "Example:\n  dunlin sim list")]
+#[command(after_help = "Calibrated: the model was fitted to it. Predicted: it was not.
+
+Example:
+  dunlin sim list")]
 pub(crate) struct ListArguments {
     /// Print one JSON array instead of the table
     #[arg(long)]
     json: bool,
 }
 
-/// Run a figure of a paper on the model: predicted values beside what the paper's text says
+/// Run a figure of a paper in the simulator: predicted values beside what the paper's text says
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   dunlin sim figure scalerpc-1b
-  dunlin sim figure rf-rpc-1 --json figure.json --plot figure.svg")]
+  dunlin sim figure rf-rpc-9 --json figure.json --plot figure.svg")]
 pub(crate) struct FigureArguments {
     /// Which figure; dunlin sim list tells all
     #[arg(value_name = "ID")]
     id: String,
+    /// Fewer points and shorter runs
+    #[arg(long)]
+    quick: bool,
     #[command(flatten)]
     report: ReportArguments,
 }
 
+/// How long figures run.
+pub(super) fn effort(quick: bool) -> Effort {
+    if quick { Effort::Quick } else { Effort::Full }
+}
+
+/// The figure of that name.
+pub(super) fn by_name(id: &str) -> Result<Figure, Failure> {
+    figure(id).map_err(|error: FigureError| Failure::new(error).help("dunlin sim list"))
+}
+
 pub(crate) fn list(arguments: &ListArguments) -> Result<ExitCode, Failure> {
-    let rows: Vec<Row> = FIGURES
-        .iter()
-        .map(|figure| {
-            Row::new()
-                .with("figure", figure.id)
-                .with("profile", figure.profile)
-                .with("kind", KIND)
-                .with("title", figure.title)
-        })
-        .collect();
+    let row = |figure: &Figure| {
+        Row::new()
+            .with("figure", figure.id)
+            .with("profile", figure.profile)
+            .with("kind", figure.kind.name())
+            .with("title", figure.title)
+    };
+    let rows: Vec<Row> = all().iter().map(row).collect();
     if arguments.json {
         output::print_line(serde_json::to_string(&rows).map_err(Failure::new)?)?;
     } else {
@@ -56,68 +65,117 @@ pub(crate) fn list(arguments: &ListArguments) -> Result<ExitCode, Failure> {
 
 pub(crate) fn run(arguments: &FigureArguments) -> Result<ExitCode, Failure> {
     arguments.report.check()?;
-    let figure = figure(&arguments.id).map_err(|error| Failure::new(error).help("dunlin sim list"))?;
-    let profile = Profile::built_in(figure.profile).map_err(Failure::new)?;
-    let bar = progress::counting(figure.points() as u64, figure.id);
-    let points = figure.run(Effort::Full, |_| bar.inc(1)).map_err(Failure::new)?;
-    bar.finish_and_clear();
-    let mut document = Document::new(
-        "sim figure",
-        "model",
-        Row::new()
-            .with("figure", figure.id)
-            .with("title", figure.title)
-            .with("profile", figure.profile)
-            .with("profile_hash", hash(&profile)),
-    );
-    document.rows = points.iter().map(row).collect();
-    output::print(format!("{}: {}\n\n{}", figure.id, figure.title, document.table()))?;
-    arguments.report.write_with(&document, &charts(figure, &points))?;
+    let figure = by_name(&arguments.id)?;
+    let effort = effort(arguments.quick);
+    let made = make(&[figure], effort, figure.id)?;
+    for made in &made {
+        let mut document = Document::new(
+            "sim figure",
+            "model",
+            Row::new()
+                .with("figure", figure.id)
+                .with("title", figure.title)
+                .with("profile", figure.profile)
+                .with("profile_hash", made.hash.as_str())
+                .with("kind", figure.kind.name())
+                .with("quick", arguments.quick),
+        );
+        document.rows = rows(made);
+        output::print(format!("{}: {}\n\n{}", figure.id, figure.title, document.table()))?;
+        arguments.report.write_with(&document, &charts(made))?;
+    }
     Ok(ExitCode::SUCCESS)
 }
 
-fn row(point: &Point) -> Row {
+/// What the paper says, in words.
+pub(super) fn said(paper: Paper) -> String {
+    let text = |value: f64| readable("value", &rounded(value).into());
+    match paper {
+        Paper::Value(value) => text(value),
+        Paper::AtLeast(low) => format!("at least {}", text(low)),
+        Paper::AtMost(high) => format!("at most {}", text(high)),
+        Paper::Between(low, high) => format!("{} to {}", text(low), text(high)),
+    }
+}
+
+/// The points of a figure as rows.
+pub(super) fn rows(made: &Made) -> Vec<Row> {
+    made.points.iter().map(|point| row(&made.figure, point)).collect()
+}
+
+fn row(figure: &Figure, point: &Point) -> Row {
+    let paper = point.said.map(|(paper, _)| paper);
+    let number = match paper {
+        Some(Paper::Value(value)) => Some(value),
+        _ => None,
+    };
     let mut row = Row::new()
-        .with("figure", point.figure)
-        .with("series", point.series)
+        .with("figure", figure.id)
+        .with("series", point.series.as_str())
         .with("x", point.x)
-        .with("x_name", point.x_name)
+        .with("x_name", figure.x_name)
         .with("predicted", rounded(point.predicted))
-        .with("paper", point.paper)
+        .with("paper", number)
         .with("unit", point.unit)
-        .with("kind", KIND);
-    if let Some(paper) = point.paper {
-        row.set("error_percent", rounded((point.predicted - paper) / paper * 100.0));
+        .with("kind", figure.kind.name());
+    if let Some(paper) = paper {
+        row.set("error_percent", rounded(paper.error_percent(point.predicted)));
+        if let Some(holds) = paper.holds(point.predicted) {
+            row.set("paper_range", said(paper)).set("holds", holds);
+        }
     }
     row
 }
 
+/// An axis is logarithmic from so many times the least value on.
+const WIDE: f64 = 30.0;
+
+/// Whether an axis with these values should be logarithmic.
+fn is_wide(values: impl Iterator<Item = f64> + Clone) -> bool {
+    let low = values.clone().fold(f64::INFINITY, f64::min);
+    low > 0.0 && values.fold(0.0, f64::max) >= WIDE * low
+}
+
+/// Series with fewer points are told by the table alone.
+const LEAST_POINTS: usize = 3;
+
 /// One chart for each unit, the paper's values as series of their own.
-fn charts(figure: &Figure, points: &[Point]) -> Vec<Chart> {
+pub(super) fn charts(made: &Made) -> Vec<Chart> {
+    let Made { figure, points, .. } = made;
+    let wide = is_wide(points.iter().map(|point| f64::from(point.x)));
     let mut charts: Vec<Chart> = Vec::new();
-    for series in figure.series {
-        let mine = || points.iter().filter(|point| point.series == series.name);
-        let predicted: Vec<(f64, f64)> = mine().map(|point| (f64::from(point.x), point.predicted)).collect();
-        if predicted.len() < 3 {
+    let mut done: Vec<&str> = Vec::new();
+    for first in points {
+        if done.contains(&first.series.as_str()) {
             continue;
         }
-        let paper: Vec<(f64, f64)> =
-            mine().filter_map(|point| Some((f64::from(point.x), point.paper?))).collect();
-        let index = charts.iter().position(|chart| chart.values.label == series.unit).unwrap_or_else(|| {
+        done.push(&first.series);
+        let mine = || points.iter().filter(|point| point.series == first.series);
+        let predicted: Vec<(f64, f64)> = mine().map(|point| (f64::from(point.x), point.predicted)).collect();
+        if predicted.len() < LEAST_POINTS {
+            continue;
+        }
+        let paper = mine().filter_map(|point| match point.said {
+            Some((Paper::Value(value), _)) => Some((f64::from(point.x), value)),
+            _ => None,
+        });
+        let paper: Vec<(f64, f64)> = paper.collect();
+        let index = charts.iter().position(|chart| chart.values.label == first.unit).unwrap_or_else(|| {
+            let values = points.iter().filter(|point| point.unit == first.unit).map(|point| point.predicted);
             charts.push(Chart {
                 title: format!("{}: {}", figure.id, figure.title),
-                values: Axis { label: series.unit.to_owned(), unit: Unit::None, logarithmic: false },
+                values: Axis { label: first.unit.to_owned(), unit: Unit::None, logarithmic: is_wide(values) },
                 content: Content::Lines(Lines {
-                    along: Axis { label: figure.x_name.to_owned(), unit: Unit::None, logarithmic: true },
+                    along: Axis { label: figure.x_name.to_owned(), unit: Unit::None, logarithmic: wide },
                     series: Vec::new(),
                 }),
             });
             charts.len() - 1
         });
         if let Content::Lines(lines) = &mut charts[index].content {
-            lines.series.push((series.name.to_owned(), predicted));
+            lines.series.push((first.series.clone(), predicted));
             if !paper.is_empty() {
-                lines.series.push((format!("{}, paper", series.name), paper));
+                lines.series.push((format!("{}, paper", first.series), paper));
             }
         }
     }

@@ -3,6 +3,8 @@
 mod bench;
 mod calibrate;
 mod figure;
+mod report;
+mod runs;
 mod swarm;
 mod sweep;
 
@@ -16,6 +18,7 @@ use std::process::ExitCode;
 pub(crate) enum Sim {
     List(figure::ListArguments),
     Figure(figure::FigureArguments),
+    Report(report::ReportPageArguments),
     Sweep(sweep::SweepArguments),
     Calibrate(calibrate::CalibrateArguments),
     Swarm(swarm::SwarmArguments),
@@ -26,6 +29,7 @@ pub(crate) fn run(command: &Sim) -> Result<ExitCode, Failure> {
     match command {
         Sim::List(arguments) => figure::list(arguments),
         Sim::Figure(arguments) => figure::run(arguments),
+        Sim::Report(arguments) => report::run(arguments),
         Sim::Sweep(arguments) => sweep::run(arguments),
         Sim::Calibrate(arguments) => calibrate::run(arguments),
         Sim::Swarm(arguments) => swarm::run(arguments),

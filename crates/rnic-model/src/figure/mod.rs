@@ -1,12 +1,12 @@
 //! The papers' raw-verb figures: what was run, what the papers' texts say of it, and what the model makes of it.
 //!
-//! The papers are at hand as text: where a curve has no number there, the row has a prediction and no paper value.
+//! The papers are at hand as text: where a curve has no number there, it has a prediction and no paper value.
 
 mod shape;
 
 use crate::driver::{Outcome, Pick, Signaling, Test, TestError, run};
 use crate::prices::Prices;
-use crate::profile::{Profile, ProfileError};
+use crate::profile::Profile;
 use crate::request::{Opcode, Transport};
 use crate::sweep::Effort;
 use shape::{Blocks, Shape};
@@ -62,48 +62,6 @@ enum Measure {
     LiteLatencyRelative,
     LiteRate(u32),
     LiteRateRelative(u32),
-}
-
-/// One value of a figure.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Point {
-    /// The figure.
-    pub figure: &'static str,
-    /// The series.
-    pub series: &'static str,
-    /// What x is.
-    pub x_name: &'static str,
-    /// Where.
-    pub x: u32,
-    /// The unit of the values.
-    pub unit: &'static str,
-    /// What the model says.
-    pub predicted: f64,
-    /// What the paper's text says, if anything.
-    pub paper: Option<f64>,
-    /// Where in the paper.
-    pub source: Option<&'static str>,
-}
-
-/// A figure that cannot be made.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
-pub enum FigureError {
-    /// No such figure.
-    #[error("there is no raw-verb figure '{id}'; did you mean '{nearest}'? They are {known}")]
-    Unknown {
-        /// What was asked for.
-        id: String,
-        /// The nearest known one.
-        nearest: String,
-        /// All of them.
-        known: String,
-    },
-    /// Its profile is wrong.
-    #[error(transparent)]
-    Profile(#[from] ProfileError),
-    /// Its test cannot be run on the profile.
-    #[error(transparent)]
-    Test(#[from] TestError),
 }
 
 const SIZES: &[u32] = &[8, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192];
@@ -277,53 +235,6 @@ const REGION_SIZES: &[u32] = &[1, 2, 4, 8, 16, 64, 256, 1024];
 
 /// What the papers' texts say.
 const PAPERS: &str = include_str!("../../curves/papers.csv");
-
-/// The figure of that name.
-///
-/// # Errors
-/// An unknown name, with the nearest known one.
-pub fn figure(id: &str) -> Result<&'static Figure, FigureError> {
-    FIGURES.iter().find(|figure| figure.id == id).ok_or_else(|| FigureError::Unknown {
-        id: id.to_owned(),
-        nearest: crate::profile::nearest(id, FIGURES.iter().map(|figure| figure.id)).to_owned(),
-        known: FIGURES.iter().map(|figure| figure.id).collect::<Vec<_>>().join(", "),
-    })
-}
-
-impl Figure {
-    /// Runs the figure on its built-in profile, telling of each point.
-    ///
-    /// # Errors
-    /// A profile or test that is wrong.
-    pub fn run(&self, effort: Effort, mut tell: impl FnMut(&Point)) -> Result<Vec<Point>, FigureError> {
-        let profile = Profile::built_in(self.profile)?;
-        let mut points = Vec::new();
-        for series in self.series {
-            for x in series.xs.iter().copied() {
-                let paper = paper(self.id, series.name, x);
-                let point = Point {
-                    figure: self.id,
-                    series: series.name,
-                    x_name: self.x_name,
-                    x,
-                    unit: series.unit,
-                    predicted: series.predict(x, &profile, effort)?,
-                    paper: paper.map(|(value, _)| value),
-                    source: paper.map(|(_, source)| source),
-                };
-                tell(&point);
-                points.push(point);
-            }
-        }
-        Ok(points)
-    }
-
-    /// How many points it has.
-    #[must_use]
-    pub fn points(&self) -> usize {
-        self.series.iter().map(|series| series.xs.len()).sum()
-    }
-}
 
 /// What the paper's text says of a point, and where.
 #[must_use]

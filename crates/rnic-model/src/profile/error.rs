@@ -86,7 +86,7 @@ pub enum ProfileError {
 }
 
 /// The candidate with the fewest edits from `word`; the first of equals; empty without candidates.
-pub(crate) fn nearest<'a>(word: &str, candidates: impl Iterator<Item = &'a str>) -> &'a str {
+pub fn nearest<'a>(word: &str, candidates: impl Iterator<Item = &'a str>) -> &'a str {
     candidates.min_by_key(|candidate| edits(word, candidate)).unwrap_or_default()
 }
 

@@ -8,7 +8,7 @@ mod error;
 mod parameter;
 
 pub use error::ProfileError;
-pub(crate) use error::nearest;
+pub use error::nearest;
 pub use parameter::{Parameter, Scope};
 
 /// How a number came to be known.

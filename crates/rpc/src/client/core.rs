@@ -284,7 +284,7 @@ impl<F: Fabric> Core<F> {
             if lane.broken.is_some() {
                 continue;
             }
-            reading |= lane.reading > 0 || lane.tx.take_signaled();
+            reading |= lane.reading > 0 || lane.tx.awaits_completion();
             if lane.slots.in_flight() == 0 && healthy {
                 continue;
             }
@@ -355,7 +355,7 @@ impl<F: Fabric> Core<F> {
             return self.break_lane(index, Cause::ConnectionLost);
         }
         match route {
-            Route::Outgoing { .. } => {}
+            Route::Outgoing { .. } => lane.tx.completed(),
             Route::Receive { .. } => match (completion.opcode, completion.buffer) {
                 (Opcode::Receive, Some(buffer)) => lane.rx.deliver(buffer, completion.bytes),
                 (_, buffer) => {

@@ -60,8 +60,8 @@ pub(crate) struct Tx<F: Fabric> {
     /// with a signaled completion.
     unsignaled: u32,
     signal_every: u32,
-    /// A signaled request is out: slots of the send queue come back when its completion is polled.
-    signaled: bool,
+    /// Signaled requests that are out: slots of the send queue and buffers come back when their completions are polled.
+    signaled: u32,
     max_inline: usize,
     /// For messages over `max_inline`, which have to lie in registered memory.
     staging: Option<Arena<F::Memory>>,
@@ -97,7 +97,7 @@ impl<F: Fabric> Tx<F> {
             sequence: 0,
             next_tag: parts.tags.first(0, 0),
             unsignaled: 0,
-            signaled: false,
+            signaled: 0,
             signal_every: (parts.max_send / 4).max(1),
             max_inline: parts.max_inline,
             staging: parts.staging,
@@ -112,10 +112,17 @@ impl<F: Fabric> Tx<F> {
         self.sequence
     }
 
-    /// Whether send completions should be polled for the slots that they give back; asked once.
+    /// Whether send completions should be polled for the slots and buffers that they give back: until they have come, since
+    /// nobody else will look for them, and all buffers may be out.
     #[inline]
-    pub(crate) fn take_signaled(&mut self) -> bool {
-        std::mem::take(&mut self.signaled)
+    pub(crate) fn awaits_completion(&self) -> bool {
+        self.signaled > 0
+    }
+
+    /// The completion of a signaled request was polled.
+    #[inline]
+    pub(crate) fn completed(&mut self) {
+        self.signaled = self.signaled.saturating_sub(1);
     }
 
     /// Takes a head that the peer has piggybacked.
@@ -385,7 +392,7 @@ impl<F: Fabric> Tx<F> {
         match posted {
             Ok(()) if signaled => {
                 self.unsignaled = 0;
-                self.signaled = true;
+                self.signaled += 1;
                 Ok(())
             }
             Ok(()) => {

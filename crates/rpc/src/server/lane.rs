@@ -54,6 +54,8 @@ pub(crate) struct ServerLane<F: Fabric> {
     pub(crate) hot: u8,
     /// In the worker's list of lanes to look at.
     pub(crate) listed: bool,
+    /// Counted by the worker as one that waits for completions of what it has sent.
+    pub(crate) signaled: bool,
 }
 
 /// What a lane is made of.
@@ -95,6 +97,7 @@ impl<F: Fabric> ServerLane<F> {
             in_service: 0,
             hot: 1,
             listed: false,
+            signaled: false,
         }
     }
 

@@ -79,7 +79,7 @@ pub struct Worker<F: Fabric> {
     told: bool,
     reading: usize,
     /// Some lane's send queue has slots to get back.
-    signaled: bool,
+    signaled: usize,
     waiter: Waiter,
     drain_until: Option<Nanos>,
     last_message: Nanos,
@@ -140,7 +140,7 @@ impl<F: Fabric> Worker<F> {
             rested: false,
             told: false,
             reading: 0,
-            signaled: false,
+            signaled: 0,
             waiter: Waiter::new(CompletionMode::Event, shared.config.spin),
             drain_until: None,
             last_message: 0,
@@ -254,8 +254,7 @@ impl<F: Fabric> Worker<F> {
                 handled += self.serve_polled(self.cold);
             }
         }
-        if self.reading > 0 || self.signaled || !healthy {
-            self.signaled = false;
+        if self.reading > 0 || self.signaled > 0 || !healthy {
             handled += self.poll(self.send_completions);
         }
         if !healthy {
@@ -317,7 +316,9 @@ impl<F: Fabric> Worker<F> {
     #[inline]
     fn serve_lane(&mut self, index: usize) -> usize {
         let Some(lane) = &mut self.lanes[index] else { return 0 };
-        self.signaled |= lane.tx.take_signaled();
+        if lane.tx.awaits_completion() && !std::mem::replace(&mut lane.signaled, true) {
+            self.signaled += 1;
+        }
         let reading = lane.reading.len();
         let served = self.dispatcher.serve(&mut self.domain, lane, self.shared_receive, &mut self.scratch);
         // Also those of a look that ended with a violation: the lane goes with all its READs.
@@ -423,6 +424,13 @@ impl<F: Fabric> Worker<F> {
                 }
                 1
             }
+            Some(Route::Outgoing { .. }) => {
+                lane.tx.completed();
+                if !lane.tx.awaits_completion() && std::mem::take(&mut lane.signaled) {
+                    self.signaled -= 1;
+                }
+                0
+            }
             _ => 0,
         }
     }
@@ -445,6 +453,7 @@ impl<F: Fabric> Worker<F> {
         let Some(lane) = self.lanes.get_mut(index as usize).and_then(Option::take) else { return };
         self.by_queue_pair.remove(&lane.queue_pair);
         self.reading -= lane.reading.len().min(self.reading);
+        self.signaled -= usize::from(lane.signaled);
         self.modes[lane.plan.server as usize - 1] -= 1;
         self.by_completion -= open::by_completion(&lane.plan) as usize;
         self.polled.retain(|polled| *polled != index);

@@ -1,0 +1,137 @@
+//! HatRPC figure 5: throughput of its protocols by the number of clients, small and large messages.
+
+use super::hatrpc::{DIRECT, Polling, RFP, load, names, protocols, series};
+use super::{Effort, Figure, Outcomes, Paper, Point, Run, measured, say};
+
+pub(super) const SMALL: Figure = Figure::predicted(
+    ["hatrpc-5-512", "Throughput of calls of 512 bytes by the number of clients", "hatrpc", "clients"],
+    NOTES,
+    |effort| runs(512, effort),
+    small,
+);
+pub(super) const LARGE: Figure = Figure::predicted(
+    ["hatrpc-5-128k", "Throughput of calls of 128 KiB by the number of clients", "hatrpc", "clients"],
+    NOTES,
+    |effort| runs(128 << 10, effort),
+    large,
+);
+
+const NOTES: &str = "Clients on nine hosts, a server thread for each, 28 cores on every host; clients and server threads that \
+    are more than cores take turns in quanta. No NUMA. Over 4 KiB all protocols go by read rendezvous. Of nine protocols five are \
+    there.";
+
+/// Cores of a host (HatRPC 5.1), and hosts that are not the server.
+const CORES: u32 = 28;
+const CLIENT_HOSTS: usize = 9;
+/// Under-subscribed (HatRPC 5.3), fully subscribed, over-subscribed.
+const UNDER: u32 = 16;
+const FULL: u32 = 28;
+const OVER: [u32; 4] = [64, 128, 256, 512];
+
+fn runs(bytes: u32, effort: Effort) -> Vec<Run> {
+    let clients: &[u32] = match effort {
+        Effort::Full => &[1, 2, 4, 8, 16, 28, 64, 128, 256, 512],
+        Effort::Quick => &[16, 28, 128],
+    };
+    let mut runs = Vec::new();
+    for (name, polling, plan) in protocols() {
+        for number in clients {
+            let mut load = load(*number as usize, plan, bytes);
+            load.client_hosts = CLIENT_HOSTS.min(*number as usize);
+            load.workers = *number as u16;
+            (load.server_cores, load.client_cores) = (Some(CORES), Some(CORES));
+            // Everybody has had a core for a quantum of 3 ms before it counts, and has it again.
+            let rounds = u64::from(number.div_ceil(CORES));
+            load.extent = measured(effort, 2 * rounds * 3_000_000);
+            load.limit = 1_000_000_000_000;
+            runs.push(Run::of(series(name, polling), *number, load));
+        }
+    }
+    runs
+}
+
+fn kops(outcome: &super::Outcome) -> f64 {
+    outcome.mops * 1e3
+}
+
+/// The series over the best of all others that are asked for.
+fn over_best(outcomes: &Outcomes, points: &mut Vec<Point>, title: &str, of: &str, others: &[String]) {
+    for x in outcomes.xs() {
+        let best = others
+            .iter()
+            .filter(|name| *name != of)
+            .filter_map(|name| outcomes.get(name, x, kops))
+            .reduce(f64::max);
+        if let (Some(mine), Some(best)) = (outcomes.get(of, x, kops), best) {
+            points.push(Point {
+                series: title.to_owned(),
+                x,
+                unit: "ratio",
+                predicted: mine / best,
+                said: None,
+            });
+        }
+    }
+}
+
+/// What is said of both sizes: busy polling does badly with more clients than cores.
+fn both_sizes(outcomes: &Outcomes) -> Vec<Point> {
+    let mut points = outcomes.as_they_are("kops", kops);
+    for name in names(Polling::Busy) {
+        let busy = series(name, Polling::Busy);
+        let title = format!("{busy}, over that of {FULL} clients");
+        let Some(full) = outcomes.get(&busy, FULL, kops) else { continue };
+        for x in OVER {
+            let Some(value) = outcomes.get(&busy, x, kops) else { continue };
+            let predicted = value / full;
+            points.push(Point { series: title.clone(), x, unit: "ratio", predicted, said: None });
+            // "Significant" has no number; it is read as more than a tenth.
+            let source = "3.2: significantly less with over-subscription";
+            say(&mut points, &title, x, Paper::AtMost(0.9), source);
+        }
+    }
+    for name in names(Polling::Event) {
+        let title = format!("event over busy, {name}");
+        let (event, busy) = (series(name, Polling::Event), series(name, Polling::Busy));
+        points.extend(outcomes.ratios(&title, &event, &busy, kops));
+        for x in OVER {
+            say(
+                &mut points,
+                &title,
+                x,
+                Paper::AtLeast(1.0),
+                "3.2: busy polling is not as scalable as event polling",
+            );
+        }
+    }
+    points
+}
+
+fn small(outcomes: &Outcomes) -> Vec<Point> {
+    let mut points = both_sizes(outcomes);
+    let direct = series(DIRECT, Polling::Event);
+    let mine = |polling| names(polling).into_iter().map(move |name| series(name, polling));
+    let all: Vec<String> = Polling::BOTH.into_iter().flat_map(mine).collect();
+    let title = format!("{direct}, over the best of all others");
+    over_best(outcomes, &mut points, &title, &direct, &all);
+    for x in [UNDER, FULL].into_iter().chain(OVER) {
+        let source = "3.2: the best with under-, full and over-subscription";
+        say(&mut points, &title, x, Paper::AtLeast(1.0), source);
+    }
+    points
+}
+
+fn large(outcomes: &Outcomes) -> Vec<Point> {
+    let mut points = both_sizes(outcomes);
+    let event: Vec<String> = names(Polling::Event).iter().map(|name| series(name, Polling::Event)).collect();
+    let (direct, rfp) = (series(DIRECT, Polling::Event), series(RFP, Polling::Event));
+    let title = format!("{direct}, over the best other by events");
+    over_best(outcomes, &mut points, &title, &direct, &event);
+    say(&mut points, &title, UNDER, Paper::AtLeast(1.0), "3.2: by events the best with under-subscription");
+    let title = format!("{rfp}, over the best other by events");
+    over_best(outcomes, &mut points, &title, &rfp, &event);
+    for x in OVER {
+        say(&mut points, &title, x, Paper::AtLeast(1.0), "3.2: by events far ahead of the others otherwise");
+    }
+    points
+}

@@ -1,0 +1,407 @@
+//! The papers' figures, as one catalogue: raw verbs, to which the model was fitted (calibrated), and whole systems, which
+//! it was not (predicted).
+//!
+//! A figure is a list of [`Run`]s, each a simulation of its own that may run on any thread, and what comes of their
+//! outcomes: [`Point`]s, each with what the paper's text says of it. The papers are at hand as text: where a curve has no
+//! number there, a point has a prediction only, or a relation is compared (a ratio, a crossover, a direction), as a ratio
+//! that should lie in a range.
+
+mod flock_2b;
+mod hatrpc;
+mod hatrpc_4;
+mod hatrpc_5;
+mod rf_rpc;
+mod rf_rpc_5;
+mod rf_rpc_7;
+mod rf_rpc_9;
+
+use crate::datagrams::{Datagrams, DatagramsError};
+use crate::load::{Load, LoadError};
+use dunlin_fabric::Nanos;
+use dunlin_rnic_model::driver::TestError;
+use dunlin_rnic_model::figure::{self as raw_verbs, FIGURES};
+pub use dunlin_rnic_model::sweep::Effort;
+use dunlin_rnic_model::{Profile, ProfileError};
+use thiserror::Error;
+
+/// What a figure's numbers are worth.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// The model was fitted to what the papers say of it.
+    Calibrated,
+    /// Nothing was fitted to it.
+    Predicted,
+}
+
+impl Kind {
+    /// As it stands in reports.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Calibrated => "calibrated",
+            Kind::Predicted => "predicted",
+        }
+    }
+}
+
+/// What a paper's text says of a point.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Paper {
+    /// A number.
+    Value(f64),
+    /// Not less.
+    AtLeast(f64),
+    /// Not more.
+    AtMost(f64),
+    /// From the first to the second.
+    Between(f64, f64),
+}
+
+impl Paper {
+    /// How far a value is from it, relative to it, in percent; 0 within a range.
+    #[must_use]
+    pub fn error_percent(self, value: f64) -> f64 {
+        let nearest = match self {
+            Paper::Value(said) => said,
+            Paper::AtLeast(low) => value.max(low),
+            Paper::AtMost(high) => value.min(high),
+            Paper::Between(low, high) => value.max(low).min(high),
+        };
+        if nearest == value { 0.0 } else { (value - nearest) / nearest * 100.0 }
+    }
+
+    /// Whether a relation holds; `None` for a number, which has an error instead.
+    #[must_use]
+    pub fn holds(self, value: f64) -> Option<bool> {
+        match self {
+            Paper::Value(_) => None,
+            _ => Some(self.error_percent(value) == 0.0),
+        }
+    }
+}
+
+/// One value of a figure.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Point {
+    /// The series.
+    pub series: String,
+    /// Where.
+    pub x: u32,
+    /// The unit of the value.
+    pub unit: &'static str,
+    /// What the simulator says.
+    pub predicted: f64,
+    /// What the paper's text says, if anything, and where.
+    pub said: Option<(Paper, &'static str)>,
+}
+
+/// A figure that can be run.
+#[derive(Clone, Copy, Debug)]
+pub struct Figure {
+    /// Its name: paper and number.
+    pub id: &'static str,
+    /// What it shows.
+    pub title: &'static str,
+    /// The profile that it runs on.
+    pub profile: &'static str,
+    /// What x is.
+    pub x_name: &'static str,
+    /// What its numbers are worth.
+    pub kind: Kind,
+    /// How the experiment was understood where the paper is silent.
+    pub notes: &'static str,
+    source: Source,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Source {
+    RawVerbs(&'static raw_verbs::Figure),
+    System(System),
+}
+
+/// A figure of a whole system: what is run, and what comes of it.
+#[derive(Clone, Copy, Debug)]
+struct System {
+    runs: fn(Effort) -> Vec<Run>,
+    points: fn(&Outcomes) -> Vec<Point>,
+}
+
+/// One simulation.
+#[derive(Clone, Debug)]
+pub struct Run {
+    /// Its series.
+    pub series: String,
+    /// Where in it.
+    pub x: u32,
+    work: Work,
+}
+
+#[derive(Clone, Debug)]
+enum Work {
+    RawVerbs { series: &'static raw_verbs::Series, profile: &'static str, effort: Effort },
+    Load(Box<Load>),
+    Datagrams(Datagrams),
+}
+
+/// What a run came to.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Outcome {
+    /// The value of a series of raw verbs, in its own unit.
+    pub value: f64,
+    /// Calls (or raw verbs, where their unit is that) per second, in millions.
+    pub mops: f64,
+    /// Mean latency of calls, in microseconds.
+    pub mean_us: f64,
+    /// The part of the server's time that goes into the verbs library, polling in vain included.
+    pub verbs_share: f64,
+    /// The same, of the time in which it does not poll in vain.
+    pub verbs_share_of_work: f64,
+}
+
+/// Why a figure cannot be made.
+#[derive(Debug, Error)]
+pub enum FigureError {
+    /// No such figure.
+    #[error("there is no figure '{id}'; did you mean '{nearest}'? They are {known}")]
+    Unknown {
+        /// What was asked for.
+        id: String,
+        /// The nearest known one.
+        nearest: String,
+        /// All of them.
+        known: String,
+    },
+    /// Its profile is wrong.
+    #[error(transparent)]
+    Profile(#[from] ProfileError),
+    /// Its test cannot be run on the profile.
+    #[error(transparent)]
+    Test(#[from] TestError),
+    /// Datagrams did not come to their end.
+    #[error("{series} at {x}: {error}")]
+    Datagrams {
+        /// The run's series.
+        series: String,
+        /// The run's place in it.
+        x: u32,
+        /// Why.
+        error: DatagramsError,
+    },
+    /// A load did not come to its end.
+    #[error("{series} at {x}: {error}")]
+    Load {
+        /// The run's series.
+        series: String,
+        /// The run's place in it.
+        x: u32,
+        /// Why.
+        error: LoadError,
+    },
+}
+
+/// All figures, calibrated ones first.
+#[must_use]
+pub fn all() -> Vec<Figure> {
+    let raw = FIGURES.iter().map(|figure| Figure {
+        id: figure.id,
+        title: figure.title,
+        profile: figure.profile,
+        x_name: figure.x_name,
+        kind: Kind::Calibrated,
+        notes: "",
+        source: Source::RawVerbs(figure),
+    });
+    let predicted = [
+        flock_2b::FIGURE,
+        hatrpc_4::FIGURE,
+        hatrpc_5::SMALL,
+        hatrpc_5::LARGE,
+        rf_rpc_5::FIGURE,
+        rf_rpc_7::FIGURE,
+        rf_rpc_9::FIGURE,
+    ];
+    raw.chain(predicted).collect()
+}
+
+/// The figure of that name.
+///
+/// # Errors
+/// An unknown name, with the nearest known one.
+pub fn figure(id: &str) -> Result<Figure, FigureError> {
+    let all = all();
+    all.iter().find(|figure| figure.id == id).copied().ok_or_else(|| FigureError::Unknown {
+        id: id.to_owned(),
+        nearest: dunlin_rnic_model::nearest(id, all.iter().map(|figure| figure.id)).to_owned(),
+        known: all.iter().map(|figure| figure.id).collect::<Vec<_>>().join(", "),
+    })
+}
+
+impl Figure {
+    const fn predicted(
+        [id, title, profile, x_name]: [&'static str; 4],
+        notes: &'static str,
+        runs: fn(Effort) -> Vec<Run>,
+        points: fn(&Outcomes) -> Vec<Point>,
+    ) -> Figure {
+        let source = Source::System(System { runs, points });
+        Figure { id, title, profile, x_name, kind: Kind::Predicted, notes, source }
+    }
+
+    /// What has to be run for it.
+    #[must_use]
+    pub fn runs(&self, effort: Effort) -> Vec<Run> {
+        match self.source {
+            Source::RawVerbs(figure) => {
+                let run = |series: &'static raw_verbs::Series, x: &u32| Run {
+                    series: series.name.to_owned(),
+                    x: *x,
+                    work: Work::RawVerbs { series, profile: figure.profile, effort },
+                };
+                figure
+                    .series
+                    .iter()
+                    .flat_map(|series| series.xs.iter().map(move |x| run(series, x)))
+                    .collect()
+            }
+            Source::System(system) => (system.runs)(effort),
+        }
+    }
+
+    /// What comes of its runs, whose outcomes are given in their order.
+    #[must_use]
+    pub fn points(&self, effort: Effort, outcomes: &[Outcome]) -> Vec<Point> {
+        let all: Vec<(Run, Outcome)> = self.runs(effort).into_iter().zip(outcomes.iter().copied()).collect();
+        match self.source {
+            Source::System(system) => (system.points)(&Outcomes(all)),
+            Source::RawVerbs(figure) => {
+                let point = |(run, outcome): &(Run, Outcome)| {
+                    let Work::RawVerbs { series, .. } = run.work else { return None };
+                    let said = raw_verbs::paper(figure.id, series.name, run.x);
+                    Some(Point {
+                        series: run.series.clone(),
+                        x: run.x,
+                        unit: series.unit,
+                        predicted: outcome.value,
+                        said: said.map(|(value, source)| (Paper::Value(value), source)),
+                    })
+                };
+                all.iter().filter_map(point).collect()
+            }
+        }
+    }
+}
+
+/// The seed of all figures: what chance decides in them (which client calls which worker) is the same everywhere.
+const SEED: u64 = 1;
+
+impl Run {
+    fn of(series: impl Into<String>, x: u32, load: Load) -> Run {
+        Run { series: series.into(), x, work: Work::Load(Box::new(load)) }
+    }
+
+    /// A point of a raw-verb figure.
+    fn raw_verbs(figure: &str, series: &str, x: u32, effort: Effort) -> Option<Run> {
+        let figure = FIGURES.iter().find(|known| known.id == figure)?;
+        let series = figure.series.iter().find(|known| known.name == series)?;
+        let work = Work::RawVerbs { series, profile: figure.profile, effort };
+        Some(Run { series: series.name.to_owned(), x, work })
+    }
+
+    fn datagrams(series: &str, x: u32, load: Datagrams) -> Run {
+        Run { series: series.to_owned(), x, work: Work::Datagrams(load) }
+    }
+
+    /// Runs it: for a second or so, on the calling thread, with the same outcome each time.
+    ///
+    /// # Errors
+    /// A simulation that did not come to its end.
+    pub fn go(&self) -> Result<Outcome, FigureError> {
+        match &self.work {
+            Work::RawVerbs { series, profile, effort } => {
+                let value = series.predict(self.x, &Profile::built_in(profile)?, *effort)?;
+                Ok(Outcome { value, mops: value, ..Outcome::default() })
+            }
+            Work::Load(load) => {
+                let failed = |error| FigureError::Load { series: self.series.clone(), x: self.x, error };
+                let outcome = load.run(SEED, || [0, 0]).map_err(failed)?;
+                Ok(Outcome {
+                    mops: outcome.throughput() / 1e6,
+                    mean_us: outcome.mean_ns / 1e3,
+                    ..Outcome::default()
+                })
+            }
+            Work::Datagrams(load) => {
+                let failed = |error| FigureError::Datagrams { series: self.series.clone(), x: self.x, error };
+                let outcome = load.run(SEED).map_err(failed)?;
+                Ok(Outcome {
+                    mops: outcome.calls as f64 * 1e3 / outcome.time_ns.max(1) as f64,
+                    verbs_share: outcome.verbs_share,
+                    verbs_share_of_work: outcome.verbs_share_of_work,
+                    ..Outcome::default()
+                })
+            }
+        }
+    }
+}
+
+/// The outcomes of a system's runs.
+struct Outcomes(Vec<(Run, Outcome)>);
+
+impl Outcomes {
+    /// A value of one run; `None` if it was not run.
+    fn get(&self, series: &str, x: u32, value: fn(&Outcome) -> f64) -> Option<f64> {
+        let found = self.0.iter().find(|(run, _)| run.series == series && run.x == x)?;
+        Some(value(&found.1))
+    }
+
+    /// One series over another, wherever both were run.
+    fn ratios(&self, title: &str, over: &str, under: &str, value: fn(&Outcome) -> f64) -> Vec<Point> {
+        let ratio = |x| {
+            let predicted = self.get(over, x, value)? / self.get(under, x, value)?;
+            Some(Point { series: title.to_owned(), x, unit: "ratio", predicted, said: None })
+        };
+        self.xs().into_iter().filter_map(ratio).collect()
+    }
+
+    /// Where a series is highest, and how high.
+    fn peak(&self, series: &str, value: fn(&Outcome) -> f64) -> Option<(u32, f64)> {
+        let mine = self.0.iter().filter(|(run, _)| run.series == series);
+        mine.map(|(run, outcome)| (run.x, value(outcome))).max_by(|one, other| one.1.total_cmp(&other.1))
+    }
+
+    /// Every run as a point of which the paper's text says nothing.
+    fn as_they_are(&self, unit: &'static str, value: fn(&Outcome) -> f64) -> Vec<Point> {
+        let point = |(run, outcome): &(Run, Outcome)| Point {
+            series: run.series.clone(),
+            x: run.x,
+            unit,
+            predicted: value(outcome),
+            said: None,
+        };
+        self.0.iter().map(point).collect()
+    }
+
+    /// Where the runs are, without repetition, from left to right.
+    fn xs(&self) -> Vec<u32> {
+        let mut xs: Vec<u32> = self.0.iter().map(|(run, _)| run.x).collect();
+        xs.sort_unstable();
+        xs.dedup();
+        xs
+    }
+}
+
+/// What the paper says of a point that is among these.
+fn say(points: &mut [Point], series: &str, x: u32, paper: Paper, source: &'static str) {
+    if let Some(point) = points.iter_mut().find(|point| point.series == series && point.x == x) {
+        point.said = Some((paper, source));
+    }
+}
+
+/// So long calls count, after half as long a warm-up.
+fn measured(effort: Effort, full: Nanos) -> crate::load::Extent {
+    let measured = match effort {
+        Effort::Full => full,
+        Effort::Quick => full / 10,
+    };
+    crate::load::Extent::Time { warm_up: measured / 2, measured }
+}

@@ -1,0 +1,46 @@
+//! RF-RPC's cluster and its two systems: Jakiro, whose clients fetch their results, and ServerReply.
+
+use super::{Effort, measured};
+use crate::load::{Connections, Load, Network};
+use crate::random_values::{Sizes, Times};
+use dunlin_fabric::Nanos;
+use dunlin_rpc::{CompletionMode, Plan, RequestHalf, ResponseHalf};
+
+/// Both systems' names, as they stand in its figures.
+pub(super) const FETCH: &str = "Jakiro";
+/// As above.
+pub(super) const REPLY: &str = "ServerReply";
+/// Threads of the server where nothing else is said (RF-RPC 5.3.2).
+pub(super) const THREADS: u16 = 16;
+/// Seven client machines with five threads each (RF-RPC 5.1).
+const CLIENT_HOSTS: usize = 7;
+const CLIENTS: usize = 35;
+/// Keys and values (RF-RPC 5.1).
+const KEY_BYTES: u32 = 16;
+const VALUE_BYTES: u32 = 32;
+/// What the store itself takes for a GET: a bucket and a pair, neither of which is in the processor's cache (128 million
+/// pairs), so two accesses to memory of some 100 ns. Assumed, before any prediction.
+const STORE: Nanos = 200;
+
+/// Calls without a payload worth mentioning, on either system.
+pub(super) fn calls(response: ResponseHalf, threads: u16, service: Nanos, effort: Effort) -> Load {
+    let mut load = Load::bench(CLIENTS, 1, Network::Modelled("rf-rpc".to_owned()));
+    load.plan =
+        Plan::new(RequestHalf::Write, response).completion(CompletionMode::Busy, CompletionMode::Busy);
+    load.client_hosts = CLIENT_HOSTS;
+    load.workers = threads;
+    // Each thread owns a part of the keys, so every client is connected to every thread (RF-RPC 5.5: N x M queue pairs).
+    load.connections = Connections::EachWorker;
+    (load.requests, load.results) = (Sizes::Fixed(1), Sizes::Fixed(1));
+    load.service = Times::Fixed(service);
+    load.extent = measured(effort, 4_000_000);
+    load.limit = 10_000_000_000;
+    load
+}
+
+/// GETs of the store, with so much process time beside.
+pub(super) fn gets(response: ResponseHalf, threads: u16, process_time: Nanos, effort: Effort) -> Load {
+    let mut load = calls(response, threads, STORE + process_time, effort);
+    (load.requests, load.results) = (Sizes::Fixed(KEY_BYTES), Sizes::Fixed(VALUE_BYTES));
+    load
+}

@@ -1,0 +1,130 @@
+//! The predicted figures in their quick form: that they run, always alike, and say all that the papers' texts say of them.
+//! What they predict is not asserted: that would be a reason to tune.
+
+use dunlin_scenario::figures::{Effort, Kind, Outcome, Paper, Point, all, figure};
+
+/// Runs a figure's quick form.
+fn quick(id: &str) -> Vec<Point> {
+    let figure = figure(id).expect("a figure");
+    let runs = figure.runs(Effort::Quick);
+    let outcomes: Vec<Outcome> = runs.iter().map(|run| run.go().expect("a run")).collect();
+    // One of them again, as every other would be: a run is a pure function of what it is of.
+    let middle = runs.len() / 2;
+    assert_eq!(runs[middle].go().expect("a run"), outcomes[middle], "{id}");
+    let points = figure.points(Effort::Quick, &outcomes);
+    for point in &points {
+        assert!(point.predicted.is_finite() && point.predicted > 0.0, "{id}: {point:?}");
+        assert!(point.said.is_none_or(|(_, source)| !source.is_empty()), "{id}: {point:?}");
+    }
+    points
+}
+
+/// Of these series, and no others, the paper's text says something, at so many points of the quick form.
+fn says(id: &str, stated: &[(&str, usize)]) {
+    let points = quick(id);
+    for (series, count) in stated {
+        let found = points.iter().filter(|point| point.series == *series && point.said.is_some()).count();
+        assert_eq!(found, *count, "{id}: {series}");
+    }
+    let all = points.iter().filter(|point| point.said.is_some()).count();
+    assert_eq!(all, stated.iter().map(|(_, count)| count).sum::<usize>(), "{id}: {points:#?}");
+}
+
+#[test]
+fn flock_2b() {
+    says("flock-2b", &[("server processors in the verbs library", 1), ("largest READ over UD RPC", 1)]);
+}
+
+#[test]
+fn hatrpc_4() {
+    says(
+        "hatrpc-4",
+        &[
+            ("event over busy, Remote-fetch", 3),
+            ("event over busy, Direct-WriteIMM", 3),
+            ("event over busy, Eager-SendRecv", 3),
+            ("event over busy, Read-RNDV", 3),
+            ("Direct-WriteIMM over the best other, busy", 2),
+        ],
+    );
+}
+
+/// What is said of both sizes, in the quick form.
+const BOTH_SIZES: [(&str, usize); 8] = [
+    ("Remote-fetch, busy, over that of 28 clients", 1),
+    ("Direct-WriteIMM, busy, over that of 28 clients", 1),
+    ("Eager-SendRecv, busy, over that of 28 clients", 1),
+    ("Read-RNDV, busy, over that of 28 clients", 1),
+    ("event over busy, Remote-fetch", 1),
+    ("event over busy, Direct-WriteIMM", 1),
+    ("event over busy, Eager-SendRecv", 1),
+    ("event over busy, Read-RNDV", 1),
+];
+
+#[test]
+fn hatrpc_5_small() {
+    let mut stated = BOTH_SIZES.to_vec();
+    stated.push(("Direct-WriteIMM, event, over the best of all others", 3));
+    says("hatrpc-5-512", &stated);
+}
+
+#[test]
+fn hatrpc_5_large() {
+    let mut stated = BOTH_SIZES.to_vec();
+    stated.push(("Direct-WriteIMM, event, over the best other by events", 1));
+    stated.push(("Remote-fetch, event, over the best other by events", 1));
+    says("hatrpc-5-128k", &stated);
+}
+
+#[test]
+fn rf_rpc_5() {
+    says("rf-rpc-5", &[("server-reply", 1), ("remote fetching over server-reply", 2)]);
+}
+
+#[test]
+fn rf_rpc_7() {
+    says(
+        "rf-rpc-7",
+        &[
+            ("Jakiro", 1),
+            ("ServerReply", 1),
+            ("peak of Jakiro over that of ServerReply", 1),
+            ("Jakiro over its peak", 3),
+            ("ServerReply over its throughput with 6 threads", 1),
+        ],
+    );
+}
+
+#[test]
+fn rf_rpc_9() {
+    says("rf-rpc-9", &[("ServerReply", 2), ("Jakiro over ServerReply", 4)]);
+}
+
+#[test]
+fn the_catalogue_names_each_figure_once_and_knows_near_misses() {
+    let all = all();
+    for (place, one) in all.iter().enumerate() {
+        assert!(all[..place].iter().all(|other| other.id != one.id), "{} twice", one.id);
+        assert!(!one.runs(Effort::Full).is_empty(), "{}", one.id);
+        assert!(one.runs(Effort::Full).len() >= one.runs(Effort::Quick).len(), "{}", one.id);
+        // What is not said by the paper has to be told.
+        assert!(one.kind == Kind::Calibrated || !one.notes.is_empty(), "{}", one.id);
+    }
+    assert_eq!(all.iter().filter(|figure| figure.kind == Kind::Predicted).count(), 7);
+    let error = figure("hatrpc-6").expect_err("no such figure").to_string();
+    assert!(error.contains("did you mean 'hatrpc-4'") && error.contains("rf-rpc-9"), "{error}");
+}
+
+#[test]
+fn errors_are_relative_to_what_the_paper_says() {
+    assert!((Paper::Value(2.0).error_percent(3.0) - 50.0).abs() < 1e-9);
+    assert_eq!(Paper::Value(2.0).holds(2.0), None);
+    assert_eq!(
+        (Paper::AtLeast(90.0).holds(81.0), Paper::AtLeast(90.0).holds(90.0)),
+        (Some(false), Some(true))
+    );
+    assert!((Paper::AtLeast(90.0).error_percent(81.0) + 10.0).abs() < 1e-9);
+    assert_eq!(Paper::Between(0.9, 1.1).error_percent(1.0), 0.0);
+    assert!((Paper::Between(0.9, 1.1).error_percent(1.21) - 10.0).abs() < 1e-9);
+    assert_eq!(Paper::AtMost(1.0).holds(1.5), Some(false));
+}
