@@ -78,7 +78,7 @@ pub struct Worker<F: Fabric> {
     /// Another thread has told something since the last look before a sleep began.
     told: bool,
     reading: usize,
-    /// Some lane's send queue has slots to get back.
+    /// Lanes whose send queues have slots to get back.
     signaled: usize,
     waiter: Waiter,
     drain_until: Option<Nanos>,
