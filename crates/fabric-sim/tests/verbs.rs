@@ -383,16 +383,41 @@ fn what_arrives_between_arming_and_waiting_ends_the_wait_at_once() {
     Sim::run_with(settings, 14, root).expect("a run");
 }
 
-/// An acknowledgement is shorter than the answer of a large READ before it, and must not end its request before that.
-#[test]
-fn work_requests_end_in_the_order_of_posting() {
+/// One machine, with times from the model.
+fn modelled() -> Settings {
     let profile = Arc::new(Profile::built_in("hatrpc").expect("a profile"));
     let machines = vec![(Arc::clone(&profile), 1)];
-    let settings = Settings {
+    Settings {
         prices: Prices::of(&profile),
         timing: TimingSettings::Model(ModelTiming { machines, switch_ns: None, control_ns: 5_000 }),
         ..Settings::default()
+    }
+}
+
+/// A small message is in memory before a large one that came first has landed; it must not be told of before that.
+#[test]
+fn messages_are_received_in_the_order_of_sending() {
+    let root = |sim: Sim| {
+        let (mut one, mut two) = connected(&sim, |_| {});
+        for id in 0..8 {
+            two.receive(id, 1 << 16);
+        }
+        for round in 0..4 {
+            let large = one.arena.reserve(1 << 16).expect("room in the arena");
+            one.post(2 * round, Operation::Send { data: Data::Buffer(large), immediate: None, to: None });
+            one.send(2 * round + 1, b"small");
+        }
+        for id in 0..8 {
+            let bytes = two.expect(id, CompletionStatus::Success).bytes;
+            assert_eq!(bytes, if id % 2 == 0 { 1 << 16 } else { 5 }, "message {id}");
+        }
     };
+    Sim::run_with(modelled(), 16, root).expect("a run");
+}
+
+/// An acknowledgement is shorter than the answer of a large READ before it, and must not end its request before that.
+#[test]
+fn work_requests_end_in_the_order_of_posting() {
     let root = |sim: Sim| {
         let (mut one, two) = connected(&sim, |_| {});
         let access = Access::READ.with(Access::WRITE);
@@ -409,5 +434,5 @@ fn work_requests_end_in_the_order_of_posting() {
             one.expect(id, CompletionStatus::Success);
         }
     };
-    Sim::run_with(settings, 15, root).expect("a run");
+    Sim::run_with(modelled(), 15, root).expect("a run");
 }
