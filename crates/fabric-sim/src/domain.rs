@@ -39,9 +39,10 @@ impl Waker for SimWaker {
         let price = self.shared.lock().settings.prices.look;
         let mut state = self.shared.enter(price);
         let event = armed.mode == WaitMode::Event;
+        let arrived = if event { Wake::Arrived } else { Wake::Rested };
         let Some(domain) = state.domain(self.domain) else { return Wake::TimedOut };
         if armed.token != if event { domain.event_arrivals } else { domain.arrivals } {
-            return Wake::Arrived;
+            return arrived;
         }
         let process = domain.process;
         let until = state.time_of(process, until);
@@ -56,7 +57,7 @@ impl Waker for SimWaker {
         if let Some(domain) = state.domain(self.domain) {
             domain.waiting = None;
         }
-        if wake == Wake::Arrived && !event { Wake::Rested } else { wake }
+        if wake == Wake::Arrived { arrived } else { wake }
     }
 
     fn wake(&self) {
