@@ -9,14 +9,14 @@ use crate::shared::Shared;
 use dunlin_fabric::verbs::MAX_CONTROL_MESSAGE;
 use dunlin_fabric::{
     AcceptError, Access, Address, CompletionStatus, DialError, GrantError, Link, LinkError, ListenError,
-    Listener, Memory, Nanos, PeerIdentity, RegionKey, Scheme,
+    Listener, Mark, Memory, Nanos, PeerIdentity, RegionKey, Scheme, Subscription,
 };
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 /// Messages that a side has not read, above which the sender is told of a backlog.
 const MAX_BACKLOG: usize = 1024;
-/// Connections that nobody has accepted yet, above which dialling waits in vain.
+/// Connections that nobody has accepted yet, above which who dials waits for room.
 const MAX_UNACCEPTED: usize = 1024;
 /// Grants of one side of one link.
 const MAX_GRANTS: usize = 1 << 16;
@@ -71,6 +71,10 @@ struct ListenerState {
     name: String,
     process: u32,
     unaccepted: VecDeque<u32>,
+    /// Connections on their way here.
+    coming: usize,
+    /// Who dials and waits for room.
+    dialling: VecDeque<Waiter>,
     signal: Option<u64>,
     waiters: Vec<Waiter>,
 }
@@ -86,7 +90,8 @@ pub(crate) struct Side {
     dropped: bool,
     /// Why nothing more comes: the peer's end, or our own.
     ended: Option<&'static str>,
-    signal: Option<u64>,
+    /// Who is told of news: the signal to raise and the mark to set before.
+    subscription: Option<(u64, Mark)>,
     waiters: Vec<Waiter>,
     /// What this side has granted to the other, by slot: the low half of a key; the high half is a generation.
     grants: Vec<Option<Grant>>,
@@ -148,6 +153,7 @@ impl State {
                 let Some(listener) = self.network.links.listener(listener) else {
                     return self.drop_side(LinkSide { link, side: 1 });
                 };
+                listener.coming -= 1;
                 listener.unaccepted.push_back(link);
                 let mut waiters = std::mem::take(&mut listener.waiters);
                 let signal = listener.signal;
@@ -164,7 +170,10 @@ impl State {
         self.network.links.set_news(at);
         let Some(side) = self.network.links.side_mut(at) else { return };
         let mut waiters = std::mem::take(&mut side.waiters);
-        let signal = side.signal;
+        let signal = side.subscription.as_ref().map(|(signal, mark)| {
+            mark.set();
+            *signal
+        });
         self.wake_all(&mut waiters);
         if let Some(signal) = signal {
             self.raise(signal);
@@ -242,6 +251,7 @@ impl State {
             self.drop_side(LinkSide { link, side: 1 });
         }
         self.wake_all(&mut gone.waiters);
+        self.wake_all(&mut gone.dialling.into());
     }
 
     /// A process has ended: its sides of links have, too.
@@ -405,10 +415,13 @@ impl Link for SimLink {
         PeerIdentity::default()
     }
 
-    fn subscribe(&self, signal: SimSignal) {
+    fn subscribe(&self, subscription: Subscription<SimSignal>) {
         let mut state = self.0.shared.system_call();
         if let Some(side) = state.network.links.side_mut(self.0.at) {
-            side.signal = Some(signal.id());
+            side.subscription = Some((subscription.signal.id(), subscription.mark));
+            if state.network.links.has_news(self.0.at) {
+                state.news(self.0.at);
+            }
         }
     }
 
@@ -439,15 +452,30 @@ impl SimListener {
         let number = links.listeners.len() as u32;
         let name = address.name().to_owned();
         links.by_name.insert(name.clone(), number);
-        let (unaccepted, waiters) = (VecDeque::new(), Vec::new());
-        links.listeners.push(Some(ListenerState { name, process, unaccepted, signal: None, waiters }));
+        links.listeners.push(Some(ListenerState {
+            name,
+            process,
+            unaccepted: VecDeque::new(),
+            coming: 0,
+            dialling: VecDeque::new(),
+            signal: None,
+            waiters: Vec::new(),
+        }));
         drop(state);
         Ok(SimListener { shared: Arc::clone(shared), number, address: address.clone() })
     }
 
     fn take(&self, state: &mut State) -> Option<SimLink> {
         let listener = state.network.links.listener(self.number)?;
-        Some(SimLink::new(&self.shared, listener.unaccepted.pop_front()?, 1))
+        let link = listener.unaccepted.pop_front()?;
+        // There is room for one of those who wait for it.
+        while let Some(waiter) = state.network.links.listener(self.number)?.dialling.pop_front() {
+            if state.waits(waiter) {
+                state.wake_all(&mut vec![waiter]);
+                break;
+            }
+        }
+        Some(SimLink::new(&self.shared, link, 1))
     }
 }
 
@@ -518,18 +546,33 @@ pub(crate) fn dial(
     if state.over() {
         return Err(DialError::TimedOut { address: address.clone() });
     }
-    let links = &mut state.network.links;
-    let number = links.by_name.get(address.name()).copied();
-    let Some((number, listener)) = number.and_then(|number| Some((number, links.listener(number)?))) else {
-        return Err(DialError::NobodyListens { address: address.clone() });
-    };
-    let full = listener.unaccepted.len() >= MAX_UNACCEPTED;
-    let accepts_for = listener.process;
-    let answered = state.now() + 20 * state.travel();
-    if full || answered > until {
+    let (number, accepts_for, answered) = loop {
+        let links = &mut state.network.links;
+        let number = links.by_name.get(address.name()).copied();
+        let Some((number, listener)) = number.and_then(|number| Some((number, links.listener(number)?)))
+        else {
+            return Err(DialError::NobodyListens { address: address.clone() });
+        };
+        let full = listener.unaccepted.len() + listener.coming >= MAX_UNACCEPTED;
+        let accepts_for = listener.process;
+        let answered = state.now() + 20 * state.travel();
+        if !full && answered <= until {
+            break (number, accepts_for, answered);
+        }
         let waiter = state.stay(Reason::Answer);
-        drop(shared.park(state, waiter, until, false));
-        return Err(DialError::TimedOut { address: address.clone() });
+        if full && let Some(listener) = state.network.links.listener(number) {
+            listener.dialling.push_back(waiter);
+        }
+        state = shared.park(state, waiter, until, false).0;
+        if state.now() >= until || state.over() {
+            if let Some(listener) = state.network.links.listener(number) {
+                listener.dialling.retain(|one| *one != waiter);
+            }
+            return Err(DialError::TimedOut { address: address.clone() });
+        }
+    };
+    if let Some(listener) = state.network.links.listener(number) {
+        listener.coming += 1;
     }
     let links = &mut state.network.links.links;
     let link = links.len() as u32;

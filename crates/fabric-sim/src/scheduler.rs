@@ -308,6 +308,12 @@ impl State {
         }
     }
 
+    /// Whether a stay lasts and nothing has ended it yet.
+    pub(crate) fn waits(&self, waiter: Waiter) -> bool {
+        let stay = self.tasks[waiter.task as usize].stay;
+        stay.is_some_and(|stay| stay.number == waiter.stay && !stay.woken)
+    }
+
     /// Ends a stay at some time; nothing if it has ended or is about to.
     #[inline]
     pub(crate) fn wake(&mut self, waiter: Waiter, at: Nanos) {
