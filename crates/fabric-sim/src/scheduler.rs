@@ -113,6 +113,8 @@ pub(crate) struct State {
     fraction: u64,
     pub(crate) events: Events,
     handled: u64,
+    /// Times that a task was given the processor.
+    pub(crate) switches: u64,
     trace: u64,
     pub(crate) tasks: Vec<TaskState>,
     /// How many of them have not ended.
@@ -145,6 +147,7 @@ impl State {
             fraction: 0,
             events: Events::default(),
             handled: 0,
+            switches: 0,
             trace: 0xcbf2_9ce4_8422_2325,
             tasks: Vec::new(),
             live: 0,
@@ -416,6 +419,7 @@ impl State {
             self.note(u64::from(task) | 1 << 32);
             if let Some(task) = self.on_a_core(task) {
                 self.running = Some(task);
+                self.switches += 1;
                 self.doomed = self.tasks[task as usize].doomed;
                 self.tell(|state| format!("'{}' runs", state.tasks[task as usize].name));
                 return Some(task);

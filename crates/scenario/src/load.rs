@@ -136,6 +136,8 @@ pub struct LoadOutcome {
     pub max_ns: Nanos,
     /// Events of the simulator from the first call on.
     pub events: u64,
+    /// Times that a task was given the processor, from the first call on.
+    pub switches: u64,
     /// What `probe` said at the first call and after the last answer, everything still connected.
     pub probes: [u64; 4],
     /// A hash over all events.
@@ -379,12 +381,13 @@ impl Load {
             }
         };
         all(&board.connected);
-        let (began, events, first) = (sim.time(), sim.events(), probe());
+        let (began, events, switches, first) = (sim.time(), sim.events(), sim.switches(), probe());
         start.raise();
         all(&board.done);
         let last = probe();
         outcome.time_ns = sim.time() - began;
         outcome.events = sim.events() - events;
+        outcome.switches = sim.switches() - switches;
         outcome.probes = [first[0], first[1], last[0], last[1]];
         stop.raise();
         tasks.into_iter().for_each(Task::join);
