@@ -11,7 +11,7 @@ use dunlin_fabric::{
     AcceptError, Access, Address, CompletionStatus, DialError, GrantError, Link, LinkError, ListenError,
     Listener, Mark, Memory, Nanos, PeerIdentity, RegionKey, Scheme, Subscription,
 };
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 /// Messages that a side has not read, above which the sender is told of a backlog.
@@ -31,6 +31,7 @@ pub(crate) struct Links {
     news: Vec<bool>,
     /// As above.
     listeners: Vec<Option<ListenerState>>,
+    grants: Grants,
     by_name: BTreeMap<String, u32>,
 }
 
@@ -38,6 +39,48 @@ impl Links {
     #[inline]
     pub(crate) fn side(&self, at: LinkSide) -> Option<&Side> {
         self.links.get(at.link as usize)?.as_ref()?.get(at.side)
+    }
+
+    /// The place of what a key stands for on a link, if the side has granted it with such access.
+    #[inline]
+    pub(crate) fn granted(&self, by: LinkSide, key: RegionKey, wants: Access) -> Option<u32> {
+        let place = key.0 as u32;
+        let grant = self.grants.places.get(place as usize)?.as_ref()?;
+        let good = grant.key == key.0 && grant.by == by && !grant.ended && grant.access.contains(wants);
+        good.then_some(place)
+    }
+
+    /// The memory of a grant, by the place that [`granted`](Links::granted) has just told.
+    #[inline]
+    pub(crate) fn memory(&self, place: u32) -> Option<&Target> {
+        Some(&self.grants.places.get(place as usize)?.as_ref()?.memory)
+    }
+
+    /// Has the memory of a grant stay until it is released.
+    #[inline]
+    pub(crate) fn hold(&mut self, place: u32) -> Held {
+        if let Some(Some(grant)) = self.grants.places.get_mut(place as usize) {
+            grant.held += 1;
+        }
+        Held(place)
+    }
+
+    /// The memory that is held.
+    #[inline]
+    pub(crate) fn held(&self, held: &Held) -> Option<&Target> {
+        self.memory(held.0)
+    }
+
+    /// Lets go what was held.
+    #[inline]
+    #[allow(clippy::needless_pass_by_value, reason = "it is used up")]
+    pub(crate) fn release(&mut self, held: Held) {
+        if let Some(Some(grant)) = self.grants.places.get_mut(held.0 as usize) {
+            grant.held -= 1;
+            if grant.ended {
+                self.grants.free_if_unused(held.0);
+            }
+        }
     }
 
     fn side_mut(&mut self, at: LinkSide) -> Option<&mut Side> {
@@ -93,9 +136,8 @@ pub(crate) struct Side {
     /// Who is told of news: the signal to raise and the mark to set before.
     subscription: Option<(u64, Mark)>,
     waiters: Vec<Waiter>,
-    /// What this side has granted to the other, by slot: the low half of a key; the high half is a generation.
-    grants: Vec<Option<Grant>>,
-    granted: usize,
+    /// What this side has granted to the other: places in [`Grants`].
+    grants: BTreeSet<u32>,
     /// This side's queue pairs that are connected over the link.
     queue_pairs: Vec<u32>,
 }
@@ -104,18 +146,53 @@ impl Side {
     fn is_alive(&self) -> bool {
         self.ended.is_none()
     }
-
-    /// What a key of the peer's stands for.
-    #[inline]
-    pub(crate) fn grant(&self, key: RegionKey) -> Option<&Grant> {
-        self.grants.get(key.0 as u32 as usize)?.as_ref().filter(|grant| grant.key == key.0)
-    }
 }
 
+/// A grant: what a key stands for.
 pub(crate) struct Grant {
     key: u64,
-    pub(crate) memory: Target,
+    /// Who granted.
+    by: LinkSide,
+    memory: Target,
     pub(crate) access: Access,
+    /// How much is under way to it.
+    held: u32,
+    /// The key means nothing any more.
+    ended: bool,
+}
+
+/// All grants of a run in one table, since every message looks one up: the low half of a key is the place, the high half
+/// tells who has it now from who had it before.
+///
+/// What is under way to granted memory holds its place: then it stays when the grant ends, until it has landed. That is a
+/// count and not another handle of the memory, since the latter costs two locked instructions a message.
+#[derive(Default)]
+struct Grants {
+    places: Vec<Option<Grant>>,
+    free: Vec<u32>,
+}
+
+/// Holds the place of a grant: to be given to [`Links::release`].
+#[derive(Debug)]
+pub(crate) struct Held(u32);
+
+impl Grants {
+    /// Ends a grant.
+    fn end(&mut self, place: u32) {
+        if let Some(Some(grant)) = self.places.get_mut(place as usize) {
+            grant.ended = true;
+            self.free_if_unused(place);
+        }
+    }
+
+    #[inline]
+    fn free_if_unused(&mut self, place: u32) {
+        let Some(grant) = self.places.get_mut(place as usize) else { return };
+        if grant.as_ref().is_some_and(|grant| grant.ended && grant.held == 0) {
+            *grant = None;
+            self.free.push(place);
+        }
+    }
 }
 
 /// What can happen on a link.
@@ -218,7 +295,9 @@ impl State {
         }
         if self.network.links.side(other(at)).is_some_and(|side| side.dropped) {
             let gone = self.network.links.links[at.link as usize].take();
-            drop(gone);
+            for place in gone.into_iter().flat_map(|sides| sides.into_iter()).flat_map(|side| side.grants) {
+                self.network.links.grants.end(place);
+            }
         }
     }
 
@@ -375,28 +454,38 @@ impl Link for SimLink {
         }
         let mut state = self.0.shared.system_call();
         let generation = state.chance.next() >> 32;
-        let Some(side) = state.network.links.side_mut(self.0.at) else {
+        let by = self.0.at;
+        let links = &mut state.network.links;
+        let fresh = links.grants.places.len() as u32;
+        let place = links.grants.free.last().copied().unwrap_or(fresh);
+        let Some(side) = links.side_mut(by) else {
             return Err(LinkError::PeerGone("the run is over".to_owned()).into());
         };
         if let Some(why) = side.ended {
             return Err(LinkError::PeerGone(why.to_owned()).into());
         }
-        if side.granted >= MAX_GRANTS {
-            return Err(GrantError::TooMany(side.granted));
+        if side.grants.len() >= MAX_GRANTS {
+            return Err(GrantError::TooMany(side.grants.len()));
         }
-        let key = generation << 32 | side.grants.len() as u64;
-        side.granted += 1;
-        side.grants.push(Some(Grant { key, memory: Target::new(memory), access }));
+        side.grants.insert(place);
+        let key = generation << 32 | u64::from(place);
+        let grant = Some(Grant { key, by, memory: Target::new(memory), access, held: 0, ended: false });
+        if place == fresh {
+            links.grants.places.push(grant);
+        } else {
+            links.grants.free.pop();
+            links.grants.places[place as usize] = grant;
+        }
         Ok(RegionKey(key))
     }
 
     fn revoke(&self, key: RegionKey) {
         let mut state = self.0.shared.system_call();
-        if let Some(side) = state.network.links.side_mut(self.0.at) {
-            let place = side.grants.get_mut(key.0 as u32 as usize);
-            if let Some(place) = place.filter(|place| place.as_ref().is_some_and(|g| g.key == key.0)) {
-                *place = None;
-                side.granted -= 1;
+        let links = &mut state.network.links;
+        if let Some(place) = links.granted(self.0.at, key, Access::LOCAL) {
+            links.grants.end(place);
+            if let Some(side) = links.side_mut(self.0.at) {
+                side.grants.remove(&place);
             }
         }
     }
