@@ -152,15 +152,17 @@ impl LoadOutcome {
 }
 
 /// Latencies in buckets an eighth of a power of two wide.
-#[derive(Clone)]
+///
+/// One task of a run runs at a time, so plain loads and stores of the shared numbers lose nothing, and a locked
+/// instruction for each call would make its cache misses wait for one another.
 struct Latencies {
-    buckets: Vec<u64>,
-    max: Nanos,
+    buckets: Vec<AtomicU64>,
+    max: AtomicU64,
 }
 
 impl Latencies {
     fn new() -> Self {
-        Latencies { buckets: vec![0; 64 * 16], max: 0 }
+        Latencies { buckets: (0..64 * 16).map(|_| AtomicU64::new(0)).collect(), max: AtomicU64::new(0) }
     }
 
     fn bucket(value: Nanos) -> usize {
@@ -168,46 +170,62 @@ impl Latencies {
         power * 16 + ((value >> (power - 4)) & 15) as usize
     }
 
-    fn record(&mut self, value: Nanos) {
-        self.buckets[Latencies::bucket(value)] += 1;
-        self.max = self.max.max(value);
+    fn record(&self, value: Nanos) {
+        let bucket = &self.buckets[Latencies::bucket(value)];
+        bucket.store(bucket.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        if value > self.max() {
+            self.max.store(value, Ordering::Relaxed);
+        }
+    }
+
+    fn max(&self) -> Nanos {
+        self.max.load(Ordering::Relaxed)
+    }
+
+    /// Latencies recorded.
+    fn count(&self) -> u64 {
+        self.buckets.iter().map(|bucket| bucket.load(Ordering::Relaxed)).sum()
     }
 
     fn quantile(&self, share: f64) -> Nanos {
-        let total: u64 = self.buckets.iter().sum();
-        let mut left = (total as f64 * share) as u64;
+        let mut left = (self.count() as f64 * share) as u64;
         for (bucket, count) in self.buckets.iter().enumerate() {
-            if *count > left {
+            let count = count.load(Ordering::Relaxed);
+            if count > left {
                 let (power, step) = (bucket / 16, bucket % 16);
                 return (16 + step as u64) << power.saturating_sub(4);
             }
             left -= count;
         }
-        self.max
+        self.max()
     }
 }
 
-struct Shared {
-    latencies: Latencies,
-    answered: u64,
-    error: Option<LoadError>,
-}
-
-/// What all tasks of a run share. One of them runs at a time, so nobody ever waits for the lock.
+/// What all tasks of a run share.
 #[derive(Clone)]
 struct Board {
-    shared: Arc<Mutex<Shared>>,
+    latencies: Arc<Latencies>,
+    error: Arc<Mutex<Option<LoadError>>>,
     connected: Arc<AtomicU64>,
     done: Arc<AtomicU64>,
 }
 
 impl Board {
-    fn lock(&self) -> MutexGuard<'_, Shared> {
-        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+    fn new() -> Self {
+        Board {
+            latencies: Arc::new(Latencies::new()),
+            error: Arc::default(),
+            connected: Arc::default(),
+            done: Arc::default(),
+        }
+    }
+
+    fn error(&self) -> MutexGuard<'_, Option<LoadError>> {
+        self.error.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn fail(&self, error: LoadError) {
-        self.lock().error.get_or_insert(error);
+        self.error().get_or_insert(error);
     }
 }
 
@@ -287,24 +305,21 @@ impl Load {
     /// A load of which nothing could come, and a run that did not end well.
     pub fn run(&self, seed: u64, probe: fn() -> [u64; 2]) -> Result<LoadOutcome, LoadError> {
         let settings = self.settings()?;
-        let shared = Shared { latencies: Latencies::new(), answered: 0, error: None };
-        let board =
-            Board { shared: Arc::new(Mutex::new(shared)), connected: Arc::default(), done: Arc::default() };
+        let board = Board::new();
         let found = Arc::new(Mutex::new(LoadOutcome::default()));
         let (load, played, told) = (self.clone(), board.clone(), Arc::clone(&found));
         let report = Sim::run_with(settings, seed, move |sim| {
             let outcome = load.play(&sim, seed, &played, probe);
             *told.lock().unwrap_or_else(PoisonError::into_inner) = outcome;
         })?;
-        let mut shared = board.lock();
-        if let Some(error) = shared.error.take() {
+        if let Some(error) = board.error().take() {
             return Err(error);
         }
         let mut outcome = found.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        outcome.calls = shared.answered;
-        outcome.p50_ns = shared.latencies.quantile(0.5);
-        outcome.p99_ns = shared.latencies.quantile(0.99);
-        outcome.max_ns = shared.latencies.max;
+        outcome.calls = board.latencies.count();
+        outcome.p50_ns = board.latencies.quantile(0.5);
+        outcome.p99_ns = board.latencies.quantile(0.99);
+        outcome.max_ns = board.latencies.max();
         outcome.trace_hash = report.trace_hash;
         Ok(outcome)
     }
@@ -442,9 +457,7 @@ impl Player {
     }
 
     fn answered(&self, since: Nanos) {
-        let mut shared = self.board.lock();
-        shared.answered += 1;
-        shared.latencies.record(self.sim.time().saturating_sub(since));
+        self.board.latencies.record(self.sim.time().saturating_sub(since));
     }
 
     fn call_all(&mut self, client: &mut Client<Sim>) -> Result<(), CallError> {
