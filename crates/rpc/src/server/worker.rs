@@ -352,6 +352,8 @@ impl<F: Fabric> Worker<F> {
         }
         self.completions = completions;
         debug_assert!(count <= COMPLETIONS_AT_ONCE);
+        // There may be more: of many lanes that send in step, all signaled requests end at once.
+        self.signaled |= queue == self.send_completions && count == COMPLETIONS_AT_ONCE;
         handled
     }
 
