@@ -10,7 +10,7 @@ use dunlin_fabric::verbs::MAX_CONTROL_MESSAGE;
 use dunlin_fabric::{
     AcceptError, Access, Address, Capabilities, CreateError, DialError, Fabric, GrantError, Host, Link,
     LinkError, ListenError, Listener, Memory, Nanos, PeerIdentity, RealHost, RegionKey, RegisterError,
-    Scheme, Signal, TransportSet,
+    Scheme, Signal, Subscription, TransportSet,
 };
 use state::{LinkId, Side, World};
 use std::io;
@@ -227,8 +227,8 @@ impl Link for ReferenceLink {
             return Err(LinkError::Backlog);
         }
         peer.inbox.push_back(message.to_vec());
-        if let Some(signal) = &peer.signal {
-            signal.raise();
+        if let Some(subscription) = &peer.subscription {
+            subscription.raise();
         }
         state.version += 1;
         world.changed.notify_all();
@@ -283,8 +283,14 @@ impl Link for ReferenceLink {
         PeerIdentity { process: Some(std::process::id()), user: None }
     }
 
-    fn subscribe(&self, signal: RealSignal) {
-        self.0.world.lock().link(self.0.link).ends[self.0.side as usize].signal = Some(signal);
+    fn subscribe(&self, subscription: Subscription<RealSignal>) {
+        let mut state = self.0.world.lock();
+        let link = state.link(self.0.link);
+        let end = &mut link.ends[self.0.side as usize];
+        end.subscription = Some(subscription.clone());
+        if !end.inbox.is_empty() || !self.is_alive() {
+            subscription.raise();
+        }
     }
 
     fn close(&self) {

@@ -129,9 +129,9 @@ impl LinkHooks<ReferenceLink> for WrongHooks {
         self.is(Wrong::LinkLivesForEver) || inner.is_alive()
     }
 
-    fn subscribe(&self, inner: &ReferenceLink, signal: <ReferenceLink as Link>::Signal) {
+    fn subscribe(&self, inner: &ReferenceLink, subscription: Subscription<<ReferenceLink as Link>::Signal>) {
         if !self.is(Wrong::LinkIsSilent) {
-            inner.subscribe(signal);
+            inner.subscribe(subscription);
         }
     }
 }

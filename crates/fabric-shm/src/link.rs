@@ -8,7 +8,7 @@ use crate::socket::{self, Received};
 use dunlin_fabric::host::RealSignal;
 use dunlin_fabric::verbs::MAX_CONTROL_MESSAGE;
 use dunlin_fabric::{
-    Access, GrantError, Host, Link, LinkError, Memory, Nanos, PeerIdentity, RealHost, RegionKey, Signal,
+    Access, GrantError, Host, Link, LinkError, Memory, Nanos, PeerIdentity, RealHost, RegionKey, Subscription,
 };
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
@@ -63,7 +63,7 @@ struct Inbox {
     bytes: usize,
     paused: bool,
     ended: Option<String>,
-    signal: Option<RealSignal>,
+    subscription: Option<Subscription<RealSignal>>,
 }
 
 impl Inbox {
@@ -208,14 +208,14 @@ impl LinkShared {
             return;
         }
         socket::shut_down(self.socket.as_fd());
-        let signal = {
+        let subscription = {
             let mut inbox = lock(&self.inbox);
             inbox.ended = Some(reason.to_owned());
-            inbox.signal.clone()
+            inbox.subscription.clone()
         };
         self.arrived.notify_all();
-        if let Some(signal) = signal {
-            signal.raise();
+        if let Some(subscription) = subscription {
+            subscription.raise();
         }
         for attachment in lock(&self.attachments).drain(..) {
             if let Some(attention) = attachment.attention.upgrade() {
@@ -262,15 +262,15 @@ impl LinkShared {
         match frame {
             Frame::Hello { .. } | Frame::Refused(_) => return Err(Violation::Hello),
             Frame::Message(message) => {
-                let signal = {
+                let subscription = {
                     let mut inbox = lock(&self.inbox);
                     inbox.bytes += message.len();
                     inbox.messages.push_back(message.to_vec());
-                    inbox.signal.clone()
+                    inbox.subscription.clone()
                 };
                 self.arrived.notify_all();
-                if let Some(signal) = signal {
-                    signal.raise();
+                if let Some(subscription) = subscription {
+                    subscription.raise();
                 }
             }
             Frame::Grant { key, length, access, registered, internal } => {
@@ -650,14 +650,14 @@ impl Link for ShmLink {
         self.shared.peer.clone()
     }
 
-    fn subscribe(&self, signal: RealSignal) {
+    fn subscribe(&self, subscription: Subscription<RealSignal>) {
         let news = {
             let mut inbox = lock(&self.shared.inbox);
-            inbox.signal = Some(signal.clone());
+            inbox.subscription = Some(subscription.clone());
             inbox.ended.is_some() || !inbox.messages.is_empty()
         };
         if news {
-            signal.raise();
+            subscription.raise();
         }
     }
 

@@ -9,14 +9,14 @@ use crate::queues::{
 };
 use crate::scheduler::{Reason, State};
 use crate::shared::{Guard, Shared};
-use crate::timing::{Message, Place};
+use crate::timing::{Message, Place, model_opcode};
 use dunlin_fabric::{
     AddressHandleId, Armed, Buffer, Completion, CompletionQueueId, CompletionStatus, CreateError, Data,
     Endpoint, Gather, Nanos, Opcode, Operation, PostError, QueuePairConfig, QueuePairId, QueuePairState,
     ReceiveTarget, Region, SharedReceiveQueueId, ThreadDomain, Transport, WaitMode, Wake, Waker, Work,
     WorkId, WorkRequest,
 };
-use dunlin_rnic_model::{Linked, Opcode as ModelOpcode, Request, Touch};
+use dunlin_rnic_model::{Linked, Request, Touch};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -34,30 +34,35 @@ pub struct SimWaker {
     domain: u32,
 }
 
+/// Waits until something concerns a domain.
+fn wait(shared: &Shared, id: u32, armed: Armed, until: Nanos) -> Wake {
+    let price = shared.lock().settings.prices.look;
+    let mut state = shared.enter(price);
+    let event = armed.mode == WaitMode::Event;
+    let arrived = if event { Wake::Arrived } else { Wake::Rested };
+    let Some(domain) = state.domain(id) else { return Wake::TimedOut };
+    if armed.token != if event { domain.event_arrivals } else { domain.arrivals } {
+        return arrived;
+    }
+    let process = domain.process;
+    let until = state.time_of(process, until);
+    if state.over() || state.now() >= until {
+        return Wake::TimedOut;
+    }
+    let waiter = state.stay(Reason::Arrivals { domain: id, event });
+    if let Some(domain) = state.domain(id) {
+        domain.waiting = Some((waiter, armed.mode));
+    }
+    let (mut state, wake) = shared.park(state, waiter, until, true);
+    if let Some(domain) = state.domain(id) {
+        domain.waiting = None;
+    }
+    if wake == Wake::Arrived { arrived } else { wake }
+}
+
 impl Waker for SimWaker {
     fn wait(&self, armed: Armed, until: Nanos) -> Wake {
-        let price = self.shared.lock().settings.prices.look;
-        let mut state = self.shared.enter(price);
-        let event = armed.mode == WaitMode::Event;
-        let arrived = if event { Wake::Arrived } else { Wake::Rested };
-        let Some(domain) = state.domain(self.domain) else { return Wake::TimedOut };
-        if armed.token != if event { domain.event_arrivals } else { domain.arrivals } {
-            return arrived;
-        }
-        let process = domain.process;
-        let until = state.time_of(process, until);
-        if state.over() || state.now() >= until {
-            return Wake::TimedOut;
-        }
-        let waiter = state.stay(Reason::Arrivals { domain: self.domain, event });
-        if let Some(domain) = state.domain(self.domain) {
-            domain.waiting = Some((waiter, armed.mode));
-        }
-        let (mut state, wake) = self.shared.park(state, waiter, until, true);
-        if let Some(domain) = state.domain(self.domain) {
-            domain.waiting = None;
-        }
-        if wake == Wake::Arrived { arrived } else { wake }
+        wait(&self.shared, self.domain, armed, until)
     }
 
     fn wake(&self) {
@@ -363,39 +368,46 @@ impl ThreadDomain for SimDomain {
         let now = state.now();
         let immediate = matches!(action, Action::Write { immediate: Some(_), .. });
         let from = state.queue_pair(at).map_or(Place::default(), |q| q.place);
-        let message = Message {
-            from,
-            to: state.queue_pair(to).map_or(Place::default(), |q| q.place),
-            request: Request {
-                initiator: at,
-                target: to,
-                opcode: match opcode {
-                    Opcode::Send => ModelOpcode::Send,
-                    Opcode::Write if immediate => ModelOpcode::WriteImmediate,
-                    Opcode::Write => ModelOpcode::Write,
-                    Opcode::Read => ModelOpcode::Read,
-                    _ => ModelOpcode::Atomic,
-                },
-                transport,
-                bytes: back.max(bytes.len() as u32),
-                inline: local.is_none(),
-                signaled,
-                linked: Linked::Alone,
-                local: local.unwrap_or_default(),
-                remote: remote_touch,
-            },
-        };
+        let target = state.queue_pair(to).map_or(Place::default(), |q| q.place);
+        let length = back.max(bytes.len() as u32);
         let Some(sender) = state.queue_pair(at) else { return Err(PostError::NoSuch("queue pair")) };
         let serial = sender.next_serial;
         sender.next_serial += 1;
         sender.occupied += 1;
-        sender.sends.push_back(InFlight { serial, id: request.id, opcode, signaled, message, held, into });
         let stopped = sender.stopped;
         sender.stopped |= local_error;
+        let inline = local.is_none();
+        let local = local.unwrap_or_default();
+        sender.sends.push_back(InFlight {
+            serial,
+            id: request.id,
+            opcode,
+            signaled,
+            bytes: length,
+            local,
+            held,
+            into,
+        });
         let place = &mut state.network.packets[packet];
         (place.from, place.to, place.serial, place.signaled) = (at, to, serial, signaled);
-        (place.action, place.message, place.retrying) = (action, Some(message), false);
+        (place.action, place.retrying) = (action, false);
         place.bytes = bytes;
+        place.message = Message {
+            from,
+            to: target,
+            request: Request {
+                initiator: at,
+                target: to,
+                opcode: model_opcode(opcode, immediate),
+                transport,
+                bytes: length,
+                inline,
+                signaled,
+                linked: Linked::Alone,
+                local,
+                remote: remote_touch,
+            },
+        };
         if local_error || stopped {
             state.give_packets([packet]);
         } else {
@@ -497,7 +509,7 @@ impl ThreadDomain for SimDomain {
     fn disarm(&mut self, _armed: Armed) {}
 
     fn wait(&mut self, armed: Armed, until: Nanos) -> Wake {
-        self.waker().wait(armed, until)
+        wait(&self.shared, self.id, armed, until)
     }
 
     fn waker(&self) -> SimWaker {

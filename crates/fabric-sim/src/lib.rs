@@ -171,6 +171,11 @@ impl Sim {
         self.host.shared.lock().handled()
     }
 
+    /// Times that a task was given the processor so far.
+    pub fn switches(&self) -> u64 {
+        self.host.shared.lock().switches
+    }
+
     /// Adds a line to the history, if one is kept.
     pub fn tell(&self, what: impl FnOnce() -> String) {
         if let Some(state) = self.host.shared.try_lock() {

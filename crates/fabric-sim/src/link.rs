@@ -9,14 +9,14 @@ use crate::shared::Shared;
 use dunlin_fabric::verbs::MAX_CONTROL_MESSAGE;
 use dunlin_fabric::{
     AcceptError, Access, Address, CompletionStatus, DialError, GrantError, Link, LinkError, ListenError,
-    Listener, Memory, Nanos, PeerIdentity, RegionKey, Scheme,
+    Listener, Mark, Memory, Nanos, PeerIdentity, RegionKey, Scheme, Subscription,
 };
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 /// Messages that a side has not read, above which the sender is told of a backlog.
 const MAX_BACKLOG: usize = 1024;
-/// Connections that nobody has accepted yet, above which dialling waits in vain.
+/// Connections that nobody has accepted yet, above which who dials waits for room.
 const MAX_UNACCEPTED: usize = 1024;
 /// Grants of one side of one link.
 const MAX_GRANTS: usize = 1 << 16;
@@ -31,6 +31,7 @@ pub(crate) struct Links {
     news: Vec<bool>,
     /// As above.
     listeners: Vec<Option<ListenerState>>,
+    grants: Grants,
     by_name: BTreeMap<String, u32>,
 }
 
@@ -38,6 +39,48 @@ impl Links {
     #[inline]
     pub(crate) fn side(&self, at: LinkSide) -> Option<&Side> {
         self.links.get(at.link as usize)?.as_ref()?.get(at.side)
+    }
+
+    /// The place of what a key stands for on a link, if the side has granted it with such access.
+    #[inline]
+    pub(crate) fn granted(&self, by: LinkSide, key: RegionKey, wants: Access) -> Option<u32> {
+        let place = key.0 as u32;
+        let grant = self.grants.places.get(place as usize)?.as_ref()?;
+        let good = grant.key == key.0 && grant.by == by && !grant.ended && grant.access.contains(wants);
+        good.then_some(place)
+    }
+
+    /// The memory of a grant, by the place that [`granted`](Links::granted) has just told.
+    #[inline]
+    pub(crate) fn memory(&self, place: u32) -> Option<&Target> {
+        Some(&self.grants.places.get(place as usize)?.as_ref()?.memory)
+    }
+
+    /// Has the memory of a grant stay until it is released.
+    #[inline]
+    pub(crate) fn hold(&mut self, place: u32) -> Held {
+        if let Some(Some(grant)) = self.grants.places.get_mut(place as usize) {
+            grant.held += 1;
+        }
+        Held(place)
+    }
+
+    /// The memory that is held.
+    #[inline]
+    pub(crate) fn held(&self, held: &Held) -> Option<&Target> {
+        self.memory(held.0)
+    }
+
+    /// Lets go what was held.
+    #[inline]
+    #[allow(clippy::needless_pass_by_value, reason = "it is used up")]
+    pub(crate) fn release(&mut self, held: Held) {
+        if let Some(Some(grant)) = self.grants.places.get_mut(held.0 as usize) {
+            grant.held -= 1;
+            if grant.ended {
+                self.grants.free_if_unused(held.0);
+            }
+        }
     }
 
     fn side_mut(&mut self, at: LinkSide) -> Option<&mut Side> {
@@ -71,6 +114,10 @@ struct ListenerState {
     name: String,
     process: u32,
     unaccepted: VecDeque<u32>,
+    /// Connections on their way here.
+    coming: usize,
+    /// Who dials and waits for room.
+    dialling: VecDeque<Waiter>,
     signal: Option<u64>,
     waiters: Vec<Waiter>,
 }
@@ -86,11 +133,11 @@ pub(crate) struct Side {
     dropped: bool,
     /// Why nothing more comes: the peer's end, or our own.
     ended: Option<&'static str>,
-    signal: Option<u64>,
+    /// Who is told of news: the signal to raise and the mark to set before.
+    subscription: Option<(u64, Mark)>,
     waiters: Vec<Waiter>,
-    /// What this side has granted to the other, by slot: the low half of a key; the high half is a generation.
-    grants: Vec<Option<Grant>>,
-    granted: usize,
+    /// What this side has granted to the other: places in [`Grants`].
+    grants: BTreeSet<u32>,
     /// This side's queue pairs that are connected over the link.
     queue_pairs: Vec<u32>,
 }
@@ -99,18 +146,53 @@ impl Side {
     fn is_alive(&self) -> bool {
         self.ended.is_none()
     }
-
-    /// What a key of the peer's stands for.
-    #[inline]
-    pub(crate) fn grant(&self, key: RegionKey) -> Option<&Grant> {
-        self.grants.get(key.0 as u32 as usize)?.as_ref().filter(|grant| grant.key == key.0)
-    }
 }
 
+/// A grant: what a key stands for.
 pub(crate) struct Grant {
     key: u64,
-    pub(crate) memory: Target,
+    /// Who granted.
+    by: LinkSide,
+    memory: Target,
     pub(crate) access: Access,
+    /// How much is under way to it.
+    held: u32,
+    /// The key means nothing any more.
+    ended: bool,
+}
+
+/// All grants of a run in one table, since every message looks one up: the low half of a key is the place, the high half
+/// tells who has it now from who had it before.
+///
+/// What is under way to granted memory holds its place: then it stays when the grant ends, until it has landed. That is a
+/// count and not another handle of the memory, since the latter costs two locked instructions a message.
+#[derive(Default)]
+struct Grants {
+    places: Vec<Option<Grant>>,
+    free: Vec<u32>,
+}
+
+/// Holds the place of a grant: to be given to [`Links::release`].
+#[derive(Debug)]
+pub(crate) struct Held(u32);
+
+impl Grants {
+    /// Ends a grant.
+    fn end(&mut self, place: u32) {
+        if let Some(Some(grant)) = self.places.get_mut(place as usize) {
+            grant.ended = true;
+            self.free_if_unused(place);
+        }
+    }
+
+    #[inline]
+    fn free_if_unused(&mut self, place: u32) {
+        let Some(grant) = self.places.get_mut(place as usize) else { return };
+        if grant.as_ref().is_some_and(|grant| grant.ended && grant.held == 0) {
+            *grant = None;
+            self.free.push(place);
+        }
+    }
 }
 
 /// What can happen on a link.
@@ -148,6 +230,7 @@ impl State {
                 let Some(listener) = self.network.links.listener(listener) else {
                     return self.drop_side(LinkSide { link, side: 1 });
                 };
+                listener.coming -= 1;
                 listener.unaccepted.push_back(link);
                 let mut waiters = std::mem::take(&mut listener.waiters);
                 let signal = listener.signal;
@@ -164,7 +247,10 @@ impl State {
         self.network.links.set_news(at);
         let Some(side) = self.network.links.side_mut(at) else { return };
         let mut waiters = std::mem::take(&mut side.waiters);
-        let signal = side.signal;
+        let signal = side.subscription.as_ref().map(|(signal, mark)| {
+            mark.set();
+            *signal
+        });
         self.wake_all(&mut waiters);
         if let Some(signal) = signal {
             self.raise(signal);
@@ -209,7 +295,9 @@ impl State {
         }
         if self.network.links.side(other(at)).is_some_and(|side| side.dropped) {
             let gone = self.network.links.links[at.link as usize].take();
-            drop(gone);
+            for place in gone.into_iter().flat_map(|sides| sides.into_iter()).flat_map(|side| side.grants) {
+                self.network.links.grants.end(place);
+            }
         }
     }
 
@@ -242,6 +330,7 @@ impl State {
             self.drop_side(LinkSide { link, side: 1 });
         }
         self.wake_all(&mut gone.waiters);
+        self.wake_all(&mut gone.dialling.into());
     }
 
     /// A process has ended: its sides of links have, too.
@@ -365,28 +454,38 @@ impl Link for SimLink {
         }
         let mut state = self.0.shared.system_call();
         let generation = state.chance.next() >> 32;
-        let Some(side) = state.network.links.side_mut(self.0.at) else {
+        let by = self.0.at;
+        let links = &mut state.network.links;
+        let fresh = links.grants.places.len() as u32;
+        let place = links.grants.free.last().copied().unwrap_or(fresh);
+        let Some(side) = links.side_mut(by) else {
             return Err(LinkError::PeerGone("the run is over".to_owned()).into());
         };
         if let Some(why) = side.ended {
             return Err(LinkError::PeerGone(why.to_owned()).into());
         }
-        if side.granted >= MAX_GRANTS {
-            return Err(GrantError::TooMany(side.granted));
+        if side.grants.len() >= MAX_GRANTS {
+            return Err(GrantError::TooMany(side.grants.len()));
         }
-        let key = generation << 32 | side.grants.len() as u64;
-        side.granted += 1;
-        side.grants.push(Some(Grant { key, memory: Target::new(memory), access }));
+        side.grants.insert(place);
+        let key = generation << 32 | u64::from(place);
+        let grant = Some(Grant { key, by, memory: Target::new(memory), access, held: 0, ended: false });
+        if place == fresh {
+            links.grants.places.push(grant);
+        } else {
+            links.grants.free.pop();
+            links.grants.places[place as usize] = grant;
+        }
         Ok(RegionKey(key))
     }
 
     fn revoke(&self, key: RegionKey) {
         let mut state = self.0.shared.system_call();
-        if let Some(side) = state.network.links.side_mut(self.0.at) {
-            let place = side.grants.get_mut(key.0 as u32 as usize);
-            if let Some(place) = place.filter(|place| place.as_ref().is_some_and(|g| g.key == key.0)) {
-                *place = None;
-                side.granted -= 1;
+        let links = &mut state.network.links;
+        if let Some(place) = links.granted(self.0.at, key, Access::LOCAL) {
+            links.grants.end(place);
+            if let Some(side) = links.side_mut(self.0.at) {
+                side.grants.remove(&place);
             }
         }
     }
@@ -405,10 +504,13 @@ impl Link for SimLink {
         PeerIdentity::default()
     }
 
-    fn subscribe(&self, signal: SimSignal) {
+    fn subscribe(&self, subscription: Subscription<SimSignal>) {
         let mut state = self.0.shared.system_call();
         if let Some(side) = state.network.links.side_mut(self.0.at) {
-            side.signal = Some(signal.id());
+            side.subscription = Some((subscription.signal.id(), subscription.mark));
+            if state.network.links.has_news(self.0.at) {
+                state.news(self.0.at);
+            }
         }
     }
 
@@ -439,15 +541,30 @@ impl SimListener {
         let number = links.listeners.len() as u32;
         let name = address.name().to_owned();
         links.by_name.insert(name.clone(), number);
-        let (unaccepted, waiters) = (VecDeque::new(), Vec::new());
-        links.listeners.push(Some(ListenerState { name, process, unaccepted, signal: None, waiters }));
+        links.listeners.push(Some(ListenerState {
+            name,
+            process,
+            unaccepted: VecDeque::new(),
+            coming: 0,
+            dialling: VecDeque::new(),
+            signal: None,
+            waiters: Vec::new(),
+        }));
         drop(state);
         Ok(SimListener { shared: Arc::clone(shared), number, address: address.clone() })
     }
 
     fn take(&self, state: &mut State) -> Option<SimLink> {
         let listener = state.network.links.listener(self.number)?;
-        Some(SimLink::new(&self.shared, listener.unaccepted.pop_front()?, 1))
+        let link = listener.unaccepted.pop_front()?;
+        // There is room for one of those who wait for it.
+        while let Some(waiter) = state.network.links.listener(self.number)?.dialling.pop_front() {
+            if state.waits(waiter) {
+                state.wake_all(&mut vec![waiter]);
+                break;
+            }
+        }
+        Some(SimLink::new(&self.shared, link, 1))
     }
 }
 
@@ -518,18 +635,33 @@ pub(crate) fn dial(
     if state.over() {
         return Err(DialError::TimedOut { address: address.clone() });
     }
-    let links = &mut state.network.links;
-    let number = links.by_name.get(address.name()).copied();
-    let Some((number, listener)) = number.and_then(|number| Some((number, links.listener(number)?))) else {
-        return Err(DialError::NobodyListens { address: address.clone() });
-    };
-    let full = listener.unaccepted.len() >= MAX_UNACCEPTED;
-    let accepts_for = listener.process;
-    let answered = state.now() + 20 * state.travel();
-    if full || answered > until {
+    let (number, accepts_for, answered) = loop {
+        let links = &mut state.network.links;
+        let number = links.by_name.get(address.name()).copied();
+        let Some((number, listener)) = number.and_then(|number| Some((number, links.listener(number)?)))
+        else {
+            return Err(DialError::NobodyListens { address: address.clone() });
+        };
+        let full = listener.unaccepted.len() + listener.coming >= MAX_UNACCEPTED;
+        let accepts_for = listener.process;
+        let answered = state.now() + 20 * state.travel();
+        if !full && answered <= until {
+            break (number, accepts_for, answered);
+        }
         let waiter = state.stay(Reason::Answer);
-        drop(shared.park(state, waiter, until, false));
-        return Err(DialError::TimedOut { address: address.clone() });
+        if full && let Some(listener) = state.network.links.listener(number) {
+            listener.dialling.push_back(waiter);
+        }
+        state = shared.park(state, waiter, until, false).0;
+        if state.now() >= until || state.over() {
+            if let Some(listener) = state.network.links.listener(number) {
+                listener.dialling.retain(|one| *one != waiter);
+            }
+            return Err(DialError::TimedOut { address: address.clone() });
+        }
+    };
+    if let Some(listener) = state.network.links.listener(number) {
+        listener.coming += 1;
     }
     let links = &mut state.network.links.links;
     let link = links.len() as u32;

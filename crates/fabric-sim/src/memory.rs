@@ -66,18 +66,25 @@ impl SimMemory {
         });
     }
 
-    /// Calls for each domain that looks at the memory, with its name for it, in the order in which they came.
+    /// Who looks at the memory.
     #[inline]
-    pub(crate) fn for_each_watcher(&self, mut what: impl FnMut(u32, u32)) {
+    pub(crate) fn watchers(&self) -> Watchers {
         match self.watcher.load(Ordering::Relaxed) {
-            0 => {}
+            0 => Watchers::Nobody,
             SEVERAL => {
-                let watchers = self.watchers.lock().unwrap_or_else(PoisonError::into_inner).clone();
-                watchers.into_iter().for_each(|(domain, name)| what(domain, name));
+                Watchers::Several(self.watchers.lock().unwrap_or_else(PoisonError::into_inner).clone())
             }
-            one => what((one >> 32) as u32 - 1, one as u32),
+            one => Watchers::One((one >> 32) as u32 - 1, one as u32),
         }
     }
+}
+
+/// Who looks at some memory: domains, and their names for it.
+pub(crate) enum Watchers {
+    Nobody,
+    One(u32, u32),
+    /// In the order in which they came.
+    Several(Vec<(u32, u32)>),
 }
 
 impl Drop for SimMemory {
@@ -102,7 +109,7 @@ unsafe impl Memory for SimMemory {
 /// Granted memory as the RNIC sees it: copies in and out, no references. It stands outside of the program like
 /// a device: the owner may hold a `&mut [u8]` of an arena's buffer while a peer READs it, so every access goes
 /// through the copies that are opaque to the compiler.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct Target(Arc<SimMemory>);
 
 impl Target {

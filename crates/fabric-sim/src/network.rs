@@ -2,16 +2,17 @@
 //! as events, never on a task's own time: the target's processor has no part in it.
 
 use crate::events::Event;
-use crate::link::{LinkEvent, Links};
+use crate::link::{Held, LinkEvent, Links};
 use crate::memory::{SimMemory, Target};
-use crate::queues::{Action, DomainState, LinkSide, Outcome, Packet, PostedReceive, QueuePair};
+use crate::queues::{Action, DomainState, Outcome, Packet, PostedReceive, QueuePair};
 use crate::scheduler::State;
 use crate::slab::Slab;
-use crate::timing::{Arrived, Timing};
+use crate::timing::{Arrived, Timing, model_opcode};
 use dunlin_fabric::{
-    Access, Completion, CompletionStatus, Nanos, Opcode, QueuePairId, QueuePairState, RegionKey, RnrRetry,
-    Transport,
+    Access, Completion, CompletionStatus, Memory, Nanos, Opcode, QueuePairId, QueuePairState, RnrRetry,
+    Transport, copy,
 };
+use dunlin_rnic_model::{Linked, Request, Touch};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
@@ -28,6 +29,32 @@ pub(crate) struct Network {
     pub(crate) registered: Arc<AtomicU64>,
 }
 
+/// Bytes of a line of the processor's caches.
+const LINE: usize = 64;
+
+impl Network {
+    /// Asks for what a packet's arrival will touch.
+    #[inline]
+    pub(crate) fn warm_arrival(&self, packet: u32) {
+        let to = self.packets[packet].to;
+        if let Some(Some(target)) = self.queue_pairs.get(to as usize) {
+            let target: *const QueuePair = &raw const **target;
+            for line in 0..size_of::<QueuePair>().div_ceil(LINE) {
+                copy::prefetch_to_write(target.cast::<u8>().wrapping_add(line * LINE));
+            }
+        }
+    }
+
+    /// Asks for the memory that a packet's bytes will become visible in.
+    #[inline]
+    pub(crate) fn warm_landing(&self, packet: u32) {
+        let place = &self.packets[packet];
+        if let Some(target) = place.target.as_ref().and_then(|held| self.links.held(held)) {
+            copy::prefetch_to_write(target.memory().base().as_ptr().wrapping_add(place.offset));
+        }
+    }
+}
+
 /// What happens in the network now and then.
 pub(crate) enum Rare {
     /// The retries of a packet that found no RECV are used up.
@@ -38,7 +65,7 @@ pub(crate) enum Rare {
     Sample {
         back_to: u32,
         serial: u64,
-        region: Target,
+        region: Held,
         offset: usize,
         length: usize,
         got: Vec<u8>,
@@ -103,9 +130,13 @@ impl State {
                 let offset = place.offset;
                 self.note_bytes(4, &bytes);
                 self.tell(|_| format!("{} bytes at {offset} become visible", bytes.len()));
-                if let Some(target) = target {
-                    target.copy_in(offset, &bytes);
-                    self.landed(&target);
+                if let Some(held) = target {
+                    if let Some(target) = self.network.links.held(&held) {
+                        target.copy_in(offset, &bytes);
+                        let watchers = target.memory().watchers();
+                        self.landed(watchers);
+                    }
+                    self.network.links.release(held);
                 }
                 self.network.packets[packet].bytes = bytes;
                 self.network.packets.give(packet);
@@ -151,7 +182,10 @@ impl State {
             Rare::Sample { back_to, serial, region, offset, length, mut got, answer } => {
                 let first = got.len();
                 got.resize(length, 0);
-                region.copy_out(offset + first, &mut got[first..]);
+                if let Some(memory) = self.network.links.held(&region) {
+                    memory.copy_out(offset + first, &mut got[first..]);
+                }
+                self.network.links.release(region);
                 self.note_bytes(6, &got);
                 let outcome = Outcome { status: CompletionStatus::Success, value: 0, read: got };
                 self.answer(back_to, serial, true, answer, outcome);
@@ -195,21 +229,22 @@ impl State {
 
     pub(crate) fn give_packets(&mut self, packets: impl IntoIterator<Item = u32>) {
         for packet in packets {
-            self.network.packets[packet].target = None;
+            if let Some(held) = self.network.packets[packet].target.take() {
+                self.network.links.release(held);
+            }
             self.network.packets.give(packet);
         }
     }
 
     /// Puts a packet on the wire behind those of the same queue pair.
     pub(crate) fn transmit(&mut self, packet: u32) {
-        let Packet { from, serial, signaled, message, .. } = self.network.packets[packet];
-        let Some(message) = message else { return self.give_packets([packet]) };
+        let Packet { from, serial, signaled, .. } = self.network.packets[packet];
         self.tell(|state| {
             let Packet { action, to, bytes, .. } = &state.network.packets[packet];
             format!("queue pair {from} to {to}: request {serial}, {} bytes, {action:?}", bytes.len())
         });
         let now = self.now();
-        let posted = self.timing.post(&mut self.chance, now, &message);
+        let posted = self.timing.post(&mut self.chance, now, &self.network.packets[packet].message);
         self.charge(posted.processor);
         let faults = &self.settings.faults;
         let (delay, delay_by, breaks) = (faults.delay, faults.delay_by, faults.queue_pair_error);
@@ -280,9 +315,26 @@ impl State {
     /// An answer is at its initiator's NIC.
     fn answered(&mut self, at: u32, serial: u64, outcome: Outcome) {
         let Some(request) = self.queue_pair(at).and_then(|q| q.in_flight(serial)) else { return };
-        let (message, signaled) = (request.message, request.signaled);
+        let (opcode, signaled, bytes, local) =
+            (request.opcode, request.signaled, request.bytes, request.local);
+        let Some((place, transport)) = self.queue_pair(at).map(|q| (q.place, q.config.transport)) else {
+            return;
+        };
+        let request = Request {
+            initiator: at,
+            // Nothing of the target's side counts here.
+            target: 0,
+            opcode: model_opcode(opcode, false),
+            transport,
+            bytes,
+            inline: false,
+            signaled,
+            linked: Linked::Alone,
+            local,
+            remote: Touch::default(),
+        };
         let now = self.now();
-        let visible = self.timing.complete(now, &message);
+        let visible = self.timing.complete(now, place, &request);
         if signaled || !outcome.is_plain() {
             self.done_at(at, serial, visible, outcome);
         } else if let Some(initiator) = self.queue_pair(at) {
@@ -354,7 +406,7 @@ impl State {
     fn carry_out(&mut self, at: u32, packet: u32) -> bool {
         let reliable =
             self.queue_pair(at).is_some_and(|q| q.config.transport == Transport::ReliableConnection);
-        let Packet { from, serial, action, signaled, message, ref bytes, .. } = self.network.packets[packet];
+        let Packet { from, serial, action, signaled, ref bytes, .. } = self.network.packets[packet];
         let length = bytes.len();
         let consumes = match action {
             Action::Send { .. } => true,
@@ -381,14 +433,14 @@ impl State {
         }
         let now = self.now();
         let mut arrived = Arrived { visible: now, receive: now, answer: None };
-        if let Some(mut message) = message
-            && !self.timing.is_by_chance()
-        {
+        if !self.timing.is_by_chance() {
+            let message = &mut self.network.packets[packet].message;
             message.request.remote.region = match &checked {
-                Ok(Some(region)) => region.memory().number(),
-                _ => u32::MAX - at,
-            };
-            arrived = self.timing.arrive(now, &message);
+                Ok(Some(place)) => self.network.links.memory(*place).map(|memory| memory.memory().number()),
+                _ => None,
+            }
+            .unwrap_or(u32::MAX - at);
+            arrived = self.timing.arrive(now, message);
         }
         let mut kept = false;
         let outcome = checked.and_then(|region| match action {
@@ -446,7 +498,7 @@ impl State {
     }
 
     /// Checks key, range, permission and alignment; gives the memory, if the action names any.
-    fn check(&mut self, at: u32, action: &Action, bytes: u64) -> Result<Option<Target>, Refused> {
+    fn check(&mut self, at: u32, action: &Action, bytes: u64) -> Result<Option<u32>, Refused> {
         let (key, offset, length, wants) = match action {
             Action::Nothing | Action::Send { .. } => return Ok(None),
             Action::Write { key, offset, .. } => (*key, *offset, bytes, Access::WRITE),
@@ -456,23 +508,19 @@ impl State {
             }
         };
         let link = self.queue_pair(at).and_then(|q| q.link);
-        let region = link
-            .and_then(|link| self.granted(link, key, wants))
+        let links = &self.network.links;
+        let place = link
+            .and_then(|link| links.granted(link, key, wants))
             .ok_or(Refused(CompletionStatus::RemoteAccess))?;
         let end = offset.checked_add(length);
-        if end.is_none_or(|end| end > region.length() as u64) {
+        let whole = links.memory(place).map_or(0, Target::length);
+        if end.is_none_or(|end| end > whole as u64) {
             return Err(Refused(CompletionStatus::RemoteAccess));
         }
         if wants == Access::ATOMIC && !offset.is_multiple_of(8) {
             return Err(Refused(CompletionStatus::RemoteInvalidRequest));
         }
-        Ok(Some(region))
-    }
-
-    #[inline]
-    fn granted(&self, link: LinkSide, key: RegionKey, wants: Access) -> Option<Target> {
-        let grant = self.network.links.side(link)?.grant(key)?;
-        grant.access.contains(wants).then(|| grant.memory.clone())
+        Ok(Some(place))
     }
 
     fn receives(&mut self, at: u32) -> Option<&mut crate::queues::ReceiveQueue> {
@@ -543,10 +591,11 @@ impl State {
     }
 
     /// Has a WRITE become visible as a whole, behind what came before on its queue pair.
-    fn land(&mut self, at: u32, packet: u32, region: Target, offset: u64, visible: Nanos) -> Nanos {
+    fn land(&mut self, at: u32, packet: u32, region: u32, offset: u64, visible: Nanos) -> Nanos {
         let visible = self.in_order(at, visible);
+        let held = self.network.links.hold(region);
         let place = &mut self.network.packets[packet];
-        place.target = Some(region);
+        place.target = Some(held);
         place.offset = offset as usize;
         self.put(visible, Event::Land { packet });
         visible
@@ -554,7 +603,7 @@ impl State {
 
     /// Schedules a WRITE's pieces; gives the time when all are visible. Pieces are runs of whole 64-byte lines
     /// of the target; the last line comes last if the fabric promises order, the others in any order.
-    fn land_in_pieces(&mut self, at: u32, packet: u32, region: Target, offset: u64) -> Nanos {
+    fn land_in_pieces(&mut self, at: u32, packet: u32, region: u32, offset: u64) -> Nanos {
         let now = self.now();
         let Timing::Chance(crate::settings::ChanceTiming { landing, .. }) = self.timing else { return now };
         let bytes = std::mem::take(&mut self.network.packets[packet].bytes);
@@ -584,7 +633,7 @@ impl State {
             let (index, piece) = self.network.packets.take();
             piece.bytes.clear();
             piece.bytes.extend_from_slice(&bytes[from - start..to - start]);
-            piece.target = Some(region.clone());
+            piece.target = Some(self.network.links.hold(region));
             piece.offset = from;
             self.put(when, Event::Land { packet: index });
         }
@@ -607,7 +656,7 @@ impl State {
         at: u32,
         back_to: u32,
         serial: u64,
-        region: Target,
+        region: u32,
         offset: u64,
         length: u32,
         arrived: Arrived,
@@ -617,13 +666,17 @@ impl State {
             // As a whole, when the RNIC has come to it, behind the WRITEs before it.
             let taken = arrived.visible;
             let when = self.queue_pair(at).map_or(taken, |q| q.last_landing.max(taken));
+            let region = self.network.links.hold(region);
             let (got, answer) = (Vec::new(), arrived.answer.map(|answer| answer.max(when)));
             let sample = Rare::Sample { back_to, serial, region, offset, length, got, answer };
             return self.schedule(when, sample);
         };
         let first = (self.chance.below(length as u64 + 1) & !63) as usize;
         let mut got = vec![0; first];
-        region.copy_out(offset, &mut got);
+        if let Some(memory) = self.network.links.memory(region) {
+            memory.copy_out(offset, &mut got);
+        }
+        let region = self.network.links.hold(region);
         let when = self.now() + self.chance.below(landing + 1);
         self.busy_until(at, when);
         self.schedule(when, Rare::Sample { back_to, serial, region, offset, length, got, answer: None });
@@ -631,14 +684,15 @@ impl State {
 
     fn change(
         &mut self,
-        region: Option<Target>,
+        region: Option<u32>,
         offset: u64,
         new: impl FnOnce(u64) -> u64,
     ) -> Result<Option<Outcome>, Refused> {
-        let region = region.ok_or(Refused(CompletionStatus::RemoteAccess))?;
-        let old = region.change(offset as usize, new);
+        let memory = region.and_then(|place| self.network.links.memory(place));
+        let memory = memory.ok_or(Refused(CompletionStatus::RemoteAccess))?;
+        let (old, watchers) = (memory.change(offset as usize, new), memory.memory().watchers());
         self.note(old);
-        self.landed(&region);
+        self.landed(watchers);
         Ok(Some(Outcome { status: CompletionStatus::Success, value: old, read: Vec::new() }))
     }
 }

@@ -1,6 +1,6 @@
 //! How work ends: completions, errors, the news of a broken peer, and who is woken by it.
 
-use crate::memory::{SimMemory, Target};
+use crate::memory::{SimMemory, Watchers};
 use crate::network::{Rare, receive_completion};
 use crate::queues::{Entry, Outcome};
 use crate::scheduler::State;
@@ -9,13 +9,20 @@ use dunlin_fabric::{Completion, CompletionStatus, Nanos, Opcode, QueuePairId, Qu
 impl State {
     /// Ends the busy waits of those who look at this memory.
     #[inline]
-    pub(crate) fn landed(&mut self, region: &Target) {
-        region.memory().for_each_watcher(|domain, name| {
-            if let Some(state) = self.domain(domain) {
-                state.note_active(name);
-            }
-            self.notify(domain, false);
-        });
+    pub(crate) fn landed(&mut self, watchers: Watchers) {
+        match watchers {
+            Watchers::Nobody => {}
+            Watchers::One(domain, name) => self.seen_by(domain, name),
+            Watchers::Several(all) => all.into_iter().for_each(|(domain, name)| self.seen_by(domain, name)),
+        }
+    }
+
+    #[inline]
+    fn seen_by(&mut self, domain: u32, name: u32) {
+        if let Some(state) = self.domain(domain) {
+            state.note_active(name);
+        }
+        self.notify(domain, false);
     }
 
     /// Something concerns a domain: ends its wait, in event mode only if it is an event.

@@ -1,13 +1,15 @@
 //! What a domain owns: completion queues, queue pairs, shared receive queues. Data and its small rules only;
 //! what moves between queue pairs is the business of `network`.
 
-use crate::memory::{SimMemory, Target};
+use crate::link::Held;
+use crate::memory::SimMemory;
 use crate::scheduler::Waiter;
 use crate::timing::{Message, Place};
 use dunlin_fabric::{
     Buffer, Completion, CompletionStatus, Gather, Nanos, Opcode, QueuePairConfig, QueuePairId,
     QueuePairState, RegionKey, RemoteSlice, WaitMode, WorkId,
 };
+use dunlin_rnic_model::Touch;
 use std::collections::VecDeque;
 
 /// Names one side of a link: 0 dialled, 1 accepted.
@@ -108,7 +110,10 @@ pub(crate) struct InFlight {
     pub(crate) id: WorkId,
     pub(crate) opcode: Opcode,
     pub(crate) signaled: bool,
-    pub(crate) message: Message,
+    /// Bytes of its payload, or of what it READs.
+    pub(crate) bytes: u32,
+    /// The initiator's buffer, for the timing.
+    pub(crate) local: Touch,
     /// The buffers that the data came from.
     pub(crate) held: Option<Box<Gather<SimMemory>>>,
     /// Where a READ goes.
@@ -187,13 +192,22 @@ impl QueuePair {
     }
 
     /// Takes requests that are done without a completion off the queue: unsignaled ones before `serial`.
+    #[inline]
     pub(crate) fn retire_before(&mut self, serial: u64) {
-        while self.sends.front().is_some_and(|oldest| oldest.serial < serial && !oldest.signaled) {
-            self.retire_oldest();
+        while let Some(oldest) = self.sends.front_mut()
+            && oldest.serial < serial
+            && !oldest.signaled
+        {
+            if let Some(held) = oldest.held.take() {
+                self.unretired_held.push(*held);
+            }
+            self.unretired += 1;
+            self.sends.pop_front();
         }
     }
 
     /// Takes the oldest request off the queue; its slot and buffers come back with the next completion.
+    #[inline]
     pub(crate) fn retire_oldest(&mut self) -> Option<InFlight> {
         let mut request = self.sends.pop_front()?;
         self.unretired += 1;
@@ -214,10 +228,10 @@ pub(crate) struct Packet {
     /// Its payload; the room is used again.
     pub(crate) bytes: Vec<u8>,
     /// What the timing needs to know of it.
-    pub(crate) message: Option<Message>,
+    pub(crate) message: Message,
     pub(crate) signaled: bool,
     /// Where its bytes go, once it was carried out.
-    pub(crate) target: Option<Target>,
+    pub(crate) target: Option<Held>,
     pub(crate) offset: usize,
     /// It found no RECV, and its retries are being counted.
     pub(crate) retrying: bool,

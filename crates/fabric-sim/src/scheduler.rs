@@ -14,9 +14,15 @@ use crate::process::Process;
 use crate::random::Random;
 use crate::settings::Settings;
 use crate::timing::Timing;
-use dunlin_fabric::{Nanos, Wake};
+use dunlin_fabric::{Nanos, Wake, copy};
 use std::collections::VecDeque;
 use std::fmt;
+
+/// Tasks from which on what the next event needs is asked for ahead: with fewer it is in the caches anyhow.
+const LARGE: usize = 256;
+/// Lines of a task's stack that are asked for, from where it was suspended.
+const STACK_LINES: usize = 24;
+const LINE: usize = 64;
 
 /// A task's number: its place in [`State::tasks`].
 pub(crate) type TaskId = u32;
@@ -85,6 +91,8 @@ pub(crate) struct TaskState {
     pub(crate) core: Option<u32>,
     /// It has something to do and no core.
     pub(crate) ready: bool,
+    /// Where its stack stood when it was suspended last; what it does next it does there.
+    stack: usize,
 }
 
 impl TaskState {
@@ -113,6 +121,8 @@ pub(crate) struct State {
     fraction: u64,
     pub(crate) events: Events,
     handled: u64,
+    /// Times that a task was given the processor.
+    pub(crate) switches: u64,
     trace: u64,
     pub(crate) tasks: Vec<TaskState>,
     /// How many of them have not ended.
@@ -145,6 +155,7 @@ impl State {
             fraction: 0,
             events: Events::default(),
             handled: 0,
+            switches: 0,
             trace: 0xcbf2_9ce4_8422_2325,
             tasks: Vec::new(),
             live: 0,
@@ -248,6 +259,7 @@ impl State {
             doomed: false,
             core: None,
             ready: false,
+            stack: 0,
         });
         self.live += 1;
         self.started.push_back((task, body));
@@ -308,6 +320,12 @@ impl State {
         }
     }
 
+    /// Whether a stay lasts and nothing has ended it yet.
+    pub(crate) fn waits(&self, waiter: Waiter) -> bool {
+        let stay = self.tasks[waiter.task as usize].stay;
+        stay.is_some_and(|stay| stay.number == waiter.stay && !stay.woken)
+    }
+
     /// Ends a stay at some time; nothing if it has ended or is about to.
     #[inline]
     pub(crate) fn wake(&mut self, waiter: Waiter, at: Nanos) {
@@ -319,6 +337,9 @@ impl State {
         stay.woken = true;
         task.timer = Nanos::MAX;
         let at = at.max(stay.since);
+        if self.is_large() {
+            self.warm(waiter.task);
+        }
         // Within the slack it may as well run at once.
         if self.running.is_none() && self.next.is_none() && at <= self.event_clock + self.settings.slack {
             self.next = Some((waiter.task, waiter.stay, at));
@@ -351,6 +372,36 @@ impl State {
         }
     }
 
+    /// The task is about to be suspended with its stack at this address.
+    #[inline]
+    pub(crate) fn suspended_at(&mut self, task: TaskId, address: usize) {
+        self.tasks[task as usize].stack = address;
+    }
+
+    /// Whether the run is so large that what a task touches has left the caches since it ran last.
+    #[inline]
+    fn is_large(&self) -> bool {
+        self.live > LARGE
+    }
+
+    /// Asks for the lines that a task will touch first.
+    #[inline]
+    fn warm(&self, task: TaskId) {
+        let stack = self.tasks[task as usize].stack;
+        (0..STACK_LINES).for_each(|line| copy::prefetch_to_write((stack + line * LINE) as *const u8));
+    }
+
+    /// Asks for what the next event will touch, while this one happens.
+    #[inline]
+    fn look_ahead(&self) {
+        match self.events.peek() {
+            Some((_, Event::Arrive { packet })) => self.network.warm_arrival(packet),
+            Some((_, Event::Land { packet })) => self.network.warm_landing(packet),
+            Some((_, Event::Wake { task, .. } | Event::Run { task })) => self.warm(task),
+            _ => {}
+        }
+    }
+
     /// Lets the next event happen, which is one of the network, on the running task's stack.
     pub(crate) fn happen_next(&mut self) {
         let Some((at, event)) = self.events.pop() else { return };
@@ -363,6 +414,9 @@ impl State {
     #[inline]
     fn begin_event(&mut self, at: Nanos) {
         self.handled += 1;
+        if self.is_large() {
+            self.look_ahead();
+        }
         self.event_clock = at.max(self.event_clock);
         self.clock = at;
         self.fraction = 0;
@@ -410,6 +464,7 @@ impl State {
             self.note(u64::from(task) | 1 << 32);
             if let Some(task) = self.on_a_core(task) {
                 self.running = Some(task);
+                self.switches += 1;
                 self.doomed = self.tasks[task as usize].doomed;
                 self.tell(|state| format!("'{}' runs", state.tasks[task as usize].name));
                 return Some(task);

@@ -188,6 +188,8 @@ impl Shared {
         if !state.leave_core_to_another(task) {
             state.put(at, Event::Run { task });
         }
+        let here = 0u8;
+        state.suspended_at(task, (&raw const here).addr());
         drop(state);
         switch::suspend();
         self.end_if_over(self.lock())
@@ -206,6 +208,8 @@ impl Shared {
             return (self.end_if_over(state), Wake::TimedOut);
         }
         state.begin_stay(waiter, until, spurious);
+        let here = 0u8;
+        state.suspended_at(waiter.task, (&raw const here).addr());
         drop(state);
         switch::suspend();
         let state = self.end_if_over(self.lock());

@@ -15,6 +15,10 @@ use std::rc::Rc;
 /// Stacks with a page below them that faults.
 const GUARDED: usize = 8_000;
 const PAGE: usize = 4096;
+/// Stacks begin at so many different lines of a page, and in pages one after the other. What is hot of all of them would
+/// else fall into the same few sets of the processor's caches, being a power of two apart.
+const COLOURS: usize = 61;
+const LINE: usize = 64;
 const CANARY: u64 = 0x6b6e_6f77_6e20_6761;
 
 /// The mapping, and which of its stacks are free.
@@ -42,7 +46,7 @@ pub(crate) struct Stacks(Rc<RefCell<Slab>>);
 impl Stacks {
     /// Room for so many stacks of at least so many bytes each; address space only.
     pub(crate) fn new(stack: usize, stacks: usize) -> io::Result<Self> {
-        let stack = stack.next_multiple_of(PAGE).max(4 * PAGE);
+        let stack = stack.next_multiple_of(PAGE).max(4 * PAGE) + PAGE;
         let stacks = stacks.max(1);
         let length =
             stack.checked_mul(stacks).ok_or_else(|| io::Error::other("more stacks than addresses"))?;
@@ -86,7 +90,8 @@ impl Stacks {
             // SAFETY: the lowest page of a stack that nobody uses.
             unsafe { mprotect(low as *mut _, PAGE, MprotectFlags::empty())? };
         }
-        let stack = SlabStack { slab: Rc::clone(&self.0), index, low, high: low + slab.stack, guarded };
+        let high = low + slab.stack - index % COLOURS * LINE;
+        let stack = SlabStack { slab: Rc::clone(&self.0), index, low, high, guarded };
         if !guarded {
             stack.canary().iter_mut().for_each(|word| *word = CANARY);
         }
@@ -148,7 +153,9 @@ mod tests {
         let stacks = Stacks::new(64 * 1024, 3).expect("address space");
         let taken: Vec<_> = (0..3).map(|_| stacks.take().expect("room")).collect();
         for pair in taken.windows(2) {
-            assert_eq!(pair[1].limit().get() - pair[0].limit().get(), 64 * 1024);
+            assert_eq!(pair[1].limit().get() - pair[0].limit().get(), 64 * 1024 + PAGE);
+            assert!(pair[0].base().get() - pair[0].limit().get() > 64 * 1024);
+            assert_ne!(pair[0].base().get() % PAGE, pair[1].base().get() % PAGE);
         }
         assert!(stacks.take().expect_err("there is no fourth").to_string().contains("max_tasks"));
         let limit = taken[1].limit();

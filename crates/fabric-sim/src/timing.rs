@@ -5,7 +5,7 @@
 
 use crate::random::Random;
 use crate::settings::{ChanceTiming, FixedTiming, ModelTiming, Prices, TimingSettings};
-use dunlin_fabric::Nanos;
+use dunlin_fabric::{Nanos, Opcode, Transport};
 use dunlin_rnic_model::{self as model, ClusterError};
 
 /// A message on its way from one machine to another.
@@ -14,6 +14,24 @@ pub(crate) struct Message {
     pub(crate) from: Place,
     pub(crate) to: Place,
     pub(crate) request: model::Request,
+}
+
+impl Default for Message {
+    fn default() -> Self {
+        let request = model::Request {
+            initiator: 0,
+            target: 0,
+            opcode: model::Opcode::Send,
+            transport: Transport::ReliableConnection,
+            bytes: 0,
+            inline: false,
+            signaled: false,
+            linked: model::Linked::Alone,
+            local: model::Touch::default(),
+            remote: model::Touch::default(),
+        };
+        Message { from: Place::default(), to: Place::default(), request }
+    }
 }
 
 /// A NIC of a machine.
@@ -43,6 +61,18 @@ pub(crate) struct Arrived {
     pub(crate) receive: Nanos,
     /// When the answer is at the initiator's NIC, which then has work with it; `None` if that is told when it leaves.
     pub(crate) answer: Option<Nanos>,
+}
+
+/// What the model calls it.
+#[inline]
+pub(crate) fn model_opcode(opcode: Opcode, immediate: bool) -> model::Opcode {
+    match opcode {
+        Opcode::Send => model::Opcode::Send,
+        Opcode::Write if immediate => model::Opcode::WriteImmediate,
+        Opcode::Write => model::Opcode::Write,
+        Opcode::Read => model::Opcode::Read,
+        _ => model::Opcode::Atomic,
+    }
 }
 
 /// How a run keeps time.
@@ -176,12 +206,12 @@ impl Timing {
 
     /// An answer is at the initiator's NIC: when the initiator can see it.
     #[inline]
-    pub(crate) fn complete(&mut self, now: Nanos, message: &Message) -> Nanos {
+    pub(crate) fn complete(&mut self, now: Nanos, initiator: Place, request: &model::Request) -> Nanos {
         match self {
             Timing::Chance(_) | Timing::Fixed(_) => now,
             Timing::Model(model) => {
-                let Place { machine, nic } = message.from;
-                model.network.complete(now, machine as usize, nic as usize, &message.request)
+                let Place { machine, nic } = initiator;
+                model.network.complete(now, machine as usize, nic as usize, request)
             }
         }
     }

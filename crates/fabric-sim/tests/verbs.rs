@@ -436,3 +436,38 @@ fn work_requests_end_in_the_order_of_posting() {
     };
     Sim::run_with(modelled(), 15, root).expect("a run");
 }
+
+#[test]
+fn more_dials_than_a_listener_keeps_wait_for_room() {
+    const DIALS: usize = 2500;
+    let settings = Settings { max_tasks: DIALS + 8, ..Settings::default() };
+    let reached = Arc::new(Mutex::new(0));
+    let counted = Arc::clone(&reached);
+    Sim::run_with(settings, 1, move |sim| {
+        let address: Address = "sim:busy".parse().expect("an address");
+        let listener = sim.listen(&address).expect("listening");
+        let dial = || {
+            let (dialler, address, counted) = (sim.clone(), address.clone(), Arc::clone(&counted));
+            let body = move || {
+                dialler.dial(&address, FOREVER).expect("room after a while");
+                *counted.lock().expect("the count") += 1;
+            };
+            sim.host().spawn("dials", Box::new(body)).expect("a task")
+        };
+        let tasks: Vec<_> = (0..DIALS).map(|_| dial()).collect();
+        sim.host().sleep(sim.host().now() + 1_000_000);
+        let before = *counted.lock().expect("the count");
+        assert!((1000..1100).contains(&before), "{before} got through before anybody accepted");
+        for _ in 0..DIALS {
+            listener.accept(FOREVER).expect("a connection");
+        }
+        tasks.into_iter().for_each(dunlin_fabric::Task::join);
+        // One that is not let in gives up in its time.
+        for _ in 0..1024 {
+            sim.dial(&address, FOREVER).expect("room");
+        }
+        sim.dial(&address, sim.host().now() + 1_000_000).expect_err("no room");
+    })
+    .expect("a run");
+    assert_eq!(*reached.lock().expect("the count"), DIALS);
+}

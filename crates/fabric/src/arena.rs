@@ -138,6 +138,12 @@ impl<M: Memory> Arena<M> {
         Arena::of_units(memory, unit)
     }
 
+    /// Makes an arena whose smallest buffer is `unit` bytes, a power of two: larger units make smaller tables.
+    pub fn with_unit(memory: M, unit: usize) -> Result<Self, ArenaError> {
+        debug_assert!(unit.is_power_of_two(), "units are halved and joined");
+        Arena::of_units(memory, unit.next_power_of_two().max(64))
+    }
+
     /// Makes an arena that is one buffer of all the memory, whatever its length.
     pub fn single(memory: M) -> Result<Self, ArenaError> {
         let unit = memory.length();

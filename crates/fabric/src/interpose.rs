@@ -20,7 +20,7 @@ use crate::{
     AcceptError, Access, Address, Armed, Buffer, Capabilities, Completion, CreateError, DialError, Endpoint,
     Fabric, GrantError, Link, LinkError, ListenError, Listener, Nanos, PeerIdentity, PostError,
     QueuePairConfig, QueuePairId, QueuePairState, ReceiveTarget, Region, RegionKey, RegisterError,
-    ThreadDomain, WaitMode, Wake, WorkId, WorkRequest,
+    Subscription, ThreadDomain, WaitMode, Wake, WorkId, WorkRequest,
 };
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -88,8 +88,8 @@ pub trait LinkHooks<L: Link>: Clone + Send + Sync + Debug + 'static {
     }
 
     /// Around [`Link::subscribe`].
-    fn subscribe(&self, inner: &L, signal: L::Signal) {
-        inner.subscribe(signal);
+    fn subscribe(&self, inner: &L, subscription: Subscription<L::Signal>) {
+        inner.subscribe(subscription);
     }
 
     /// Around [`Link::close`].
@@ -316,8 +316,8 @@ impl<L: Link, H: LinkHooks<L>> Link for InterposedLink<L, H> {
         self.inner.peer()
     }
 
-    fn subscribe(&self, signal: L::Signal) {
-        self.hooks.subscribe(&self.inner, signal);
+    fn subscribe(&self, subscription: Subscription<L::Signal>) {
+        self.hooks.subscribe(&self.inner, subscription);
     }
 
     fn close(&self) {

@@ -21,6 +21,7 @@ pub mod error;
 pub mod host;
 pub mod interpose;
 pub mod memory;
+pub mod news;
 pub mod verbs;
 pub mod work;
 
@@ -34,6 +35,7 @@ pub use error::{
 pub use host::{Host, Nanos, RealHost, Signal, Site, Task, Work};
 pub use interpose::{Count, Fault, FaultPlan, Trace};
 pub use memory::{Access, Memory, Region};
+pub use news::{Mark, ReadyList, Subscription};
 pub use verbs::{Armed, Fabric, Link, Listener, PeerIdentity, ThreadDomain, WaitMode, Wake, Waker};
 pub use work::{
     AddressHandleId, CompletionQueueId, Data, Endpoint, Gather, InlineLine, InlineWrite, Operation,

@@ -15,6 +15,7 @@ use crate::error::{
 };
 use crate::host::{Host, Nanos};
 use crate::memory::{Access, Memory};
+use crate::news::Subscription;
 use crate::work::{
     AddressHandleId, CompletionQueueId, Endpoint, InlineLine, InlineWrite, QueuePairConfig, QueuePairId,
     QueuePairState, ReceiveTarget, RegionKey, SharedReceiveQueueId, WorkId, WorkRequest,
@@ -97,8 +98,9 @@ pub trait Link: Clone + Send + Sync + Debug + 'static {
     /// Who the peer is.
     fn peer(&self) -> PeerIdentity;
 
-    /// Has a signal raised at each message and at the peer's end; one a link, a later one replaces it.
-    fn subscribe(&self, signal: Self::Signal);
+    /// Has this side told of each message and of the peer's end, and at once if there is such news already; one
+    /// subscription a link, a later one replaces it.
+    fn subscribe(&self, subscription: Subscription<Self::Signal>);
 
     /// Closes the connection for both sides; queue pairs on it go into the error state.
     fn close(&self);

@@ -15,6 +15,7 @@ pub(crate) mod fetch;
 pub(crate) mod rendezvous;
 pub(crate) mod route;
 pub(crate) mod rx;
+mod staging;
 pub(crate) mod tx;
 
 pub(crate) use rx::{Incoming, Next, Rx, RxSource, Scratch, scratch};

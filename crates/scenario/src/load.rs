@@ -170,6 +170,8 @@ pub struct LoadOutcome {
     pub max_ns: Nanos,
     /// Events of the simulator from the first call on.
     pub events: u64,
+    /// Times that a task was given the processor, from the first call on.
+    pub switches: u64,
     /// What `probe` said at the first call and after the last answer, everything still connected.
     pub probes: [u64; 4],
     /// A hash over all events.
@@ -184,16 +186,22 @@ impl LoadOutcome {
 }
 
 /// Latencies in buckets an eighth of a power of two wide.
-#[derive(Clone)]
+///
+/// One task of a run runs at a time, so plain loads and stores of the shared numbers lose nothing, and a locked
+/// instruction for each call would make its cache misses wait for one another.
 struct Latencies {
-    buckets: Vec<u64>,
-    sum: u64,
-    max: Nanos,
+    buckets: Vec<AtomicU64>,
+    sum: AtomicU64,
+    max: AtomicU64,
 }
 
 impl Latencies {
     fn new() -> Self {
-        Latencies { buckets: vec![0; 64 * 16], sum: 0, max: 0 }
+        Latencies {
+            buckets: (0..64 * 16).map(|_| AtomicU64::new(0)).collect(),
+            sum: AtomicU64::new(0),
+            max: AtomicU64::new(0),
+        }
     }
 
     fn bucket(value: Nanos) -> usize {
@@ -201,51 +209,69 @@ impl Latencies {
         power * 16 + ((value >> (power - 4)) & 15) as usize
     }
 
-    fn record(&mut self, value: Nanos) {
-        self.buckets[Latencies::bucket(value)] += 1;
-        self.sum += value;
-        self.max = self.max.max(value);
+    fn record(&self, value: Nanos) {
+        let bucket = &self.buckets[Latencies::bucket(value)];
+        bucket.store(bucket.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        self.sum.store(self.sum.load(Ordering::Relaxed) + value, Ordering::Relaxed);
+        if value > self.max() {
+            self.max.store(value, Ordering::Relaxed);
+        }
+    }
+
+    fn max(&self) -> Nanos {
+        self.max.load(Ordering::Relaxed)
+    }
+
+    /// Latencies recorded.
+    fn count(&self) -> u64 {
+        self.buckets.iter().map(|bucket| bucket.load(Ordering::Relaxed)).sum()
     }
 
     fn quantile(&self, share: f64) -> Nanos {
-        let total: u64 = self.buckets.iter().sum();
-        let mut left = (total as f64 * share) as u64;
+        let mut left = (self.count() as f64 * share) as u64;
         for (bucket, count) in self.buckets.iter().enumerate() {
-            if *count > left {
+            let count = count.load(Ordering::Relaxed);
+            if count > left {
                 let (power, step) = (bucket / 16, bucket % 16);
                 return (16 + step as u64) << power.saturating_sub(4);
             }
             left -= count;
         }
-        self.max
+        self.max()
     }
 }
 
-struct Shared {
-    latencies: Latencies,
-    answered: u64,
-    /// Whether what is answered counts.
-    counting: bool,
-    error: Option<LoadError>,
-}
-
-/// What all tasks of a run share. One of them runs at a time, so nobody ever waits for the lock.
+/// What all tasks of a run share.
 #[derive(Clone)]
 struct Board {
-    shared: Arc<Mutex<Shared>>,
+    latencies: Arc<Latencies>,
+    error: Arc<Mutex<Option<LoadError>>>,
     connected: Arc<AtomicU64>,
     done: Arc<AtomicU64>,
+    /// Whether what is answered counts.
+    counting: Arc<AtomicBool>,
     /// No more calls are made.
     over: Arc<AtomicBool>,
 }
 
 impl Board {
-    fn lock(&self) -> MutexGuard<'_, Shared> {
-        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+    fn new(counting: bool) -> Self {
+        Board {
+            latencies: Arc::new(Latencies::new()),
+            error: Arc::default(),
+            connected: Arc::default(),
+            done: Arc::default(),
+            counting: Arc::new(AtomicBool::new(counting)),
+            over: Arc::default(),
+        }
+    }
+
+    fn error(&self) -> MutexGuard<'_, Option<LoadError>> {
+        self.error.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn fail(&self, error: LoadError) {
-        self.lock().error.get_or_insert(error);
+        self.error().get_or_insert(error);
     }
 }
 
@@ -340,30 +366,22 @@ impl Load {
     /// A load of which nothing could come, and a run that did not end well.
     pub fn run(&self, seed: u64, probe: fn() -> [u64; 2]) -> Result<LoadOutcome, LoadError> {
         let settings = self.settings()?;
-        let counting = matches!(self.extent, Extent::Calls(_));
-        let shared = Shared { latencies: Latencies::new(), answered: 0, counting, error: None };
-        let board = Board {
-            shared: Arc::new(Mutex::new(shared)),
-            connected: Arc::default(),
-            done: Arc::default(),
-            over: Arc::default(),
-        };
+        let board = Board::new(matches!(self.extent, Extent::Calls(_)));
         let found = Arc::new(Mutex::new(LoadOutcome::default()));
         let (load, played, told) = (self.clone(), board.clone(), Arc::clone(&found));
         let report = Sim::run_with(settings, seed, move |sim| {
             let outcome = load.play(&sim, seed, &played, probe);
             *told.lock().unwrap_or_else(PoisonError::into_inner) = outcome;
         })?;
-        let mut shared = board.lock();
-        if let Some(error) = shared.error.take() {
+        if let Some(error) = board.error().take() {
             return Err(error);
         }
         let mut outcome = found.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        outcome.calls = shared.answered;
-        outcome.mean_ns = shared.latencies.sum as f64 / shared.answered.max(1) as f64;
-        outcome.p50_ns = shared.latencies.quantile(0.5);
-        outcome.p99_ns = shared.latencies.quantile(0.99);
-        outcome.max_ns = shared.latencies.max;
+        outcome.calls = board.latencies.count();
+        outcome.mean_ns = board.latencies.sum.load(Ordering::Relaxed) as f64 / outcome.calls.max(1) as f64;
+        outcome.p50_ns = board.latencies.quantile(0.5);
+        outcome.p99_ns = board.latencies.quantile(0.99);
+        outcome.max_ns = board.latencies.max();
         outcome.trace_hash = report.trace_hash;
         Ok(outcome)
     }
@@ -449,15 +467,15 @@ impl Load {
             }
         };
         all(&board.connected);
-        let (mut began, events, first) = (sim.time(), sim.events(), probe());
+        let (mut began, events, switches, first) = (sim.time(), sim.events(), sim.switches(), probe());
         start.raise();
         if let Extent::Time { warm_up, measured } = self.extent {
             let host = sim.host();
             host.sleep(host.now() + warm_up);
-            board.lock().counting = true;
+            board.counting.store(true, Ordering::Relaxed);
             began = sim.time();
             host.sleep(host.now() + measured);
-            board.lock().counting = false;
+            board.counting.store(false, Ordering::Relaxed);
             outcome.time_ns = sim.time() - began;
             board.over.store(true, Ordering::Relaxed);
         }
@@ -467,6 +485,7 @@ impl Load {
             outcome.time_ns = sim.time() - began;
         }
         outcome.events = sim.events() - events;
+        outcome.switches = sim.switches() - switches;
         outcome.probes = [first[0], first[1], last[0], last[1]];
         stop.raise();
         tasks.into_iter().for_each(Task::join);
@@ -524,10 +543,8 @@ impl Player {
     }
 
     fn answered(&self, since: Nanos) {
-        let mut shared = self.board.lock();
-        if shared.counting {
-            shared.answered += 1;
-            shared.latencies.record(self.sim.time().saturating_sub(since));
+        if self.board.counting.load(Ordering::Relaxed) {
+            self.board.latencies.record(self.sim.time().saturating_sub(since));
         }
     }
 

@@ -57,6 +57,12 @@ fn threads_without_a_core_of_their_own_take_turns() {
 }
 
 #[test]
+fn more_clients_than_a_listener_keeps_waiting_all_connect() {
+    let outcome = run(&Load::bench(1500, 3000, Network::Rates));
+    assert_eq!(outcome.calls, 3000);
+}
+
+#[test]
 fn impossible_loads_are_refused() {
     let check = |change: fn(&mut Load)| {
         let mut load = Load::bench(4, 100, Network::Rates);

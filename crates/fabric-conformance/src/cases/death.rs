@@ -65,7 +65,7 @@ fn quiet<F: Fabric>(context: &mut Context<F>, role: Role) -> Verdict {
         station.send(queue_pair, id, b"never taken", id == 12)?;
     }
     let signal = context.fabric.host().signal();
-    context.link().subscribe(signal.clone());
+    context.link().subscribe(signal.clone().into());
     let seen = signal.seen();
     context.tell(b"die")?;
     while context.link().is_alive() {

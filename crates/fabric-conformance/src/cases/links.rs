@@ -143,7 +143,18 @@ fn backlog<F: Fabric>(context: &mut Context<F>, role: Role) -> Verdict {
 
 fn signal<F: Fabric>(context: &mut Context<F>, role: Role) -> Verdict {
     let signal = context.fabric.host().signal();
-    context.link().subscribe(signal.clone());
+    if role == Role::Second {
+        context.tell(b"early")?;
+        context.link().subscribe(signal.clone().into());
+        expect_eq!(context.hear()?, b"subscribed");
+    } else {
+        // What has come before is news, too; whether it has come yet is not known.
+        let seen = signal.seen();
+        context.link().subscribe(signal.clone().into());
+        expect!(signal.wait(seen, context.deadline), "a message that came before raises the signal");
+        expect_eq!(context.hear()?, b"early");
+        context.tell(b"subscribed")?;
+    }
     for round in 0..10u8 {
         if role == Role::Second {
             expect_eq!(context.hear()?, [round]);

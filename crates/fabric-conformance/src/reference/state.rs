@@ -4,7 +4,7 @@ use dunlin_fabric::memory::HeapMemory;
 use dunlin_fabric::{
     Access, Address, Buffer, Completion, CompletionQueueId, CompletionStatus, Host, Memory, Nanos, Opcode,
     QueuePairConfig, QueuePairId, QueuePairState, RealHost, RegionKey, RnrRetry, SharedReceiveQueueId,
-    Signal, Transport, WorkId, copy,
+    Subscription, Transport, WorkId, copy,
 };
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -88,7 +88,7 @@ pub(super) struct LinkState {
 #[derive(Debug, Default)]
 pub(super) struct LinkSide {
     pub(super) inbox: VecDeque<Vec<u8>>,
-    pub(super) signal: Option<RealSignal>,
+    pub(super) subscription: Option<Subscription<RealSignal>>,
     /// What this side has granted.
     pub(super) grants: BTreeMap<RegionKey, (Arc<HeapMemory>, Access)>,
 }
@@ -202,8 +202,8 @@ impl State {
         }
         for end in &mut link.ends {
             end.grants.clear();
-            if let Some(signal) = &end.signal {
-                signal.raise();
+            if let Some(subscription) = &end.subscription {
+                subscription.raise();
             }
         }
         let on_it: Vec<Pair> = self

@@ -6,18 +6,23 @@ use crate::plan::{CompletionMode, Illegal, Plan, RequestHalf, ResponseHalf, Shar
 use crate::server::inbox::{Command, Inbox, OpenCommand};
 use crate::server::open::refuse_with;
 use crate::server::worker::Shared;
-use dunlin_fabric::{Access, Endpoint, Fabric, Host, Link, Listener, Nanos, Region, RegionKey, Signal};
+use dunlin_fabric::{
+    Access, Endpoint, Fabric, Host, Link, Listener, Mark, Nanos, ReadyList, Region, RegionKey, Signal,
+    Subscription,
+};
 use dunlin_wire::handshake::{
     Hello, HelloReply, MAX_VERSION, MIN_VERSION, OpenLane, Record, RefusalCode, Refused, negotiate,
 };
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Lanes that one connection may have: two for each worker, to let a client renew one.
 const LANES_PER_WORKER: usize = 2;
-/// How often deadlines of hellos are looked at when nothing happens.
+/// How long the thread sleeps at most.
 const LOOK_EVERY: Nanos = 200_000_000;
+/// Records of one connection that are taken at a time.
+const RECORDS_AT_ONCE: usize = 64;
 
 /// What the control thread and the server's handle share.
 #[derive(Debug)]
@@ -67,9 +72,28 @@ impl ControlState {
 
 struct Session<F: Fabric> {
     link: F::Link,
+    /// Has the session served again, without news.
+    again: Mark,
     greeted: bool,
     hello_until: Nanos,
     lanes: usize,
+}
+
+/// The connections there are.
+struct Sessions<F: Fabric> {
+    all: BTreeMap<u64, Session<F>>,
+    /// Those of them that have news: nobody looks at the others.
+    ready: ReadyList,
+    /// Those of them that have not said hello, by the time until which they have to.
+    silent: BTreeSet<(Nanos, u64)>,
+}
+
+impl<F: Fabric> Sessions<F> {
+    fn remove(&mut self, number: u64) -> Option<Session<F>> {
+        let session = self.all.remove(&number)?;
+        self.silent.remove(&(session.hello_until, number));
+        Some(session)
+    }
 }
 
 /// The control thread's whole state.
@@ -85,7 +109,8 @@ pub(crate) struct Control<F: Fabric> {
 impl<F: Fabric> Control<F> {
     /// Runs until the server stops.
     pub(crate) fn run(self) {
-        let mut sessions: BTreeMap<u64, Session<F>> = BTreeMap::new();
+        let mut sessions =
+            Sessions { all: BTreeMap::new(), ready: ReadyList::new(), silent: BTreeSet::new() };
         let mut announced = false;
         self.listener.subscribe(self.signal.clone());
         loop {
@@ -95,7 +120,7 @@ impl<F: Fabric> Control<F> {
             let drain_until = self.state.drain_until.load(Ordering::Acquire);
             if drain_until != 0 && !announced {
                 announced = true;
-                self.announce_drain(&sessions, drain_until);
+                self.announce_drain(&sessions.all, drain_until);
             }
             if stop {
                 break;
@@ -106,22 +131,18 @@ impl<F: Fabric> Control<F> {
                 self.accept(&mut sessions, link, announced);
             }
             let now = self.fabric.host().now();
-            let mut over = Vec::new();
-            for (number, session) in &mut sessions {
-                match self.serve(*number, session, now) {
-                    Ok(records) => moved |= records > 0,
-                    Err(Over) => over.push(*number),
-                }
+            for number in sessions.ready.take() {
+                moved = true;
+                self.serve_ready(&mut sessions, number);
             }
-            for number in over {
-                self.end(&mut sessions, number);
-            }
-            self.state.connections.store(sessions.len(), Ordering::Release);
+            self.end_silent(&mut sessions, now);
+            self.state.connections.store(sessions.all.len(), Ordering::Release);
             if !moved {
-                self.signal.wait(seen, now + LOOK_EVERY);
+                let next = sessions.silent.first().map_or(Nanos::MAX, |(until, _)| until + 1);
+                self.signal.wait(seen, next.min(now + LOOK_EVERY));
             }
         }
-        for (_, session) in sessions {
+        for (_, session) in sessions.all {
             if let Ok(goodbye) = Record::Goodbye.encode() {
                 let _ = session.link.send(&goodbye);
             }
@@ -140,10 +161,10 @@ impl<F: Fabric> Control<F> {
         }
     }
 
-    fn accept(&self, sessions: &mut BTreeMap<u64, Session<F>>, link: F::Link, draining: bool) {
+    fn accept(&self, sessions: &mut Sessions<F>, link: F::Link, draining: bool) {
         let refusal = if draining {
             Some((RefusalCode::DRAINING, "the server is shutting down"))
-        } else if sessions.len() >= self.shared.config.max_connections as usize {
+        } else if sessions.all.len() >= self.shared.config.max_connections as usize {
             Some((RefusalCode::TOO_MANY, "the server has as many connections as it takes"))
         } else {
             None
@@ -152,10 +173,37 @@ impl<F: Fabric> Control<F> {
             self.refuse(&link, code, text);
             return;
         }
-        link.subscribe(self.signal.clone());
+        let number = self.fabric.host().random() | 1;
+        let again = sessions.ready.mark(number);
         let hello_until = self.fabric.host().now() + self.shared.config.hello_timeout;
-        let session = Session { link, greeted: false, hello_until, lanes: 0 };
-        sessions.insert(self.fabric.host().random() | 1, session);
+        let session = Session::<F> { link, again: again.clone(), greeted: false, hello_until, lanes: 0 };
+        session.link.subscribe(Subscription { signal: self.signal.clone(), mark: again });
+        sessions.silent.insert((hello_until, number));
+        sessions.all.insert(number, session);
+    }
+
+    /// Serves a connection that has news.
+    fn serve_ready(&self, sessions: &mut Sessions<F>, number: u64) {
+        let Some(session) = sessions.all.get_mut(&number) else { return };
+        let served = self.serve(number, session);
+        if session.greeted {
+            sessions.silent.remove(&(session.hello_until, number));
+        }
+        if served.is_err() {
+            self.end(sessions, number);
+        }
+    }
+
+    /// Ends the connections that should have said hello by now.
+    fn end_silent(&self, sessions: &mut Sessions<F>, now: Nanos) {
+        while let Some(&(until, number)) = sessions.silent.first()
+            && until < now
+        {
+            if let Some(session) = sessions.all.get(&number) {
+                self.refuse(&session.link, RefusalCode::MALFORMED, "no hello came in time");
+            }
+            self.end(sessions, number);
+        }
     }
 
     fn refuse(&self, link: &F::Link, code: RefusalCode, text: &str) {
@@ -167,8 +215,8 @@ impl<F: Fabric> Control<F> {
         link.close();
     }
 
-    fn end(&self, sessions: &mut BTreeMap<u64, Session<F>>, number: u64) {
-        if let Some(session) = sessions.remove(&number) {
+    fn end(&self, sessions: &mut Sessions<F>, number: u64) {
+        if let Some(session) = sessions.remove(number) {
             session.link.close();
             for worker in &self.workers {
                 worker.push(Command::Close { session: number });
@@ -176,20 +224,14 @@ impl<F: Fabric> Control<F> {
         }
     }
 
-    /// Takes the records of one connection.
-    fn serve(&self, number: u64, session: &mut Session<F>, now: Nanos) -> Result<usize, Over> {
-        let mut records = 0;
-        loop {
+    /// Takes the records of one connection; if there are many, some of them, to let others have their turn.
+    fn serve(&self, number: u64, session: &mut Session<F>) -> Result<(), Over> {
+        for _ in 0..RECORDS_AT_ONCE {
             let message = match session.link.try_receive() {
                 Ok(Some(message)) => message,
-                Ok(None) if !session.greeted && now > session.hello_until => {
-                    self.refuse(&session.link, RefusalCode::MALFORMED, "no hello came in time");
-                    return Err(Over);
-                }
-                Ok(None) => return Ok(records),
+                Ok(None) => return Ok(()),
                 Err(_) => return Err(Over),
             };
-            records += 1;
             let record = match Record::decode(&message) {
                 Ok(record) => record,
                 Err(error) => {
@@ -209,6 +251,8 @@ impl<F: Fabric> Control<F> {
                 }
             }
         }
+        session.again.set();
+        Ok(())
     }
 
     fn greet(&self, number: u64, session: &mut Session<F>, hello: &Hello) -> Result<(), Over> {
@@ -339,7 +383,6 @@ impl<F: Fabric> Control<F> {
 /// The worker that serves a lane, and what it needs to open it.
 type Planned<'a, F> = (&'a Arc<Inbox<F>>, OpenCommand<F>);
 
-/// Why a lane is refused, by code and in words.
 /// Why a lane cannot be had, for programs and for people.
 type Refusal = (RefusalCode, String);
 

@@ -181,7 +181,6 @@ impl<F: Fabric> PreparedLane<F> {
         core.domain.connect(queue_pair, &link, &Endpoint(ready.endpoint.clone()))?;
         let secret = &ready.secret.0;
         let max_inline = core.fabric.capabilities().max_inline as usize;
-        let staging = staging_arena(&core.fabric)?;
         let half = match plan.request {
             RequestHalf::Send => TxHalf::Send,
             RequestHalf::Write | RequestHalf::WriteImm => TxHalf::Write {
@@ -198,7 +197,6 @@ impl<F: Fabric> PreparedLane<F> {
             tags: TagKey::derive(secret, self.number, Direction::ToServer),
             max_send: MAX_SEND,
             max_inline,
-            staging,
             control: self.region.clone(),
             peer_sleeps: plan.server != CompletionMode::Busy,
         });
@@ -290,15 +288,6 @@ pub(crate) fn inbound_bytes(half: ResponseHalf) -> u32 {
         ResponseHalf::WriteImm => 16 * 1024,
         ResponseHalf::Write | ResponseHalf::Fetch => 4096,
     }
-}
-
-/// Registered memory to send from what is over the fabric's inline limit; nothing where that is high enough.
-pub(crate) fn staging_arena<F: Fabric>(fabric: &F) -> Result<Option<Arena<F::Memory>>, ConnectError> {
-    if fabric.capabilities().max_inline as usize >= MAX_MESSAGE {
-        return Ok(None);
-    }
-    let memory = fabric.register(64 * MAX_MESSAGE as u64, Access::LOCAL)?;
-    Arena::new(memory).map(Some).map_err(|error| ConnectError::Handshake(error.to_string()))
 }
 
 /// Asks the server for its halves.

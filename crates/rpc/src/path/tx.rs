@@ -1,10 +1,11 @@
 //! The sending end of a direction.
 
+use super::staging::Staging;
 use super::{HEAD_IMMEDIATE, MAX_MESSAGE, Violation};
 use crate::mailbox::{Place, RingWriter};
 use crate::path::route;
 use dunlin_fabric::{
-    Arena, Data, Fabric, Host, InlineLine, InlineWrite, Operation, PostError, QueuePairId, Region, RegionKey,
+    Data, Fabric, Host, InlineLine, InlineWrite, Operation, PostError, QueuePairId, Region, RegionKey,
     ThreadDomain, Work, WorkRequest,
 };
 use dunlin_wire::{Header, INLINE_PAYLOAD, Kind, LINE, SingleLayout, TagKey, Tags, set_line_tag, write_line};
@@ -64,7 +65,7 @@ pub(crate) struct Tx<F: Fabric> {
     signaled: u32,
     max_inline: usize,
     /// For messages over `max_inline`, which have to lie in registered memory.
-    staging: Option<Arena<F::Memory>>,
+    staging: Staging<F>,
     /// Our inbound region, whose control word the peer sets to the head it has reached.
     control: Region<F::Memory>,
     /// The peer may sleep, and has RECVs for what shall wake it.
@@ -80,7 +81,6 @@ pub(crate) struct TxParts<F: Fabric> {
     pub(crate) tags: TagKey,
     pub(crate) max_send: u32,
     pub(crate) max_inline: usize,
-    pub(crate) staging: Option<Arena<F::Memory>>,
     pub(crate) control: Region<F::Memory>,
     pub(crate) peer_sleeps: bool,
 }
@@ -100,7 +100,7 @@ impl<F: Fabric> Tx<F> {
             signaled: 0,
             signal_every: (parts.max_send / 4).max(1),
             max_inline: parts.max_inline,
-            staging: parts.staging,
+            staging: Staging::new(),
             control: parts.control,
             peer_sleeps: parts.peer_sleeps,
         }
@@ -344,13 +344,14 @@ impl<F: Fabric> Tx<F> {
                 region.copy_in(at, line);
                 return Ok(());
             }
-            TxHalf::Write { key, base, immediate } => Operation::Write {
-                data: self.data(parts, total)?,
-                key: *key,
-                offset: base + at as u64,
-                immediate: (*immediate && notify).then_some(self.lane as u32),
-            },
-            TxHalf::Send => Operation::Send { data: self.data(parts, total)?, immediate: None, to: None },
+            TxHalf::Write { key, base, immediate } => {
+                let (key, offset, immediate) = (*key, base + at as u64, *immediate && notify);
+                let data = self.data(fabric, parts, total)?;
+                Operation::Write { data, key, offset, immediate: immediate.then_some(self.lane as u32) }
+            }
+            TxHalf::Send => {
+                Operation::Send { data: self.data(fabric, parts, total)?, immediate: None, to: None }
+            }
         };
         let signaled = self.next_is_signaled(fabric);
         let request = WorkRequest { id: route::outgoing(self.lane), operation, signaled };
@@ -358,12 +359,16 @@ impl<F: Fabric> Tx<F> {
         self.posted(posted, signaled)
     }
 
-    fn data<'a>(&self, parts: &'a [&'a [u8]], total: usize) -> Result<Data<'a, F::Memory>, TxError> {
+    fn data<'a>(
+        &mut self,
+        fabric: &F,
+        parts: &'a [&'a [u8]],
+        total: usize,
+    ) -> Result<Data<'a, F::Memory>, TxError> {
         if total <= self.max_inline {
             return Ok(Data::Inline(parts));
         }
-        let staging = self.staging.as_ref().ok_or(TxError::Broken)?;
-        let mut buffer = staging.reserve(total).map_err(|_| TxError::Full)?;
+        let mut buffer = self.staging.reserve(fabric, total)?;
         let mut at = 0;
         for part in parts {
             buffer[at..at + part.len()].copy_from_slice(part);
@@ -422,7 +427,7 @@ impl<F: Fabric> Tx<F> {
             domain.post_write(self.queue_pair, write)
         } else {
             let parts: &[&[u8]] = &[&word];
-            let data = self.data(parts, word.len())?;
+            let data = self.data(fabric, parts, word.len())?;
             let operation = Operation::Write { data, key, offset: 0, immediate };
             domain.post(self.queue_pair, WorkRequest { id, operation, signaled })
         };

@@ -3,7 +3,7 @@
 use super::inbox::OpenCommand;
 use super::lane::{LaneParts, ServerLane};
 use super::worker::{SHARED_RECEIVES, Worker};
-use crate::connect::establish::{inbound_bytes, receives, staging_arena};
+use crate::connect::establish::{inbound_bytes, receives};
 use crate::error::ConnectError;
 use crate::mailbox::RingReader;
 use crate::path::tx::TxParts;
@@ -149,7 +149,6 @@ fn finish<F: Fabric>(
         tags: TagKey::derive(&command.secret, command.number, Direction::ToClient),
         max_send: MAX_SEND,
         max_inline: fabric.capabilities().max_inline as usize,
-        staging: staging_arena(fabric)?,
         control: command.region.clone(),
         peer_sleeps: plan.client != CompletionMode::Busy,
     });
