@@ -97,8 +97,14 @@ fn measuring(server: &Server, options: &[&str]) -> Running {
     arguments.extend(["-P", "recordcount=1000", "-P", "insertorder=ordered"]);
     arguments.extend(options);
     let mut client = Running::start(arguments);
-    // The last record.
-    while dunlin(["kv", "get", &server.address, "user999"]).code() != Some(0) {
+    // It measures once it updates what it has stored.
+    let value = || {
+        let ended = dunlin(["kv", "get", &server.address, "user000000000999"]);
+        (ended.code() == Some(0)).then(|| ended.text())
+    };
+    let mut first = None;
+    while first.is_none() || first == value() {
+        first = first.or_else(value);
         assert!(client.is_running());
     }
     client
