@@ -69,6 +69,7 @@ fn a_server_that_dies_ends_the_demo() {
         })
         .expect("a server");
     signal(server, "KILL");
-    demo.end().failed(1, &["error:", "the server"]);
+    // What is told depends on where its death was noticed: between calls, in one, or while somebody connected.
+    demo.end().failed(1, &["error:"]);
     assert_eq!(processes_with(&children), [0u32; 0]);
 }

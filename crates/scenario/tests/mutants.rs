@@ -28,9 +28,9 @@ const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "lost_wakeup",
         file: "crates/rpc/src/client/synchronous.rs",
-        from: "self.core.domain.wait(armed, until.min(self.earliest).min(limit));",
+        from: "let wake = self.core.domain.wait(armed, until.min(self.earliest).min(limit));",
         to: "let armed = if dunlin_fabric::mutant(\"lost_wakeup\") { self.core.domain.disarm(armed); self.core.domain.arm(mode) } else { armed };
-        self.core.domain.wait(armed, until.min(self.earliest).min(limit));",
+        let wake = self.core.domain.wait(armed, until.min(self.earliest).min(limit));",
     },
     Mutant {
         name: "skipped_tag_check",
@@ -79,8 +79,8 @@ const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "deadline_ignored",
         file: "crates/rpc/src/client/slots.rs",
-        from: "if slot.sequence < self.sent {",
-        to: "if slot.sequence < self.sent && !dunlin_fabric::mutant(\"deadline_ignored\") {",
+        from: "State::InFlight | State::Reading) || slot.timeout == 0 {",
+        to: "State::InFlight | State::Reading) || slot.timeout == 0 || dunlin_fabric::mutant(\"deadline_ignored\") {",
     },
     Mutant {
         name: "not_executed_said_too_soon",

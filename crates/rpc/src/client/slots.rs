@@ -11,8 +11,6 @@ use std::task::Waker;
 
 /// Bits of a call id that name the slot.
 pub(crate) const SLOT_BITS: u32 = 12;
-/// When a call is looked at again whose deadline has passed before its batch is sent, in nanoseconds.
-const BUILT_AGAIN: Nanos = 50_000;
 /// The most calls in flight on a lane.
 pub(crate) const MAX_WINDOW: u16 = 1024;
 const GENERATION_MASK: u32 = (1 << (32 - SLOT_BITS)) - 1;
@@ -506,19 +504,14 @@ impl<M: Memory> Slots<M> {
                 earliest = earliest.min(slot.deadline);
                 continue;
             }
-            // One that is being built goes out first.
-            if slot.sequence < self.sent {
-                slot.state = State::Expired;
-                slot.rare = true;
-                let call = slot.call;
-                let rare = &mut self.rare[index];
-                rare.error = Some(CallError::MaybeExecuted(Cause::DeadlineExceeded));
-                self.woken.extend(rare.waker.take());
-                self.push_done(call);
-            } else {
-                // Nobody shall sleep over it once it is out.
-                earliest = earliest.min(now + BUILT_AGAIN);
-            }
+            // Of a batch that could not be sent yet, too: it still may be, so nobody can say that it was not executed.
+            slot.state = State::Expired;
+            slot.rare = true;
+            let call = slot.call;
+            let rare = &mut self.rare[index];
+            rare.error = Some(CallError::MaybeExecuted(Cause::DeadlineExceeded));
+            self.woken.extend(rare.waker.take());
+            self.push_done(call);
         }
         earliest
     }
@@ -636,13 +629,15 @@ mod tests {
         let call = take(&mut slots, 10, 0).unwrap();
         slots.expire(1);
         slots.expire(100);
-        assert_eq!(slots.is_done(call), Some(false), "it has to go out first");
+        // Its batch may still go out.
+        assert_eq!(slots.outcome(call), Err(CallError::MaybeExecuted(Cause::DeadlineExceeded)));
+        slots.forget(call);
         assert!(!slots.expects(call) && slots.answer(call, b"forged", None).is_none());
         slots.renumber(0, 3);
         slots.sent(2);
         assert!(!slots.expects(call), "another message went out before it");
         slots.sent(3);
-        assert!(matches!(slots.answer(call, b"true", None), Some(Answered::Wanted)));
+        assert!(matches!(slots.answer(call, b"late", None), Some(Answered::Unwanted)));
     }
 
     #[test]

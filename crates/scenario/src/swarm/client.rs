@@ -199,8 +199,7 @@ impl Actor {
                 Ok(id) => {
                     self.part.sim.tell(|| format!("call {number} of {size} bytes is sent as {id:?}"));
                     self.part.book.sent(number);
-                    // One in a batch has its deadline once the batch is out, which a full ring delays.
-                    let open = Open { number, size, sent: self.now(), watched: !batched };
+                    let open = Open { number, size, sent: self.now(), watched: true };
                     if let Some(other) = self.open.insert(id, open) {
                         self.part.book.violate(format!("calls {} and {number} have one id", other.number));
                     }
