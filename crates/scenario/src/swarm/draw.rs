@@ -1,9 +1,13 @@
 //! What a seed stands for: cluster, timing, faults, server, clients. Drawn once, before anything runs.
 
 use dunlin_fabric::Nanos;
-use dunlin_fabric_sim::{ChanceTiming, Faults, History, MachineSettings, Random, Settings, TimingSettings};
+use dunlin_fabric_sim::{
+    ChanceTiming, Faults, History, MachineSettings, ModelTiming, Prices, Random, Settings, TimingSettings,
+};
+use dunlin_rnic_model::Profile;
 use dunlin_rpc::{BackoffConfig, ClientConfig, CompletionMode, PROTOCOLS, Plan, ServerConfig};
 use std::fmt;
+use std::sync::Arc;
 
 /// How a client uses the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,6 +92,13 @@ fn machines(random: &mut Random) -> Vec<MachineSettings> {
 /// How long faults go on.
 const UNTIL: Nanos = 4_000_000;
 
+/// One of the clusters that the model knows.
+fn profile(random: &mut Random) -> Option<Arc<Profile>> {
+    let names: Vec<_> = Profile::built_in_names().collect();
+    let name = names.get(random.below(names.len() as u64) as usize)?;
+    Profile::built_in(name).ok().map(Arc::new)
+}
+
 fn settings(random: &mut Random) -> Settings {
     let mut settings = Settings { machines: machines(random), ..Settings::default() };
     settings.limit = settings.start + 30_000_000_000;
@@ -96,6 +107,13 @@ fn settings(random: &mut Random) -> Settings {
         jitter: random.below(3000),
         landing: random.below(2000),
     });
+    let modelled = random.one_in(4).then(|| profile(random)).flatten();
+    if let Some(profile) = &modelled {
+        settings.prices = Prices::of(profile);
+        let machines = vec![(Arc::clone(profile), 1); settings.machines.len()];
+        let switch_ns = random.one_in(2).then(|| random.below(2000));
+        settings.timing = TimingSettings::Model(ModelTiming { machines, switch_ns, control_ns: 5_000 });
+    }
     settings.spurious = random.below(20);
     settings.preemption = random.below(12);
     settings.prices.quantum = 20_000 << random.below(6);
@@ -209,6 +227,11 @@ impl fmt::Display for Drawn {
             .map(|machine| machine.cores.map_or("any".to_owned(), |cores| cores.to_string()))
             .collect();
         write!(f, "cores {}; {} workers;", cores.join("/"), self.server.workers)?;
+        if let TimingSettings::Model(ModelTiming { machines, .. }) = &self.settings.timing
+            && let Some((profile, _)) = machines.first()
+        {
+            write!(f, " times of {};", profile.name())?;
+        }
         for client in &self.clients {
             let plan = &client.config.plan;
             let name = plan.protocol().map_or("a protocol", |protocol| protocol.name);
@@ -228,5 +251,22 @@ impl fmt::Display for Drawn {
             write!(f, " {act:?} at {at}")?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn some_seeds_have_the_times_of_a_profile_and_say_so() {
+        let modelled = |seed: &u64| {
+            let drawn = Drawn::from_seed(*seed, None);
+            let is_modelled = matches!(drawn.settings.timing, TimingSettings::Model(_));
+            assert_eq!(drawn.to_string().contains(" times of "), is_modelled, "{drawn}");
+            is_modelled
+        };
+        let count = (0..200).filter(modelled).count();
+        assert!((20..100).contains(&count), "{count} of 200");
     }
 }
