@@ -15,9 +15,11 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 const AFTER_HELP: &str = "\
-Each seed stands for a cluster, a workload and faults: lost time, late and torn WRITEs, queue pairs that break, processes
-killed and started again. Whatever happens, every call ends exactly once, is executed at most once, no byte is wrong,
-deadlines are kept, everything works again once the faults stop, and nothing is left over.
+Each seed stands for a cluster, a workload and faults: lost time, late and torn
+WRITEs, queue pairs that break, processes killed and started again. Whatever
+happens, every call ends exactly once, is executed at most once, no byte is wrong,
+deadlines are kept, everything works again once the faults stop, and nothing is
+left over.
 
 Examples:
   dunlin sim swarm --seeds 1000
