@@ -97,6 +97,8 @@ pub(crate) fn run(arguments: &DemoArguments) -> Result<ExitCode, Failure> {
         let (tally, cpu) =
             measure(phase, &name, arguments.quick, seconds, &mut server, &interrupt, &all, before)
                 .inspect_err(|_| all.finish_and_clear())
+                // What a client cannot do may well be for want of a server.
+                .or_else(|failure| server.check().and(Err(failure)))
                 .map_err(|failure| {
                     failure.context(format_args!("{}, {}", phase.protocol.name, phase.mode))
                 })?;
