@@ -86,6 +86,11 @@ impl<F: Fabric> ClientLane<F> {
         if self.draining {
             return Err(Self::refuse(Cause::Draining));
         }
+        self.check_length(length)
+    }
+
+    #[inline]
+    fn check_length(&self, length: usize) -> Result<(), SubmitError> {
         if length as u64 > self.max_payload {
             return Err(Self::refuse(Cause::TooLarge { length: length as u64, limit: self.max_payload }));
         }
@@ -98,9 +103,7 @@ impl<F: Fabric> ClientLane<F> {
         fabric: &F,
         length: usize,
     ) -> Result<Buffer<F::Memory>, SubmitError> {
-        if length as u64 > self.max_payload {
-            return Err(Self::refuse(Cause::TooLarge { length: length as u64, limit: self.max_payload }));
-        }
+        self.check_length(length)?;
         self.exports.reserve_to_fill(fabric, length).map_err(|_| Self::refuse(Cause::OutOfMemory))
     }
 
@@ -114,15 +117,16 @@ impl<F: Fabric> ClientLane<F> {
         payload: &[u8],
         timeout: Nanos,
     ) -> Result<u32, SubmitError> {
+        self.check_call(payload.len())?;
         if payload.len() > self.rendezvous_above {
-            let mut buffer = self.request_buffer(fabric, payload.len())?;
+            let reserved = self.exports.reserve(fabric, payload.len());
+            let mut buffer = reserved.map_err(|_| Self::refuse(Cause::OutOfMemory))?;
             buffer.copy_from_slice(payload);
             return self.submit_buffer(fabric, domain, function, buffer, timeout).map_err(|(error, _)| error);
         }
         if !self.batch.is_empty() {
             self.flush(fabric, domain)?;
         }
-        self.check_call(payload.len())?;
         self.send_call(fabric, domain, function, payload, Flags::NONE, timeout)
     }
 

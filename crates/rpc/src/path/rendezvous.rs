@@ -15,6 +15,8 @@ const FIRST_ARENA: u64 = 1 << 20;
 
 /// From how many bytes on memory that the peer has READ is taken back before it is filled.
 const TAKE_BACK_FROM: usize = 8192;
+/// Up to how many: most of what is longer has left the peer's cache by itself.
+const TAKE_BACK_UP_TO: usize = 1 << 20;
 /// The longest buffer that is made ready before it is asked for: two of them fit into a core's cache.
 const SPARE_UP_TO: usize = 256 << 10;
 
@@ -23,7 +25,7 @@ const SPARE_UP_TO: usize = 256 << 10;
 /// only as many under way as the queue of stores has room for. Setting a block to zero takes the lines without waiting for
 /// what was in them. (64 KiB filled across distant cores: 10 us, or 2 us and then 1 us.)
 fn take_back(bytes: &mut [u8]) {
-    if bytes.len() >= TAKE_BACK_FROM {
+    if (TAKE_BACK_FROM..=TAKE_BACK_UP_TO).contains(&bytes.len()) {
         bytes.fill(0);
     }
 }
