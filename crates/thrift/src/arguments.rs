@@ -1,0 +1,115 @@
+//! Arguments and results: the structs that Thrift makes of a function's parameter list and of what it gives back.
+
+use crate::codec::Input;
+use crate::error::Refusal;
+use pilota::thrift::{
+    Message, ProtocolExceptionKind, TInputProtocol, TLengthProtocol, TOutputProtocol, TType, ThriftException,
+    new_protocol_exception,
+};
+use pilota::{AHashMap, AHashSet};
+use std::hash::Hash;
+
+/// The arguments of a call, borrowed from the caller.
+pub trait Arguments {
+    /// Bytes of the encoding.
+    fn size<P: TLengthProtocol>(&self, protocol: &mut P) -> usize;
+
+    /// Writes them.
+    fn encode<P: TOutputProtocol>(&self, protocol: &mut P) -> Result<(), ThriftException>;
+}
+
+/// What a function gives back: its value or one of the exceptions that it declares.
+pub trait Outcome: Message {
+    /// What it returns.
+    type Value;
+    /// The exceptions that it declares; [`Never`](crate::Never) if none.
+    type Exception;
+
+    /// Parts the two.
+    fn into_result(self) -> Result<Self::Value, Self::Exception>;
+}
+
+/// Reads the fields of an argument list. `field` gets the id and type of each, reads what it knows and says whether it did;
+/// what it does not know is skipped, as a newer client may send more.
+#[inline]
+pub fn read_arguments<'a, I: Input<'a>>(
+    input: &mut I,
+    mut field: impl FnMut(i16, TType, &mut I) -> Result<bool, ThriftException>,
+) -> Result<(), ThriftException> {
+    input.read_struct_begin()?;
+    loop {
+        let header = input.read_field_begin()?;
+        if header.field_type == TType::Stop {
+            break;
+        }
+        let id = header.id.unwrap_or_default();
+        match field(id, header.field_type, input) {
+            Ok(true) => {}
+            Ok(false) => drop(input.skip(header.field_type)?),
+            Err(mut error) => {
+                error.prepend_msg(&format!("argument {id}: "));
+                return Err(error);
+            }
+        }
+        input.read_field_end()?;
+    }
+    input.read_struct_end()
+}
+
+/// The argument, or the refusal of a call that lacks it.
+#[inline]
+pub fn required<T>(argument: Option<T>, name: &'static str) -> Result<T, Refusal> {
+    argument.ok_or_else(|| missing(name))
+}
+
+/// The refusal of a call that lacks an argument.
+#[cold]
+pub fn missing(name: &'static str) -> Refusal {
+    Refusal::Malformed(new_protocol_exception(
+        ProtocolExceptionKind::InvalidData,
+        format!("the argument '{name}' is missing: was the client built from an older IDL?"),
+    ))
+}
+
+/// Reads a list.
+pub fn read_list<I: TInputProtocol, T>(
+    input: &mut I,
+    mut element: impl FnMut(&mut I) -> Result<T, ThriftException>,
+) -> Result<Vec<T>, ThriftException> {
+    let header = input.read_list_begin()?;
+    let mut list = Vec::with_capacity(header.size);
+    for _ in 0..header.size {
+        list.push(element(input)?);
+    }
+    input.read_list_end()?;
+    Ok(list)
+}
+
+/// Reads a set.
+pub fn read_set<I: TInputProtocol, T: Eq + Hash>(
+    input: &mut I,
+    mut element: impl FnMut(&mut I) -> Result<T, ThriftException>,
+) -> Result<AHashSet<T>, ThriftException> {
+    let header = input.read_set_begin()?;
+    let mut set = AHashSet::with_capacity(header.size);
+    for _ in 0..header.size {
+        set.insert(element(input)?);
+    }
+    input.read_set_end()?;
+    Ok(set)
+}
+
+/// Reads a map.
+pub fn read_map<I: TInputProtocol, K: Eq + Hash, V>(
+    input: &mut I,
+    mut key: impl FnMut(&mut I) -> Result<K, ThriftException>,
+    mut value: impl FnMut(&mut I) -> Result<V, ThriftException>,
+) -> Result<AHashMap<K, V>, ThriftException> {
+    let header = input.read_map_begin()?;
+    let mut map = AHashMap::with_capacity(header.size);
+    for _ in 0..header.size {
+        map.insert(key(input)?, value(input)?);
+    }
+    input.read_map_end()?;
+    Ok(map)
+}

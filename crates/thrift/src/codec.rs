@@ -1,0 +1,19 @@
+//! Thrift's encodings, for bytes that nobody vouches for.
+//!
+//! The generated types read and write themselves through pilota's protocol traits; the readers here stand behind those
+//! traits. They differ from pilota's own in what they do with bytes that lie: a length, a container's size, text that is
+//! not UTF-8 or nesting without end is an error before anything is allocated for it, and no input panics.
+
+mod binary;
+mod compact;
+mod compact_output;
+mod cursor;
+mod skip;
+
+pub use binary::{BinaryInput, BinaryOutput};
+pub use compact::CompactInput;
+pub use compact_output::CompactOutput;
+pub use cursor::{Input, Limits};
+
+#[cfg(test)]
+mod tests;

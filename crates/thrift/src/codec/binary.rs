@@ -1,0 +1,505 @@
+//! Thrift's binary encoding: what Dunlin's own messages carry, and the usual one on TCP.
+
+use super::cursor::{Cursor, Input, Limits, invalid, is_compound, text};
+use super::skip::{no_lengths, skip};
+use pilota::thrift::{
+    ProtocolExceptionKind, TFieldIdentifier, TInputProtocol, TLengthProtocol, TListIdentifier, TMapIdentifier,
+    TMessageIdentifier, TMessageType, TOutputProtocol, TSetIdentifier, TStructIdentifier, TType, ThriftException,
+    new_protocol_exception,
+};
+use pilota::{Bytes, FastStr};
+
+/// Version 1 in the upper half of a message's first word; the type is in its lowest byte.
+const VERSION_1: u32 = 0x8001_0000;
+const VERSION_MASK: u32 = 0xffff_0000;
+
+/// Reads the binary encoding.
+#[derive(Clone, Debug)]
+pub struct BinaryInput<'a>(Cursor<'a>);
+
+impl<'a> BinaryInput<'a> {
+    /// A reader of a message, with the usual limits.
+    #[inline]
+    pub fn new(bytes: &'a [u8]) -> Self {
+        BinaryInput::with_limits(bytes, Limits::DEFAULT)
+    }
+
+    /// A reader with limits.
+    #[inline]
+    pub fn with_limits(bytes: &'a [u8], limits: Limits) -> Self {
+        BinaryInput(Cursor::new(bytes, limits))
+    }
+
+    /// Bytes that were not read yet.
+    #[inline]
+    pub fn rest(&self) -> &'a [u8] {
+        self.0.rest
+    }
+
+    #[inline]
+    fn kind(&mut self) -> Result<TType, ThriftException> {
+        TType::try_from(self.0.byte()?)
+    }
+
+    #[inline]
+    fn sequence(&mut self) -> Result<(TType, usize), ThriftException> {
+        let kind = self.kind()?;
+        let size = i32::from_be_bytes(self.0.array()?);
+        let size = self.0.container(size.into(), least(kind), is_compound(kind))?;
+        Ok((kind, size))
+    }
+}
+
+/// The fewest bytes of a value.
+fn least(kind: TType) -> usize {
+    match kind {
+        TType::Bool | TType::I8 | TType::Struct | TType::Stop | TType::Void => 1,
+        TType::I16 => 2,
+        TType::I32 | TType::Binary => 4,
+        TType::I64 | TType::Double => 8,
+        TType::Uuid => 16,
+        TType::List | TType::Set => 5,
+        TType::Map => 6,
+    }
+}
+
+impl<'a> Input<'a> for BinaryInput<'a> {
+    #[inline]
+    fn read_slice(&mut self) -> Result<&'a [u8], ThriftException> {
+        let length = i32::from_be_bytes(self.0.array()?);
+        match usize::try_from(length) {
+            Ok(length) => self.0.take(length),
+            Err(_) => Err(invalid(format!("a binary of {length} bytes"))),
+        }
+    }
+}
+
+no_lengths!(BinaryInput);
+
+impl<'a> TInputProtocol for BinaryInput<'a> {
+    type Buf = &'a [u8];
+
+    fn read_message_begin(&mut self) -> Result<TMessageIdentifier, ThriftException> {
+        let first = u32::from_be_bytes(self.0.array()?);
+        let (name, kind) = if first & 0x8000_0000 == 0 {
+            // The form without a version: the name's length comes first, and the type after the name.
+            let name = text(self.0.take(first as usize)?)?;
+            (name, self.0.byte()?)
+        } else if first & VERSION_MASK == VERSION_1 {
+            (self.read_str()?, first as u8)
+        } else {
+            return Err(new_protocol_exception(
+                ProtocolExceptionKind::BadVersion,
+                format!("version {:#x} of the binary protocol; 0x8001 is spoken here", first >> 16),
+            ));
+        };
+        let sequence_number = i32::from_be_bytes(self.0.array()?);
+        Ok(TMessageIdentifier::new(FastStr::new(name), TMessageType::try_from(kind)?, sequence_number))
+    }
+
+    #[inline]
+    fn read_message_end(&mut self) -> Result<(), ThriftException> {
+        Ok(())
+    }
+
+    #[inline]
+    fn read_struct_begin(&mut self) -> Result<Option<TStructIdentifier>, ThriftException> {
+        self.0.enter()?;
+        Ok(None)
+    }
+
+    #[inline]
+    fn read_struct_end(&mut self) -> Result<(), ThriftException> {
+        self.0.leave();
+        Ok(())
+    }
+
+    #[inline]
+    fn read_field_begin(&mut self) -> Result<TFieldIdentifier, ThriftException> {
+        let kind = self.kind()?;
+        let id = if kind == TType::Stop { 0 } else { i16::from_be_bytes(self.0.array()?) };
+        Ok(TFieldIdentifier { name: None, field_type: kind, id: Some(id) })
+    }
+
+    #[inline]
+    fn read_field_end(&mut self) -> Result<(), ThriftException> {
+        Ok(())
+    }
+
+    #[inline]
+    fn read_bool(&mut self) -> Result<bool, ThriftException> {
+        Ok(self.0.byte()? != 0)
+    }
+
+    #[inline]
+    fn read_bytes(&mut self) -> Result<Bytes, ThriftException> {
+        Ok(Bytes::copy_from_slice(self.read_slice()?))
+    }
+
+    #[inline]
+    fn read_uuid(&mut self) -> Result<[u8; 16], ThriftException> {
+        self.0.array()
+    }
+
+    #[inline]
+    fn read_i8(&mut self) -> Result<i8, ThriftException> {
+        Ok(self.0.byte()? as i8)
+    }
+
+    #[inline]
+    fn read_i16(&mut self) -> Result<i16, ThriftException> {
+        Ok(i16::from_be_bytes(self.0.array()?))
+    }
+
+    #[inline]
+    fn read_i32(&mut self) -> Result<i32, ThriftException> {
+        Ok(i32::from_be_bytes(self.0.array()?))
+    }
+
+    #[inline]
+    fn read_i64(&mut self) -> Result<i64, ThriftException> {
+        Ok(i64::from_be_bytes(self.0.array()?))
+    }
+
+    #[inline]
+    fn read_double(&mut self) -> Result<f64, ThriftException> {
+        Ok(f64::from_be_bytes(self.0.array()?))
+    }
+
+    #[inline]
+    fn read_string(&mut self) -> Result<String, ThriftException> {
+        Ok(self.read_str()?.to_owned())
+    }
+
+    #[inline]
+    fn read_faststr(&mut self) -> Result<FastStr, ThriftException> {
+        Ok(FastStr::new(self.read_str()?))
+    }
+
+    #[inline]
+    fn read_list_begin(&mut self) -> Result<TListIdentifier, ThriftException> {
+        let (element_type, size) = self.sequence()?;
+        Ok(TListIdentifier { element_type, size })
+    }
+
+    #[inline]
+    fn read_list_end(&mut self) -> Result<(), ThriftException> {
+        Ok(())
+    }
+
+    #[inline]
+    fn read_set_begin(&mut self) -> Result<TSetIdentifier, ThriftException> {
+        let (element_type, size) = self.sequence()?;
+        Ok(TSetIdentifier { element_type, size })
+    }
+
+    #[inline]
+    fn read_set_end(&mut self) -> Result<(), ThriftException> {
+        Ok(())
+    }
+
+    #[inline]
+    fn read_map_begin(&mut self) -> Result<TMapIdentifier, ThriftException> {
+        // Some implementations write no types for an empty map: then both bytes are 0.
+        let (key_type, value_type) = (self.kind()?, self.kind()?);
+        let size = i32::from_be_bytes(self.0.array()?);
+        let compound = is_compound(key_type) || is_compound(value_type);
+        let size = self.0.container(size.into(), least(key_type) + least(value_type), compound)?;
+        Ok(TMapIdentifier { key_type, value_type, size })
+    }
+
+    #[inline]
+    fn read_map_end(&mut self) -> Result<(), ThriftException> {
+        Ok(())
+    }
+
+    fn skip_till_depth(&mut self, kind: TType, depth: i8) -> Result<usize, ThriftException> {
+        let levels = self.0.levels_left().min(depth.max(0) as u16);
+        skip(self, kind, levels, |input| input.read_slice().map(drop))?;
+        Ok(0)
+    }
+
+    #[inline]
+    fn read_byte(&mut self) -> Result<u8, ThriftException> {
+        self.0.byte()
+    }
+
+    #[inline]
+    fn read_bytes_vec(&mut self) -> Result<Vec<u8>, ThriftException> {
+        Ok(self.read_slice()?.to_vec())
+    }
+
+    fn get_bytes(&mut self, _: Option<*const u8>, _: usize) -> Result<Bytes, ThriftException> {
+        Err(invalid("fields that the reader does not know are not kept"))
+    }
+
+    fn buf(&mut self) -> &mut Self::Buf {
+        &mut self.0.rest
+    }
+}
+
+/// Writes the binary encoding into memory of just the right length: ask [`pilota::thrift::Message::size`] first.
+#[derive(Debug)]
+pub struct BinaryOutput<'a> {
+    rest: &'a mut [u8],
+}
+
+impl<'a> BinaryOutput<'a> {
+    /// A writer into `place`.
+    #[inline]
+    pub fn new(place: &'a mut [u8]) -> Self {
+        BinaryOutput { rest: place }
+    }
+
+    /// Bytes of the place that were not written.
+    #[inline]
+    pub fn left(&self) -> usize {
+        self.rest.len()
+    }
+
+    #[inline]
+    fn put(&mut self, bytes: &[u8]) -> Result<(), ThriftException> {
+        match std::mem::take(&mut self.rest).split_at_mut_checked(bytes.len()) {
+            Some((place, rest)) => {
+                place.copy_from_slice(bytes);
+                self.rest = rest;
+                Ok(())
+            }
+            None => Err(no_room()),
+        }
+    }
+
+    #[inline]
+    fn put_long(&mut self, bytes: &[u8]) -> Result<(), ThriftException> {
+        self.write_i32(bytes.len() as i32)?;
+        self.put(bytes)
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn no_room() -> ThriftException {
+    new_protocol_exception(ProtocolExceptionKind::SizeLimit, "the value changed while it was being encoded")
+}
+
+impl TLengthProtocol for BinaryOutput<'_> {
+    fn message_begin_len(&mut self, identifier: &TMessageIdentifier) -> usize {
+        12 + identifier.name.len()
+    }
+    fn message_end_len(&mut self) -> usize {
+        0
+    }
+    #[inline]
+    fn struct_begin_len(&mut self, _: &TStructIdentifier) -> usize {
+        0
+    }
+    #[inline]
+    fn struct_end_len(&mut self) -> usize {
+        0
+    }
+    #[inline]
+    fn field_begin_len(&mut self, _: TType, _: Option<i16>) -> usize {
+        3
+    }
+    #[inline]
+    fn field_end_len(&mut self) -> usize {
+        0
+    }
+    #[inline]
+    fn field_stop_len(&mut self) -> usize {
+        1
+    }
+    #[inline]
+    fn bool_len(&mut self, _: bool) -> usize {
+        1
+    }
+    #[inline]
+    fn bytes_len(&mut self, bytes: &[u8]) -> usize {
+        4 + bytes.len()
+    }
+    #[inline]
+    fn bytes_vec_len(&mut self, bytes: &[u8]) -> usize {
+        4 + bytes.len()
+    }
+    #[inline]
+    fn byte_len(&mut self, _: u8) -> usize {
+        1
+    }
+    #[inline]
+    fn uuid_len(&mut self, _: [u8; 16]) -> usize {
+        16
+    }
+    #[inline]
+    fn i8_len(&mut self, _: i8) -> usize {
+        1
+    }
+    #[inline]
+    fn i16_len(&mut self, _: i16) -> usize {
+        2
+    }
+    #[inline]
+    fn i32_len(&mut self, _: i32) -> usize {
+        4
+    }
+    #[inline]
+    fn i64_len(&mut self, _: i64) -> usize {
+        8
+    }
+    #[inline]
+    fn double_len(&mut self, _: f64) -> usize {
+        8
+    }
+    #[inline]
+    fn string_len(&mut self, text: &str) -> usize {
+        4 + text.len()
+    }
+    #[inline]
+    fn faststr_len(&mut self, text: &FastStr) -> usize {
+        4 + text.len()
+    }
+    #[inline]
+    fn list_begin_len(&mut self, _: TListIdentifier) -> usize {
+        5
+    }
+    #[inline]
+    fn list_end_len(&mut self) -> usize {
+        0
+    }
+    #[inline]
+    fn set_begin_len(&mut self, _: TSetIdentifier) -> usize {
+        5
+    }
+    #[inline]
+    fn set_end_len(&mut self) -> usize {
+        0
+    }
+    #[inline]
+    fn map_begin_len(&mut self, _: TMapIdentifier) -> usize {
+        6
+    }
+    #[inline]
+    fn map_end_len(&mut self) -> usize {
+        0
+    }
+}
+
+impl<'a> TOutputProtocol for BinaryOutput<'a> {
+    type BufMut = &'a mut [u8];
+
+    fn write_message_begin(&mut self, identifier: &TMessageIdentifier) -> Result<(), ThriftException> {
+        let kind: u8 = identifier.message_type.into();
+        self.put(&(VERSION_1 | u32::from(kind)).to_be_bytes())?;
+        self.put_long(identifier.name.as_bytes())?;
+        self.write_i32(identifier.sequence_number)
+    }
+    fn write_message_end(&mut self) -> Result<(), ThriftException> {
+        Ok(())
+    }
+    #[inline]
+    fn write_struct_begin(&mut self, _: &TStructIdentifier) -> Result<(), ThriftException> {
+        Ok(())
+    }
+    #[inline]
+    fn write_struct_end(&mut self) -> Result<(), ThriftException> {
+        Ok(())
+    }
+    #[inline]
+    fn write_field_begin(&mut self, kind: TType, id: i16) -> Result<(), ThriftException> {
+        let [high, low] = id.to_be_bytes();
+        self.put(&[kind as u8, high, low])
+    }
+    #[inline]
+    fn write_field_end(&mut self) -> Result<(), ThriftException> {
+        Ok(())
+    }
+    #[inline]
+    fn write_field_stop(&mut self) -> Result<(), ThriftException> {
+        self.put(&[TType::Stop as u8])
+    }
+    #[inline]
+    fn write_bool(&mut self, value: bool) -> Result<(), ThriftException> {
+        self.put(&[value.into()])
+    }
+    #[inline]
+    fn write_bytes(&mut self, bytes: Bytes) -> Result<(), ThriftException> {
+        self.put_long(&bytes)
+    }
+    #[inline]
+    fn write_bytes_without_len(&mut self, bytes: Bytes) -> Result<(), ThriftException> {
+        self.put(&bytes)
+    }
+    #[inline]
+    fn write_uuid(&mut self, uuid: [u8; 16]) -> Result<(), ThriftException> {
+        self.put(&uuid)
+    }
+    #[inline]
+    fn write_bytes_vec(&mut self, bytes: &[u8]) -> Result<(), ThriftException> {
+        self.put_long(bytes)
+    }
+    #[inline]
+    fn write_byte(&mut self, value: u8) -> Result<(), ThriftException> {
+        self.put(&[value])
+    }
+    #[inline]
+    fn write_i8(&mut self, value: i8) -> Result<(), ThriftException> {
+        self.put(&value.to_be_bytes())
+    }
+    #[inline]
+    fn write_i16(&mut self, value: i16) -> Result<(), ThriftException> {
+        self.put(&value.to_be_bytes())
+    }
+    #[inline]
+    fn write_i32(&mut self, value: i32) -> Result<(), ThriftException> {
+        self.put(&value.to_be_bytes())
+    }
+    #[inline]
+    fn write_i64(&mut self, value: i64) -> Result<(), ThriftException> {
+        self.put(&value.to_be_bytes())
+    }
+    #[inline]
+    fn write_double(&mut self, value: f64) -> Result<(), ThriftException> {
+        self.put(&value.to_be_bytes())
+    }
+    #[inline]
+    fn write_string(&mut self, text: &str) -> Result<(), ThriftException> {
+        self.put_long(text.as_bytes())
+    }
+    #[inline]
+    fn write_faststr(&mut self, text: FastStr) -> Result<(), ThriftException> {
+        self.put_long(text.as_bytes())
+    }
+    #[inline]
+    fn write_list_begin(&mut self, list: TListIdentifier) -> Result<(), ThriftException> {
+        self.put(&[list.element_type as u8])?;
+        self.write_i32(list.size as i32)
+    }
+    #[inline]
+    fn write_list_end(&mut self) -> Result<(), ThriftException> {
+        Ok(())
+    }
+    #[inline]
+    fn write_set_begin(&mut self, set: TSetIdentifier) -> Result<(), ThriftException> {
+        self.put(&[set.element_type as u8])?;
+        self.write_i32(set.size as i32)
+    }
+    #[inline]
+    fn write_set_end(&mut self) -> Result<(), ThriftException> {
+        Ok(())
+    }
+    #[inline]
+    fn write_map_begin(&mut self, map: TMapIdentifier) -> Result<(), ThriftException> {
+        self.put(&[map.key_type as u8, map.value_type as u8])?;
+        self.write_i32(map.size as i32)
+    }
+    #[inline]
+    fn write_map_end(&mut self) -> Result<(), ThriftException> {
+        Ok(())
+    }
+    #[inline]
+    fn flush(&mut self) -> Result<(), ThriftException> {
+        Ok(())
+    }
+    fn buf_mut(&mut self) -> &mut Self::BufMut {
+        &mut self.rest
+    }
+}

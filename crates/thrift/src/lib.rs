@@ -1,0 +1,31 @@
+//! Typed Thrift services: what generated code calls.
+//!
+//! What may come in: Thrift's encodings and messages, the way from a typed call to the engine and to stock Thrift on
+//! TCP. What never does: parsing of IDL (`dunlin-idl`), generating code (`dunlin-idl-build`), how a call travels
+//! (`dunlin-rpc`).
+//!
+//! The way of one typed call: the generated client borrows the arguments ([`Arguments`]) and hands them to a
+//! [`Client`], which knows the route of each function: the plan that its hints selected, or TCP. The arguments
+//! are encoded as a Thrift struct, without a message's header, since the engine's entry already names the function. On the
+//! server the generated [`Processor`] reads them where they lie, calls the handler, and its result is encoded straight into
+//! the reply. A declared exception is a result like any other; an [`ApplicationException`] travels as the engine's
+//! application error.
+#![forbid(unsafe_code)]
+
+mod arguments;
+mod client;
+pub mod codec;
+mod descriptor;
+mod error;
+mod introduction;
+mod server;
+
+pub use arguments::{Arguments, Outcome, missing, read_arguments, read_list, read_map, read_set, required};
+pub use client::{Client, ClientOptions, Pending, Route};
+pub use codec::Input;
+pub use descriptor::{FunctionDescriptor, ServiceDescriptor};
+pub use error::{CallError, ConnectError, Failure, Never, Refusal, ServeError};
+pub use pilota;
+pub use pilota::thrift::{ApplicationException, ApplicationExceptionKind, Message, TType, ThriftException};
+pub use pilota::{Bytes, FastStr};
+pub use server::{Adapter, Context, Processor, Responder, Server, ServerOptions, serve};

@@ -1,0 +1,164 @@
+//! The server's side: what generated code implements, and how a call of the engine reaches it.
+
+use crate::codec::{BinaryInput, BinaryOutput, Input};
+use crate::descriptor::ServiceDescriptor;
+use crate::error::{Refusal, ServeError};
+use crate::introduction::{INTRODUCTION, Introduction, function_id};
+use dunlin_fabric::{Address, Fabric, Nanos};
+use dunlin_rpc::{ApplicationCode, FunctionMode, Reply, Request, ServerBuilder, ServerConfig, Service, Status};
+use pilota::thrift::{ApplicationException, ApplicationExceptionKind, Message};
+use std::sync::Arc;
+
+/// What a handler may know of a call beyond its arguments.
+#[derive(Clone, Copy, Debug)]
+pub struct Context {
+    /// Time left for the call when it was sent, in nanoseconds; `None` for no deadline.
+    pub time_left: Option<Nanos>,
+    /// The caller's connection: the same number for all its calls.
+    pub session: u64,
+    /// Whether the call came by stock Thrift over TCP.
+    pub tcp: bool,
+}
+
+/// Where a processor puts what became of a call.
+pub trait Responder {
+    /// What answering gives to who called the processor.
+    type Done;
+
+    /// Answers. The calls of oneway functions are answered too, and nobody hears it.
+    fn respond<M: Message>(self, outcome: Result<M, Refusal>) -> Self::Done;
+}
+
+/// A service on its handler: reads arguments, calls, answers. Generated code implements it.
+pub trait Processor: Send + Sync + 'static {
+    /// The service.
+    fn service(&self) -> &'static ServiceDescriptor;
+
+    /// Executes one call of the function with this number in the service's descriptor.
+    fn process<'a, I: Input<'a>, R: Responder>(
+        &self,
+        function: usize,
+        input: &mut I,
+        context: &Context,
+        responder: R,
+    ) -> R::Done;
+}
+
+/// A processor as the engine's service. The handler is shared by all workers, and by TCP.
+#[derive(Debug)]
+pub struct Adapter<P> {
+    processor: Arc<P>,
+    introduction: Arc<[u8]>,
+}
+
+impl<P> Clone for Adapter<P> {
+    fn clone(&self) -> Self {
+        Adapter { processor: Arc::clone(&self.processor), introduction: Arc::clone(&self.introduction) }
+    }
+}
+
+impl<P: Processor> Adapter<P> {
+    /// An adapter; `tcp` is where the server also listens for stock Thrift, told to clients.
+    pub fn new(processor: Arc<P>, tcp: Option<String>) -> Self {
+        let introduction = Introduction::of(processor.service(), tcp).encode().into();
+        Adapter { processor, introduction }
+    }
+
+    /// Declares the service's functions.
+    #[must_use]
+    pub fn declare<F: Fabric>(&self, builder: ServerBuilder<F>) -> ServerBuilder<F> {
+        let builder = builder.function(INTRODUCTION, FunctionMode::Worker);
+        let functions = 0..self.processor.service().functions.len();
+        functions.fold(builder, |builder, number| builder.function(function_id(number), FunctionMode::Worker))
+    }
+}
+
+impl<P: Processor> Service for Adapter<P> {
+    #[inline]
+    fn call(&mut self, request: &Request<'_>, reply: &mut Reply<'_>) -> Result<(), Status> {
+        let Some(function) = usize::from(request.function).checked_sub(usize::from(INTRODUCTION) + 1) else {
+            return Ok(reply.write(&self.introduction)?);
+        };
+        let context = Context { time_left: request.time_left, session: request.session, tcp: false };
+        self.processor.process(function, &mut BinaryInput::new(request.payload), &context, IntoReply(reply))
+    }
+}
+
+/// Results go straight to where they are sent from.
+struct IntoReply<'a, 'b>(&'a mut Reply<'b>);
+
+impl Responder for IntoReply<'_, '_> {
+    type Done = Result<(), Status>;
+
+    #[inline]
+    fn respond<M: Message>(self, outcome: Result<M, Refusal>) -> Self::Done {
+        let reply = self.0;
+        match outcome {
+            Ok(result) => {
+                let size = result.size(&mut BinaryOutput::new(&mut []));
+                let place = reply.reserve(size)?;
+                match result.encode(&mut BinaryOutput::new(place)) {
+                    Ok(()) => Ok(()),
+                    Err(error) => {
+                        let text = error.message().clone();
+                        refuse(reply, &ApplicationException::new(ApplicationExceptionKind::INTERNAL_ERROR, text))
+                    }
+                }
+            }
+            Err(refusal) => refuse(reply, &refusal.into_exception()),
+        }
+    }
+}
+
+/// An exception that the IDL does not know travels as an error of the application: its kind is the code and its text the
+/// payload.
+#[cold]
+fn refuse(reply: &mut Reply<'_>, exception: &ApplicationException) -> Result<(), Status> {
+    reply.clear();
+    reply.write(exception.message().as_bytes())?;
+    let kind = u16::try_from(exception.kind().as_i32()).ok().and_then(ApplicationCode::new);
+    Err(kind.or(ApplicationCode::new(0)).map_or(Status::Malformed, Status::Application))
+}
+
+/// Settings of a typed server.
+#[derive(Clone, Debug, Default)]
+pub struct ServerOptions {
+    /// The engine's settings.
+    pub engine: ServerConfig,
+}
+
+/// A running typed server; dropping it ends it at once.
+#[derive(Debug)]
+pub struct Server<F: Fabric> {
+    engine: dunlin_rpc::Server<F>,
+}
+
+/// Starts a server of `processor` at `address`.
+pub fn serve<F: Fabric, P: Processor>(
+    fabric: &F,
+    address: &Address,
+    processor: P,
+    options: ServerOptions,
+) -> Result<Server<F>, ServeError> {
+    let adapter = Adapter::new(Arc::new(processor), None);
+    let builder = adapter.declare(ServerBuilder::new(fabric).config(options.engine));
+    let engine = builder.serve(address, move |_| Box::new(adapter.clone()))?;
+    Ok(Server { engine })
+}
+
+impl<F: Fabric> Server<F> {
+    /// The address that clients dial.
+    pub fn address(&self) -> &Address {
+        self.engine.address()
+    }
+
+    /// The engine's server.
+    pub fn engine(&self) -> &dunlin_rpc::Server<F> {
+        &self.engine
+    }
+
+    /// Ends the server gently; see [`dunlin_rpc::Server::shutdown`].
+    pub fn shutdown(self, timeout: Nanos) {
+        self.engine.shutdown(timeout);
+    }
+}
