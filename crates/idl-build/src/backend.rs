@@ -2,6 +2,7 @@
 
 use crate::names::text;
 use crate::service;
+use dunlin_idl::Document;
 use pilota_build::rir::{Enum, Message, Method, NewType, Service};
 use pilota_build::{CodegenBackend, Context, DefId, MakeBackend, ThriftBackend};
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,13 +20,16 @@ pub(crate) struct Notes {
 }
 
 /// Makes the backend.
-pub(crate) struct Make(pub(crate) Arc<Mutex<Notes>>);
+pub(crate) struct Make {
+    pub(crate) notes: Arc<Mutex<Notes>>,
+    pub(crate) document: Arc<Document>,
+}
 
 impl MakeBackend for Make {
     type Target = Backend;
 
     fn make_backend(self, context: Context) -> Backend {
-        Backend { types: ThriftBackend::new(context), notes: self.0 }
+        Backend { types: ThriftBackend::new(context), notes: self.notes, document: self.document }
     }
 }
 
@@ -33,6 +37,7 @@ impl MakeBackend for Make {
 pub(crate) struct Backend {
     types: ThriftBackend,
     notes: Arc<Mutex<Notes>>,
+    document: Arc<Document>,
 }
 
 impl Backend {
@@ -99,7 +104,7 @@ impl CodegenBackend for Backend {
                 notes.renamed.insert(from, to);
             }
         });
-        stream.push_str(&service::service(self.cx(), item, service));
+        stream.push_str(&service::service(self.cx(), item, service, &self.document));
     }
 }
 

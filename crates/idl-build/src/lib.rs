@@ -14,19 +14,28 @@
 #![forbid(unsafe_code)]
 
 mod backend;
+mod blanked;
+mod hints;
 mod names;
 mod service;
 mod tidy;
 mod values;
 
 use crate::backend::{Make, Notes};
+pub use dunlin_idl::{Diagnostics, Document, Lenience, Options};
+
+use dunlin_idl::Disk;
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use thiserror::Error;
 
-/// Why there is no code.
-#[derive(Debug, Error)]
+/// Why there is no code. Its debug form is its text, so that a build script may `unwrap`.
+#[derive(Error)]
 pub enum Error {
+    /// The IDL is wrong.
+    #[error("{0}")]
+    Idl(Diagnostics),
     /// A file or directory.
     #[error("{path}: {error}")]
     File {
@@ -59,35 +68,55 @@ pub enum Error {
     },
 }
 
-/// Generates code of a Thrift file and all that it includes into the build script's `OUT_DIR`, as the file's name with
-/// `.rs`.
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "\n{self}")
+    }
+}
+
+/// Generates code of a Thrift file, and all that it includes, into the build script's `OUT_DIR`, as the file's name with
+/// `.rs`; gives that path. Warnings about hints become warnings of the build.
 pub fn compile(path: impl AsRef<Path>) -> Result<PathBuf, Error> {
+    compile_with(path, &Options::default())
+}
+
+/// As [`compile`], with folders to look for included files in, and leniency.
+pub fn compile_with(path: impl AsRef<Path>, options: &Options) -> Result<PathBuf, Error> {
     let path = path.as_ref();
-    let directory = std::env::var_os("OUT_DIR").map(PathBuf::from).ok_or(Error::NoOutDirectory)?;
+    let folder = std::env::var_os("OUT_DIR").map(PathBuf::from).ok_or(Error::NoOutDirectory)?;
     let name = path.file_stem().ok_or_else(|| Error::NoName(path.into()))?;
-    let out = directory.join(name).with_extension("rs");
-    let text = generate(path)?;
+    let document = load(path, options)?;
+    for warning in document.warnings.iter() {
+        println!("cargo::warning={}: {}", warning.place, warning.message);
+    }
+    for file in &document.files {
+        println!("cargo::rerun-if-changed={}", file.path.display());
+    }
+    let out = folder.join(name).with_extension("rs");
+    let text = generate(&document, path, &folder.join("blanked").join(name))?;
     std::fs::write(&out, text).map_err(|error| Error::File { path: out.clone(), error })?;
     Ok(out)
 }
 
-/// The code of a Thrift file and all that it includes.
-pub fn generate(path: &Path) -> Result<String, Error> {
-    let file = |error| Error::File { path: path.into(), error };
-    let path_seen = path.canonicalize().map_err(file)?;
-    let directory = tempfile::tempdir().map_err(file)?;
-    let out = directory.path().join("generated.rs");
+/// Reads and checks a Thrift file and all that it includes.
+pub fn load(path: &Path, options: &Options) -> Result<Document, Error> {
+    dunlin_idl::load_with(path, options, &Disk).map_err(Error::Idl)
+}
+
+/// The code of a document that was read from `path`. `folder` is for files on the way, made if need be and left behind.
+pub fn generate(document: &Document, path: &Path, folder: &Path) -> Result<String, Error> {
+    let in_folder = |error| Error::File { path: folder.into(), error };
+    let copy = blanked::write(document, folder).and_then(|copy| copy.canonicalize()).map_err(in_folder)?;
+    let out = folder.join("types.rs");
     let notes = Arc::new(Mutex::new(Notes::default()));
-    let builder = pilota_build::Builder::thrift().ignore_unused(false).with_backend(Make(Arc::clone(&notes)));
+    let backend = Make { notes: Arc::clone(&notes), document: Arc::new(document.clone()) };
+    let builder = pilota_build::Builder::thrift().ignore_unused(false).with_backend(backend);
     let compiled = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-        builder.compile([&path_seen], pilota_build::Output::File(out.clone()));
+        builder.compile([&copy], pilota_build::Output::File(out.clone()));
     }));
     if let Err(panic) = compiled {
-        let message = panic
-            .downcast_ref::<String>()
-            .cloned()
-            .or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()))
-            .unwrap_or_default();
+        let text = panic.downcast_ref::<String>().map(String::as_str);
+        let message = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or_default().to_owned();
         return Err(Error::Types { path: path.into(), message });
     }
     let text = std::fs::read_to_string(&out).map_err(|error| Error::File { path: out.clone(), error })?;

@@ -1,7 +1,10 @@
 //! What is written for a service: the trait's functions, descriptor, processor and clients.
 
+use crate::hints;
 use crate::names::{doc, upper_camel, upper_snake};
 use crate::values::{Values, is_scalar};
+use dunlin_idl::Document;
+use dunlin_idl::hints::FunctionHints;
 use pilota_build::db::RirDatabase;
 use pilota_build::rir::{self, Arg, FieldKind, Item, Method, MethodSource};
 use pilota_build::{Context, DefId};
@@ -24,12 +27,12 @@ struct Function<'a> {
 }
 
 /// The whole service, to be put where pilota puts the trait.
-pub(crate) fn service(cx: &Context, id: DefId, service: &rir::Service) -> String {
+pub(crate) fn service(cx: &Context, id: DefId, service: &rir::Service, document: &Document) -> String {
     let name = cx.rust_name(id).to_string();
     let methods = cx.service_methods(id);
     let functions: Vec<Function<'_>> = methods.iter().map(|method| Function::new(cx, &name, method)).collect();
     let mut out = String::new();
-    descriptor(&mut out, &name, service, &functions);
+    descriptor(&mut out, &name, service, &functions, document);
     processor(&mut out, cx, &name, &functions);
     clients(&mut out, cx, &name, service, &functions);
     for function in functions.iter().filter(|function| function.method.source == MethodSource::Own) {
@@ -112,25 +115,38 @@ impl<'a> Function<'a> {
     }
 }
 
-fn descriptor(out: &mut String, name: &str, service: &rir::Service, functions: &[Function<'_>]) {
+fn descriptor(
+    out: &mut String,
+    name: &str,
+    service: &rir::Service,
+    functions: &[Function<'_>],
+    document: &Document,
+) {
     let constant = format!("{}_SERVICE", upper_snake(name));
+    let idl = &*service.name.sym;
+    // Two files may have services of one name: then it is the one with these functions.
+    let known = |candidate: &&dunlin_idl::Service| {
+        candidate.name == idl
+            && functions.iter().all(|f| candidate.all_functions().any(|c| c.name == *f.method.name.sym))
+    };
+    let hinted = document.services.iter().find(known);
     let entries: String = functions
         .iter()
         .map(|function| {
-            format!(
-                "::dunlin::thrift::FunctionDescriptor {{ name: {:?}, oneway: {} }},",
-                &*function.method.name.sym, function.method.oneway
-            )
+            let name = &*function.method.name.sym;
+            let known = hinted.and_then(|service| service.all_functions().find(|f| f.name == name));
+            let hints = known.map(|function| function.hints.clone()).unwrap_or_default();
+            let hints = FunctionHints { name: name.to_owned().into(), oneway: function.method.oneway, ..hints };
+            hints::function(&hints) + ","
         })
         .collect();
     let _ = writeln!(
         out,
-        "/// The functions of `{idl}`, in the order of their numbers.
-        pub static {constant}: ::dunlin::thrift::ServiceDescriptor = ::dunlin::thrift::ServiceDescriptor {{
-            name: {idl:?},
-            functions: &[{entries}],
-        }};",
-        idl = &*service.name.sym
+        "/// The functions of `{idl}` with their hints, in the order of their numbers.
+        pub static {constant}: ::dunlin::thrift::ServiceDescriptor = {{
+            use ::dunlin::hints;
+            ::dunlin::thrift::ServiceDescriptor {{ name: {idl:?}, functions: &[{entries}] }}
+        }};"
     );
 }
 
@@ -271,7 +287,7 @@ fn clients(out: &mut String, cx: &Context, name: &str, service: &rir::Service, f
             "{docs}
             ///
             /// It is sent at once; dropping the future gives it up.
-            pub fn {function_name}(&self, {parameters}) -> impl ::std::future::Future<Output = ::std::result::Result<{value}, {error}>> + Send + use<F> {{
+            pub fn {function_name}(&self, {parameters}) -> ::dunlin::thrift::AsyncCall<F, {outcome}> {{
                 self.0.call::<_, {outcome}>({number}, &{arguments} {{ {names} }})
             }}"
         );

@@ -5,7 +5,7 @@ use crate::backend::Notes;
 use proc_macro2::{Span, TokenStream};
 use std::collections::BTreeMap;
 use syn::visit_mut::{self, VisitMut};
-use syn::{Attribute, File, Ident, ImplItem, Item, Path, PathSegment, Type, parse_quote};
+use syn::{Attribute, File, Ident, ImplItem, Item, ItemUse, Path, PathSegment, Type, UseTree, parse_quote};
 
 /// Tidies what pilota wrote: the file's one module becomes the file.
 pub(crate) fn tidy(text: &str, notes: &Notes) -> syn::Result<String> {
@@ -104,20 +104,12 @@ fn set_doc(attributes: &mut Vec<Attribute>, text: &str) {
 
 /// pilota reads asynchronously, too; nobody does so here, but its trait wants the function.
 fn not_asynchronous(function: &mut syn::ImplItemFn) {
-    let body: TokenStream = quote_unsupported();
     function.sig = parse_quote! {
         async fn decode_async<T: ::pilota::thrift::TAsyncInputProtocol>(
             _: &mut T,
         ) -> ::std::result::Result<Self, ::pilota::thrift::ThriftException>
     };
-    function.block = parse_quote!({ #body });
-}
-
-fn quote_unsupported() -> TokenStream {
-    let call: syn::Expr = parse_quote!(::std::result::Result::Err(::dunlin::thrift::not_asynchronous()));
-    let mut tokens = TokenStream::new();
-    quote::ToTokens::to_tokens(&call, &mut tokens);
-    tokens
+    function.block = parse_quote!({ ::std::result::Result::Err(::dunlin::thrift::not_asynchronous()) });
 }
 
 fn name(item: &Item) -> Option<String> {
@@ -178,6 +170,16 @@ impl VisitMut for Rename<'_> {
         if let Some(name) = self.0.get(&ident.to_string()) {
             *ident = Ident::new(name, Span::call_site());
         }
+    }
+
+    fn visit_item_use_mut(&mut self, item: &mut ItemUse) {
+        if item.leading_colon.is_some()
+            && matches!(&item.tree, UseTree::Path(path) if path.ident == "pilota")
+        {
+            let tree = &item.tree;
+            item.tree = parse_quote!(dunlin::thrift::#tree);
+        }
+        visit_mut::visit_item_use_mut(self, item);
     }
 
     fn visit_path_mut(&mut self, path: &mut Path) {
