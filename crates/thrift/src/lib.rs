@@ -24,7 +24,7 @@ mod server;
 
 pub use arguments::{
     ARGUMENTS, Arguments, Outcome, read_arguments, read_list, read_map, read_ordered_map, read_ordered_set, read_set,
-    required,
+    required, room,
 };
 pub use asynchronous::{AsyncCall, AsyncClient};
 pub use client::{Client, Pending};
