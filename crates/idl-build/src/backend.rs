@@ -107,4 +107,3 @@ impl CodegenBackend for Backend {
         stream.push_str(&service::service(self.cx(), item, service, &self.document));
     }
 }
-

@@ -6,8 +6,8 @@ use proc_macro2::{Span, TokenStream};
 use std::collections::BTreeMap;
 use syn::visit_mut::{self, VisitMut};
 use syn::{
-    Arm, Attribute, Expr, ExprBlock, File, Ident, ImplItem, Item, ItemUse, Pat, Path, PathSegment, Stmt, Type, UseTree,
-    parse_quote,
+    Arm, Attribute, Expr, ExprBlock, File, Ident, ImplItem, Item, ItemUse, Pat, Path, PathSegment, Stmt,
+    Type, UseTree, parse_quote,
 };
 
 /// Tidies what pilota wrote: the file's one module becomes the file.
@@ -91,7 +91,14 @@ fn tidy_module(items: Vec<Item>, module: &str, notes: &Notes) -> Vec<Item> {
             }
             Item::Struct(s) => {
                 let fields = s.fields.iter_mut().filter_map(|f| Some((f.ident.clone()?, &mut f.attrs)));
-                document(&mut s.attrs, fields, &path, notes, &format!("`{}` of the IDL.", s.ident), "The field");
+                document(
+                    &mut s.attrs,
+                    fields,
+                    &path,
+                    notes,
+                    &format!("`{}` of the IDL.", s.ident),
+                    "The field",
+                );
             }
             Item::Enum(e) => {
                 let variants = e.variants.iter_mut().map(|v| (v.ident.clone(), &mut v.attrs));
@@ -209,8 +216,7 @@ impl VisitMut for Rename<'_> {
     }
 
     fn visit_item_use_mut(&mut self, item: &mut ItemUse) {
-        if item.leading_colon.is_some()
-            && matches!(&item.tree, UseTree::Path(path) if path.ident == "pilota")
+        if item.leading_colon.is_some() && matches!(&item.tree, UseTree::Path(path) if path.ident == "pilota")
         {
             let tree = &item.tree;
             item.tree = parse_quote!(dunlin::thrift::#tree);
@@ -221,7 +227,8 @@ impl VisitMut for Rename<'_> {
     fn visit_path_mut(&mut self, path: &mut Path) {
         let first = path.segments.first().map(|segment| segment.ident.to_string());
         if path.leading_colon.is_some() && first.as_deref() == Some("pilota") {
-            let ours = ["dunlin", "thrift"].map(|name| PathSegment::from(Ident::new(name, Span::call_site())));
+            let ours =
+                ["dunlin", "thrift"].map(|name| PathSegment::from(Ident::new(name, Span::call_site())));
             let rest = std::mem::take(&mut path.segments);
             path.segments = ours.into_iter().chain(rest).collect();
         }

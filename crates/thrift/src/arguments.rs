@@ -3,8 +3,8 @@
 use crate::codec::Input;
 use crate::error::Refusal;
 use pilota::thrift::{
-    Message, ProtocolExceptionKind, TInputProtocol, TLengthProtocol, TOutputProtocol, TStructIdentifier, TType, ThriftException,
-    new_protocol_exception,
+    Message, ProtocolExceptionKind, TInputProtocol, TLengthProtocol, TOutputProtocol, TStructIdentifier,
+    TType, ThriftException, new_protocol_exception,
 };
 use pilota::{AHashMap, AHashSet};
 use std::collections::{BTreeMap, BTreeSet};

@@ -2,7 +2,8 @@
 
 use dunlin_rpc::Certainty;
 use pilota::thrift::{
-    ApplicationException, ApplicationExceptionKind, ProtocolExceptionKind, ThriftException, new_protocol_exception,
+    ApplicationException, ApplicationExceptionKind, ProtocolExceptionKind, ThriftException,
+    new_protocol_exception,
 };
 use std::convert::Infallible;
 use thiserror::Error;
@@ -29,7 +30,9 @@ pub enum CallError<E> {
     #[error("the result cannot be read; was the server built from another IDL? {0}")]
     Decode(ThriftException),
     /// The function's hints say TCP, and the client was given no TCP address.
-    #[error("{function} goes by TCP, as its hints say: give the client the server's TCP address, or let the server listen on TCP")]
+    #[error(
+        "{function} goes by TCP, as its hints say: give the client the server's TCP address, or let the server listen on TCP"
+    )]
     NoTcp {
         /// The function.
         function: String,
@@ -50,7 +53,9 @@ impl<E> CallError<E> {
             {
                 Certainty::NotExecuted
             }
-            CallError::Exception(_) | CallError::Application(_) | CallError::Decode(_) => Certainty::MaybeExecuted,
+            CallError::Exception(_) | CallError::Application(_) | CallError::Decode(_) => {
+                Certainty::MaybeExecuted
+            }
         }
     }
 }
@@ -114,7 +119,9 @@ pub enum ConnectError {
     #[error("the server did not introduce itself: {0}")]
     Introduction(dunlin_rpc::CallError),
     /// The server is not a Thrift service, or speaks another version.
-    #[error("the server's introduction cannot be understood ({0}): is it a Thrift service of this version of Dunlin?")]
+    #[error(
+        "the server's introduction cannot be understood ({0}): is it a Thrift service of this version of Dunlin?"
+    )]
     NotThrift(&'static str),
     /// Another service.
     #[error("the server serves '{found}', not '{wanted}': look at the address")]

@@ -142,7 +142,8 @@ impl<'a> Cursor<'a> {
     #[cold]
     fn container_refused(&self, size: i64) -> ThriftException {
         let left = self.rest.len();
-        let kind = if size < 0 { ProtocolExceptionKind::NegativeSize } else { ProtocolExceptionKind::SizeLimit };
+        let kind =
+            if size < 0 { ProtocolExceptionKind::NegativeSize } else { ProtocolExceptionKind::SizeLimit };
         new_protocol_exception(
             kind,
             format!("a container is said to have {size} elements, but only {left} bytes are left"),
