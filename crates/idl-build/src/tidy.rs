@@ -6,8 +6,8 @@ use proc_macro2::{Span, TokenStream};
 use std::collections::BTreeMap;
 use syn::visit_mut::{self, VisitMut};
 use syn::{
-    Arm, Attribute, Expr, ExprBlock, File, Ident, ImplItem, Item, ItemUse, Pat, Path, PathSegment, Stmt,
-    Type, UseTree, parse_quote,
+    Arm, Attribute, Expr, ExprBlock, ExprUnary, File, Ident, ImplItem, Item, ItemUse, Pat, Path, PathSegment,
+    Stmt, Type, UnOp, UseTree, parse_quote,
 };
 
 /// Tidies what pilota wrote: the file's one module becomes the file.
@@ -53,9 +53,16 @@ fn apart(text: &str) -> String {
 fn habits() -> [Attribute; 1] {
     [parse_quote!(#[allow(
         unused_mut,
+        unused_variables,
+        clippy::deref_addrof,
+        clippy::explicit_auto_deref,
+        clippy::inherent_to_string,
         clippy::match_single_binding,
         clippy::needless_borrow,
-        clippy::unit_arg
+        clippy::needless_question_mark,
+        clippy::too_many_arguments,
+        clippy::unit_arg,
+        clippy::unnecessary_fallible_conversions
     )])]
 }
 
@@ -81,11 +88,21 @@ fn tidy_module(items: Vec<Item>, module: &str, notes: &Notes) -> Vec<Item> {
                 set_doc(&mut inner.attrs, &format!("The namespace `{}` of the IDL.", inner.ident));
             }
             Item::Impl(block) => {
+                let own = block.trait_.is_none();
                 for item in &mut block.items {
-                    if let ImplItem::Fn(function) = item
-                        && function.sig.ident == "decode_async"
-                    {
-                        not_asynchronous(function);
+                    match item {
+                        ImplItem::Fn(function) if function.sig.ident == "decode_async" => {
+                            not_asynchronous(function);
+                        }
+                        ImplItem::Const(value) if own => {
+                            let known = notes.docs.get(&format!("{path}.{}", value.ident));
+                            set_doc(
+                                &mut value.attrs,
+                                known.unwrap_or(&format!("The value `{}`.", value.ident)),
+                            );
+                        }
+                        ImplItem::Fn(function) if own => document_enumeration(function),
+                        _ => {}
                     }
                 }
             }
@@ -105,7 +122,12 @@ fn tidy_module(items: Vec<Item>, module: &str, notes: &Notes) -> Vec<Item> {
                 let otherwise = format!("`{}` of the IDL.", e.ident);
                 document(&mut e.attrs, variants, &path, notes, &otherwise, "The variant");
             }
-            Item::Const(c) => set_doc(&mut c.attrs, &format!("The constant `{}` of the IDL.", c.ident)),
+            Item::Const(c) => {
+                if let Type::Reference(reference) = &mut *c.ty {
+                    reference.lifetime = None;
+                }
+                set_doc(&mut c.attrs, &format!("The constant `{}` of the IDL.", c.ident));
+            }
             Item::Trait(t) => {
                 let otherwise = format!("The service `{}`, as its handler implements it.", t.ident);
                 t.attrs.retain(|attribute| !attribute.path().is_ident("doc"));
@@ -116,6 +138,17 @@ fn tidy_module(items: Vec<Item>, module: &str, notes: &Notes) -> Vec<Item> {
         kept.push(item);
     }
     kept
+}
+
+/// The functions that pilota gives an enumeration.
+fn document_enumeration(function: &mut syn::ImplItemFn) {
+    let text = match function.sig.ident.to_string().as_str() {
+        "inner" => "Its number.",
+        "to_string" => "Its name, or its number if the IDL has no name for it.",
+        "try_from_i32" => "The value of this number, if the IDL has one.",
+        _ => return,
+    };
+    set_doc(&mut function.attrs, text);
 }
 
 /// Puts documentation on an item and its parts.
@@ -261,6 +294,12 @@ impl VisitMut for Careful {
             Expr::Call(call) if matches!(&*call.func, Expr::Path(path) if is_with_capacity(&path.path)) => {
                 let size = &call.args;
                 call.args = parse_quote!(::dunlin::thrift::room(#size));
+            }
+            // `*&value`, of whatever is read or written through a reference elsewhere.
+            Expr::Unary(ExprUnary { op: UnOp::Deref(_), expr, .. }) => {
+                if let Expr::Reference(reference) = &**expr {
+                    *expression = (*reference.expr).clone();
+                }
             }
             Expr::ForLoop(each) if !mentions(&each.body, &each.pat) => each.pat = parse_quote!(_),
             _ => {}

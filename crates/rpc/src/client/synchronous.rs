@@ -191,6 +191,17 @@ impl<F: Fabric> Client<F> {
         }
     }
 
+    /// As [`submit_on`](Client::submit_on), but waits for room, as long as a call may take: for who keeps no results to be
+    /// collected.
+    pub fn submit_waiting_on(
+        &mut self,
+        worker: usize,
+        function: u16,
+        payload: &[u8],
+    ) -> Result<CallId, CallError> {
+        self.submit_waiting(worker, |client| client.try_submit(worker, function, payload))
+    }
+
     /// After a call could not be made: connects anew if that was the reason and the back-off allows, and tries again.
     #[cold]
     fn once_more(
