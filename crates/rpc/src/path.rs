@@ -3,9 +3,11 @@
 //!
 //! | half | sender | receiver | file |
 //! |---|---|---|---|
-//! | `send` | SEND | takes it out of a RECV's buffer | `path/send.rs` |
-//! | `write` | WRITE into the receiver's ring | polls the ring | `path/write.rs` |
-//! | `write_imm` | WRITE_WITH_IMM into the receiver's ring | a completion, then the ring | `path/write.rs` |
+//! | `send` | SEND | takes it out of a RECV's buffer | `path/{tx,rx}.rs` |
+//! | `write` | WRITE into the receiver's ring | polls the ring | `path/{tx,rx}.rs` |
+//! | `write_imm` | WRITE_WITH_IMM into the receiver's ring | a completion, then the ring | `path/{tx,rx}.rs` |
+//! | `write_send` | WRITE into the receiver's ring, then a SEND of nothing | a completion, then the ring | `path/{tx,rx}.rs` |
+//! | `write_send_chained` | the same as a list | a completion, then the ring | `path/{tx,rx}.rs` |
 //! | `fetch` | leaves it in a ring of its own | READs that ring until it is there | `path/fetch.rs` |
 //!
 //! Large payloads travel beside them, by `path/rendezvous.rs`. Every half carries the same bytes (`dunlin_wire`),

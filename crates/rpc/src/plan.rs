@@ -16,6 +16,10 @@ pub enum RequestHalf {
     Write = 2,
     /// WRITE_WITH_IMM into a ring; the server learns of it by a completion.
     WriteImm = 3,
+    /// WRITE into a ring, then a SEND of nothing that tells of it: two posts, two doorbells (HatRPC figure 3b).
+    WriteSend = 4,
+    /// The same two work requests linked, for which one doorbell is rung (HatRPC figure 3c).
+    WriteSendChained = 5,
 }
 
 /// How a response reaches the client.
@@ -30,6 +34,125 @@ pub enum ResponseHalf {
     WriteImm = 3,
     /// The server leaves it in its own memory, and the client READs until it is there (RF-RPC section 3).
     Fetch = 4,
+    /// As the request half of this name.
+    WriteSend = 5,
+    /// As the request half of this name.
+    WriteSendChained = 6,
+}
+
+/// What the halves are made of: where a message goes, and how its receiver learns of it. A half is a name for one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Carrier {
+    /// A SEND carries it into a RECV's buffer.
+    Receive,
+    /// A WRITE puts it into a ring of the receiver's.
+    Ring(Notice),
+    /// The sender leaves it in a ring of its own, which the receiver READs.
+    Published,
+}
+
+/// How a receiver learns of what was written into its ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Notice {
+    /// Not at all: it polls the ring.
+    Polled,
+    /// By immediate data with the WRITE.
+    Immediate,
+    /// By a SEND of nothing behind the WRITE.
+    Send,
+    /// The same, linked to the WRITE.
+    LinkedSend,
+}
+
+impl Carrier {
+    /// Whether the receiver finds messages by looking at memory, with nothing that tells it to.
+    pub(crate) const fn is_polled(self) -> bool {
+        matches!(self, Carrier::Ring(Notice::Polled) | Carrier::Published)
+    }
+
+    /// Whether the receiver has a ring of its own that peers write into.
+    pub(crate) const fn has_ring(self) -> bool {
+        matches!(self, Carrier::Ring(_))
+    }
+}
+
+impl RequestHalf {
+    /// All of them.
+    pub const ALL: [RequestHalf; 5] = [
+        RequestHalf::Send,
+        RequestHalf::Write,
+        RequestHalf::WriteImm,
+        RequestHalf::WriteSend,
+        RequestHalf::WriteSendChained,
+    ];
+
+    /// What it is made of.
+    pub(crate) const fn carrier(self) -> Carrier {
+        match self {
+            RequestHalf::Send => Carrier::Receive,
+            RequestHalf::Write => Carrier::Ring(Notice::Polled),
+            RequestHalf::WriteImm => Carrier::Ring(Notice::Immediate),
+            RequestHalf::WriteSend => Carrier::Ring(Notice::Send),
+            RequestHalf::WriteSendChained => Carrier::Ring(Notice::LinkedSend),
+        }
+    }
+
+    /// Its name, as in the documents.
+    pub const fn name(self) -> &'static str {
+        match self {
+            RequestHalf::Send => "send",
+            RequestHalf::Write => "write",
+            RequestHalf::WriteImm => "write_imm",
+            RequestHalf::WriteSend => "write_send",
+            RequestHalf::WriteSendChained => "write_send_chained",
+        }
+    }
+
+    /// From its number in the handshake.
+    pub fn from_wire(number: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|half| *half as u8 == number)
+    }
+}
+
+impl ResponseHalf {
+    /// All of them.
+    pub const ALL: [ResponseHalf; 6] = [
+        ResponseHalf::Send,
+        ResponseHalf::Write,
+        ResponseHalf::WriteImm,
+        ResponseHalf::Fetch,
+        ResponseHalf::WriteSend,
+        ResponseHalf::WriteSendChained,
+    ];
+
+    /// What it is made of.
+    pub(crate) const fn carrier(self) -> Carrier {
+        match self {
+            ResponseHalf::Send => Carrier::Receive,
+            ResponseHalf::Write => Carrier::Ring(Notice::Polled),
+            ResponseHalf::WriteImm => Carrier::Ring(Notice::Immediate),
+            ResponseHalf::Fetch => Carrier::Published,
+            ResponseHalf::WriteSend => Carrier::Ring(Notice::Send),
+            ResponseHalf::WriteSendChained => Carrier::Ring(Notice::LinkedSend),
+        }
+    }
+
+    /// Its name, as in the documents.
+    pub const fn name(self) -> &'static str {
+        match self {
+            ResponseHalf::Send => "send",
+            ResponseHalf::Write => "write",
+            ResponseHalf::WriteImm => "write_imm",
+            ResponseHalf::Fetch => "fetch",
+            ResponseHalf::WriteSend => "write_send",
+            ResponseHalf::WriteSendChained => "write_send_chained",
+        }
+    }
+
+    /// From its number in the handshake.
+    pub fn from_wire(number: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|half| *half as u8 == number)
+    }
 }
 
 /// How a side waits (HatRPC's polling hint).
@@ -77,7 +200,7 @@ pub const SMALL_LIMIT: u32 = 4096;
 pub enum Illegal {
     /// A plain WRITE raises no event, so its receiver cannot sleep.
     #[error(
-        "the {side} polls memory for plain WRITEs, which raise no event: it cannot wait by {mode}; use busy, or send or write_imm"
+        "the {side} polls memory for plain WRITEs, which raise no event: it cannot wait by {mode}; use busy, or send, write_send or write_imm"
     )]
     SleepsOnMemory {
         /// `client` or `server`.
@@ -92,7 +215,7 @@ pub enum Illegal {
     SleepsOnFetch(CompletionMode),
     /// Memory polling needs in-order placement.
     #[error(
-        "this fabric does not promise that the bytes of a WRITE are placed in order, so memory cannot be polled: use send or write_imm"
+        "this fabric does not promise that the bytes of a WRITE are placed in order, so memory cannot be polled: use send, write_send or write_imm"
     )]
     NoOrder,
     /// The fabric lacks something.
@@ -127,25 +250,23 @@ impl Plan {
         if self.rendezvous_above > SMALL_LIMIT {
             return Err(Illegal::RendezvousAbove(self.rendezvous_above));
         }
-        if self.request == RequestHalf::Write && self.server != Busy {
+        let (request, response) = (self.request.carrier(), self.response.carrier());
+        if request.is_polled() && self.server != Busy {
             return Err(Illegal::SleepsOnMemory { side: "server", mode: self.server });
         }
-        match self.response {
-            ResponseHalf::Write if self.client != Busy => {
-                return Err(Illegal::SleepsOnMemory { side: "client", mode: self.client });
-            }
-            ResponseHalf::Fetch if self.client != Busy => return Err(Illegal::SleepsOnFetch(self.client)),
-            _ => {}
+        if response.is_polled() && self.client != Busy {
+            return Err(match response {
+                Carrier::Published => Illegal::SleepsOnFetch(self.client),
+                _ => Illegal::SleepsOnMemory { side: "client", mode: self.client },
+            });
         }
-        let polls_memory = self.request == RequestHalf::Write
-            || matches!(self.response, ResponseHalf::Write | ResponseHalf::Fetch);
-        if polls_memory && !capabilities.in_order_write {
+        if (request.is_polled() || response.is_polled()) && !capabilities.in_order_write {
             return Err(Illegal::NoOrder);
         }
         // Who sleeps while a ring is full is woken by immediate data when there is room.
-        let wakes_for_room = (self.server != Busy && self.response != ResponseHalf::Send)
-            || (self.client != Busy && self.request != RequestHalf::Send);
-        let immediate = self.request == RequestHalf::WriteImm || self.response == ResponseHalf::WriteImm;
+        let wakes_for_room = (self.server != Busy && response != Carrier::Receive)
+            || (self.client != Busy && request != Carrier::Receive);
+        let immediate = [request, response].contains(&Carrier::Ring(Notice::Immediate));
         if (immediate || wakes_for_room) && !capabilities.immediate {
             return Err(Illegal::Lacks("immediate data"));
         }
@@ -211,6 +332,20 @@ pub const PROTOCOLS: &[Protocol] = &[
         SMALL_LIMIT,
         "HatRPC, LITE: WRITE_WITH_IMM both ways",
     ),
+    row(
+        "Direct-Write-Send",
+        RequestHalf::WriteSend,
+        ResponseHalf::WriteSend,
+        SMALL_LIMIT,
+        "HatRPC: WRITE, then a SEND that tells of it",
+    ),
+    row(
+        "Chained-Write-Send",
+        RequestHalf::WriteSendChained,
+        ResponseHalf::WriteSendChained,
+        SMALL_LIMIT,
+        "HatRPC: WRITE and SEND under one doorbell",
+    ),
     row("Eager-SendRecv", RequestHalf::Send, ResponseHalf::Send, SMALL_LIMIT, "HatRPC: SEND both ways"),
     row("Read-RNDV", RequestHalf::Send, ResponseHalf::Send, 0, "HatRPC: SEND announces, the receiver READs"),
 ];
@@ -261,31 +396,6 @@ impl FromStr for CompletionMode {
             "adaptive" => Ok(CompletionMode::Adaptive),
             other => Err(format!("'{other}' is not a way to wait: use busy, event or adaptive")),
         }
-    }
-}
-
-impl RequestHalf {
-    /// From its number in the handshake.
-    pub const fn from_wire(number: u8) -> Option<Self> {
-        Some(match number {
-            1 => RequestHalf::Send,
-            2 => RequestHalf::Write,
-            3 => RequestHalf::WriteImm,
-            _ => return None,
-        })
-    }
-}
-
-impl ResponseHalf {
-    /// From its number in the handshake.
-    pub const fn from_wire(number: u8) -> Option<Self> {
-        Some(match number {
-            1 => ResponseHalf::Send,
-            2 => ResponseHalf::Write,
-            3 => ResponseHalf::WriteImm,
-            4 => ResponseHalf::Fetch,
-            _ => return None,
-        })
     }
 }
 
@@ -358,6 +468,31 @@ mod tests {
             assert_eq!(plan.completion(mode, mode).check(&everything()), Err(Illegal::SleepsOnFetch(mode)));
             assert_eq!(plan.completion(CompletionMode::Busy, mode).check(&everything()), Ok(()));
         }
+    }
+
+    /// Every half with every other and every way to wait, against the rules as DESIGN has them: who may sleep.
+    #[test]
+    fn every_half_says_who_may_sleep() {
+        let server_may = |half| half != RequestHalf::Write;
+        let client_may = |half| !matches!(half, ResponseHalf::Write | ResponseHalf::Fetch);
+        for request in RequestHalf::ALL {
+            assert_eq!(RequestHalf::from_wire(request as u8), Some(request));
+            for response in ResponseHalf::ALL {
+                assert_eq!(ResponseHalf::from_wire(response as u8), Some(response));
+                for (client, server) in MODES.into_iter().flat_map(|c| MODES.map(|s| (c, s))) {
+                    let plan = Plan::new(request, response).completion(client, server);
+                    let legal = (client == CompletionMode::Busy || client_may(response))
+                        && (server == CompletionMode::Busy || server_may(request));
+                    assert_eq!(plan.check(&everything()).is_ok(), legal, "{plan:?}");
+                    // Who may not sleep looks at memory for whole messages.
+                    let unordered = Capabilities { in_order_write: false, ..everything() };
+                    let told = client_may(response) && server_may(request);
+                    assert_eq!(plan.check(&unordered).is_ok(), legal && told, "{plan:?}");
+                }
+            }
+        }
+        assert_eq!(RequestHalf::from_wire(0), None);
+        assert_eq!(ResponseHalf::from_wire(u8::MAX), None);
     }
 
     #[test]

@@ -272,6 +272,10 @@ fn another_user_is_not_let_in() {
     server.assert_serves(&fabric);
 }
 
+fn by_name(name: &str) -> &'static Protocol {
+    Protocol::by_name(name).unwrap()
+}
+
 fn memory_that_cannot_be_had() {
     // Of the server: each registration fails once, in turn; then all is well.
     let executed = Arc::new(AtomicU64::new(0));
@@ -279,7 +283,7 @@ fn memory_that_cannot_be_had() {
     for plan in [
         any_plan(),
         Plan::new(RequestHalf::Send, ResponseHalf::Fetch),
-        PROTOCOLS[4].plan(CompletionMode::Event),
+        by_name("Read-RNDV").plan(CompletionMode::Event),
     ] {
         for nth in 1..6 {
             let faulty =
@@ -318,9 +322,11 @@ fn memory_that_cannot_be_had() {
     // Of the client.
     let server = ServerProcess::start("");
     let mut failed = 0;
-    for plan in
-        [any_plan(), PROTOCOLS[1].plan(CompletionMode::Busy), PROTOCOLS[4].plan(CompletionMode::Event)]
-    {
+    for plan in [
+        any_plan(),
+        by_name("Remote-fetch").plan(CompletionMode::Busy),
+        by_name("Read-RNDV").plan(CompletionMode::Event),
+    ] {
         for nth in 1..8 {
             let faulty =
                 Fault::new(fabric(), FaultPlan { register_failure: When::Nth(nth), ..FaultPlan::default() });

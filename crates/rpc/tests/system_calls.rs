@@ -36,8 +36,10 @@ fn main() {
         ("server_reply_makes_no_system_call", makes_no_system_call::<0>),
         ("remote_fetch_makes_no_system_call", makes_no_system_call::<1>),
         ("direct_write_imm_makes_no_system_call", makes_no_system_call::<2>),
-        ("eager_send_recv_makes_no_system_call", makes_no_system_call::<3>),
-        ("read_rndv_makes_no_system_call", makes_no_system_call::<4>),
+        ("direct_write_send_makes_no_system_call", makes_no_system_call::<3>),
+        ("chained_write_send_makes_no_system_call", makes_no_system_call::<4>),
+        ("eager_send_recv_makes_no_system_call", makes_no_system_call::<5>),
+        ("read_rndv_makes_no_system_call", makes_no_system_call::<6>),
         #[cfg(target_arch = "x86_64")]
         ("a_side_that_sleeps_makes_two_system_calls_for_each_call", makes_two_system_calls),
     ]);
@@ -159,7 +161,7 @@ fn the_filter_kills() {
     assert_eq!(status.signal(), Some(libc::SIGSYS), "{status}: the filter does not watch");
 }
 
-const _: () = assert!(PROTOCOLS.len() == 5, "each protocol has a test in the list above");
+const _: () = assert!(PROTOCOLS.len() == 7, "each protocol has a test in the list above");
 
 /// Calls between two processes that are watched: how the client and the server ended.
 fn watched(protocol: &str, mode: CompletionMode) -> (ExitStatus, ExitStatus) {
@@ -186,7 +188,7 @@ fn makes_no_system_call<const ROW: usize>() {
 
 #[cfg(target_arch = "x86_64")]
 fn makes_two_system_calls() {
-    for name in ["Direct-WriteIMM", "Eager-SendRecv"] {
+    for name in ["Direct-WriteIMM", "Chained-Write-Send", "Eager-SendRecv"] {
         let (client, server) = watched(name, CompletionMode::Event);
         for status in [client, server] {
             assert!(status.success(), "{name}: {}", futex_calls::explain(status));
