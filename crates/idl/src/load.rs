@@ -1,7 +1,7 @@
 //! Reading a file and all that it includes.
 
 use crate::diagnostic::{Diagnostic, Diagnostics, Severity};
-use crate::document::{Document, File, FileId, Include, Namespace};
+use crate::document::{DefinitionId, DefinitionKind, Document, File, FileId, Include, Namespace, Type};
 use crate::files::{Disk, Files};
 use crate::grammar;
 use crate::lexer::{self, Kind, Tokens};
@@ -11,7 +11,7 @@ use crate::scope::{Scope, is_definition};
 use crate::source::{MAX_FILE, MAX_LINE, Source, Span};
 use crate::walk::{Head, Walker};
 use pilota_thrift_parser as tree;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
 /// The most files of one document.
@@ -307,6 +307,10 @@ impl Loader<'_> {
     fn items(&mut self, parsed: &mut Parsed) {
         for index in 0..parsed.outline.items.len() {
             let item = &parsed.outline.items[index];
+            if item.service.as_ref().is_some_and(|service| service.broken) {
+                parsed.trees.push(None);
+                continue;
+            }
             let tokens = &parsed.tokens.tokens;
             let span = tokens[item.tokens.start].span.start..tokens[item.tokens.end - 1].span.end;
             let tree = match grammar::parse(&parsed.blanked[span.clone()]) {
@@ -362,7 +366,12 @@ impl Loader<'_> {
                 (None, "") => format!("unexpected {found}"),
                 (None, expected) => format!("expected {expected}, found {found}"),
             };
-            self.diagnostics.push(Diagnostic::error(&parsed.source, &span, message));
+            let mut diagnostic = Diagnostic::error(&parsed.source, &span, message);
+            let fields = matches!(item.kind, ItemKind::Struct | ItemKind::Union | ItemKind::Exception);
+            if fields && error.custom.is_none() && error.expected.is_empty() {
+                diagnostic = diagnostic.help("a field begins with its number, as in '1: i32 name'");
+            }
+            self.diagnostics.push(diagnostic);
         }
     }
 }
@@ -411,7 +420,71 @@ fn check(parsed: &[Parsed], lenience: Lenience, diagnostics: &mut Diagnostics) -
         });
     }
     let services = resolve::services(parsed, heads, lenience, diagnostics);
-    Document { files, services, warnings: Diagnostics::default() }
+    let document = Document { files, services, warnings: Diagnostics::default() };
+    // With definitions missing, their numbers mean others.
+    if diagnostics.errors() == 0 {
+        typedefs(parsed, &document, diagnostics);
+        throws(parsed, &document, diagnostics);
+    }
+    document
+}
+
+/// No typedef leads back to itself.
+fn typedefs(parsed: &[Parsed], document: &Document, diagnostics: &mut Diagnostics) {
+    for (number, file) in document.files.iter().enumerate() {
+        for (index, definition) in file.definitions.iter().enumerate() {
+            let start = DefinitionId { file: FileId(number), index };
+            let DefinitionKind::Typedef(ty) = &definition.kind else { continue };
+            let mut seen = HashSet::new();
+            let mut left = vec![ty];
+            while let Some(ty) = left.pop() {
+                match ty {
+                    Type::List(inner) | Type::Set(inner) => left.push(inner),
+                    Type::Map(key, value) => left.extend([&**key, &**value]),
+                    Type::Named(id) if seen.insert(*id) => {
+                        if let DefinitionKind::Typedef(ty) = &document.definition(*id).kind {
+                            left.push(ty);
+                        }
+                    }
+                    _ => {}
+                }
+            }
+            // Each typedef of the circle is in the way; the first is told.
+            if seen.contains(&start) && seen.iter().min() == Some(&start) {
+                let source = &parsed[number].source;
+                let span = source.span(&definition.place, definition.name.len());
+                let message = format!("'{}' is defined by itself", definition.name);
+                diagnostics.push(Diagnostic::error(source, &span, message));
+            }
+        }
+    }
+}
+
+/// Only exceptions are thrown.
+fn throws(parsed: &[Parsed], document: &Document, diagnostics: &mut Diagnostics) {
+    for service in &document.services {
+        for field in service.functions.iter().flat_map(|function| &function.throws) {
+            let mut ty = &field.ty;
+            // As many steps as there are typedefs; a circle was reported.
+            for _ in 0..document.files.iter().map(|file| file.definitions.len()).sum() {
+                match ty {
+                    Type::Named(id) => match &document.definition(*id).kind {
+                        DefinitionKind::Typedef(target) => ty = target,
+                        _ => break,
+                    },
+                    _ => break,
+                }
+            }
+            let exception = matches!(ty, Type::Named(id)
+                if matches!(document.definition(*id).kind, DefinitionKind::Exception(_)));
+            if !exception {
+                let source = &parsed[service.file.0].source;
+                let span = source.span(&field.place, field.name.len());
+                let message = format!("'{}' is not an exception, so it cannot be thrown", field.name);
+                diagnostics.push(Diagnostic::error(source, &span, message));
+            }
+        }
+    }
 }
 
 impl Diagnostics {
