@@ -48,7 +48,7 @@ fn plans_are_shown_with_reasons_and_places() {
         format!("client polling: polling = busy ({file}:3:86)"),
         format!("transport: transport = tcp ({file}:5:35)"),
         format!(
-            "requests large of 10KB, 64 clients, over-subscribed: Remote-fetch ({file}:2:9, {file}:4:55, {file}:2:33)"
+            "request: perf_goal = throughput, large requests (10KB), 64 clients, over-subscribed: Remote-fetch ({file}:2:9, 4:55, 2:33)"
         ),
     ] {
         assert!(text.contains(&reason), "'{reason}' is missing in:\n{text}");

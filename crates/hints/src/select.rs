@@ -26,7 +26,8 @@ pub fn select(hints: &FunctionHints, environment: &Environment<'_>) -> Result<Se
         }
     };
     let [client_binding, server_binding] = Side::BOTH.map(|side| chooser.binding(side, subscription));
-    let Chooser { reasons, .. } = chooser;
+    let Chooser { mut reasons, .. } = chooser;
+    reasons.sort_by_key(|reason| reason.subject);
     Ok(Selection { transport, plan, protocol, client_binding, server_binding, subscription, reasons })
 }
 
@@ -219,16 +220,15 @@ impl Chooser<'_> {
         let Some(goal) = goal else {
             return ("Direct-WriteIMM", "no perf_goal, so the usual Direct-WriteIMM".to_owned());
         };
+        let what = if sender == Side::Client { "requests" } else { "responses" };
         let size = match self.size(sender) {
-            Some(size) => {
-                format!("{} of {}", if large { "large" } else { "small" }, Value::PayloadSize(size))
-            }
-            None if sender == Side::Server && self.hints.oneway => "none (oneway)".to_owned(),
-            None => "taken for small without payload_size".to_owned(),
+            Some(size) if large => format!("large {what} ({})", Value::PayloadSize(size)),
+            Some(size) => format!("small {what} ({})", Value::PayloadSize(size)),
+            None if sender == Side::Server && self.hints.oneway => format!("no {what} (oneway)"),
+            None => format!("{what} without payload_size, so small"),
         };
         let (clients, _) = self.clients();
-        let cores = format!("{clients} clients, {subscription}");
-        let what = if sender == Side::Client { "requests" } else { "responses" };
+        let clients = format!("{clients} {}", if clients == 1 { "client" } else { "clients" });
         let name = match (goal, subscription, large) {
             (PerfGoal::Latency, ..) | (PerfGoal::Throughput, _, false) => "Direct-WriteIMM",
             (PerfGoal::Throughput, Subscription::Under, true) => "Direct-WriteIMM",
@@ -238,7 +238,7 @@ impl Chooser<'_> {
             (PerfGoal::ResUtil, _, true) => "Write-RNDV",
         };
         let goal = Value::PerfGoal(goal);
-        (name, format!("perf_goal = {goal}, {what} {size}, {cores}: {name}"))
+        (name, format!("perf_goal = {goal}, {size}, {clients}, {subscription}: {name}"))
     }
 
     /// How a side waits, and whether that is its hint.
@@ -250,7 +250,7 @@ impl Chooser<'_> {
             return (mode, true);
         }
         let large = self.is_large(Side::Client) || self.is_large(Side::Server);
-        let size = if large { "large" } else { "small" };
+        let payloads = if large { "large payloads" } else { "small payloads" };
         let (mode, text) = match hints.perf_goal {
             None => (CompletionMode::Adaptive, "no perf_goal, so the usual adaptive".to_owned()),
             Some(goal) => {
@@ -261,7 +261,7 @@ impl Chooser<'_> {
                     (PerfGoal::Throughput | PerfGoal::ResUtil, _) => CompletionMode::Event,
                 };
                 let goal = Value::PerfGoal(goal);
-                (mode, format!("perf_goal = {goal}, payloads {size}, {subscription}: {mode}"))
+                (mode, format!("perf_goal = {goal}, {payloads}, {subscription}: {mode}"))
             }
         };
         let mut deciding = vec![(side, Key::PerfGoal)];

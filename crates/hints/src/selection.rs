@@ -69,7 +69,7 @@ impl fmt::Display for Subscription {
 }
 
 /// What a reason is about.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Subject {
     /// What carries the calls.
     Transport,
@@ -130,7 +130,13 @@ impl fmt::Display for Reason {
         let mut places = self.hints.iter().filter_map(|because| because.place.as_ref());
         let Some(first) = places.next() else { return Ok(()) };
         write!(f, " ({first}")?;
-        places.try_for_each(|place| write!(f, ", {place}"))?;
+        for place in places {
+            if place.file == first.file {
+                write!(f, ", {}:{}", place.line, place.column)?;
+            } else {
+                write!(f, ", {place}")?;
+            }
+        }
         f.write_str(")")
     }
 }
@@ -159,7 +165,7 @@ pub struct Selection {
     pub server_binding: Option<NumaBinding>,
     /// How many clients there are for the cores.
     pub subscription: Subscription,
-    /// Why.
+    /// Why, in the order of what it is about, later reasons overruling earlier ones.
     pub reasons: Vec<Reason>,
 }
 

@@ -289,8 +289,8 @@ fn reasons_name_the_hints_that_decided() {
     let request = selection.reasons_for(Subject::Request).next().expect("a reason");
     assert_eq!(
         request.to_string(),
-        "request: perf_goal = throughput, requests large of 64KB, 64 clients, over-subscribed: Remote-fetch \
-         (kv.thrift:2:3, kv.thrift:4:3, kv.thrift:3:3)"
+        "request: perf_goal = throughput, large requests (64KB), 64 clients, over-subscribed: Remote-fetch \
+         (kv.thrift:2:3, 4:3, 3:3)"
     );
     assert_eq!(request.place(), Some(&Place::new("kv.thrift", 2, 3)));
 }

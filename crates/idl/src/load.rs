@@ -1,6 +1,6 @@
 //! Reading a file and all that it includes.
 
-use crate::diagnostic::{Diagnostic, Diagnostics, Severity};
+use crate::diagnostic::{Diagnostic, Diagnostics};
 use crate::document::{DefinitionId, DefinitionKind, Document, File, FileId, Include, Namespace, Type};
 use crate::files::{Disk, Files};
 use crate::grammar;
@@ -335,15 +335,19 @@ impl Loader<'_> {
     }
 
     fn without_comments(&self, parsed: &mut Parsed, span: &Span) -> Option<tree::Item> {
-        let comments = parsed.tokens.comments.iter().map(|comment| comment.span.clone());
-        let inside: Vec<Span> =
-            comments.filter(|comment| span.start <= comment.start && comment.end <= span.end).collect();
+        let comments = &parsed.tokens.comments;
+        let first = comments.partition_point(|comment| comment.span.start < span.start);
+        let inside = comments[first..].iter().map(|comment| &comment.span);
+        let inside: Vec<Span> = inside
+            .take_while(|comment| comment.end <= span.end)
+            .map(|comment| comment.start - span.start..comment.end - span.start)
+            .collect();
         if inside.is_empty() {
             return None;
         }
-        let blanked = outline::blank(&parsed.blanked, inside);
-        let tree = grammar::parse(&blanked[span.clone()]).ok()?;
-        parsed.blanked = blanked;
+        let blanked = outline::blank(&parsed.blanked[span.clone()], inside);
+        let tree = grammar::parse(&blanked).ok()?;
+        parsed.blanked.replace_range(span.clone(), &blanked);
         Some(tree)
     }
 
@@ -424,59 +428,78 @@ fn check(parsed: &[Parsed], lenience: Lenience, diagnostics: &mut Diagnostics) -
     // With definitions missing, their numbers mean others.
     if diagnostics.errors() == 0 {
         typedefs(parsed, &document, diagnostics);
+    }
+    if diagnostics.errors() == 0 {
         throws(parsed, &document, diagnostics);
     }
     document
 }
 
-/// No typedef leads back to itself.
+/// No typedef leads back to itself: a walk in depth that comes upon what it is still in has found a circle.
 fn typedefs(parsed: &[Parsed], document: &Document, diagnostics: &mut Diagnostics) {
-    for (number, file) in document.files.iter().enumerate() {
-        for (index, definition) in file.definitions.iter().enumerate() {
-            let start = DefinitionId { file: FileId(number), index };
-            let DefinitionKind::Typedef(ty) = &definition.kind else { continue };
-            let mut seen = HashSet::new();
-            let mut left = vec![ty];
-            while let Some(ty) = left.pop() {
-                match ty {
-                    Type::List(inner) | Type::Set(inner) => left.push(inner),
-                    Type::Map(key, value) => left.extend([&**key, &**value]),
-                    Type::Named(id) if seen.insert(*id) => {
-                        if let DefinitionKind::Typedef(ty) = &document.definition(*id).kind {
-                            left.push(ty);
-                        }
-                    }
-                    _ => {}
-                }
+    let all = document.files.iter().enumerate().flat_map(|(number, file)| {
+        (0..file.definitions.len()).map(move |index| DefinitionId { file: FileId(number), index })
+    });
+    let (mut done, mut open) = (HashSet::new(), HashSet::new());
+    for start in all {
+        // What is to be entered, and what is to be left.
+        let mut left = vec![(start, false)];
+        while let Some((id, leave)) = left.pop() {
+            if leave {
+                open.remove(&id);
+                done.insert(id);
+                continue;
             }
-            // Each typedef of the circle is in the way; the first is told.
-            if seen.contains(&start) && seen.iter().min() == Some(&start) {
-                let source = &parsed[number].source;
+            let definition = document.definition(id);
+            let DefinitionKind::Typedef(ty) = &definition.kind else { continue };
+            if done.contains(&id) {
+                continue;
+            }
+            if !open.insert(id) {
+                let source = &parsed[id.file.0].source;
                 let span = source.span(&definition.place, definition.name.len());
                 let message = format!("'{}' is defined by itself", definition.name);
                 diagnostics.push(Diagnostic::error(source, &span, message));
+                continue;
             }
+            left.push((id, true));
+            named_in(ty, &mut |inner| left.push((inner, false)));
         }
+    }
+}
+
+/// Calls with each name in a type; types are not nested deeply.
+fn named_in(ty: &Type, call: &mut impl FnMut(DefinitionId)) {
+    match ty {
+        Type::List(inner) | Type::Set(inner) => named_in(inner, call),
+        Type::Map(key, value) => {
+            named_in(key, call);
+            named_in(value, call);
+        }
+        Type::Named(id) => call(*id),
+        _ => {}
     }
 }
 
 /// Only exceptions are thrown.
 fn throws(parsed: &[Parsed], document: &Document, diagnostics: &mut Diagnostics) {
+    // What names were found to be, so that a long row of typedefs is followed once.
+    let mut known: HashMap<DefinitionId, bool> = HashMap::new();
     for service in &document.services {
         for field in service.functions.iter().flat_map(|function| &function.throws) {
-            let mut ty = &field.ty;
-            // As many steps as there are typedefs; a circle was reported.
-            for _ in 0..document.files.iter().map(|file| file.definitions.len()).sum() {
-                match ty {
-                    Type::Named(id) => match &document.definition(*id).kind {
-                        DefinitionKind::Typedef(target) => ty = target,
-                        _ => break,
-                    },
-                    _ => break,
+            let (mut ty, mut passed) = (&field.ty, Vec::new());
+            let exception = loop {
+                let Type::Named(id) = ty else { break false };
+                if let Some(known) = known.get(id) {
+                    break *known;
                 }
-            }
-            let exception = matches!(ty, Type::Named(id)
-                if matches!(document.definition(*id).kind, DefinitionKind::Exception(_)));
+                passed.push(*id);
+                match &document.definition(*id).kind {
+                    DefinitionKind::Typedef(target) => ty = target,
+                    kind => break matches!(kind, DefinitionKind::Exception(_)),
+                }
+            };
+            known.extend(passed.into_iter().map(|id| (id, exception)));
             if !exception {
                 let source = &parsed[service.file.0].source;
                 let span = source.span(&field.place, field.name.len());
@@ -484,12 +507,5 @@ fn throws(parsed: &[Parsed], document: &Document, diagnostics: &mut Diagnostics)
                 diagnostics.push(Diagnostic::error(source, &span, message));
             }
         }
-    }
-}
-
-impl Diagnostics {
-    /// How bad the worst is.
-    pub fn worst(&self) -> Option<Severity> {
-        self.iter().map(|diagnostic| diagnostic.severity).max()
     }
 }

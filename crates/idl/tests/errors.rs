@@ -327,3 +327,21 @@ fn nesting_is_bounded() {
     let open = "(".repeat(50_000);
     one(&open, 1, 65, &["nested more than 64 deep"]);
 }
+
+#[test]
+fn what_multiplies_is_bounded() {
+    let row = |count: usize| {
+        let next = (1..count)
+            .map(|index| format!("service S{index} extends S{} {{ void f{index}() }}\n", index - 1));
+        format!("service S0 {{}}\n{}", next.collect::<String>())
+    };
+    assert!(load_with("a.thrift", &Options::default(), &Memory::new().with("a.thrift", row(65))).is_ok());
+    one(&row(66), 66, 21, &["more than 64 services are extended"]);
+    let functions: String = (0..5_000).map(|index| format!("void f{index}()\n")).collect();
+    let services: String = (0..30).map(|index| format!("service S{index} extends S {{}}\n")).collect();
+    one(&format!("service S {{{functions}}}\n{services}"), 5_021, 9, &["more than 100000 functions"]);
+    let typedefs: String = (1..20_000).map(|index| format!("typedef T{} T{index}\n", index - 1)).collect();
+    let text =
+        format!("{typedefs}typedef E T0\nexception E {{}}\nservice S {{ void f() throws (1: T19999 e) }}");
+    assert!(load_with("a.thrift", &Options::default(), &Memory::new().with("a.thrift", text)).is_ok());
+}
