@@ -10,10 +10,13 @@
 //! | `write_send_chained` | the same as a list | a completion, then the ring | `path/{tx,rx}.rs` |
 //! | `fetch` | leaves it in a ring of its own | READs that ring until it is there | `path/fetch.rs` |
 //!
-//! Large payloads travel beside them, by `path/rendezvous.rs`. Every half carries the same bytes (`dunlin_wire`),
+//! Large payloads travel beside them: READ by who gets them (`path/rendezvous.rs`), WRITTEN or sent in fragments
+//! (`path/large.rs`, `path/areas.rs`). Every half carries the same bytes (`dunlin_wire`),
 //! so that what is above never asks which half it is.
 
+mod areas;
 pub(crate) mod fetch;
+pub(crate) mod large;
 pub(crate) mod rendezvous;
 pub(crate) mod route;
 pub(crate) mod rx;

@@ -167,6 +167,39 @@ pub enum CompletionMode {
     Adaptive = 3,
 }
 
+/// How payloads of more than [`Plan::rendezvous_above`] bytes travel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u8)]
+pub enum LargePayload {
+    /// Read rendezvous: they stay in the sender's memory, and the receiver READs them into private memory. One copy.
+    Read = 1,
+    /// Write rendezvous: the sender announces the length, the receiver answers with a place, the sender WRITEs there and
+    /// tells that it has. What a peer can write is copied once more before anybody looks at it. A request leaves only as far
+    /// as its client makes progress, since the server's word has to be heard.
+    Write = 2,
+    /// Eager: as messages of at most [`SMALL_LIMIT`] bytes each, like small payloads, copied at both ends.
+    Eager = 3,
+}
+
+impl LargePayload {
+    /// All of them.
+    pub const ALL: [LargePayload; 3] = [LargePayload::Read, LargePayload::Write, LargePayload::Eager];
+
+    /// Its name, as in the documents.
+    pub const fn name(self) -> &'static str {
+        match self {
+            LargePayload::Read => "rendezvous_read",
+            LargePayload::Write => "rendezvous_write",
+            LargePayload::Eager => "eager",
+        }
+    }
+
+    /// From its number in the handshake.
+    pub fn from_wire(number: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|way| *way as u8 == number)
+    }
+}
+
 /// Who shares a connection with whom.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
@@ -188,7 +221,9 @@ pub struct Plan {
     pub client: CompletionMode,
     /// How the server waits.
     pub server: CompletionMode,
-    /// Payloads of more bytes than this go by read rendezvous: the receiver READs them from the sender's memory.
+    /// How large payloads travel.
+    pub large: LargePayload,
+    /// Payloads of more bytes than this are large.
     pub rendezvous_above: u32,
 }
 
@@ -218,6 +253,11 @@ pub enum Illegal {
         "this fabric does not promise that the bytes of a WRITE are placed in order, so memory cannot be polled: use send, write_send or write_imm"
     )]
     NoOrder,
+    /// A WRITE of the server's is not ordered with what the client READs.
+    #[error(
+        "large results cannot be WRITTEN to a client that fetches: nothing tells it when they are there; use rendezvous_read, or another response half"
+    )]
+    WritesPastFetch,
     /// The fabric lacks something.
     #[error("this fabric has no {0}")]
     Lacks(&'static str),
@@ -235,8 +275,14 @@ impl Plan {
             sharing: Sharing::Dedicated,
             client: CompletionMode::Busy,
             server: CompletionMode::Busy,
+            large: LargePayload::Read,
             rendezvous_above: SMALL_LIMIT,
         }
+    }
+
+    /// The plan with another way for payloads of more than `above` bytes.
+    pub const fn large(self, large: LargePayload, above: u32) -> Plan {
+        Plan { large, rendezvous_above: above, ..self }
     }
 
     /// The plan with other completion modes.
@@ -260,6 +306,9 @@ impl Plan {
                 _ => Illegal::SleepsOnMemory { side: "client", mode: self.client },
             });
         }
+        if response == Carrier::Published && self.large == LargePayload::Write {
+            return Err(Illegal::WritesPastFetch);
+        }
         if (request.is_polled() || response.is_polled()) && !capabilities.in_order_write {
             return Err(Illegal::NoOrder);
         }
@@ -281,6 +330,7 @@ impl Plan {
         PROTOCOLS.iter().find(|p| {
             p.request == self.request
                 && p.response == self.response
+                && p.large == self.large
                 && p.rendezvous_above == self.rendezvous_above
         })
     }
@@ -303,61 +353,60 @@ pub struct Protocol {
     pub request: RequestHalf,
     /// The response half.
     pub response: ResponseHalf,
-    /// Payloads over this go by rendezvous.
+    /// How large payloads travel, both ways.
+    pub large: LargePayload,
+    /// Payloads of more bytes are large.
     pub rendezvous_above: u32,
     /// Whose it is, in a few words.
     pub origin: &'static str,
 }
 
-/// Every protocol there is. A new one is a row here and, if it needs a new half, a file in `path/`.
+/// Every protocol there is. A new one is a row here and, if it needs a new half, a variant of it and what that is made of.
 pub const PROTOCOLS: &[Protocol] = &[
     row(
         "Server-reply",
-        RequestHalf::Write,
-        ResponseHalf::Write,
-        SMALL_LIMIT,
+        (RequestHalf::Write, ResponseHalf::Write),
         "FaRM RPC, RawWrite: both sides poll memory",
     ),
-    row(
-        "Remote-fetch",
-        RequestHalf::Write,
-        ResponseHalf::Fetch,
-        SMALL_LIMIT,
-        "RF-RPC: the client READs its result",
-    ),
+    row("Remote-fetch", (RequestHalf::Write, ResponseHalf::Fetch), "RF-RPC: the client READs its result"),
     row(
         "Direct-WriteIMM",
-        RequestHalf::WriteImm,
-        ResponseHalf::WriteImm,
-        SMALL_LIMIT,
+        (RequestHalf::WriteImm, ResponseHalf::WriteImm),
         "HatRPC, LITE: WRITE_WITH_IMM both ways",
     ),
     row(
         "Direct-Write-Send",
-        RequestHalf::WriteSend,
-        ResponseHalf::WriteSend,
-        SMALL_LIMIT,
+        (RequestHalf::WriteSend, ResponseHalf::WriteSend),
         "HatRPC: WRITE, then a SEND that tells of it",
     ),
     row(
         "Chained-Write-Send",
-        RequestHalf::WriteSendChained,
-        ResponseHalf::WriteSendChained,
-        SMALL_LIMIT,
+        (RequestHalf::WriteSendChained, ResponseHalf::WriteSendChained),
         "HatRPC: WRITE and SEND under one doorbell",
     ),
-    row("Eager-SendRecv", RequestHalf::Send, ResponseHalf::Send, SMALL_LIMIT, "HatRPC: SEND both ways"),
-    row("Read-RNDV", RequestHalf::Send, ResponseHalf::Send, 0, "HatRPC: SEND announces, the receiver READs"),
+    row("Eager-SendRecv", SENDS, "HatRPC: SEND both ways, payloads copied through slots of 4 KiB")
+        .large(LargePayload::Eager, SMALL_LIMIT),
+    row("Write-RNDV", SENDS, "HatRPC: SEND asks, the receiver names a place, the sender WRITEs there")
+        .large(LargePayload::Write, 0),
+    row("Read-RNDV", SENDS, "HatRPC: SEND announces, the receiver READs").large(LargePayload::Read, 0),
+    row("Hybrid-EagerRNDV", SENDS, "HatRPC's baseline: eager, from 4 KiB on write rendezvous")
+        .large(LargePayload::Write, SMALL_LIMIT),
+    row("AR-gRPC", SENDS, "AR-gRPC, as HatRPC emulates it: eager, from 4 KiB on read rendezvous"),
 ];
 
-const fn row(
-    name: &'static str,
-    request: RequestHalf,
-    response: ResponseHalf,
-    rendezvous_above: u32,
-    origin: &'static str,
-) -> Protocol {
-    Protocol { name, request, response, rendezvous_above, origin }
+/// Both halves by SEND.
+const SENDS: (RequestHalf, ResponseHalf) = (RequestHalf::Send, ResponseHalf::Send);
+
+/// A row whose large payloads are READ.
+const fn row(name: &'static str, halves: (RequestHalf, ResponseHalf), origin: &'static str) -> Protocol {
+    let (request, response) = halves;
+    Protocol { name, request, response, large: LargePayload::Read, rendezvous_above: SMALL_LIMIT, origin }
+}
+
+impl Protocol {
+    const fn large(self, large: LargePayload, rendezvous_above: u32) -> Protocol {
+        Protocol { large, rendezvous_above, ..self }
+    }
 }
 
 impl Protocol {
@@ -369,10 +418,7 @@ impl Protocol {
 
     /// The plan of this protocol, both sides waiting by `mode`.
     pub const fn plan(&self, mode: CompletionMode) -> Plan {
-        Plan {
-            rendezvous_above: self.rendezvous_above,
-            ..Plan::new(self.request, self.response).completion(mode, mode)
-        }
+        Plan::new(self.request, self.response).large(self.large, self.rendezvous_above).completion(mode, mode)
     }
 }
 
@@ -481,6 +527,12 @@ mod tests {
                 assert_eq!(ResponseHalf::from_wire(response as u8), Some(response));
                 for (client, server) in MODES.into_iter().flat_map(|c| MODES.map(|s| (c, s))) {
                     let plan = Plan::new(request, response).completion(client, server);
+                    for large in LargePayload::ALL {
+                        let past = large == LargePayload::Write && response == ResponseHalf::Fetch;
+                        let checked = plan.large(large, 0).check(&everything());
+                        assert_eq!(checked.is_ok(), plan.check(&everything()).is_ok() && !past);
+                        assert_eq!(LargePayload::from_wire(large as u8), Some(large));
+                    }
                     let legal = (client == CompletionMode::Busy || client_may(response))
                         && (server == CompletionMode::Busy || server_may(request));
                     assert_eq!(plan.check(&everything()).is_ok(), legal, "{plan:?}");

@@ -146,6 +146,10 @@ const GOLDEN: &[Golden] = &[
         ],
     },
     Golden { protocol: "Eager-SendRecv", client: SEND_AND_RECEIVE, server: SEND_AND_RECEIVE },
+    Golden { protocol: "Hybrid-EagerRNDV", client: SEND_AND_RECEIVE, server: SEND_AND_RECEIVE },
+    Golden { protocol: "AR-gRPC", client: SEND_AND_RECEIVE, server: SEND_AND_RECEIVE },
+    // Three messages for each payload, of which who has it sends two, and a WRITE, which is always signaled.
+    Golden { protocol: "Write-RNDV", client: WRITE_RENDEZVOUS, server: WRITE_RENDEZVOUS },
     // Each payload is READ by who gets it, and the client tells with a SEND of its own that it has the result.
     Golden {
         protocol: "Read-RNDV",
@@ -176,6 +180,19 @@ const GOLDEN: &[Golden] = &[
             ("completed_receive", 2 * 1024),
         ],
     },
+];
+
+const WRITE_RENDEZVOUS: &Row = &[
+    ("posted_send", 3 * 1024),
+    ("posted_write", 1024),
+    ("posted_signaled", 1024),
+    ("posted_inline", 3 * 1024),
+    ("doorbells", 4 * 1024),
+    ("posted_receive", 3 * 1024),
+    ("bytes_posted", 1024 * (3 * 64 + 32)),
+    ("bytes_received", 1024 * 3 * 64),
+    ("completed_write", 1024),
+    ("completed_receive", 3 * 1024),
 ];
 
 const SEND_AND_RECEIVE: &Row = &[

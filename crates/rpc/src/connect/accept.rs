@@ -2,7 +2,7 @@
 //! a connection is a small state machine that moves when a record has come.
 
 use crate::path::CONTROL_BYTES;
-use crate::plan::{Carrier, CompletionMode, Illegal, Plan, RequestHalf, ResponseHalf, Sharing};
+use crate::plan::{Carrier, CompletionMode, Illegal, LargePayload, Plan, RequestHalf, ResponseHalf, Sharing};
 use crate::server::inbox::{Command, Inbox, OpenCommand};
 use crate::server::open::refuse_with;
 use crate::server::worker::Shared;
@@ -396,6 +396,7 @@ fn plan_of(open: &OpenLane) -> Option<Plan> {
         sharing: Sharing::Dedicated,
         client: CompletionMode::from_wire(open.client_completion)?,
         server: CompletionMode::from_wire(open.server_completion)?,
+        large: LargePayload::from_wire(open.large)?,
         rendezvous_above: open.rendezvous_above,
     })
 }

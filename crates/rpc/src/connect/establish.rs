@@ -12,10 +12,11 @@ use crate::client::slots::Slots;
 use crate::error::ConnectError;
 use crate::mailbox::RingReader;
 use crate::path::fetch::Fetcher;
+use crate::path::large::{Arrivals, Errands};
 use crate::path::rendezvous::Pool;
 use crate::path::tx::TxParts;
 use crate::path::{CONTROL_BYTES, MAX_MESSAGE, Rx, RxSource, Tx, TxHalf};
-use crate::plan::{Carrier, CompletionMode, Notice};
+use crate::plan::{Carrier, CompletionMode, LargePayload, Notice};
 use dunlin_fabric::{
     Access, Address, Arena, Endpoint, Fabric, Link, Nanos, QueuePairConfig, QueuePairId, Region, RegionKey,
     ThreadDomain,
@@ -145,6 +146,7 @@ impl<F: Fabric> PreparedLane<F> {
             window: config.window,
             ring_bytes: config.ring_bytes,
             rendezvous_above: plan.rendezvous_above,
+            large: plan.large as u8,
             endpoint: endpoint.0,
             region_keys: vec![key.0],
         };
@@ -243,10 +245,13 @@ impl<F: Fabric> PreparedLane<F> {
             heard: false,
             control_key: RegionKey(control),
             rendezvous_above: plan.rendezvous_above as usize,
+            large: plan.large,
             max_payload: greeting.reply.max_payload.min(u32::MAX as u64),
             max_response: config.max_response,
-            exports: Pool::new(Some(link), config.large_memory),
+            exports: Pool::new((plan.large == LargePayload::Read).then(|| link.clone()), config.large_memory),
             imports: Pool::new(None, config.large_memory),
+            arrivals: Arrivals::new(link, config.large_memory, ready.window),
+            errands: Errands::new(ready.window),
             releases: Vec::with_capacity(config.window as usize),
             batch: BatchState::new(),
             staging: vec![0; MAX_MESSAGE],

@@ -6,11 +6,12 @@ use crate::mailbox::{Place, RingWriter};
 use crate::path::route;
 use crate::plan::Notice;
 use dunlin_fabric::{
-    Data, Fabric, Host, InlineLine, InlineWrite, Memory, Operation, PostError, QueuePairId, Region,
+    Buffer, Data, Fabric, Host, InlineLine, InlineWrite, Memory, Operation, PostError, QueuePairId, Region,
     RegionKey, ThreadDomain, Work, WorkRequest,
 };
 use dunlin_wire::{
-    Flags, Header, INLINE_PAYLOAD, Kind, LINE, SingleLayout, TagKey, Tags, set_line_tag, write_line,
+    Descriptor, Flags, Header, INLINE_PAYLOAD, Kind, LINE, SingleLayout, TagKey, Tags, encode_line,
+    set_line_tag, write_line,
 };
 
 /// How far beyond a short message the writer asks for the next lines. Without that each store waits for its line, and
@@ -191,6 +192,21 @@ impl<F: Fabric> Tx<F> {
         Ok(())
     }
 
+    /// Sends a part of a large payload. Always from registered memory: many of them may wait, and a fabric that has to keep
+    /// inline data for later takes memory of its own for it.
+    pub(crate) fn fragment(
+        &mut self,
+        fabric: &F,
+        domain: &mut F::Domain,
+        header: &Header,
+        payload: &[u8],
+    ) -> Result<(), TxError> {
+        let max_inline = std::mem::take(&mut self.max_inline);
+        let sent = self.long_single(fabric, domain, header, payload);
+        self.max_inline = max_inline;
+        sent
+    }
+
     /// A line that is not the next of a stream of plain WRITEs.
     #[inline(never)]
     fn line_otherwise(
@@ -221,6 +237,12 @@ impl<F: Fabric> Tx<F> {
         let Ok(layout) = SingleLayout::new(payload.len() as u32, MAX_MESSAGE) else {
             return Err(TxError::Broken);
         };
+        if !layout.has_trailing_tag() {
+            let line = encode_line(header, payload, self.next_tag).map_err(|_| TxError::Broken)?;
+            self.line_otherwise(fabric, domain, &line)?;
+            self.sent(LINE);
+            return Ok(());
+        }
         let tags = self.begin(fabric, domain, layout.total())?;
         let Ok(first) = layout.first_line(header, tags.first) else { return Err(TxError::Broken) };
         let tail = layout.tail(tags.trailing);
@@ -415,6 +437,28 @@ impl<F: Fabric> Tx<F> {
         Ok(())
     }
 
+    /// WRITEs a large payload where the peer has said. Signaled, so that its memory comes back as soon as can be. What could
+    /// not be posted stays.
+    pub(crate) fn write_payload(
+        &mut self,
+        fabric: &F,
+        domain: &mut F::Domain,
+        payload: &mut Option<Buffer<F::Memory>>,
+        to: &Descriptor,
+    ) -> Result<(), TxError> {
+        if domain.send_room(self.queue_pair) == 0 {
+            return Err(TxError::Full);
+        }
+        let Some(payload) = payload.take() else { return Ok(()) };
+        fabric.host().charge(Work::PostWork, 1);
+        let (key, offset) = (RegionKey(to.key), to.offset);
+        let operation = Operation::Write { data: Data::Buffer(payload), key, offset, immediate: None };
+        let request = WorkRequest { id: route::outgoing(self.lane), operation, signaled: true };
+        let posted = domain.post(self.queue_pair, request);
+        // A refusal in spite of the room has taken the payload along.
+        self.posted(posted, true).map_err(|_| TxError::Broken)
+    }
+
     fn data<'a>(
         &mut self,
         fabric: &F,
@@ -475,7 +519,10 @@ impl<F: Fabric> Tx<F> {
         head: u32,
     ) -> Result<(), TxError> {
         let word = (1u64 << 32 | head as u64).to_le_bytes();
-        let signaled = self.next_is_signaled(fabric);
+        // Where messages are two requests each, the next message's SEND is signaled in its stead, if there is one soon.
+        let told = matches!(&self.half, TxHalf::Write { notice: Notice::Send | Notice::LinkedSend, .. });
+        let signaled =
+            self.next_is_signaled(fabric) && (!told || self.unsignaled + 1 >= 2 * self.signal_every);
         let id = route::outgoing(self.lane);
         let immediate = self.peer_sleeps.then_some(HEAD_IMMEDIATE);
         let posted = if word.len() <= self.max_inline {

@@ -177,6 +177,7 @@ fn finish<F: Fabric>(
         client_key: RegionKey(command.client_key.0),
         window: command.window,
         large_response_memory: config.large_response_memory,
+        large_request_memory: config.large_memory,
     }))
 }
 

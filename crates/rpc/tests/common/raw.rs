@@ -6,7 +6,9 @@ use dunlin_fabric::{
     QueuePairId, QueuePairState, ReceiveTarget, Region, RegionKey, ThreadDomain, WorkId, WorkRequest,
 };
 use dunlin_fabric_shm::{ShmDomain, ShmLink, ShmMemory};
-use dunlin_wire::handshake::{Hello, HelloReply, LaneReady, LaneRefused, OpenLane, Record, Token};
+use dunlin_wire::handshake::{
+    Hello, HelloReply, LaneReady, LaneRefused, MAX_VERSION, MIN_VERSION, OpenLane, Record, Token,
+};
 use dunlin_wire::{Direction, Header, Kind, LINE, Message, SingleLayout, TAG_OFFSET, TagKey};
 
 /// Bytes before a ring.
@@ -32,8 +34,8 @@ pub fn send(link: &ShmLink, record: &Record) {
 
 pub fn hello() -> Hello {
     Hello {
-        min_version: 1,
-        max_version: 1,
+        min_version: MIN_VERSION,
+        max_version: MAX_VERSION,
         capabilities: 0,
         process_id: 1,
         service: String::new(),
@@ -81,6 +83,7 @@ impl Half {
             window: 64,
             ring_bytes: RING,
             rendezvous_above: plan.rendezvous_above,
+            large: plan.large as u8,
             endpoint: endpoint.0,
             region_keys: vec![key.0],
         };
