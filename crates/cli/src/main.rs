@@ -13,6 +13,7 @@ mod completions;
 mod demo;
 mod doctor;
 mod echo;
+mod explain;
 mod interrupt;
 mod kv;
 mod logging;
@@ -62,6 +63,7 @@ enum Command {
     #[command(subcommand)]
     Sim(sim::Sim),
     Protocols(protocols::ProtocolsArguments),
+    Explain(explain::ExplainArguments),
     Doctor(doctor::DoctorArguments),
     Completions(completions::CompletionsArguments),
 }
@@ -121,6 +123,7 @@ fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         },
         Command::Sim(command) => sim::run(&command),
         Command::Protocols(arguments) => protocols::run(&arguments),
+        Command::Explain(arguments) => explain::run(&arguments),
         Command::Doctor(arguments) => doctor::run(&arguments),
         Command::Completions(arguments) => completions::run(&arguments),
     }

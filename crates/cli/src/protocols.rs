@@ -2,9 +2,7 @@
 
 use crate::output::{self, Failure};
 use clap::Args;
-use dunlin::{
-    Capabilities, CompletionMode, Fabric as _, PROTOCOLS, Plan, Protocol, RequestHalf, ResponseHalf,
-};
+use dunlin::{Capabilities, CompletionMode, Fabric as _, PROTOCOLS, Plan, Protocol};
 use std::fmt::Write as _;
 use std::process::ExitCode;
 
@@ -23,25 +21,6 @@ pub(crate) struct ProtocolsArguments {
     /// Print one JSON array instead of the table
     #[arg(long)]
     json: bool,
-}
-
-/// The name of a request half, as in the documents.
-fn request_name(half: RequestHalf) -> &'static str {
-    match half {
-        RequestHalf::Send => "send",
-        RequestHalf::Write => "write",
-        RequestHalf::WriteImm => "write_imm",
-    }
-}
-
-/// The name of a response half.
-fn response_name(half: ResponseHalf) -> &'static str {
-    match half {
-        ResponseHalf::Send => "send",
-        ResponseHalf::Write => "write",
-        ResponseHalf::WriteImm => "write_imm",
-        ResponseHalf::Fetch => "fetch",
-    }
 }
 
 const MODES: [CompletionMode; 3] = [CompletionMode::Busy, CompletionMode::Event, CompletionMode::Adaptive];
@@ -70,8 +49,8 @@ pub(crate) fn run(arguments: &ProtocolsArguments) -> Result<ExitCode, Failure> {
             };
             [
                 protocol.name.to_owned(),
-                both(request_name(protocol.request)),
-                both(response_name(protocol.response)),
+                both(protocol.request.name()),
+                both(protocol.response.name()),
                 modes(protocol, capabilities, true).join(", "),
                 modes(protocol, capabilities, false).join(", "),
                 protocol.origin.to_owned(),

@@ -28,8 +28,8 @@ pub use dunlin_fabric_shm::{AllowPolicy, ShmConfig, ShmFabric};
 pub use dunlin_hints as hints;
 pub use dunlin_rpc::{
     ApplicationCode, BackoffConfig, CallError, CallId, Cause, Certainty, ClientConfig, CompletionMode,
-    ConnectError, Counters, FunctionMode, Illegal, PROTOCOLS, Plan, PoolService, Protocol, Reply,
-    ReplyTooLarge, Request, RequestHalf, ResponseHalf, SMALL_LIMIT, ServeError, ServerConfig, Service,
+    ConnectError, Counters, FunctionMode, Illegal, LargePayload, PROTOCOLS, Plan, PoolService, Protocol,
+    Reply, ReplyTooLarge, Request, RequestHalf, ResponseHalf, SMALL_LIMIT, ServeError, ServerConfig, Service,
     Sharing, Status,
 };
 #[cfg(feature = "thrift")]

@@ -3,15 +3,20 @@
 //!
 //! | half | sender | receiver | file |
 //! |---|---|---|---|
-//! | `send` | SEND | takes it out of a RECV's buffer | `path/send.rs` |
-//! | `write` | WRITE into the receiver's ring | polls the ring | `path/write.rs` |
-//! | `write_imm` | WRITE_WITH_IMM into the receiver's ring | a completion, then the ring | `path/write.rs` |
+//! | `send` | SEND | takes it out of a RECV's buffer | `path/{tx,rx}.rs` |
+//! | `write` | WRITE into the receiver's ring | polls the ring | `path/{tx,rx}.rs` |
+//! | `write_imm` | WRITE_WITH_IMM into the receiver's ring | a completion, then the ring | `path/{tx,rx}.rs` |
+//! | `write_send` | WRITE into the receiver's ring, then a SEND of nothing | a completion, then the ring | `path/{tx,rx}.rs` |
+//! | `write_send_chained` | the same as a list | a completion, then the ring | `path/{tx,rx}.rs` |
 //! | `fetch` | leaves it in a ring of its own | READs that ring until it is there | `path/fetch.rs` |
 //!
-//! Large payloads travel beside them, by `path/rendezvous.rs`. Every half carries the same bytes (`dunlin_wire`),
+//! Large payloads travel beside them: READ by who gets them (`path/rendezvous.rs`), WRITTEN or sent in fragments
+//! (`path/large.rs`, `path/areas.rs`). Every half carries the same bytes (`dunlin_wire`),
 //! so that what is above never asks which half it is.
 
+mod areas;
 pub(crate) mod fetch;
+pub(crate) mod large;
 pub(crate) mod rendezvous;
 pub(crate) mod route;
 pub(crate) mod rx;

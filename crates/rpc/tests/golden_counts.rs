@@ -94,7 +94,62 @@ const GOLDEN: &[Golden] = &[
             ("completed_receive_immediate", 1024),
         ],
     },
+    // Each message is two work requests, of which again one in 64 is signaled: with two doorbells, and with one.
+    Golden {
+        protocol: "Direct-Write-Send",
+        client: &[
+            ("posted_send", 1024),
+            ("posted_write", 1024 + 16),
+            ("posted_signaled", 32),
+            ("posted_inline", 2 * 1024 + 16),
+            ("doorbells", 2 * 1024 + 16),
+            ("posted_receive", 1024),
+            ("bytes_posted", 1024 * 64 + 16 * 8),
+            ("completed_send", 32),
+            ("completed_receive", 1024),
+        ],
+        server: &[
+            ("posted_send", 1024),
+            ("posted_write", 1024),
+            ("posted_signaled", 32),
+            ("posted_inline", 2 * 1024),
+            ("doorbells", 2 * 1024),
+            ("posted_receive", 1024),
+            ("bytes_posted", 1024 * 64),
+            ("completed_send", 32),
+            ("completed_receive", 1024),
+        ],
+    },
+    Golden {
+        protocol: "Chained-Write-Send",
+        client: &[
+            ("posted_send", 1024),
+            ("posted_write", 1024 + 16),
+            ("posted_signaled", 32),
+            ("posted_inline", 2 * 1024 + 16),
+            ("doorbells", 1024 + 16),
+            ("posted_receive", 1024),
+            ("bytes_posted", 1024 * 64 + 16 * 8),
+            ("completed_send", 32),
+            ("completed_receive", 1024),
+        ],
+        server: &[
+            ("posted_send", 1024),
+            ("posted_write", 1024),
+            ("posted_signaled", 32),
+            ("posted_inline", 2 * 1024),
+            ("doorbells", 1024),
+            ("posted_receive", 1024),
+            ("bytes_posted", 1024 * 64),
+            ("completed_send", 32),
+            ("completed_receive", 1024),
+        ],
+    },
     Golden { protocol: "Eager-SendRecv", client: SEND_AND_RECEIVE, server: SEND_AND_RECEIVE },
+    Golden { protocol: "Hybrid-EagerRNDV", client: SEND_AND_RECEIVE, server: SEND_AND_RECEIVE },
+    Golden { protocol: "AR-gRPC", client: SEND_AND_RECEIVE, server: SEND_AND_RECEIVE },
+    // Three messages for each payload, of which who has it sends two, and a WRITE, which is always signaled.
+    Golden { protocol: "Write-RNDV", client: WRITE_RENDEZVOUS, server: WRITE_RENDEZVOUS },
     // Each payload is READ by who gets it, and the client tells with a SEND of its own that it has the result.
     Golden {
         protocol: "Read-RNDV",
@@ -125,6 +180,19 @@ const GOLDEN: &[Golden] = &[
             ("completed_receive", 2 * 1024),
         ],
     },
+];
+
+const WRITE_RENDEZVOUS: &Row = &[
+    ("posted_send", 3 * 1024),
+    ("posted_write", 1024),
+    ("posted_signaled", 1024),
+    ("posted_inline", 3 * 1024),
+    ("doorbells", 4 * 1024),
+    ("posted_receive", 3 * 1024),
+    ("bytes_posted", 1024 * (3 * 64 + 32)),
+    ("bytes_received", 1024 * 3 * 64),
+    ("completed_write", 1024),
+    ("completed_receive", 3 * 1024),
 ];
 
 const SEND_AND_RECEIVE: &Row = &[
@@ -292,7 +360,10 @@ fn may_exceed(plan: &Plan) -> &'static Row {
             ("doorbells", u64::MAX),
             ("bytes_posted", u64::MAX),
         ],
-        ResponseHalf::Write | ResponseHalf::WriteImm => &[
+        ResponseHalf::Write
+        | ResponseHalf::WriteImm
+        | ResponseHalf::WriteSend
+        | ResponseHalf::WriteSendChained => &[
             ("posted_write", CALLS),
             ("posted_inline", CALLS),
             ("doorbells", CALLS),

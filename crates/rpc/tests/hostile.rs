@@ -34,11 +34,12 @@ tests!(
 );
 
 /// One plan for each request half; servers that poll and servers that sleep.
-fn raw_plans() -> [Plan; 3] {
+fn raw_plans() -> [Plan; 4] {
     let sleeping = |plan: Plan| plan.completion(CompletionMode::Busy, CompletionMode::Event);
     [
         Plan::new(RequestHalf::Write, ResponseHalf::Write),
         sleeping(Plan::new(RequestHalf::WriteImm, ResponseHalf::WriteImm)),
+        sleeping(Plan::new(RequestHalf::WriteSend, ResponseHalf::WriteSend)),
         sleeping(Plan::new(RequestHalf::Send, ResponseHalf::Send)),
     ]
 }
@@ -59,7 +60,7 @@ fn each_plan(settings: &str, test: impl Fn(&ServerProcess, &mut RawClient)) {
 fn each_ring(test: impl Fn(&ServerProcess, &mut RawClient)) {
     let fabric = fabric();
     let server = ServerProcess::start("");
-    for plan in &raw_plans()[..2] {
+    for plan in &raw_plans()[..3] {
         println!("  {:?}", plan.request);
         let mut raw = RawClient::connect(&fabric, &server.address, *plan);
         test(&server, &mut raw);
@@ -92,7 +93,7 @@ fn garbage_in_a_mailbox_is_no_message() {
     each_ring(|_, raw| {
         for seed in 1..20 {
             for at in (0..RING as usize).step_by(4096) {
-                raw.put(at, &noise(64, seed * 31 + at as u64), raw.plan.request == RequestHalf::WriteImm);
+                raw.put_told(at, &noise(64, seed * 31 + at as u64));
             }
         }
         assert!(!raw.is_closed());
@@ -101,7 +102,7 @@ fn garbage_in_a_mailbox_is_no_message() {
     // What comes by SEND claims to be a message.
     let (fabric, server) = (fabric(), ServerProcess::start(""));
     for bytes in [vec![], vec![7; 3], noise(1, 5), noise(2, 6), noise(LONGEST / LINE, 7)] {
-        let mut raw = RawClient::connect(&fabric, &server.address, raw_plans()[2]);
+        let mut raw = RawClient::connect(&fabric, &server.address, raw_plans()[3]);
         raw.send(&bytes);
         raw.expect_closed();
     }
@@ -128,7 +129,7 @@ fn a_forged_tag_is_no_message() {
         let bytes = raw.message(&request(call(0, 1)), b"forged");
         for forged in [right ^ 2, right.swap_bytes(), 0, u64::MAX, raw.tags.first(0, 1), raw.tags.first(1, 0)]
         {
-            raw.put(0, &with_tag(bytes.clone(), forged), raw.plan.request == RequestHalf::WriteImm);
+            raw.put_told(0, &with_tag(bytes.clone(), forged));
         }
         raw.assert_goes_on(call(0, 2));
         assert_eq!(server.executed(&raw.fabric), before + 1);
@@ -143,7 +144,8 @@ fn an_old_line_copied_again_is_no_message() {
         assert_eq!(raw.answer().1, b"once");
         // Where the next message goes, where it was, and everywhere else.
         for at in (0..RING as usize).step_by(LINE) {
-            raw.put(at, &old, raw.plan.request == RequestHalf::WriteImm && at < 8 * LINE);
+            let put = if at < 8 * LINE { RawClient::put_told } else { RawClient::put };
+            put(raw, at, &old);
         }
         raw.assert_goes_on(call(1, 1));
         assert_eq!(server.executed(&raw.fabric), before + 2);
@@ -189,7 +191,7 @@ fn a_lying_count_closes_the_lane() {
 
 fn a_lying_head_closes_the_lane() {
     // A lane without a ring of answers has no head to lie about.
-    for plan in &raw_plans()[..2] {
+    for plan in &raw_plans()[..3] {
         for head in [1u32, 256, 1 << 30] {
             let (fabric, server) = (fabric(), ServerProcess::start(""));
             let mut raw = RawClient::connect(&fabric, &server.address, *plan);
@@ -211,8 +213,7 @@ fn a_message_of_the_wrong_kind_closes_the_lane() {
 
 fn an_entry_may_change_while_the_server_reads_it() {
     let (fabric, server) = (fabric(), ServerProcess::start(""));
-    for plan in &raw_plans()[..2] {
-        let immediate = plan.request == RequestHalf::WriteImm;
+    for plan in &raw_plans()[..3] {
         let (mut answered, mut closed) = (0, 0);
         let mut raw = RawClient::connect(&fabric, &server.address, *plan);
         for round in 1..400u32 {
@@ -233,7 +234,8 @@ fn an_entry_may_change_while_the_server_reads_it() {
                     (offset, _) => (LINE + 64 * offset as usize, round.to_le_bytes()),
                 };
                 word[3] ^= flip as u8;
-                raw.put(at + offset, &word, immediate && flip == 0);
+                let put = if flip == 0 { RawClient::put_told } else { RawClient::put };
+                put(&mut raw, at + offset, &word);
             }
             match raw.half.domain.state(raw.half.queue_pair) {
                 Some(dunlin_fabric::QueuePairState::Ready) if round % 5 > 1 => {
@@ -429,13 +431,12 @@ fn half_a_message_holds_up_nobody() {
         let before = server.executed(&raw.fabric);
         let payload = pattern(3000, 1);
         let bytes = raw.message(&request(call(0, 1)), &payload);
-        let immediate = raw.plan.request == RequestHalf::WriteImm;
-        raw.put(0, &bytes[..LINE], immediate);
+        raw.put_told(0, &bytes[..LINE]);
         server.assert_serves(&raw.fabric);
         let others = server.executed(&raw.fabric) - before;
         assert!(!raw.is_closed());
         // The other half comes after all.
-        raw.put(LINE, &bytes[LINE..], immediate);
+        raw.put_told(LINE, &bytes[LINE..]);
         let (header, body) = raw.answer();
         assert_eq!((header.call, &body), (call(0, 1), &payload));
         assert_eq!(server.executed(&raw.fabric), before + others + 1);

@@ -7,7 +7,7 @@ use super::slots::{Keep, Sink};
 use crate::connect::establish::{Greeting, PreparedLane};
 use crate::error::{CallError, Cause, ConnectError};
 use crate::path::route::{self, Route};
-use crate::path::{Scratch, Violation, scratch};
+use crate::path::{HEAD_IMMEDIATE, Scratch, Violation, scratch};
 use dunlin_fabric::{
     Completion, CompletionQueueId, CompletionStatus, Fabric, Host, Link, Nanos, Opcode, QueuePairState,
     ThreadDomain, Work,
@@ -359,6 +359,9 @@ impl<F: Fabric> Core<F> {
             Route::Receive { .. } => match (completion.opcode, completion.buffer) {
                 (Opcode::Receive, Some(buffer)) => lane.rx.deliver(buffer, completion.bytes),
                 (_, buffer) => {
+                    if completion.immediate != Some(HEAD_IMMEDIATE) {
+                        lane.rx.noticed();
+                    }
                     let _ = repost::<F>(&mut self.domain, lane.queue_pair, index, buffer);
                 }
             },

@@ -2,7 +2,7 @@
 //! a connection is a small state machine that moves when a record has come.
 
 use crate::path::CONTROL_BYTES;
-use crate::plan::{CompletionMode, Illegal, Plan, RequestHalf, ResponseHalf, Sharing};
+use crate::plan::{Carrier, CompletionMode, Illegal, LargePayload, Plan, RequestHalf, ResponseHalf, Sharing};
 use crate::server::inbox::{Command, Inbox, OpenCommand};
 use crate::server::open::refuse_with;
 use crate::server::worker::Shared;
@@ -352,10 +352,10 @@ impl<F: Fabric> Control<F> {
                 .map(Region::new)
                 .map_err(|error| (RefusalCode::NO_MEMORY, error.to_string()))
         };
-        let ring = if plan.request == RequestHalf::Send { 0 } else { ring_bytes as u64 };
+        let ring = if plan.request.carrier().has_ring() { ring_bytes as u64 } else { 0 };
         let region = register(CONTROL_BYTES as u64 + ring, Access::WRITE)?;
-        let published = match plan.response {
-            ResponseHalf::Fetch => Some(register(ring_bytes as u64, Access::READ)?),
+        let published = match plan.response.carrier() {
+            Carrier::Published => Some(register(ring_bytes as u64, Access::READ)?),
             _ => None,
         };
         let mut secret = [0; 16];
@@ -396,6 +396,7 @@ fn plan_of(open: &OpenLane) -> Option<Plan> {
         sharing: Sharing::Dedicated,
         client: CompletionMode::from_wire(open.client_completion)?,
         server: CompletionMode::from_wire(open.server_completion)?,
+        large: LargePayload::from_wire(open.large)?,
         rendezvous_above: open.rendezvous_above,
     })
 }

@@ -134,7 +134,7 @@ impl<F: Fabric> Fetcher<F> {
         if first.header().kind == Kind::Skip {
             self.reader.skip();
             self.state = State::Idle(Some(buffer));
-            return Ok(Taken::Skip);
+            return Ok(Taken::Skip { told_of: false });
         }
         let total = first.total();
         let fetched = self.wanted.min(self.reader.to_end());

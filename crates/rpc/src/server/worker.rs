@@ -8,7 +8,7 @@ use super::lane::ServerLane;
 use super::open;
 use crate::path::rendezvous::Pool;
 use crate::path::route::{self, Route};
-use crate::path::{MAX_MESSAGE, Scratch, Violation, scratch};
+use crate::path::{HEAD_IMMEDIATE, MAX_MESSAGE, Scratch, Violation, scratch};
 use crate::plan::{CompletionMode, SMALL_LIMIT};
 use crate::service::{FunctionMode, Service};
 use crate::wait::Waiter;
@@ -399,6 +399,9 @@ impl<F: Fabric> Worker<F> {
                         open::repost_shared::<F>(&mut self.domain, self.shared_receive, buffer);
                     }
                     (_, buffer) => {
+                        if completion.immediate != Some(HEAD_IMMEDIATE) {
+                            lane.rx.noticed();
+                        }
                         let _ = crate::client::lane::repost::<F>(
                             &mut self.domain,
                             completion.queue_pair,
