@@ -135,7 +135,8 @@ fn reasons(selection: &Selection, side: Side) -> serde_json::Value {
         .collect()
 }
 
-fn refuse(file: &std::path::Path, diagnostics: &Diagnostics) -> Failure {
+/// What is wrong with a file, shown, and the command's own error.
+pub(crate) fn refuse(file: &std::path::Path, diagnostics: &Diagnostics) -> Failure {
     output::note(format!("{diagnostics}\n"));
     let errors = diagnostics.errors();
     let plural = if errors == 1 { "" } else { "s" };

@@ -14,6 +14,7 @@ mod demo;
 mod doctor;
 mod echo;
 mod explain;
+mod generate;
 mod interrupt;
 mod kv;
 mod logging;
@@ -64,6 +65,8 @@ enum Command {
     Sim(sim::Sim),
     Protocols(protocols::ProtocolsArguments),
     Explain(explain::ExplainArguments),
+    #[command(name = "gen")]
+    Generate(generate::GenerateArguments),
     Doctor(doctor::DoctorArguments),
     Completions(completions::CompletionsArguments),
 }
@@ -124,6 +127,7 @@ fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         Command::Sim(command) => sim::run(&command),
         Command::Protocols(arguments) => protocols::run(&arguments),
         Command::Explain(arguments) => explain::run(&arguments),
+        Command::Generate(arguments) => generate::run(&arguments),
         Command::Doctor(arguments) => doctor::run(&arguments),
         Command::Completions(arguments) => completions::run(&arguments),
     }
