@@ -1,3 +1,5 @@
 //! The services of the examples, as generated from `examples/idl/*.thrift`.
 
+dunlin::include_service!("echo");
 dunlin::include_service!("kv");
+dunlin::include_service!("mail");

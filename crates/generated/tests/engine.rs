@@ -318,6 +318,31 @@ fn ready<T>(future: impl Future<Output = T>) -> T {
     }
 }
 
+/// More than a ring holds: a batch waits for room. More than the window: who has not waited for results is told so.
+#[test]
+fn a_batch_waits_for_room() {
+    let rig = rig("room");
+    let mut client = rig.client();
+    let value = vec![3; 4000];
+    let calls: Vec<_> = (0..60).map(|_| client.push_put(b"key", &value).unwrap()).collect();
+    client.flush().unwrap();
+    for call in calls {
+        client.wait(call).unwrap();
+    }
+    let mut calls = Vec::new();
+    let refused = loop {
+        match client.push_get(b"key", None) {
+            Ok(call) => calls.push(call),
+            Err(error) => break error,
+        }
+        assert!(calls.len() <= 64, "the window");
+    };
+    assert!(matches!(refused, CallError::Transport(_)) && refused.certainty() == Certainty::NotExecuted);
+    for call in calls {
+        assert_eq!(client.wait(call).unwrap(), value);
+    }
+}
+
 /// A client of a later IDL: what the server does not know is skipped, a function that it lacks is an error before anything
 /// is sent.
 #[test]

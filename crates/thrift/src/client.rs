@@ -132,7 +132,7 @@ impl<F: Fabric> Client<F> {
         Ok(())
     }
 
-    /// Sends a call and does not wait: neither for room, nor for the result.
+    /// Sends a call and does not wait for its result; for room, if need be.
     #[inline]
     pub fn start<A: Arguments, R: Outcome>(
         &mut self,
@@ -146,7 +146,7 @@ impl<F: Fabric> Client<F> {
         let id = match self.scratch.get_mut(..size) {
             Some(place) => {
                 arguments.encode(&mut BinaryOutput::new(place)).map_err(CallError::Encode)?;
-                client.submit_on(worker, id, place).map_err(failed)?
+                client.submit_waiting_on(worker, id, place).map_err(failed)?
             }
             None => submit_large(client, worker, id, size, arguments)?,
         };
@@ -154,6 +154,7 @@ impl<F: Fabric> Client<F> {
     }
 
     /// Adds a call to a batch, which goes out when it is full, or with [`flush`](Client::flush), or when a result of it is
+    /// waited for. Waits for room if need be; there is none to wait for when all of the window are results that nobody has
     /// waited for.
     #[inline]
     pub fn push<A: Arguments, R: Outcome>(
@@ -169,18 +170,18 @@ impl<F: Fabric> Client<F> {
         let id = match self.scratch.get_mut(..size) {
             Some(place) => {
                 arguments.encode(&mut BinaryOutput::new(place)).map_err(CallError::Encode)?;
-                client.push_on(worker, id, place).map_err(failed)?
+                client.push_waiting_on(worker, id, place).map_err(failed)?
             }
             None => submit_large(client, worker, id, size, arguments)?,
         };
         Ok(Pending { connection, id, result: PhantomData })
     }
 
-    /// Sends the open batches.
+    /// Sends the open batches. Waits for room if need be.
     pub fn flush(&mut self) -> Result<(), dunlin_rpc::CallError> {
         self.turn = self.turn.wrapping_add(1)
             % self.connections.iter().map(|c| c.workers()).max().unwrap_or(1).max(1);
-        self.connections.iter_mut().try_for_each(dunlin_rpc::Client::flush)
+        self.connections.iter_mut().try_for_each(dunlin_rpc::Client::flush_waiting)
     }
 
     /// Waits for a call.

@@ -202,6 +202,17 @@ impl<F: Fabric> Client<F> {
         self.submit_waiting(worker, |client| client.try_submit(worker, function, payload))
     }
 
+    /// As [`push_on`](Client::push_on), but waits for room, as long as a call may take. There is none to wait for when all of the
+    /// window are results that nobody has collected: that is [`Cause::WindowFull`].
+    pub fn push_waiting_on(
+        &mut self,
+        worker: usize,
+        function: u16,
+        payload: &[u8],
+    ) -> Result<CallId, CallError> {
+        self.submit_waiting(worker, |client| client.try_push(worker, function, payload))
+    }
+
     /// After a call could not be made: connects anew if that was the reason and the back-off allows, and tries again.
     #[cold]
     fn once_more(
@@ -254,6 +265,26 @@ impl<F: Fabric> Client<F> {
             }
         }
         result
+    }
+
+    /// As [`flush`](Client::flush), but waits for room, as long as a call may take.
+    pub fn flush_waiting(&mut self) -> Result<(), CallError> {
+        let mut until = None;
+        loop {
+            match self.flush() {
+                Err(CallError::NotExecuted(Cause::WindowFull)) => {}
+                done => return done,
+            }
+            let now = self.core.fabric.host().now();
+            let timeout = self.config.timeout;
+            let limit = if timeout == 0 { Nanos::MAX } else { now.saturating_add(timeout) };
+            let until = *until.get_or_insert(limit);
+            if now >= until {
+                return Err(CallError::NotExecuted(Cause::DeadlineExceeded));
+            }
+            self.waiter.reset();
+            self.step(until, |core| core.has_done());
+        }
     }
 
     /// A buffer for a request of `length` bytes to `worker`, to be filled and given to
