@@ -355,7 +355,9 @@ impl<F: Fabric> Control<F> {
         let ring = if plan.request.carrier().has_ring() { ring_bytes as u64 } else { 0 };
         let region = register(CONTROL_BYTES as u64 + ring, Access::WRITE)?;
         let published = match plan.response.carrier() {
-            Carrier::Published => Some(register(ring_bytes as u64, Access::READ)?),
+            Carrier::Published { metadata } => {
+                Some(register(u64::from(ring_bytes) * (1 + u64::from(metadata)), Access::READ)?)
+            }
             _ => None,
         };
         let mut secret = [0; 16];

@@ -186,7 +186,7 @@ impl<F: Fabric> PreparedLane<F> {
             Carrier::Ring(notice) => {
                 TxHalf::Write { key: RegionKey(control), base: CONTROL_BYTES as u64, notice }
             }
-            Carrier::Published => return Err(broken("requests are not fetched")),
+            Carrier::Published { .. } => return Err(broken("requests are not fetched")),
         };
         let tx = Tx::new(TxParts {
             half,
@@ -206,11 +206,11 @@ impl<F: Fabric> PreparedLane<F> {
                 reader: RingReader::new(config.ring_bytes as usize),
             },
             Carrier::Receive => RxSource::Messages(VecDeque::with_capacity(config.window as usize + 1)),
-            Carrier::Published => {
+            Carrier::Published { metadata } => {
                 let arena = Arena::new(core.fabric.register(MAX_MESSAGE as u64, Access::LOCAL)?)
                     .map_err(|error| broken(&error.to_string()))?;
-                let reader = RingReader::new(ring_bytes as usize);
-                let fetcher = Fetcher::new(reader, RegionKey(published), queue_pair, index, &arena)
+                let key = RegionKey(published);
+                let fetcher = Fetcher::new(ring_bytes as usize, metadata, key, queue_pair, index, &arena)
                     .map_err(|error| broken(&error.to_string()))?;
                 RxSource::Fetch(fetcher)
             }
@@ -224,7 +224,7 @@ impl<F: Fabric> PreparedLane<F> {
                 let memory = core.fabric.register(u64::from(count) * MAX_MESSAGE as u64, Access::LOCAL)?;
                 Some(Arena::new(memory).map_err(|error| broken(&error.to_string()))?)
             }
-            Carrier::Ring(_) | Carrier::Published => None,
+            Carrier::Ring(_) | Carrier::Published { .. } => None,
         };
         for _ in 0..count {
             let buffer = arena.as_ref().map(|arena| arena.reserve(MAX_MESSAGE)).transpose();
@@ -273,7 +273,7 @@ impl<F: Fabric> PreparedLane<F> {
 pub(crate) fn receives(carrier: Carrier, window: u16) -> u32 {
     match carrier {
         Carrier::Receive => window as u32 + 8,
-        Carrier::Ring(Notice::Polled) | Carrier::Published => 0,
+        Carrier::Ring(Notice::Polled) | Carrier::Published { .. } => 0,
         Carrier::Ring(_) => 3 * window as u32 + 16,
     }
 }
@@ -282,7 +282,7 @@ pub(crate) fn receives(carrier: Carrier, window: u16) -> u32 {
 pub(crate) fn inbound_bytes(carrier: Carrier) -> u32 {
     match carrier {
         Carrier::Receive => 4 * MAX_MESSAGE as u32,
-        Carrier::Ring(Notice::Polled) | Carrier::Published => 4096,
+        Carrier::Ring(Notice::Polled) | Carrier::Published { .. } => 4096,
         Carrier::Ring(_) => 16 * 1024,
     }
 }
