@@ -1,6 +1,7 @@
 //! The server's side of the handshake: one control thread for all connections. It never waits for one client:
 //! a connection is a small state machine that moves when a record has come.
 
+use crate::client::config::MAX_PLANS;
 use crate::path::CONTROL_BYTES;
 use crate::plan::{Carrier, CompletionMode, Illegal, LargePayload, Plan, RequestHalf, ResponseHalf, Sharing};
 use crate::server::inbox::{Command, Inbox, OpenCommand};
@@ -17,8 +18,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Lanes that one connection may have: two for each worker, to let a client renew one.
-const LANES_PER_WORKER: usize = 2;
+/// Lanes that one connection may have: two for each worker and plan, to let a client renew one.
+const LANES_PER_WORKER: usize = 2 * MAX_PLANS;
 /// How long the thread sleeps at most.
 const LOOK_EVERY: Nanos = 200_000_000;
 /// Records of one connection that are taken at a time.

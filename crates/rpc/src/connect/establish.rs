@@ -16,7 +16,7 @@ use crate::path::large::{Arrivals, Errands};
 use crate::path::rendezvous::Pool;
 use crate::path::tx::TxParts;
 use crate::path::{CONTROL_BYTES, MAX_MESSAGE, Rx, RxSource, Tx, TxHalf};
-use crate::plan::{Carrier, CompletionMode, LargePayload, Notice};
+use crate::plan::{Carrier, CompletionMode, LargePayload, Notice, Plan};
 use dunlin_fabric::{
     Access, Address, Arena, Endpoint, Fabric, Link, Nanos, QueuePairConfig, QueuePairId, Region, RegionKey,
     ThreadDomain,
@@ -100,6 +100,7 @@ pub(crate) struct PreparedLane<F: Fabric> {
     pub(crate) queue_pair: QueuePairId,
     /// Control line, and behind it the ring of responses if the path has one.
     region: Region<F::Memory>,
+    plan: Plan,
     open: OpenLane,
 }
 
@@ -111,10 +112,10 @@ impl<F: Fabric> PreparedLane<F> {
         core: &mut Core<F>,
         greeting: &Greeting<F>,
         config: &ClientConfig,
+        plan: Plan,
         number: u16,
         worker: u16,
     ) -> Result<Self, ConnectError> {
-        let plan = config.plan;
         let carrier = plan.response.carrier();
         let ring = if carrier.has_ring() { config.ring_bytes as usize } else { 0 };
         let region = Region::new(core.fabric.register((CONTROL_BYTES + ring) as u64, Access::WRITE)?);
@@ -150,7 +151,7 @@ impl<F: Fabric> PreparedLane<F> {
             endpoint: endpoint.0,
             region_keys: vec![key.0],
         };
-        Ok(PreparedLane { number, queue_pair, region, open })
+        Ok(PreparedLane { number, queue_pair, region, plan, open })
     }
 
     /// Joins our half with the server's.
@@ -163,7 +164,7 @@ impl<F: Fabric> PreparedLane<F> {
         index: u16,
     ) -> Result<ClientLane<F>, ConnectError> {
         let broken = |what: &str| ConnectError::Handshake(what.to_owned());
-        let plan = config.plan;
+        let plan = self.plan;
         let ring_bytes = ready.ring_bytes;
         if ring_bytes > config.ring_bytes
             || !RING_BYTES.contains(&ring_bytes)
