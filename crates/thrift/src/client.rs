@@ -108,7 +108,10 @@ impl<F: Fabric> Client<F> {
                 let name = self.service.functions[function].name;
                 Err(CallError::Application(ApplicationException::new(
                     ApplicationExceptionKind::UNKNOWN_METHOD,
-                    format!("the server's {} has no function '{name}': it was built from another IDL", self.service.name),
+                    format!(
+                        "the server's {} has no function '{name}': it was built from another IDL",
+                        self.service.name
+                    ),
                 )))
             }
         }
@@ -192,7 +195,11 @@ impl<F: Fabric> Client<F> {
         }
     }
 
-    fn submit<A: Arguments, E>(&mut self, function: usize, arguments: &A) -> Result<(u16, CallId), CallError<E>> {
+    fn submit<A: Arguments, E>(
+        &mut self,
+        function: usize,
+        arguments: &A,
+    ) -> Result<(u16, CallId), CallError<E>> {
         let (connection, id) = self.route(function)?;
         let size = arguments.size(&mut BinaryOutput::new(&mut []));
         let client = &mut self.connections[usize::from(connection)];
@@ -232,13 +239,18 @@ fn decode<R: Outcome>(bytes: &[u8]) -> Result<R::Value, CallError<R::Exception>>
 pub(crate) fn failed<E>(error: dunlin_rpc::CallError) -> CallError<E> {
     use dunlin_rpc::{Cause, Status};
     match error {
-        dunlin_rpc::CallError::Application { code, payload } => CallError::Application(ApplicationException::new(
-            ApplicationExceptionKind::from(i32::from(code)),
-            String::from_utf8_lossy(&payload).into_owned(),
-        )),
-        dunlin_rpc::CallError::MaybeExecuted(Cause::Refused(Status::HandlerPanicked)) => CallError::Application(
-            ApplicationException::new(ApplicationExceptionKind::INTERNAL_ERROR, "the handler panicked"),
-        ),
+        dunlin_rpc::CallError::Application { code, payload } => {
+            CallError::Application(ApplicationException::new(
+                ApplicationExceptionKind::from(i32::from(code)),
+                String::from_utf8_lossy(&payload).into_owned(),
+            ))
+        }
+        dunlin_rpc::CallError::MaybeExecuted(Cause::Refused(Status::HandlerPanicked)) => {
+            CallError::Application(ApplicationException::new(
+                ApplicationExceptionKind::INTERNAL_ERROR,
+                "the handler panicked",
+            ))
+        }
         error => CallError::Transport(error),
     }
 }

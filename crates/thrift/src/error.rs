@@ -20,6 +20,9 @@ pub enum CallError<E> {
     /// The call did not get through; it says whether it may have been executed.
     #[error(transparent)]
     Transport(#[from] dunlin_rpc::CallError),
+    /// The call did not get through over TCP; it says whether it may have been executed.
+    #[error(transparent)]
+    Tcp(#[from] crate::tcp::TcpError),
     /// Arguments that cannot be encoded. Not executed.
     #[error("the arguments cannot be encoded: {0}")]
     Encode(ThriftException),
@@ -27,7 +30,9 @@ pub enum CallError<E> {
     #[error("the result cannot be read; was the server built from another IDL? {0}")]
     Decode(ThriftException),
     /// The function's hints say TCP, and the client was given no TCP address.
-    #[error("{function} goes by TCP, as its hints say: give the client the server's TCP address, or let the server listen on TCP")]
+    #[error(
+        "{function} goes by TCP, as its hints say: give the client the server's TCP address, or let the server listen on TCP"
+    )]
     NoTcp {
         /// The function.
         function: &'static str,
@@ -39,6 +44,7 @@ impl<E> CallError<E> {
     pub fn certainty(&self) -> Certainty {
         match self {
             CallError::Transport(error) => error.certainty(),
+            CallError::Tcp(error) => error.certainty(),
             CallError::Encode(_) | CallError::NoTcp { .. } => Certainty::NotExecuted,
             CallError::Application(error)
                 if matches!(
@@ -48,7 +54,9 @@ impl<E> CallError<E> {
             {
                 Certainty::NotExecuted
             }
-            CallError::Exception(_) | CallError::Application(_) | CallError::Decode(_) => Certainty::MaybeExecuted,
+            CallError::Exception(_) | CallError::Application(_) | CallError::Decode(_) => {
+                Certainty::MaybeExecuted
+            }
         }
     }
 }
@@ -112,7 +120,9 @@ pub enum ConnectError {
     #[error("the server did not introduce itself: {0}")]
     Introduction(dunlin_rpc::CallError),
     /// The server is not a Thrift service, or speaks another version.
-    #[error("the server's introduction cannot be understood ({0}): is it a Thrift service of this version of Dunlin?")]
+    #[error(
+        "the server's introduction cannot be understood ({0}): is it a Thrift service of this version of Dunlin?"
+    )]
     NotThrift(&'static str),
     /// Another service.
     #[error("the server serves '{found}', not '{wanted}': look at the address")]

@@ -19,6 +19,7 @@ mod descriptor;
 mod error;
 mod introduction;
 mod server;
+pub mod tcp;
 
 pub use arguments::{Arguments, Outcome, missing, read_arguments, read_list, read_map, read_set, required};
 pub use client::{Client, ClientOptions, Pending, Route};

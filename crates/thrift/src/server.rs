@@ -5,7 +5,9 @@ use crate::descriptor::ServiceDescriptor;
 use crate::error::{Refusal, ServeError};
 use crate::introduction::{INTRODUCTION, Introduction, function_id};
 use dunlin_fabric::{Address, Fabric, Nanos};
-use dunlin_rpc::{ApplicationCode, FunctionMode, Reply, Request, ServerBuilder, ServerConfig, Service, Status};
+use dunlin_rpc::{
+    ApplicationCode, FunctionMode, Reply, Request, ServerBuilder, ServerConfig, Service, Status,
+};
 use pilota::thrift::{ApplicationException, ApplicationExceptionKind, Message};
 use std::sync::Arc;
 
@@ -101,7 +103,10 @@ impl Responder for IntoReply<'_, '_> {
                     Ok(()) => Ok(()),
                     Err(error) => {
                         let text = error.message().clone();
-                        refuse(reply, &ApplicationException::new(ApplicationExceptionKind::INTERNAL_ERROR, text))
+                        refuse(
+                            reply,
+                            &ApplicationException::new(ApplicationExceptionKind::INTERNAL_ERROR, text),
+                        )
                     }
                 }
             }

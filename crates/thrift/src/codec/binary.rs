@@ -3,9 +3,9 @@
 use super::cursor::{Cursor, Input, Limits, invalid, is_compound, text};
 use super::skip::{no_lengths, skip};
 use pilota::thrift::{
-    ProtocolExceptionKind, TFieldIdentifier, TInputProtocol, TLengthProtocol, TListIdentifier, TMapIdentifier,
-    TMessageIdentifier, TMessageType, TOutputProtocol, TSetIdentifier, TStructIdentifier, TType, ThriftException,
-    new_protocol_exception,
+    ProtocolExceptionKind, TFieldIdentifier, TInputProtocol, TLengthProtocol, TListIdentifier,
+    TMapIdentifier, TMessageIdentifier, TMessageType, TOutputProtocol, TSetIdentifier, TStructIdentifier,
+    TType, ThriftException, new_protocol_exception,
 };
 use pilota::{Bytes, FastStr};
 
@@ -51,7 +51,7 @@ impl<'a> BinaryInput<'a> {
 }
 
 /// The fewest bytes of a value.
-fn least(kind: TType) -> usize {
+pub(super) fn least(kind: TType) -> usize {
     match kind {
         TType::Bool | TType::I8 | TType::Struct | TType::Stop | TType::Void => 1,
         TType::I16 => 2,

@@ -3,8 +3,9 @@
 use super::cursor::{Cursor, Input, Limits, invalid, is_compound, text};
 use super::skip::{no_lengths, skip};
 use pilota::thrift::{
-    ProtocolExceptionKind, TFieldIdentifier, TInputProtocol, TListIdentifier, TMapIdentifier, TMessageIdentifier,
-    TMessageType, TSetIdentifier, TStructIdentifier, TType, ThriftException, new_protocol_exception,
+    ProtocolExceptionKind, TFieldIdentifier, TInputProtocol, TListIdentifier, TMapIdentifier,
+    TMessageIdentifier, TMessageType, TSetIdentifier, TStructIdentifier, TType, ThriftException,
+    new_protocol_exception,
 };
 use pilota::{Bytes, FastStr};
 
@@ -75,7 +76,7 @@ impl<'a> CompactInput<'a> {
 }
 
 /// The type with this number in the compact encoding; a bool is 1 or 2.
-fn kind(number: u8) -> Result<TType, ThriftException> {
+pub(super) fn kind(number: u8) -> Result<TType, ThriftException> {
     Ok(match number {
         0 => TType::Stop,
         1 | 2 => TType::Bool,
@@ -95,7 +96,7 @@ fn kind(number: u8) -> Result<TType, ThriftException> {
 }
 
 /// The fewest bytes of a value.
-fn least(kind: TType) -> usize {
+pub(super) fn least(kind: TType) -> usize {
     match kind {
         TType::Double => 8,
         TType::Uuid => 16,

@@ -5,8 +5,8 @@ use super::compact::{PROTOCOL_ID, VERSION};
 use super::cursor::invalid;
 use super::skip::no_lengths;
 use pilota::thrift::{
-    TListIdentifier, TMapIdentifier, TMessageIdentifier, TOutputProtocol, TSetIdentifier, TStructIdentifier, TType,
-    ThriftException,
+    TListIdentifier, TMapIdentifier, TMessageIdentifier, TOutputProtocol, TSetIdentifier, TStructIdentifier,
+    TType, ThriftException,
 };
 use pilota::{Bytes, FastStr};
 
@@ -25,6 +25,11 @@ impl<'a> CompactOutput<'a> {
     /// A writer that appends to `out`.
     pub fn new(out: &'a mut Vec<u8>) -> Self {
         CompactOutput { out, last: 0, around: Vec::new(), pending: None }
+    }
+
+    /// Writes a number in groups of seven bits.
+    pub(crate) fn write_varint(&mut self, value: u32) {
+        self.varint(value.into());
     }
 
     fn varint(&mut self, mut value: u64) {

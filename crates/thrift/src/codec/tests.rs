@@ -1,7 +1,8 @@
 use super::{BinaryInput, BinaryOutput, CompactInput, CompactOutput, Input, Limits};
 use pilota::thrift::{
-    ProtocolExceptionKind, TFieldIdentifier, TInputProtocol, TListIdentifier, TMapIdentifier, TMessageIdentifier,
-    TMessageType, TOutputProtocol, TSetIdentifier, TStructIdentifier, TType, ThriftException,
+    ProtocolExceptionKind, TFieldIdentifier, TInputProtocol, TListIdentifier, TMapIdentifier,
+    TMessageIdentifier, TMessageType, TOutputProtocol, TSetIdentifier, TStructIdentifier, TType,
+    ThriftException,
 };
 use proptest::prelude::*;
 
@@ -171,7 +172,8 @@ fn sizes_that_lie_are_refused() {
         bytes.extend_from_slice(&[0; 11]);
         bytes
     };
-    for kind in [TType::Bool, TType::I64, TType::Binary, TType::Struct, TType::List, TType::Map, TType::Uuid] {
+    for kind in [TType::Bool, TType::I64, TType::Binary, TType::Struct, TType::List, TType::Map, TType::Uuid]
+    {
         assert_eq!(
             kind_of(BinaryInput::new(&binary_list(kind, 1 << 30)).read_list_begin()),
             ProtocolExceptionKind::SizeLimit
