@@ -30,6 +30,10 @@ pub use dunlin_rpc::{
     ReplyTooLarge, Request, RequestHalf, ResponseHalf, SMALL_LIMIT, ServeError, ServerConfig, Service,
     Sharing, Status,
 };
+#[cfg(feature = "thrift")]
+pub use dunlin_hints as hints;
+#[cfg(feature = "thrift")]
+pub use dunlin_thrift as thrift;
 use std::io;
 
 /// The fabric of this build.
@@ -44,6 +48,18 @@ pub type ServerBuilder = dunlin_rpc::ServerBuilder<DefaultFabric>;
 pub type Worker = dunlin_rpc::Worker<DefaultFabric>;
 /// A call taken off its worker.
 pub type Incoming = dunlin_rpc::Incoming<DefaultFabric>;
+
+/// An asynchronous hub on [`DefaultFabric`].
+pub type AsyncHub<F = DefaultFabric> = dunlin_rpc::AsyncHub<F>;
+
+/// Takes in what the build script generated of `NAME.thrift` by `dunlin_idl_build::compile`: `include_service!("NAME");`
+#[cfg(feature = "thrift")]
+#[macro_export]
+macro_rules! include_service {
+    ($name:literal) => {
+        include!(concat!(env!("OUT_DIR"), "/", $name, ".rs"));
+    };
+}
 
 /// Starts the fabric with its defaults: one for a process is enough.
 pub fn fabric() -> io::Result<DefaultFabric> {

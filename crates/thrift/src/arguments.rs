@@ -3,11 +3,15 @@
 use crate::codec::Input;
 use crate::error::Refusal;
 use pilota::thrift::{
-    Message, ProtocolExceptionKind, TInputProtocol, TLengthProtocol, TOutputProtocol, TType, ThriftException,
+    Message, ProtocolExceptionKind, TInputProtocol, TLengthProtocol, TOutputProtocol, TStructIdentifier, TType, ThriftException,
     new_protocol_exception,
 };
 use pilota::{AHashMap, AHashSet};
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::Hash;
+
+/// The name of the struct that Thrift makes of arguments; no encoding writes it.
+pub static ARGUMENTS: TStructIdentifier = TStructIdentifier { name: "arguments" };
 
 /// The arguments of a call, borrowed from the caller.
 pub trait Arguments {
@@ -21,9 +25,9 @@ pub trait Arguments {
 /// What a function gives back: its value or one of the exceptions that it declares.
 pub trait Outcome: Message {
     /// What it returns.
-    type Value;
+    type Value: Send;
     /// The exceptions that it declares; [`Never`](crate::Never) if none.
-    type Exception;
+    type Exception: std::fmt::Debug + Send;
 
     /// Parts the two.
     fn into_result(self) -> Result<Self::Value, Self::Exception>;
@@ -64,7 +68,7 @@ pub fn required<T>(argument: Option<T>, name: &'static str) -> Result<T, Refusal
 
 /// The refusal of a call that lacks an argument.
 #[cold]
-pub fn missing(name: &'static str) -> Refusal {
+fn missing(name: &'static str) -> Refusal {
     Refusal::Malformed(new_protocol_exception(
         ProtocolExceptionKind::InvalidData,
         format!("the argument '{name}' is missing: was the client built from an older IDL?"),
@@ -107,6 +111,35 @@ pub fn read_map<I: TInputProtocol, K: Eq + Hash, V>(
 ) -> Result<AHashMap<K, V>, ThriftException> {
     let header = input.read_map_begin()?;
     let mut map = AHashMap::with_capacity(header.size);
+    for _ in 0..header.size {
+        map.insert(key(input)?, value(input)?);
+    }
+    input.read_map_end()?;
+    Ok(map)
+}
+
+/// Reads a set that is kept in order.
+pub fn read_ordered_set<I: TInputProtocol, T: Ord>(
+    input: &mut I,
+    mut element: impl FnMut(&mut I) -> Result<T, ThriftException>,
+) -> Result<BTreeSet<T>, ThriftException> {
+    let header = input.read_set_begin()?;
+    let mut set = BTreeSet::new();
+    for _ in 0..header.size {
+        set.insert(element(input)?);
+    }
+    input.read_set_end()?;
+    Ok(set)
+}
+
+/// Reads a map that is kept in order.
+pub fn read_ordered_map<I: TInputProtocol, K: Ord, V>(
+    input: &mut I,
+    mut key: impl FnMut(&mut I) -> Result<K, ThriftException>,
+    mut value: impl FnMut(&mut I) -> Result<V, ThriftException>,
+) -> Result<BTreeMap<K, V>, ThriftException> {
+    let header = input.read_map_begin()?;
+    let mut map = BTreeMap::new();
     for _ in 0..header.size {
         map.insert(key(input)?, value(input)?);
     }

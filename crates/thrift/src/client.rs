@@ -5,31 +5,12 @@ use crate::codec::{BinaryInput, BinaryOutput};
 use crate::descriptor::ServiceDescriptor;
 use crate::error::{CallError, ConnectError};
 use crate::introduction::{INTRODUCTION, Introduction};
+use crate::route::{Choice, ClientOptions, Route, no_route};
 use dunlin_fabric::{Address, Fabric};
-use dunlin_rpc::{CallId, ClientConfig, Plan, SMALL_LIMIT};
+use dunlin_hints::Selection;
+use dunlin_rpc::{CallId, SMALL_LIMIT};
 use pilota::thrift::{ApplicationException, ApplicationExceptionKind};
 use std::marker::PhantomData;
-
-/// Settings of a typed client.
-#[derive(Clone, Debug, Default)]
-pub struct ClientOptions {
-    /// The engine's settings. The plan in them is that of functions whose hints select none.
-    pub engine: ClientConfig,
-}
-
-/// Where the calls of a function go.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Route {
-    /// By the engine: which of the client's connections, and the server's id of the function.
-    Engine {
-        /// The connection, one for each plan.
-        connection: u16,
-        /// The server's function id.
-        function: u16,
-    },
-    /// The server has no such function.
-    Unknown,
-}
 
 /// A call in flight, to be given to [`Client::wait`].
 #[derive(Debug)]
@@ -46,49 +27,37 @@ pub struct Client<F: Fabric> {
     service: &'static ServiceDescriptor,
     connections: Vec<dunlin_rpc::Client<F>>,
     routes: Vec<Route>,
+    selections: Vec<Selection>,
     /// Where small requests are encoded.
     scratch: Box<[u8; SMALL_LIMIT as usize]>,
 }
 
 impl<F: Fabric> Client<F> {
-    /// Connects, and learns the server's functions. Blocks.
+    /// Connects, each function as its hints say, and learns the server's functions. Blocks.
     pub fn connect(
         fabric: &F,
         address: &Address,
         service: &'static ServiceDescriptor,
-        plans: &[Plan],
         options: ClientOptions,
     ) -> Result<Self, ConnectError> {
-        let mut distinct: Vec<Plan> = Vec::new();
-        let mut numbers = Vec::with_capacity(service.functions.len());
-        for number in 0..service.functions.len() {
-            let plan = plans.get(number).copied().unwrap_or(options.engine.plan);
-            let place = distinct.iter().position(|known| *known == plan).unwrap_or_else(|| {
-                distinct.push(plan);
-                distinct.len() - 1
-            });
-            numbers.push(place as u16);
-        }
-        if distinct.is_empty() {
-            distinct.push(options.engine.plan);
-        }
-        let mut connections = Vec::with_capacity(distinct.len());
-        for plan in distinct {
-            let config = ClientConfig { plan, ..options.engine.clone() };
+        let choice = Choice::new(service, fabric.capabilities(), &options)?;
+        let mut connections = Vec::with_capacity(choice.plans.len());
+        for config in choice.configs(&options) {
             connections.push(dunlin_rpc::Client::connect(fabric, address, config)?);
         }
         let introduction = introduce(&mut connections[0], service)?;
-        let routes = service.functions.iter().zip(numbers);
-        let routes = routes.map(|(function, connection)| match introduction.id(function.name) {
-            Some(function) => Route::Engine { connection, function },
-            None => Route::Unknown,
-        });
         Ok(Client {
             service,
             connections,
-            routes: routes.collect(),
+            routes: choice.routes(service, &introduction),
+            selections: choice.selections,
             scratch: Box::new([0; SMALL_LIMIT as usize]),
         })
+    }
+
+    /// What was selected for each function, and why, in the order of the service's descriptor.
+    pub fn selections(&self) -> &[Selection] {
+        &self.selections
     }
 
     /// The route of each function, in the order of the service's descriptor.
@@ -101,9 +70,11 @@ impl<F: Fabric> Client<F> {
         &mut self.connections
     }
 
+    #[inline]
     fn route<E>(&self, function: usize) -> Result<(u16, u16), CallError<E>> {
         match self.routes[function] {
             Route::Engine { connection, function } => Ok((connection, function)),
+<<<<<<< HEAD
             Route::Unknown => {
                 let name = self.service.functions[function].name;
                 Err(CallError::Application(ApplicationException::new(
@@ -114,6 +85,9 @@ impl<F: Fabric> Client<F> {
                     ),
                 )))
             }
+=======
+            other => Err(no_route(self.service, function, other)),
+>>>>>>> thrift
         }
     }
 
@@ -227,7 +201,7 @@ fn submit_large<F: Fabric, A: Arguments, E>(
 }
 
 #[inline]
-fn decode<R: Outcome>(bytes: &[u8]) -> Result<R::Value, CallError<R::Exception>> {
+pub(crate) fn decode<R: Outcome>(bytes: &[u8]) -> Result<R::Value, CallError<R::Exception>> {
     match R::decode(&mut BinaryInput::new(bytes)) {
         Ok(outcome) => outcome.into_result().map_err(CallError::Exception),
         Err(error) => Err(CallError::Decode(error)),
@@ -256,14 +230,14 @@ pub(crate) fn failed<E>(error: dunlin_rpc::CallError) -> CallError<E> {
 }
 
 /// Asks the server who it is.
-fn introduce<F: Fabric>(
+pub(crate) fn introduce<F: Fabric>(
     client: &mut dunlin_rpc::Client<F>,
     service: &'static ServiceDescriptor,
 ) -> Result<Introduction, ConnectError> {
     let answer = client.call(INTRODUCTION, &[]).map_err(ConnectError::Introduction)?;
     let introduction = Introduction::parse(&answer).map_err(ConnectError::NotThrift)?;
     // A client of a base service may talk to a server of one that extends it.
-    let known = service.functions.iter().filter(|f| introduction.id(f.name).is_some()).count();
+    let known = service.functions.iter().filter(|f| introduction.id(&f.name).is_some()).count();
     if introduction.service != service.name && known == 0 {
         return Err(ConnectError::OtherService { wanted: service.name, found: introduction.service });
     }

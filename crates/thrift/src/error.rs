@@ -1,7 +1,9 @@
 //! Errors, by who meets them: the caller, the handler, who connects and who serves.
 
 use dunlin_rpc::Certainty;
-use pilota::thrift::{ApplicationException, ApplicationExceptionKind, ThriftException};
+use pilota::thrift::{
+    ApplicationException, ApplicationExceptionKind, ProtocolExceptionKind, ThriftException, new_protocol_exception,
+};
 use std::convert::Infallible;
 use thiserror::Error;
 
@@ -35,7 +37,7 @@ pub enum CallError<E> {
     )]
     NoTcp {
         /// The function.
-        function: &'static str,
+        function: String,
     },
 }
 
@@ -132,6 +134,16 @@ pub enum ConnectError {
         /// What the server said.
         found: String,
     },
+    /// The hints of a function cannot be followed on this fabric.
+    #[error("{service}.{function}: {error}")]
+    Hints {
+        /// The service.
+        service: &'static str,
+        /// The function.
+        function: String,
+        /// Why.
+        error: Box<dunlin_hints::SelectError>,
+    },
     /// The TCP address cannot be reached.
     #[error("cannot connect to {address}: {error}")]
     Tcp {
@@ -156,4 +168,19 @@ pub enum ServeError {
         /// What the system said.
         error: std::io::Error,
     },
+}
+
+/// The refusal of a function that the service does not have.
+#[cold]
+pub fn unknown_function(function: usize) -> Refusal {
+    Refusal::Application(ApplicationException::new(
+        ApplicationExceptionKind::UNKNOWN_METHOD,
+        format!("the service has no function number {function}"),
+    ))
+}
+
+/// What asynchronous reading of generated types answers: messages are read when they are whole.
+#[cold]
+pub fn not_asynchronous() -> ThriftException {
+    new_protocol_exception(ProtocolExceptionKind::NotImplemented, "messages are not read asynchronously")
 }

@@ -28,7 +28,7 @@ impl Introduction {
         let functions = service.functions.iter().enumerate();
         Introduction {
             service: service.name.to_owned(),
-            functions: functions.map(|(number, f)| (function_id(number), f.name.to_owned())).collect(),
+            functions: functions.map(|(number, f)| (function_id(number), f.name.to_string())).collect(),
             tcp,
         }
     }

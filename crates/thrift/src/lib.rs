@@ -13,20 +13,27 @@
 #![forbid(unsafe_code)]
 
 mod arguments;
+mod asynchronous;
 mod client;
 pub mod codec;
 mod descriptor;
 mod error;
 mod introduction;
+mod route;
 mod server;
 pub mod tcp;
 
-pub use arguments::{Arguments, Outcome, missing, read_arguments, read_list, read_map, read_set, required};
-pub use client::{Client, ClientOptions, Pending, Route};
+pub use arguments::{
+    ARGUMENTS, Arguments, Outcome, read_arguments, read_list, read_map, read_ordered_map, read_ordered_set, read_set,
+    required,
+};
+pub use asynchronous::{AsyncCall, AsyncClient};
+pub use client::{Client, Pending};
 pub use codec::Input;
-pub use descriptor::{FunctionDescriptor, ServiceDescriptor};
-pub use error::{CallError, ConnectError, Failure, Never, Refusal, ServeError};
+pub use descriptor::ServiceDescriptor;
+pub use error::{CallError, ConnectError, Failure, Never, Refusal, ServeError, not_asynchronous, unknown_function};
 pub use pilota;
 pub use pilota::thrift::{ApplicationException, ApplicationExceptionKind, Message, TType, ThriftException};
 pub use pilota::{Bytes, FastStr};
+pub use route::{ClientOptions, Route};
 pub use server::{Adapter, Context, Processor, Responder, Server, ServerOptions, serve};

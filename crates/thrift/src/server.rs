@@ -5,8 +5,9 @@ use crate::descriptor::ServiceDescriptor;
 use crate::error::{Refusal, ServeError};
 use crate::introduction::{INTRODUCTION, Introduction, function_id};
 use dunlin_fabric::{Address, Fabric, Nanos};
+use dunlin_hints::ProcessTime;
 use dunlin_rpc::{
-    ApplicationCode, FunctionMode, Reply, Request, ServerBuilder, ServerConfig, Service, Status,
+    ApplicationCode, FunctionMode, PoolService, Reply, Request, ServerBuilder, ServerConfig, Service, Status,
 };
 use pilota::thrift::{ApplicationException, ApplicationExceptionKind, Message};
 use std::sync::Arc;
@@ -69,20 +70,36 @@ impl<P: Processor> Adapter<P> {
     /// Declares the service's functions.
     #[must_use]
     pub fn declare<F: Fabric>(&self, builder: ServerBuilder<F>) -> ServerBuilder<F> {
-        let builder = builder.function(INTRODUCTION, FunctionMode::Worker);
-        let functions = 0..self.processor.service().functions.len();
-        functions.fold(builder, |builder, number| builder.function(function_id(number), FunctionMode::Worker))
+        let mut builder = builder.function(INTRODUCTION, FunctionMode::Worker);
+        for (number, function) in self.processor.service().functions.iter().enumerate() {
+            // What works long on a call would keep everybody else waiting on the worker.
+            let long = function.server.process_time.is_some_and(ProcessTime::is_long);
+            let mode = if long { FunctionMode::Pool } else { FunctionMode::Worker };
+            builder = builder.function(function_id(number), mode);
+        }
+        builder.pool(self.clone())
+    }
+
+    #[inline]
+    fn answer(&self, request: &Request<'_>, reply: &mut Reply<'_>) -> Result<(), Status> {
+        let Some(function) = usize::from(request.function).checked_sub(usize::from(INTRODUCTION) + 1) else {
+            return Ok(reply.write(&self.introduction)?);
+        };
+        let context = Context { time_left: request.time_left, session: request.session, tcp: false };
+        self.processor.process(function, &mut BinaryInput::new(request.payload), &context, IntoReply(reply))
     }
 }
 
 impl<P: Processor> Service for Adapter<P> {
     #[inline]
     fn call(&mut self, request: &Request<'_>, reply: &mut Reply<'_>) -> Result<(), Status> {
-        let Some(function) = usize::from(request.function).checked_sub(usize::from(INTRODUCTION) + 1) else {
-            return Ok(reply.write(&self.introduction)?);
-        };
-        let context = Context { time_left: request.time_left, session: request.session, tcp: false };
-        self.processor.process(function, &mut BinaryInput::new(request.payload), &context, IntoReply(reply))
+        self.answer(request, reply)
+    }
+}
+
+impl<P: Processor> PoolService for Adapter<P> {
+    fn call(&self, request: &Request<'_>, reply: &mut Reply<'_>) -> Result<(), Status> {
+        self.answer(request, reply)
     }
 }
 
@@ -103,10 +120,7 @@ impl Responder for IntoReply<'_, '_> {
                     Ok(()) => Ok(()),
                     Err(error) => {
                         let text = error.message().clone();
-                        refuse(
-                            reply,
-                            &ApplicationException::new(ApplicationExceptionKind::INTERNAL_ERROR, text),
-                        )
+                        refuse(reply, &ApplicationException::new(ApplicationExceptionKind::INTERNAL_ERROR, text))
                     }
                 }
             }

@@ -1,0 +1,70 @@
+//! The legal plan that is nearest to a wished one.
+
+use crate::key::Side;
+use dunlin_fabric::Capabilities;
+use dunlin_rpc::{CompletionMode, Illegal, Plan, Protocol};
+
+/// What is wished, and what of it was said by the user and should rather stay.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wish {
+    /// The plan.
+    pub(crate) plan: Plan,
+    /// The halves are not to be changed.
+    pub(crate) fixed_path: bool,
+    /// The sides whose way to wait is a hint.
+    pub(crate) hinted: [bool; 2],
+}
+
+/// Protocols whose halves stand in for others, best first: what tells the receiver by a completion comes before
+/// what the receiver must poll for.
+const STAND_INS: [&str; 5] =
+    ["Direct-WriteIMM", "Chained-Write-Send", "Direct-Write-Send", "Eager-SendRecv", "Server-reply"];
+
+/// The modes that stand in for one, itself first. Who is asked to spin need never sleep.
+const fn modes(wished: CompletionMode) -> &'static [CompletionMode] {
+    use CompletionMode::{Adaptive, Busy, Event};
+    match wished {
+        Busy => &[Busy],
+        Event => &[Event, Adaptive, Busy],
+        Adaptive => &[Adaptive, Event, Busy],
+    }
+}
+
+/// How a side waits under a plan.
+pub(crate) const fn mode(plan: &Plan, side: Side) -> CompletionMode {
+    match side {
+        Side::Client => plan.client,
+        Side::Server => plan.server,
+    }
+}
+
+/// The wished plan if it is legal; else the legal one with the least changes, a hinted way to wait being changed
+/// last and halves after ways to wait. The error is why the wished one is illegal, where nothing legal is in reach.
+pub(crate) fn nearest(wish: &Wish, capabilities: &Capabilities) -> Result<Plan, Illegal> {
+    let Err(illegal) = wish.plan.check(capabilities) else { return Ok(wish.plan) };
+    let stand_ins: Vec<&Protocol> = STAND_INS.into_iter().filter_map(Protocol::by_name).collect();
+    let reach = if wish.fixed_path { 0 } else { stand_ins.len() };
+    let mut best: Option<([usize; 3], Plan)> = None;
+    for request in 0..=reach {
+        for response in 0..=reach {
+            for (client_change, client) in modes(wish.plan.client).iter().enumerate() {
+                for (server_change, server) in modes(wish.plan.server).iter().enumerate() {
+                    let mut plan = wish.plan.completion(*client, *server);
+                    if request > 0 {
+                        plan.request = stand_ins[request - 1].request;
+                    }
+                    if response > 0 {
+                        plan.response = stand_ins[response - 1].response;
+                    }
+                    let changed = [client_change, server_change];
+                    let against = (0..2).filter(|side| wish.hinted[*side] && changed[*side] > 0).count();
+                    let cost = [against, request + response, client_change + server_change];
+                    if best.is_none_or(|(least, _)| cost < least) && plan.check(capabilities).is_ok() {
+                        best = Some((cost, plan));
+                    }
+                }
+            }
+        }
+    }
+    best.map(|(_, plan)| plan).ok_or(illegal)
+}

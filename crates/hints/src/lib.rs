@@ -1,0 +1,35 @@
+//! Hints: what a user says of a function's needs (HatRPC section 4.1), and the plan that follows from it.
+//!
+//! What may come in: keys, values, their words and units, and the rules from hints to plans. What never does: files,
+//! parsing of IDL (`dunlin-idl` does that), mechanism. Generated code and the runtime link against this crate, so it
+//! is small, and a table of hints is a constant:
+//!
+//! ```
+//! use dunlin_hints::{FunctionHints, Hints, PerfGoal};
+//!
+//! static GET: FunctionHints = FunctionHints::new("get")
+//!     .client(Hints::NONE.perf_goal(PerfGoal::Latency).payload_size(1024))
+//!     .server(Hints::NONE.perf_goal(PerfGoal::Latency).payload_size(1024));
+//! assert_eq!(GET.client.payload_size, Some(1024));
+//! ```
+#![forbid(unsafe_code)]
+
+mod hints;
+mod key;
+mod legal;
+mod nearest;
+mod select;
+mod value;
+
+pub use dunlin_rpc::{CompletionMode, Plan, Protocol};
+pub use hints::{FunctionHints, Hints, Level, Origin, Place};
+pub use key::{Key, Side};
+pub use nearest::nearest;
+pub use select::{
+    Environment, NumaBinding, Reason, SMALL, SelectError, Selection, Subject, Subscription, every_capability,
+    select,
+};
+pub use value::{
+    LONG_FROM, MAX_CONCURRENCY, MAX_PAYLOAD, Numa, PerfGoal, Priority, ProcessTime, Transport, Value,
+    ValueError, protocol_names,
+};

@@ -1,0 +1,316 @@
+//! The values of hints, their words and their units.
+
+use crate::key::Key;
+use crate::nearest::nearest;
+use dunlin_rpc::{CompletionMode, PROTOCOLS, Protocol};
+use std::fmt;
+use thiserror::Error;
+
+/// The most clients that `concurrency` can say.
+pub const MAX_CONCURRENCY: u32 = 1_000_000;
+/// The largest `payload_size`, in bytes: 4 GiB.
+pub const MAX_PAYLOAD: u64 = 1 << 32;
+/// The longest `process_time`, in nanoseconds: an hour.
+const MAX_PROCESS_TIME: u64 = 3_600_000_000_000;
+/// Work of this many nanoseconds counts as long: from 7 us on, fetching results brings RF-RPC nothing over replies
+/// (its section 4.4.3, figure 9).
+pub const LONG_FROM: u64 = 7_000;
+
+/// What is to be optimized (HatRPC figure 6).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum PerfGoal {
+    /// The time of one call.
+    Latency,
+    /// Calls per second of all clients together.
+    Throughput,
+    /// Memory and processor time.
+    ResUtil,
+}
+
+/// Whether and where threads are bound.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Numa {
+    /// To the NIC's node, as long as its cores are enough for all clients (HatRPC section 3.2).
+    On,
+    /// Nowhere.
+    Off,
+    /// To this node.
+    Node(u16),
+}
+
+/// What carries the calls.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Transport {
+    /// The fabric: remote memory.
+    #[default]
+    Rdma,
+    /// Thrift over TCP.
+    Tcp,
+}
+
+/// Whether a function gives way to others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Priority {
+    /// It does not.
+    High,
+    /// It does: its side never spins.
+    Low,
+}
+
+/// How long the server works on a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ProcessTime {
+    /// Less than [`LONG_FROM`].
+    Short,
+    /// At least [`LONG_FROM`].
+    Long,
+    /// This many nanoseconds.
+    Nanos(u64),
+}
+
+impl ProcessTime {
+    /// Whether it is [`LONG_FROM`] or longer.
+    pub const fn is_long(self) -> bool {
+        match self {
+            ProcessTime::Short => false,
+            ProcessTime::Long => true,
+            ProcessTime::Nanos(nanos) => nanos >= LONG_FROM,
+        }
+    }
+}
+
+/// A key's value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Value {
+    /// Of [`Key::PerfGoal`].
+    PerfGoal(PerfGoal),
+    /// Of [`Key::Concurrency`]: clients.
+    Concurrency(u32),
+    /// Of [`Key::PayloadSize`]: bytes.
+    PayloadSize(u64),
+    /// Of [`Key::Polling`].
+    Polling(CompletionMode),
+    /// Of [`Key::Numa`].
+    Numa(Numa),
+    /// Of [`Key::Transport`].
+    Transport(Transport),
+    /// Of [`Key::Priority`].
+    Priority(Priority),
+    /// Of [`Key::ProcessTime`].
+    ProcessTime(ProcessTime),
+    /// Of [`Key::Protocol`]: its name in the table.
+    Protocol(&'static str),
+}
+
+/// Why a word is no value of a key.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum ValueError {
+    /// It is none of the words of the key.
+    #[error("'{word}' is not a value of {key}, which takes {}", key.values())]
+    Unknown {
+        /// The key.
+        key: Key,
+        /// The word.
+        word: String,
+        /// The valid word that it is nearest to.
+        nearest: Option<&'static str>,
+    },
+    /// The number is out of bounds.
+    #[error("{word} is out of bounds for {key}: it is from {least} to {most}")]
+    OutOfBounds {
+        /// The key.
+        key: Key,
+        /// The word.
+        word: String,
+        /// The least that is allowed, as it would be written.
+        least: &'static str,
+        /// The most that is allowed, as it would be written.
+        most: &'static str,
+    },
+}
+
+impl ValueError {
+    /// The valid word that was probably meant.
+    pub fn nearest(&self) -> Option<&'static str> {
+        match self {
+            ValueError::Unknown { nearest, .. } => *nearest,
+            ValueError::OutOfBounds { .. } => None,
+        }
+    }
+}
+
+const GOALS: &[(&str, Value)] = &[
+    ("latency", Value::PerfGoal(PerfGoal::Latency)),
+    ("throughput", Value::PerfGoal(PerfGoal::Throughput)),
+    ("res_util", Value::PerfGoal(PerfGoal::ResUtil)),
+];
+const POLLINGS: &[(&str, Value)] = &[
+    ("busy", Value::Polling(CompletionMode::Busy)),
+    ("event", Value::Polling(CompletionMode::Event)),
+    ("adaptive", Value::Polling(CompletionMode::Adaptive)),
+];
+const NUMAS: &[(&str, Value)] = &[("on", Value::Numa(Numa::On)), ("off", Value::Numa(Numa::Off))];
+const TRANSPORTS: &[(&str, Value)] =
+    &[("rdma", Value::Transport(Transport::Rdma)), ("tcp", Value::Transport(Transport::Tcp))];
+const PRIORITIES: &[(&str, Value)] =
+    &[("high", Value::Priority(Priority::High)), ("low", Value::Priority(Priority::Low))];
+const PROCESS_TIMES: &[(&str, Value)] =
+    &[("short", Value::ProcessTime(ProcessTime::Short)), ("long", Value::ProcessTime(ProcessTime::Long))];
+
+/// Short names of protocols: `eager` is in HatRPC's own IDL files, the others are how the papers call them.
+const PROTOCOL_ALIASES: &[(&str, &str)] =
+    &[("eager", "Eager-SendRecv"), ("rfp", "Remote-fetch"), ("hybrid", "Hybrid-EagerRNDV")];
+
+/// The names of all protocols.
+pub fn protocol_names() -> impl Iterator<Item = &'static str> {
+    PROTOCOLS.iter().map(|protocol| protocol.name)
+}
+
+/// The protocol of a name in any case, with `-` and `_` anywhere or nowhere (`direct_write_imm` is `Direct-WriteIMM`).
+fn protocol(word: &str) -> Option<&'static Protocol> {
+    let plain = |text: &str| text.to_ascii_lowercase().replace(['-', '_'], "");
+    let word = plain(word);
+    let name = PROTOCOL_ALIASES.iter().find(|(alias, _)| *alias == word).map(|(_, name)| *name);
+    PROTOCOLS.iter().find(|protocol| plain(protocol.name) == plain(name.unwrap_or(&word)))
+}
+
+impl Value {
+    /// The value that a word says.
+    pub fn parse(key: Key, word: &str) -> Result<Value, ValueError> {
+        let words = match key {
+            Key::PerfGoal => GOALS,
+            Key::Polling => POLLINGS,
+            Key::Numa => NUMAS,
+            Key::Transport => TRANSPORTS,
+            Key::Priority => PRIORITIES,
+            Key::ProcessTime => PROCESS_TIMES,
+            Key::Concurrency | Key::PayloadSize | Key::Protocol => &[],
+        };
+        if let Some((_, value)) = words.iter().find(|(name, _)| *name == word) {
+            return Ok(*value);
+        }
+        let unknown = |nearest| ValueError::Unknown { key, word: word.to_owned(), nearest };
+        match key {
+            Key::PerfGoal | Key::Polling | Key::Transport | Key::Priority => {
+                Err(unknown(nearest(word, words.iter().map(|(name, _)| *name))))
+            }
+            Key::Concurrency => {
+                number(key, word, &[("", 1)], (1, "1"), (u64::from(MAX_CONCURRENCY), "1000000"))
+                    .map(|clients| Value::Concurrency(clients as u32))
+            }
+            Key::PayloadSize => {
+                number(key, word, SIZES, (1, "1"), (MAX_PAYLOAD, "4GB")).map(Value::PayloadSize)
+            }
+            Key::Numa => number(key, word, &[("", 1)], (0, "0"), (1023, "1023"))
+                .map(|node| Value::Numa(Numa::Node(node as u16)))
+                .map_err(|error| error.or_nearest(words)),
+            Key::ProcessTime => number(key, word, TIMES, (1, "1ns"), (MAX_PROCESS_TIME, "3600s"))
+                .map(|nanos| Value::ProcessTime(ProcessTime::Nanos(nanos)))
+                .map_err(|error| error.or_nearest(words)),
+            Key::Protocol => match protocol(word) {
+                Some(protocol) => Ok(Value::Protocol(protocol.name)),
+                None => Err(unknown(nearest(word, protocol_names()).or_else(|| {
+                    let aliases = PROTOCOL_ALIASES.iter().map(|(alias, _)| *alias);
+                    nearest(word, aliases).and_then(protocol).map(|protocol| protocol.name)
+                }))),
+            },
+        }
+    }
+
+    /// Its key.
+    pub const fn key(&self) -> Key {
+        match self {
+            Value::PerfGoal(_) => Key::PerfGoal,
+            Value::Concurrency(_) => Key::Concurrency,
+            Value::PayloadSize(_) => Key::PayloadSize,
+            Value::Polling(_) => Key::Polling,
+            Value::Numa(_) => Key::Numa,
+            Value::Transport(_) => Key::Transport,
+            Value::Priority(_) => Key::Priority,
+            Value::ProcessTime(_) => Key::ProcessTime,
+            Value::Protocol(_) => Key::Protocol,
+        }
+    }
+}
+
+impl ValueError {
+    fn or_nearest(self, words: &[(&'static str, Value)]) -> Self {
+        match self {
+            ValueError::Unknown { key, word, .. } => {
+                let nearest = nearest(&word, words.iter().map(|(name, _)| *name));
+                ValueError::Unknown { key, word, nearest }
+            }
+            other => other,
+        }
+    }
+}
+
+/// Units of sizes, in any case. A KB has 1024 bytes, as in HatRPC (section 4.4).
+const SIZES: &[(&str, u64)] = &[
+    ("", 1),
+    ("b", 1),
+    ("k", 1 << 10),
+    ("kb", 1 << 10),
+    ("kib", 1 << 10),
+    ("m", 1 << 20),
+    ("mb", 1 << 20),
+    ("mib", 1 << 20),
+    ("g", 1 << 30),
+    ("gb", 1 << 30),
+    ("gib", 1 << 30),
+];
+
+/// Units of time, in nanoseconds; a time needs one.
+const TIMES: &[(&str, u64)] = &[("ns", 1), ("us", 1_000), ("ms", 1_000_000), ("s", 1_000_000_000)];
+
+/// A whole number with a unit, within bounds, which come with how they are written.
+fn number(
+    key: Key,
+    word: &str,
+    units: &[(&str, u64)],
+    least: (u64, &'static str),
+    most: (u64, &'static str),
+) -> Result<u64, ValueError> {
+    let digits = word.find(|c: char| !c.is_ascii_digit()).unwrap_or(word.len());
+    let unit = word[digits..].to_ascii_lowercase();
+    let factor = units.iter().find(|(name, _)| *name == unit).map(|(_, factor)| *factor);
+    let (Some(factor), true) = (factor, digits > 0) else {
+        return Err(ValueError::Unknown { key, word: word.to_owned(), nearest: None });
+    };
+    // Digits alone cannot fail but by being too many.
+    let number = word[..digits].parse::<u64>().ok().and_then(|number| number.checked_mul(factor));
+    match number {
+        Some(number) if (least.0..=most.0).contains(&number) => Ok(number),
+        _ => Err(ValueError::OutOfBounds { key, word: word.to_owned(), least: least.1, most: most.1 }),
+    }
+}
+
+/// A number with the largest unit that leaves it whole.
+fn with_unit(f: &mut fmt::Formatter<'_>, number: u64, units: &[(&str, u64)]) -> fmt::Result {
+    match units.iter().find(|(_, factor)| number != 0 && number.is_multiple_of(*factor)) {
+        Some((unit, factor)) => write!(f, "{}{unit}", number / factor),
+        None => write!(f, "{number}"),
+    }
+}
+
+/// As in an IDL file: what [`Value::parse`] takes.
+impl fmt::Display for Value {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Value::Concurrency(clients) => write!(f, "{clients}"),
+            Value::PayloadSize(bytes) => {
+                with_unit(f, *bytes, &[("GB", 1 << 30), ("MB", 1 << 20), ("KB", 1 << 10)])
+            }
+            Value::Numa(Numa::Node(node)) => write!(f, "{node}"),
+            Value::ProcessTime(ProcessTime::Nanos(nanos)) => {
+                with_unit(f, *nanos, &[("s", 1_000_000_000), ("ms", 1_000_000), ("us", 1_000), ("ns", 1)])
+            }
+            Value::Protocol(name) => f.write_str(name),
+            value => {
+                let lists = [GOALS, POLLINGS, NUMAS, TRANSPORTS, PRIORITIES, PROCESS_TIMES];
+                let mut words = lists.into_iter().flatten();
+                f.write_str(words.find(|(_, other)| other == value).map_or("", |(word, _)| word))
+            }
+        }
+    }
+}

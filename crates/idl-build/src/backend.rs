@@ -1,0 +1,110 @@
+//! Our part in pilota's generator: types are left to it, services are written here.
+
+use crate::names::text;
+use crate::service;
+use dunlin_idl::Document;
+use pilota_build::rir::{Enum, Message, Method, NewType, Service};
+use pilota_build::{CodegenBackend, Context, DefId, MakeBackend, ThriftBackend};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// What is known of the items of the generated file beside their text, by their paths.
+#[derive(Debug, Default)]
+pub(crate) struct Notes {
+    /// Items that are not wanted.
+    pub(crate) dropped: BTreeSet<String>,
+    /// Items that get another name: the last parts of the paths, from and to.
+    pub(crate) renamed: BTreeMap<String, String>,
+    /// Documentation of items, and of their fields and variants as `item.field`.
+    pub(crate) docs: BTreeMap<String, String>,
+}
+
+/// Makes the backend.
+pub(crate) struct Make {
+    pub(crate) notes: Arc<Mutex<Notes>>,
+    pub(crate) document: Arc<Document>,
+}
+
+impl MakeBackend for Make {
+    type Target = Backend;
+
+    fn make_backend(self, context: Context) -> Backend {
+        Backend { types: ThriftBackend::new(context), notes: self.notes, document: self.document }
+    }
+}
+
+#[derive(Clone)]
+pub(crate) struct Backend {
+    types: ThriftBackend,
+    notes: Arc<Mutex<Notes>>,
+    document: Arc<Document>,
+}
+
+impl Backend {
+    fn note(&self, note: impl FnOnce(&mut Notes)) {
+        note(&mut self.notes.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// The path of an item, as `module::Item`.
+    fn path(&self, item: DefId) -> String {
+        let cx = self.cx();
+        let mut path: Vec<String> = cx.mod_path(item).iter().map(ToString::to_string).collect();
+        path.push(cx.rust_name(item).to_string());
+        path.join("::")
+    }
+
+    fn document<'a>(&self, item: DefId, comments: &str, parts: impl Iterator<Item = (DefId, &'a str)>) {
+        let path = self.path(item);
+        self.note(|notes| {
+            for (part, comments) in parts.filter(|(_, comments)| !comments.is_empty()) {
+                notes.docs.insert(format!("{path}.{}", self.cx().rust_name(part)), text(comments));
+            }
+            if !comments.is_empty() {
+                notes.docs.insert(path, text(comments));
+            }
+        });
+    }
+}
+
+impl CodegenBackend for Backend {
+    const PROTOCOL: &'static str = "thrift";
+
+    fn cx(&self) -> &Context {
+        self.types.cx()
+    }
+
+    fn codegen_struct_impl(&self, item: DefId, stream: &mut String, message: &Message) {
+        let fields = message.fields.iter().map(|field| (field.did, &*field.leading_comments));
+        self.document(item, &message.leading_comments, fields);
+        self.types.codegen_struct_impl(item, stream, message);
+    }
+
+    fn codegen_enum_impl(&self, item: DefId, stream: &mut String, e: &Enum) {
+        let variants = e.variants.iter().map(|variant| (variant.did, &*variant.leading_comments));
+        self.document(item, &e.leading_comments, variants);
+        self.types.codegen_enum_impl(item, stream, e);
+    }
+
+    fn codegen_newtype_impl(&self, item: DefId, stream: &mut String, alias: &NewType) {
+        self.document(item, &alias.leading_comments, std::iter::empty());
+        self.types.codegen_newtype_impl(item, stream, alias);
+    }
+
+    fn codegen_service_method(&self, service: DefId, method: &Method) -> String {
+        service::handler_method(self.cx(), service, method)
+    }
+
+    fn codegen_service_impl(&self, item: DefId, stream: &mut String, service: &Service) {
+        self.document(item, &service.leading_comments, std::iter::empty());
+        let module: String = self.cx().mod_path(item).iter().map(|part| format!("{part}::")).collect();
+        self.note(|notes| {
+            for method in &service.methods {
+                let (dropped, (from, to)) = service::pilotas_names(self.cx(), item, method);
+                notes.dropped.extend(dropped.iter().map(|name| format!("{module}{name}")));
+                notes.renamed.insert(from, to);
+            }
+        });
+        stream.push_str(&service::service(self.cx(), item, service, &self.document));
+    }
+}
+

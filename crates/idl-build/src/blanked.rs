@@ -1,0 +1,48 @@
+//! Files that pilota's generator can read: the hints that only Dunlin knows are blanked, and what is included is the blanked
+//! copy.
+
+use dunlin_idl::{Document, File};
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Writes the copies below `folder`, a folder each since names may repeat, and gives the path of the first, the document's
+/// own file.
+pub(crate) fn write(document: &Document, folder: &Path) -> io::Result<PathBuf> {
+    let paths: Vec<PathBuf> = document
+        .files
+        .iter()
+        .enumerate()
+        .map(|(number, file)| {
+            let name = file.path.file_name().unwrap_or_default();
+            folder.join(number.to_string()).join(name)
+        })
+        .collect();
+    for (file, path) in document.files.iter().zip(&paths) {
+        if let Some(parent) = path.parent() {
+            std::fs::create_dir_all(parent)?;
+        }
+        std::fs::write(path, with_includes(file, &paths))?;
+        // pilota tells cargo to look at what it has read. A copy is as old as its original, or it would look new for ever.
+        if let Ok(time) = std::fs::metadata(&file.path).and_then(|metadata| metadata.modified()) {
+            std::fs::File::options().write(true).open(path)?.set_modified(time)?;
+        }
+    }
+    paths.into_iter().next().ok_or_else(|| io::Error::other("a document has a file"))
+}
+
+/// The text of a file with other paths to what it includes.
+fn with_includes(file: &File, paths: &[PathBuf]) -> String {
+    let mut out = String::with_capacity(file.blanked_text.len());
+    let mut includes = file.includes.iter().peekable();
+    for (number, line) in file.blanked_text.split_inclusive('\n').enumerate() {
+        let mut rest = line;
+        while let Some(include) = includes.next_if(|include| include.place.line as usize == number + 1) {
+            let Some(start) = rest.find(&include.path) else { break };
+            out.push_str(&rest[..start]);
+            out.push_str(&paths[include.file.0].to_string_lossy());
+            rest = &rest[start + include.path.len()..];
+        }
+        out.push_str(rest);
+    }
+    out
+}

@@ -1,0 +1,61 @@
+//! Hints as constants in generated code.
+
+use dunlin_idl::hints::{FunctionHints, Hints, Level, Origin, Value};
+use std::fmt::Write as _;
+
+/// A function's hints as an expression.
+pub(crate) fn function(hints: &FunctionHints) -> String {
+    let origins: String = hints.origins.iter().map(origin).collect();
+    format!(
+        "hints::FunctionHints {{
+            name: ::std::borrow::Cow::Borrowed({:?}),
+            oneway: {},
+            client: {},
+            server: {},
+            origins: ::std::borrow::Cow::Borrowed(&[{origins}]),
+        }}",
+        hints.name,
+        hints.oneway,
+        side(&hints.client),
+        side(&hints.server)
+    )
+}
+
+fn side(hints: &Hints) -> String {
+    hints.values().fold("hints::Hints::NONE".to_owned(), |mut text, each| {
+        let _ = write!(text, ".{}({})", each.key().name(), value(&each));
+        text
+    })
+}
+
+/// Their debug forms are their names, and what is in them.
+fn value(value: &Value) -> String {
+    match value {
+        Value::PerfGoal(goal) => format!("hints::PerfGoal::{goal:?}"),
+        Value::Concurrency(clients) => clients.to_string(),
+        Value::PayloadSize(bytes) => bytes.to_string(),
+        Value::Polling(mode) => format!("hints::CompletionMode::{mode:?}"),
+        Value::Numa(numa) => format!("hints::Numa::{numa:?}"),
+        Value::Transport(transport) => format!("hints::Transport::{transport:?}"),
+        Value::Priority(priority) => format!("hints::Priority::{priority:?}"),
+        Value::ProcessTime(time) => format!("hints::ProcessTime::{time:?}"),
+        Value::Protocol(name) => format!("{name:?}"),
+    }
+}
+
+fn origin(origin: &Origin) -> String {
+    let level = match origin.level {
+        Level::Function => "hints::Level::Function".to_owned(),
+        Level::Service => "hints::Level::Service".to_owned(),
+        Level::Extended(steps) => format!("hints::Level::Extended({steps})"),
+    };
+    format!(
+        "hints::Origin {{
+            side: hints::Side::{:?},
+            key: hints::Key::{:?},
+            level: {level},
+            place: hints::Place::new({:?}, {}, {}),
+        }},",
+        origin.side, origin.key, origin.place.file, origin.place.line, origin.place.column
+    )
+}

@@ -1,0 +1,446 @@
+//! What is written for a service: the trait's functions, descriptor, processor and clients.
+
+use crate::hints;
+use crate::names::{doc, upper_camel, upper_snake};
+use crate::values::{Values, is_scalar};
+use dunlin_idl::Document;
+use dunlin_idl::hints::FunctionHints;
+use pilota_build::db::RirDatabase;
+use pilota_build::rir::{self, Arg, FieldKind, Item, Method, MethodSource};
+use pilota_build::{Context, DefId};
+use std::fmt::Write as _;
+
+/// A function with the names that it has in what is generated.
+struct Function<'a> {
+    cx: &'a Context,
+    method: &'a Method,
+    /// Its name in Rust.
+    name: String,
+    /// Its arguments' type, borrowed by a client.
+    arguments: String,
+    /// The type of what it gives back.
+    outcome: String,
+    /// The type of its declared exceptions, and of each the variant and the type in it.
+    exceptions: Option<(String, Vec<(String, String)>)>,
+    /// The type of its value.
+    value: String,
+}
+
+/// The whole service, to be put where pilota puts the trait.
+pub(crate) fn service(cx: &Context, id: DefId, service: &rir::Service, document: &Document) -> String {
+    let name = cx.rust_name(id).to_string();
+    let methods = cx.service_methods(id);
+    let functions: Vec<Function<'_>> = methods.iter().map(|method| Function::new(cx, &name, method)).collect();
+    let mut out = String::new();
+    descriptor(&mut out, &name, service, &functions, document);
+    processor(&mut out, cx, &name, &functions);
+    clients(&mut out, cx, &name, service, &functions);
+    for function in functions.iter().filter(|function| function.method.source == MethodSource::Own) {
+        arguments(&mut out, cx, function);
+        outcome(&mut out, function);
+    }
+    out
+}
+
+/// A function of the trait that handlers implement.
+pub(crate) fn handler_method(cx: &Context, service: DefId, method: &Method) -> String {
+    let function = Function::new(cx, &cx.rust_name(service), method);
+    let parameters = function.parameters(|argument| Values(cx).handed(&argument.ty));
+    let (name, value, failure) = (&function.name, &function.value, function.exception());
+    format!(
+        "{}fn {name}(&self, context: &::dunlin::thrift::Context, {parameters}) -> ::std::result::Result<{value}, ::dunlin::thrift::Failure<{failure}>>;\n",
+        doc(&method.leading_comments, &format!("Answers `{}`.", method.name.sym)),
+    )
+}
+
+/// What pilota makes for each function and we do not use, and what is kept under a name of ours.
+pub(crate) fn pilotas_names(cx: &Context, service: DefId, method: &Method) -> (Vec<String>, (String, String)) {
+    let stem = format!("{}{}", cx.rust_name(service), upper_camel(cx, method));
+    let dropped = ["ArgsSend", "ArgsRecv", "ResultSend"].map(|suffix| format!("{stem}{suffix}"));
+    (dropped.to_vec(), (format!("{stem}ResultRecv"), format!("{stem}Outcome")))
+}
+
+impl<'a> Function<'a> {
+    fn new(cx: &'a Context, service: &str, method: &'a Method) -> Self {
+        let related = |suffix: &str| match &method.source {
+            MethodSource::Own => format!("{service}{}{suffix}", upper_camel(cx, method)),
+            MethodSource::Extend(base) => {
+                let path = cx.cur_related_item_path(*base);
+                let (module, _) = path.rsplit_once("::").unwrap_or(("self", &path));
+                format!("{module}::{}{}{suffix}", cx.rust_name(*base), upper_camel(cx, method))
+            }
+        };
+        let exceptions = method.exceptions.as_ref().map(|path| {
+            let variants = match &*cx.expect_item(path.did) {
+                Item::Enum(e) => e
+                    .variants
+                    .iter()
+                    .filter_map(|v| Some((cx.rust_name(v.did).to_string(), Values(cx).owned(v.fields.first()?))))
+                    .collect(),
+                _ => Vec::new(),
+            };
+            (cx.cur_related_item_path(path.did).to_string(), variants)
+        });
+        Function {
+            cx,
+            name: cx.rust_name(method.def_id).to_string(),
+            arguments: related("Arguments"),
+            outcome: related("Outcome"),
+            exceptions,
+            value: cx.codegen_item_ty(method.ret.kind.clone()).to_string(),
+            method,
+        }
+    }
+
+    /// `name: type, ` of each argument.
+    fn parameters(&self, ty: impl Fn(&Arg) -> String) -> String {
+        self.each_argument(|name, argument| match argument.kind {
+            FieldKind::Required => format!("{name}: {}, ", ty(argument)),
+            FieldKind::Optional => format!("{name}: ::std::option::Option<{}>, ", ty(argument)),
+        })
+    }
+
+    fn exception(&self) -> &str {
+        self.exceptions.as_ref().map_or("::dunlin::thrift::Never", |(path, _)| path)
+    }
+
+    /// `name, ` of each argument.
+    fn names(&self) -> String {
+        self.each_argument(|name, _| format!("{name}, "))
+    }
+
+    fn each_argument(&self, each: impl Fn(&str, &Arg) -> String) -> String {
+        let arguments = self.method.args.iter();
+        arguments.map(|argument| each(&self.cx.rust_name(argument.def_id).to_string(), argument)).collect()
+    }
+}
+
+fn descriptor(
+    out: &mut String,
+    name: &str,
+    service: &rir::Service,
+    functions: &[Function<'_>],
+    document: &Document,
+) {
+    let constant = format!("{}_SERVICE", upper_snake(name));
+    let idl = &*service.name.sym;
+    // Two files may have services of one name: then it is the one with these functions.
+    let known = |candidate: &&dunlin_idl::Service| {
+        candidate.name == idl
+            && functions.iter().all(|f| candidate.all_functions().any(|c| c.name == *f.method.name.sym))
+    };
+    let hinted = document.services.iter().find(known);
+    let entries: String = functions
+        .iter()
+        .map(|function| {
+            let name = &*function.method.name.sym;
+            let known = hinted.and_then(|service| service.all_functions().find(|f| f.name == name));
+            let hints = known.map(|function| function.hints.clone()).unwrap_or_default();
+            let hints = FunctionHints { name: name.to_owned().into(), oneway: function.method.oneway, ..hints };
+            hints::function(&hints) + ","
+        })
+        .collect();
+    let _ = writeln!(
+        out,
+        "/// The functions of `{idl}` with their hints, in the order of their numbers.
+        pub static {constant}: ::dunlin::thrift::ServiceDescriptor = {{
+            use ::dunlin::hints;
+            ::dunlin::thrift::ServiceDescriptor {{ name: {idl:?}, functions: &[{entries}] }}
+        }};"
+    );
+}
+
+fn processor(out: &mut String, cx: &Context, name: &str, functions: &[Function<'_>]) {
+    let values = Values(cx);
+    let mut arms = String::new();
+    for (number, function) in functions.iter().enumerate() {
+        let (mut declare, mut fields, mut check) = (String::new(), String::new(), String::new());
+        for argument in &function.method.args {
+            let local = cx.rust_name(argument.def_id);
+            let _ = write!(declare, "let mut {local} = ::std::option::Option::None;");
+            let _ = write!(
+                fields,
+                "({}, TType::{}) => {local} = ::std::option::Option::Some({}?),",
+                argument.id,
+                values.wire_type(&argument.ty.kind),
+                values.read_argument(&argument.ty.kind)
+            );
+            if argument.kind == FieldKind::Required {
+                let _ = write!(check, "let {local} = thrift::required({local}, {:?})?;", &*argument.name.sym);
+            }
+        }
+        let body = if fields.is_empty() {
+            "thrift::read_arguments(input, |_, _, _| ::std::result::Result::Ok(false))?;".to_owned()
+        } else {
+            format!(
+                "{declare}
+                thrift::read_arguments(input, |id, kind, input| {{
+                    match (id, kind) {{
+                        {fields}
+                        _ => return ::std::result::Result::Ok(false),
+                    }}
+                    ::std::result::Result::Ok(true)
+                }})?;
+                {check}"
+            )
+        };
+        let Function { name: function_name, outcome, value, .. } = function;
+        let ok = if value == "()" { "()" } else { "value" };
+        let failures: String = match &function.exceptions {
+            None => "::std::result::Result::Err(thrift::Failure::Exception(never)) => match never {},".into(),
+            Some((path, variants)) => variants
+                .iter()
+                .map(|(variant, _)| {
+                    format!(
+                        "::std::result::Result::Err(thrift::Failure::Exception({path}::{variant}(exception))) => ::std::result::Result::Ok({outcome}::{variant}(exception)),"
+                    )
+                })
+                .collect(),
+        };
+        let _ = write!(
+            arms,
+            "{number} => responder.respond((|| {{
+                {body}
+                match self.0.{function_name}(context, {names}) {{
+                    ::std::result::Result::Ok({ok}) => ::std::result::Result::Ok({outcome}::Ok({ok})),
+                    {failures}
+                    ::std::result::Result::Err(thrift::Failure::Application(exception)) => ::std::result::Result::Err(thrift::Refusal::Application(exception)),
+                }}
+            }})()),",
+            names = function.names(),
+        );
+    }
+    let constant = format!("{}_SERVICE", upper_snake(name));
+    let _ = writeln!(
+        out,
+        "/// [`{name}`] as a server runs it: give it the handler.
+        #[derive(Clone, Debug)]
+        pub struct {name}Processor<H>(pub H);
+
+        impl<H: {name} + Send + Sync + 'static> ::dunlin::thrift::Processor for {name}Processor<H> {{
+            fn service(&self) -> &'static ::dunlin::thrift::ServiceDescriptor {{
+                &{constant}
+            }}
+
+            #[allow(unused_imports, clippy::redundant_closure_call)]
+            fn process<'a, I: ::dunlin::thrift::Input<'a>, R: ::dunlin::thrift::Responder>(
+                &self,
+                function: usize,
+                input: &mut I,
+                context: &::dunlin::thrift::Context,
+                responder: R,
+            ) -> R::Done {{
+                use ::dunlin::thrift::{{self, Message, TType}};
+                match function {{
+                    {arms}
+                    _ => responder.respond::<thrift::ApplicationException>(::std::result::Result::Err(thrift::unknown_function(function))),
+                }}
+            }}
+        }}"
+    );
+}
+
+fn clients(out: &mut String, cx: &Context, name: &str, service: &rir::Service, functions: &[Function<'_>]) {
+    let values = Values(cx);
+    let (mut calls, mut futures) = (String::new(), String::new());
+    for (number, function) in functions.iter().enumerate() {
+        let Function { name: function_name, arguments, outcome, value, .. } = function;
+        let parameters = function.parameters(|argument| values.borrowed(&argument.ty, ""));
+        let (names, exception) = (function.names(), function.exception());
+        let docs = doc(&function.method.leading_comments, &format!("Calls `{}`.", function.method.name.sym));
+        let error = format!("::dunlin::thrift::CallError<{exception}>");
+        if function.method.oneway {
+            let _ = write!(
+                calls,
+                "{docs}
+                pub fn {function_name}(&mut self, {parameters}) -> ::std::result::Result<(), {error}> {{
+                    self.0.oneway({number}, &{arguments} {{ {names} }})
+                }}"
+            );
+            let _ = write!(
+                futures,
+                "{docs}
+                pub fn {function_name}(&self, {parameters}) -> ::std::result::Result<(), {error}> {{
+                    self.0.oneway({number}, &{arguments} {{ {names} }})
+                }}"
+            );
+            continue;
+        }
+        let bare = function_name.trim_start_matches("r#");
+        let _ = write!(
+            calls,
+            "{docs}
+            ///
+            /// Waits for the result.
+            pub fn {function_name}(&mut self, {parameters}) -> ::std::result::Result<{value}, {error}> {{
+                self.0.call::<_, {outcome}>({number}, &{arguments} {{ {names} }})
+            }}
+
+            /// Adds a call of [`{bare}`](Self::{bare}) to a batch: it goes out when the batch is full, with
+            /// [`flush`](Self::flush), or when its result is waited for.
+            pub fn push_{bare}(&mut self, {parameters}) -> ::std::result::Result<::dunlin::thrift::Pending<{outcome}>, {error}> {{
+                self.0.push({number}, &{arguments} {{ {names} }})
+            }}"
+        );
+        let _ = write!(
+            futures,
+            "{docs}
+            ///
+            /// It is sent at once; dropping the future gives it up.
+            pub fn {function_name}(&self, {parameters}) -> ::dunlin::thrift::AsyncCall<F, {outcome}> {{
+                self.0.call::<_, {outcome}>({number}, &{arguments} {{ {names} }})
+            }}"
+        );
+    }
+    let constant = format!("{}_SERVICE", upper_snake(name));
+    let idl = &*service.name.sym;
+    let _ = writeln!(
+        out,
+        "/// A client of `{idl}`, for one thread at a time.
+        #[derive(Debug)]
+        pub struct {name}Client<F: ::dunlin::Fabric = ::dunlin::DefaultFabric>(::dunlin::thrift::Client<F>);
+
+        impl<F: ::dunlin::Fabric> {name}Client<F> {{
+            /// Connects to a server; each function goes as its hints say. Blocks.
+            pub fn connect(fabric: &F, address: &::dunlin::Address, options: ::dunlin::thrift::ClientOptions) -> ::std::result::Result<Self, ::dunlin::thrift::ConnectError> {{
+                ::std::result::Result::Ok({name}Client(::dunlin::thrift::Client::connect(fabric, address, &{constant}, options)?))
+            }}
+
+            /// The client below: routes, deadlines, connections.
+            pub fn inner(&mut self) -> &mut ::dunlin::thrift::Client<F> {{
+                &mut self.0
+            }}
+
+            /// Sends the open batches.
+            pub fn flush(&mut self) -> ::std::result::Result<(), ::dunlin::CallError> {{
+                self.0.flush()
+            }}
+
+            /// Waits for a call of a batch.
+            pub fn wait<R: ::dunlin::thrift::Outcome>(&mut self, pending: ::dunlin::thrift::Pending<R>) -> ::std::result::Result<R::Value, ::dunlin::thrift::CallError<R::Exception>> {{
+                self.0.wait(pending)
+            }}
+
+            {calls}
+        }}
+
+        /// An asynchronous client of `{idl}`, for any executor and any number of tasks.
+        #[derive(Clone, Debug)]
+        pub struct {name}AsyncClient<F: ::dunlin::Fabric = ::dunlin::DefaultFabric>(::dunlin::thrift::AsyncClient<F>);
+
+        impl<F: ::dunlin::Fabric> {name}AsyncClient<F> {{
+            /// Connects to a server; each function goes as its hints say. Blocks.
+            pub fn connect(hub: &::dunlin::AsyncHub<F>, fabric: &F, address: &::dunlin::Address, options: ::dunlin::thrift::ClientOptions) -> ::std::result::Result<Self, ::dunlin::thrift::ConnectError> {{
+                ::std::result::Result::Ok({name}AsyncClient(::dunlin::thrift::AsyncClient::connect(hub, fabric, address, &{constant}, options)?))
+            }}
+
+            {futures}
+        }}"
+    );
+}
+
+/// The arguments of a function as its caller has them.
+fn arguments(out: &mut String, cx: &Context, function: &Function<'_>) {
+    let values = Values(cx);
+    let borrows = function.method.args.iter().any(|argument| !is_scalar(&argument.ty.kind));
+    let lifetime = if borrows { "<'a>" } else { "" };
+    let (mut fields, mut lengths, mut writes) = (String::new(), String::new(), String::new());
+    for argument in &function.method.args {
+        let (name, id) = (cx.rust_name(argument.def_id), argument.id);
+        let wire = values.wire_type(&argument.ty.kind);
+        let ty = values.borrowed(&argument.ty, "'a ");
+        let kind = &argument.ty.kind;
+        let length = |value: &str| {
+            format!(
+                "protocol.field_begin_len(TType::{wire}, ::std::option::Option::Some({id})) + {} + protocol.field_end_len()",
+                values.length(kind, value)
+            )
+        };
+        let write = |value: &str| {
+            format!(
+                "protocol.write_field_begin(TType::{wire}, {id})?; {}?; protocol.write_field_end()?;",
+                values.write(kind, value)
+            )
+        };
+        if argument.kind == FieldKind::Required {
+            let _ = write!(fields, "pub {name}: {ty},");
+            let _ = write!(lengths, " + {}", length(&format!("self.{name}")));
+            let _ = write!(writes, "{}", write(&format!("self.{name}")));
+        } else {
+            let _ = write!(fields, "pub {name}: ::std::option::Option<{ty}>,");
+            let _ = write!(lengths, " + match self.{name} {{ ::std::option::Option::Some(value) => {}, ::std::option::Option::None => 0 }}", length("value"));
+            let _ = write!(writes, "if let ::std::option::Option::Some(value) = self.{name} {{ {} }}", write("value"));
+        }
+    }
+    let name = &function.arguments;
+    let _ = writeln!(
+        out,
+        "/// The arguments of `{idl}`, borrowed.
+        #[doc(hidden)]
+        #[derive(Clone, Copy, Debug)]
+        pub struct {name}{lifetime} {{ {fields} }}
+
+        impl ::dunlin::thrift::Arguments for {name}{elided} {{
+            #[allow(unused_imports)]
+            fn size<P: ::dunlin::thrift::pilota::thrift::TLengthProtocol>(&self, protocol: &mut P) -> usize {{
+                use ::dunlin::thrift::{{TType, pilota::thrift::TLengthProtocolExt}};
+                protocol.struct_begin_len(&::dunlin::thrift::ARGUMENTS) {lengths} + protocol.field_stop_len() + protocol.struct_end_len()
+            }}
+
+            #[allow(unused_imports)]
+            fn encode<P: ::dunlin::thrift::pilota::thrift::TOutputProtocol>(&self, protocol: &mut P) -> ::std::result::Result<(), ::dunlin::thrift::ThriftException> {{
+                use ::dunlin::thrift::{{TType, pilota::thrift::TOutputProtocolExt}};
+                protocol.write_struct_begin(&::dunlin::thrift::ARGUMENTS)?;
+                {writes}
+                protocol.write_field_stop()?;
+                protocol.write_struct_end()
+            }}
+        }}",
+        idl = &*function.method.name.sym,
+        elided = if borrows { "<'_>" } else { "" },
+    );
+}
+
+/// What pilota's result lacks: its two halves.
+fn outcome(out: &mut String, function: &Function<'_>) {
+    let Function { outcome, value, .. } = function;
+    let exception = function.exception();
+    let ok = if value == "()" { "()" } else { "value" };
+    let mut arms = String::new();
+    for (variant, _) in function.exceptions.iter().flat_map(|(_, variants)| variants) {
+        let _ = write!(
+            arms,
+            "{outcome}::{variant}(exception) => ::std::result::Result::Err({exception}::{variant}(exception)),"
+        );
+    }
+    let _ = writeln!(
+        out,
+        "impl ::dunlin::thrift::Outcome for {outcome} {{
+            type Value = {value};
+            type Exception = {exception};
+
+            fn into_result(self) -> ::std::result::Result<{value}, {exception}> {{
+                match self {{
+                    {outcome}::Ok({ok}) => ::std::result::Result::Ok({ok}),
+                    {arms}
+                }}
+            }}
+        }}"
+    );
+    if let Some((path, variants)) = &function.exceptions {
+        // A handler says `?` on what is declared; on a type that is declared twice it must say which.
+        for (variant, ty) in variants {
+            if variants.iter().filter(|(_, other)| other == ty).count() > 1 {
+                continue;
+            }
+            let _ = writeln!(
+                out,
+                "impl ::std::convert::From<{ty}> for ::dunlin::thrift::Failure<{path}> {{
+                    fn from(exception: {ty}) -> Self {{
+                        ::dunlin::thrift::Failure::Exception({path}::{variant}(exception))
+                    }}
+                }}"
+            );
+        }
+    }
+}

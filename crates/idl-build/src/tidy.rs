@@ -1,0 +1,194 @@
+//! The generated text made fit to be read: what is not used is left out, names and documentation put in, items sorted, and
+//! everything printed in the usual form.
+
+use crate::backend::Notes;
+use proc_macro2::{Span, TokenStream};
+use std::collections::BTreeMap;
+use syn::visit_mut::{self, VisitMut};
+use syn::{Attribute, File, Ident, ImplItem, Item, ItemUse, Path, PathSegment, Type, UseTree, parse_quote};
+
+/// Tidies what pilota wrote: the file's one module becomes the file.
+pub(crate) fn tidy(text: &str, notes: &Notes) -> syn::Result<String> {
+    let file: File = syn::parse_str(text)?;
+    let mut items = Vec::new();
+    for item in file.items {
+        match item {
+            Item::Mod(module) => items.extend(module.content.into_iter().flat_map(|(_, items)| items)),
+            other => items.push(other),
+        }
+    }
+    items = sort(tidy_module(items, "", notes));
+    let mut file = File { shebang: None, attrs: Vec::new(), items };
+    Rename(&notes.renamed).visit_file_mut(&mut file);
+    Ok(prettyplease::unparse(&file))
+}
+
+fn tidy_module(items: Vec<Item>, module: &str, notes: &Notes) -> Vec<Item> {
+    let mut kept = Vec::new();
+    for mut item in items {
+        let name = match &item {
+            // Imports that every module has, whether it needs them or not.
+            Item::Use(_) => continue,
+            Item::Impl(block) => self_name(&block.self_ty),
+            other => name(other),
+        };
+        let path = name.map(|name| format!("{module}{name}")).unwrap_or_default();
+        if notes.dropped.contains(&path) {
+            continue;
+        }
+        match &mut item {
+            Item::Mod(inner) => {
+                let prefix = format!("{path}::");
+                if let Some((_, items)) = &mut inner.content {
+                    *items = sort(tidy_module(std::mem::take(items), &prefix, notes));
+                }
+                set_doc(&mut inner.attrs, &format!("The namespace `{}` of the IDL.", inner.ident));
+            }
+            Item::Impl(block) => {
+                for item in &mut block.items {
+                    if let ImplItem::Fn(function) = item
+                        && function.sig.ident == "decode_async"
+                    {
+                        not_asynchronous(function);
+                    }
+                }
+            }
+            Item::Struct(s) => {
+                let fields = s.fields.iter_mut().filter_map(|f| Some((f.ident.clone()?, &mut f.attrs)));
+                document(&mut s.attrs, fields, &path, notes, &format!("`{}` of the IDL.", s.ident), "The field");
+            }
+            Item::Enum(e) => {
+                let variants = e.variants.iter_mut().map(|v| (v.ident.clone(), &mut v.attrs));
+                let otherwise = format!("`{}` of the IDL.", e.ident);
+                document(&mut e.attrs, variants, &path, notes, &otherwise, "The variant");
+            }
+            Item::Const(c) => set_doc(&mut c.attrs, &format!("The constant `{}` of the IDL.", c.ident)),
+            Item::Trait(t) => {
+                let otherwise = format!("The service `{}`, as its handler implements it.", t.ident);
+                t.attrs.retain(|attribute| !attribute.path().is_ident("doc"));
+                set_doc(&mut t.attrs, notes.docs.get(&path).unwrap_or(&otherwise));
+            }
+            _ => {}
+        }
+        kept.push(item);
+    }
+    kept
+}
+
+/// Puts documentation on an item and its parts.
+fn document<'a>(
+    attributes: &mut Vec<Attribute>,
+    parts: impl Iterator<Item = (Ident, &'a mut Vec<Attribute>)>,
+    path: &str,
+    notes: &Notes,
+    otherwise: &str,
+    part: &str,
+) {
+    if !attributes.iter().any(|attribute| attribute.path().is_ident("doc")) {
+        set_doc(attributes, notes.docs.get(path).map_or(otherwise, String::as_str));
+    }
+    for (ident, attributes) in parts {
+        let known = notes.docs.get(&format!("{path}.{ident}"));
+        set_doc(attributes, known.unwrap_or(&format!("{part} `{ident}`.")));
+    }
+}
+
+fn set_doc(attributes: &mut Vec<Attribute>, text: &str) {
+    let lines = text.lines().map(|line| {
+        let line = if line.is_empty() { String::new() } else { format!(" {line}") };
+        parse_quote!(#[doc = #line])
+    });
+    let lines: Vec<Attribute> = lines.collect();
+    attributes.splice(0..0, lines);
+}
+
+/// pilota reads asynchronously, too; nobody does so here, but its trait wants the function.
+fn not_asynchronous(function: &mut syn::ImplItemFn) {
+    function.sig = parse_quote! {
+        async fn decode_async<T: ::pilota::thrift::TAsyncInputProtocol>(
+            _: &mut T,
+        ) -> ::std::result::Result<Self, ::pilota::thrift::ThriftException>
+    };
+    function.block = parse_quote!({ ::std::result::Result::Err(::dunlin::thrift::not_asynchronous()) });
+}
+
+fn name(item: &Item) -> Option<String> {
+    Some(match item {
+        Item::Mod(item) => item.ident.to_string(),
+        Item::Struct(item) => item.ident.to_string(),
+        Item::Enum(item) => item.ident.to_string(),
+        Item::Const(item) => item.ident.to_string(),
+        Item::Static(item) => item.ident.to_string(),
+        Item::Trait(item) => item.ident.to_string(),
+        Item::Fn(item) => item.sig.ident.to_string(),
+        _ => return None,
+    })
+}
+
+fn self_name(ty: &Type) -> Option<String> {
+    match ty {
+        Type::Path(path) => path.path.segments.last().map(|segment| segment.ident.to_string()),
+        _ => None,
+    }
+}
+
+/// Constants, types each with what is implemented for it, services, modules; by name within each. pilota's own order is
+/// another one at every run.
+fn sort(mut items: Vec<Item>) -> Vec<Item> {
+    let rank = |item: &Item| match item {
+        Item::Const(_) | Item::Static(_) | Item::Macro(_) => 0,
+        Item::Mod(_) => 3,
+        Item::Trait(_) => 2,
+        _ => 1,
+    };
+    items.sort_by_cached_key(|item| {
+        let (owner, part) = match item {
+            Item::Impl(block) => {
+                let interface = block.trait_.as_ref().map(|(_, path, _)| tokens(path));
+                // `impl From<X> for Failure<Exception>` stands with X.
+                let owner = self_name(&block.self_ty).unwrap_or_default();
+                (owner, format!("impl {}{}", interface.unwrap_or_default(), tokens(&block.self_ty)))
+            }
+            item => (name(item).unwrap_or_default(), String::new()),
+        };
+        (rank(item), owner, part)
+    });
+    items
+}
+
+fn tokens(node: &impl quote::ToTokens) -> String {
+    let mut tokens = TokenStream::new();
+    node.to_tokens(&mut tokens);
+    tokens.to_string()
+}
+
+/// New names for items, and pilota where users of Dunlin have it.
+struct Rename<'a>(&'a BTreeMap<String, String>);
+
+impl VisitMut for Rename<'_> {
+    fn visit_ident_mut(&mut self, ident: &mut Ident) {
+        if let Some(name) = self.0.get(&ident.to_string()) {
+            *ident = Ident::new(name, Span::call_site());
+        }
+    }
+
+    fn visit_item_use_mut(&mut self, item: &mut ItemUse) {
+        if item.leading_colon.is_some()
+            && matches!(&item.tree, UseTree::Path(path) if path.ident == "pilota")
+        {
+            let tree = &item.tree;
+            item.tree = parse_quote!(dunlin::thrift::#tree);
+        }
+        visit_mut::visit_item_use_mut(self, item);
+    }
+
+    fn visit_path_mut(&mut self, path: &mut Path) {
+        let first = path.segments.first().map(|segment| segment.ident.to_string());
+        if path.leading_colon.is_some() && first.as_deref() == Some("pilota") {
+            let ours = ["dunlin", "thrift"].map(|name| PathSegment::from(Ident::new(name, Span::call_site())));
+            let rest = std::mem::take(&mut path.segments);
+            path.segments = ours.into_iter().chain(rest).collect();
+        }
+        visit_mut::visit_path_mut(self, path);
+    }
+}

@@ -1,0 +1,330 @@
+//! The shape of a file by its tokens alone: where definitions, services and functions are, and the hints between
+//! them. The parser of Thrift knows neither hints nor places; this knows nothing of what a type is.
+
+use crate::diagnostic::{Diagnostic, Diagnostics};
+use crate::lexer::{Kind, Token, Tokens};
+use crate::raw_hint::RawHint;
+use crate::source::{Source, Span};
+use dunlin_hints::nearest;
+use std::ops::Range;
+
+/// What a definition begins with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ItemKind {
+    Include,
+    CppInclude,
+    Namespace,
+    Typedef,
+    Const,
+    Enum,
+    Struct,
+    Union,
+    Exception,
+    Service,
+}
+
+const KEYWORDS: [(&str, ItemKind); 10] = [
+    ("include", ItemKind::Include),
+    ("cpp_include", ItemKind::CppInclude),
+    ("namespace", ItemKind::Namespace),
+    ("typedef", ItemKind::Typedef),
+    ("const", ItemKind::Const),
+    ("enum", ItemKind::Enum),
+    ("struct", ItemKind::Struct),
+    ("union", ItemKind::Union),
+    ("exception", ItemKind::Exception),
+    ("service", ItemKind::Service),
+];
+
+/// A definition.
+#[derive(Debug)]
+pub(crate) struct Item {
+    pub(crate) kind: ItemKind,
+    /// Its tokens, without separators behind it.
+    pub(crate) tokens: Range<usize>,
+    /// The inside of a service.
+    pub(crate) service: Option<ServiceOutline>,
+}
+
+/// A service.
+#[derive(Debug, Default)]
+pub(crate) struct ServiceOutline {
+    pub(crate) hints: Vec<RawHint>,
+    pub(crate) functions: Vec<FunctionOutline>,
+}
+
+/// A function.
+#[derive(Debug)]
+pub(crate) struct FunctionOutline {
+    /// Its first token.
+    pub(crate) start: usize,
+    /// The token of its name.
+    pub(crate) name: usize,
+    /// The bracket before its arguments.
+    pub(crate) arguments: usize,
+    /// The bracket before its exceptions.
+    pub(crate) throws: Option<usize>,
+    pub(crate) hints: Vec<RawHint>,
+}
+
+/// A file's definitions, and what is not plain Thrift and so to be blanked.
+#[derive(Debug, Default)]
+pub(crate) struct Outline {
+    pub(crate) items: Vec<Item>,
+    pub(crate) blanks: Vec<Span>,
+}
+
+/// Finds what a file consists of.
+pub(crate) fn outline(source: &Source, tokens: &Tokens, diagnostics: &mut Diagnostics) -> Outline {
+    let mut reader = Reader { source, tokens: &tokens.tokens, diagnostics, blanks: Vec::new() };
+    let items = reader.items();
+    reader.blank_what_is_not_known();
+    Outline { items, blanks: reader.blanks }
+}
+
+/// Reads tokens by index; an index past the end is no token.
+pub(crate) struct Reader<'a> {
+    pub(crate) source: &'a Source,
+    pub(crate) tokens: &'a [Token],
+    pub(crate) diagnostics: &'a mut Diagnostics,
+    pub(crate) blanks: Vec<Span>,
+}
+
+impl Reader<'_> {
+    pub(crate) fn is(&self, index: usize, punctuation: u8) -> bool {
+        self.tokens.get(index).is_some_and(|token| token.is(punctuation))
+    }
+
+    /// The word at an index, or nothing.
+    pub(crate) fn word(&self, index: usize) -> &str {
+        match self.tokens.get(index) {
+            Some(token) if token.kind == Kind::Word => self.source.slice(&token.span),
+            _ => "",
+        }
+    }
+
+    fn is_separator(&self, index: usize) -> bool {
+        self.is(index, b',') || self.is(index, b';')
+    }
+
+    /// The token behind the bracket that closes the one at an index.
+    pub(crate) fn behind(&self, open: usize) -> usize {
+        self.tokens[open].partner.unwrap_or(open) + 1
+    }
+
+    /// The bytes of tokens, or of the end of the file.
+    pub(crate) fn span(&self, tokens: Range<usize>) -> Span {
+        let end = self.source.text.len();
+        let start = self.tokens.get(tokens.start).map_or(end, |token| token.span.start);
+        let last = tokens.end.max(tokens.start + 1) - 1;
+        start..self.tokens.get(last).map_or(end, |token| token.span.end)
+    }
+
+    pub(crate) fn error(&self, index: usize, message: impl Into<String>) -> Diagnostic {
+        Diagnostic::error(self.source, &self.span(index..index + 1), message)
+    }
+
+    /// How a token is called in a message.
+    pub(crate) fn called(&self, index: usize) -> String {
+        match self.tokens.get(index) {
+            Some(token) => {
+                format!("'{}'", self.source.slice(&token.span).chars().take(40).collect::<String>())
+            }
+            None => "the end of the file".to_owned(),
+        }
+    }
+
+    fn keyword(&self, index: usize) -> Option<ItemKind> {
+        let word = self.word(index);
+        KEYWORDS.iter().find(|(keyword, _)| *keyword == word).map(|(_, kind)| *kind)
+    }
+
+    fn items(&mut self) -> Vec<Item> {
+        let mut items = Vec::new();
+        let mut at = 0;
+        while at < self.tokens.len() {
+            let Some(kind) = self.keyword(at) else {
+                let word = self.word(at);
+                let keywords = KEYWORDS.iter().map(|(keyword, _)| *keyword);
+                let diagnostic = self
+                    .error(at, format!("expected a definition, found {}", self.called(at)))
+                    .nearest(nearest(word, keywords));
+                self.diagnostics.push(diagnostic);
+                at = self.next_keyword(at + 1);
+                continue;
+            };
+            let end = self.item_end(at, kind);
+            let service = (kind == ItemKind::Service).then(|| self.service(at, end));
+            items.push(Item { kind, tokens: at..end, service });
+            at = end;
+            while self.is_separator(at) {
+                self.blanks.push(self.span(at..at + 1));
+                at += 1;
+            }
+        }
+        items
+    }
+
+    /// The next keyword that is in no brackets.
+    fn next_keyword(&self, mut at: usize) -> usize {
+        while at < self.tokens.len() && self.keyword(at).is_none() {
+            at = self.behind_whole(at);
+        }
+        at
+    }
+
+    /// The next token, or the one behind the brackets that begin here.
+    fn behind_whole(&self, at: usize) -> usize {
+        match self.tokens[at].partner {
+            Some(partner) if partner > at => partner + 1,
+            _ => at + 1,
+        }
+    }
+
+    fn item_end(&self, start: usize, kind: ItemKind) -> usize {
+        let braces = matches!(
+            kind,
+            ItemKind::Enum | ItemKind::Struct | ItemKind::Union | ItemKind::Exception | ItemKind::Service
+        );
+        // The keyword and the name, which may be a keyword of ours too.
+        let mut at = start + 2;
+        if !braces {
+            while at < self.tokens.len() && self.keyword(at).is_none() && !self.is_separator(at) {
+                at = self.behind_whole(at);
+            }
+            return at.min(self.tokens.len());
+        }
+        while at < self.tokens.len() && self.keyword(at).is_none() {
+            let body = self.is(at, b'{');
+            at = self.behind_whole(at);
+            if body {
+                return if self.is(at, b'(') { self.behind(at) } else { at };
+            }
+        }
+        at.min(self.tokens.len())
+    }
+
+    fn service(&mut self, start: usize, end: usize) -> ServiceOutline {
+        let mut outline = ServiceOutline::default();
+        let Some(open) = (start..end).find(|index| self.is(*index, b'{')) else { return outline };
+        let close = self.behind(open) - 1;
+        let mut at = open + 1;
+        while at < close {
+            if self.tokens[at].kind == Kind::Word && self.is(at + 1, b':') {
+                if !outline.functions.is_empty() {
+                    let diagnostic = self
+                        .error(at, "hints of a service stand before its functions")
+                        .help("move the group up, or put it into [ ] behind the function that it is for");
+                    self.diagnostics.push(diagnostic);
+                }
+                let group = at;
+                at = self.hint_group(at, close, &mut outline.hints);
+                self.blanks.push(self.span(group..at));
+                continue;
+            }
+            match self.function(at, close) {
+                Some((function, next)) => {
+                    outline.functions.push(function);
+                    at = next;
+                }
+                // The parser will say what is wrong here.
+                None => break,
+            }
+        }
+        if self.is(close + 1, b'(') && close + 1 < end {
+            self.annotations(close + 1, &mut outline.hints);
+        }
+        outline
+    }
+
+    /// A function and the index behind it.
+    fn function(&mut self, start: usize, close: usize) -> Option<(FunctionOutline, usize)> {
+        let mut name = start;
+        loop {
+            match self.tokens.get(name)?.kind {
+                _ if name >= close => return None,
+                Kind::Word if self.is(name + 1, b'(') && !self.is_annotation(name + 1) => break,
+                // An annotation of the result's type.
+                Kind::Punctuation(b'(') if self.is_annotation(name) => name = self.behind(name),
+                Kind::Word | Kind::Literal | Kind::Punctuation(b'<' | b'>' | b',' | b'.') => name += 1,
+                Kind::Punctuation(_) => return None,
+            }
+        }
+        let arguments = name + 1;
+        let mut function = FunctionOutline { start, name, arguments, throws: None, hints: Vec::new() };
+        let mut at = self.behind(arguments);
+        let mut separated = false;
+        loop {
+            if self.is(at, b'[') {
+                let end = self.behind(at);
+                self.bracket_hints(at, &mut function.hints);
+                self.blanks.push(self.span(at..end));
+                at = end;
+            } else if separated {
+                break;
+            } else if self.word(at) == "throws" && self.is(at + 1, b'(') {
+                let behind = self.behind(at + 1);
+                if behind == at + 3 {
+                    self.blanks.push(self.span(at..behind));
+                } else {
+                    function.throws = Some(at + 1);
+                }
+                at = behind;
+            } else if self.is(at, b'(') {
+                self.annotations(at, &mut function.hints);
+                at = self.behind(at);
+            } else if self.is_separator(at) {
+                separated = true;
+                at += 1;
+            } else {
+                break;
+            }
+        }
+        Some((function, at))
+    }
+
+    /// Whether brackets hold annotations: `key = "value"`, or a key alone.
+    pub(crate) fn is_annotation(&self, open: usize) -> bool {
+        let mut at = open + 1;
+        if self.word(at).is_empty() || self.word(at).starts_with(|c: char| c.is_ascii_digit()) {
+            return false;
+        }
+        while self.is(at + 1, b'.') && !self.word(at + 2).is_empty() {
+            at += 2;
+        }
+        self.is(at + 1, b'=') || self.is_separator(at + 1) || self.is(at + 1, b')')
+    }
+
+    /// What Thrift has and its parser does not: annotations without a value, `&` of fields, a byte order mark.
+    fn blank_what_is_not_known(&mut self) {
+        if self.source.text.starts_with('\u{feff}') {
+            self.blanks.push(0..'\u{feff}'.len_utf8());
+        }
+        for index in 0..self.tokens.len() {
+            if self.is(index, b'&') {
+                self.blanks.push(self.span(index..index + 1));
+            }
+            if self.is(index, b'(') && self.is_annotation(index) {
+                for entry in self.entries(index) {
+                    if entry.value.is_none() {
+                        self.blanks.push(self.span(entry.tokens));
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// A text in which spans are blanked with spaces, lines staying as they are.
+pub(crate) fn blank(text: &str, spans: impl IntoIterator<Item = Span>) -> String {
+    let mut bytes = text.as_bytes().to_vec();
+    for span in spans {
+        for byte in &mut bytes[span] {
+            if !matches!(byte, b'\n' | b'\r') {
+                *byte = b' ';
+            }
+        }
+    }
+    // Spans begin and end between characters, so none is left in half.
+    String::from_utf8(bytes).unwrap_or_default()
+}

@@ -1,0 +1,294 @@
+//! From hints as they are written to the hints of each function: what words mean, which hint counts, and which
+//! exclude each other.
+
+use crate::diagnostic::{Diagnostic, Diagnostics, Severity};
+use crate::document::{FileId, Function, Service, ServiceId};
+use crate::load::{Lenience, Parsed};
+use crate::raw_hint::RawHint;
+use crate::source::{Source, Span};
+use crate::walk::{Head, Signature};
+use dunlin_hints::{
+    Environment, FunctionHints, Hints, Key, Level, Origin, PerfGoal, SelectError, Side, Transport, Value,
+    every_capability, select,
+};
+use std::borrow::Cow;
+
+/// A hint that was understood.
+#[derive(Clone, Debug)]
+struct Given<'a> {
+    side: Option<Side>,
+    value: Value,
+    source: &'a Source,
+    key: Span,
+}
+
+/// The hints of a service and of its functions, by their order.
+struct Layers<'a> {
+    service: Vec<Given<'a>>,
+    functions: Vec<Vec<Given<'a>>>,
+}
+
+/// Makes services of what was read of them.
+pub(crate) fn services(
+    parsed: &[Parsed],
+    heads: Vec<(FileId, usize, Option<Head>)>,
+    lenience: Lenience,
+    diagnostics: &mut Diagnostics,
+) -> Vec<Service> {
+    let layers: Vec<Layers<'_>> = heads
+        .iter()
+        .map(|(file, item, _)| {
+            let file = &parsed[file.0];
+            let mut layers = Layers { service: Vec::new(), functions: Vec::new() };
+            if let Some(outline) = &file.outline.items[*item].service {
+                layers.service = understand(&file.source, &outline.hints, lenience, diagnostics);
+                layers.functions = outline
+                    .functions
+                    .iter()
+                    .map(|function| understand(&file.source, &function.hints, lenience, diagnostics))
+                    .collect();
+            }
+            layers
+        })
+        .collect();
+    let chains: Vec<Vec<ServiceId>> =
+        (0..heads.len()).map(|index| chain(parsed, &heads, index, diagnostics)).collect();
+    let mut services = Vec::new();
+    for (index, (file, _, head)) in heads.iter().enumerate() {
+        // A service that could not be parsed was reported.
+        let Some(head) = head else { continue };
+        let chain = &chains[index];
+        let mut inherited = Vec::new();
+        let mut functions = Vec::new();
+        for declarer in chain.iter().rev() {
+            let Some(declaring) = &heads[declarer.0].2 else { continue };
+            let list = if declarer.0 == index { &mut functions } else { &mut inherited };
+            for (number, signature) in declaring.functions.iter().enumerate() {
+                let own: &[Given<'_>] = layers[declarer.0].functions.get(number).map_or(&[], Vec::as_slice);
+                let mut levels = vec![(Level::Function, own)];
+                levels.extend(chain.iter().enumerate().map(|(steps, service)| {
+                    let level = match steps {
+                        0 => Level::Service,
+                        steps => Level::Extended(steps as u16),
+                    };
+                    (level, layers[service.0].service.as_slice())
+                }));
+                list.push(function(signature, *declarer, &levels, diagnostics));
+            }
+        }
+        hidden(parsed, &heads, index, &inherited, diagnostics);
+        services.push(Service {
+            name: head.name.clone(),
+            file: *file,
+            place: head.place.clone(),
+            extends: chain.get(1).copied(),
+            documentation: head.documentation.clone(),
+            functions,
+            inherited,
+        });
+    }
+    services
+}
+
+/// A service and those that it extends, the nearest first.
+fn chain(
+    parsed: &[Parsed],
+    heads: &[(FileId, usize, Option<Head>)],
+    index: usize,
+    diagnostics: &mut Diagnostics,
+) -> Vec<ServiceId> {
+    let mut chain = vec![ServiceId(index)];
+    let mut at = index;
+    while let Some((next, span)) = heads[at].2.as_ref().and_then(|head| head.extends.clone()) {
+        if chain.contains(&next) {
+            if next.0 == index {
+                let source = &parsed[heads[at].0.0].source;
+                let message = "services extend each other in a circle";
+                diagnostics.push(Diagnostic::error(source, &span, message));
+            }
+            break;
+        }
+        chain.push(next);
+        at = next.0;
+    }
+    chain
+}
+
+/// A function of the same name as an inherited one.
+fn hidden(
+    parsed: &[Parsed],
+    heads: &[(FileId, usize, Option<Head>)],
+    index: usize,
+    inherited: &[Function],
+    diagnostics: &mut Diagnostics,
+) {
+    let (file, item, Some(head)) = &heads[index] else { return };
+    let file = &parsed[file.0];
+    let Some(outline) = &file.outline.items[*item].service else { return };
+    for (signature, outline) in head.functions.iter().zip(&outline.functions) {
+        if let Some(other) = inherited.iter().find(|other| other.name == signature.name) {
+            let span = &file.tokens.tokens[outline.name].span;
+            let message = format!("'{}' is inherited already", signature.name);
+            diagnostics.push(
+                Diagnostic::error(&file.source, span, message)
+                    .related(other.place.clone(), "it is declared here"),
+            );
+        }
+    }
+}
+
+/// What the words of one level mean.
+fn understand<'a>(
+    source: &'a Source,
+    raw: &[RawHint],
+    lenience: Lenience,
+    diagnostics: &mut Diagnostics,
+) -> Vec<Given<'a>> {
+    let severity = match lenience {
+        Lenience::Strict => Severity::Error,
+        Lenience::Lenient => Severity::Warning,
+    };
+    let mut all: Vec<Given<'a>> = Vec::new();
+    for hint in raw {
+        let name_span = hint.key.start + hint.name..hint.key.end;
+        let name = source.slice(&name_span);
+        let Some(key) = Key::by_name(name) else {
+            let message = format!("unknown hint '{}'", name.chars().take(40).collect::<String>());
+            let names: Vec<&str> = Key::ALL.into_iter().map(Key::name).collect();
+            let mut diagnostic = Diagnostic::new(severity, source, &name_span, message)
+                .help(format!("hints are {}", names.join(", ")));
+            if let Some(nearest) = Key::nearest_name(name) {
+                diagnostic = diagnostic.nearest(Some(nearest));
+            }
+            diagnostics.push(diagnostic);
+            continue;
+        };
+        let value = match Value::parse(key, &hint.word) {
+            Ok(value) => value,
+            Err(error) => {
+                let diagnostic = Diagnostic::new(severity, source, &hint.value, error.to_string())
+                    .nearest(error.nearest());
+                diagnostics.push(diagnostic);
+                continue;
+            }
+        };
+        let given = Given { side: hint.side, value, source, key: hint.key.clone() };
+        let same = |other: &&Given<'_>| other.side == given.side && other.value.key() == key;
+        if let Some(first) = all.iter().find(same) {
+            let message = format!("{key} is said twice on the same level");
+            diagnostics.push(
+                Diagnostic::error(source, &given.key, message)
+                    .related(source.place(first.key.start), "it is here first"),
+            );
+            continue;
+        }
+        all.push(given);
+    }
+    all
+}
+
+fn function(
+    signature: &Signature,
+    declared_in: ServiceId,
+    levels: &[(Level, &[Given<'_>])],
+    diagnostics: &mut Diagnostics,
+) -> Function {
+    let mut sets = [Hints::NONE; 2];
+    let mut origins = Vec::new();
+    let mut deciding = Vec::new();
+    for (side, hints) in Side::BOTH.into_iter().zip(&mut sets) {
+        for key in Key::ALL {
+            let found = levels.iter().find_map(|(level, given)| {
+                let of =
+                    |wanted| given.iter().find(move |given| given.value.key() == key && given.side == wanted);
+                of(Some(side)).or_else(|| of(None)).map(|given| (*level, given))
+            });
+            let Some((level, given)) = found else { continue };
+            hints.set(given.value);
+            origins.push(Origin { side, key, level, place: given.source.place(given.key.start) });
+            deciding.push(given);
+        }
+    }
+    let [client, server] = sets;
+    let hints = FunctionHints {
+        name: Cow::Owned(signature.name.clone()),
+        oneway: signature.oneway,
+        client,
+        server,
+        origins: Cow::Owned(origins),
+    };
+    contradictions(&hints, &deciding, diagnostics);
+    Function {
+        name: signature.name.clone(),
+        place: signature.place.clone(),
+        declared_in,
+        oneway: signature.oneway,
+        arguments: signature.arguments.clone(),
+        result: signature.result.clone(),
+        throws: signature.throws.clone(),
+        documentation: signature.documentation.clone(),
+        hints,
+    }
+}
+
+/// Hints that exclude each other on every fabric are errors; those that are only odd, warnings. Both places are named.
+fn contradictions(hints: &FunctionHints, deciding: &[&Given<'_>], diagnostics: &mut Diagnostics) {
+    let given = |side: Side, key: Key| {
+        let index = hints.origins.iter().position(|origin| origin.side == side && origin.key == key)?;
+        Some((deciding[index], &hints.origins[index]))
+    };
+    let environment = Environment::new(every_capability(), u32::MAX);
+    if let Err(error) = select(hints, &environment) {
+        let (first, second) = match &error {
+            SelectError::ProtocolOnTcp { .. } => (Key::Protocol, Key::Transport),
+            SelectError::ProtocolAgainstPolling { .. } => (Key::Polling, Key::Protocol),
+            SelectError::SidesDiffer { key, .. } => (*key, *key),
+            SelectError::UnknownProtocol { .. } | SelectError::IllegalProtocol { .. } => {
+                (Key::Protocol, Key::Protocol)
+            }
+            SelectError::NothingLegal { .. } => (Key::Polling, Key::Polling),
+        };
+        let side = match &error {
+            SelectError::ProtocolAgainstPolling { side, .. } => *side,
+            _ => Side::Client,
+        };
+        let place_of = |side: Side, key| given(side, key).or_else(|| given(side.other(), key));
+        if let Some((place, _)) = place_of(side, first) {
+            let mut diagnostic = Diagnostic::error(place.source, &place.key, error.without_places());
+            let other = if first == second { side.other() } else { side };
+            if let Some((other, origin)) = place_of(other, second)
+                && other.key != place.key
+            {
+                diagnostic = diagnostic.related(origin.place.clone(), format!("{second} = {}", other.value));
+            }
+            diagnostics.push(diagnostic);
+        }
+        return;
+    }
+    for side in Side::BOTH {
+        let own = hints.side(side);
+        let mut odd = |first: Key, second: Key, message: &str| {
+            let (Some((one, at)), Some((other, origin))) = (given(side, first), given(side, second)) else {
+                return;
+            };
+            // A nearer level is meant to be different.
+            if at.level == origin.level {
+                let what = format!("{second} = {}", other.value);
+                diagnostics.push(
+                    Diagnostic::warning(one.source, &one.key, message).related(origin.place.clone(), what),
+                );
+            }
+        };
+        if own.transport == Some(Transport::Tcp) {
+            if own.perf_goal == Some(PerfGoal::Latency) {
+                odd(Key::PerfGoal, Key::Transport, "perf_goal = latency is out of reach of transport = tcp");
+            }
+            odd(Key::Polling, Key::Transport, "polling means nothing to transport = tcp");
+        }
+        if own.perf_goal == Some(PerfGoal::Latency)
+            && own.polling == Some(dunlin_hints::CompletionMode::Event)
+        {
+            odd(Key::Polling, Key::PerfGoal, "polling = event costs a wake-up, against perf_goal = latency");
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! Which names there are, and what they mean in a file.
+
+use crate::diagnostic::{Diagnostic, Diagnostics};
+use crate::document::{DefinitionId, FileId, ServiceId};
+use crate::load::Parsed;
+use crate::outline::ItemKind;
+use crate::source::{Source, Span};
+use dunlin_hints::nearest;
+use std::collections::HashMap;
+
+/// The names of a file.
+#[derive(Debug, Default)]
+pub(crate) struct Names {
+    types: HashMap<String, (DefinitionId, ItemKind)>,
+    services: HashMap<String, ServiceId>,
+    /// What is before the dot in names of included files.
+    includes: HashMap<String, FileId>,
+}
+
+/// The names of all files.
+#[derive(Debug)]
+pub(crate) struct Scope {
+    files: Vec<Names>,
+}
+
+impl Scope {
+    /// Collects the names, and complains of those that are there twice.
+    pub(crate) fn new(files: &[Parsed], diagnostics: &mut Diagnostics) -> Scope {
+        let mut scope = Scope { files: Vec::new() };
+        let mut services = 0;
+        for (number, file) in files.iter().enumerate() {
+            let mut names = Names::default();
+            let mut seen: HashMap<&str, Span> = HashMap::new();
+            let mut definitions = 0;
+            for item in &file.outline.items {
+                let name = file.name_of(item);
+                let definition = is_definition(item.kind);
+                if definition {
+                    let id = DefinitionId { file: FileId(number), index: definitions };
+                    definitions += 1;
+                    if let Some(span) = &name {
+                        names.types.entry(file.source.slice(span).to_owned()).or_insert((id, item.kind));
+                    }
+                }
+                if item.kind == ItemKind::Service {
+                    let id = ServiceId(services);
+                    services += 1;
+                    if let Some(span) = &name {
+                        names.services.entry(file.source.slice(span).to_owned()).or_insert(id);
+                    }
+                }
+                if let Some(span) = name
+                    && (definition || item.kind == ItemKind::Service)
+                {
+                    let text = file.source.slice(&span);
+                    if let Some(first) = seen.get(text) {
+                        diagnostics.push(twice(&file.source, &span, first, text));
+                    } else {
+                        seen.insert(text, span);
+                    }
+                }
+            }
+            for include in &file.includes {
+                let Some(id) = include.file else { continue };
+                let prefix = files[id.0].prefix();
+                if names.includes.insert(prefix.to_owned(), id).is_some_and(|other| other != id) {
+                    let message = format!("two included files are called '{prefix}'");
+                    let help = "names behind this prefix would mean either: rename one of the files";
+                    diagnostics.push(Diagnostic::error(&file.source, &include.span, message).help(help));
+                }
+            }
+            scope.files.push(names);
+        }
+        scope
+    }
+
+    /// The file and the name that a name with dots means in a file.
+    fn find<'a>(&'a self, file: FileId, name: &'a str) -> Result<(&'a Names, &'a str), String> {
+        match name.rsplit_once('.') {
+            None => Ok((&self.files[file.0], name)),
+            Some((prefix, name)) => match self.files[file.0].includes.get(prefix) {
+                Some(included) => Ok((&self.files[included.0], name)),
+                None => Err(format!("no included file is called '{prefix}'")),
+            },
+        }
+    }
+
+    /// The type of a name, or a complaint.
+    pub(crate) fn type_of(
+        &self,
+        file: FileId,
+        source: &Source,
+        name: &str,
+        span: &Span,
+    ) -> Result<DefinitionId, Diagnostic> {
+        let (names, last) = match self.find(file, name) {
+            Ok(found) => found,
+            Err(message) => return Err(self.unknown_prefix(file, source, name, span, message)),
+        };
+        match names.types.get(last) {
+            Some((id, kind)) if *kind != ItemKind::Const => Ok(*id),
+            Some(_) => {
+                let message = format!("'{name}' is a constant and not a type");
+                Err(Diagnostic::error(source, span, message))
+            }
+            None if names.services.contains_key(last) => {
+                let message = format!("'{name}' is a service and not a type");
+                Err(Diagnostic::error(source, span, message))
+            }
+            None => {
+                let message = format!("there is no type '{name}'");
+                let types = names.types.iter().filter(|(_, (_, kind))| *kind != ItemKind::Const);
+                let mut candidates: Vec<&str> = types.map(|(name, _)| name.as_str()).collect();
+                candidates.sort_unstable();
+                candidates.extend(if last == name { BASE_TYPES } else { &[] });
+                Err(Diagnostic::error(source, span, message).nearest(nearest(last, candidates)))
+            }
+        }
+    }
+
+    /// The service of a name, or a complaint.
+    pub(crate) fn service_of(
+        &self,
+        file: FileId,
+        source: &Source,
+        name: &str,
+        span: &Span,
+    ) -> Result<ServiceId, Diagnostic> {
+        let (names, last) = match self.find(file, name) {
+            Ok(found) => found,
+            Err(message) => return Err(self.unknown_prefix(file, source, name, span, message)),
+        };
+        names.services.get(last).copied().ok_or_else(|| {
+            let mut candidates: Vec<&str> = names.services.keys().map(String::as_str).collect();
+            candidates.sort_unstable();
+            Diagnostic::error(source, span, format!("there is no service '{name}'"))
+                .nearest(nearest(last, candidates))
+        })
+    }
+
+    fn unknown_prefix(
+        &self,
+        file: FileId,
+        source: &Source,
+        name: &str,
+        span: &Span,
+        message: String,
+    ) -> Diagnostic {
+        let prefix = name.rsplit_once('.').map_or(name, |(prefix, _)| prefix);
+        let mut candidates: Vec<&str> = self.files[file.0].includes.keys().map(String::as_str).collect();
+        candidates.sort_unstable();
+        Diagnostic::error(source, span, message).nearest(nearest(prefix, candidates))
+    }
+}
+
+const BASE_TYPES: &[&str] = &[
+    "bool", "byte", "i8", "i16", "i32", "i64", "double", "string", "binary", "uuid", "list", "set", "map",
+    "void",
+];
+
+/// Whether an item is a type or a constant.
+pub(crate) fn is_definition(kind: ItemKind) -> bool {
+    matches!(
+        kind,
+        ItemKind::Typedef
+            | ItemKind::Const
+            | ItemKind::Enum
+            | ItemKind::Struct
+            | ItemKind::Union
+            | ItemKind::Exception
+    )
+}
+
+/// Something that is there twice.
+pub(crate) fn twice(source: &Source, span: &Span, first: &Span, name: &str) -> Diagnostic {
+    Diagnostic::error(source, span, format!("'{name}' is there twice"))
+        .related(source.place(first.start), "it is here first")
+}

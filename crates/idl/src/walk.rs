@@ -1,0 +1,353 @@
+//! From the parser's tree to a document: the places of its words, the meaning of its names, and what Thrift demands
+//! beyond its grammar.
+
+use crate::diagnostic::{Diagnostic, Diagnostics};
+use crate::document::{Definition, DefinitionKind, EnumValue, Field, FileId, Requiredness, ServiceId, Type};
+use crate::lexer::Kind;
+use crate::load::Parsed;
+use crate::outline::{FunctionOutline, Item};
+use crate::scope::{Scope, twice};
+use crate::source::Span;
+use dunlin_hints::Place;
+use pilota_thrift_parser as tree;
+use std::collections::HashMap;
+
+/// A function without its hints.
+#[derive(Debug)]
+pub(crate) struct Signature {
+    pub(crate) name: String,
+    pub(crate) place: Place,
+    pub(crate) oneway: bool,
+    pub(crate) arguments: Vec<Field>,
+    pub(crate) result: Type,
+    pub(crate) throws: Vec<Field>,
+    pub(crate) documentation: String,
+}
+
+/// A service without its hints.
+#[derive(Debug)]
+pub(crate) struct Head {
+    pub(crate) name: String,
+    pub(crate) place: Place,
+    pub(crate) extends: Option<(ServiceId, Span)>,
+    pub(crate) documentation: String,
+    pub(crate) functions: Vec<Signature>,
+}
+
+/// Walks the tokens of one file beside its tree.
+pub(crate) struct Walker<'a> {
+    file: &'a Parsed,
+    id: FileId,
+    scope: &'a Scope,
+    diagnostics: &'a mut Diagnostics,
+    /// The next token.
+    at: usize,
+    /// The token at which to stop.
+    end: usize,
+}
+
+impl<'a> Walker<'a> {
+    pub(crate) fn new(
+        file: &'a Parsed,
+        id: FileId,
+        scope: &'a Scope,
+        diagnostics: &'a mut Diagnostics,
+    ) -> Self {
+        Walker { file, id, scope, diagnostics, at: 0, end: 0 }
+    }
+
+    fn enter(&mut self, open: usize) {
+        self.at = open + 1;
+        self.end = self.file.tokens.tokens[open].partner.unwrap_or(open);
+    }
+
+    /// Steps to the next token that satisfies, over whole brackets, and behind it.
+    fn step_to(&mut self, mut wanted: impl FnMut(usize) -> bool) -> Option<usize> {
+        while self.at < self.end {
+            let index = self.at;
+            let partner = self.file.tokens.tokens[index].partner;
+            if wanted(index) {
+                self.at = index + 1;
+                return Some(index);
+            }
+            self.at = partner.filter(|partner| *partner > index).unwrap_or(index) + 1;
+        }
+        None
+    }
+
+    /// Steps behind the next word that is this one, and tells where it stands. The tree has it, so it is there.
+    fn find(&mut self, word: &str) -> Span {
+        let from = self.at;
+        let file = self.file;
+        match self.step_to(|index| file.word(index) == word) {
+            Some(index) => file.tokens.tokens[index].span.clone(),
+            None => {
+                self.at = from;
+                file.tokens.tokens.get(from).map_or(0..0, |token| token.span.clone())
+            }
+        }
+    }
+
+    fn find_open(&mut self, punctuation: u8) -> Option<usize> {
+        let file = self.file;
+        self.step_to(|index| file.tokens.tokens[index].is(punctuation))
+    }
+
+    fn place(&self, span: &Span) -> Place {
+        self.file.source.place(span.start)
+    }
+
+    fn error(&mut self, span: &Span, message: impl Into<String>) {
+        self.diagnostics.push(Diagnostic::error(&self.file.source, span, message));
+    }
+
+    /// A path's name, and where it stands.
+    fn path(&mut self, path: &tree::Path) -> (String, Span) {
+        let mut whole: Option<Span> = None;
+        for segment in path.segments.iter() {
+            let span = self.find(segment);
+            whole = Some(whole.map_or(span.clone(), |whole| whole.start..span.end.max(whole.start)));
+        }
+        let names: Vec<&str> = path.segments.iter().map(|segment| segment.as_str()).collect();
+        (names.join("."), whole.unwrap_or(0..0))
+    }
+
+    fn ty(&mut self, ty: &tree::Ty) -> Type {
+        use tree::Ty;
+        let (word, base) = match ty {
+            Ty::Void => ("void", Type::Void),
+            Ty::Bool => ("bool", Type::Bool),
+            Ty::Byte => ("byte", Type::I8),
+            Ty::I8 => ("i8", Type::I8),
+            Ty::I16 => ("i16", Type::I16),
+            Ty::I32 => ("i32", Type::I32),
+            Ty::I64 => ("i64", Type::I64),
+            Ty::Double => ("double", Type::Double),
+            Ty::String => ("string", Type::String),
+            Ty::Binary => ("binary", Type::Binary),
+            Ty::Uuid => ("uuid", Type::Uuid),
+            Ty::List { value, .. } => {
+                self.find("list");
+                return Type::List(Box::new(self.value(value)));
+            }
+            Ty::Set { value, .. } => {
+                self.find("set");
+                return Type::Set(Box::new(self.value(value)));
+            }
+            Ty::Map { key, value, .. } => {
+                self.find("map");
+                let key = Box::new(self.value(key));
+                return Type::Map(key, Box::new(self.value(value)));
+            }
+            Ty::Path(path) => {
+                let (name, span) = self.path(path);
+                return match self.scope.type_of(self.id, &self.file.source, &name, &span) {
+                    Ok(id) => Type::Named(id),
+                    Err(diagnostic) => {
+                        self.diagnostics.push(diagnostic);
+                        Type::Void
+                    }
+                };
+            }
+        };
+        self.find(word);
+        base
+    }
+
+    /// A type of which there are values.
+    fn value(&mut self, ty: &tree::Ty) -> Type {
+        let found = self.ty(ty);
+        if matches!(ty, tree::Ty::Void) {
+            let span = self.file.tokens.tokens[self.at - 1].span.clone();
+            self.error(&span, "'void' is only the result of functions");
+        }
+        found
+    }
+
+    /// The fields up to the end.
+    fn fields(&mut self, fields: &[tree::Field]) -> Vec<Field> {
+        let mut all = Vec::new();
+        let (mut names, mut ids) = (HashMap::new(), HashMap::new());
+        for field in fields {
+            let file = self.file;
+            let number = self.step_to(|index| {
+                file.tokens.tokens[index].kind == Kind::Word
+                    && file.tokens.tokens.get(index + 1).is_some_and(|token| token.is(b':'))
+            });
+            let start = number.unwrap_or(self.at);
+            let number = file.tokens.tokens.get(start).map_or(0..0, |token| token.span.clone());
+            let ty = self.value(&field.ty);
+            let span = self.find(&field.name);
+            let id = i16::try_from(field.id).unwrap_or_default();
+            if let Some(first) = ids.insert(id, number.clone()) {
+                let diagnostic = twice(&self.file.source, &number, &first, &id.to_string());
+                self.diagnostics.push(diagnostic);
+            }
+            if let Some(first) = names.insert(field.name.to_string(), span.clone()) {
+                let diagnostic = twice(&self.file.source, &span, &first, &field.name);
+                self.diagnostics.push(diagnostic);
+            }
+            all.push(Field {
+                id,
+                name: field.name.to_string(),
+                place: self.place(&span),
+                requiredness: match field.attribute {
+                    tree::Attribute::Required => Requiredness::Required,
+                    tree::Attribute::Optional => Requiredness::Optional,
+                    tree::Attribute::Default => Requiredness::Default,
+                },
+                ty,
+                has_default: field.default.is_some(),
+                documentation: self.file.documentation(start),
+            });
+        }
+        all
+    }
+
+    /// The type or constant of an item.
+    pub(crate) fn definition(&mut self, item: &Item, tree: &tree::Item) -> Option<Definition> {
+        self.at = item.tokens.start + 1;
+        self.end = item.tokens.end;
+        let (name, span, kind) = match tree {
+            tree::Item::Typedef(typedef) => {
+                let ty = self.value(&typedef.r#type);
+                (&typedef.alias, self.find(&typedef.alias), DefinitionKind::Typedef(ty))
+            }
+            tree::Item::Constant(constant) => {
+                let ty = self.value(&constant.r#type);
+                (&constant.name, self.find(&constant.name), DefinitionKind::Constant(ty))
+            }
+            tree::Item::Enum(it) => {
+                let span = self.find(&it.name);
+                (&it.name, span, DefinitionKind::Enum(self.enum_values(&it.values)))
+            }
+            tree::Item::Struct(it) => {
+                let span = self.find(&it.name);
+                (&it.name, span, DefinitionKind::Struct(self.members(&it.fields)))
+            }
+            tree::Item::Union(it) => {
+                let span = self.find(&it.name);
+                (&it.name, span, DefinitionKind::Union(self.members(&it.fields)))
+            }
+            tree::Item::Exception(it) => {
+                let span = self.find(&it.name);
+                (&it.name, span, DefinitionKind::Exception(self.members(&it.fields)))
+            }
+            _ => return None,
+        };
+        Some(Definition {
+            name: name.to_string(),
+            place: self.place(&span),
+            kind,
+            documentation: self.file.documentation(item.tokens.start),
+        })
+    }
+
+    fn members(&mut self, fields: &[tree::Field]) -> Vec<Field> {
+        let Some(open) = self.find_open(b'{') else { return Vec::new() };
+        self.enter(open);
+        self.fields(fields)
+    }
+
+    fn enum_values(&mut self, values: &[tree::EnumValue]) -> Vec<EnumValue> {
+        let Some(open) = self.find_open(b'{') else { return Vec::new() };
+        self.enter(open);
+        let mut all = Vec::new();
+        let mut names = HashMap::new();
+        let mut next = Some(0i32);
+        for value in values {
+            let span = self.find(&value.name);
+            let start = self.at - 1;
+            let number = match value.value {
+                Some(number) => i32::try_from(number.0).ok(),
+                None => next,
+            };
+            if number.is_none() {
+                self.error(&span, format!("the number of '{}' does not fit in an i32", &*value.name));
+            }
+            let number = number.unwrap_or_default();
+            next = number.checked_add(1);
+            if let Some(first) = names.insert(value.name.to_string(), span.clone()) {
+                let diagnostic = twice(&self.file.source, &span, &first, &value.name);
+                self.diagnostics.push(diagnostic);
+            }
+            all.push(EnumValue {
+                name: value.name.to_string(),
+                number,
+                place: self.place(&span),
+                documentation: self.file.documentation(start),
+            });
+        }
+        all
+    }
+
+    /// A service, as far as its tree tells.
+    pub(crate) fn service(&mut self, item: &Item, tree: &tree::Service) -> Head {
+        self.at = item.tokens.start + 1;
+        self.end = item.tokens.end;
+        let span = self.find(&tree.name);
+        let extends = tree.extends.as_ref().and_then(|path| {
+            self.find("extends");
+            let (name, span) = self.path(path);
+            match self.scope.service_of(self.id, &self.file.source, &name, &span) {
+                Ok(id) => Some((id, span)),
+                Err(diagnostic) => {
+                    self.diagnostics.push(diagnostic);
+                    None
+                }
+            }
+        });
+        let outlines = item.service.as_ref().map_or(&[][..], |service| &service.functions);
+        let mut functions = Vec::new();
+        let mut names: HashMap<String, Span> = HashMap::new();
+        for (outline, function) in outlines.iter().zip(&tree.functions) {
+            let signature = self.function(outline, function);
+            let span = self.file.tokens.tokens[outline.name].span.clone();
+            if let Some(first) = names.insert(signature.name.clone(), span.clone()) {
+                let diagnostic = twice(&self.file.source, &span, &first, &signature.name);
+                self.diagnostics.push(diagnostic);
+            }
+            functions.push(signature);
+        }
+        Head {
+            name: tree.name.to_string(),
+            place: self.place(&span),
+            extends,
+            documentation: self.file.documentation(item.tokens.start),
+            functions,
+        }
+    }
+
+    fn function(&mut self, outline: &FunctionOutline, tree: &tree::Function) -> Signature {
+        self.at = outline.start;
+        self.end = outline.name;
+        if tree.oneway {
+            self.find("oneway");
+        }
+        let result = self.ty(&tree.result_type);
+        let name = self.file.tokens.tokens[outline.name].span.clone();
+        self.enter(outline.arguments);
+        let arguments = self.fields(&tree.arguments);
+        let mut throws = Vec::new();
+        if let Some(open) = outline.throws {
+            self.enter(open);
+            throws = self.fields(&tree.throws);
+        }
+        if tree.oneway && result != Type::Void {
+            self.error(&name, format!("'{}' is oneway, so its result must be void", &*tree.name));
+        }
+        if let (true, Some(open)) = (tree.oneway, outline.throws) {
+            let span = self.file.tokens.tokens[open - 1].span.clone();
+            self.error(&span, format!("'{}' is oneway, so it cannot throw", &*tree.name));
+        }
+        Signature {
+            name: tree.name.to_string(),
+            place: self.place(&name),
+            oneway: tree.oneway,
+            arguments,
+            result,
+            throws,
+            documentation: self.file.documentation(outline.start),
+        }
+    }
+}

@@ -1,0 +1,2 @@
+//! hints
+fn main() {}
