@@ -74,20 +74,7 @@ impl<F: Fabric> Client<F> {
     fn route<E>(&self, function: usize) -> Result<(u16, u16), CallError<E>> {
         match self.routes[function] {
             Route::Engine { connection, function } => Ok((connection, function)),
-<<<<<<< HEAD
-            Route::Unknown => {
-                let name = self.service.functions[function].name;
-                Err(CallError::Application(ApplicationException::new(
-                    ApplicationExceptionKind::UNKNOWN_METHOD,
-                    format!(
-                        "the server's {} has no function '{name}': it was built from another IDL",
-                        self.service.name
-                    ),
-                )))
-            }
-=======
             other => Err(no_route(self.service, function, other)),
->>>>>>> thrift
         }
     }
 
@@ -169,11 +156,7 @@ impl<F: Fabric> Client<F> {
         }
     }
 
-    fn submit<A: Arguments, E>(
-        &mut self,
-        function: usize,
-        arguments: &A,
-    ) -> Result<(u16, CallId), CallError<E>> {
+    fn submit<A: Arguments, E>(&mut self, function: usize, arguments: &A) -> Result<(u16, CallId), CallError<E>> {
         let (connection, id) = self.route(function)?;
         let size = arguments.size(&mut BinaryOutput::new(&mut []));
         let client = &mut self.connections[usize::from(connection)];
@@ -213,18 +196,13 @@ pub(crate) fn decode<R: Outcome>(bytes: &[u8]) -> Result<R::Value, CallError<R::
 pub(crate) fn failed<E>(error: dunlin_rpc::CallError) -> CallError<E> {
     use dunlin_rpc::{Cause, Status};
     match error {
-        dunlin_rpc::CallError::Application { code, payload } => {
-            CallError::Application(ApplicationException::new(
-                ApplicationExceptionKind::from(i32::from(code)),
-                String::from_utf8_lossy(&payload).into_owned(),
-            ))
-        }
-        dunlin_rpc::CallError::MaybeExecuted(Cause::Refused(Status::HandlerPanicked)) => {
-            CallError::Application(ApplicationException::new(
-                ApplicationExceptionKind::INTERNAL_ERROR,
-                "the handler panicked",
-            ))
-        }
+        dunlin_rpc::CallError::Application { code, payload } => CallError::Application(ApplicationException::new(
+            ApplicationExceptionKind::from(i32::from(code)),
+            String::from_utf8_lossy(&payload).into_owned(),
+        )),
+        dunlin_rpc::CallError::MaybeExecuted(Cause::Refused(Status::HandlerPanicked)) => CallError::Application(
+            ApplicationException::new(ApplicationExceptionKind::INTERNAL_ERROR, "the handler panicked"),
+        ),
         error => CallError::Transport(error),
     }
 }

@@ -3,9 +3,8 @@
 use super::cursor::{Cursor, Input, Limits, invalid, is_compound, text};
 use super::skip::{no_lengths, skip};
 use pilota::thrift::{
-    ProtocolExceptionKind, TFieldIdentifier, TInputProtocol, TListIdentifier, TMapIdentifier,
-    TMessageIdentifier, TMessageType, TSetIdentifier, TStructIdentifier, TType, ThriftException,
-    new_protocol_exception,
+    ProtocolExceptionKind, TFieldIdentifier, TInputProtocol, TListIdentifier, TMapIdentifier, TMessageIdentifier,
+    TMessageType, TSetIdentifier, TStructIdentifier, TType, ThriftException, new_protocol_exception,
 };
 use pilota::{Bytes, FastStr};
 

@@ -124,12 +124,7 @@ impl<'a> Cursor<'a> {
     /// Whether a container of so many elements can be: `least` is the fewest bytes of an element, `compound` whether
     /// elements are structs or containers.
     #[inline]
-    pub(super) fn container(
-        &self,
-        size: i64,
-        least: usize,
-        compound: bool,
-    ) -> Result<usize, ThriftException> {
+    pub(super) fn container(&self, size: i64, least: usize, compound: bool) -> Result<usize, ThriftException> {
         let fits = usize::try_from(size).ok().filter(|size| *size <= self.rest.len() / least.max(1));
         match fits {
             Some(size) if !compound || size <= self.limits.max_compound_elements => Ok(size),
@@ -140,8 +135,7 @@ impl<'a> Cursor<'a> {
     #[cold]
     fn container_refused(&self, size: i64, compound: bool) -> ThriftException {
         let (left, most) = (self.rest.len(), self.limits.max_compound_elements);
-        let kind =
-            if size < 0 { ProtocolExceptionKind::NegativeSize } else { ProtocolExceptionKind::SizeLimit };
+        let kind = if size < 0 { ProtocolExceptionKind::NegativeSize } else { ProtocolExceptionKind::SizeLimit };
         new_protocol_exception(
             kind,
             if compound && size > most as i64 {

@@ -1,8 +1,7 @@
 use super::{BinaryInput, BinaryOutput, CompactInput, CompactOutput, Input, Limits};
 use pilota::thrift::{
-    ProtocolExceptionKind, TFieldIdentifier, TInputProtocol, TListIdentifier, TMapIdentifier,
-    TMessageIdentifier, TMessageType, TOutputProtocol, TSetIdentifier, TStructIdentifier, TType,
-    ThriftException,
+    ProtocolExceptionKind, TFieldIdentifier, TInputProtocol, TListIdentifier, TMapIdentifier, TMessageIdentifier,
+    TMessageType, TOutputProtocol, TSetIdentifier, TStructIdentifier, TType, ThriftException,
 };
 use proptest::prelude::*;
 
@@ -172,8 +171,7 @@ fn sizes_that_lie_are_refused() {
         bytes.extend_from_slice(&[0; 11]);
         bytes
     };
-    for kind in [TType::Bool, TType::I64, TType::Binary, TType::Struct, TType::List, TType::Map, TType::Uuid]
-    {
+    for kind in [TType::Bool, TType::I64, TType::Binary, TType::Struct, TType::List, TType::Map, TType::Uuid] {
         assert_eq!(
             kind_of(BinaryInput::new(&binary_list(kind, 1 << 30)).read_list_begin()),
             ProtocolExceptionKind::SizeLimit
