@@ -19,6 +19,8 @@ mod peer;
 mod server;
 mod session;
 mod split;
+#[cfg(test)]
+mod tests;
 mod wire;
 
 pub use crate::codec::Encoding;

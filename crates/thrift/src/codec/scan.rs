@@ -4,6 +4,9 @@ use super::cursor::invalid;
 use super::{binary, compact};
 use pilota::thrift::{ProtocolExceptionKind, TType, ThriftException, new_protocol_exception};
 
+#[cfg(test)]
+mod tests;
+
 /// One of Thrift's encodings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Encoding {
@@ -132,23 +135,20 @@ impl Scanner {
 
     fn field(&self, rest: &mut &[u8]) -> Result<Option<Field>, ThriftException> {
         let Some([header]) = array(rest) else { return Ok(None) };
-        let (kind, id) = match self.encoding {
-            Encoding::Binary => (TType::try_from(header)?, array::<2>(rest).map(drop)),
-            Encoding::Compact if header >> 4 != 0 => (compact::kind(header & 0x0f)?, Some(())),
-            Encoding::Compact => {
-                let kind = compact::kind(header & 0x0f)?;
-                if kind == TType::Stop {
-                    return Ok(Some(Field::Stop));
-                }
-                (kind, varint(rest)?.map(drop))
-            }
+        let kind = match self.encoding {
+            Encoding::Binary => TType::try_from(header)?,
+            Encoding::Compact => compact::kind(header & 0x0f)?,
         };
-        Ok(match (kind, id) {
-            (TType::Stop, _) => Some(Field::Stop),
-            (_, None) => None,
-            (TType::Bool, _) if self.encoding == Encoding::Compact => Some(Field::Bool),
-            (kind, _) => Some(Field::Value(kind)),
-        })
+        let id = match self.encoding {
+            _ if kind == TType::Stop => return Ok(Some(Field::Stop)),
+            Encoding::Binary => array::<2>(rest).map(drop),
+            Encoding::Compact if header >> 4 == 0 => varint(rest)?.map(drop),
+            Encoding::Compact => Some(()),
+        };
+        Ok(id.map(|()| match kind {
+            TType::Bool if self.encoding == Encoding::Compact => Field::Bool,
+            kind => Field::Value(kind),
+        }))
     }
 
     /// The size of values that all have the same.
@@ -172,7 +172,10 @@ impl Scanner {
         }
         Ok(match kind {
             TType::I16 | TType::I32 | TType::I64 => varint(rest)?.map(drop),
-            TType::Binary => self.length(rest)?.map(|length| self.skip = length),
+            TType::Binary => match self.length(rest)? {
+                Some(length) if length > self.room => return Err(self.too_large()),
+                length => length.map(|length| self.skip = length),
+            },
             TType::Struct => Some(self.enter(Level::Struct)?),
             TType::List | TType::Set => match self.sequence(rest)? {
                 Some((_, 0)) => Some(()),
@@ -207,11 +210,7 @@ impl Scanner {
             Encoding::Binary => array(rest).map(|bytes| i64::from(i32::from_be_bytes(bytes))),
             Encoding::Compact => varint(rest)?.map(|length| i64::try_from(length).unwrap_or(-1)),
         };
-        match length.map(usize::try_from).transpose() {
-            Ok(Some(length)) if length > self.room => Err(self.too_large()),
-            Ok(length) => Ok(length),
-            Err(_) => Err(invalid("a length is negative")),
-        }
+        length.map(usize::try_from).transpose().map_err(|_| invalid("a length is negative"))
     }
 
     fn sequence(&self, rest: &mut &[u8]) -> Result<Option<(TType, usize)>, ThriftException> {

@@ -97,11 +97,11 @@ impl<P: Processor> Service<P> {
 
     /// The answer to an unframed message that cannot be read to its end, if its head can.
     pub(super) fn refuse(&self, wire: Wire, message: &[u8], error: &ThriftException, out: &mut Vec<u8>) {
-        if let Ok(Some((head, _))) = Head::read(wire.encoding, message) {
-            if head.kind == CALL {
-                let (kind, text) = (ApplicationExceptionKind::PROTOCOL_ERROR, error.message().clone());
-                except(out, wire, self.message_limit, &head, kind, text);
-            }
+        if let Ok(Some((head, _))) = Head::read(wire.encoding, message)
+            && head.kind == CALL
+        {
+            let (kind, text) = (ApplicationExceptionKind::PROTOCOL_ERROR, error.message().clone());
+            except(out, wire, self.message_limit, &head, kind, text);
         }
     }
 }

@@ -102,10 +102,10 @@ impl<P: Processor> EventLoop<P> {
     }
 
     fn stop_listening(&mut self) {
-        if std::mem::take(&mut self.listening) {
-            if let Err(error) = epoll::delete(&self.epoll, &self.shared.listener) {
-                tracing::error!("the listener cannot be taken out of an epoll set: {error}");
-            }
+        if std::mem::take(&mut self.listening)
+            && let Err(error) = epoll::delete(&self.epoll, &self.shared.listener)
+        {
+            tracing::error!("the listener cannot be taken out of an epoll set: {error}");
         }
     }
 
@@ -273,10 +273,11 @@ impl<P: Processor> EventLoop<P> {
                 peer.shrink();
             }
         }
-        if !self.listening && self.shared.phase() == RUNNING {
-            if let Err(error) = self.listen() {
-                tracing::error!("the listener cannot be put into an epoll set: {error}");
-            }
+        if !self.listening
+            && self.shared.phase() == RUNNING
+            && let Err(error) = self.listen()
+        {
+            tracing::error!("the listener cannot be put into an epoll set: {error}");
         }
     }
 
