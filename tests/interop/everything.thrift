@@ -51,7 +51,7 @@ exception Refused {
 }
 
 exception Overflow {
-  1: required string what
+  1: required string calculation
 }
 
 service Everything {

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Apache's Thrift for Node (`thrift` of npm). Used as python.sh.
+# Apache's Thrift for Node (`thrift` of npm, of the compiler's version: what 0.17 generates does not run on 0.24). Used
+# as python.sh.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 act=$1 folder=$2
@@ -9,7 +10,7 @@ if [ "$act" = prepare ]; then
     need node nodejs
     need npm npm
     if [ ! -d "$folder/node_modules/thrift" ]; then
-        echo '{ "private": true, "dependencies": { "thrift": "0.24.0" } }' >"$folder/package.json"
+        echo '{ "private": true, "dependencies": { "thrift": "0.17.0" } }' >"$folder/package.json"
         (cd "$folder" && npm install --silent --no-audit --no-fund)
     fi
     thrift --gen js:node -out "$folder" "$here/everything.thrift"

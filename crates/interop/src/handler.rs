@@ -69,7 +69,7 @@ impl Uuids for Handler {
             return Err(Refused { code: 22, why: "division by zero".into() }.into());
         }
         let quotient = dividend.checked_div(divisor);
-        quotient.ok_or_else(|| Overflow { what: format!("{dividend} / {divisor}").into() }.into())
+        quotient.ok_or_else(|| Overflow { calculation: format!("{dividend} / {divisor}").into() }.into())
     }
     fn tell(&self, _: &Context, number: i32) -> Answer<()> {
         self.told.fetch_add(number.into(), Ordering::SeqCst);

@@ -8,8 +8,8 @@ mod handler;
 pub mod run;
 
 /// What was generated of the IDL.
-mod idl {
-    #![allow(missing_docs, unreachable_pub)]
+pub mod idl {
+    #![allow(missing_docs)]
     dunlin::include_service!("uuid");
 
     pub use self::everything::*;

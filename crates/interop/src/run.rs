@@ -1,6 +1,6 @@
 //! Runs one language's side and ours against each other.
 
-use crate::checks::check;
+use crate::checks::{Abilities, check};
 use crate::handler::Handler;
 use crate::idl::UuidsProcessor;
 use anyhow::{Context as _, Result, bail, ensure};
@@ -37,9 +37,15 @@ impl Language {
         }
     }
 
-    /// Whether its library knows uuid, and its side uses it.
-    fn has_uuid(self) -> bool {
-        self == Language::Python
+    /// What its library can.
+    fn abilities(self, wire: Wire) -> Abilities {
+        Abilities {
+            // The others' need a newer compiler than Debian's to use it.
+            uuid: self == Language::Python,
+            // Node's reader takes each of them for false in the compact protocol (0.17 to 0.24 at least).
+            bools_in_containers: self != Language::Node || wire.encoding == Encoding::Binary,
+            unknown_method: self != Language::Node,
+        }
     }
 }
 
@@ -128,7 +134,7 @@ fn we_call(language: Language, folder: &Path) -> Result<Vec<String>> {
         };
         let options = ConnectionOptions { wire, ..ConnectionOptions::default() };
         let mut client = Connection::connect(&format!("127.0.0.1:{port}"), options)?;
-        let count = check(&mut client, language.has_uuid()).with_context(|| name(wire))?;
+        let count = check(&mut client, language.abilities(wire)).with_context(|| name(wire))?;
         lines.push(format!("Dunlin calls {}, {}: {count} calls as expected", language.name(), name(wire)));
     }
     Ok(lines)

@@ -68,7 +68,7 @@ class Handler:
             raise Refused(code=22, why="division by zero")
         quotient = int(dividend / divisor)
         if quotient > 2**31 - 1:
-            raise Overflow(what="%d / %d" % (dividend, divisor))
+            raise Overflow(calculation="%d / %d" % (dividend, divisor))
         return quotient
 
     def tell(self, number):

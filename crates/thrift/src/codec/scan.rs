@@ -215,13 +215,14 @@ impl Scanner {
 
     fn sequence(&self, rest: &mut &[u8]) -> Result<Option<(TType, usize)>, ThriftException> {
         let Some([header]) = array(rest) else { return Ok(None) };
-        let (kind, size) = match self.encoding {
-            Encoding::Binary => (TType::try_from(header)?, self.length(rest)?),
-            Encoding::Compact => {
-                let size =
-                    if header >> 4 == 15 { self.length(rest)? } else { Some(usize::from(header >> 4)) };
-                (compact::kind(header & 0x0f)?, size)
-            }
+        // First what comes first, so that what is wrong does not depend on how much is there.
+        let kind = match self.encoding {
+            Encoding::Binary => TType::try_from(header)?,
+            Encoding::Compact => compact::kind(header & 0x0f)?,
+        };
+        let size = match self.encoding {
+            Encoding::Compact if header >> 4 < 15 => Some(usize::from(header >> 4)),
+            _ => self.length(rest)?,
         };
         let Some(size) = size else { return Ok(None) };
         self.check(size, self.least(kind))?;
@@ -232,8 +233,9 @@ impl Scanner {
         let (key, value, size) = match self.encoding {
             Encoding::Binary => {
                 let Some([key, value]) = array(rest) else { return Ok(None) };
+                let (key, value) = (TType::try_from(key)?, TType::try_from(value)?);
                 let Some(size) = self.length(rest)? else { return Ok(None) };
-                (TType::try_from(key)?, TType::try_from(value)?, size)
+                (key, value, size)
             }
             Encoding::Compact => {
                 let Some(size) = self.length(rest)? else { return Ok(None) };

@@ -31,8 +31,9 @@ fn scan(encoding: Encoding, limit: usize, bytes: &[u8], pieces: &[usize]) -> Res
             Ok(Scanned::Part { seen: more, wanted }) => {
                 assert!(wanted > 0, "something is wanted");
                 seen += more;
-                // What is shown again has an end, whatever the message: so nothing is looked at again and again.
-                assert!(come - seen <= 10, "{} bytes are to be shown again", come - seen);
+                // A field's header and its value's, with a number of ten bytes in each, is the most that is shown again,
+                // whatever the message: so nothing is looked at again and again.
+                assert!(come - seen <= 22, "{} bytes are to be shown again", come - seen);
                 if come == bytes.len() {
                     return Ok(None);
                 }

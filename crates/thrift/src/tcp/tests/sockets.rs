@@ -73,7 +73,6 @@ fn every_wire_is_served_on_one_address() {
         client.oneway::<_, Answer>("tell", &Payload(b"abc")).unwrap();
         assert!(!client.call::<_, Answer>("told", &Payload(b"")).unwrap().is_empty());
     }
-    assert_eq!(server.connections(), 1, "the last client is there still");
 }
 
 #[test]
