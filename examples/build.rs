@@ -1,5 +1,7 @@
 //! Generates the services of the examples.
 
 fn main() {
-    dunlin_idl_build::compile("idl/kv.thrift").unwrap();
+    for file in ["idl/echo.thrift", "idl/kv.thrift", "idl/mail.thrift"] {
+        dunlin_idl_build::compile(file).unwrap();
+    }
 }

@@ -13,6 +13,8 @@ mod completions;
 mod demo;
 mod doctor;
 mod echo;
+mod explain;
+mod generate;
 mod interrupt;
 mod kv;
 mod logging;
@@ -62,6 +64,9 @@ enum Command {
     #[command(subcommand)]
     Sim(sim::Sim),
     Protocols(protocols::ProtocolsArguments),
+    Explain(explain::ExplainArguments),
+    #[command(name = "gen")]
+    Generate(generate::GenerateArguments),
     Doctor(doctor::DoctorArguments),
     Completions(completions::CompletionsArguments),
 }
@@ -121,6 +126,8 @@ fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         },
         Command::Sim(command) => sim::run(&command),
         Command::Protocols(arguments) => protocols::run(&arguments),
+        Command::Explain(arguments) => explain::run(&arguments),
+        Command::Generate(arguments) => generate::run(&arguments),
         Command::Doctor(arguments) => doctor::run(&arguments),
         Command::Completions(arguments) => completions::run(&arguments),
     }

@@ -25,6 +25,7 @@ fn every_command_has_help_with_examples() {
         &["sim", "sweep"],
         &["sim", "calibrate"],
         &["protocols"],
+        &["explain"],
         &["doctor"],
         &["completions"],
     ] {

@@ -24,14 +24,14 @@
 
 pub use dunlin_fabric::{Address, AddressError, Capabilities, DialError, Fabric, ListenError, Nanos, Scheme};
 pub use dunlin_fabric_shm::{AllowPolicy, ShmConfig, ShmFabric};
-pub use dunlin_rpc::{
-    ApplicationCode, BackoffConfig, CallError, CallId, Cause, Certainty, ClientConfig, CompletionMode,
-    ConnectError, Counters, FunctionMode, Illegal, PROTOCOLS, Plan, PoolService, Protocol, Reply,
-    ReplyTooLarge, Request, RequestHalf, ResponseHalf, SMALL_LIMIT, ServeError, ServerConfig, Service,
-    Sharing, Status,
-};
 #[cfg(feature = "thrift")]
 pub use dunlin_hints as hints;
+pub use dunlin_rpc::{
+    ApplicationCode, BackoffConfig, CallError, CallId, Cause, Certainty, ClientConfig, CompletionMode,
+    ConnectError, Counters, FunctionMode, Illegal, LargePayload, PROTOCOLS, Plan, PoolService, Protocol,
+    Reply, ReplyTooLarge, Request, RequestHalf, ResponseHalf, SMALL_LIMIT, ServeError, ServerConfig, Service,
+    Sharing, Status,
+};
 #[cfg(feature = "thrift")]
 pub use dunlin_thrift as thrift;
 use std::io;

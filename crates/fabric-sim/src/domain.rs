@@ -158,6 +158,107 @@ fn gather(
     }
 }
 
+/// Takes one request of a queue pair that is ready and has room.
+fn post_one(
+    state: &mut State,
+    domain: u32,
+    queue_pair: QueuePairId,
+    request: WorkRequest<'_, SimMemory>,
+    linked: Linked,
+) -> Result<(), PostError> {
+    let at = queue_pair.0;
+    let sender = own(state, domain, queue_pair).ok_or(PostError::NoSuch("queue pair"))?;
+    let (transport, remote) = (sender.config.transport, sender.remote);
+    let to = state.admit(domain, queue_pair, transport, remote, &request.operation)?;
+    let (packet, place) = state.network.packets.take();
+    let mut bytes = std::mem::take(&mut place.bytes);
+    bytes.clear();
+    let (mut into, mut held, mut back, mut local_error) = (None, None, 0, false);
+    let mut local = None;
+    let mut remote_touch = Touch::default();
+    let (opcode, action) = match request.operation {
+        Operation::Send { data, immediate, .. } => {
+            held = gather(data, &mut bytes, &mut local);
+            (Opcode::Send, Action::Send { immediate })
+        }
+        Operation::Write { data, key, offset, immediate } => {
+            held = gather(data, &mut bytes, &mut local);
+            remote_touch.offset = offset;
+            (Opcode::Write, Action::Write { key, offset, immediate })
+        }
+        Operation::Read { from, into: buffer } => {
+            local_error = buffer.len() < from.length as usize;
+            local = Some(Touch { region: buffer.memory().number(), offset: buffer.offset() });
+            remote_touch.offset = from.offset;
+            into = Some(buffer);
+            back = from.length;
+            (Opcode::Read, Action::Read { from })
+        }
+        Operation::FetchAdd { key, offset, add } => {
+            back = 8;
+            (Opcode::FetchAdd, Action::FetchAdd { key, offset, add })
+        }
+        Operation::CompareSwap { key, offset, expected, swap } => {
+            back = 8;
+            (Opcode::CompareSwap, Action::CompareSwap { key, offset, expected, swap })
+        }
+    };
+    // Who READs or changes atomically wants to know the value.
+    let signaled = request.signaled || !matches!(opcode, Opcode::Send | Opcode::Write);
+    let now = state.now();
+    let immediate = matches!(action, Action::Write { immediate: Some(_), .. });
+    let from = state.queue_pair(at).map_or(Place::default(), |q| q.place);
+    let target = state.queue_pair(to).map_or(Place::default(), |q| q.place);
+    let length = back.max(bytes.len() as u32);
+    let Some(sender) = state.queue_pair(at) else { return Err(PostError::NoSuch("queue pair")) };
+    let serial = sender.next_serial;
+    sender.next_serial += 1;
+    sender.occupied += 1;
+    let stopped = sender.stopped;
+    sender.stopped |= local_error;
+    let inline = local.is_none();
+    let local = local.unwrap_or_default();
+    sender.sends.push_back(InFlight {
+        serial,
+        id: request.id,
+        opcode,
+        signaled,
+        bytes: length,
+        local,
+        held,
+        into,
+    });
+    let place = &mut state.network.packets[packet];
+    (place.from, place.to, place.serial, place.signaled) = (at, to, serial, signaled);
+    (place.action, place.retrying) = (action, false);
+    place.bytes = bytes;
+    place.message = Message {
+        from,
+        to: target,
+        request: Request {
+            initiator: at,
+            target: to,
+            opcode: model_opcode(opcode, immediate),
+            transport,
+            bytes: length,
+            inline,
+            signaled,
+            linked,
+            local,
+            remote: remote_touch,
+        },
+    };
+    if local_error || stopped {
+        state.give_packets([packet]);
+    } else {
+        state.transmit(packet);
+    }
+    if local_error && !stopped {
+        state.done_at(at, serial, now + 100, Outcome::of(CompletionStatus::LocalProtection));
+    }
+    Ok(())
+}
+
 impl ThreadDomain for SimDomain {
     type Memory = SimMemory;
     type Link = SimLink;
@@ -313,108 +414,35 @@ impl ThreadDomain for SimDomain {
         queue_pair: QueuePairId,
         request: WorkRequest<'_, SimMemory>,
     ) -> Result<(), PostError> {
-        let mut state = self.pass(|prices| prices.post);
-        let at = queue_pair.0;
+        self.post_linked(queue_pair, [request])
+    }
+
+    fn post_linked<const N: usize>(
+        &mut self,
+        queue_pair: QueuePairId,
+        requests: [WorkRequest<'_, SimMemory>; N],
+    ) -> Result<(), PostError> {
+        let mut state = self.pass(|prices| prices.post * N as u64);
         let sender = own(&mut state, self.id, queue_pair).ok_or(PostError::NoSuch("queue pair"))?;
         match sender.state {
             QueuePairState::Initialised => return Err(PostError::NotConnected),
             QueuePairState::Error => return Err(PostError::QueuePairError),
             QueuePairState::Ready => {}
         }
-        let (transport, remote) = (sender.config.transport, sender.remote);
-        let full = sender.occupied >= sender.config.max_send;
+        let full = sender.occupied as usize + N > sender.config.max_send as usize;
         // As when the queue is full: something is under way whose completion tells that there is room again.
         let busy = sender.sends.iter().any(|request| request.signaled);
-        let to = state.admit(self.id, queue_pair, transport, remote, &request.operation)?;
         let refusal = state.settings.faults.refusal;
         if full || (busy && refusal != 0 && state.breaks(refusal)) {
             return Err(PostError::QueueFull);
         }
-        let (packet, place) = state.network.packets.take();
-        let mut bytes = std::mem::take(&mut place.bytes);
-        bytes.clear();
-        let (mut into, mut held, mut back, mut local_error) = (None, None, 0, false);
-        let mut local = None;
-        let mut remote_touch = Touch::default();
-        let (opcode, action) = match request.operation {
-            Operation::Send { data, immediate, .. } => {
-                held = gather(data, &mut bytes, &mut local);
-                (Opcode::Send, Action::Send { immediate })
-            }
-            Operation::Write { data, key, offset, immediate } => {
-                held = gather(data, &mut bytes, &mut local);
-                remote_touch.offset = offset;
-                (Opcode::Write, Action::Write { key, offset, immediate })
-            }
-            Operation::Read { from, into: buffer } => {
-                local_error = buffer.len() < from.length as usize;
-                local = Some(Touch { region: buffer.memory().number(), offset: buffer.offset() });
-                remote_touch.offset = from.offset;
-                into = Some(buffer);
-                back = from.length;
-                (Opcode::Read, Action::Read { from })
-            }
-            Operation::FetchAdd { key, offset, add } => {
-                back = 8;
-                (Opcode::FetchAdd, Action::FetchAdd { key, offset, add })
-            }
-            Operation::CompareSwap { key, offset, expected, swap } => {
-                back = 8;
-                (Opcode::CompareSwap, Action::CompareSwap { key, offset, expected, swap })
-            }
-        };
-        // Who READs or changes atomically wants to know the value.
-        let signaled = request.signaled || !matches!(opcode, Opcode::Send | Opcode::Write);
-        let now = state.now();
-        let immediate = matches!(action, Action::Write { immediate: Some(_), .. });
-        let from = state.queue_pair(at).map_or(Place::default(), |q| q.place);
-        let target = state.queue_pair(to).map_or(Place::default(), |q| q.place);
-        let length = back.max(bytes.len() as u32);
-        let Some(sender) = state.queue_pair(at) else { return Err(PostError::NoSuch("queue pair")) };
-        let serial = sender.next_serial;
-        sender.next_serial += 1;
-        sender.occupied += 1;
-        let stopped = sender.stopped;
-        sender.stopped |= local_error;
-        let inline = local.is_none();
-        let local = local.unwrap_or_default();
-        sender.sends.push_back(InFlight {
-            serial,
-            id: request.id,
-            opcode,
-            signaled,
-            bytes: length,
-            local,
-            held,
-            into,
-        });
-        let place = &mut state.network.packets[packet];
-        (place.from, place.to, place.serial, place.signaled) = (at, to, serial, signaled);
-        (place.action, place.retrying) = (action, false);
-        place.bytes = bytes;
-        place.message = Message {
-            from,
-            to: target,
-            request: Request {
-                initiator: at,
-                target: to,
-                opcode: model_opcode(opcode, immediate),
-                transport,
-                bytes: length,
-                inline,
-                signaled,
-                linked: Linked::Alone,
-                local,
-                remote: remote_touch,
-            },
-        };
-        if local_error || stopped {
-            state.give_packets([packet]);
-        } else {
-            state.transmit(packet);
-        }
-        if local_error && !stopped {
-            state.done_at(at, serial, now + 100, Outcome::of(CompletionStatus::LocalProtection));
+        for (place, request) in requests.into_iter().enumerate() {
+            let linked = match (N, place) {
+                (1, _) => Linked::Alone,
+                (_, 0) => Linked::First,
+                _ => Linked::Next,
+            };
+            post_one(&mut state, self.id, queue_pair, request, linked)?;
         }
         Ok(())
     }

@@ -151,6 +151,16 @@ pub trait DomainHooks<D: ThreadDomain>: Send + Debug + 'static {
         inner.post(queue_pair, request)
     }
 
+    /// Around [`ThreadDomain::post_linked`].
+    fn post_linked<const N: usize>(
+        &mut self,
+        inner: &mut D,
+        queue_pair: QueuePairId,
+        requests: [WorkRequest<'_, D::Memory>; N],
+    ) -> Result<(), PostError> {
+        inner.post_linked(queue_pair, requests)
+    }
+
     /// Around [`ThreadDomain::post_receive`].
     fn post_receive(
         &mut self,
@@ -394,6 +404,14 @@ impl<D: ThreadDomain, H: DomainHooks<D>, L: LinkHooks<D::Link>> ThreadDomain for
         request: WorkRequest<'_, Self::Memory>,
     ) -> Result<(), PostError> {
         self.hooks.post(&mut self.inner, queue_pair, request)
+    }
+
+    fn post_linked<const N: usize>(
+        &mut self,
+        queue_pair: QueuePairId,
+        requests: [WorkRequest<'_, Self::Memory>; N],
+    ) -> Result<(), PostError> {
+        self.hooks.post_linked(&mut self.inner, queue_pair, requests)
     }
 
     fn post_receive(

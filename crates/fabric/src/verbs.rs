@@ -232,6 +232,21 @@ pub trait ThreadDomain: Send + Debug + 'static {
         request: WorkRequest<'_, Self::Memory>,
     ) -> Result<(), PostError>;
 
+    /// Posts several work requests as a linked list, for which one doorbell is rung (HatRPC section 3.1: chained work
+    /// requests). [`PostError::QueueFull`] if not all of them have room: then none was taken. After another error the
+    /// queue pair is of no use any more, or the request named is one that cannot be, and those before it were taken.
+    fn post_linked<const N: usize>(
+        &mut self,
+        queue_pair: QueuePairId,
+        requests: [WorkRequest<'_, Self::Memory>; N],
+    ) -> Result<(), PostError> {
+        let ready = self.state(queue_pair) == Some(QueuePairState::Ready);
+        if ready && (self.send_room(queue_pair) as usize) < N {
+            return Err(PostError::QueueFull);
+        }
+        requests.into_iter().try_for_each(|request| self.post(queue_pair, request))
+    }
+
     /// Posts one WRITE of inline data, as [`post`](ThreadDomain::post) does: the commonest request, for which a
     /// back-end may know a shorter way than through a [`WorkRequest`].
     #[inline]

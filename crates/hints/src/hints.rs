@@ -170,6 +170,13 @@ pub struct Origin {
     pub place: Place,
 }
 
+impl Origin {
+    /// An origin, for generated code.
+    pub const fn new(side: Side, key: Key, level: Level, place: Place) -> Origin {
+        Origin { side, key, level, place }
+    }
+}
+
 /// The hints of a function, resolved: one set for each side. Constant-constructible, so that generated code holds
 /// them in a `static`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -2,7 +2,7 @@
 
 use crate::key::Side;
 use dunlin_fabric::Capabilities;
-use dunlin_rpc::{CompletionMode, Illegal, Plan, Protocol};
+use dunlin_rpc::{CompletionMode, Illegal, Plan, Protocol, RequestHalf, ResponseHalf};
 
 /// What is wished, and what of it was said by the user and should rather stay.
 #[derive(Clone, Copy, Debug)]
@@ -38,10 +38,24 @@ pub(crate) const fn mode(plan: &Plan, side: Side) -> CompletionMode {
     }
 }
 
+impl Wish {
+    /// A plan with requests that tell a sleeping server of them, which plain WRITEs do not: those of RF-RPC, and all
+    /// that nobody asked for by a protocol's name.
+    pub(crate) fn woken(&self, plan: Plan) -> Plan {
+        let sleeps = plan.server != CompletionMode::Busy;
+        let free = !self.fixed_path || plan.response == ResponseHalf::Fetch;
+        if sleeps && free && plan.request == RequestHalf::Write {
+            return Plan { request: RequestHalf::WriteImm, ..plan };
+        }
+        plan
+    }
+}
+
 /// The wished plan if it is legal; else the legal one with the least changes, a hinted way to wait being changed
 /// last and halves after ways to wait. The error is why the wished one is illegal, where nothing legal is in reach.
 pub(crate) fn nearest(wish: &Wish, capabilities: &Capabilities) -> Result<Plan, Illegal> {
-    let Err(illegal) = wish.plan.check(capabilities) else { return Ok(wish.plan) };
+    let wished = wish.woken(wish.plan);
+    let Err(illegal) = wished.check(capabilities) else { return Ok(wished) };
     let stand_ins: Vec<&Protocol> = STAND_INS.into_iter().filter_map(Protocol::by_name).collect();
     let reach = if wish.fixed_path { 0 } else { stand_ins.len() };
     let mut best: Option<([usize; 3], Plan)> = None;
@@ -56,6 +70,7 @@ pub(crate) fn nearest(wish: &Wish, capabilities: &Capabilities) -> Result<Plan, 
                     if response > 0 {
                         plan.response = stand_ins[response - 1].response;
                     }
+                    let plan = wish.woken(plan);
                     let changed = [client_change, server_change];
                     let against = (0..2).filter(|side| wish.hinted[*side] && changed[*side] > 0).count();
                     let cost = [against, request + response, client_change + server_change];

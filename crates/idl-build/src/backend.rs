@@ -55,14 +55,9 @@ impl Backend {
 
     fn document<'a>(&self, item: DefId, comments: &str, parts: impl Iterator<Item = (DefId, &'a str)>) {
         let path = self.path(item);
-        self.note(|notes| {
-            for (part, comments) in parts.filter(|(_, comments)| !comments.is_empty()) {
-                notes.docs.insert(format!("{path}.{}", self.cx().rust_name(part)), text(comments));
-            }
-            if !comments.is_empty() {
-                notes.docs.insert(path, text(comments));
-            }
-        });
+        let parts = parts.map(|(part, comments)| (format!("{path}.{}", self.cx().rust_name(part)), comments));
+        let known = parts.chain([(path.clone(), comments)]).map(|(path, comments)| (path, text(comments)));
+        self.note(|notes| notes.docs.extend(known.filter(|(_, text)| !text.trim().is_empty())));
     }
 }
 
@@ -107,4 +102,3 @@ impl CodegenBackend for Backend {
         stream.push_str(&service::service(self.cx(), item, service, &self.document));
     }
 }
-

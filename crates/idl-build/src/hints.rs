@@ -49,13 +49,9 @@ fn origin(origin: &Origin) -> String {
         Level::Service => "hints::Level::Service".to_owned(),
         Level::Extended(steps) => format!("hints::Level::Extended({steps})"),
     };
+    let Origin { side, key, place, .. } = origin;
     format!(
-        "hints::Origin {{
-            side: hints::Side::{:?},
-            key: hints::Key::{:?},
-            level: {level},
-            place: hints::Place::new({:?}, {}, {}),
-        }},",
-        origin.side, origin.key, origin.place.file, origin.place.line, origin.place.column
+        "hints::Origin::new(hints::Side::{side:?}, hints::Key::{key:?}, {level}, hints::Place::new({:?}, {}, {})),",
+        place.file, place.line, place.column
     )
 }

@@ -7,7 +7,11 @@ use pilota_build::{Context, IdentName};
 pub(crate) fn upper_camel(cx: &Context, method: &Method) -> String {
     let name = cx.rust_name(method.def_id);
     // A name that the IDL's annotations chose stays as it is.
-    if cx.cache.names.contains_key(&method.def_id) { name.0.to_string() } else { name.0.upper_camel_ident().to_string() }
+    if cx.cache.names.contains_key(&method.def_id) {
+        name.0.to_string()
+    } else {
+        name.0.upper_camel_ident().to_string()
+    }
 }
 
 /// `KvStore` as `KV_STORE`.

@@ -30,7 +30,8 @@ struct Function<'a> {
 pub(crate) fn service(cx: &Context, id: DefId, service: &rir::Service, document: &Document) -> String {
     let name = cx.rust_name(id).to_string();
     let methods = cx.service_methods(id);
-    let functions: Vec<Function<'_>> = methods.iter().map(|method| Function::new(cx, &name, method)).collect();
+    let functions: Vec<Function<'_>> =
+        methods.iter().map(|method| Function::new(cx, &name, method)).collect();
     let mut out = String::new();
     descriptor(&mut out, &name, service, &functions, document);
     processor(&mut out, cx, &name, &functions);
@@ -54,7 +55,11 @@ pub(crate) fn handler_method(cx: &Context, service: DefId, method: &Method) -> S
 }
 
 /// What pilota makes for each function and we do not use, and what is kept under a name of ours.
-pub(crate) fn pilotas_names(cx: &Context, service: DefId, method: &Method) -> (Vec<String>, (String, String)) {
+pub(crate) fn pilotas_names(
+    cx: &Context,
+    service: DefId,
+    method: &Method,
+) -> (Vec<String>, (String, String)) {
     let stem = format!("{}{}", cx.rust_name(service), upper_camel(cx, method));
     let dropped = ["ArgsSend", "ArgsRecv", "ResultSend"].map(|suffix| format!("{stem}{suffix}"));
     (dropped.to_vec(), (format!("{stem}ResultRecv"), format!("{stem}Outcome")))
@@ -75,7 +80,9 @@ impl<'a> Function<'a> {
                 Item::Enum(e) => e
                     .variants
                     .iter()
-                    .filter_map(|v| Some((cx.rust_name(v.did).to_string(), Values(cx).owned(v.fields.first()?))))
+                    .filter_map(|v| {
+                        Some((cx.rust_name(v.did).to_string(), Values(cx).owned(v.fields.first()?)))
+                    })
                     .collect(),
                 _ => Vec::new(),
             };
@@ -136,7 +143,8 @@ fn descriptor(
             let name = &*function.method.name.sym;
             let known = hinted.and_then(|service| service.all_functions().find(|f| f.name == name));
             let hints = known.map(|function| function.hints.clone()).unwrap_or_default();
-            let hints = FunctionHints { name: name.to_owned().into(), oneway: function.method.oneway, ..hints };
+            let hints =
+                FunctionHints { name: name.to_owned().into(), oneway: function.method.oneway, ..hints };
             hints::function(&hints) + ","
         })
         .collect();
@@ -368,8 +376,16 @@ fn arguments(out: &mut String, cx: &Context, function: &Function<'_>) {
             let _ = write!(writes, "{}", write(&format!("self.{name}")));
         } else {
             let _ = write!(fields, "pub {name}: ::std::option::Option<{ty}>,");
-            let _ = write!(lengths, " + match self.{name} {{ ::std::option::Option::Some(value) => {}, ::std::option::Option::None => 0 }}", length("value"));
-            let _ = write!(writes, "if let ::std::option::Option::Some(value) = self.{name} {{ {} }}", write("value"));
+            let _ = write!(
+                lengths,
+                " + match self.{name} {{ ::std::option::Option::Some(value) => {}, ::std::option::Option::None => 0 }}",
+                length("value")
+            );
+            let _ = write!(
+                writes,
+                "if let ::std::option::Option::Some(value) = self.{name} {{ {} }}",
+                write("value")
+            );
         }
     }
     let name = &function.arguments;

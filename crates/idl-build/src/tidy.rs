@@ -5,7 +5,10 @@ use crate::backend::Notes;
 use proc_macro2::{Span, TokenStream};
 use std::collections::BTreeMap;
 use syn::visit_mut::{self, VisitMut};
-use syn::{Attribute, File, Ident, ImplItem, Item, ItemUse, Path, PathSegment, Type, UseTree, parse_quote};
+use syn::{
+    Arm, Attribute, Expr, ExprBlock, ExprUnary, File, Ident, ImplItem, Item, ItemUse, Pat, Path, PathSegment,
+    Stmt, Type, UnOp, UseTree, parse_quote,
+};
 
 /// Tidies what pilota wrote: the file's one module becomes the file.
 pub(crate) fn tidy(text: &str, notes: &Notes) -> syn::Result<String> {
@@ -18,9 +21,49 @@ pub(crate) fn tidy(text: &str, notes: &Notes) -> syn::Result<String> {
         }
     }
     items = sort(tidy_module(items, "", notes));
+    for item in &mut items {
+        if let Item::Mod(module) = item {
+            module.attrs.extend(habits());
+        }
+    }
     let mut file = File { shebang: None, attrs: Vec::new(), items };
+    Careful.visit_file_mut(&mut file);
     Rename(&notes.renamed).visit_file_mut(&mut file);
-    Ok(prettyplease::unparse(&file))
+    Ok(apart(&prettyplease::unparse(&file)))
+}
+
+/// An empty line between items, which the printer leaves out.
+fn apart(text: &str) -> String {
+    const STARTS: [&str; 9] = ["///", "#[", "pub ", "impl", "fn ", "async fn", "static ", "const ", "type "];
+    let mut out = String::with_capacity(text.len() + text.len() / 32);
+    let mut after_item = false;
+    for line in text.lines() {
+        let trimmed = line.trim_start();
+        if after_item && STARTS.iter().any(|start| trimmed.starts_with(start)) {
+            out.push('\n');
+        }
+        after_item = matches!(trimmed, "}" | "};");
+        out.push_str(line);
+        out.push('\n');
+    }
+    out
+}
+
+/// What pilota's generator does now and then, and the compiler or clippy would rather not see.
+fn habits() -> [Attribute; 1] {
+    [parse_quote!(#[allow(
+        unused_mut,
+        unused_variables,
+        clippy::deref_addrof,
+        clippy::explicit_auto_deref,
+        clippy::inherent_to_string,
+        clippy::match_single_binding,
+        clippy::needless_borrow,
+        clippy::needless_question_mark,
+        clippy::too_many_arguments,
+        clippy::unit_arg,
+        clippy::unnecessary_fallible_conversions
+    )])]
 }
 
 fn tidy_module(items: Vec<Item>, module: &str, notes: &Notes) -> Vec<Item> {
@@ -45,24 +88,46 @@ fn tidy_module(items: Vec<Item>, module: &str, notes: &Notes) -> Vec<Item> {
                 set_doc(&mut inner.attrs, &format!("The namespace `{}` of the IDL.", inner.ident));
             }
             Item::Impl(block) => {
+                let own = block.trait_.is_none();
                 for item in &mut block.items {
-                    if let ImplItem::Fn(function) = item
-                        && function.sig.ident == "decode_async"
-                    {
-                        not_asynchronous(function);
+                    match item {
+                        ImplItem::Fn(function) if function.sig.ident == "decode_async" => {
+                            not_asynchronous(function);
+                        }
+                        ImplItem::Const(value) if own => {
+                            let known = notes.docs.get(&format!("{path}.{}", value.ident));
+                            set_doc(
+                                &mut value.attrs,
+                                known.unwrap_or(&format!("The value `{}`.", value.ident)),
+                            );
+                        }
+                        ImplItem::Fn(function) if own => document_enumeration(function),
+                        _ => {}
                     }
                 }
             }
             Item::Struct(s) => {
                 let fields = s.fields.iter_mut().filter_map(|f| Some((f.ident.clone()?, &mut f.attrs)));
-                document(&mut s.attrs, fields, &path, notes, &format!("`{}` of the IDL.", s.ident), "The field");
+                document(
+                    &mut s.attrs,
+                    fields,
+                    &path,
+                    notes,
+                    &format!("`{}` of the IDL.", s.ident),
+                    "The field",
+                );
             }
             Item::Enum(e) => {
                 let variants = e.variants.iter_mut().map(|v| (v.ident.clone(), &mut v.attrs));
                 let otherwise = format!("`{}` of the IDL.", e.ident);
                 document(&mut e.attrs, variants, &path, notes, &otherwise, "The variant");
             }
-            Item::Const(c) => set_doc(&mut c.attrs, &format!("The constant `{}` of the IDL.", c.ident)),
+            Item::Const(c) => {
+                if let Type::Reference(reference) = &mut *c.ty {
+                    reference.lifetime = None;
+                }
+                set_doc(&mut c.attrs, &format!("The constant `{}` of the IDL.", c.ident));
+            }
             Item::Trait(t) => {
                 let otherwise = format!("The service `{}`, as its handler implements it.", t.ident);
                 t.attrs.retain(|attribute| !attribute.path().is_ident("doc"));
@@ -73,6 +138,17 @@ fn tidy_module(items: Vec<Item>, module: &str, notes: &Notes) -> Vec<Item> {
         kept.push(item);
     }
     kept
+}
+
+/// The functions that pilota gives an enumeration.
+fn document_enumeration(function: &mut syn::ImplItemFn) {
+    let text = match function.sig.ident.to_string().as_str() {
+        "inner" => "Its number.",
+        "to_string" => "Its name, or its number if the IDL has no name for it.",
+        "try_from_i32" => "The value of this number, if the IDL has one.",
+        _ => return,
+    };
+    set_doc(&mut function.attrs, text);
 }
 
 /// Puts documentation on an item and its parts.
@@ -173,8 +249,7 @@ impl VisitMut for Rename<'_> {
     }
 
     fn visit_item_use_mut(&mut self, item: &mut ItemUse) {
-        if item.leading_colon.is_some()
-            && matches!(&item.tree, UseTree::Path(path) if path.ident == "pilota")
+        if item.leading_colon.is_some() && matches!(&item.tree, UseTree::Path(path) if path.ident == "pilota")
         {
             let tree = &item.tree;
             item.tree = parse_quote!(dunlin::thrift::#tree);
@@ -185,10 +260,82 @@ impl VisitMut for Rename<'_> {
     fn visit_path_mut(&mut self, path: &mut Path) {
         let first = path.segments.first().map(|segment| segment.ident.to_string());
         if path.leading_colon.is_some() && first.as_deref() == Some("pilota") {
-            let ours = ["dunlin", "thrift"].map(|name| PathSegment::from(Ident::new(name, Span::call_site())));
+            let ours =
+                ["dunlin", "thrift"].map(|name| PathSegment::from(Ident::new(name, Span::call_site())));
             let rest = std::mem::take(&mut path.segments);
             path.segments = ours.into_iter().chain(rest).collect();
         }
         visit_mut::visit_path_mut(self, path);
+    }
+}
+
+/// Reading made careful: no room for as many elements as a message says that it has, and no unsafe code.
+struct Careful;
+
+impl VisitMut for Careful {
+    fn visit_expr_mut(&mut self, expression: &mut Expr) {
+        // pilota writes the elements of a list behind the end of a vector and sets its length afterwards.
+        if let Expr::Unsafe(block) = expression {
+            let mut block = block.block.clone();
+            block.stmts.retain(|statement| !is_set_length(statement));
+            *expression = Expr::Block(ExprBlock { attrs: Vec::new(), label: None, block });
+        }
+        visit_mut::visit_expr_mut(self, expression);
+        match expression {
+            Expr::MethodCall(call) if call.method == "write" => {
+                if let Expr::MethodCall(offset) = &*call.receiver
+                    && let Expr::MethodCall(pointer) = &*offset.receiver
+                    && pointer.method == "as_mut_ptr"
+                {
+                    let (list, element) = (&pointer.receiver, &call.args);
+                    *expression = parse_quote!(#list.push(#element));
+                }
+            }
+            Expr::Call(call) if matches!(&*call.func, Expr::Path(path) if is_with_capacity(&path.path)) => {
+                let size = &call.args;
+                call.args = parse_quote!(::dunlin::thrift::room(#size));
+            }
+            // `*&value`, of whatever is read or written through a reference elsewhere.
+            Expr::Unary(ExprUnary { op: UnOp::Deref(_), expr, .. }) => {
+                if let Expr::Reference(reference) = &**expr {
+                    *expression = (*reference.expr).clone();
+                }
+            }
+            Expr::ForLoop(each) if !mentions(&each.body, &each.pat) => each.pat = parse_quote!(_),
+            _ => {}
+        }
+    }
+
+    fn visit_arm_mut(&mut self, arm: &mut Arm) {
+        visit_mut::visit_arm_mut(self, arm);
+        if let Pat::TupleStruct(pattern) = &mut arm.pat
+            && let Some(value @ Pat::Ident(_)) = pattern.elems.first_mut()
+            && !mentions(&arm.body, value)
+        {
+            *value = parse_quote!(_);
+        }
+    }
+}
+
+fn is_set_length(statement: &Stmt) -> bool {
+    matches!(statement, Stmt::Expr(Expr::MethodCall(call), _) if call.method == "set_len")
+}
+
+fn is_with_capacity(path: &Path) -> bool {
+    path.segments.last().is_some_and(|segment| segment.ident == "with_capacity")
+}
+
+/// Whether the name that a pattern is occurs in a body.
+fn mentions(body: &impl quote::ToTokens, pattern: &Pat) -> bool {
+    fn find(tokens: TokenStream, name: &str) -> bool {
+        tokens.into_iter().any(|token| match token {
+            proc_macro2::TokenTree::Ident(ident) => ident == name,
+            proc_macro2::TokenTree::Group(group) => find(group.stream(), name),
+            _ => false,
+        })
+    }
+    match pattern {
+        Pat::Ident(ident) => find(body.to_token_stream(), &ident.ident.to_string()),
+        _ => true,
     }
 }

@@ -3,10 +3,10 @@
 //! `binary` and `string` arguments are borrowed on both sides; everything else that does not fit a register is borrowed by
 //! the caller and owned by the handler.
 
+use pilota_build::db::RirDatabase;
 use pilota_build::rir::Item;
 use pilota_build::ty::{Ty, TyKind};
 use pilota_build::{Context, DefId};
-use pilota_build::db::RirDatabase;
 
 /// What is known of types while a service is written.
 pub(crate) struct Values<'a>(pub(crate) &'a Context);
@@ -176,7 +176,11 @@ impl Values<'_> {
                 format!("thrift::read_ordered_set(input, |input| {})", self.read(&element.kind))
             }
             TyKind::Map(k, v) => {
-                format!("thrift::read_map(input, |input| {}, |input| {})", self.read(&k.kind), self.read(&v.kind))
+                format!(
+                    "thrift::read_map(input, |input| {}, |input| {})",
+                    self.read(&k.kind),
+                    self.read(&v.kind)
+                )
             }
             TyKind::BTreeMap(k, v) => format!(
                 "thrift::read_ordered_map(input, |input| {}, |input| {})",

@@ -139,6 +139,11 @@ impl Diagnostics {
         }
     }
 
+    /// Whether more will be shown.
+    pub(crate) fn have_room(&self) -> bool {
+        self.list.len() < MAX_DIAGNOSTICS
+    }
+
     /// Puts them in the order of files, of which a function tells the rank, and places.
     pub(crate) fn sort(&mut self, rank: impl Fn(&str) -> usize) {
         self.list.sort_by_key(|diagnostic| {

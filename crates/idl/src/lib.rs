@@ -45,3 +45,4 @@ pub use document::{
 pub use dunlin_hints as hints;
 pub use files::{Disk, Files, Memory};
 pub use load::{Lenience, MAX_FILES, Options, load, load_with};
+pub use resolve::{MAX_EXTENDS, MAX_FUNCTIONS};

@@ -1,7 +1,7 @@
 //! Reading a file and all that it includes.
 
-use crate::diagnostic::{Diagnostic, Diagnostics, Severity};
-use crate::document::{Document, File, FileId, Include, Namespace};
+use crate::diagnostic::{Diagnostic, Diagnostics};
+use crate::document::{DefinitionId, DefinitionKind, Document, File, FileId, Include, Namespace, Type};
 use crate::files::{Disk, Files};
 use crate::grammar;
 use crate::lexer::{self, Kind, Tokens};
@@ -11,7 +11,7 @@ use crate::scope::{Scope, is_definition};
 use crate::source::{MAX_FILE, MAX_LINE, Source, Span};
 use crate::walk::{Head, Walker};
 use pilota_thrift_parser as tree;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
 /// The most files of one document.
@@ -307,6 +307,10 @@ impl Loader<'_> {
     fn items(&mut self, parsed: &mut Parsed) {
         for index in 0..parsed.outline.items.len() {
             let item = &parsed.outline.items[index];
+            if item.service.as_ref().is_some_and(|service| service.broken) {
+                parsed.trees.push(None);
+                continue;
+            }
             let tokens = &parsed.tokens.tokens;
             let span = tokens[item.tokens.start].span.start..tokens[item.tokens.end - 1].span.end;
             let tree = match grammar::parse(&parsed.blanked[span.clone()]) {
@@ -331,15 +335,19 @@ impl Loader<'_> {
     }
 
     fn without_comments(&self, parsed: &mut Parsed, span: &Span) -> Option<tree::Item> {
-        let comments = parsed.tokens.comments.iter().map(|comment| comment.span.clone());
-        let inside: Vec<Span> =
-            comments.filter(|comment| span.start <= comment.start && comment.end <= span.end).collect();
+        let comments = &parsed.tokens.comments;
+        let first = comments.partition_point(|comment| comment.span.start < span.start);
+        let inside = comments[first..].iter().map(|comment| &comment.span);
+        let inside: Vec<Span> = inside
+            .take_while(|comment| comment.end <= span.end)
+            .map(|comment| comment.start - span.start..comment.end - span.start)
+            .collect();
         if inside.is_empty() {
             return None;
         }
-        let blanked = outline::blank(&parsed.blanked, inside);
-        let tree = grammar::parse(&blanked[span.clone()]).ok()?;
-        parsed.blanked = blanked;
+        let blanked = outline::blank(&parsed.blanked[span.clone()], inside);
+        let tree = grammar::parse(&blanked).ok()?;
+        parsed.blanked.replace_range(span.clone(), &blanked);
         Some(tree)
     }
 
@@ -362,7 +370,12 @@ impl Loader<'_> {
                 (None, "") => format!("unexpected {found}"),
                 (None, expected) => format!("expected {expected}, found {found}"),
             };
-            self.diagnostics.push(Diagnostic::error(&parsed.source, &span, message));
+            let mut diagnostic = Diagnostic::error(&parsed.source, &span, message);
+            let fields = matches!(item.kind, ItemKind::Struct | ItemKind::Union | ItemKind::Exception);
+            if fields && error.custom.is_none() && error.expected.is_empty() {
+                diagnostic = diagnostic.help("a field begins with its number, as in '1: i32 name'");
+            }
+            self.diagnostics.push(diagnostic);
         }
     }
 }
@@ -411,12 +424,88 @@ fn check(parsed: &[Parsed], lenience: Lenience, diagnostics: &mut Diagnostics) -
         });
     }
     let services = resolve::services(parsed, heads, lenience, diagnostics);
-    Document { files, services, warnings: Diagnostics::default() }
+    let document = Document { files, services, warnings: Diagnostics::default() };
+    // With definitions missing, their numbers mean others.
+    if diagnostics.errors() == 0 {
+        typedefs(parsed, &document, diagnostics);
+    }
+    if diagnostics.errors() == 0 {
+        throws(parsed, &document, diagnostics);
+    }
+    document
 }
 
-impl Diagnostics {
-    /// How bad the worst is.
-    pub fn worst(&self) -> Option<Severity> {
-        self.iter().map(|diagnostic| diagnostic.severity).max()
+/// No typedef leads back to itself: a walk in depth that comes upon what it is still in has found a circle.
+fn typedefs(parsed: &[Parsed], document: &Document, diagnostics: &mut Diagnostics) {
+    let all = document.files.iter().enumerate().flat_map(|(number, file)| {
+        (0..file.definitions.len()).map(move |index| DefinitionId { file: FileId(number), index })
+    });
+    let (mut done, mut open) = (HashSet::new(), HashSet::new());
+    for start in all {
+        // What is to be entered, and what is to be left.
+        let mut left = vec![(start, false)];
+        while let Some((id, leave)) = left.pop() {
+            if leave {
+                open.remove(&id);
+                done.insert(id);
+                continue;
+            }
+            let definition = document.definition(id);
+            let DefinitionKind::Typedef(ty) = &definition.kind else { continue };
+            if done.contains(&id) {
+                continue;
+            }
+            if !open.insert(id) {
+                let source = &parsed[id.file.0].source;
+                let span = source.span(&definition.place, definition.name.len());
+                let message = format!("'{}' is defined by itself", definition.name);
+                diagnostics.push(Diagnostic::error(source, &span, message));
+                continue;
+            }
+            left.push((id, true));
+            named_in(ty, &mut |inner| left.push((inner, false)));
+        }
+    }
+}
+
+/// Calls with each name in a type; types are not nested deeply.
+fn named_in(ty: &Type, call: &mut impl FnMut(DefinitionId)) {
+    match ty {
+        Type::List(inner) | Type::Set(inner) => named_in(inner, call),
+        Type::Map(key, value) => {
+            named_in(key, call);
+            named_in(value, call);
+        }
+        Type::Named(id) => call(*id),
+        _ => {}
+    }
+}
+
+/// Only exceptions are thrown.
+fn throws(parsed: &[Parsed], document: &Document, diagnostics: &mut Diagnostics) {
+    // What names were found to be, so that a long row of typedefs is followed once.
+    let mut known: HashMap<DefinitionId, bool> = HashMap::new();
+    for service in &document.services {
+        for field in service.functions.iter().flat_map(|function| &function.throws) {
+            let (mut ty, mut passed) = (&field.ty, Vec::new());
+            let exception = loop {
+                let Type::Named(id) = ty else { break false };
+                if let Some(known) = known.get(id) {
+                    break *known;
+                }
+                passed.push(*id);
+                match &document.definition(*id).kind {
+                    DefinitionKind::Typedef(target) => ty = target,
+                    kind => break matches!(kind, DefinitionKind::Exception(_)),
+                }
+            };
+            known.extend(passed.into_iter().map(|id| (id, exception)));
+            if !exception {
+                let source = &parsed[service.file.0].source;
+                let span = source.span(&field.place, field.name.len());
+                let message = format!("'{}' is not an exception, so it cannot be thrown", field.name);
+                diagnostics.push(Diagnostic::error(source, &span, message));
+            }
+        }
     }
 }

@@ -51,6 +51,8 @@ pub(crate) struct Item {
 pub(crate) struct ServiceOutline {
     pub(crate) hints: Vec<RawHint>,
     pub(crate) functions: Vec<FunctionOutline>,
+    /// What is wrong with it was said; the parser would say it again.
+    pub(crate) broken: bool,
 }
 
 /// A function.
@@ -189,7 +191,16 @@ impl Reader<'_> {
         // The keyword and the name, which may be a keyword of ours too.
         let mut at = start + 2;
         if !braces {
-            while at < self.tokens.len() && self.keyword(at).is_none() && !self.is_separator(at) {
+            // A type has commas between its parameters.
+            let mut angles = 0usize;
+            while at < self.tokens.len() && self.keyword(at).is_none() {
+                if self.is(at, b'<') {
+                    angles += 1;
+                } else if self.is(at, b'>') {
+                    angles = angles.saturating_sub(1);
+                } else if angles == 0 && self.is_separator(at) {
+                    break;
+                }
                 at = self.behind_whole(at);
             }
             return at.min(self.tokens.len());
@@ -223,6 +234,14 @@ impl Reader<'_> {
                 continue;
             }
             match self.function(at, close) {
+                Some((function, _)) if function.name == at => {
+                    let word = self.word(at);
+                    let message = format!("expected the type and the name of a function, found '{word}'");
+                    let diagnostic = self.error(at, message).nearest(nearest(word, ["throws"]));
+                    self.diagnostics.push(diagnostic);
+                    outline.broken = true;
+                    break;
+                }
                 Some((function, next)) => {
                     outline.functions.push(function);
                     at = next;

@@ -99,6 +99,9 @@ impl Reader<'_> {
             let message = format!("expected ',' or ';' behind the hint, found {}", self.called(at));
             let diagnostic = self.error(at, message).help("a group of hints ends with ';'");
             self.diagnostics.push(diagnostic);
+            if at < end && self.tokens[at].kind == Kind::Word && self.is(at + 1, b'=') {
+                continue;
+            }
             return at;
         }
     }

@@ -12,6 +12,12 @@ use dunlin_hints::{
     every_capability, select,
 };
 use std::borrow::Cow;
+use std::collections::HashMap;
+
+/// The most services that a service extends, one over the other.
+pub const MAX_EXTENDS: usize = 64;
+/// The most functions of all services together, inherited ones counted for each.
+pub const MAX_FUNCTIONS: usize = 100_000;
 
 /// A hint that was understood.
 #[derive(Clone, Debug)]
@@ -54,29 +60,32 @@ pub(crate) fn services(
     let chains: Vec<Vec<ServiceId>> =
         (0..heads.len()).map(|index| chain(parsed, &heads, index, diagnostics)).collect();
     let mut services = Vec::new();
-    for (index, (file, _, head)) in heads.iter().enumerate() {
+    let mut count = 0;
+    for (index, (file, item, head)) in heads.iter().enumerate() {
         // A service that could not be parsed was reported.
         let Some(head) = head else { continue };
         let chain = &chains[index];
+        let declaring = chain.iter().filter_map(|service| heads[service.0].2.as_ref());
+        count += declaring.map(|head| head.functions.len()).sum::<usize>();
+        if count > MAX_FUNCTIONS {
+            let source = &parsed[file.0].source;
+            let span = source.span(&head.place, head.name.len());
+            let message = format!("with this service there are more than {MAX_FUNCTIONS} functions");
+            diagnostics.push(Diagnostic::error(source, &span, message));
+            break;
+        }
+        let below = Below::of(chain, &layers);
         let mut inherited = Vec::new();
         let mut functions = Vec::new();
         for declarer in chain.iter().rev() {
             let Some(declaring) = &heads[declarer.0].2 else { continue };
             let list = if declarer.0 == index { &mut functions } else { &mut inherited };
             for (number, signature) in declaring.functions.iter().enumerate() {
-                let own: &[Given<'_>] = layers[declarer.0].functions.get(number).map_or(&[], Vec::as_slice);
-                let mut levels = vec![(Level::Function, own)];
-                levels.extend(chain.iter().enumerate().map(|(steps, service)| {
-                    let level = match steps {
-                        0 => Level::Service,
-                        steps => Level::Extended(steps as u16),
-                    };
-                    (level, layers[service.0].service.as_slice())
-                }));
-                list.push(function(signature, *declarer, &levels, diagnostics));
+                let own = layers[declarer.0].functions.get(number).map_or(&[][..], Vec::as_slice);
+                list.push(function(signature, *declarer, own, &below, diagnostics));
             }
         }
-        hidden(parsed, &heads, index, &inherited, diagnostics);
+        hidden(&parsed[file.0], *item, head, &inherited, diagnostics);
         services.push(Service {
             name: head.name.clone(),
             file: *file,
@@ -88,6 +97,31 @@ pub(crate) fn services(
         });
     }
     services
+}
+
+/// What functions of a service have where they say nothing themselves: for each side and key the nearest hint.
+struct Below<'a>([[Option<(Level, &'a Given<'a>)>; Key::ALL.len()]; 2]);
+
+impl<'a> Below<'a> {
+    fn of(chain: &[ServiceId], layers: &'a [Layers<'a>]) -> Self {
+        Below(Side::BOTH.map(|side| {
+            Key::ALL.map(|key| {
+                chain.iter().enumerate().find_map(|(steps, service)| {
+                    let level = match steps {
+                        0 => Level::Service,
+                        steps => Level::Extended(steps as u16),
+                    };
+                    decide(&layers[service.0].service, side, key).map(|given| (level, given))
+                })
+            })
+        }))
+    }
+}
+
+/// The hint of one level that counts for a side: its own before that of both.
+fn decide<'a>(given: &'a [Given<'a>], side: Side, key: Key) -> Option<&'a Given<'a>> {
+    let of = |wanted| given.iter().find(move |given| given.value.key() == key && given.side == wanted);
+    of(Some(side)).or_else(|| of(None))
 }
 
 /// A service and those that it extends, the nearest first.
@@ -108,6 +142,16 @@ fn chain(
             }
             break;
         }
+        if chain.len() > MAX_EXTENDS {
+            let source = &parsed[heads[index].0.0].source;
+            if let Some(span) =
+                heads[index].2.as_ref().and_then(|head| head.extends.as_ref()).map(|(_, span)| span)
+            {
+                let message = format!("more than {MAX_EXTENDS} services are extended, one over the other");
+                diagnostics.push(Diagnostic::error(source, span, message));
+            }
+            break;
+        }
         chain.push(next);
         at = next.0;
     }
@@ -115,18 +159,12 @@ fn chain(
 }
 
 /// A function of the same name as an inherited one.
-fn hidden(
-    parsed: &[Parsed],
-    heads: &[(FileId, usize, Option<Head>)],
-    index: usize,
-    inherited: &[Function],
-    diagnostics: &mut Diagnostics,
-) {
-    let (file, item, Some(head)) = &heads[index] else { return };
-    let file = &parsed[file.0];
-    let Some(outline) = &file.outline.items[*item].service else { return };
+fn hidden(file: &Parsed, item: usize, head: &Head, inherited: &[Function], diagnostics: &mut Diagnostics) {
+    let Some(outline) = &file.outline.items[item].service else { return };
+    let inherited: HashMap<&str, &Function> =
+        inherited.iter().map(|function| (function.name.as_str(), function)).collect();
     for (signature, outline) in head.functions.iter().zip(&outline.functions) {
-        if let Some(other) = inherited.iter().find(|other| other.name == signature.name) {
+        if let Some(other) = inherited.get(signature.name.as_str()) {
             let span = &file.tokens.tokens[outline.name].span;
             let message = format!("'{}' is inherited already", signature.name);
             diagnostics.push(
@@ -190,20 +228,17 @@ fn understand<'a>(
 fn function(
     signature: &Signature,
     declared_in: ServiceId,
-    levels: &[(Level, &[Given<'_>])],
+    own: &[Given<'_>],
+    below: &Below<'_>,
     diagnostics: &mut Diagnostics,
 ) -> Function {
     let mut sets = [Hints::NONE; 2];
     let mut origins = Vec::new();
     let mut deciding = Vec::new();
-    for (side, hints) in Side::BOTH.into_iter().zip(&mut sets) {
-        for key in Key::ALL {
-            let found = levels.iter().find_map(|(level, given)| {
-                let of =
-                    |wanted| given.iter().find(move |given| given.value.key() == key && given.side == wanted);
-                of(Some(side)).or_else(|| of(None)).map(|given| (*level, given))
-            });
-            let Some((level, given)) = found else { continue };
+    for ((side, hints), below) in Side::BOTH.into_iter().zip(&mut sets).zip(&below.0) {
+        for (key, below) in Key::ALL.into_iter().zip(below) {
+            let own = decide(own, side, key).map(|given| (Level::Function, given));
+            let Some((level, given)) = own.or(*below) else { continue };
             hints.set(given.value);
             origins.push(Origin { side, key, level, place: given.source.place(given.key.start) });
             deciding.push(given);

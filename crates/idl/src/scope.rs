@@ -17,6 +17,9 @@ pub(crate) struct Names {
     includes: HashMap<String, FileId>,
 }
 
+/// Among more names than this the nearest is not looked for: each error would compare with all of them.
+const MOST_CANDIDATES: usize = 2000;
+
 /// The names of all files.
 #[derive(Debug)]
 pub(crate) struct Scope {
@@ -85,13 +88,14 @@ impl Scope {
         }
     }
 
-    /// The type of a name, or a complaint.
+    /// The type of a name, or a complaint, with the nearest name if that is wanted.
     pub(crate) fn type_of(
         &self,
         file: FileId,
         source: &Source,
         name: &str,
         span: &Span,
+        suggest: bool,
     ) -> Result<DefinitionId, Diagnostic> {
         let (names, last) = match self.find(file, name) {
             Ok(found) => found,
@@ -109,6 +113,9 @@ impl Scope {
             }
             None => {
                 let message = format!("there is no type '{name}'");
+                if !suggest || names.types.len() > MOST_CANDIDATES {
+                    return Err(Diagnostic::error(source, span, message));
+                }
                 let types = names.types.iter().filter(|(_, (_, kind))| *kind != ItemKind::Const);
                 let mut candidates: Vec<&str> = types.map(|(name, _)| name.as_str()).collect();
                 candidates.sort_unstable();
@@ -118,19 +125,23 @@ impl Scope {
         }
     }
 
-    /// The service of a name, or a complaint.
+    /// The service of a name, or a complaint, with the nearest name if that is wanted.
     pub(crate) fn service_of(
         &self,
         file: FileId,
         source: &Source,
         name: &str,
         span: &Span,
+        suggest: bool,
     ) -> Result<ServiceId, Diagnostic> {
         let (names, last) = match self.find(file, name) {
             Ok(found) => found,
             Err(message) => return Err(self.unknown_prefix(file, source, name, span, message)),
         };
         names.services.get(last).copied().ok_or_else(|| {
+            if !suggest || names.services.len() > MOST_CANDIDATES {
+                return Diagnostic::error(source, span, format!("there is no service '{name}'"));
+            }
             let mut candidates: Vec<&str> = names.services.keys().map(String::as_str).collect();
             candidates.sort_unstable();
             Diagnostic::error(source, span, format!("there is no service '{name}'"))

@@ -56,6 +56,14 @@ impl Source {
         Place { file: Cow::Owned(self.name.to_string()), line: line as u32 + 1, column: column as u32 }
     }
 
+    /// The bytes of something of this length at a place.
+    pub(crate) fn span(&self, place: &Place, length: usize) -> Span {
+        let line = self.line_span((place.line as usize).clamp(1, self.lines.len()) - 1);
+        let text = &self.text[line.clone()];
+        let offset = text.char_indices().nth(place.column as usize - 1).map_or(text.len(), |(at, _)| at);
+        line.start + offset..(line.start + offset + length).min(line.end)
+    }
+
     /// The text of the line at which a span begins, and where in it the span is.
     pub(crate) fn line(&self, span: &Span) -> (&str, Span) {
         let start = self.boundary(span.start);

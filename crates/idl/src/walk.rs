@@ -141,7 +141,8 @@ impl<'a> Walker<'a> {
             }
             Ty::Path(path) => {
                 let (name, span) = self.path(path);
-                return match self.scope.type_of(self.id, &self.file.source, &name, &span) {
+                let suggest = self.diagnostics.have_room();
+                return match self.scope.type_of(self.id, &self.file.source, &name, &span, suggest) {
                     Ok(id) => Type::Named(id),
                     Err(diagnostic) => {
                         self.diagnostics.push(diagnostic);
@@ -289,7 +290,8 @@ impl<'a> Walker<'a> {
         let extends = tree.extends.as_ref().and_then(|path| {
             self.find("extends");
             let (name, span) = self.path(path);
-            match self.scope.service_of(self.id, &self.file.source, &name, &span) {
+            let suggest = self.diagnostics.have_room();
+            match self.scope.service_of(self.id, &self.file.source, &name, &span, suggest) {
                 Ok(id) => Some((id, span)),
                 Err(diagnostic) => {
                     self.diagnostics.push(diagnostic);

@@ -27,7 +27,8 @@ pub use connect::backoff::{Backoff, BackoffConfig};
 pub use dunlin_wire::{ApplicationCode, Status};
 pub use error::{CallError, Cause, Certainty, ConnectError, ServeError};
 pub use plan::{
-    CompletionMode, Illegal, PROTOCOLS, Plan, Protocol, RequestHalf, ResponseHalf, SMALL_LIMIT, Sharing,
+    CompletionMode, Illegal, LargePayload, PROTOCOLS, Plan, Protocol, RequestHalf, ResponseHalf, SMALL_LIMIT,
+    Sharing,
 };
 pub use server::{Counters, Incoming, Server, ServerBuilder, ServerConfig, Worker};
 pub use service::{FunctionMode, PoolService, Reply, ReplyTooLarge, Request, Service};

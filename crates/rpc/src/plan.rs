@@ -16,6 +16,10 @@ pub enum RequestHalf {
     Write = 2,
     /// WRITE_WITH_IMM into a ring; the server learns of it by a completion.
     WriteImm = 3,
+    /// WRITE into a ring, then a SEND of nothing that tells of it: two posts, two doorbells (HatRPC figure 3b).
+    WriteSend = 4,
+    /// The same two work requests linked, for which one doorbell is rung (HatRPC figure 3c).
+    WriteSendChained = 5,
 }
 
 /// How a response reaches the client.
@@ -30,6 +34,137 @@ pub enum ResponseHalf {
     WriteImm = 3,
     /// The server leaves it in its own memory, and the client READs until it is there (RF-RPC section 3).
     Fetch = 4,
+    /// As the request half of this name.
+    WriteSend = 5,
+    /// As the request half of this name.
+    WriteSendChained = 6,
+    /// As [`Fetch`](ResponseHalf::Fetch), after one READ of metadata that tells where the result is (FaRM as HatRPC
+    /// emulates it, figure 3h).
+    FetchIndexed = 7,
+    /// As [`Fetch`](ResponseHalf::Fetch), after two such READs, of which the first tells where the second's is (Pilaf,
+    /// figure 3g).
+    FetchIndexedTwice = 8,
+}
+
+/// What the halves are made of: where a message goes, and how its receiver learns of it. A half is a name for one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Carrier {
+    /// A SEND carries it into a RECV's buffer.
+    Receive,
+    /// A WRITE puts it into a ring of the receiver's.
+    Ring(Notice),
+    /// The sender leaves it in a ring of its own, which the receiver READs, after so many READs of metadata.
+    Published { metadata: u8 },
+}
+
+/// How a receiver learns of what was written into its ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Notice {
+    /// Not at all: it polls the ring.
+    Polled,
+    /// By immediate data with the WRITE.
+    Immediate,
+    /// By a SEND of nothing behind the WRITE.
+    Send,
+    /// The same, linked to the WRITE.
+    LinkedSend,
+}
+
+impl Carrier {
+    /// Whether the receiver finds messages by looking at memory, with nothing that tells it to.
+    pub(crate) const fn is_polled(self) -> bool {
+        matches!(self, Carrier::Ring(Notice::Polled) | Carrier::Published { .. })
+    }
+
+    /// Whether the receiver has a ring of its own that peers write into.
+    pub(crate) const fn has_ring(self) -> bool {
+        matches!(self, Carrier::Ring(_))
+    }
+}
+
+impl RequestHalf {
+    /// All of them.
+    pub const ALL: [RequestHalf; 5] = [
+        RequestHalf::Send,
+        RequestHalf::Write,
+        RequestHalf::WriteImm,
+        RequestHalf::WriteSend,
+        RequestHalf::WriteSendChained,
+    ];
+
+    /// What it is made of.
+    pub(crate) const fn carrier(self) -> Carrier {
+        match self {
+            RequestHalf::Send => Carrier::Receive,
+            RequestHalf::Write => Carrier::Ring(Notice::Polled),
+            RequestHalf::WriteImm => Carrier::Ring(Notice::Immediate),
+            RequestHalf::WriteSend => Carrier::Ring(Notice::Send),
+            RequestHalf::WriteSendChained => Carrier::Ring(Notice::LinkedSend),
+        }
+    }
+
+    /// Its name, as in the documents.
+    pub const fn name(self) -> &'static str {
+        match self {
+            RequestHalf::Send => "send",
+            RequestHalf::Write => "write",
+            RequestHalf::WriteImm => "write_imm",
+            RequestHalf::WriteSend => "write_send",
+            RequestHalf::WriteSendChained => "write_send_chained",
+        }
+    }
+
+    /// From its number in the handshake.
+    pub fn from_wire(number: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|half| *half as u8 == number)
+    }
+}
+
+impl ResponseHalf {
+    /// All of them.
+    pub const ALL: [ResponseHalf; 8] = [
+        ResponseHalf::Send,
+        ResponseHalf::Write,
+        ResponseHalf::WriteImm,
+        ResponseHalf::Fetch,
+        ResponseHalf::WriteSend,
+        ResponseHalf::WriteSendChained,
+        ResponseHalf::FetchIndexed,
+        ResponseHalf::FetchIndexedTwice,
+    ];
+
+    /// What it is made of.
+    pub(crate) const fn carrier(self) -> Carrier {
+        match self {
+            ResponseHalf::Send => Carrier::Receive,
+            ResponseHalf::Write => Carrier::Ring(Notice::Polled),
+            ResponseHalf::WriteImm => Carrier::Ring(Notice::Immediate),
+            ResponseHalf::Fetch => Carrier::Published { metadata: 0 },
+            ResponseHalf::FetchIndexed => Carrier::Published { metadata: 1 },
+            ResponseHalf::FetchIndexedTwice => Carrier::Published { metadata: 2 },
+            ResponseHalf::WriteSend => Carrier::Ring(Notice::Send),
+            ResponseHalf::WriteSendChained => Carrier::Ring(Notice::LinkedSend),
+        }
+    }
+
+    /// Its name, as in the documents.
+    pub const fn name(self) -> &'static str {
+        match self {
+            ResponseHalf::Send => "send",
+            ResponseHalf::Write => "write",
+            ResponseHalf::WriteImm => "write_imm",
+            ResponseHalf::Fetch => "fetch",
+            ResponseHalf::FetchIndexed => "fetch_indexed",
+            ResponseHalf::FetchIndexedTwice => "fetch_indexed_twice",
+            ResponseHalf::WriteSend => "write_send",
+            ResponseHalf::WriteSendChained => "write_send_chained",
+        }
+    }
+
+    /// From its number in the handshake.
+    pub fn from_wire(number: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|half| *half as u8 == number)
+    }
 }
 
 /// How a side waits (HatRPC's polling hint).
@@ -42,6 +177,39 @@ pub enum CompletionMode {
     Event = 2,
     /// Spins for a bounded time, then sleeps.
     Adaptive = 3,
+}
+
+/// How payloads of more than [`Plan::rendezvous_above`] bytes travel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u8)]
+pub enum LargePayload {
+    /// Read rendezvous: they stay in the sender's memory, and the receiver READs them into private memory. One copy.
+    Read = 1,
+    /// Write rendezvous: the sender announces the length, the receiver answers with a place, the sender WRITEs there and
+    /// tells that it has. What a peer can write is copied once more before anybody looks at it. A request leaves only as far
+    /// as its client makes progress, since the server's word has to be heard.
+    Write = 2,
+    /// Eager: as messages of at most [`SMALL_LIMIT`] bytes each, like small payloads, copied at both ends.
+    Eager = 3,
+}
+
+impl LargePayload {
+    /// All of them.
+    pub const ALL: [LargePayload; 3] = [LargePayload::Read, LargePayload::Write, LargePayload::Eager];
+
+    /// Its name, as in the documents.
+    pub const fn name(self) -> &'static str {
+        match self {
+            LargePayload::Read => "rendezvous_read",
+            LargePayload::Write => "rendezvous_write",
+            LargePayload::Eager => "eager",
+        }
+    }
+
+    /// From its number in the handshake.
+    pub fn from_wire(number: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|way| *way as u8 == number)
+    }
 }
 
 /// Who shares a connection with whom.
@@ -65,7 +233,9 @@ pub struct Plan {
     pub client: CompletionMode,
     /// How the server waits.
     pub server: CompletionMode,
-    /// Payloads of more bytes than this go by read rendezvous: the receiver READs them from the sender's memory.
+    /// How large payloads travel.
+    pub large: LargePayload,
+    /// Payloads of more bytes than this are large.
     pub rendezvous_above: u32,
 }
 
@@ -77,7 +247,7 @@ pub const SMALL_LIMIT: u32 = 4096;
 pub enum Illegal {
     /// A plain WRITE raises no event, so its receiver cannot sleep.
     #[error(
-        "the {side} polls memory for plain WRITEs, which raise no event: it cannot wait by {mode}; use busy, or send or write_imm"
+        "the {side} polls memory for plain WRITEs, which raise no event: it cannot wait by {mode}; use busy, or send, write_send or write_imm"
     )]
     SleepsOnMemory {
         /// `client` or `server`.
@@ -92,9 +262,14 @@ pub enum Illegal {
     SleepsOnFetch(CompletionMode),
     /// Memory polling needs in-order placement.
     #[error(
-        "this fabric does not promise that the bytes of a WRITE are placed in order, so memory cannot be polled: use send or write_imm"
+        "this fabric does not promise that the bytes of a WRITE are placed in order, so memory cannot be polled: use send, write_send or write_imm"
     )]
     NoOrder,
+    /// A WRITE of the server's is not ordered with what the client READs.
+    #[error(
+        "large results cannot be WRITTEN to a client that fetches: nothing tells it when they are there; use rendezvous_read, or another response half"
+    )]
+    WritesPastFetch,
     /// The fabric lacks something.
     #[error("this fabric has no {0}")]
     Lacks(&'static str),
@@ -112,8 +287,14 @@ impl Plan {
             sharing: Sharing::Dedicated,
             client: CompletionMode::Busy,
             server: CompletionMode::Busy,
+            large: LargePayload::Read,
             rendezvous_above: SMALL_LIMIT,
         }
+    }
+
+    /// The plan with another way for payloads of more than `above` bytes.
+    pub const fn large(self, large: LargePayload, above: u32) -> Plan {
+        Plan { large, rendezvous_above: above, ..self }
     }
 
     /// The plan with other completion modes.
@@ -127,25 +308,26 @@ impl Plan {
         if self.rendezvous_above > SMALL_LIMIT {
             return Err(Illegal::RendezvousAbove(self.rendezvous_above));
         }
-        if self.request == RequestHalf::Write && self.server != Busy {
+        let (request, response) = (self.request.carrier(), self.response.carrier());
+        if request.is_polled() && self.server != Busy {
             return Err(Illegal::SleepsOnMemory { side: "server", mode: self.server });
         }
-        match self.response {
-            ResponseHalf::Write if self.client != Busy => {
-                return Err(Illegal::SleepsOnMemory { side: "client", mode: self.client });
-            }
-            ResponseHalf::Fetch if self.client != Busy => return Err(Illegal::SleepsOnFetch(self.client)),
-            _ => {}
+        if response.is_polled() && self.client != Busy {
+            return Err(match response {
+                Carrier::Published { .. } => Illegal::SleepsOnFetch(self.client),
+                _ => Illegal::SleepsOnMemory { side: "client", mode: self.client },
+            });
         }
-        let polls_memory = self.request == RequestHalf::Write
-            || matches!(self.response, ResponseHalf::Write | ResponseHalf::Fetch);
-        if polls_memory && !capabilities.in_order_write {
+        if matches!(response, Carrier::Published { .. }) && self.large == LargePayload::Write {
+            return Err(Illegal::WritesPastFetch);
+        }
+        if (request.is_polled() || response.is_polled()) && !capabilities.in_order_write {
             return Err(Illegal::NoOrder);
         }
         // Who sleeps while a ring is full is woken by immediate data when there is room.
-        let wakes_for_room = (self.server != Busy && self.response != ResponseHalf::Send)
-            || (self.client != Busy && self.request != RequestHalf::Send);
-        let immediate = self.request == RequestHalf::WriteImm || self.response == ResponseHalf::WriteImm;
+        let wakes_for_room = (self.server != Busy && response != Carrier::Receive)
+            || (self.client != Busy && request != Carrier::Receive);
+        let immediate = [request, response].contains(&Carrier::Ring(Notice::Immediate));
         if (immediate || wakes_for_room) && !capabilities.immediate {
             return Err(Illegal::Lacks("immediate data"));
         }
@@ -160,6 +342,7 @@ impl Plan {
         PROTOCOLS.iter().find(|p| {
             p.request == self.request
                 && p.response == self.response
+                && p.large == self.large
                 && p.rendezvous_above == self.rendezvous_above
         })
     }
@@ -182,47 +365,70 @@ pub struct Protocol {
     pub request: RequestHalf,
     /// The response half.
     pub response: ResponseHalf,
-    /// Payloads over this go by rendezvous.
+    /// How large payloads travel, both ways.
+    pub large: LargePayload,
+    /// Payloads of more bytes are large.
     pub rendezvous_above: u32,
     /// Whose it is, in a few words.
     pub origin: &'static str,
 }
 
-/// Every protocol there is. A new one is a row here and, if it needs a new half, a file in `path/`.
+/// Every protocol there is. A new one is a row here and, if it needs a new half, a variant of it and what that is made of.
 pub const PROTOCOLS: &[Protocol] = &[
     row(
         "Server-reply",
-        RequestHalf::Write,
-        ResponseHalf::Write,
-        SMALL_LIMIT,
+        (RequestHalf::Write, ResponseHalf::Write),
         "FaRM RPC, RawWrite: both sides poll memory",
     ),
-    row(
-        "Remote-fetch",
-        RequestHalf::Write,
-        ResponseHalf::Fetch,
-        SMALL_LIMIT,
-        "RF-RPC: the client READs its result",
-    ),
+    row("Remote-fetch", (RequestHalf::Write, ResponseHalf::Fetch), "RF-RPC: the client READs its result"),
     row(
         "Direct-WriteIMM",
-        RequestHalf::WriteImm,
-        ResponseHalf::WriteImm,
-        SMALL_LIMIT,
+        (RequestHalf::WriteImm, ResponseHalf::WriteImm),
         "HatRPC, LITE: WRITE_WITH_IMM both ways",
     ),
-    row("Eager-SendRecv", RequestHalf::Send, ResponseHalf::Send, SMALL_LIMIT, "HatRPC: SEND both ways"),
-    row("Read-RNDV", RequestHalf::Send, ResponseHalf::Send, 0, "HatRPC: SEND announces, the receiver READs"),
+    row(
+        "Direct-Write-Send",
+        (RequestHalf::WriteSend, ResponseHalf::WriteSend),
+        "HatRPC: WRITE, then a SEND that tells of it",
+    ),
+    row(
+        "Chained-Write-Send",
+        (RequestHalf::WriteSendChained, ResponseHalf::WriteSendChained),
+        "HatRPC: WRITE and SEND under one doorbell",
+    ),
+    row("Eager-SendRecv", SENDS, "HatRPC: SEND both ways, payloads copied through slots of 4 KiB")
+        .large(LargePayload::Eager, SMALL_LIMIT),
+    row("Write-RNDV", SENDS, "HatRPC: SEND asks, the receiver names a place, the sender WRITEs there")
+        .large(LargePayload::Write, 0),
+    row("Read-RNDV", SENDS, "HatRPC: SEND announces, the receiver READs").large(LargePayload::Read, 0),
+    row("Hybrid-EagerRNDV", SENDS, "HatRPC's baseline: eager, from 4 KiB on write rendezvous")
+        .large(LargePayload::Write, SMALL_LIMIT),
+    row(
+        "Pilaf",
+        (RequestHalf::Write, ResponseHalf::FetchIndexedTwice),
+        "HatRPC's emulation: two READs of metadata, one of the result",
+    ),
+    row(
+        "FaRM",
+        (RequestHalf::Write, ResponseHalf::FetchIndexed),
+        "HatRPC's emulation: one READ of metadata, one of the result",
+    ),
+    row("AR-gRPC", SENDS, "AR-gRPC, as HatRPC emulates it: eager, from 4 KiB on read rendezvous"),
 ];
 
-const fn row(
-    name: &'static str,
-    request: RequestHalf,
-    response: ResponseHalf,
-    rendezvous_above: u32,
-    origin: &'static str,
-) -> Protocol {
-    Protocol { name, request, response, rendezvous_above, origin }
+/// Both halves by SEND.
+const SENDS: (RequestHalf, ResponseHalf) = (RequestHalf::Send, ResponseHalf::Send);
+
+/// A row whose large payloads are READ.
+const fn row(name: &'static str, halves: (RequestHalf, ResponseHalf), origin: &'static str) -> Protocol {
+    let (request, response) = halves;
+    Protocol { name, request, response, large: LargePayload::Read, rendezvous_above: SMALL_LIMIT, origin }
+}
+
+impl Protocol {
+    const fn large(self, large: LargePayload, rendezvous_above: u32) -> Protocol {
+        Protocol { large, rendezvous_above, ..self }
+    }
 }
 
 impl Protocol {
@@ -234,10 +440,7 @@ impl Protocol {
 
     /// The plan of this protocol, both sides waiting by `mode`.
     pub const fn plan(&self, mode: CompletionMode) -> Plan {
-        Plan {
-            rendezvous_above: self.rendezvous_above,
-            ..Plan::new(self.request, self.response).completion(mode, mode)
-        }
+        Plan::new(self.request, self.response).large(self.large, self.rendezvous_above).completion(mode, mode)
     }
 }
 
@@ -261,31 +464,6 @@ impl FromStr for CompletionMode {
             "adaptive" => Ok(CompletionMode::Adaptive),
             other => Err(format!("'{other}' is not a way to wait: use busy, event or adaptive")),
         }
-    }
-}
-
-impl RequestHalf {
-    /// From its number in the handshake.
-    pub const fn from_wire(number: u8) -> Option<Self> {
-        Some(match number {
-            1 => RequestHalf::Send,
-            2 => RequestHalf::Write,
-            3 => RequestHalf::WriteImm,
-            _ => return None,
-        })
-    }
-}
-
-impl ResponseHalf {
-    /// From its number in the handshake.
-    pub const fn from_wire(number: u8) -> Option<Self> {
-        Some(match number {
-            1 => ResponseHalf::Send,
-            2 => ResponseHalf::Write,
-            3 => ResponseHalf::WriteImm,
-            4 => ResponseHalf::Fetch,
-            _ => return None,
-        })
     }
 }
 
@@ -358,6 +536,38 @@ mod tests {
             assert_eq!(plan.completion(mode, mode).check(&everything()), Err(Illegal::SleepsOnFetch(mode)));
             assert_eq!(plan.completion(CompletionMode::Busy, mode).check(&everything()), Ok(()));
         }
+    }
+
+    /// Every half with every other and every way to wait, against the rules as DESIGN has them: who may sleep.
+    #[test]
+    fn every_half_says_who_may_sleep() {
+        let server_may = |half| half != RequestHalf::Write;
+        let fetched = |half: ResponseHalf| half.name().starts_with("fetch");
+        let client_may = |half| half != ResponseHalf::Write && !fetched(half);
+        for request in RequestHalf::ALL {
+            assert_eq!(RequestHalf::from_wire(request as u8), Some(request));
+            for response in ResponseHalf::ALL {
+                assert_eq!(ResponseHalf::from_wire(response as u8), Some(response));
+                for (client, server) in MODES.into_iter().flat_map(|c| MODES.map(|s| (c, s))) {
+                    let plan = Plan::new(request, response).completion(client, server);
+                    for large in LargePayload::ALL {
+                        let past = large == LargePayload::Write && fetched(response);
+                        let checked = plan.large(large, 0).check(&everything());
+                        assert_eq!(checked.is_ok(), plan.check(&everything()).is_ok() && !past);
+                        assert_eq!(LargePayload::from_wire(large as u8), Some(large));
+                    }
+                    let legal = (client == CompletionMode::Busy || client_may(response))
+                        && (server == CompletionMode::Busy || server_may(request));
+                    assert_eq!(plan.check(&everything()).is_ok(), legal, "{plan:?}");
+                    // Who may not sleep looks at memory for whole messages.
+                    let unordered = Capabilities { in_order_write: false, ..everything() };
+                    let told = client_may(response) && server_may(request);
+                    assert_eq!(plan.check(&unordered).is_ok(), legal && told, "{plan:?}");
+                }
+            }
+        }
+        assert_eq!(RequestHalf::from_wire(0), None);
+        assert_eq!(ResponseHalf::from_wire(u8::MAX), None);
     }
 
     #[test]

@@ -21,9 +21,8 @@ fn serve(fabric: &ShmFabric, name: &str) -> Server<ShmFabric> {
 
 fn all_plans(fabric: &ShmFabric) -> Vec<Plan> {
     let mut plans = Vec::new();
-    for request in [RequestHalf::Send, RequestHalf::Write, RequestHalf::WriteImm] {
-        for response in [ResponseHalf::Send, ResponseHalf::Write, ResponseHalf::WriteImm, ResponseHalf::Fetch]
-        {
+    for request in RequestHalf::ALL {
+        for response in ResponseHalf::ALL {
             for client in [CompletionMode::Busy, CompletionMode::Event, CompletionMode::Adaptive] {
                 for server in [CompletionMode::Busy, CompletionMode::Event, CompletionMode::Adaptive] {
                     let plan = Plan::new(request, response).completion(client, server);

@@ -84,7 +84,7 @@ fn half_writer(arguments: &str) {
     raw.assert_goes_on(call(0, 1));
     let header = Header { code: ECHO, call: call(1, 1), ..Header::new(Kind::Request) };
     let bytes = raw.message(&header, &pattern(4000, 2));
-    raw.put(raw.position, &bytes[..LINE], immediate == "true");
+    raw.put_told(raw.position, &bytes[..LINE]);
     raw.poll();
     ready();
     loop {

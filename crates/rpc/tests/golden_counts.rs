@@ -70,6 +70,9 @@ const GOLDEN: &[Golden] = &[
         ],
         server: &[],
     },
+    // Metadata first: lines of 64 bytes; then the result, by its length.
+    Golden { protocol: "Pilaf", client: &fetching_after(2), server: &[] },
+    Golden { protocol: "FaRM", client: &fetching_after(1), server: &[] },
     Golden {
         protocol: "Direct-WriteIMM",
         client: &[
@@ -94,7 +97,62 @@ const GOLDEN: &[Golden] = &[
             ("completed_receive_immediate", 1024),
         ],
     },
+    // Each message is two work requests, of which again one in 64 is signaled: with two doorbells, and with one.
+    Golden {
+        protocol: "Direct-Write-Send",
+        client: &[
+            ("posted_send", 1024),
+            ("posted_write", 1024 + 16),
+            ("posted_signaled", 32),
+            ("posted_inline", 2 * 1024 + 16),
+            ("doorbells", 2 * 1024 + 16),
+            ("posted_receive", 1024),
+            ("bytes_posted", 1024 * 64 + 16 * 8),
+            ("completed_send", 32),
+            ("completed_receive", 1024),
+        ],
+        server: &[
+            ("posted_send", 1024),
+            ("posted_write", 1024),
+            ("posted_signaled", 32),
+            ("posted_inline", 2 * 1024),
+            ("doorbells", 2 * 1024),
+            ("posted_receive", 1024),
+            ("bytes_posted", 1024 * 64),
+            ("completed_send", 32),
+            ("completed_receive", 1024),
+        ],
+    },
+    Golden {
+        protocol: "Chained-Write-Send",
+        client: &[
+            ("posted_send", 1024),
+            ("posted_write", 1024 + 16),
+            ("posted_signaled", 32),
+            ("posted_inline", 2 * 1024 + 16),
+            ("doorbells", 1024 + 16),
+            ("posted_receive", 1024),
+            ("bytes_posted", 1024 * 64 + 16 * 8),
+            ("completed_send", 32),
+            ("completed_receive", 1024),
+        ],
+        server: &[
+            ("posted_send", 1024),
+            ("posted_write", 1024),
+            ("posted_signaled", 32),
+            ("posted_inline", 2 * 1024),
+            ("doorbells", 1024),
+            ("posted_receive", 1024),
+            ("bytes_posted", 1024 * 64),
+            ("completed_send", 32),
+            ("completed_receive", 1024),
+        ],
+    },
     Golden { protocol: "Eager-SendRecv", client: SEND_AND_RECEIVE, server: SEND_AND_RECEIVE },
+    Golden { protocol: "Hybrid-EagerRNDV", client: SEND_AND_RECEIVE, server: SEND_AND_RECEIVE },
+    Golden { protocol: "AR-gRPC", client: SEND_AND_RECEIVE, server: SEND_AND_RECEIVE },
+    // Three messages for each payload, of which who has it sends two, and a WRITE, which is always signaled.
+    Golden { protocol: "Write-RNDV", client: WRITE_RENDEZVOUS, server: WRITE_RENDEZVOUS },
     // Each payload is READ by who gets it, and the client tells with a SEND of its own that it has the result.
     Golden {
         protocol: "Read-RNDV",
@@ -125,6 +183,34 @@ const GOLDEN: &[Golden] = &[
             ("completed_receive", 2 * 1024),
         ],
     },
+];
+
+/// What a client does that READs its result after so many READs of metadata.
+const fn fetching_after(metadata: u64) -> [(&'static str, u64); 8] {
+    let reads = 1024 * (1 + metadata);
+    [
+        ("posted_write", 1024 + 16),
+        ("posted_read", reads),
+        ("posted_signaled", reads + 16),
+        ("posted_inline", 1024 + 16),
+        ("doorbells", 1024 + reads + 16),
+        ("bytes_posted", 1024 * 64 + reads * 64 + 16 * 8),
+        ("completed_write", 16),
+        ("completed_read", reads),
+    ]
+}
+
+const WRITE_RENDEZVOUS: &Row = &[
+    ("posted_send", 3 * 1024),
+    ("posted_write", 1024),
+    ("posted_signaled", 1024),
+    ("posted_inline", 3 * 1024),
+    ("doorbells", 4 * 1024),
+    ("posted_receive", 3 * 1024),
+    ("bytes_posted", 1024 * (3 * 64 + 32)),
+    ("bytes_received", 1024 * 3 * 64),
+    ("completed_write", 1024),
+    ("completed_receive", 3 * 1024),
 ];
 
 const SEND_AND_RECEIVE: &Row = &[
@@ -282,7 +368,7 @@ fn may_exceed(plan: &Plan) -> &'static Row {
     match plan.response {
         // A READ may come too early, as often as it likes; and after some time without a word from the server the
         // client reports how far it is, once for each answer at most.
-        ResponseHalf::Fetch => &[
+        ResponseHalf::Fetch | ResponseHalf::FetchIndexed | ResponseHalf::FetchIndexedTwice => &[
             ("posted_read", u64::MAX),
             ("completed_read", u64::MAX),
             ("posted_write", CALLS),
@@ -292,7 +378,10 @@ fn may_exceed(plan: &Plan) -> &'static Row {
             ("doorbells", u64::MAX),
             ("bytes_posted", u64::MAX),
         ],
-        ResponseHalf::Write | ResponseHalf::WriteImm => &[
+        ResponseHalf::Write
+        | ResponseHalf::WriteImm
+        | ResponseHalf::WriteSend
+        | ResponseHalf::WriteSendChained => &[
             ("posted_write", CALLS),
             ("posted_inline", CALLS),
             ("doorbells", CALLS),

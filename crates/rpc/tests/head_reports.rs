@@ -14,9 +14,8 @@ const COLLECTED: u16 = 2;
 fn sleeping_plans(capabilities: &Capabilities) -> Vec<Plan> {
     use CompletionMode::{Adaptive, Busy, Event};
     let mut plans = Vec::new();
-    for request in [RequestHalf::Send, RequestHalf::Write, RequestHalf::WriteImm] {
-        for response in [ResponseHalf::Send, ResponseHalf::Write, ResponseHalf::WriteImm, ResponseHalf::Fetch]
-        {
+    for request in RequestHalf::ALL {
+        for response in ResponseHalf::ALL {
             for (client, server) in
                 [(Event, Event), (Adaptive, Adaptive), (Busy, Event), (Event, Busy), (Adaptive, Event)]
             {

@@ -27,6 +27,9 @@ tests!(
     an_unknown_function_is_refused,
     a_descriptor_over_the_limit_is_refused,
     a_descriptor_of_memory_that_was_not_granted_closes_the_lane,
+    parts_of_payloads_that_were_not_announced_close_the_lane,
+    a_lie_about_where_to_write_closes_the_lane,
+    a_payload_that_is_changed_when_it_was_written_is_served_as_it_was,
     who_never_reads_stops_nobody_else,
     many_who_never_read_stop_nobody_else,
     lanes_that_end_with_messages_unread_cost_the_others_nothing,
@@ -34,11 +37,12 @@ tests!(
 );
 
 /// One plan for each request half; servers that poll and servers that sleep.
-fn raw_plans() -> [Plan; 3] {
+fn raw_plans() -> [Plan; 4] {
     let sleeping = |plan: Plan| plan.completion(CompletionMode::Busy, CompletionMode::Event);
     [
         Plan::new(RequestHalf::Write, ResponseHalf::Write),
         sleeping(Plan::new(RequestHalf::WriteImm, ResponseHalf::WriteImm)),
+        sleeping(Plan::new(RequestHalf::WriteSend, ResponseHalf::WriteSend)),
         sleeping(Plan::new(RequestHalf::Send, ResponseHalf::Send)),
     ]
 }
@@ -59,7 +63,7 @@ fn each_plan(settings: &str, test: impl Fn(&ServerProcess, &mut RawClient)) {
 fn each_ring(test: impl Fn(&ServerProcess, &mut RawClient)) {
     let fabric = fabric();
     let server = ServerProcess::start("");
-    for plan in &raw_plans()[..2] {
+    for plan in &raw_plans()[..3] {
         println!("  {:?}", plan.request);
         let mut raw = RawClient::connect(&fabric, &server.address, *plan);
         test(&server, &mut raw);
@@ -92,7 +96,7 @@ fn garbage_in_a_mailbox_is_no_message() {
     each_ring(|_, raw| {
         for seed in 1..20 {
             for at in (0..RING as usize).step_by(4096) {
-                raw.put(at, &noise(64, seed * 31 + at as u64), raw.plan.request == RequestHalf::WriteImm);
+                raw.put_told(at, &noise(64, seed * 31 + at as u64));
             }
         }
         assert!(!raw.is_closed());
@@ -101,7 +105,7 @@ fn garbage_in_a_mailbox_is_no_message() {
     // What comes by SEND claims to be a message.
     let (fabric, server) = (fabric(), ServerProcess::start(""));
     for bytes in [vec![], vec![7; 3], noise(1, 5), noise(2, 6), noise(LONGEST / LINE, 7)] {
-        let mut raw = RawClient::connect(&fabric, &server.address, raw_plans()[2]);
+        let mut raw = RawClient::connect(&fabric, &server.address, raw_plans()[3]);
         raw.send(&bytes);
         raw.expect_closed();
     }
@@ -128,7 +132,7 @@ fn a_forged_tag_is_no_message() {
         let bytes = raw.message(&request(call(0, 1)), b"forged");
         for forged in [right ^ 2, right.swap_bytes(), 0, u64::MAX, raw.tags.first(0, 1), raw.tags.first(1, 0)]
         {
-            raw.put(0, &with_tag(bytes.clone(), forged), raw.plan.request == RequestHalf::WriteImm);
+            raw.put_told(0, &with_tag(bytes.clone(), forged));
         }
         raw.assert_goes_on(call(0, 2));
         assert_eq!(server.executed(&raw.fabric), before + 1);
@@ -143,7 +147,8 @@ fn an_old_line_copied_again_is_no_message() {
         assert_eq!(raw.answer().1, b"once");
         // Where the next message goes, where it was, and everywhere else.
         for at in (0..RING as usize).step_by(LINE) {
-            raw.put(at, &old, raw.plan.request == RequestHalf::WriteImm && at < 8 * LINE);
+            let put = if at < 8 * LINE { RawClient::put_told } else { RawClient::put };
+            put(raw, at, &old);
         }
         raw.assert_goes_on(call(1, 1));
         assert_eq!(server.executed(&raw.fabric), before + 2);
@@ -189,7 +194,7 @@ fn a_lying_count_closes_the_lane() {
 
 fn a_lying_head_closes_the_lane() {
     // A lane without a ring of answers has no head to lie about.
-    for plan in &raw_plans()[..2] {
+    for plan in &raw_plans()[..3] {
         for head in [1u32, 256, 1 << 30] {
             let (fabric, server) = (fabric(), ServerProcess::start(""));
             let mut raw = RawClient::connect(&fabric, &server.address, *plan);
@@ -211,8 +216,7 @@ fn a_message_of_the_wrong_kind_closes_the_lane() {
 
 fn an_entry_may_change_while_the_server_reads_it() {
     let (fabric, server) = (fabric(), ServerProcess::start(""));
-    for plan in &raw_plans()[..2] {
-        let immediate = plan.request == RequestHalf::WriteImm;
+    for plan in &raw_plans()[..3] {
         let (mut answered, mut closed) = (0, 0);
         let mut raw = RawClient::connect(&fabric, &server.address, *plan);
         for round in 1..400u32 {
@@ -233,7 +237,8 @@ fn an_entry_may_change_while_the_server_reads_it() {
                     (offset, _) => (LINE + 64 * offset as usize, round.to_le_bytes()),
                 };
                 word[3] ^= flip as u8;
-                raw.put(at + offset, &word, immediate && flip == 0);
+                let put = if flip == 0 { RawClient::put_told } else { RawClient::put };
+                put(&mut raw, at + offset, &word);
             }
             match raw.half.domain.state(raw.half.queue_pair) {
                 Some(dunlin_fabric::QueuePairState::Ready) if round % 5 > 1 => {
@@ -353,6 +358,130 @@ fn a_descriptor_of_memory_that_was_not_granted_closes_the_lane() {
     server.assert_serves(&fabric);
 }
 
+/// Plans under which large payloads are written, and sent in fragments.
+fn transfers() -> [Plan; 3] {
+    let [write, .., send] = raw_plans();
+    let large = LargePayload::Write;
+    [write.large(large, SMALL_LIMIT), send.large(large, 0), send.large(LargePayload::Eager, SMALL_LIMIT)]
+}
+
+/// The next message to the server, whatever it is.
+fn say(raw: &mut RawClient, header: Header, payload: &[u8]) {
+    let bytes = raw.message(&header, payload);
+    raw.deliver(&bytes);
+}
+
+/// Announces a large request.
+fn announce(raw: &mut RawClient, call: u32, length: u64) {
+    let header = Header { flags: Flags::RENDEZVOUS, ..request(call) };
+    say(raw, header, &Descriptor::announcement(length).encode());
+}
+
+fn about(kind: Kind, call: u32) -> Header {
+    Header { call, ..Header::new(kind) }
+}
+
+fn parts_of_payloads_that_were_not_announced_close_the_lane() {
+    let (fabric, server) = (fabric(), ServerProcess::start(""));
+    let before = server.executed(&fabric);
+    let here = [0; Descriptor::BYTES];
+    for plan in transfers().into_iter().chain(raw_plans()) {
+        for case in 0..6 {
+            let mut raw = RawClient::connect(&fabric, &server.address, plan);
+            let one = call(0, 1);
+            match case {
+                0 => say(&mut raw, about(Kind::Written, one), &[]),
+                1 => say(&mut raw, about(Kind::Fragment, one), b"of what?"),
+                2 => say(&mut raw, about(Kind::ClearToSend, one), &here),
+                // Of a call that was announced, the wrong one of the two; one byte too many; a second announcement.
+                3 | 4 if plan.large == LargePayload::Read => continue,
+                3 => {
+                    announce(&mut raw, one, 5000);
+                    let eager = plan.large == LargePayload::Eager;
+                    let (kind, payload) =
+                        if eager { (Kind::Written, &b""[..]) } else { (Kind::Fragment, &b"?"[..]) };
+                    say(&mut raw, about(kind, one), payload);
+                }
+                4 if plan.large == LargePayload::Eager => {
+                    announce(&mut raw, one, 5000);
+                    say(&mut raw, about(Kind::Fragment, one), &[1; 4096]);
+                    say(&mut raw, about(Kind::Fragment, one), &[1; 905]);
+                }
+                _ if plan.large == LargePayload::Eager => announce(&mut raw, one, 0),
+                _ => say(&mut raw, about(Kind::Written, call(63, 9)), &[]),
+            }
+            raw.expect_closed();
+        }
+    }
+    assert_eq!(server.executed(&fabric), before);
+    server.assert_serves(&fabric);
+}
+
+fn a_lie_about_where_to_write_closes_the_lane() {
+    let (fabric, server) = (fabric(), ServerProcess::start(""));
+    for plan in transfers().into_iter().filter(|plan| plan.large == LargePayload::Write) {
+        for case in 0..4 {
+            let mut raw = RawClient::connect(&fabric, &server.address, plan);
+            let one = call(0, 1);
+            raw.request(SIZED, one, &20_000u32.to_le_bytes());
+            let (header, announced) = raw.answer();
+            assert!(header.flags.contains(Flags::RENDEZVOUS) && header.call == one);
+            assert_eq!(Descriptor::decode(&announced, 20_000).unwrap(), Descriptor::announcement(20_000));
+            let ours = raw.half.open.region_keys[0];
+            let place = match case {
+                0 => descriptor(u64::MAX, 0, 20_000),
+                1 => descriptor(ours, 0, 19_999),
+                2 => descriptor(ours, u64::MAX - 20_000, 20_000),
+                _ => descriptor(ours, 1 << 30, 20_000),
+            };
+            say(&mut raw, about(Kind::ClearToSend, one), &place);
+            raw.expect_closed();
+        }
+    }
+    server.assert_serves(&fabric);
+}
+
+/// The server looks at a payload when it has copied it, whatever is written afterwards.
+fn a_payload_that_is_changed_when_it_was_written_is_served_as_it_was() {
+    let (fabric, server) = (fabric(), ServerProcess::start(""));
+    let [write, ..] = transfers();
+    let mut raw = RawClient::connect(&fabric, &server.address, write);
+    for round in 1..30 {
+        let one = call(0, round);
+        announce(&mut raw, one, 5000);
+        let (header, place) = raw.answer();
+        assert_eq!((header.kind, header.call), (Kind::ClearToSend, one));
+        let place = Descriptor::decode(&place, 5000).unwrap();
+        assert_eq!(place.length, 5000);
+        let put = |raw: &mut RawClient, byte: u8| {
+            let bytes: &'static [u8] = vec![byte; 5000].leak();
+            let parts: &'static [&'static [u8]] = vec![bytes].leak();
+            let key = dunlin_fabric::RegionKey(place.key);
+            let write = || dunlin_fabric::Operation::Write {
+                data: dunlin_fabric::Data::Inline(parts),
+                key,
+                offset: place.offset,
+                immediate: None,
+            };
+            raw.post(write).unwrap();
+        };
+        put(&mut raw, round as u8);
+        say(&mut raw, about(Kind::Written, one), &[]);
+        let (header, announced) = raw.answer();
+        put(&mut raw, 99);
+        assert_eq!((header.call, header.flags), (one, Flags::RENDEZVOUS));
+        let echoed = Descriptor::decode(&announced, 5000).unwrap();
+        // Into our own ring, beyond what is used of it.
+        let ours = descriptor(raw.half.open.region_keys[0], 8192, echoed.length);
+        say(&mut raw, about(Kind::ClearToSend, one), &ours);
+        let (header, _) = raw.answer();
+        assert_eq!((header.kind, header.call), (Kind::Written, one));
+        let mut got = vec![0; 5000];
+        raw.half.region.copy_out(8192, &mut got);
+        assert!(got.iter().all(|byte| *byte == round as u8), "round {round}");
+    }
+}
+
 /// The peak of a process's resident memory, in KiB.
 fn resident(server: &ServerProcess) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{}/status", server.process.child.id())).unwrap();
@@ -429,13 +558,12 @@ fn half_a_message_holds_up_nobody() {
         let before = server.executed(&raw.fabric);
         let payload = pattern(3000, 1);
         let bytes = raw.message(&request(call(0, 1)), &payload);
-        let immediate = raw.plan.request == RequestHalf::WriteImm;
-        raw.put(0, &bytes[..LINE], immediate);
+        raw.put_told(0, &bytes[..LINE]);
         server.assert_serves(&raw.fabric);
         let others = server.executed(&raw.fabric) - before;
         assert!(!raw.is_closed());
         // The other half comes after all.
-        raw.put(LINE, &bytes[LINE..], immediate);
+        raw.put_told(LINE, &bytes[LINE..]);
         let (header, body) = raw.answer();
         assert_eq!((header.call, &body), (call(0, 1), &payload));
         assert_eq!(server.executed(&raw.fabric), before + others + 1);

@@ -60,6 +60,17 @@ impl Local {
         Client::connect(&self.fabric, self.server.address(), config).unwrap()
     }
 
+    /// A pulled call, while the client makes progress: under write rendezvous it has to answer the server to be heard.
+    fn receive(&self, client: &mut Client<ShmFabric>) -> Incoming<ShmFabric> {
+        let mut incoming = None;
+        until("a call is there to be pulled", || {
+            client.progress();
+            incoming = self.server.receive(after(Duration::from_millis(1)));
+            incoming.is_some()
+        });
+        incoming.unwrap()
+    }
+
     fn executed(&self) -> u64 {
         self.executed.load(Ordering::SeqCst)
     }
@@ -291,7 +302,7 @@ fn a_full_window_pushes_back() {
         assert_eq!(client.submit_on(0, ECHO, b"9"), Err(CallError::NotExecuted(Cause::WindowFull)), "{name}");
         assert_eq!(client.push_on(0, ECHO, b"9"), Err(CallError::NotExecuted(Cause::WindowFull)), "{name}");
         // A call waits for room.
-        let incoming = local.server.receive(after(HANG / 2)).unwrap();
+        let incoming = local.receive(&mut client);
         let answer = std::thread::spawn(move || {
             std::thread::sleep(Duration::from_millis(5));
             incoming.reply(b"there".to_vec());
@@ -306,7 +317,7 @@ fn a_full_window_pushes_back() {
         client.forget(done);
         assert_eq!(*client.call(ECHO, b"ninth").unwrap(), *b"ninth", "{name}");
         for _ in 1..8 {
-            local.server.receive(after(HANG / 2)).unwrap().refuse(Status::Unauthorised);
+            local.receive(&mut client).refuse(Status::Unauthorised);
         }
         for (_, outcome) in collect(&mut client) {
             assert_eq!(outcome, Err(CallError::NotExecuted(Cause::Refused(Status::Unauthorised))), "{name}");
@@ -329,7 +340,7 @@ fn a_panic_costs_one_call() {
             assert_eq!(*client.call(ECHO, b"on").unwrap(), *b"on", "{name}");
         }
         let _unanswered = client.submit_on(0, NEVER, b"drop me").unwrap();
-        drop(local.server.receive(after(HANG / 2)).unwrap());
+        drop(local.receive(&mut client));
         let outcomes = collect(&mut client);
         assert_eq!(outcomes[0].1, Err(CallError::MaybeExecuted(Cause::Refused(Status::HandlerPanicked))));
     }
@@ -447,9 +458,12 @@ fn large_memory_is_a_limit_and_comes_back() {
 
         let mut client = local.client(ClientConfig { large_memory: 1 << 20, ..with(plan) });
         let first = client.submit_on(0, NEVER, &[1; SIZE]).unwrap();
-        let error = client.submit_on(0, ECHO, &[1; SIZE]).unwrap_err();
-        assert_eq!(error, CallError::NotExecuted(Cause::OutOfMemory), "{name}");
-        local.server.receive(after(HANG / 2)).unwrap().reply(b"done".to_vec());
+        // What goes in fragments has left its memory when the last has gone.
+        if plan.large != LargePayload::Eager {
+            let error = client.submit_on(0, ECHO, &[1; SIZE]).unwrap_err();
+            assert_eq!(error, CallError::NotExecuted(Cause::OutOfMemory), "{name}");
+        }
+        local.receive(&mut client).reply(b"done".to_vec());
         assert_eq!(*client.wait(first).unwrap(), *b"done", "{name}");
         assert_eq!(client.call(ECHO, &[1; SIZE]).unwrap().len(), SIZE, "{name}");
 

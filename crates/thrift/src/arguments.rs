@@ -3,8 +3,8 @@
 use crate::codec::Input;
 use crate::error::Refusal;
 use pilota::thrift::{
-    Message, ProtocolExceptionKind, TInputProtocol, TLengthProtocol, TOutputProtocol, TStructIdentifier, TType, ThriftException,
-    new_protocol_exception,
+    Message, ProtocolExceptionKind, TInputProtocol, TLengthProtocol, TOutputProtocol, TStructIdentifier,
+    TType, ThriftException, new_protocol_exception,
 };
 use pilota::{AHashMap, AHashSet};
 use std::collections::{BTreeMap, BTreeSet};
@@ -75,13 +75,20 @@ fn missing(name: &'static str) -> Refusal {
     ))
 }
 
+/// The elements to make room for when a message says that it has `size` of them: what is read for certain grows, and what
+/// is only said takes no memory.
+#[inline]
+pub fn room(size: usize) -> usize {
+    size.min(1024)
+}
+
 /// Reads a list.
 pub fn read_list<I: TInputProtocol, T>(
     input: &mut I,
     mut element: impl FnMut(&mut I) -> Result<T, ThriftException>,
 ) -> Result<Vec<T>, ThriftException> {
     let header = input.read_list_begin()?;
-    let mut list = Vec::with_capacity(header.size);
+    let mut list = Vec::with_capacity(room(header.size));
     for _ in 0..header.size {
         list.push(element(input)?);
     }
@@ -95,7 +102,7 @@ pub fn read_set<I: TInputProtocol, T: Eq + Hash>(
     mut element: impl FnMut(&mut I) -> Result<T, ThriftException>,
 ) -> Result<AHashSet<T>, ThriftException> {
     let header = input.read_set_begin()?;
-    let mut set = AHashSet::with_capacity(header.size);
+    let mut set = AHashSet::with_capacity(room(header.size));
     for _ in 0..header.size {
         set.insert(element(input)?);
     }
@@ -110,7 +117,7 @@ pub fn read_map<I: TInputProtocol, K: Eq + Hash, V>(
     mut value: impl FnMut(&mut I) -> Result<V, ThriftException>,
 ) -> Result<AHashMap<K, V>, ThriftException> {
     let header = input.read_map_begin()?;
-    let mut map = AHashMap::with_capacity(header.size);
+    let mut map = AHashMap::with_capacity(room(header.size));
     for _ in 0..header.size {
         map.insert(key(input)?, value(input)?);
     }

@@ -30,6 +30,8 @@ pub struct Client<F: Fabric> {
     selections: Vec<Selection>,
     /// Where small requests are encoded.
     scratch: Box<[u8; SMALL_LIMIT as usize]>,
+    /// The worker of the last call: they take turns, a batch each.
+    turn: usize,
 }
 
 impl<F: Fabric> Client<F> {
@@ -52,6 +54,7 @@ impl<F: Fabric> Client<F> {
             routes: choice.routes(service, &introduction),
             selections: choice.selections,
             scratch: Box::new([0; SMALL_LIMIT as usize]),
+            turn: 0,
         })
     }
 
@@ -68,6 +71,14 @@ impl<F: Fabric> Client<F> {
     /// The engine's clients, one for each plan.
     pub fn connections(&mut self) -> &mut [dunlin_rpc::Client<F>] {
         &mut self.connections
+    }
+
+    /// The worker whose turn it is.
+    #[inline]
+    fn turn(&mut self, connection: u16) -> usize {
+        let workers = self.connections[usize::from(connection)].workers();
+        self.turn = if self.turn + 1 < workers { self.turn + 1 } else { 0 };
+        self.turn
     }
 
     #[inline]
@@ -95,32 +106,55 @@ impl<F: Fabric> Client<F> {
                 Err(error) => Err(failed(error)),
             };
         }
-        let call = submit_large(client, id, size, arguments)?;
+        let worker = self.turn(connection);
+        let client = &mut self.connections[usize::from(connection)];
+        let call = submit_large(client, worker, id, size, arguments)?;
         match client.wait(call) {
             Ok(response) => decode::<R>(&response),
             Err(error) => Err(failed(error)),
         }
     }
 
-    /// Makes a call whose result nobody waits for.
+    /// Makes a call whose result nobody waits for. Waits for room if need be.
     pub fn oneway<A: Arguments, E>(&mut self, function: usize, arguments: &A) -> Result<(), CallError<E>> {
-        let (connection, id) = self.submit(function, arguments)?;
-        self.connections[usize::from(connection)].forget(id);
+        let (connection, id) = self.route(function)?;
+        let size = arguments.size(&mut BinaryOutput::new(&mut []));
+        let worker = self.turn(connection);
+        let client = &mut self.connections[usize::from(connection)];
+        let id = match self.scratch.get_mut(..size) {
+            Some(place) => {
+                arguments.encode(&mut BinaryOutput::new(place)).map_err(CallError::Encode)?;
+                client.submit_waiting_on(worker, id, place).map_err(failed)?
+            }
+            None => submit_large(client, worker, id, size, arguments)?,
+        };
+        client.forget(id);
         Ok(())
     }
 
-    /// Sends a call and does not wait: neither for room, nor for the result.
+    /// Sends a call and does not wait for its result; for room, if need be.
     #[inline]
     pub fn start<A: Arguments, R: Outcome>(
         &mut self,
         function: usize,
         arguments: &A,
     ) -> Result<Pending<R>, CallError<R::Exception>> {
-        let (connection, id) = self.submit(function, arguments)?;
+        let (connection, id) = self.route(function)?;
+        let size = arguments.size(&mut BinaryOutput::new(&mut []));
+        let worker = self.turn(connection);
+        let client = &mut self.connections[usize::from(connection)];
+        let id = match self.scratch.get_mut(..size) {
+            Some(place) => {
+                arguments.encode(&mut BinaryOutput::new(place)).map_err(CallError::Encode)?;
+                client.submit_waiting_on(worker, id, place).map_err(failed)?
+            }
+            None => submit_large(client, worker, id, size, arguments)?,
+        };
         Ok(Pending { connection, id, result: PhantomData })
     }
 
     /// Adds a call to a batch, which goes out when it is full, or with [`flush`](Client::flush), or when a result of it is
+    /// waited for. Waits for room if need be; there is none to wait for when all of the window are results that nobody has
     /// waited for.
     #[inline]
     pub fn push<A: Arguments, R: Outcome>(
@@ -131,19 +165,23 @@ impl<F: Fabric> Client<F> {
         let (connection, id) = self.route(function)?;
         let size = arguments.size(&mut BinaryOutput::new(&mut []));
         let client = &mut self.connections[usize::from(connection)];
+        // All calls of a batch go to one worker.
+        let worker = self.turn.min(client.workers().saturating_sub(1));
         let id = match self.scratch.get_mut(..size) {
             Some(place) => {
                 arguments.encode(&mut BinaryOutput::new(place)).map_err(CallError::Encode)?;
-                client.push_on(0, id, place).map_err(failed)?
+                client.push_waiting_on(worker, id, place).map_err(failed)?
             }
-            None => submit_large(client, id, size, arguments)?,
+            None => submit_large(client, worker, id, size, arguments)?,
         };
         Ok(Pending { connection, id, result: PhantomData })
     }
 
-    /// Sends the open batches.
+    /// Sends the open batches. Waits for room if need be.
     pub fn flush(&mut self) -> Result<(), dunlin_rpc::CallError> {
-        self.connections.iter_mut().try_for_each(dunlin_rpc::Client::flush)
+        self.turn = self.turn.wrapping_add(1)
+            % self.connections.iter().map(|c| c.workers()).max().unwrap_or(1).max(1);
+        self.connections.iter_mut().try_for_each(dunlin_rpc::Client::flush_waiting)
     }
 
     /// Waits for a call.
@@ -155,30 +193,17 @@ impl<F: Fabric> Client<F> {
             Err(error) => Err(failed(error)),
         }
     }
-
-    fn submit<A: Arguments, E>(&mut self, function: usize, arguments: &A) -> Result<(u16, CallId), CallError<E>> {
-        let (connection, id) = self.route(function)?;
-        let size = arguments.size(&mut BinaryOutput::new(&mut []));
-        let client = &mut self.connections[usize::from(connection)];
-        let id = match self.scratch.get_mut(..size) {
-            Some(place) => {
-                arguments.encode(&mut BinaryOutput::new(place)).map_err(CallError::Encode)?;
-                client.submit_on(0, id, place).map_err(failed)?
-            }
-            None => submit_large(client, id, size, arguments)?,
-        };
-        Ok((connection, id))
-    }
 }
 
 /// Encodes a large request where the server will READ it.
 fn submit_large<F: Fabric, A: Arguments, E>(
     client: &mut dunlin_rpc::Client<F>,
+    worker: usize,
     id: u16,
     size: usize,
     arguments: &A,
 ) -> Result<CallId, CallError<E>> {
-    let mut request = client.large_request(0, size)?;
+    let mut request = client.large_request(worker, size)?;
     arguments.encode(&mut BinaryOutput::new(&mut request)).map_err(CallError::Encode)?;
     Ok(client.submit_large(id, request)?)
 }
@@ -196,13 +221,18 @@ pub(crate) fn decode<R: Outcome>(bytes: &[u8]) -> Result<R::Value, CallError<R::
 pub(crate) fn failed<E>(error: dunlin_rpc::CallError) -> CallError<E> {
     use dunlin_rpc::{Cause, Status};
     match error {
-        dunlin_rpc::CallError::Application { code, payload } => CallError::Application(ApplicationException::new(
-            ApplicationExceptionKind::from(i32::from(code)),
-            String::from_utf8_lossy(&payload).into_owned(),
-        )),
-        dunlin_rpc::CallError::MaybeExecuted(Cause::Refused(Status::HandlerPanicked)) => CallError::Application(
-            ApplicationException::new(ApplicationExceptionKind::INTERNAL_ERROR, "the handler panicked"),
-        ),
+        dunlin_rpc::CallError::Application { code, payload } => {
+            CallError::Application(ApplicationException::new(
+                ApplicationExceptionKind::from(i32::from(code)),
+                String::from_utf8_lossy(&payload).into_owned(),
+            ))
+        }
+        dunlin_rpc::CallError::MaybeExecuted(Cause::Refused(Status::HandlerPanicked)) => {
+            CallError::Application(ApplicationException::new(
+                ApplicationExceptionKind::INTERNAL_ERROR,
+                "the handler panicked",
+            ))
+        }
         error => CallError::Transport(error),
     }
 }

@@ -2,7 +2,8 @@
 
 use dunlin_rpc::Certainty;
 use pilota::thrift::{
-    ApplicationException, ApplicationExceptionKind, ProtocolExceptionKind, ThriftException, new_protocol_exception,
+    ApplicationException, ApplicationExceptionKind, ProtocolExceptionKind, ThriftException,
+    new_protocol_exception,
 };
 use std::convert::Infallible;
 use thiserror::Error;

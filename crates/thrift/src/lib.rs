@@ -24,14 +24,16 @@ mod server;
 pub mod tcp;
 
 pub use arguments::{
-    ARGUMENTS, Arguments, Outcome, read_arguments, read_list, read_map, read_ordered_map, read_ordered_set, read_set,
-    required,
+    ARGUMENTS, Arguments, Outcome, read_arguments, read_list, read_map, read_ordered_map, read_ordered_set,
+    read_set, required, room,
 };
 pub use asynchronous::{AsyncCall, AsyncClient};
 pub use client::{Client, Pending};
 pub use codec::Input;
 pub use descriptor::ServiceDescriptor;
-pub use error::{CallError, ConnectError, Failure, Never, Refusal, ServeError, not_asynchronous, unknown_function};
+pub use error::{
+    CallError, ConnectError, Failure, Never, Refusal, ServeError, not_asynchronous, unknown_function,
+};
 pub use pilota;
 pub use pilota::thrift::{ApplicationException, ApplicationExceptionKind, Message, TType, ThriftException};
 pub use pilota::{Bytes, FastStr};

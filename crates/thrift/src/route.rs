@@ -80,12 +80,13 @@ impl Choice {
 
     /// The routes, once the server has said what it has.
     pub(crate) fn routes(&self, service: &ServiceDescriptor, introduction: &Introduction) -> Vec<Route> {
-        let route = |(function, place): (&dunlin_hints::FunctionHints, &Option<u16>)| {
-            match (introduction.id(&function.name), place) {
-                (Some(function), Some(connection)) => Route::Engine { connection: *connection, function },
-                (Some(_), None) => Route::Tcp,
-                (None, _) => Route::Unknown,
-            }
+        let route = |(function, place): (&dunlin_hints::FunctionHints, &Option<u16>)| match (
+            introduction.id(&function.name),
+            place,
+        ) {
+            (Some(function), Some(connection)) => Route::Engine { connection: *connection, function },
+            (Some(_), None) => Route::Tcp,
+            (None, _) => Route::Unknown,
         };
         service.functions.iter().zip(&self.places).map(route).collect()
     }

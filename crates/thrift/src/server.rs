@@ -120,7 +120,10 @@ impl Responder for IntoReply<'_, '_> {
                     Ok(()) => Ok(()),
                     Err(error) => {
                         let text = error.message().clone();
-                        refuse(reply, &ApplicationException::new(ApplicationExceptionKind::INTERNAL_ERROR, text))
+                        refuse(
+                            reply,
+                            &ApplicationException::new(ApplicationExceptionKind::INTERNAL_ERROR, text),
+                        )
                     }
                 }
             }

@@ -40,6 +40,12 @@ pub enum Kind {
     Release = 7,
     /// The sender is going away: nothing new should be sent to it.
     Drain = 8,
+    /// The large payload of this call may be written: the payload is the [`Descriptor`] of the place (write rendezvous).
+    ClearToSend = 9,
+    /// The large payload of this call was written where [`Kind::ClearToSend`] had said.
+    Written = 10,
+    /// The next bytes of the large payload of this call, in order (eager).
+    Fragment = 11,
 }
 
 impl Kind {
@@ -55,6 +61,9 @@ impl Kind {
             6 => Kind::Credit,
             7 => Kind::Release,
             8 => Kind::Drain,
+            9 => Kind::ClearToSend,
+            10 => Kind::Written,
+            11 => Kind::Fragment,
             _ => return None,
         })
     }
@@ -69,6 +78,12 @@ impl Kind {
     #[inline]
     pub const fn is_single(self) -> bool {
         matches!(self, Kind::Request | Kind::Response)
+    }
+
+    /// Whether messages of this kind move the large payload of a call that was announced.
+    #[inline]
+    pub const fn is_transfer(self) -> bool {
+        matches!(self, Kind::ClearToSend | Kind::Written | Kind::Fragment)
     }
 
     /// Whether codes in messages of this kind, or in their entries, are statuses.
@@ -178,7 +193,7 @@ pub struct Header {
     pub epoch: u8,
     /// Thread slot of the caller. Single messages only.
     pub thread: u16,
-    /// Call id. Single messages only.
+    /// Call id. Single messages, and those that move a call's large payload.
     pub call: u32,
     /// Requests: microseconds left until the deadline, 0 for none. Responses: nanoseconds of server processing time,
     /// saturating. Of a batch: the shortest, respectively the sum. Other kinds: 0.
@@ -282,7 +297,9 @@ impl Header {
             |field, value: u32| if value == 0 { Ok(()) } else { Err(Reject::ReservedField(field)) };
         reserved("rendezvous flag", (self.flags.bits() & Flags::RENDEZVOUS.bits()).into())?;
         reserved("thread", self.thread.into())?;
-        reserved("call", self.call)?;
+        if !self.kind.is_transfer() {
+            reserved("call", self.call)?;
+        }
         let (count, length) = (self.code, self.length);
         match self.kind {
             Kind::RequestBatch | Kind::ResponseBatch => {
@@ -303,7 +320,17 @@ impl Header {
                     return Err(Reject::BodyLength { count, length });
                 }
             }
-            Kind::Request | Kind::Response | Kind::Skip | Kind::Credit | Kind::Drain => {
+            Kind::ClearToSend | Kind::Fragment => {
+                reserved("time", self.time)?;
+                reserved("code", count.into())?;
+                if self.kind == Kind::ClearToSend && length != Descriptor::BYTES as u32 {
+                    return Err(Reject::DescriptorLength(length));
+                }
+                if length == 0 {
+                    return Err(Reject::BodyLength { count, length });
+                }
+            }
+            Kind::Request | Kind::Response | Kind::Skip | Kind::Credit | Kind::Drain | Kind::Written => {
                 reserved("time", self.time)?;
                 reserved("code", count.into())?;
                 reserved("length", length)?;
@@ -351,9 +378,11 @@ mod tests {
             match Header::decode(&bytes) {
                 Ok(header) => assert_eq!(header.kind as u8, number),
                 Err(Reject::EmptyBatch) => assert!([3, 4, 7].contains(&number)),
+                Err(Reject::DescriptorLength(0)) => assert_eq!(number, 9),
+                Err(Reject::BodyLength { count: 0, length: 0 }) => assert_eq!(number, 11),
                 Err(reject) => {
                     assert_eq!(reject, Reject::UnknownKind(number));
-                    assert!(number == 0 || number > 8);
+                    assert!(number == 0 || number > 11);
                 }
             }
             let mut bytes = Header::new(Kind::Credit).encode();
@@ -412,6 +441,24 @@ mod tests {
         assert_eq!(Header::decode(&release.encode()), Ok(release));
         assert_eq!(wrong(Header { length: 13, ..release }), Reject::BodyLength { count: 3, length: 13 });
         assert_eq!(wrong(Header { code: 0, length: 0, ..release }), Reject::EmptyBatch);
+    }
+
+    #[test]
+    fn rules_of_transfers() {
+        let wrong = |header: Header| Header::decode(&header.encode()).unwrap_err();
+        for (kind, length) in [(Kind::ClearToSend, 24), (Kind::Written, 0), (Kind::Fragment, 4096)] {
+            let good = Header { call: 5, head: 7, length, ..Header::new(kind) };
+            assert_eq!(Header::decode(&good.encode()), Ok(good));
+            assert_eq!(wrong(Header { code: 1, ..good }), Reject::ReservedField("code"));
+            assert_eq!(wrong(Header { thread: 1, ..good }), Reject::ReservedField("thread"));
+            assert_eq!(wrong(Header { time: 1, ..good }), Reject::ReservedField("time"));
+            let flagged = Header { flags: Flags::RENDEZVOUS, ..good };
+            assert_eq!(wrong(flagged), Reject::ReservedField("rendezvous flag"));
+        }
+        let of = |kind, length| Header { length, ..Header::new(kind) };
+        assert_eq!(wrong(of(Kind::ClearToSend, 23)), Reject::DescriptorLength(23));
+        assert_eq!(wrong(of(Kind::Written, 1)), Reject::ReservedField("length"));
+        assert_eq!(wrong(of(Kind::Fragment, 0)), Reject::BodyLength { count: 0, length: 0 });
     }
 
     #[test]

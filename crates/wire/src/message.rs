@@ -139,7 +139,7 @@ impl<'a> Message<'a> {
         &self.header
     }
 
-    /// The payload of a single message, the ids of a release list, the entries of a batch as they lie there.
+    /// The payload of a message with one call, the ids of a release list, the entries of a batch as they lie there.
     #[inline]
     pub fn body(&self) -> &'a [u8] {
         self.body

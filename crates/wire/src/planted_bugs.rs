@@ -94,8 +94,10 @@ macro_rules! planted {
             impl Checks for Broken {
                 const $check: bool = false;
             }
-            let finding = finding::<With<Broken>>();
-            assert_eq!(finding.as_deref(), Some("accepted what is no message"));
+            let finding = finding::<With<Broken>>().expect("a finding");
+            // A limit that is forgotten shows in the first line already.
+            let found = finding == "accepted what is no message" || finding.starts_with("total ");
+            assert!(found, "{finding}");
         }
     )+};
 }

@@ -28,6 +28,12 @@ impl Descriptor {
         out
     }
 
+    /// What announces a payload that will come by itself: its length, and no place to READ it from.
+    #[inline]
+    pub const fn announcement(length: u64) -> Descriptor {
+        Descriptor { key: 0, offset: 0, length }
+    }
+
     /// Reads a descriptor out of a payload (private memory). Whether the range lies inside the region is for the fabric
     /// to check; here its length is held to `max_length` bytes and its end must not wrap.
     ///

@@ -85,7 +85,14 @@ fn check_header(header: &Header, length: u64) -> Result<(), BuildError> {
             Descriptor::BYTES as u64
         }
         Kind::Release => u64::from(header.code) * 4,
-        Kind::Skip | Kind::Credit | Kind::Drain | Kind::RequestBatch | Kind::ResponseBatch => 0,
+        Kind::ClearToSend => Descriptor::BYTES as u64,
+        Kind::Fragment => length.max(1),
+        Kind::Skip
+        | Kind::Credit
+        | Kind::Drain
+        | Kind::Written
+        | Kind::RequestBatch
+        | Kind::ResponseBatch => 0,
     };
     if length == expected { Ok(()) } else { Err(BuildError::PayloadLength { expected, actual: length }) }
 }

@@ -106,9 +106,9 @@ fn record() -> impl Strategy<Value = Record> {
     let endpoint = || vec(any::<u8>(), 0..=1024);
     let region_keys = || vec(any::<u64>(), 0..=8);
     let lines = || (0..=u32::MAX / 64).prop_map(|lines| lines * 64);
-    let open = (any::<(u16, u16, [u8; 4], u16, u32)>(), lines(), endpoint(), region_keys()).prop_map(
+    let open = (any::<(u16, u16, [u8; 5], u16, u32)>(), lines(), endpoint(), region_keys()).prop_map(
         |((lane, worker, bytes, window, rendezvous_above), ring_bytes, endpoint, region_keys)| {
-            let [request_half, response_half, client_completion, server_completion] = bytes;
+            let [request_half, response_half, client_completion, server_completion, large] = bytes;
             Record::OpenLane(OpenLane {
                 lane,
                 worker,
@@ -119,6 +119,7 @@ fn record() -> impl Strategy<Value = Record> {
                 window,
                 ring_bytes,
                 rendezvous_above,
+                large,
                 endpoint,
                 region_keys,
             })
@@ -170,7 +171,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 1024, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn headers_come_back_or_are_rejected(bytes in any::<[u8; HEADER_BYTES]>(), kind in 0..10_u8, flags in 0..40_u8) {
+    fn headers_come_back_or_are_rejected(bytes in any::<[u8; HEADER_BYTES]>(), kind in 0..13_u8, flags in 0..40_u8) {
         let mut bytes = bytes;
         (bytes[0], bytes[1]) = (kind, flags);
         if let Ok(header) = Header::decode(&bytes) {

@@ -3,20 +3,26 @@
 use super::RC;
 use crate::case::{Case, Need, Role};
 use crate::context::Context;
-use crate::failure::Verdict;
+use crate::failure::{Failure, Verdict};
 use crate::station::{Station, holds, pattern};
 use crate::{expect, expect_eq};
 use dunlin_fabric::{
-    Access, Data, Fabric, Opcode, Operation, QueuePairId, ReceiveTarget, RegionKey, RemoteSlice,
-    ThreadDomain, WorkId,
+    Access, Data, Fabric, Opcode, Operation, PostError, QueuePairConfig, QueuePairId, ReceiveTarget,
+    RegionKey, RemoteSlice, ThreadDomain, WorkId, WorkRequest,
 };
 
 pub(super) fn add<F: Fabric>(all: &mut Vec<Case<F>>) {
     all.extend([
-        Case::pair("write_is_there_when_the_send_behind_it_arrives", &[RC], |c, r| write_then(c, r, false)),
-        Case::pair("write_is_there_when_the_immediate_behind_it_arrives", &[RC, Need::Immediate], |c, r| {
-            write_then(c, r, true)
+        Case::pair("write_is_there_when_the_send_behind_it_arrives", &[RC], |c, r| {
+            write_then(c, r, Behind::Send)
         }),
+        Case::pair("write_is_there_when_the_immediate_behind_it_arrives", &[RC, Need::Immediate], |c, r| {
+            write_then(c, r, Behind::Immediate)
+        }),
+        Case::pair("write_is_there_when_the_send_linked_to_it_arrives", &[RC], |c, r| {
+            write_then(c, r, Behind::LinkedSend)
+        }),
+        Case::pair("a_list_is_taken_whole_or_not_at_all", &[RC], whole_lists),
         Case::pair("read_sees_the_write_before_it", &[RC], read_after_write),
         Case::pair("sequence_in_one_line", &[RC, Need::Inline, Need::InOrderWrite], one_line),
         Case::pair("tag_of_a_long_write_is_last", &[RC, Need::InOrderWrite], tag_last),
@@ -39,7 +45,16 @@ fn write<F: Fabric>(
     Ok(station.post(queue_pair, 0, operation, false)?)
 }
 
-fn write_then<F: Fabric>(context: &mut Context<F>, role: Role, immediate: bool) -> Verdict {
+/// What tells of a WRITE.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Behind {
+    Send,
+    Immediate,
+    LinkedSend,
+}
+
+fn write_then<F: Fabric>(context: &mut Context<F>, role: Role, behind: Behind) -> Verdict {
+    let immediate = behind == Behind::Immediate;
     const ROUNDS: u64 = 200;
     const LENGTH: usize = 10_000;
     let mut station = context.station()?;
@@ -49,6 +64,20 @@ fn write_then<F: Fabric>(context: &mut Context<F>, role: Role, immediate: bool) 
         let key = context.borrow_key()?;
         for round in 0..ROUNDS {
             expect_eq!(context.hear_at(&mut station)?, b"next");
+            if behind == Behind::LinkedSend {
+                let data = Data::Buffer(station.buffer(&pattern(round, LENGTH))?);
+                let write = Operation::Write { data, key, offset: 64, immediate: None };
+                let data = Data::Buffer(station.buffer(&round.to_le_bytes())?);
+                let send = Operation::Send { data, immediate: None, to: None };
+                let list = [(write, false), (send, true)].map(|(operation, signaled)| WorkRequest {
+                    id: WorkId(round),
+                    operation,
+                    signaled,
+                });
+                station.domain.post_linked(queue_pair, list)?;
+                station.sent(round)?;
+                continue;
+            }
             write(&mut station, queue_pair, key, 64, &pattern(round, LENGTH))?;
             if immediate {
                 let data = Data::Inline(&[]);
@@ -75,6 +104,46 @@ fn write_then<F: Fabric>(context: &mut Context<F>, role: Role, immediate: bool) 
             "round {round}: the WRITE has not arrived before"
         );
     }
+    context.meet_at(&mut station)
+}
+
+/// A list that has no room for its last request leaves no trace of its first.
+fn whole_lists<F: Fabric>(context: &mut Context<F>, role: Role) -> Verdict {
+    const DEPTH: u64 = 8;
+    const BOTH: Access = Access::READ.with(Access::WRITE);
+    let mut station = context.station()?;
+    let config = QueuePairConfig { max_send: DEPTH as u32, ..station.reliable() };
+    let queue_pair = context.connect(&mut station, &config)?;
+    if role == Role::Second {
+        let region = context.region(4096, BOTH)?;
+        context.lend(&region, BOTH)?;
+        return context.meet_at(&mut station);
+    }
+    let key = context.borrow_key()?;
+    let list = |station: &mut Station<F>, values: [u64; 2]| -> Result<Result<(), PostError>, Failure> {
+        let [first, last] = values;
+        let buffers = [station.buffer(&first.to_le_bytes())?, station.buffer(&last.to_le_bytes())?];
+        let requests = buffers.map(|buffer| WorkRequest {
+            id: WorkId(last),
+            operation: Operation::Write { data: Data::Buffer(buffer), key, offset: 64, immediate: None },
+            signaled: false,
+        });
+        Ok(station.domain.post_linked(queue_pair, requests))
+    };
+    let value = |station: &mut Station<F>, id: u64| -> Result<Vec<u8>, Failure> {
+        let into = station.arena.reserve(8)?;
+        let from = RemoteSlice { key, offset: 64, length: 8 };
+        station.post(queue_pair, id, Operation::Read { from, into }, true)?;
+        Ok(station.sent(id)?.buffer.map(|buffer| buffer.to_vec()).unwrap_or_default())
+    };
+    for _ in 1..DEPTH {
+        write(&mut station, queue_pair, key, 64, &1u64.to_le_bytes())?;
+    }
+    expect_eq!(list(&mut station, [9, 9])?, Err(PostError::QueueFull));
+    // For which the last slot was left.
+    expect_eq!(value(&mut station, 1)?, 1u64.to_le_bytes());
+    expect_eq!(list(&mut station, [2, 3])?, Ok(()));
+    expect_eq!(value(&mut station, 2)?, 3u64.to_le_bytes());
     context.meet_at(&mut station)
 }
 

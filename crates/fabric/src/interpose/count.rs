@@ -184,7 +184,7 @@ impl Counters {
         add(&self.bytes_posted, posted.bytes);
         add(&self.posted_inline, posted.inline as u64);
         add(&self.posted_signaled, posted.signaled as u64);
-        add(&self.doorbells, 1);
+        add(&self.doorbells, posted.rings as u64);
     }
 
     fn count_completion(&self, opcode: Opcode, status: CompletionStatus, bytes: u32) {

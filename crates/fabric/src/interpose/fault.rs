@@ -492,6 +492,31 @@ impl<M: Memory> FaultDomain<M> {
         Ok(())
     }
 
+    /// Refuses a post if the dice say so.
+    fn refuse<D: ThreadDomain<Memory = M>>(&mut self, inner: &D, id: QueuePairId) -> Result<(), PostError> {
+        if self.queue_pairs.get(&id).is_some_and(|queue_pair| !queue_pair.broken)
+            && inner.state(id) == Some(QueuePairState::Ready)
+            && self.dice.roll(Kind::PostError, self.shared.plan.post_error)
+        {
+            self.shared.injected(Kind::PostError);
+            return Err(PostError::QueueFull);
+        }
+        Ok(())
+    }
+
+    fn post_one<D: ThreadDomain<Memory = M>>(
+        &mut self,
+        inner: &mut D,
+        id: QueuePairId,
+        request: WorkRequest<'_, M>,
+    ) -> Result<(), PostError> {
+        match self.queue_pairs.get(&id).map(|queue_pair| queue_pair.transport) {
+            None => inner.post(id, request),
+            Some(Transport::ReliableConnection) => self.post_reliable(inner, id, request),
+            Some(_) => self.post_unreliable(inner, id, request),
+        }
+    }
+
     fn post_reliable<D: ThreadDomain<Memory = M>>(
         &mut self,
         inner: &mut D,
@@ -572,20 +597,22 @@ impl<D: ThreadDomain> DomainHooks<D> for FaultDomain<D::Memory> {
         id: QueuePairId,
         request: WorkRequest<'_, D::Memory>,
     ) -> Result<(), PostError> {
-        let Some(queue_pair) = self.queue_pairs.get(&id) else { return inner.post(id, request) };
-        let reliable = queue_pair.transport == Transport::ReliableConnection;
-        if !queue_pair.broken
-            && inner.state(id) == Some(QueuePairState::Ready)
-            && self.dice.roll(Kind::PostError, self.shared.plan.post_error)
-        {
-            self.shared.injected(Kind::PostError);
+        self.refuse(inner, id)?;
+        self.post_one(inner, id, request)
+    }
+
+    /// Faults strike the requests of a list one by one, but for a refusal, which is of the list as a whole.
+    fn post_linked<const N: usize>(
+        &mut self,
+        inner: &mut D,
+        id: QueuePairId,
+        requests: [WorkRequest<'_, D::Memory>; N],
+    ) -> Result<(), PostError> {
+        self.refuse(inner, id)?;
+        if self.state(inner, id) == Some(QueuePairState::Ready) && (inner.send_room(id) as usize) < N {
             return Err(PostError::QueueFull);
         }
-        if reliable {
-            self.post_reliable(inner, id, request)
-        } else {
-            self.post_unreliable(inner, id, request)
-        }
+        requests.into_iter().try_for_each(|request| self.post_one(inner, id, request))
     }
 
     fn post_receive(

@@ -50,6 +50,8 @@ pub struct Posted {
     pub inline: bool,
     /// Its success makes a completion.
     pub signaled: bool,
+    /// A doorbell was rung for it: not so for those of a list behind the first.
+    pub rings: bool,
 }
 
 /// An event. Lengths are in bytes.
@@ -190,6 +192,7 @@ fn describe<M: Memory>(queue_pair: QueuePairId, request: &WorkRequest<'_, M>) ->
         bytes: data.length(),
         inline: matches!(data, Data::Inline(_)),
         signaled: request.signaled,
+        rings: true,
     };
     // READs and atomics complete in any case.
     let answered = |opcode, bytes| Posted {
@@ -200,6 +203,7 @@ fn describe<M: Memory>(queue_pair: QueuePairId, request: &WorkRequest<'_, M>) ->
         bytes,
         inline: false,
         signaled: true,
+        rings: true,
     };
     match &request.operation {
         Operation::Send { data, immediate, .. } => message(Opcode::Send, data, immediate.is_some()),
@@ -250,6 +254,21 @@ impl<D: ThreadDomain, O: Observer> DomainHooks<D> for Observing<O> {
         let posted = describe(queue_pair, &request);
         let result = inner.post(queue_pair, request);
         self.0.see(&Event::Post { posted, failed: failed(&result) });
+        result
+    }
+
+    fn post_linked<const N: usize>(
+        &mut self,
+        inner: &mut D,
+        queue_pair: QueuePairId,
+        requests: [WorkRequest<'_, D::Memory>; N],
+    ) -> Result<(), PostError> {
+        let described = requests.each_ref().map(|request| describe(queue_pair, request));
+        let result = inner.post_linked(queue_pair, requests);
+        for (place, posted) in described.into_iter().enumerate() {
+            let posted = Posted { rings: place == 0, ..posted };
+            self.0.see(&Event::Post { posted, failed: failed(&result) });
+        }
         result
     }
 

@@ -2,8 +2,12 @@
 
 use super::slots::{Sink, Slots};
 use crate::error::{CallError, Cause};
-use crate::path::rendezvous::Pool;
-use crate::path::{Incoming, MAX_MESSAGE, Next, Rx, Scratch, Tx, TxError, Violation, route};
+use crate::path::large::{Arrivals, Arrived, Errands};
+use crate::path::rendezvous::{Exhausted, Pool};
+use crate::path::{
+    Incoming, LONG_COUNTS, MAX_MESSAGE, Next, Rx, Scratch, Tx, TxError, Violation, ends_turn, route,
+};
+use crate::plan::LargePayload;
 use dunlin_fabric::{
     Buffer, Fabric, Host, Nanos, Operation, PostError, QueuePairId, Region, RegionKey, RemoteSlice,
     ThreadDomain, Work, WorkRequest,
@@ -35,16 +39,22 @@ pub(crate) struct ClientLane<F: Fabric> {
     pub(crate) control_key: RegionKey,
     /// Whether a message came since the last look at the slow things.
     pub(crate) heard: bool,
-    /// Payloads of more bytes go by rendezvous.
+    /// Payloads of more bytes are large.
     pub(crate) rendezvous_above: usize,
+    /// How large payloads travel.
+    pub(crate) large: LargePayload,
     /// The largest payload that the server takes.
     pub(crate) max_payload: u64,
     /// The largest result that we take.
     pub(crate) max_response: u64,
-    /// Buffers that the server READs requests from.
+    /// Buffers of large requests: which the server READs, or which are written or sent from.
     pub(crate) exports: Pool<F>,
-    /// Buffers that large results are READ into.
+    /// Buffers that large results end up in.
     pub(crate) imports: Pool<F>,
+    /// Large results that were announced, unless they are READ.
+    pub(crate) arrivals: Arrivals<F>,
+    /// What is still to be sent of large requests, or said of large results.
+    pub(crate) errands: Errands<F>,
     /// Large results that were read and that the server may let go.
     pub(crate) releases: Vec<u32>,
     pub(crate) batch: BatchState,
@@ -140,9 +150,17 @@ impl<F: Fabric> ClientLane<F> {
         buffer: Buffer<F::Memory>,
         timeout: Nanos,
     ) -> Result<u32, (SubmitError, Buffer<F::Memory>)> {
-        let Some(descriptor) = self.exports.descriptor(&buffer) else {
+        let descriptor = match self.large {
+            LargePayload::Read => self.exports.descriptor(&buffer),
+            LargePayload::Write | LargePayload::Eager => Some(Descriptor::announcement(buffer.len() as u64)),
+        };
+        let Some(descriptor) = descriptor else {
             return Err((Self::refuse(Cause::Disconnected), buffer));
         };
+        // Those of calls that have ended meanwhile, too: they take memory.
+        if self.errands.count() > self.slots.window() {
+            return Err((SubmitError::Full, buffer));
+        }
         if let Err(error) = self.flush(fabric, domain) {
             return Err((error, buffer));
         }
@@ -152,7 +170,13 @@ impl<F: Fabric> ClientLane<F> {
         match self.send_call(fabric, domain, function, &descriptor.encode(), Flags::RENDEZVOUS, timeout) {
             Ok(call) => {
                 let length = buffer.len();
-                self.slots.keep_request(call, buffer);
+                if self.large == LargePayload::Eager {
+                    self.errands.send(call, buffer);
+                    // What breaks now is found by who looks for the answer.
+                    let _ = self.run_errands(fabric, domain);
+                } else {
+                    self.slots.keep_request(call, buffer);
+                }
                 self.exports.make_spare(length);
                 Ok(call)
             }
@@ -242,7 +266,8 @@ impl<F: Fabric> ClientLane<F> {
         Ok(())
     }
 
-    /// Takes all that has arrived, up to `budget` messages; answers how many there were.
+    /// Takes all that has arrived, up to `budget` messages of one line; answers how many there were, and one more if large
+    /// payloads went on.
     #[inline]
     pub(crate) fn progress(
         &mut self,
@@ -253,11 +278,13 @@ impl<F: Fabric> ClientLane<F> {
         sink: &mut impl Sink,
     ) -> Result<usize, Violation> {
         let mut messages = 0;
-        while messages < budget {
+        let mut left = budget;
+        while left > 0 {
             match self.rx.next_line(fabric, scratch)? {
                 Next::Nothing => break,
                 Next::Line(first) => {
                     messages += 1;
+                    left = if ends_turn(&first) { 0 } else { left - 1 };
                     self.on_line(fabric, domain, &first, scratch, sink)?;
                     continue;
                 }
@@ -265,6 +292,7 @@ impl<F: Fabric> ClientLane<F> {
             }
             let Some(incoming) = self.rx.poll(fabric, scratch)? else { break };
             messages += 1;
+            left = left.saturating_sub(LONG_COUNTS);
             match incoming {
                 Incoming::Scratch(total) => self.on_message(fabric, domain, &scratch[..total], sink)?,
                 Incoming::Buffer(buffer, total) => {
@@ -276,11 +304,12 @@ impl<F: Fabric> ClientLane<F> {
         if !self.releases.is_empty() {
             self.send_releases(fabric, domain);
         }
+        let went_on = !self.errands.is_empty() && self.run_errands(fabric, domain)?;
         if self.rx.head_overdue() {
             self.report_head(fabric, domain);
         }
         self.heard |= messages > 0;
-        Ok(messages)
+        Ok(messages + usize::from(went_on))
     }
 
     /// Called now and then: a server that has nothing to say, though calls are in flight, may wait for room that we
@@ -358,6 +387,23 @@ impl<F: Fabric> ClientLane<F> {
                 self.draining = true;
                 Ok(())
             }
+            Kind::ClearToSend if self.large == LargePayload::Write => {
+                let Some(request) = self.slots.take_request(header.call) else {
+                    return Err(Violation::Call(header.call));
+                };
+                self.errands.write(header.call, request, message.body())
+            }
+            Kind::Written | Kind::Fragment => {
+                match self.arrivals.take(fabric, &mut self.imports, header, message.body())? {
+                    Arrived::Part | Arrived::Nothing => {}
+                    Arrived::Whole(buffer) => drop(self.slots.answer_large(header.call, Ok(buffer))),
+                    Arrived::Lost => {
+                        let lost = CallError::MaybeExecuted(Cause::OutOfMemory);
+                        self.slots.answer_large(header.call, Err(lost));
+                    }
+                }
+                Ok(())
+            }
             kind => Err(Violation::Kind(kind)),
         }
     }
@@ -385,7 +431,7 @@ impl<F: Fabric> ClientLane<F> {
         }
     }
 
-    /// A large result: READ it, unless nobody wants it any more.
+    /// A large result: READ it, or have it written or sent, unless nobody wants it any more.
     fn on_descriptor(
         &mut self,
         fabric: &F,
@@ -393,7 +439,7 @@ impl<F: Fabric> ClientLane<F> {
         entry: &Entry<'_>,
     ) -> Result<(), Violation> {
         let call = entry.call;
-        if !self.slots.expects(call) {
+        if !self.slots.expects(call) || self.arrivals.expects(call) {
             return Err(Violation::Call(call));
         }
         let descriptor = Descriptor::decode(entry.payload, self.max_response)?;
@@ -401,14 +447,39 @@ impl<F: Fabric> ClientLane<F> {
         if status != Status::Ok {
             return Err(Violation::Transfer("a large payload with an error status"));
         }
+        let length = descriptor.length as usize;
+        let lost = Err(CallError::MaybeExecuted(Cause::OutOfMemory));
+        if self.large == LargePayload::Eager {
+            // It comes, wanted or not.
+            let wanted = self.slots.wanted(call);
+            let into = if wanted { self.imports.reserve(fabric, length).ok() } else { None };
+            let kept = into.is_some();
+            self.arrivals.collect(call, length, into)?;
+            if !kept && wanted {
+                self.slots.answer_large(call, lost);
+            } else if !kept {
+                self.slots.answer(call, &[], None);
+            }
+            return Ok(());
+        }
         if !self.slots.wanted(call) {
             self.releases.push(call);
             self.slots.answer(call, &[], None);
             return Ok(());
         }
-        let Ok(into) = self.imports.reserve(fabric, descriptor.length as usize) else {
+        if self.large == LargePayload::Write {
+            match self.arrivals.clear(fabric, call, length)? {
+                Ok(place) => self.errands.clear(call, place),
+                Err(Exhausted) => {
+                    self.releases.push(call);
+                    self.slots.answer_large(call, lost);
+                }
+            }
+            return Ok(());
+        }
+        let Ok(into) = self.imports.reserve(fabric, length) else {
             self.releases.push(call);
-            self.slots.answer_large(call, Err(CallError::MaybeExecuted(Cause::OutOfMemory)));
+            self.slots.answer_large(call, lost);
             return Ok(());
         };
         post_read::<F>(domain, self.queue_pair, route::rendezvous(self.index, call), &descriptor, into)?;
@@ -429,6 +500,12 @@ impl<F: Fabric> ClientLane<F> {
         self.releases.push(call);
         self.slots.answer_large(call, Ok(buffer));
         self.send_releases(fabric, domain);
+    }
+
+    /// Goes on with what is to be sent of large payloads; says whether it got anywhere.
+    fn run_errands(&mut self, fabric: &F, domain: &mut F::Domain) -> Result<bool, Violation> {
+        let ran = self.errands.run(fabric, domain, &mut self.tx, self.rx.head());
+        ran.map_err(|_| Violation::Transfer("the queue pair is in error"))
     }
 
     /// Tells the server which large results it may let go. What does not fit now goes next time.

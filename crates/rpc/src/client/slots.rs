@@ -232,6 +232,19 @@ impl<M: Memory> Slots<M> {
         }
     }
 
+    /// Takes the payload of a call that was sent, to be written where the server has said; `None` if there is none.
+    pub(crate) fn take_request(&mut self, call: u32) -> Option<Buffer<M>> {
+        if !self.expects(call) {
+            return None;
+        }
+        self.rare.get_mut(split_call(call).0)?.request.take()
+    }
+
+    /// How many slots there are.
+    pub(crate) fn window(&self) -> usize {
+        self.slots.len()
+    }
+
     /// Whether an answer to this call can come now.
     #[inline]
     pub(crate) fn expects(&mut self, call: u32) -> bool {

@@ -12,10 +12,11 @@ use crate::client::slots::Slots;
 use crate::error::ConnectError;
 use crate::mailbox::RingReader;
 use crate::path::fetch::Fetcher;
+use crate::path::large::{Arrivals, Errands};
 use crate::path::rendezvous::Pool;
 use crate::path::tx::TxParts;
 use crate::path::{CONTROL_BYTES, MAX_MESSAGE, Rx, RxSource, Tx, TxHalf};
-use crate::plan::{CompletionMode, RequestHalf, ResponseHalf};
+use crate::plan::{Carrier, CompletionMode, LargePayload, Notice, Plan};
 use dunlin_fabric::{
     Access, Address, Arena, Endpoint, Fabric, Link, Nanos, QueuePairConfig, QueuePairId, Region, RegionKey,
     ThreadDomain,
@@ -99,6 +100,7 @@ pub(crate) struct PreparedLane<F: Fabric> {
     pub(crate) queue_pair: QueuePairId,
     /// Control line, and behind it the ring of responses if the path has one.
     region: Region<F::Memory>,
+    plan: Plan,
     open: OpenLane,
 }
 
@@ -110,21 +112,19 @@ impl<F: Fabric> PreparedLane<F> {
         core: &mut Core<F>,
         greeting: &Greeting<F>,
         config: &ClientConfig,
+        plan: Plan,
         number: u16,
         worker: u16,
     ) -> Result<Self, ConnectError> {
-        let plan = config.plan;
-        let ring = match plan.response {
-            ResponseHalf::Write | ResponseHalf::WriteImm => config.ring_bytes as usize,
-            ResponseHalf::Send | ResponseHalf::Fetch => 0,
-        };
+        let carrier = plan.response.carrier();
+        let ring = if carrier.has_ring() { config.ring_bytes as usize } else { 0 };
         let region = Region::new(core.fabric.register((CONTROL_BYTES + ring) as u64, Access::WRITE)?);
-        let receives = receives(plan.response, config.window);
+        let receives = receives(carrier, config.window);
         let mut queue_pair = QueuePairConfig::reliable(core.send_completions, core.receive_completions);
         queue_pair.max_send =
             MAX_SEND.max(2 * config.window as u32).min(core.fabric.capabilities().max_queue_depth);
         queue_pair.max_receive = receives.max(1);
-        queue_pair.inbound_bytes = inbound_bytes(plan.response);
+        queue_pair.inbound_bytes = inbound_bytes(carrier);
         let queue_pair = core.domain.create_queue_pair(&queue_pair)?;
         let mut granted = || -> Result<(RegionKey, Endpoint), ConnectError> {
             let key = greeting.link.grant(region.memory(), Access::WRITE)?;
@@ -147,10 +147,11 @@ impl<F: Fabric> PreparedLane<F> {
             window: config.window,
             ring_bytes: config.ring_bytes,
             rendezvous_above: plan.rendezvous_above,
+            large: plan.large as u8,
             endpoint: endpoint.0,
             region_keys: vec![key.0],
         };
-        Ok(PreparedLane { number, queue_pair, region, open })
+        Ok(PreparedLane { number, queue_pair, region, plan, open })
     }
 
     /// Joins our half with the server's.
@@ -163,7 +164,7 @@ impl<F: Fabric> PreparedLane<F> {
         index: u16,
     ) -> Result<ClientLane<F>, ConnectError> {
         let broken = |what: &str| ConnectError::Handshake(what.to_owned());
-        let plan = config.plan;
+        let plan = self.plan;
         let ring_bytes = ready.ring_bytes;
         if ring_bytes > config.ring_bytes
             || !RING_BYTES.contains(&ring_bytes)
@@ -181,13 +182,12 @@ impl<F: Fabric> PreparedLane<F> {
         core.domain.connect(queue_pair, &link, &Endpoint(ready.endpoint.clone()))?;
         let secret = &ready.secret.0;
         let max_inline = core.fabric.capabilities().max_inline as usize;
-        let half = match plan.request {
-            RequestHalf::Send => TxHalf::Send,
-            RequestHalf::Write | RequestHalf::WriteImm => TxHalf::Write {
-                key: RegionKey(control),
-                base: CONTROL_BYTES as u64,
-                immediate: plan.request == RequestHalf::WriteImm,
-            },
+        let half = match plan.request.carrier() {
+            Carrier::Receive => TxHalf::Send,
+            Carrier::Ring(notice) => {
+                TxHalf::Write { key: RegionKey(control), base: CONTROL_BYTES as u64, notice }
+            }
+            Carrier::Published { .. } => return Err(broken("requests are not fetched")),
         };
         let tx = Tx::new(TxParts {
             half,
@@ -200,44 +200,39 @@ impl<F: Fabric> PreparedLane<F> {
             control: self.region.clone(),
             peer_sleeps: plan.server != CompletionMode::Busy,
         });
-        let source = match plan.response {
-            ResponseHalf::Write | ResponseHalf::WriteImm => RxSource::Ring {
+        let carrier = plan.response.carrier();
+        let source = match carrier {
+            Carrier::Ring(_) => RxSource::Ring {
                 region: self.region.clone(),
                 reader: RingReader::new(config.ring_bytes as usize),
             },
-            ResponseHalf::Send => RxSource::Messages(VecDeque::with_capacity(config.window as usize + 1)),
-            ResponseHalf::Fetch => {
+            Carrier::Receive => RxSource::Messages(VecDeque::with_capacity(config.window as usize + 1)),
+            Carrier::Published { metadata } => {
                 let arena = Arena::new(core.fabric.register(MAX_MESSAGE as u64, Access::LOCAL)?)
                     .map_err(|error| broken(&error.to_string()))?;
-                let reader = RingReader::new(ring_bytes as usize);
-                let fetcher = Fetcher::new(reader, RegionKey(published), queue_pair, index, &arena)
+                let key = RegionKey(published);
+                let fetcher = Fetcher::new(ring_bytes as usize, metadata, key, queue_pair, index, &arena)
                     .map_err(|error| broken(&error.to_string()))?;
                 RxSource::Fetch(fetcher)
             }
         };
-        let rx = Rx::new(source, TagKey::derive(secret, self.number, Direction::ToClient));
-        let by_completion = match plan.response {
-            ResponseHalf::Send => {
-                let count = receives(plan.response, config.window);
-                let arena =
-                    Arena::new(core.fabric.register(count as u64 * MAX_MESSAGE as u64, Access::LOCAL)?)
-                        .map_err(|error| broken(&error.to_string()))?;
-                for _ in 0..count {
-                    let buffer = arena.reserve(MAX_MESSAGE).map_err(|error| broken(&error.to_string()))?;
-                    repost::<F>(&mut core.domain, queue_pair, index, Some(buffer))
-                        .map_err(|error| broken(&error.to_string()))?;
-                }
-                true
+        let tags = TagKey::derive(secret, self.number, Direction::ToClient);
+        let by_completion = !carrier.is_polled();
+        let rx = Rx::new(source, tags, by_completion && carrier.has_ring());
+        let count = receives(carrier, config.window);
+        let arena = match carrier {
+            Carrier::Receive => {
+                let memory = core.fabric.register(u64::from(count) * MAX_MESSAGE as u64, Access::LOCAL)?;
+                Some(Arena::new(memory).map_err(|error| broken(&error.to_string()))?)
             }
-            ResponseHalf::WriteImm => {
-                for _ in 0..receives(plan.response, config.window) {
-                    repost::<F>(&mut core.domain, queue_pair, index, None)
-                        .map_err(|error| broken(&error.to_string()))?;
-                }
-                true
-            }
-            ResponseHalf::Write | ResponseHalf::Fetch => false,
+            Carrier::Ring(_) | Carrier::Published { .. } => None,
         };
+        for _ in 0..count {
+            let buffer = arena.as_ref().map(|arena| arena.reserve(MAX_MESSAGE)).transpose();
+            let buffer = buffer.map_err(|error| broken(&error.to_string()))?;
+            repost::<F>(&mut core.domain, queue_pair, index, buffer)
+                .map_err(|error| broken(&error.to_string()))?;
+        }
         core.domain.watch(&self.region);
         Ok(ClientLane {
             index,
@@ -251,10 +246,13 @@ impl<F: Fabric> PreparedLane<F> {
             heard: false,
             control_key: RegionKey(control),
             rendezvous_above: plan.rendezvous_above as usize,
+            large: plan.large,
             max_payload: greeting.reply.max_payload.min(u32::MAX as u64),
             max_response: config.max_response,
-            exports: Pool::new(Some(link), config.large_memory),
+            exports: Pool::new((plan.large == LargePayload::Read).then(|| link.clone()), config.large_memory),
             imports: Pool::new(None, config.large_memory),
+            arrivals: Arrivals::new(link, config.large_memory, ready.window),
+            errands: Errands::new(ready.window),
             releases: Vec::with_capacity(config.window as usize),
             batch: BatchState::new(),
             staging: vec![0; MAX_MESSAGE],
@@ -273,20 +271,20 @@ impl<F: Fabric> PreparedLane<F> {
 /// RECVs that a receiver posts: one for each message that can be on its way, and some to spare; where they need no
 /// memory, one more for each call, whose message may be followed by a report that wakes the receiver. Where they do,
 /// reports, of which four make a ring, take the spare ones. A sender that finds none waits until one is posted.
-pub(crate) fn receives(half: ResponseHalf, window: u16) -> u32 {
-    match half {
-        ResponseHalf::Send => window as u32 + 8,
-        ResponseHalf::WriteImm => 3 * window as u32 + 16,
-        ResponseHalf::Write | ResponseHalf::Fetch => 0,
+pub(crate) fn receives(carrier: Carrier, window: u16) -> u32 {
+    match carrier {
+        Carrier::Receive => window as u32 + 8,
+        Carrier::Ring(Notice::Polled) | Carrier::Published { .. } => 0,
+        Carrier::Ring(_) => 3 * window as u32 + 16,
     }
 }
 
 /// How much may wait for RECVs on the way to us: whole messages where they come by SEND.
-pub(crate) fn inbound_bytes(half: ResponseHalf) -> u32 {
-    match half {
-        ResponseHalf::Send => 4 * MAX_MESSAGE as u32,
-        ResponseHalf::WriteImm => 16 * 1024,
-        ResponseHalf::Write | ResponseHalf::Fetch => 4096,
+pub(crate) fn inbound_bytes(carrier: Carrier) -> u32 {
+    match carrier {
+        Carrier::Receive => 4 * MAX_MESSAGE as u32,
+        Carrier::Ring(Notice::Polled) | Carrier::Published { .. } => 4096,
+        Carrier::Ring(_) => 16 * 1024,
     }
 }
 

@@ -4,7 +4,7 @@ use super::{CONTROL_BYTES, MAX_MESSAGE, Violation};
 use crate::mailbox::RingReader;
 use crate::path::fetch::Fetcher;
 use dunlin_fabric::{Buffer, Fabric, Host, Region, Work};
-use dunlin_wire::{FirstLine, Kind, LINE, TAG_OFFSET, TagKey, Tags, parse_line};
+use dunlin_wire::{FirstLine, Flags, Kind, LINE, TAG_OFFSET, TagKey, Tags, parse_line};
 use std::collections::VecDeque;
 
 /// Lines in a row from which on they count as a stream: the next ones are likely to be there already, and to ask for one
@@ -65,11 +65,30 @@ pub(crate) struct Rx<F: Fabric> {
     expected: u64,
     /// Lines taken since a look found none.
     in_a_row: u32,
+    /// Of a ring whose messages are told of: messages told of and not taken. What lies in the ring beyond them may be
+    /// there in part only, and in any order. Otherwise 1, always.
+    due: u32,
+    told_of: bool,
 }
 
 impl<F: Fabric> Rx<F> {
-    pub(crate) fn new(source: RxSource<F>, tags: TagKey) -> Self {
-        Rx { source, tags, epoch: 0, sequence: 0, expected: tags.first(0, 0), in_a_row: 0 }
+    /// The receiving end; `told_of` if [`noticed`](Rx::noticed) will be called for each message.
+    pub(crate) fn new(source: RxSource<F>, tags: TagKey, told_of: bool) -> Self {
+        let expected = tags.first(0, 0);
+        let due = u32::from(!told_of);
+        Rx { source, tags, epoch: 0, sequence: 0, expected, in_a_row: 0, due, told_of }
+    }
+
+    /// The completion of a RECV has told of a message in the ring.
+    #[inline]
+    pub(crate) fn noticed(&mut self) {
+        self.due = self.due.saturating_add(u32::from(self.told_of));
+    }
+
+    /// Such a message was taken.
+    #[inline]
+    fn taken(&mut self) {
+        self.due = self.due.saturating_sub(u32::from(self.told_of));
     }
 
     /// Messages taken so far: the mark of a draining server.
@@ -192,7 +211,7 @@ impl<F: Fabric> Rx<F> {
     pub(crate) fn is_waiting(&self) -> bool {
         match &self.source {
             RxSource::Ring { region, reader } => {
-                region.load(CONTROL_BYTES + reader.position() + TAG_OFFSET) == self.expected
+                self.due > 0 && region.load(CONTROL_BYTES + reader.position() + TAG_OFFSET) == self.expected
             }
             RxSource::Messages(messages) => !messages.is_empty(),
             RxSource::Fetch(fetcher) => fetcher.has_arrived(),
@@ -206,7 +225,7 @@ impl<F: Fabric> Rx<F> {
             return Ok(if self.is_waiting() { Next::Other } else { Next::Nothing });
         };
         let at = CONTROL_BYTES + reader.position();
-        if region.load(at + TAG_OFFSET) != self.expected {
+        if self.due == 0 || region.load(at + TAG_OFFSET) != self.expected {
             fabric.host().charge(Work::PollMiss, 1);
             self.in_a_row = 0;
             return Ok(Next::Nothing);
@@ -223,6 +242,7 @@ impl<F: Fabric> Rx<F> {
         }
         fabric.host().charge(Work::PollHit, 1);
         reader.advance(LINE);
+        self.taken();
         self.next();
         Ok(Next::Line(first))
     }
@@ -265,8 +285,17 @@ impl<F: Fabric> Rx<F> {
             };
             match taken {
                 Taken::Nothing => return Ok(None),
-                Taken::Skip => self.next(),
+                Taken::Skip { told_of } => {
+                    self.next();
+                    if told_of {
+                        self.taken();
+                    }
+                    if self.due == 0 {
+                        return Ok(None);
+                    }
+                }
                 Taken::Message(incoming) => {
+                    self.taken();
                     self.next();
                     return Ok(Some(incoming));
                 }
@@ -290,7 +319,10 @@ pub(crate) enum Taken<F: Fabric> {
     /// Not there, or not in full.
     Nothing,
     /// The rest of the ring is not used: go on at its start.
-    Skip,
+    Skip {
+        /// It was told of by itself.
+        told_of: bool,
+    },
     /// A message.
     Message(Incoming<F>),
 }
@@ -327,7 +359,7 @@ fn take_from_ring<F: Fabric>(
     let Some(trailing) = first.trailing_tag_offset() else {
         if first.header().kind == Kind::Skip {
             reader.skip();
-            return Ok(Taken::Skip);
+            return Ok(Taken::Skip { told_of: !first.header().flags.contains(Flags::MORE) });
         }
         reader.advance(LINE);
         return Ok(Taken::Message(Incoming::Scratch(LINE)));

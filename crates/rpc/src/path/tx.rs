@@ -3,12 +3,16 @@
 use super::staging::Staging;
 use super::{HEAD_IMMEDIATE, MAX_MESSAGE, Violation};
 use crate::mailbox::{Place, RingWriter};
-use crate::path::route;
+use crate::path::{fetch, route};
+use crate::plan::Notice;
 use dunlin_fabric::{
-    Data, Fabric, Host, InlineLine, InlineWrite, Operation, PostError, QueuePairId, Region, RegionKey,
-    ThreadDomain, Work, WorkRequest,
+    Buffer, Data, Fabric, Host, InlineLine, InlineWrite, Memory, Operation, PostError, QueuePairId, Region,
+    RegionKey, ThreadDomain, Work, WorkRequest,
 };
-use dunlin_wire::{Header, INLINE_PAYLOAD, Kind, LINE, SingleLayout, TagKey, Tags, set_line_tag, write_line};
+use dunlin_wire::{
+    Descriptor, Flags, Header, INLINE_PAYLOAD, Kind, LINE, SingleLayout, TagKey, Tags, encode_line,
+    set_line_tag, write_line,
+};
 
 /// How far beyond a short message the writer asks for the next lines. Without that each store waits for its line, and
 /// the processor's queue of stores is full of such. Much further is too far: the reader's processor looks ahead, too, and
@@ -26,13 +30,17 @@ pub(crate) enum TxHalf<F: Fabric> {
         key: RegionKey,
         /// Where its ring starts.
         base: u64,
-        /// With immediate data, so that the receiver gets a completion.
-        immediate: bool,
+        /// How the receiver learns of it.
+        notice: Notice,
     },
     /// Into a region of our own, which the peer READs.
     Publish {
-        /// That region.
+        /// That region: the ring, and behind it as many tables of metadata as there are levels.
         region: Region<F::Memory>,
+        /// Levels of metadata.
+        metadata: u8,
+        /// Bytes of the ring, and of each table: a line for each message that the ring can hold.
+        ring_bytes: usize,
     },
 }
 
@@ -43,6 +51,11 @@ pub(crate) enum TxError {
     Full,
     /// The queue pair is broken.
     Broken,
+}
+
+/// The operation that tells of a WRITE before it.
+const fn tell<M: Memory>() -> Operation<'static, M> {
+    Operation::Send { data: Data::Inline(&[]), immediate: None, to: None }
 }
 
 /// The sending end.
@@ -162,7 +175,7 @@ impl<F: Fabric> Tx<F> {
         if write_line(&mut line, header, payload, self.next_tag).is_err() {
             return Err(TxError::Broken);
         }
-        if let TxHalf::Write { key, base, immediate: false } = &self.half
+        if let TxHalf::Write { key, base, notice: Notice::Polled } = &self.half
             && self.unsignaled + 1 < self.signal_every
             && let Some((at, ahead)) = self.ring.place_line(LINES_AHEAD)
         {
@@ -181,6 +194,21 @@ impl<F: Fabric> Tx<F> {
         }
         self.sent(LINE);
         Ok(())
+    }
+
+    /// Sends a part of a large payload. Always from registered memory: many of them may wait, and a fabric that has to keep
+    /// inline data for later takes memory of its own for it.
+    pub(crate) fn fragment(
+        &mut self,
+        fabric: &F,
+        domain: &mut F::Domain,
+        header: &Header,
+        payload: &[u8],
+    ) -> Result<(), TxError> {
+        let max_inline = std::mem::take(&mut self.max_inline);
+        let sent = self.long_single(fabric, domain, header, payload);
+        self.max_inline = max_inline;
+        sent
     }
 
     /// A line that is not the next of a stream of plain WRITEs.
@@ -213,6 +241,12 @@ impl<F: Fabric> Tx<F> {
         let Ok(layout) = SingleLayout::new(payload.len() as u32, MAX_MESSAGE) else {
             return Err(TxError::Broken);
         };
+        if !layout.has_trailing_tag() {
+            let line = encode_line(header, payload, self.next_tag).map_err(|_| TxError::Broken)?;
+            self.line_otherwise(fabric, domain, &line)?;
+            self.sent(LINE);
+            return Ok(());
+        }
         let tags = self.begin(fabric, domain, layout.total())?;
         let Ok(first) = layout.first_line(header, tags.first) else { return Err(TxError::Broken) };
         let tail = layout.tail(tags.trailing);
@@ -242,10 +276,12 @@ impl<F: Fabric> Tx<F> {
         };
         let at = skip.ok_or(TxError::Full)?;
         let mut line = [0; LINE];
-        if write_line(&mut line, &Header::new(Kind::Skip), &[], self.next_tag).is_err() {
+        // One that no message follows at once has to be noticed by itself.
+        let flags = if alone { Flags::NONE } else { Flags::MORE };
+        let header = Header { flags, ..Header::new(Kind::Skip) };
+        if write_line(&mut line, &header, &[], self.next_tag).is_err() {
             return Err(TxError::Broken);
         }
-        // One that no message follows at once has to be noticed by itself.
         self.put(fabric, domain, &[&line], LINE, at, alone)?;
         self.ring.skip();
         self.next_message();
@@ -306,9 +342,11 @@ impl<F: Fabric> Tx<F> {
         notify: bool,
     ) -> Result<(), TxError> {
         match &self.half {
-            TxHalf::Write { key, base, immediate } if total <= self.max_inline => {
+            TxHalf::Write { key, base, notice: notice @ (Notice::Polled | Notice::Immediate) }
+                if total <= self.max_inline =>
+            {
                 let (key, offset) = (*key, base + at as u64);
-                let immediate = (*immediate && notify).then_some(self.lane as u32);
+                let immediate = (*notice == Notice::Immediate && notify).then_some(self.lane as u32);
                 let signaled = self.next_is_signaled(fabric);
                 let id = route::outgoing(self.lane);
                 let ahead = self.ahead(total);
@@ -331,7 +369,7 @@ impl<F: Fabric> Tx<F> {
         notify: bool,
     ) -> Result<(), TxError> {
         let operation = match &self.half {
-            TxHalf::Publish { region } => {
+            TxHalf::Publish { region, metadata, ring_bytes } => {
                 // The first line comes last: a READ that finds its tag finds all that follows it, in whatever
                 // order its bytes are read.
                 let Some((first, rest)) = parts.split_first() else { return Ok(()) };
@@ -342,21 +380,98 @@ impl<F: Fabric> Tx<F> {
                     offset += part.len();
                 }
                 region.copy_in(at, line);
+                // The tables from the last to the first: who has found an entry finds what it names.
+                let slot = self.sequence as usize % (ring_bytes / LINE);
+                for level in (0..usize::from(*metadata)).rev() {
+                    let value = if level + 1 == usize::from(*metadata) {
+                        at as u64 | (total as u64) << 32
+                    } else {
+                        slot as u64
+                    };
+                    let entry = fetch::entry(value, self.next_tag);
+                    region.copy_in(fetch::entry_offset(*ring_bytes, level, slot), &entry);
+                }
                 return Ok(());
             }
-            TxHalf::Write { key, base, immediate } => {
-                let (key, offset, immediate) = (*key, base + at as u64, *immediate && notify);
+            TxHalf::Write { key, base, notice } => {
+                let (key, offset) = (*key, base + at as u64);
+                let notice = if notify { *notice } else { Notice::Polled };
                 let data = self.data(fabric, parts, total)?;
-                Operation::Write { data, key, offset, immediate: immediate.then_some(self.lane as u32) }
+                let immediate = (notice == Notice::Immediate).then_some(self.lane as u32);
+                let write = Operation::Write { data, key, offset, immediate };
+                match notice {
+                    Notice::Polled | Notice::Immediate => write,
+                    Notice::LinkedSend => return self.post_with_notice(fabric, domain, write),
+                    Notice::Send => {
+                        // The SEND is signaled in its stead.
+                        self.post_one(fabric, domain, write, false)?;
+                        // Without room for this one the WRITE is made again: nobody looks at what was not told of.
+                        tell()
+                    }
+                }
             }
             TxHalf::Send => {
                 Operation::Send { data: self.data(fabric, parts, total)?, immediate: None, to: None }
             }
         };
-        let signaled = self.next_is_signaled(fabric);
+        self.post_one(fabric, domain, operation, true)
+    }
+
+    /// Posts one work request by itself, signaled if it `may` be and one is due.
+    fn post_one(
+        &mut self,
+        fabric: &F,
+        domain: &mut F::Domain,
+        operation: Operation<'_, F::Memory>,
+        may: bool,
+    ) -> Result<(), TxError> {
+        let signaled = self.next_is_signaled(fabric) && may;
         let request = WorkRequest { id: route::outgoing(self.lane), operation, signaled };
         let posted = domain.post(self.queue_pair, request);
         self.posted(posted, signaled)
+    }
+
+    /// Posts a WRITE and the SEND that tells of it as a list.
+    fn post_with_notice(
+        &mut self,
+        fabric: &F,
+        domain: &mut F::Domain,
+        write: Operation<'_, F::Memory>,
+    ) -> Result<(), TxError> {
+        fabric.host().charge(Work::PostWork, 2);
+        let signaled = self.unsignaled + 2 >= self.signal_every;
+        let id = route::outgoing(self.lane);
+        let list = [
+            WorkRequest { id, operation: write, signaled: false },
+            WorkRequest { id, operation: tell(), signaled },
+        ];
+        let posted = domain.post_linked(self.queue_pair, list);
+        self.posted(posted, signaled)?;
+        // The SEND is counted like any other, and the WRITE with it.
+        self.unsignaled += u32::from(!signaled);
+        Ok(())
+    }
+
+    /// WRITEs a large payload where the peer has said. Signaled, so that its memory comes back as soon as can be. What could
+    /// not be posted stays.
+    pub(crate) fn write_payload(
+        &mut self,
+        fabric: &F,
+        domain: &mut F::Domain,
+        payload: &mut Option<Buffer<F::Memory>>,
+        to: &Descriptor,
+    ) -> Result<(), TxError> {
+        if domain.send_room(self.queue_pair) == 0 {
+            return Err(TxError::Full);
+        }
+        let Some(payload) = payload.take() else { return Ok(()) };
+        fabric.host().charge(Work::PostWork, 1);
+        let (key, offset) = (RegionKey(to.key), to.offset);
+        let operation = Operation::Write { data: Data::Buffer(payload), key, offset, immediate: None };
+        let request = WorkRequest { id: route::outgoing(self.lane), operation, signaled: true };
+        let posted = domain.post(self.queue_pair, request);
+        // A refusal in spite of the room has taken the payload along.
+        self.posted(posted, true).map_err(|_| TxError::Broken)
     }
 
     fn data<'a>(
@@ -419,7 +534,10 @@ impl<F: Fabric> Tx<F> {
         head: u32,
     ) -> Result<(), TxError> {
         let word = (1u64 << 32 | head as u64).to_le_bytes();
-        let signaled = self.next_is_signaled(fabric);
+        // Where messages are two requests each, the next message's SEND is signaled in its stead, if there is one soon.
+        let told = matches!(&self.half, TxHalf::Write { notice: Notice::Send | Notice::LinkedSend, .. });
+        let signaled =
+            self.next_is_signaled(fabric) && (!told || self.unsignaled + 1 >= 2 * self.signal_every);
         let id = route::outgoing(self.lane);
         let immediate = self.peer_sleeps.then_some(HEAD_IMMEDIATE);
         let posted = if word.len() <= self.max_inline {

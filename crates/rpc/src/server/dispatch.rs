@@ -6,17 +6,21 @@ use super::lane::{Reading, ServerLane, answer_meta, time_left};
 use super::open;
 use super::worker::Shared;
 use crate::client::lane::post_read;
-use crate::path::rendezvous::Pool;
-use crate::path::{Incoming as IncomingMessage, MAX_MESSAGE, Next, Scratch, TxError, Violation, route};
-use crate::plan::SMALL_LIMIT;
+use crate::path::large::Arrived;
+use crate::path::rendezvous::{Exhausted, Pool};
+use crate::path::{
+    Incoming as IncomingMessage, LONG_COUNTS, MAX_MESSAGE, Next, Scratch, TxError, Violation, ends_turn,
+    route,
+};
+use crate::plan::{LargePayload, SMALL_LIMIT};
 use crate::service::{FunctionMode, LargeReply, Reply, Request, Service};
 use dunlin_fabric::{Buffer, Fabric, Host, SharedReceiveQueueId, Site, Work};
-use dunlin_wire::{BatchState, Descriptor, Entry, Flags, Kind, LINE, Message, Status};
+use dunlin_wire::{BatchState, Descriptor, Entry, Flags, Header, Kind, LINE, Message, Status};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-/// Messages taken from one lane before the next has its turn.
-pub(super) const BUDGET: usize = 32;
+/// Messages of one line taken from a lane before the next has its turn.
+const BUDGET: usize = 32;
 
 /// The parts of a worker that dispatching needs beside the lane.
 pub(super) struct Dispatcher<F: Fabric> {
@@ -125,7 +129,7 @@ impl<F: Fabric> LargeReply for Exported<'_, F> {
 }
 
 impl<F: Fabric> Dispatcher<F> {
-    /// Takes the messages of one lane and answers them; says how many there were.
+    /// Takes the messages of one lane and answers them; says how many there were, and one more if large results went on.
     #[inline]
     pub(super) fn serve(
         &mut self,
@@ -135,15 +139,17 @@ impl<F: Fabric> Dispatcher<F> {
         scratch: &mut Scratch,
     ) -> Result<usize, Violation> {
         let mut messages = 0;
-        let mut consumed = false;
-        if lane.is_blocked() {
-            lane.send_waiting(&self.fabric, domain, self.out.draining).map_err(broken)?;
-        }
-        while messages < BUDGET && !lane.is_blocked() {
+        let mut left = BUDGET;
+        let (mut consumed, mut went_on) = (false, false);
+        while left > 0 {
+            if lane.is_blocked() && !self.unblock(domain, lane, &mut went_on)? {
+                break;
+            }
             match lane.rx.next_line(&self.fabric, scratch)? {
                 Next::Nothing => break,
                 Next::Line(first) => {
                     messages += 1;
+                    left = if ends_turn(&first) { 0 } else { left - 1 };
                     let Some(line) = scratch.first_chunk::<LINE>() else { break };
                     match first.inline_entry(line)? {
                         Some(entry) if first.header().kind == Kind::Request => {
@@ -161,6 +167,7 @@ impl<F: Fabric> Dispatcher<F> {
             }
             let Some(incoming) = lane.rx.poll(&self.fabric, scratch)? else { break };
             messages += 1;
+            left = left.saturating_sub(LONG_COUNTS);
             match incoming {
                 IncomingMessage::Scratch(total) => {
                     self.on_message(domain, lane, &scratch[..total])?;
@@ -172,6 +179,7 @@ impl<F: Fabric> Dispatcher<F> {
                 }
             }
         }
+        lane.more = left == 0;
         if lane.is_blocked() {
             let limit = lane.waiting_limit();
             lane.rx
@@ -183,7 +191,19 @@ impl<F: Fabric> Dispatcher<F> {
                 lane.rx.told();
             }
         }
-        Ok(messages)
+        Ok(messages + usize::from(went_on))
+    }
+
+    /// Sends what waits; says whether nothing does any more.
+    #[inline(never)]
+    fn unblock(
+        &mut self,
+        domain: &mut F::Domain,
+        lane: &mut ServerLane<F>,
+        went_on: &mut bool,
+    ) -> Result<bool, Violation> {
+        *went_on |= lane.send_waiting(&self.fabric, domain, self.out.draining).map_err(broken)?;
+        Ok(!lane.is_blocked())
     }
 
     #[inline(never)]
@@ -219,6 +239,11 @@ impl<F: Fabric> Dispatcher<F> {
                 Ok(())
             }
             Kind::Credit => Ok(()),
+            Kind::ClearToSend if lane.plan.large == LargePayload::Write => {
+                let result = lane.take_exported(header.call).ok_or(Violation::Call(header.call))?;
+                lane.errands.write(header.call, result, message.body())
+            }
+            Kind::Written | Kind::Fragment => self.on_transfer(domain, lane, &header, message.body()),
             kind => Err(Violation::Kind(kind)),
         }
     }
@@ -256,6 +281,60 @@ impl<F: Fabric> Dispatcher<F> {
         self.on_descriptor(domain, lane, entry, call, batch)
     }
 
+    /// A part of a large request, or the news that it was written; with the last it is served.
+    #[inline(never)]
+    fn on_transfer(
+        &mut self,
+        domain: &mut F::Domain,
+        lane: &mut ServerLane<F>,
+        header: &Header,
+        body: &[u8],
+    ) -> Result<(), Violation> {
+        let arrived = lane.arrivals.take(&self.fabric, &mut self.imports, header, body)?;
+        if matches!(arrived, Arrived::Part | Arrived::Nothing) {
+            return Ok(());
+        }
+        let at = lane.arriving.iter().position(|arriving| arriving.call == header.call);
+        let Some(at) = at else { return Err(Violation::Call(header.call)) };
+        let call = lane.arriving.swap_remove(at).into();
+        match arrived {
+            Arrived::Whole(payload) => self.dispatch(domain, lane, call, &payload, None),
+            _ => self.refuse(domain, lane, call, Status::Overloaded, None),
+        }
+    }
+
+    /// A large request that will be written or sent: there has to be room for it.
+    fn on_announcement(
+        &mut self,
+        domain: &mut F::Domain,
+        lane: &mut ServerLane<F>,
+        length: usize,
+        call: Call,
+        mut refused: Option<Status>,
+        batch: Option<&mut BatchState>,
+    ) -> Result<(), Violation> {
+        if lane.plan.large == LargePayload::Eager {
+            let into = match refused {
+                None => self.imports.reserve(&self.fabric, length).ok(),
+                Some(_) => None,
+            };
+            // It comes, taken or not.
+            refused = refused.or(into.is_none().then_some(Status::Overloaded));
+            lane.arrivals.collect(call.call, length, into)?;
+        } else if refused.is_none() {
+            match lane.arrivals.clear(&self.fabric, call.call, length)? {
+                Ok(place) => lane.errands.clear(call.call, place),
+                Err(Exhausted) => refused = Some(Status::Overloaded),
+            }
+        }
+        if let Some(status) = refused {
+            return self.refuse(domain, lane, call, status, batch);
+        }
+        let Call { call, function, thread, time } = call;
+        lane.arriving.push(Reading { call, function, thread, time });
+        Ok(())
+    }
+
     /// A large request: READ it first.
     #[inline(never)]
     fn on_descriptor(
@@ -269,8 +348,13 @@ impl<F: Fabric> Dispatcher<F> {
         let Ok(descriptor) = Descriptor::decode(entry.payload, self.shared.config.max_payload) else {
             return self.refuse(domain, lane, call, Status::TooLarge, batch);
         };
-        if self.mode(call.function).is_none() {
-            return self.refuse(domain, lane, call, Status::UnknownFunction, batch);
+        let unknown = self.mode(call.function).is_none().then_some(Status::UnknownFunction);
+        if lane.plan.large != LargePayload::Read {
+            let length = descriptor.length as usize;
+            return self.on_announcement(domain, lane, length, call, unknown, batch);
+        }
+        if let Some(status) = unknown {
+            return self.refuse(domain, lane, call, status, batch);
         }
         let Ok(into) = self.imports.reserve(&self.fabric, descriptor.length as usize) else {
             return self.refuse(domain, lane, call, Status::Overloaded, batch);
@@ -381,12 +465,24 @@ impl<F: Fabric> Dispatcher<F> {
         buffer: Option<Buffer<F::Memory>>,
         batch: Option<&mut BatchState>,
     ) -> Result<(), Violation> {
-        let described = buffer.and_then(|buffer| lane.exports.descriptor(&buffer).map(|d| (d, buffer)));
+        let described = buffer.and_then(|buffer| {
+            let descriptor = match lane.plan.large {
+                LargePayload::Read => lane.exports.descriptor(&buffer),
+                LargePayload::Write | LargePayload::Eager => {
+                    Some(Descriptor::announcement(buffer.len() as u64))
+                }
+            };
+            descriptor.map(|descriptor| (descriptor, buffer))
+        });
         let Some((descriptor, buffer)) = described else {
             return self.refuse_result(domain, lane, call, batch);
         };
         let length = buffer.len();
-        lane.exported.push((call.call, buffer));
+        if lane.plan.large == LargePayload::Eager {
+            lane.errands.send(call.call, buffer);
+        } else {
+            lane.exported.push((call.call, buffer));
+        }
         let meta = answer_meta(call.call, call.thread, Status::Ok, Flags::RENDEZVOUS);
         let put = self.out.put_answer(&self.fabric, domain, lane, meta, &descriptor.encode(), batch);
         lane.exports.make_spare(length);

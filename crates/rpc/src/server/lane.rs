@@ -1,9 +1,10 @@
 //! The server's end of a lane: what it knows of one client handle, and how its answers go out.
 
 use crate::client::slots::{is_newer, split_call};
+use crate::path::large::{Arrivals, Errands};
 use crate::path::rendezvous::Pool;
 use crate::path::{MAX_MESSAGE, Rx, Tx, TxError, Violation};
-use crate::plan::Plan;
+use crate::plan::{LargePayload, Plan};
 use dunlin_fabric::{Buffer, Fabric, Nanos, QueuePairId, Region, RegionKey};
 use dunlin_wire::{BatchState, EntryMeta, Flags, Header, Kind, Status, Tags};
 use std::collections::VecDeque;
@@ -15,7 +16,7 @@ enum Waiting {
     Batch { state: BatchState, staging: Vec<u8> },
 }
 
-/// A large request that is being READ.
+/// A large request that is on its way.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reading {
     pub(crate) call: u32,
@@ -44,14 +45,22 @@ pub(crate) struct ServerLane<F: Fabric> {
     /// The generation last seen of each slot: a call id is executed once.
     generations: Vec<u32>,
     waiting: VecDeque<Waiting>,
-    /// Large results that the client has not read yet.
+    /// Large results that the client has not read yet, or not said where to write.
     pub(crate) exported: Vec<(u32, Buffer<F::Memory>)>,
     pub(crate) exports: Pool<F>,
+    /// Large requests that are being READ.
     pub(crate) reading: Vec<Reading>,
+    /// Large requests that the client writes or sends.
+    pub(crate) arriving: Vec<Reading>,
+    pub(crate) arrivals: Arrivals<F>,
+    /// What is still to be sent of large results, or said of large requests.
+    pub(crate) errands: Errands<F>,
     /// Calls in the pool or with the application.
     pub(crate) in_service: usize,
     /// The last look at this lane found a message: it is looked at each time.
     pub(crate) hot: u8,
+    /// The last look did not take all that was there: others had to have their turn.
+    pub(crate) more: bool,
     /// In the worker's list of lanes to look at.
     pub(crate) listed: bool,
     /// Counted by the worker as one that waits for completions of what it has sent.
@@ -73,12 +82,19 @@ pub(crate) struct LaneParts<F: Fabric> {
     pub(crate) client_key: RegionKey,
     pub(crate) window: u16,
     pub(crate) large_response_memory: u64,
+    pub(crate) large_request_memory: u64,
 }
 
 impl<F: Fabric> ServerLane<F> {
     pub(crate) fn new(parts: LaneParts<F>) -> Self {
         ServerLane {
-            exports: Pool::new(Some(parts.link.clone()), parts.large_response_memory),
+            exports: Pool::new(
+                (parts.plan.large == LargePayload::Read).then(|| parts.link.clone()),
+                parts.large_response_memory,
+            ),
+            arrivals: Arrivals::new(parts.link.clone(), parts.large_request_memory, parts.window),
+            arriving: Vec::with_capacity(parts.window as usize),
+            errands: Errands::new(parts.window),
             index: parts.index,
             session: parts.session,
             number: parts.number,
@@ -96,6 +112,7 @@ impl<F: Fabric> ServerLane<F> {
             reading: Vec::with_capacity(parts.window as usize),
             in_service: 0,
             hot: 1,
+            more: false,
             listed: false,
             signaled: false,
         }
@@ -120,16 +137,16 @@ impl<F: Fabric> ServerLane<F> {
         2 * self.generations.len() + 64
     }
 
-    /// Whether answers wait for room. New requests are not taken meanwhile: a client that never reads its
+    /// Whether answers, or parts of large ones, wait for room. New requests are not taken meanwhile: a client that never reads its
     /// answers stops itself, and nobody else.
     #[inline]
     pub(crate) fn is_blocked(&self) -> bool {
-        !self.waiting.is_empty()
+        !self.waiting.is_empty() || !self.errands.is_empty()
     }
 
     /// Whether nothing is left to do for this lane.
     pub(crate) fn is_quiet(&self) -> bool {
-        self.waiting.is_empty() && self.in_service == 0 && self.reading.is_empty()
+        !self.is_blocked() && self.in_service == 0 && self.reading.is_empty() && self.arriving.is_empty()
     }
 
     /// Sends one answer as a message of its own, or keeps it until there is room.
@@ -217,13 +234,14 @@ impl<F: Fabric> ServerLane<F> {
         Ok(())
     }
 
-    /// Sends answers that wait, as far as there is room now.
+    /// Sends answers that wait, and then what belongs to large ones, as far as there is room now; says whether large ones got
+    /// anywhere.
     pub(crate) fn send_waiting(
         &mut self,
         fabric: &F,
         domain: &mut F::Domain,
         draining: bool,
-    ) -> Result<(), TxError> {
+    ) -> Result<bool, TxError> {
         while let Some(mut waiting) = self.waiting.pop_front() {
             let sent = match &mut waiting {
                 Waiting::Single { meta, payload } => {
@@ -240,11 +258,20 @@ impl<F: Fabric> ServerLane<F> {
                 Ok(()) => {}
                 Err(error) => {
                     self.waiting.push_front(waiting);
-                    return if error == TxError::Full { Ok(()) } else { Err(error) };
+                    return if error == TxError::Full { Ok(false) } else { Err(error) };
                 }
             }
         }
-        Ok(())
+        if self.errands.is_empty() {
+            return Ok(false);
+        }
+        self.errands.run(fabric, domain, &mut self.tx, self.rx.head())
+    }
+
+    /// Takes a large result that waits for the client's word.
+    pub(crate) fn take_exported(&mut self, call: u32) -> Option<Buffer<F::Memory>> {
+        let at = self.exported.iter().position(|(exported, _)| *exported == call)?;
+        Some(self.exported.swap_remove(at).1)
     }
 
     /// The client has read these large results.

@@ -8,7 +8,7 @@ use crate::error::ConnectError;
 use crate::mailbox::RingReader;
 use crate::path::tx::TxParts;
 use crate::path::{CONTROL_BYTES, MAX_MESSAGE, Rx, RxSource, Tx, TxHalf, route};
-use crate::plan::{CompletionMode, Plan, RequestHalf, ResponseHalf};
+use crate::plan::{Carrier, CompletionMode, Plan};
 use dunlin_fabric::{
     Access, Arena, Buffer, Fabric, Link, QueuePairConfig, QueuePairId, ReceiveTarget, RegionKey,
     SharedReceiveQueueId, ThreadDomain,
@@ -22,7 +22,7 @@ const MAX_SEND: u32 = 256;
 
 /// Whether requests of this plan come as completions.
 pub(crate) fn by_completion(plan: &Plan) -> bool {
-    plan.request != RequestHalf::Write
+    !plan.request.carrier().is_polled()
 }
 
 /// Posts a RECV to the shared queue again.
@@ -55,32 +55,21 @@ pub(crate) fn open_lane<F: Fabric>(
     let plan = command.plan;
     let mut queue_pair = QueuePairConfig::reliable(worker.send_completions, worker.receive_completions);
     queue_pair.max_send = MAX_SEND.max(2 * command.window as u32).min(fabric.capabilities().max_queue_depth);
-    match plan.request {
-        RequestHalf::Send => {
-            prepare_shared(worker, &fabric)?;
-            queue_pair.shared_receive = Some(worker.shared_receive);
-            queue_pair.max_receive = 0;
-        }
-        RequestHalf::Write | RequestHalf::WriteImm => {
-            queue_pair.max_receive = receives(mirrored(plan.request), command.window).max(1);
-        }
+    let carrier = plan.request.carrier();
+    if carrier == Carrier::Receive {
+        prepare_shared(worker, &fabric)?;
+        queue_pair.shared_receive = Some(worker.shared_receive);
+        queue_pair.max_receive = 0;
+    } else {
+        queue_pair.max_receive = receives(carrier, command.window).max(1);
     }
-    queue_pair.inbound_bytes = inbound_bytes(mirrored(plan.request));
+    queue_pair.inbound_bytes = inbound_bytes(carrier);
     let queue_pair = worker.domain.create_queue_pair(&queue_pair)?;
     let opened = finish(worker, &fabric, command, index, serial, queue_pair, &config);
     if opened.is_err() {
         let _ = worker.domain.destroy_queue_pair(queue_pair);
     }
     opened
-}
-
-/// The response half that receives as this request half does: what RECVs and buffers are counted by.
-fn mirrored(half: RequestHalf) -> ResponseHalf {
-    match half {
-        RequestHalf::Send => ResponseHalf::Send,
-        RequestHalf::Write => ResponseHalf::Write,
-        RequestHalf::WriteImm => ResponseHalf::WriteImm,
-    }
 }
 
 /// Fills the shared receive queue when the first lane needs it.
@@ -123,24 +112,27 @@ fn finish<F: Fabric>(
     };
     let endpoint = worker.domain.endpoint(queue_pair, &link)?;
     worker.domain.connect(queue_pair, &link, &command.endpoint)?;
-    if plan.request == RequestHalf::WriteImm {
-        for _ in 0..receives(ResponseHalf::WriteImm, command.window) {
+    let carrier = plan.request.carrier();
+    if carrier.has_ring() {
+        for _ in 0..receives(carrier, command.window) {
             crate::client::lane::repost::<F>(&mut worker.domain, queue_pair, index, None)
                 .map_err(|error| ConnectError::Handshake(error.to_string()))?;
         }
     }
-    let half = match (plan.response, command.published) {
-        (ResponseHalf::Fetch, Some(region)) => TxHalf::Publish { region },
-        (ResponseHalf::Fetch, None) => return Err(ConnectError::Handshake("nothing to fetch from".into())),
-        (ResponseHalf::Send, _) => TxHalf::Send,
-        (ResponseHalf::Write | ResponseHalf::WriteImm, _) => TxHalf::Write {
-            key: command.client_key,
-            base: CONTROL_BYTES as u64,
-            immediate: plan.response == ResponseHalf::WriteImm,
-        },
+    let published = command.published.is_some();
+    let half = match (plan.response.carrier(), command.published) {
+        (Carrier::Published { metadata }, Some(region)) => {
+            TxHalf::Publish { region, metadata, ring_bytes: command.ring_bytes as usize }
+        }
+        (Carrier::Published { .. }, None) => {
+            return Err(ConnectError::Handshake("nothing to fetch from".into()));
+        }
+        (Carrier::Receive, _) => TxHalf::Send,
+        (Carrier::Ring(notice), _) => {
+            TxHalf::Write { key: command.client_key, base: CONTROL_BYTES as u64, notice }
+        }
     };
-    let answer_ring =
-        if plan.response == ResponseHalf::Fetch { command.ring_bytes } else { command.client_ring_bytes };
+    let answer_ring = if published { command.ring_bytes } else { command.client_ring_bytes };
     let tx = Tx::new(TxParts {
         half,
         queue_pair,
@@ -152,14 +144,14 @@ fn finish<F: Fabric>(
         control: command.region.clone(),
         peer_sleeps: plan.client != CompletionMode::Busy,
     });
-    let source = match plan.request {
-        RequestHalf::Send => RxSource::Messages(VecDeque::with_capacity(command.window as usize + 1)),
-        RequestHalf::Write | RequestHalf::WriteImm => RxSource::Ring {
-            region: command.region.clone(),
-            reader: RingReader::new(command.ring_bytes as usize),
-        },
+    let source = if carrier.has_ring() {
+        let reader = RingReader::new(command.ring_bytes as usize);
+        RxSource::Ring { region: command.region.clone(), reader }
+    } else {
+        RxSource::Messages(VecDeque::with_capacity(command.window as usize + 1))
     };
-    let rx = Rx::new(source, TagKey::derive(&command.secret, command.number, Direction::ToServer));
+    let tags = TagKey::derive(&command.secret, command.number, Direction::ToServer);
+    let rx = Rx::new(source, tags, carrier.has_ring() && by_completion(&plan));
     worker.domain.watch_as(&command.region, index.into());
     let ready = Record::LaneReady(LaneReady {
         lane: command.number,
@@ -187,6 +179,7 @@ fn finish<F: Fabric>(
         client_key: RegionKey(command.client_key.0),
         window: command.window,
         large_response_memory: config.large_response_memory,
+        large_request_memory: config.large_memory,
     }))
 }
 

@@ -2,13 +2,13 @@
 
 use super::config::ServerConfig;
 use super::deferred::WaitingCalls;
-use super::dispatch::{self, Dispatcher, Out};
+use super::dispatch::{Dispatcher, Out};
 use super::inbox::{Command, Inbox};
 use super::lane::ServerLane;
 use super::open;
 use crate::path::rendezvous::Pool;
 use crate::path::route::{self, Route};
-use crate::path::{MAX_MESSAGE, Scratch, Violation, scratch};
+use crate::path::{HEAD_IMMEDIATE, MAX_MESSAGE, Scratch, Violation, scratch};
 use crate::plan::{CompletionMode, SMALL_LIMIT};
 use crate::service::{FunctionMode, Service};
 use crate::wait::Waiter;
@@ -295,7 +295,7 @@ impl<F: Fabric> Worker<F> {
             let messages = self.serve_lane(index as usize);
             handled += messages;
             let Some(Some(lane)) = self.lanes.get_mut(index as usize) else { return false };
-            lane.listed = messages >= dispatch::BUDGET || lane.is_blocked();
+            lane.listed = lane.more || lane.is_blocked();
             lane.listed
         });
         ready.append(&mut self.ready);
@@ -399,6 +399,9 @@ impl<F: Fabric> Worker<F> {
                         open::repost_shared::<F>(&mut self.domain, self.shared_receive, buffer);
                     }
                     (_, buffer) => {
+                        if completion.immediate != Some(HEAD_IMMEDIATE) {
+                            lane.rx.noticed();
+                        }
                         let _ = crate::client::lane::repost::<F>(
                             &mut self.domain,
                             completion.queue_pair,

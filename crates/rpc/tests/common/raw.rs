@@ -6,7 +6,9 @@ use dunlin_fabric::{
     QueuePairId, QueuePairState, ReceiveTarget, Region, RegionKey, ThreadDomain, WorkId, WorkRequest,
 };
 use dunlin_fabric_shm::{ShmDomain, ShmLink, ShmMemory};
-use dunlin_wire::handshake::{Hello, HelloReply, LaneReady, LaneRefused, OpenLane, Record, Token};
+use dunlin_wire::handshake::{
+    Hello, HelloReply, LaneReady, LaneRefused, MAX_VERSION, MIN_VERSION, OpenLane, Record, Token,
+};
 use dunlin_wire::{Direction, Header, Kind, LINE, Message, SingleLayout, TAG_OFFSET, TagKey};
 
 /// Bytes before a ring.
@@ -32,8 +34,8 @@ pub fn send(link: &ShmLink, record: &Record) {
 
 pub fn hello() -> Hello {
     Hello {
-        min_version: 1,
-        max_version: 1,
+        min_version: MIN_VERSION,
+        max_version: MAX_VERSION,
         capabilities: 0,
         process_id: 1,
         service: String::new(),
@@ -81,6 +83,7 @@ impl Half {
             window: 64,
             ring_bytes: RING,
             rendezvous_above: plan.rendezvous_above,
+            large: plan.large as u8,
             endpoint: endpoint.0,
             region_keys: vec![key.0],
         };
@@ -137,7 +140,7 @@ impl RawClient {
                 self.half.domain.post_receive(target, WorkId(9), Some(buffer)).unwrap();
             }
         }
-        if self.plan.response == ResponseHalf::WriteImm {
+        if !matches!(self.plan.response, ResponseHalf::Send | ResponseHalf::Write) {
             for _ in 0..512 {
                 self.half.domain.post_receive(target, WorkId(9), None).unwrap();
             }
@@ -183,7 +186,19 @@ impl RawClient {
     }
 
     /// WRITEs bytes at an offset of the server's ring.
-    pub fn put(&mut self, at: usize, bytes: &[u8], immediate: bool) {
+    pub fn put(&mut self, at: usize, bytes: &[u8]) {
+        self.write(at, bytes, false);
+    }
+
+    /// As [`put`](RawClient::put), and tells the server of it as its request half has it.
+    pub fn put_told(&mut self, at: usize, bytes: &[u8]) {
+        self.write(at, bytes, self.plan.request == RequestHalf::WriteImm);
+        if matches!(self.plan.request, RequestHalf::WriteSend | RequestHalf::WriteSendChained) {
+            self.send(&[]);
+        }
+    }
+
+    fn write(&mut self, at: usize, bytes: &[u8], immediate: bool) {
         let key = self.server_key();
         let parts = [bytes];
         let operation = Operation::Write {
@@ -221,8 +236,7 @@ impl RawClient {
     pub fn deliver(&mut self, bytes: &[u8]) {
         match self.plan.request {
             RequestHalf::Send => self.send(bytes),
-            RequestHalf::Write => self.put(self.position, bytes, false),
-            RequestHalf::WriteImm => self.put(self.position, bytes, true),
+            _ => self.put_told(self.position, bytes),
         }
         self.position = (self.position + bytes.len().next_multiple_of(LINE)) % RING as usize;
         self.sequence += 1;

@@ -1,11 +1,11 @@
 //! Thrift's binary encoding: what Dunlin's own messages carry, and the usual one on TCP.
 
-use super::cursor::{Cursor, Input, Limits, invalid, is_compound, text};
+use super::cursor::{Cursor, Input, Limits, invalid, text};
 use super::skip::{no_lengths, skip};
 use pilota::thrift::{
-    ProtocolExceptionKind, TFieldIdentifier, TInputProtocol, TLengthProtocol, TListIdentifier, TMapIdentifier,
-    TMessageIdentifier, TMessageType, TOutputProtocol, TSetIdentifier, TStructIdentifier, TType, ThriftException,
-    new_protocol_exception,
+    ProtocolExceptionKind, TFieldIdentifier, TInputProtocol, TLengthProtocol, TListIdentifier,
+    TMapIdentifier, TMessageIdentifier, TMessageType, TOutputProtocol, TSetIdentifier, TStructIdentifier,
+    TType, ThriftException, new_protocol_exception,
 };
 use pilota::{Bytes, FastStr};
 
@@ -45,7 +45,7 @@ impl<'a> BinaryInput<'a> {
     fn sequence(&mut self) -> Result<(TType, usize), ThriftException> {
         let kind = self.kind()?;
         let size = i32::from_be_bytes(self.0.array()?);
-        let size = self.0.container(size.into(), least(kind), is_compound(kind))?;
+        let size = self.0.container(size.into(), least(kind))?;
         Ok((kind, size))
     }
 }
@@ -203,8 +203,7 @@ impl<'a> TInputProtocol for BinaryInput<'a> {
         // Some implementations write no types for an empty map: then both bytes are 0.
         let (key_type, value_type) = (self.kind()?, self.kind()?);
         let size = i32::from_be_bytes(self.0.array()?);
-        let compound = is_compound(key_type) || is_compound(value_type);
-        let size = self.0.container(size.into(), least(key_type) + least(value_type), compound)?;
+        let size = self.0.container(size.into(), least(key_type) + least(value_type))?;
         Ok(TMapIdentifier { key_type, value_type, size })
     }
 

@@ -1,10 +1,11 @@
 //! Thrift's compact encoding, on TCP.
 
-use super::cursor::{Cursor, Input, Limits, invalid, is_compound, text};
+use super::cursor::{Cursor, Input, Limits, invalid, text};
 use super::skip::{no_lengths, skip};
 use pilota::thrift::{
-    ProtocolExceptionKind, TFieldIdentifier, TInputProtocol, TListIdentifier, TMapIdentifier, TMessageIdentifier,
-    TMessageType, TSetIdentifier, TStructIdentifier, TType, ThriftException, new_protocol_exception,
+    ProtocolExceptionKind, TFieldIdentifier, TInputProtocol, TListIdentifier, TMapIdentifier,
+    TMessageIdentifier, TMessageType, TSetIdentifier, TStructIdentifier, TType, ThriftException,
+    new_protocol_exception,
 };
 use pilota::{Bytes, FastStr};
 
@@ -69,7 +70,7 @@ impl<'a> CompactInput<'a> {
             15 => self.varint(32)? as i64,
             size => size.into(),
         };
-        let size = self.cursor.container(size, least(kind), is_compound(kind))?;
+        let size = self.cursor.container(size, least(kind))?;
         Ok((kind, size))
     }
 }
@@ -241,8 +242,7 @@ impl<'a> TInputProtocol for CompactInput<'a> {
         }
         let types = self.cursor.byte()?;
         let (key_type, value_type) = (kind(types >> 4)?, kind(types & 0x0f)?);
-        let compound = is_compound(key_type) || is_compound(value_type);
-        let size = self.cursor.container(size, least(key_type) + least(value_type), compound)?;
+        let size = self.cursor.container(size, least(key_type) + least(value_type))?;
         Ok(TMapIdentifier { key_type, value_type, size })
     }
 

@@ -5,8 +5,8 @@ use super::compact::{PROTOCOL_ID, VERSION};
 use super::cursor::invalid;
 use super::skip::no_lengths;
 use pilota::thrift::{
-    TListIdentifier, TMapIdentifier, TMessageIdentifier, TOutputProtocol, TSetIdentifier, TStructIdentifier, TType,
-    ThriftException,
+    TListIdentifier, TMapIdentifier, TMessageIdentifier, TOutputProtocol, TSetIdentifier, TStructIdentifier,
+    TType, ThriftException,
 };
 use pilota::{Bytes, FastStr};
 

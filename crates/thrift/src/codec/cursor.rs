@@ -1,21 +1,19 @@
 //! The bytes of a message as they are read, and the limits that hold for all encodings.
 
-use pilota::thrift::{ProtocolExceptionKind, TInputProtocol, TType, ThriftException, new_protocol_exception};
+use pilota::thrift::{ProtocolExceptionKind, TInputProtocol, ThriftException, new_protocol_exception};
 
 /// What a message may demand of its reader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Structs and containers within each other.
     pub max_depth: u16,
-    /// Elements of a container of structs or containers. The memory for them is asked for at once, before they have been
-    /// read, and an element of one byte may take hundreds there; containers of other things need no such limit, since
-    /// their bytes must be present.
-    pub max_compound_elements: usize,
+    /// Structs in a message. One may take hundreds of bytes in memory and a single one in the message.
+    pub max_structs: u32,
 }
 
 impl Limits {
-    /// Depth 64 and a million compound elements.
-    pub const DEFAULT: Limits = Limits { max_depth: 64, max_compound_elements: 1 << 20 };
+    /// Depth 64 and a million structs.
+    pub const DEFAULT: Limits = Limits { max_depth: 64, max_structs: 1 << 20 };
 }
 
 impl Default for Limits {
@@ -57,12 +55,13 @@ pub(super) fn text(bytes: &[u8]) -> Result<&str, ThriftException> {
 pub(super) struct Cursor<'a> {
     pub(super) rest: &'a [u8],
     depth: u16,
+    structs: u32,
     limits: Limits,
 }
 
 impl<'a> Cursor<'a> {
     pub(super) fn new(bytes: &'a [u8], limits: Limits) -> Self {
-        Cursor { rest: bytes, depth: 0, limits }
+        Cursor { rest: bytes, depth: 0, structs: 0, limits }
     }
 
     #[inline]
@@ -98,7 +97,11 @@ impl<'a> Cursor<'a> {
         if self.depth >= self.limits.max_depth {
             return Err(self.too_deep());
         }
+        if self.structs >= self.limits.max_structs {
+            return Err(self.too_many());
+        }
         self.depth += 1;
+        self.structs += 1;
         Ok(())
     }
 
@@ -121,34 +124,29 @@ impl<'a> Cursor<'a> {
         )
     }
 
-    /// Whether a container of so many elements can be: `least` is the fewest bytes of an element, `compound` whether
-    /// elements are structs or containers.
+    #[cold]
+    fn too_many(&self) -> ThriftException {
+        new_protocol_exception(
+            ProtocolExceptionKind::SizeLimit,
+            format!("the message has more than {} structs", self.limits.max_structs),
+        )
+    }
+
+    /// Whether a container of so many elements can be: `least` is the fewest bytes of an element.
     #[inline]
-    pub(super) fn container(&self, size: i64, least: usize, compound: bool) -> Result<usize, ThriftException> {
+    pub(super) fn container(&self, size: i64, least: usize) -> Result<usize, ThriftException> {
         let fits = usize::try_from(size).ok().filter(|size| *size <= self.rest.len() / least.max(1));
-        match fits {
-            Some(size) if !compound || size <= self.limits.max_compound_elements => Ok(size),
-            _ => Err(self.container_refused(size, compound)),
-        }
+        fits.ok_or_else(|| self.container_refused(size))
     }
 
     #[cold]
-    fn container_refused(&self, size: i64, compound: bool) -> ThriftException {
-        let (left, most) = (self.rest.len(), self.limits.max_compound_elements);
-        let kind = if size < 0 { ProtocolExceptionKind::NegativeSize } else { ProtocolExceptionKind::SizeLimit };
+    fn container_refused(&self, size: i64) -> ThriftException {
+        let left = self.rest.len();
+        let kind =
+            if size < 0 { ProtocolExceptionKind::NegativeSize } else { ProtocolExceptionKind::SizeLimit };
         new_protocol_exception(
             kind,
-            if compound && size > most as i64 {
-                format!("a container is said to have {size} structs or containers; at most {most} are taken")
-            } else {
-                format!("a container is said to have {size} elements, but only {left} bytes are left")
-            },
+            format!("a container is said to have {size} elements, but only {left} bytes are left"),
         )
     }
-}
-
-/// Whether a type's values have structs or containers in them, so that their memory is not bounded by their bytes.
-#[inline]
-pub(super) fn is_compound(kind: TType) -> bool {
-    matches!(kind, TType::Struct | TType::Map | TType::Set | TType::List)
 }

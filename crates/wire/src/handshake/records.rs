@@ -146,8 +146,10 @@ pub struct OpenLane {
     pub window: u16,
     /// Bytes of the ring that the client wants to write its requests into; whole lines. 0 if the path has no ring.
     pub ring_bytes: u32,
-    /// Payloads of more bytes go by rendezvous, in both directions.
+    /// Payloads of more bytes are large, in both directions.
     pub rendezvous_above: u32,
+    /// How large payloads travel.
+    pub large: u8,
     /// The client's endpoint, in the fabric's own encoding, at most 1024 bytes.
     pub endpoint: Vec<u8>,
     /// Regions of the client that the path needs, in the order that the path defines; at most 8.
@@ -169,6 +171,7 @@ impl OpenLane {
         writer.u16(self.window);
         writer.u32(self.ring_bytes);
         writer.u32(self.rendezvous_above);
+        writer.u8(self.large);
         writer.bytes("endpoint", &self.endpoint, MAX_ENDPOINT_BYTES)?;
         writer.words("region_keys", &self.region_keys, MAX_REGION_KEYS)
     }
@@ -184,6 +187,7 @@ impl OpenLane {
             window: reader.u16("window")?,
             ring_bytes: reader.u32("ring_bytes")?,
             rendezvous_above: reader.u32("rendezvous_above")?,
+            large: reader.u8("large")?,
             endpoint: reader.bytes("endpoint", MAX_ENDPOINT_BYTES)?.to_vec(),
             region_keys: reader.words("region_keys", MAX_REGION_KEYS)?,
         };

@@ -159,8 +159,8 @@ fn code(random: &mut Random, kind: Kind) -> u16 {
 /// Uses the library's own builders: what they build must be accepted.
 fn valid_message(random: &mut Random, input: &mut Vec<u8>) {
     const ROOM: usize = 16 * 1024;
-    let number = 1 + random.below(8) as u8;
-    let kind = Kind::from_wire(number).expect("1 to 8 are kinds");
+    let number = 1 + random.below(11) as u8;
+    let kind = Kind::from_wire(number).expect("1 to 11 are kinds");
     let tags = Tags { first: random.next() | 1, trailing: random.next() & !1 | 2 };
     let mut header = Header {
         flags: flags(random, Flags::RENDEZVOUS),
@@ -212,6 +212,18 @@ fn valid_message(random: &mut Random, input: &mut Vec<u8>) {
             Kind::Release => {
                 header.code = 1 + random.below(40) as u16;
                 usize::from(header.code) * 4
+            }
+            Kind::ClearToSend => {
+                header.call = random.next() as u32;
+                Descriptor::BYTES
+            }
+            Kind::Fragment => {
+                header.call = random.next() as u32;
+                payload_length(random).max(1)
+            }
+            Kind::Written => {
+                header.call = random.next() as u32;
+                0
             }
             _ => 0,
         };
@@ -285,6 +297,7 @@ fn valid_record(random: &mut Random, input: &mut Vec<u8>) {
             window: random.next() as u16,
             ring_bytes: random.below(1 << 20) as u32 * 64,
             rendezvous_above: random.next() as u32,
+            large: random.next() as u8,
             endpoint: some_bytes(random, 1024),
             region_keys: keys(random),
         }),

@@ -1,0 +1,127 @@
+//! `dunlin explain`: plans with reasons and places, and what bad files get.
+
+mod support;
+
+use support::{Folder, dunlin};
+
+const KV: &str = "\
+service KV {
+  hint: perf_goal = throughput, concurrency = 64;
+  binary get(1: binary key) [ hint: perf_goal = latency, payload_size = 1KB; c_hint: polling = busy; ]
+  list<binary> multiget(1: list<binary> keys) [ hint: payload_size = 10KB; ]
+  oneway void heartbeat() [ hint: transport = tcp; ]
+}
+";
+
+/// The row of a function and a side.
+#[track_caller]
+fn row<'a>(text: &'a str, function: &str, side: &str) -> Vec<&'a str> {
+    let rows = text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+    rows.into_iter()
+        .find(|row| row.get(1) == Some(&function) && row.get(2) == Some(&side))
+        .unwrap_or_else(|| panic!("no row of {function} {side} in:\n{text}"))
+}
+
+#[test]
+fn plans_are_shown_with_reasons_and_places() {
+    let folder = Folder::new("explain");
+    let file = folder.write("kv.thrift", KV);
+    let json = folder.file("plans.json");
+    let ended = dunlin(["explain", &file, "--cores", "16", "--machine-cores", "28", "--json", &json]).well();
+    assert_eq!(ended.errors, "");
+    let text = ended.text();
+    assert_eq!(
+        row(&text, "get", "client")[3..8],
+        ["rdma", "Direct-WriteIMM", "write_imm", "write_imm", "busy"]
+    );
+    assert_eq!(
+        row(&text, "get", "server")[3..8],
+        ["rdma", "Direct-WriteIMM", "write_imm", "write_imm", "adaptive"]
+    );
+    assert_eq!(
+        row(&text, "multiget", "client")[3..8],
+        ["rdma", "Remote-fetch", "write_imm", "fetch", "busy"]
+    );
+    assert_eq!(row(&text, "multiget", "server")[7], "event");
+    assert_eq!(row(&text, "heartbeat", "client")[3..], ["tcp"]);
+    for reason in [
+        format!("client polling: polling = busy ({file}:3:86)"),
+        format!("transport: transport = tcp ({file}:5:35)"),
+        format!(
+            "request: perf_goal = throughput, large requests (10KB), 64 clients, over-subscribed: Remote-fetch ({file}:2:9, 4:55, 2:33)"
+        ),
+    ] {
+        assert!(text.contains(&reason), "'{reason}' is missing in:\n{text}");
+    }
+
+    let document: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(json).expect("written")).expect("JSON");
+    assert_eq!(document["name"], "explain");
+    let rows = document["rows"].as_array().expect("rows");
+    assert_eq!(rows.len(), 6);
+    let get = rows.iter().find(|row| row["function"] == "get" && row["side"] == "client").expect("a row");
+    assert_eq!((&get["protocol"], &get["polling"]), (&"Direct-WriteIMM".into(), &"busy".into()));
+    let reasons = get["reasons"].as_array().expect("reasons");
+    let polling = reasons.iter().find(|reason| reason["about"] == "client polling").expect("a reason");
+    assert_eq!(polling["places"], serde_json::json!([format!("{file}:3:86")]));
+    assert!(reasons.iter().all(|reason| reason["about"] != "server polling"));
+}
+
+#[test]
+fn clients_cores_and_side_change_what_is_shown() {
+    let folder = Folder::new("explain-options");
+    let file = folder.write("kv.thrift", KV);
+    let text = dunlin(["explain", &file, "--clients", "16", "--cores", "16"]).well().text();
+    assert_eq!(row(&text, "multiget", "server")[4..8], ["Direct-WriteIMM", "write_imm", "write_imm", "busy"]);
+    let text = dunlin(["explain", &file, "--clients", "17", "--cores", "16"]).well().text();
+    assert_eq!(row(&text, "multiget", "server")[4], "Remote-fetch");
+    let text = dunlin(["explain", &file, "--side", "server"]).well().text();
+    assert!(text.contains("server polling") && !text.contains("client polling"), "{text}");
+    dunlin(["explain", &file, "--clients", "0"]).failed(2, &["--clients"]);
+    dunlin(["explain", &file, "--side", "left"]).failed(2, &["client", "server", "both"]);
+    dunlin(["explain", &file, "--json", "/no/such/folder/x"]).failed(1, &["folder"]);
+}
+
+#[test]
+fn wrong_files_are_refused_with_places() {
+    let folder = Folder::new("explain-wrong");
+    let wrong = KV.replace("perf_goal = latency", "perf_gaol = latency").replace("10KB", "10XB");
+    let file = folder.write("kv.thrift", &wrong);
+    let ended = dunlin(["explain", &file]);
+    assert_eq!(ended.text(), "");
+    ended.failed(
+        1,
+        &[
+            &format!("{file}:3:37"),
+            "unknown hint 'perf_gaol'",
+            "^^^^^^^^^",
+            "did you mean 'perf_goal'?",
+            &format!("{file}:4:70"),
+            "'10XB' is not a value of payload_size",
+            "2 errors",
+        ],
+    );
+    let ended = dunlin(["explain", &file, "--lenient", "--cores", "64"]).well();
+    assert!(ended.errors.contains("warning: unknown hint 'perf_gaol'"), "{}", ended.errors);
+    assert_eq!(row(&ended.text(), "get", "server")[7], "event");
+    dunlin(["explain", &folder.file("missing.thrift")]).failed(1, &["missing.thrift", "cannot read"]);
+    let empty = folder.write("types.thrift", "struct A {}");
+    dunlin(["explain", &empty]).failed(1, &["has no service", "help: "]);
+    let against = folder
+        .write("against.thrift", "service S { void f() [hint: proto = server_reply, polling = event;] }");
+    dunlin(["explain", &against]).failed(1, &["against.thrift:1:51", "against.thrift:1:29"]);
+}
+
+#[test]
+fn included_files_are_looked_for_where_they_are_said_to_be() {
+    let folder = Folder::new("explain-include");
+    std::fs::create_dir(folder.0.join("shared")).expect("a folder");
+    folder.write("shared/base.thrift", "service Base { hint: polling = event; void ping() }");
+    let file =
+        folder.write("kv.thrift", "include \"base.thrift\"\nservice KV extends base.Base { void f() }");
+    dunlin(["explain", &file]).failed(1, &["there is no file 'base.thrift'", "looked in"]);
+    let shared = folder.file("shared");
+    let text = dunlin(["explain", &file, "-I", &shared]).well().text();
+    assert_eq!((row(&text, "ping", "client")[7], row(&text, "f", "server")[7]), ("event", "event"));
+    assert!(text.contains("shared/base.thrift:1:22"), "{text}");
+}

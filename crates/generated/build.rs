@@ -1,0 +1,6 @@
+//! Generates the services.
+
+fn main() {
+    dunlin_idl_build::compile("idl/everything.thrift").unwrap();
+    dunlin_idl_build::compile("idl/younger.thrift").unwrap();
+}

@@ -1,0 +1,19 @@
+// `everything` some versions later: a function more, one less, an argument and fields more.
+namespace * younger
+
+exception Missing {
+  1: required binary key
+  2: optional string hint
+}
+
+struct Leaf {
+  1: required string name
+  2: optional i32 weight
+  3: optional list<string> colors
+}
+
+service Everywhere {
+  binary get(1: binary key, 2: required string reason, 3: optional i32 type) throws (1: Missing missing)
+  void put(1: binary key, 2: binary value, 3: optional Leaf leaf)
+  i32 added(1: i32 number)
+}

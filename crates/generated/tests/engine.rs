@@ -1,0 +1,427 @@
+//! Typed calls on shared memory: every type, exceptions, versions, batches, futures, failures.
+
+use dunlin::thrift::{
+    ApplicationException, ApplicationExceptionKind, Bytes, CallError, ClientOptions, ConnectError, Context,
+    Failure, Never, Server, ServerOptions, serve,
+};
+use dunlin::{Certainty, DefaultFabric};
+use dunlin_generated::everything::*;
+use dunlin_generated::shared::{BaseFailException, Color, Elsewhere};
+use dunlin_generated::younger;
+use std::collections::{BTreeMap, HashMap};
+use std::pin::pin;
+use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::{Poll, Waker};
+
+#[derive(Clone, Default)]
+struct Handler(Arc<State>);
+
+#[derive(Default)]
+struct State {
+    pairs: Mutex<HashMap<Vec<u8>, Bytes>>,
+    heartbeats: AtomicI64,
+    calls: AtomicUsize,
+}
+
+impl Everywhere for Handler {
+    fn version(&self, _: &Context) -> Result<i32, Failure<Never>> {
+        Ok(3)
+    }
+
+    fn fail(&self, _: &Context, code: i32) -> Result<(), Failure<BaseFailException>> {
+        Err(Elsewhere { code: Some(code), why: Some("told to".into()) })?
+    }
+
+    fn echo(&self, _: &Context, value: Everything) -> Result<Everything, Failure<Never>> {
+        Ok(value)
+    }
+
+    fn describe(
+        &self,
+        _: &Context,
+        truth: bool,
+        small: i8,
+        medium: i16,
+        large: i32,
+        huge: i64,
+        real: f64,
+        text: &str,
+        raw: &[u8],
+        color: Color,
+        words: Vec<dunlin::thrift::FastStr>,
+        counts: dunlin::thrift::pilota::AHashMap<dunlin::thrift::FastStr, i32>,
+        moments: dunlin::thrift::pilota::AHashSet<i64>,
+        either: Either,
+        keys: Keys,
+    ) -> Result<dunlin::thrift::FastStr, Failure<Never>> {
+        let counts: BTreeMap<_, _> = counts.into_iter().collect();
+        let mut moments: Vec<_> = moments.into_iter().collect();
+        moments.sort_unstable();
+        Ok(format!(
+            "{truth} {small} {medium} {large} {huge} {real} {text} {raw:?} {} {words:?} {counts:?} {moments:?} {either:?} {:?}",
+            color.to_string(),
+            keys.0
+        )
+        .into())
+    }
+
+    fn get(
+        &self,
+        _: &Context,
+        key: &[u8],
+        r#type: Option<i32>,
+    ) -> Result<Bytes, Failure<EverywhereGetException>> {
+        self.0.calls.fetch_add(1, Ordering::Relaxed);
+        if let Some(code) = r#type {
+            return Err(Elsewhere { code: Some(code), why: None }.into());
+        }
+        let pairs = self.0.pairs.lock().unwrap();
+        Ok(pairs.get(key).cloned().ok_or_else(|| Missing { key: Bytes::copy_from_slice(key) })?)
+    }
+
+    fn bulk(&self, _: &Context, size: i64) -> Result<Bytes, Failure<Never>> {
+        let size = usize::try_from(size).map_err(|_| Failure::internal("a size is not negative"))?;
+        Ok((0..size).map(|i| i as u8).collect::<Vec<_>>().into())
+    }
+
+    fn put(&self, _: &Context, key: &[u8], value: &[u8]) -> Result<(), Failure<Never>> {
+        self.0.pairs.lock().unwrap().insert(key.to_vec(), Bytes::copy_from_slice(value));
+        Ok(())
+    }
+
+    fn heartbeat(&self, _: &Context, number: i64) -> Result<(), Failure<Never>> {
+        self.0.heartbeats.fetch_add(number, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn panics(&self, _: &Context) -> Result<(), Failure<Never>> {
+        panic!("as told")
+    }
+
+    fn fails(&self, _: &Context, message: &str) -> Result<i32, Failure<Never>> {
+        Err(Failure::Application(ApplicationException::new(
+            ApplicationExceptionKind::INVALID_TRANSFORM,
+            message.to_owned(),
+        )))
+    }
+}
+
+struct Rig {
+    fabric: DefaultFabric,
+    address: dunlin::Address,
+    handler: Handler,
+    server: Option<Server<DefaultFabric>>,
+}
+
+fn rig(name: &str) -> Rig {
+    let fabric = dunlin::fabric().unwrap();
+    let address = format!("shm:typed-{name}-{}", std::process::id()).parse().unwrap();
+    let handler = Handler::default();
+    let processor = EverywhereProcessor(handler.clone());
+    let server = serve(&fabric, &address, processor, ServerOptions::default()).unwrap();
+    Rig { fabric, address, handler, server: Some(server) }
+}
+
+impl Rig {
+    fn client(&self) -> EverywhereClient {
+        EverywhereClient::connect(&self.fabric, &self.address, ClientOptions::default()).unwrap()
+    }
+}
+
+fn everything(depth: usize) -> Everything {
+    let leaf = |name: &str| Leaf { name: name.to_owned().into(), weight: None };
+    Everything {
+        truth: true,
+        small: -128,
+        medium: -2,
+        large: i32::MIN,
+        huge: i64::MAX,
+        real: -0.5,
+        text: "Löffler".into(),
+        raw: Bytes::from_static(&[0, 255, 1]),
+        numbers: (0..100).collect(),
+        words: ["a", "b"].map(Into::into).into_iter().collect(),
+        leaves: [("x".into(), leaf("X"))].into_iter().collect(),
+        color: Some(Color::BLUE),
+        either: Some(Either::Leaf(leaf("L"))),
+        keys: Some(Keys(vec![Bytes::from_static(b"k")])),
+        inner: (depth > 0).then(|| Box::new(everything(depth - 1))),
+        nested: Some(vec![[(1, [2i16, 3].into_iter().collect())].into_iter().collect()]),
+        moment: Some(Moment(-1)),
+        truths: Some(vec![true, false, true]),
+        eithers: Some(
+            [(Color::RED, vec![Either::Number(1), Either::Text("t".into())])].into_iter().collect(),
+        ),
+    }
+}
+
+#[test]
+fn every_type_goes_there_and_back() {
+    let rig = rig("types");
+    let mut client = rig.client();
+    for depth in [0, 1, 20] {
+        let value = everything(depth);
+        let mut expected = value.clone();
+        // A field that has a default is never absent.
+        fn with_defaults(value: &mut Everything) {
+            let weigh = |leaf: &mut Leaf| leaf.weight = leaf.weight.or(Some(7));
+            value.leaves.values_mut().for_each(weigh);
+            if let Some(Either::Leaf(leaf)) = &mut value.either {
+                weigh(leaf);
+            }
+            value.inner.as_deref_mut().into_iter().for_each(with_defaults);
+        }
+        with_defaults(&mut expected);
+        assert_eq!(client.echo(&value).unwrap(), expected);
+    }
+    let text = client
+        .describe(
+            true,
+            -1,
+            -2,
+            -3,
+            -4,
+            0.25,
+            "text",
+            &[1, 2],
+            &Color::GREEN,
+            &["w".into()],
+            &[("c".into(), 9)].into_iter().collect(),
+            &[5, 4].into_iter().collect(),
+            &Either::Number(6),
+            &Keys(vec![Bytes::from_static(b"k")]),
+        )
+        .unwrap();
+    assert_eq!(text, r#"true -1 -2 -3 -4 0.25 text [1, 2] GREEN ["w"] {"c": 9} [4, 5] Number(6) [b"k"]"#);
+    assert_eq!((LIMIT, GREETING, PRIMES.len()), (12, "hello", 3));
+}
+
+#[test]
+fn exceptions_are_results() {
+    let rig = rig("exceptions");
+    let mut client = rig.client();
+    match client.get(b"none", None) {
+        Err(CallError::Exception(EverywhereGetException::Missing(missing))) => {
+            assert_eq!(missing.key, "none")
+        }
+        other => panic!("{other:?}"),
+    }
+    match client.get(b"none", Some(5)) {
+        Err(CallError::Exception(EverywhereGetException::Elsewhere(elsewhere))) => {
+            assert_eq!(elsewhere.code, Some(5));
+        }
+        other => panic!("{other:?}"),
+    }
+    // Inherited, with an exception of another file.
+    assert_eq!(client.version().unwrap(), 3);
+    match client.fail(4) {
+        Err(CallError::Exception(BaseFailException::Elsewhere(elsewhere))) => {
+            assert_eq!((elsewhere.code, elsewhere.why), (Some(4), Some("told to".into())));
+        }
+        other => panic!("{other:?}"),
+    }
+    client.put(b"key", b"value").unwrap();
+    assert_eq!(client.get(b"key", None).unwrap(), "value");
+}
+
+#[test]
+fn what_is_not_declared_comes_as_an_application_exception() {
+    let rig = rig("application");
+    let mut client = rig.client();
+    match client.fails("so") {
+        Err(CallError::Application(error)) => {
+            assert_eq!(error.kind(), ApplicationExceptionKind::INVALID_TRANSFORM);
+            assert_eq!(error.message(), "so");
+        }
+        other => panic!("{other:?}"),
+    }
+    match client.panics() {
+        Err(CallError::Application(error)) => {
+            assert_eq!(error.kind(), ApplicationExceptionKind::INTERNAL_ERROR)
+        }
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(client.version().unwrap(), 3, "the server lives");
+}
+
+#[test]
+fn large_values_go_both_ways_and_long_functions_to_the_pool() {
+    let rig = rig("large");
+    let mut client = rig.client();
+    for size in [0, 1, 4000, 4096, 5000, 1 << 20, 3 << 20] {
+        let value = client.bulk(size).unwrap();
+        assert_eq!(value.len() as i64, size);
+        assert!(value.iter().enumerate().all(|(i, byte)| *byte == i as u8));
+        client.put(b"large", &value).unwrap();
+        assert_eq!(client.get(b"large", None).unwrap(), value);
+    }
+    match client.bulk(-1) {
+        Err(CallError::Application(error)) => assert_eq!(error.message(), "a size is not negative"),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn batches_and_oneway_calls_arrive() {
+    let mut rig = rig("batches");
+    let mut client = rig.client();
+    client.put(b"k", b"v").unwrap();
+    for round in 0..20 {
+        let calls: Vec<_> =
+            (0..50).map(|i| client.push_get(if i % 5 == 0 { b"x" } else { b"k" }, None).unwrap()).collect();
+        if round % 2 == 0 {
+            client.flush().unwrap();
+        }
+        for (i, call) in calls.into_iter().enumerate() {
+            match client.wait(call) {
+                Ok(value) => assert!(i % 5 != 0 && value == "v"),
+                Err(CallError::Exception(EverywhereGetException::Missing(_))) => assert_eq!(i % 5, 0),
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+    for number in 1..=100 {
+        client.heartbeat(number).unwrap();
+    }
+    client.version().unwrap();
+    rig.server.take().unwrap().shutdown(5_000_000_000);
+    assert_eq!(rig.handler.0.heartbeats.load(Ordering::Relaxed), 5050);
+    assert_eq!(rig.handler.0.calls.load(Ordering::Relaxed), 1000);
+}
+
+#[test]
+fn futures_give_the_same() {
+    let rig = rig("futures");
+    let hub = dunlin::AsyncHub::new(&rig.fabric).unwrap();
+    let client =
+        EverywhereAsyncClient::connect(&hub, &rig.fabric, &rig.address, ClientOptions::default()).unwrap();
+    let value = everything(2);
+    let put = client.put(b"key", &vec![7; 100_000]);
+    assert!(ready(put).is_ok());
+    let (get, missing, echo) = (client.get(b"key", None), client.get(b"no", None), client.echo(&value));
+    assert_eq!(ready(echo).unwrap().text, "Löffler");
+    assert_eq!(ready(get).unwrap().len(), 100_000);
+    assert!(matches!(ready(missing), Err(CallError::Exception(EverywhereGetException::Missing(_)))));
+    client.heartbeat(3).unwrap();
+    drop(client.version());
+    assert_eq!(ready(client.version()).unwrap(), 3);
+}
+
+fn ready<T>(future: impl Future<Output = T>) -> T {
+    let mut future = pin!(future);
+    loop {
+        if let Poll::Ready(value) = future.as_mut().poll(&mut std::task::Context::from_waker(Waker::noop())) {
+            return value;
+        }
+        std::thread::yield_now();
+    }
+}
+
+/// More than a ring holds: a batch waits for room. More than the window: who has not waited for results is told so.
+#[test]
+fn a_batch_waits_for_room() {
+    let rig = rig("room");
+    let mut client = rig.client();
+    let value = vec![3; 4000];
+    let calls: Vec<_> = (0..60).map(|_| client.push_put(b"key", &value).unwrap()).collect();
+    client.flush().unwrap();
+    for call in calls {
+        client.wait(call).unwrap();
+    }
+    let mut calls = Vec::new();
+    let refused = loop {
+        match client.push_get(b"key", None) {
+            Ok(call) => calls.push(call),
+            Err(error) => break error,
+        }
+        assert!(calls.len() <= 64, "the window");
+    };
+    assert!(matches!(refused, CallError::Transport(_)) && refused.certainty() == Certainty::NotExecuted);
+    for call in calls {
+        assert_eq!(client.wait(call).unwrap(), value);
+    }
+}
+
+/// A client of a later IDL: what the server does not know is skipped, a function that it lacks is an error before anything
+/// is sent.
+#[test]
+fn a_younger_client_gets_along() {
+    let rig = rig("younger");
+    let options = ClientOptions::default();
+    let mut client = younger::EverywhereClient::connect(&rig.fabric, &rig.address, options).unwrap();
+    let leaf = younger::Leaf { name: "n".into(), weight: None, colors: Some(vec!["red".into()]) };
+    client.put(b"key", b"value", Some(&leaf)).unwrap();
+    assert_eq!(client.get(b"key", "why not", None).unwrap(), "value");
+    assert!(matches!(
+        client.get(b"none", "", None),
+        Err(CallError::Exception(younger::EverywhereGetException::Missing(_)))
+    ));
+    let calls = rig.handler.0.calls.load(Ordering::Relaxed);
+    match client.added(1) {
+        Err(error @ CallError::Application(_)) => assert_eq!(error.certainty(), Certainty::NotExecuted),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(rig.handler.0.calls.load(Ordering::Relaxed), calls);
+}
+
+struct Younger;
+
+impl younger::Everywhere for Younger {
+    fn get(
+        &self,
+        _: &Context,
+        key: &[u8],
+        _: &str,
+        _: Option<i32>,
+    ) -> Result<Bytes, Failure<younger::EverywhereGetException>> {
+        Ok(Bytes::copy_from_slice(key))
+    }
+
+    fn put(
+        &self,
+        _: &Context,
+        _: &[u8],
+        _: &[u8],
+        leaf: Option<younger::Leaf>,
+    ) -> Result<(), Failure<Never>> {
+        assert_eq!(leaf, None);
+        Ok(())
+    }
+
+    fn added(&self, _: &Context, number: i32) -> Result<i32, Failure<Never>> {
+        Ok(number + 1)
+    }
+}
+
+/// A client of an earlier IDL: an argument that is required and missing is an error that names it.
+#[test]
+fn an_older_client_is_told_what_it_lacks() {
+    let fabric = dunlin::fabric().unwrap();
+    let address = format!("shm:typed-older-{}", std::process::id()).parse().unwrap();
+    let processor = younger::EverywhereProcessor(Younger);
+    let _server = serve(&fabric, &address, processor, ServerOptions::default()).unwrap();
+    let mut client = EverywhereClient::connect(&fabric, &address, ClientOptions::default()).unwrap();
+    client.put(b"key", b"value").unwrap();
+    match client.get(b"key", None) {
+        Err(CallError::Application(error)) => {
+            assert_eq!(error.kind(), ApplicationExceptionKind::PROTOCOL_ERROR);
+            assert!(error.message().contains("'reason'"), "{error}");
+        }
+        other => panic!("{other:?}"),
+    }
+    assert!(matches!(client.version(), Err(CallError::Application(_))));
+}
+
+/// A server of raw functions is not taken for a Thrift service.
+#[test]
+fn who_is_no_thrift_service_is_found_out() {
+    let fabric = dunlin::fabric().unwrap();
+    let address = format!("shm:typed-raw-{}", std::process::id()).parse().unwrap();
+    let builder = dunlin::ServerBuilder::new(&fabric).function(0, dunlin::FunctionMode::Worker);
+    let raw =
+        |request: &dunlin::Request<'_>, reply: &mut dunlin::Reply<'_>| Ok(reply.write(request.payload)?);
+    let _server = builder.serve(&address, move |_| Box::new(raw)).unwrap();
+    let refused = EverywhereClient::connect(&fabric, &address, ClientOptions::default());
+    assert!(matches!(refused, Err(ConnectError::NotThrift(_))), "{refused:?}");
+}

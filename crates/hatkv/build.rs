@@ -1,0 +1,5 @@
+//! Generates the service.
+
+fn main() {
+    dunlin_idl_build::compile("idl/hatkv.thrift").unwrap();
+}

@@ -1,0 +1,112 @@
+//! The service end to end, and what of it survives kill -9.
+
+use dunlin::thrift::{Bytes, CallError, ClientOptions, ServerOptions, serve};
+use dunlin_hatkv::hatkv::{
+    HatKvClient, HatKvGetException, HatKvMultigetException, HatKvMultiputException, HatKvProcessor,
+    HatKvPutException,
+};
+use dunlin_hatkv::{Durability, Handler};
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+fn record(number: u32) -> (Bytes, Bytes) {
+    // As in HatRPC section 5.4: keys of 24 bytes, ten fields of 100.
+    (format!("user{number:020}").into(), number.to_le_bytes().repeat(250).into())
+}
+
+fn batch(numbers: std::ops::Range<u32>) -> (Vec<Bytes>, Vec<Bytes>) {
+    numbers.map(record).unzip()
+}
+
+fn client(address: &dunlin::Address) -> HatKvClient {
+    HatKvClient::connect(&dunlin::fabric().unwrap(), address, ClientOptions::default()).unwrap()
+}
+
+#[test]
+fn the_four_functions_and_their_exceptions() {
+    let folder = tempfile::tempdir().unwrap();
+    let address = format!("shm:hatkv-{}", std::process::id()).parse().unwrap();
+    let handler = Handler::open(folder.path(), 256 * 1024, Durability::Durable).unwrap();
+    assert_eq!(handler.store().options().max_readers, 128, "the hint concurrency");
+    let fabric = dunlin::fabric().unwrap();
+    let _server = serve(&fabric, &address, HatKvProcessor(handler), ServerOptions::default()).unwrap();
+    let mut client = client(&address);
+
+    let (key, value) = record(1);
+    client.put(&key, &value).unwrap();
+    assert_eq!(client.get(&key).unwrap(), value);
+    assert!(matches!(client.get(b"none"), Err(CallError::Exception(HatKvGetException::Missing(_)))));
+    assert!(matches!(client.get(b""), Err(CallError::Exception(HatKvGetException::Bad(_)))));
+    assert!(matches!(client.put(&[0; 600], b""), Err(CallError::Exception(HatKvPutException::Bad(_)))));
+
+    let (mut keys, values) = batch(10..20);
+    client.multiput(&keys, &values).unwrap();
+    keys.push("none".into());
+    let found = client.multiget(&keys).unwrap();
+    assert_eq!(found.len(), 11);
+    assert!(found[..10].iter().zip(&values).all(|(found, value)| found.value.as_ref() == Some(value)));
+    assert_eq!(found[10].value, None);
+    let uneven = client.multiput(&keys, &values);
+    assert!(matches!(uneven, Err(CallError::Exception(HatKvMultiputException::Bad(_)))), "{uneven:?}");
+    let empty = client.multiget(&["".into()]);
+    assert!(matches!(empty, Err(CallError::Exception(HatKvMultigetException::Bad(_)))), "{empty:?}");
+
+    let (keys, values) = batch(100..400);
+    match client.multiput(&keys, &values) {
+        Err(CallError::Exception(HatKvMultiputException::Full(full))) => assert_eq!(full.limit, 256 * 1024),
+        other => panic!("{other:?}"),
+    }
+    assert!(client.multiget(&keys).unwrap().iter().all(|found| found.value.is_none()), "all or none");
+    assert_eq!(client.get(&record(1).0).unwrap(), record(1).1);
+}
+
+fn start(address: &str, folder: &Path, more: &[&str]) -> Child {
+    let mut server = Command::new(env!("CARGO_BIN_EXE_dunlin-hatkv"))
+        .args(["--listen", address, "--data", &folder.to_string_lossy()])
+        .args(more)
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(server.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+    assert!(line.starts_with("serving"), "{line}");
+    server
+}
+
+/// What was answered is there after kill -9, in both modes; and of a batch that was not answered all or nothing.
+#[test]
+fn what_was_answered_survives_kill_9() {
+    for more in [&[][..], &["--fast"]] {
+        let folder = tempfile::tempdir().unwrap();
+        let text = format!("shm:hatkv-kill-{}-{}", std::process::id(), more.len());
+        let address = text.parse().unwrap();
+        let mut server = start(&text, folder.path(), more);
+        let mut client = self::client(&address);
+        for number in 0..20 {
+            let (keys, values) = batch(number * 10..number * 10 + 10);
+            client.multiput(&keys, &values).unwrap();
+        }
+        let under_way = batch(1000..1200);
+        let process = server.id().to_string();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                assert!(Command::new("kill").args(["-9", &process]).status().unwrap().success());
+            });
+            while client.multiput(&under_way.0, &under_way.1).is_ok() {}
+        });
+        server.wait().unwrap();
+        drop(client);
+
+        let mut server = start(&text, folder.path(), more);
+        let mut client = self::client(&address);
+        let (keys, values) = batch(0..200);
+        let found = client.multiget(&keys).unwrap();
+        assert!(found.iter().zip(&values).all(|(found, value)| found.value.as_ref() == Some(value)));
+        let there =
+            client.multiget(&under_way.0).unwrap().iter().filter(|found| found.value.is_some()).count();
+        assert!(there == 0 || there == 200, "{there} of a batch of 200");
+        assert!(Command::new("kill").args(["-TERM", &server.id().to_string()]).status().unwrap().success());
+        assert!(server.wait().unwrap().success());
+    }
+}

@@ -1,0 +1,169 @@
+//! Any hints on any fabric give a legal plan or a typed error.
+#![allow(missing_docs, reason = "a test")]
+
+use dunlin_fabric::Capabilities;
+use dunlin_hints::{
+    CompletionMode, Environment, FunctionHints, Hints, Key, Level, Numa, Origin, PerfGoal, Place, Priority,
+    ProcessTime, SelectError, Side, Transport, every_capability, select,
+};
+use dunlin_rpc::{PROTOCOLS, Plan, RequestHalf, ResponseHalf};
+use proptest::option;
+use proptest::prelude::*;
+use proptest::sample::select as one_of;
+
+fn fabrics() -> impl Strategy<Value = Capabilities> {
+    any::<[bool; 6]>().prop_map(
+        |[immediate, in_order_write, events, atomics, shared_receive_queue, connected]| {
+            let transports =
+                if connected { every_capability().transports } else { dunlin_fabric::TransportSet::NONE };
+            Capabilities {
+                name: "drawn",
+                transports,
+                immediate,
+                in_order_write,
+                events,
+                atomics,
+                shared_receive_queue,
+                ..every_capability().clone()
+            }
+        },
+    )
+}
+
+fn modes() -> impl Strategy<Value = CompletionMode> {
+    one_of(&[CompletionMode::Busy, CompletionMode::Event, CompletionMode::Adaptive][..])
+}
+
+fn hints() -> impl Strategy<Value = Hints> {
+    let goals = one_of(&[PerfGoal::Latency, PerfGoal::Throughput, PerfGoal::ResUtil][..]);
+    let numas = one_of(&[Numa::On, Numa::Off, Numa::Node(0), Numa::Node(9)][..]);
+    let transports = prop_oneof![4 => Just(Transport::Rdma), 1 => Just(Transport::Tcp)];
+    let priorities = one_of(&[Priority::High, Priority::Low][..]);
+    let times = one_of(&[ProcessTime::Short, ProcessTime::Long, ProcessTime::Nanos(100)][..]);
+    let mut names: Vec<&'static str> = PROTOCOLS.iter().map(|protocol| protocol.name).collect();
+    names.push("Carrier-pigeon");
+    (
+        option::of(goals),
+        option::of(1..200u32),
+        option::of(prop_oneof![Just(4u64), Just(4096), Just(4097), Just(1 << 32)]),
+        option::of(modes()),
+        option::of(numas),
+        option::of(transports),
+        option::of(priorities),
+        option::of(times),
+        option::weighted(0.3, one_of(names)),
+    )
+        .prop_map(
+            |(
+                perf_goal,
+                concurrency,
+                payload_size,
+                polling,
+                numa,
+                transport,
+                priority,
+                process_time,
+                protocol,
+            )| {
+                Hints {
+                    perf_goal,
+                    concurrency,
+                    payload_size,
+                    polling,
+                    numa,
+                    transport,
+                    priority,
+                    process_time,
+                    protocol,
+                }
+            },
+        )
+}
+
+/// Places on levels that are drawn, a line for each.
+fn origins() -> impl Strategy<Value = Vec<Origin>> {
+    proptest::collection::vec(option::of(0..3u8), 18).prop_map(|levels| {
+        let keys = Side::BOTH.into_iter().flat_map(|side| Key::ALL.map(|key| (side, key)));
+        keys.zip(levels)
+            .enumerate()
+            .filter_map(|(line, ((side, key), level))| {
+                let level = match level? {
+                    0 => Level::Function,
+                    1 => Level::Service,
+                    _ => Level::Extended(1),
+                };
+                Some(Origin { side, key, level, place: Place::new("f.thrift", line as u32 + 1, 1) })
+            })
+            .collect()
+    })
+}
+
+/// Whether the simplest plan runs, without which nothing does.
+fn runs_anything(fabric: &Capabilities) -> bool {
+    RequestHalf::ALL
+        .into_iter()
+        .flat_map(|request| ResponseHalf::ALL.map(|response| Plan::new(request, response)))
+        .any(|plan| plan.check(fabric).is_ok())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 4000, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn there_is_a_legal_plan_or_a_typed_error(
+        client in hints(),
+        server in hints(),
+        fabric in fabrics(),
+        origins in origins(),
+        oneway in any::<bool>(),
+        cores in (1..40u32, 1..40u32, 0..3u32),
+        clients in option::of(1..200u32),
+    ) {
+        let function = FunctionHints {
+            name: "f".into(),
+            oneway,
+            client,
+            server,
+            origins: origins.into(),
+        };
+        let (node_cores, cores, nodes) = cores;
+        let environment =
+            Environment { node_cores, nodes, clients, ..Environment::new(&fabric, cores) };
+        match select(&function, &environment) {
+            Ok(selection) => {
+                let tcp = [client, server].iter().any(|hints| hints.transport == Some(Transport::Tcp));
+                prop_assert_eq!(selection.plan.is_none(), tcp);
+                prop_assert_eq!(selection.transport == Transport::Tcp, tcp);
+                if let Some(plan) = selection.plan {
+                    prop_assert_eq!(plan.check(&fabric), Ok(()));
+                    let asked = client.protocol.or(server.protocol);
+                    prop_assert!(asked.is_none() || asked == selection.protocol, "{:?}", selection);
+                }
+                for reason in &selection.reasons {
+                    prop_assert!(!reason.text.is_empty());
+                }
+            }
+            Err(error) => {
+                prop_assert!(!error.to_string().is_empty());
+                match error {
+                    SelectError::UnknownProtocol { name, .. } => prop_assert_eq!(name, "Carrier-pigeon"),
+                    SelectError::IllegalProtocol { name, illegal, .. } => {
+                        // It is illegal however the sides wait.
+                        let protocol = dunlin_hints::Protocol::by_name(name).expect("it is in the table");
+                        prop_assert!(protocol.plan(CompletionMode::Busy).check(&fabric).is_err(), "{illegal}");
+                    }
+                    SelectError::ProtocolAgainstPolling { side, mode, .. } => {
+                        prop_assert_eq!(function.side(side).polling, Some(mode));
+                    }
+                    SelectError::ProtocolOnTcp { .. } => {
+                        prop_assert!(client.protocol.is_some() || server.protocol.is_some());
+                    }
+                    SelectError::SidesDiffer { key, .. } => {
+                        prop_assert_ne!(client.get(key), server.get(key));
+                    }
+                    SelectError::NothingLegal { .. } => prop_assert!(!runs_anything(&fabric)),
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,296 @@
+//! HatRPC figure 6, row by row, and what the hints of sides make of it.
+#![allow(missing_docs, reason = "a test")]
+
+use dunlin_hints::{
+    CompletionMode, Environment, FunctionHints, Hints, Key, Level, Numa, NumaBinding, Origin, PerfGoal,
+    Place, Priority, ProcessTime, SelectError, Selection, Side, Subject, Subscription, Transport,
+    every_capability, select,
+};
+use dunlin_rpc::{RequestHalf, ResponseHalf};
+
+/// HatRPC's server: 14 cores at the NIC's node, which figure 12 rounds to 16, of 28.
+fn server(clients: u32) -> Environment<'static> {
+    Environment {
+        node_cores: 16,
+        nodes: 2,
+        clients: Some(clients),
+        ..Environment::new(every_capability(), 28)
+    }
+}
+
+const UNDER: [u32; 2] = [1, 16];
+const FULL: [u32; 2] = [17, 28];
+const OVER: [u32; 2] = [29, 512];
+const SMALL: [u64; 3] = [4, 512, 4096];
+const LARGE: [u64; 3] = [4097, 128 << 10, 512 << 10];
+
+#[track_caller]
+fn chosen(hints: Hints, clients: u32) -> Selection {
+    let selection = select(&FunctionHints::new("f").both(hints), &server(clients)).expect("a plan");
+    let plan = selection.plan.expect("a plan");
+    assert_eq!(plan.check(every_capability()), Ok(()));
+    for subject in
+        [Subject::Request, Subject::Response, Subject::Polling(Side::Client), Subject::Polling(Side::Server)]
+    {
+        assert!(selection.reasons_for(subject).count() > 0, "{subject} has no reason");
+    }
+    selection
+}
+
+/// A row of the figure: for these clients and sizes this protocol and these ways to wait.
+#[track_caller]
+fn row(
+    goal: PerfGoal,
+    clients: &[u32],
+    sizes: &[u64],
+    protocol: &str,
+    client: CompletionMode,
+    server: CompletionMode,
+) {
+    for clients in clients {
+        for size in sizes {
+            let selection = chosen(Hints::NONE.perf_goal(goal).payload_size(*size), *clients);
+            let plan = selection.plan.expect("a plan");
+            let found = (selection.protocol, plan.client, plan.server);
+            assert_eq!(found, (Some(protocol), client, server), "{clients} clients, {size} bytes");
+        }
+    }
+}
+
+use CompletionMode::{Adaptive, Busy, Event};
+use PerfGoal::{Latency, ResUtil, Throughput};
+
+#[test]
+fn latency_spins_as_long_as_there_are_cores() {
+    let sizes = [SMALL, LARGE].concat();
+    row(Latency, &[UNDER, FULL].concat(), &sizes, "Direct-WriteIMM", Busy, Busy);
+    row(Latency, &OVER, &sizes, "Direct-WriteIMM", Adaptive, Adaptive);
+}
+
+#[test]
+fn throughput_of_small_payloads_is_by_events_at_any_number_of_clients() {
+    row(Throughput, &[UNDER, FULL, OVER].concat(), &SMALL, "Direct-WriteIMM", Event, Event);
+}
+
+#[test]
+fn throughput_of_large_payloads_fetches_above_the_nodes_cores() {
+    row(Throughput, &UNDER, &LARGE, "Direct-WriteIMM", Busy, Busy);
+    // Who fetches cannot sleep: nothing tells it that its result is ready.
+    row(Throughput, &[FULL, OVER].concat(), &LARGE, "Remote-fetch", Busy, Event);
+    let selection = chosen(Hints::NONE.perf_goal(Throughput).payload_size(128 << 10), 64);
+    let plan = selection.plan.expect("a plan");
+    assert_eq!((plan.request, plan.response), (RequestHalf::WriteImm, ResponseHalf::Fetch));
+    let client: Vec<_> = selection.reasons_for(Subject::Polling(Side::Client)).collect();
+    assert!(client.iter().any(|reason| reason.text.contains("in the place of event")), "{client:?}");
+}
+
+#[test]
+fn resources_are_spared() {
+    row(ResUtil, &UNDER, &SMALL, "Direct-WriteIMM", Event, Event);
+    row(ResUtil, &UNDER, &LARGE, "Write-RNDV", Event, Event);
+    row(ResUtil, &[FULL, OVER].concat(), &SMALL, "Eager-SendRecv", Event, Event);
+    row(ResUtil, &[FULL, OVER].concat(), &LARGE, "Write-RNDV", Event, Event);
+}
+
+#[test]
+fn without_a_goal_the_usual_plan_is_chosen() {
+    let selection = chosen(Hints::NONE, 1);
+    assert_eq!(selection.plan, Some(dunlin_hints::Plan::default()));
+}
+
+#[test]
+fn each_direction_goes_by_the_size_of_who_sends_and_each_side_waits_by_its_own_goal() {
+    let hints = FunctionHints::new("multiget")
+        .client(Hints::NONE.perf_goal(Latency).payload_size(240))
+        .server(Hints::NONE.perf_goal(Throughput).payload_size(10 << 10));
+    let plan = select(&hints, &server(64)).expect("a plan").plan.expect("a plan");
+    assert_eq!((plan.request, plan.response), (RequestHalf::WriteImm, ResponseHalf::Fetch));
+    assert_eq!((plan.client, plan.server), (Busy, Event));
+    let hints = FunctionHints::new("multiput")
+        .client(Hints::NONE.perf_goal(Latency).payload_size(10 << 10))
+        .server(Hints::NONE.perf_goal(Throughput).payload_size(4));
+    let selection = select(&hints, &server(64)).expect("a plan");
+    let plan = selection.plan.expect("a plan");
+    assert_eq!(plan.response, ResponseHalf::WriteImm);
+    assert_eq!((plan.client, plan.server), (Adaptive, Event));
+}
+
+#[test]
+fn a_hinted_way_to_wait_stays_and_the_path_gives_way() {
+    let hints = Hints::NONE.perf_goal(Throughput).payload_size(128 << 10).polling(Event);
+    let selection = chosen(hints, 64);
+    let plan = selection.plan.expect("a plan");
+    assert_eq!((selection.protocol, plan.client, plan.server), (Some("Direct-WriteIMM"), Event, Event));
+    assert!(
+        selection.reasons_for(Subject::Response).any(|reason| reason.text.contains("in the place of fetch"))
+    );
+}
+
+#[test]
+fn long_work_is_not_fetched() {
+    let hints = Hints::NONE.perf_goal(Throughput).payload_size(128 << 10);
+    for (time, protocol) in [
+        (ProcessTime::Short, "Remote-fetch"),
+        (ProcessTime::Nanos(6_999), "Remote-fetch"),
+        (ProcessTime::Nanos(7_000), "Direct-WriteIMM"),
+        (ProcessTime::Long, "Direct-WriteIMM"),
+    ] {
+        assert_eq!(chosen(hints.process_time(time), 64).protocol, Some(protocol), "{time:?}");
+    }
+}
+
+#[test]
+fn who_gives_way_does_not_spin() {
+    let plan = chosen(Hints::NONE.perf_goal(Latency).priority(Priority::Low), 1).plan.expect("a plan");
+    assert_eq!((plan.client, plan.server), (Event, Event));
+    let plan = chosen(Hints::NONE.perf_goal(Latency).priority(Priority::High), 1).plan.expect("a plan");
+    assert_eq!((plan.client, plan.server), (Busy, Busy));
+}
+
+#[test]
+fn known_clients_count_more_than_hinted_ones() {
+    let hints = FunctionHints::new("f").both(Hints::NONE.perf_goal(Latency).concurrency(64));
+    let hinted = Environment { clients: None, ..server(1) };
+    assert_eq!(select(&hints, &hinted).expect("a plan").subscription, Subscription::Over);
+    assert_eq!(select(&hints, &server(20)).expect("a plan").subscription, Subscription::Full);
+    assert_eq!(select(&hints, &server(16)).expect("a plan").subscription, Subscription::Under);
+}
+
+#[test]
+fn threads_are_bound_where_there_are_nodes_and_cores_enough() {
+    for (numa, clients, nodes, binding) in [
+        (Numa::On, 16, 2, Some(NumaBinding::NicNode)),
+        (Numa::On, 17, 2, None),
+        (Numa::On, 1, 1, None),
+        (Numa::Node(1), 64, 2, Some(NumaBinding::Node(1))),
+        (Numa::Node(1), 1, 1, None),
+        (Numa::Off, 1, 2, None),
+    ] {
+        let hints = FunctionHints::new("f").client(Hints::NONE.numa(numa));
+        let environment = Environment { nodes, ..server(clients) };
+        let selection = select(&hints, &environment).expect("a plan");
+        assert_eq!(selection.client_binding, binding, "{numa:?} {clients} {nodes}");
+        assert_eq!(selection.server_binding, None);
+        assert_eq!(selection.reasons_for(Subject::Numa(Side::Client)).count(), 1);
+    }
+}
+
+/// Hints with places, as they come from a file.
+fn placed(hints: FunctionHints, origins: &[(Side, Key, Level, u32)]) -> FunctionHints {
+    let origins = origins
+        .iter()
+        .map(|(side, key, level, line)| Origin {
+            side: *side,
+            key: *key,
+            level: *level,
+            place: Place::new("kv.thrift", *line, 3),
+        })
+        .collect::<Vec<_>>();
+    FunctionHints { origins: origins.into(), ..hints }
+}
+
+#[test]
+fn tcp_has_no_plan_and_no_protocol() {
+    let tcp = Hints::NONE.transport(Transport::Tcp);
+    let selection = select(&FunctionHints::new("f").both(tcp), &server(1)).expect("TCP");
+    assert_eq!((selection.transport, selection.plan), (Transport::Tcp, None));
+    let hints = FunctionHints::new("f").both(tcp.protocol("Eager-SendRecv"));
+    for (transport, protocol, legal) in [
+        (Level::Function, Level::Service, true),
+        (Level::Function, Level::Function, false),
+        (Level::Service, Level::Function, false),
+        (Level::Service, Level::Extended(1), true),
+        (Level::Extended(2), Level::Extended(1), false),
+    ] {
+        let hints = placed(
+            hints.clone(),
+            &[
+                (Side::Client, Key::Transport, transport, 1),
+                (Side::Server, Key::Transport, transport, 1),
+                (Side::Client, Key::Protocol, protocol, 2),
+                (Side::Server, Key::Protocol, protocol, 2),
+            ],
+        );
+        let selected = select(&hints, &server(1));
+        assert_eq!(selected.is_ok(), legal, "{transport:?} {protocol:?}");
+        if let Err(error) = selected {
+            let said = error.to_string();
+            assert!(said.contains("kv.thrift:1:3") && said.contains("kv.thrift:2:3"), "{said}");
+        }
+    }
+}
+
+#[test]
+fn sides_cannot_ask_for_two_transports_or_protocols() {
+    let hints = FunctionHints::new("f")
+        .client(Hints::NONE.transport(Transport::Tcp))
+        .server(Hints::NONE.transport(Transport::Rdma));
+    assert!(matches!(select(&hints, &server(1)), Err(SelectError::SidesDiffer { key: Key::Transport, .. })));
+    let hints = FunctionHints::new("f")
+        .client(Hints::NONE.protocol("Eager-SendRecv"))
+        .server(Hints::NONE.protocol("Direct-WriteIMM"));
+    assert!(matches!(select(&hints, &server(1)), Err(SelectError::SidesDiffer { key: Key::Protocol, .. })));
+}
+
+#[test]
+fn a_protocol_by_name_is_kept_or_refused() {
+    for protocol in dunlin_rpc::PROTOCOLS {
+        let hints = FunctionHints::new("f").both(Hints::NONE.protocol(protocol.name).perf_goal(Throughput));
+        let selection = select(&hints, &server(64)).expect("a plan");
+        assert_eq!(selection.protocol, Some(protocol.name));
+    }
+    let hints = FunctionHints::new("f").both(Hints::NONE.protocol("Server-reply"));
+    let unordered = dunlin_fabric::Capabilities { in_order_write: false, ..every_capability().clone() };
+    let environment = Environment { capabilities: &unordered, ..server(1) };
+    let hints = placed(hints, &[(Side::Client, Key::Protocol, Level::Function, 7)]);
+    let error = select(&hints, &environment).expect_err("no polling of memory");
+    assert!(matches!(error, SelectError::IllegalProtocol { name: "Server-reply", .. }));
+    assert!(error.to_string().starts_with("kv.thrift:7:3: Server-reply cannot run"), "{error}");
+    let hints = FunctionHints::new("f").both(Hints::NONE.protocol("Carrier-pigeon"));
+    assert!(matches!(select(&hints, &server(1)), Err(SelectError::UnknownProtocol { .. })));
+}
+
+#[test]
+fn a_protocol_against_a_way_to_wait_is_an_error_unless_it_is_nearer() {
+    let hints = FunctionHints::new("f").both(Hints::NONE.protocol("Server-reply").polling(Event));
+    assert!(matches!(
+        select(&hints, &server(1)),
+        Err(SelectError::ProtocolAgainstPolling { side: Side::Client, mode: Event, .. })
+    ));
+    let both = |key, level, line| Side::BOTH.map(|side| (side, key, level, line));
+    let nearer = placed(
+        hints,
+        &[both(Key::Protocol, Level::Function, 1), both(Key::Polling, Level::Service, 2)].concat(),
+    );
+    let selection = select(&nearer, &server(1)).expect("a plan");
+    let plan = selection.plan.expect("a plan");
+    assert_eq!((selection.protocol, plan.client, plan.server), (Some("Server-reply"), Busy, Busy));
+    // A server that sleeps is told of the request whose result is fetched.
+    let hints = FunctionHints::new("f")
+        .both(Hints::NONE.protocol("Remote-fetch"))
+        .server(Hints::NONE.protocol("Remote-fetch").polling(Event));
+    let plan = select(&hints, &server(1)).expect("a plan").plan.expect("a plan");
+    assert_eq!((plan.request, plan.response), (RequestHalf::WriteImm, ResponseHalf::Fetch));
+}
+
+#[test]
+fn reasons_name_the_hints_that_decided() {
+    let hints = placed(
+        FunctionHints::new("get")
+            .both(Hints::NONE.perf_goal(Throughput).payload_size(64 << 10).concurrency(64)),
+        &[
+            (Side::Server, Key::PerfGoal, Level::Service, 2),
+            (Side::Server, Key::Concurrency, Level::Service, 3),
+            (Side::Client, Key::PayloadSize, Level::Function, 4),
+        ],
+    );
+    let environment = Environment { clients: None, ..server(1) };
+    let selection = select(&hints, &environment).expect("a plan");
+    let request = selection.reasons_for(Subject::Request).next().expect("a reason");
+    assert_eq!(
+        request.to_string(),
+        "request: perf_goal = throughput, large requests (64KB), 64 clients, over-subscribed: Remote-fetch \
+         (kv.thrift:2:3, 4:3, 3:3)"
+    );
+    assert_eq!(request.place(), Some(&Place::new("kv.thrift", 2, 3)));
+}

@@ -1,0 +1,7 @@
+typedef string Key
+
+service Root {
+  hint: perf_goal = throughput, priority = low;
+
+  Key root() (s_hint.polling = "event")
+}

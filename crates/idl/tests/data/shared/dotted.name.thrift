@@ -1,0 +1,1 @@
+struct Thing { 1: i32 number }

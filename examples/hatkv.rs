@@ -1,0 +1,33 @@
+//! HatRPC's key-value service on LMDB (its section 4.4), with records as in its section 5.4.
+//!
+//! `cargo run --release --example hatkv`
+
+use dunlin::thrift::{Bytes, ClientOptions, ServerOptions, serve};
+use dunlin_hatkv::hatkv::{HatKvClient, HatKvProcessor};
+use dunlin_hatkv::{Durability, Handler};
+
+fn main() -> anyhow::Result<()> {
+    let folder = std::env::temp_dir().join(format!("dunlin-example-hatkv-{}", std::process::id()));
+    let handler = Handler::open(&folder, 64 << 20, Durability::Durable)?;
+    println!("{} reader slots, as the hint concurrency says", handler.store().options().max_readers);
+    let fabric = dunlin::fabric()?;
+    let address = format!("shm:example-hatkv-{}", std::process::id()).parse()?;
+    let server = serve(&fabric, &address, HatKvProcessor(handler), ServerOptions::default())?;
+    let mut client = HatKvClient::connect(&fabric, &address, ClientOptions::default())?;
+
+    let record = |number: u8| (Bytes::from(format!("user{number:020}")), Bytes::from(vec![number; 1000]));
+    let (keys, values): (Vec<_>, Vec<_>) = (0..10).map(record).unzip();
+    client.multiput(&keys, &values)?;
+    println!("multiput: {} records in one transaction", keys.len());
+    println!("get:      {} bytes", client.get(&keys[3])?.len());
+    let found = client.multiget(&keys)?;
+    println!(
+        "multiget: {} of {} found",
+        found.iter().filter(|found| found.value.is_some()).count(),
+        keys.len()
+    );
+
+    server.shutdown(1_000_000_000);
+    std::fs::remove_dir_all(folder)?;
+    Ok(())
+}

@@ -1,0 +1,46 @@
+//! Every example runs to its end and says what it is to say.
+
+use std::process::Command;
+
+#[track_caller]
+fn says(example: &str, words: &[&str]) {
+    // Cargo has built the examples of this package before its tests, beside them.
+    let mut program = std::env::current_exe().unwrap();
+    program.pop();
+    program.pop();
+    program.extend(["examples", example]);
+    let output = Command::new(program).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
+    for word in words {
+        assert!(text.contains(word), "'{word}' is missing in:\n{text}");
+    }
+}
+
+#[test]
+fn echo() {
+    says("echo", &["10000 calls"]);
+}
+
+#[test]
+fn hatkv() {
+    says("hatkv", &["128 reader slots", "10 of 10 found"]);
+}
+
+#[test]
+fn hints() {
+    says(
+        "hints",
+        &[
+            "get        Direct-WriteIMM",
+            "Missing b\"gull\"",
+            "32 puts in batches: 33 pairs",
+            "heartbeats    = 1",
+        ],
+    );
+}
+
+#[test]
+fn mail() {
+    says("mail", &["30 letters, the first from charles", "no mailbox of nobody", "deliver"]);
+}
