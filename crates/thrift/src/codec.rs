@@ -8,12 +8,15 @@ mod binary;
 mod compact;
 mod compact_output;
 mod cursor;
+mod scan;
 mod skip;
 
 pub use binary::{BinaryInput, BinaryOutput};
 pub use compact::CompactInput;
 pub use compact_output::CompactOutput;
 pub use cursor::{Input, Limits};
+pub(crate) use scan::varint;
+pub use scan::{Encoding, Scanned, Scanner};
 
 #[cfg(test)]
 mod tests;

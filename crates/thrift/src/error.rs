@@ -23,6 +23,9 @@ pub enum CallError<E> {
     /// The call did not get through; it says whether it may have been executed.
     #[error(transparent)]
     Transport(#[from] dunlin_rpc::CallError),
+    /// The call did not get through over TCP; it says whether it may have been executed.
+    #[error(transparent)]
+    Tcp(#[from] crate::tcp::TcpError),
     /// Arguments that cannot be encoded. Not executed.
     #[error("the arguments cannot be encoded: {0}")]
     Encode(ThriftException),
@@ -44,6 +47,7 @@ impl<E> CallError<E> {
     pub fn certainty(&self) -> Certainty {
         match self {
             CallError::Transport(error) => error.certainty(),
+            CallError::Tcp(error) => error.certainty(),
             CallError::Encode(_) | CallError::NoTcp { .. } => Certainty::NotExecuted,
             CallError::Application(error)
                 if matches!(

@@ -21,6 +21,7 @@ mod error;
 mod introduction;
 mod route;
 mod server;
+pub mod tcp;
 
 pub use arguments::{
     ARGUMENTS, Arguments, Outcome, read_arguments, read_list, read_map, read_ordered_map, read_ordered_set,

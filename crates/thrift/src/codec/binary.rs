@@ -51,7 +51,7 @@ impl<'a> BinaryInput<'a> {
 }
 
 /// The fewest bytes of a value.
-fn least(kind: TType) -> usize {
+pub(super) fn least(kind: TType) -> usize {
     match kind {
         TType::Bool | TType::I8 | TType::Struct | TType::Stop | TType::Void => 1,
         TType::I16 => 2,

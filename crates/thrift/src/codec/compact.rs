@@ -76,7 +76,7 @@ impl<'a> CompactInput<'a> {
 }
 
 /// The type with this number in the compact encoding; a bool is 1 or 2.
-fn kind(number: u8) -> Result<TType, ThriftException> {
+pub(super) fn kind(number: u8) -> Result<TType, ThriftException> {
     Ok(match number {
         0 => TType::Stop,
         1 | 2 => TType::Bool,
@@ -96,7 +96,7 @@ fn kind(number: u8) -> Result<TType, ThriftException> {
 }
 
 /// The fewest bytes of a value.
-fn least(kind: TType) -> usize {
+pub(super) fn least(kind: TType) -> usize {
     match kind {
         TType::Double => 8,
         TType::Uuid => 16,

@@ -27,6 +27,11 @@ impl<'a> CompactOutput<'a> {
         CompactOutput { out, last: 0, around: Vec::new(), pending: None }
     }
 
+    /// Writes a number in groups of seven bits.
+    pub(crate) fn write_varint(&mut self, value: u32) {
+        self.varint(value.into());
+    }
+
     fn varint(&mut self, mut value: u64) {
         while value > 0x7f {
             self.out.push(value as u8 | 0x80);

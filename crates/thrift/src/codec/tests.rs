@@ -111,7 +111,7 @@ fn read_everything<'a, I: Input<'a>>(input: &mut I) -> Result<(), ThriftExceptio
     input.read_struct_end()
 }
 
-fn binary() -> Vec<u8> {
+pub(super) fn binary() -> Vec<u8> {
     let mut place = vec![0; 1000];
     let mut out = BinaryOutput::new(&mut place);
     write_everything(&mut out).unwrap();
@@ -120,7 +120,7 @@ fn binary() -> Vec<u8> {
     place
 }
 
-fn compact() -> Vec<u8> {
+pub(super) fn compact() -> Vec<u8> {
     let mut bytes = Vec::new();
     write_everything(&mut CompactOutput::new(&mut bytes)).unwrap();
     bytes

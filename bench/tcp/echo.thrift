@@ -1,0 +1,5 @@
+namespace cpp bench
+
+service Echo {
+  binary echo(1: binary payload)
+}

@@ -1,0 +1,19 @@
+//! Apache's libraries for Python and Node call Dunlin's server, and its client calls theirs. They are installed if they
+//! are not there. Java and C++: `cargo run -p dunlin-interop -- java cpp`.
+
+use dunlin_interop::run::{Language, run};
+
+fn passes(language: Language) {
+    let lines = run(language).unwrap_or_else(|error| panic!("{error:?}"));
+    assert_eq!(lines.len(), 8, "both ways on four wires: {lines:#?}");
+}
+
+#[test]
+fn python() {
+    passes(Language::Python);
+}
+
+#[test]
+fn node() {
+    passes(Language::Node);
+}

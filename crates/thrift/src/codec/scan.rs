@@ -1,0 +1,298 @@
+//! Where a struct ends, found as its bytes come in: what tells messages apart that have no frame around them.
+
+use super::cursor::invalid;
+use super::{binary, compact};
+use pilota::thrift::{ProtocolExceptionKind, TType, ThriftException, new_protocol_exception};
+
+#[cfg(test)]
+mod tests;
+
+/// One of Thrift's encodings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Encoding {
+    /// `TBinaryProtocol`.
+    Binary,
+    /// `TCompactProtocol`.
+    Compact,
+}
+
+/// Structs and containers within each other. Readers count structs only; their limit is far below.
+const MAX_LEVELS: usize = 256;
+
+/// How far the struct has been seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scanned {
+    /// It ends behind so many of the bytes just shown.
+    Whole(usize),
+    /// So many of the bytes just shown belong to it (show the others again), and at least `wanted` more must come.
+    Part {
+        /// Bytes that need not be shown again.
+        seen: usize,
+        /// Bytes beyond `seen`, at least one.
+        wanted: usize,
+    },
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Level {
+    Struct,
+    Elements { kind: TType, left: usize },
+    Entries { key: TType, value: TType, left: usize, key_seen: bool },
+}
+
+/// Finds the end of a struct. It looks at each byte once, at those of a long binary not at all, and takes no memory beyond
+/// its levels.
+#[derive(Debug)]
+pub struct Scanner {
+    encoding: Encoding,
+    levels: Vec<Level>,
+    /// Bytes that need no look.
+    skip: usize,
+    /// Bytes that the struct may still have.
+    room: usize,
+}
+
+impl Scanner {
+    /// A scanner of structs of at most `limit` bytes.
+    pub fn new(encoding: Encoding, limit: usize) -> Self {
+        Scanner { encoding, levels: vec![Level::Struct], skip: 0, room: limit }
+    }
+
+    /// Begins another struct.
+    pub fn restart(&mut self, limit: usize) {
+        self.levels.clear();
+        self.levels.push(Level::Struct);
+        self.skip = 0;
+        self.room = limit;
+    }
+
+    /// Goes on with the bytes that follow those seen. After an error, or the struct's end, [`restart`](Scanner::restart).
+    pub fn scan(&mut self, bytes: &[u8]) -> Result<Scanned, ThriftException> {
+        let mut rest = bytes;
+        loop {
+            let passed = self.skip.min(rest.len());
+            rest = &rest[passed..];
+            self.skip -= passed;
+            self.room -= passed;
+            if self.skip > 0 {
+                return Ok(Scanned::Part { seen: bytes.len(), wanted: self.skip });
+            }
+            if self.levels.is_empty() {
+                return Ok(Scanned::Whole(bytes.len() - rest.len()));
+            }
+            let before = rest;
+            if self.step(&mut rest)?.is_none() {
+                if before.len() >= self.room {
+                    return Err(self.too_large());
+                }
+                let seen = bytes.len() - before.len();
+                return Ok(Scanned::Part { seen, wanted: before.len() + 1 });
+            }
+            let taken = before.len() - rest.len();
+            self.room = self.room.checked_sub(taken).ok_or_else(|| self.too_large())?;
+            if self.skip > self.room {
+                return Err(self.too_large());
+            }
+        }
+    }
+
+    #[cold]
+    fn too_large(&self) -> ThriftException {
+        new_protocol_exception(ProtocolExceptionKind::SizeLimit, "the message is larger than the limit")
+    }
+
+    /// Takes one header, length or number, unless it is cut off: `None`.
+    fn step(&mut self, rest: &mut &[u8]) -> Result<Option<()>, ThriftException> {
+        let Some(top) = self.levels.len().checked_sub(1) else { return Ok(Some(())) };
+        match self.levels[top] {
+            Level::Struct => match self.field(rest)? {
+                None => return Ok(None),
+                Some(Field::Stop) => drop(self.levels.pop()),
+                Some(Field::Bool) => {}
+                Some(Field::Value(kind)) => return self.value(kind, rest),
+            },
+            Level::Elements { left: 0, .. } | Level::Entries { left: 0, .. } => drop(self.levels.pop()),
+            Level::Elements { kind, left } => {
+                if let Some(size) = self.fixed(kind) {
+                    self.levels.pop();
+                    self.skip = size.saturating_mul(left);
+                } else if self.value(kind, rest)?.is_some() {
+                    self.levels[top] = Level::Elements { kind, left: left - 1 };
+                } else {
+                    return Ok(None);
+                }
+            }
+            Level::Entries { key, value, left, key_seen } => {
+                if self.value(if key_seen { value } else { key }, rest)?.is_none() {
+                    return Ok(None);
+                }
+                let left = if key_seen { left - 1 } else { left };
+                self.levels[top] = Level::Entries { key, value, left, key_seen: !key_seen };
+            }
+        }
+        Ok(Some(()))
+    }
+
+    fn field(&self, rest: &mut &[u8]) -> Result<Option<Field>, ThriftException> {
+        let Some([header]) = array(rest) else { return Ok(None) };
+        let kind = match self.encoding {
+            Encoding::Binary => TType::try_from(header)?,
+            Encoding::Compact => compact::kind(header & 0x0f)?,
+        };
+        let id = match self.encoding {
+            _ if kind == TType::Stop => return Ok(Some(Field::Stop)),
+            Encoding::Binary => array::<2>(rest).map(drop),
+            Encoding::Compact if header >> 4 == 0 => varint(rest)?.map(drop),
+            Encoding::Compact => Some(()),
+        };
+        Ok(id.map(|()| match kind {
+            TType::Bool if self.encoding == Encoding::Compact => Field::Bool,
+            kind => Field::Value(kind),
+        }))
+    }
+
+    /// The size of values that all have the same.
+    fn fixed(&self, kind: TType) -> Option<usize> {
+        match (kind, self.encoding) {
+            (TType::Bool | TType::I8, _) => Some(1),
+            (TType::Double, _) => Some(8),
+            (TType::Uuid, _) => Some(16),
+            (TType::I16, Encoding::Binary) => Some(2),
+            (TType::I32, Encoding::Binary) => Some(4),
+            (TType::I64, Encoding::Binary) => Some(8),
+            _ => None,
+        }
+    }
+
+    /// Takes a value that is no bool in a compact field's header, or what its beginning says of the rest.
+    fn value(&mut self, kind: TType, rest: &mut &[u8]) -> Result<Option<()>, ThriftException> {
+        if let Some(size) = self.fixed(kind) {
+            self.skip = size;
+            return Ok(Some(()));
+        }
+        Ok(match kind {
+            TType::I16 | TType::I32 | TType::I64 => varint(rest)?.map(drop),
+            TType::Binary => match self.length(rest)? {
+                Some(length) if length > self.room => return Err(self.too_large()),
+                length => length.map(|length| self.skip = length),
+            },
+            TType::Struct => Some(self.enter(Level::Struct)?),
+            TType::List | TType::Set => match self.sequence(rest)? {
+                Some((_, 0)) => Some(()),
+                Some((kind, left)) => Some(self.enter(Level::Elements { kind, left })?),
+                None => None,
+            },
+            TType::Map => match self.map(rest)? {
+                Some((_, _, 0)) => Some(()),
+                Some((key, value, left)) => {
+                    Some(self.enter(Level::Entries { key, value, left, key_seen: false })?)
+                }
+                None => None,
+            },
+            _ => return Err(invalid(format!("{kind:?} is not a type of values"))),
+        })
+    }
+
+    fn enter(&mut self, level: Level) -> Result<(), ThriftException> {
+        if self.levels.len() >= MAX_LEVELS {
+            return Err(new_protocol_exception(
+                ProtocolExceptionKind::DepthLimit,
+                format!("values are nested more than {MAX_LEVELS} deep"),
+            ));
+        }
+        self.levels.push(level);
+        Ok(())
+    }
+
+    /// A length or count of four bytes.
+    fn length(&self, rest: &mut &[u8]) -> Result<Option<usize>, ThriftException> {
+        let length = match self.encoding {
+            Encoding::Binary => array(rest).map(|bytes| i64::from(i32::from_be_bytes(bytes))),
+            Encoding::Compact => varint(rest)?.map(|length| i64::try_from(length).unwrap_or(-1)),
+        };
+        length.map(usize::try_from).transpose().map_err(|_| invalid("a length is negative"))
+    }
+
+    fn sequence(&self, rest: &mut &[u8]) -> Result<Option<(TType, usize)>, ThriftException> {
+        let Some([header]) = array(rest) else { return Ok(None) };
+        // First what comes first, so that what is wrong does not depend on how much is there.
+        let kind = match self.encoding {
+            Encoding::Binary => TType::try_from(header)?,
+            Encoding::Compact => compact::kind(header & 0x0f)?,
+        };
+        let size = match self.encoding {
+            Encoding::Compact if header >> 4 < 15 => Some(usize::from(header >> 4)),
+            _ => self.length(rest)?,
+        };
+        let Some(size) = size else { return Ok(None) };
+        self.check(size, self.least(kind))?;
+        Ok(Some((kind, size)))
+    }
+
+    fn map(&self, rest: &mut &[u8]) -> Result<Option<(TType, TType, usize)>, ThriftException> {
+        let (key, value, size) = match self.encoding {
+            Encoding::Binary => {
+                let Some([key, value]) = array(rest) else { return Ok(None) };
+                let (key, value) = (TType::try_from(key)?, TType::try_from(value)?);
+                let Some(size) = self.length(rest)? else { return Ok(None) };
+                (key, value, size)
+            }
+            Encoding::Compact => {
+                let Some(size) = self.length(rest)? else { return Ok(None) };
+                if size == 0 {
+                    return Ok(Some((TType::Stop, TType::Stop, 0)));
+                }
+                let Some([types]) = array(rest) else { return Ok(None) };
+                (compact::kind(types >> 4)?, compact::kind(types & 0x0f)?, size)
+            }
+        };
+        self.check(size, self.least(key) + self.least(value))?;
+        Ok(Some((key, value, size)))
+    }
+
+    fn least(&self, kind: TType) -> usize {
+        match self.encoding {
+            Encoding::Binary => binary::least(kind),
+            Encoding::Compact => compact::least(kind),
+        }
+    }
+
+    /// A count that cannot be is refused before its elements are waited for.
+    fn check(&self, size: usize, least: usize) -> Result<(), ThriftException> {
+        if size > self.room / least {
+            return Err(new_protocol_exception(
+                ProtocolExceptionKind::SizeLimit,
+                format!(
+                    "a container is said to have {size} elements, more than the largest message has bytes for"
+                ),
+            ));
+        }
+        Ok(())
+    }
+}
+
+enum Field {
+    Stop,
+    /// Its value was in the header.
+    Bool,
+    Value(TType),
+}
+
+fn array<const N: usize>(rest: &mut &[u8]) -> Option<[u8; N]> {
+    let (taken, left) = rest.split_first_chunk::<N>()?;
+    *rest = left;
+    Some(*taken)
+}
+
+/// A number in groups of seven bits; how many bits it may have is for the reader to check.
+pub(crate) fn varint(rest: &mut &[u8]) -> Result<Option<u64>, ThriftException> {
+    let mut value = 0;
+    for (place, byte) in rest.iter().enumerate().take(10) {
+        value |= u64::from(byte & 0x7f) << (7 * place);
+        if byte & 0x80 == 0 {
+            *rest = &rest[place + 1..];
+            return Ok(Some(value));
+        }
+    }
+    if rest.len() < 10 { Ok(None) } else { Err(invalid("a number has more than 64 bits")) }
+}

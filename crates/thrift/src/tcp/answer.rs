@@ -1,0 +1,169 @@
+//! One message of a client, and what it is answered.
+
+use super::head::{CALL, EXCEPTION, Head, ONEWAY, OfMessage, REPLY, append};
+use super::wire::Wire;
+use crate::codec::{BinaryInput, CompactInput, Encoding};
+use crate::error::Refusal;
+use crate::server::{Context, Processor, Responder};
+use pilota::thrift::{
+    ApplicationException, ApplicationExceptionKind, Message, ProtocolExceptionKind, ThriftException,
+    new_protocol_exception,
+};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+/// A processor, and its functions by name.
+#[derive(Debug)]
+pub(super) struct Service<P> {
+    processor: Arc<P>,
+    /// Sorted by name.
+    functions: Box<[Function]>,
+    /// Bytes of a message.
+    pub(super) message_limit: usize,
+}
+
+#[derive(Debug)]
+struct Function {
+    name: &'static [u8],
+    number: usize,
+    oneway: bool,
+}
+
+impl<P: Processor> Service<P> {
+    pub(super) fn new(processor: Arc<P>, message_limit: usize) -> Self {
+        let functions = processor.service().functions.iter().enumerate();
+        let functions = functions.map(|(number, function)| Function {
+            name: function.name.as_bytes(),
+            number,
+            oneway: function.oneway,
+        });
+        let mut functions: Box<[Function]> = functions.collect();
+        functions.sort_by_key(|function| function.name);
+        Service { processor, functions, message_limit }
+    }
+
+    /// Does what the message says, and appends the answer if one is due: a call of a oneway function has none, even
+    /// where the client (as old ones in Python do) calls it as if it had. An error is a message without a readable head.
+    pub(super) fn answer(
+        &self,
+        wire: Wire,
+        session: u64,
+        message: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<(), ThriftException> {
+        let Some((head, length)) = Head::read(wire.encoding, message)? else {
+            return Err(cut_off());
+        };
+        let limit = self.message_limit;
+        if head.kind != CALL && head.kind != ONEWAY {
+            let text = format!("a message of type {} is neither a call nor oneway", head.kind);
+            except(out, wire, limit, &head, ApplicationExceptionKind::INVALID_MESSAGE_TYPE, text);
+            return Ok(());
+        }
+        let found = self.functions.binary_search_by_key(&head.name, |function| function.name);
+        let Ok(Function { number, oneway, .. }) = found.map(|place| &self.functions[place]) else {
+            if head.kind == CALL {
+                let (service, name) = (self.processor.service().name, String::from_utf8_lossy(head.name));
+                let text =
+                    format!("{service} has no function '{name}': was the client built from another IDL?");
+                except(out, wire, limit, &head, ApplicationExceptionKind::UNKNOWN_METHOD, text);
+            }
+            return Ok(());
+        };
+        let silent = *oneway || head.kind == ONEWAY;
+        let start = out.len();
+        let arguments = &message[length..];
+        let context = Context { time_left: None, session, tcp: true };
+        let responder = IntoOutput { out, wire, limit, head: &head, silent };
+        let processed = catch_unwind(AssertUnwindSafe(|| match wire.encoding {
+            Encoding::Binary => {
+                self.processor.process(*number, &mut BinaryInput::new(arguments), &context, responder);
+            }
+            Encoding::Compact => {
+                self.processor.process(*number, &mut CompactInput::new(arguments), &context, responder);
+            }
+        }));
+        if processed.is_err() {
+            let name = String::from_utf8_lossy(head.name);
+            tracing::error!("the handler of {}.{name} panicked", self.processor.service().name);
+            out.truncate(start);
+            if !silent {
+                let kind = ApplicationExceptionKind::INTERNAL_ERROR;
+                except(out, wire, limit, &head, kind, "the handler panicked");
+            }
+        }
+        Ok(())
+    }
+
+    /// The answer to an unframed message that cannot be read to its end, if its head can.
+    pub(super) fn refuse(&self, wire: Wire, message: &[u8], error: &ThriftException, out: &mut Vec<u8>) {
+        if let Ok(Some((head, _))) = Head::read(wire.encoding, message)
+            && head.kind == CALL
+        {
+            let (kind, text) = (ApplicationExceptionKind::PROTOCOL_ERROR, error.message().clone());
+            except(out, wire, self.message_limit, &head, kind, text);
+        }
+    }
+}
+
+#[cold]
+fn cut_off() -> ThriftException {
+    new_protocol_exception(ProtocolExceptionKind::InvalidData, "a frame ends within the head of its message")
+}
+
+/// Appends an exception that the IDL does not know.
+#[cold]
+fn except(
+    out: &mut Vec<u8>,
+    wire: Wire,
+    limit: usize,
+    head: &Head<'_>,
+    kind: ApplicationExceptionKind,
+    text: impl Into<pilota::FastStr>,
+) {
+    let exception = OfMessage(ApplicationException::new(kind, text));
+    let head = Head { kind: EXCEPTION, ..*head };
+    if let Err(error) = append(out, wire, limit, &head, &exception) {
+        tracing::error!("an exception cannot be sent: {error}");
+    }
+}
+
+/// Results go straight to where they are sent from.
+struct IntoOutput<'a> {
+    out: &'a mut Vec<u8>,
+    wire: Wire,
+    limit: usize,
+    head: &'a Head<'a>,
+    silent: bool,
+}
+
+impl Responder for IntoOutput<'_> {
+    type Done = ();
+
+    fn respond<M: Message>(self, outcome: Result<M, Refusal>) {
+        let IntoOutput { out, wire, limit, head, silent } = self;
+        match outcome {
+            _ if silent => {
+                if let Err(refusal) = outcome {
+                    let name = String::from_utf8_lossy(head.name);
+                    tracing::debug!(
+                        "a call of {name} that waits for no answer failed: {}",
+                        refusal.into_exception()
+                    );
+                }
+            }
+            Ok(result) => {
+                let reply = Head { kind: REPLY, ..*head };
+                if let Err(error) = append(out, wire, limit, &reply, &OfMessage(result)) {
+                    let text = error.message().clone();
+                    except(out, wire, limit, head, ApplicationExceptionKind::INTERNAL_ERROR, text);
+                }
+            }
+            Err(refusal) => {
+                let exception = refusal.into_exception();
+                let (kind, text) = (exception.kind(), exception.message().clone());
+                except(out, wire, limit, head, kind, text);
+            }
+        }
+    }
+}

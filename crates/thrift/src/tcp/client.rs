@@ -1,0 +1,351 @@
+//! A client of a stock Thrift server.
+
+use super::head::{Body, CALL, EXCEPTION, Head, ONEWAY, REPLY, append};
+use super::incoming::Incoming;
+use super::split::{Next, Splitter};
+use super::wire::Wire;
+use crate::arguments::{Arguments, Outcome};
+use crate::codec::{BinaryInput, CompactInput, Encoding};
+use crate::error::{CallError, ConnectError};
+use dunlin_rpc::Certainty;
+use pilota::thrift::{ApplicationException, Message, TLengthProtocol, TOutputProtocol, ThriftException};
+use rustix::net::RecvFlags;
+use std::io::{self, ErrorKind, Write};
+use std::net::{TcpStream, ToSocketAddrs};
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use thiserror::Error;
+
+/// A connection that was used within this time is taken to be there still; another is looked at before a call goes out on it.
+const FRESH: Duration = Duration::from_millis(10);
+/// The buffer that stays when a larger answer has been read.
+const KEEP: usize = 1 << 20;
+
+/// Settings of a connection.
+#[derive(Clone, Debug)]
+pub struct ConnectionOptions {
+    /// What the server speaks. Framed and binary unless set.
+    pub wire: Wire,
+    /// How long connecting may take. 5 seconds unless set.
+    pub connect_timeout: Duration,
+    /// How long a call may take, from its sending to the last byte of its answer. 30 seconds unless set.
+    pub call_timeout: Duration,
+    /// Bytes of a message, coming or going. 64 MiB unless set. Memory for answers is taken as they come.
+    pub message_limit: usize,
+}
+
+impl Default for ConnectionOptions {
+    fn default() -> Self {
+        ConnectionOptions {
+            wire: Wire::FRAMED_BINARY,
+            connect_timeout: Duration::from_secs(5),
+            call_timeout: Duration::from_secs(30),
+            message_limit: 64 << 20,
+        }
+    }
+}
+
+/// A call over TCP has come to nothing. Whichever it was, the next call connects again.
+#[derive(Clone, Debug, Error)]
+pub enum TcpError {
+    /// There was no connection, and there is none. Not executed.
+    #[error("cannot connect to {address}: {error}; is the server up?")]
+    Connect {
+        /// The server.
+        address: String,
+        /// What the system said.
+        error: Arc<io::Error>,
+    },
+    /// The connection broke before a byte of the call went out. Not executed.
+    #[error("the call was not sent to {address}: {error}; it can be made again")]
+    NotSent {
+        /// The server.
+        address: String,
+        /// What the system said.
+        error: Arc<io::Error>,
+    },
+    /// The connection broke before the answer was there. It may have been executed.
+    #[error("the connection to {address} broke during the call, which may have been executed: {error}")]
+    Broken {
+        /// The server.
+        address: String,
+        /// What the system said.
+        error: Arc<io::Error>,
+    },
+    /// No answer came in time. It may have been executed.
+    #[error("{address} has not answered within {after:?}; the call may have been executed, or be so still")]
+    TimedOut {
+        /// The server.
+        address: String,
+        /// The time that the call had.
+        after: Duration,
+    },
+    /// The answer is none to the call. It may have been executed.
+    #[error("{address} answered what is no answer to the call ({why}): does it speak {wire:?}?")]
+    Answer {
+        /// The server.
+        address: String,
+        /// What is wrong with it.
+        why: String,
+        /// What it was taken to speak.
+        wire: Wire,
+    },
+}
+
+impl TcpError {
+    /// Whether the function may have been executed.
+    pub fn certainty(&self) -> Certainty {
+        match self {
+            TcpError::Connect { .. } | TcpError::NotSent { .. } => Certainty::NotExecuted,
+            TcpError::Broken { .. } | TcpError::TimedOut { .. } | TcpError::Answer { .. } => {
+                Certainty::MaybeExecuted
+            }
+        }
+    }
+}
+
+struct OfArguments<'a, A>(&'a A);
+
+impl<A: Arguments> Body for OfArguments<'_, A> {
+    fn size<P: TLengthProtocol>(&self, protocol: &mut P) -> usize {
+        self.0.size(protocol)
+    }
+    fn encode<P: TOutputProtocol>(&self, protocol: &mut P) -> Result<(), ThriftException> {
+        self.0.encode(protocol)
+    }
+}
+
+/// A connection to a stock Thrift server, for one thread at a time. Calls block. After a failure the next call connects again;
+/// no call is ever made twice.
+#[derive(Debug)]
+pub struct Connection {
+    address: String,
+    options: ConnectionOptions,
+    open: Option<Open>,
+    outgoing: Vec<u8>,
+    sequence: i32,
+}
+
+#[derive(Debug)]
+struct Open {
+    stream: TcpStream,
+    splitter: Splitter,
+    incoming: Incoming,
+    /// The time-out that the socket has now.
+    timeout: Duration,
+    used: Instant,
+}
+
+impl Connection {
+    /// Connects to `address` (`host:port`). Blocks.
+    pub fn connect(address: &str, options: ConnectionOptions) -> Result<Self, ConnectError> {
+        let open = Open::connect(address, &options)
+            .map_err(|error| ConnectError::Tcp { address: address.to_owned(), error })?;
+        Ok(Connection {
+            address: address.to_owned(),
+            options,
+            open: Some(open),
+            outgoing: Vec::new(),
+            sequence: 0,
+        })
+    }
+
+    /// The server's address, as it was given.
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// Makes a call and waits for its result.
+    pub fn call<A: Arguments, R: Outcome>(
+        &mut self,
+        function_name: &'static str,
+        arguments: &A,
+    ) -> Result<R::Value, CallError<R::Exception>> {
+        self.encode(function_name, CALL, arguments).map_err(CallError::Encode)?;
+        // Whoever returns with an error from here on leaves no connection behind.
+        let mut open = self.ready()?;
+        let deadline = self.send(&mut open)?;
+        let range =
+            open.receive(deadline, self.options.call_timeout).map_err(|failed| self.no_answer(failed))?;
+        let message = &open.incoming.bytes()[range.clone()];
+        let result = read_answer::<R>(self.options.wire.encoding, message, function_name, self.sequence)
+            .map_err(|why| self.wrong_answer(why))?;
+        open.incoming.consume(range.end);
+        open.incoming.shrink(KEEP);
+        // More than the answer: whose it is, nobody can tell.
+        self.open = open.incoming.is_empty().then_some(open);
+        result
+    }
+
+    /// Makes a call whose result nobody waits for. That it was sent is all that success says.
+    pub fn oneway<A: Arguments, E>(
+        &mut self,
+        function_name: &'static str,
+        arguments: &A,
+    ) -> Result<(), CallError<E>> {
+        self.encode(function_name, ONEWAY, arguments).map_err(CallError::Encode)?;
+        let mut open = self.ready()?;
+        self.send(&mut open)?;
+        self.open = Some(open);
+        Ok(())
+    }
+
+    fn encode<A: Arguments>(&mut self, name: &str, kind: u8, arguments: &A) -> Result<(), ThriftException> {
+        self.sequence = self.sequence.wrapping_add(1);
+        self.outgoing.clear();
+        self.outgoing.shrink_to(KEEP);
+        let head = Head { name: name.as_bytes(), kind, sequence: self.sequence, old: false };
+        let limit = self.options.message_limit.min(i32::MAX as usize);
+        append(&mut self.outgoing, self.options.wire, limit, &head, &OfArguments(arguments))
+    }
+
+    /// The connection, or a new one if it is not there any more.
+    fn ready(&mut self) -> Result<Open, TcpError> {
+        match self.open.take().filter(|open| open.used.elapsed() < FRESH || !open.is_stale()) {
+            Some(open) => Ok(open),
+            None => Open::connect(&self.address, &self.options)
+                .map_err(|error| TcpError::Connect { address: self.address.clone(), error: error.into() }),
+        }
+    }
+
+    /// Sends what is encoded. Says until when the call has time.
+    fn send(&mut self, open: &mut Open) -> Result<Instant, TcpError> {
+        open.used = Instant::now();
+        let timeout = self.options.call_timeout;
+        let deadline = open.used + timeout;
+        let mut sent = 0;
+        while sent < self.outgoing.len() {
+            let left = if sent == 0 { timeout } else { left(deadline) };
+            let written = open.set_timeout(left).and_then(|()| (&open.stream).write(&self.outgoing[sent..]));
+            match written {
+                Ok(written) => sent += written,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if sent == 0 => {
+                    return Err(TcpError::NotSent { address: self.address.clone(), error: error.into() });
+                }
+                Err(error) => return Err(self.no_answer(Failed::System(error))),
+            }
+        }
+        Ok(deadline)
+    }
+
+    fn no_answer(&self, failed: Failed) -> TcpError {
+        let address = self.address.clone();
+        match failed {
+            Failed::System(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
+                TcpError::TimedOut { address, after: self.options.call_timeout }
+            }
+            Failed::System(error) => TcpError::Broken { address, error: error.into() },
+            Failed::Malformed(error) => self.wrong_answer(error.message().to_string()),
+        }
+    }
+
+    fn wrong_answer(&self, why: String) -> TcpError {
+        TcpError::Answer { address: self.address.clone(), why, wire: self.options.wire }
+    }
+}
+
+enum Failed {
+    System(io::Error),
+    Malformed(ThriftException),
+}
+
+impl Open {
+    fn connect(address: &str, options: &ConnectionOptions) -> io::Result<Self> {
+        let deadline = Instant::now() + options.connect_timeout;
+        let mut failed = io::Error::new(ErrorKind::NotFound, "the name has no address");
+        for address in address.to_socket_addrs()? {
+            match TcpStream::connect_timeout(&address, left(deadline)) {
+                Ok(stream) => {
+                    stream.set_nodelay(true)?;
+                    return Ok(Open {
+                        stream,
+                        splitter: Splitter::new(options.wire, options.message_limit),
+                        incoming: Incoming::default(),
+                        timeout: Duration::ZERO,
+                        used: Instant::now(),
+                    });
+                }
+                Err(error) => failed = error,
+            }
+        }
+        Err(failed)
+    }
+
+    /// Whether the server has closed it, or sent what nobody asked for.
+    fn is_stale(&self) -> bool {
+        let mut byte = [0];
+        let looked = rustix::net::recv(&self.stream, &mut byte[..], RecvFlags::PEEK | RecvFlags::DONTWAIT);
+        !matches!(looked, Err(rustix::io::Errno::AGAIN))
+    }
+
+    /// How long the next operation may take. Costs system calls only where it differs from the last.
+    fn set_timeout(&mut self, timeout: Duration) -> io::Result<()> {
+        if self.timeout != timeout {
+            self.stream.set_read_timeout(Some(timeout))?;
+            self.stream.set_write_timeout(Some(timeout))?;
+            self.timeout = timeout;
+        }
+        Ok(())
+    }
+
+    fn receive(&mut self, deadline: Instant, timeout: Duration) -> Result<Range<usize>, Failed> {
+        let mut first = true;
+        loop {
+            let wanted = match self.splitter.next(self.incoming.bytes()).map_err(Failed::Malformed)? {
+                Next::Message(range) => return Ok(range),
+                Next::Wanted(wanted) => wanted,
+            };
+            // Sending has taken next to nothing of the time, unless it took several turns.
+            let left = if first && self.timeout == timeout { timeout } else { left(deadline) };
+            first = false;
+            let received = self.set_timeout(left).and_then(|()| self.incoming.receive(&self.stream, wanted));
+            if received.map_err(Failed::System)?.0 == 0 {
+                let text = "the server closed the connection";
+                return Err(Failed::System(io::Error::new(ErrorKind::UnexpectedEof, text)));
+            }
+        }
+    }
+}
+
+/// Time left, and at least a little, since a socket's time-out of 0 is none.
+fn left(deadline: Instant) -> Duration {
+    deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1))
+}
+
+/// Reads an answer; an error says why it is none to this call.
+fn read_answer<R: Outcome>(
+    encoding: Encoding,
+    message: &[u8],
+    name: &str,
+    sequence: i32,
+) -> Result<Result<R::Value, CallError<R::Exception>>, String> {
+    let head = Head::read(encoding, message).map_err(|error| error.message().to_string())?;
+    let Some((head, length)) = head else { return Err("it ends within its head".to_owned()) };
+    if head.sequence != sequence {
+        return Err(format!("its sequence number is {}, not {sequence}", head.sequence));
+    }
+    if head.name != name.as_bytes() {
+        return Err(format!("it is of '{}', not '{name}'", String::from_utf8_lossy(head.name)));
+    }
+    let body = &message[length..];
+    match head.kind {
+        REPLY => Ok(match decode::<R>(encoding, body) {
+            Ok(outcome) => outcome.into_result().map_err(CallError::Exception),
+            Err(error) => Err(CallError::Decode(error)),
+        }),
+        EXCEPTION => Ok(Err(match decode::<ApplicationException>(encoding, body) {
+            Ok(exception) => CallError::Application(exception),
+            Err(error) => CallError::Decode(error),
+        })),
+        other => Err(format!("its type is {other}")),
+    }
+}
+
+fn decode<M: Message>(encoding: Encoding, body: &[u8]) -> Result<M, ThriftException> {
+    match encoding {
+        Encoding::Binary => M::decode(&mut BinaryInput::new(body)),
+        Encoding::Compact => M::decode(&mut CompactInput::new(body)),
+    }
+}

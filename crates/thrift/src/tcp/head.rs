@@ -1,0 +1,203 @@
+//! The head of a message: what function, what kind of message, which call.
+
+use super::wire::{Transport, Wire};
+use crate::codec::{BinaryOutput, CompactOutput, Encoding, varint};
+use pilota::thrift::{
+    Message, ProtocolExceptionKind, TLengthProtocol, TOutputProtocol, ThriftException, new_protocol_exception,
+};
+
+/// The kinds of messages; others are refused.
+pub(super) const CALL: u8 = 1;
+pub(super) const REPLY: u8 = 2;
+pub(super) const EXCEPTION: u8 = 3;
+pub(super) const ONEWAY: u8 = 4;
+
+/// Bytes of a function's name. The names of IDL are far shorter.
+const NAME_LIMIT: usize = 4096;
+
+/// A message's head. The name is bytes: it is compared and sent back, and need not be text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Head<'a> {
+    pub(super) name: &'a [u8],
+    pub(super) kind: u8,
+    pub(super) sequence: i32,
+    /// The old form of the binary encoding, without a version.
+    pub(super) old: bool,
+}
+
+fn bad_version(found: &[u8]) -> ThriftException {
+    let text = format!("{found:02x?} does not begin a message of version 1 of the connection's protocol");
+    new_protocol_exception(ProtocolExceptionKind::BadVersion, text)
+}
+
+/// Takes `length` bytes, if a name may be so long and they are there.
+fn name<'a>(rest: &mut &'a [u8], length: u64) -> Result<Option<&'a [u8]>, ThriftException> {
+    let length = usize::try_from(length).ok().filter(|length| *length <= NAME_LIMIT).ok_or_else(|| {
+        let text =
+            format!("a function's name is said to have {length} bytes; at most {NAME_LIMIT} are taken");
+        new_protocol_exception(ProtocolExceptionKind::SizeLimit, text)
+    })?;
+    let Some((name, left)) = rest.split_at_checked(length) else { return Ok(None) };
+    *rest = left;
+    Ok(Some(name))
+}
+
+fn word(rest: &mut &[u8]) -> Option<u32> {
+    let (word, left) = rest.split_first_chunk()?;
+    *rest = left;
+    Some(u32::from_be_bytes(*word))
+}
+
+impl<'a> Head<'a> {
+    /// Reads the head, and says how long it is; `None` while it is cut off.
+    pub(super) fn read(
+        encoding: Encoding,
+        bytes: &'a [u8],
+    ) -> Result<Option<(Self, usize)>, ThriftException> {
+        let mut rest = bytes;
+        let head = match encoding {
+            Encoding::Binary => Self::read_binary(&mut rest)?,
+            Encoding::Compact => Self::read_compact(&mut rest)?,
+        };
+        Ok(head.map(|head| (head, bytes.len() - rest.len())))
+    }
+
+    fn read_binary(rest: &mut &'a [u8]) -> Result<Option<Self>, ThriftException> {
+        let Some(first) = word(rest) else { return Ok(None) };
+        let old = first & 0x8000_0000 == 0;
+        let length = match first >> 16 {
+            _ if old => Some(first),
+            0x8001 => word(rest),
+            _ => return Err(bad_version(&first.to_be_bytes())),
+        };
+        let Some(length) = length else { return Ok(None) };
+        let Some(name) = name(rest, length.into())? else { return Ok(None) };
+        let kind = if old {
+            let Some((kind, left)) = rest.split_first() else { return Ok(None) };
+            *rest = left;
+            *kind
+        } else {
+            first as u8
+        };
+        Ok(word(rest).map(|sequence| Head { name, kind, sequence: sequence as i32, old }))
+    }
+
+    fn read_compact(rest: &mut &'a [u8]) -> Result<Option<Self>, ThriftException> {
+        let Some((begin, left)) = rest.split_first_chunk::<2>() else { return Ok(None) };
+        let [id, second] = *begin;
+        if id != 0x82 || second & 0x1f != 1 {
+            return Err(bad_version(begin));
+        }
+        *rest = left;
+        let Some(sequence) = varint(rest)? else { return Ok(None) };
+        let Some(length) = varint(rest)? else { return Ok(None) };
+        let name = name(rest, length)?;
+        Ok(name.map(|name| Head { name, kind: second >> 5, sequence: sequence as u32 as i32, old: false }))
+    }
+
+    fn write(&self, encoding: Encoding, out: &mut Vec<u8>) {
+        let length = self.name.len() as u32;
+        match encoding {
+            Encoding::Binary if self.old => {
+                out.extend_from_slice(&length.to_be_bytes());
+                out.extend_from_slice(self.name);
+                out.push(self.kind);
+                out.extend_from_slice(&self.sequence.to_be_bytes());
+            }
+            Encoding::Binary => {
+                out.extend_from_slice(&(0x8001_0000 | u32::from(self.kind)).to_be_bytes());
+                out.extend_from_slice(&length.to_be_bytes());
+                out.extend_from_slice(self.name);
+                out.extend_from_slice(&self.sequence.to_be_bytes());
+            }
+            Encoding::Compact => {
+                out.extend_from_slice(&[0x82, self.kind << 5 | 1]);
+                CompactOutput::new(out).write_varint(self.sequence as u32);
+                CompactOutput::new(out).write_varint(length);
+                out.extend_from_slice(self.name);
+            }
+        }
+    }
+}
+
+/// What follows a head.
+pub(super) trait Body {
+    fn size<P: TLengthProtocol>(&self, protocol: &mut P) -> usize;
+    fn encode<P: TOutputProtocol>(&self, protocol: &mut P) -> Result<(), ThriftException>;
+}
+
+/// A message of pilota's as a body.
+pub(super) struct OfMessage<M>(pub(super) M);
+
+impl<M: Message> Body for OfMessage<M> {
+    fn size<P: TLengthProtocol>(&self, protocol: &mut P) -> usize {
+        self.0.size(protocol)
+    }
+    fn encode<P: TOutputProtocol>(&self, protocol: &mut P) -> Result<(), ThriftException> {
+        self.0.encode(protocol)
+    }
+}
+
+/// Appends a message of at most `limit` bytes, or nothing.
+pub(super) fn append(
+    out: &mut Vec<u8>,
+    wire: Wire,
+    limit: usize,
+    head: &Head<'_>,
+    body: &impl Body,
+) -> Result<(), ThriftException> {
+    let start = out.len();
+    let appended = try_append(out, wire, limit, head, body);
+    if appended.is_err() {
+        out.truncate(start);
+    }
+    appended
+}
+
+fn try_append(
+    out: &mut Vec<u8>,
+    wire: Wire,
+    limit: usize,
+    head: &Head<'_>,
+    body: &impl Body,
+) -> Result<(), ThriftException> {
+    let framed = wire.transport == Transport::Framed;
+    if framed {
+        out.extend_from_slice(&[0; 4]);
+    }
+    let start = out.len();
+    head.write(wire.encoding, out);
+    match wire.encoding {
+        Encoding::Binary => {
+            let size = body.size(&mut BinaryOutput::new(&mut []));
+            check(out.len() - start + size, limit)?;
+            let begin = out.len();
+            out.resize(begin + size, 0);
+            let mut output = BinaryOutput::new(&mut out[begin..]);
+            body.encode(&mut output)?;
+            if output.left() != 0 {
+                let text = "the value changed while it was being encoded";
+                return Err(new_protocol_exception(ProtocolExceptionKind::SizeLimit, text));
+            }
+        }
+        Encoding::Compact => {
+            body.encode(&mut CompactOutput::new(out))?;
+            check(out.len() - start, limit)?;
+        }
+    }
+    if framed {
+        let length = (out.len() - start) as u32;
+        out[start - 4..start].copy_from_slice(&length.to_be_bytes());
+    }
+    Ok(())
+}
+
+fn check(length: usize, limit: usize) -> Result<(), ThriftException> {
+    if length > limit {
+        let text = format!(
+            "a message of {length} bytes is over the limit of {limit}: raise message_limit on both sides"
+        );
+        return Err(new_protocol_exception(ProtocolExceptionKind::SizeLimit, text));
+    }
+    Ok(())
+}

@@ -1,0 +1,255 @@
+//! A client's connection on the server: its socket, what came and what waits to go.
+
+use super::answer::Service;
+use super::incoming::{Incoming, STEP, receive};
+use super::server::ServerOptions;
+use super::session::{Session, Then};
+use crate::server::Processor;
+use rustix::event::epoll::EventFlags;
+use std::io::{self, ErrorKind, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Instant;
+
+/// Bytes received for one event, after which others have their turn.
+const TURN: usize = 256 << 10;
+
+/// Why a connection ends.
+#[derive(Debug)]
+pub(super) enum End {
+    /// The client has closed it, or so much of it as it needed, or it said what cannot be read.
+    Done,
+    /// The system says so.
+    Failed(io::Error),
+}
+
+impl From<io::Error> for End {
+    fn from(error: io::Error) -> Self {
+        End::Failed(error)
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Peer {
+    pub(super) stream: TcpStream,
+    pub(super) address: SocketAddr,
+    /// What the event loop waits for on its behalf.
+    pub(super) interest: EventFlags,
+    session: Session,
+    incoming: Incoming,
+    /// Bytes that must have come in before the next look at them, those included that are there.
+    wanted: usize,
+    outgoing: Vec<u8>,
+    sent: usize,
+    /// Nothing more is received: the client has closed its side, cannot be understood, or the server ends.
+    ended: bool,
+    /// When it last got anywhere, and the bytes since then that are too few to count.
+    since: Instant,
+    moved: usize,
+}
+
+impl Peer {
+    pub(super) fn new(stream: TcpStream, address: SocketAddr, number: u64, now: Instant) -> Self {
+        Peer {
+            stream,
+            address,
+            interest: EventFlags::empty(),
+            session: Session::new(number),
+            incoming: Incoming::default(),
+            wanted: 1,
+            outgoing: Vec::new(),
+            sent: 0,
+            ended: false,
+            since: now,
+            moved: 0,
+        }
+    }
+
+    fn pending(&self) -> usize {
+        self.outgoing.len() - self.sent
+    }
+
+    /// What to wait for.
+    pub(super) fn wants(&self, options: &ServerOptions) -> EventFlags {
+        let mut wants = EventFlags::empty();
+        wants.set(EventFlags::IN, !self.ended && self.pending() < options.output_limit);
+        wants.set(EventFlags::OUT, self.pending() > 0);
+        wants
+    }
+
+    /// Whether it has been waiting for the client for too long.
+    pub(super) fn overdue(&self, options: &ServerOptions, now: Instant) -> bool {
+        let limit = match self.incoming.is_empty() && self.pending() == 0 {
+            true => options.idle_timeout,
+            false => options.stall_timeout,
+        };
+        now.saturating_duration_since(self.since) > limit
+    }
+
+    /// Gives memory back.
+    pub(super) fn shrink(&mut self) {
+        self.incoming.shrink(STEP);
+        if self.outgoing.is_empty() && self.outgoing.capacity() > STEP {
+            self.outgoing = Vec::new();
+        }
+    }
+
+    /// Does what can be done without waiting. `scratch` is room that all connections of a thread share, so that those
+    /// between two calls have no buffer.
+    pub(super) fn turn<P: Processor>(
+        &mut self,
+        events: EventFlags,
+        service: &Service<P>,
+        options: &ServerOptions,
+        scratch: &mut Vec<u8>,
+        now: Instant,
+    ) -> Result<(), End> {
+        let hung_up = events.intersects(EventFlags::HUP | EventFlags::ERR);
+        if hung_up && !self.wants(options).contains(EventFlags::IN) {
+            return Err(self.stream.take_error()?.map_or(End::Done, End::Failed));
+        }
+        if events.contains(EventFlags::OUT) {
+            self.flush(now)?;
+            self.answer(service, options, now)?;
+        }
+        let mut turn = 0;
+        while turn < TURN && self.wants(options).contains(EventFlags::IN) {
+            let (received, room) = self.receive(service, options, scratch, now)?;
+            turn += received;
+            if room {
+                break;
+            }
+        }
+        self.check_end()
+    }
+
+    /// Nothing more will be received but what is there already.
+    pub(super) fn drain<P: Processor>(
+        &mut self,
+        service: &Service<P>,
+        options: &ServerOptions,
+        scratch: &mut Vec<u8>,
+        now: Instant,
+    ) -> Result<(), End> {
+        self.turn(EventFlags::IN, service, options, scratch, now)?;
+        self.ended = true;
+        self.check_end()
+    }
+
+    fn check_end(&self) -> Result<(), End> {
+        if self.ended && self.pending() == 0 { Err(End::Done) } else { Ok(()) }
+    }
+
+    /// Receives once and answers. Says how many bytes came, and whether these were all.
+    fn receive<P: Processor>(
+        &mut self,
+        service: &Service<P>,
+        options: &ServerOptions,
+        scratch: &mut Vec<u8>,
+        now: Instant,
+    ) -> Result<(usize, bool), End> {
+        let fresh = self.incoming.is_empty();
+        let received = if fresh {
+            scratch.clear();
+            receive(&self.stream, scratch).map(|received| (received, scratch.len() < scratch.capacity()))
+        } else {
+            let missing = self.wanted.saturating_sub(self.incoming.bytes().len());
+            self.incoming.receive(&self.stream, missing)
+        };
+        let (received, room) = match received {
+            Ok(received) => received,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok((0, true)),
+            Err(error) => return Err(error.into()),
+        };
+        if received == 0 {
+            self.ended = true;
+            return Ok((0, true));
+        }
+        if fresh {
+            self.progress(STEP, now);
+            let taken = self.take(service, options, scratch, now);
+            self.incoming.extend(&scratch[taken..]);
+            self.flush(now)?;
+        } else {
+            self.progress(received, now);
+        }
+        self.answer(service, options, now)?;
+        Ok((received, room))
+    }
+
+    /// Answers what is there, as long as the answers can go out.
+    fn answer<P: Processor>(
+        &mut self,
+        service: &Service<P>,
+        options: &ServerOptions,
+        now: Instant,
+    ) -> Result<(), End> {
+        while self.pending() < options.output_limit && self.incoming.bytes().len() >= self.wanted {
+            let mut incoming = std::mem::take(&mut self.incoming);
+            let taken = self.take(service, options, incoming.bytes(), now);
+            incoming.consume(taken);
+            self.incoming = incoming;
+            self.flush(now)?;
+        }
+        Ok(())
+    }
+
+    /// Answers messages at the front of `bytes`. Says how many bytes are done with.
+    fn take<P: Processor>(
+        &mut self,
+        service: &Service<P>,
+        options: &ServerOptions,
+        bytes: &[u8],
+        now: Instant,
+    ) -> usize {
+        let output_limit = self.sent + options.output_limit;
+        let taken = self.session.take(service, bytes, &mut self.outgoing, output_limit);
+        if taken.messages > 0 {
+            self.progress(STEP, now);
+        }
+        match taken.then {
+            Then::Wanted(wanted) => self.wanted = bytes.len() - taken.bytes + wanted,
+            Then::OutputFull => self.wanted = 1,
+            Then::Broken(why) => {
+                tracing::warn!("the connection of {} ends: {why}", self.address);
+                self.ended = true;
+                self.wanted = 1;
+                return bytes.len();
+            }
+        }
+        taken.bytes
+    }
+
+    /// Sends as much as the socket takes.
+    fn flush(&mut self, now: Instant) -> Result<(), End> {
+        while self.pending() > 0 {
+            match (&self.stream).write(&self.outgoing[self.sent..]) {
+                Ok(sent) => {
+                    self.sent += sent;
+                    self.progress(sent, now);
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    // What has gone is thrown away when it is half, so that moving the rest costs no more than sending did.
+                    if self.sent > self.outgoing.len() / 2 {
+                        self.outgoing.drain(..self.sent);
+                        self.sent = 0;
+                    }
+                    return Ok(());
+                }
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        self.outgoing.clear();
+        self.sent = 0;
+        Ok(())
+    }
+
+    /// Only a whole message, or so many bytes as no one trickles, are progress.
+    fn progress(&mut self, bytes: usize, now: Instant) {
+        self.moved += bytes;
+        if self.moved >= STEP {
+            self.moved = 0;
+            self.since = now;
+        }
+    }
+}

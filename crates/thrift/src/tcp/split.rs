@@ -1,0 +1,81 @@
+//! A stream of bytes into messages. It knows no socket.
+
+use super::head::Head;
+use super::wire::{Transport, Wire};
+use crate::codec::{Scanned, Scanner};
+use pilota::thrift::{ProtocolExceptionKind, ThriftException, new_protocol_exception};
+use std::ops::Range;
+
+/// What comes next.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Next {
+    /// A message, without its frame; what follows it begins at the range's end.
+    Message(Range<usize>),
+    /// At least so many more bytes are wanted.
+    Wanted(usize),
+}
+
+/// Finds messages. What it has looked at already, it remembers, so that a message in many pieces costs no more than one in
+/// one piece.
+#[derive(Debug)]
+pub(super) struct Splitter {
+    wire: Wire,
+    limit: usize,
+    /// Bytes of an unframed message that were seen.
+    seen: usize,
+    scanner: Scanner,
+}
+
+impl Splitter {
+    /// Of messages of at most `limit` bytes.
+    pub(super) fn new(wire: Wire, limit: usize) -> Self {
+        Splitter { wire, limit, seen: 0, scanner: Scanner::new(wire.encoding, limit) }
+    }
+
+    pub(super) fn wire(&self) -> Wire {
+        self.wire
+    }
+
+    /// The message at the beginning of `bytes`, which after `Wanted` must begin with the same bytes as before. After an
+    /// error the stream cannot be gone on with.
+    pub(super) fn next(&mut self, bytes: &[u8]) -> Result<Next, ThriftException> {
+        match self.wire.transport {
+            Transport::Framed => self.framed(bytes),
+            Transport::Unframed => self.unframed(bytes),
+        }
+    }
+
+    fn framed(&self, bytes: &[u8]) -> Result<Next, ThriftException> {
+        let Some(length) = bytes.first_chunk::<4>() else {
+            return Ok(Next::Wanted(4 - bytes.len()));
+        };
+        let length = i32::from_be_bytes(*length);
+        let Some(length) = usize::try_from(length).ok().filter(|length| (1..=self.limit).contains(length))
+        else {
+            let text = format!("a frame is said to have {length} bytes; 1 to {} are taken", self.limit);
+            return Err(new_protocol_exception(ProtocolExceptionKind::SizeLimit, text));
+        };
+        let end = 4 + length;
+        Ok(if bytes.len() < end { Next::Wanted(end - bytes.len()) } else { Next::Message(4..end) })
+    }
+
+    fn unframed(&mut self, bytes: &[u8]) -> Result<Next, ThriftException> {
+        if self.seen == 0 {
+            let Some((_, length)) = Head::read(self.wire.encoding, bytes)? else {
+                return Ok(Next::Wanted(1));
+            };
+            self.seen = length;
+            self.scanner.restart(self.limit.saturating_sub(length));
+        }
+        match self.scanner.scan(&bytes[self.seen..])? {
+            Scanned::Whole(length) => {
+                let end = std::mem::take(&mut self.seen) + length;
+                Ok(Next::Message(0..end))
+            }
+            Scanned::Part { seen, wanted } => {
+                self.seen += seen;
+                Ok(Next::Wanted(self.seen + wanted - bytes.len()))
+            }
+        }
+    }
+}

@@ -1,0 +1,6 @@
+//! Tests of the server and the client, on a service that is written by hand.
+
+mod connection;
+mod service;
+mod sockets;
+mod stream;

@@ -1,0 +1,169 @@
+//! The client, against servers that do what none should.
+
+use super::service::{Answer, Payload, Toy, message};
+use crate::CallError;
+use crate::tcp::head::{Head, REPLY};
+use crate::tcp::{Connection, ConnectionOptions, Server, ServerOptions, TcpError, Wire};
+use dunlin_rpc::Certainty;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+fn options(wire: Wire) -> ConnectionOptions {
+    ConnectionOptions { wire, message_limit: 1 << 20, ..ConnectionOptions::default() }
+}
+
+/// A server that reads a little of each call and does with it as it is told, connection by connection.
+fn server(acts: Vec<Box<dyn FnOnce(TcpStream) + Send>>) -> (SocketAddr, JoinHandle<()>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let thread = thread::spawn(move || {
+        for act in acts {
+            let (mut stream, _) = listener.accept().unwrap();
+            let _ = stream.read(&mut [0; 1024]).unwrap();
+            act(stream);
+        }
+    });
+    (address, thread)
+}
+
+fn answer(wire: Wire, name: &'static str, kind: u8, sequence: i32) -> Vec<u8> {
+    // What the arguments are written as happens to be what a refusal is.
+    message(wire, Head { name: name.as_bytes(), kind, sequence, old: false }, b"refused")
+}
+
+fn echo(client: &mut Connection) -> Result<Vec<u8>, CallError<Vec<u8>>> {
+    client.call::<_, Answer>("echo", &Payload(b"x"))
+}
+
+#[test]
+fn a_server_that_dies_during_a_call_is_an_error_and_the_next_call_connects_again() {
+    for wire in Wire::ALL {
+        let whole = answer(wire, "echo", REPLY, 3);
+        let half = answer(wire, "echo", REPLY, 2)[..9].to_vec();
+        let (address, thread) = server(vec![
+            Box::new(drop),
+            Box::new(move |mut stream| stream.write_all(&half).unwrap()),
+            Box::new(move |mut stream| stream.write_all(&whole).unwrap()),
+        ]);
+        let mut client = Connection::connect(&address.to_string(), options(wire)).unwrap();
+        for _ in 0..2 {
+            let error = echo(&mut client).unwrap_err();
+            assert!(matches!(error, CallError::Tcp(TcpError::Broken { .. })), "{error}");
+            assert_eq!(error.certainty(), Certainty::MaybeExecuted);
+        }
+        let refused = echo(&mut client).unwrap_err();
+        assert!(matches!(refused, CallError::Exception(why) if why == b"refused"));
+        thread.join().unwrap();
+        // The server has closed it since, and there is none.
+        thread::sleep(Duration::from_millis(20));
+        let error = echo(&mut client).unwrap_err();
+        assert!(matches!(error, CallError::Tcp(TcpError::Connect { .. })), "{error}");
+        assert_eq!(error.certainty(), Certainty::NotExecuted);
+    }
+}
+
+#[test]
+fn answers_that_are_none_are_errors() {
+    let wire = Wire::FRAMED_BINARY;
+    let cases: [(&str, Vec<u8>); 8] = [
+        ("sequence number", answer(wire, "echo", REPLY, 7)),
+        ("of 'other'", answer(wire, "other", REPLY, 1)),
+        ("type is 1", answer(wire, "echo", 1, 1)),
+        ("frame", vec![0x7f, 0xff, 0xff, 0xff]),
+        ("frame", vec![0, 0, 0, 0]),
+        ("frame", (1u32 << 20 | 1).to_be_bytes().to_vec()),
+        ("version", b"\x00\x00\x00\x0a\xff\xff\x00\x00\x00\x00\x00\x00\x00\x00".to_vec()),
+        ("ends within its head", b"\x00\x00\x00\x04\x80\x01\x00\x02".to_vec()),
+    ];
+    for (expected, bytes) in cases {
+        let (address, thread) = server(vec![Box::new(move |mut stream| stream.write_all(&bytes).unwrap())]);
+        let mut client = Connection::connect(&address.to_string(), options(wire)).unwrap();
+        let error = echo(&mut client).unwrap_err();
+        assert!(
+            matches!(&error, CallError::Tcp(TcpError::Answer { why, .. }) if why.contains(expected)),
+            "{error}"
+        );
+        assert_eq!(error.certainty(), Certainty::MaybeExecuted);
+        thread.join().unwrap();
+    }
+    // A result that cannot be read is one, and the connection is as good as before.
+    let mut unreadable = answer(wire, "echo", REPLY, 1);
+    let end = unreadable.len();
+    unreadable[end - 12..end - 8].copy_from_slice(&[0x7f; 4]);
+    let (address, thread) = server(vec![Box::new(move |mut stream| {
+        stream.write_all(&unreadable).unwrap();
+        let _ = stream.read(&mut [0; 1024]).unwrap();
+        stream.write_all(&answer(wire, "echo", REPLY, 2)).unwrap();
+    })]);
+    let mut client = Connection::connect(&address.to_string(), options(wire)).unwrap();
+    assert!(matches!(echo(&mut client), Err(CallError::Decode(_))));
+    assert!(matches!(echo(&mut client), Err(CallError::Exception(_))));
+    thread.join().unwrap();
+}
+
+#[test]
+fn a_call_has_its_time_and_no_more() {
+    for wire in Wire::ALL {
+        let drops = answer(wire, "echo", REPLY, 2);
+        let (address, thread) = server(vec![
+            // Says nothing until the client has gone.
+            Box::new(|mut stream| drop(stream.read(&mut [0; 1]))),
+            // Says it so slowly that each byte comes in time, and the answer does not.
+            Box::new(move |mut stream| {
+                let gone = drops.iter().any(|byte| {
+                    thread::sleep(Duration::from_millis(10));
+                    stream.write_all(&[*byte]).is_err()
+                });
+                assert!(gone || stream.read(&mut [0; 1]).is_ok_and(|read| read == 0));
+            }),
+        ]);
+        let options = ConnectionOptions { call_timeout: Duration::from_millis(50), ..options(wire) };
+        let mut client = Connection::connect(&address.to_string(), options).unwrap();
+        for _ in 0..2 {
+            let error = echo(&mut client).unwrap_err();
+            assert!(matches!(error, CallError::Tcp(TcpError::TimedOut { .. })), "{error}");
+            assert_eq!(error.certainty(), Certainty::MaybeExecuted);
+        }
+        drop(client);
+        thread.join().unwrap();
+    }
+}
+
+#[test]
+fn a_server_that_was_started_again_is_found_again() {
+    let toy = Toy::new();
+    let first = Server::bind("127.0.0.1:0", Arc::clone(&toy), ServerOptions::default()).unwrap();
+    let address = first.address().to_string();
+    let mut client = Connection::connect(&address, options(Wire::UNFRAMED_COMPACT)).unwrap();
+    assert_eq!(echo(&mut client).unwrap(), b"x");
+    drop(first);
+    let _second = Server::bind(&address, toy, ServerOptions::default()).unwrap();
+    thread::sleep(Duration::from_millis(20));
+    assert_eq!(echo(&mut client).unwrap(), b"x");
+}
+
+#[test]
+fn who_sends_more_than_may_be_is_told_before_anything_is_sent() {
+    let (address, thread) = server(vec![Box::new(|mut stream| {
+        stream.write_all(&answer(Wire::FRAMED_COMPACT, "echo", REPLY, 2)).unwrap();
+    })]);
+    let mut client = Connection::connect(&address.to_string(), options(Wire::FRAMED_COMPACT)).unwrap();
+    let error = client.call::<_, Answer>("echo", &Payload(&vec![0; 1 << 20])).unwrap_err();
+    assert!(matches!(&error, CallError::Encode(why) if why.message().contains("message_limit")), "{error}");
+    assert_eq!(error.certainty(), Certainty::NotExecuted);
+    assert!(matches!(echo(&mut client), Err(CallError::Exception(_))));
+    thread.join().unwrap();
+}
+
+#[test]
+fn nobody_there_is_an_error() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    drop(listener);
+    let error = Connection::connect(&address, options(Wire::FRAMED_BINARY)).unwrap_err();
+    assert!(error.to_string().contains(&address), "{error}");
+    assert!(Connection::connect("no port", options(Wire::FRAMED_BINARY)).is_err());
+}
