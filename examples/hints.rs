@@ -3,6 +3,7 @@
 //! `cargo run --release --example hints`
 
 use anyhow::Context as _;
+use dunlin::thrift::tcp::ConnectionOptions;
 use dunlin::thrift::{CallError, ClientOptions, Context, Failure, Never, ServerOptions};
 use dunlin_examples::kv::{KV_SERVICE, Kv, KvAsyncClient, KvClient, KvGetException, KvProcessor, Missing};
 use std::collections::HashMap;
@@ -54,8 +55,8 @@ fn main() -> anyhow::Result<()> {
     let fabric = dunlin::fabric().context("shared memory")?;
     let address = format!("shm:example-hints-{}", std::process::id()).parse()?;
     let store = Store::default();
-    let server =
-        dunlin::thrift::serve(&fabric, &address, KvProcessor(store.clone()), ServerOptions::default())?;
+    let options = ServerOptions { tcp: Some("127.0.0.1:0".into()), ..ServerOptions::default() };
+    let server = dunlin::thrift::serve(&fabric, &address, KvProcessor(store.clone()), options)?;
     let mut client = KvClient::connect(&fabric, &address, ClientOptions::default())?;
 
     println!("What the hints in examples/idl/kv.thrift select here:");
@@ -90,7 +91,7 @@ fn main() -> anyhow::Result<()> {
         store.0.pairs.lock().unwrap_or_else(PoisonError::into_inner).len()
     );
 
-    // Nobody waits for an answer; the next call, on the same connection or not, is made at once.
+    // By TCP, as its hint says, at the address that the server has told; and nobody waits for an answer.
     client.heartbeat()?;
 
     // Futures, on any executor.
@@ -98,6 +99,11 @@ fn main() -> anyhow::Result<()> {
     let futures = KvAsyncClient::connect(&hub, &fabric, &address, ClientOptions::default())?;
     let (first, second) = (futures.get(b"key-7"), futures.get(b"wader"));
     println!("two futures   = {:?} {:?}", wait(first)?, wait(second)?);
+
+    // Stock Thrift, as Apache's libraries speak it, reaches the same handler.
+    let tcp = server.tcp_address().context("the server listens")?.to_string();
+    let mut stock: KvClient = KvClient::connect_tcp(&tcp, ConnectionOptions::default())?;
+    println!("stock Thrift  = {:?}", stock.get(b"wader")?);
 
     server.shutdown(1_000_000_000);
     println!("heartbeats    = {}", store.0.heartbeats.load(Ordering::Relaxed));

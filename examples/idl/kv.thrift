@@ -18,5 +18,5 @@ service KV {
   list<binary> multiget(1: list<binary> keys) [ hint: payload_size = 10KB; ]
 
   /** Tells that the client lives. */
-  oneway void heartbeat() [ hint: priority = low; ]
+  oneway void heartbeat() [ hint: transport = tcp; ]
 }

@@ -35,6 +35,7 @@ fn hints() {
             "get        Direct-WriteIMM",
             "Missing b\"gull\"",
             "32 puts in batches: 33 pairs",
+            "stock Thrift  = b\"dunlin\"",
             "heartbeats    = 1",
         ],
     );

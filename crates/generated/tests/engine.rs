@@ -111,7 +111,7 @@ struct Rig {
     fabric: DefaultFabric,
     address: dunlin::Address,
     handler: Handler,
-    server: Option<Server<DefaultFabric>>,
+    server: Option<Server<DefaultFabric, EverywhereProcessor<Handler>>>,
 }
 
 fn rig(name: &str) -> Rig {

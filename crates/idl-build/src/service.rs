@@ -314,6 +314,12 @@ fn clients(out: &mut String, cx: &Context, name: &str, service: &rir::Service, f
                 ::std::result::Result::Ok({name}Client(::dunlin::thrift::Client::connect(fabric, address, &{constant}, options)?))
             }}
 
+            /// Connects to any server of stock Thrift, Dunlin's or Apache's, at `address` (`host:port`). All functions go by TCP.
+            /// Blocks.
+            pub fn connect_tcp(address: &str, options: ::dunlin::thrift::tcp::ConnectionOptions) -> ::std::result::Result<Self, ::dunlin::thrift::ConnectError> {{
+                ::std::result::Result::Ok({name}Client(::dunlin::thrift::Client::connect_tcp(address, &{constant}, options)?))
+            }}
+
             /// The client below: routes, deadlines, connections.
             pub fn inner(&mut self) -> &mut ::dunlin::thrift::Client<F> {{
                 &mut self.0

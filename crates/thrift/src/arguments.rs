@@ -25,7 +25,7 @@ pub trait Arguments {
 /// What a function gives back: its value or one of the exceptions that it declares.
 pub trait Outcome: Message {
     /// What it returns.
-    type Value: Send;
+    type Value: std::fmt::Debug + Send;
     /// The exceptions that it declares; [`Never`](crate::Never) if none.
     type Exception: std::fmt::Debug + Send;
 

@@ -34,7 +34,7 @@ pub enum CallError<E> {
     Decode(ThriftException),
     /// The function's hints say TCP, and the client was given no TCP address.
     #[error(
-        "{function} goes by TCP, as its hints say: give the client the server's TCP address, or let the server listen on TCP"
+        "{function} goes by TCP, as its hints say: give the client the server's TCP address, or let the server listen on TCP; the asynchronous client has no TCP"
     )]
     NoTcp {
         /// The function.

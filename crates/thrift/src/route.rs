@@ -3,6 +3,7 @@
 use crate::descriptor::ServiceDescriptor;
 use crate::error::{CallError, ConnectError};
 use crate::introduction::Introduction;
+use crate::tcp::ConnectionOptions;
 use dunlin_fabric::Capabilities;
 use dunlin_hints::{Environment, FunctionHints, Selection, select};
 use dunlin_rpc::{ClientConfig, Plan};
@@ -19,6 +20,11 @@ pub struct ClientOptions {
     /// Cores of the server's machine, half of which are taken to be at the NIC if there are two nodes; as many as this
     /// machine has if not given.
     pub cores: Option<u32>,
+    /// Where the server answers stock Thrift (`host:port`), for functions whose hints say TCP; what the server says of itself if
+    /// not given.
+    pub tcp: Option<String>,
+    /// How to speak there.
+    pub connection: ConnectionOptions,
 }
 
 /// Where the calls of a function go.

@@ -4,13 +4,16 @@ use crate::codec::{BinaryInput, BinaryOutput, Input};
 use crate::descriptor::ServiceDescriptor;
 use crate::error::{Refusal, ServeError};
 use crate::introduction::{INTRODUCTION, Introduction, function_id};
+use crate::tcp;
 use dunlin_fabric::{Address, Fabric, Nanos};
 use dunlin_hints::ProcessTime;
 use dunlin_rpc::{
     ApplicationCode, FunctionMode, PoolService, Reply, Request, ServerBuilder, ServerConfig, Service, Status,
 };
 use pilota::thrift::{ApplicationException, ApplicationExceptionKind, Message};
+use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// What a handler may know of a call beyond its arguments.
 #[derive(Clone, Copy, Debug)]
@@ -147,31 +150,47 @@ fn refuse(reply: &mut Reply<'_>, exception: &ApplicationException) -> Result<(),
 pub struct ServerOptions {
     /// The engine's settings.
     pub engine: ServerConfig,
+    /// Where to answer stock Thrift clients too, `host:port`; port 0 for any. Clients of the engine are told, for functions
+    /// whose hints say TCP.
+    pub tcp: Option<String>,
+    /// Settings of that.
+    pub tcp_options: tcp::ServerOptions,
 }
 
 /// A running typed server; dropping it ends it at once.
 #[derive(Debug)]
-pub struct Server<F: Fabric> {
+pub struct Server<F: Fabric, P: Processor> {
     engine: dunlin_rpc::Server<F>,
+    tcp: Option<tcp::Server<P>>,
 }
 
-/// Starts a server of `processor` at `address`.
+/// Starts a server of `processor` at `address`, and for stock Thrift if the options say so: one handler for both.
 pub fn serve<F: Fabric, P: Processor>(
     fabric: &F,
     address: &Address,
     processor: P,
     options: ServerOptions,
-) -> Result<Server<F>, ServeError> {
-    let adapter = Adapter::new(Arc::new(processor), None);
+) -> Result<Server<F, P>, ServeError> {
+    let processor = Arc::new(processor);
+    let tcp = match &options.tcp {
+        Some(address) => Some(tcp::Server::bind(address, Arc::clone(&processor), options.tcp_options)?),
+        None => None,
+    };
+    let adapter = Adapter::new(processor, tcp.as_ref().map(|tcp| tcp.address().to_string()));
     let builder = adapter.declare(ServerBuilder::new(fabric).config(options.engine));
     let engine = builder.serve(address, move |_| Box::new(adapter.clone()))?;
-    Ok(Server { engine })
+    Ok(Server { engine, tcp })
 }
 
-impl<F: Fabric> Server<F> {
-    /// The address that clients dial.
+impl<F: Fabric, P: Processor> Server<F, P> {
+    /// The address that clients of the engine dial.
     pub fn address(&self) -> &Address {
         self.engine.address()
+    }
+
+    /// Where stock Thrift clients are answered.
+    pub fn tcp_address(&self) -> Option<SocketAddr> {
+        self.tcp.as_ref().map(tcp::Server::address)
     }
 
     /// The engine's server.
@@ -179,8 +198,11 @@ impl<F: Fabric> Server<F> {
         &self.engine
     }
 
-    /// Ends the server gently; see [`dunlin_rpc::Server::shutdown`].
+    /// Ends the server gently: what was received is answered, for `timeout` nanoseconds at most on each side.
     pub fn shutdown(self, timeout: Nanos) {
+        if let Some(tcp) = self.tcp {
+            tcp.shutdown(Duration::from_nanos(timeout));
+        }
         self.engine.shutdown(timeout);
     }
 }
