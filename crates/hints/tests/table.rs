@@ -6,7 +6,7 @@ use dunlin_hints::{
     Place, Priority, ProcessTime, SelectError, Selection, Side, Subject, Subscription, Transport,
     every_capability, select,
 };
-use dunlin_rpc::{RequestHalf, ResponseHalf};
+use dunlin_rpc::{LargePayload, RequestHalf, ResponseHalf};
 
 /// HatRPC's server: 14 cores at the NIC's node, which figure 12 rounds to 16, of 28.
 fn server(clients: u32) -> Environment<'static> {
@@ -90,6 +90,18 @@ fn resources_are_spared() {
     row(ResUtil, &UNDER, &LARGE, "Write-RNDV", Event, Event);
     row(ResUtil, &[FULL, OVER].concat(), &SMALL, "Eager-SendRecv", Event, Event);
     row(ResUtil, &[FULL, OVER].concat(), &LARGE, "Write-RNDV", Event, Event);
+}
+
+#[test]
+fn a_small_direction_does_not_wait_for_a_large_one() {
+    let hints = FunctionHints::new("multiget")
+        .client(Hints::NONE.perf_goal(ResUtil).payload_size(240))
+        .server(Hints::NONE.perf_goal(ResUtil).payload_size(10 << 10));
+    let selection = select(&hints, &server(64)).expect("a plan");
+    assert_eq!(selection.protocol, Some("Hybrid-EagerRNDV"));
+    let plan = select(&hints, &server(1)).expect("a plan").plan.expect("a plan");
+    assert_eq!((plan.request, plan.response), (RequestHalf::WriteImm, ResponseHalf::Send));
+    assert_eq!((plan.large, plan.rendezvous_above), (LargePayload::Write, 4096));
 }
 
 #[test]
