@@ -334,6 +334,9 @@ impl Chooser<'_> {
             _ if self.environment.nodes <= 1 => {
                 (None, format!("numa = {written}, but the machine has one node: nothing to bind"))
             }
+            Numa::Node(node) if u32::from(node) >= self.environment.nodes => {
+                (None, format!("numa = {written}, but the machine has only {} nodes", self.environment.nodes))
+            }
             Numa::Node(node) => {
                 (Some(NumaBinding::Node(node)), format!("numa = {written}: bound to node {node}"))
             }

@@ -287,7 +287,7 @@ fn number(
 
 /// A number with the largest unit that leaves it whole.
 fn with_unit(f: &mut fmt::Formatter<'_>, number: u64, units: &[(&str, u64)]) -> fmt::Result {
-    match units.iter().find(|(_, factor)| number != 0 && number % factor == 0) {
+    match units.iter().find(|(_, factor)| number != 0 && number.is_multiple_of(*factor)) {
         Some((unit, factor)) => write!(f, "{}{unit}", number / factor),
         None => write!(f, "{number}"),
     }

@@ -176,6 +176,7 @@ fn threads_are_bound_where_there_are_nodes_and_cores_enough() {
         (Numa::On, 1, 1, None),
         (Numa::Node(1), 64, 2, Some(NumaBinding::Node(1))),
         (Numa::Node(1), 1, 1, None),
+        (Numa::Node(2), 1, 2, None),
         (Numa::Off, 1, 2, None),
     ] {
         let hints = FunctionHints::new("f").client(Hints::NONE.numa(numa));
@@ -305,4 +306,27 @@ fn reasons_name_the_hints_that_decided() {
          (kv.thrift:2:3, 4:3, 3:3)"
     );
     assert_eq!(request.place(), Some(&Place::new("kv.thrift", 2, 3)));
+}
+
+/// Generated code holds its hints, places included, in constants.
+#[test]
+fn tables_are_constants() {
+    static GET: FunctionHints = FunctionHints {
+        name: std::borrow::Cow::Borrowed("get"),
+        oneway: false,
+        client: Hints::NONE.perf_goal(Latency).polling(Busy),
+        server: Hints::NONE.protocol("Eager-SendRecv"),
+        origins: std::borrow::Cow::Borrowed(&[Origin {
+            side: Side::Client,
+            key: Key::Polling,
+            level: Level::Function,
+            place: Place::new("kv.thrift", 3, 20),
+        }]),
+    };
+    assert_eq!(
+        GET.place(Side::Client, Key::Polling).map(ToString::to_string).as_deref(),
+        Some("kv.thrift:3:20")
+    );
+    assert_eq!(GET.place(Side::Server, Key::Polling), None);
+    assert_eq!(select(&GET, &server(1)).expect("a plan").protocol, Some("Eager-SendRecv"));
 }

@@ -367,6 +367,7 @@ impl Loader<'_> {
             };
             let message = match (&error.custom, error.expected.as_str()) {
                 (Some(custom), _) => custom.clone(),
+                (None, "") if tokens.get(index).is_none() => "the definition ends too early".to_owned(),
                 (None, "") => format!("unexpected {found}"),
                 (None, expected) => format!("expected {expected}, found {found}"),
             };

@@ -183,11 +183,26 @@ impl Reader<'_> {
         }
     }
 
+    /// Behind a word with dots, or behind a token that is none.
+    fn behind_path(&self, start: usize) -> usize {
+        let mut at = start + 1;
+        while self.is(at, b'.') && !self.word(at + 1).is_empty() {
+            at += 2;
+        }
+        at
+    }
+
     fn item_end(&self, start: usize, kind: ItemKind) -> usize {
         let braces = matches!(
             kind,
             ItemKind::Enum | ItemKind::Struct | ItemKind::Union | ItemKind::Exception | ItemKind::Service
         );
+        if kind == ItemKind::Namespace {
+            // Both its words may be keywords.
+            let name = self.behind_path(self.behind_path(start + 1));
+            let end = if self.is(name, b'(') { self.behind(name) } else { name };
+            return end.min(self.tokens.len());
+        }
         // The keyword and the name, which may be a keyword of ours too.
         let mut at = start + 2;
         if !braces {

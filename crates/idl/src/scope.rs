@@ -96,33 +96,29 @@ impl Scope {
         name: &str,
         span: &Span,
         suggest: bool,
-    ) -> Result<DefinitionId, Diagnostic> {
+    ) -> Result<DefinitionId, Box<Diagnostic>> {
         let (names, last) = match self.find(file, name) {
             Ok(found) => found,
-            Err(message) => return Err(self.unknown_prefix(file, source, name, span, message)),
+            Err(message) => return Err(Box::new(self.unknown_prefix(file, source, name, span, message))),
         };
-        match names.types.get(last) {
-            Some((id, kind)) if *kind != ItemKind::Const => Ok(*id),
-            Some(_) => {
-                let message = format!("'{name}' is a constant and not a type");
-                Err(Diagnostic::error(source, span, message))
-            }
+        let (message, nearest) = match names.types.get(last) {
+            Some((id, kind)) if *kind != ItemKind::Const => return Ok(*id),
+            Some(_) => (format!("'{name}' is a constant and not a type"), None),
             None if names.services.contains_key(last) => {
-                let message = format!("'{name}' is a service and not a type");
-                Err(Diagnostic::error(source, span, message))
+                (format!("'{name}' is a service and not a type"), None)
+            }
+            None if !suggest || names.types.len() > MOST_CANDIDATES => {
+                (format!("there is no type '{name}'"), None)
             }
             None => {
-                let message = format!("there is no type '{name}'");
-                if !suggest || names.types.len() > MOST_CANDIDATES {
-                    return Err(Diagnostic::error(source, span, message));
-                }
                 let types = names.types.iter().filter(|(_, (_, kind))| *kind != ItemKind::Const);
                 let mut candidates: Vec<&str> = types.map(|(name, _)| name.as_str()).collect();
                 candidates.sort_unstable();
                 candidates.extend(if last == name { BASE_TYPES } else { &[] });
-                Err(Diagnostic::error(source, span, message).nearest(nearest(last, candidates)))
+                (format!("there is no type '{name}'"), nearest(last, candidates))
             }
-        }
+        };
+        Err(Box::new(Diagnostic::error(source, span, message).nearest(nearest)))
     }
 
     /// The service of a name, or a complaint, with the nearest name if that is wanted.
@@ -133,20 +129,21 @@ impl Scope {
         name: &str,
         span: &Span,
         suggest: bool,
-    ) -> Result<ServiceId, Diagnostic> {
+    ) -> Result<ServiceId, Box<Diagnostic>> {
         let (names, last) = match self.find(file, name) {
             Ok(found) => found,
-            Err(message) => return Err(self.unknown_prefix(file, source, name, span, message)),
+            Err(message) => return Err(Box::new(self.unknown_prefix(file, source, name, span, message))),
         };
-        names.services.get(last).copied().ok_or_else(|| {
-            if !suggest || names.services.len() > MOST_CANDIDATES {
-                return Diagnostic::error(source, span, format!("there is no service '{name}'"));
-            }
-            let mut candidates: Vec<&str> = names.services.keys().map(String::as_str).collect();
+        if let Some(id) = names.services.get(last) {
+            return Ok(*id);
+        }
+        let mut candidates: Vec<&str> = Vec::new();
+        if suggest && names.services.len() <= MOST_CANDIDATES {
+            candidates.extend(names.services.keys().map(String::as_str));
             candidates.sort_unstable();
-            Diagnostic::error(source, span, format!("there is no service '{name}'"))
-                .nearest(nearest(last, candidates))
-        })
+        }
+        let message = format!("there is no service '{name}'");
+        Err(Box::new(Diagnostic::error(source, span, message).nearest(nearest(last, candidates))))
     }
 
     fn unknown_prefix(

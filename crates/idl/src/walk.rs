@@ -145,7 +145,7 @@ impl<'a> Walker<'a> {
                 return match self.scope.type_of(self.id, &self.file.source, &name, &span, suggest) {
                     Ok(id) => Type::Named(id),
                     Err(diagnostic) => {
-                        self.diagnostics.push(diagnostic);
+                        self.diagnostics.push(*diagnostic);
                         Type::Void
                     }
                 };
@@ -294,12 +294,19 @@ impl<'a> Walker<'a> {
             match self.scope.service_of(self.id, &self.file.source, &name, &span, suggest) {
                 Ok(id) => Some((id, span)),
                 Err(diagnostic) => {
-                    self.diagnostics.push(diagnostic);
+                    self.diagnostics.push(*diagnostic);
                     None
                 }
             }
         });
         let outlines = item.service.as_ref().map_or(&[][..], |service| &service.functions);
+        let found = outlines.iter().map(|outline| self.file.word(outline.name));
+        if !found.eq(tree.functions.iter().map(|function| function.name.as_str())) {
+            let message = format!("the functions of '{}' are not where they were looked for", &*tree.name);
+            let help = "write each as 'type name(arguments)', with throws, annotations and hints behind";
+            let diagnostic = Diagnostic::error(&self.file.source, &span, message).help(help);
+            self.diagnostics.push(diagnostic);
+        }
         let mut functions = Vec::new();
         let mut names: HashMap<String, Span> = HashMap::new();
         for (outline, function) in outlines.iter().zip(&tree.functions) {
