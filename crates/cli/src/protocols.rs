@@ -23,6 +23,15 @@ pub(crate) struct ProtocolsArguments {
     json: bool,
 }
 
+/// How large payloads travel, and what is large.
+fn large(protocol: &Protocol) -> String {
+    let name = protocol.large.name();
+    match protocol.rendezvous_above {
+        0 => format!("{name}, all"),
+        above => format!("{name}, over {} KiB", above / 1024),
+    }
+}
+
 const MODES: [CompletionMode; 3] = [CompletionMode::Busy, CompletionMode::Event, CompletionMode::Adaptive];
 
 /// The modes in which one side can wait while the other is busy.
@@ -41,16 +50,14 @@ fn modes(protocol: &Protocol, capabilities: &Capabilities, client: bool) -> Vec<
 pub(crate) fn run(arguments: &ProtocolsArguments) -> Result<ExitCode, Failure> {
     let fabric = crate::echo::fabric(false)?;
     let capabilities = fabric.capabilities();
-    let rows: Vec<[String; 6]> = PROTOCOLS
+    let rows: Vec<[String; 7]> = PROTOCOLS
         .iter()
         .map(|protocol| {
-            let both = |half: &str| {
-                if protocol.rendezvous_above == 0 { format!("{half}, then READ") } else { half.to_owned() }
-            };
             [
                 protocol.name.to_owned(),
-                both(protocol.request.name()),
-                both(protocol.response.name()),
+                protocol.request.name().to_owned(),
+                protocol.response.name().to_owned(),
+                large(protocol),
                 modes(protocol, capabilities, true).join(", "),
                 modes(protocol, capabilities, false).join(", "),
                 protocol.origin.to_owned(),
@@ -58,7 +65,7 @@ pub(crate) fn run(arguments: &ProtocolsArguments) -> Result<ExitCode, Failure> {
         })
         .collect();
     if arguments.json {
-        let names = ["name", "request", "response", "client_modes", "server_modes", "origin"];
+        let names = ["name", "request", "response", "large", "client_modes", "server_modes", "origin"];
         let rows: Vec<serde_json::Value> = rows
             .into_iter()
             .map(|row| names.into_iter().map(str::to_owned).zip(row.map(serde_json::Value::from)).collect())
@@ -66,8 +73,9 @@ pub(crate) fn run(arguments: &ProtocolsArguments) -> Result<ExitCode, Failure> {
         output::print_line(serde_json::Value::from(rows))?;
         return Ok(ExitCode::SUCCESS);
     }
-    let head = ["protocol", "request", "response", "client waits", "server waits", "origin"];
-    let widths: Vec<usize> = (0..6)
+    let head =
+        ["protocol", "request", "response", "large payloads", "client waits", "server waits", "origin"];
+    let widths: Vec<usize> = (0..7)
         .map(|column| rows.iter().map(|row| row[column].len()).chain([head[column].len()]).max().unwrap_or(0))
         .collect();
     let mut text = String::new();
@@ -79,10 +87,10 @@ pub(crate) fn run(arguments: &ProtocolsArguments) -> Result<ExitCode, Failure> {
         text.push_str(line.trim_end());
         text.push('\n');
     }
-    text.push_str(&format!(
-        "\nPayloads over {} KiB go by read rendezvous under every protocol: the receiver READs them from the sender's memory.\n",
-        dunlin::SMALL_LIMIT / 1024
-    ));
+    text.push_str(
+        "\nLarge payloads: rendezvous_read leaves them with the sender, and the receiver READs them; rendezvous_write asks the \
+         receiver for a place and WRITEs them there; eager sends them in messages of up to 4 KiB.\n",
+    );
     output::print(text)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -1,4 +1,5 @@
-//! The client: calls go out through the lanes of a connection, one lane for each worker of the server.
+//! The client: calls go out through the lanes of a connection, one lane for each worker of the server
+//! and each plan.
 //!
 //! [`Client`] belongs to one thread and waits for itself; [`AsyncClient`] is shared by tasks of any executor. Both
 //! are shells around the same engine.
@@ -8,6 +9,7 @@ pub mod config;
 pub(crate) mod core;
 mod hub_lock;
 pub(crate) mod lane;
+mod lanes;
 pub(crate) mod slots;
 pub(crate) mod synchronous;
 

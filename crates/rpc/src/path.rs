@@ -26,7 +26,7 @@ pub(crate) mod tx;
 pub(crate) use rx::{Incoming, Next, Rx, RxSource, Scratch, scratch};
 pub(crate) use tx::{Tx, TxError, TxHalf};
 
-use dunlin_wire::{LINE, Reject};
+use dunlin_wire::{FirstLine, Kind, LINE, Reject};
 use thiserror::Error;
 
 /// Bytes at the start of every inbound region before its ring: the line that holds the control word.
@@ -35,6 +35,15 @@ pub(crate) const CONTROL_BYTES: usize = LINE;
 /// The immediate data of a report of a head; that of a message is the sender's number of its lane. Whoever gets it
 /// has only to be awake: it looks at its control word when it looks for room.
 pub(crate) const HEAD_IMMEDIATE: u32 = u32::MAX;
+
+/// What a message of several lines counts for where messages are counted so that lanes take turns: it takes longer.
+pub(crate) const LONG_COUNTS: usize = 16;
+
+/// Whether a message of one line takes so long that others have their turn behind it: a large payload is copied for it.
+#[inline]
+pub(crate) fn ends_turn(first: &FirstLine) -> bool {
+    first.header().kind == Kind::Written
+}
 
 /// The longest message: a batch of this many bytes, or a small payload with its lines around it.
 pub(crate) const MAX_MESSAGE: usize = 8192;

@@ -38,6 +38,12 @@ pub enum ResponseHalf {
     WriteSend = 5,
     /// As the request half of this name.
     WriteSendChained = 6,
+    /// As [`Fetch`](ResponseHalf::Fetch), after one READ of metadata that tells where the result is (FaRM as HatRPC
+    /// emulates it, figure 3h).
+    FetchIndexed = 7,
+    /// As [`Fetch`](ResponseHalf::Fetch), after two such READs, of which the first tells where the second's is (Pilaf,
+    /// figure 3g).
+    FetchIndexedTwice = 8,
 }
 
 /// What the halves are made of: where a message goes, and how its receiver learns of it. A half is a name for one.
@@ -47,8 +53,8 @@ pub(crate) enum Carrier {
     Receive,
     /// A WRITE puts it into a ring of the receiver's.
     Ring(Notice),
-    /// The sender leaves it in a ring of its own, which the receiver READs.
-    Published,
+    /// The sender leaves it in a ring of its own, which the receiver READs, after so many READs of metadata.
+    Published { metadata: u8 },
 }
 
 /// How a receiver learns of what was written into its ring.
@@ -67,7 +73,7 @@ pub(crate) enum Notice {
 impl Carrier {
     /// Whether the receiver finds messages by looking at memory, with nothing that tells it to.
     pub(crate) const fn is_polled(self) -> bool {
-        matches!(self, Carrier::Ring(Notice::Polled) | Carrier::Published)
+        matches!(self, Carrier::Ring(Notice::Polled) | Carrier::Published { .. })
     }
 
     /// Whether the receiver has a ring of its own that peers write into.
@@ -116,13 +122,15 @@ impl RequestHalf {
 
 impl ResponseHalf {
     /// All of them.
-    pub const ALL: [ResponseHalf; 6] = [
+    pub const ALL: [ResponseHalf; 8] = [
         ResponseHalf::Send,
         ResponseHalf::Write,
         ResponseHalf::WriteImm,
         ResponseHalf::Fetch,
         ResponseHalf::WriteSend,
         ResponseHalf::WriteSendChained,
+        ResponseHalf::FetchIndexed,
+        ResponseHalf::FetchIndexedTwice,
     ];
 
     /// What it is made of.
@@ -131,7 +139,9 @@ impl ResponseHalf {
             ResponseHalf::Send => Carrier::Receive,
             ResponseHalf::Write => Carrier::Ring(Notice::Polled),
             ResponseHalf::WriteImm => Carrier::Ring(Notice::Immediate),
-            ResponseHalf::Fetch => Carrier::Published,
+            ResponseHalf::Fetch => Carrier::Published { metadata: 0 },
+            ResponseHalf::FetchIndexed => Carrier::Published { metadata: 1 },
+            ResponseHalf::FetchIndexedTwice => Carrier::Published { metadata: 2 },
             ResponseHalf::WriteSend => Carrier::Ring(Notice::Send),
             ResponseHalf::WriteSendChained => Carrier::Ring(Notice::LinkedSend),
         }
@@ -144,6 +154,8 @@ impl ResponseHalf {
             ResponseHalf::Write => "write",
             ResponseHalf::WriteImm => "write_imm",
             ResponseHalf::Fetch => "fetch",
+            ResponseHalf::FetchIndexed => "fetch_indexed",
+            ResponseHalf::FetchIndexedTwice => "fetch_indexed_twice",
             ResponseHalf::WriteSend => "write_send",
             ResponseHalf::WriteSendChained => "write_send_chained",
         }
@@ -302,11 +314,11 @@ impl Plan {
         }
         if response.is_polled() && self.client != Busy {
             return Err(match response {
-                Carrier::Published => Illegal::SleepsOnFetch(self.client),
+                Carrier::Published { .. } => Illegal::SleepsOnFetch(self.client),
                 _ => Illegal::SleepsOnMemory { side: "client", mode: self.client },
             });
         }
-        if response == Carrier::Published && self.large == LargePayload::Write {
+        if matches!(response, Carrier::Published { .. }) && self.large == LargePayload::Write {
             return Err(Illegal::WritesPastFetch);
         }
         if (request.is_polled() || response.is_polled()) && !capabilities.in_order_write {
@@ -391,6 +403,16 @@ pub const PROTOCOLS: &[Protocol] = &[
     row("Read-RNDV", SENDS, "HatRPC: SEND announces, the receiver READs").large(LargePayload::Read, 0),
     row("Hybrid-EagerRNDV", SENDS, "HatRPC's baseline: eager, from 4 KiB on write rendezvous")
         .large(LargePayload::Write, SMALL_LIMIT),
+    row(
+        "Pilaf",
+        (RequestHalf::Write, ResponseHalf::FetchIndexedTwice),
+        "HatRPC's emulation: two READs of metadata, one of the result",
+    ),
+    row(
+        "FaRM",
+        (RequestHalf::Write, ResponseHalf::FetchIndexed),
+        "HatRPC's emulation: one READ of metadata, one of the result",
+    ),
     row("AR-gRPC", SENDS, "AR-gRPC, as HatRPC emulates it: eager, from 4 KiB on read rendezvous"),
 ];
 
@@ -520,7 +542,8 @@ mod tests {
     #[test]
     fn every_half_says_who_may_sleep() {
         let server_may = |half| half != RequestHalf::Write;
-        let client_may = |half| !matches!(half, ResponseHalf::Write | ResponseHalf::Fetch);
+        let fetched = |half: ResponseHalf| half.name().starts_with("fetch");
+        let client_may = |half| half != ResponseHalf::Write && !fetched(half);
         for request in RequestHalf::ALL {
             assert_eq!(RequestHalf::from_wire(request as u8), Some(request));
             for response in ResponseHalf::ALL {
@@ -528,7 +551,7 @@ mod tests {
                 for (client, server) in MODES.into_iter().flat_map(|c| MODES.map(|s| (c, s))) {
                     let plan = Plan::new(request, response).completion(client, server);
                     for large in LargePayload::ALL {
-                        let past = large == LargePayload::Write && response == ResponseHalf::Fetch;
+                        let past = large == LargePayload::Write && fetched(response);
                         let checked = plan.large(large, 0).check(&everything());
                         assert_eq!(checked.is_ok(), plan.check(&everything()).is_ok() && !past);
                         assert_eq!(LargePayload::from_wire(large as u8), Some(large));

@@ -70,6 +70,9 @@ const GOLDEN: &[Golden] = &[
         ],
         server: &[],
     },
+    // Metadata first: lines of 64 bytes; then the result, by its length.
+    Golden { protocol: "Pilaf", client: &fetching_after(2), server: &[] },
+    Golden { protocol: "FaRM", client: &fetching_after(1), server: &[] },
     Golden {
         protocol: "Direct-WriteIMM",
         client: &[
@@ -181,6 +184,21 @@ const GOLDEN: &[Golden] = &[
         ],
     },
 ];
+
+/// What a client does that READs its result after so many READs of metadata.
+const fn fetching_after(metadata: u64) -> [(&'static str, u64); 8] {
+    let reads = 1024 * (1 + metadata);
+    [
+        ("posted_write", 1024 + 16),
+        ("posted_read", reads),
+        ("posted_signaled", reads + 16),
+        ("posted_inline", 1024 + 16),
+        ("doorbells", 1024 + reads + 16),
+        ("bytes_posted", 1024 * 64 + reads * 64 + 16 * 8),
+        ("completed_write", 16),
+        ("completed_read", reads),
+    ]
+}
 
 const WRITE_RENDEZVOUS: &Row = &[
     ("posted_send", 3 * 1024),
@@ -350,7 +368,7 @@ fn may_exceed(plan: &Plan) -> &'static Row {
     match plan.response {
         // A READ may come too early, as often as it likes; and after some time without a word from the server the
         // client reports how far it is, once for each answer at most.
-        ResponseHalf::Fetch => &[
+        ResponseHalf::Fetch | ResponseHalf::FetchIndexed | ResponseHalf::FetchIndexedTwice => &[
             ("posted_read", u64::MAX),
             ("completed_read", u64::MAX),
             ("posted_write", CALLS),

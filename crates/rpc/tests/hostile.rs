@@ -27,6 +27,9 @@ tests!(
     an_unknown_function_is_refused,
     a_descriptor_over_the_limit_is_refused,
     a_descriptor_of_memory_that_was_not_granted_closes_the_lane,
+    parts_of_payloads_that_were_not_announced_close_the_lane,
+    a_lie_about_where_to_write_closes_the_lane,
+    a_payload_that_is_changed_when_it_was_written_is_served_as_it_was,
     who_never_reads_stops_nobody_else,
     many_who_never_read_stop_nobody_else,
     lanes_that_end_with_messages_unread_cost_the_others_nothing,
@@ -353,6 +356,130 @@ fn a_descriptor_of_memory_that_was_not_granted_closes_the_lane() {
     }
     assert_eq!(server.executed(&fabric), before);
     server.assert_serves(&fabric);
+}
+
+/// Plans under which large payloads are written, and sent in fragments.
+fn transfers() -> [Plan; 3] {
+    let [write, .., send] = raw_plans();
+    let large = LargePayload::Write;
+    [write.large(large, SMALL_LIMIT), send.large(large, 0), send.large(LargePayload::Eager, SMALL_LIMIT)]
+}
+
+/// The next message to the server, whatever it is.
+fn say(raw: &mut RawClient, header: Header, payload: &[u8]) {
+    let bytes = raw.message(&header, payload);
+    raw.deliver(&bytes);
+}
+
+/// Announces a large request.
+fn announce(raw: &mut RawClient, call: u32, length: u64) {
+    let header = Header { flags: Flags::RENDEZVOUS, ..request(call) };
+    say(raw, header, &Descriptor::announcement(length).encode());
+}
+
+fn about(kind: Kind, call: u32) -> Header {
+    Header { call, ..Header::new(kind) }
+}
+
+fn parts_of_payloads_that_were_not_announced_close_the_lane() {
+    let (fabric, server) = (fabric(), ServerProcess::start(""));
+    let before = server.executed(&fabric);
+    let here = [0; Descriptor::BYTES];
+    for plan in transfers().into_iter().chain(raw_plans()) {
+        for case in 0..6 {
+            let mut raw = RawClient::connect(&fabric, &server.address, plan);
+            let one = call(0, 1);
+            match case {
+                0 => say(&mut raw, about(Kind::Written, one), &[]),
+                1 => say(&mut raw, about(Kind::Fragment, one), b"of what?"),
+                2 => say(&mut raw, about(Kind::ClearToSend, one), &here),
+                // Of a call that was announced, the wrong one of the two; one byte too many; a second announcement.
+                3 | 4 if plan.large == LargePayload::Read => continue,
+                3 => {
+                    announce(&mut raw, one, 5000);
+                    let eager = plan.large == LargePayload::Eager;
+                    let (kind, payload) =
+                        if eager { (Kind::Written, &b""[..]) } else { (Kind::Fragment, &b"?"[..]) };
+                    say(&mut raw, about(kind, one), payload);
+                }
+                4 if plan.large == LargePayload::Eager => {
+                    announce(&mut raw, one, 5000);
+                    say(&mut raw, about(Kind::Fragment, one), &[1; 4096]);
+                    say(&mut raw, about(Kind::Fragment, one), &[1; 905]);
+                }
+                _ if plan.large == LargePayload::Eager => announce(&mut raw, one, 0),
+                _ => say(&mut raw, about(Kind::Written, call(63, 9)), &[]),
+            }
+            raw.expect_closed();
+        }
+    }
+    assert_eq!(server.executed(&fabric), before);
+    server.assert_serves(&fabric);
+}
+
+fn a_lie_about_where_to_write_closes_the_lane() {
+    let (fabric, server) = (fabric(), ServerProcess::start(""));
+    for plan in transfers().into_iter().filter(|plan| plan.large == LargePayload::Write) {
+        for case in 0..4 {
+            let mut raw = RawClient::connect(&fabric, &server.address, plan);
+            let one = call(0, 1);
+            raw.request(SIZED, one, &20_000u32.to_le_bytes());
+            let (header, announced) = raw.answer();
+            assert!(header.flags.contains(Flags::RENDEZVOUS) && header.call == one);
+            assert_eq!(Descriptor::decode(&announced, 20_000).unwrap(), Descriptor::announcement(20_000));
+            let ours = raw.half.open.region_keys[0];
+            let place = match case {
+                0 => descriptor(u64::MAX, 0, 20_000),
+                1 => descriptor(ours, 0, 19_999),
+                2 => descriptor(ours, u64::MAX - 20_000, 20_000),
+                _ => descriptor(ours, 1 << 30, 20_000),
+            };
+            say(&mut raw, about(Kind::ClearToSend, one), &place);
+            raw.expect_closed();
+        }
+    }
+    server.assert_serves(&fabric);
+}
+
+/// The server looks at a payload when it has copied it, whatever is written afterwards.
+fn a_payload_that_is_changed_when_it_was_written_is_served_as_it_was() {
+    let (fabric, server) = (fabric(), ServerProcess::start(""));
+    let [write, ..] = transfers();
+    let mut raw = RawClient::connect(&fabric, &server.address, write);
+    for round in 1..30 {
+        let one = call(0, round);
+        announce(&mut raw, one, 5000);
+        let (header, place) = raw.answer();
+        assert_eq!((header.kind, header.call), (Kind::ClearToSend, one));
+        let place = Descriptor::decode(&place, 5000).unwrap();
+        assert_eq!(place.length, 5000);
+        let put = |raw: &mut RawClient, byte: u8| {
+            let bytes: &'static [u8] = vec![byte; 5000].leak();
+            let parts: &'static [&'static [u8]] = vec![bytes].leak();
+            let key = dunlin_fabric::RegionKey(place.key);
+            let write = || dunlin_fabric::Operation::Write {
+                data: dunlin_fabric::Data::Inline(parts),
+                key,
+                offset: place.offset,
+                immediate: None,
+            };
+            raw.post(write).unwrap();
+        };
+        put(&mut raw, round as u8);
+        say(&mut raw, about(Kind::Written, one), &[]);
+        let (header, announced) = raw.answer();
+        put(&mut raw, 99);
+        assert_eq!((header.call, header.flags), (one, Flags::RENDEZVOUS));
+        let echoed = Descriptor::decode(&announced, 5000).unwrap();
+        // Into our own ring, beyond what is used of it.
+        let ours = descriptor(raw.half.open.region_keys[0], 8192, echoed.length);
+        say(&mut raw, about(Kind::ClearToSend, one), &ours);
+        let (header, _) = raw.answer();
+        assert_eq!((header.kind, header.call), (Kind::Written, one));
+        let mut got = vec![0; 5000];
+        raw.half.region.copy_out(8192, &mut got);
+        assert!(got.iter().all(|byte| *byte == round as u8), "round {round}");
+    }
 }
 
 /// The peak of a process's resident memory, in KiB.

@@ -42,7 +42,9 @@ fn main() {
         ("write_rndv_makes_no_system_call", makes_no_system_call::<6>),
         ("read_rndv_makes_no_system_call", makes_no_system_call::<7>),
         ("hybrid_eager_rndv_makes_no_system_call", makes_no_system_call::<8>),
-        ("ar_grpc_makes_no_system_call", makes_no_system_call::<9>),
+        ("pilaf_makes_no_system_call", makes_no_system_call::<9>),
+        ("farm_makes_no_system_call", makes_no_system_call::<10>),
+        ("ar_grpc_makes_no_system_call", makes_no_system_call::<11>),
         #[cfg(target_arch = "x86_64")]
         ("a_side_that_sleeps_makes_two_system_calls_for_each_call", makes_two_system_calls),
     ]);
@@ -170,7 +172,7 @@ fn the_filter_kills() {
     assert_eq!(status.signal(), Some(libc::SIGSYS), "{status}: the filter does not watch");
 }
 
-const _: () = assert!(PROTOCOLS.len() == 10, "each protocol has a test in the list above");
+const _: () = assert!(PROTOCOLS.len() == 12, "each protocol has a test in the list above");
 
 /// Calls between two processes that are watched: how the client and the server ended.
 fn watched(protocol: &str, mode: CompletionMode) -> (ExitStatus, ExitStatus) {

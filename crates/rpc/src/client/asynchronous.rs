@@ -9,6 +9,7 @@ use super::config::ClientConfig;
 use super::core::{CallId, Core};
 use super::hub_lock::{HubGuard, HubLock};
 use super::lane::SubmitError;
+use super::lanes::Lanes;
 use super::slots::Taken;
 use crate::connect::backoff::Backoff;
 use crate::connect::establish::{greet, negotiate};
@@ -214,8 +215,7 @@ fn wake_loop<F: Fabric>(inner: &Inner<F>) {
 
 #[derive(Debug)]
 struct ConnectionState {
-    /// The lane of each worker.
-    lanes: Vec<u16>,
+    lanes: Lanes,
     old: Vec<u16>,
     backoff: Backoff,
     /// Somebody is connecting.
@@ -228,6 +228,8 @@ struct Connection<F: Fabric> {
     hub: AsyncHub<F>,
     address: Address,
     config: ClientConfig,
+    /// Whether futures wake themselves.
+    busy: bool,
     state: Mutex<ConnectionState>,
 }
 
@@ -274,7 +276,7 @@ impl<F: Fabric> Connection<F> {
                 }
                 state.connecting = true;
                 let mut old = std::mem::take(&mut state.old);
-                old.append(&mut state.lanes);
+                old.append(&mut state.lanes.take());
                 old
             };
             // Which may have to look at control connections: the hub's lock bears that.
@@ -296,7 +298,7 @@ impl<F: Fabric> Connection<F> {
             state.connecting = false;
             match established {
                 Ok(lanes) => {
-                    state.lanes = lanes;
+                    state.lanes.set(lanes, connection.config.plans().len());
                     state.backoff.succeeded();
                 }
                 Err(error) => {
@@ -311,14 +313,14 @@ impl<F: Fabric> Connection<F> {
         }
     }
 
-    /// The lane of a worker that can take calls.
-    fn lane(self: &Arc<Self>, locked: &mut Locked<F>, worker: Option<usize>) -> Option<u16> {
+    /// The lane of a function's calls to a worker, if it can take any.
+    fn lane(self: &Arc<Self>, locked: &mut Locked<F>, worker: Option<usize>, function: u16) -> Option<u16> {
         let mut state = self.state();
         let worker = worker.unwrap_or_else(|| {
-            state.next_worker = (state.next_worker + 1) % state.lanes.len().max(1);
+            state.next_worker = (state.next_worker + 1) % state.lanes.workers().max(1);
             state.next_worker
         });
-        let lane = state.lanes.get(worker).copied()?;
+        let lane = state.lanes.of(worker, function)?;
         locked.core.is_usable(lane).then_some(lane)
     }
 }
@@ -327,7 +329,7 @@ impl<F: Fabric> Drop for Connection<F> {
     fn drop(&mut self) {
         let mut locked = self.hub.inner().lock();
         let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
-        for lane in state.lanes.drain(..).chain(state.old.drain(..)) {
+        for lane in state.lanes.take().into_iter().chain(state.old.drain(..)) {
             locked.core.remove(lane);
         }
     }
@@ -338,10 +340,10 @@ impl<F: Fabric> AsyncClient<F> {
     /// runs, or where blocking is allowed.
     pub fn connect(hub: &AsyncHub<F>, address: &Address, config: ClientConfig) -> Result<Self, ConnectError> {
         config.check()?;
-        config.plan.check(hub.inner().fabric.capabilities())?;
+        config.check_plans(hub.inner().fabric.capabilities())?;
         let backoff = Backoff::new(config.backoff);
         let state = ConnectionState {
-            lanes: Vec::new(),
+            lanes: Lanes::new(&config),
             old: Vec::new(),
             backoff,
             connecting: false,
@@ -350,17 +352,18 @@ impl<F: Fabric> AsyncClient<F> {
         let connection = Arc::new(Connection {
             hub: hub.clone(),
             address: address.clone(),
+            busy: config.mode() == CompletionMode::Busy,
             config,
             state: Mutex::new(state),
         });
         let lanes = connection.establish()?;
-        connection.state().lanes = lanes;
+        connection.state().lanes.set(lanes, connection.config.plans().len());
         Ok(AsyncClient(connection))
     }
 
     /// Workers of the server that this client has lanes to.
     pub fn workers(&self) -> usize {
-        self.0.state().lanes.len()
+        self.0.state().lanes.workers()
     }
 
     /// Makes a call on any worker. It is sent at once if there is room, without waiting for the first poll;
@@ -400,7 +403,7 @@ impl<F: Fabric> AsyncClient<F> {
         payload: &[u8],
     ) -> Result<CallId, CallError> {
         let timeout = self.0.config.timeout;
-        let submitted = match self.0.lane(locked, worker) {
+        let submitted = match self.0.lane(locked, worker, function) {
             Some(lane) => locked.core.with_lane(lane, |fabric, domain, lane| {
                 lane.submit(fabric, domain, function, payload, timeout)
             }),
@@ -415,7 +418,7 @@ impl<F: Fabric> AsyncClient<F> {
     }
 
     fn busy(&self) -> bool {
-        self.0.config.plan.client == CompletionMode::Busy
+        self.0.busy
     }
 }
 

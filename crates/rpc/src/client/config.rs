@@ -3,15 +3,19 @@
 use super::slots::MAX_WINDOW;
 use crate::connect::backoff::BackoffConfig;
 use crate::error::ConnectError;
-use crate::plan::Plan;
-use dunlin_fabric::Nanos;
+use crate::plan::{CompletionMode, Plan};
+use dunlin_fabric::{Capabilities, Nanos};
+use std::collections::BTreeMap;
 
 /// Settings of a client, with defaults that fit most.
 #[derive(Clone, Debug)]
 pub struct ClientConfig {
-    /// The plan of all calls.
+    /// The plan of all calls whose function has none of its own.
     pub plan: Plan,
-    /// Calls in flight for each worker, 1 to 1024. The server may grant fewer.
+    /// Plans of functions by their ids. Functions of different plans have lanes of their own, on the same connection, and
+    /// do not wait for each other; at most 8 different plans, `plan` included. The client waits as the most impatient asks.
+    pub functions: BTreeMap<u16, Plan>,
+    /// Calls in flight for each worker and plan, 1 to 1024. The server may grant fewer.
     pub window: u16,
     /// Bytes of each ring, a power of two from 16 KiB to 1 MiB.
     pub ring_bytes: u32,
@@ -39,6 +43,7 @@ impl Default for ClientConfig {
     fn default() -> Self {
         ClientConfig {
             plan: Plan::default(),
+            functions: BTreeMap::new(),
             window: 64,
             ring_bytes: 16 * 1024,
             timeout: 10_000_000_000,
@@ -54,6 +59,9 @@ impl Default for ClientConfig {
     }
 }
 
+/// The most different plans of one client.
+pub(crate) const MAX_PLANS: usize = 8;
+
 /// The sizes that a ring may have.
 pub(crate) const RING_BYTES: std::ops::RangeInclusive<u32> = 16 * 1024..=1 << 20;
 
@@ -61,6 +69,38 @@ impl ClientConfig {
     /// The defaults with another plan.
     pub fn with_plan(plan: Plan) -> Self {
         ClientConfig { plan, ..ClientConfig::default() }
+    }
+
+    /// The different plans, the usual one first.
+    pub(crate) fn plans(&self) -> Vec<Plan> {
+        let mut plans = vec![self.plan];
+        for plan in self.functions.values() {
+            if !plans.contains(plan) {
+                plans.push(*plan);
+            }
+        }
+        plans
+    }
+
+    /// How the client waits: as the most impatient of its plans has it.
+    pub(crate) fn mode(&self) -> CompletionMode {
+        let modes = self.plans().into_iter().map(|plan| plan.client);
+        let impatience = |mode: &CompletionMode| match mode {
+            CompletionMode::Busy => 2,
+            CompletionMode::Adaptive => 1,
+            CompletionMode::Event => 0,
+        };
+        modes.max_by_key(impatience).unwrap_or(self.plan.client)
+    }
+
+    /// Whether the plans can run on a fabric.
+    pub(crate) fn check_plans(&self, capabilities: &Capabilities) -> Result<(), ConnectError> {
+        let plans = self.plans();
+        if plans.len() > MAX_PLANS {
+            let (what, value) = ("functions", plans.len() as u64);
+            return Err(ConnectError::Setting { what, value, must: "of at most 8 different plans" });
+        }
+        plans.iter().try_for_each(|plan| Ok(plan.check(capabilities)?))
     }
 
     pub(crate) fn check(&self) -> Result<(), ConnectError> {

@@ -83,7 +83,7 @@ impl<F: Fabric> Core<F> {
         })
     }
 
-    /// Our half of the lanes to all workers of a server, or to one.
+    /// Our half of the lanes of each plan to all workers of a server, or to one.
     pub(crate) fn prepare(
         &mut self,
         greeting: &Greeting<F>,
@@ -94,12 +94,14 @@ impl<F: Fabric> Core<F> {
             None => 0..greeting.reply.workers,
         };
         let mut prepared = Vec::with_capacity(workers.len());
-        for (number, worker) in workers.enumerate() {
-            match PreparedLane::new(self, greeting, config, number as u16, worker) {
-                Ok(lane) => prepared.push(lane),
-                Err(error) => {
-                    self.discard(prepared);
-                    return Err(error);
+        for plan in config.plans() {
+            for worker in workers.clone() {
+                match PreparedLane::new(self, greeting, config, plan, prepared.len() as u16, worker) {
+                    Ok(lane) => prepared.push(lane),
+                    Err(error) => {
+                        self.discard(prepared);
+                        return Err(error);
+                    }
                 }
             }
         }
@@ -113,7 +115,7 @@ impl<F: Fabric> Core<F> {
         }
     }
 
-    /// Joins our halves with the server's; answers the lanes' indices, in the order of the workers.
+    /// Joins our halves with the server's; answers the lanes' indices, in the order of plans and workers.
     pub(crate) fn install(
         &mut self,
         greeting: &Greeting<F>,

@@ -4,7 +4,9 @@ use super::slots::{Sink, Slots};
 use crate::error::{CallError, Cause};
 use crate::path::large::{Arrivals, Arrived, Errands};
 use crate::path::rendezvous::{Exhausted, Pool};
-use crate::path::{Incoming, MAX_MESSAGE, Next, Rx, Scratch, Tx, TxError, Violation, route};
+use crate::path::{
+    Incoming, LONG_COUNTS, MAX_MESSAGE, Next, Rx, Scratch, Tx, TxError, Violation, ends_turn, route,
+};
 use crate::plan::LargePayload;
 use dunlin_fabric::{
     Buffer, Fabric, Host, Nanos, Operation, PostError, QueuePairId, Region, RegionKey, RemoteSlice,
@@ -264,7 +266,8 @@ impl<F: Fabric> ClientLane<F> {
         Ok(())
     }
 
-    /// Takes all that has arrived, up to `budget` messages; answers how many there were.
+    /// Takes all that has arrived, up to `budget` messages of one line; answers how many there were, and one more if large
+    /// payloads went on.
     #[inline]
     pub(crate) fn progress(
         &mut self,
@@ -275,11 +278,13 @@ impl<F: Fabric> ClientLane<F> {
         sink: &mut impl Sink,
     ) -> Result<usize, Violation> {
         let mut messages = 0;
-        while messages < budget {
+        let mut left = budget;
+        while left > 0 {
             match self.rx.next_line(fabric, scratch)? {
                 Next::Nothing => break,
                 Next::Line(first) => {
                     messages += 1;
+                    left = if ends_turn(&first) { 0 } else { left - 1 };
                     self.on_line(fabric, domain, &first, scratch, sink)?;
                     continue;
                 }
@@ -287,6 +292,7 @@ impl<F: Fabric> ClientLane<F> {
             }
             let Some(incoming) = self.rx.poll(fabric, scratch)? else { break };
             messages += 1;
+            left = left.saturating_sub(LONG_COUNTS);
             match incoming {
                 Incoming::Scratch(total) => self.on_message(fabric, domain, &scratch[..total], sink)?,
                 Incoming::Buffer(buffer, total) => {
@@ -298,14 +304,12 @@ impl<F: Fabric> ClientLane<F> {
         if !self.releases.is_empty() {
             self.send_releases(fabric, domain);
         }
-        if !self.errands.is_empty() {
-            self.run_errands(fabric, domain)?;
-        }
+        let went_on = !self.errands.is_empty() && self.run_errands(fabric, domain)?;
         if self.rx.head_overdue() {
             self.report_head(fabric, domain);
         }
         self.heard |= messages > 0;
-        Ok(messages)
+        Ok(messages + usize::from(went_on))
     }
 
     /// Called now and then: a server that has nothing to say, though calls are in flight, may wait for room that we
@@ -498,8 +502,8 @@ impl<F: Fabric> ClientLane<F> {
         self.send_releases(fabric, domain);
     }
 
-    /// Goes on with what is to be sent of large payloads, as far as there is room.
-    fn run_errands(&mut self, fabric: &F, domain: &mut F::Domain) -> Result<(), Violation> {
+    /// Goes on with what is to be sent of large payloads; says whether it got anywhere.
+    fn run_errands(&mut self, fabric: &F, domain: &mut F::Domain) -> Result<bool, Violation> {
         let ran = self.errands.run(fabric, domain, &mut self.tx, self.rx.head());
         ran.map_err(|_| Violation::Transfer("the queue pair is in error"))
     }

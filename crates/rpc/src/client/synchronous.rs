@@ -3,6 +3,7 @@
 use super::config::ClientConfig;
 use super::core::{CallId, Core};
 use super::lane::SubmitError;
+use super::lanes::Lanes;
 use super::slots::Sink;
 use crate::connect::backoff::Backoff;
 use crate::connect::establish::{greet, negotiate};
@@ -18,8 +19,7 @@ pub struct Client<F: Fabric> {
     core: Core<F>,
     address: Address,
     config: ClientConfig,
-    /// The lane of each worker.
-    lanes: Vec<u16>,
+    lanes: Lanes,
     /// Lanes that broke and whose results were not collected yet.
     old: Vec<u16>,
     backoff: Backoff,
@@ -93,15 +93,15 @@ impl<F: Fabric> Client<F> {
     /// Connects to all workers of a server. Blocks for at most the configured time.
     pub fn connect(fabric: &F, address: &Address, config: ClientConfig) -> Result<Self, ConnectError> {
         config.check()?;
-        config.plan.check(fabric.capabilities())?;
-        let core = Core::new(fabric, config.plan.client != CompletionMode::Busy)?;
+        config.check_plans(fabric.capabilities())?;
+        let core = Core::new(fabric, config.mode() != CompletionMode::Busy)?;
         let mut client = Client {
             core,
             address: address.clone(),
-            lanes: Vec::new(),
+            lanes: Lanes::new(&config),
             old: Vec::new(),
             backoff: Backoff::new(config.backoff),
-            waiter: Waiter::new(config.plan.client, config.spin),
+            waiter: Waiter::new(config.mode(), config.spin),
             earliest: Nanos::MAX,
             session: 0,
             next_worker: 0,
@@ -128,14 +128,15 @@ impl<F: Fabric> Client<F> {
                 return Err(error);
             }
         };
-        self.lanes = self.core.install(&greeting, &self.config, prepared, &ready)?;
+        let indices = self.core.install(&greeting, &self.config, prepared, &ready)?;
+        self.lanes.set(indices, self.config.plans().len());
         self.session = greeting.reply.session;
         Ok(())
     }
 
     /// Workers of the server that this client has lanes to.
     pub fn workers(&self) -> usize {
-        self.lanes.len()
+        self.lanes.workers()
     }
 
     /// The session of the current connection, as the server's logs call it.
@@ -148,9 +149,9 @@ impl<F: Fabric> Client<F> {
         &self.config
     }
 
-    /// How many more calls `worker` takes now.
+    /// How many more calls `worker` takes now, of functions without a plan of their own.
     pub fn room(&mut self, worker: usize) -> usize {
-        let lane = self.lanes.get(worker).copied();
+        let lane = self.lanes.of(worker, u16::MAX);
         lane.and_then(|lane| self.core.lane(lane)).map_or(0, |lane| lane.slots.room())
     }
 
@@ -173,7 +174,8 @@ impl<F: Fabric> Client<F> {
         function: u16,
         payload: &[u8],
     ) -> Result<Response<'_, F>, CallError> {
-        let id = self.submit_waiting(worker, |client| client.try_submit(worker, function, payload))?;
+        let submit = |client: &mut Self| client.try_submit(worker, function, payload);
+        let id = self.submit_waiting(worker, function, submit)?;
         self.wait(id)
     }
 
@@ -186,7 +188,8 @@ impl<F: Fabric> Client<F> {
         match self.try_submit(worker, function, payload) {
             Ok(id) => Ok(id),
             Err(error) => {
-                self.once_more(worker, error, |client| client.try_submit(worker, function, payload))
+                let submit = |client: &mut Self| client.try_submit(worker, function, payload);
+                self.once_more(worker, function, error, submit)
             }
         }
     }
@@ -196,10 +199,11 @@ impl<F: Fabric> Client<F> {
     fn once_more(
         &mut self,
         worker: usize,
+        function: u16,
         error: SubmitError,
         submit: impl FnOnce(&mut Self) -> Result<CallId, SubmitError>,
     ) -> Result<CallId, CallError> {
-        let usable = self.lanes.get(worker).is_some_and(|lane| self.core.is_usable(*lane));
+        let usable = self.lanes.of(worker, function).is_some_and(|lane| self.core.is_usable(lane));
         if usable {
             return self.settle(Err(error));
         }
@@ -213,15 +217,18 @@ impl<F: Fabric> Client<F> {
     pub fn push_on(&mut self, worker: usize, function: u16, payload: &[u8]) -> Result<CallId, CallError> {
         match self.try_push(worker, function, payload) {
             Ok(id) => Ok(id),
-            Err(error) => self.once_more(worker, error, |client| client.try_push(worker, function, payload)),
+            Err(error) => {
+                let push = |client: &mut Self| client.try_push(worker, function, payload);
+                self.once_more(worker, function, error, push)
+            }
         }
     }
 
     #[inline]
     fn try_push(&mut self, worker: usize, function: u16, payload: &[u8]) -> Result<CallId, SubmitError> {
         let timeout = self.config.timeout;
-        match self.lanes.get(worker) {
-            Some(&lane) => self.core.with_lane(lane, |fabric, domain, lane| {
+        match self.lanes.of(worker, function) {
+            Some(lane) => self.core.with_lane(lane, |fabric, domain, lane| {
                 lane.push(fabric, domain, function, payload, timeout)
             }),
             None => Err(SubmitError::Broken),
@@ -235,8 +242,8 @@ impl<F: Fabric> Client<F> {
     #[inline]
     pub fn flush(&mut self) -> Result<(), CallError> {
         let mut result = Ok(());
-        for worker in 0..self.lanes.len() {
-            let flushed = self.core.flush(self.lanes[worker]).map(|()| CallId { lane: 0, call: 0 });
+        for at in 0..self.lanes.all().len() {
+            let flushed = self.core.flush(self.lanes.all()[at]).map(|()| CallId { lane: 0, call: 0 });
             // A lane that broke has told so to each of its calls.
             if let Err(SubmitError::Full) = flushed {
                 result = Err(CallError::NotExecuted(Cause::WindowFull));
@@ -246,10 +253,21 @@ impl<F: Fabric> Client<F> {
     }
 
     /// A buffer for a request of `length` bytes to `worker`, to be filled and given to
-    /// [`submit_large`](Client::submit_large). Worth it above the rendezvous threshold. What is in it is undefined.
+    /// [`submit_large`](Client::submit_large). Worth it above the rendezvous threshold. What is in it is undefined. It goes
+    /// by the usual plan, whatever function it is for; see [`large_request_for`](Client::large_request_for).
     pub fn large_request(&mut self, worker: usize, length: usize) -> Result<LargeRequest<F>, CallError> {
-        self.ensure(worker)?;
-        let Some(&index) = self.lanes.get(worker) else {
+        self.large_request_for(worker, u16::MAX, length)
+    }
+
+    /// As [`large_request`](Client::large_request), by the plan of `function`.
+    pub fn large_request_for(
+        &mut self,
+        worker: usize,
+        function: u16,
+        length: usize,
+    ) -> Result<LargeRequest<F>, CallError> {
+        self.ensure(worker, function)?;
+        let Some(index) = self.lanes.of(worker, function) else {
             return Err(CallError::NotExecuted(Cause::Disconnected));
         };
         let mut got = None;
@@ -398,15 +416,15 @@ impl<F: Fabric> Client<F> {
     }
 
     fn take_turn(&mut self) -> usize {
-        self.next_worker = if self.next_worker + 1 < self.lanes.len() { self.next_worker + 1 } else { 0 };
+        self.next_worker = if self.next_worker + 1 < self.lanes.workers() { self.next_worker + 1 } else { 0 };
         self.next_worker
     }
 
     #[inline]
     fn try_submit(&mut self, worker: usize, function: u16, payload: &[u8]) -> Result<CallId, SubmitError> {
         let timeout = self.config.timeout;
-        match self.lanes.get(worker) {
-            Some(&lane) => self.core.with_lane(lane, |fabric, domain, lane| {
+        match self.lanes.of(worker, function) {
+            Some(lane) => self.core.with_lane(lane, |fabric, domain, lane| {
                 lane.submit(fabric, domain, function, payload, timeout)
             }),
             None => Err(SubmitError::Broken),
@@ -418,14 +436,15 @@ impl<F: Fabric> Client<F> {
     fn submit_waiting(
         &mut self,
         worker: usize,
+        function: u16,
         mut submit: impl FnMut(&mut Self) -> Result<CallId, SubmitError>,
     ) -> Result<CallId, CallError> {
         match submit(self) {
             Ok(id) => Ok(id),
             Err(SubmitError::Full | SubmitError::Call(CallError::NotExecuted(Cause::WindowFull))) => {
-                self.submit_slowly(worker, submit)
+                self.submit_slowly(worker, function, submit)
             }
-            Err(error) => self.once_more(worker, error, submit),
+            Err(error) => self.once_more(worker, function, error, submit),
         }
     }
 
@@ -433,6 +452,7 @@ impl<F: Fabric> Client<F> {
     fn submit_slowly(
         &mut self,
         worker: usize,
+        function: u16,
         mut submit: impl FnMut(&mut Self) -> Result<CallId, SubmitError>,
     ) -> Result<CallId, CallError> {
         let now = self.core.fabric.host().now();
@@ -442,7 +462,7 @@ impl<F: Fabric> Client<F> {
             if self.core.fabric.host().now() >= until {
                 return Err(CallError::NotExecuted(Cause::DeadlineExceeded));
             }
-            let lane = self.lanes.get(worker).copied();
+            let lane = self.lanes.of(worker, function);
             self.step(until, |core| lane.is_none_or(|lane| !core.is_usable(lane)));
             match submit(self) {
                 Err(SubmitError::Full) => {}
@@ -465,8 +485,8 @@ impl<F: Fabric> Client<F> {
 
     /// Sees to it that the worker's lane can take calls, connecting anew if it broke and the back-off allows.
     #[inline]
-    fn ensure(&mut self, worker: usize) -> Result<(), CallError> {
-        if self.lanes.get(worker).is_some_and(|lane| self.core.is_usable(*lane)) {
+    fn ensure(&mut self, worker: usize, function: u16) -> Result<(), CallError> {
+        if self.lanes.of(worker, function).is_some_and(|lane| self.core.is_usable(lane)) {
             return Ok(());
         }
         self.reconnect(worker)
@@ -474,7 +494,7 @@ impl<F: Fabric> Client<F> {
 
     #[cold]
     fn reconnect(&mut self, worker: usize) -> Result<(), CallError> {
-        if !self.lanes.is_empty() && worker >= self.lanes.len() {
+        if !self.lanes.all().is_empty() && worker >= self.lanes.workers() {
             return Err(CallError::NotExecuted(Cause::NoSuchWorker));
         }
         let host = self.core.fabric.host().clone();
@@ -483,7 +503,7 @@ impl<F: Fabric> Client<F> {
             return Err(CallError::NotExecuted(Cause::Disconnected));
         }
         // Results of the old lanes stay to be collected; lanes with none left go.
-        let lanes = std::mem::take(&mut self.lanes);
+        let lanes = self.lanes.take();
         for lane in &lanes {
             // Nobody looks after its open batch any more.
             let _ = self.core.flush(*lane);

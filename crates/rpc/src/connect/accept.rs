@@ -1,6 +1,7 @@
 //! The server's side of the handshake: one control thread for all connections. It never waits for one client:
 //! a connection is a small state machine that moves when a record has come.
 
+use crate::client::config::MAX_PLANS;
 use crate::path::CONTROL_BYTES;
 use crate::plan::{Carrier, CompletionMode, Illegal, LargePayload, Plan, RequestHalf, ResponseHalf, Sharing};
 use crate::server::inbox::{Command, Inbox, OpenCommand};
@@ -17,8 +18,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Lanes that one connection may have: two for each worker, to let a client renew one.
-const LANES_PER_WORKER: usize = 2;
+/// Lanes that one connection may have: two for each worker and plan, to let a client renew one.
+const LANES_PER_WORKER: usize = 2 * MAX_PLANS;
 /// How long the thread sleeps at most.
 const LOOK_EVERY: Nanos = 200_000_000;
 /// Records of one connection that are taken at a time.
@@ -355,7 +356,9 @@ impl<F: Fabric> Control<F> {
         let ring = if plan.request.carrier().has_ring() { ring_bytes as u64 } else { 0 };
         let region = register(CONTROL_BYTES as u64 + ring, Access::WRITE)?;
         let published = match plan.response.carrier() {
-            Carrier::Published => Some(register(ring_bytes as u64, Access::READ)?),
+            Carrier::Published { metadata } => {
+                Some(register(u64::from(ring_bytes) * (1 + u64::from(metadata)), Access::READ)?)
+            }
             _ => None,
         };
         let mut secret = [0; 16];

@@ -16,7 +16,7 @@ use crate::path::large::{Arrivals, Errands};
 use crate::path::rendezvous::Pool;
 use crate::path::tx::TxParts;
 use crate::path::{CONTROL_BYTES, MAX_MESSAGE, Rx, RxSource, Tx, TxHalf};
-use crate::plan::{Carrier, CompletionMode, LargePayload, Notice};
+use crate::plan::{Carrier, CompletionMode, LargePayload, Notice, Plan};
 use dunlin_fabric::{
     Access, Address, Arena, Endpoint, Fabric, Link, Nanos, QueuePairConfig, QueuePairId, Region, RegionKey,
     ThreadDomain,
@@ -100,6 +100,7 @@ pub(crate) struct PreparedLane<F: Fabric> {
     pub(crate) queue_pair: QueuePairId,
     /// Control line, and behind it the ring of responses if the path has one.
     region: Region<F::Memory>,
+    plan: Plan,
     open: OpenLane,
 }
 
@@ -111,10 +112,10 @@ impl<F: Fabric> PreparedLane<F> {
         core: &mut Core<F>,
         greeting: &Greeting<F>,
         config: &ClientConfig,
+        plan: Plan,
         number: u16,
         worker: u16,
     ) -> Result<Self, ConnectError> {
-        let plan = config.plan;
         let carrier = plan.response.carrier();
         let ring = if carrier.has_ring() { config.ring_bytes as usize } else { 0 };
         let region = Region::new(core.fabric.register((CONTROL_BYTES + ring) as u64, Access::WRITE)?);
@@ -150,7 +151,7 @@ impl<F: Fabric> PreparedLane<F> {
             endpoint: endpoint.0,
             region_keys: vec![key.0],
         };
-        Ok(PreparedLane { number, queue_pair, region, open })
+        Ok(PreparedLane { number, queue_pair, region, plan, open })
     }
 
     /// Joins our half with the server's.
@@ -163,7 +164,7 @@ impl<F: Fabric> PreparedLane<F> {
         index: u16,
     ) -> Result<ClientLane<F>, ConnectError> {
         let broken = |what: &str| ConnectError::Handshake(what.to_owned());
-        let plan = config.plan;
+        let plan = self.plan;
         let ring_bytes = ready.ring_bytes;
         if ring_bytes > config.ring_bytes
             || !RING_BYTES.contains(&ring_bytes)
@@ -186,7 +187,7 @@ impl<F: Fabric> PreparedLane<F> {
             Carrier::Ring(notice) => {
                 TxHalf::Write { key: RegionKey(control), base: CONTROL_BYTES as u64, notice }
             }
-            Carrier::Published => return Err(broken("requests are not fetched")),
+            Carrier::Published { .. } => return Err(broken("requests are not fetched")),
         };
         let tx = Tx::new(TxParts {
             half,
@@ -206,11 +207,11 @@ impl<F: Fabric> PreparedLane<F> {
                 reader: RingReader::new(config.ring_bytes as usize),
             },
             Carrier::Receive => RxSource::Messages(VecDeque::with_capacity(config.window as usize + 1)),
-            Carrier::Published => {
+            Carrier::Published { metadata } => {
                 let arena = Arena::new(core.fabric.register(MAX_MESSAGE as u64, Access::LOCAL)?)
                     .map_err(|error| broken(&error.to_string()))?;
-                let reader = RingReader::new(ring_bytes as usize);
-                let fetcher = Fetcher::new(reader, RegionKey(published), queue_pair, index, &arena)
+                let key = RegionKey(published);
+                let fetcher = Fetcher::new(ring_bytes as usize, metadata, key, queue_pair, index, &arena)
                     .map_err(|error| broken(&error.to_string()))?;
                 RxSource::Fetch(fetcher)
             }
@@ -224,7 +225,7 @@ impl<F: Fabric> PreparedLane<F> {
                 let memory = core.fabric.register(u64::from(count) * MAX_MESSAGE as u64, Access::LOCAL)?;
                 Some(Arena::new(memory).map_err(|error| broken(&error.to_string()))?)
             }
-            Carrier::Ring(_) | Carrier::Published => None,
+            Carrier::Ring(_) | Carrier::Published { .. } => None,
         };
         for _ in 0..count {
             let buffer = arena.as_ref().map(|arena| arena.reserve(MAX_MESSAGE)).transpose();
@@ -273,7 +274,7 @@ impl<F: Fabric> PreparedLane<F> {
 pub(crate) fn receives(carrier: Carrier, window: u16) -> u32 {
     match carrier {
         Carrier::Receive => window as u32 + 8,
-        Carrier::Ring(Notice::Polled) | Carrier::Published => 0,
+        Carrier::Ring(Notice::Polled) | Carrier::Published { .. } => 0,
         Carrier::Ring(_) => 3 * window as u32 + 16,
     }
 }
@@ -282,7 +283,7 @@ pub(crate) fn receives(carrier: Carrier, window: u16) -> u32 {
 pub(crate) fn inbound_bytes(carrier: Carrier) -> u32 {
     match carrier {
         Carrier::Receive => 4 * MAX_MESSAGE as u32,
-        Carrier::Ring(Notice::Polled) | Carrier::Published => 4096,
+        Carrier::Ring(Notice::Polled) | Carrier::Published { .. } => 4096,
         Carrier::Ring(_) => 16 * 1024,
     }
 }

@@ -4,6 +4,10 @@
 //! The client READs `FETCH_BYTES` from where the next response will begin. If the tag there is the expected one
 //! and the whole message came along, that was one READ; a longer message costs a second one for the rest. Else
 //! it READs again: that is the retry that RF-RPC bounds by R.
+//!
+//! With levels of metadata (Pilaf and FaRM as HatRPC has them, figures 3g and 3h) it READs an entry of a table first, and
+//! again until the entry is that of the next response; the entry tells where an entry of the next table is, and the last
+//! one where the response is and how long.
 
 use super::{MAX_MESSAGE, Violation};
 use crate::mailbox::RingReader;
@@ -17,6 +21,19 @@ use dunlin_wire::{Kind, LINE, TAG_OFFSET, Tags, parse_line};
 
 /// What one READ brings (RF-RPC's F, until it is tuned): most key-value results with their header.
 pub(crate) const FETCH_BYTES: usize = 256;
+
+/// An entry of a table of metadata: a line that ends with the tag of its message.
+pub(crate) fn entry(value: u64, tag: u64) -> [u8; LINE] {
+    let mut line = [0; LINE];
+    line[..8].copy_from_slice(&value.to_le_bytes());
+    line[TAG_OFFSET..].copy_from_slice(&tag.to_le_bytes());
+    line
+}
+
+/// Where the entry of a table is, from the start of the ring.
+pub(crate) const fn entry_offset(ring_bytes: usize, level: usize, slot: usize) -> usize {
+    ring_bytes * (1 + level) + slot * LINE
+}
 
 #[derive(Debug)]
 enum State<F: Fabric> {
@@ -36,8 +53,16 @@ pub(crate) struct Fetcher<F: Fabric> {
     queue_pair: QueuePairId,
     lane: u16,
     state: State<F>,
-    /// How much the next READ takes: more than usual once a long message was seen to begin.
+    /// How much the next READ of the ring takes: more than usual once a long message was seen to begin.
     wanted: usize,
+    ring_bytes: usize,
+    /// Levels of metadata, and how many of them have told what they know of the next message.
+    metadata: u8,
+    known: u8,
+    /// The slot of the next entry.
+    slot: usize,
+    /// Messages taken so far, skips included.
+    sequence: u64,
     /// READs so far, and those among them that found nothing.
     pub(crate) reads: u64,
     pub(crate) misses: u64,
@@ -46,7 +71,8 @@ pub(crate) struct Fetcher<F: Fabric> {
 impl<F: Fabric> Fetcher<F> {
     /// `arena` gives the buffer that READs go to.
     pub(crate) fn new(
-        reader: RingReader,
+        ring_bytes: usize,
+        metadata: u8,
         key: RegionKey,
         queue_pair: QueuePairId,
         lane: u16,
@@ -54,7 +80,12 @@ impl<F: Fabric> Fetcher<F> {
     ) -> Result<Self, dunlin_fabric::ArenaError> {
         let buffer = arena.reserve(MAX_MESSAGE)?;
         Ok(Fetcher {
-            reader,
+            reader: RingReader::new(ring_bytes),
+            ring_bytes,
+            metadata,
+            known: 0,
+            slot: 0,
+            sequence: 0,
             key,
             queue_pair,
             lane,
@@ -70,11 +101,12 @@ impl<F: Fabric> Fetcher<F> {
     pub(crate) fn read(&mut self, domain: &mut F::Domain) -> Result<bool, Violation> {
         let State::Idle(buffer) = &mut self.state else { return Ok(false) };
         let Some(into) = buffer.take() else { return Ok(false) };
-        let from = RemoteSlice {
-            key: self.key,
-            offset: self.reader.position() as u64,
-            length: self.wanted.min(self.reader.to_end()) as u32,
+        let (offset, length) = if self.known < self.metadata {
+            (entry_offset(self.ring_bytes, self.known.into(), self.slot), LINE)
+        } else {
+            (self.reader.position(), self.wanted.min(self.reader.to_end()))
         };
+        let from = RemoteSlice { key: self.key, offset: offset as u64, length: length as u32 };
         let request = WorkRequest {
             id: route::fetch(self.lane),
             operation: Operation::Read { from, into },
@@ -111,6 +143,32 @@ impl<F: Fabric> Fetcher<F> {
         matches!(self.state, State::Arrived(_))
     }
 
+    /// Takes what an entry of the next message says.
+    fn learn(&mut self, value: u64) -> Result<(), Violation> {
+        self.known += 1;
+        if self.known < self.metadata {
+            self.slot = value as usize;
+            if self.slot >= self.ring_bytes / LINE {
+                return Err(Violation::Transfer("metadata that names no entry"));
+            }
+            return Ok(());
+        }
+        let (place, length) = (value as u32 as usize, (value >> 32) as usize);
+        let longest = self.reader.to_end().min(MAX_MESSAGE);
+        if place != self.reader.position() || !(LINE..=longest).contains(&length) {
+            return Err(Violation::Transfer("metadata that names no message"));
+        }
+        self.wanted = length;
+        Ok(())
+    }
+
+    fn next_message(&mut self) {
+        self.wanted = FETCH_BYTES;
+        self.known = 0;
+        self.sequence += 1;
+        self.slot = self.sequence as usize % (self.ring_bytes / LINE);
+    }
+
     /// Looks at what a READ brought.
     pub(crate) fn take(&mut self, expected: Tags) -> Result<Taken<F>, Violation> {
         let buffer = match std::mem::replace(&mut self.state, State::Idle(None)) {
@@ -130,9 +188,16 @@ impl<F: Fabric> Fetcher<F> {
             self.state = State::Idle(Some(buffer));
             return Ok(Taken::Nothing);
         }
+        if self.known < self.metadata {
+            let value = line.first_chunk::<8>().map_or(0, |value| u64::from_le_bytes(*value));
+            self.learn(value)?;
+            self.state = State::Idle(Some(buffer));
+            return Ok(Taken::Nothing);
+        }
         let first = parse_line(line, self.reader.to_end().min(MAX_MESSAGE))?;
         if first.header().kind == Kind::Skip {
             self.reader.skip();
+            self.next_message();
             self.state = State::Idle(Some(buffer));
             return Ok(Taken::Skip { told_of: false });
         }
@@ -151,8 +216,8 @@ impl<F: Fabric> Fetcher<F> {
             return Ok(Taken::Nothing);
         }
         checked?;
-        self.wanted = FETCH_BYTES;
         self.reader.advance(total);
+        self.next_message();
         Ok(Taken::Message(Incoming::Buffer(buffer, total)))
     }
 }

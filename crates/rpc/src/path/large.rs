@@ -21,6 +21,9 @@ use std::collections::VecDeque;
 /// The most bytes of a large payload that travel in one message: what HatRPC's slots hold (section 4.3).
 const FRAGMENT: usize = SMALL_LIMIT as usize;
 
+/// Messages and WRITEs of large payloads that are posted at a time.
+const STEPS_AT_ONCE: usize = 2;
+
 /// Something to be said or written as soon as there is room.
 #[derive(Debug)]
 enum Errand<F: Fabric> {
@@ -77,23 +80,25 @@ impl<F: Fabric> Errands<F> {
         self.0.push_back(Errand::Fragments { call, payload, sent: 0 });
     }
 
-    /// Goes on as far as there is room. `head` is what the messages carry along.
+    /// Goes on as far as there is room, but not for so long that other lanes wait for it; says whether it got anywhere.
+    /// `head` is what the messages carry along.
     pub(crate) fn run(
         &mut self,
         fabric: &F,
         domain: &mut F::Domain,
         tx: &mut Tx<F>,
         head: u32,
-    ) -> Result<(), TxError> {
-        while let Some(errand) = self.0.front_mut() {
+    ) -> Result<bool, TxError> {
+        for step in 0..STEPS_AT_ONCE {
+            let Some(errand) = self.0.front_mut() else { return Ok(step > 0) };
             match errand.step(fabric, domain, tx, head) {
                 Ok(true) => drop(self.0.pop_front()),
                 Ok(false) => {}
-                Err(TxError::Full) => return Ok(()),
+                Err(TxError::Full) => return Ok(step > 0),
                 Err(error) => return Err(error),
             }
         }
-        Ok(())
+        Ok(true)
     }
 }
 

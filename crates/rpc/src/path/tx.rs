@@ -3,7 +3,7 @@
 use super::staging::Staging;
 use super::{HEAD_IMMEDIATE, MAX_MESSAGE, Violation};
 use crate::mailbox::{Place, RingWriter};
-use crate::path::route;
+use crate::path::{fetch, route};
 use crate::plan::Notice;
 use dunlin_fabric::{
     Buffer, Data, Fabric, Host, InlineLine, InlineWrite, Memory, Operation, PostError, QueuePairId, Region,
@@ -35,8 +35,12 @@ pub(crate) enum TxHalf<F: Fabric> {
     },
     /// Into a region of our own, which the peer READs.
     Publish {
-        /// That region.
+        /// That region: the ring, and behind it as many tables of metadata as there are levels.
         region: Region<F::Memory>,
+        /// Levels of metadata.
+        metadata: u8,
+        /// Bytes of the ring, and of each table: a line for each message that the ring can hold.
+        ring_bytes: usize,
     },
 }
 
@@ -365,7 +369,7 @@ impl<F: Fabric> Tx<F> {
         notify: bool,
     ) -> Result<(), TxError> {
         let operation = match &self.half {
-            TxHalf::Publish { region } => {
+            TxHalf::Publish { region, metadata, ring_bytes } => {
                 // The first line comes last: a READ that finds its tag finds all that follows it, in whatever
                 // order its bytes are read.
                 let Some((first, rest)) = parts.split_first() else { return Ok(()) };
@@ -376,6 +380,17 @@ impl<F: Fabric> Tx<F> {
                     offset += part.len();
                 }
                 region.copy_in(at, line);
+                // The tables from the last to the first: who has found an entry finds what it names.
+                let slot = self.sequence as usize % (ring_bytes / LINE);
+                for level in (0..usize::from(*metadata)).rev() {
+                    let value = if level + 1 == usize::from(*metadata) {
+                        at as u64 | (total as u64) << 32
+                    } else {
+                        slot as u64
+                    };
+                    let entry = fetch::entry(value, self.next_tag);
+                    region.copy_in(fetch::entry_offset(*ring_bytes, level, slot), &entry);
+                }
                 return Ok(());
             }
             TxHalf::Write { key, base, notice } => {

@@ -8,7 +8,10 @@ use super::worker::Shared;
 use crate::client::lane::post_read;
 use crate::path::large::Arrived;
 use crate::path::rendezvous::{Exhausted, Pool};
-use crate::path::{Incoming as IncomingMessage, MAX_MESSAGE, Next, Scratch, TxError, Violation, route};
+use crate::path::{
+    Incoming as IncomingMessage, LONG_COUNTS, MAX_MESSAGE, Next, Scratch, TxError, Violation, ends_turn,
+    route,
+};
 use crate::plan::{LargePayload, SMALL_LIMIT};
 use crate::service::{FunctionMode, LargeReply, Reply, Request, Service};
 use dunlin_fabric::{Buffer, Fabric, Host, SharedReceiveQueueId, Site, Work};
@@ -16,8 +19,8 @@ use dunlin_wire::{BatchState, Descriptor, Entry, Flags, Header, Kind, LINE, Mess
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-/// Messages taken from one lane before the next has its turn.
-pub(super) const BUDGET: usize = 32;
+/// Messages of one line taken from a lane before the next has its turn.
+const BUDGET: usize = 32;
 
 /// The parts of a worker that dispatching needs beside the lane.
 pub(super) struct Dispatcher<F: Fabric> {
@@ -126,7 +129,7 @@ impl<F: Fabric> LargeReply for Exported<'_, F> {
 }
 
 impl<F: Fabric> Dispatcher<F> {
-    /// Takes the messages of one lane and answers them; says how many there were.
+    /// Takes the messages of one lane and answers them; says how many there were, and one more if large results went on.
     #[inline]
     pub(super) fn serve(
         &mut self,
@@ -136,15 +139,17 @@ impl<F: Fabric> Dispatcher<F> {
         scratch: &mut Scratch,
     ) -> Result<usize, Violation> {
         let mut messages = 0;
-        let mut consumed = false;
-        while messages < BUDGET {
-            if lane.is_blocked() && !self.unblock(domain, lane)? {
+        let mut left = BUDGET;
+        let (mut consumed, mut went_on) = (false, false);
+        while left > 0 {
+            if lane.is_blocked() && !self.unblock(domain, lane, &mut went_on)? {
                 break;
             }
             match lane.rx.next_line(&self.fabric, scratch)? {
                 Next::Nothing => break,
                 Next::Line(first) => {
                     messages += 1;
+                    left = if ends_turn(&first) { 0 } else { left - 1 };
                     let Some(line) = scratch.first_chunk::<LINE>() else { break };
                     match first.inline_entry(line)? {
                         Some(entry) if first.header().kind == Kind::Request => {
@@ -162,6 +167,7 @@ impl<F: Fabric> Dispatcher<F> {
             }
             let Some(incoming) = lane.rx.poll(&self.fabric, scratch)? else { break };
             messages += 1;
+            left = left.saturating_sub(LONG_COUNTS);
             match incoming {
                 IncomingMessage::Scratch(total) => {
                     self.on_message(domain, lane, &scratch[..total])?;
@@ -173,6 +179,7 @@ impl<F: Fabric> Dispatcher<F> {
                 }
             }
         }
+        lane.more = left == 0;
         if lane.is_blocked() {
             let limit = lane.waiting_limit();
             lane.rx
@@ -184,13 +191,18 @@ impl<F: Fabric> Dispatcher<F> {
                 lane.rx.told();
             }
         }
-        Ok(messages)
+        Ok(messages + usize::from(went_on))
     }
 
     /// Sends what waits; says whether nothing does any more.
     #[inline(never)]
-    fn unblock(&mut self, domain: &mut F::Domain, lane: &mut ServerLane<F>) -> Result<bool, Violation> {
-        lane.send_waiting(&self.fabric, domain, self.out.draining).map_err(broken)?;
+    fn unblock(
+        &mut self,
+        domain: &mut F::Domain,
+        lane: &mut ServerLane<F>,
+        went_on: &mut bool,
+    ) -> Result<bool, Violation> {
+        *went_on |= lane.send_waiting(&self.fabric, domain, self.out.draining).map_err(broken)?;
         Ok(!lane.is_blocked())
     }
 

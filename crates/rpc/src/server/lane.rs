@@ -59,6 +59,8 @@ pub(crate) struct ServerLane<F: Fabric> {
     pub(crate) in_service: usize,
     /// The last look at this lane found a message: it is looked at each time.
     pub(crate) hot: u8,
+    /// The last look did not take all that was there: others had to have their turn.
+    pub(crate) more: bool,
     /// In the worker's list of lanes to look at.
     pub(crate) listed: bool,
     /// Counted by the worker as one that waits for completions of what it has sent.
@@ -110,6 +112,7 @@ impl<F: Fabric> ServerLane<F> {
             reading: Vec::with_capacity(parts.window as usize),
             in_service: 0,
             hot: 1,
+            more: false,
             listed: false,
             signaled: false,
         }
@@ -231,13 +234,14 @@ impl<F: Fabric> ServerLane<F> {
         Ok(())
     }
 
-    /// Sends answers that wait, and then what belongs to large ones, as far as there is room now.
+    /// Sends answers that wait, and then what belongs to large ones, as far as there is room now; says whether large ones got
+    /// anywhere.
     pub(crate) fn send_waiting(
         &mut self,
         fabric: &F,
         domain: &mut F::Domain,
         draining: bool,
-    ) -> Result<(), TxError> {
+    ) -> Result<bool, TxError> {
         while let Some(mut waiting) = self.waiting.pop_front() {
             let sent = match &mut waiting {
                 Waiting::Single { meta, payload } => {
@@ -254,12 +258,12 @@ impl<F: Fabric> ServerLane<F> {
                 Ok(()) => {}
                 Err(error) => {
                     self.waiting.push_front(waiting);
-                    return if error == TxError::Full { Ok(()) } else { Err(error) };
+                    return if error == TxError::Full { Ok(false) } else { Err(error) };
                 }
             }
         }
         if self.errands.is_empty() {
-            return Ok(());
+            return Ok(false);
         }
         self.errands.run(fabric, domain, &mut self.tx, self.rx.head())
     }

@@ -119,10 +119,12 @@ fn finish<F: Fabric>(
                 .map_err(|error| ConnectError::Handshake(error.to_string()))?;
         }
     }
-    let published = plan.response.carrier() == Carrier::Published;
+    let published = command.published.is_some();
     let half = match (plan.response.carrier(), command.published) {
-        (Carrier::Published, Some(region)) => TxHalf::Publish { region },
-        (Carrier::Published, None) => {
+        (Carrier::Published { metadata }, Some(region)) => {
+            TxHalf::Publish { region, metadata, ring_bytes: command.ring_bytes as usize }
+        }
+        (Carrier::Published { .. }, None) => {
             return Err(ConnectError::Handshake("nothing to fetch from".into()));
         }
         (Carrier::Receive, _) => TxHalf::Send,

@@ -2,7 +2,7 @@
 
 use super::config::ServerConfig;
 use super::deferred::WaitingCalls;
-use super::dispatch::{self, Dispatcher, Out};
+use super::dispatch::{Dispatcher, Out};
 use super::inbox::{Command, Inbox};
 use super::lane::ServerLane;
 use super::open;
@@ -295,7 +295,7 @@ impl<F: Fabric> Worker<F> {
             let messages = self.serve_lane(index as usize);
             handled += messages;
             let Some(Some(lane)) = self.lanes.get_mut(index as usize) else { return false };
-            lane.listed = messages >= dispatch::BUDGET || lane.is_blocked();
+            lane.listed = lane.more || lane.is_blocked();
             lane.listed
         });
         ready.append(&mut self.ready);

@@ -140,7 +140,7 @@ impl RawClient {
                 self.half.domain.post_receive(target, WorkId(9), Some(buffer)).unwrap();
             }
         }
-        if !matches!(self.plan.response, ResponseHalf::Send | ResponseHalf::Write | ResponseHalf::Fetch) {
+        if !matches!(self.plan.response, ResponseHalf::Send | ResponseHalf::Write) {
             for _ in 0..512 {
                 self.half.domain.post_receive(target, WorkId(9), None).unwrap();
             }

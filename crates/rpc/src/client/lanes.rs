@@ -1,0 +1,89 @@
+//! Which lane a call takes: one for each plan and worker, and a table from functions to plans, made when the client
+//! is. Functions of different plans, for different needs, so live in one connection and do not wait for each other.
+
+use super::config::ClientConfig;
+
+/// The lanes of a client.
+#[derive(Debug)]
+pub(crate) struct Lanes {
+    /// Indices in the core: those of the first plan by worker, then those of the next.
+    indices: Vec<u16>,
+    workers: usize,
+    /// By function the number of its plan, as far as that is not the first.
+    routes: Vec<u8>,
+}
+
+impl Lanes {
+    /// None yet.
+    pub(crate) fn new(config: &ClientConfig) -> Self {
+        let plans = config.plans();
+        let mut routes = Vec::new();
+        for (function, plan) in &config.functions {
+            let number = plans.iter().position(|known| known == plan).unwrap_or(0);
+            routes.resize(usize::from(*function) + 1, 0);
+            routes[usize::from(*function)] = number as u8;
+        }
+        Lanes { indices: Vec::new(), workers: 0, routes }
+    }
+
+    /// Those of a new connection: of `plans` plans, in the order in which they were asked for.
+    pub(crate) fn set(&mut self, indices: Vec<u16>, plans: usize) {
+        self.workers = indices.len() / plans.max(1);
+        self.indices = indices;
+    }
+
+    /// All of them, which are not used any more.
+    pub(crate) fn take(&mut self) -> Vec<u16> {
+        std::mem::take(&mut self.indices)
+    }
+
+    /// All of them.
+    pub(crate) fn all(&self) -> &[u16] {
+        &self.indices
+    }
+
+    /// Workers that there are lanes to.
+    pub(crate) fn workers(&self) -> usize {
+        if self.indices.is_empty() { 0 } else { self.workers }
+    }
+
+    /// The lane of a function's calls to a worker.
+    #[inline]
+    pub(crate) fn of(&self, worker: usize, function: u16) -> Option<u16> {
+        let plan = self.routes.get(function as usize).copied().unwrap_or(0);
+        if worker >= self.workers {
+            return None;
+        }
+        self.indices.get(plan as usize * self.workers + worker).copied()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::{CompletionMode, PROTOCOLS, Plan};
+
+    #[test]
+    fn functions_of_one_plan_share_its_lanes() {
+        let [first, second, third] = [0, 1, 2].map(|row: usize| PROTOCOLS[row].plan(CompletionMode::Busy));
+        let functions = [(3, second), (9, third), (5, second), (6, first)].into_iter().collect();
+        let config = ClientConfig { functions, ..ClientConfig::with_plan(first) };
+        let plans = config.plans();
+        assert_eq!(plans, [first, second, third]);
+        let mut lanes = Lanes::new(&config);
+        assert_eq!((lanes.of(0, 3), lanes.workers()), (None, 0));
+        lanes.set(vec![10, 11, 20, 21, 30, 31], plans.len());
+        assert_eq!(lanes.workers(), 2);
+        let plan_of = |function: u16| -> Plan {
+            let lane = lanes.of(0, function).unwrap();
+            assert_eq!(lanes.of(1, function), Some(lane + 1));
+            assert_eq!(lanes.of(2, function), None);
+            plans[usize::from(lane / 10) - 1]
+        };
+        for (function, plan) in
+            [(0, first), (3, second), (5, second), (6, first), (9, third), (u16::MAX, first)]
+        {
+            assert_eq!(plan_of(function), plan, "{function}");
+        }
+    }
+}
