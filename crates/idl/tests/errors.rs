@@ -202,6 +202,7 @@ fn wrong_thrift_is_told_where_it_is() {
         20,
         &["found 'throw'", "did you mean 'throws'?"],
     );
+    one("enum E { A = 10x10 }", 1, 14, &["'10x10' is neither a name nor a number"]);
     one("include nothing", 1, 9, &["a quoted text", "found 'nothing'"]);
 }
 

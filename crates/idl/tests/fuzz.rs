@@ -252,7 +252,7 @@ fn reworded() -> impl Strategy<Value = String> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 1500, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn any_words(words in proptest::collection::vec(select(WORDS), 0..80), gaps in any::<u64>()) {
