@@ -93,7 +93,7 @@ pub(crate) struct Parsed {
     pub(crate) tokens: Tokens,
     pub(crate) outline: Outline,
     /// The tree of each item of the outline, where it has one.
-    trees: Vec<Option<tree::Item>>,
+    pub(crate) trees: Vec<Option<tree::Item>>,
     blanked: String,
     pub(crate) includes: Vec<RawInclude>,
 }

@@ -6,13 +6,16 @@ use crate::load::Parsed;
 use crate::outline::ItemKind;
 use crate::source::{Source, Span};
 use dunlin_hints::nearest;
-use std::collections::HashMap;
+use pilota_thrift_parser as tree;
+use std::collections::{HashMap, HashSet};
 
 /// The names of a file.
 #[derive(Debug, Default)]
 pub(crate) struct Names {
     types: HashMap<String, (DefinitionId, ItemKind)>,
     services: HashMap<String, ServiceId>,
+    /// The values of enums.
+    values: HashMap<String, HashSet<String>>,
     /// What is before the dot in names of included files.
     includes: HashMap<String, FileId>,
 }
@@ -33,6 +36,12 @@ impl Scope {
         let mut services = 0;
         for (number, file) in files.iter().enumerate() {
             let mut names = Names::default();
+            for tree in file.trees.iter().flatten() {
+                if let tree::Item::Enum(tree) = tree {
+                    let values = tree.values.iter().map(|value| value.name.to_string());
+                    names.values.entry(tree.name.to_string()).or_default().extend(values);
+                }
+            }
             let mut seen: HashMap<&str, Span> = HashMap::new();
             let mut definitions = 0;
             for item in &file.outline.items {
@@ -144,6 +153,26 @@ impl Scope {
         }
         let message = format!("there is no service '{name}'");
         Err(Box::new(Diagnostic::error(source, span, message).nearest(nearest(last, candidates))))
+    }
+
+    /// Whether a name, by its parts, is a constant's, or a value's of an enum.
+    pub(crate) fn has_constant(&self, file: FileId, parts: &[&str]) -> bool {
+        let Some((last, before)) = parts.split_last() else { return false };
+        let own = &self.files[file.0];
+        let within = |prefix: &[&str]| match prefix {
+            [] => Some(own),
+            prefix => own.includes.get(&prefix.join(".")).map(|included| &self.files[included.0]),
+        };
+        let constant =
+            |names: &Names| names.types.get(*last).is_some_and(|(_, kind)| *kind == ItemKind::Const);
+        // Old files name values without their enum.
+        let bare = before.is_empty() && own.values.values().any(|values| values.contains(*last));
+        let value = before.split_last().is_some_and(|(name, prefix)| {
+            within(prefix)
+                .and_then(|names| names.values.get(*name))
+                .is_some_and(|values| values.contains(*last))
+        });
+        bare || value || within(before).is_some_and(constant)
     }
 
     fn unknown_prefix(
