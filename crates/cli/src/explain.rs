@@ -107,7 +107,8 @@ fn row(service: &Service, function: &FunctionHints, side: Side, selection: &Sele
                 Side::Server => plan.server.to_string(),
             },
         )
-        .set("rendezvous_above_bytes", plan.rendezvous_above);
+        .set("large_payloads", plan.large.name())
+        .set("large_above_bytes", plan.rendezvous_above);
     row
 }
 

@@ -234,6 +234,8 @@ impl SendQueue {
     fn defer(&mut self, waiting: Waiting) {
         if self.deferred.capacity() == 0 {
             self.deferred.reserve_exact(self.depth as usize);
+            // For short messages that wait behind long ones, so that a steady load finds some.
+            self.spare.extend((0..4).map(|_| Vec::with_capacity(256)));
         }
         self.blocked = true;
         self.deferred.push_back(waiting);

@@ -173,9 +173,10 @@ impl Chooser<'_> {
         let request = self.direction(Side::Client, goal, subscription)?;
         let response = self.direction(Side::Server, goal, subscription)?;
         let (first, second) = (request.plan(CompletionMode::Busy), response.plan(CompletionMode::Busy));
-        // One threshold for both: what is small is not to wait for what is large.
-        let threshold = if first.rendezvous_above >= second.rendezvous_above { &first } else { &second };
-        Ok(Plan { response: second.response, rendezvous_above: threshold.rendezvous_above, ..first })
+        // The rows differ only if one direction is large: that one says how, and what is small does not wait for it.
+        let large = if self.is_large(Side::Server) { second.large } else { first.large };
+        let above = first.rendezvous_above.max(second.rendezvous_above);
+        Ok(Plan { response: second.response, ..first }.large(large, above))
     }
 
     /// The table's row for what one side sends, and why.
@@ -332,6 +333,9 @@ impl Chooser<'_> {
             Numa::Off => (None, format!("numa = {written}")),
             _ if self.environment.nodes <= 1 => {
                 (None, format!("numa = {written}, but the machine has one node: nothing to bind"))
+            }
+            Numa::Node(node) if u32::from(node) >= self.environment.nodes => {
+                (None, format!("numa = {written}, but the machine has only {} nodes", self.environment.nodes))
             }
             Numa::Node(node) => {
                 (Some(NumaBinding::Node(node)), format!("numa = {written}: bound to node {node}"))

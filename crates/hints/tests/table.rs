@@ -6,7 +6,7 @@ use dunlin_hints::{
     Place, Priority, ProcessTime, SelectError, Selection, Side, Subject, Subscription, Transport,
     every_capability, select,
 };
-use dunlin_rpc::{RequestHalf, ResponseHalf};
+use dunlin_rpc::{LargePayload, RequestHalf, ResponseHalf};
 
 /// HatRPC's server: 14 cores at the NIC's node, which figure 12 rounds to 16, of 28.
 fn server(clients: u32) -> Environment<'static> {
@@ -93,6 +93,18 @@ fn resources_are_spared() {
 }
 
 #[test]
+fn a_small_direction_does_not_wait_for_a_large_one() {
+    let hints = FunctionHints::new("multiget")
+        .client(Hints::NONE.perf_goal(ResUtil).payload_size(240))
+        .server(Hints::NONE.perf_goal(ResUtil).payload_size(10 << 10));
+    let selection = select(&hints, &server(64)).expect("a plan");
+    assert_eq!(selection.protocol, Some("Hybrid-EagerRNDV"));
+    let plan = select(&hints, &server(1)).expect("a plan").plan.expect("a plan");
+    assert_eq!((plan.request, plan.response), (RequestHalf::WriteImm, ResponseHalf::Send));
+    assert_eq!((plan.large, plan.rendezvous_above), (LargePayload::Write, 4096));
+}
+
+#[test]
 fn without_a_goal_the_usual_plan_is_chosen() {
     let selection = chosen(Hints::NONE, 1);
     assert_eq!(selection.plan, Some(dunlin_hints::Plan::default()));
@@ -164,6 +176,7 @@ fn threads_are_bound_where_there_are_nodes_and_cores_enough() {
         (Numa::On, 1, 1, None),
         (Numa::Node(1), 64, 2, Some(NumaBinding::Node(1))),
         (Numa::Node(1), 1, 1, None),
+        (Numa::Node(2), 1, 2, None),
         (Numa::Off, 1, 2, None),
     ] {
         let hints = FunctionHints::new("f").client(Hints::NONE.numa(numa));
@@ -293,4 +306,27 @@ fn reasons_name_the_hints_that_decided() {
          (kv.thrift:2:3, 4:3, 3:3)"
     );
     assert_eq!(request.place(), Some(&Place::new("kv.thrift", 2, 3)));
+}
+
+/// Generated code holds its hints, places included, in constants.
+#[test]
+fn tables_are_constants() {
+    static GET: FunctionHints = FunctionHints {
+        name: std::borrow::Cow::Borrowed("get"),
+        oneway: false,
+        client: Hints::NONE.perf_goal(Latency).polling(Busy),
+        server: Hints::NONE.protocol("Eager-SendRecv"),
+        origins: std::borrow::Cow::Borrowed(&[Origin {
+            side: Side::Client,
+            key: Key::Polling,
+            level: Level::Function,
+            place: Place::new("kv.thrift", 3, 20),
+        }]),
+    };
+    assert_eq!(
+        GET.place(Side::Client, Key::Polling).map(ToString::to_string).as_deref(),
+        Some("kv.thrift:3:20")
+    );
+    assert_eq!(GET.place(Side::Server, Key::Polling), None);
+    assert_eq!(select(&GET, &server(1)).expect("a plan").protocol, Some("Eager-SendRecv"));
 }

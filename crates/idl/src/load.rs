@@ -93,7 +93,7 @@ pub(crate) struct Parsed {
     pub(crate) tokens: Tokens,
     pub(crate) outline: Outline,
     /// The tree of each item of the outline, where it has one.
-    trees: Vec<Option<tree::Item>>,
+    pub(crate) trees: Vec<Option<tree::Item>>,
     blanked: String,
     pub(crate) includes: Vec<RawInclude>,
 }
@@ -367,6 +367,7 @@ impl Loader<'_> {
             };
             let message = match (&error.custom, error.expected.as_str()) {
                 (Some(custom), _) => custom.clone(),
+                (None, "") if tokens.get(index).is_none() => "the definition ends too early".to_owned(),
                 (None, "") => format!("unexpected {found}"),
                 (None, expected) => format!("expected {expected}, found {found}"),
             };

@@ -80,6 +80,7 @@ pub(crate) struct Outline {
 pub(crate) fn outline(source: &Source, tokens: &Tokens, diagnostics: &mut Diagnostics) -> Outline {
     let mut reader = Reader { source, tokens: &tokens.tokens, diagnostics, blanks: Vec::new() };
     let items = reader.items();
+    reader.refuse_what_only_begins_as_a_number();
     reader.blank_what_is_not_known();
     Outline { items, blanks: reader.blanks }
 }
@@ -183,11 +184,26 @@ impl Reader<'_> {
         }
     }
 
+    /// Behind a word with dots, or behind a token that is none.
+    fn behind_path(&self, start: usize) -> usize {
+        let mut at = start + 1;
+        while self.is(at, b'.') && !self.word(at + 1).is_empty() {
+            at += 2;
+        }
+        at
+    }
+
     fn item_end(&self, start: usize, kind: ItemKind) -> usize {
         let braces = matches!(
             kind,
             ItemKind::Enum | ItemKind::Struct | ItemKind::Union | ItemKind::Exception | ItemKind::Service
         );
+        if kind == ItemKind::Namespace {
+            // Both its words may be keywords.
+            let name = self.behind_path(self.behind_path(start + 1));
+            let end = if self.is(name, b'(') { self.behind(name) } else { name };
+            return end.min(self.tokens.len());
+        }
         // The keyword and the name, which may be a keyword of ours too.
         let mut at = start + 2;
         if !braces {
@@ -314,13 +330,35 @@ impl Reader<'_> {
         self.is(at + 1, b'=') || self.is_separator(at + 1) || self.is(at + 1, b')')
     }
 
+    /// Values of hints may be `1KB`; in Thrift a word that begins with a digit is a number, but its parser would take the
+    /// number and go on in the middle of the word.
+    fn refuse_what_only_begins_as_a_number(&mut self) {
+        let mut hints = self.blanks.iter().peekable();
+        let mut wrong = Vec::new();
+        for (index, token) in self.tokens.iter().enumerate() {
+            while hints.next_if(|hint| hint.end <= token.span.start).is_some() {}
+            let in_hint = hints.peek().is_some_and(|hint| hint.start <= token.span.start);
+            if !in_hint && token.kind == Kind::Word && !is_word_or_number(self.source.slice(&token.span)) {
+                wrong.push(index);
+            }
+        }
+        for index in wrong {
+            let diagnostic =
+                self.error(index, format!("{} is neither a name nor a number", self.called(index)));
+            self.diagnostics.push(diagnostic);
+        }
+    }
+
     /// What Thrift has and its parser does not: annotations without a value, `&` of fields, a byte order mark.
     fn blank_what_is_not_known(&mut self) {
         if self.source.text.starts_with('\u{feff}') {
             self.blanks.push(0..'\u{feff}'.len_utf8());
         }
         for index in 0..self.tokens.len() {
-            if self.is(index, b'&') {
+            // Between a type and a name.
+            let typed = index > 0
+                && (!self.word(index - 1).is_empty() || self.is(index - 1, b'>') || self.is(index - 1, b')'));
+            if self.is(index, b'&') && typed && !self.word(index + 1).is_empty() {
                 self.blanks.push(self.span(index..index + 1));
             }
             if self.is(index, b'(') && self.is_annotation(index) {
@@ -332,6 +370,18 @@ impl Reader<'_> {
             }
         }
     }
+}
+
+/// Whether a word of the lexer is one of Thrift: a name, or a number as far as it has no sign or point.
+fn is_word_or_number(word: &str) -> bool {
+    if !word.starts_with(|c: char| c.is_ascii_digit()) {
+        return true;
+    }
+    if let Some(digits) = word.strip_prefix("0x") {
+        return !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_hexdigit());
+    }
+    let (number, exponent) = word.split_once(['e', 'E']).unwrap_or((word, ""));
+    number.bytes().chain(exponent.bytes()).all(|b| b.is_ascii_digit())
 }
 
 /// A text in which spans are blanked with spaces, lines staying as they are.

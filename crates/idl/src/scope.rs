@@ -6,13 +6,16 @@ use crate::load::Parsed;
 use crate::outline::ItemKind;
 use crate::source::{Source, Span};
 use dunlin_hints::nearest;
-use std::collections::HashMap;
+use pilota_thrift_parser as tree;
+use std::collections::{HashMap, HashSet};
 
 /// The names of a file.
 #[derive(Debug, Default)]
 pub(crate) struct Names {
     types: HashMap<String, (DefinitionId, ItemKind)>,
     services: HashMap<String, ServiceId>,
+    /// The values of enums.
+    values: HashMap<String, HashSet<String>>,
     /// What is before the dot in names of included files.
     includes: HashMap<String, FileId>,
 }
@@ -33,6 +36,12 @@ impl Scope {
         let mut services = 0;
         for (number, file) in files.iter().enumerate() {
             let mut names = Names::default();
+            for tree in file.trees.iter().flatten() {
+                if let tree::Item::Enum(tree) = tree {
+                    let values = tree.values.iter().map(|value| value.name.to_string());
+                    names.values.entry(tree.name.to_string()).or_default().extend(values);
+                }
+            }
             let mut seen: HashMap<&str, Span> = HashMap::new();
             let mut definitions = 0;
             for item in &file.outline.items {
@@ -96,33 +105,29 @@ impl Scope {
         name: &str,
         span: &Span,
         suggest: bool,
-    ) -> Result<DefinitionId, Diagnostic> {
+    ) -> Result<DefinitionId, Box<Diagnostic>> {
         let (names, last) = match self.find(file, name) {
             Ok(found) => found,
-            Err(message) => return Err(self.unknown_prefix(file, source, name, span, message)),
+            Err(message) => return Err(Box::new(self.unknown_prefix(file, source, name, span, message))),
         };
-        match names.types.get(last) {
-            Some((id, kind)) if *kind != ItemKind::Const => Ok(*id),
-            Some(_) => {
-                let message = format!("'{name}' is a constant and not a type");
-                Err(Diagnostic::error(source, span, message))
-            }
+        let (message, nearest) = match names.types.get(last) {
+            Some((id, kind)) if *kind != ItemKind::Const => return Ok(*id),
+            Some(_) => (format!("'{name}' is a constant and not a type"), None),
             None if names.services.contains_key(last) => {
-                let message = format!("'{name}' is a service and not a type");
-                Err(Diagnostic::error(source, span, message))
+                (format!("'{name}' is a service and not a type"), None)
+            }
+            None if !suggest || names.types.len() > MOST_CANDIDATES => {
+                (format!("there is no type '{name}'"), None)
             }
             None => {
-                let message = format!("there is no type '{name}'");
-                if !suggest || names.types.len() > MOST_CANDIDATES {
-                    return Err(Diagnostic::error(source, span, message));
-                }
                 let types = names.types.iter().filter(|(_, (_, kind))| *kind != ItemKind::Const);
                 let mut candidates: Vec<&str> = types.map(|(name, _)| name.as_str()).collect();
                 candidates.sort_unstable();
                 candidates.extend(if last == name { BASE_TYPES } else { &[] });
-                Err(Diagnostic::error(source, span, message).nearest(nearest(last, candidates)))
+                (format!("there is no type '{name}'"), nearest(last, candidates))
             }
-        }
+        };
+        Err(Box::new(Diagnostic::error(source, span, message).nearest(nearest)))
     }
 
     /// The service of a name, or a complaint, with the nearest name if that is wanted.
@@ -133,20 +138,41 @@ impl Scope {
         name: &str,
         span: &Span,
         suggest: bool,
-    ) -> Result<ServiceId, Diagnostic> {
+    ) -> Result<ServiceId, Box<Diagnostic>> {
         let (names, last) = match self.find(file, name) {
             Ok(found) => found,
-            Err(message) => return Err(self.unknown_prefix(file, source, name, span, message)),
+            Err(message) => return Err(Box::new(self.unknown_prefix(file, source, name, span, message))),
         };
-        names.services.get(last).copied().ok_or_else(|| {
-            if !suggest || names.services.len() > MOST_CANDIDATES {
-                return Diagnostic::error(source, span, format!("there is no service '{name}'"));
-            }
-            let mut candidates: Vec<&str> = names.services.keys().map(String::as_str).collect();
+        if let Some(id) = names.services.get(last) {
+            return Ok(*id);
+        }
+        let mut candidates: Vec<&str> = Vec::new();
+        if suggest && names.services.len() <= MOST_CANDIDATES {
+            candidates.extend(names.services.keys().map(String::as_str));
             candidates.sort_unstable();
-            Diagnostic::error(source, span, format!("there is no service '{name}'"))
-                .nearest(nearest(last, candidates))
-        })
+        }
+        let message = format!("there is no service '{name}'");
+        Err(Box::new(Diagnostic::error(source, span, message).nearest(nearest(last, candidates))))
+    }
+
+    /// Whether a name, by its parts, is a constant's, or a value's of an enum.
+    pub(crate) fn has_constant(&self, file: FileId, parts: &[&str]) -> bool {
+        let Some((last, before)) = parts.split_last() else { return false };
+        let own = &self.files[file.0];
+        let within = |prefix: &[&str]| match prefix {
+            [] => Some(own),
+            prefix => own.includes.get(&prefix.join(".")).map(|included| &self.files[included.0]),
+        };
+        let constant =
+            |names: &Names| names.types.get(*last).is_some_and(|(_, kind)| *kind == ItemKind::Const);
+        // Old files name values without their enum.
+        let bare = before.is_empty() && own.values.values().any(|values| values.contains(*last));
+        let value = before.split_last().is_some_and(|(name, prefix)| {
+            within(prefix)
+                .and_then(|names| names.values.get(*name))
+                .is_some_and(|values| values.contains(*last))
+        });
+        bare || value || within(before).is_some_and(constant)
     }
 
     fn unknown_prefix(

@@ -145,7 +145,7 @@ impl<'a> Walker<'a> {
                 return match self.scope.type_of(self.id, &self.file.source, &name, &span, suggest) {
                     Ok(id) => Type::Named(id),
                     Err(diagnostic) => {
-                        self.diagnostics.push(diagnostic);
+                        self.diagnostics.push(*diagnostic);
                         Type::Void
                     }
                 };
@@ -165,6 +165,25 @@ impl<'a> Walker<'a> {
         found
     }
 
+    /// Refuses names in a constant's value that are none's; the value stands behind the words that were found.
+    fn constants(&mut self, value: &tree::ConstValue) {
+        let mut paths = Vec::new();
+        paths_in(value, &mut paths);
+        let mut at = self.at;
+        for path in paths {
+            let parts: Vec<&str> = path.segments.iter().map(|segment| segment.as_str()).collect();
+            // Brackets are entered here.
+            at = (at..self.end).find(|index| self.file.word(*index) == parts[0]).unwrap_or(at);
+            if !self.scope.has_constant(self.id, &parts) {
+                let last = (at + 2 * (parts.len() - 1)).min(self.file.tokens.tokens.len() - 1);
+                let tokens = &self.file.tokens.tokens;
+                let span = tokens[at].span.start..tokens[last].span.end;
+                self.error(&span, format!("there is no constant '{}'", parts.join(".")));
+            }
+            at += 1;
+        }
+    }
+
     /// The fields up to the end.
     fn fields(&mut self, fields: &[tree::Field]) -> Vec<Field> {
         let mut all = Vec::new();
@@ -179,6 +198,9 @@ impl<'a> Walker<'a> {
             let number = file.tokens.tokens.get(start).map_or(0..0, |token| token.span.clone());
             let ty = self.value(&field.ty);
             let span = self.find(&field.name);
+            if let Some(value) = &field.default {
+                self.constants(value);
+            }
             let id = i16::try_from(field.id).unwrap_or_default();
             if let Some(first) = ids.insert(id, number.clone()) {
                 let diagnostic = twice(&self.file.source, &number, &first, &id.to_string());
@@ -216,7 +238,9 @@ impl<'a> Walker<'a> {
             }
             tree::Item::Constant(constant) => {
                 let ty = self.value(&constant.r#type);
-                (&constant.name, self.find(&constant.name), DefinitionKind::Constant(ty))
+                let span = self.find(&constant.name);
+                self.constants(&constant.value);
+                (&constant.name, span, DefinitionKind::Constant(ty))
             }
             tree::Item::Enum(it) => {
                 let span = self.find(&it.name);
@@ -294,12 +318,19 @@ impl<'a> Walker<'a> {
             match self.scope.service_of(self.id, &self.file.source, &name, &span, suggest) {
                 Ok(id) => Some((id, span)),
                 Err(diagnostic) => {
-                    self.diagnostics.push(diagnostic);
+                    self.diagnostics.push(*diagnostic);
                     None
                 }
             }
         });
         let outlines = item.service.as_ref().map_or(&[][..], |service| &service.functions);
+        let found = outlines.iter().map(|outline| self.file.word(outline.name));
+        if !found.eq(tree.functions.iter().map(|function| function.name.as_str())) {
+            let message = format!("the functions of '{}' are not where they were looked for", &*tree.name);
+            let help = "write each as 'type name(arguments)', with throws, annotations and hints behind";
+            let diagnostic = Diagnostic::error(&self.file.source, &span, message).help(help);
+            self.diagnostics.push(diagnostic);
+        }
         let mut functions = Vec::new();
         let mut names: HashMap<String, Span> = HashMap::new();
         for (outline, function) in outlines.iter().zip(&tree.functions) {
@@ -351,5 +382,20 @@ impl<'a> Walker<'a> {
             throws,
             documentation: self.file.documentation(outline.start),
         }
+    }
+}
+
+/// The names in a value, in their order; values are not nested deeply.
+fn paths_in<'a>(value: &'a tree::ConstValue, paths: &mut Vec<&'a tree::Path>) {
+    match value {
+        tree::ConstValue::Path(path) if !path.segments.is_empty() => paths.push(path),
+        tree::ConstValue::List(values) => values.iter().for_each(|value| paths_in(value, paths)),
+        tree::ConstValue::Map(entries) => {
+            for (key, value) in entries {
+                paths_in(key, paths);
+                paths_in(value, paths);
+            }
+        }
+        _ => {}
     }
 }

@@ -202,6 +202,7 @@ fn wrong_thrift_is_told_where_it_is() {
         20,
         &["found 'throw'", "did you mean 'throws'?"],
     );
+    one("enum E { A = 10x10 }", 1, 14, &["'10x10' is neither a name nor a number"]);
     one("include nothing", 1, 9, &["a quoted text", "found 'nothing'"]);
 }
 
@@ -232,6 +233,25 @@ fn names_are_looked_up() {
         &["oneway, so it cannot throw"],
     );
     one("typedef B A\ntypedef A B", 1, 11, &["is defined by itself"]);
+}
+
+#[test]
+fn constants_are_looked_up() {
+    one("const i32 A = B", 1, 15, &["there is no constant 'B'"]);
+    one("enum E { X }\nconst E A = E.Y", 2, 13, &["there is no constant 'E.Y'", "^^^"]);
+    one(
+        "const map<i32, i32> A = {1: 2, 3: B}\nstruct S { 1: i32 a = A }",
+        1,
+        35,
+        &["there is no constant 'B'"],
+    );
+    one("struct S { 1: list<i32> a = [1, other.B] }", 1, 33, &["there is no constant 'other.B'"]);
+    one("service S { void f(1: i32 a = B, 2: i32 b) }", 1, 31, &["there is no constant 'B'"]);
+    let good = "enum E { X, Y }\nconst E A = E.X\nconst list<E> B = [A, E.Y, X]\nstruct S { 1: E a = A, 2: bool b = true }";
+    assert!(load_with("a.thrift", &Options::default(), &Memory::new().with("a.thrift", good)).is_ok());
+    let root = "include \"b.thrift\"\nconst b.E A = b.E.X\nconst i32 B = b.N";
+    let memory = Memory::new().with("a.thrift", root).with("b.thrift", "enum E { X }\nconst i32 N = 1");
+    assert!(load_with("a.thrift", &Options::default(), &memory).is_ok());
 }
 
 #[test]

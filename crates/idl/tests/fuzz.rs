@@ -1,7 +1,8 @@
 //! No text makes the reader panic, and each of its errors has a place in the text.
 #![allow(missing_docs, reason = "a test")]
 
-use dunlin_idl::{Memory, Options, Severity, load_with};
+use dunlin_idl::hints::Place;
+use dunlin_idl::{DefinitionKind, Document, Field, Memory, Options, Severity, load_with};
 use proptest::prelude::*;
 use proptest::sample::select;
 
@@ -103,6 +104,31 @@ const WORDS: &[&str] = &[
     "include \"b.thrift\"",
 ];
 
+/// All names with their places.
+fn names(document: &Document) -> Vec<(&Place, &str)> {
+    let mut all: Vec<(&Place, &str)> = Vec::new();
+    let mut fields: Vec<&Field> = Vec::new();
+    for definition in document.files.iter().flat_map(|file| &file.definitions) {
+        all.push((&definition.place, &definition.name));
+        match &definition.kind {
+            DefinitionKind::Struct(list) | DefinitionKind::Union(list) | DefinitionKind::Exception(list) => {
+                fields.extend(list);
+            }
+            DefinitionKind::Enum(values) => all.extend(values.iter().map(|it| (&it.place, it.name.as_str()))),
+            DefinitionKind::Typedef(_) | DefinitionKind::Constant(_) => {}
+        }
+    }
+    for service in &document.services {
+        all.push((&service.place, &service.name));
+        for function in service.all_functions() {
+            all.push((&function.place, &function.name));
+            fields.extend(function.arguments.iter().chain(&function.throws));
+        }
+    }
+    all.extend(fields.into_iter().map(|field| (&field.place, field.name.as_str())));
+    all
+}
+
 /// What must hold of any text.
 fn check(bytes: &[u8]) -> Result<(), TestCaseError> {
     let memory = Memory::new()
@@ -118,11 +144,18 @@ fn check(bytes: &[u8]) -> Result<(), TestCaseError> {
             for file in &document.files {
                 prop_assert_eq!(file.blanked_text.len(), file.text.len());
             }
-            for service in &document.services {
-                for function in service.all_functions() {
-                    let place = &function.place;
-                    prop_assert!(place.line >= 1 && place.column >= 1);
-                }
+            for (place, name) in names(&document) {
+                let file = document.files.iter().find(|file| file.path.to_str() == Some(&*place.file));
+                let text = file.map_or("", |file| &*file.text);
+                let line = text.split('\n').nth(place.line as usize - 1).unwrap_or_default();
+                let there: String = line.chars().skip(place.column as usize - 1).collect();
+                prop_assert!(there.starts_with(name), "{name} is not at {place}:\n{text}");
+            }
+            let hints = document.services.iter().flat_map(|service| service.all_functions());
+            for origin in hints.flat_map(|function| function.hints.origins.iter()) {
+                prop_assert!(
+                    document.files.iter().any(|file| file.path.to_str() == Some(&*origin.place.file))
+                );
             }
             document.warnings
         }
@@ -184,8 +217,42 @@ fn mutated() -> impl Strategy<Value = Vec<u8>> {
     })
 }
 
+/// Good files with some of their words, not their brackets, replaced, doubled or left out.
+fn reworded() -> impl Strategy<Value = String> {
+    let words: Vec<&str> = WORDS
+        .iter()
+        .copied()
+        .filter(|word| !word.contains(['{', '}', '(', ')', '[', ']', '"', '\'']))
+        .collect();
+    let change = (any::<prop::sample::Index>(), 0..4u8, select(words));
+    (select(&GOOD[..]), proptest::collection::vec(change, 1..4)).prop_map(|(text, changes)| {
+        let mut pieces: Vec<&str> = Vec::new();
+        let mut rest = text;
+        while let Some(first) = rest.chars().next() {
+            let word = |c: char| c.is_alphanumeric() || c == '_';
+            let end = rest.find(|c| word(c) != word(first)).unwrap_or(rest.len());
+            let end = if word(first) { end } else { first.len_utf8() };
+            pieces.push(&rest[..end]);
+            rest = &rest[end..];
+        }
+        for (at, kind, word) in changes {
+            let at = at.index(pieces.len());
+            if pieces[at].contains(['{', '}', '(', ')', '[', ']', '"', '\'', '/', '*']) {
+                continue;
+            }
+            match kind {
+                0 => pieces[at] = word,
+                1 => pieces.insert(at, word),
+                2 => pieces.insert(at, pieces[at]),
+                _ => pieces[at] = "",
+            }
+        }
+        pieces.concat()
+    })
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 1500, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn any_words(words in proptest::collection::vec(select(WORDS), 0..80), gaps in any::<u64>()) {
@@ -207,6 +274,11 @@ proptest! {
     #[test]
     fn mutations_of_good_files(bytes in mutated()) {
         check(&bytes)?;
+    }
+
+    #[test]
+    fn other_words_in_good_files(text in reworded()) {
+        check(text.as_bytes())?;
     }
 
     #[test]

@@ -75,7 +75,8 @@ fn everything_that_thrift_has_is_taken() {
     let file = &document.files[0];
     assert_eq!(file.blanked_text.len(), file.text.len());
     assert_eq!(file.namespaces[0].name, "everything.of.it");
-    assert_eq!(file.namespaces[2].scope, "py.twisted");
+    assert_eq!(file.namespaces[2].name, "of.struct.enum");
+    assert_eq!(file.namespaces[3].scope, "py.twisted");
     let definition = |name: &str| file.definitions.iter().find(|it| it.name == name).expect(name);
     assert_eq!(definition("Id").documentation, "A number of an item.");
     let DefinitionKind::Enum(values) = &definition("Status").kind else { panic!("an enum") };

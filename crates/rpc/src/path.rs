@@ -26,7 +26,7 @@ pub(crate) mod tx;
 pub(crate) use rx::{Incoming, Next, Rx, RxSource, Scratch, scratch};
 pub(crate) use tx::{Tx, TxError, TxHalf};
 
-use dunlin_wire::{FirstLine, Kind, LINE, Reject};
+use dunlin_wire::{Kind, LINE, Reject};
 use thiserror::Error;
 
 /// Bytes at the start of every inbound region before its ring: the line that holds the control word.
@@ -36,13 +36,15 @@ pub(crate) const CONTROL_BYTES: usize = LINE;
 /// has only to be awake: it looks at its control word when it looks for room.
 pub(crate) const HEAD_IMMEDIATE: u32 = u32::MAX;
 
-/// What a message of several lines counts for where messages are counted so that lanes take turns: it takes longer.
-pub(crate) const LONG_COUNTS: usize = 16;
-
-/// Whether a message of one line takes so long that others have their turn behind it: a large payload is copied for it.
+/// What a message counts for where messages are counted so that lanes take turns: one of several lines takes longer, and
+/// for one that says that a large payload was written, that is copied.
 #[inline]
-pub(crate) fn ends_turn(first: &FirstLine) -> bool {
-    first.header().kind == Kind::Written
+pub(crate) const fn turn_cost(kind: u8, total: usize) -> usize {
+    match total {
+        _ if kind == Kind::Written as u8 => usize::MAX,
+        LINE => 1,
+        _ => 16,
+    }
 }
 
 /// The longest message: a batch of this many bytes, or a small payload with its lines around it.

@@ -235,7 +235,7 @@ fn impossible_lanes_are_refused() {
     // A connection has few lanes, however often it asks.
     let mut half = Half::new(&fabric, &server.address, plan);
     let mut refused = None;
-    for lane in 0..10 {
+    for lane in 0..40 {
         half.open.lane = lane;
         refused = refused.or(half.ask().err());
     }

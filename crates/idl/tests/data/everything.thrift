@@ -9,6 +9,7 @@ cpp_include "<vector>"
 
 namespace rs everything.of.it
 namespace * anything
+namespace go of.struct.enum;
 namespace py.twisted everything
 
 /** A number of an item. */

@@ -4,9 +4,7 @@ use super::slots::{Sink, Slots};
 use crate::error::{CallError, Cause};
 use crate::path::large::{Arrivals, Arrived, Errands};
 use crate::path::rendezvous::{Exhausted, Pool};
-use crate::path::{
-    Incoming, LONG_COUNTS, MAX_MESSAGE, Next, Rx, Scratch, Tx, TxError, Violation, ends_turn, route,
-};
+use crate::path::{Incoming, MAX_MESSAGE, Next, Rx, Scratch, Tx, TxError, Violation, route, turn_cost};
 use crate::plan::LargePayload;
 use dunlin_fabric::{
     Buffer, Fabric, Host, Nanos, Operation, PostError, QueuePairId, Region, RegionKey, RemoteSlice,
@@ -284,7 +282,7 @@ impl<F: Fabric> ClientLane<F> {
                 Next::Nothing => break,
                 Next::Line(first) => {
                     messages += 1;
-                    left = if ends_turn(&first) { 0 } else { left - 1 };
+                    left = left.saturating_sub(turn_cost(first.header().kind as u8, LINE));
                     self.on_line(fabric, domain, &first, scratch, sink)?;
                     continue;
                 }
@@ -292,7 +290,7 @@ impl<F: Fabric> ClientLane<F> {
             }
             let Some(incoming) = self.rx.poll(fabric, scratch)? else { break };
             messages += 1;
-            left = left.saturating_sub(LONG_COUNTS);
+            left = left.saturating_sub(incoming.turn_cost(scratch));
             match incoming {
                 Incoming::Scratch(total) => self.on_message(fabric, domain, &scratch[..total], sink)?,
                 Incoming::Buffer(buffer, total) => {

@@ -37,27 +37,37 @@ enum Errand<F: Fabric> {
 
 /// What an end of a lane has still to send of large payloads, in order.
 #[derive(Debug)]
-pub(crate) struct Errands<F: Fabric>(VecDeque<Errand<F>>);
+pub(crate) struct Errands<F: Fabric> {
+    queue: VecDeque<Errand<F>>,
+    /// There was no room for the first of them.
+    stuck: bool,
+}
 
 impl<F: Fabric> Errands<F> {
     /// None; there is room for those of a window.
     pub(crate) fn new(window: u16) -> Self {
-        Errands(VecDeque::with_capacity(2 * window as usize))
+        Errands { queue: VecDeque::with_capacity(2 * window as usize), stuck: false }
     }
 
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.queue.is_empty()
+    }
+
+    /// Whether they wait for room.
+    #[inline]
+    pub(crate) fn is_stuck(&self) -> bool {
+        self.stuck
     }
 
     #[inline]
     pub(crate) fn count(&self) -> usize {
-        self.0.len()
+        self.queue.len()
     }
 
     /// Tells the peer where to WRITE a payload.
     pub(crate) fn clear(&mut self, call: u32, to: Descriptor) {
-        self.0.push_back(Errand::Clear { call, to });
+        self.queue.push_back(Errand::Clear { call, to });
     }
 
     /// WRITEs a payload where the peer has said, if that is as long as announced.
@@ -71,13 +81,13 @@ impl<F: Fabric> Errands<F> {
         if to.length != payload.len() as u64 {
             return Err(Violation::Transfer("a place of another length than the payload"));
         }
-        self.0.push_back(Errand::Write { call, payload: Some(payload), to });
+        self.queue.push_back(Errand::Write { call, payload: Some(payload), to });
         Ok(())
     }
 
     /// Sends a payload in fragments.
     pub(crate) fn send(&mut self, call: u32, payload: Buffer<F::Memory>) {
-        self.0.push_back(Errand::Fragments { call, payload, sent: 0 });
+        self.queue.push_back(Errand::Fragments { call, payload, sent: 0 });
     }
 
     /// Goes on as far as there is room, but not for so long that other lanes wait for it; says whether it got anywhere.
@@ -89,12 +99,16 @@ impl<F: Fabric> Errands<F> {
         tx: &mut Tx<F>,
         head: u32,
     ) -> Result<bool, TxError> {
+        self.stuck = false;
         for step in 0..STEPS_AT_ONCE {
-            let Some(errand) = self.0.front_mut() else { return Ok(step > 0) };
+            let Some(errand) = self.queue.front_mut() else { return Ok(step > 0) };
             match errand.step(fabric, domain, tx, head) {
-                Ok(true) => drop(self.0.pop_front()),
+                Ok(true) => drop(self.queue.pop_front()),
                 Ok(false) => {}
-                Err(TxError::Full) => return Ok(step > 0),
+                Err(TxError::Full) => {
+                    self.stuck = true;
+                    return Ok(step > 0);
+                }
                 Err(error) => return Err(error),
             }
         }

@@ -46,6 +46,17 @@ pub(crate) enum Incoming<F: Fabric> {
     Buffer(Buffer<F::Memory>, usize),
 }
 
+impl<F: Fabric> Incoming<F> {
+    /// What it counts for where lanes take turns.
+    pub(crate) fn turn_cost(&self, scratch: &Scratch) -> usize {
+        let (first, total) = match self {
+            Incoming::Scratch(total) => (scratch.first(), *total),
+            Incoming::Buffer(buffer, total) => (buffer.first(), *total),
+        };
+        super::turn_cost(first.copied().unwrap_or(0), total)
+    }
+}
+
 /// Where messages are copied to before anything else looks at them: room for the longest.
 pub(crate) type Scratch = [u8; MAX_MESSAGE];
 

@@ -9,8 +9,7 @@ use crate::client::lane::post_read;
 use crate::path::large::Arrived;
 use crate::path::rendezvous::{Exhausted, Pool};
 use crate::path::{
-    Incoming as IncomingMessage, LONG_COUNTS, MAX_MESSAGE, Next, Scratch, TxError, Violation, ends_turn,
-    route,
+    Incoming as IncomingMessage, MAX_MESSAGE, Next, Scratch, TxError, Violation, route, turn_cost,
 };
 use crate::plan::{LargePayload, SMALL_LIMIT};
 use crate::service::{FunctionMode, LargeReply, Reply, Request, Service};
@@ -142,14 +141,20 @@ impl<F: Fabric> Dispatcher<F> {
         let mut left = BUDGET;
         let (mut consumed, mut went_on) = (false, false);
         while left > 0 {
-            if lane.is_blocked() && !self.unblock(domain, lane, &mut went_on)? {
-                break;
+            if lane.has_pending() {
+                if self.send_pending(domain, lane)? {
+                    went_on = true;
+                    left = left.saturating_sub(2);
+                }
+                if lane.is_blocked() {
+                    break;
+                }
             }
             match lane.rx.next_line(&self.fabric, scratch)? {
                 Next::Nothing => break,
                 Next::Line(first) => {
                     messages += 1;
-                    left = if ends_turn(&first) { 0 } else { left - 1 };
+                    left = left.saturating_sub(turn_cost(first.header().kind as u8, LINE));
                     let Some(line) = scratch.first_chunk::<LINE>() else { break };
                     match first.inline_entry(line)? {
                         Some(entry) if first.header().kind == Kind::Request => {
@@ -167,7 +172,7 @@ impl<F: Fabric> Dispatcher<F> {
             }
             let Some(incoming) = lane.rx.poll(&self.fabric, scratch)? else { break };
             messages += 1;
-            left = left.saturating_sub(LONG_COUNTS);
+            left = left.saturating_sub(incoming.turn_cost(scratch));
             match incoming {
                 IncomingMessage::Scratch(total) => {
                     self.on_message(domain, lane, &scratch[..total])?;
@@ -179,7 +184,7 @@ impl<F: Fabric> Dispatcher<F> {
                 }
             }
         }
-        lane.more = left == 0;
+        lane.more = left == 0 || lane.has_pending();
         if lane.is_blocked() {
             let limit = lane.waiting_limit();
             lane.rx
@@ -194,16 +199,10 @@ impl<F: Fabric> Dispatcher<F> {
         Ok(messages + usize::from(went_on))
     }
 
-    /// Sends what waits; says whether nothing does any more.
+    /// Sends what waits; says whether large results got anywhere.
     #[inline(never)]
-    fn unblock(
-        &mut self,
-        domain: &mut F::Domain,
-        lane: &mut ServerLane<F>,
-        went_on: &mut bool,
-    ) -> Result<bool, Violation> {
-        *went_on |= lane.send_waiting(&self.fabric, domain, self.out.draining).map_err(broken)?;
-        Ok(!lane.is_blocked())
+    fn send_pending(&mut self, domain: &mut F::Domain, lane: &mut ServerLane<F>) -> Result<bool, Violation> {
+        lane.send_waiting(&self.fabric, domain, self.out.draining).map_err(broken)
     }
 
     #[inline(never)]

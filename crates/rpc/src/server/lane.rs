@@ -141,12 +141,18 @@ impl<F: Fabric> ServerLane<F> {
     /// answers stops itself, and nobody else.
     #[inline]
     pub(crate) fn is_blocked(&self) -> bool {
+        !self.waiting.is_empty() || self.errands.is_stuck()
+    }
+
+    /// Whether there is something to be sent.
+    #[inline]
+    pub(crate) fn has_pending(&self) -> bool {
         !self.waiting.is_empty() || !self.errands.is_empty()
     }
 
     /// Whether nothing is left to do for this lane.
     pub(crate) fn is_quiet(&self) -> bool {
-        !self.is_blocked() && self.in_service == 0 && self.reading.is_empty() && self.arriving.is_empty()
+        !self.has_pending() && self.in_service == 0 && self.reading.is_empty() && self.arriving.is_empty()
     }
 
     /// Sends one answer as a message of its own, or keeps it until there is room.

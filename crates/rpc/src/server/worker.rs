@@ -295,7 +295,7 @@ impl<F: Fabric> Worker<F> {
             let messages = self.serve_lane(index as usize);
             handled += messages;
             let Some(Some(lane)) = self.lanes.get_mut(index as usize) else { return false };
-            lane.listed = lane.more || lane.is_blocked();
+            lane.listed = lane.more;
             lane.listed
         });
         ready.append(&mut self.ready);
