@@ -53,5 +53,8 @@ fn bad_files_are_named_with_the_place() {
     let out = folder.file("kv.rs");
     dunlin(["gen", &file, "--out", &out]).failed(1, &[":2:37", "perf_goal"]);
     assert!(!std::path::Path::new(&out).exists());
+    let file =
+        folder.write("negative.thrift", "struct S {\n  -1: i32 below\n}\nservice KV { void get(1: S s) }\n");
+    dunlin(["gen", &file, "--out", &out]).failed(1, &["negative.thrift:2:", "'below'", "-1"]);
     dunlin(["gen", &folder.file("none.thrift"), "--out", &out]).failed(1, &["none.thrift"]);
 }

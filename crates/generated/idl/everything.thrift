@@ -70,6 +70,13 @@ service Everywhere extends shared.Base {
 
   oneway void heartbeat(1: i64 number) (priority = "low")
 
+  /** Names that the generated code might have used itself. */
+  i32 flush(1: i32 context, 2: i32 input, 3: i32 protocol, 4: i32 id, 5: i32 kind, 6: i32 function, 7: i32 responder,
+    8: i32 match, 100: i32 value)
+
+  /** As what adds a call of `flush` to a batch would be called. */
+  void push_flush()
+
   /** The handler panics. */
   void panics()
 

@@ -95,6 +95,26 @@ impl Everywhere for Handler {
         Ok(())
     }
 
+    fn flush(
+        &self,
+        _: &Context,
+        context: i32,
+        input: i32,
+        protocol: i32,
+        id: i32,
+        kind: i32,
+        function: i32,
+        responder: i32,
+        r#match: i32,
+        value: i32,
+    ) -> Result<i32, Failure<Never>> {
+        Ok(context + input + protocol + id + kind + function + responder + r#match - value)
+    }
+
+    fn push_flush(&self, _: &Context) -> Result<(), Failure<Never>> {
+        Ok(())
+    }
+
     fn panics(&self, _: &Context) -> Result<(), Failure<Never>> {
         panic!("as told")
     }
@@ -411,6 +431,17 @@ fn an_older_client_is_told_what_it_lacks() {
         other => panic!("{other:?}"),
     }
     assert!(matches!(client.version(), Err(CallError::Application(_))));
+}
+
+#[test]
+fn names_that_are_in_use_get_along() {
+    let rig = rig("names");
+    let mut client = rig.client();
+    assert_eq!(client.flush_call(1, 2, 3, 4, 5, 6, 7, 8, 100).unwrap(), 36 - 100);
+    let call = client.push_flush_(1, 0, 0, 0, 0, 0, 0, 0, 0).unwrap();
+    client.flush().unwrap();
+    assert_eq!(client.wait(call).unwrap(), 1);
+    client.push_flush().unwrap();
 }
 
 /// A server of raw functions is not taken for a Thrift service.

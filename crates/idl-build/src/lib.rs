@@ -24,7 +24,8 @@ mod values;
 use crate::backend::{Make, Notes};
 pub use dunlin_idl::{Diagnostics, Document, Lenience, Options};
 
-use dunlin_idl::Disk;
+use dunlin_idl::hints::Place;
+use dunlin_idl::{DefinitionKind, Disk, Field};
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -50,6 +51,16 @@ pub enum Error {
     /// The path has no name.
     #[error("{0} has no name to call the generated file by")]
     NoName(PathBuf),
+    /// A field's id is not positive: pilota makes names of ids.
+    #[error("{place}: the field '{name}' has the id {id}; code is generated for positive ids only")]
+    NotPositive {
+        /// The field.
+        name: String,
+        /// Its id.
+        id: i16,
+        /// Where it stands.
+        place: Place,
+    },
     /// pilota gave up.
     #[error("the code generator of types gave up on {path}: {message}")]
     Types {
@@ -105,6 +116,7 @@ pub fn load(path: &Path, options: &Options) -> Result<Document, Error> {
 
 /// The code of a document that was read from `path`. `folder` is for files on the way, made if need be and left behind.
 pub fn generate(document: &Document, path: &Path, folder: &Path) -> Result<String, Error> {
+    check_ids(document)?;
     let in_folder = |error| Error::File { path: folder.into(), error };
     let copy = blanked::write(document, folder).and_then(|copy| copy.canonicalize()).map_err(in_folder)?;
     let out = folder.join("types.rs");
@@ -122,4 +134,23 @@ pub fn generate(document: &Document, path: &Path, folder: &Path) -> Result<Strin
     let text = std::fs::read_to_string(&out).map_err(|error| Error::File { path: out.clone(), error })?;
     let notes = notes.lock().unwrap_or_else(PoisonError::into_inner);
     tidy::tidy(&text, &notes).map_err(|error| Error::NotRust { path: path.into(), error })
+}
+
+/// pilota would write what is not Rust, and end the process.
+fn check_ids(document: &Document) -> Result<(), Error> {
+    let definitions = document.files.iter().flat_map(|file| &file.definitions);
+    let fields = definitions.flat_map(|definition| match &definition.kind {
+        DefinitionKind::Struct(fields)
+        | DefinitionKind::Union(fields)
+        | DefinitionKind::Exception(fields) => &fields[..],
+        _ => &[],
+    });
+    let functions = document.services.iter().flat_map(|service| &service.functions);
+    let arguments = functions.flat_map(|function| function.arguments.iter().chain(&function.throws));
+    match fields.chain(arguments).find(|field| field.id <= 0) {
+        Some(Field { name, id, place, .. }) => {
+            Err(Error::NotPositive { name: name.clone(), id: *id, place: place.clone() })
+        }
+        None => Ok(()),
+    }
 }

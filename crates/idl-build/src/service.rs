@@ -49,10 +49,23 @@ pub(crate) fn handler_method(cx: &Context, service: DefId, method: &Method) -> S
     let parameters = function.parameters(|argument| Values(cx).handed(&argument.ty));
     let (name, value, failure) = (&function.name, &function.value, function.exception());
     format!(
-        "{}fn {name}(&self, context: &::dunlin::thrift::Context, {parameters}) -> ::std::result::Result<{value}, ::dunlin::thrift::Failure<{failure}>>;\n",
+        "{}fn {name}(&self, {context}: &::dunlin::thrift::Context, {parameters}) -> ::std::result::Result<{value}, ::dunlin::thrift::Failure<{failure}>>;\n",
         doc(&method.leading_comments, &format!("Answers `{}`.", method.name.sym)),
+        context = free("context", |name| method.args.iter().any(|a| *cx.rust_name(a.def_id) == *name)),
     )
 }
+
+/// A name that nothing else has: with underscores behind it if need be.
+fn free(name: &str, taken: impl Fn(&str) -> bool) -> String {
+    let mut name = name.to_owned();
+    while taken(&name) {
+        name.push('_');
+    }
+    name
+}
+
+/// The methods that every client has beside its functions.
+const CLIENT_METHODS: [&str; 5] = ["connect", "connect_tcp", "flush", "inner", "wait"];
 
 /// What pilota makes for each function and we do not use, and what is kept under a name of ours.
 pub(crate) fn pilotas_names(
@@ -162,20 +175,23 @@ fn processor(out: &mut String, cx: &Context, name: &str, functions: &[Function<'
     let values = Values(cx);
     let mut arms = String::new();
     for (number, function) in functions.iter().enumerate() {
-        let (mut declare, mut fields, mut check) = (String::new(), String::new(), String::new());
-        for argument in &function.method.args {
-            let local = cx.rust_name(argument.def_id);
-            let _ = write!(declare, "let mut {local} = ::std::option::Option::None;");
+        // Named by their places: an argument may be called like anything that stands here.
+        let (mut declare, mut fields, mut given) = (String::new(), String::new(), String::new());
+        for (place, argument) in function.method.args.iter().enumerate() {
+            let _ = write!(declare, "let mut argument_{place} = ::std::option::Option::None;");
             let _ = write!(
                 fields,
-                "({}, TType::{}) => {local} = ::std::option::Option::Some({}?),",
+                "({}, TType::{}) => argument_{place} = ::std::option::Option::Some({}?),",
                 argument.id,
                 values.wire_type(&argument.ty.kind),
                 values.read_argument(&argument.ty.kind)
             );
-            if argument.kind == FieldKind::Required {
-                let _ = write!(check, "let {local} = thrift::required({local}, {:?})?;", &*argument.name.sym);
-            }
+            let _ = match argument.kind {
+                FieldKind::Required => {
+                    write!(given, "thrift::required(argument_{place}, {:?})?, ", &*argument.name.sym)
+                }
+                FieldKind::Optional => write!(given, "argument_{place}, "),
+            };
         }
         let body = if fields.is_empty() {
             "thrift::read_arguments(input, |_, _, _| ::std::result::Result::Ok(false))?;".to_owned()
@@ -188,8 +204,7 @@ fn processor(out: &mut String, cx: &Context, name: &str, functions: &[Function<'
                         _ => return ::std::result::Result::Ok(false),
                     }}
                     ::std::result::Result::Ok(true)
-                }})?;
-                {check}"
+                }})?;"
             )
         };
         let Function { name: function_name, outcome, value, .. } = function;
@@ -209,13 +224,12 @@ fn processor(out: &mut String, cx: &Context, name: &str, functions: &[Function<'
             arms,
             "{number} => responder.respond((|| {{
                 {body}
-                match self.0.{function_name}(context, {names}) {{
+                match self.0.{function_name}(context, {given}) {{
                     ::std::result::Result::Ok({ok}) => ::std::result::Result::Ok({outcome}::Ok({ok})),
                     {failures}
                     ::std::result::Result::Err(thrift::Failure::Application(exception)) => ::std::result::Result::Err(thrift::Refusal::Application(exception)),
                 }}
-            }})()),",
-            names = function.names(),
+            }})()),"
         );
     }
     let constant = format!("{}_SERVICE", upper_snake(name));
@@ -252,7 +266,14 @@ fn clients(out: &mut String, cx: &Context, name: &str, service: &rir::Service, f
     let values = Values(cx);
     let (mut calls, mut futures) = (String::new(), String::new());
     for (number, function) in functions.iter().enumerate() {
-        let Function { name: function_name, arguments, outcome, value, .. } = function;
+        let Function { name, arguments, outcome, value, .. } = function;
+        let bare = name.trim_start_matches("r#");
+        let others = |name: &str| functions.iter().any(|other| other.name == name);
+        let function_name = &match CLIENT_METHODS.contains(&bare) {
+            true => free(&format!("{bare}_call"), others),
+            false => name.clone(),
+        };
+        let push_name = free(&format!("push_{bare}"), others);
         let parameters = function.parameters(|argument| values.borrowed(&argument.ty, ""));
         let (names, exception) = (function.names(), function.exception());
         let docs = doc(&function.method.leading_comments, &format!("Calls `{}`.", function.method.name.sym));
@@ -274,7 +295,6 @@ fn clients(out: &mut String, cx: &Context, name: &str, service: &rir::Service, f
             );
             continue;
         }
-        let bare = function_name.trim_start_matches("r#");
         let _ = write!(
             calls,
             "{docs}
@@ -284,9 +304,9 @@ fn clients(out: &mut String, cx: &Context, name: &str, service: &rir::Service, f
                 self.0.call::<_, {outcome}>({number}, &{arguments} {{ {names} }})
             }}
 
-            /// Adds a call of [`{bare}`](Self::{bare}) to a batch: it goes out when the batch is full, with
+            /// Adds a call of [`{function_name}`](Self::{function_name}) to a batch: it goes out when the batch is full, with
             /// [`flush`](Self::flush), or when its result is waited for.
-            pub fn push_{bare}(&mut self, {parameters}) -> ::std::result::Result<::dunlin::thrift::Pending<{outcome}>, {error}> {{
+            pub fn {push_name}(&mut self, {parameters}) -> ::std::result::Result<::dunlin::thrift::Pending<{outcome}>, {error}> {{
                 self.0.push({number}, &{arguments} {{ {names} }})
             }}"
         );
