@@ -42,23 +42,38 @@ fn hatrpc_4() {
         &[
             ("event over busy, Remote-fetch", 3),
             ("event over busy, Direct-WriteIMM", 3),
+            ("event over busy, Direct-Write-Send", 3),
+            ("event over busy, Chained-Write-Send", 3),
             ("event over busy, Eager-SendRecv", 3),
+            ("event over busy, Write-RNDV", 3),
             ("event over busy, Read-RNDV", 3),
+            ("event over busy, Pilaf", 3),
+            ("event over busy, FaRM", 3),
             ("Direct-WriteIMM over the best other, busy", 2),
         ],
     );
 }
 
 /// What is said of both sizes, in the quick form.
-const BOTH_SIZES: [(&str, usize); 8] = [
+const BOTH_SIZES: [(&str, usize); 18] = [
     ("Remote-fetch, busy, over that of 28 clients", 1),
     ("Direct-WriteIMM, busy, over that of 28 clients", 1),
+    ("Direct-Write-Send, busy, over that of 28 clients", 1),
+    ("Chained-Write-Send, busy, over that of 28 clients", 1),
     ("Eager-SendRecv, busy, over that of 28 clients", 1),
+    ("Write-RNDV, busy, over that of 28 clients", 1),
     ("Read-RNDV, busy, over that of 28 clients", 1),
+    ("Pilaf, busy, over that of 28 clients", 1),
+    ("FaRM, busy, over that of 28 clients", 1),
     ("event over busy, Remote-fetch", 1),
     ("event over busy, Direct-WriteIMM", 1),
+    ("event over busy, Direct-Write-Send", 1),
+    ("event over busy, Chained-Write-Send", 1),
     ("event over busy, Eager-SendRecv", 1),
+    ("event over busy, Write-RNDV", 1),
     ("event over busy, Read-RNDV", 1),
+    ("event over busy, Pilaf", 1),
+    ("event over busy, FaRM", 1),
 ];
 
 #[test]

@@ -13,7 +13,7 @@ use super::areas::{Area, Areas};
 use super::rendezvous::{Exhausted, Pool};
 use super::tx::{Tx, TxError};
 use super::{Violation, tx};
-use crate::plan::SMALL_LIMIT;
+use crate::plan::{LargePayload, SMALL_LIMIT};
 use dunlin_fabric::{Buffer, Fabric, Host, Work};
 use dunlin_wire::{Descriptor, Header, Kind};
 use std::collections::VecDeque;
@@ -44,9 +44,10 @@ pub(crate) struct Errands<F: Fabric> {
 }
 
 impl<F: Fabric> Errands<F> {
-    /// None; there is room for those of a window.
-    pub(crate) fn new(window: u16) -> Self {
-        Errands { queue: VecDeque::with_capacity(2 * window as usize), stuck: false }
+    /// None; there is room for those of a window, if payloads travel so that there are any.
+    pub(crate) fn new(large: LargePayload, window: u16) -> Self {
+        let capacity = if large == LargePayload::Read { 0 } else { 2 * window as usize };
+        Errands { queue: VecDeque::with_capacity(capacity), stuck: false }
     }
 
     #[inline]
@@ -183,9 +184,9 @@ pub(crate) enum Arrived<F: Fabric> {
 }
 
 impl<F: Fabric> Arrivals<F> {
-    /// Of a lane with that window; areas have at most `memory` bytes.
-    pub(crate) fn new(link: F::Link, memory: u64, window: u16) -> Self {
-        let limit = 2 * window as usize + 64;
+    /// Of a lane with that window whose payloads travel so; areas have at most `memory` bytes.
+    pub(crate) fn new(link: F::Link, large: LargePayload, memory: u64, window: u16) -> Self {
+        let limit = if large == LargePayload::Read { 0 } else { 2 * window as usize + 64 };
         Arrivals { areas: Areas::new(link, memory), places: Vec::with_capacity(limit), limit }
     }
 

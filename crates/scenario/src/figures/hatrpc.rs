@@ -1,4 +1,4 @@
-//! HatRPC's cluster, and its protocols as far as they are there.
+//! HatRPC's cluster, and its protocols.
 
 use crate::load::{Load, Network};
 use crate::random_values::Sizes;
@@ -37,9 +37,12 @@ pub(super) fn series(protocol: &str, polling: Polling) -> String {
 fn plan(protocol: &Protocol, polling: Polling) -> Option<Plan> {
     match (polling, protocol.request, protocol.response) {
         (Polling::Busy, ..) => Some(protocol.plan(CompletionMode::Busy)),
-        (Polling::Event, RequestHalf::Write, ResponseHalf::Fetch) => Some(
-            Plan::new(RequestHalf::WriteImm, ResponseHalf::Fetch)
-                .completion(CompletionMode::Busy, CompletionMode::Event),
+        (
+            Polling::Event,
+            RequestHalf::Write,
+            fetched @ (ResponseHalf::Fetch | ResponseHalf::FetchIndexed | ResponseHalf::FetchIndexedTwice),
+        ) => Some(
+            Plan::new(RequestHalf::WriteImm, fetched).completion(CompletionMode::Busy, CompletionMode::Event),
         ),
         (Polling::Event, RequestHalf::Write, _) | (Polling::Event, _, ResponseHalf::Write) => None,
         (Polling::Event, ..) => Some(protocol.plan(CompletionMode::Event)),

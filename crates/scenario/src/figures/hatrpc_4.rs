@@ -11,8 +11,8 @@ pub(super) const FIGURE: Figure = Figure::predicted(
         "hatrpc",
         "size_bytes",
     ],
-    "Requests and results are of one size. Over 4 KiB all protocols but Read-RNDV go by read rendezvous too, since the engine's \
-     rings do not grow with payloads. Of nine protocols five are there.",
+    "Requests and results are of one size. Over 4 KiB those that write into a ring, and those that fetch, go by read rendezvous, \
+     since the engine's rings do not grow with payloads, and Eager-SendRecv goes in messages of 4 KiB.",
     runs,
     points,
 );

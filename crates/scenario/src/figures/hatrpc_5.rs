@@ -17,8 +17,8 @@ pub(super) const LARGE: Figure = Figure::predicted(
 );
 
 const NOTES: &str = "Clients on nine hosts, a server thread for each, 28 cores on every host; clients and server threads that \
-    are more than cores take turns in quanta. No NUMA. Over 4 KiB all protocols go by read rendezvous. Of nine protocols five are \
-    there.";
+    are more than cores take turns in quanta. No NUMA. Over 4 KiB those that write into a ring, and those that fetch, go by read rendezvous, and \
+    Eager-SendRecv in messages of 4 KiB.";
 
 /// Cores of a host (HatRPC 5.1), and hosts that are not the server.
 const CORES: u32 = 28;

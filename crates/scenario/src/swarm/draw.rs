@@ -1,5 +1,6 @@
 //! What a seed stands for: cluster, timing, faults, server, clients. Drawn once, before anything runs.
 
+use super::server::{POOLED, PULLED};
 use dunlin_fabric::Nanos;
 use dunlin_fabric_sim::{
     ChanceTiming, Faults, History, MachineSettings, ModelTiming, Prices, Random, Settings, TimingSettings,
@@ -139,16 +140,27 @@ fn settings(random: &mut Random) -> Settings {
     settings
 }
 
-fn client(random: &mut Random, settings: &Settings) -> DrawnClient {
-    let plan: Plan = loop {
+/// A plan that is legal on the fabric.
+fn plan(random: &mut Random, settings: &Settings) -> Plan {
+    loop {
         let protocol = &PROTOCOLS[random.below(PROTOCOLS.len() as u64) as usize];
         let modes = [CompletionMode::Busy, CompletionMode::Event, CompletionMode::Adaptive];
         let mut plan = protocol.plan(modes[random.below(3) as usize]);
         plan.server = modes[random.below(3) as usize];
         if plan.check(&settings.capabilities).is_ok() {
-            break plan;
+            return plan;
         }
-    };
+    }
+}
+
+fn client(random: &mut Random, settings: &Settings) -> DrawnClient {
+    let usual = plan(random, settings);
+    // Functions that run by a plan of their own, over the same connection.
+    let functions = [POOLED, PULLED].into_iter().filter_map(|function| {
+        let apart = random.one_in(4);
+        apart.then(|| (function, plan(random, settings)))
+    });
+    let functions = functions.collect();
     let config = ClientConfig {
         window: 1 + random.below(64) as u16,
         ring_bytes: (16 * 1024) << random.below(2),
@@ -157,7 +169,8 @@ fn client(random: &mut Random, settings: &Settings) -> DrawnClient {
         connect_timeout: 50_000_000,
         spin: random.below(40_000),
         backoff: BackoffConfig { first: 50_000, longest: 5_000_000 },
-        ..ClientConfig::with_plan(plan)
+        functions,
+        ..ClientConfig::with_plan(usual)
     };
     let styles = [Style::Synchronous, Style::Windowed, Style::Windowed, Style::Batched, Style::Asynchronous];
     DrawnClient {
@@ -235,7 +248,12 @@ impl fmt::Display for Drawn {
         for client in &self.clients {
             let plan = &client.config.plan;
             let name = plan.protocol().map_or("a protocol", |protocol| protocol.name);
-            write!(f, " {name} {}/{} {:?};", plan.client, plan.server, client.style)?;
+            write!(f, " {name} {}/{} {:?}", plan.client, plan.server, client.style)?;
+            for (function, plan) in &client.config.functions {
+                let name = plan.protocol().map_or("a protocol", |protocol| protocol.name);
+                write!(f, ", function {function} by {name} {}/{}", plan.client, plan.server)?;
+            }
+            f.write_str(";")?;
         }
         let faults = [
             ("delay", delay),
