@@ -19,7 +19,7 @@ pub struct AsyncClient<F: Fabric>(Arc<Shared<F>>);
 #[derive(Debug)]
 struct Shared<F: Fabric> {
     service: &'static ServiceDescriptor,
-    connections: Vec<dunlin_rpc::AsyncClient<F>>,
+    engine: dunlin_rpc::AsyncClient<F>,
     routes: Vec<Route>,
 }
 
@@ -33,22 +33,20 @@ impl<F: Fabric> AsyncClient<F> {
         options: ClientOptions,
     ) -> Result<Self, ConnectError> {
         let choice = Choice::new(service, fabric.capabilities(), &options)?;
-        let mut connections = Vec::with_capacity(choice.plans.len());
-        for config in choice.configs(&options) {
-            connections.push(dunlin_rpc::AsyncClient::connect(hub, address, config)?);
-        }
         // The introduction is one call, made by a client that waits.
-        let mut asking = dunlin_rpc::Client::connect(fabric, address, options.engine)?;
+        let mut asking = dunlin_rpc::Client::connect(fabric, address, options.engine.clone())?;
         let introduction = introduce(&mut asking, service)?;
+        let config = choice.config(service, &introduction, &options);
+        let engine = dunlin_rpc::AsyncClient::connect(hub, address, config)?;
         let routes = choice.routes(service, &introduction);
-        Ok(AsyncClient(Arc::new(Shared { service, connections, routes })))
+        Ok(AsyncClient(Arc::new(Shared { service, engine, routes })))
     }
 
     /// Sends a call at once; the future gives its result.
     fn send<A: Arguments, E>(&self, function: usize, arguments: &A) -> Result<Call<F>, CallError<E>> {
-        let Shared { service, connections, routes } = &*self.0;
-        let (connection, id) = match routes[function] {
-            Route::Engine { connection, function } => (&connections[usize::from(connection)], function),
+        let Shared { service, engine, routes } = &*self.0;
+        let id = match routes[function] {
+            Route::Engine(id) => id,
             other => return Err(no_route(service, function, other)),
         };
         let size = arguments.size(&mut BinaryOutput::new(&mut []));
@@ -62,7 +60,7 @@ impl<F: Fabric> AsyncClient<F> {
             }
         };
         arguments.encode(&mut BinaryOutput::new(place)).map_err(CallError::Encode)?;
-        Ok(connection.call(id, place))
+        Ok(engine.call(id, place))
     }
 
     /// Makes a call. It is sent at once; dropping the future gives it up.

@@ -16,7 +16,6 @@ use std::marker::PhantomData;
 #[derive(Debug)]
 #[must_use = "the result is kept for who asks for it"]
 pub struct Pending<R> {
-    connection: u16,
     id: CallId,
     result: PhantomData<fn() -> R>,
 }
@@ -25,7 +24,7 @@ pub struct Pending<R> {
 #[derive(Debug)]
 pub struct Client<F: Fabric> {
     service: &'static ServiceDescriptor,
-    connections: Vec<dunlin_rpc::Client<F>>,
+    engine: dunlin_rpc::Client<F>,
     routes: Vec<Route>,
     selections: Vec<Selection>,
     /// Where small requests are encoded.
@@ -43,14 +42,21 @@ impl<F: Fabric> Client<F> {
         options: ClientOptions,
     ) -> Result<Self, ConnectError> {
         let choice = Choice::new(service, fabric.capabilities(), &options)?;
-        let mut connections = Vec::with_capacity(choice.plans.len());
-        for config in choice.configs(&options) {
-            connections.push(dunlin_rpc::Client::connect(fabric, address, config)?);
+        let expected = Choice::expected(service);
+        let mut engine =
+            dunlin_rpc::Client::connect(fabric, address, choice.config(service, &expected, &options))?;
+        let introduction = introduce(&mut engine, service)?;
+        if introduction.functions != expected.functions {
+            // Its ids are others, and plans go by ids.
+            engine = dunlin_rpc::Client::connect(
+                fabric,
+                address,
+                choice.config(service, &introduction, &options),
+            )?;
         }
-        let introduction = introduce(&mut connections[0], service)?;
         Ok(Client {
             service,
-            connections,
+            engine,
             routes: choice.routes(service, &introduction),
             selections: choice.selections,
             scratch: Box::new([0; SMALL_LIMIT as usize]),
@@ -68,23 +74,23 @@ impl<F: Fabric> Client<F> {
         &self.routes
     }
 
-    /// The engine's clients, one for each plan.
-    pub fn connections(&mut self) -> &mut [dunlin_rpc::Client<F>] {
-        &mut self.connections
+    /// The engine's client.
+    pub fn engine(&mut self) -> &mut dunlin_rpc::Client<F> {
+        &mut self.engine
     }
 
     /// The worker whose turn it is.
     #[inline]
-    fn turn(&mut self, connection: u16) -> usize {
-        let workers = self.connections[usize::from(connection)].workers();
+    fn turn(&mut self) -> usize {
+        let workers = self.engine.workers();
         self.turn = if self.turn + 1 < workers { self.turn + 1 } else { 0 };
         self.turn
     }
 
     #[inline]
-    fn route<E>(&self, function: usize) -> Result<(u16, u16), CallError<E>> {
+    fn route<E>(&self, function: usize) -> Result<u16, CallError<E>> {
         match self.routes[function] {
-            Route::Engine { connection, function } => Ok((connection, function)),
+            Route::Engine(id) => Ok(id),
             other => Err(no_route(self.service, function, other)),
         }
     }
@@ -96,9 +102,9 @@ impl<F: Fabric> Client<F> {
         function: usize,
         arguments: &A,
     ) -> Result<R::Value, CallError<R::Exception>> {
-        let (connection, id) = self.route(function)?;
+        let id = self.route(function)?;
         let size = arguments.size(&mut BinaryOutput::new(&mut []));
-        let client = &mut self.connections[usize::from(connection)];
+        let client = &mut self.engine;
         if let Some(place) = self.scratch.get_mut(..size) {
             arguments.encode(&mut BinaryOutput::new(place)).map_err(CallError::Encode)?;
             return match client.call(id, place) {
@@ -106,8 +112,8 @@ impl<F: Fabric> Client<F> {
                 Err(error) => Err(failed(error)),
             };
         }
-        let worker = self.turn(connection);
-        let client = &mut self.connections[usize::from(connection)];
+        let worker = self.turn();
+        let client = &mut self.engine;
         let call = submit_large(client, worker, id, size, arguments)?;
         match client.wait(call) {
             Ok(response) => decode::<R>(&response),
@@ -117,10 +123,10 @@ impl<F: Fabric> Client<F> {
 
     /// Makes a call whose result nobody waits for. Waits for room if need be.
     pub fn oneway<A: Arguments, E>(&mut self, function: usize, arguments: &A) -> Result<(), CallError<E>> {
-        let (connection, id) = self.route(function)?;
+        let id = self.route(function)?;
         let size = arguments.size(&mut BinaryOutput::new(&mut []));
-        let worker = self.turn(connection);
-        let client = &mut self.connections[usize::from(connection)];
+        let worker = self.turn();
+        let client = &mut self.engine;
         let id = match self.scratch.get_mut(..size) {
             Some(place) => {
                 arguments.encode(&mut BinaryOutput::new(place)).map_err(CallError::Encode)?;
@@ -139,10 +145,10 @@ impl<F: Fabric> Client<F> {
         function: usize,
         arguments: &A,
     ) -> Result<Pending<R>, CallError<R::Exception>> {
-        let (connection, id) = self.route(function)?;
+        let id = self.route(function)?;
         let size = arguments.size(&mut BinaryOutput::new(&mut []));
-        let worker = self.turn(connection);
-        let client = &mut self.connections[usize::from(connection)];
+        let worker = self.turn();
+        let client = &mut self.engine;
         let id = match self.scratch.get_mut(..size) {
             Some(place) => {
                 arguments.encode(&mut BinaryOutput::new(place)).map_err(CallError::Encode)?;
@@ -150,7 +156,7 @@ impl<F: Fabric> Client<F> {
             }
             None => submit_large(client, worker, id, size, arguments)?,
         };
-        Ok(Pending { connection, id, result: PhantomData })
+        Ok(Pending { id, result: PhantomData })
     }
 
     /// Adds a call to a batch, which goes out when it is full, or with [`flush`](Client::flush), or when a result of it is
@@ -162,9 +168,9 @@ impl<F: Fabric> Client<F> {
         function: usize,
         arguments: &A,
     ) -> Result<Pending<R>, CallError<R::Exception>> {
-        let (connection, id) = self.route(function)?;
+        let id = self.route(function)?;
         let size = arguments.size(&mut BinaryOutput::new(&mut []));
-        let client = &mut self.connections[usize::from(connection)];
+        let client = &mut self.engine;
         // All calls of a batch go to one worker.
         let worker = self.turn.min(client.workers().saturating_sub(1));
         let id = match self.scratch.get_mut(..size) {
@@ -174,20 +180,19 @@ impl<F: Fabric> Client<F> {
             }
             None => submit_large(client, worker, id, size, arguments)?,
         };
-        Ok(Pending { connection, id, result: PhantomData })
+        Ok(Pending { id, result: PhantomData })
     }
 
     /// Sends the open batches. Waits for room if need be.
     pub fn flush(&mut self) -> Result<(), dunlin_rpc::CallError> {
-        self.turn = self.turn.wrapping_add(1)
-            % self.connections.iter().map(|c| c.workers()).max().unwrap_or(1).max(1);
-        self.connections.iter_mut().try_for_each(dunlin_rpc::Client::flush_waiting)
+        self.turn();
+        self.engine.flush_waiting()
     }
 
     /// Waits for a call.
     #[inline]
     pub fn wait<R: Outcome>(&mut self, pending: Pending<R>) -> Result<R::Value, CallError<R::Exception>> {
-        let client = &mut self.connections[usize::from(pending.connection)];
+        let client = &mut self.engine;
         match client.wait(pending.id) {
             Ok(response) => decode::<R>(&response),
             Err(error) => Err(failed(error)),
@@ -203,7 +208,7 @@ fn submit_large<F: Fabric, A: Arguments, E>(
     size: usize,
     arguments: &A,
 ) -> Result<CallId, CallError<E>> {
-    let mut request = client.large_request(worker, size)?;
+    let mut request = client.large_request_for(worker, id, size)?;
     arguments.encode(&mut BinaryOutput::new(&mut request)).map_err(CallError::Encode)?;
     Ok(client.submit_large(id, request)?)
 }

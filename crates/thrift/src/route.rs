@@ -4,9 +4,10 @@ use crate::descriptor::ServiceDescriptor;
 use crate::error::{CallError, ConnectError};
 use crate::introduction::Introduction;
 use dunlin_fabric::Capabilities;
-use dunlin_hints::{Environment, Selection, select};
+use dunlin_hints::{Environment, FunctionHints, Selection, select};
 use dunlin_rpc::{ClientConfig, Plan};
 use pilota::thrift::{ApplicationException, ApplicationExceptionKind};
+use std::collections::BTreeMap;
 
 /// Settings of a typed client.
 #[derive(Clone, Debug, Default)]
@@ -23,27 +24,18 @@ pub struct ClientOptions {
 /// Where the calls of a function go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Route {
-    /// By the engine: which of the client's connections, and the server's id of the function.
-    Engine {
-        /// The connection, one for each plan.
-        connection: u16,
-        /// The server's function id.
-        function: u16,
-    },
+    /// By the engine, as the server's function of this id, on the lane of its plan.
+    Engine(u16),
     /// By stock Thrift over TCP.
     Tcp,
     /// The server has no such function.
     Unknown,
 }
 
-/// What was chosen before connecting.
+/// What the hints select, before connecting.
 #[derive(Debug)]
 pub(crate) struct Choice {
     pub(crate) selections: Vec<Selection>,
-    /// The plans, each once; at least one, for the introduction.
-    pub(crate) plans: Vec<Plan>,
-    /// The plan of each function, `None` for TCP.
-    places: Vec<Option<u16>>,
 }
 
 impl Choice {
@@ -57,54 +49,51 @@ impl Choice {
             clients: options.clients,
             ..Environment::new(capabilities, options.cores.unwrap_or_else(here))
         };
-        let mut choice = Choice { selections: Vec::new(), plans: Vec::new(), places: Vec::new() };
-        for function in service.functions {
-            let selection = select(function, &environment).map_err(|error| ConnectError::Hints {
+        let select = |function: &FunctionHints| {
+            select(function, &environment).map_err(|error| ConnectError::Hints {
                 service: service.name,
                 function: function.name.to_string(),
                 error: Box::new(error),
-            })?;
-            choice.places.push(selection.plan.map(|plan| choice.plans.place(plan)));
-            choice.selections.push(selection);
-        }
-        if choice.plans.is_empty() {
-            choice.plans.push(Plan::default());
-        }
-        Ok(choice)
+            })
+        };
+        let selections = service.functions.iter().map(select).collect::<Result<_, _>>()?;
+        Ok(Choice { selections })
     }
 
-    /// The engine's settings for each plan.
-    pub(crate) fn configs(&self, options: &ClientOptions) -> impl Iterator<Item = ClientConfig> {
-        self.plans.iter().map(|plan| ClientConfig { plan: *plan, ..options.engine.clone() })
+    /// What a client expects of a server that was built from the same IDL.
+    pub(crate) fn expected(service: &ServiceDescriptor) -> Introduction {
+        Introduction::of(service, None)
     }
 
-    /// The routes, once the server has said what it has.
+    /// The engine's settings: a plan for each function that a server with this introduction has.
+    pub(crate) fn config(
+        &self,
+        service: &ServiceDescriptor,
+        introduction: &Introduction,
+        options: &ClientOptions,
+    ) -> ClientConfig {
+        let functions: BTreeMap<u16, Plan> = service
+            .functions
+            .iter()
+            .zip(&self.selections)
+            .filter_map(|(function, selection)| Some((introduction.id(&function.name)?, selection.plan?)))
+            .collect();
+        // What has no plan of its own, the introduction above all, goes by one that there is anyhow.
+        let plan = functions.values().next().copied().unwrap_or(options.engine.plan);
+        ClientConfig { plan, functions, ..options.engine.clone() }
+    }
+
+    /// The routes to a server.
     pub(crate) fn routes(&self, service: &ServiceDescriptor, introduction: &Introduction) -> Vec<Route> {
-        let route = |(function, place): (&dunlin_hints::FunctionHints, &Option<u16>)| match (
+        let route = |(function, selection): (&FunctionHints, &Selection)| match (
             introduction.id(&function.name),
-            place,
+            selection.plan,
         ) {
-            (Some(function), Some(connection)) => Route::Engine { connection: *connection, function },
+            (Some(id), Some(_)) => Route::Engine(id),
             (Some(_), None) => Route::Tcp,
             (None, _) => Route::Unknown,
         };
-        service.functions.iter().zip(&self.places).map(route).collect()
-    }
-}
-
-/// A list of different things.
-trait Distinct<T> {
-    /// The place of a thing, which is added if it is new.
-    fn place(&mut self, thing: T) -> u16;
-}
-
-impl<T: PartialEq> Distinct<T> for Vec<T> {
-    fn place(&mut self, thing: T) -> u16 {
-        let known = self.iter().position(|known| *known == thing);
-        known.unwrap_or_else(|| {
-            self.push(thing);
-            self.len() - 1
-        }) as u16
+        service.functions.iter().zip(&self.selections).map(route).collect()
     }
 }
 

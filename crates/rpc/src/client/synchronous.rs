@@ -202,7 +202,7 @@ impl<F: Fabric> Client<F> {
         function: u16,
         payload: &[u8],
     ) -> Result<CallId, CallError> {
-        self.submit_waiting(worker, |client| client.try_submit(worker, function, payload))
+        self.submit_waiting(worker, function, |client| client.try_submit(worker, function, payload))
     }
 
     /// As [`push_on`](Client::push_on), but waits for room, as long as a call may take. There is none to wait for when all of the
@@ -213,7 +213,7 @@ impl<F: Fabric> Client<F> {
         function: u16,
         payload: &[u8],
     ) -> Result<CallId, CallError> {
-        self.submit_waiting(worker, |client| client.try_push(worker, function, payload))
+        self.submit_waiting(worker, function, |client| client.try_push(worker, function, payload))
     }
 
     /// After a call could not be made: connects anew if that was the reason and the back-off allows, and tries again.
