@@ -7,7 +7,7 @@ mod apache;
 mod ours;
 mod theirs;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use std::io::{BufRead, BufReader};
 use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
@@ -17,6 +17,9 @@ use std::time::Duration;
 pub const CONNECTIONS: usize = 8;
 /// How long each measurement takes.
 pub const SPAN: Duration = Duration::from_millis(1000);
+
+/// Bytes of a payload, so many that not 100 MB go over a connection while it is measured.
+const LARGEST_OF_APACHE: usize = 256;
 
 /// What one client saw of one server.
 #[derive(Clone, Copy, Debug)]
@@ -78,6 +81,7 @@ fn main() -> Result<()> {
 }
 
 fn compare(apache: &str, size: usize, rounds: usize) -> Result<()> {
+    ensure!(rounds > 0, "no rounds, no medians");
     let here = std::env::current_exe()?;
     let servers = [
         ("dunlin", start(Command::new(&here).args(["server", "dunlin"]))?),
@@ -89,21 +93,35 @@ fn compare(apache: &str, size: usize, rounds: usize) -> Result<()> {
         "volo" => theirs::measure(port, size),
         _ => apache::measure(apache, port, size),
     };
-    let clients = ["dunlin", "volo", "apache"];
+    // Its connections end when 100 MB have gone over them (of `MaxMessageSize`, its 0.17 does not begin anew with each message).
+    let (clients, servers): (&[_], _) = match size <= LARGEST_OF_APACHE {
+        true => (&["dunlin", "volo", "apache"], &servers[..]),
+        false => {
+            println!(
+                "{size} bytes are too much for Apache's C++ library: more than 100 MB on a connection end it"
+            );
+            (&["dunlin", "volo"], &servers[..2])
+        }
+    };
     let mut seen = vec![Vec::new(); clients.len() * servers.len()];
     for _ in 0..rounds {
         for (number, seen) in seen.iter_mut().enumerate() {
-            let (client, (_, server)) = (clients[number / servers.len()], &servers[number % servers.len()]);
-            seen.push(measure(client, server.port)?);
+            let (client, (name, server)) =
+                (clients[number / servers.len()], &servers[number % servers.len()]);
+            seen.push(measure(client, server.port).with_context(|| format!("{client} calls {name}"))?);
         }
     }
-    println!("{size} bytes, framed and binary, {CONNECTIONS} connections for the rate, medians of {rounds} rounds");
-    println!("{:<8} {:<8} {:>10} {:>12}", "client", "server", "p50 (us)", "calls/s");
+    println!(
+        "{size} bytes, framed and binary, {CONNECTIONS} connections for the rate, medians of {rounds} rounds"
+    );
+    println!("{:<8} {:<8} {:>10} {:>10} {:>12}", "client", "server", "p50 (us)", "its best", "calls/s");
     for (number, seen) in seen.iter().enumerate() {
-        let latency = median(&mut seen.iter().map(|seen| seen.latency).collect::<Vec<_>>());
+        let mut latencies: Vec<_> = seen.iter().map(|seen| seen.latency).collect();
+        // Where the system puts the two threads makes a factor of two or three; the best is of the same place.
+        let (latency, best) = (median(&mut latencies) as f64 / 1000.0, latencies[0] as f64 / 1000.0);
         let rate = median(&mut seen.iter().map(|seen| seen.rate).collect::<Vec<_>>());
         let (client, server) = (clients[number / servers.len()], servers[number % servers.len()].0);
-        println!("{client:<8} {server:<8} {:>10.2} {rate:>12}", latency as f64 / 1000.0);
+        println!("{client:<8} {server:<8} {latency:>10.2} {best:>10.2} {rate:>12}");
     }
     Ok(())
 }

@@ -10,7 +10,7 @@ use volo_thrift::codec::default::DefaultMakeCodec;
 
 mod idl {
     #![allow(unused, unreachable_pub)]
-    volo::include_service!("volo_gen.rs");
+    include!(concat!(env!("OUT_DIR"), "/volo_gen.rs"));
 }
 use idl::volo_gen::echo::*;
 

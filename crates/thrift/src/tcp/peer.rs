@@ -111,7 +111,7 @@ impl Peer {
             self.flush(now)?;
             self.answer(service, options, now)?;
         }
-        let mut turn = 0;
+        let mut turn = if hung_up || events.contains(EventFlags::IN) { 0 } else { TURN };
         while turn < TURN && self.wants(options).contains(EventFlags::IN) {
             let (received, room) = self.receive(service, options, scratch, now)?;
             turn += received;
@@ -122,7 +122,7 @@ impl Peer {
         self.check_end()
     }
 
-    /// Nothing more will be received but what is there already.
+    /// Nothing more will be received but what has arrived already, for one turn.
     pub(super) fn drain<P: Processor>(
         &mut self,
         service: &Service<P>,

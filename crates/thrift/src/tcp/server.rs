@@ -158,7 +158,8 @@ impl<P: Processor> Server<P> {
         self.shared.connections.load(Ordering::Relaxed)
     }
 
-    /// Ends the server gently: it accepts no more connections, answers the calls that have arrived whole, and closes.
+    /// Ends the server gently: it accepts no more connections, answers the calls that have arrived (of each connection
+    /// no more than 256 KiB that it had not read yet), and closes.
     /// Blocks until that is done or `timeout` is over. Returns whether it was done; if not, connections are closed as
     /// they are, and threads whose handler still runs end when it returns.
     pub fn shutdown(mut self, timeout: Duration) -> bool {
