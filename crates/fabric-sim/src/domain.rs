@@ -2,10 +2,10 @@
 
 use crate::events::Event;
 use crate::link::SimLink;
-use crate::memory::SimMemory;
+use crate::memory::{NAMELESS, SimMemory};
 use crate::queues::{
-    Action, AddressHandle, CompletionQueue, DomainState, Entry, InFlight, LinkSide, Outcome, PostedReceive,
-    QueuePair, ReceiveQueue,
+    Action, AddressHandle, CompletionQueue, DomainState, Entry, InFlight, LinkSide, Outcome, Packet,
+    PostedReceive, QueuePair, ReceiveQueue,
 };
 use crate::scheduler::{Reason, State};
 use crate::shared::{Guard, Shared};
@@ -80,8 +80,7 @@ impl SimDomain {
         if !state.processes[process as usize].alive || state.over() {
             return Err(over());
         }
-        let id = state.network.domains.len() as u32;
-        state.network.domains.push(Some(Box::new(DomainState::of(process))));
+        let id = state.network.domains.push(DomainState::of(process));
         Ok(SimDomain { shared: Arc::clone(shared), id })
     }
 
@@ -95,7 +94,7 @@ impl SimDomain {
             remote.0.as_slice().try_into().map_err(|_| wrong("it is not 16 bytes long"))?;
         let word = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
         let LinkSide { link, side } = link.at();
-        if word(0) != link || word(4) != 1 - side as u32 {
+        if word(0) != link || word(4) != 1 - side {
             return Err(wrong("it was not made at the other end of this link"));
         }
         match state.queue_pair(word(12)) {
@@ -130,7 +129,7 @@ impl Drop for SimDomain {
 /// pair's until then, so their bytes are the same now as when they leave.
 fn gather(
     data: Data<'_, SimMemory>,
-    bytes: &mut Vec<u8>,
+    packet: &mut Packet,
     local: &mut Option<Touch>,
 ) -> Option<Box<Gather<SimMemory>>> {
     let first = match &data {
@@ -141,18 +140,18 @@ fn gather(
     *local = first.map(|buffer| Touch { region: buffer.memory().number(), offset: buffer.offset() });
     match data {
         Data::Inline(parts) => {
-            parts.iter().for_each(|part| bytes.extend_from_slice(part));
+            parts.iter().for_each(|part| packet.add_to_payload(part));
             None
         }
         Data::Buffer(buffer) => {
-            bytes.extend_from_slice(&buffer);
+            packet.add_to_payload(&buffer);
             let mut one = Gather::default();
             let room = one.push(buffer).is_ok();
             debug_assert!(room, "an empty gather list takes a buffer");
             Some(Box::new(one))
         }
         Data::Gather(list) => {
-            list.iter().for_each(|part| bytes.extend_from_slice(part));
+            list.iter().for_each(|part| packet.add_to_payload(part));
             Some(Box::new(list))
         }
     }
@@ -216,12 +215,12 @@ impl ThreadDomain for SimDomain {
         let process = domain.process;
         let ready = config.transport == Transport::UnreliableDatagram;
         let start = if ready { QueuePairState::Ready } else { QueuePairState::Initialised };
-        let number = state.network.queue_pairs.len() as u32;
+        let number = state.network.queue_pairs.count();
         let machine = state.processes[process as usize].machine;
         let nics = state.settings.nics_of(machine);
         let place = Place { machine, nic: number % u32::from(nics) };
         let queue_pair = QueuePair::new(self.id, place, *config, start);
-        state.network.queue_pairs.push(Some(Box::new(queue_pair)));
+        state.network.queue_pairs.push(queue_pair);
         if let Some(domain) = state.domain(self.id) {
             domain.queue_pairs.push(number);
         }
@@ -235,7 +234,7 @@ impl ThreadDomain for SimDomain {
         }
         own(&mut state, self.id, queue_pair).ok_or(CreateError::NoSuch("queue pair"))?;
         let LinkSide { link, side } = link.at();
-        let words = [link, side as u32, self.id, queue_pair.0];
+        let words = [link, side, self.id, queue_pair.0];
         Ok(Endpoint(words.iter().flat_map(|word| word.to_le_bytes()).collect()))
     }
 
@@ -248,7 +247,7 @@ impl ThreadDomain for SimDomain {
         let mut state = self.shared.system_call();
         let at = queue_pair.0;
         let ours = own(&mut state, self.id, queue_pair).ok_or(CreateError::NoSuch("queue pair"))?;
-        let transport = ours.config.transport;
+        let transport = ours.transport;
         if transport == Transport::UnreliableDatagram {
             return Err(CreateError::State("a datagram queue pair is not connected: make address handles"));
         }
@@ -256,7 +255,7 @@ impl ThreadDomain for SimDomain {
             return Err(CreateError::State("the queue pair was connected before"));
         }
         let remote = self.resolve(&mut state, link, remote)?;
-        if state.queue_pair(remote).is_none_or(|q| q.config.transport != transport) {
+        if state.queue_pair(remote).is_none_or(|q| q.transport != transport) {
             return Err(CreateError::Endpoint("its queue pair has another transport"));
         }
         if !state.connected_over(link.at(), at) {
@@ -283,7 +282,7 @@ impl ThreadDomain for SimDomain {
         own(&mut state, self.id, queue_pair).ok_or(CreateError::NoSuch("queue pair"))?;
         for end in [queue_pair.0, to] {
             let found = state.queue_pair(end).ok_or(CreateError::NoSuch("queue pair"))?;
-            if found.config.transport != Transport::UnreliableDatagram {
+            if found.transport != Transport::UnreliableDatagram {
                 return Err(CreateError::State("address handles are for datagram queue pairs"));
             }
         }
@@ -305,7 +304,7 @@ impl ThreadDomain for SimDomain {
 
     fn send_room(&self, queue_pair: QueuePairId) -> u32 {
         let mut state = self.pass(|prices| prices.look);
-        own(&mut state, self.id, queue_pair).map_or(0, |q| q.config.max_send - q.occupied)
+        own(&mut state, self.id, queue_pair).map_or(0, |q| q.max_send - q.occupied)
     }
 
     fn post(
@@ -321,28 +320,31 @@ impl ThreadDomain for SimDomain {
             QueuePairState::Error => return Err(PostError::QueuePairError),
             QueuePairState::Ready => {}
         }
-        let (transport, remote) = (sender.config.transport, sender.remote);
-        let full = sender.occupied >= sender.config.max_send;
-        // As when the queue is full: something is under way whose completion tells that there is room again.
-        let busy = sender.sends.iter().any(|request| request.signaled);
+        let (transport, remote) = (sender.transport, sender.remote);
+        let full = sender.occupied >= sender.max_send;
+        let from = sender.place;
         let to = state.admit(self.id, queue_pair, transport, remote, &request.operation)?;
         let refusal = state.settings.faults.refusal;
-        if full || (busy && refusal != 0 && state.breaks(refusal)) {
+        // As when the queue is full: something is under way whose completion tells that there is room again.
+        let busy = |state: &mut State| {
+            state.queue_pair(at).is_some_and(|q| q.sends.iter().any(|sent| sent.signaled))
+        };
+        if full || (refusal != 0 && busy(&mut state) && state.breaks(refusal)) {
             return Err(PostError::QueueFull);
         }
+        let modelled = state.timing.is_modelled();
         let (packet, place) = state.network.packets.take();
-        let mut bytes = std::mem::take(&mut place.bytes);
-        bytes.clear();
-        let (mut into, mut held, mut back, mut local_error) = (None, None, 0, false);
+        place.clear_payload();
+        let (mut into, mut held, mut local_error) = (None, None, false);
         let mut local = None;
         let mut remote_touch = Touch::default();
         let (opcode, action) = match request.operation {
             Operation::Send { data, immediate, .. } => {
-                held = gather(data, &mut bytes, &mut local);
+                held = gather(data, place, &mut local);
                 (Opcode::Send, Action::Send { immediate })
             }
             Operation::Write { data, key, offset, immediate } => {
-                held = gather(data, &mut bytes, &mut local);
+                held = gather(data, place, &mut local);
                 remote_touch.offset = offset;
                 (Opcode::Write, Action::Write { key, offset, immediate })
             }
@@ -350,26 +352,27 @@ impl ThreadDomain for SimDomain {
                 local_error = buffer.len() < from.length as usize;
                 local = Some(Touch { region: buffer.memory().number(), offset: buffer.offset() });
                 remote_touch.offset = from.offset;
-                into = Some(buffer);
-                back = from.length;
+                into = Some(Box::new(buffer));
                 (Opcode::Read, Action::Read { from })
             }
             Operation::FetchAdd { key, offset, add } => {
-                back = 8;
                 (Opcode::FetchAdd, Action::FetchAdd { key, offset, add })
             }
             Operation::CompareSwap { key, offset, expected, swap } => {
-                back = 8;
                 (Opcode::CompareSwap, Action::CompareSwap { key, offset, expected, swap })
             }
         };
         // Who READs or changes atomically wants to know the value.
         let signaled = request.signaled || !matches!(opcode, Opcode::Send | Opcode::Write);
-        let now = state.now();
         let immediate = matches!(action, Action::Write { immediate: Some(_), .. });
-        let from = state.queue_pair(at).map_or(Place::default(), |q| q.place);
-        let target = state.queue_pair(to).map_or(Place::default(), |q| q.place);
-        let length = back.max(bytes.len() as u32);
+        place.action = action;
+        let length = place.bytes();
+        let now = state.now();
+        let target = match modelled {
+            true => state.queue_pair(to).map_or(Place::default(), |q| q.place),
+            // Who takes it at its word when it arrives.
+            false => Place::default(),
+        };
         let Some(sender) = state.queue_pair(at) else { return Err(PostError::NoSuch("queue pair")) };
         let serial = sender.next_serial;
         sender.next_serial += 1;
@@ -390,9 +393,8 @@ impl ThreadDomain for SimDomain {
         });
         let place = &mut state.network.packets[packet];
         (place.from, place.to, place.serial, place.signaled) = (at, to, serial, signaled);
-        (place.action, place.retrying) = (action, false);
-        place.bytes = bytes;
-        place.message = Message {
+        place.retrying = false;
+        let message = Message {
             from,
             to: target,
             request: Request {
@@ -408,10 +410,13 @@ impl ThreadDomain for SimDomain {
                 remote: remote_touch,
             },
         };
+        if modelled {
+            place.message = message;
+        }
         if local_error || stopped {
             state.give_packets([packet]);
         } else {
-            state.transmit(packet);
+            state.transmit(packet, &message);
         }
         if local_error && !stopped {
             state.done_at(at, serial, now + 100, Outcome::of(CompletionStatus::LocalProtection));
@@ -443,15 +448,16 @@ impl ThreadDomain for SimDomain {
             }
             ReceiveTarget::Shared(shared) => {
                 let network = &mut state.network;
-                let domain = network.domains[self.id as usize].as_deref_mut();
+                let domain = network.domains.get_mut(self.id);
                 let domain = domain.ok_or(PostError::NoSuch("domain"))?;
                 let queue = domain.shared_receives.get_mut(shared.0 as usize);
                 let queue = queue.ok_or(PostError::NoSuch("shared receive queue"))?;
                 // Somebody can wait for a RECV only while there is none.
                 if queue.posted.is_empty() {
                     let users = domain.queue_pairs.iter().copied().filter(|number| {
-                        network.queue_pairs[*number as usize]
-                            .as_ref()
+                        network
+                            .queue_pairs
+                            .get(*number)
                             .is_some_and(|q| q.config.shared_receive == Some(shared) && !q.inbound.is_empty())
                     });
                     stalled.extend(users);
@@ -479,7 +485,7 @@ impl ThreadDomain for SimDomain {
     ) -> usize {
         let mut state = self.pass(|_| 0);
         let State { network, settings, .. } = &mut *state;
-        let Some(domain) = network.domains[self.id as usize].as_deref_mut() else { return 0 };
+        let Some(domain) = network.domains.get_mut(self.id) else { return 0 };
         let Some(entries) = domain.completion_queues.get_mut(queue.0 as usize).map(|q| &mut q.entries) else {
             return 0;
         };
@@ -489,7 +495,7 @@ impl ThreadDomain for SimDomain {
         for entry in entries.drain(..count) {
             let Entry { completion, retires, held } = entry;
             let number = completion.queue_pair.0;
-            if let Some(queue_pair) = network.queue_pairs[number as usize].as_deref_mut() {
+            if let Some(queue_pair) = network.queue_pairs.get_mut(number) {
                 queue_pair.occupied -= retires;
             }
             drop(held);
@@ -517,7 +523,7 @@ impl ThreadDomain for SimDomain {
     }
 
     fn watch(&mut self, region: &Region<SimMemory>) {
-        region.memory().watch(self.id, u32::MAX);
+        region.memory().watch(self.id, NAMELESS);
     }
 
     fn watch_as(&mut self, region: &Region<SimMemory>, name: u32) {

@@ -1,6 +1,6 @@
 //! How work ends: completions, errors, the news of a broken peer, and who is woken by it.
 
-use crate::memory::{SimMemory, Watchers};
+use crate::memory::{NAMELESS, SimMemory, Watchers};
 use crate::network::{Rare, receive_completion};
 use crate::queues::{Entry, Outcome};
 use crate::scheduler::State;
@@ -19,7 +19,9 @@ impl State {
 
     #[inline]
     fn seen_by(&mut self, domain: u32, name: u32) {
-        if let Some(state) = self.domain(domain) {
+        if name != NAMELESS
+            && let Some(state) = self.domain(domain)
+        {
             state.note_active(name);
         }
         self.notify(domain, false);
@@ -77,7 +79,7 @@ impl State {
         if !request.signaled {
             return;
         }
-        if let Some(buffer) = &mut request.into {
+        if let Some(buffer) = request.into.as_deref_mut() {
             buffer[..outcome.read.len()].copy_from_slice(&outcome.read);
         }
         let completion = Completion {
@@ -88,7 +90,7 @@ impl State {
             immediate: None,
             value: outcome.value,
             queue_pair: QueuePairId(at),
-            buffer: request.into,
+            buffer: request.into.map(|buffer| *buffer),
         };
         self.complete_send(at, completion);
     }
@@ -149,7 +151,7 @@ impl State {
                 immediate: None,
                 value: 0,
                 queue_pair: QueuePairId(at),
-                buffer: request.into,
+                buffer: request.into.map(|buffer| *buffer),
             };
             self.complete_send(at, completion);
         }
@@ -176,9 +178,7 @@ impl State {
 
     /// Destroys a queue pair without completions; `false` if there is none.
     pub(crate) fn destroy(&mut self, at: u32) -> bool {
-        let Some(gone) = self.network.queue_pairs.get_mut(at as usize).and_then(Option::take) else {
-            return false;
-        };
+        let Some(gone) = self.network.queue_pairs.remove(at) else { return false };
         if let Some(domain) = self.domain(gone.domain) {
             domain.queue_pairs.retain(|number| *number != at);
             for queue in &mut domain.completion_queues {
@@ -199,8 +199,6 @@ impl State {
         for number in numbers.into_iter().flatten() {
             self.destroy(number);
         }
-        if let Some(place) = self.network.domains.get_mut(domain as usize) {
-            *place = None;
-        }
+        self.network.domains.remove(domain);
     }
 }

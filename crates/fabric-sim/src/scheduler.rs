@@ -20,8 +20,10 @@ use std::fmt;
 
 /// Tasks from which on what the next event needs is asked for ahead: with fewer it is in the caches anyhow.
 const LARGE: usize = 256;
-/// Lines of a task's stack that are asked for, from where it was suspended.
-const STACK_LINES: usize = 24;
+/// Lines of a task's stack that are asked for, from where it was suspended: below it the next calls will lie, above it lie those that
+/// it is in.
+const LINES_BELOW: usize = 14;
+const LINES_ABOVE: usize = 24;
 const LINE: usize = 64;
 
 /// A task's number: its place in [`State::tasks`].
@@ -337,9 +339,6 @@ impl State {
         stay.woken = true;
         task.timer = Nanos::MAX;
         let at = at.max(stay.since);
-        if self.is_large() {
-            self.warm(waiter.task);
-        }
         // Within the slack it may as well run at once.
         if self.running.is_none() && self.next.is_none() && at <= self.event_clock + self.settings.slack {
             self.next = Some((waiter.task, waiter.stay, at));
@@ -384,20 +383,53 @@ impl State {
         self.live > LARGE
     }
 
-    /// Asks for the lines that a task will touch first.
+    /// Asks for the lines that a task will touch first: of its stack, from where it was suspended both ways.
     #[inline]
     fn warm(&self, task: TaskId) {
-        let stack = self.tasks[task as usize].stack;
-        (0..STACK_LINES).for_each(|line| copy::prefetch_to_write((stack + line * LINE) as *const u8));
+        let stack = self.tasks[task as usize].stack.wrapping_sub(LINES_BELOW * LINE);
+        (0..LINES_BELOW + LINES_ABOVE)
+            .for_each(|line| copy::prefetch_to_write((stack + line * LINE) as *const u8));
     }
 
-    /// Asks for what the next event will touch, while this one happens.
+    /// Asks for what the next events will touch, while this one happens. Where that is told by what is to be asked for itself, one
+    /// step for each event that goes by.
     #[inline]
     fn look_ahead(&self) {
-        match self.events.peek() {
-            Some((_, Event::Arrive { packet })) => self.network.warm_arrival(packet),
-            Some((_, Event::Land { packet })) => self.network.warm_landing(packet),
-            Some((_, Event::Wake { task, .. } | Event::Run { task })) => self.warm(task),
+        let network = &self.network;
+        match self.events.ahead(6) {
+            Some(Event::Arrive { packet } | Event::Land { packet }) => network.warm_packet(packet),
+            _ => {}
+        }
+        match self.events.ahead(5) {
+            Some(Event::Arrive { packet }) => network.warm_arrival(packet),
+            Some(Event::Land { packet }) => network.warm_grant(packet),
+            Some(Event::Acknowledged { queue_pair, .. } | Event::Done { queue_pair, .. }) => {
+                network.warm_queue_pair(queue_pair);
+            }
+            _ => {}
+        }
+        if let Some(Event::Land { packet }) = self.events.ahead(4) {
+            network.warm_memory(packet);
+        }
+        match self.events.ahead(3) {
+            Some(Event::Land { packet }) => network.warm_landing(packet),
+            Some(Event::Wake { task, .. } | Event::Run { task }) => {
+                copy::prefetch_to_write((&raw const self.tasks[task as usize]).cast())
+            }
+            _ => {}
+        }
+        if let Some(Event::Land { packet }) = self.events.ahead(2)
+            && let Some(task) = network.waits_for_landing(packet)
+        {
+            copy::prefetch_to_write((&raw const self.tasks[task as usize]).cast());
+        }
+        match self.events.ahead(1) {
+            Some(Event::Land { packet }) => {
+                if let Some(task) = network.waits_for_landing(packet) {
+                    self.warm(task);
+                }
+            }
+            Some(Event::Wake { task, .. } | Event::Run { task }) => self.warm(task),
             _ => {}
         }
     }
