@@ -12,9 +12,9 @@ use crate::shared::{Guard, Shared};
 use crate::timing::{Message, Place, model_opcode};
 use dunlin_fabric::{
     AddressHandleId, Armed, Buffer, Completion, CompletionQueueId, CompletionStatus, CreateError, Data,
-    Endpoint, Gather, Nanos, Opcode, Operation, PostError, QueuePairConfig, QueuePairId, QueuePairState,
-    ReceiveTarget, Region, SharedReceiveQueueId, ThreadDomain, Transport, WaitMode, Wake, Waker, Work,
-    WorkId, WorkRequest,
+    Endpoint, Gather, InlineLine, InlineWrite, Nanos, Opcode, Operation, PostError, QueuePairConfig,
+    QueuePairId, QueuePairState, ReceiveTarget, Region, SharedReceiveQueueId, ThreadDomain, Transport,
+    WaitMode, Wake, Waker, Work, WorkId, WorkRequest,
 };
 use dunlin_rnic_model::{Linked, Request, Touch};
 use std::collections::VecDeque;
@@ -116,6 +116,136 @@ impl SimDomain {
 #[inline]
 fn own(state: &mut State, domain: u32, number: QueuePairId) -> Option<&mut QueuePair> {
     state.queue_pair(number.0).filter(|found| found.domain == domain)
+}
+
+/// What a queue pair is like that something is posted to.
+#[derive(Clone, Copy)]
+struct Sender {
+    at: u32,
+    place: Place,
+    transport: Transport,
+    remote: Option<u32>,
+    full: bool,
+}
+
+impl Sender {
+    #[inline]
+    fn of(state: &mut State, domain: u32, queue_pair: QueuePairId) -> Result<Self, PostError> {
+        let sender = own(state, domain, queue_pair).ok_or(PostError::NoSuch("queue pair"))?;
+        match sender.state {
+            QueuePairState::Initialised => return Err(PostError::NotConnected),
+            QueuePairState::Error => return Err(PostError::QueuePairError),
+            QueuePairState::Ready => {}
+        }
+        Ok(Sender {
+            at: queue_pair.0,
+            place: sender.place,
+            transport: sender.transport,
+            remote: sender.remote,
+            full: sender.occupied >= sender.max_send,
+        })
+    }
+
+    /// Refuses what the send queue has no room for, and now and then something else, if that is a fault of the run.
+    #[inline]
+    fn find_room(&self, state: &mut State) -> Result<(), PostError> {
+        let refusal = state.settings.faults.refusal;
+        // As when the queue is full: something is under way whose completion tells that there is room again.
+        let busy = |state: &mut State| {
+            state.queue_pair(self.at).is_some_and(|q| q.sends.iter().any(|sent| sent.signaled))
+        };
+        if self.full || (refusal != 0 && busy(state) && state.breaks(refusal)) {
+            return Err(PostError::QueueFull);
+        }
+        Ok(())
+    }
+}
+
+/// A work request, but for what stands in its packet.
+struct Posting {
+    id: WorkId,
+    opcode: Opcode,
+    signaled: bool,
+    /// The initiator's buffer; `None` for inline data.
+    local: Option<Touch>,
+    /// The offset at the target.
+    offset: u64,
+    held: Option<Box<Gather<SimMemory>>>,
+    into: Option<Box<Buffer<SimMemory>>>,
+    /// The buffer is too short for what it is to take.
+    local_error: bool,
+}
+
+impl Default for Posting {
+    #[inline(always)]
+    fn default() -> Self {
+        Posting {
+            id: WorkId(0),
+            opcode: Opcode::Write,
+            signaled: false,
+            local: None,
+            offset: 0,
+            held: None,
+            into: None,
+            local_error: false,
+        }
+    }
+}
+
+impl Posting {
+    /// Puts it into the send queue, and its packet on the wire.
+    #[inline(always)]
+    fn leave(self, state: &mut State, sender: Sender, to: u32, packet: u32) {
+        let Posting { id, opcode, signaled, local, offset, held, into, local_error } = self;
+        let Sender { at, place: from, transport, .. } = sender;
+        let place = &state.network.packets[packet];
+        let length = place.bytes();
+        let immediate = matches!(place.action, Action::Write { immediate: Some(_), .. });
+        let now = state.now();
+        let modelled = state.timing.is_modelled();
+        let target = match modelled {
+            true => state.queue_pair(to).map_or(Place::default(), |q| q.place),
+            // Rates ask for the target's machine when it arrives.
+            false => Place::default(),
+        };
+        let Some(queue_pair) = state.queue_pair(at) else { return state.give_packets([packet]) };
+        let serial = queue_pair.next_serial;
+        queue_pair.next_serial += 1;
+        queue_pair.occupied += 1;
+        let stopped = queue_pair.stopped;
+        queue_pair.stopped |= local_error;
+        let inline = local.is_none();
+        let local = local.unwrap_or_default();
+        let request = InFlight { serial, id, opcode, signaled, bytes: length, local, held, into };
+        queue_pair.sends.push_back(request);
+        let place = &mut state.network.packets[packet];
+        (place.from, place.to, place.serial, place.signaled) = (at, to, serial, signaled);
+        place.retrying = false;
+        let request = Request {
+            initiator: at,
+            target: to,
+            opcode: model_opcode(opcode, immediate),
+            transport,
+            bytes: length,
+            inline,
+            signaled,
+            linked: Linked::Alone,
+            local,
+            remote: Touch { offset, ..Touch::default() },
+        };
+        let message = Message { from, to: target, request };
+        if modelled {
+            place.message = message;
+        }
+        if local_error || stopped {
+            state.give_packets([packet]);
+        } else {
+            state.transmit(packet, &message);
+        }
+        if local_error && !stopped {
+            state.done_at(at, serial, now + 100, Outcome::of(CompletionStatus::LocalProtection));
+        }
+    }
 }
 
 impl Drop for SimDomain {
@@ -313,114 +443,68 @@ impl ThreadDomain for SimDomain {
         request: WorkRequest<'_, SimMemory>,
     ) -> Result<(), PostError> {
         let mut state = self.pass(|prices| prices.post);
-        let at = queue_pair.0;
-        let sender = own(&mut state, self.id, queue_pair).ok_or(PostError::NoSuch("queue pair"))?;
-        match sender.state {
-            QueuePairState::Initialised => return Err(PostError::NotConnected),
-            QueuePairState::Error => return Err(PostError::QueuePairError),
-            QueuePairState::Ready => {}
-        }
-        let (transport, remote) = (sender.transport, sender.remote);
-        let full = sender.occupied >= sender.max_send;
-        let from = sender.place;
-        let to = state.admit(self.id, queue_pair, transport, remote, &request.operation)?;
-        let refusal = state.settings.faults.refusal;
-        // As when the queue is full: something is under way whose completion tells that there is room again.
-        let busy = |state: &mut State| {
-            state.queue_pair(at).is_some_and(|q| q.sends.iter().any(|sent| sent.signaled))
-        };
-        if full || (refusal != 0 && busy(&mut state) && state.breaks(refusal)) {
-            return Err(PostError::QueueFull);
-        }
-        let modelled = state.timing.is_modelled();
+        let sender = Sender::of(&mut state, self.id, queue_pair)?;
+        let to = state.admit(self.id, queue_pair, sender.transport, sender.remote, &request.operation)?;
+        sender.find_room(&mut state)?;
         let (packet, place) = state.network.packets.take();
         place.clear_payload();
-        let (mut into, mut held, mut local_error) = (None, None, false);
-        let mut local = None;
-        let mut remote_touch = Touch::default();
-        let (opcode, action) = match request.operation {
+        let mut posting = Posting { id: request.id, signaled: request.signaled, ..Posting::default() };
+        posting.opcode = match request.operation {
             Operation::Send { data, immediate, .. } => {
-                held = gather(data, place, &mut local);
-                (Opcode::Send, Action::Send { immediate })
+                posting.held = gather(data, place, &mut posting.local);
+                place.action = Action::Send { immediate };
+                Opcode::Send
             }
             Operation::Write { data, key, offset, immediate } => {
-                held = gather(data, place, &mut local);
-                remote_touch.offset = offset;
-                (Opcode::Write, Action::Write { key, offset, immediate })
+                posting.held = gather(data, place, &mut posting.local);
+                posting.offset = offset;
+                place.action = Action::Write { key, offset, immediate };
+                Opcode::Write
             }
             Operation::Read { from, into: buffer } => {
-                local_error = buffer.len() < from.length as usize;
-                local = Some(Touch { region: buffer.memory().number(), offset: buffer.offset() });
-                remote_touch.offset = from.offset;
-                into = Some(Box::new(buffer));
-                (Opcode::Read, Action::Read { from })
+                posting.local_error = buffer.len() < from.length as usize;
+                posting.local = Some(Touch { region: buffer.memory().number(), offset: buffer.offset() });
+                posting.offset = from.offset;
+                posting.into = Some(Box::new(buffer));
+                place.action = Action::Read { from };
+                Opcode::Read
             }
             Operation::FetchAdd { key, offset, add } => {
-                (Opcode::FetchAdd, Action::FetchAdd { key, offset, add })
+                place.action = Action::FetchAdd { key, offset, add };
+                Opcode::FetchAdd
             }
             Operation::CompareSwap { key, offset, expected, swap } => {
-                (Opcode::CompareSwap, Action::CompareSwap { key, offset, expected, swap })
+                place.action = Action::CompareSwap { key, offset, expected, swap };
+                Opcode::CompareSwap
             }
         };
         // Who READs or changes atomically wants to know the value.
-        let signaled = request.signaled || !matches!(opcode, Opcode::Send | Opcode::Write);
-        let immediate = matches!(action, Action::Write { immediate: Some(_), .. });
-        place.action = action;
-        let length = place.bytes();
-        let now = state.now();
-        let target = match modelled {
-            true => state.queue_pair(to).map_or(Place::default(), |q| q.place),
-            // Who takes it at its word when it arrives.
-            false => Place::default(),
+        posting.signaled |= !matches!(posting.opcode, Opcode::Send | Opcode::Write);
+        posting.leave(&mut state, sender, to, packet);
+        Ok(())
+    }
+
+    fn post_line(&mut self, queue_pair: QueuePairId, line: InlineLine<'_>) -> Result<(), PostError> {
+        let mut state = self.shared.lock();
+        let capabilities = &state.settings.capabilities;
+        let most = capabilities.max_inline.min(capabilities.max_message);
+        let fits = line.line.len() <= most as usize;
+        let sender = Sender::of(&mut state, self.id, queue_pair).ok().filter(|_| fits);
+        let sender = sender.and_then(|sender| Some((sender, sender.remote?)));
+        drop(state);
+        let InlineLine { id, line, key, offset, .. } = line;
+        let Some((sender, to)) = sender else {
+            // Which refuses it.
+            let parts: &[&[u8]] = &[line];
+            let write = InlineWrite { id, parts, key, offset, immediate: None, signaled: false, ahead: 0 };
+            return self.post_write(queue_pair, write);
         };
-        let Some(sender) = state.queue_pair(at) else { return Err(PostError::NoSuch("queue pair")) };
-        let serial = sender.next_serial;
-        sender.next_serial += 1;
-        sender.occupied += 1;
-        let stopped = sender.stopped;
-        sender.stopped |= local_error;
-        let inline = local.is_none();
-        let local = local.unwrap_or_default();
-        sender.sends.push_back(InFlight {
-            serial,
-            id: request.id,
-            opcode,
-            signaled,
-            bytes: length,
-            local,
-            held,
-            into,
-        });
-        let place = &mut state.network.packets[packet];
-        (place.from, place.to, place.serial, place.signaled) = (at, to, serial, signaled);
-        place.retrying = false;
-        let message = Message {
-            from,
-            to: target,
-            request: Request {
-                initiator: at,
-                target: to,
-                opcode: model_opcode(opcode, immediate),
-                transport,
-                bytes: length,
-                inline,
-                signaled,
-                linked: Linked::Alone,
-                local,
-                remote: remote_touch,
-            },
-        };
-        if modelled {
-            place.message = message;
-        }
-        if local_error || stopped {
-            state.give_packets([packet]);
-        } else {
-            state.transmit(packet, &message);
-        }
-        if local_error && !stopped {
-            state.done_at(at, serial, now + 100, Outcome::of(CompletionStatus::LocalProtection));
-        }
+        let mut state = self.pass(|prices| prices.post);
+        sender.find_room(&mut state)?;
+        let (packet, place) = state.network.packets.take();
+        place.set_line(line);
+        place.action = Action::Write { key, offset, immediate: None };
+        Posting { id, offset, ..Posting::default() }.leave(&mut state, sender, to, packet);
         Ok(())
     }
 

@@ -35,11 +35,52 @@ impl Event {
     }
 }
 
+/// An event as two words: they pass through registers, and are loaded as they were stored. Loads that are wider than the stores
+/// before them have to wait until those have left the processor's queue.
+#[derive(Clone, Copy, Debug)]
+struct Code(u64, u64);
+
+impl Code {
+    #[inline(always)]
+    fn of(event: Event) -> Self {
+        let (kind, first, second) = match event {
+            Event::Run { task } => (0, task, 0),
+            Event::Wake { task, stay } => (1, task, stay),
+            Event::Timer { task } => (2, task, 0),
+            Event::Quantum { machine, core } => (3, machine, u64::from(core)),
+            Event::Arrive { packet } => (4, packet, 0),
+            Event::Serve { queue_pair } => (5, queue_pair, 0),
+            Event::Land { packet } => (6, packet, 0),
+            Event::Done { queue_pair, serial } => (7, queue_pair, serial),
+            Event::Acknowledged { queue_pair, serial } => (8, queue_pair, serial),
+            Event::Rare { index } => (9, index, 0),
+        };
+        Code(kind << 32 | u64::from(first), second)
+    }
+
+    #[inline(always)]
+    fn event(self) -> Event {
+        let (first, second) = (self.0 as u32, self.1);
+        match self.0 >> 32 {
+            0 => Event::Run { task: first },
+            1 => Event::Wake { task: first, stay: second },
+            2 => Event::Timer { task: first },
+            3 => Event::Quantum { machine: first, core: second as u32 },
+            4 => Event::Arrive { packet: first },
+            5 => Event::Serve { queue_pair: first },
+            6 => Event::Land { packet: first },
+            7 => Event::Done { queue_pair: first, serial: second },
+            8 => Event::Acknowledged { queue_pair: first, serial: second },
+            _ => Event::Rare { index: first },
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     /// Time, and below it the number: one comparison without a branch.
     key: u128,
-    event: Event,
+    code: Code,
 }
 
 impl Entry {
@@ -109,6 +150,8 @@ impl Heap {
 const WIDTH_BITS: u32 = 6;
 /// Buckets of the wheel, a power of two: together a quarter of a millisecond, which few messages take, queues and all.
 const BUCKETS: usize = 4096;
+/// So many events are to be in order, if there are so many: who asks for memory ahead wants to know them.
+const IN_ORDER: usize = 8;
 /// The end of a bucket's list.
 const NONE: u32 = u32::MAX;
 
@@ -186,10 +229,11 @@ impl Wheel {
         None
     }
 
-    /// Moves a bucket's entries out, sorted.
+    /// Moves a bucket's entries out, behind others, sorted.
     #[inline]
     fn empty_into(&mut self, bucket: u64, sorted: &mut Vec<Entry>) {
         let slot = bucket as usize % BUCKETS;
+        let before = sorted.len();
         let mut place = std::mem::replace(&mut self.heads[slot], NONE);
         self.occupied[slot / 64] &= !(1 << (slot % 64));
         while let Some(found) = self.entries.get_mut(place as usize) {
@@ -200,8 +244,9 @@ impl Wheel {
             self.count -= 1;
         }
         // The list has the last one first; mostly they were put in about the order in which they happen.
-        sorted.reverse();
-        sorted.sort_unstable_by_key(|entry| entry.key);
+        let added = &mut sorted[before..];
+        added.reverse();
+        added.sort_unstable_by_key(|entry| entry.key);
     }
 }
 
@@ -241,6 +286,18 @@ impl Near {
         }
         Some(entry)
     }
+
+    #[inline(always)]
+    fn count(&self) -> usize {
+        self.sorted.len() - self.head
+    }
+
+    /// Closes the gap before those that are there.
+    #[inline]
+    fn forget_gone(&mut self) {
+        self.sorted.drain(..self.head);
+        self.head = 0;
+    }
 }
 
 /// The queue: in order what happens next, a wheel of buckets for what happens soon, and a heap for the rest, mostly timers that
@@ -269,20 +326,25 @@ impl Events {
     /// The time of the next event, and the event.
     #[inline(always)]
     pub(crate) fn peek(&self) -> Option<(Nanos, Event)> {
-        self.first().map(|entry| (entry.at(), entry.event))
+        self.first().map(|entry| (entry.at(), entry.code.event()))
     }
 
     /// What is likely to happen after so many others, as far as that is in order already.
     #[inline(always)]
     pub(crate) fn ahead(&self, others: usize) -> Option<Event> {
-        self.near.sorted.get(self.near.head + others).map(|entry| entry.event)
+        self.near.sorted.get(self.near.head + others).map(|entry| entry.code.event())
     }
 
     /// Adds an event.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn push(&mut self, at: Nanos, event: Event) {
+        self.push_code(at, Code::of(event));
+    }
+
+    #[inline]
+    fn push_code(&mut self, at: Nanos, code: Code) {
         self.number += 1;
-        let entry = Entry { key: u128::from(at) << 64 | u128::from(self.number), event };
+        let entry = Entry { key: u128::from(at) << 64 | u128::from(self.number), code };
         let bucket = bucket_of(at);
         if bucket < self.near_end {
             return self.near.push(entry);
@@ -308,10 +370,10 @@ impl Events {
             return self.pop_far();
         }
         let entry = self.near.pop()?;
-        if self.near.first().is_none() {
+        if self.near.count() < IN_ORDER && self.wheel.count > 0 {
             self.advance();
         }
-        Some((entry.at(), entry.event))
+        Some((entry.at(), entry.code.event()))
     }
 
     #[inline(never)]
@@ -321,13 +383,16 @@ impl Events {
             // Nothing is due before it, and nothing will be put before it any more.
             self.near_end = self.near_end.max(bucket_of(entry.at()));
         }
-        Some((entry.at(), entry.event))
+        Some((entry.at(), entry.code.event()))
     }
 
-    /// Puts the next bucket in order, if there is one.
+    /// Puts the next buckets in order, until there are enough.
     #[inline(never)]
     fn advance(&mut self) {
-        if let Some(bucket) = self.wheel.next(self.near_end) {
+        self.near.forget_gone();
+        while self.near.count() < IN_ORDER
+            && let Some(bucket) = self.wheel.next(self.near_end)
+        {
             self.wheel.empty_into(bucket, &mut self.near.sorted);
             self.near_end = bucket + 1;
         }

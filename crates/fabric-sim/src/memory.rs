@@ -91,6 +91,27 @@ impl SimMemory {
     }
 }
 
+/// A line of private memory.
+#[derive(Clone, Copy, Debug)]
+#[repr(align(64))]
+pub(crate) struct Line(pub(crate) [u8; 64]);
+
+impl Default for Line {
+    fn default() -> Self {
+        Line([0; 64])
+    }
+}
+
+impl Line {
+    /// Copies a line that was just written in words, word by word: wider loads would wait until those stores have left the
+    /// processor's queue.
+    #[inline(always)]
+    pub(crate) fn copy(&mut self, from: &[u8; 64]) {
+        // SAFETY: the destination is a whole line, aligned by its type, and ours.
+        unsafe { copy::line_to_peer(from, self.0.as_mut_ptr()) }
+    }
+}
+
 /// Who looks at some memory: domains, and their names for it.
 pub(crate) enum Watchers {
     Nobody,

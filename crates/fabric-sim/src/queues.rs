@@ -2,7 +2,7 @@
 //! what moves between queue pairs is the business of `network`.
 
 use crate::link::Held;
-use crate::memory::SimMemory;
+use crate::memory::{Line, SimMemory};
 use crate::scheduler::Waiter;
 use crate::timing::{Message, Place};
 use dunlin_fabric::{
@@ -298,7 +298,7 @@ pub(crate) struct Packet {
     pub(crate) retrying: bool,
     /// Bytes of its payload in `short`, or [`LONG`].
     length: u8,
-    short: [u8; SHORT],
+    short: Line,
     /// A longer payload; the room is used again.
     long: Vec<u8>,
     /// What a model needs to know of it.
@@ -306,7 +306,7 @@ pub(crate) struct Packet {
 }
 
 /// Bytes of a payload that stands in its packet: a line.
-const SHORT: usize = 64;
+const SHORT: usize = size_of::<Line>();
 /// The payload is longer than that.
 const LONG: u8 = u8::MAX;
 
@@ -321,7 +321,7 @@ impl Default for Packet {
             signaled: false,
             retrying: false,
             length: 0,
-            short: [0; SHORT],
+            short: Line::default(),
             long: Vec::new(),
             message: Message::default(),
         }
@@ -330,7 +330,7 @@ impl Default for Packet {
 
 /// The payload of a packet, taken out.
 pub(crate) enum Payload {
-    Short([u8; SHORT], u8),
+    Short(Line, u8),
     Long(Vec<u8>),
 }
 
@@ -340,7 +340,7 @@ impl std::ops::Deref for Payload {
     #[inline]
     fn deref(&self) -> &[u8] {
         match self {
-            Payload::Short(bytes, length) => &bytes[..(*length as usize).min(SHORT)],
+            Payload::Short(bytes, length) => &bytes.0[..(*length as usize).min(SHORT)],
             Payload::Long(bytes) => bytes,
         }
     }
@@ -352,7 +352,7 @@ impl Packet {
     pub(crate) fn payload(&self) -> &[u8] {
         match self.length {
             LONG => &self.long,
-            length => &self.short[..(length as usize).min(SHORT)],
+            length => &self.short.0[..(length as usize).min(SHORT)],
         }
     }
 
@@ -362,18 +362,25 @@ impl Packet {
         self.length = 0;
     }
 
+    /// Makes a line its payload.
+    #[inline(always)]
+    pub(crate) fn set_line(&mut self, line: &[u8; SHORT]) {
+        self.short.copy(line);
+        self.length = SHORT as u8;
+    }
+
     /// Adds to its payload.
     #[inline]
     pub(crate) fn add_to_payload(&mut self, bytes: &[u8]) {
         let length = self.length as usize;
-        if let Some(place) = self.short.get_mut(length..length + bytes.len()) {
+        if let Some(place) = self.short.0.get_mut(length..length + bytes.len()) {
             place.copy_from_slice(bytes);
             self.length += bytes.len() as u8;
             return;
         }
         if self.length != LONG {
             self.long.clear();
-            self.long.extend_from_slice(&self.short[..length]);
+            self.long.extend_from_slice(&self.short.0[..length]);
             self.length = LONG;
         }
         self.long.extend_from_slice(bytes);
