@@ -152,6 +152,8 @@ const WIDTH_BITS: u32 = 6;
 const BUCKETS: usize = 4096;
 /// So many events are to be in order, if there are so many: who asks for memory ahead wants to know them.
 const IN_ORDER: usize = 8;
+/// So many that have happened may still stand before those.
+const GONE: usize = 64;
 /// The end of a bucket's list.
 const NONE: u32 = u32::MAX;
 
@@ -292,11 +294,13 @@ impl Near {
         self.sorted.len() - self.head
     }
 
-    /// Closes the gap before those that are there.
+    /// Closes the gap before those that are there, now and then.
     #[inline]
     fn forget_gone(&mut self) {
-        self.sorted.drain(..self.head);
-        self.head = 0;
+        if self.head >= GONE {
+            self.sorted.drain(..self.head);
+            self.head = 0;
+        }
     }
 }
 
