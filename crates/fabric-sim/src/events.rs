@@ -28,13 +28,6 @@ pub(crate) enum Event {
     Rare { index: u32 },
 }
 
-impl Event {
-    /// Whether it happens in the network, and not to a task.
-    pub(crate) fn is_network(self) -> bool {
-        !matches!(self, Event::Run { .. } | Event::Wake { .. } | Event::Timer { .. } | Event::Quantum { .. })
-    }
-}
-
 /// An event as two words: they pass through registers, and are loaded as they were stored. Loads that are wider than the stores
 /// before them have to wait until those have left the processor's queue.
 #[derive(Clone, Copy, Debug)]
@@ -56,6 +49,12 @@ impl Code {
             Event::Rare { index } => (9, index, 0),
         };
         Code(kind << 32 | u64::from(first), second)
+    }
+
+    /// Whether it happens in the network, and not to a task.
+    #[inline(always)]
+    fn is_of_network(self) -> bool {
+        self.0 >> 32 > 3
     }
 
     #[inline(always)]
@@ -150,8 +149,6 @@ impl Heap {
 const WIDTH_BITS: u32 = 6;
 /// Buckets of the wheel, a power of two: together a quarter of a millisecond, which few messages take, queues and all.
 const BUCKETS: usize = 4096;
-/// So many events are to be in order, if there are so many: who asks for memory ahead wants to know them.
-const IN_ORDER: usize = 8;
 /// So many that have happened may still stand before those.
 const GONE: usize = 64;
 /// The end of a bucket's list.
@@ -315,6 +312,8 @@ pub(crate) struct Events {
     far: Heap,
     /// The bucket from which on the wheel takes events; earlier ones go to `near`.
     near_end: u64,
+    /// So many events are kept in order at least, if there are so many beyond the next one.
+    in_order: usize,
     number: u64,
 }
 
@@ -331,6 +330,23 @@ impl Events {
     #[inline(always)]
     pub(crate) fn peek(&self) -> Option<(Nanos, Event)> {
         self.first().map(|entry| (entry.at(), entry.code.event()))
+    }
+
+    /// The time of the next event.
+    #[inline(always)]
+    pub(crate) fn next_at(&self) -> Option<Nanos> {
+        self.first().map(Entry::at)
+    }
+
+    /// The time of the next event, and whether it happens in the network.
+    #[inline(always)]
+    pub(crate) fn next_kind(&self) -> Option<(Nanos, bool)> {
+        self.first().map(|entry| (entry.at(), entry.code.is_of_network()))
+    }
+
+    /// From now on so many events are kept in order for [`ahead`](Events::ahead), if there are so many.
+    pub(crate) fn keep_in_order(&mut self, events: usize) {
+        self.in_order = events;
     }
 
     /// What is likely to happen after so many others, as far as that is in order already.
@@ -374,7 +390,7 @@ impl Events {
             return self.pop_far();
         }
         let entry = self.near.pop()?;
-        if self.near.count() < IN_ORDER && self.wheel.count > 0 {
+        if self.near.count() <= self.in_order && self.wheel.count > 0 {
             self.advance();
         }
         Some((entry.at(), entry.code.event()))
@@ -394,7 +410,7 @@ impl Events {
     #[inline(never)]
     fn advance(&mut self) {
         self.near.forget_gone();
-        while self.near.count() < IN_ORDER
+        while self.near.count() <= self.in_order
             && let Some(bucket) = self.wheel.next(self.near_end)
         {
             self.wheel.empty_into(bucket, &mut self.near.sorted);
@@ -418,6 +434,7 @@ mod tests {
         for number in 0..20_000u32 {
             // Now and then it runs empty.
             let fills = number % 4000 < 2000;
+            events.keep_in_order(number as usize / 4000 * 3);
             if fills || number % 3 == 0 {
                 let span = spans[random.below(spans.len() as u64) as usize];
                 let at = clock + random.below(span);
@@ -432,6 +449,7 @@ mod tests {
                     (at, Event::Run { task })
                 });
                 assert_eq!(events.peek(), next);
+                assert_eq!(events.next_at(), next.map(|(at, _)| at));
                 assert_eq!(events.pop(), next);
             }
         }

@@ -20,6 +20,8 @@ use std::fmt;
 
 /// Tasks from which on what the next event needs is asked for ahead: with fewer it is in the caches anyhow.
 const LARGE: usize = 256;
+/// Events ahead of the next one of which something is asked for.
+const EVENTS_AHEAD: usize = 6;
 /// Lines of a task's stack that are asked for, from where it was suspended: below it the next calls will lie, above it lie those that
 /// it is in.
 const LINES_BELOW: usize = 14;
@@ -219,7 +221,7 @@ impl State {
     /// The queue's time follows the running task's, as far as nothing is due before.
     #[inline]
     pub(crate) fn settle(&mut self) {
-        let next = self.events.peek().map_or(Nanos::MAX, |(at, _)| at);
+        let next = self.events.next_at().unwrap_or(Nanos::MAX);
         self.event_clock = self.event_clock.max(self.clock.min(next));
     }
 
@@ -264,6 +266,9 @@ impl State {
             stack: 0,
         });
         self.live += 1;
+        if self.is_large() {
+            self.events.keep_in_order(EVENTS_AHEAD);
+        }
         self.started.push_back((task, body));
         let start = self.now() + self.timing.thread_start(&mut self.chance);
         self.put(start, Event::Run { task });
@@ -396,7 +401,7 @@ impl State {
     #[inline]
     fn look_ahead(&self) {
         let network = &self.network;
-        match self.events.ahead(6) {
+        match self.events.ahead(EVENTS_AHEAD) {
             Some(Event::Arrive { packet } | Event::Land { packet }) => network.warm_packet(packet),
             _ => {}
         }
@@ -459,11 +464,11 @@ impl State {
     pub(crate) fn next_task(&mut self) -> Option<TaskId> {
         self.running = None;
         self.doomed = false;
-        while let Some((at, event)) = self.events.peek() {
-            if at > self.settings.limit && !self.is_stale_timer(at, event) {
+        while let Some(at) = self.events.next_at() {
+            if at > self.settings.limit && !self.is_stale_timer() {
                 return None;
             }
-            self.events.pop();
+            let Some((_, event)) = self.events.pop() else { break };
             self.begin_event(at);
             let task = match event {
                 Event::Run { task } => Some(task),
@@ -533,9 +538,10 @@ impl State {
         None
     }
 
-    /// Whether an event is a timer that means nothing any more.
-    fn is_stale_timer(&self, at: Nanos, event: Event) -> bool {
-        let Event::Timer { task } = event else { return false };
+    /// Whether the next event is a timer that means nothing any more.
+    #[cold]
+    fn is_stale_timer(&self) -> bool {
+        let Some((at, Event::Timer { task })) = self.events.peek() else { return false };
         let task = &self.tasks[task as usize];
         task.timer_event != at || task.timer == Nanos::MAX || task.ended
     }
@@ -564,7 +570,7 @@ impl State {
 
     /// Whether something is left to happen: then what ended the run is its limit of time.
     pub(crate) fn is_past_limit(&self) -> bool {
-        self.events.peek().is_some()
+        self.events.next_at().is_some()
     }
 
     pub(crate) fn describe_waits(&self) -> Vec<String> {
