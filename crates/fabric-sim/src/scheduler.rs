@@ -391,7 +391,8 @@ impl State {
     /// Asks for the lines that a task will touch first: of its stack, from where it was suspended both ways.
     #[inline]
     fn warm(&self, task: TaskId) {
-        let stack = self.tasks[task as usize].stack.wrapping_sub(LINES_BELOW * LINE);
+        let stack = self.tasks[task as usize].stack;
+        let stack = stack.saturating_sub(LINES_BELOW * LINE);
         (0..LINES_BELOW + LINES_ABOVE)
             .for_each(|line| copy::prefetch_to_write((stack + line * LINE) as *const u8));
     }
