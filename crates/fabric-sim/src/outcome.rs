@@ -138,6 +138,7 @@ impl State {
         let sends = queue_pair.sends.len();
         let receives = std::mem::take(&mut queue_pair.receives.posted);
         let (remote, last_arrival, domain) = (queue_pair.remote, queue_pair.last_arrival, queue_pair.domain);
+        let last_landing = queue_pair.last_landing;
         self.give_packets(inbound);
         self.tell(|_| format!("queue pair {at} breaks: {first:?}"));
         let mut status = first;
@@ -160,7 +161,13 @@ impl State {
         drop(done);
         for receive in receives {
             let completion = receive_completion(at, receive, Opcode::Receive);
-            self.complete_receive(at, Completion { status: CompletionStatus::Flushed, ..completion });
+            let completion = Completion { status: CompletionStatus::Flushed, ..completion };
+            // Behind those that were taken before and are not seen yet.
+            if last_landing > self.now() {
+                self.schedule(last_landing, Rare::Received { at, completion });
+            } else {
+                self.complete_receive(at, completion);
+            }
         }
         if let Some(remote) = remote {
             self.tell_peer(remote, last_arrival);

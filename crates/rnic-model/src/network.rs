@@ -500,7 +500,7 @@ impl Nic {
         // competes for the ways that NICs may allocate in. A few lines stand for all of a large payload.
         const SAMPLED: u64 = 4;
         let first = touch.offset / LINE;
-        let count = ((touch.offset + bytes).div_ceil(LINE) - first).min(SAMPLED);
+        let count = (touch.offset.saturating_add(bytes).div_ceil(LINE) - first).min(SAMPLED);
         let behind = lines.ways.saturating_sub(costs.io_ways);
         let mut missed = false;
         for line in 0..count {
