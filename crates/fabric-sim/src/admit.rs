@@ -58,11 +58,7 @@ impl State {
         }
         match operation {
             Operation::Send { to: Some(handle), .. } if datagram => {
-                let handles = self
-                    .network
-                    .domains
-                    .get(domain as usize)
-                    .and_then(|d| Some(&d.as_ref()?.address_handles));
+                let handles = self.network.domains.get(domain).map(|domain| &domain.address_handles);
                 let found = handles.and_then(|h| h.get(handle.0 as usize)).filter(|h| h.from == queue_pair);
                 found.map(|h| h.to).ok_or(PostError::NoSuch("address handle"))
             }

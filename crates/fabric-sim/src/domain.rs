@@ -2,19 +2,19 @@
 
 use crate::events::Event;
 use crate::link::SimLink;
-use crate::memory::SimMemory;
+use crate::memory::{NAMELESS, SimMemory};
 use crate::queues::{
-    Action, AddressHandle, CompletionQueue, DomainState, Entry, InFlight, LinkSide, Outcome, PostedReceive,
-    QueuePair, ReceiveQueue,
+    Action, AddressHandle, CompletionQueue, DomainState, Entry, InFlight, LinkSide, Outcome, Packet,
+    PostedReceive, QueuePair, ReceiveQueue,
 };
 use crate::scheduler::{Reason, State};
 use crate::shared::{Guard, Shared};
 use crate::timing::{Message, Place, model_opcode};
 use dunlin_fabric::{
     AddressHandleId, Armed, Buffer, Completion, CompletionQueueId, CompletionStatus, CreateError, Data,
-    Endpoint, Gather, Nanos, Opcode, Operation, PostError, QueuePairConfig, QueuePairId, QueuePairState,
-    ReceiveTarget, Region, SharedReceiveQueueId, ThreadDomain, Transport, WaitMode, Wake, Waker, Work,
-    WorkId, WorkRequest,
+    Endpoint, Gather, InlineLine, InlineWrite, Nanos, Opcode, Operation, PostError, QueuePairConfig,
+    QueuePairId, QueuePairState, ReceiveTarget, Region, SharedReceiveQueueId, ThreadDomain, Transport,
+    WaitMode, Wake, Waker, Work, WorkId, WorkRequest,
 };
 use dunlin_rnic_model::{Linked, Request, Touch};
 use std::collections::VecDeque;
@@ -80,8 +80,7 @@ impl SimDomain {
         if !state.processes[process as usize].alive || state.over() {
             return Err(over());
         }
-        let id = state.network.domains.len() as u32;
-        state.network.domains.push(Some(Box::new(DomainState::of(process))));
+        let id = state.network.domains.push(DomainState::of(process));
         Ok(SimDomain { shared: Arc::clone(shared), id })
     }
 
@@ -95,7 +94,7 @@ impl SimDomain {
             remote.0.as_slice().try_into().map_err(|_| wrong("it is not 16 bytes long"))?;
         let word = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
         let LinkSide { link, side } = link.at();
-        if word(0) != link || word(4) != 1 - side as u32 {
+        if word(0) != link || word(4) != 1 - side {
             return Err(wrong("it was not made at the other end of this link"));
         }
         match state.queue_pair(word(12)) {
@@ -119,6 +118,139 @@ fn own(state: &mut State, domain: u32, number: QueuePairId) -> Option<&mut Queue
     state.queue_pair(number.0).filter(|found| found.domain == domain)
 }
 
+/// What a queue pair is like that something is posted to.
+#[derive(Clone, Copy)]
+struct Sender {
+    at: u32,
+    place: Place,
+    transport: Transport,
+    remote: Option<u32>,
+    /// What the send queue has room for.
+    room: usize,
+}
+
+impl Sender {
+    #[inline]
+    fn of(state: &mut State, domain: u32, queue_pair: QueuePairId) -> Result<Self, PostError> {
+        let sender = own(state, domain, queue_pair).ok_or(PostError::NoSuch("queue pair"))?;
+        match sender.state {
+            QueuePairState::Initialised => return Err(PostError::NotConnected),
+            QueuePairState::Error => return Err(PostError::QueuePairError),
+            QueuePairState::Ready => {}
+        }
+        Ok(Sender {
+            at: queue_pair.0,
+            place: sender.place,
+            transport: sender.transport,
+            remote: sender.remote,
+            room: sender.max_send.saturating_sub(sender.occupied) as usize,
+        })
+    }
+
+    /// Refuses what the send queue has no room for, and now and then something else, if that is a fault of the run.
+    #[inline]
+    fn find_room(&self, state: &mut State, wanted: usize) -> Result<(), PostError> {
+        let refusal = state.settings.faults.refusal;
+        // As when the queue is full: something is under way whose completion tells that there is room again.
+        let busy = |state: &mut State| {
+            state.queue_pair(self.at).is_some_and(|q| q.sends.iter().any(|sent| sent.signaled))
+        };
+        if self.room < wanted || (refusal != 0 && busy(state) && state.breaks(refusal)) {
+            return Err(PostError::QueueFull);
+        }
+        Ok(())
+    }
+}
+
+/// A work request, but for what stands in its packet.
+struct Posting {
+    id: WorkId,
+    opcode: Opcode,
+    signaled: bool,
+    linked: Linked,
+    /// The initiator's buffer; `None` for inline data.
+    local: Option<Touch>,
+    /// The offset at the target.
+    offset: u64,
+    held: Option<Box<Gather<SimMemory>>>,
+    into: Option<Box<Buffer<SimMemory>>>,
+    /// The buffer is too short for what it is to take.
+    local_error: bool,
+}
+
+impl Default for Posting {
+    #[inline(always)]
+    fn default() -> Self {
+        Posting {
+            id: WorkId(0),
+            opcode: Opcode::Write,
+            signaled: false,
+            linked: Linked::Alone,
+            local: None,
+            offset: 0,
+            held: None,
+            into: None,
+            local_error: false,
+        }
+    }
+}
+
+impl Posting {
+    /// Puts it into the send queue, and its packet on the wire.
+    #[inline(always)]
+    fn leave(self, state: &mut State, sender: Sender, to: u32, packet: u32) {
+        let Posting { id, opcode, signaled, linked, local, offset, held, into, local_error } = self;
+        let Sender { at, place: from, transport, .. } = sender;
+        let place = &state.network.packets[packet];
+        let length = place.bytes();
+        let immediate = matches!(place.action, Action::Write { immediate: Some(_), .. });
+        let now = state.now();
+        let modelled = state.timing.is_modelled();
+        let target = match modelled {
+            true => state.queue_pair(to).map_or(Place::default(), |q| q.place),
+            // Rates ask for the target's machine when it arrives.
+            false => Place::default(),
+        };
+        let Some(queue_pair) = state.queue_pair(at) else { return state.give_packets([packet]) };
+        let serial = queue_pair.next_serial;
+        queue_pair.next_serial += 1;
+        queue_pair.occupied += 1;
+        let stopped = queue_pair.stopped;
+        queue_pair.stopped |= local_error;
+        let inline = local.is_none();
+        let local = local.unwrap_or_default();
+        let request = InFlight { serial, id, opcode, signaled, bytes: length, local, held, into };
+        queue_pair.sends.push_back(request);
+        let place = &mut state.network.packets[packet];
+        (place.from, place.to, place.serial, place.signaled) = (at, to, serial, signaled);
+        place.retrying = false;
+        let request = Request {
+            initiator: at,
+            target: to,
+            opcode: model_opcode(opcode, immediate),
+            transport,
+            bytes: length,
+            inline,
+            signaled,
+            linked,
+            local,
+            remote: Touch { offset, ..Touch::default() },
+        };
+        let message = Message { from, to: target, request };
+        if modelled {
+            place.message = message;
+        }
+        if local_error || stopped {
+            state.give_packets([packet]);
+        } else {
+            state.transmit(packet, &message);
+        }
+        if local_error && !stopped {
+            state.done_at(at, serial, now + 100, Outcome::of(CompletionStatus::LocalProtection));
+        }
+    }
+}
+
 impl Drop for SimDomain {
     fn drop(&mut self) {
         let Some(mut state) = self.shared.try_lock() else { return };
@@ -130,7 +262,7 @@ impl Drop for SimDomain {
 /// pair's until then, so their bytes are the same now as when they leave.
 fn gather(
     data: Data<'_, SimMemory>,
-    bytes: &mut Vec<u8>,
+    packet: &mut Packet,
     local: &mut Option<Touch>,
 ) -> Option<Box<Gather<SimMemory>>> {
     let first = match &data {
@@ -141,121 +273,70 @@ fn gather(
     *local = first.map(|buffer| Touch { region: buffer.memory().number(), offset: buffer.offset() });
     match data {
         Data::Inline(parts) => {
-            parts.iter().for_each(|part| bytes.extend_from_slice(part));
+            parts.iter().for_each(|part| packet.add_to_payload(part));
             None
         }
         Data::Buffer(buffer) => {
-            bytes.extend_from_slice(&buffer);
+            packet.add_to_payload(&buffer);
             let mut one = Gather::default();
             let room = one.push(buffer).is_ok();
             debug_assert!(room, "an empty gather list takes a buffer");
             Some(Box::new(one))
         }
         Data::Gather(list) => {
-            list.iter().for_each(|part| bytes.extend_from_slice(part));
+            list.iter().for_each(|part| packet.add_to_payload(part));
             Some(Box::new(list))
         }
     }
 }
 
 /// Takes one request of a queue pair that is ready and has room.
+#[inline]
 fn post_one(
     state: &mut State,
     domain: u32,
-    queue_pair: QueuePairId,
+    sender: Sender,
     request: WorkRequest<'_, SimMemory>,
     linked: Linked,
 ) -> Result<(), PostError> {
-    let at = queue_pair.0;
-    let sender = own(state, domain, queue_pair).ok_or(PostError::NoSuch("queue pair"))?;
-    let (transport, remote) = (sender.config.transport, sender.remote);
-    let to = state.admit(domain, queue_pair, transport, remote, &request.operation)?;
+    let queue_pair = QueuePairId(sender.at);
+    let to = state.admit(domain, queue_pair, sender.transport, sender.remote, &request.operation)?;
     let (packet, place) = state.network.packets.take();
-    let mut bytes = std::mem::take(&mut place.bytes);
-    bytes.clear();
-    let (mut into, mut held, mut back, mut local_error) = (None, None, 0, false);
-    let mut local = None;
-    let mut remote_touch = Touch::default();
-    let (opcode, action) = match request.operation {
+    place.clear_payload();
+    let mut posting =
+        Posting { id: request.id, signaled: request.signaled, linked, ..Posting::default() };
+    posting.opcode = match request.operation {
         Operation::Send { data, immediate, .. } => {
-            held = gather(data, &mut bytes, &mut local);
-            (Opcode::Send, Action::Send { immediate })
+            posting.held = gather(data, place, &mut posting.local);
+            place.action = Action::Send { immediate };
+            Opcode::Send
         }
         Operation::Write { data, key, offset, immediate } => {
-            held = gather(data, &mut bytes, &mut local);
-            remote_touch.offset = offset;
-            (Opcode::Write, Action::Write { key, offset, immediate })
+            posting.held = gather(data, place, &mut posting.local);
+            posting.offset = offset;
+            place.action = Action::Write { key, offset, immediate };
+            Opcode::Write
         }
         Operation::Read { from, into: buffer } => {
-            local_error = buffer.len() < from.length as usize;
-            local = Some(Touch { region: buffer.memory().number(), offset: buffer.offset() });
-            remote_touch.offset = from.offset;
-            into = Some(buffer);
-            back = from.length;
-            (Opcode::Read, Action::Read { from })
+            posting.local_error = buffer.len() < from.length as usize;
+            posting.local = Some(Touch { region: buffer.memory().number(), offset: buffer.offset() });
+            posting.offset = from.offset;
+            posting.into = Some(Box::new(buffer));
+            place.action = Action::Read { from };
+            Opcode::Read
         }
         Operation::FetchAdd { key, offset, add } => {
-            back = 8;
-            (Opcode::FetchAdd, Action::FetchAdd { key, offset, add })
+            place.action = Action::FetchAdd { key, offset, add };
+            Opcode::FetchAdd
         }
         Operation::CompareSwap { key, offset, expected, swap } => {
-            back = 8;
-            (Opcode::CompareSwap, Action::CompareSwap { key, offset, expected, swap })
+            place.action = Action::CompareSwap { key, offset, expected, swap };
+            Opcode::CompareSwap
         }
     };
     // Who READs or changes atomically wants to know the value.
-    let signaled = request.signaled || !matches!(opcode, Opcode::Send | Opcode::Write);
-    let now = state.now();
-    let immediate = matches!(action, Action::Write { immediate: Some(_), .. });
-    let from = state.queue_pair(at).map_or(Place::default(), |q| q.place);
-    let target = state.queue_pair(to).map_or(Place::default(), |q| q.place);
-    let length = back.max(bytes.len() as u32);
-    let Some(sender) = state.queue_pair(at) else { return Err(PostError::NoSuch("queue pair")) };
-    let serial = sender.next_serial;
-    sender.next_serial += 1;
-    sender.occupied += 1;
-    let stopped = sender.stopped;
-    sender.stopped |= local_error;
-    let inline = local.is_none();
-    let local = local.unwrap_or_default();
-    sender.sends.push_back(InFlight {
-        serial,
-        id: request.id,
-        opcode,
-        signaled,
-        bytes: length,
-        local,
-        held,
-        into,
-    });
-    let place = &mut state.network.packets[packet];
-    (place.from, place.to, place.serial, place.signaled) = (at, to, serial, signaled);
-    (place.action, place.retrying) = (action, false);
-    place.bytes = bytes;
-    place.message = Message {
-        from,
-        to: target,
-        request: Request {
-            initiator: at,
-            target: to,
-            opcode: model_opcode(opcode, immediate),
-            transport,
-            bytes: length,
-            inline,
-            signaled,
-            linked,
-            local,
-            remote: remote_touch,
-        },
-    };
-    if local_error || stopped {
-        state.give_packets([packet]);
-    } else {
-        state.transmit(packet);
-    }
-    if local_error && !stopped {
-        state.done_at(at, serial, now + 100, Outcome::of(CompletionStatus::LocalProtection));
-    }
+    posting.signaled |= !matches!(posting.opcode, Opcode::Send | Opcode::Write);
+    posting.leave(state, sender, to, packet);
     Ok(())
 }
 
@@ -317,12 +398,12 @@ impl ThreadDomain for SimDomain {
         let process = domain.process;
         let ready = config.transport == Transport::UnreliableDatagram;
         let start = if ready { QueuePairState::Ready } else { QueuePairState::Initialised };
-        let number = state.network.queue_pairs.len() as u32;
+        let number = state.network.queue_pairs.count();
         let machine = state.processes[process as usize].machine;
         let nics = state.settings.nics_of(machine);
         let place = Place { machine, nic: number % u32::from(nics) };
         let queue_pair = QueuePair::new(self.id, place, *config, start);
-        state.network.queue_pairs.push(Some(Box::new(queue_pair)));
+        state.network.queue_pairs.push(queue_pair);
         if let Some(domain) = state.domain(self.id) {
             domain.queue_pairs.push(number);
         }
@@ -336,7 +417,7 @@ impl ThreadDomain for SimDomain {
         }
         own(&mut state, self.id, queue_pair).ok_or(CreateError::NoSuch("queue pair"))?;
         let LinkSide { link, side } = link.at();
-        let words = [link, side as u32, self.id, queue_pair.0];
+        let words = [link, side, self.id, queue_pair.0];
         Ok(Endpoint(words.iter().flat_map(|word| word.to_le_bytes()).collect()))
     }
 
@@ -349,7 +430,7 @@ impl ThreadDomain for SimDomain {
         let mut state = self.shared.system_call();
         let at = queue_pair.0;
         let ours = own(&mut state, self.id, queue_pair).ok_or(CreateError::NoSuch("queue pair"))?;
-        let transport = ours.config.transport;
+        let transport = ours.transport;
         if transport == Transport::UnreliableDatagram {
             return Err(CreateError::State("a datagram queue pair is not connected: make address handles"));
         }
@@ -357,7 +438,7 @@ impl ThreadDomain for SimDomain {
             return Err(CreateError::State("the queue pair was connected before"));
         }
         let remote = self.resolve(&mut state, link, remote)?;
-        if state.queue_pair(remote).is_none_or(|q| q.config.transport != transport) {
+        if state.queue_pair(remote).is_none_or(|q| q.transport != transport) {
             return Err(CreateError::Endpoint("its queue pair has another transport"));
         }
         if !state.connected_over(link.at(), at) {
@@ -384,7 +465,7 @@ impl ThreadDomain for SimDomain {
         own(&mut state, self.id, queue_pair).ok_or(CreateError::NoSuch("queue pair"))?;
         for end in [queue_pair.0, to] {
             let found = state.queue_pair(end).ok_or(CreateError::NoSuch("queue pair"))?;
-            if found.config.transport != Transport::UnreliableDatagram {
+            if found.transport != Transport::UnreliableDatagram {
                 return Err(CreateError::State("address handles are for datagram queue pairs"));
             }
         }
@@ -406,7 +487,7 @@ impl ThreadDomain for SimDomain {
 
     fn send_room(&self, queue_pair: QueuePairId) -> u32 {
         let mut state = self.pass(|prices| prices.look);
-        own(&mut state, self.id, queue_pair).map_or(0, |q| q.config.max_send - q.occupied)
+        own(&mut state, self.id, queue_pair).map_or(0, |q| q.max_send - q.occupied)
     }
 
     fn post(
@@ -423,27 +504,40 @@ impl ThreadDomain for SimDomain {
         requests: [WorkRequest<'_, SimMemory>; N],
     ) -> Result<(), PostError> {
         let mut state = self.pass(|prices| prices.post * N as u64);
-        let sender = own(&mut state, self.id, queue_pair).ok_or(PostError::NoSuch("queue pair"))?;
-        match sender.state {
-            QueuePairState::Initialised => return Err(PostError::NotConnected),
-            QueuePairState::Error => return Err(PostError::QueuePairError),
-            QueuePairState::Ready => {}
-        }
-        let full = sender.occupied as usize + N > sender.config.max_send as usize;
-        // As when the queue is full: something is under way whose completion tells that there is room again.
-        let busy = sender.sends.iter().any(|request| request.signaled);
-        let refusal = state.settings.faults.refusal;
-        if full || (busy && refusal != 0 && state.breaks(refusal)) {
-            return Err(PostError::QueueFull);
-        }
+        let sender = Sender::of(&mut state, self.id, queue_pair)?;
+        sender.find_room(&mut state, N)?;
         for (place, request) in requests.into_iter().enumerate() {
             let linked = match (N, place) {
                 (1, _) => Linked::Alone,
                 (_, 0) => Linked::First,
                 _ => Linked::Next,
             };
-            post_one(&mut state, self.id, queue_pair, request, linked)?;
+            post_one(&mut state, self.id, sender, request, linked)?;
         }
+        Ok(())
+    }
+
+    fn post_line(&mut self, queue_pair: QueuePairId, line: InlineLine<'_>) -> Result<(), PostError> {
+        let mut state = self.shared.lock();
+        let capabilities = &state.settings.capabilities;
+        let most = capabilities.max_inline.min(capabilities.max_message);
+        let fits = line.line.len() <= most as usize;
+        let sender = Sender::of(&mut state, self.id, queue_pair).ok().filter(|_| fits);
+        let sender = sender.and_then(|sender| Some((sender, sender.remote?)));
+        drop(state);
+        let InlineLine { id, line, key, offset, .. } = line;
+        let Some((sender, to)) = sender else {
+            // Which refuses it.
+            let parts: &[&[u8]] = &[line];
+            let write = InlineWrite { id, parts, key, offset, immediate: None, signaled: false, ahead: 0 };
+            return self.post_write(queue_pair, write);
+        };
+        let mut state = self.pass(|prices| prices.post);
+        sender.find_room(&mut state, 1)?;
+        let (packet, place) = state.network.packets.take();
+        place.set_line(line);
+        place.action = Action::Write { key, offset, immediate: None };
+        Posting { id, offset, ..Posting::default() }.leave(&mut state, sender, to, packet);
         Ok(())
     }
 
@@ -471,15 +565,16 @@ impl ThreadDomain for SimDomain {
             }
             ReceiveTarget::Shared(shared) => {
                 let network = &mut state.network;
-                let domain = network.domains[self.id as usize].as_deref_mut();
+                let domain = network.domains.get_mut(self.id);
                 let domain = domain.ok_or(PostError::NoSuch("domain"))?;
                 let queue = domain.shared_receives.get_mut(shared.0 as usize);
                 let queue = queue.ok_or(PostError::NoSuch("shared receive queue"))?;
                 // Somebody can wait for a RECV only while there is none.
                 if queue.posted.is_empty() {
                     let users = domain.queue_pairs.iter().copied().filter(|number| {
-                        network.queue_pairs[*number as usize]
-                            .as_ref()
+                        network
+                            .queue_pairs
+                            .get(*number)
                             .is_some_and(|q| q.config.shared_receive == Some(shared) && !q.inbound.is_empty())
                     });
                     stalled.extend(users);
@@ -507,7 +602,7 @@ impl ThreadDomain for SimDomain {
     ) -> usize {
         let mut state = self.pass(|_| 0);
         let State { network, settings, .. } = &mut *state;
-        let Some(domain) = network.domains[self.id as usize].as_deref_mut() else { return 0 };
+        let Some(domain) = network.domains.get_mut(self.id) else { return 0 };
         let Some(entries) = domain.completion_queues.get_mut(queue.0 as usize).map(|q| &mut q.entries) else {
             return 0;
         };
@@ -517,7 +612,7 @@ impl ThreadDomain for SimDomain {
         for entry in entries.drain(..count) {
             let Entry { completion, retires, held } = entry;
             let number = completion.queue_pair.0;
-            if let Some(queue_pair) = network.queue_pairs[number as usize].as_deref_mut() {
+            if let Some(queue_pair) = network.queue_pairs.get_mut(number) {
                 queue_pair.occupied -= retires;
             }
             drop(held);
@@ -545,7 +640,7 @@ impl ThreadDomain for SimDomain {
     }
 
     fn watch(&mut self, region: &Region<SimMemory>) {
-        region.memory().watch(self.id, u32::MAX);
+        region.memory().watch(self.id, NAMELESS);
     }
 
     fn watch_as(&mut self, region: &Region<SimMemory>, name: u32) {

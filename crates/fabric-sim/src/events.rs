@@ -28,10 +28,50 @@ pub(crate) enum Event {
     Rare { index: u32 },
 }
 
-impl Event {
+/// An event as two words: they pass through registers, and are loaded as they were stored. Loads that are wider than the stores
+/// before them have to wait until those have left the processor's queue.
+#[derive(Clone, Copy, Debug)]
+struct Code(u64, u64);
+
+impl Code {
+    #[inline(always)]
+    fn of(event: Event) -> Self {
+        let (kind, first, second) = match event {
+            Event::Run { task } => (0, task, 0),
+            Event::Wake { task, stay } => (1, task, stay),
+            Event::Timer { task } => (2, task, 0),
+            Event::Quantum { machine, core } => (3, machine, u64::from(core)),
+            Event::Arrive { packet } => (4, packet, 0),
+            Event::Serve { queue_pair } => (5, queue_pair, 0),
+            Event::Land { packet } => (6, packet, 0),
+            Event::Done { queue_pair, serial } => (7, queue_pair, serial),
+            Event::Acknowledged { queue_pair, serial } => (8, queue_pair, serial),
+            Event::Rare { index } => (9, index, 0),
+        };
+        Code(kind << 32 | u64::from(first), second)
+    }
+
     /// Whether it happens in the network, and not to a task.
-    pub(crate) fn is_network(self) -> bool {
-        !matches!(self, Event::Run { .. } | Event::Wake { .. } | Event::Timer { .. } | Event::Quantum { .. })
+    #[inline(always)]
+    fn is_of_network(self) -> bool {
+        self.0 >> 32 > 3
+    }
+
+    #[inline(always)]
+    fn event(self) -> Event {
+        let (first, second) = (self.0 as u32, self.1);
+        match self.0 >> 32 {
+            0 => Event::Run { task: first },
+            1 => Event::Wake { task: first, stay: second },
+            2 => Event::Timer { task: first },
+            3 => Event::Quantum { machine: first, core: second as u32 },
+            4 => Event::Arrive { packet: first },
+            5 => Event::Serve { queue_pair: first },
+            6 => Event::Land { packet: first },
+            7 => Event::Done { queue_pair: first, serial: second },
+            8 => Event::Acknowledged { queue_pair: first, serial: second },
+            _ => Event::Rare { index: first },
+        }
     }
 }
 
@@ -39,7 +79,7 @@ impl Event {
 struct Entry {
     /// Time, and below it the number: one comparison without a branch.
     key: u128,
-    event: Event,
+    code: Code,
 }
 
 impl Entry {
@@ -51,42 +91,35 @@ impl Entry {
 
 /// A heap with four children a node: half as deep as a binary one, and a node's children share cache lines.
 #[derive(Debug, Default)]
-pub(crate) struct Events {
-    heap: Vec<Entry>,
-    number: u64,
-}
+struct Heap(Vec<Entry>);
 
-impl Events {
-    /// The time of the next event, and the event.
+impl Heap {
     #[inline(always)]
-    pub(crate) fn peek(&self) -> Option<(Nanos, Event)> {
-        self.heap.first().map(|entry| (entry.at(), entry.event))
+    fn first(&self) -> Option<&Entry> {
+        self.0.first()
     }
 
-    /// Adds an event.
     #[inline]
-    pub(crate) fn push(&mut self, at: Nanos, event: Event) {
-        self.number += 1;
-        let entry = Entry { key: u128::from(at) << 64 | u128::from(self.number), event };
-        let mut place = self.heap.len();
-        self.heap.push(entry);
+    fn push(&mut self, entry: Entry) {
+        let heap = &mut self.0;
+        let mut place = heap.len();
+        heap.push(entry);
         while place > 0 {
             let parent = (place - 1) / 4;
-            if entry.key >= self.heap[parent].key {
+            if entry.key >= heap[parent].key {
                 break;
             }
-            self.heap[place] = self.heap[parent];
+            heap[place] = heap[parent];
             place = parent;
         }
-        self.heap[place] = entry;
+        heap[place] = entry;
     }
 
-    /// Takes the next event.
     #[inline]
-    pub(crate) fn pop(&mut self) -> Option<(Nanos, Event)> {
-        let last = self.heap.pop()?;
-        let Some(first) = self.heap.first().copied() else { return Some((last.at(), last.event)) };
-        let heap = self.heap.as_mut_slice();
+    fn pop(&mut self) -> Option<Entry> {
+        let last = self.0.pop()?;
+        let Some(first) = self.0.first().copied() else { return Some(last) };
+        let heap = self.0.as_mut_slice();
         let mut place = 0;
         loop {
             let child = 4 * place + 1;
@@ -108,7 +141,281 @@ impl Events {
             place = least;
         }
         heap[place] = last;
-        Some((first.at(), first.event))
+        Some(first)
+    }
+}
+
+/// Nanoseconds of a bucket of the wheel, as a power of two: some events each in a busy run.
+const WIDTH_BITS: u32 = 6;
+/// Buckets of the wheel, a power of two: together a quarter of a millisecond, which few messages take, queues and all.
+const BUCKETS: usize = 4096;
+/// So many that have happened may still stand before those.
+const GONE: usize = 64;
+/// The end of a bucket's list.
+const NONE: u32 = u32::MAX;
+
+/// The bucket of a time, counted from the beginning.
+#[inline(always)]
+fn bucket_of(at: Nanos) -> u64 {
+    at >> WIDTH_BITS
+}
+
+/// What happens within one turn from [`Events::near_end`] on, by time, not sorted within a bucket.
+#[derive(Debug)]
+struct Wheel {
+    /// The first entry of each bucket's list, by the bucket's number modulo [`BUCKETS`].
+    heads: Box<[u32; BUCKETS]>,
+    /// Which of them are not empty.
+    occupied: [u64; BUCKETS / 64],
+    /// All lists' entries, each with its next one. Places are used again, last in, first out, so they stay in the caches.
+    entries: Vec<(Entry, u32)>,
+    free: u32,
+    count: usize,
+}
+
+impl Default for Wheel {
+    fn default() -> Self {
+        Wheel {
+            heads: Box::new([NONE; BUCKETS]),
+            occupied: [0; BUCKETS / 64],
+            entries: Vec::new(),
+            free: NONE,
+            count: 0,
+        }
+    }
+}
+
+impl Wheel {
+    #[inline]
+    fn push(&mut self, entry: Entry) {
+        let slot = bucket_of(entry.at()) as usize % BUCKETS;
+        let head = self.heads[slot];
+        let place = self.free;
+        if let Some(free) = self.entries.get_mut(place as usize) {
+            self.free = free.1;
+            *free = (entry, head);
+            self.heads[slot] = place;
+        } else {
+            self.heads[slot] = self.entries.len() as u32;
+            self.entries.push((entry, head));
+        }
+        self.occupied[slot / 64] |= 1 << (slot % 64);
+        self.count += 1;
+    }
+
+    /// The first bucket at or after `from` that has something, within a turn.
+    #[inline]
+    fn next(&self, from: u64) -> Option<u64> {
+        if self.count == 0 {
+            return None;
+        }
+        let start = from as usize % BUCKETS;
+        let words = self.occupied.len();
+        // The first word a second time at last, for what lies in it before the start.
+        for step in 0..=words {
+            let word = (start / 64 + step) % words;
+            let mask = match step {
+                0 => u64::MAX << (start % 64),
+                _ if step == words => !(u64::MAX << (start % 64)),
+                _ => u64::MAX,
+            };
+            let bits = self.occupied[word] & mask;
+            if bits != 0 {
+                let slot = word * 64 + bits.trailing_zeros() as usize;
+                return Some(from + ((slot + BUCKETS - start) % BUCKETS) as u64);
+            }
+        }
+        None
+    }
+
+    /// Moves a bucket's entries out, behind others, sorted.
+    #[inline]
+    fn empty_into(&mut self, bucket: u64, sorted: &mut Vec<Entry>) {
+        let slot = bucket as usize % BUCKETS;
+        let before = sorted.len();
+        let mut place = std::mem::replace(&mut self.heads[slot], NONE);
+        self.occupied[slot / 64] &= !(1 << (slot % 64));
+        while let Some(found) = self.entries.get_mut(place as usize) {
+            sorted.push(found.0);
+            let next = std::mem::replace(&mut found.1, self.free);
+            self.free = place;
+            place = next;
+            self.count -= 1;
+        }
+        // The list has the last one first; mostly they were put in about the order in which they happen.
+        let added = &mut sorted[before..];
+        added.reverse();
+        added.sort_unstable_by_key(|entry| entry.key);
+    }
+}
+
+/// What happens next, in order.
+#[derive(Debug, Default)]
+struct Near {
+    sorted: Vec<Entry>,
+    /// Those before it are gone.
+    head: usize,
+}
+
+impl Near {
+    #[inline(always)]
+    fn first(&self) -> Option<&Entry> {
+        self.sorted.get(self.head)
+    }
+
+    #[inline]
+    fn push(&mut self, entry: Entry) {
+        // Mostly it is the last, or nearly.
+        let mut place = self.sorted.len();
+        self.sorted.push(entry);
+        while place > self.head && self.sorted[place - 1].key > entry.key {
+            self.sorted[place] = self.sorted[place - 1];
+            place -= 1;
+        }
+        self.sorted[place] = entry;
+    }
+
+    #[inline]
+    fn pop(&mut self) -> Option<Entry> {
+        let entry = *self.sorted.get(self.head)?;
+        self.head += 1;
+        if self.head == self.sorted.len() {
+            self.sorted.clear();
+            self.head = 0;
+        }
+        Some(entry)
+    }
+
+    #[inline(always)]
+    fn count(&self) -> usize {
+        self.sorted.len() - self.head
+    }
+
+    /// Closes the gap before those that are there, now and then.
+    #[inline]
+    fn forget_gone(&mut self) {
+        if self.head >= GONE {
+            self.sorted.drain(..self.head);
+            self.head = 0;
+        }
+    }
+}
+
+/// The queue: in order what happens next, a wheel of buckets for what happens soon, and a heap for the rest, mostly timers that
+/// never end a wait. An event is put in order only when its bucket's time has come, so what is handled stays in the processor's first
+/// cache, however many events there are.
+#[derive(Debug, Default)]
+pub(crate) struct Events {
+    near: Near,
+    /// Empty while `near` is.
+    wheel: Wheel,
+    far: Heap,
+    /// The bucket from which on the wheel takes events; earlier ones go to `near`.
+    near_end: u64,
+    /// So many events are kept in order at least, if there are so many beyond the next one.
+    in_order: usize,
+    number: u64,
+}
+
+impl Events {
+    #[inline(always)]
+    fn first(&self) -> Option<&Entry> {
+        match (self.near.first(), self.far.first()) {
+            (Some(near), Some(far)) => Some(if near.key < far.key { near } else { far }),
+            (near, far) => near.or(far),
+        }
+    }
+
+    /// The time of the next event, and the event.
+    #[inline(always)]
+    pub(crate) fn peek(&self) -> Option<(Nanos, Event)> {
+        self.first().map(|entry| (entry.at(), entry.code.event()))
+    }
+
+    /// The time of the next event.
+    #[inline(always)]
+    pub(crate) fn next_at(&self) -> Option<Nanos> {
+        self.first().map(Entry::at)
+    }
+
+    /// The time of the next event, and whether it happens in the network.
+    #[inline(always)]
+    pub(crate) fn next_kind(&self) -> Option<(Nanos, bool)> {
+        self.first().map(|entry| (entry.at(), entry.code.is_of_network()))
+    }
+
+    /// From now on so many events are kept in order for [`ahead`](Events::ahead), if there are so many.
+    pub(crate) fn keep_in_order(&mut self, events: usize) {
+        self.in_order = events;
+    }
+
+    /// What is likely to happen after so many others, as far as that is in order already.
+    #[inline(always)]
+    pub(crate) fn ahead(&self, others: usize) -> Option<Event> {
+        self.near.sorted.get(self.near.head + others).map(|entry| entry.code.event())
+    }
+
+    /// Adds an event.
+    #[inline(always)]
+    pub(crate) fn push(&mut self, at: Nanos, event: Event) {
+        self.push_code(at, Code::of(event));
+    }
+
+    #[inline]
+    fn push_code(&mut self, at: Nanos, code: Code) {
+        self.number += 1;
+        let entry = Entry { key: u128::from(at) << 64 | u128::from(self.number), code };
+        let bucket = bucket_of(at);
+        if bucket < self.near_end {
+            return self.near.push(entry);
+        }
+        if bucket - self.near_end >= BUCKETS as u64 {
+            return self.far.push(entry);
+        }
+        if self.near.first().is_none() {
+            self.near_end = bucket + 1;
+            return self.near.push(entry);
+        }
+        self.wheel.push(entry);
+    }
+
+    /// Takes the next event.
+    #[inline]
+    pub(crate) fn pop(&mut self) -> Option<(Nanos, Event)> {
+        let near = match (self.near.first(), self.far.first()) {
+            (Some(near), Some(far)) => near.key < far.key,
+            (near, _) => near.is_some(),
+        };
+        if !near {
+            return self.pop_far();
+        }
+        let entry = self.near.pop()?;
+        if self.near.count() <= self.in_order && self.wheel.count > 0 {
+            self.advance();
+        }
+        Some((entry.at(), entry.code.event()))
+    }
+
+    #[inline(never)]
+    fn pop_far(&mut self) -> Option<(Nanos, Event)> {
+        let entry = self.far.pop()?;
+        if self.near.first().is_none() {
+            // Nothing is due before it, and nothing will be put before it any more.
+            self.near_end = self.near_end.max(bucket_of(entry.at()));
+        }
+        Some((entry.at(), entry.code.event()))
+    }
+
+    /// Puts the next buckets in order, until there are enough.
+    #[inline(never)]
+    fn advance(&mut self) {
+        self.near.forget_gone();
+        while self.near.count() <= self.in_order
+            && let Some(bucket) = self.wheel.next(self.near_end)
+        {
+            self.wheel.empty_into(bucket, &mut self.near.sorted);
+            self.near_end = bucket + 1;
+        }
     }
 }
 
@@ -121,14 +428,29 @@ mod tests {
         let mut events = Events::default();
         let mut random = crate::random::Random::new(1, 1);
         let mut expected = Vec::new();
-        for number in 0..5000u32 {
-            let at = random.below(700);
-            events.push(at, Event::Run { task: number });
-            expected.push((at, number));
-            if number % 3 == 0 {
-                expected.sort_unstable();
-                let (at, task) = expected.remove(0);
-                assert_eq!(events.pop(), Some((at, Event::Run { task })));
+        let mut clock = 0;
+        // Within a bucket, within a turn of the wheel, at its end, and far beyond.
+        let spans = [1, 700, (BUCKETS as u64) << WIDTH_BITS, (BUCKETS as u64) << (WIDTH_BITS + 1), 1 << 40];
+        for number in 0..20_000u32 {
+            // Now and then it runs empty.
+            let fills = number % 4000 < 2000;
+            events.keep_in_order(number as usize / 4000 * 3);
+            if fills || number % 3 == 0 {
+                let span = spans[random.below(spans.len() as u64) as usize];
+                let at = clock + random.below(span);
+                events.push(at, Event::Run { task: number });
+                expected.push((at, number));
+            }
+            if !fills || number % 3 == 0 {
+                let first = expected.iter().copied().enumerate().min_by_key(|(_, key)| *key);
+                let next = first.map(|(place, (at, task))| {
+                    expected.swap_remove(place);
+                    clock = at;
+                    (at, Event::Run { task })
+                });
+                assert_eq!(events.peek(), next);
+                assert_eq!(events.next_at(), next.map(|(at, _)| at));
+                assert_eq!(events.pop(), next);
             }
         }
         expected.sort_unstable();

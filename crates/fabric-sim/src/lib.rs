@@ -163,7 +163,7 @@ impl Sim {
 
     /// Queue pairs that are alive.
     pub fn queue_pairs(&self) -> usize {
-        self.host.shared.lock().network.queue_pairs.iter().flatten().count()
+        self.host.shared.lock().network.queue_pairs.iter().count()
     }
 
     /// Events handled so far.

@@ -9,9 +9,10 @@ use crate::shared::Shared;
 use dunlin_fabric::verbs::MAX_CONTROL_MESSAGE;
 use dunlin_fabric::{
     AcceptError, Access, Address, CompletionStatus, DialError, GrantError, Link, LinkError, ListenError,
-    Listener, Mark, Memory, Nanos, PeerIdentity, RegionKey, Scheme, Subscription,
+    Listener, Mark, Memory, Nanos, PeerIdentity, RegionKey, Scheme, Subscription, copy,
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
 /// Messages that a side has not read, above which the sender is told of a backlog.
@@ -38,7 +39,7 @@ pub(crate) struct Links {
 impl Links {
     #[inline]
     pub(crate) fn side(&self, at: LinkSide) -> Option<&Side> {
-        self.links.get(at.link as usize)?.as_ref()?.get(at.side)
+        self.links.get(at.link as usize)?.as_ref()?.get(at.side as usize)
     }
 
     /// The place of what a key stands for on a link, if the side has granted it with such access.
@@ -46,7 +47,10 @@ impl Links {
     pub(crate) fn granted(&self, by: LinkSide, key: RegionKey, wants: Access) -> Option<u32> {
         let place = key.0 as u32;
         let grant = self.grants.places.get(place as usize)?.as_ref()?;
-        let good = grant.key == key.0 && grant.by == by && !grant.ended && grant.access.contains(wants);
+        let good = grant.generation == (key.0 >> 32) as u32
+            && grant.by() == by
+            && !grant.ended
+            && grant.access.contains(wants);
         good.then_some(place)
     }
 
@@ -56,43 +60,58 @@ impl Links {
         Some(&self.grants.places.get(place as usize)?.as_ref()?.memory)
     }
 
+    /// Asks for the grant at a place.
+    #[inline]
+    pub(crate) fn warm(&self, place: u32) {
+        if let Some(place) = self.grants.places.get(place as usize) {
+            copy::prefetch_to_write((&raw const *place).cast());
+        }
+    }
+
+    /// The length of that memory.
+    #[inline]
+    pub(crate) fn length(&self, place: u32) -> usize {
+        self.grants.places.get(place as usize).and_then(Option::as_ref).map_or(0, |grant| grant.length)
+    }
+
     /// Has the memory of a grant stay until it is released.
     #[inline]
     pub(crate) fn hold(&mut self, place: u32) -> Held {
         if let Some(Some(grant)) = self.grants.places.get_mut(place as usize) {
             grant.held += 1;
         }
-        Held(place)
+        // Places are counted from 0; the largest is never given out.
+        Held(NonZeroU32::MIN.saturating_add(place))
     }
 
     /// The memory that is held.
     #[inline]
     pub(crate) fn held(&self, held: &Held) -> Option<&Target> {
-        self.memory(held.0)
+        self.memory(held.place())
     }
 
     /// Lets go what was held.
     #[inline]
     #[allow(clippy::needless_pass_by_value, reason = "it is used up")]
     pub(crate) fn release(&mut self, held: Held) {
-        if let Some(Some(grant)) = self.grants.places.get_mut(held.0 as usize) {
+        if let Some(Some(grant)) = self.grants.places.get_mut(held.place() as usize) {
             grant.held -= 1;
             if grant.ended {
-                self.grants.free_if_unused(held.0);
+                self.grants.free_if_unused(held.place());
             }
         }
     }
 
     fn side_mut(&mut self, at: LinkSide) -> Option<&mut Side> {
-        self.links.get_mut(at.link as usize)?.as_mut()?.get_mut(at.side)
+        self.links.get_mut(at.link as usize)?.as_mut()?.get_mut(at.side as usize)
     }
 
     fn has_news(&self, at: LinkSide) -> bool {
-        self.news.get(at.link as usize * 2 + at.side).copied().unwrap_or(true)
+        self.news.get(at.link as usize * 2 + at.side as usize).copied().unwrap_or(true)
     }
 
     fn set_news(&mut self, at: LinkSide) {
-        let place = at.link as usize * 2 + at.side;
+        let place = at.link as usize * 2 + at.side as usize;
         if self.news.len() <= place {
             self.news.resize(place | 1, false);
             self.news.push(false);
@@ -148,17 +167,28 @@ impl Side {
     }
 }
 
-/// A grant: what a key stands for.
+/// A grant: what a key stands for. Two of them share a cache line.
 pub(crate) struct Grant {
-    key: u64,
-    /// Who granted.
-    by: LinkSide,
     memory: Target,
+    /// Of that memory.
+    length: usize,
+    /// The high half of the key.
+    generation: u32,
+    /// The link and the side that granted it.
+    link: u32,
+    side: u8,
     pub(crate) access: Access,
     /// How much is under way to it.
     held: u32,
     /// The key means nothing any more.
     ended: bool,
+}
+
+impl Grant {
+    #[inline]
+    fn by(&self) -> LinkSide {
+        LinkSide { link: self.link, side: self.side.into() }
+    }
 }
 
 /// All grants of a run in one table, since every message looks one up: the low half of a key is the place, the high half
@@ -174,7 +204,14 @@ struct Grants {
 
 /// Holds the place of a grant: to be given to [`Links::release`].
 #[derive(Debug)]
-pub(crate) struct Held(u32);
+pub(crate) struct Held(NonZeroU32);
+
+impl Held {
+    #[inline]
+    pub(crate) fn place(&self) -> u32 {
+        self.0.get() - 1
+    }
+}
 
 impl Grants {
     /// Ends a grant.
@@ -222,7 +259,7 @@ impl State {
                 }
             }
             LinkEvent::End { at } => {
-                self.note(21 << 56 | u64::from(at.link) << 1 | at.side as u64);
+                self.note(21 << 56 | u64::from(at.link) << 1 | u64::from(at.side));
                 self.end_side(at, "it closed the connection", CompletionStatus::TransportRetry);
             }
             LinkEvent::Connection { listener, link } => {
@@ -365,7 +402,7 @@ impl Drop for LinkHandle {
 }
 
 impl SimLink {
-    fn new(shared: &Arc<Shared>, link: u32, side: usize) -> Self {
+    fn new(shared: &Arc<Shared>, link: u32, side: u32) -> Self {
         SimLink(Arc::new(LinkHandle { shared: Arc::clone(shared), at: LinkSide { link, side } }))
     }
 
@@ -469,7 +506,10 @@ impl Link for SimLink {
         }
         side.grants.insert(place);
         let key = generation << 32 | u64::from(place);
-        let grant = Some(Grant { key, by, memory: Target::new(memory), access, held: 0, ended: false });
+        let (length, generation) = (memory.length(), generation as u32);
+        let (link, side) = (by.link, by.side as u8);
+        let memory = Target::new(memory);
+        let grant = Some(Grant { memory, length, generation, link, side, access, held: 0, ended: false });
         if place == fresh {
             links.grants.places.push(grant);
         } else {

@@ -8,19 +8,22 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+/// The name of memory that its watcher has not named.
+pub(crate) const NAMELESS: u32 = u32::MAX;
 /// More than one domain looks at the memory.
 const SEVERAL: u64 = u64::MAX;
 
-/// Registered memory of a simulated fabric: knows who looks at it.
+/// Registered memory of a simulated fabric: knows who looks at it. What a message touches of it lies in one cache line.
 #[derive(Debug)]
+#[repr(C, align(64))]
 pub struct SimMemory {
     heap: HeapMemory,
     /// The one domain that looks at it and its name for it, as `(domain + 1) << 32 | name`; 0 for none, [`SEVERAL`].
     watcher: AtomicU64,
-    watchers: Mutex<Vec<(u32, u32)>>,
-    registered: Arc<AtomicU64>,
     /// Its number in the run.
     number: u32,
+    registered: Arc<AtomicU64>,
+    watchers: Mutex<Vec<(u32, u32)>>,
 }
 
 impl SimMemory {
@@ -66,6 +69,15 @@ impl SimMemory {
         });
     }
 
+    /// The domain that looks at the memory, if it is one.
+    #[inline]
+    pub(crate) fn watcher(&self) -> Option<u32> {
+        match self.watcher.load(Ordering::Relaxed) {
+            0 | SEVERAL => None,
+            one => Some((one >> 32) as u32 - 1),
+        }
+    }
+
     /// Who looks at the memory.
     #[inline]
     pub(crate) fn watchers(&self) -> Watchers {
@@ -76,6 +88,27 @@ impl SimMemory {
             }
             one => Watchers::One((one >> 32) as u32 - 1, one as u32),
         }
+    }
+}
+
+/// A line of private memory.
+#[derive(Clone, Copy, Debug)]
+#[repr(align(64))]
+pub(crate) struct Line(pub(crate) [u8; 64]);
+
+impl Default for Line {
+    fn default() -> Self {
+        Line([0; 64])
+    }
+}
+
+impl Line {
+    /// Copies a line that was just written in words, word by word: wider loads would wait until those stores have left the
+    /// processor's queue.
+    #[inline(always)]
+    pub(crate) fn copy(&mut self, from: &[u8; 64]) {
+        // SAFETY: the destination is a whole line, aligned by its type, and ours.
+        unsafe { copy::line_to_peer(from, self.0.as_mut_ptr()) }
     }
 }
 

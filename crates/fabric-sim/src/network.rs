@@ -3,14 +3,14 @@
 
 use crate::events::Event;
 use crate::link::{Held, LinkEvent, Links};
-use crate::memory::{SimMemory, Target};
+use crate::memory::SimMemory;
 use crate::queues::{Action, DomainState, Outcome, Packet, PostedReceive, QueuePair};
 use crate::scheduler::State;
-use crate::slab::Slab;
-use crate::timing::{Arrived, Timing, model_opcode};
+use crate::slab::{Places, Slab};
+use crate::timing::{Arrived, Message, Timing, model_opcode};
 use dunlin_fabric::{
-    Access, Completion, CompletionStatus, Memory, Nanos, Opcode, QueuePairId, QueuePairState, RnrRetry,
-    Transport, copy,
+    Access, Completion, CompletionStatus, Memory, Nanos, Opcode, QueuePairId, QueuePairState, RegionKey,
+    RnrRetry, Transport, copy,
 };
 use dunlin_rnic_model::{Linked, Request, Touch};
 use std::sync::Arc;
@@ -20,9 +20,8 @@ use std::sync::atomic::AtomicU64;
 #[derive(Default)]
 pub(crate) struct Network {
     pub(crate) links: Links,
-    pub(crate) domains: Vec<Option<Box<DomainState>>>,
-    /// By number; numbers are not used again.
-    pub(crate) queue_pairs: Vec<Option<Box<QueuePair>>>,
+    pub(crate) domains: Places<DomainState>,
+    pub(crate) queue_pairs: Places<QueuePair>,
     pub(crate) packets: Slab<Packet>,
     rare: Slab<Option<Rare>>,
     /// Registered memory that is alive.
@@ -31,27 +30,76 @@ pub(crate) struct Network {
 
 /// Bytes of a line of the processor's caches.
 const LINE: usize = 64;
+/// Lines of a queue pair that a message touches.
+const QUEUE_PAIR_LINES: usize = 3;
 
 impl Network {
-    /// Asks for what a packet's arrival will touch.
+    /// Asks for a packet.
     #[inline]
-    pub(crate) fn warm_arrival(&self, packet: u32) {
-        let to = self.packets[packet].to;
-        if let Some(Some(target)) = self.queue_pairs.get(to as usize) {
-            let target: *const QueuePair = &raw const **target;
-            for line in 0..size_of::<QueuePair>().div_ceil(LINE) {
-                copy::prefetch_to_write(target.cast::<u8>().wrapping_add(line * LINE));
-            }
+    pub(crate) fn warm_packet(&self, packet: u32) {
+        let place: *const u8 = (&raw const self.packets[packet]).cast();
+        copy::prefetch_to_write(place);
+        copy::prefetch_to_read(place.wrapping_add(LINE));
+    }
+
+    /// Asks for what touches a queue pair.
+    #[inline]
+    pub(crate) fn warm_queue_pair(&self, queue_pair: u32) {
+        let Some(place) = self.queue_pairs.place(queue_pair) else { return };
+        for line in 0..QUEUE_PAIR_LINES {
+            copy::prefetch_to_write(place.cast::<u8>().wrapping_add(line * LINE));
         }
     }
 
-    /// Asks for the memory that a packet's bytes will become visible in.
+    /// Asks for what a packet's arrival will touch: both queue pairs, and what its key stands for.
+    #[inline]
+    pub(crate) fn warm_arrival(&self, packet: u32) {
+        let place = &self.packets[packet];
+        self.warm_queue_pair(place.to);
+        self.warm_queue_pair(place.from);
+        if let Action::Write { key, .. } = place.action {
+            self.links.warm(key.0 as u32);
+        }
+    }
+
+    /// Asks for the grant of the memory that a packet's bytes will become visible in.
+    #[inline]
+    pub(crate) fn warm_grant(&self, packet: u32) {
+        if let Some(held) = &self.packets[packet].target {
+            self.links.warm(held.place());
+        }
+    }
+
+    fn landing(&self, packet: u32) -> Option<(&SimMemory, usize)> {
+        let place = &self.packets[packet];
+        let memory = self.links.held(place.target.as_ref()?)?.memory();
+        let Action::Write { offset, .. } = place.action else { return None };
+        Some((memory, offset as usize))
+    }
+
+    /// Asks for the description of that memory.
+    #[inline]
+    pub(crate) fn warm_memory(&self, packet: u32) {
+        if let Some((memory, _)) = self.landing(packet) {
+            copy::prefetch_to_read((&raw const *memory).cast());
+        }
+    }
+
+    /// Asks for that memory, and for the domain that looks at it.
     #[inline]
     pub(crate) fn warm_landing(&self, packet: u32) {
-        let place = &self.packets[packet];
-        if let Some(target) = place.target.as_ref().and_then(|held| self.links.held(held)) {
-            copy::prefetch_to_write(target.memory().base().as_ptr().wrapping_add(place.offset));
+        let Some((memory, offset)) = self.landing(packet) else { return };
+        copy::prefetch_to_write(memory.base().as_ptr().wrapping_add(offset));
+        if let Some(domain) = memory.watcher().and_then(|domain| self.domains.place(domain)) {
+            copy::prefetch_to_write(domain.cast());
         }
+    }
+
+    /// The task that waits for that.
+    #[inline]
+    pub(crate) fn waits_for_landing(&self, packet: u32) -> Option<u32> {
+        let (memory, _) = self.landing(packet)?;
+        self.domains.get(memory.watcher()?)?.waiting.map(|(waiter, _)| waiter.task)
     }
 }
 
@@ -89,12 +137,12 @@ pub(crate) struct Refused(CompletionStatus);
 impl State {
     #[inline]
     pub(crate) fn queue_pair(&mut self, number: u32) -> Option<&mut QueuePair> {
-        self.network.queue_pairs.get_mut(number as usize)?.as_deref_mut()
+        self.network.queue_pairs.get_mut(number)
     }
 
     #[inline]
     pub(crate) fn domain(&mut self, domain: u32) -> Option<&mut DomainState> {
-        self.network.domains.get_mut(domain as usize)?.as_deref_mut()
+        self.network.domains.get_mut(domain)
     }
 
     /// One way through the network, for what is not timed message by message.
@@ -126,8 +174,9 @@ impl State {
             }
             Event::Land { packet } => {
                 let place = &mut self.network.packets[packet];
-                let (target, bytes) = (place.target.take(), std::mem::take(&mut place.bytes));
-                let offset = place.offset;
+                let (target, bytes) = (place.target.take(), place.take_payload());
+                let offset =
+                    if let Action::Write { offset, .. } = place.action { offset as usize } else { 0 };
                 self.note_bytes(4, &bytes);
                 self.tell(|_| format!("{} bytes at {offset} become visible", bytes.len()));
                 if let Some(held) = target {
@@ -138,7 +187,7 @@ impl State {
                     }
                     self.network.links.release(held);
                 }
-                self.network.packets[packet].bytes = bytes;
+                self.network.packets[packet].give_payload(bytes);
                 self.network.packets.give(packet);
             }
             Event::Done { queue_pair, serial } => {
@@ -237,14 +286,15 @@ impl State {
     }
 
     /// Puts a packet on the wire behind those of the same queue pair.
-    pub(crate) fn transmit(&mut self, packet: u32) {
+    pub(crate) fn transmit(&mut self, packet: u32, message: &Message) {
         let Packet { from, serial, signaled, .. } = self.network.packets[packet];
         self.tell(|state| {
-            let Packet { action, to, bytes, .. } = &state.network.packets[packet];
-            format!("queue pair {from} to {to}: request {serial}, {} bytes, {action:?}", bytes.len())
+            let place = &state.network.packets[packet];
+            let (to, action, length) = (place.to, &place.action, place.payload().len());
+            format!("queue pair {from} to {to}: request {serial}, {length} bytes, {action:?}")
         });
         let now = self.now();
-        let posted = self.timing.post(&mut self.chance, now, &self.network.packets[packet].message);
+        let posted = self.timing.post(&mut self.chance, now, message);
         self.charge(posted.processor);
         let faults = &self.settings.faults;
         let (delay, delay_by, breaks) = (faults.delay, faults.delay_by, faults.queue_pair_error);
@@ -255,7 +305,7 @@ impl State {
         }
         let Some(sender) = self.queue_pair(from) else { return self.give_packets([packet]) };
         sender.last_arrival = sender.last_arrival.max(posted.arrives + held_up);
-        let (at, transport) = (sender.last_arrival, sender.config.transport);
+        let (at, transport) = (sender.last_arrival, sender.transport);
         if transport != Transport::ReliableConnection {
             // Nobody acknowledges: it is done when it has left.
             sender.carried_out = serial;
@@ -293,7 +343,7 @@ impl State {
         outcome: Outcome,
     ) {
         let Some(initiator) = self.queue_pair(to) else { return };
-        if initiator.config.transport != Transport::ReliableConnection {
+        if initiator.transport != Transport::ReliableConnection {
             return;
         }
         let plain = outcome.is_plain();
@@ -317,7 +367,7 @@ impl State {
         let Some(request) = self.queue_pair(at).and_then(|q| q.in_flight(serial)) else { return };
         let (opcode, signaled, bytes, local) =
             (request.opcode, request.signaled, request.bytes, request.local);
-        let Some((place, transport)) = self.queue_pair(at).map(|q| (q.place, q.config.transport)) else {
+        let Some((place, transport)) = self.queue_pair(at).map(|q| (q.place, q.transport)) else {
             return;
         };
         let request = Request {
@@ -404,10 +454,14 @@ impl State {
 
     /// Carries out one packet; `false` if it has to wait for a RECV.
     fn carry_out(&mut self, at: u32, packet: u32) -> bool {
-        let reliable =
-            self.queue_pair(at).is_some_and(|q| q.config.transport == Transport::ReliableConnection);
-        let Packet { from, serial, action, signaled, ref bytes, .. } = self.network.packets[packet];
-        let length = bytes.len();
+        let Some(target) = self.queue_pair(at) else {
+            self.give_packets([packet]);
+            return true;
+        };
+        let (reliable, machine) = (target.transport == Transport::ReliableConnection, target.place.machine);
+        let place = &self.network.packets[packet];
+        let Packet { from, serial, action, signaled, .. } = *place;
+        let (length, bytes) = (place.payload().len(), place.bytes());
         let consumes = match action {
             Action::Send { .. } => true,
             Action::Write { immediate, .. } => immediate.is_some(),
@@ -432,16 +486,21 @@ impl State {
             }
         }
         let now = self.now();
-        let mut arrived = Arrived { visible: now, receive: now, answer: None };
-        if !self.timing.is_by_chance() {
-            let message = &mut self.network.packets[packet].message;
-            message.request.remote.region = match &checked {
-                Ok(Some(place)) => self.network.links.memory(*place).map(|memory| memory.memory().number()),
-                _ => None,
+        let arrived = match &mut self.timing {
+            Timing::Chance(_) => Arrived { visible: now, receive: now, answer: None },
+            Timing::Fixed(fixed) => fixed.arrive(now, machine, bytes),
+            Timing::Model(model) => {
+                let message = &mut self.network.packets[packet].message;
+                message.request.remote.region = match &checked {
+                    Ok(Some(place)) => {
+                        self.network.links.memory(*place).map(|memory| memory.memory().number())
+                    }
+                    _ => None,
+                }
+                .unwrap_or(u32::MAX - at);
+                model.arrive(now, message)
             }
-            .unwrap_or(u32::MAX - at);
-            arrived = self.timing.arrive(now, message);
-        }
+        };
         let mut kept = false;
         let outcome = checked.and_then(|region| match action {
             Action::Nothing => Ok(None),
@@ -454,7 +513,7 @@ impl State {
                     }
                     Some(region) => {
                         kept = true;
-                        self.land(at, packet, region, offset, arrived.visible)
+                        self.land(at, packet, region, arrived.visible)
                     }
                 };
                 let receive = immediate.and_then(|_| self.take_receive(at));
@@ -513,7 +572,7 @@ impl State {
             .and_then(|link| links.granted(link, key, wants))
             .ok_or(Refused(CompletionStatus::RemoteAccess))?;
         let end = offset.checked_add(length);
-        let whole = links.memory(place).map_or(0, Target::length);
+        let whole = links.length(place);
         if end.is_none_or(|end| end > whole as u64) {
             return Err(Refused(CompletionStatus::RemoteAccess));
         }
@@ -524,10 +583,10 @@ impl State {
     }
 
     fn receives(&mut self, at: u32) -> Option<&mut crate::queues::ReceiveQueue> {
-        let queue_pair = self.network.queue_pairs.get_mut(at as usize)?.as_deref_mut()?;
+        let queue_pair = self.network.queue_pairs.get_mut(at)?;
         match queue_pair.config.shared_receive {
             Some(shared) => {
-                let domain = self.network.domains.get_mut(queue_pair.domain as usize)?.as_deref_mut()?;
+                let domain = self.network.domains.get_mut(queue_pair.domain)?;
                 domain.shared_receives.get_mut(shared.0 as usize)
             }
             None => Some(&mut queue_pair.receives),
@@ -550,11 +609,10 @@ impl State {
         immediate: Option<u32>,
         taken: Nanos,
     ) -> Result<Option<Outcome>, Refused> {
-        let datagram =
-            self.queue_pair(at).is_some_and(|q| q.config.transport == Transport::UnreliableDatagram);
+        let datagram = self.queue_pair(at).is_some_and(|q| q.transport == Transport::UnreliableDatagram);
         let headroom = if datagram { self.settings.capabilities.datagram_headroom as usize } else { 0 };
         let Some(mut receive) = self.take_receive(at) else { return Ok(None) };
-        let bytes = std::mem::take(&mut self.network.packets[packet].bytes);
+        let bytes = self.network.packets[packet].take_payload();
         let whole = headroom + bytes.len();
         let fits = match &mut receive.buffer {
             Some(buffer) if buffer.len() >= whole => {
@@ -565,7 +623,7 @@ impl State {
             None => whole == 0,
         };
         self.note_bytes(9, &bytes);
-        self.network.packets[packet].bytes = bytes;
+        self.network.packets[packet].give_payload(bytes);
         let completion = receive_completion(at, receive, Opcode::Receive);
         if !fits {
             let completion = Completion { status: CompletionStatus::LocalLength, ..completion };
@@ -591,12 +649,10 @@ impl State {
     }
 
     /// Has a WRITE become visible as a whole, behind what came before on its queue pair.
-    fn land(&mut self, at: u32, packet: u32, region: u32, offset: u64, visible: Nanos) -> Nanos {
+    fn land(&mut self, at: u32, packet: u32, region: u32, visible: Nanos) -> Nanos {
         let visible = self.in_order(at, visible);
         let held = self.network.links.hold(region);
-        let place = &mut self.network.packets[packet];
-        place.target = Some(held);
-        place.offset = offset as usize;
+        self.network.packets[packet].target = Some(held);
         self.put(visible, Event::Land { packet });
         visible
     }
@@ -606,7 +662,7 @@ impl State {
     fn land_in_pieces(&mut self, at: u32, packet: u32, region: u32, offset: u64) -> Nanos {
         let now = self.now();
         let Timing::Chance(crate::settings::ChanceTiming { landing, .. }) = self.timing else { return now };
-        let bytes = std::mem::take(&mut self.network.packets[packet].bytes);
+        let bytes = self.network.packets[packet].take_payload();
         let (start, end) = (offset as usize, offset as usize + bytes.len());
         let last_line = start.max((end - 1) & !63);
         // Cut where lines begin, into a few pieces only: enough to be seen torn.
@@ -631,13 +687,13 @@ impl State {
         for (from, to) in pieces {
             when += self.chance.below(landing + 1);
             let (index, piece) = self.network.packets.take();
-            piece.bytes.clear();
-            piece.bytes.extend_from_slice(&bytes[from - start..to - start]);
+            piece.clear_payload();
+            piece.add_to_payload(&bytes[from - start..to - start]);
             piece.target = Some(self.network.links.hold(region));
-            piece.offset = from;
+            piece.action = Action::Write { key: RegionKey(0), offset: from as u64, immediate: None };
             self.put(when, Event::Land { packet: index });
         }
-        self.network.packets[packet].bytes = bytes;
+        self.network.packets[packet].give_payload(bytes);
         self.busy_until(at, when);
         when
     }

@@ -1,6 +1,6 @@
 //! How work ends: completions, errors, the news of a broken peer, and who is woken by it.
 
-use crate::memory::{SimMemory, Watchers};
+use crate::memory::{NAMELESS, SimMemory, Watchers};
 use crate::network::{Rare, receive_completion};
 use crate::queues::{Entry, Outcome};
 use crate::scheduler::State;
@@ -19,7 +19,9 @@ impl State {
 
     #[inline]
     fn seen_by(&mut self, domain: u32, name: u32) {
-        if let Some(state) = self.domain(domain) {
+        if name != NAMELESS
+            && let Some(state) = self.domain(domain)
+        {
             state.note_active(name);
         }
         self.notify(domain, false);
@@ -77,7 +79,7 @@ impl State {
         if !request.signaled {
             return;
         }
-        if let Some(buffer) = &mut request.into {
+        if let Some(buffer) = request.into.as_deref_mut() {
             buffer[..outcome.read.len()].copy_from_slice(&outcome.read);
         }
         let completion = Completion {
@@ -88,7 +90,7 @@ impl State {
             immediate: None,
             value: outcome.value,
             queue_pair: QueuePairId(at),
-            buffer: request.into,
+            buffer: request.into.map(|buffer| *buffer),
         };
         self.complete_send(at, completion);
     }
@@ -136,6 +138,7 @@ impl State {
         let sends = queue_pair.sends.len();
         let receives = std::mem::take(&mut queue_pair.receives.posted);
         let (remote, last_arrival, domain) = (queue_pair.remote, queue_pair.last_arrival, queue_pair.domain);
+        let last_landing = queue_pair.last_landing;
         self.give_packets(inbound);
         self.tell(|_| format!("queue pair {at} breaks: {first:?}"));
         let mut status = first;
@@ -149,7 +152,7 @@ impl State {
                 immediate: None,
                 value: 0,
                 queue_pair: QueuePairId(at),
-                buffer: request.into,
+                buffer: request.into.map(|buffer| *buffer),
             };
             self.complete_send(at, completion);
         }
@@ -158,7 +161,13 @@ impl State {
         drop(done);
         for receive in receives {
             let completion = receive_completion(at, receive, Opcode::Receive);
-            self.complete_receive(at, Completion { status: CompletionStatus::Flushed, ..completion });
+            let completion = Completion { status: CompletionStatus::Flushed, ..completion };
+            // Behind those that were taken before and are not seen yet.
+            if last_landing > self.now() {
+                self.schedule(last_landing, Rare::Received { at, completion });
+            } else {
+                self.complete_receive(at, completion);
+            }
         }
         if let Some(remote) = remote {
             self.tell_peer(remote, last_arrival);
@@ -176,9 +185,7 @@ impl State {
 
     /// Destroys a queue pair without completions; `false` if there is none.
     pub(crate) fn destroy(&mut self, at: u32) -> bool {
-        let Some(gone) = self.network.queue_pairs.get_mut(at as usize).and_then(Option::take) else {
-            return false;
-        };
+        let Some(gone) = self.network.queue_pairs.remove(at) else { return false };
         if let Some(domain) = self.domain(gone.domain) {
             domain.queue_pairs.retain(|number| *number != at);
             for queue in &mut domain.completion_queues {
@@ -199,8 +206,6 @@ impl State {
         for number in numbers.into_iter().flatten() {
             self.destroy(number);
         }
-        if let Some(place) = self.network.domains.get_mut(domain as usize) {
-            *place = None;
-        }
+        self.network.domains.remove(domain);
     }
 }

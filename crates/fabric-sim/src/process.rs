@@ -26,8 +26,8 @@ impl State {
         self.tell(|_| format!("process {process} is killed"));
         self.close_listeners_of(process);
         self.close_links_of(process);
-        for domain in 0..self.network.domains.len() as u32 {
-            if self.network.domains[domain as usize].as_ref().is_some_and(|d| d.process == process) {
+        for domain in 0..self.network.domains.count() {
+            if self.network.domains.get(domain).is_some_and(|d| d.process == process) {
                 self.destroy_domain(domain);
             }
         }

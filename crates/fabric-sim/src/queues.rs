@@ -2,12 +2,12 @@
 //! what moves between queue pairs is the business of `network`.
 
 use crate::link::Held;
-use crate::memory::SimMemory;
+use crate::memory::{Line, SimMemory};
 use crate::scheduler::Waiter;
 use crate::timing::{Message, Place};
 use dunlin_fabric::{
     Buffer, Completion, CompletionStatus, Gather, Nanos, Opcode, QueuePairConfig, QueuePairId,
-    QueuePairState, RegionKey, RemoteSlice, WaitMode, WorkId,
+    QueuePairState, RegionKey, RemoteSlice, Transport, WaitMode, WorkId,
 };
 use dunlin_rnic_model::Touch;
 use std::collections::VecDeque;
@@ -16,17 +16,18 @@ use std::collections::VecDeque;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LinkSide {
     pub(crate) link: u32,
-    pub(crate) side: usize,
+    pub(crate) side: u32,
 }
 
-/// A domain.
+/// A domain. What every wait and arrival touches lies in one cache line.
+#[repr(C, align(64))]
 pub(crate) struct DomainState {
-    pub(crate) process: u32,
     /// Counts everything that arrived; what `arm` remembers for a busy wait.
     pub(crate) arrivals: u64,
     /// Counts what ends a wait in event mode.
     pub(crate) event_arrivals: u64,
     pub(crate) waiting: Option<(Waiter, WaitMode)>,
+    pub(crate) process: u32,
     pub(crate) completion_queues: Vec<CompletionQueue>,
     pub(crate) shared_receives: Vec<ReceiveQueue>,
     /// The numbers of its queue pairs.
@@ -41,10 +42,10 @@ pub(crate) struct DomainState {
 impl DomainState {
     pub(crate) fn of(process: u32) -> Self {
         DomainState {
-            process,
             arrivals: 0,
             event_arrivals: 0,
             waiting: None,
+            process,
             completion_queues: Vec::new(),
             shared_receives: Vec::new(),
             queue_pairs: Vec::new(),
@@ -117,70 +118,136 @@ pub(crate) struct InFlight {
     /// The buffers that the data came from.
     pub(crate) held: Option<Box<Gather<SimMemory>>>,
     /// Where a READ goes.
-    pub(crate) into: Option<Buffer<SimMemory>>,
+    pub(crate) into: Option<Box<Buffer<SimMemory>>>,
 }
 
+/// Requests in flight, oldest first. The oldest, which mostly is the only one, stands in place.
+#[repr(C)]
+pub(crate) struct Sends {
+    count: u32,
+    first: Option<InFlight>,
+    rest: VecDeque<InFlight>,
+}
+
+impl Sends {
+    const fn new() -> Self {
+        Sends { count: 0, first: None, rest: VecDeque::new() }
+    }
+
+    #[inline]
+    pub(crate) fn len(&self) -> usize {
+        self.count as usize
+    }
+
+    #[inline]
+    pub(crate) fn front(&self) -> Option<&InFlight> {
+        if self.count == 0 { None } else { self.first.as_ref() }
+    }
+
+    /// The one behind so many others.
+    #[inline]
+    fn get(&self, behind: usize) -> Option<&InFlight> {
+        match behind {
+            0 => self.front(),
+            _ => self.rest.get(behind - 1),
+        }
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &InFlight> {
+        self.first.iter().chain(&self.rest)
+    }
+
+    #[inline]
+    pub(crate) fn push_back(&mut self, request: InFlight) {
+        if self.count == 0 {
+            self.first = Some(request);
+        } else {
+            self.rest.push_back(request);
+        }
+        self.count += 1;
+    }
+
+    #[inline]
+    fn pop_front(&mut self) -> Option<InFlight> {
+        let next = match self.count {
+            0 => return None,
+            1 => None,
+            _ => self.rest.pop_front(),
+        };
+        self.count -= 1;
+        std::mem::replace(&mut self.first, next)
+    }
+}
+
+/// A queue pair. What a message touches at either of its ends lies in three cache lines.
+#[repr(C, align(64))]
 pub(crate) struct QueuePair {
     pub(crate) domain: u32,
+    /// The most work requests in its send queue.
+    pub(crate) max_send: u32,
     /// The NIC that it is on.
     pub(crate) place: Place,
-    pub(crate) config: QueuePairConfig,
     pub(crate) state: QueuePairState,
-    /// The link that it is connected over, and our side of it.
-    pub(crate) link: Option<LinkSide>,
-    pub(crate) remote: Option<u32>,
-    /// In flight, oldest first. Unsignaled ones stay until a later one has its completion.
-    pub(crate) sends: VecDeque<InFlight>,
-    /// Slots of the send queue taken: until the completion that covers them is polled.
-    pub(crate) occupied: u32,
-    /// Done without a completion since the last one, and the buffers of those.
-    pub(crate) unretired: u32,
-    pub(crate) unretired_held: Vec<Gather<SimMemory>>,
-    pub(crate) next_serial: u64,
-    /// The latest request that its target has carried out.
-    pub(crate) carried_out: u64,
-    /// When the latest packet of ours arrives, and the latest of our completions: both keep order.
-    pub(crate) last_arrival: Nanos,
-    pub(crate) last_done: Nanos,
-    /// Ends of requests that came before those of earlier ones.
-    pub(crate) early: Vec<(u64, Outcome)>,
+    pub(crate) transport: Transport,
     /// A request failed on our side: later ones do not leave.
     pub(crate) stopped: bool,
-    pub(crate) receives: ReceiveQueue,
-    /// Packets that arrived and have not been carried out, oldest first.
-    pub(crate) inbound: VecDeque<u32>,
-    /// When what was carried out last is visible in memory; the next packet waits for it.
-    pub(crate) ready_at: Nanos,
-    /// When the latest WRITE or completion of a RECV on it is visible (rates, model).
-    pub(crate) last_landing: Nanos,
     /// The peer's stream broke off: what still arrives is dropped.
     pub(crate) refusing: bool,
+    /// Slots of the send queue taken: until the completion that covers them is polled.
+    pub(crate) occupied: u32,
+    pub(crate) remote: Option<u32>,
+    pub(crate) next_serial: u64,
+    /// When the latest packet of ours arrives, and the latest of our completions: both keep order.
+    pub(crate) last_arrival: Nanos,
+    /// The latest request that its target has carried out.
+    pub(crate) carried_out: u64,
+    /// When the latest WRITE or completion of a RECV on it is visible (rates, model).
+    pub(crate) last_landing: Nanos,
+    /// When what was carried out last is visible in memory; the next packet waits for it.
+    pub(crate) ready_at: Nanos,
+    /// The link that it is connected over, and our side of it.
+    pub(crate) link: Option<LinkSide>,
+    /// Done without a completion since the last one.
+    pub(crate) unretired: u32,
+    /// Packets that arrived and have not been carried out, oldest first.
+    pub(crate) inbound: VecDeque<u32>,
+    /// In flight, oldest first. Unsignaled ones stay until a later one has its completion.
+    pub(crate) sends: Sends,
+    pub(crate) last_done: Nanos,
+    /// The buffers of those done without a completion.
+    pub(crate) unretired_held: Vec<Gather<SimMemory>>,
+    /// Ends of requests that came before those of earlier ones.
+    pub(crate) early: Vec<(u64, Outcome)>,
+    pub(crate) receives: ReceiveQueue,
+    pub(crate) config: QueuePairConfig,
 }
 
 impl QueuePair {
     pub(crate) fn new(domain: u32, place: Place, config: QueuePairConfig, state: QueuePairState) -> Self {
         QueuePair {
             domain,
+            max_send: config.max_send,
             place,
-            config,
             state,
-            link: None,
-            remote: None,
-            sends: VecDeque::new(),
-            occupied: 0,
-            unretired: 0,
-            unretired_held: Vec::new(),
-            next_serial: 1,
-            carried_out: 0,
-            last_arrival: 0,
-            last_done: 0,
-            early: Vec::new(),
+            transport: config.transport,
             stopped: false,
-            receives: ReceiveQueue { depth: config.max_receive, posted: VecDeque::new() },
-            inbound: VecDeque::new(),
-            ready_at: 0,
-            last_landing: 0,
             refusing: false,
+            occupied: 0,
+            remote: None,
+            next_serial: 1,
+            last_arrival: 0,
+            carried_out: 0,
+            last_landing: 0,
+            ready_at: 0,
+            link: None,
+            unretired: 0,
+            inbound: VecDeque::new(),
+            sends: Sends::new(),
+            last_done: 0,
+            unretired_held: Vec::new(),
+            early: Vec::new(),
+            receives: ReceiveQueue { depth: config.max_receive, posted: VecDeque::new() },
+            config,
         }
     }
 
@@ -194,15 +261,11 @@ impl QueuePair {
     /// Takes requests that are done without a completion off the queue: unsignaled ones before `serial`.
     #[inline]
     pub(crate) fn retire_before(&mut self, serial: u64) {
-        while let Some(oldest) = self.sends.front_mut()
+        while let Some(oldest) = self.sends.front()
             && oldest.serial < serial
             && !oldest.signaled
         {
-            if let Some(held) = oldest.held.take() {
-                self.unretired_held.push(*held);
-            }
-            self.unretired += 1;
-            self.sends.pop_front();
+            self.retire_oldest();
         }
     }
 
@@ -219,22 +282,136 @@ impl QueuePair {
 }
 
 /// What travels from one queue pair to another, and what lies in wait to become visible.
-#[derive(Default)]
+///
+/// Thousands of them may be under way at once: in the first cache line stands what a packet is, and up to the second the payload
+/// of a short one.
+#[repr(C, align(64))]
 pub(crate) struct Packet {
     pub(crate) from: u32,
     pub(crate) to: u32,
     pub(crate) serial: u64,
     pub(crate) action: Action,
-    /// Its payload; the room is used again.
-    pub(crate) bytes: Vec<u8>,
-    /// What the timing needs to know of it.
-    pub(crate) message: Message,
-    pub(crate) signaled: bool,
     /// Where its bytes go, once it was carried out.
     pub(crate) target: Option<Held>,
-    pub(crate) offset: usize,
+    pub(crate) signaled: bool,
     /// It found no RECV, and its retries are being counted.
     pub(crate) retrying: bool,
+    /// Bytes of its payload in `short`, or [`LONG`].
+    length: u8,
+    short: Line,
+    /// A longer payload; the room is used again.
+    long: Vec<u8>,
+    /// What a model needs to know of it.
+    pub(crate) message: Message,
+}
+
+/// Bytes of a payload that stands in its packet: a line.
+const SHORT: usize = size_of::<Line>();
+/// The payload is longer than that.
+const LONG: u8 = u8::MAX;
+
+impl Default for Packet {
+    fn default() -> Self {
+        Packet {
+            from: 0,
+            to: 0,
+            serial: 0,
+            action: Action::Nothing,
+            target: None,
+            signaled: false,
+            retrying: false,
+            length: 0,
+            short: Line::default(),
+            long: Vec::new(),
+            message: Message::default(),
+        }
+    }
+}
+
+/// The payload of a packet, taken out.
+pub(crate) enum Payload {
+    Short(Line, u8),
+    Long(Vec<u8>),
+}
+
+impl std::ops::Deref for Payload {
+    type Target = [u8];
+
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        match self {
+            Payload::Short(bytes, length) => &bytes.0[..(*length as usize).min(SHORT)],
+            Payload::Long(bytes) => bytes,
+        }
+    }
+}
+
+impl Packet {
+    /// Its payload.
+    #[inline]
+    pub(crate) fn payload(&self) -> &[u8] {
+        match self.length {
+            LONG => &self.long,
+            length => &self.short.0[..(length as usize).min(SHORT)],
+        }
+    }
+
+    /// Begins a new payload.
+    #[inline]
+    pub(crate) fn clear_payload(&mut self) {
+        self.length = 0;
+    }
+
+    /// Makes a line its payload.
+    #[inline(always)]
+    pub(crate) fn set_line(&mut self, line: &[u8; SHORT]) {
+        self.short.copy(line);
+        self.length = SHORT as u8;
+    }
+
+    /// Adds to its payload.
+    #[inline]
+    pub(crate) fn add_to_payload(&mut self, bytes: &[u8]) {
+        let length = self.length as usize;
+        if let Some(place) = self.short.0.get_mut(length..length + bytes.len()) {
+            place.copy_from_slice(bytes);
+            self.length += bytes.len() as u8;
+            return;
+        }
+        if self.length != LONG {
+            self.long.clear();
+            self.long.extend_from_slice(&self.short.0[..length]);
+            self.length = LONG;
+        }
+        self.long.extend_from_slice(bytes);
+    }
+
+    /// Takes the payload out, to be given back.
+    #[inline]
+    pub(crate) fn take_payload(&mut self) -> Payload {
+        match self.length {
+            LONG => Payload::Long(std::mem::take(&mut self.long)),
+            length => Payload::Short(self.short, length),
+        }
+    }
+
+    /// Gives back what was taken out, so that its room is used again.
+    #[inline]
+    pub(crate) fn give_payload(&mut self, payload: Payload) {
+        if let Payload::Long(bytes) = payload {
+            self.long = bytes;
+        }
+    }
+
+    /// Bytes of its payload, or of what its answer brings.
+    #[inline]
+    pub(crate) fn bytes(&self) -> u32 {
+        match self.action {
+            Action::Read { from } => from.length,
+            Action::FetchAdd { .. } | Action::CompareSwap { .. } => 8,
+            Action::Nothing | Action::Send { .. } | Action::Write { .. } => self.payload().len() as u32,
+        }
+    }
 }
 
 /// What the responder has to do.
@@ -281,5 +458,35 @@ impl Outcome {
     /// Whether it is no more than a success.
     pub(crate) fn is_plain(&self) -> bool {
         self.status == CompletionStatus::Success && self.value == 0 && self.read.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::mem::{offset_of, size_of};
+
+    /// What a message touches lies in as few cache lines as the types say.
+    #[test]
+    fn what_is_touched_together_lies_together() {
+        assert!(offset_of!(DomainState, completion_queues) <= 64);
+        assert!(offset_of!(QueuePair, inbound) < 128);
+        assert!(offset_of!(QueuePair, sends) + offset_of!(Sends, rest) <= 192);
+        assert!(offset_of!(Packet, short) + SHORT <= 128);
+        assert_eq!(size_of::<Option<crate::link::Grant>>(), 32);
+    }
+
+    #[test]
+    fn a_payload_is_what_was_put_into_it() {
+        let mut packet = Packet::default();
+        for length in [0, 1, 63, 64, 65, 300, 64, 8] {
+            let bytes: Vec<u8> = (0..length).map(|at| at as u8).collect();
+            packet.clear_payload();
+            bytes.chunks(40).for_each(|part| packet.add_to_payload(part));
+            assert_eq!(packet.payload(), bytes);
+            let taken = packet.take_payload();
+            assert_eq!(&*taken, bytes);
+            packet.give_payload(taken);
+        }
     }
 }

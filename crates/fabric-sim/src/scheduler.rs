@@ -20,8 +20,12 @@ use std::fmt;
 
 /// Tasks from which on what the next event needs is asked for ahead: with fewer it is in the caches anyhow.
 const LARGE: usize = 256;
-/// Lines of a task's stack that are asked for, from where it was suspended.
-const STACK_LINES: usize = 24;
+/// Events ahead of the next one of which something is asked for.
+const EVENTS_AHEAD: usize = 6;
+/// Lines of a task's stack that are asked for, from where it was suspended: below it the next calls will lie, above it lie those that
+/// it is in.
+const LINES_BELOW: usize = 14;
+const LINES_ABOVE: usize = 24;
 const LINE: usize = 64;
 
 /// A task's number: its place in [`State::tasks`].
@@ -217,7 +221,7 @@ impl State {
     /// The queue's time follows the running task's, as far as nothing is due before.
     #[inline]
     pub(crate) fn settle(&mut self) {
-        let next = self.events.peek().map_or(Nanos::MAX, |(at, _)| at);
+        let next = self.events.next_at().unwrap_or(Nanos::MAX);
         self.event_clock = self.event_clock.max(self.clock.min(next));
     }
 
@@ -262,6 +266,9 @@ impl State {
             stack: 0,
         });
         self.live += 1;
+        if self.is_large() {
+            self.events.keep_in_order(EVENTS_AHEAD);
+        }
         self.started.push_back((task, body));
         let start = self.now() + self.timing.thread_start(&mut self.chance);
         self.put(start, Event::Run { task });
@@ -337,9 +344,6 @@ impl State {
         stay.woken = true;
         task.timer = Nanos::MAX;
         let at = at.max(stay.since);
-        if self.is_large() {
-            self.warm(waiter.task);
-        }
         // Within the slack it may as well run at once.
         if self.running.is_none() && self.next.is_none() && at <= self.event_clock + self.settings.slack {
             self.next = Some((waiter.task, waiter.stay, at));
@@ -384,20 +388,54 @@ impl State {
         self.live > LARGE
     }
 
-    /// Asks for the lines that a task will touch first.
+    /// Asks for the lines that a task will touch first: of its stack, from where it was suspended both ways.
     #[inline]
     fn warm(&self, task: TaskId) {
         let stack = self.tasks[task as usize].stack;
-        (0..STACK_LINES).for_each(|line| copy::prefetch_to_write((stack + line * LINE) as *const u8));
+        let stack = stack.saturating_sub(LINES_BELOW * LINE);
+        (0..LINES_BELOW + LINES_ABOVE)
+            .for_each(|line| copy::prefetch_to_write((stack + line * LINE) as *const u8));
     }
 
-    /// Asks for what the next event will touch, while this one happens.
+    /// Asks for what the next events will touch, while this one happens. Where that is told by what is to be asked for itself, one
+    /// step for each event that goes by.
     #[inline]
     fn look_ahead(&self) {
-        match self.events.peek() {
-            Some((_, Event::Arrive { packet })) => self.network.warm_arrival(packet),
-            Some((_, Event::Land { packet })) => self.network.warm_landing(packet),
-            Some((_, Event::Wake { task, .. } | Event::Run { task })) => self.warm(task),
+        let network = &self.network;
+        match self.events.ahead(EVENTS_AHEAD) {
+            Some(Event::Arrive { packet } | Event::Land { packet }) => network.warm_packet(packet),
+            _ => {}
+        }
+        match self.events.ahead(5) {
+            Some(Event::Arrive { packet }) => network.warm_arrival(packet),
+            Some(Event::Land { packet }) => network.warm_grant(packet),
+            Some(Event::Acknowledged { queue_pair, .. } | Event::Done { queue_pair, .. }) => {
+                network.warm_queue_pair(queue_pair);
+            }
+            _ => {}
+        }
+        if let Some(Event::Land { packet }) = self.events.ahead(4) {
+            network.warm_memory(packet);
+        }
+        match self.events.ahead(3) {
+            Some(Event::Land { packet }) => network.warm_landing(packet),
+            Some(Event::Wake { task, .. } | Event::Run { task }) => {
+                copy::prefetch_to_write((&raw const self.tasks[task as usize]).cast())
+            }
+            _ => {}
+        }
+        if let Some(Event::Land { packet }) = self.events.ahead(2)
+            && let Some(task) = network.waits_for_landing(packet)
+        {
+            copy::prefetch_to_write((&raw const self.tasks[task as usize]).cast());
+        }
+        match self.events.ahead(1) {
+            Some(Event::Land { packet }) => {
+                if let Some(task) = network.waits_for_landing(packet) {
+                    self.warm(task);
+                }
+            }
+            Some(Event::Wake { task, .. } | Event::Run { task }) => self.warm(task),
             _ => {}
         }
     }
@@ -427,11 +465,11 @@ impl State {
     pub(crate) fn next_task(&mut self) -> Option<TaskId> {
         self.running = None;
         self.doomed = false;
-        while let Some((at, event)) = self.events.peek() {
-            if at > self.settings.limit && !self.is_stale_timer(at, event) {
+        while let Some(at) = self.events.next_at() {
+            if at > self.settings.limit && !self.is_stale_timer() {
                 return None;
             }
-            self.events.pop();
+            let Some((_, event)) = self.events.pop() else { break };
             self.begin_event(at);
             let task = match event {
                 Event::Run { task } => Some(task),
@@ -501,9 +539,10 @@ impl State {
         None
     }
 
-    /// Whether an event is a timer that means nothing any more.
-    fn is_stale_timer(&self, at: Nanos, event: Event) -> bool {
-        let Event::Timer { task } = event else { return false };
+    /// Whether the next event is a timer that means nothing any more.
+    #[cold]
+    fn is_stale_timer(&self) -> bool {
+        let Some((at, Event::Timer { task })) = self.events.peek() else { return false };
         let task = &self.tasks[task as usize];
         task.timer_event != at || task.timer == Nanos::MAX || task.ended
     }
@@ -532,7 +571,7 @@ impl State {
 
     /// Whether something is left to happen: then what ended the run is its limit of time.
     pub(crate) fn is_past_limit(&self) -> bool {
-        self.events.peek().is_some()
+        self.events.next_at().is_some()
     }
 
     pub(crate) fn describe_waits(&self) -> Vec<String> {

@@ -160,11 +160,11 @@ impl Shared {
             return self.end_if_over(state);
         }
         let clock = state.now();
-        while let Some((at, event)) = state.events.peek()
+        while let Some((at, of_network)) = state.events.next_kind()
             && at <= clock
         {
             // What happens in the network happens here as well as anywhere.
-            if event.is_network() {
+            if of_network {
                 state.happen_next();
                 continue;
             }

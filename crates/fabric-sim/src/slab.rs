@@ -58,3 +58,69 @@ impl<T> std::ops::IndexMut<u32> for Slab<T> {
         &mut self.places[index as usize]
     }
 }
+
+/// Places of a block: a power of two.
+const BLOCK: usize = 32;
+
+/// Values by number, where numbers are not used again. They lie in blocks that do not move, side by side: one step to reach
+/// one, and no allocation for each.
+#[derive(Debug)]
+pub(crate) struct Places<T>(Vec<Vec<Option<T>>>);
+
+impl<T> Default for Places<T> {
+    fn default() -> Self {
+        Places(Vec::new())
+    }
+}
+
+impl<T> Places<T> {
+    /// How many numbers were given.
+    pub(crate) fn count(&self) -> u32 {
+        match self.0.as_slice() {
+            [full @ .., last] => (full.len() * BLOCK + last.len()) as u32,
+            [] => 0,
+        }
+    }
+
+    /// Puts a value into the next place.
+    pub(crate) fn push(&mut self, value: T) -> u32 {
+        let number = self.count();
+        if self.0.last().is_none_or(|last| last.len() == BLOCK) {
+            self.0.push(Vec::with_capacity(BLOCK));
+        }
+        if let Some(last) = self.0.last_mut() {
+            last.push(Some(value));
+        }
+        number
+    }
+
+    /// The place of a number that was given, for asking for its lines.
+    #[inline]
+    pub(crate) fn place(&self, number: u32) -> Option<*const Option<T>> {
+        let number = number as usize;
+        Some(&raw const *self.0.get(number / BLOCK)?.get(number % BLOCK)?)
+    }
+
+    #[inline]
+    pub(crate) fn get(&self, number: u32) -> Option<&T> {
+        let number = number as usize;
+        self.0.get(number / BLOCK)?.get(number % BLOCK)?.as_ref()
+    }
+
+    #[inline]
+    pub(crate) fn get_mut(&mut self, number: u32) -> Option<&mut T> {
+        let number = number as usize;
+        self.0.get_mut(number / BLOCK)?.get_mut(number % BLOCK)?.as_mut()
+    }
+
+    /// Takes a value out for good.
+    pub(crate) fn remove(&mut self, number: u32) -> Option<T> {
+        let number = number as usize;
+        self.0.get_mut(number / BLOCK)?.get_mut(number % BLOCK)?.take()
+    }
+
+    /// The values that are there.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
+        self.0.iter().flatten().flatten()
+    }
+}

@@ -117,6 +117,28 @@ impl Fixed {
     }
 }
 
+impl Fixed {
+    /// A message of so many bytes has arrived at a machine.
+    #[inline]
+    pub(crate) fn arrive(&mut self, now: Nanos, machine: u32, bytes: u32) -> Arrived {
+        let takes = self.takes(bytes);
+        let visible = Fixed::stage(&mut self.receives, machine, now, takes);
+        Arrived { visible, receive: visible, answer: None }
+    }
+}
+
+impl Model {
+    /// A message has arrived.
+    #[inline]
+    pub(crate) fn arrive(&mut self, now: Nanos, message: &Message) -> Arrived {
+        let Place { machine, nic } = message.to;
+        let arrived = self.network.arrive(now, machine as usize, nic as usize, &message.request);
+        let receive = arrived.receive.unwrap_or(arrived.visible);
+        let answer = Some(arrived.answer.unwrap_or(arrived.visible));
+        Arrived { visible: arrived.visible, receive, answer }
+    }
+}
+
 impl Timing {
     pub(crate) fn new(settings: &TimingSettings, prices: &Prices) -> Result<Self, ClusterError> {
         let prices = prices.clone();
@@ -139,6 +161,12 @@ impl Timing {
                 Timing::Model(Box::new(Model { network, prices, control: *control_ns }))
             }
         })
+    }
+
+    /// Whether a model decides, which wants to know all of a message.
+    #[inline]
+    pub(crate) fn is_modelled(&self) -> bool {
+        matches!(self, Timing::Model(_))
     }
 
     /// Whether chance decides.
@@ -170,26 +198,6 @@ impl Timing {
                     left: posted.sent.unwrap_or(posted.arrives),
                     arrives: posted.arrives,
                 }
-            }
-        }
-    }
-
-    /// A message has arrived.
-    #[inline]
-    pub(crate) fn arrive(&mut self, now: Nanos, message: &Message) -> Arrived {
-        match self {
-            Timing::Chance(_) => Arrived { visible: now, receive: now, answer: None },
-            Timing::Fixed(fixed) => {
-                let takes = fixed.takes(message.request.bytes);
-                let visible = Fixed::stage(&mut fixed.receives, message.to.machine, now, takes);
-                Arrived { visible, receive: visible, answer: None }
-            }
-            Timing::Model(model) => {
-                let Place { machine, nic } = message.to;
-                let arrived = model.network.arrive(now, machine as usize, nic as usize, &message.request);
-                let receive = arrived.receive.unwrap_or(arrived.visible);
-                let answer = Some(arrived.answer.unwrap_or(arrived.visible));
-                Arrived { visible: arrived.visible, receive, answer }
             }
         }
     }

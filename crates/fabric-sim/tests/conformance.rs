@@ -2,7 +2,8 @@
 
 use dunlin_fabric::{Address, Scheme};
 use dunlin_fabric_conformance::{Options, Pair, Report, run_in_process};
-use dunlin_fabric_sim::{Faults, RunReport, Settings, Sim};
+use dunlin_fabric_sim::{Faults, ModelTiming, Prices, RunReport, Settings, Sim, TimingSettings};
+use dunlin_rnic_model::Profile;
 use std::sync::{Arc, Mutex};
 
 /// Runs the suite's cases one after the other in one run.
@@ -39,6 +40,22 @@ fn the_suite_passes_under_every_seed() {
         assert!(report.failed().is_empty(), "seed {seed}: {:?}", report.failed());
         assert!(report.not_applicable().is_empty(), "the sim has everything: {:?}", report.not_applicable());
         assert!(report.passed().len() >= CASES, "cases are missing: {}", report.passed().len());
+    }
+}
+
+/// With the times of a cluster's profile for its network and its processors, as figures have them.
+#[test]
+fn the_suite_passes_with_the_times_of_a_cluster() {
+    for (seed, name) in ["connect-ib", "rf-rpc", "flock"].into_iter().enumerate() {
+        let profile = Arc::new(Profile::built_in(name).expect("built in"));
+        let mut settings = Settings::default();
+        settings.prices = Prices::of(&profile);
+        let machines = vec![(profile, 1); settings.machines.len()];
+        settings.timing = TimingSettings::Model(ModelTiming { machines, switch_ns: None, control_ns: 5_000 });
+        let (_, report) = conform(settings, seed as u64, Options::default());
+        assert!(report.failed().is_empty(), "{name}: {:?}", report.failed());
+        assert!(report.not_applicable().is_empty(), "{name}: {:?}", report.not_applicable());
+        assert!(report.passed().len() >= CASES, "{name}: cases are missing: {}", report.passed().len());
     }
 }
 

@@ -93,6 +93,8 @@ pub struct Counters {
     pub initiator_misses: u64,
     /// Queue-pair contexts that the receiving side had to fetch.
     pub responder_misses: u64,
+    /// Work requests of READs that had to be fetched again when their answers came.
+    pub request_misses: u64,
     /// Translations that had to be fetched.
     pub translation_misses: u64,
     /// Protection entries that had to be fetched.
@@ -113,11 +115,13 @@ struct Nic {
     dma: Station,
     link_out: Station,
     link_in: Station,
-    initiator_fetch: Station,
-    responder_fetch: Station,
+    /// Fetches what the NIC's caches miss, for both sides.
+    fetch: Station,
     memory: Station,
     request_contexts: Cache,
     answer_contexts: Cache,
+    /// Work requests of READs under way.
+    outstanding: Cache,
     serve_contexts: Cache,
     translations: Cache,
     protections: Cache,
@@ -224,11 +228,11 @@ impl Network {
                     dma: Station::default(),
                     link_out: Station::default(),
                     link_in: Station::default(),
-                    initiator_fetch: Station::default(),
-                    responder_fetch: Station::default(),
+                    fetch: Station::default(),
                     memory: Station::default(),
                     request_contexts: Cache::hashed(size(Parameter::InitiatorQueuePairs)),
                     answer_contexts: Cache::hashed(size(Parameter::InitiatorQueuePairs)),
+                    outstanding: Cache::hashed(size(Parameter::OutstandingReads)),
                     serve_contexts: Cache::hashed(size(Parameter::ResponderQueuePairs)),
                     translations: Cache::hashed(size(Parameter::Translations)),
                     protections: Cache::hashed(size(Parameter::Protections)),
@@ -291,6 +295,9 @@ impl Network {
         nic.request_context(costs, &mut way, request.initiator);
 
         let carries = !request.opcode.answers_with_data();
+        if !carries {
+            nic.outstanding.touch(outstanding(request));
+        }
         if carries && !inline && bytes > 0 {
             nic.translate(costs, &mut way, request.local, true);
             nic.counters.dma_reads += 1;
@@ -389,6 +396,7 @@ impl Network {
             if request.opcode.answers_with_data() {
                 // Placing the data takes the request back out of the queue pair; an acknowledgement only counts.
                 nic.answer_context(costs, &mut way, request.initiator);
+                nic.outstanding_request(costs, &mut way, request);
                 let bytes = if request.opcode == Opcode::Atomic { 8 } else { u64::from(request.bytes) };
                 units += costs.read_answer + costs.payload(bytes);
                 nic.receive_from_link(costs, &mut way, bytes);
@@ -407,6 +415,11 @@ impl Network {
         way.latency += costs.dma_write;
         nanos(way.end())
     }
+}
+
+/// Names a READ under way: no other has its buffer until it has ended. Atomics name none, and miss nothing.
+fn outstanding(request: &Request) -> u64 {
+    (u64::from(request.local.region) << 40) ^ request.local.offset
 }
 
 impl Nic {
@@ -433,8 +446,18 @@ impl Nic {
     fn fetch_for_initiator(&mut self, costs: &Costs, way: &mut Way, time: Picos) {
         self.counters.initiator_misses += 1;
         self.counters.dma_reads += 1;
-        way.take(&mut self.initiator_fetch, time);
+        way.take(&mut self.fetch, time);
         way.latency += costs.miss;
+    }
+
+    /// The work request that an answer belongs to is needed: where its data goes stands there.
+    fn outstanding_request(&mut self, costs: &Costs, way: &mut Way, request: &Request) {
+        if !self.outstanding.touch(outstanding(request)) {
+            self.counters.request_misses += 1;
+            self.counters.dma_reads += 1;
+            way.take(&mut self.fetch, costs.outstanding_miss);
+            way.latency += costs.miss;
+        }
     }
 
     /// A queue pair's state for serving a request is needed.
@@ -442,7 +465,7 @@ impl Nic {
         if !self.serve_contexts.touch(u64::from(queue_pair)) {
             self.counters.responder_misses += 1;
             self.counters.dma_reads += 1;
-            way.take(&mut self.responder_fetch, costs.responder_miss);
+            way.take(&mut self.fetch, costs.responder_miss);
             way.latency += costs.miss;
         }
     }
@@ -457,11 +480,7 @@ impl Nic {
         self.counters.translation_misses += u64::from(misses[1]);
         for _ in misses.into_iter().filter(|missed| *missed) {
             self.counters.dma_reads += 1;
-            if initiator {
-                way.take(&mut self.initiator_fetch, costs.initiator_miss);
-            } else {
-                way.take(&mut self.responder_fetch, costs.responder_miss);
-            }
+            way.take(&mut self.fetch, if initiator { costs.initiator_miss } else { costs.responder_miss });
             way.latency += costs.miss;
         }
     }
@@ -481,7 +500,7 @@ impl Nic {
         // competes for the ways that NICs may allocate in. A few lines stand for all of a large payload.
         const SAMPLED: u64 = 4;
         let first = touch.offset / LINE;
-        let count = ((touch.offset + bytes).div_ceil(LINE) - first).min(SAMPLED);
+        let count = (touch.offset.saturating_add(bytes).div_ceil(LINE) - first).min(SAMPLED);
         let behind = lines.ways.saturating_sub(costs.io_ways);
         let mut missed = false;
         for line in 0..count {

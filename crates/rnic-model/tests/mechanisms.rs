@@ -110,6 +110,24 @@ fn serving_more_queue_pairs_than_are_held_slows_reads() {
 }
 
 #[test]
+fn more_reads_outstanding_than_are_held_fetch_their_work_requests_again() {
+    let profile = profile("connect-ib");
+    let reads = |window: u32| {
+        let mut test = test(&profile, From::Server, 5, 28, 28);
+        (test.opcode, test.inline, test.window) = (Opcode::Read, false, window);
+        // Each thread READs into memory of its own.
+        (0..).zip(&mut test.threads).for_each(|(number, thread)| thread.region = number);
+        let outcome = outcome(&test);
+        (outcome.rate, outcome.counters[0].request_misses)
+    };
+    let (held, none) = reads(8);
+    let (beyond, again) = reads(64);
+    assert_eq!(none, 0, "224 of them are held");
+    assert!(again > 10_000, "{again} of 20 000");
+    assert!(beyond < held, "{held} to {beyond}");
+}
+
+#[test]
 fn one_at_a_time_is_slower_than_many() {
     let profile = profile("scalerpc");
     let many = test(&profile, From::Server, 11, 40, 10);

@@ -359,6 +359,7 @@ impl Counters {
             requests_in: self.requests_in - then.requests_in,
             initiator_misses: self.initiator_misses - then.initiator_misses,
             responder_misses: self.responder_misses - then.responder_misses,
+            request_misses: self.request_misses - then.request_misses,
             translation_misses: self.translation_misses - then.translation_misses,
             protection_misses: self.protection_misses - then.protection_misses,
             dma_reads: self.dma_reads - then.dma_reads,

@@ -75,10 +75,14 @@ parameters! {
     InitiatorQueuePairs = Nic "cache" "initiator_queue_pairs" 1 ..= 1000000;
     /// Queue pairs whose state for serving requests the NIC can hold.
     ResponderQueuePairs = Nic "cache" "responder_queue_pairs" 1 ..= 1000000;
+    /// READs whose work requests the NIC can hold until their answers come.
+    OutstandingReads = Nic "cache" "outstanding_reads" 1 ..= 1000000;
     /// Latency of fetching what a cache of the NIC misses.
     MissLatency = Nic "cache" "miss_ns" 0 ..= 100000;
     /// How many such fetches the sending side overlaps where it places answers.
     AnswerMissParallel = Nic "cache" "answer_miss_parallel" 0.1 ..= 1000;
+    /// How many such fetches the sending side overlaps where an answer needs its work request again.
+    OutstandingMissParallel = Nic "cache" "outstanding_miss_parallel" 0.1 ..= 1000;
     /// How many such fetches the sending side overlaps where it sends.
     InitiatorMissParallel = Nic "cache" "initiator_miss_parallel" 0.1 ..= 1000;
     /// How many such fetches the receiving side overlaps.

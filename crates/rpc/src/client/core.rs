@@ -20,6 +20,8 @@ const HEALTH_EVERY: u32 = 64;
 const CONTROL_EVERY: u32 = 4096;
 /// Messages taken from one lane at a time.
 const BUDGET: usize = 64;
+/// Lanes whose memory is asked for after a wait: with more, most have nothing to say.
+const LANES_WARMED: usize = 2;
 /// Completions taken at a time.
 const COMPLETIONS_AT_ONCE: usize = 64;
 
@@ -224,6 +226,12 @@ impl<F: Fabric> Core<F> {
     #[inline]
     pub(crate) fn lane(&mut self, index: u16) -> Option<&mut ClientLane<F>> {
         self.lanes.get_mut(index as usize).and_then(Option::as_mut)
+    }
+
+    /// After a wait: asks for what answers will touch.
+    #[inline]
+    pub(crate) fn warm(&self) {
+        self.lanes.iter().take(LANES_WARMED).flatten().for_each(ClientLane::warm);
     }
 
     /// Whether a lane can take calls.

@@ -47,6 +47,9 @@ enum State {
 /// The result is not in the slot's line.
 const NOT_INLINE: u8 = u8::MAX;
 
+/// The end of the list of free slots.
+const NO_SLOT: u16 = u16::MAX;
+
 /// What every call touches: one cache line.
 #[derive(Clone, Copy, Debug)]
 #[repr(align(64))]
@@ -58,7 +61,7 @@ struct Slot {
     line_length: u8,
     /// There is something in the slot's [`Rare`] but spare memory.
     rare: bool,
-    /// The message that it went out with.
+    /// The message that it went out with; while the slot is free, the next free one.
     sequence: u64,
     timeout: Nanos,
     /// 0 until the first look at the clock after sending: no clock is read to send.
@@ -114,10 +117,15 @@ impl Sink for Keep {
 #[derive(Debug)]
 pub(crate) struct Slots<M: Memory> {
     slots: Vec<Slot>,
-    rare: Vec<Rare<M>>,
-    free: Vec<u16>,
-    /// Slots in the order in which they were done; stale entries are skipped.
+    /// The slot freed last, the first of the list of free ones; [`NO_SLOT`] if there is none.
+    free: u16,
+    /// How many are free.
+    room: u16,
+    /// The first of those done: who makes one call at a time needs no queue.
+    first_done: Option<u32>,
+    /// Further slots in the order in which they were done; stale entries are skipped.
     done: VecDeque<u32>,
+    rare: Vec<Rare<M>>,
     in_flight: usize,
     /// Messages below this sequence were sent; calls of others are in a batch that is being built.
     sent: u64,
@@ -133,7 +141,7 @@ impl<M: Memory> Slots<M> {
             state: State::Free,
             line_length: 0,
             rare: false,
-            sequence: 0,
+            sequence: if index + 1 < window { u64::from(index + 1) } else { u64::from(NO_SLOT) },
             timeout: 0,
             deadline: 0,
             line: [0; INLINE_PAYLOAD],
@@ -143,7 +151,9 @@ impl<M: Memory> Slots<M> {
         Slots {
             slots: (0..window).map(slot).collect(),
             rare: (0..window).map(rare).collect(),
-            free: (0..window).rev().collect(),
+            free: if window > 0 { 0 } else { NO_SLOT },
+            room: window,
+            first_done: None,
             done: VecDeque::with_capacity(2 * window as usize + 1),
             in_flight: 0,
             sent: 0,
@@ -165,20 +175,19 @@ impl<M: Memory> Slots<M> {
 
     /// How many more calls could be made now.
     pub(crate) fn room(&self) -> usize {
-        self.free.len()
+        self.room as usize
     }
 
     /// Whether every slot is free.
     pub(crate) fn is_unused(&self) -> bool {
-        self.free.len() == self.slots.len()
+        self.room as usize == self.slots.len()
     }
 
     /// The id that the next call will have; `None` if the window is full. Nothing changes until
     /// [`take`](Slots::take).
     #[inline]
     pub(crate) fn next_call(&self) -> Option<u32> {
-        let index = *self.free.last()?;
-        Some(self.slots.get(index as usize)?.call.wrapping_add(1 << SLOT_BITS))
+        Some(self.slots.get(self.free as usize)?.call.wrapping_add(1 << SLOT_BITS))
     }
 
     /// Takes the slot of [`next_call`](Slots::next_call) for a call that goes out with the message `sequence`.
@@ -186,12 +195,13 @@ impl<M: Memory> Slots<M> {
     pub(crate) fn take(&mut self, call: u32, timeout: Nanos, sequence: u64) {
         let (index, _) = split_call(call);
         if let Some(slot) = self.slots.get_mut(index) {
+            self.free = slot.sequence as u16;
+            self.room -= 1;
             slot.call = call;
             slot.state = State::InFlight;
             slot.sequence = sequence;
             slot.timeout = timeout;
             slot.deadline = 0;
-            self.free.pop();
             self.in_flight += 1;
         }
     }
@@ -285,8 +295,9 @@ impl<M: Memory> Slots<M> {
             return self.answer(call, payload, None);
         }
         slot.state = State::Free;
+        slot.sequence = u64::from(std::mem::replace(&mut self.free, index as u16));
+        self.room += 1;
         self.in_flight -= 1;
-        self.free.push(index as u16);
         Some(Answered::Wanted)
     }
 
@@ -366,6 +377,10 @@ impl<M: Memory> Slots<M> {
 
     #[inline]
     fn push_done(&mut self, call: u32) {
+        if self.first_done.is_none() {
+            self.first_done = Some(call);
+            return;
+        }
         if self.done.len() == self.done.capacity() {
             let slots = &self.slots;
             self.done.retain(|call| {
@@ -385,11 +400,12 @@ impl<M: Memory> Slots<M> {
             self.in_flight -= 1;
         }
         slot.state = State::Free;
+        slot.sequence = u64::from(std::mem::replace(&mut self.free, index as u16));
+        self.room += 1;
         if slot.rare {
             slot.rare = false;
             self.clear_rare(index);
         }
-        self.free.push(index as u16);
     }
 
     #[cold]
@@ -414,13 +430,20 @@ impl<M: Memory> Slots<M> {
     /// Whether there may be calls that are done.
     #[inline]
     pub(crate) fn has_done(&self) -> bool {
-        !self.done.is_empty()
+        self.first_done.is_some()
+    }
+
+    #[inline]
+    fn pop_done(&mut self) -> Option<u32> {
+        let first = self.first_done?;
+        self.first_done = if self.done.is_empty() { None } else { self.done.pop_front() };
+        Some(first)
     }
 
     /// The next call that is done, in the order of completion, not looked at before.
     #[inline]
     pub(crate) fn next_done(&mut self) -> Option<u32> {
-        while let Some(call) = self.done.pop_front() {
+        while let Some(call) = self.pop_done() {
             if self.is_done(call) == Some(true) {
                 return Some(call);
             }
@@ -436,14 +459,19 @@ impl<M: Memory> Slots<M> {
         let (Some(slot), Some(rare)) = (self.slots.get(index).filter(done), self.rare.get(index)) else {
             return Err(CallError::NotExecuted(Cause::Closed));
         };
-        match rare {
-            Rare { error: Some(error), .. } if slot.rare => Err(error.clone()),
-            _ if slot.line_length != NOT_INLINE => {
-                Ok(&slot.line[..(slot.line_length as usize).min(INLINE_PAYLOAD)])
-            }
-            Rare { large: Some(buffer), .. } if slot.rare => Ok(buffer),
-            Rare { small, .. } => Ok(small),
+        // What is rare is not touched where there is nothing of it.
+        if slot.rare
+            && let Some(error) = &rare.error
+        {
+            return Err(error.clone());
         }
+        if slot.line_length != NOT_INLINE {
+            return Ok(&slot.line[..(slot.line_length as usize).min(INLINE_PAYLOAD)]);
+        }
+        Ok(match &rare.large {
+            Some(buffer) if slot.rare => buffer,
+            _ => &rare.small,
+        })
     }
 
     /// Takes the result of a call that is done, leaving `spare` for the slot's next small result.
@@ -471,8 +499,8 @@ impl<M: Memory> Slots<M> {
     /// The caller is through with a call, done or not.
     #[inline]
     pub(crate) fn forget(&mut self, call: u32) {
-        if self.done.front() == Some(&call) {
-            self.done.pop_front();
+        if self.first_done == Some(call) {
+            self.pop_done();
         }
         let Some(slot) = self.get(call) else { return };
         match slot.state {

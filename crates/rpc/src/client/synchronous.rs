@@ -451,6 +451,7 @@ impl<F: Fabric> Client<F> {
         }
         self.core.fabric.host().checkpoint(Site::BeforeSleep);
         let wake = self.core.domain.wait(armed, until.min(self.earliest).min(limit));
+        self.core.warm();
         // What has woken us is most likely an answer: nothing else is looked at before that is found.
         if (mode == WaitMode::Event || wake != Wake::Arrived) && self.core.progress() == 0 {
             self.core.progress_after_sleep();

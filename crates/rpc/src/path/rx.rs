@@ -217,6 +217,14 @@ impl<F: Fabric> Rx<F> {
         }
     }
 
+    /// Asks for the line that the next message begins with.
+    #[inline]
+    pub(crate) fn warm(&self) {
+        if let RxSource::Ring { region, reader } = &self.source {
+            region.prefetch(CONTROL_BYTES + reader.position());
+        }
+    }
+
     /// Whether something may be there: one load where messages come into memory.
     #[inline(always)]
     pub(crate) fn is_waiting(&self) -> bool {

@@ -1,11 +1,12 @@
 //! The server's end of a lane: what it knows of one client handle, and how its answers go out.
 
+use crate::client::lane::warm_lines;
 use crate::client::slots::{is_newer, split_call};
 use crate::path::large::{Arrivals, Errands};
 use crate::path::rendezvous::Pool;
 use crate::path::{MAX_MESSAGE, Rx, Tx, TxError, Violation};
 use crate::plan::{LargePayload, Plan};
-use dunlin_fabric::{Buffer, Fabric, Nanos, QueuePairId, Region, RegionKey};
+use dunlin_fabric::{Buffer, Fabric, Nanos, QueuePairId, Region, RegionKey, copy};
 use dunlin_wire::{BatchState, EntryMeta, Flags, Header, Kind, Status, Tags};
 use std::collections::VecDeque;
 
@@ -25,31 +26,40 @@ pub(crate) struct Reading {
     pub(crate) time: u32,
 }
 
-/// The server's end of a lane.
+/// The server's end of a lane. What every call touches comes first, so that it lies in few cache lines.
 #[derive(Debug)]
+#[repr(C, align(64))]
 pub(crate) struct ServerLane<F: Fabric> {
+    /// The generation last seen of each slot: a call id is executed once.
+    generations: Vec<u32>,
+    waiting: VecDeque<Waiting>,
+    /// In the worker's list of lanes to look at.
+    pub(crate) listed: bool,
+    /// The last look at this lane found a message: it is looked at each time.
+    pub(crate) hot: u8,
+    /// The last look did not take all that was there: others had to have their turn.
+    pub(crate) more: bool,
+    /// Counted by the worker as one that waits for completions of what it has sent.
+    pub(crate) signaled: bool,
     /// Its place among the worker's lanes.
     pub(crate) index: u16,
-    pub(crate) session: u64,
+    pub(crate) tx: Tx<F>,
+    pub(crate) rx: Rx<F>,
+    /// Large requests that are being READ.
+    pub(crate) reading: Vec<Reading>,
     pub(crate) number: u16,
+    pub(crate) session: u64,
     /// Tells this lane from earlier ones at the same index.
     pub(crate) serial: u64,
     pub(crate) link: F::Link,
     pub(crate) plan: Plan,
     pub(crate) queue_pair: QueuePairId,
-    pub(crate) tx: Tx<F>,
-    pub(crate) rx: Rx<F>,
     pub(crate) region: Region<F::Memory>,
     /// The client's control word, where we may report a head.
     pub(crate) client_key: RegionKey,
-    /// The generation last seen of each slot: a call id is executed once.
-    generations: Vec<u32>,
-    waiting: VecDeque<Waiting>,
     /// Large results that the client has not read yet, or not said where to write.
     pub(crate) exported: Vec<(u32, Buffer<F::Memory>)>,
     pub(crate) exports: Pool<F>,
-    /// Large requests that are being READ.
-    pub(crate) reading: Vec<Reading>,
     /// Large requests that the client writes or sends.
     pub(crate) arriving: Vec<Reading>,
     pub(crate) arrivals: Arrivals<F>,
@@ -57,14 +67,6 @@ pub(crate) struct ServerLane<F: Fabric> {
     pub(crate) errands: Errands<F>,
     /// Calls in the pool or with the application.
     pub(crate) in_service: usize,
-    /// The last look at this lane found a message: it is looked at each time.
-    pub(crate) hot: u8,
-    /// The last look did not take all that was there: others had to have their turn.
-    pub(crate) more: bool,
-    /// In the worker's list of lanes to look at.
-    pub(crate) listed: bool,
-    /// Counted by the worker as one that waits for completions of what it has sent.
-    pub(crate) signaled: bool,
 }
 
 /// What a lane is made of.
@@ -121,6 +123,19 @@ impl<F: Fabric> ServerLane<F> {
             listed: false,
             signaled: false,
         }
+    }
+
+    /// Asks for what every call touches.
+    #[inline]
+    pub(crate) fn warm(&self) {
+        warm_lines(self, std::mem::offset_of!(Self, number));
+    }
+
+    /// Asks for what the next message touches that lies elsewhere.
+    #[inline]
+    pub(crate) fn warm_message(&self) {
+        self.rx.warm();
+        copy::prefetch_to_write(self.generations.as_ptr().cast());
     }
 
     /// Whether a request may be executed: its slot is in the window, and its call id is newer than all before.

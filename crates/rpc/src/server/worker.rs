@@ -271,6 +271,11 @@ impl<F: Fabric> Worker<F> {
     fn take_hints(&mut self) -> bool {
         let mut active = std::mem::take(&mut self.active);
         let hinted = self.domain.take_activity(&mut active);
+        for name in &active {
+            if let Some(Some(lane)) = self.lanes.get(*name as usize) {
+                lane.warm();
+            }
+        }
         for name in active.drain(..) {
             self.list(name as u16);
         }
@@ -291,6 +296,11 @@ impl<F: Fabric> Worker<F> {
     fn serve_ready(&mut self) -> usize {
         let mut handled = 0;
         let mut ready = std::mem::take(&mut self.ready);
+        for index in &ready {
+            if let Some(Some(lane)) = self.lanes.get(*index as usize) {
+                lane.warm_message();
+            }
+        }
         ready.retain(|&index| {
             let messages = self.serve_lane(index as usize);
             handled += messages;
