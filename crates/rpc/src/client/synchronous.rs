@@ -434,15 +434,15 @@ impl<F: Fabric> Client<F> {
     }
 
     fn idle(&mut self, limit: Nanos, is_so: impl Fn(&mut Core<F>) -> bool) {
-        if self.waiter.clock_is_due() {
-            self.earliest = self.core.expire();
-            // Who waits for a call of an open batch would wait for ever.
-            let _ = self.flush();
-            for lane in 0..self.old.len() {
-                let _ = self.core.flush(self.old[lane]);
-            }
+        let due = self.waiter.clock_is_due();
+        if due {
+            self.before_waiting();
         }
         let (mode, until) = self.waiter.next(self.core.fabric.host());
+        // A spin that ends here may have found room for a batch that had none when it began.
+        if mode == WaitMode::Event && !due {
+            self.before_waiting();
+        }
         let armed = self.core.domain.arm(mode);
         if self.core.progress() > 0 || is_so(&mut self.core) {
             self.core.domain.disarm(armed);
@@ -455,6 +455,15 @@ impl<F: Fabric> Client<F> {
         // What has woken us is most likely an answer: nothing else is looked at before that is found.
         if (mode == WaitMode::Event || wake != Wake::Arrived) && self.core.progress() == 0 {
             self.core.progress_after_sleep();
+        }
+    }
+
+    /// Ends calls whose time is over, and sends open batches: who waits for a call of one would wait for ever.
+    fn before_waiting(&mut self) {
+        self.earliest = self.core.expire();
+        let _ = self.flush();
+        for lane in 0..self.old.len() {
+            let _ = self.core.flush(self.old[lane]);
         }
     }
 
