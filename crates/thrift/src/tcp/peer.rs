@@ -147,7 +147,9 @@ impl Peer {
         now: Instant,
     ) -> Result<(usize, bool), End> {
         let fresh = self.incoming.is_empty();
-        let received = if fresh {
+        // Who has sent a large message has a buffer of its own for a while, and likely sends another.
+        let shared = fresh && !self.incoming.is_large();
+        let received = if shared {
             scratch.clear();
             receive(&self.stream, scratch).map(|received| (received, scratch.len() < scratch.capacity()))
         } else {
@@ -163,13 +165,11 @@ impl Peer {
             self.ended = true;
             return Ok((0, true));
         }
-        if fresh {
-            self.progress(STEP, now);
+        self.progress(if fresh { STEP } else { received }, now);
+        if shared {
             let taken = self.take(service, options, scratch, now);
             self.incoming.extend(&scratch[taken..]);
             self.flush(now)?;
-        } else {
-            self.progress(received, now);
         }
         self.answer(service, options, now)?;
         Ok((received, room))
