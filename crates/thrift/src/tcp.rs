@@ -15,6 +15,7 @@ mod client;
 mod event_loop;
 mod head;
 mod incoming;
+mod outgoing;
 mod peer;
 mod server;
 mod session;

@@ -1,6 +1,7 @@
 //! One message of a client, and what it is answered.
 
 use super::head::{CALL, EXCEPTION, Head, ONEWAY, OfMessage, REPLY, append};
+use super::outgoing::Outgoing;
 use super::wire::Wire;
 use crate::codec::{BinaryInput, CompactInput, Encoding};
 use crate::error::Refusal;
@@ -49,7 +50,7 @@ impl<P: Processor> Service<P> {
         wire: Wire,
         session: u64,
         message: &[u8],
-        out: &mut Vec<u8>,
+        out: &mut Outgoing,
     ) -> Result<(), ThriftException> {
         let Some((head, length)) = Head::read(wire.encoding, message)? else {
             return Err(cut_off());
@@ -96,7 +97,7 @@ impl<P: Processor> Service<P> {
     }
 
     /// The answer to an unframed message that cannot be read to its end, if its head can.
-    pub(super) fn refuse(&self, wire: Wire, message: &[u8], error: &ThriftException, out: &mut Vec<u8>) {
+    pub(super) fn refuse(&self, wire: Wire, message: &[u8], error: &ThriftException, out: &mut Outgoing) {
         if let Ok(Some((head, _))) = Head::read(wire.encoding, message)
             && head.kind == CALL
         {
@@ -114,7 +115,7 @@ fn cut_off() -> ThriftException {
 /// Appends an exception that the IDL does not know.
 #[cold]
 fn except(
-    out: &mut Vec<u8>,
+    out: &mut Outgoing,
     wire: Wire,
     limit: usize,
     head: &Head<'_>,
@@ -130,7 +131,7 @@ fn except(
 
 /// Results go straight to where they are sent from.
 struct IntoOutput<'a> {
-    out: &'a mut Vec<u8>,
+    out: &'a mut Outgoing,
     wire: Wire,
     limit: usize,
     head: &'a Head<'a>,

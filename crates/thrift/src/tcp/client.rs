@@ -2,6 +2,7 @@
 
 use super::head::{Body, CALL, EXCEPTION, Head, ONEWAY, REPLY, append};
 use super::incoming::Incoming;
+use super::outgoing::Outgoing;
 use super::split::{Next, Splitter};
 use super::wire::Wire;
 use crate::arguments::{Arguments, Outcome};
@@ -123,7 +124,7 @@ pub struct Connection {
     address: String,
     options: ConnectionOptions,
     open: Option<Open>,
-    outgoing: Vec<u8>,
+    outgoing: Outgoing,
     sequence: i32,
 }
 
@@ -146,7 +147,7 @@ impl Connection {
             address: address.to_owned(),
             options,
             open: Some(open),
-            outgoing: Vec::new(),
+            outgoing: Outgoing::default(),
             sequence: 0,
         })
     }
@@ -193,8 +194,8 @@ impl Connection {
 
     fn encode<A: Arguments>(&mut self, name: &str, kind: u8, arguments: &A) -> Result<(), ThriftException> {
         self.sequence = self.sequence.wrapping_add(1);
-        self.outgoing.clear();
-        self.outgoing.shrink_to(KEEP);
+        self.outgoing.truncate(0);
+        self.outgoing.shrink(KEEP);
         let head = Head { name: name.as_bytes(), kind, sequence: self.sequence, old: false };
         let limit = self.options.message_limit.min(i32::MAX as usize);
         append(&mut self.outgoing, self.options.wire, limit, &head, &OfArguments(arguments))
@@ -217,7 +218,8 @@ impl Connection {
         let mut sent = 0;
         while sent < self.outgoing.len() {
             let left = if sent == 0 { timeout } else { left(deadline) };
-            let written = open.set_timeout(left).and_then(|()| (&open.stream).write(&self.outgoing[sent..]));
+            let written =
+                open.set_timeout(left).and_then(|()| (&open.stream).write(&self.outgoing.bytes()[sent..]));
             match written {
                 Ok(written) => sent += written,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}

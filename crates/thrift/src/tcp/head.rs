@@ -1,5 +1,6 @@
 //! The head of a message: what function, what kind of message, which call.
 
+use super::outgoing::Outgoing;
 use super::wire::{Transport, Wire};
 use crate::codec::{BinaryOutput, CompactOutput, Encoding, varint};
 use pilota::thrift::{
@@ -95,27 +96,27 @@ impl<'a> Head<'a> {
         Ok(name.map(|name| Head { name, kind: second >> 5, sequence: sequence as u32 as i32, old: false }))
     }
 
-    fn write(&self, encoding: Encoding, out: &mut Vec<u8>) {
+    fn write(&self, encoding: Encoding, out: &mut Outgoing) {
         let length = self.name.len() as u32;
         match encoding {
             Encoding::Binary if self.old => {
-                out.extend_from_slice(&length.to_be_bytes());
-                out.extend_from_slice(self.name);
-                out.push(self.kind);
-                out.extend_from_slice(&self.sequence.to_be_bytes());
+                out.extend(&length.to_be_bytes());
+                out.extend(self.name);
+                out.extend(&[self.kind]);
+                out.extend(&self.sequence.to_be_bytes());
             }
             Encoding::Binary => {
-                out.extend_from_slice(&(0x8001_0000 | u32::from(self.kind)).to_be_bytes());
-                out.extend_from_slice(&length.to_be_bytes());
-                out.extend_from_slice(self.name);
-                out.extend_from_slice(&self.sequence.to_be_bytes());
+                out.extend(&(0x8001_0000 | u32::from(self.kind)).to_be_bytes());
+                out.extend(&length.to_be_bytes());
+                out.extend(self.name);
+                out.extend(&self.sequence.to_be_bytes());
             }
-            Encoding::Compact => {
+            Encoding::Compact => out.append_with(|out| {
                 out.extend_from_slice(&[0x82, self.kind << 5 | 1]);
                 CompactOutput::new(out).write_varint(self.sequence as u32);
                 CompactOutput::new(out).write_varint(length);
                 out.extend_from_slice(self.name);
-            }
+            }),
         }
     }
 }
@@ -140,7 +141,7 @@ impl<M: Message> Body for OfMessage<M> {
 
 /// Appends a message of at most `limit` bytes, or nothing.
 pub(super) fn append(
-    out: &mut Vec<u8>,
+    out: &mut Outgoing,
     wire: Wire,
     limit: usize,
     head: &Head<'_>,
@@ -155,7 +156,7 @@ pub(super) fn append(
 }
 
 fn try_append(
-    out: &mut Vec<u8>,
+    out: &mut Outgoing,
     wire: Wire,
     limit: usize,
     head: &Head<'_>,
@@ -163,7 +164,7 @@ fn try_append(
 ) -> Result<(), ThriftException> {
     let framed = wire.transport == Transport::Framed;
     if framed {
-        out.extend_from_slice(&[0; 4]);
+        out.extend(&[0; 4]);
     }
     let start = out.len();
     head.write(wire.encoding, out);
@@ -171,9 +172,7 @@ fn try_append(
         Encoding::Binary => {
             let size = body.size(&mut BinaryOutput::new(&mut []));
             check(out.len() - start + size, limit)?;
-            let begin = out.len();
-            out.resize(begin + size, 0);
-            let mut output = BinaryOutput::new(&mut out[begin..]);
+            let mut output = BinaryOutput::new(out.room(size));
             body.encode(&mut output)?;
             if output.left() != 0 {
                 let text = "the value changed while it was being encoded";
@@ -181,13 +180,13 @@ fn try_append(
             }
         }
         Encoding::Compact => {
-            body.encode(&mut CompactOutput::new(out))?;
+            out.append_with(|out| body.encode(&mut CompactOutput::new(out)))?;
             check(out.len() - start, limit)?;
         }
     }
     if framed {
         let length = (out.len() - start) as u32;
-        out[start - 4..start].copy_from_slice(&length.to_be_bytes());
+        out.at(start - 4..start).copy_from_slice(&length.to_be_bytes());
     }
     Ok(())
 }

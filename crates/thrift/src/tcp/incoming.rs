@@ -24,6 +24,11 @@ impl Incoming {
         self.used == self.bytes.len()
     }
 
+    /// Whether it has the memory of a large message.
+    pub(super) fn is_large(&self) -> bool {
+        self.bytes.capacity() > STEP
+    }
+
     /// Takes bytes away from the front.
     pub(super) fn consume(&mut self, length: usize) {
         self.used += length;

@@ -2,6 +2,7 @@
 
 use super::answer::Service;
 use super::incoming::{Incoming, STEP, receive};
+use super::outgoing::Outgoing;
 use super::server::ServerOptions;
 use super::session::{Session, Then};
 use crate::server::Processor;
@@ -38,7 +39,7 @@ pub(super) struct Peer {
     incoming: Incoming,
     /// Bytes that must have come in before the next look at them, those included that are there.
     wanted: usize,
-    outgoing: Vec<u8>,
+    outgoing: Outgoing,
     sent: usize,
     /// Nothing more is received: the client has closed its side, cannot be understood, or the server ends.
     ended: bool,
@@ -56,7 +57,7 @@ impl Peer {
             session: Session::new(number),
             incoming: Incoming::default(),
             wanted: 1,
-            outgoing: Vec::new(),
+            outgoing: Outgoing::default(),
             sent: 0,
             ended: false,
             since: now,
@@ -88,9 +89,7 @@ impl Peer {
     /// Gives memory back.
     pub(super) fn shrink(&mut self) {
         self.incoming.shrink(STEP);
-        if self.outgoing.is_empty() && self.outgoing.capacity() > STEP {
-            self.outgoing = Vec::new();
-        }
+        self.outgoing.shrink(STEP);
     }
 
     /// Does what can be done without waiting. `scratch` is room that all connections of a thread share, so that those
@@ -148,7 +147,9 @@ impl Peer {
         now: Instant,
     ) -> Result<(usize, bool), End> {
         let fresh = self.incoming.is_empty();
-        let received = if fresh {
+        // Who has sent a large message has a buffer of its own for a while, and likely sends another.
+        let shared = fresh && !self.incoming.is_large();
+        let received = if shared {
             scratch.clear();
             receive(&self.stream, scratch).map(|received| (received, scratch.len() < scratch.capacity()))
         } else {
@@ -164,13 +165,11 @@ impl Peer {
             self.ended = true;
             return Ok((0, true));
         }
-        if fresh {
-            self.progress(STEP, now);
+        self.progress(if fresh { STEP } else { received }, now);
+        if shared {
             let taken = self.take(service, options, scratch, now);
             self.incoming.extend(&scratch[taken..]);
             self.flush(now)?;
-        } else {
-            self.progress(received, now);
         }
         self.answer(service, options, now)?;
         Ok((received, room))
@@ -222,7 +221,7 @@ impl Peer {
     /// Sends as much as the socket takes.
     fn flush(&mut self, now: Instant) -> Result<(), End> {
         while self.pending() > 0 {
-            match (&self.stream).write(&self.outgoing[self.sent..]) {
+            match (&self.stream).write(&self.outgoing.bytes()[self.sent..]) {
                 Ok(sent) => {
                     self.sent += sent;
                     self.progress(sent, now);
@@ -230,7 +229,7 @@ impl Peer {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
                     // What has gone is thrown away when it is half, so that moving the rest costs no more than sending did.
                     if self.sent > self.outgoing.len() / 2 {
-                        self.outgoing.drain(..self.sent);
+                        self.outgoing.consume(self.sent);
                         self.sent = 0;
                     }
                     return Ok(());
@@ -239,7 +238,7 @@ impl Peer {
                 Err(error) => return Err(error.into()),
             }
         }
-        self.outgoing.clear();
+        self.outgoing.truncate(0);
         self.sent = 0;
         Ok(())
     }

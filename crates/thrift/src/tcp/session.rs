@@ -1,6 +1,7 @@
 //! What a client says on one connection, and what it is answered, in order. It knows no socket.
 
 use super::answer::Service;
+use super::outgoing::Outgoing;
 use super::split::{Next, Splitter};
 use super::wire::{NotThrift, detect};
 use crate::server::Processor;
@@ -55,7 +56,7 @@ impl Session {
         &mut self,
         service: &Service<P>,
         bytes: &[u8],
-        output: &mut Vec<u8>,
+        output: &mut Outgoing,
         output_limit: usize,
     ) -> Taken {
         let mut taken = Taken { bytes: 0, messages: 0, then: Then::Wanted(1) };

@@ -4,6 +4,7 @@ use crate::codec::Input;
 use crate::error::Refusal;
 use crate::tcp::Wire;
 use crate::tcp::head::{Body, CALL, Head, append};
+use crate::tcp::outgoing::Outgoing;
 use crate::{
     ARGUMENTS, Arguments, Context, Message, Outcome, Processor, Responder, ServiceDescriptor, TType,
     ThriftException, read_arguments, read_list, required,
@@ -213,9 +214,9 @@ impl Outcome for Answer {
 
 /// A message's bytes.
 pub(super) fn message(wire: Wire, head: Head<'_>, payload: &[u8]) -> Vec<u8> {
-    let mut bytes = Vec::new();
+    let mut bytes = Outgoing::default();
     append(&mut bytes, wire, 1 << 30, &head, &Payload(payload)).unwrap();
-    bytes
+    bytes.bytes().to_vec()
 }
 
 /// A call's bytes.

@@ -4,6 +4,7 @@ use super::service::{Answer, Toy, call, message};
 use crate::codec::{BinaryInput, CompactInput, Encoding};
 use crate::tcp::answer::Service;
 use crate::tcp::head::{CALL, EXCEPTION, Head, ONEWAY, REPLY};
+use crate::tcp::outgoing::Outgoing;
 use crate::tcp::session::{Session, Then};
 use crate::tcp::split::{Next, Splitter};
 use crate::tcp::{Transport, Wire};
@@ -35,10 +36,10 @@ fn play(bytes: &[u8], pieces: &[usize], output_limit: usize) -> Outcome {
         waiting.extend_from_slice(&bytes[come..end]);
         come = end;
         loop {
-            let mut output = Vec::new();
+            let mut output = Outgoing::default();
             let taken = session.take(&service, &waiting, &mut output, output_limit);
             waiting.drain(..taken.bytes);
-            answers.append(&mut output);
+            answers.extend_from_slice(output.bytes());
             match taken.then {
                 Then::OutputFull => assert!(taken.messages > 0, "it gets on"),
                 Then::Wanted(wanted) => {
