@@ -388,6 +388,15 @@ impl State {
         self.live > LARGE
     }
 
+    /// Asks for what is known of a task.
+    #[inline]
+    fn warm_task(&self, task: TaskId) {
+        let state: *const u8 = (&raw const self.tasks[task as usize]).cast();
+        for at in (0..size_of::<TaskState>()).step_by(LINE) {
+            copy::prefetch_to_write(state.wrapping_add(at));
+        }
+    }
+
     /// Asks for the lines that a task will touch first: of its stack, from where it was suspended both ways.
     #[inline]
     fn warm(&self, task: TaskId) {
@@ -402,9 +411,8 @@ impl State {
     #[inline]
     fn look_ahead(&self) {
         let network = &self.network;
-        match self.events.ahead(EVENTS_AHEAD) {
-            Some(Event::Arrive { packet } | Event::Land { packet }) => network.warm_packet(packet),
-            _ => {}
+        if let Some(Event::Arrive { packet } | Event::Land { packet }) = self.events.ahead(EVENTS_AHEAD) {
+            network.warm_packet(packet);
         }
         match self.events.ahead(5) {
             Some(Event::Arrive { packet }) => network.warm_arrival(packet),
@@ -419,15 +427,13 @@ impl State {
         }
         match self.events.ahead(3) {
             Some(Event::Land { packet }) => network.warm_landing(packet),
-            Some(Event::Wake { task, .. } | Event::Run { task }) => {
-                copy::prefetch_to_write((&raw const self.tasks[task as usize]).cast())
-            }
+            Some(Event::Wake { task, .. } | Event::Run { task }) => self.warm_task(task),
             _ => {}
         }
         if let Some(Event::Land { packet }) = self.events.ahead(2)
             && let Some(task) = network.waits_for_landing(packet)
         {
-            copy::prefetch_to_write((&raw const self.tasks[task as usize]).cast());
+            self.warm_task(task);
         }
         match self.events.ahead(1) {
             Some(Event::Land { packet }) => {

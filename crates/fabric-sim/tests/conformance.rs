@@ -48,10 +48,10 @@ fn the_suite_passes_under_every_seed() {
 fn the_suite_passes_with_the_times_of_a_cluster() {
     for (seed, name) in ["connect-ib", "rf-rpc", "flock"].into_iter().enumerate() {
         let profile = Arc::new(Profile::built_in(name).expect("built in"));
-        let mut settings = Settings::default();
-        settings.prices = Prices::of(&profile);
-        let machines = vec![(profile, 1); settings.machines.len()];
-        settings.timing = TimingSettings::Model(ModelTiming { machines, switch_ns: None, control_ns: 5_000 });
+        let prices = Prices::of(&profile);
+        let machines = vec![(profile, 1); Settings::default().machines.len()];
+        let timing = TimingSettings::Model(ModelTiming { machines, switch_ns: None, control_ns: 5_000 });
+        let settings = Settings { prices, timing, ..Settings::default() };
         let (_, report) = conform(settings, seed as u64, Options::default());
         assert!(report.failed().is_empty(), "{name}: {:?}", report.failed());
         assert!(report.not_applicable().is_empty(), "{name}: {:?}", report.not_applicable());

@@ -50,9 +50,9 @@ const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "generation_not_advanced",
         file: "crates/rpc/src/client/slots.rs",
-        from: "Some(self.slots.get(index as usize)?.call.wrapping_add(1 << SLOT_BITS))",
+        from: "Some(self.slots.get(self.free as usize)?.call.wrapping_add(1 << SLOT_BITS))",
         to: "let step = if dunlin_fabric::mutant(\"generation_not_advanced\") && self.in_flight > 0 { 0 } else { 1 };
-        Some(self.slots.get(index as usize)?.call.wrapping_add(step << SLOT_BITS))",
+        Some(self.slots.get(self.free as usize)?.call.wrapping_add(step << SLOT_BITS))",
     },
     Mutant {
         name: "duplicate_execution",
