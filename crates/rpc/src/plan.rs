@@ -76,6 +76,16 @@ impl Carrier {
         matches!(self, Carrier::Ring(Notice::Polled) | Carrier::Published { .. })
     }
 
+    /// Whether a receiver takes only what it was told of: where the bytes of a WRITE may come in any order, and where a WRITE
+    /// may be there that is not told of, because its SEND found no room.
+    pub(crate) const fn is_told_of(self, capabilities: &Capabilities) -> bool {
+        match self {
+            Carrier::Ring(Notice::Send | Notice::LinkedSend) => true,
+            Carrier::Ring(Notice::Immediate) => !capabilities.in_order_write,
+            Carrier::Ring(Notice::Polled) | Carrier::Receive | Carrier::Published { .. } => false,
+        }
+    }
+
     /// Whether the receiver has a ring of its own that peers write into.
     pub(crate) const fn has_ring(self) -> bool {
         matches!(self, Carrier::Ring(_))

@@ -218,7 +218,7 @@ impl<F: Fabric> PreparedLane<F> {
         };
         let tags = TagKey::derive(secret, self.number, Direction::ToClient);
         let by_completion = !carrier.is_polled();
-        let rx = Rx::new(source, tags, by_completion && carrier.has_ring());
+        let rx = Rx::new(source, tags, carrier.is_told_of(core.fabric.capabilities()));
         let count = receives(carrier, config.window);
         let arena = match carrier {
             Carrier::Receive => {

@@ -151,7 +151,7 @@ fn finish<F: Fabric>(
         RxSource::Messages(VecDeque::with_capacity(command.window as usize + 1))
     };
     let tags = TagKey::derive(&command.secret, command.number, Direction::ToServer);
-    let rx = Rx::new(source, tags, carrier.has_ring() && by_completion(&plan));
+    let rx = Rx::new(source, tags, carrier.is_told_of(fabric.capabilities()));
     worker.domain.watch_as(&command.region, index.into());
     let ready = Record::LaneReady(LaneReady {
         lane: command.number,
