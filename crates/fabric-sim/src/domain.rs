@@ -303,8 +303,7 @@ fn post_one(
     let to = state.admit(domain, queue_pair, sender.transport, sender.remote, &request.operation)?;
     let (packet, place) = state.network.packets.take();
     place.clear_payload();
-    let mut posting =
-        Posting { id: request.id, signaled: request.signaled, linked, ..Posting::default() };
+    let mut posting = Posting { id: request.id, signaled: request.signaled, linked, ..Posting::default() };
     posting.opcode = match request.operation {
         Operation::Send { data, immediate, .. } => {
             posting.held = gather(data, place, &mut posting.local);
