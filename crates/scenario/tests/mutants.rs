@@ -42,10 +42,10 @@ const MUTANTS: &[Mutant] = &[
         name: "credit_not_returned",
         file: "crates/rpc/src/server/worker.rs",
         from: "                    (_, buffer) => {
-                        let _ = crate::client::lane::repost::<F>(",
-        to: "                    _ if dunlin_fabric::mutant(\"credit_not_returned\") => {}
+                        if completion.immediate",
+        to: "                    _ if dunlin_fabric::mutant(\"credit_not_returned\") => lane.rx.noticed(),
                     (_, buffer) => {
-                        let _ = crate::client::lane::repost::<F>(",
+                        if completion.immediate",
     },
     Mutant {
         name: "generation_not_advanced",
@@ -139,7 +139,10 @@ fn plant() -> PathBuf {
     if staging.exists() {
         fs::remove_dir_all(&staging).expect("the last staging goes");
     }
-    copy(&root.join("crates"), &staging.join("crates"));
+    // The whole workspace, or cargo would miss members.
+    for folder in ["crates", "examples"] {
+        copy(&root.join(folder), &staging.join(folder));
+    }
     for file in ["Cargo.toml", "Cargo.lock"] {
         fs::copy(root.join(file), staging.join(file)).expect("copied");
     }
