@@ -1,4 +1,4 @@
-//! Tells the crate which commit it is built from.
+//! Tells the crate which commit it is built from, and generates the benchmarks' services.
 
 use std::path::Path;
 use std::process::Command;
@@ -11,6 +11,9 @@ fn git(arguments: &[&str]) -> Option<String> {
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
+    for service in ["idl/atb.thrift", "idl/typed.thrift"] {
+        dunlin_idl_build::compile(service).unwrap();
+    }
     println!("cargo::rerun-if-env-changed=DUNLIN_COMMIT");
     // A packager who builds outside a checkout may give the commit.
     if std::env::var_os("DUNLIN_COMMIT").is_some() {

@@ -32,7 +32,7 @@ fn hints() {
     says(
         "hints",
         &[
-            "get        Direct-WriteIMM",
+            "get        Server-reply",
             "Missing b\"gull\"",
             "32 puts in batches: 33 pairs",
             "stock Thrift  = b\"dunlin\"",

@@ -71,8 +71,11 @@ fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match arguments[..] {
-        ["server", "dunlin"] => ours::serve(),
+        ["server", "dunlin"] => ours::serve(None),
+        ["server", "dunlin", threads] => ours::serve(Some(threads.parse()?)),
         ["server", "volo"] => theirs::serve(),
+        ["client", "dunlin", port, size] => Ok(println!("{:?}", ours::measure(port.parse()?, size.parse()?)?)),
+        ["client", "volo", port, size] => Ok(println!("{:?}", theirs::measure(port.parse()?, size.parse()?)?)),
         [apache] => compare(apache, 32, 3),
         [apache, size] => compare(apache, size.parse()?, 3),
         [apache, size, rounds] => compare(apache, size.parse()?, rounds.parse()?),

@@ -22,8 +22,10 @@ impl Echo for Handler {
     }
 }
 
-pub fn serve() -> Result<()> {
-    let server = Server::bind("127.0.0.1:0", Arc::new(EchoProcessor(Handler)), ServerOptions::default())?;
+pub fn serve(threads: Option<usize>) -> Result<()> {
+    let options = ServerOptions::default();
+    let options = ServerOptions { threads: threads.unwrap_or(options.threads), ..options };
+    let server = Server::bind("127.0.0.1:0", Arc::new(EchoProcessor(Handler)), options)?;
     println!("port {}", server.address().port());
     loop {
         thread::park();

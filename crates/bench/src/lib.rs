@@ -11,3 +11,6 @@ pub mod random;
 pub mod report;
 pub mod statistics;
 pub mod workload;
+
+// The service of `measure::atb_latency` and its likes.
+dunlin::include_service!("atb");

@@ -76,6 +76,24 @@ impl Latency {
         self.quantile_ns(0.999)
     }
 
+    /// The mean of the middle half of the samples, ns: as little moved by the tails as the median, and not bound to the grain of
+    /// the clock, which may be 10 ns.
+    #[must_use]
+    pub fn middle_mean_ns(&self) -> f64 {
+        let samples = self.samples() as f64;
+        let (from, to) = (samples / 4.0, samples * 3.0 / 4.0);
+        let (mut before, mut sum) = (0.0, 0.0);
+        for (value, count) in self.recorded() {
+            let after = before + count as f64;
+            let inside = after.min(to) - before.max(from);
+            if inside > 0.0 {
+                sum += inside * value as f64;
+            }
+            before = after;
+        }
+        if to > from { sum / (to - from) } else { 0.0 }
+    }
+
     /// Largest sample, ns.
     #[must_use]
     pub fn max_ns(&self) -> f64 {
@@ -117,6 +135,13 @@ pub fn median(values: impl IntoIterator<Item = f64>) -> Option<f64> {
     }
 }
 
+/// The value under which a share `quantile` (0 to 1) of `sorted` values lies, by the nearest rank; `None` of none.
+#[must_use]
+pub fn quantile(sorted: &[f64], quantile: f64) -> Option<f64> {
+    let last = sorted.len().checked_sub(1)?;
+    sorted.get((last as f64 * quantile).round() as usize).copied()
+}
+
 /// `value / base`; `None` when that means nothing, the base being 0 or one of them not finite.
 #[must_use]
 pub fn ratio(value: f64, base: f64) -> Option<f64> {
@@ -150,6 +175,18 @@ mod tests {
         assert_eq!(latency.p999_ns(), 999.0);
         assert_eq!(latency.max_ns(), 1000.0);
         assert!((latency.mean_ns() - 500.5).abs() < 1e-9);
+    }
+
+    #[test]
+    fn the_middle_half_is_what_counts() {
+        let mut latency = Latency::new();
+        assert_eq!(latency.middle_mean_ns(), 0.0);
+        [(10, 25), (20, 30), (30, 20), (1_000_000, 25)]
+            .into_iter()
+            .for_each(|(value, count)| latency.record_many(value, count));
+        assert!((latency.middle_mean_ns() - (30.0 * 20.0 + 20.0 * 30.0) / 50.0).abs() < 1e-9);
+        assert_eq!(quantile(&[1.0, 2.0, 3.0, 4.0, 5.0], 0.25), Some(2.0));
+        assert_eq!((quantile(&[], 0.5), quantile(&[7.0], 0.75)), (None, Some(7.0)));
     }
 
     #[test]

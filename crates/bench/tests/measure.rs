@@ -1,13 +1,18 @@
 //! Every measurement, as short as can be: what comes back, not how fast it was. This test has its own main function,
 //! because its process is also the peer of the process pair.
 
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use dunlin_bench::floor::FloorError;
 use dunlin_bench::measure::{
-    EventOptions, Findings, IdleOptions, KeyValueOptions, LatencyOptions, MeasureError, Session,
-    ThroughputOptions, event, idle, key_value, latency, serve_peer_if_asked, throughput,
+    AtbLatencyOptions, AtbMixOptions, AtbThroughputOptions, EventOptions, Findings, IdleOptions,
+    KeyValueOptions, LatencyOptions, MeasureError, Pace, Session, Singles, ThroughputOptions, YcsbOptions,
+    YcsbWorkload, atb_latency, atb_mix, atb_throughput, event, idle, key_value, latency, serve_peer_if_asked,
+    throughput, ycsb,
 };
+use dunlin_bench::report::Row;
 use dunlin_rpc::PROTOCOLS;
 
 fn main() {
@@ -27,6 +32,10 @@ fn main() {
     stores(&mut session);
     sleepers(&mut session);
     quiet_ones(&mut session);
+    hinted_alone(&mut session);
+    hinted_crowds(&mut session);
+    hinted_mixes(&mut session);
+    hinted_stores(&mut session);
     println!("test measure ... ok");
 }
 
@@ -37,6 +46,16 @@ fn has_numbers(findings: &Findings, fields: &[&str]) {
         for field in fields {
             assert!(row.number(field).is_some_and(|value| value > 0.0), "{field} in {row:?}");
         }
+    }
+}
+
+/// As [`has_numbers`], of what has been compared: at least half of the rows. Others tell of slices that the machine spent
+/// elsewhere.
+fn most_have_numbers(findings: &Findings, fields: &[&str]) {
+    let positive = |row: &&Row, field: &str| row.number(field).is_some_and(|value| value > 0.0);
+    for field in fields {
+        let found = findings.rows.iter().filter(|row| positive(row, field)).count();
+        assert!(found > 0 && found * 2 >= findings.rows.len(), "{field}: {found} of {:?}", findings.rows);
     }
 }
 
@@ -98,4 +117,104 @@ fn quiet_ones(session: &mut Session) {
     let findings = idle(session, &options).expect("measured");
     has_numbers(&findings, &["connections", "seconds"]);
     assert!(findings.rows[0].number("server_cpu_share").is_some());
+}
+
+const SLICE: Duration = Duration::from_millis(3);
+
+/// A row for each of these contestants and each protocol, at each of `points` points. Who was measured while the cores moved
+/// about has a row of its own, to which there may be no other to compare it with.
+fn has_everybody(findings: &Findings, hinted: &[&str], points: usize) {
+    let protocols = PROTOCOLS.iter().map(|protocol| protocol.name);
+    for name in hinted.iter().copied().chain(protocols) {
+        let rows = findings.rows.iter().filter(|row| row.get("protocol") == Some(&name.into()));
+        assert!(rows.count() >= points, "{name}: {:?}", findings.notes);
+    }
+    for row in &findings.rows {
+        let single = !hinted.iter().any(|name| row.get("protocol") == Some(&(*name).into()));
+        for field in ["plan", "placement"].iter().chain(single.then_some(&"best")) {
+            assert!(row.get(field).is_some_and(|value| value.is_string()), "{field} in {row:?}");
+        }
+    }
+}
+
+fn hinted_alone(session: &mut Session) {
+    let options = AtbLatencyOptions {
+        sizes: vec![4, 5000],
+        request: None,
+        answer: Some(100),
+        singles: Singles::default(),
+        rounds: 1,
+        slice: SLICE,
+        stop: Arc::default(),
+    };
+    let findings = atb_latency(session, &options).expect("measured");
+    has_everybody(&findings, &["hinted"], 2);
+    most_have_numbers(
+        &findings,
+        &["request_bytes", "p50_ns", "p99_ns", "p999_ns", "max_ns", "samples", "slices", "ratio"],
+    );
+    assert!(findings.rows.iter().all(|row| row.number("response_bytes") == Some(100.0)));
+    let too_large = AtbLatencyOptions { sizes: vec![1 << 30], answer: None, ..options.clone() };
+    assert!(matches!(atb_latency(session, &too_large), Err(MeasureError::BadArgument(_))));
+    let stopped = AtbLatencyOptions { stop: Arc::new(AtomicBool::new(true)), ..options };
+    assert!(atb_latency(session, &stopped).expect("ended").rows.is_empty());
+}
+
+fn hinted_crowds(session: &mut Session) {
+    let options = AtbThroughputOptions {
+        clients: vec![1, 3, 9],
+        sizes: vec![64],
+        request: None,
+        answer: None,
+        singles: Singles::default(),
+        pace: Pace { rounds: Some(1), slice: Some(SLICE) },
+        stop: Arc::default(),
+    };
+    let findings = atb_throughput(session, &options).expect("measured");
+    has_everybody(&findings, &["hinted"], 3);
+    most_have_numbers(&findings, &["clients", "throughput_ops", "p50_ns", "samples", "ratio"]);
+    let nobody = AtbThroughputOptions { clients: vec![0], ..options };
+    assert!(matches!(atb_throughput(session, &nobody), Err(MeasureError::BadArgument(_))));
+}
+
+fn hinted_mixes(session: &mut Session) {
+    let options = AtbMixOptions {
+        clients: vec![2],
+        sizes: vec![512, 6000],
+        request: None,
+        answer: None,
+        latency_share: 0.5,
+        singles: Singles::default(),
+        pace: Pace { rounds: Some(1), slice: Some(3 * SLICE) },
+        stop: Arc::default(),
+    };
+    let findings = atb_mix(session, &options).expect("measured");
+    has_everybody(&findings, &["function hints", "service hints"], 2);
+    most_have_numbers(&findings, &["throughput_ops", "p50_ns", "ratio", "latency_ratio"]);
+}
+
+fn hinted_stores(session: &mut Session) {
+    let options = YcsbOptions {
+        workloads: vec![YcsbWorkload::A, YcsbWorkload::B],
+        clients: 5,
+        records: 200,
+        singles: Singles::default(),
+        rounds: 1,
+        slice: 20 * SLICE,
+        stop: Arc::default(),
+    };
+    let findings = ycsb(session, &options).expect("measured");
+    for workload in ["a", "b"] {
+        for operation in ["all", "get", "put", "multiget", "multiput"] {
+            for protocol in ["function hints", "service hints", "AR-gRPC", "Pilaf", "Remote-fetch"] {
+                let wanted = [("workload", workload), ("operation", operation), ("protocol", protocol)];
+                let is_it = |row: &&_| {
+                    wanted.iter().all(|(field, value)| Row::get(row, field) == Some(&(*value).into()))
+                };
+                let row = findings.rows.iter().find(is_it).unwrap_or_else(|| panic!("no row of {wanted:?}"));
+                assert!(row.number("throughput_ops").is_some(), "{row:?}");
+                assert_eq!(row.get("p99_ns").is_some(), operation != "all", "{row:?}");
+            }
+        }
+    }
 }

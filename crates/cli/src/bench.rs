@@ -9,11 +9,14 @@ use clap::{Args, Subcommand};
 use dunlin_bench::floor::{LimitOptions, limit};
 use dunlin_bench::measure::{
     EventOptions, Findings, IdleOptions, KeyValueOptions, LatencyOptions, MeasureError, Session,
-    ThroughputOptions, event, idle, key_value, latency, serve_peer_if_asked, throughput,
+    ThroughputOptions, TypedOptions, event, idle, key_value, latency, serve_peer_if_asked, throughput, typed,
 };
 use dunlin_bench::report::{Document, Row};
 
+use crate::output::Failure;
+
 mod all;
+mod atb;
 
 /// What can be measured.
 #[derive(Debug, Subcommand)]
@@ -55,6 +58,17 @@ pub(crate) enum Bench {
         #[command(flatten)]
         output: Output,
     },
+    /// What generated code costs: typed calls and raw ones of as many bytes in turn, one at a time, busy on both sides.
+    Typed {
+        /// Bytes of the binaries and texts.
+        #[arg(long, default_value_t = 32, value_name = "BYTES")]
+        size: usize,
+        /// Slices of raw and typed calls in turn for each row, about 2 ms each.
+        #[arg(long, value_name = "N")]
+        rounds: Option<usize>,
+        #[command(flatten)]
+        output: Output,
+    },
     /// GETs per second of 16-byte keys with 32-byte values, chosen uniformly: one client process, one worker.
     Kv {
         /// Items in the store.
@@ -93,7 +107,12 @@ pub(crate) enum Bench {
         #[command(flatten)]
         output: Output,
     },
-    /// All of these with the parameters that the project's figures are given for; some minutes.
+    /// HatRPC's Thrift benchmarks: a service whose hints choose the plan, against every protocol.
+    #[command(subcommand)]
+    Atb(atb::Atb),
+    /// HatRPC's key-value service on LMDB under YCSB's workloads, by hints and by other systems' protocols.
+    Ycsb(atb::YcsbArguments),
+    /// All of these but atb and ycsb with the parameters that the project's figures are given for; some minutes.
     All {
         /// Write the tables as Markdown, each with the command that prints it.
         #[arg(long, value_name = "PATH")]
@@ -138,12 +157,15 @@ pub(crate) fn serve_as_peer() -> Option<ExitCode> {
 }
 
 /// Runs a measurement and prints it.
-pub(crate) fn run(command: Bench) -> Result<()> {
+pub(crate) fn run(command: Bench) -> Result<(), Failure> {
+    let failed = |error: anyhow::Error| Failure::new(format!("{error:#}"));
     match command {
-        Bench::All { markdown, output } => all::run(markdown.as_deref(), &output),
+        Bench::Atb(command) => atb::run(command),
+        Bench::Ycsb(arguments) => atb::run_ycsb(arguments),
+        Bench::All { markdown, output } => all::run(markdown.as_deref(), &output).map_err(failed),
         command => {
-            let (document, output) = measure(command)?;
-            finish(&document, &output)
+            let (document, output) = measure(command).map_err(failed)?;
+            finish(&document, &output).map_err(failed)
         }
     }
 }
@@ -180,6 +202,10 @@ fn measure(command: Bench) -> Result<(Document, Output)> {
             let findings = throughput(&mut session, &options)?;
             (document("bench throughput", "shm", parameters, findings), output)
         }
+        Bench::Typed { size, rounds, output } => {
+            let findings = typed(&mut session, &TypedOptions { size, rounds })?;
+            (document("bench typed", "shm", Row::new().with("size_bytes", size), findings), output)
+        }
         Bench::Kv { records, protocol, rounds, output } => {
             let options = KeyValueOptions { records, protocol, rounds, ..KeyValueOptions::default() };
             let findings = key_value(&mut session, &options)?;
@@ -201,7 +227,9 @@ fn measure(command: Bench) -> Result<(Document, Output)> {
             let parameters = Row::new().with("connections", connections).with("seconds", seconds);
             (document("bench idle", "shm", parameters, findings), output)
         }
-        Bench::All { .. } => anyhow::bail!("`bench all` cannot be a part of itself"),
+        Bench::Atb(_) | Bench::Ycsb(_) | Bench::All { .. } => {
+            anyhow::bail!("only single measurements have one document each")
+        }
     })
 }
 

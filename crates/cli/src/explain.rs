@@ -1,11 +1,14 @@
 //! `dunlin explain`: which plan each function of an IDL file gets, and why.
 
+mod model;
+
 use crate::output::{self, Failure};
 use clap::{Args, ValueEnum};
-use dunlin::Fabric as _;
+use dunlin::{Capabilities, Fabric as _};
 use dunlin_bench::report::{Document, Row};
 use dunlin_hints::{Environment, FunctionHints, Selection, Side, Subject, Transport, Value, select};
 use dunlin_idl::{Diagnostics, Disk, Lenience, Options, Service};
+use dunlin_scenario::advice::Cluster;
 use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -24,7 +27,8 @@ Exit status: 0; 1 if the file is wrong, or a function has no plan on this fabric
 
 Examples:
   dunlin explain kv.thrift --clients 64
-  dunlin explain kv.thrift --side server --cores 16 --machine-cores 28
+  dunlin explain kv.thrift --side server --cores 16 --machine-cores 28 --fabric rnic
+  dunlin explain kv.thrift --profile hatrpc --clients 64
   dunlin explain kv.thrift --lenient --json plans.json";
 
 /// Explain the plans that follow from the hints of an IDL file.
@@ -51,9 +55,23 @@ pub(crate) struct ExplainArguments {
     /// Cores of the server in all; without it, as many as --cores, or as this machine has
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65_536))]
     machine_cores: Option<u32>,
+    /// On what: the shared memory of this build, or an RNIC that can do everything
+    #[arg(long, value_enum, default_value_t = On::Shm)]
+    fabric: On,
+    /// Explain for the cluster of this profile, and simulate every other protocol there too: who is better than the one
+    /// that the hints select; dunlin sim list shows profiles
+    #[arg(long, value_name = "NAME", conflicts_with = "fabric")]
+    profile: Option<String>,
     /// Write plans and reasons as one JSON document to this file too
     #[arg(long, value_name = "PATH")]
     json: Option<PathBuf>,
+}
+
+/// The fabric that is asked what it can do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum On {
+    Shm,
+    Rnic,
 }
 
 /// Whose plans to show.
@@ -75,15 +93,18 @@ impl Sides {
 }
 
 /// The server's cores: of the NIC's NUMA node, and in all.
-fn cores(arguments: &ExplainArguments) -> (u32, u32) {
+fn cores(arguments: &ExplainArguments, cluster: Option<&Cluster>) -> (u32, u32) {
     let here = || std::thread::available_parallelism().map_or(1, |cores| cores.get() as u32);
     let nodes_here = || {
         let nodes = std::fs::read_dir("/sys/devices/system/node").into_iter().flatten().flatten();
         let is_node = |name: &str| name.strip_prefix("node").is_some_and(|rest| rest.parse::<u32>().is_ok());
         nodes.filter(|entry| is_node(&entry.file_name().to_string_lossy())).count().max(1) as u32
     };
-    match (arguments.cores, arguments.machine_cores) {
+    // One host of a cluster, all of whose cores are as near to its NIC as the profile says: it knows no NUMA.
+    let machine = arguments.machine_cores.or(cluster.map(|cluster| cluster.cores));
+    match (arguments.cores, machine) {
         (Some(node), machine) => (node, machine.unwrap_or(node).max(node)),
+        (None, Some(machine)) if cluster.is_some() => (machine, machine),
         (None, Some(machine)) => (here().div_ceil(nodes_here()).min(machine), machine),
         (None, None) => (here().div_ceil(nodes_here()), here()),
     }
@@ -162,52 +183,77 @@ pub(crate) fn run(arguments: &ExplainArguments) -> Result<ExitCode, Failure> {
             .help("name the file that declares the services, not one that it includes"));
     }
     let fabric = crate::echo::fabric(false)?;
-    let (node_cores, cores) = cores(arguments);
+    let cluster = arguments.profile.as_deref().map(model::cluster).transpose()?;
+    let (node_cores, cores) = cores(arguments, cluster.as_ref());
+    let rnic = Capabilities { name: "rnic", ..Capabilities::EVERYTHING };
+    let capabilities = match (&cluster, arguments.fabric) {
+        (Some(cluster), _) => &cluster.capabilities,
+        (None, On::Shm) => fabric.capabilities(),
+        (None, On::Rnic) => &rnic,
+    };
     let environment = Environment {
         node_cores,
         nodes: cores.div_ceil(node_cores),
         clients: arguments.clients,
-        ..Environment::new(fabric.capabilities(), cores)
+        ..Environment::new(capabilities, cores)
     };
     let clients = arguments.clients.map_or("as hinted, else 1".to_owned(), |clients| clients.to_string());
+    let fabric_name = cluster.as_ref().map_or(capabilities.name, |cluster| &cluster.profile);
     let mut text = format!(
-        "clients: {clients}; cores of the NIC's NUMA node: {node_cores}, of the server: {cores}; fabric: {}\n\n",
-        environment.capabilities.name
+        "clients: {clients}; cores of the NIC's NUMA node: {node_cores}, of the server: {cores}; fabric: {fabric_name}\n\n"
     );
     let parameters = Row::new()
         .with("file", arguments.file.display().to_string())
         .with("clients", arguments.clients)
         .with("node_cores", node_cores)
         .with("cores", cores);
-    let mut report = Document::new("explain", environment.capabilities.name, parameters);
+    let mut report = Document::new("explain", fabric_name, parameters);
     let mut table = report.clone();
     let mut why = String::new();
     let mut without = 0;
+    let mut selected = Vec::new();
     for service in document.own_services() {
         for function in service.all_functions() {
-            let selection = match select(&function.hints, &environment) {
-                Ok(selection) => selection,
+            match select(&function.hints, &environment) {
+                Ok(selection) => selected.push((service, function, selection)),
                 Err(error) => {
                     output::note(format!("error: {}.{}: {error}", service.name, function.name));
                     without += 1;
-                    continue;
-                }
-            };
-            for side in arguments.side.shown() {
-                let row = row(service, &function.hints, side, &selection);
-                table.rows.push(row.clone());
-                report.rows.push(row.with("reasons", reasons(&selection, side)));
-            }
-            let _ = write!(why, "\n{}.{} ({})", service.name, function.name, function.place);
-            if selection.transport == Transport::Rdma {
-                let _ = write!(why, ", {}", selection.subscription);
-            }
-            why.push('\n');
-            for reason in &selection.reasons {
-                if arguments.side.shown().any(|side| concerns(reason.subject, side)) {
-                    let _ = writeln!(why, "  {reason}");
                 }
             }
+        }
+    }
+    let mut verdicts = match &cluster {
+        Some(cluster) => {
+            let functions = selected.iter().map(|(_, function, selection)| (&function.hints, selection));
+            model::verdicts(functions, &environment, cluster)?
+        }
+        None => Vec::new(),
+    }
+    .into_iter();
+    for (service, function, selection) in &selected {
+        let verdict = verdicts.next().flatten();
+        for side in arguments.side.shown() {
+            let row = row(service, &function.hints, side, selection);
+            table.rows.push(row.clone());
+            let mut row = row.with("reasons", reasons(selection, side));
+            if let Some(verdict) = &verdict {
+                row.set("model", verdict.json.clone());
+            }
+            report.rows.push(row);
+        }
+        let _ = write!(why, "\n{}.{} ({})", service.name, function.name, function.place);
+        if selection.transport == Transport::Rdma {
+            let _ = write!(why, ", {}", selection.subscription);
+        }
+        why.push('\n');
+        for reason in &selection.reasons {
+            if arguments.side.shown().any(|side| concerns(reason.subject, side)) {
+                let _ = writeln!(why, "  {reason}");
+            }
+        }
+        if let Some(verdict) = &verdict {
+            let _ = writeln!(why, "  {}", verdict.text);
         }
     }
     text.push_str(&table.table());

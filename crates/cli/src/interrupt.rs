@@ -45,6 +45,11 @@ impl Interrupt {
         &self.stop
     }
 
+    /// The same, for who outlives a borrow.
+    pub(crate) fn shared_flag(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.stop)
+    }
+
     /// The signal that came, if one did.
     pub(crate) fn received(&self) -> Option<i32> {
         match self.signal.load(Ordering::Relaxed) {

@@ -120,10 +120,7 @@ fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         Command::Demo(arguments) => demo::run(&arguments),
         Command::Ping(arguments) => ping::run(&arguments),
         Command::Kv(arguments) => kv::run(arguments),
-        Command::Bench(command) => match bench::run(command) {
-            Ok(()) => Ok(ExitCode::SUCCESS),
-            Err(error) => Err(Failure::new(format!("{error:#}"))),
-        },
+        Command::Bench(command) => bench::run(command).map(|()| ExitCode::SUCCESS),
         Command::Sim(command) => sim::run(&command),
         Command::Protocols(arguments) => protocols::run(&arguments),
         Command::Explain(arguments) => explain::run(&arguments),

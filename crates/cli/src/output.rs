@@ -196,7 +196,9 @@ impl From<CallError> for Failure {
             Some(Cause::Refused(dunlin::Status::UnknownFunction)) => {
                 "this server does not offer that function; dunlin kv serve offers all that dunlin asks for"
             }
-            Some(Cause::DeadlineExceeded) => "is the server stopped, or its machine overloaded?",
+            Some(Cause::DeadlineExceeded | Cause::Unanswered) => {
+                "is the server stopped, or its machine overloaded?"
+            }
             _ => return Failure::new(error),
         };
         Failure::new(error).help(help)

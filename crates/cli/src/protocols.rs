@@ -28,7 +28,8 @@ fn large(protocol: &Protocol) -> String {
     let name = protocol.large.name();
     match protocol.rendezvous_above {
         0 => format!("{name}, all"),
-        above => format!("{name}, over {} KiB", above / 1024),
+        above if above.is_multiple_of(1024) => format!("{name}, over {} KiB", above / 1024),
+        above => format!("{name}, over {above} B"),
     }
 }
 

@@ -27,7 +27,19 @@ fn plans_are_shown_with_reasons_and_places() {
     let folder = Folder::new("explain");
     let file = folder.write("kv.thrift", KV);
     let json = folder.file("plans.json");
-    let ended = dunlin(["explain", &file, "--cores", "16", "--machine-cores", "28", "--json", &json]).well();
+    let ended = dunlin([
+        "explain",
+        &file,
+        "--fabric",
+        "rnic",
+        "--cores",
+        "16",
+        "--machine-cores",
+        "28",
+        "--json",
+        &json,
+    ])
+    .well();
     assert_eq!(ended.errors, "");
     let text = ended.text();
     assert_eq!(
@@ -71,10 +83,18 @@ fn plans_are_shown_with_reasons_and_places() {
 fn clients_cores_and_side_change_what_is_shown() {
     let folder = Folder::new("explain-options");
     let file = folder.write("kv.thrift", KV);
-    let text = dunlin(["explain", &file, "--clients", "16", "--cores", "16"]).well().text();
+    let on_rnic = |clients: &str| {
+        let options = ["--fabric", "rnic", "--clients", clients, "--cores", "16"];
+        dunlin(["explain", &file].into_iter().chain(options)).well().text()
+    };
+    let text = on_rnic("16");
     assert_eq!(row(&text, "multiget", "server")[4..8], ["Direct-WriteIMM", "write_imm", "write_imm", "busy"]);
-    let text = dunlin(["explain", &file, "--clients", "17", "--cores", "16"]).well().text();
+    let text = on_rnic("17");
     assert_eq!(row(&text, "multiget", "server")[4], "Remote-fetch");
+    // Shared memory has a table of its own, and the reasons tell both.
+    let text = dunlin(["explain", &file, "--clients", "17", "--cores", "16"]).well().text();
+    assert_eq!(row(&text, "multiget", "server")[4..8], ["Server-reply", "write", "write", "busy"]);
+    assert!(text.contains("over-subscribed: Remote-fetch") && text.contains("on shm the sender's"), "{text}");
     let text = dunlin(["explain", &file, "--side", "server"]).well().text();
     assert!(text.contains("server polling") && !text.contains("client polling"), "{text}");
     dunlin(["explain", &file, "--clients", "0"]).failed(2, &["--clients"]);
@@ -101,7 +121,7 @@ fn wrong_files_are_refused_with_places() {
             "2 errors",
         ],
     );
-    let ended = dunlin(["explain", &file, "--lenient", "--cores", "64"]).well();
+    let ended = dunlin(["explain", &file, "--lenient", "--cores", "64", "--fabric", "rnic"]).well();
     assert!(ended.errors.contains("warning: unknown hint 'perf_gaol'"), "{}", ended.errors);
     assert_eq!(row(&ended.text(), "get", "server")[7], "event");
     dunlin(["explain", &folder.file("missing.thrift")]).failed(1, &["missing.thrift", "cannot read"]);
@@ -124,4 +144,38 @@ fn included_files_are_looked_for_where_they_are_said_to_be() {
     let text = dunlin(["explain", &file, "-I", &shared]).well().text();
     assert_eq!((row(&text, "ping", "client")[7], row(&text, "f", "server")[7]), ("event", "event"));
     assert!(text.contains("shared/base.thrift:1:22"), "{text}");
+}
+
+#[test]
+fn the_model_of_a_cluster_has_its_say() {
+    let folder = Folder::new("explain-model");
+    let file = folder.write(
+        "kv.thrift",
+        "service KV {
+  hint: perf_goal = latency;
+  binary get(1: binary key) [ hint: payload_size = 64KB; ]
+  binary named(1: binary key) [ hint: protocol = eager; ]
+  oneway void heartbeat() [ hint: transport = tcp; ]
+}
+",
+    );
+    let json = folder.file("plans.json");
+    let ended = dunlin(["explain", &file, "--profile", "hatrpc", "--json", &json]).well();
+    let text = ended.text();
+    assert!(text.contains("of the server: 28; fabric: hatrpc"), "{text}");
+    // One line, of the function whose protocol the selection has chosen.
+    assert_eq!(text.matches("model hatrpc: Direct-WriteIMM as selected: ").count(), 1, "{text}");
+    assert_eq!(text.matches("model hatrpc: not asked, since its calls go by TCP").count(), 1, "{text}");
+    assert_eq!(
+        text.matches("model hatrpc: not asked, since its hints name the protocol").count(),
+        1,
+        "{text}"
+    );
+    let document: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(json).expect("written")).expect("JSON");
+    for row in document["rows"].as_array().expect("rows") {
+        let forecasts = row["model"]["forecasts"].as_array().map_or(0, Vec::len);
+        assert_eq!(forecasts > 5, row["function"] == "get", "{row}");
+    }
+    dunlin(["explain", &file, "--profile", "hatrcp"]).failed(1, &["hatrpc"]);
 }

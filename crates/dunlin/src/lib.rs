@@ -22,7 +22,9 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-pub use dunlin_fabric::{Address, AddressError, Capabilities, DialError, Fabric, ListenError, Nanos, Scheme};
+pub use dunlin_fabric::{
+    Address, AddressError, BindError, Capabilities, DialError, Fabric, ListenError, Nanos, Scheme, Topology,
+};
 pub use dunlin_fabric_shm::{AllowPolicy, ShmConfig, ShmFabric};
 #[cfg(feature = "thrift")]
 pub use dunlin_hints as hints;

@@ -44,6 +44,7 @@ impl Reference {
             in_order_write: true,
             shared_receive_queue: true,
             events: true,
+            initiator_copies: false,
             target_progress: false,
             max_queue_pairs: 4096,
             max_queue_depth: 1024,

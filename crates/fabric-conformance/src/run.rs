@@ -5,7 +5,7 @@ use crate::cases::cases;
 use crate::context::Context;
 use crate::expect_eq;
 use crate::failure::{Failure, Verdict};
-use dunlin_fabric::{Address, Fabric, Host, Link, Nanos, Scheme, Signal};
+use dunlin_fabric::{Address, Fabric, Host, Link, Nanos, RealHost, Scheme, Signal};
 use std::fmt;
 use std::panic::AssertUnwindSafe;
 use std::process::{Child, Command, ExitCode, Stdio};
@@ -341,6 +341,14 @@ fn ended_well<F: Fabric>(case: &Case<F>, host: &F::Host, child: &mut Child, limi
     }
 }
 
+/// An address of a scheme whose addresses are names.
+fn named(scheme: Scheme, case: &str) -> Address {
+    let random = RealHost.random();
+    let name = format!("conformance-{}-{random:016x}-{case}", std::process::id());
+    let name: String = name.chars().take(80).collect();
+    Address::new(scheme, &name).expect("made of letters, digits and dashes")
+}
+
 /// What a back-end's test binary (`harness = false`) hands over: the suite in one process, and across two.
 #[derive(Clone, Copy, Debug)]
 pub struct Suite<F: Fabric> {
@@ -348,6 +356,8 @@ pub struct Suite<F: Fabric> {
     pub fabric: fn() -> F,
     /// The scheme of its addresses.
     pub scheme: Scheme,
+    /// An address for a case, which nobody uses; where addresses have ports, nor the port behind it.
+    pub address: fn(Scheme, &str) -> Address,
     /// Whether two processes can use it.
     pub two_processes: bool,
     /// How many cases apply to it: a number written down, so that none gets lost unseen.
@@ -357,13 +367,7 @@ pub struct Suite<F: Fabric> {
 impl<F: Fabric> Suite<F> {
     /// A suite in one process and across two.
     pub fn new(fabric: fn() -> F, scheme: Scheme, applicable: usize) -> Self {
-        Suite { fabric, scheme, two_processes: true, applicable }
-    }
-
-    fn address(&self, case: &str, host: &F::Host) -> Address {
-        let name = format!("conformance-{}-{:016x}-{case}", std::process::id(), host.random());
-        let name: String = name.chars().take(80).collect();
-        Address::new(self.scheme, &name).expect("made of letters, digits and dashes")
+        Suite { fabric, scheme, address: named, two_processes: true, applicable }
     }
 
     /// Runs what the command line asks for: words choose cases by part of their name, `--list` lists them. Fails
@@ -395,7 +399,7 @@ impl<F: Fabric> Suite<F> {
         println!("\nboth roles in process {}", std::process::id());
         let make = |case: &Case<F>| {
             let fabric = (self.fabric)();
-            let address = self.address(case.name, fabric.host());
+            let address = (self.address)(self.scheme, case.name);
             Pair { first: fabric.clone(), second: fabric, address }
         };
         let report = run_in_process(options, make, |row| println!("{row}"));
@@ -412,8 +416,7 @@ impl<F: Fabric> Suite<F> {
         println!("\neach role in a process of its own");
         let make = |case: &Case<F>| {
             let fabric = (self.fabric)();
-            let address = self.address(case.name, fabric.host());
-            (fabric, address)
+            (fabric, (self.address)(self.scheme, case.name))
         };
         let child = |case: &Case<F>, address: &Address| {
             Command::new(std::env::current_exe()?)

@@ -12,7 +12,8 @@ use crate::queue_pair::QueuePair;
 use crate::receive::{Drained, Partial, Receiver, SharedReceiveQueue};
 use crate::send::check_data;
 use dunlin_fabric::{
-    Access, GrantError, Operation, PostError, QueuePairId, QueuePairState, RegionKey, Transport, WorkRequest,
+    Access, AddressHandles, GrantError, Operation, PostError, QueuePairId, QueuePairState, RegionKey,
+    Transport, WorkRequest,
 };
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -151,7 +152,6 @@ impl DatagramRing {
 /// Where datagrams of one queue pair go.
 #[derive(Debug)]
 pub(crate) struct AddressHandle {
-    pub(crate) queue_pair: QueuePairId,
     pub(crate) link: Arc<LinkShared>,
     pub(crate) producer: Producer,
     pub(crate) doorbell: PeerDoorbell,
@@ -220,7 +220,7 @@ impl QueuePair {
     pub(crate) fn post_datagram(
         &mut self,
         queues: &mut [CompletionQueue],
-        handles: &mut [Option<AddressHandle>],
+        handles: &mut AddressHandles<AddressHandle>,
         request: &WorkRequest<'_, ShmMemory>,
     ) -> Result<(), PostError> {
         if self.state == QueuePairState::Error {
@@ -230,8 +230,7 @@ impl QueuePair {
             return Err(PostError::Transport("datagrams are sent with SEND only"));
         };
         let to = to.ok_or(PostError::Transport("a datagram needs an address handle"))?;
-        let handle = handles.get_mut(to.0 as usize).and_then(Option::as_mut);
-        let handle = handle.filter(|h| h.queue_pair == self.id).ok_or(PostError::NoSuch("address handle"))?;
+        let handle = handles.get_mut(self.id, to).ok_or(PostError::NoSuch("address handle"))?;
         check_data(data, MAX_DATAGRAM)?;
         if self.send.room() == 0 {
             return Err(PostError::QueueFull);

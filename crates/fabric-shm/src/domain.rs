@@ -3,20 +3,20 @@
 use crate::completion_queue::CompletionQueue;
 use crate::datagram::{AddressHandle, Hub};
 use crate::doorbell::{Attention, EVENTS, HINTS, PeerDoorbell};
-use crate::endpoint::Address;
+use crate::endpoint::{Address, NO_RING};
 use crate::fabric::{MAX_QUEUE_DEPTH, MAX_QUEUE_PAIRS};
 use crate::frame::QueuePairName;
-use crate::idle::Idle;
 use crate::inbound::{Consumer, Producer};
 use crate::io::IoHandle;
 use crate::link::{DatagramTarget, ShmLink};
 use crate::memory::ShmMemory;
 use crate::queue_pair::{Connection, Inbound, QueuePair};
 use crate::receive::{Receive, SharedReceiveQueue};
+use dunlin_fabric::idle::Idle;
 use dunlin_fabric::{
-    Access, AddressHandleId, Armed, Buffer, Completion, CompletionQueueId, CompletionStatus, CreateError,
-    Endpoint, GrantError, InlineLine, InlineWrite, Nanos, PostError, QueuePairConfig, QueuePairId,
-    QueuePairState, ReceiveTarget, Region, RegionKey, SharedReceiveQueueId, ThreadDomain, Transport,
+    Access, AddressHandleId, AddressHandles, Armed, Buffer, Completion, CompletionQueueId, CompletionStatus,
+    CreateError, Endpoint, GrantError, InlineLine, InlineWrite, Nanos, PostError, QueuePairConfig,
+    QueuePairId, QueuePairState, ReceiveTarget, Region, SharedReceiveQueueId, ThreadDomain, Transport,
     WaitMode, Wake, Waker, WorkId, WorkRequest,
 };
 use std::collections::VecDeque;
@@ -54,7 +54,7 @@ pub struct ShmDomain {
     queues: Vec<CompletionQueue>,
     shared: Vec<SharedReceiveQueue>,
     queue_pairs: Vec<Option<QueuePair>>,
-    handles: Vec<Option<AddressHandle>>,
+    handles: AddressHandles<AddressHandle>,
     /// By slot: how often it was used, the upper half of the next number given out.
     generations: Vec<u16>,
     free: VecDeque<u16>,
@@ -112,7 +112,7 @@ impl ShmDomain {
             queues: Vec::new(),
             shared: Vec::new(),
             queue_pairs: Vec::new(),
-            handles: Vec::new(),
+            handles: AddressHandles::default(),
             generations: Vec::new(),
             free: VecDeque::new(),
             live: 0,
@@ -371,8 +371,10 @@ impl ThreadDomain for ShmDomain {
         if transport == Transport::UnreliableDatagram {
             let target: Weak<dyn DatagramTarget> = Arc::downgrade(&hub) as _;
             link.offer_datagrams(self.number, target);
-            let none = RegionKey(0);
-            return Ok(Address { transport, name, ring: none, doorbell: none }.encode());
+            // Who makes a handle of it need not wait for our control thread.
+            let made = hub.make_ring(link, name.queue_pair);
+            let (ring, doorbell) = made.unwrap_or((NO_RING, NO_RING));
+            return Ok(Address { transport, name, ring, doorbell }.encode());
         }
         let doorbell = hub.doorbell(link, true)?;
         if queue_pair.inbound.is_none() {
@@ -438,20 +440,19 @@ impl ThreadDomain for ShmDomain {
         if address.transport != Transport::UnreliableDatagram {
             return Err(CreateError::Endpoint("it is not of a datagram queue pair"));
         }
-        let granted = link.shared().ask_for_datagrams(address.name).map_err(GrantError::from)?;
-        let (ring, doorbell) =
-            granted.ok_or(CreateError::Endpoint("its queue pair is gone, or has too many senders"))?;
-        let (producer, doorbell) = outlet(link, Address { ring, doorbell, ..address })?;
-        let handle = AddressHandle { queue_pair, link: Arc::clone(link.shared()), producer, doorbell };
-        let number = match self.handles.iter().position(Option::is_none) {
-            Some(number) => number,
-            None => {
-                self.handles.push(None);
-                self.handles.len() - 1
-            }
+        let (ring, doorbell) = if address.ring != NO_RING && link.shared().take_ring(address.ring) {
+            (address.ring, address.doorbell)
+        } else {
+            let granted = link.shared().ask_for_datagrams(address.name).map_err(GrantError::from)?;
+            granted.ok_or(CreateError::Endpoint("its queue pair is gone, or has too many senders"))?
         };
-        self.handles[number] = Some(handle);
-        Ok(AddressHandleId(number as u32))
+        let (producer, doorbell) = outlet(link, Address { ring, doorbell, ..address })?;
+        let handle = AddressHandle { link: Arc::clone(link.shared()), producer, doorbell };
+        Ok(self.handles.insert(queue_pair, handle))
+    }
+
+    fn destroy_address_handle(&mut self, handle: AddressHandleId) -> Result<(), CreateError> {
+        self.handles.remove(handle)
     }
 
     fn destroy_queue_pair(&mut self, id: QueuePairId) -> Result<(), CreateError> {
@@ -469,11 +470,7 @@ impl ThreadDomain for ShmDomain {
         }
         self.hub.close(id);
         queue_pair.datagrams.end();
-        for handle in &mut self.handles {
-            if handle.as_ref().is_some_and(|h| h.queue_pair == id) {
-                *handle = None;
-            }
-        }
+        self.handles.remove_all(id);
         let slot = slot_of(id) as u16;
         for queue in &mut self.queues {
             queue.forget(id, slot);

@@ -5,6 +5,8 @@ use dunlin_fabric::{CreateError, Endpoint, RegionKey, Transport};
 
 const VERSION: u8 = 1;
 const LENGTH: usize = 26;
+/// Stands for none; no grant has it.
+pub(crate) const NO_RING: RegionKey = RegionKey(0);
 
 /// The address of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,7 +15,8 @@ pub(crate) struct Address {
     pub(crate) transport: Transport,
     /// Its name in its process.
     pub(crate) name: QueuePairName,
-    /// Its inbound ring, granted on the same link; none for datagrams, which ask for one each.
+    /// Its inbound ring, granted on the same link. For datagrams the ring of the first handle that is made of the endpoint, if
+    /// there is one; each further handle asks for one.
     pub(crate) ring: RegionKey,
     /// Its domain's doorbell, granted on the same link.
     pub(crate) doorbell: RegionKey,

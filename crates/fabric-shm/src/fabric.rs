@@ -90,6 +90,7 @@ impl ShmFabric {
             in_order_write: true,
             shared_receive_queue: true,
             events: true,
+            initiator_copies: true,
             target_progress: true,
             max_queue_pairs: MAX_QUEUE_PAIRS,
             max_queue_depth: MAX_QUEUE_DEPTH,

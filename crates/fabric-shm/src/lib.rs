@@ -58,7 +58,6 @@ mod endpoint;
 mod execute;
 mod fabric;
 mod frame;
-mod idle;
 mod inbound;
 mod io;
 mod link;

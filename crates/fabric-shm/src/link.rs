@@ -1,28 +1,28 @@
 //! The control connection: messages, grants of memory, liveness.
 
 use crate::doorbell::Attention;
+use crate::endpoint::NO_RING;
 use crate::frame::{Frame, FrameError, Head, MAX_FRAME, QueuePairName};
 use crate::io::{Io, IoHandle};
 use crate::memory::{Import, ImportError, ShmMemory};
 use crate::socket::{self, Received};
 use dunlin_fabric::host::RealSignal;
+use dunlin_fabric::inbox::{Inbox, InboxLimits, Nothing};
 use dunlin_fabric::verbs::MAX_CONTROL_MESSAGE;
 use dunlin_fabric::{
     Access, GrantError, Host, Link, LinkError, Memory, Nanos, PeerIdentity, RealHost, RegionKey, Subscription,
 };
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 use thiserror::Error;
 
-/// Messages that may wait in the inbox before the socket is left to push back.
-const INBOX_MESSAGES: usize = 256;
-/// Bytes that may wait there.
-const INBOX_BYTES: usize = 1 << 20;
+/// What may wait in the inbox before the socket is left to push back.
+const INBOX: InboxLimits = InboxLimits { items: 256, bytes: 1 << 20 };
 /// How long a sender waits for a peer that does not read.
 const SEND_PATIENCE: u64 = 1_000_000_000;
 /// How long a datagram ring may take to come: only the peer's control thread is asked.
@@ -55,21 +55,6 @@ struct Attachment {
     name: QueuePairName,
     closed: Weak<Closed>,
     attention: Weak<Attention>,
-}
-
-#[derive(Debug, Default)]
-struct Inbox {
-    messages: VecDeque<Vec<u8>>,
-    bytes: usize,
-    paused: bool,
-    ended: Option<String>,
-    subscription: Option<Subscription<RealSignal>>,
-}
-
-impl Inbox {
-    fn is_full(&self) -> bool {
-        self.messages.len() >= INBOX_MESSAGES || self.bytes >= INBOX_BYTES
-    }
 }
 
 #[derive(Debug)]
@@ -130,8 +115,7 @@ pub(crate) struct LinkShared {
     secrets: Secrets,
     max_grants: usize,
     io: Arc<Io>,
-    inbox: Mutex<Inbox>,
-    arrived: Condvar,
+    inbox: Inbox<Vec<u8>>,
     exports: Mutex<Exports>,
     imports: Mutex<BTreeMap<u32, Granted>>,
     attachments: Mutex<Vec<Attachment>>,
@@ -140,6 +124,10 @@ pub(crate) struct LinkShared {
     closed_early: Mutex<VecDeque<QueuePairName>>,
     targets: Mutex<BTreeMap<u32, Weak<dyn DatagramTarget>>>,
     replies: Mutex<BTreeMap<u64, Option<(RegionKey, RegionKey)>>>,
+    /// Rings of the peer's datagram queue pairs that handles of ours fill: each has one producer.
+    taken_rings: Mutex<BTreeSet<RegionKey>>,
+    /// With `replies`: one has come, or none will.
+    replied: Condvar,
     calls: AtomicU64,
 }
 
@@ -158,8 +146,7 @@ impl LinkShared {
             secrets,
             max_grants,
             io,
-            inbox: Mutex::default(),
-            arrived: Condvar::new(),
+            inbox: Inbox::new(INBOX),
             exports: Mutex::new(Exports {
                 first_generation: RealHost.random() as u32 & !1,
                 generations: Vec::new(),
@@ -171,6 +158,8 @@ impl LinkShared {
             closed_early: Mutex::default(),
             targets: Mutex::default(),
             replies: Mutex::default(),
+            taken_rings: Mutex::default(),
+            replied: Condvar::new(),
             reading: Mutex::new(()),
             calls: AtomicU64::new(1),
         })
@@ -208,15 +197,9 @@ impl LinkShared {
             return;
         }
         socket::shut_down(self.socket.as_fd());
-        let subscription = {
-            let mut inbox = lock(&self.inbox);
-            inbox.ended = Some(reason.to_owned());
-            inbox.subscription.clone()
-        };
-        self.arrived.notify_all();
-        if let Some(subscription) = subscription {
-            subscription.raise();
-        }
+        self.inbox.end(reason);
+        drop(lock(&self.replies));
+        self.replied.notify_all();
         for attachment in lock(&self.attachments).drain(..) {
             if let Some(attention) = attachment.attention.upgrade() {
                 attention.news();
@@ -230,7 +213,7 @@ impl LinkShared {
         // Two readers would take frames out of their order.
         let _turn = lock(&self.reading);
         loop {
-            if !all && self.pause_if_full() {
+            if !all && self.inbox.pause_if_full(|| self.io.listen_to(self, false)) {
                 return;
             }
             match socket::receive(self.socket.as_fd(), buffer) {
@@ -249,30 +232,10 @@ impl LinkShared {
         }
     }
 
-    fn pause_if_full(&self) -> bool {
-        let mut inbox = lock(&self.inbox);
-        if inbox.is_full() {
-            inbox.paused = true;
-            self.io.listen_to(self, false);
-        }
-        inbox.paused
-    }
-
     fn take(self: &Arc<Self>, frame: Frame<'_>, descriptor: Option<OwnedFd>) -> Result<(), Violation> {
         match frame {
             Frame::Hello { .. } | Frame::Refused(_) => return Err(Violation::Hello),
-            Frame::Message(message) => {
-                let subscription = {
-                    let mut inbox = lock(&self.inbox);
-                    inbox.bytes += message.len();
-                    inbox.messages.push_back(message.to_vec());
-                    inbox.subscription.clone()
-                };
-                self.arrived.notify_all();
-                if let Some(subscription) = subscription {
-                    subscription.raise();
-                }
-            }
+            Frame::Message(message) => self.inbox.push(message.to_vec(), message.len()),
             Frame::Grant { key, length, access, registered, internal } => {
                 let descriptor = descriptor.ok_or(Violation::NoDescriptor)?;
                 let slot = (key.0 >> 32) as u32;
@@ -314,7 +277,7 @@ impl LinkShared {
             Frame::DatagramRequest { call, queue_pair } => {
                 let target = lock(&self.targets).get(&queue_pair.domain).and_then(Weak::upgrade);
                 let made = target.and_then(|t| t.make_ring(self, queue_pair.queue_pair));
-                let (ring, doorbell) = made.unwrap_or((RegionKey(0), RegionKey(0)));
+                let (ring, doorbell) = made.unwrap_or((NO_RING, NO_RING));
                 let reply = Frame::DatagramReply { call, ring, doorbell, granted: made.is_some() };
                 // Never waits here: a peer that asks without reading gets no answer.
                 let (head, body) = reply.encode();
@@ -325,10 +288,9 @@ impl LinkShared {
             Frame::DatagramReply { call, ring, doorbell, granted } => {
                 // An answer that nobody waits for (any longer) is dropped.
                 if let Some(reply) = lock(&self.replies).get_mut(&call) {
-                    *reply = Some(if granted { (ring, doorbell) } else { (RegionKey(0), RegionKey(0)) });
+                    *reply = Some(if granted { (ring, doorbell) } else { (NO_RING, NO_RING) });
                 }
-                let _inbox = lock(&self.inbox);
-                self.arrived.notify_all();
+                self.replied.notify_all();
             }
         }
         Ok(())
@@ -383,9 +345,7 @@ impl LinkShared {
     }
 
     fn gone(&self) -> LinkError {
-        LinkError::PeerGone(
-            lock(&self.inbox).ended.clone().unwrap_or_else(|| "the connection is closed".into()),
-        )
+        LinkError::PeerGone(self.inbox.ended().unwrap_or_else(|| "the connection is closed".into()))
     }
 
     /// Grants a ring or a doorbell, which no work request of the peer's user reaches; `patient`: whether to wait for
@@ -516,6 +476,11 @@ impl LinkShared {
         lock(&self.targets).insert(domain, target);
     }
 
+    /// Takes a ring that an endpoint names for a handle of ours; `false` if another has it.
+    pub(crate) fn take_ring(&self, ring: RegionKey) -> bool {
+        lock(&self.taken_rings).insert(ring)
+    }
+
     /// Asks the peer for a ring for datagrams to one of its queue pairs; blocks for a bounded time.
     pub(crate) fn ask_for_datagrams(
         &self,
@@ -526,35 +491,23 @@ impl LinkShared {
         let sent = self.send_frame(&Frame::DatagramRequest { call, queue_pair }, None);
         let until = RealHost.now() + DATAGRAM_PATIENCE;
         let mut outcome = sent.map(|()| None);
+        let mut replies = lock(&self.replies);
         while let Ok(None) = outcome {
-            let inbox = lock(&self.inbox);
-            if let Some(reply) = lock(&self.replies).get(&call).copied().flatten() {
-                outcome = Ok(Some(reply));
-                break;
-            }
-            if let Some(reason) = &inbox.ended {
-                outcome = Err(LinkError::PeerGone(reason.clone()));
-                break;
-            }
             let left = until.saturating_sub(RealHost.now());
-            if left == 0 {
-                outcome = Err(LinkError::TimedOut);
-                break;
-            }
-            drop(self.arrived.wait_timeout(inbox, Duration::from_nanos(left)));
+            outcome = match replies.get(&call).copied().flatten() {
+                Some(reply) => Ok(Some(reply)),
+                None if !self.is_alive() => Err(self.gone()),
+                None if left == 0 => Err(LinkError::TimedOut),
+                None => {
+                    let waited = self.replied.wait_timeout(replies, Duration::from_nanos(left));
+                    replies = waited.unwrap_or_else(PoisonError::into_inner).0;
+                    Ok(None)
+                }
+            };
         }
-        lock(&self.replies).remove(&call);
-        outcome.map(|reply| reply.filter(|(ring, _)| *ring != RegionKey(0)))
-    }
-
-    fn next(&self, inbox: &mut Inbox) -> Option<Vec<u8>> {
-        let message = inbox.messages.pop_front()?;
-        inbox.bytes -= message.len();
-        if inbox.paused && inbox.messages.len() <= INBOX_MESSAGES / 2 && inbox.bytes <= INBOX_BYTES / 2 {
-            inbox.paused = false;
-            self.io.listen_to(self, true);
-        }
-        Some(message)
+        replies.remove(&call);
+        drop(replies);
+        outcome.map(|reply| reply.filter(|(ring, _)| *ring != NO_RING))
     }
 }
 
@@ -587,6 +540,11 @@ impl ShmLink {
     pub(crate) fn shared(&self) -> &Arc<LinkShared> {
         &self.shared
     }
+
+    fn take(&self, until: Nanos) -> Result<Vec<u8>, Nothing> {
+        let shared = &self.shared;
+        shared.inbox.take(until, || shared.io.listen_to(shared, true))
+    }
 }
 
 /// The size of the buffer that [`LinkShared::read`] needs: one byte more than any frame of ours.
@@ -604,33 +562,16 @@ impl Link for ShmLink {
     }
 
     fn receive(&self, until: Nanos) -> Result<Vec<u8>, LinkError> {
-        let shared = &self.shared;
-        let mut inbox = lock(&shared.inbox);
-        loop {
-            if let Some(message) = shared.next(&mut inbox) {
-                return Ok(message);
-            }
-            if let Some(reason) = &inbox.ended {
-                return Err(LinkError::PeerGone(reason.clone()));
-            }
-            let left = until.saturating_sub(RealHost.now());
-            if left == 0 {
-                return Err(LinkError::TimedOut);
-            }
-            inbox = shared
-                .arrived
-                .wait_timeout(inbox, Duration::from_nanos(left))
-                .unwrap_or_else(PoisonError::into_inner)
-                .0;
-        }
+        self.take(until).map_err(|nothing| match nothing {
+            Nothing::TimedOut => LinkError::TimedOut,
+            Nothing::Ended(reason) => LinkError::PeerGone(reason),
+        })
     }
 
     fn try_receive(&self) -> Result<Option<Vec<u8>>, LinkError> {
-        let mut inbox = lock(&self.shared.inbox);
-        match (self.shared.next(&mut inbox), &inbox.ended) {
-            (Some(message), _) => Ok(Some(message)),
-            (None, Some(reason)) => Err(LinkError::PeerGone(reason.clone())),
-            (None, None) => Ok(None),
+        match self.receive(0) {
+            Err(LinkError::TimedOut) => Ok(None),
+            other => other.map(Some),
         }
     }
 
@@ -651,14 +592,7 @@ impl Link for ShmLink {
     }
 
     fn subscribe(&self, subscription: Subscription<RealSignal>) {
-        let news = {
-            let mut inbox = lock(&self.shared.inbox);
-            inbox.subscription = Some(subscription.clone());
-            inbox.ended.is_some() || !inbox.messages.is_empty()
-        };
-        if news {
-            subscription.raise();
-        }
+        self.shared.inbox.subscribe(subscription);
     }
 
     fn close(&self) {

@@ -3,20 +3,13 @@
 use crate::io::{Io, IoHandle};
 use crate::link::{LinkShared, ShmLink};
 use dunlin_fabric::host::RealSignal;
-use dunlin_fabric::{AcceptError, Address, Host, Listener, Nanos, RealHost, Signal};
+use dunlin_fabric::inbox::{Inbox, InboxLimits, Nothing};
+use dunlin_fabric::{AcceptError, Address, Listener, Nanos};
 use rustix::fd::OwnedFd;
-use std::collections::VecDeque;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Connections that may wait to be accepted.
-const WAITING: usize = 1024;
-
-#[derive(Debug, Default)]
-struct Waiting {
-    links: VecDeque<Arc<LinkShared>>,
-    signal: Option<RealSignal>,
-}
+const WAITING: InboxLimits = InboxLimits { items: 1024, bytes: usize::MAX };
 
 /// What the control thread and the handle share of a listener.
 #[derive(Debug)]
@@ -25,8 +18,8 @@ pub(crate) struct ListenerShared {
     /// `None` once it is closed: the kernel frees the name with the last descriptor, so only one place has it.
     socket: Mutex<Option<OwnedFd>>,
     io: Arc<Io>,
-    waiting: Mutex<Waiting>,
-    came: Condvar,
+    /// Those that were greeted.
+    waiting: Inbox<Arc<LinkShared>>,
 }
 
 impl ListenerShared {
@@ -35,8 +28,7 @@ impl ListenerShared {
             number: io.next_number(),
             socket: Mutex::new(Some(socket)),
             io: Arc::clone(io),
-            waiting: Mutex::default(),
-            came: Condvar::new(),
+            waiting: Inbox::new(WAITING),
         })
     }
 
@@ -58,24 +50,12 @@ impl ListenerShared {
     }
 
     pub(crate) fn is_full(&self) -> bool {
-        self.waiting().links.len() >= WAITING
+        self.waiting.is_full()
     }
 
     /// A greeted connection.
     pub(crate) fn arrived(&self, link: Arc<LinkShared>) {
-        let signal = {
-            let mut waiting = self.waiting();
-            waiting.links.push_back(link);
-            waiting.signal.clone()
-        };
-        self.came.notify_one();
-        if let Some(signal) = signal {
-            signal.raise();
-        }
-    }
-
-    fn waiting(&self) -> MutexGuard<'_, Waiting> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+        self.waiting.push(link, 0);
     }
 }
 
@@ -97,7 +77,7 @@ impl Drop for ShmListener {
     fn drop(&mut self) {
         self.io.io().drop_listener(&self.shared);
         self.shared.close();
-        for link in std::mem::take(&mut self.shared.waiting().links) {
+        while let Ok(link) = self.shared.waiting.take(0, || {}) {
             self.io.io().drop_link(&link, "the listener was closed before it accepted");
         }
     }
@@ -108,38 +88,22 @@ impl Listener for ShmListener {
     type Signal = RealSignal;
 
     fn accept(&self, until: Nanos) -> Result<ShmLink, AcceptError> {
-        let mut waiting = self.shared.waiting();
-        loop {
-            if let Some(link) = waiting.links.pop_front() {
-                return Ok(ShmLink::new(link, Arc::clone(&self.io)));
-            }
-            let left = until.saturating_sub(RealHost.now());
-            if left == 0 {
-                return Err(AcceptError::TimedOut);
-            }
-            waiting = self
-                .shared
-                .came
-                .wait_timeout(waiting, Duration::from_nanos(left))
-                .unwrap_or_else(PoisonError::into_inner)
-                .0;
+        match self.shared.waiting.take(until, || {}) {
+            Ok(link) => Ok(ShmLink::new(link, Arc::clone(&self.io))),
+            Err(Nothing::TimedOut) => Err(AcceptError::TimedOut),
+            Err(Nothing::Ended(_)) => Err(AcceptError::Closed),
         }
     }
 
     fn try_accept(&self) -> Result<Option<ShmLink>, AcceptError> {
-        let link = self.shared.waiting().links.pop_front();
-        Ok(link.map(|l| ShmLink::new(l, Arc::clone(&self.io))))
+        match self.accept(0) {
+            Err(AcceptError::TimedOut) => Ok(None),
+            other => other.map(Some),
+        }
     }
 
     fn subscribe(&self, signal: RealSignal) {
-        let news = {
-            let mut waiting = self.shared.waiting();
-            waiting.signal = Some(signal.clone());
-            !waiting.links.is_empty()
-        };
-        if news {
-            signal.raise();
-        }
+        self.shared.waiting.subscribe(signal.into());
     }
 
     fn address(&self) -> Address {

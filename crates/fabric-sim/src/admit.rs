@@ -59,8 +59,8 @@ impl State {
         match operation {
             Operation::Send { to: Some(handle), .. } if datagram => {
                 let handles = self.network.domains.get(domain).map(|domain| &domain.address_handles);
-                let found = handles.and_then(|h| h.get(handle.0 as usize)).filter(|h| h.from == queue_pair);
-                found.map(|h| h.to).ok_or(PostError::NoSuch("address handle"))
+                let found = handles.and_then(|handles| handles.get(queue_pair, *handle));
+                found.copied().ok_or(PostError::NoSuch("address handle"))
             }
             Operation::Send { to: None, .. } if datagram => {
                 Err(PostError::Transport("a datagram needs an address handle"))

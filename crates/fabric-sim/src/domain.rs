@@ -4,8 +4,8 @@ use crate::events::Event;
 use crate::link::SimLink;
 use crate::memory::{NAMELESS, SimMemory};
 use crate::queues::{
-    Action, AddressHandle, CompletionQueue, DomainState, Entry, InFlight, LinkSide, Outcome, Packet,
-    PostedReceive, QueuePair, ReceiveQueue,
+    Action, CompletionQueue, DomainState, Entry, InFlight, LinkSide, Outcome, Packet, PostedReceive,
+    QueuePair, ReceiveQueue,
 };
 use crate::scheduler::{Reason, State};
 use crate::shared::{Guard, Shared};
@@ -469,8 +469,13 @@ impl ThreadDomain for SimDomain {
             }
         }
         let Some(domain) = state.domain(self.id) else { return Err(over()) };
-        domain.address_handles.push(AddressHandle { from: queue_pair, to });
-        Ok(AddressHandleId(domain.address_handles.len() as u32 - 1))
+        Ok(domain.address_handles.insert(queue_pair, to))
+    }
+
+    fn destroy_address_handle(&mut self, handle: AddressHandleId) -> Result<(), CreateError> {
+        let mut state = self.shared.system_call();
+        let Some(domain) = state.domain(self.id) else { return Err(over()) };
+        domain.address_handles.remove(handle)
     }
 
     fn destroy_queue_pair(&mut self, queue_pair: QueuePairId) -> Result<(), CreateError> {

@@ -188,6 +188,7 @@ impl State {
         let Some(gone) = self.network.queue_pairs.remove(at) else { return false };
         if let Some(domain) = self.domain(gone.domain) {
             domain.queue_pairs.retain(|number| *number != at);
+            domain.address_handles.remove_all(QueuePairId(at));
             for queue in &mut domain.completion_queues {
                 queue.entries.retain(|entry| entry.completion.queue_pair.0 != at);
             }

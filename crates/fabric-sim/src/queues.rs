@@ -6,7 +6,7 @@ use crate::memory::{Line, SimMemory};
 use crate::scheduler::Waiter;
 use crate::timing::{Message, Place};
 use dunlin_fabric::{
-    Buffer, Completion, CompletionStatus, Gather, Nanos, Opcode, QueuePairConfig, QueuePairId,
+    AddressHandles, Buffer, Completion, CompletionStatus, Gather, Nanos, Opcode, QueuePairConfig,
     QueuePairState, RegionKey, RemoteSlice, Transport, WaitMode, WorkId,
 };
 use dunlin_rnic_model::Touch;
@@ -32,7 +32,9 @@ pub(crate) struct DomainState {
     pub(crate) shared_receives: Vec<ReceiveQueue>,
     /// The numbers of its queue pairs.
     pub(crate) queue_pairs: Vec<u32>,
-    pub(crate) address_handles: Vec<AddressHandle>,
+    /// Places of destroyed ones are used again.
+    /// Where datagrams go: the queue pairs' numbers.
+    pub(crate) address_handles: AddressHandles<u32>,
     /// The names of watched memory that was written since somebody asked, each once.
     pub(crate) active: Vec<u32>,
     /// By name: whether it stands in `active`.
@@ -49,7 +51,7 @@ impl DomainState {
             completion_queues: Vec::new(),
             shared_receives: Vec::new(),
             queue_pairs: Vec::new(),
-            address_handles: Vec::new(),
+            address_handles: AddressHandles::default(),
             active: Vec::new(),
             is_active: Vec::new(),
         }
@@ -72,13 +74,6 @@ impl DomainState {
             self.active.push(name);
         }
     }
-}
-
-/// Where a datagram goes, and from which queue pair it may.
-#[derive(Clone, Copy)]
-pub(crate) struct AddressHandle {
-    pub(crate) from: QueuePairId,
-    pub(crate) to: u32,
 }
 
 pub(crate) struct CompletionQueue {

@@ -262,6 +262,7 @@ impl Default for Settings {
                 in_order_write: true,
                 shared_receive_queue: true,
                 events: true,
+                initiator_copies: false,
                 target_progress: false,
                 max_queue_pairs: 1 << 16,
                 max_queue_depth: 1 << 14,

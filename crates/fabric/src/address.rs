@@ -1,4 +1,4 @@
-//! Where a service is found: `shm:NAME` now, with room for the schemes of the other back-ends.
+//! Where a service is found: `shm:NAME` or `rdma:HOST:PORT`, with room for the schemes of the other back-ends.
 
 use std::fmt;
 use std::str::FromStr;
@@ -11,6 +11,8 @@ pub enum Scheme {
     Shm,
     /// The deterministic simulator.
     Sim,
+    /// RDMA verbs; names are HOST:PORT of the control connection, which is TCP.
+    Rdma,
 }
 
 impl Scheme {
@@ -19,6 +21,7 @@ impl Scheme {
         match self {
             Scheme::Shm => "shm",
             Scheme::Sim => "sim",
+            Scheme::Rdma => "rdma",
         }
     }
 }
@@ -37,7 +40,7 @@ pub enum AddressError {
     #[error("'{0}' has no scheme; write for example shm:{0}")]
     NoScheme(String),
     /// A scheme that this build does not know.
-    #[error("'{0}' is not a scheme that this build knows; use shm:NAME")]
+    #[error("'{0}' is not a scheme that this build knows; use shm:NAME or rdma:HOST:PORT")]
     UnknownScheme(String),
     /// The part behind the colon cannot be used.
     #[error("'{name}' cannot be a name: {why}")]
@@ -54,7 +57,7 @@ pub const MAX_NAME: usize = 90;
 
 impl Address {
     /// Makes an address of a scheme and a name. Names are 1 to [`MAX_NAME`] printable ASCII characters
-    /// without spaces.
+    /// without spaces; those of [`Scheme::Rdma`] are HOST:PORT, IPv6 addresses in brackets.
     pub fn new(scheme: Scheme, name: &str) -> Result<Self, AddressError> {
         let bad = |why| Err(AddressError::BadName { name: name.chars().take(100).collect(), why });
         if name.is_empty() {
@@ -65,6 +68,9 @@ impl Address {
         }
         if !name.bytes().all(|b| b.is_ascii_graphic()) {
             return bad("only printable ASCII characters without spaces may stand in it");
+        }
+        if scheme == Scheme::Rdma && host_and_port(name).is_none() {
+            return bad("it has to be HOST:PORT, as in rdma:10.0.0.1:7000 or rdma:[fe80::1]:7000");
         }
         Ok(Address { scheme, name: name.to_owned() })
     }
@@ -78,6 +84,21 @@ impl Address {
     pub fn name(&self) -> &str {
         &self.name
     }
+
+    /// Host (without brackets) and port, where the scheme has them.
+    pub fn host_and_port(&self) -> Option<(&str, u16)> {
+        if self.scheme == Scheme::Rdma { host_and_port(&self.name) } else { None }
+    }
+}
+
+fn host_and_port(name: &str) -> Option<(&str, u16)> {
+    let (host, port) = name.rsplit_once(':')?;
+    let bracketed = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+    let host = bracketed.unwrap_or(host);
+    let plain = bracketed.is_some() || !host.contains([':', '[', ']']);
+    let digits = !port.is_empty() && port.bytes().all(|b| b.is_ascii_digit());
+    (plain && digits && !host.is_empty()).then_some(())?;
+    Some((host, port.parse().ok()?))
 }
 
 impl fmt::Display for Address {
@@ -96,6 +117,7 @@ impl FromStr for Address {
         let scheme = match scheme {
             "shm" => Scheme::Shm,
             "sim" => Scheme::Sim,
+            "rdma" => Scheme::Rdma,
             other => return Err(AddressError::UnknownScheme(other.chars().take(20).collect())),
         };
         Address::new(scheme, name)
@@ -111,6 +133,31 @@ mod tests {
         let address: Address = "shm:orders-1".parse().unwrap();
         assert_eq!((address.scheme(), address.name()), (Scheme::Shm, "orders-1"));
         assert_eq!(address.to_string().parse::<Address>().unwrap(), address);
+    }
+
+    #[test]
+    fn hosts_and_ports() {
+        for (text, host, port) in [
+            ("rdma:10.0.0.1:7000", "10.0.0.1", 7000),
+            ("rdma:[fe80::1]:0", "fe80::1", 0),
+            ("rdma:node-7:65535", "node-7", 65535),
+        ] {
+            let address: Address = text.parse().unwrap();
+            assert_eq!(address.host_and_port(), Some((host, port)));
+            assert_eq!(address.to_string(), text);
+        }
+        for text in [
+            "rdma:host",
+            "rdma::7000",
+            "rdma:host:",
+            "rdma:host:65536",
+            "rdma:host:+1",
+            "rdma:fe80::1:7000",
+            "rdma:[]:7000",
+        ] {
+            assert!(matches!(text.parse::<Address>(), Err(AddressError::BadName { .. })), "{text}");
+        }
+        assert_eq!("shm:a:1".parse::<Address>().unwrap().host_and_port(), None);
     }
 
     #[test]

@@ -49,10 +49,35 @@ pub struct Capabilities {
     pub shared_receive_queue: bool,
     /// Completion queues can be slept on.
     pub events: bool,
+    /// One-sided operations are done by the initiator's own processor, in memory that both sides map. Nothing is saved by
+    /// having a completion tell of a message then: that costs as much as the message; and an answer is there long before a
+    /// thread that sleeps would be awake.
+    pub initiator_copies: bool,
     /// Two-sided operations complete only while the target polls; one-sided ones never need the target.
     pub target_progress: bool,
     /// The most queue pairs that one domain holds.
     pub max_queue_pairs: u32,
     /// The deepest send or receive queue.
     pub max_queue_depth: u32,
+}
+
+impl Capabilities {
+    /// A fabric that can do everything that a NIC can: to ask whether something excludes itself wherever it runs.
+    pub const EVERYTHING: Capabilities = Capabilities {
+        name: "that can do everything",
+        transports: TransportSet::ALL,
+        max_inline: 256,
+        max_message: 1 << 30,
+        max_datagram: 4096,
+        datagram_headroom: 0,
+        atomics: true,
+        immediate: true,
+        in_order_write: true,
+        shared_receive_queue: true,
+        events: true,
+        initiator_copies: false,
+        target_progress: false,
+        max_queue_pairs: 1 << 16,
+        max_queue_depth: 1 << 16,
+    };
 }

@@ -5,8 +5,10 @@
 //! arrive; waiting for other threads is a [`Signal`]'s.
 
 mod real;
+mod topology;
 
 pub use real::{RealHost, RealSignal};
+pub use topology::{BindError, Topology};
 
 use std::sync::{Mutex, PoisonError};
 
@@ -110,6 +112,16 @@ pub trait Host: Clone + Send + Sync + std::fmt::Debug + 'static {
     fn signal(&self) -> Self::Signal;
     /// Starts a thread.
     fn spawn(&self, name: &str, body: Box<dyn FnOnce() + Send>) -> std::io::Result<Task>;
+    /// The NUMA nodes of the machine, and of each the cores that the calling thread may use. Reads files: not for the way
+    /// of a call.
+    fn topology(&self) -> Topology {
+        Topology::single()
+    }
+    /// Binds the calling thread to cores, and gives those that it could use before. A host without cores of its own
+    /// (a simulated one) has nothing to do.
+    fn bind(&self, cores: &[u32]) -> Result<Vec<u32>, BindError> {
+        Ok(cores.to_vec())
+    }
     /// Blocks until then.
     fn sleep(&self, until: Nanos);
 }

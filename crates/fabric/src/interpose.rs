@@ -386,6 +386,10 @@ impl<D: ThreadDomain, H: DomainHooks<D>, L: LinkHooks<D::Link>> ThreadDomain for
         self.inner.create_address_handle(queue_pair, &link.inner, remote)
     }
 
+    fn destroy_address_handle(&mut self, handle: AddressHandleId) -> Result<(), CreateError> {
+        self.inner.destroy_address_handle(handle)
+    }
+
     fn destroy_queue_pair(&mut self, queue_pair: QueuePairId) -> Result<(), CreateError> {
         self.hooks.destroy_queue_pair(&mut self.inner, queue_pair)
     }

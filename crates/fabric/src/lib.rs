@@ -13,12 +13,15 @@
 //! ```
 
 pub mod address;
+pub mod address_handles;
 pub mod arena;
 pub mod capabilities;
 pub mod completion;
 pub mod copy;
 pub mod error;
 pub mod host;
+pub mod idle;
+pub mod inbox;
 pub mod interpose;
 pub mod memory;
 pub mod news;
@@ -26,13 +29,14 @@ pub mod verbs;
 pub mod work;
 
 pub use address::{Address, AddressError, Scheme};
+pub use address_handles::AddressHandles;
 pub use arena::{Arena, ArenaError, Buffer};
 pub use capabilities::{Capabilities, TransportSet};
 pub use completion::{Broke, Completion, CompletionStatus, Opcode};
 pub use error::{
     AcceptError, CreateError, DialError, GrantError, LinkError, ListenError, PostError, RegisterError,
 };
-pub use host::{Host, Nanos, RealHost, Signal, Site, Task, Work};
+pub use host::{BindError, Host, Nanos, RealHost, Signal, Site, Task, Topology, Work};
 pub use interpose::{Count, Fault, FaultPlan, Trace};
 pub use memory::{Access, Memory, Region};
 pub use news::{Mark, ReadyList, Subscription};

@@ -214,6 +214,10 @@ pub trait ThreadDomain: Send + Debug + 'static {
         remote: &Endpoint,
     ) -> Result<AddressHandleId, CreateError>;
 
+    /// Ends an address handle, which otherwise ends with its queue pair: its number may be given out again. What was posted with
+    /// it has left.
+    fn destroy_address_handle(&mut self, handle: AddressHandleId) -> Result<(), CreateError>;
+
     /// Destroys a queue pair: what is posted is dropped without completions, buffers return to their arenas,
     /// and the peer's queue pair goes into the error state when it next uses it or polls.
     fn destroy_queue_pair(&mut self, queue_pair: QueuePairId) -> Result<(), CreateError>;

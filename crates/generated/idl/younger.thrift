@@ -17,3 +17,12 @@ service Everywhere {
   void put(1: binary key, 2: binary value, 3: optional Leaf leaf)
   i32 added(1: i32 number)
 }
+
+/** As `forms` has it, with other arguments and values. */
+service Forms {
+  i64 nothing()
+  binary echo(1: binary data, 2: optional i32 times)
+  string say(2: string text)
+  binary rename(1: binary name)
+  i64 sum(1: i8 a, 2: i16 b, 3: i32 c, 5: i64 d, 4: bool negative)
+}

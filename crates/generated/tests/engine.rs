@@ -338,6 +338,29 @@ fn ready<T>(future: impl Future<Output = T>) -> T {
     }
 }
 
+/// A oneway call either goes out or is an error: none is lost in silence because there was no room for it.
+#[test]
+fn a_oneway_call_without_room_is_told_so() {
+    let mut rig = rig("oneway");
+    let hub = dunlin::AsyncHub::new(&rig.fabric).unwrap();
+    let client =
+        EverywhereAsyncClient::connect(&hub, &rig.fabric, &rig.address, ClientOptions::default()).unwrap();
+    let (mut sent, mut refused) = (0, 0);
+    for _ in 0..100_000 {
+        match client.heartbeat(1) {
+            Ok(()) => sent += 1,
+            Err(error) => {
+                assert_eq!(error.certainty(), Certainty::NotExecuted, "{error}");
+                refused += 1;
+            }
+        }
+    }
+    assert!(sent > 0 && refused > 0, "{sent} sent and {refused} refused: there is a window");
+    assert_eq!(ready(client.version()).unwrap(), 3);
+    rig.server.take().unwrap().shutdown(5_000_000_000);
+    assert_eq!(rig.handler.0.heartbeats.load(Ordering::Relaxed), sent);
+}
+
 /// More than a ring holds: a batch waits for room. More than the window: who has not waited for results is told so.
 #[test]
 fn a_batch_waits_for_room() {

@@ -10,5 +10,8 @@ mod store;
 
 dunlin::include_service!("hatkv");
 
+/// The service's IDL with its hints, for who wants to call it by others.
+pub const IDL: &str = include_str!("../idl/hatkv.thrift");
+
 pub use handler::Handler;
 pub use store::{Durability, MAX_KEY, OpenError, Options, Store, StoreError};

@@ -23,15 +23,14 @@ mod select_error;
 mod selection;
 mod value;
 
+pub use dunlin_fabric::Capabilities;
 pub use dunlin_rpc::{CompletionMode, Plan, Protocol};
 pub use hints::{FunctionHints, Hints, Level, Origin, Place};
 pub use key::{Key, Side};
 pub use nearest::nearest;
 pub use select::select;
 pub use select_error::SelectError;
-pub use selection::{
-    Because, Environment, NumaBinding, Reason, SMALL, Selection, Subject, Subscription, every_capability,
-};
+pub use selection::{Because, Environment, NumaBinding, Reason, SMALL, Selection, Subject, Subscription};
 pub use value::{
     LONG_FROM, MAX_CONCURRENCY, MAX_PAYLOAD, Numa, PerfGoal, Priority, ProcessTime, Transport, Value,
     ValueError, protocol_names,

@@ -6,8 +6,11 @@ use crate::key::{Key, Side};
 use crate::legal::{self, Wish};
 use crate::select_error::SelectError;
 use crate::selection::{Because, Environment, NumaBinding, Reason, Selection, Subject, Subscription};
-use crate::value::{Numa, PerfGoal, Priority, Transport, Value};
+use crate::value::{Numa, PerfGoal, Priority, ProcessTime, Transport, Value};
 use dunlin_rpc::{CompletionMode, Plan, Protocol, RequestHalf, ResponseHalf};
+
+/// The protocol of which both sides poll memory.
+const POLLED: &str = "Server-reply";
 
 /// Chooses the plan of a function.
 ///
@@ -207,7 +210,29 @@ impl Chooser<'_> {
             );
             self.say(subject, &[(side, Key::ProcessTime)], text);
         }
+        if self.polls() && name != POLLED {
+            name = POLLED;
+            let fabric = self.environment.capabilities.name;
+            let text = format!(
+                "on {fabric} the sender's processor does what a NIC would, and to tell of a message costs it as much as the message: {name}"
+            );
+            self.say(subject, &[], text);
+        }
         Protocol::by_name(name).ok_or(SelectError::UnknownProtocol { name, place: None })
+    }
+
+    /// Whether both sides poll memory in the place of what the table has, which is for NICs: where messages are copied by the
+    /// sender's processor, that is the fastest for latency and for throughput, with any number of clients and payloads of any
+    /// size (measured: `dunlin bench atb`). Not if a side has another goal, or is to sleep, or to wait long.
+    fn polls(&self) -> bool {
+        self.environment.capabilities.initiator_copies
+            && Side::BOTH.into_iter().all(|side| {
+                let hints = self.side(side);
+                matches!(hints.perf_goal, Some(PerfGoal::Latency | PerfGoal::Throughput))
+                    && hints.polling.is_none_or(|mode| mode == CompletionMode::Busy)
+                    && hints.priority != Some(Priority::Low)
+                    && !hints.process_time.is_some_and(ProcessTime::is_long)
+            })
     }
 
     /// HatRPC figure 6, with its sections 3.2, 4.3 and 5.2.
@@ -268,6 +293,13 @@ impl Chooser<'_> {
         let mut deciding = vec![(side, Key::PerfGoal)];
         deciding.extend(hints.perf_goal.and(self.clients().1));
         self.say(subject, &deciding, text);
+        if self.polls() && mode != CompletionMode::Busy {
+            let fabric = self.environment.capabilities.name;
+            let text =
+                format!("on {fabric} an answer is there long before a sleeping thread would be awake: busy");
+            self.say(subject, &[], text);
+            return (CompletionMode::Busy, false);
+        }
         if hints.priority == Some(Priority::Low) && mode != CompletionMode::Event {
             let text = "priority = low, which gives way to others: event".to_owned();
             self.say(subject, &[(side, Key::Priority)], text);
@@ -334,20 +366,36 @@ impl Chooser<'_> {
             _ if self.environment.nodes <= 1 => {
                 (None, format!("numa = {written}, but the machine has one node: nothing to bind"))
             }
-            Numa::Node(node) if u32::from(node) >= self.environment.nodes => {
-                (None, format!("numa = {written}, but the machine has only {} nodes", self.environment.nodes))
-            }
+            // Which nodes there are, who binds finds out, and refuses one that there is not.
+            Numa::Node(node) if u32::from(node) >= self.environment.nodes => (
+                Some(NumaBinding::Node(node)),
+                format!(
+                    "numa = {written}, but the machine has only {} nodes: without node {node} it is refused",
+                    self.environment.nodes
+                ),
+            ),
             Numa::Node(node) => {
-                (Some(NumaBinding::Node(node)), format!("numa = {written}: bound to node {node}"))
+                let bound = bound(side, &format!("node {node}"));
+                (Some(NumaBinding::Node(node)), format!("numa = {written}: {bound}"))
             }
             Numa::On if subscription == Subscription::Under => (
                 Some(NumaBinding::NicNode),
-                format!("numa = {written}, {subscription}: bound to the NIC's node"),
+                format!("numa = {written}, {subscription}: {}", bound(side, "the NIC's node")),
             ),
             Numa::On => (None, format!("numa = {written}, but {subscription}: all cores are needed")),
         };
         self.say(Subject::Numa(side), &[(side, Key::Numa)], text);
         binding
+    }
+}
+
+/// What binding a side to a node does.
+fn bound(side: Side, node: &str) -> String {
+    match side {
+        Side::Client => {
+            format!("connects from {node}, so that its memory lies there; threads bind themselves")
+        }
+        Side::Server => format!("workers and pool are bound to {node}"),
     }
 }
 

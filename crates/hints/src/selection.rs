@@ -3,7 +3,7 @@
 use crate::hints::Place;
 use crate::key::{Key, Side};
 use crate::value::Transport;
-use dunlin_fabric::{Capabilities, TransportSet};
+use dunlin_fabric::Capabilities;
 use dunlin_rpc::Plan;
 use std::fmt;
 
@@ -174,25 +174,4 @@ impl Selection {
     pub fn reasons_for(&self, subject: Subject) -> impl Iterator<Item = &Reason> {
         self.reasons.iter().filter(move |reason| reason.subject == subject)
     }
-}
-
-/// A fabric that can do everything, to ask whether hints exclude each other wherever they are used.
-pub fn every_capability() -> &'static Capabilities {
-    static EVERYTHING: Capabilities = Capabilities {
-        name: "that can do everything",
-        transports: TransportSet::ALL,
-        max_inline: 256,
-        max_message: 1 << 30,
-        max_datagram: 4096,
-        datagram_headroom: 0,
-        atomics: true,
-        immediate: true,
-        in_order_write: true,
-        shared_receive_queue: true,
-        events: true,
-        target_progress: false,
-        max_queue_pairs: 1 << 16,
-        max_queue_depth: 1 << 16,
-    };
-    &EVERYTHING
 }

@@ -4,7 +4,7 @@
 use dunlin_fabric::Capabilities;
 use dunlin_hints::{
     CompletionMode, Environment, FunctionHints, Hints, Key, Level, Numa, Origin, PerfGoal, Place, Priority,
-    ProcessTime, SelectError, Side, Transport, every_capability, select,
+    ProcessTime, SelectError, Side, Transport, select,
 };
 use dunlin_rpc::{PROTOCOLS, Plan, RequestHalf, ResponseHalf};
 use proptest::option;
@@ -12,10 +12,13 @@ use proptest::prelude::*;
 use proptest::sample::select as one_of;
 
 fn fabrics() -> impl Strategy<Value = Capabilities> {
-    any::<[bool; 6]>().prop_map(
-        |[immediate, in_order_write, events, atomics, shared_receive_queue, connected]| {
-            let transports =
-                if connected { every_capability().transports } else { dunlin_fabric::TransportSet::NONE };
+    any::<[bool; 7]>().prop_map(
+        |[immediate, in_order_write, events, atomics, shared_receive_queue, connected, initiator_copies]| {
+            let transports = if connected {
+                dunlin_fabric::Capabilities::EVERYTHING.transports
+            } else {
+                dunlin_fabric::TransportSet::NONE
+            };
             Capabilities {
                 name: "drawn",
                 transports,
@@ -24,7 +27,8 @@ fn fabrics() -> impl Strategy<Value = Capabilities> {
                 events,
                 atomics,
                 shared_receive_queue,
-                ..every_capability().clone()
+                initiator_copies,
+                ..dunlin_fabric::Capabilities::EVERYTHING
             }
         },
     )

@@ -3,8 +3,7 @@
 
 use dunlin_hints::{
     CompletionMode, Environment, FunctionHints, Hints, Key, Level, Numa, NumaBinding, Origin, PerfGoal,
-    Place, Priority, ProcessTime, SelectError, Selection, Side, Subject, Subscription, Transport,
-    every_capability, select,
+    Place, Priority, ProcessTime, SelectError, Selection, Side, Subject, Subscription, Transport, select,
 };
 use dunlin_rpc::{LargePayload, RequestHalf, ResponseHalf};
 
@@ -14,7 +13,7 @@ fn server(clients: u32) -> Environment<'static> {
         node_cores: 16,
         nodes: 2,
         clients: Some(clients),
-        ..Environment::new(every_capability(), 28)
+        ..Environment::new(&dunlin_fabric::Capabilities::EVERYTHING, 28)
     }
 }
 
@@ -28,7 +27,7 @@ const LARGE: [u64; 3] = [4097, 128 << 10, 512 << 10];
 fn chosen(hints: Hints, clients: u32) -> Selection {
     let selection = select(&FunctionHints::new("f").both(hints), &server(clients)).expect("a plan");
     let plan = selection.plan.expect("a plan");
-    assert_eq!(plan.check(every_capability()), Ok(()));
+    assert_eq!(plan.check(&dunlin_fabric::Capabilities::EVERYTHING), Ok(()));
     for subject in
         [Subject::Request, Subject::Response, Subject::Polling(Side::Client), Subject::Polling(Side::Server)]
     {
@@ -176,7 +175,7 @@ fn threads_are_bound_where_there_are_nodes_and_cores_enough() {
         (Numa::On, 1, 1, None),
         (Numa::Node(1), 64, 2, Some(NumaBinding::Node(1))),
         (Numa::Node(1), 1, 1, None),
-        (Numa::Node(2), 1, 2, None),
+        (Numa::Node(2), 1, 2, Some(NumaBinding::Node(2))),
         (Numa::Off, 1, 2, None),
     ] {
         let hints = FunctionHints::new("f").client(Hints::NONE.numa(numa));
@@ -253,7 +252,8 @@ fn a_protocol_by_name_is_kept_or_refused() {
         assert_eq!(selection.protocol, Some(protocol.name));
     }
     let hints = FunctionHints::new("f").both(Hints::NONE.protocol("Server-reply"));
-    let unordered = dunlin_fabric::Capabilities { in_order_write: false, ..every_capability().clone() };
+    let unordered =
+        dunlin_fabric::Capabilities { in_order_write: false, ..dunlin_fabric::Capabilities::EVERYTHING };
     let environment = Environment { capabilities: &unordered, ..server(1) };
     let hints = placed(hints, &[(Side::Client, Key::Protocol, Level::Function, 7)]);
     let error = select(&hints, &environment).expect_err("no polling of memory");
@@ -329,4 +329,45 @@ fn tables_are_constants() {
     );
     assert_eq!(GET.place(Side::Server, Key::Polling), None);
     assert_eq!(select(&GET, &server(1)).expect("a plan").protocol, Some("Eager-SendRecv"));
+}
+
+/// Where the sender's processor copies, memory is polled; but not for who would rather sleep, or has to wait long.
+#[test]
+fn shared_memory_is_polled_for_latency_and_throughput() {
+    let shm =
+        dunlin_fabric::Capabilities { initiator_copies: true, ..dunlin_fabric::Capabilities::EVERYTHING };
+    let on = |client: Hints, server: Hints, clients: u32| {
+        let environment = Environment { clients: Some(clients), ..Environment::new(&shm, 2) };
+        let function = FunctionHints::new("f").client(client).server(server);
+        select(&function, &environment).expect("a plan")
+    };
+    for goal in [Latency, Throughput] {
+        for clients in [1, 2, 512] {
+            for size in [4, 128 << 10] {
+                let hints = Hints::NONE.perf_goal(goal).payload_size(size);
+                let selection = on(hints, hints, clients);
+                let plan = selection.plan.expect("a plan");
+                assert_eq!(
+                    (selection.protocol, plan.client, plan.server),
+                    (Some("Server-reply"), Busy, Busy)
+                );
+                assert!(selection.reasons_for(Subject::Request).count() == 2, "{:?}", selection.reasons);
+            }
+        }
+    }
+    let hints = Hints::NONE.perf_goal(Throughput);
+    let table = |client, server| {
+        let plan = on(client, server, 512).plan.expect("a plan");
+        assert_ne!((plan.request, plan.response), (RequestHalf::Write, ResponseHalf::Write), "{plan:?}");
+        (plan.client, plan.server)
+    };
+    assert_eq!(table(hints.polling(Event), hints), (Event, Event));
+    assert_eq!(table(hints, hints.priority(Priority::Low)), (Event, Event));
+    assert_eq!(table(hints, hints.process_time(ProcessTime::Long)), (Event, Event));
+    assert_eq!(table(hints, hints.perf_goal(ResUtil)), (Event, Event));
+    assert_eq!(table(hints, Hints::NONE), (Event, Adaptive));
+    assert_eq!(table(Hints::NONE, Hints::NONE), (Adaptive, Adaptive));
+    let forced = on(hints.protocol("Direct-WriteIMM"), hints, 512);
+    let plan = forced.plan.expect("a plan");
+    assert_eq!((forced.protocol, plan.client, plan.server), (Some("Direct-WriteIMM"), Busy, Busy));
 }

@@ -2,11 +2,12 @@
 
 use crate::hints;
 use crate::names::{doc, upper_camel, upper_snake};
-use crate::values::{Values, is_scalar};
+use crate::values::{Values, is_scalar, is_text};
 use dunlin_idl::Document;
 use dunlin_idl::hints::FunctionHints;
 use pilota_build::db::RirDatabase;
 use pilota_build::rir::{self, Arg, FieldKind, Item, Method, MethodSource};
+use pilota_build::ty::{Ty, TyKind};
 use pilota_build::{Context, DefId};
 use std::fmt::Write as _;
 
@@ -38,7 +39,7 @@ pub(crate) fn service(cx: &Context, id: DefId, service: &rir::Service, document:
     clients(&mut out, cx, &name, service, &functions);
     for function in functions.iter().filter(|function| function.method.source == MethodSource::Own) {
         arguments(&mut out, cx, function);
-        outcome(&mut out, function);
+        outcome(&mut out, cx, function);
     }
     out
 }
@@ -124,6 +125,37 @@ impl<'a> Function<'a> {
         self.exceptions.as_ref().map_or("::dunlin::thrift::Never", |(path, _)| path)
     }
 
+    /// Whether it has a bare form: all its arguments are always there.
+    fn is_bare(&self) -> bool {
+        self.method.args.iter().all(|argument| argument.kind == FieldKind::Required)
+    }
+
+    /// Whether the argument at this place takes the rest of a bare message.
+    fn takes_rest(&self, place: usize) -> bool {
+        place + 1 == self.method.args.len() && is_text(&self.method.args[place].ty.kind)
+    }
+
+    /// Its shape, as an expression.
+    fn shape(&self) -> String {
+        if !self.is_bare() {
+            return "::std::option::Option::None".into();
+        }
+        let values = Values(self.cx);
+        let part = |rest: bool, ty: &Ty| match rest {
+            true => "Part::Rest".to_owned(),
+            false => format!("Part::Whole(TType::{})", values.wire_type(&ty.kind)),
+        };
+        let arguments = self.method.args.iter().enumerate().map(|(place, argument)| {
+            format!("({}, {}),", argument.id, part(self.takes_rest(place), &argument.ty))
+        });
+        format!(
+            "::std::option::Option::Some(Shape {{ arguments: &[{}], value: {}, throws: {} }})",
+            arguments.collect::<String>(),
+            part(is_text(&self.method.ret.kind), &self.method.ret),
+            self.exceptions.is_some()
+        )
+    }
+
     /// `name, ` of each argument.
     fn names(&self) -> String {
         self.each_argument(|name, _| format!("{name}, "))
@@ -161,12 +193,15 @@ fn descriptor(
             hints::function(&hints) + ","
         })
         .collect();
+    let shapes: String = functions.iter().map(|function| function.shape() + ",").collect();
     let _ = writeln!(
         out,
         "/// The functions of `{idl}` with their hints, in the order of their numbers.
         pub static {constant}: ::dunlin::thrift::ServiceDescriptor = {{
             use ::dunlin::hints;
-            ::dunlin::thrift::ServiceDescriptor {{ name: {idl:?}, functions: &[{entries}] }}
+            #[allow(unused_imports)]
+            use ::dunlin::thrift::{{Part, Shape, TType}};
+            ::dunlin::thrift::ServiceDescriptor {{ name: {idl:?}, functions: &[{entries}], shapes: &[{shapes}] }}
         }};"
     );
 }
@@ -177,6 +212,7 @@ fn processor(out: &mut String, cx: &Context, name: &str, functions: &[Function<'
     for (number, function) in functions.iter().enumerate() {
         // Named by their places: an argument may be called like anything that stands here.
         let (mut declare, mut fields, mut given) = (String::new(), String::new(), String::new());
+        let (mut bare, mut places) = (String::new(), String::new());
         for (place, argument) in function.method.args.iter().enumerate() {
             let _ = write!(declare, "let mut argument_{place} = ::std::option::Option::None;");
             let _ = write!(
@@ -192,6 +228,12 @@ fn processor(out: &mut String, cx: &Context, name: &str, functions: &[Function<'
                 }
                 FieldKind::Optional => write!(given, "argument_{place}, "),
             };
+            let read = match function.takes_rest(place) {
+                true => values.read_rest_argument(&argument.ty.kind),
+                false => format!("{}?", values.read_argument(&argument.ty.kind)),
+            };
+            let _ = write!(bare, "let argument_{place} = {read};");
+            let _ = write!(places, "argument_{place}, ");
         }
         let body = if fields.is_empty() {
             "thrift::read_arguments(input, |_, _, _| ::std::result::Result::Ok(false))?;".to_owned()
@@ -206,6 +248,23 @@ fn processor(out: &mut String, cx: &Context, name: &str, functions: &[Function<'
                     ::std::result::Result::Ok(true)
                 }})?;"
             )
+        };
+        let read = if function.method.args.is_empty() {
+            format!(
+                "match input.as_bare() {{
+                    ::std::option::Option::Some(input) => input.end()?,
+                    ::std::option::Option::None => {{ {body} }}
+                }}"
+            )
+        } else if function.is_bare() {
+            format!(
+                "let ({places}) = match input.as_bare() {{
+                    ::std::option::Option::Some(input) => {{ {bare} input.end()?; ({places}) }}
+                    ::std::option::Option::None => {{ {body} ({given}) }}
+                }};"
+            )
+        } else {
+            format!("{body} let ({places}) = ({given});")
         };
         let Function { name: function_name, outcome, value, .. } = function;
         let ok = if value == "()" { "()" } else { "value" };
@@ -223,8 +282,8 @@ fn processor(out: &mut String, cx: &Context, name: &str, functions: &[Function<'
         let _ = write!(
             arms,
             "{number} => responder.respond((|| {{
-                {body}
-                match self.0.{function_name}(context, {given}) {{
+                {read}
+                match self.0.{function_name}(context, {places}) {{
                     ::std::result::Result::Ok({ok}) => ::std::result::Result::Ok({outcome}::Ok({ok})),
                     {failures}
                     ::std::result::Result::Err(thrift::Failure::Application(exception)) => ::std::result::Result::Err(thrift::Refusal::Application(exception)),
@@ -252,10 +311,10 @@ fn processor(out: &mut String, cx: &Context, name: &str, functions: &[Function<'
                 context: &::dunlin::thrift::Context,
                 responder: R,
             ) -> R::Done {{
-                use ::dunlin::thrift::{{self, Message, TType}};
+                use ::dunlin::thrift::{{self, Input as _, Message, TType, pilota::thrift::TInputProtocol as _}};
                 match function {{
                     {arms}
-                    _ => responder.respond::<thrift::ApplicationException>(::std::result::Result::Err(thrift::unknown_function(function))),
+                    _ => responder.refuse(thrift::unknown_function(function)),
                 }}
             }}
         }}"
@@ -368,6 +427,12 @@ fn clients(out: &mut String, cx: &Context, name: &str, service: &rir::Service, f
                 ::std::result::Result::Ok({name}AsyncClient(::dunlin::thrift::AsyncClient::connect(hub, fabric, address, &{constant}, options)?))
             }}
 
+            /// Connects to any server of stock Thrift, Dunlin's or Apache's, at `address` (`host:port`). All functions go by TCP.
+            /// Blocks.
+            pub fn connect_tcp(address: &str, options: ::dunlin::thrift::tcp::ConnectionOptions) -> ::std::result::Result<Self, ::dunlin::thrift::ConnectError> {{
+                ::std::result::Result::Ok({name}AsyncClient(::dunlin::thrift::AsyncClient::connect_tcp(address, &{constant}, options)?))
+            }}
+
             {futures}
         }}"
     );
@@ -415,6 +480,7 @@ fn arguments(out: &mut String, cx: &Context, function: &Function<'_>) {
         }
     }
     let name = &function.arguments;
+    let bare = if function.is_bare() { bare_arguments(cx, function) } else { String::new() };
     let _ = writeln!(
         out,
         "/// The arguments of `{idl}`, borrowed.
@@ -437,17 +503,89 @@ fn arguments(out: &mut String, cx: &Context, function: &Function<'_>) {
                 protocol.write_field_stop()?;
                 protocol.write_struct_end()
             }}
+
+            {bare}
         }}",
         idl = &*function.method.name.sym,
         elided = if borrows { "<'_>" } else { "" },
     );
 }
 
-/// What pilota's result lacks: its two halves.
-fn outcome(out: &mut String, function: &Function<'_>) {
+/// The bare form of arguments that are always there.
+fn bare_arguments(cx: &Context, function: &Function<'_>) -> String {
+    let values = Values(cx);
+    let (mut lengths, mut writes) = (Vec::new(), String::new());
+    for (place, argument) in function.method.args.iter().enumerate() {
+        let value = format!("self.{}", cx.rust_name(argument.def_id));
+        let kind = &argument.ty.kind;
+        let (length, write) = match function.takes_rest(place) {
+            true => {
+                (format!("{value}.len()"), format!("protocol.write_rest({})", values.bytes(kind, &value)))
+            }
+            false => (values.length(kind, &value), values.write(kind, &value)),
+        };
+        lengths.push(length);
+        let _ = write!(writes, "{write}?;");
+    }
+    let lengths = if lengths.is_empty() { "0".to_owned() } else { lengths.join(" + ") };
+    // What is one text lies there already, and so does nothing.
+    let raw = match &function.method.args[..] {
+        [] => Some("&[]".to_owned()),
+        [only] if function.takes_rest(0) => {
+            Some(values.bytes(&only.ty.kind, &format!("self.{}", cx.rust_name(only.def_id))))
+        }
+        _ => None,
+    };
+    let raw = raw.map_or(String::new(), |raw| {
+        format!(
+            "fn raw(&self) -> ::std::option::Option<&[u8]> {{
+                ::std::option::Option::Some({raw})
+            }}"
+        )
+    });
+    format!(
+        "{raw}
+
+        #[allow(unused_imports)]
+        fn bare_size(&self) -> usize {{
+            use ::dunlin::thrift::{{TType, codec::BinaryOutput, pilota::thrift::{{TLengthProtocol, TLengthProtocolExt}}}};
+            let protocol = &mut BinaryOutput::new(&mut []);
+            {lengths}
+        }}
+
+        #[allow(unused_imports)]
+        fn encode_bare(&self, protocol: &mut ::dunlin::thrift::codec::BinaryOutput<'_>) -> ::std::result::Result<(), ::dunlin::thrift::ThriftException> {{
+            use ::dunlin::thrift::{{TType, pilota::thrift::{{TOutputProtocol, TOutputProtocolExt}}}};
+            {writes}
+            ::std::result::Result::Ok(())
+        }}"
+    )
+}
+
+/// What pilota's result lacks: its two halves, and the bare form of the value.
+fn outcome(out: &mut String, cx: &Context, function: &Function<'_>) {
+    let values = Values(cx);
     let Function { outcome, value, .. } = function;
     let exception = function.exception();
     let ok = if value == "()" { "()" } else { "value" };
+    let ok_reference = if value == "()" { "&()" } else { "value" };
+    let throws = function.exceptions.is_some();
+    let others = if throws { "_ => ::std::option::Option::None," } else { "" };
+    let kind = &function.method.ret.kind;
+    let here = if is_scalar(kind) { "*value" } else { "value" };
+    let (length, write, read) = match kind {
+        TyKind::Void => (
+            "0".to_owned(),
+            "::std::result::Result::Ok(())".to_owned(),
+            "::std::result::Result::Ok(())".to_owned(),
+        ),
+        kind if is_text(kind) => (
+            "value.len()".to_owned(),
+            format!("protocol.write_rest({})", values.bytes(kind, "value")),
+            values.read_rest(kind),
+        ),
+        kind => (values.length(kind, here), values.write(kind, here), values.read(kind)),
+    };
     let mut arms = String::new();
     for (variant, _) in function.exceptions.iter().flat_map(|(_, variants)| variants) {
         let _ = write!(
@@ -460,12 +598,39 @@ fn outcome(out: &mut String, function: &Function<'_>) {
         "impl ::dunlin::thrift::Outcome for {outcome} {{
             type Value = {value};
             type Exception = {exception};
+            const THROWS: bool = {throws};
 
             fn into_result(self) -> ::std::result::Result<{value}, {exception}> {{
                 match self {{
                     {outcome}::Ok({ok}) => ::std::result::Result::Ok({ok}),
                     {arms}
                 }}
+            }}
+
+            fn value(&self) -> ::std::option::Option<&{value}> {{
+                match self {{
+                    {outcome}::Ok({ok}) => ::std::option::Option::Some({ok_reference}),
+                    {others}
+                }}
+            }}
+
+            #[allow(unused_imports)]
+            fn value_size(value: &{value}) -> usize {{
+                use ::dunlin::thrift::{{TType, codec::BinaryOutput, pilota::thrift::{{TLengthProtocol, TLengthProtocolExt}}}};
+                let protocol = &mut BinaryOutput::new(&mut []);
+                {length}
+            }}
+
+            #[allow(unused_imports)]
+            fn encode_value(value: &{value}, protocol: &mut ::dunlin::thrift::codec::BinaryOutput<'_>) -> ::std::result::Result<(), ::dunlin::thrift::ThriftException> {{
+                use ::dunlin::thrift::{{TType, pilota::thrift::{{TOutputProtocol, TOutputProtocolExt}}}};
+                {write}
+            }}
+
+            #[allow(unused_imports)]
+            fn decode_value(input: &mut ::dunlin::thrift::codec::BinaryInput<'_>) -> ::std::result::Result<{value}, ::dunlin::thrift::ThriftException> {{
+                use ::dunlin::thrift::{{self, Message, pilota, pilota::thrift::TInputProtocol}};
+                {read}
             }}
         }}"
     );

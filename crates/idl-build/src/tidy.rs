@@ -60,6 +60,7 @@ fn habits() -> [Attribute; 1] {
         clippy::match_single_binding,
         clippy::needless_borrow,
         clippy::needless_question_mark,
+        clippy::redundant_closure,
         clippy::too_many_arguments,
         clippy::unit_arg,
         clippy::unnecessary_fallible_conversions

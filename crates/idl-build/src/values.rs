@@ -155,8 +155,34 @@ impl Values<'_> {
         }
     }
 
+    /// Reading an argument that takes the rest of a bare message.
+    pub(crate) fn read_rest_argument(&self, kind: &TyKind) -> String {
+        match kind {
+            TyKind::String | TyKind::FastStr => "input.read_rest_str()?".into(),
+            _ => "input.read_rest()".into(),
+        }
+    }
+
+    /// Reading an owned value that takes the rest of a bare message; of type `Result`.
+    pub(crate) fn read_rest(&self, kind: &TyKind) -> String {
+        match kind {
+            TyKind::String => "input.read_rest_str().map(::std::borrow::ToOwned::to_owned)".into(),
+            TyKind::FastStr => "input.read_rest_str().map(thrift::FastStr::new)".into(),
+            TyKind::BytesVec => "::std::result::Result::Ok(input.read_rest().to_vec())".into(),
+            _ => "::std::result::Result::Ok(thrift::Bytes::copy_from_slice(input.read_rest()))".into(),
+        }
+    }
+
+    /// A `binary` or `string` as bytes.
+    pub(crate) fn bytes(&self, kind: &TyKind, value: &str) -> String {
+        match kind {
+            TyKind::String | TyKind::FastStr => format!("{value}.as_bytes()"),
+            _ => value.to_owned(),
+        }
+    }
+
     /// Reading an owned value; of type `Result`.
-    fn read(&self, kind: &TyKind) -> String {
+    pub(crate) fn read(&self, kind: &TyKind) -> String {
         match kind {
             TyKind::Bool => "input.read_bool()".into(),
             TyKind::I8 => "input.read_i8()".into(),
@@ -205,6 +231,11 @@ pub(crate) fn is_scalar(kind: &TyKind) -> bool {
             | TyKind::OrderedF64
             | TyKind::Uuid
     )
+}
+
+/// Whether it is a `binary` or `string`, and under no other name.
+pub(crate) fn is_text(kind: &TyKind) -> bool {
+    matches!(kind, TyKind::String | TyKind::FastStr | TyKind::Bytes | TyKind::BytesVec)
 }
 
 /// An element of a container as its own expressions want it.

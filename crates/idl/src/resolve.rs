@@ -8,8 +8,8 @@ use crate::raw_hint::RawHint;
 use crate::source::{Source, Span};
 use crate::walk::{Head, Signature};
 use dunlin_hints::{
-    Environment, FunctionHints, Hints, Key, Level, Origin, PerfGoal, SelectError, Side, Transport, Value,
-    every_capability, select,
+    Capabilities, Environment, FunctionHints, Hints, Key, Level, Origin, PerfGoal, SelectError, Side,
+    Transport, Value, select,
 };
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -272,7 +272,7 @@ fn contradictions(hints: &FunctionHints, deciding: &[&Given<'_>], diagnostics: &
         let index = hints.origins.iter().position(|origin| origin.side == side && origin.key == key)?;
         Some((deciding[index], &hints.origins[index]))
     };
-    let environment = Environment::new(every_capability(), u32::MAX);
+    let environment = Environment::new(&Capabilities::EVERYTHING, u32::MAX);
     if let Err(error) = select(hints, &environment) {
         let (first, second) = match &error {
             SelectError::ProtocolOnTcp { .. } => (Key::Protocol, Key::Transport),

@@ -44,6 +44,11 @@ pub enum Cause {
     /// The connection broke while the call was on its way.
     #[error("the connection to the server broke")]
     ConnectionLost,
+    /// Datagrams that were sent again and again found no answer of any kind.
+    #[error(
+        "the server has answered nothing for as long as ClientConfig::silence allows, though requests were sent again: is it overloaded, or does the network lose everything?"
+    )]
+    Unanswered,
     /// The peer broke the protocol.
     #[error("the server broke the protocol, so the connection was closed: are both of the same version?")]
     ProtocolViolation,

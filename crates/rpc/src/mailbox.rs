@@ -71,6 +71,16 @@ impl RingWriter {
         to_end.min(self.lines - (self.tail - self.head))
     }
 
+    /// Lines written since the beginning, skipped ones included.
+    pub(crate) fn tail(&self) -> u64 {
+        self.tail
+    }
+
+    /// Lines that the reader is known to have consumed.
+    pub(crate) fn head(&self) -> u64 {
+        self.head
+    }
+
     /// Moves on by a `Skip` to the start of the ring.
     #[inline]
     pub(crate) fn skip(&mut self) {

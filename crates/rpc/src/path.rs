@@ -9,14 +9,21 @@
 //! | `write_send` | WRITE into the receiver's ring, then a SEND of nothing | a completion, then the ring | `path/{tx,rx}.rs` |
 //! | `write_send_chained` | the same as a list | a completion, then the ring | `path/{tx,rx}.rs` |
 //! | `fetch` | leaves it in a ring of its own | READs that ring until it is there | `path/fetch.rs` |
+//! | `datagram` | SEND of a datagram | takes it out of a RECV's buffer, in any order | `path/datagram.rs` |
+//! | `write_unreliable` | WRITE over UC into the receiver's ring | polls the ring | `path/lossy_ring.rs` |
+//!
+//! The last two may lose a message: the client sends again, the server answers again (`path/again.rs`).
 //!
 //! Large payloads travel beside them: READ by who gets them (`path/rendezvous.rs`), WRITTEN or sent in fragments
 //! (`path/large.rs`, `path/areas.rs`). Every half carries the same bytes (`dunlin_wire`),
 //! so that what is above never asks which half it is.
 
+pub(crate) mod again;
 mod areas;
+pub(crate) mod datagram;
 pub(crate) mod fetch;
 pub(crate) mod large;
+pub(crate) mod lossy_ring;
 pub(crate) mod rendezvous;
 pub(crate) mod route;
 pub(crate) mod rx;
@@ -65,6 +72,9 @@ pub(crate) enum Violation {
     /// A call that this side did not make, or outside the window.
     #[error("call {0:#x} is not one of this connection's")]
     Call(u32),
+    /// The queue pair is in error. No fault of the peer's, but its end is most likely.
+    #[error("the queue pair is in error")]
+    Broken,
     /// A completion with an error.
     #[error("a transfer failed: {0}")]
     Transfer(&'static str),

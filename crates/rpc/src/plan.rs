@@ -1,7 +1,7 @@
 //! Plans: the point on the four axes under which a call runs, the table of protocols by name, and the one rule
 //! book that says which combinations are legal on a fabric.
 
-use dunlin_fabric::Capabilities;
+use dunlin_fabric::{Capabilities, Transport};
 use std::fmt;
 use std::str::FromStr;
 use thiserror::Error;
@@ -20,6 +20,10 @@ pub enum RequestHalf {
     WriteSend = 4,
     /// The same two work requests linked, for which one doorbell is rung (HatRPC figure 3c).
     WriteSendChained = 5,
+    /// SEND of a datagram (UD). May be lost; the client sends it again.
+    Datagram = 6,
+    /// WRITE over an unreliable connection (UC) into a ring that the server polls. May be lost; the client writes it again.
+    WriteUnreliable = 7,
 }
 
 /// How a response reaches the client.
@@ -44,6 +48,8 @@ pub enum ResponseHalf {
     /// As [`Fetch`](ResponseHalf::Fetch), after two such READs, of which the first tells where the second's is (Pilaf,
     /// figure 3g).
     FetchIndexedTwice = 8,
+    /// SEND of a datagram (UD). May be lost; who asks again for the same call gets it again.
+    Datagram = 9,
 }
 
 /// What the halves are made of: where a message goes, and how its receiver learns of it. A half is a name for one.
@@ -51,8 +57,12 @@ pub enum ResponseHalf {
 pub(crate) enum Carrier {
     /// A SEND carries it into a RECV's buffer.
     Receive,
+    /// A datagram carries it into a RECV's buffer, or is lost.
+    Datagram,
     /// A WRITE puts it into a ring of the receiver's.
     Ring(Notice),
+    /// A WRITE that may be lost puts it into a ring of the receiver's, which polls that.
+    LossyRing,
     /// The sender leaves it in a ring of its own, which the receiver READs, after so many READs of metadata.
     Published { metadata: u8 },
 }
@@ -73,7 +83,17 @@ pub(crate) enum Notice {
 impl Carrier {
     /// Whether the receiver finds messages by looking at memory, with nothing that tells it to.
     pub(crate) const fn is_polled(self) -> bool {
-        matches!(self, Carrier::Ring(Notice::Polled) | Carrier::Published { .. })
+        matches!(self, Carrier::Ring(Notice::Polled) | Carrier::LossyRing | Carrier::Published { .. })
+    }
+
+    /// Whether what it carries may be lost.
+    pub(crate) const fn is_lossy(self) -> bool {
+        matches!(self, Carrier::Datagram | Carrier::LossyRing)
+    }
+
+    /// Whether a sender that finds no room has to be told of some.
+    pub(crate) const fn has_room_to_tell(self) -> bool {
+        !matches!(self, Carrier::Receive | Carrier::Datagram)
     }
 
     /// Whether a receiver takes only what it was told of: where the bytes of a WRITE may come in any order, and where a WRITE
@@ -82,24 +102,30 @@ impl Carrier {
         match self {
             Carrier::Ring(Notice::Send | Notice::LinkedSend) => true,
             Carrier::Ring(Notice::Immediate) => !capabilities.in_order_write,
-            Carrier::Ring(Notice::Polled) | Carrier::Receive | Carrier::Published { .. } => false,
+            Carrier::Ring(Notice::Polled)
+            | Carrier::LossyRing
+            | Carrier::Receive
+            | Carrier::Datagram
+            | Carrier::Published { .. } => false,
         }
     }
 
     /// Whether the receiver has a ring of its own that peers write into.
     pub(crate) const fn has_ring(self) -> bool {
-        matches!(self, Carrier::Ring(_))
+        matches!(self, Carrier::Ring(_) | Carrier::LossyRing)
     }
 }
 
 impl RequestHalf {
     /// All of them.
-    pub const ALL: [RequestHalf; 5] = [
+    pub const ALL: [RequestHalf; 7] = [
         RequestHalf::Send,
         RequestHalf::Write,
         RequestHalf::WriteImm,
         RequestHalf::WriteSend,
         RequestHalf::WriteSendChained,
+        RequestHalf::Datagram,
+        RequestHalf::WriteUnreliable,
     ];
 
     /// What it is made of.
@@ -110,6 +136,8 @@ impl RequestHalf {
             RequestHalf::WriteImm => Carrier::Ring(Notice::Immediate),
             RequestHalf::WriteSend => Carrier::Ring(Notice::Send),
             RequestHalf::WriteSendChained => Carrier::Ring(Notice::LinkedSend),
+            RequestHalf::Datagram => Carrier::Datagram,
+            RequestHalf::WriteUnreliable => Carrier::LossyRing,
         }
     }
 
@@ -121,6 +149,8 @@ impl RequestHalf {
             RequestHalf::WriteImm => "write_imm",
             RequestHalf::WriteSend => "write_send",
             RequestHalf::WriteSendChained => "write_send_chained",
+            RequestHalf::Datagram => "datagram",
+            RequestHalf::WriteUnreliable => "write_unreliable",
         }
     }
 
@@ -132,7 +162,7 @@ impl RequestHalf {
 
 impl ResponseHalf {
     /// All of them.
-    pub const ALL: [ResponseHalf; 8] = [
+    pub const ALL: [ResponseHalf; 9] = [
         ResponseHalf::Send,
         ResponseHalf::Write,
         ResponseHalf::WriteImm,
@@ -141,6 +171,7 @@ impl ResponseHalf {
         ResponseHalf::WriteSendChained,
         ResponseHalf::FetchIndexed,
         ResponseHalf::FetchIndexedTwice,
+        ResponseHalf::Datagram,
     ];
 
     /// What it is made of.
@@ -154,6 +185,7 @@ impl ResponseHalf {
             ResponseHalf::FetchIndexedTwice => Carrier::Published { metadata: 2 },
             ResponseHalf::WriteSend => Carrier::Ring(Notice::Send),
             ResponseHalf::WriteSendChained => Carrier::Ring(Notice::LinkedSend),
+            ResponseHalf::Datagram => Carrier::Datagram,
         }
     }
 
@@ -168,6 +200,7 @@ impl ResponseHalf {
             ResponseHalf::FetchIndexedTwice => "fetch_indexed_twice",
             ResponseHalf::WriteSend => "write_send",
             ResponseHalf::WriteSendChained => "write_send_chained",
+            ResponseHalf::Datagram => "datagram",
         }
     }
 
@@ -249,6 +282,16 @@ pub struct Plan {
     pub rendezvous_above: u32,
 }
 
+/// The longest datagram on which the protocols of the table count: InfiniBand's largest MTU (FaSST section 3.3).
+const MTU: u32 = 4096;
+
+/// The largest payload that a datagram of so many bytes carries, also as the only entry of a batch.
+const fn datagram_payload(datagram: u32) -> u32 {
+    let lines = datagram / dunlin_wire::LINE as u32 * dunlin_wire::LINE as u32;
+    let around = dunlin_wire::BODY_OFFSET + dunlin_wire::ENTRY_META_BYTES + dunlin_wire::TAG_BYTES;
+    lines.saturating_sub(around as u32)
+}
+
 /// The largest `rendezvous_above`, and the usual one: HatRPC's threshold of 4 KiB (section 4.3).
 pub const SMALL_LIMIT: u32 = 4096;
 
@@ -280,6 +323,22 @@ pub enum Illegal {
         "large results cannot be WRITTEN to a client that fetches: nothing tells it when they are there; use rendezvous_read, or another response half"
     )]
     WritesPastFetch,
+    /// What carries a large payload in several steps must not lose one.
+    #[error(
+        "where requests or responses may be lost, large payloads cannot travel by {large}: use rendezvous_read, which goes over a reliable connection beside them",
+        large = .0.name()
+    )]
+    LargeOverLossy(LargePayload),
+    /// A message is more than a datagram.
+    #[error(
+        "rendezvous_above is {above}, but a datagram of this fabric carries a payload of {limit} bytes at most: set it to that"
+    )]
+    OverDatagram {
+        /// What was asked for.
+        above: u32,
+        /// What is possible.
+        limit: u32,
+    },
     /// The fabric lacks something.
     #[error("this fabric has no {0}")]
     Lacks(&'static str),
@@ -290,7 +349,11 @@ pub enum Illegal {
 
 impl Plan {
     /// A plan by halves, dedicated, both sides busy where that is legal.
+    ///
+    /// Payloads of more than a message can carry are large: [`SMALL_LIMIT`], or what fits a datagram.
     pub const fn new(request: RequestHalf, response: ResponseHalf) -> Plan {
+        let datagrams =
+            matches!(request.carrier(), Carrier::Datagram) || matches!(response.carrier(), Carrier::Datagram);
         Plan {
             request,
             response,
@@ -298,7 +361,7 @@ impl Plan {
             client: CompletionMode::Busy,
             server: CompletionMode::Busy,
             large: LargePayload::Read,
-            rendezvous_above: SMALL_LIMIT,
+            rendezvous_above: if datagrams { datagram_payload(MTU) } else { SMALL_LIMIT },
         }
     }
 
@@ -334,10 +397,13 @@ impl Plan {
         if (request.is_polled() || response.is_polled()) && !capabilities.in_order_write {
             return Err(Illegal::NoOrder);
         }
+        self.check_lossy(capabilities)?;
         // Who sleeps while a ring is full is woken by immediate data when there is room.
-        let wakes_for_room = (self.server != Busy && response != Carrier::Receive)
-            || (self.client != Busy && request != Carrier::Receive);
-        let immediate = [request, response].contains(&Carrier::Ring(Notice::Immediate));
+        let wakes_for_room = (self.server != Busy && response.has_room_to_tell())
+            || (self.client != Busy && request.has_room_to_tell());
+        let carries = |carrier| [request, response].contains(&carrier);
+        // A datagram says by it which lane it is for, and which message it is.
+        let immediate = carries(Carrier::Ring(Notice::Immediate)) || carries(Carrier::Datagram);
         if (immediate || wakes_for_room) && !capabilities.immediate {
             return Err(Illegal::Lacks("immediate data"));
         }
@@ -345,6 +411,36 @@ impl Plan {
             return Err(Illegal::Lacks("events to sleep on"));
         }
         Ok(())
+    }
+
+    /// The rules for what may be lost.
+    fn check_lossy(&self, capabilities: &Capabilities) -> Result<(), Illegal> {
+        let (request, response) = (self.request.carrier(), self.response.carrier());
+        if !self.is_lossy() {
+            return Ok(());
+        }
+        if self.large != LargePayload::Read {
+            return Err(Illegal::LargeOverLossy(self.large));
+        }
+        if request == Carrier::LossyRing && !capabilities.transports.contains(Transport::UnreliableConnection)
+        {
+            return Err(Illegal::Lacks("unreliable connections (UC)"));
+        }
+        if [request, response].contains(&Carrier::Datagram) {
+            if !capabilities.transports.contains(Transport::UnreliableDatagram) {
+                return Err(Illegal::Lacks("datagrams (UD)"));
+            }
+            let limit = datagram_payload(capabilities.max_datagram).min(SMALL_LIMIT);
+            if self.rendezvous_above > limit {
+                return Err(Illegal::OverDatagram { above: self.rendezvous_above, limit });
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether requests or responses may be lost, so that the client sends again and the server answers again.
+    pub(crate) const fn is_lossy(&self) -> bool {
+        self.request.carrier().is_lossy() || self.response.carrier().is_lossy()
     }
 
     /// The name of this plan's protocol in the table, if it has one.
@@ -424,6 +520,18 @@ pub const PROTOCOLS: &[Protocol] = &[
         "HatRPC's emulation: one READ of metadata, one of the result",
     ),
     row("AR-gRPC", SENDS, "AR-gRPC, as HatRPC emulates it: eager, from 4 KiB on read rendezvous"),
+    row(
+        "HERD",
+        (RequestHalf::WriteUnreliable, ResponseHalf::Datagram),
+        "HERD: WRITE over UC into memory that the server polls, the answer a datagram",
+    )
+    .large(LargePayload::Read, datagram_payload(MTU)),
+    row(
+        "FaSST",
+        (RequestHalf::Datagram, ResponseHalf::Datagram),
+        "FaSST: datagrams both ways, sent again if lost",
+    )
+    .large(LargePayload::Read, datagram_payload(MTU)),
 ];
 
 /// Both halves by SEND.
@@ -494,25 +602,6 @@ mod tests {
     use super::*;
     use dunlin_fabric::TransportSet;
 
-    fn everything() -> Capabilities {
-        Capabilities {
-            name: "test",
-            transports: TransportSet::ALL,
-            max_inline: 256,
-            max_message: 1 << 30,
-            max_datagram: 4096,
-            datagram_headroom: 0,
-            atomics: true,
-            immediate: true,
-            in_order_write: true,
-            shared_receive_queue: true,
-            events: true,
-            target_progress: false,
-            max_queue_pairs: 1000,
-            max_queue_depth: 1000,
-        }
-    }
-
     const MODES: [CompletionMode; 3] =
         [CompletionMode::Busy, CompletionMode::Event, CompletionMode::Adaptive];
 
@@ -520,12 +609,12 @@ mod tests {
     fn every_protocol_runs_busy_and_knows_its_name() {
         for protocol in PROTOCOLS {
             let plan = protocol.plan(CompletionMode::Busy);
-            assert_eq!(plan.check(&everything()), Ok(()), "{}", protocol.name);
+            assert_eq!(plan.check(&Capabilities::EVERYTHING), Ok(()), "{}", protocol.name);
             assert_eq!(plan.protocol(), Some(protocol));
             assert_eq!(Protocol::by_name(&protocol.name.to_uppercase().replace('-', "_")), Some(protocol));
         }
         assert_eq!(Protocol::by_name("carrier-pigeon"), None);
-        assert_eq!(Plan::default().check(&everything()), Ok(()));
+        assert_eq!(Plan::default().check(&Capabilities::EVERYTHING), Ok(()));
     }
 
     #[test]
@@ -533,25 +622,33 @@ mod tests {
         for mode in [CompletionMode::Event, CompletionMode::Adaptive] {
             let plan = Plan::new(RequestHalf::Write, ResponseHalf::Send);
             assert_eq!(
-                plan.completion(CompletionMode::Busy, mode).check(&everything()),
+                plan.completion(CompletionMode::Busy, mode).check(&Capabilities::EVERYTHING),
                 Err(Illegal::SleepsOnMemory { side: "server", mode })
             );
-            assert_eq!(plan.completion(mode, CompletionMode::Busy).check(&everything()), Ok(()));
+            assert_eq!(plan.completion(mode, CompletionMode::Busy).check(&Capabilities::EVERYTHING), Ok(()));
             let plan = Plan::new(RequestHalf::Send, ResponseHalf::Write);
             assert_eq!(
-                plan.completion(mode, CompletionMode::Busy).check(&everything()),
+                plan.completion(mode, CompletionMode::Busy).check(&Capabilities::EVERYTHING),
                 Err(Illegal::SleepsOnMemory { side: "client", mode })
             );
             let plan = Plan::new(RequestHalf::WriteImm, ResponseHalf::Fetch);
-            assert_eq!(plan.completion(mode, mode).check(&everything()), Err(Illegal::SleepsOnFetch(mode)));
-            assert_eq!(plan.completion(CompletionMode::Busy, mode).check(&everything()), Ok(()));
+            assert_eq!(
+                plan.completion(mode, mode).check(&Capabilities::EVERYTHING),
+                Err(Illegal::SleepsOnFetch(mode))
+            );
+            assert_eq!(plan.completion(CompletionMode::Busy, mode).check(&Capabilities::EVERYTHING), Ok(()));
         }
     }
 
     /// Every half with every other and every way to wait, against the rules as DESIGN has them: who may sleep.
     #[test]
     fn every_half_says_who_may_sleep() {
-        let server_may = |half| half != RequestHalf::Write;
+        let polled = [RequestHalf::Write, RequestHalf::WriteUnreliable];
+        let server_may = |half| !polled.contains(&half);
+        let lossy = |request, response| {
+            matches!(request, RequestHalf::Datagram | RequestHalf::WriteUnreliable)
+                || response == ResponseHalf::Datagram
+        };
         let fetched = |half: ResponseHalf| half.name().starts_with("fetch");
         let client_may = |half| half != ResponseHalf::Write && !fetched(half);
         for request in RequestHalf::ALL {
@@ -561,16 +658,17 @@ mod tests {
                 for (client, server) in MODES.into_iter().flat_map(|c| MODES.map(|s| (c, s))) {
                     let plan = Plan::new(request, response).completion(client, server);
                     for large in LargePayload::ALL {
-                        let past = large == LargePayload::Write && fetched(response);
-                        let checked = plan.large(large, 0).check(&everything());
-                        assert_eq!(checked.is_ok(), plan.check(&everything()).is_ok() && !past);
+                        let past = (large == LargePayload::Write && fetched(response))
+                            || (large != LargePayload::Read && lossy(request, response));
+                        let checked = plan.large(large, 0).check(&Capabilities::EVERYTHING);
+                        assert_eq!(checked.is_ok(), plan.check(&Capabilities::EVERYTHING).is_ok() && !past);
                         assert_eq!(LargePayload::from_wire(large as u8), Some(large));
                     }
                     let legal = (client == CompletionMode::Busy || client_may(response))
                         && (server == CompletionMode::Busy || server_may(request));
-                    assert_eq!(plan.check(&everything()).is_ok(), legal, "{plan:?}");
+                    assert_eq!(plan.check(&Capabilities::EVERYTHING).is_ok(), legal, "{plan:?}");
                     // Who may not sleep looks at memory for whole messages.
-                    let unordered = Capabilities { in_order_write: false, ..everything() };
+                    let unordered = Capabilities { in_order_write: false, ..Capabilities::EVERYTHING };
                     let told = client_may(response) && server_may(request);
                     assert_eq!(plan.check(&unordered).is_ok(), legal && told, "{plan:?}");
                 }
@@ -584,12 +682,42 @@ mod tests {
     fn what_a_fabric_lacks_is_named() {
         let write = Plan::new(RequestHalf::Write, ResponseHalf::Write);
         assert_eq!(
-            write.check(&Capabilities { in_order_write: false, ..everything() }),
+            write.check(&Capabilities { in_order_write: false, ..Capabilities::EVERYTHING }),
             Err(Illegal::NoOrder)
+        );
+        for (protocol, transport, name) in [
+            ("HERD", Transport::UnreliableConnection, "unreliable connections (UC)"),
+            ("HERD", Transport::UnreliableDatagram, "datagrams (UD)"),
+            ("FaSST", Transport::UnreliableDatagram, "datagrams (UD)"),
+        ] {
+            let plan = Protocol::by_name(protocol).unwrap().plan(CompletionMode::Busy);
+            let others = [
+                Transport::ReliableConnection,
+                Transport::UnreliableConnection,
+                Transport::UnreliableDatagram,
+            ];
+            let transports = others
+                .into_iter()
+                .filter(|other| *other != transport)
+                .fold(TransportSet::NONE, TransportSet::with);
+            let checked = plan.check(&Capabilities { transports, ..Capabilities::EVERYTHING });
+            assert_eq!(checked, Err(Illegal::Lacks(name)));
+            // A smaller MTU carries less.
+            let checked = plan.check(&Capabilities { max_datagram: 1024, ..Capabilities::EVERYTHING });
+            assert_eq!(checked, Err(Illegal::OverDatagram { above: 4008, limit: 936 }));
+            let less = plan.large(LargePayload::Read, 936);
+            assert_eq!(less.check(&Capabilities { max_datagram: 1024, ..Capabilities::EVERYTHING }), Ok(()));
+            let write = plan.large(LargePayload::Write, 936).check(&Capabilities::EVERYTHING);
+            assert_eq!(write, Err(Illegal::LargeOverLossy(LargePayload::Write)));
+        }
+        let datagrams = Plan::new(RequestHalf::Datagram, ResponseHalf::Send);
+        assert_eq!(
+            datagrams.check(&Capabilities { immediate: false, ..Capabilities::EVERYTHING }),
+            Err(Illegal::Lacks("immediate data"))
         );
         let immediate = Plan::new(RequestHalf::WriteImm, ResponseHalf::Send);
         assert_eq!(
-            immediate.check(&Capabilities { immediate: false, ..everything() }),
+            immediate.check(&Capabilities { immediate: false, ..Capabilities::EVERYTHING }),
             Err(Illegal::Lacks("immediate data"))
         );
         // Who sleeps and has a ring of the peer's to fill is told of room in it.
@@ -601,17 +729,17 @@ mod tests {
                 CompletionMode::Busy,
             ),
         ] {
-            let plain = Capabilities { immediate: false, ..everything() };
+            let plain = Capabilities { immediate: false, ..Capabilities::EVERYTHING };
             assert_eq!(half.check(&plain), Ok(()));
             assert_eq!(half.completion(client, server).check(&plain), Err(Illegal::Lacks("immediate data")));
-            assert_eq!(half.completion(client, server).check(&everything()), Ok(()));
+            assert_eq!(half.completion(client, server).check(&Capabilities::EVERYTHING), Ok(()));
         }
         for mode in MODES {
             let plan = Plan::new(RequestHalf::Send, ResponseHalf::Send).completion(mode, mode);
-            let checked = plan.check(&Capabilities { events: false, ..everything() });
+            let checked = plan.check(&Capabilities { events: false, ..Capabilities::EVERYTHING });
             assert_eq!(checked.is_ok(), mode == CompletionMode::Busy);
         }
         let plan = Plan { rendezvous_above: SMALL_LIMIT + 1, ..write };
-        assert_eq!(plan.check(&everything()), Err(Illegal::RendezvousAbove(SMALL_LIMIT + 1)));
+        assert_eq!(plan.check(&Capabilities::EVERYTHING), Err(Illegal::RendezvousAbove(SMALL_LIMIT + 1)));
     }
 }

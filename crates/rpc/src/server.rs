@@ -23,7 +23,7 @@ use crate::service::{FunctionMode, HeapReply, PoolService, Reply, Request, Servi
 use dunlin_fabric::{Address, Fabric, Host, Listener, Nanos, Signal, Task};
 use dunlin_wire::Status;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError};
 
 /// Function ids are below this.
@@ -92,7 +92,12 @@ impl<F: Fabric> ServerBuilder<F> {
         let (mut server, workers) = self.serve_with(address, service)?;
         for worker in workers {
             let name = format!("worker-{}", worker.number());
-            server.workers.push(fabric.host().spawn(&name, Box::new(move || worker.run()))?);
+            let (shared, host) = (Arc::clone(&server.shared), fabric.host().clone());
+            let body = Box::new(move || {
+                bind(&host, &shared.config.cores);
+                worker.run();
+            });
+            server.workers.push(fabric.host().spawn(&name, body)?);
         }
         Ok(server)
     }
@@ -113,6 +118,7 @@ impl<F: Fabric> ServerBuilder<F> {
             pool: WaitingCalls::new(&fabric, waiting),
             pulled: WaitingCalls::new(&fabric, waiting),
             config: self.config,
+            stray_datagrams: AtomicU64::new(0),
         });
         let mut workers = Vec::new();
         for number in 0..shared.config.workers {
@@ -134,13 +140,25 @@ impl<F: Fabric> ServerBuilder<F> {
         if let Some(pool) = self.pool {
             for number in 0..shared.config.pool_threads {
                 let (pool, shared, host) = (Arc::clone(&pool), Arc::clone(&shared), fabric.host().clone());
-                let body = Box::new(move || run_pool(&host, &*pool, &shared));
+                let body = Box::new(move || {
+                    bind(&host, &shared.config.cores);
+                    run_pool(&host, &*pool, &shared);
+                });
                 server.pool.push(fabric.host().spawn(&format!("pool-{number}"), body)?);
             }
         }
         let control = Control { fabric: fabric.clone(), listener, shared, state, workers: inboxes, signal };
         server.control = Some(fabric.host().spawn("dunlin-control", Box::new(move || control.run()))?);
         Ok((server, workers))
+    }
+}
+
+/// Binds the calling thread to cores, if there are any. One that cannot be bound serves all the same.
+fn bind<H: Host>(host: &H, cores: &[u32]) {
+    if !cores.is_empty()
+        && let Err(error) = host.bind(cores)
+    {
+        tracing::warn!(target: "dunlin::server", "a thread is not bound: {error}");
     }
 }
 
@@ -205,7 +223,8 @@ impl<F: Fabric> Server<F> {
 
     /// What has become of connections so far.
     pub fn counters(&self) -> Counters {
-        *self.state.counters.lock().unwrap_or_else(PoisonError::into_inner)
+        let counted = *self.state.counters.lock().unwrap_or_else(PoisonError::into_inner);
+        Counters { stray_datagrams: self.shared.stray_datagrams.load(Ordering::Relaxed), ..counted }
     }
 
     /// The next call of a function declared [`FunctionMode::Pull`]; blocks until then (on the host's clock) at

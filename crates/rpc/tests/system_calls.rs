@@ -45,6 +45,8 @@ fn main() {
         ("pilaf_makes_no_system_call", makes_no_system_call::<9>),
         ("farm_makes_no_system_call", makes_no_system_call::<10>),
         ("ar_grpc_makes_no_system_call", makes_no_system_call::<11>),
+        ("herd_makes_no_system_call", makes_no_system_call::<12>),
+        ("fasst_makes_no_system_call", makes_no_system_call::<13>),
         #[cfg(target_arch = "x86_64")]
         ("a_side_that_sleeps_makes_two_system_calls_for_each_call", makes_two_system_calls),
     ]);
@@ -172,7 +174,7 @@ fn the_filter_kills() {
     assert_eq!(status.signal(), Some(libc::SIGSYS), "{status}: the filter does not watch");
 }
 
-const _: () = assert!(PROTOCOLS.len() == 12, "each protocol has a test in the list above");
+const _: () = assert!(PROTOCOLS.len() == 14, "each protocol has a test in the list above");
 
 /// Calls between two processes that are watched: how the client and the server ended.
 fn watched(protocol: &str, mode: CompletionMode) -> (ExitStatus, ExitStatus) {

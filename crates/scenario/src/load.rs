@@ -1,6 +1,14 @@
 //! Clients by the thousand on one server: closed loop (a call follows its answer after a think time) or open loop (calls
 //! come when they come), on a cluster of any shape.
 
+mod function;
+mod latencies;
+mod player;
+
+pub use function::{Function, FunctionOutcome};
+use latencies::Latencies;
+use player::Player;
+
 use crate::random_values::{Sizes, Skew, Times};
 use dunlin_fabric::{Address, Fabric, Host, Nanos, Scheme, Signal, Task};
 use dunlin_fabric_sim::{
@@ -8,10 +16,10 @@ use dunlin_fabric_sim::{
 };
 use dunlin_rnic_model::{Parameter, Profile, ProfileError};
 use dunlin_rpc::{
-    CallError, Cause, Client, ClientConfig, CompletionMode, ConnectError, FunctionMode, PROTOCOLS, Plan,
-    Reply, Request, ServeError, ServerBuilder, ServerConfig,
+    CallError, CompletionMode, ConnectError, FunctionMode, PROTOCOLS, Plan, Reply, Request, ServeError,
+    ServerBuilder, ServerConfig,
 };
-use std::collections::VecDeque;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use thiserror::Error;
@@ -91,8 +99,6 @@ pub struct Load {
     pub client_cores: Option<u32>,
     /// Worker threads of the server.
     pub workers: u16,
-    /// The plan of all calls.
-    pub plan: Plan,
     /// Client threads.
     pub clients: usize,
     /// Whom each is connected to.
@@ -101,12 +107,8 @@ pub struct Load {
     pub pace: Pace,
     /// How much is played.
     pub extent: Extent,
-    /// Request payloads.
-    pub requests: Sizes,
-    /// Result payloads.
-    pub results: Sizes,
-    /// What the handler takes beside the engine.
-    pub service: Times,
+    /// What is called, each call to one of them by chance.
+    pub functions: Vec<Function>,
     /// Skew over workers, of clients or (with connections to each) of calls; without it clients are dealt out in turn, and
     /// calls by even chance.
     pub worker_skew: Option<f64>,
@@ -156,18 +158,12 @@ pub enum LoadError {
 /// What a load came to. Times are virtual.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LoadOutcome {
-    /// Calls answered, of those that count.
-    pub calls: u64,
+    /// All calls together.
+    pub all: FunctionOutcome,
+    /// Those of each function.
+    pub functions: Vec<FunctionOutcome>,
     /// For how long calls counted: from the first call to the last answer, or the time asked for.
     pub time_ns: Nanos,
-    /// Latency of calls.
-    pub mean_ns: f64,
-    /// As above.
-    pub p50_ns: Nanos,
-    /// As above.
-    pub p99_ns: Nanos,
-    /// As above.
-    pub max_ns: Nanos,
     /// Events of the simulator from the first call on.
     pub events: u64,
     /// Times that a task was given the processor, from the first call on.
@@ -181,70 +177,20 @@ pub struct LoadOutcome {
 impl LoadOutcome {
     /// Calls per second of virtual time.
     pub fn throughput(&self) -> f64 {
-        self.calls as f64 * 1e9 / self.time_ns.max(1) as f64
-    }
-}
-
-/// Latencies in buckets an eighth of a power of two wide.
-///
-/// One task of a run runs at a time, so plain loads and stores of the shared numbers lose nothing, and a locked
-/// instruction for each call would make its cache misses wait for one another.
-struct Latencies {
-    buckets: Vec<AtomicU64>,
-    sum: AtomicU64,
-    max: AtomicU64,
-}
-
-impl Latencies {
-    fn new() -> Self {
-        Latencies {
-            buckets: (0..64 * 16).map(|_| AtomicU64::new(0)).collect(),
-            sum: AtomicU64::new(0),
-            max: AtomicU64::new(0),
-        }
+        self.rate(&self.all)
     }
 
-    fn bucket(value: Nanos) -> usize {
-        let power = 63 - (value | 16).leading_zeros() as usize;
-        power * 16 + ((value >> (power - 4)) & 15) as usize
-    }
-
-    fn record(&self, value: Nanos) {
-        let bucket = &self.buckets[Latencies::bucket(value)];
-        bucket.store(bucket.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
-        self.sum.store(self.sum.load(Ordering::Relaxed) + value, Ordering::Relaxed);
-        if value > self.max() {
-            self.max.store(value, Ordering::Relaxed);
-        }
-    }
-
-    fn max(&self) -> Nanos {
-        self.max.load(Ordering::Relaxed)
-    }
-
-    /// Latencies recorded.
-    fn count(&self) -> u64 {
-        self.buckets.iter().map(|bucket| bucket.load(Ordering::Relaxed)).sum()
-    }
-
-    fn quantile(&self, share: f64) -> Nanos {
-        let mut left = (self.count() as f64 * share) as u64;
-        for (bucket, count) in self.buckets.iter().enumerate() {
-            let count = count.load(Ordering::Relaxed);
-            if count > left {
-                let (power, step) = (bucket / 16, bucket % 16);
-                return (16 + step as u64) << power.saturating_sub(4);
-            }
-            left -= count;
-        }
-        self.max()
+    /// Calls of one function per second of virtual time.
+    pub fn rate(&self, function: &FunctionOutcome) -> f64 {
+        function.calls as f64 * 1e9 / self.time_ns.max(1) as f64
     }
 }
 
 /// What all tasks of a run share.
 #[derive(Clone)]
 struct Board {
-    latencies: Arc<Latencies>,
+    /// Of each function.
+    latencies: Arc<Vec<Latencies>>,
     error: Arc<Mutex<Option<LoadError>>>,
     connected: Arc<AtomicU64>,
     done: Arc<AtomicU64>,
@@ -255,9 +201,9 @@ struct Board {
 }
 
 impl Board {
-    fn new(counting: bool) -> Self {
+    fn new(functions: usize, counting: bool) -> Self {
         Board {
-            latencies: Arc::new(Latencies::new()),
+            latencies: Arc::new((0..functions).map(|_| Latencies::new()).collect()),
             error: Arc::default(),
             connected: Arc::default(),
             done: Arc::default(),
@@ -275,7 +221,10 @@ impl Board {
     }
 }
 
-const FUNCTION: u16 = 1;
+/// The id of a load's first function; the others follow.
+const FIRST_FUNCTION: u16 = 1;
+/// Calls in flight of a client in open loop.
+const OPEN_WINDOW: u16 = 256;
 /// Connections that one server's NIC can have.
 const MOST_QUEUE_PAIRS: usize = 60_000;
 /// The virtual time within which a load has to end where nothing else is said.
@@ -292,14 +241,11 @@ impl Load {
             server_cores: None,
             client_cores: None,
             workers: 4,
-            plan,
             clients,
             connections: Connections::One,
             pace: Pace::Closed { window: 1, think: Times::Fixed(0) },
             extent: Extent::Calls(calls),
-            requests: Sizes::Fixed(32),
-            results: Sizes::Fixed(32),
-            service: Times::Fixed(0),
+            functions: vec![Function::new(plan, Sizes::Fixed(32), Sizes::Fixed(32))],
             worker_skew: None,
             ring_bytes: 16 * 1024,
             limit: LIMIT,
@@ -311,6 +257,7 @@ impl Load {
             ("the number of client hosts", self.client_hosts as u64),
             ("the number of NICs", self.nics.into()),
             ("the number of clients", self.clients as u64),
+            ("the weight of all functions", self.functions.iter().map(|one| u64::from(one.weight)).sum()),
             ("the limit of virtual time", self.limit),
             match self.extent {
                 Extent::Calls(calls) => ("the number of calls", calls),
@@ -359,6 +306,46 @@ impl Load {
         Ok(settings)
     }
 
+    /// The largest payload of that kind.
+    fn largest(&self, of: fn(&Function) -> Sizes) -> u64 {
+        let largest = self.functions.iter().map(|function| of(function).largest()).max();
+        u64::from(largest.unwrap_or(0)).max(4096)
+    }
+
+    /// Registered memory for large payloads of each direction of a lane: four times what can be under way, so that thousands
+    /// of clients do not map an arena each of which a corner is used.
+    fn large_memory(&self) -> u64 {
+        let window = match self.pace {
+            Pace::Closed { window, .. } => window.max(1),
+            Pace::Open { .. } => OPEN_WINDOW,
+        };
+        let payload =
+            self.largest(|function| function.requests).max(self.largest(|function| function.results));
+        4 * payload * u64::from(window)
+    }
+
+    /// The plan of each function by its id.
+    fn plans(&self) -> BTreeMap<u16, Plan> {
+        (FIRST_FUNCTION..).zip(self.functions.iter().map(|function| function.plan)).collect()
+    }
+
+    /// The function of a call. Without a choice there is no chance in it.
+    fn choose(&self, random: &mut Random) -> usize {
+        if self.functions.len() == 1 {
+            return 0;
+        }
+        let all: u64 = self.functions.iter().map(|one| u64::from(one.weight)).sum();
+        let mut drawn = random.below(all.max(1));
+        self.functions
+            .iter()
+            .position(|one| {
+                let hit = drawn < u64::from(one.weight);
+                drawn = drawn.wrapping_sub(u64::from(one.weight));
+                hit
+            })
+            .unwrap_or(0)
+    }
+
     /// Runs the load. `probe` is asked for two numbers (time and memory, say) when all are connected and when all calls
     /// are answered.
     ///
@@ -366,7 +353,7 @@ impl Load {
     /// A load of which nothing could come, and a run that did not end well.
     pub fn run(&self, seed: u64, probe: fn() -> [u64; 2]) -> Result<LoadOutcome, LoadError> {
         let settings = self.settings()?;
-        let board = Board::new(matches!(self.extent, Extent::Calls(_)));
+        let board = Board::new(self.functions.len(), matches!(self.extent, Extent::Calls(_)));
         let found = Arc::new(Mutex::new(LoadOutcome::default()));
         let (load, played, told) = (self.clone(), board.clone(), Arc::clone(&found));
         let report = Sim::run_with(settings, seed, move |sim| {
@@ -377,11 +364,10 @@ impl Load {
             return Err(error);
         }
         let mut outcome = found.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        outcome.calls = board.latencies.count();
-        outcome.mean_ns = board.latencies.sum.load(Ordering::Relaxed) as f64 / outcome.calls.max(1) as f64;
-        outcome.p50_ns = board.latencies.quantile(0.5);
-        outcome.p99_ns = board.latencies.quantile(0.99);
-        outcome.max_ns = board.latencies.max();
+        let all = Latencies::new();
+        board.latencies.iter().for_each(|one| all.add(one));
+        outcome.all = all.outcome();
+        outcome.functions = board.latencies.iter().map(Latencies::outcome).collect();
         outcome.trace_hash = report.trace_hash;
         Ok(outcome)
     }
@@ -393,28 +379,30 @@ impl Load {
             window: 1024,
             max_ring_bytes: self.ring_bytes,
             max_connections: self.clients as u32 + 1,
-            max_payload: u64::from(self.requests.largest()).max(4096),
-            max_response: u64::from(self.results.largest()).max(4096),
+            max_payload: self.largest(|function| function.requests),
+            max_response: self.largest(|function| function.results),
+            large_memory: self.large_memory(),
             ..ServerConfig::default()
         };
         let Ok(address) = Address::new(Scheme::Sim, "load") else { return outcome };
+        let mut builder = ServerBuilder::new(sim).config(server_config);
+        for id in (FIRST_FUNCTION..).take(self.functions.len()) {
+            builder = builder.function(id, FunctionMode::Worker);
+        }
+        let (functions, lock) = (Arc::new(self.functions.clone()), Arc::new(function::Exclusive::default()));
         let service_host = sim.host().clone();
-        let (service, results) = (self.service, self.results);
-        let server = ServerBuilder::new(sim)
-            .config(server_config)
-            .function(FUNCTION, FunctionMode::Worker)
-            .serve(&address, |worker| {
-                let host = service_host.clone();
-                let mut random = Random::new(seed, 100 + u64::from(worker));
-                Box::new(move |_: &Request<'_>, reply: &mut Reply<'_>| {
-                    let time = service.next(&mut random);
-                    if time > 0 {
-                        host.work(time);
-                    }
-                    reply.reserve(results.next(&mut random) as usize)?;
-                    Ok(())
-                })
-            });
+        let server = builder.serve(&address, |worker| {
+            let (host, functions, lock) = (service_host.clone(), Arc::clone(&functions), Arc::clone(&lock));
+            let mut random = Random::new(seed, 100 + u64::from(worker));
+            Box::new(move |request: &Request<'_>, reply: &mut Reply<'_>| {
+                let number = request.function.wrapping_sub(FIRST_FUNCTION);
+                if let Some(function) = functions.get(usize::from(number)) {
+                    let result = function.work(&host, &lock, &mut random);
+                    reply.reserve(result)?;
+                }
+                Ok(())
+            })
+        });
         let server = match server {
             Ok(server) => server,
             Err(error) => {
@@ -491,167 +479,5 @@ impl Load {
         tasks.into_iter().for_each(Task::join);
         server.shutdown(1_000_000_000);
         outcome
-    }
-}
-
-/// One client.
-struct Player {
-    sim: Sim,
-    random: Random,
-    load: Load,
-    board: Board,
-    /// Which worker a call goes to, if not always to the one.
-    calls_to: Option<Skew>,
-    /// Calls to make.
-    left: u64,
-}
-
-impl Player {
-    fn play<S: Signal>(mut self, address: &Address, worker: Option<u16>, start: &S, news: &S, stop: &S) {
-        let window = match self.load.pace {
-            Pace::Closed { window, .. } => window.max(1),
-            Pace::Open { .. } => 256,
-        };
-        let config = ClientConfig {
-            window,
-            ring_bytes: self.load.ring_bytes,
-            timeout: 0,
-            connect_timeout: Nanos::MAX / 8,
-            max_response: u64::from(self.load.results.largest()).max(4096),
-            worker,
-            ..ClientConfig::with_plan(self.load.plan)
-        };
-        let client = Client::connect(&self.sim, address, config);
-        self.board.connected.fetch_add(1, Ordering::Relaxed);
-        news.raise();
-        match client {
-            Ok(mut client) => {
-                start.wait(0, Nanos::MAX);
-                if let Err(error) = self.call_all(&mut client) {
-                    self.board.fail(LoadError::Call(error));
-                }
-                self.board.done.fetch_add(1, Ordering::Relaxed);
-                news.raise();
-                stop.wait(0, Nanos::MAX);
-            }
-            Err(error) => {
-                self.board.fail(error.into());
-                self.board.done.fetch_add(1, Ordering::Relaxed);
-                news.raise();
-            }
-        }
-    }
-
-    fn answered(&self, since: Nanos) {
-        if self.board.counting.load(Ordering::Relaxed) {
-            self.board.latencies.record(self.sim.time().saturating_sub(since));
-        }
-    }
-
-    /// Whether there is another call to make.
-    fn wants(&self) -> bool {
-        self.left > 0 && !self.board.over.load(Ordering::Relaxed)
-    }
-
-    /// Worker and payload size of the next call, which is made.
-    fn next(&mut self) -> (usize, usize) {
-        self.left -= 1;
-        let worker = match &self.calls_to {
-            Some(skew) => skew.next(&mut self.random) as usize,
-            None => 0,
-        };
-        (worker, self.load.requests.next(&mut self.random) as usize)
-    }
-
-    fn call_all(&mut self, client: &mut Client<Sim>) -> Result<(), CallError> {
-        let payload = vec![7u8; self.load.requests.largest() as usize];
-        let host = self.sim.host().clone();
-        match self.load.pace {
-            Pace::Closed { window: 0 | 1, think } => {
-                while self.wants() {
-                    let (worker, size) = self.next();
-                    let since = self.sim.time();
-                    drop(client.call_on(worker, FUNCTION, &payload[..size])?);
-                    self.answered(since);
-                    let think = think.next(&mut self.random);
-                    if think > 0 {
-                        host.sleep(host.now() + think);
-                    }
-                }
-            }
-            Pace::Closed { window, .. } => {
-                let mut open = VecDeque::new();
-                let mut refused = None;
-                while refused.is_some() || self.wants() || !open.is_empty() {
-                    let next = match refused.take() {
-                        None if self.wants() && open.len() < usize::from(window) => Some(self.next()),
-                        other => other,
-                    };
-                    if let Some((worker, size)) = next {
-                        match client.submit_on(worker, FUNCTION, &payload[..size]) {
-                            Ok(id) => {
-                                open.push_back((id, self.sim.time()));
-                                continue;
-                            }
-                            Err(CallError::NotExecuted(Cause::WindowFull)) if !open.is_empty() => {
-                                refused = next;
-                            }
-                            Err(error) => return Err(error),
-                        }
-                    }
-                    if let Some((id, since)) = open.pop_front() {
-                        drop(client.wait(id)?);
-                        self.answered(since);
-                    }
-                }
-            }
-            Pace::Open { gaps } => {
-                let mut due = self.sim.time();
-                let mut open = VecDeque::new();
-                while self.wants() {
-                    due += gaps.next(&mut self.random);
-                    // Until then answers are taken; a sleep of the whole gap would leave them lying.
-                    while self.sim.time() < due {
-                        client.progress();
-                        self.take_done(client, &mut open)?;
-                        let left = due.saturating_sub(self.sim.time());
-                        host.sleep(host.now() + left.min(1_000));
-                    }
-                    let (worker, size) = self.next();
-                    loop {
-                        match client.submit_on(worker, FUNCTION, &payload[..size]) {
-                            Ok(id) => break open.push_back((id, due)),
-                            Err(CallError::NotExecuted(Cause::WindowFull)) => {
-                                let Some((id, since)) = open.pop_front() else { continue };
-                                drop(client.wait(id)?);
-                                self.answered(since);
-                            }
-                            Err(error) => return Err(error),
-                        }
-                    }
-                }
-                while let Some((id, since)) = open.pop_front() {
-                    drop(client.wait(id)?);
-                    self.answered(since);
-                }
-            }
-        }
-        Ok(())
-    }
-
-    fn take_done(
-        &self,
-        client: &mut Client<Sim>,
-        open: &mut VecDeque<(dunlin_rpc::CallId, Nanos)>,
-    ) -> Result<(), CallError> {
-        while let Some(&(id, since)) = open.front() {
-            if !client.is_done(id) {
-                break;
-            }
-            open.pop_front();
-            drop(client.wait(id)?);
-            self.answered(since);
-        }
-        Ok(())
     }
 }

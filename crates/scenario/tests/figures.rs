@@ -92,6 +92,64 @@ fn hatrpc_5_large() {
 }
 
 #[test]
+fn hatrpc_11() {
+    says(
+        "hatrpc-11",
+        &[
+            ("small, HatRPC over Hybrid-EagerRNDV", 2),
+            ("small, HatRPC over Remote-fetch", 2),
+            ("small, HatRPC over Direct-WriteIMM", 2),
+            ("large, HatRPC over Hybrid-EagerRNDV", 1),
+            ("large, HatRPC over Direct-WriteIMM", 1),
+            ("small, the least of HatRPC over Direct-Write-Send", 1),
+            ("large, the least of HatRPC over Direct-Write-Send", 1),
+            ("large, the least of HatRPC over Remote-fetch", 1),
+        ],
+    );
+}
+
+/// "Up to so much more" than each of these.
+const MORE: [(&str, usize); 3] = [
+    ("throughput, the most of HatRPC over Hybrid-EagerRNDV", 1),
+    ("throughput, the most of HatRPC over Direct-Write-Send", 1),
+    ("throughput, the most of HatRPC over Remote-fetch", 1),
+];
+
+#[test]
+fn hatrpc_12() {
+    says("hatrpc-12-512", &MORE);
+    let large = [&MORE[..], &[("throughput, HatRPC over Direct-WriteIMM", 1)]].concat();
+    says("hatrpc-12-128k", &large);
+}
+
+#[test]
+fn hatrpc_13_and_14() {
+    let less = [
+        ("latency, the least of HatRPC over Hybrid-EagerRNDV", 1),
+        ("latency, the least of HatRPC over Direct-Write-Send", 1),
+        ("latency, the least of HatRPC over Remote-fetch", 1),
+    ];
+    let small = [&MORE[..], &less].concat();
+    says("hatrpc-13", &small);
+    says("hatrpc-14", &[&small[..], &[("throughput, HatRPC over Direct-WriteIMM", 1)]].concat());
+}
+
+#[test]
+fn hatrpc_15_and_16() {
+    for figure in ["hatrpc-15", "hatrpc-16"] {
+        let mut stated = Vec::new();
+        for who in ["HatRPC-Service", "HatRPC-Function"] {
+            for other in ["AR-gRPC", "HERD", "Pilaf", "RFP"] {
+                stated.push(format!("most throughput of {who} over {other}"));
+                stated.push(format!("least latency of {who} over {other}"));
+            }
+        }
+        let stated: Vec<(&str, usize)> = stated.iter().map(|series| (series.as_str(), 1)).collect();
+        says(figure, &stated);
+    }
+}
+
+#[test]
 fn rf_rpc_5() {
     says("rf-rpc-5", &[("server-reply", 1), ("remote fetching over server-reply", 2)]);
 }
@@ -125,7 +183,7 @@ fn the_catalogue_names_each_figure_once_and_knows_near_misses() {
         // What is not said by the paper has to be told.
         assert!(one.kind == Kind::Calibrated || !one.notes.is_empty(), "{}", one.id);
     }
-    assert_eq!(all.iter().filter(|figure| figure.kind == Kind::Predicted).count(), 7);
+    assert_eq!(all.iter().filter(|figure| figure.kind == Kind::Predicted).count(), 14);
     let error = figure("hatrpc-6").expect_err("no such figure").to_string();
     assert!(error.contains("did you mean 'hatrpc-4'") && error.contains("rf-rpc-9"), "{error}");
 }

@@ -2,7 +2,7 @@
 
 use dunlin_rpc::{CompletionMode, PROTOCOLS, Protocol};
 use dunlin_scenario::datagrams::Datagrams;
-use dunlin_scenario::load::{Connections, Extent, Load, LoadError, Network, Pace};
+use dunlin_scenario::load::{Connections, Extent, Function, Load, LoadError, Network, Pace};
 use dunlin_scenario::random_values::{Sizes, Times};
 
 fn run(load: &Load) -> dunlin_scenario::load::LoadOutcome {
@@ -16,12 +16,17 @@ fn modelled() -> Network {
 #[test]
 fn every_protocol_runs_on_the_modelled_network() {
     for protocol in PROTOCOLS {
-        let mut load = Load::bench(8, 800, modelled());
-        load.plan = protocol.plan(CompletionMode::Busy);
-        let outcome = run(&load);
-        assert_eq!(outcome.calls, 800, "{}", protocol.name);
-        // No call is faster than two ways through the switch, nor slower than a hundred.
-        assert!((800..100_000).contains(&outcome.p50_ns), "{}: {outcome:?}", protocol.name);
+        // In a line, in a message that goes from a buffer, and beyond messages; more calls of each client than it has buffers.
+        for bytes in [32, 3_000, 20_000] {
+            let mut load = Load::bench(4, 1_600, modelled());
+            let plan = protocol.plan(CompletionMode::Busy);
+            load.functions = vec![Function::new(plan, Sizes::Fixed(bytes), Sizes::Fixed(bytes))];
+            load.limit = 1_000_000_000;
+            let outcome = run(&load);
+            assert_eq!(outcome.all.calls, 1_600, "{}", protocol.name);
+            // No call is faster than two ways through the switch, nor slower than a hundred.
+            assert!((800..100_000).contains(&outcome.all.p50_ns), "{}: {outcome:?}", protocol.name);
+        }
     }
 }
 
@@ -29,13 +34,13 @@ fn every_protocol_runs_on_the_modelled_network() {
 fn closed_and_open_loops_and_all_sizes_come_to_their_end() {
     let mut load = Load::bench(6, 600, Network::Rates);
     load.pace = Pace::Closed { window: 8, think: Times::Fixed(0) };
-    load.requests = Sizes::FacebookKeys;
-    load.results = Sizes::FacebookValues;
-    load.service = Times::Exponential(300.0);
-    assert_eq!(run(&load).calls, 600);
+    load.functions[0].requests = Sizes::FacebookKeys;
+    load.functions[0].results = Sizes::FacebookValues;
+    load.functions[0].service = Times::Exponential(300.0);
+    assert_eq!(run(&load).all.calls, 600);
     load.pace = Pace::Open { gaps: Times::FacebookGaps(1.0) };
     let outcome = run(&load);
-    assert_eq!(outcome.calls, 600);
+    assert_eq!(outcome.all.calls, 600);
     // A call each 19 us and client on the average.
     let wanted = 6.0 * 1e9 / 18_969.0;
     assert!((outcome.throughput() / wanted - 1.0).abs() < 0.3, "{outcome:?}, {wanted} wanted");
@@ -46,8 +51,8 @@ fn threads_without_a_core_of_their_own_take_turns() {
     let plan = Protocol::by_name("Direct-WriteIMM").expect("a protocol").plan(CompletionMode::Event);
     let throughput = |cores| {
         let mut load = Load::bench(16, 1600, modelled());
-        load.plan = plan;
-        load.service = Times::Fixed(5_000);
+        load.functions[0].plan = plan;
+        load.functions[0].service = Times::Fixed(5_000);
         load.server_cores = cores;
         run(&load).throughput()
     };
@@ -59,7 +64,7 @@ fn threads_without_a_core_of_their_own_take_turns() {
 #[test]
 fn more_clients_than_a_listener_keeps_waiting_all_connect() {
     let outcome = run(&Load::bench(1500, 3000, Network::Rates));
-    assert_eq!(outcome.calls, 3000);
+    assert_eq!(outcome.all.calls, 3000);
 }
 
 #[test]
@@ -88,7 +93,7 @@ fn a_measured_time_counts_what_ends_in_it() {
     let outcome = run(&load);
     assert!((300_000..400_000).contains(&outcome.time_ns), "{outcome:?}");
     // Six clients, one call each at a time.
-    let by_latency = 6.0 * 1e9 / outcome.mean_ns;
+    let by_latency = 6.0 * 1e9 / outcome.all.mean_ns;
     assert!(
         (outcome.throughput() / by_latency - 1.0).abs() < 0.1,
         "{outcome:?}, {by_latency} by the latency"
@@ -130,4 +135,29 @@ fn datagrams_are_answered_and_nonsense_is_refused() {
     assert!(Datagrams { bytes: 3, ..load.clone() }.run(1).is_err());
     let late = Datagrams { limit: 30_000, ..load }.run(1).expect_err("over before it began");
     assert!(late.to_string().contains("did not end within"), "{late}");
+}
+
+#[test]
+fn functions_are_called_by_their_weights_and_the_store_has_one_writer() {
+    let mut load = Load::bench(8, 4_000, modelled());
+    let plan = load.functions[0].plan;
+    let reads = Function { weight: 3, ..Function::new(plan, Sizes::Fixed(24), Sizes::Fixed(1_000)) };
+    let writes = Function {
+        exclusive: Times::Fixed(20_000),
+        ..Function::new(plan, Sizes::Fixed(1_000), Sizes::Fixed(4))
+    };
+    load.functions = vec![reads, writes];
+    (load.workers, load.limit) = (8, 1_000_000_000);
+    let outcome = run(&load);
+    let [reads, writes] = outcome.functions[..] else { panic!("two functions: {outcome:?}") };
+    assert_eq!(reads.calls + writes.calls, 4_000);
+    assert!((900..1_100).contains(&writes.calls), "a quarter: {outcome:?}");
+    // Eight workers, and yet no two writes at once.
+    assert!(outcome.rate(&writes) <= 50_000.0, "{outcome:?}");
+    assert!(writes.mean_ns > 20_000.0 && reads.mean_ns < writes.mean_ns, "{outcome:?}");
+    load.functions.iter_mut().for_each(|function| function.weight = 0);
+    let error = load.run(1, || [0, 0]).expect_err("nothing is called");
+    assert!(matches!(error, LoadError::Nothing { what: "the weight of all functions" }), "{error}");
+    load.functions.clear();
+    assert!(load.run(1, || [0, 0]).is_err(), "there is nothing to call");
 }

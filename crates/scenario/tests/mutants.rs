@@ -1,4 +1,4 @@
-//! The swarm is worth what it catches: an engine with a bug in it, ten times, each of which must be caught within a
+//! The swarm is worth what it catches: an engine with a bug in it, twelve times, each of which must be caught within a
 //! minute. The bugs are put into a copy of the sources (the engine's own build knows nothing of them), all into one
 //! build, and one is switched on at a time by the environment.
 //!
@@ -96,6 +96,20 @@ const MUTANTS: &[Mutant] = &[
         to: "            _ if dunlin_fabric::mutant(\"slot_free_too_soon\") => self.release(call),
             State::Expired | State::InFlight | State::Reading => {
                 slot.state = State::Zombie;",
+    },
+    Mutant {
+        name: "repeated_call_executed",
+        file: "crates/rpc/src/server/dispatch.rs",
+        from: "        if !lane.admit(entry.call)? {",
+        to: "        let twice = lane.replies.is_some() && dunlin_fabric::mutant(\"repeated_call_executed\");
+        if !lane.admit(entry.call)? && !twice {",
+    },
+    Mutant {
+        name: "lost_write_not_written_again",
+        file: "crates/rpc/src/path/tx.rs",
+        from: "        ring.start_round();",
+        to: "        if dunlin_fabric::mutant(\"lost_write_not_written_again\") { return Ok(true); }
+        ring.start_round();",
     },
     Mutant {
         name: "worker_not_woken",

@@ -43,7 +43,7 @@ fn a_seed_is_the_same_run_in_another_process_and_without_address_randomisation()
 fn another_seed_is_another_run() {
     let load = Load::bench(4, 200, Network::Rates);
     let mut spread = load.clone();
-    spread.service = dunlin_scenario::random_values::Times::Exponential(500.0);
+    spread.functions[0].service = dunlin_scenario::random_values::Times::Exponential(500.0);
     let run = |seed| spread.run(seed, || [0, 0]).expect("a load").trace_hash;
     assert_eq!(run(1), run(1));
     assert_ne!(run(1), run(2));

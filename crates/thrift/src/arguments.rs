@@ -1,6 +1,6 @@
 //! Arguments and results: the structs that Thrift makes of a function's parameter list and of what it gives back.
 
-use crate::codec::Input;
+use crate::codec::{BinaryInput, BinaryOutput, Input};
 use crate::error::Refusal;
 use pilota::thrift::{
     Message, ProtocolExceptionKind, TInputProtocol, TLengthProtocol, TOutputProtocol, TStructIdentifier,
@@ -20,6 +20,24 @@ pub trait Arguments {
 
     /// Writes them.
     fn encode<P: TOutputProtocol>(&self, protocol: &mut P) -> Result<(), ThriftException>;
+
+    /// Their bare form, if it lies there already: a single `binary` or `string`.
+    #[inline]
+    fn raw(&self) -> Option<&[u8]> {
+        None
+    }
+
+    /// Bytes of the bare form. Functions without a [`Shape`](crate::Shape) have none, and are not asked.
+    #[inline]
+    fn bare_size(&self) -> usize {
+        self.size(&mut BinaryOutput::new(&mut []))
+    }
+
+    /// Writes the bare form.
+    #[inline]
+    fn encode_bare(&self, output: &mut BinaryOutput<'_>) -> Result<(), ThriftException> {
+        self.encode(output)
+    }
 }
 
 /// What a function gives back: its value or one of the exceptions that it declares.
@@ -29,8 +47,23 @@ pub trait Outcome: Message {
     /// The exceptions that it declares; [`Never`](crate::Never) if none.
     type Exception: std::fmt::Debug + Send;
 
+    /// Whether it declares any.
+    const THROWS: bool;
+
     /// Parts the two.
     fn into_result(self) -> Result<Self::Value, Self::Exception>;
+
+    /// The value, unless it is an exception.
+    fn value(&self) -> Option<&Self::Value>;
+
+    /// Bytes of a value's bare form.
+    fn value_size(value: &Self::Value) -> usize;
+
+    /// Writes the bare form of a value.
+    fn encode_value(value: &Self::Value, output: &mut BinaryOutput<'_>) -> Result<(), ThriftException>;
+
+    /// Reads the bare form of a value.
+    fn decode_value(input: &mut BinaryInput<'_>) -> Result<Self::Value, ThriftException>;
 }
 
 /// Reads the fields of an argument list. `field` gets the id and type of each, reads what it knows and says whether it did;

@@ -1,11 +1,13 @@
 //! The asynchronous client under generated code: for any executor, any number of tasks, one hub.
 
 use crate::arguments::{Arguments, Outcome};
-use crate::client::{decode, failed, introduce};
-use crate::codec::BinaryOutput;
+use crate::client::{failed, introduce, numa};
 use crate::descriptor::ServiceDescriptor;
 use crate::error::{CallError, ConnectError};
+use crate::form::Form;
+use crate::numa::Bound;
 use crate::route::{Choice, ClientOptions, Route, no_route};
+use crate::tcp::{AsyncConnection, ConnectionOptions, TcpCall};
 use dunlin_fabric::{Address, Fabric};
 use dunlin_rpc::{AsyncHub, Call, SMALL_LIMIT};
 use std::pin::Pin;
@@ -19,8 +21,11 @@ pub struct AsyncClient<F: Fabric>(Arc<Shared<F>>);
 #[derive(Debug)]
 struct Shared<F: Fabric> {
     service: &'static ServiceDescriptor,
-    engine: dunlin_rpc::AsyncClient<F>,
+    /// `None` if all functions go by TCP.
+    engine: Option<dunlin_rpc::AsyncClient<F>>,
+    tcp: Option<AsyncConnection>,
     routes: Vec<Route>,
+    cores: Vec<u32>,
 }
 
 impl<F: Fabric> AsyncClient<F> {
@@ -32,50 +37,105 @@ impl<F: Fabric> AsyncClient<F> {
         service: &'static ServiceDescriptor,
         options: ClientOptions,
     ) -> Result<Self, ConnectError> {
-        let choice = Choice::new(service, fabric.capabilities(), &options)?;
+        let choice = Choice::new(service, fabric, &options)?;
+        let bound = Bound::new(fabric.host(), &choice.cores).map_err(|error| numa(service, error))?;
         // The introduction is one call, made by a client that waits.
         let mut asking = dunlin_rpc::Client::connect(fabric, address, options.engine.clone())?;
         let introduction = introduce(&mut asking, service)?;
         let config = choice.config(service, &introduction, &options);
         let engine = dunlin_rpc::AsyncClient::connect(hub, address, config)?;
         let routes = choice.routes(service, &introduction);
-        Ok(AsyncClient(Arc::new(Shared { service, engine, routes })))
+        let tcp_address = options.tcp.as_ref().or(introduction.tcp.as_ref());
+        let tcp = match tcp_address.filter(|_| routes.contains(&Route::Tcp)) {
+            Some(address) => Some(AsyncConnection::connect(address, options.connection)?),
+            None => None,
+        };
+        drop(bound);
+        let cores = choice.cores;
+        Ok(AsyncClient(Arc::new(Shared { service, engine: Some(engine), tcp, routes, cores })))
     }
 
-    /// Sends a call at once; the future gives its result.
-    fn send<A: Arguments, E>(&self, function: usize, arguments: &A) -> Result<Call<F>, CallError<E>> {
-        let Shared { service, engine, routes } = &*self.0;
-        let id = match routes[function] {
-            Route::Engine(id) => id,
-            other => return Err(no_route(service, function, other)),
-        };
-        let size = arguments.size(&mut BinaryOutput::new(&mut []));
-        let mut small = [0; SMALL_LIMIT as usize];
-        let mut large = Vec::new();
-        let place = match small.get_mut(..size) {
-            Some(place) => place,
-            None => {
-                large.resize(size, 0);
-                &mut large[..]
-            }
-        };
-        arguments.encode(&mut BinaryOutput::new(place)).map_err(CallError::Encode)?;
-        Ok(engine.call(id, place))
+    /// The cores of the NUMA node that the hints bind the client to; none for any. Its memory lies there; the executor's
+    /// threads are the application's to bind.
+    pub fn cores(&self) -> &[u32] {
+        &self.0.cores
     }
 
-    /// Makes a call. It is sent at once; dropping the future gives it up.
+    /// Connects to any server of stock Thrift, Dunlin's or Apache's, at `address` (`host:port`). All functions go by TCP. Blocks.
+    pub fn connect_tcp(
+        address: &str,
+        service: &'static ServiceDescriptor,
+        options: ConnectionOptions,
+    ) -> Result<Self, ConnectError> {
+        let routes = vec![Route::Tcp; service.functions.len()];
+        let tcp = Some(AsyncConnection::connect(address, options)?);
+        Ok(AsyncClient(Arc::new(Shared { service, engine: None, tcp, routes, cores: Vec::new() })))
+    }
+
+    /// The route of each function, in the order of the service's descriptor.
+    pub fn routes(&self) -> &[Route] {
+        &self.0.routes
+    }
+
+    /// The engine, with a function's id and form there; or TCP and its name.
+    fn route<E>(&self, function: usize) -> Result<Way<'_, F>, CallError<E>> {
+        let Shared { service, engine, tcp, routes, .. } = &*self.0;
+        match (routes[function], engine, tcp) {
+            (Route::Engine { id, form }, Some(engine), _) => Ok(Way::Engine(engine, id, form)),
+            (Route::Tcp, _, Some(tcp)) => Ok(Way::Tcp(tcp, &service.functions[function].name)),
+            (route, ..) => Err(no_route(service, function, route)),
+        }
+    }
+
+    /// Makes a call. It is sent at once if there is room; dropping the future gives it up.
     pub fn call<A: Arguments, R: Outcome>(&self, function: usize, arguments: &A) -> AsyncCall<F, R> {
-        AsyncCall(match self.send(function, arguments) {
-            Ok(call) => State::Sent(call),
+        AsyncCall(match self.route(function) {
+            Ok(Way::Tcp(tcp, name)) => State::Tcp(tcp.call(name, arguments)),
+            Ok(Way::Engine(engine, id, form)) => match send(engine, id, form, arguments) {
+                Ok(call) => State::Sent(call, form),
+                Err(error) => State::Failed(error),
+            },
             Err(error) => State::Failed(error),
         })
     }
 
-    /// Makes a call whose result nobody waits for.
+    /// Makes a call whose result nobody waits for. It does not wait for room: without any it is an error, not executed.
     pub fn oneway<A: Arguments, E>(&self, function: usize, arguments: &A) -> Result<(), CallError<E>> {
-        // Dropping the future gives up the answer, not the call.
-        self.send(function, arguments).map(drop)
+        match self.route(function)? {
+            Way::Tcp(tcp, name) => tcp.oneway(name, arguments),
+            Way::Engine(engine, id, form) => send(engine, id, form, arguments)?.leave().map_err(failed),
+        }
     }
+}
+
+/// The way of a call: by the engine, or by TCP.
+enum Way<'a, F: Fabric> {
+    Engine(&'a dunlin_rpc::AsyncClient<F>, u16, Form),
+    Tcp(&'a AsyncConnection, &'static str),
+}
+
+/// Sends a call at once; the future gives its result.
+fn send<F: Fabric, A: Arguments, E>(
+    engine: &dunlin_rpc::AsyncClient<F>,
+    id: u16,
+    form: Form,
+    arguments: &A,
+) -> Result<Call<F>, CallError<E>> {
+    if let Some(bytes) = form.raw(arguments) {
+        return Ok(engine.call(id, bytes));
+    }
+    let size = form.size(arguments);
+    let mut small = [0; SMALL_LIMIT as usize];
+    let mut large = Vec::new();
+    let place = match small.get_mut(..size) {
+        Some(place) => place,
+        None => {
+            large.resize(size, 0);
+            &mut large[..]
+        }
+    };
+    form.encode(arguments, place).map_err(CallError::Encode)?;
+    Ok(engine.call(id, place))
 }
 
 /// A call under way. Dropping it gives the call up here; the server may still execute it.
@@ -85,7 +145,8 @@ pub struct AsyncCall<F: Fabric, R: Outcome>(State<F, R>);
 
 #[derive(Debug)]
 enum State<F: Fabric, R: Outcome> {
-    Sent(Call<F>),
+    Sent(Call<F>, Form),
+    Tcp(TcpCall<R>),
     Failed(CallError<R::Exception>),
     Over,
 }
@@ -100,13 +161,19 @@ impl<F: Fabric, R: Outcome> Future for AsyncCall<F, R> {
     /// When polled again after it was ready, as futures may.
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let state = &mut self.get_mut().0;
-        if let State::Sent(call) = state {
+        if let State::Sent(call, form) = state {
             let answer = ready!(Pin::new(call).poll(context));
+            let form = *form;
             *state = State::Over;
             return Poll::Ready(match answer {
-                Ok(response) => decode::<R>(&response),
+                Ok(response) => form.decode::<R>(&response),
                 Err(error) => Err(failed(error)),
             });
+        }
+        if let State::Tcp(call) = state {
+            let result = ready!(Pin::new(call).poll(context));
+            *state = State::Over;
+            return Poll::Ready(result);
         }
         match std::mem::replace(state, State::Over) {
             State::Failed(error) => Poll::Ready(Err(error)),

@@ -1,13 +1,14 @@
 //! The synchronous client under generated code.
 
 use crate::arguments::{Arguments, Outcome};
-use crate::codec::{BinaryInput, BinaryOutput};
 use crate::descriptor::ServiceDescriptor;
 use crate::error::{CallError, ConnectError};
+use crate::form::Form;
 use crate::introduction::{INTRODUCTION, Introduction};
+use crate::numa::{Bound, NumaError};
 use crate::route::{Choice, ClientOptions, Route, no_route};
 use crate::tcp::{Connection, ConnectionOptions};
-use dunlin_fabric::{Address, Fabric};
+use dunlin_fabric::{Address, BindError, Fabric, Host};
 use dunlin_hints::Selection;
 use dunlin_rpc::{CallId, SMALL_LIMIT};
 use pilota::thrift::{ApplicationException, ApplicationExceptionKind};
@@ -19,7 +20,7 @@ pub struct Pending<R: Outcome>(InFlight<R>);
 
 #[derive(Debug)]
 enum InFlight<R: Outcome> {
-    Engine(CallId),
+    Engine(CallId, Form),
     /// TCP's calls are made one by one: it is over.
     Tcp(Result<R::Value, CallError<R::Exception>>),
 }
@@ -33,6 +34,8 @@ pub struct Client<F: Fabric> {
     tcp: Option<Connection>,
     routes: Vec<Route>,
     selections: Vec<Selection>,
+    /// The host, and cores of it to be bound to.
+    binding: Option<(F::Host, Vec<u32>)>,
     /// Where small requests are encoded.
     scratch: Box<[u8; SMALL_LIMIT as usize]>,
     /// The worker of the last call: they take turns, a batch each.
@@ -56,7 +59,8 @@ impl<F: Fabric> Client<F> {
         service: &'static ServiceDescriptor,
         options: ClientOptions,
     ) -> Result<Self, ConnectError> {
-        let choice = Choice::new(service, fabric.capabilities(), &options)?;
+        let choice = Choice::new(service, fabric, &options)?;
+        let bound = Bound::new(fabric.host(), &choice.cores).map_err(|error| numa(service, error))?;
         let expected = Choice::expected(service);
         let config = choice.config(service, &expected, &options);
         let mut engine = dunlin_rpc::Client::connect(fabric, address, config)?;
@@ -72,7 +76,9 @@ impl<F: Fabric> Client<F> {
             Some(address) => Some(Connection::connect(address, options.connection)?),
             None => None,
         };
-        Ok(Client { engine: Some(engine), tcp, ..Client::new(service, routes, choice.selections) })
+        drop(bound);
+        let binding = Some((fabric.host().clone(), choice.cores));
+        Ok(Client { engine: Some(engine), tcp, binding, ..Client::new(service, routes, choice.selections) })
     }
 
     /// Connects to any server of stock Thrift, Dunlin's or Apache's, at `address` (`host:port`). All functions go by TCP. Blocks.
@@ -88,7 +94,21 @@ impl<F: Fabric> Client<F> {
 
     fn new(service: &'static ServiceDescriptor, routes: Vec<Route>, selections: Vec<Selection>) -> Self {
         let scratch = Box::new([0; SMALL_LIMIT as usize]);
-        Client { service, engine: None, tcp: None, routes, selections, scratch, turn: 0 }
+        Client { service, engine: None, tcp: None, routes, selections, binding: None, scratch, turn: 0 }
+    }
+
+    /// The cores of the NUMA node that the hints bind the client to; none for any.
+    pub fn cores(&self) -> &[u32] {
+        self.binding.as_ref().map_or(&[], |(_, cores)| cores)
+    }
+
+    /// Binds the calling thread, which should be the one that calls, to [`cores`](Client::cores); does nothing if there are
+    /// none. The memory of the client lies at their node already.
+    pub fn bind_thread(&self) -> Result<(), BindError> {
+        match &self.binding {
+            Some((host, cores)) if !cores.is_empty() => host.bind(cores).map(drop),
+            _ => Ok(()),
+        }
     }
 
     /// What was selected for each function, and why, in the order of the service's descriptor; nothing if all go by TCP.
@@ -110,9 +130,13 @@ impl<F: Fabric> Client<F> {
     #[inline]
     fn route<E>(&mut self, function: usize) -> Result<Way<'_, F>, CallError<E>> {
         match (self.routes[function], &mut self.engine, &mut self.tcp) {
-            (Route::Engine(id), Some(engine), _) => {
-                Ok(Way::Engine(engine, id, &mut self.scratch[..], &mut self.turn))
-            }
+            (Route::Engine { id, form }, Some(client), _) => Ok(Way::Engine(Engine {
+                client,
+                id,
+                form,
+                scratch: &mut self.scratch[..],
+                turn: &mut self.turn,
+            })),
             (Route::Tcp, _, Some(tcp)) => Ok(Way::Tcp(tcp, &self.service.functions[function].name)),
             (route, ..) => Err(no_route(self.service, function, route)),
         }
@@ -125,23 +149,20 @@ impl<F: Fabric> Client<F> {
         function: usize,
         arguments: &A,
     ) -> Result<R::Value, CallError<R::Exception>> {
-        let (engine, id, scratch, turn) = match self.route(function)? {
-            Way::Engine(engine, id, scratch, turn) => (engine, id, scratch, turn),
+        let engine = match self.route(function)? {
+            Way::Engine(engine) => engine,
             Way::Tcp(tcp, name) => return tcp.call::<A, R>(name, arguments),
         };
-        let size = arguments.size(&mut BinaryOutput::new(&mut []));
-        let answer = match scratch.get_mut(..size) {
-            Some(place) => {
-                arguments.encode(&mut BinaryOutput::new(place)).map_err(CallError::Encode)?;
-                engine.call(id, place)
-            }
-            None => {
-                let call = submit_large(engine, next(turn, engine), id, size, arguments)?;
-                engine.wait(call)
+        let Engine { client, id, form, scratch, turn } = engine;
+        let answer = match encoded(form, arguments, scratch)? {
+            Encoded::Small(bytes) => client.call(id, bytes),
+            Encoded::Large(size) => {
+                let call = submit_large(client, next(turn, client), id, form, size, arguments)?;
+                client.wait(call)
             }
         };
         match answer {
-            Ok(response) => decode::<R>(&response),
+            Ok(response) => form.decode::<R>(&response),
             Err(error) => Err(failed(error)),
         }
     }
@@ -150,10 +171,9 @@ impl<F: Fabric> Client<F> {
     pub fn oneway<A: Arguments, E>(&mut self, function: usize, arguments: &A) -> Result<(), CallError<E>> {
         match self.route(function)? {
             Way::Tcp(tcp, name) => tcp.oneway(name, arguments),
-            Way::Engine(engine, id, scratch, turn) => {
-                let worker = next(turn, engine);
-                let call = submit(engine, worker, id, scratch, arguments, Hand::Message)?;
-                engine.forget(call);
+            Way::Engine(mut engine) => {
+                let call = engine.submit(arguments, Hand::Message)?;
+                engine.client.forget(call);
                 Ok(())
             }
         }
@@ -167,12 +187,7 @@ impl<F: Fabric> Client<F> {
         function: usize,
         arguments: &A,
     ) -> Result<Pending<R>, CallError<R::Exception>> {
-        let (engine, id, scratch, turn) = match self.route(function)? {
-            Way::Engine(engine, id, scratch, turn) => (engine, id, scratch, turn),
-            Way::Tcp(tcp, name) => return Ok(Pending(InFlight::Tcp(tcp.call::<A, R>(name, arguments)))),
-        };
-        let worker = next(turn, engine);
-        Ok(Pending(InFlight::Engine(submit(engine, worker, id, scratch, arguments, Hand::Message)?)))
+        self.begin(function, arguments, Hand::Message)
     }
 
     /// Adds a call to a batch, which goes out when it is full, or with [`flush`](Client::flush), or when a result of it is
@@ -184,13 +199,20 @@ impl<F: Fabric> Client<F> {
         function: usize,
         arguments: &A,
     ) -> Result<Pending<R>, CallError<R::Exception>> {
-        let (engine, id, scratch, turn) = match self.route(function)? {
-            Way::Engine(engine, id, scratch, turn) => (engine, id, scratch, *turn),
-            Way::Tcp(tcp, name) => return Ok(Pending(InFlight::Tcp(tcp.call::<A, R>(name, arguments)))),
-        };
-        // All calls of a batch go to one worker.
-        let worker = turn.min(engine.workers().saturating_sub(1));
-        Ok(Pending(InFlight::Engine(submit(engine, worker, id, scratch, arguments, Hand::Batch)?)))
+        self.begin(function, arguments, Hand::Batch)
+    }
+
+    #[inline]
+    fn begin<A: Arguments, R: Outcome>(
+        &mut self,
+        function: usize,
+        arguments: &A,
+        hand: Hand,
+    ) -> Result<Pending<R>, CallError<R::Exception>> {
+        Ok(Pending(match self.route(function)? {
+            Way::Engine(mut engine) => InFlight::Engine(engine.submit(arguments, hand)?, engine.form),
+            Way::Tcp(tcp, name) => InFlight::Tcp(tcp.call::<A, R>(name, arguments)),
+        }))
     }
 
     /// Sends the open batches. Waits for room if need be.
@@ -209,23 +231,60 @@ impl<F: Fabric> Client<F> {
     pub fn wait<R: Outcome>(&mut self, pending: Pending<R>) -> Result<R::Value, CallError<R::Exception>> {
         match (pending.0, &mut self.engine) {
             (InFlight::Tcp(result), _) => result,
-            (InFlight::Engine(call), Some(engine)) => match engine.wait(call) {
-                Ok(response) => decode::<R>(&response),
+            (InFlight::Engine(call, form), Some(engine)) => match engine.wait(call) {
+                Ok(response) => form.decode::<R>(&response),
                 Err(error) => Err(failed(error)),
             },
             // Another client's.
-            (InFlight::Engine(_), None) => {
+            (InFlight::Engine(..), None) => {
                 Err(CallError::Transport(dunlin_rpc::CallError::NotExecuted(dunlin_rpc::Cause::Disconnected)))
             }
         }
     }
 }
 
-/// The way of a call: by the engine, with the function's id, a place to encode in and whose turn it is; or by TCP, with the
-/// function's name.
+pub(crate) fn numa(service: &'static ServiceDescriptor, error: BindError) -> ConnectError {
+    let error = NumaError::Bind { function: "connecting".to_owned(), error };
+    ConnectError::Numa { service: service.name, error }
+}
+
+/// The way of a call: by the engine; or by TCP, with the function's name.
 enum Way<'a, F: Fabric> {
-    Engine(&'a mut dunlin_rpc::Client<F>, u16, &'a mut [u8], &'a mut usize),
+    Engine(Engine<'a, F>),
     Tcp(&'a mut Connection, &'static str),
+}
+
+/// The way by the engine.
+struct Engine<'a, F: Fabric> {
+    client: &'a mut dunlin_rpc::Client<F>,
+    /// The function's id.
+    id: u16,
+    form: Form,
+    /// Where to encode.
+    scratch: &'a mut [u8],
+    /// Whose turn it is.
+    turn: &'a mut usize,
+}
+
+impl<F: Fabric> Engine<'_, F> {
+    /// Hands a call to the engine.
+    #[inline]
+    fn submit<A: Arguments, E>(&mut self, arguments: &A, hand: Hand) -> Result<CallId, CallError<E>> {
+        let Engine { client, id, form, scratch, turn } = self;
+        let worker = match hand {
+            Hand::Message => next(turn, client),
+            // All calls of a batch go to one worker.
+            Hand::Batch => (**turn).min(client.workers().saturating_sub(1)),
+        };
+        let submitted = match (encoded(*form, arguments, scratch)?, hand) {
+            (Encoded::Large(size), _) => {
+                return submit_large(client, worker, *id, *form, size, arguments);
+            }
+            (Encoded::Small(bytes), Hand::Message) => client.submit_waiting_on(worker, *id, bytes),
+            (Encoded::Small(bytes), Hand::Batch) => client.push_waiting_on(worker, *id, bytes),
+        };
+        submitted.map_err(failed)
+    }
 }
 
 /// The worker whose turn it is.
@@ -235,47 +294,43 @@ fn next<F: Fabric>(turn: &mut usize, engine: &dunlin_rpc::Client<F>) -> usize {
     *turn
 }
 
-/// Hands a call to the engine.
-#[inline]
-fn submit<F: Fabric, A: Arguments, E>(
-    engine: &mut dunlin_rpc::Client<F>,
-    worker: usize,
-    id: u16,
-    scratch: &mut [u8],
-    arguments: &A,
-    hand: Hand,
-) -> Result<CallId, CallError<E>> {
-    let size = arguments.size(&mut BinaryOutput::new(&mut []));
-    let Some(place) = scratch.get_mut(..size) else {
-        return submit_large(engine, worker, id, size, arguments);
-    };
-    arguments.encode(&mut BinaryOutput::new(place)).map_err(CallError::Encode)?;
-    match hand {
-        Hand::Message => engine.submit_waiting_on(worker, id, place),
-        Hand::Batch => engine.push_waiting_on(worker, id, place),
-    }
-    .map_err(failed)
+/// What is handed to the engine.
+enum Encoded<'a> {
+    /// These bytes.
+    Small(&'a [u8]),
+    /// So many, to be encoded where they are sent from.
+    Large(usize),
 }
 
-/// Encodes a large request where the server will READ it.
+/// The arguments as they lie with the caller, or encoded into the scratch if they are small.
+#[inline]
+fn encoded<'a, A: Arguments, E>(
+    form: Form,
+    arguments: &'a A,
+    scratch: &'a mut [u8],
+) -> Result<Encoded<'a>, CallError<E>> {
+    if let Some(bytes) = form.raw(arguments) {
+        let small = bytes.len() <= scratch.len();
+        return Ok(if small { Encoded::Small(bytes) } else { Encoded::Large(bytes.len()) });
+    }
+    let size = form.size(arguments);
+    let Some(place) = scratch.get_mut(..size) else { return Ok(Encoded::Large(size)) };
+    form.encode(arguments, place).map_err(CallError::Encode)?;
+    Ok(Encoded::Small(place))
+}
+
+/// Encodes a large request where it is sent from.
 fn submit_large<F: Fabric, A: Arguments, E>(
     client: &mut dunlin_rpc::Client<F>,
     worker: usize,
     id: u16,
+    form: Form,
     size: usize,
     arguments: &A,
 ) -> Result<CallId, CallError<E>> {
     let mut request = client.large_request_for(worker, id, size)?;
-    arguments.encode(&mut BinaryOutput::new(&mut request)).map_err(CallError::Encode)?;
+    form.encode(arguments, &mut request).map_err(CallError::Encode)?;
     Ok(client.submit_large(id, request)?)
-}
-
-#[inline]
-pub(crate) fn decode<R: Outcome>(bytes: &[u8]) -> Result<R::Value, CallError<R::Exception>> {
-    match R::decode(&mut BinaryInput::new(bytes)) {
-        Ok(outcome) => outcome.into_result().map_err(CallError::Exception),
-        Err(error) => Err(CallError::Decode(error)),
-    }
 }
 
 /// What the engine says as the caller of a typed function hears it.
@@ -307,7 +362,7 @@ pub(crate) fn introduce<F: Fabric>(
     let answer = client.call(INTRODUCTION, &[]).map_err(ConnectError::Introduction)?;
     let introduction = Introduction::parse(&answer).map_err(ConnectError::NotThrift)?;
     // A client of a base service may talk to a server of one that extends it.
-    let known = service.functions.iter().filter(|f| introduction.id(&f.name).is_some()).count();
+    let known = service.functions.iter().filter(|f| introduction.function(&f.name).is_some()).count();
     if introduction.service != service.name && known == 0 {
         return Err(ConnectError::OtherService { wanted: service.name, found: introduction.service });
     }

@@ -1,5 +1,6 @@
 //! What generated code says about a service, as constants.
 
+use crate::form::Shape;
 use dunlin_hints::FunctionHints;
 
 /// A service: its functions with their hints, those that it inherits first.
@@ -9,11 +10,18 @@ pub struct ServiceDescriptor {
     pub name: &'static str,
     /// The functions. A function's place here is its number in generated code.
     pub functions: &'static [FunctionHints],
+    /// What they take and give, in the same order; `None` for those that are not called in the bare form.
+    pub shapes: &'static [Option<Shape>],
 }
 
 impl ServiceDescriptor {
     /// The number of the function of this name.
     pub fn function(&self, name: &str) -> Option<usize> {
         self.functions.iter().position(|function| function.name == name)
+    }
+
+    /// The signature of a function's shape: empty for one without.
+    pub(crate) fn signature(&self, function: usize) -> Vec<u8> {
+        self.shapes.get(function).and_then(|shape| shape.as_ref()?.signature()).unwrap_or_default()
     }
 }

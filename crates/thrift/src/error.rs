@@ -1,5 +1,6 @@
 //! Errors, by who meets them: the caller, the handler, who connects and who serves.
 
+use crate::numa::NumaError;
 use dunlin_rpc::Certainty;
 use pilota::thrift::{
     ApplicationException, ApplicationExceptionKind, ProtocolExceptionKind, ThriftException,
@@ -34,7 +35,7 @@ pub enum CallError<E> {
     Decode(ThriftException),
     /// The function's hints say TCP, and the client was given no TCP address.
     #[error(
-        "{function} goes by TCP, as its hints say: give the client the server's TCP address, or let the server listen on TCP; the asynchronous client has no TCP"
+        "{function} goes by TCP, as its hints say: give the client the server's TCP address, or let the server listen on TCP"
     )]
     NoTcp {
         /// The function.
@@ -145,6 +146,14 @@ pub enum ConnectError {
         /// Why.
         error: Box<dunlin_hints::SelectError>,
     },
+    /// The hint `numa` cannot be followed here.
+    #[error("{service}: {error}")]
+    Numa {
+        /// The service.
+        service: &'static str,
+        /// Why.
+        error: NumaError,
+    },
     /// The TCP address cannot be reached.
     #[error("cannot connect to {address}: {error}")]
     Tcp {
@@ -161,6 +170,24 @@ pub enum ServeError {
     /// The engine could not serve.
     #[error(transparent)]
     Engine(#[from] dunlin_rpc::ServeError),
+    /// The hints of a function cannot be followed on this fabric.
+    #[error("{service}.{function}: {error}")]
+    Hints {
+        /// The service.
+        service: &'static str,
+        /// The function.
+        function: String,
+        /// Why.
+        error: Box<dunlin_hints::SelectError>,
+    },
+    /// The hint `numa` cannot be followed here.
+    #[error("{service}: {error}")]
+    Numa {
+        /// The service.
+        service: &'static str,
+        /// Why.
+        error: NumaError,
+    },
     /// The TCP address cannot be had.
     #[error("cannot listen on {address}: {error}")]
     Tcp {

@@ -2,35 +2,71 @@
 //! so that either side may have been built from an older IDL.
 //!
 //! The answer, all numbers little-endian: version `u16`, the service's name, count `u16`, and of each function its id
-//! `u16` and name; then the server's TCP address, empty if it has none. A text is its length `u8` and its bytes.
+//! `u16`, name and signature; then the server's TCP address, empty if it has none. A text is its length `u8` and its bytes,
+//! and so is a signature, which is empty where the function has no bare form (`form.rs`): if it has, its id there is the next.
 
 use crate::descriptor::ServiceDescriptor;
+use crate::form::Form;
+use dunlin_hints::FunctionHints;
 
 /// The function id of the introduction; those of the service begin behind it.
 pub(crate) const INTRODUCTION: u16 = 0;
-const VERSION: u16 = 1;
+const VERSION: u16 = 2;
 
-/// The engine's function id of a service's function number.
-pub(crate) fn function_id(number: usize) -> u16 {
-    number as u16 + 1
+/// The engine's function id of a service's function number, in the tagged form; that of the bare form is the next.
+fn function_id(number: usize) -> u16 {
+    number as u16 * 2 + 1
+}
+
+/// The service's function number of an id of the engine, and the form; `None` for the introduction.
+#[inline]
+pub(crate) fn function_number(id: u16) -> Option<(usize, Form)> {
+    let number = id.checked_sub(INTRODUCTION + 1)?;
+    Some((usize::from(number / 2), if number % 2 == 0 { Form::Tagged } else { Form::Bare }))
+}
+
+/// A function of a server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Function {
+    id: u16,
+    name: String,
+    /// Of the arguments and the value; empty if it has no bare form.
+    signature: Vec<u8>,
+}
+
+impl Function {
+    /// Its ids: there may be two.
+    pub(crate) fn ids(&self) -> impl Iterator<Item = u16> {
+        let bare = (!self.signature.is_empty()).then(|| self.id.saturating_add(1));
+        std::iter::once(self.id).chain(bare)
+    }
+
+    /// The form in which who knows it by this signature calls it, and the id for that.
+    pub(crate) fn form(&self, signature: &[u8]) -> (u16, Form) {
+        match !signature.is_empty() && signature == self.signature {
+            true => (self.id.saturating_add(1), Form::Bare),
+            false => (self.id, Form::Tagged),
+        }
+    }
 }
 
 /// What a server says of itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Introduction {
     pub(crate) service: String,
-    pub(crate) functions: Vec<(u16, String)>,
+    pub(crate) functions: Vec<Function>,
     pub(crate) tcp: Option<String>,
 }
 
 impl Introduction {
     pub(crate) fn of(service: &ServiceDescriptor, tcp: Option<String>) -> Self {
-        let functions = service.functions.iter().enumerate();
-        Introduction {
-            service: service.name.to_owned(),
-            functions: functions.map(|(number, f)| (function_id(number), f.name.to_string())).collect(),
-            tcp,
-        }
+        let function = |(number, function): (usize, &FunctionHints)| Function {
+            id: function_id(number),
+            name: function.name.to_string(),
+            signature: service.signature(number),
+        };
+        let functions = service.functions.iter().enumerate().map(function).collect();
+        Introduction { service: service.name.to_owned(), functions, tcp }
     }
 
     pub(crate) fn encode(&self) -> Vec<u8> {
@@ -43,9 +79,11 @@ impl Introduction {
         let mut bytes = VERSION.to_le_bytes().to_vec();
         text(&mut bytes, &self.service);
         bytes.extend_from_slice(&(self.functions.len() as u16).to_le_bytes());
-        for (id, name) in &self.functions {
-            bytes.extend_from_slice(&id.to_le_bytes());
-            text(&mut bytes, name);
+        for function in &self.functions {
+            bytes.extend_from_slice(&function.id.to_le_bytes());
+            text(&mut bytes, &function.name);
+            bytes.push(function.signature.len() as u8);
+            bytes.extend_from_slice(&function.signature);
         }
         text(&mut bytes, self.tcp.as_deref().unwrap_or_default());
         bytes
@@ -57,11 +95,14 @@ impl Introduction {
             *bytes = rest;
             Ok(u16::from_le_bytes(*number))
         }
-        fn text(bytes: &mut &[u8]) -> Result<String, &'static str> {
+        fn short(bytes: &mut &[u8]) -> Result<Vec<u8>, &'static str> {
             let (length, rest) = bytes.split_first().ok_or("it ends too early")?;
-            let (text, rest) = rest.split_at_checked(usize::from(*length)).ok_or("it ends too early")?;
+            let (short, rest) = rest.split_at_checked(usize::from(*length)).ok_or("it ends too early")?;
             *bytes = rest;
-            String::from_utf8(text.to_vec()).map_err(|_| "a name is not UTF-8")
+            Ok(short.to_vec())
+        }
+        fn text(bytes: &mut &[u8]) -> Result<String, &'static str> {
+            String::from_utf8(short(bytes)?).map_err(|_| "a name is not UTF-8")
         }
         let mut rest = bytes;
         if number(&mut rest)? != VERSION {
@@ -72,7 +113,8 @@ impl Introduction {
         // No room is made beforehand: a count may lie.
         let mut functions = Vec::new();
         for _ in 0..count {
-            functions.push((number(&mut rest)?, text(&mut rest)?));
+            let (id, name) = (number(&mut rest)?, text(&mut rest)?);
+            functions.push(Function { id, name, signature: short(&mut rest)? });
         }
         let tcp = text(&mut rest)?;
         if !rest.is_empty() {
@@ -81,9 +123,9 @@ impl Introduction {
         Ok(Introduction { service, functions, tcp: (!tcp.is_empty()).then_some(tcp) })
     }
 
-    /// The id of a function by its name.
-    pub(crate) fn id(&self, name: &str) -> Option<u16> {
-        self.functions.iter().find(|(_, known)| known == clip(name)).map(|(id, _)| *id)
+    /// A function by its name.
+    pub(crate) fn function(&self, name: &str) -> Option<&Function> {
+        self.functions.iter().find(|function| function.name == clip(name))
     }
 }
 
@@ -100,7 +142,10 @@ mod tests {
     fn example() -> Introduction {
         Introduction {
             service: "KV".into(),
-            functions: vec![(1, "get".into()), (2, "a".repeat(300))],
+            functions: vec![
+                Function { id: 1, name: "get".into(), signature: vec![0, 255] },
+                Function { id: 3, name: "a".repeat(300), signature: Vec::new() },
+            ],
             tcp: Some("127.0.0.1:9090".into()),
         }
     }
@@ -109,9 +154,22 @@ mod tests {
     fn reads_what_it_writes() {
         let parsed = Introduction::parse(&example().encode()).unwrap();
         assert_eq!(parsed.tcp, example().tcp);
-        assert_eq!(parsed.id("get"), Some(1));
-        assert_eq!(parsed.id(&"a".repeat(300)), Some(2));
-        assert_eq!(parsed.id("put"), None);
+        let get = parsed.function("get").unwrap();
+        assert_eq!((get.form(&[0, 255]), get.form(&[1, 255])), ((2, Form::Bare), (1, Form::Tagged)));
+        assert_eq!(get.ids().collect::<Vec<_>>(), [1, 2]);
+        let long = parsed.function(&"a".repeat(300)).unwrap();
+        assert_eq!((long.form(&[]), long.ids().count()), ((3, Form::Tagged), 1));
+        assert_eq!(parsed.function("put"), None);
+    }
+
+    #[test]
+    fn each_form_has_an_id() {
+        assert_eq!(function_number(INTRODUCTION), None);
+        for number in [0, 1, 7] {
+            let id = function_id(number);
+            assert_eq!(function_number(id), Some((number, Form::Tagged)));
+            assert_eq!(function_number(id + 1), Some((number, Form::Bare)));
+        }
     }
 
     proptest! {
@@ -121,7 +179,7 @@ mod tests {
         }
 
         #[test]
-        fn a_part_of_one_is_refused(length in 0usize..340) {
+        fn a_part_of_one_is_refused(length in 0usize..330) {
             let bytes = example().encode();
             prop_assume!(length < bytes.len());
             prop_assert!(Introduction::parse(&bytes[..length]).is_err());

@@ -6,8 +6,8 @@
 //!
 //! The way of one typed call: the generated client borrows the arguments ([`Arguments`]) and hands them to a
 //! [`Client`], which knows the route of each function: the plan that its hints selected, or TCP. The arguments
-//! are encoded as a Thrift struct, without a message's header, since the engine's entry already names the function. On the
-//! server the generated [`Processor`] reads them where they lie, calls the handler, and its result is encoded straight into
+//! are encoded without a message's header, since the engine's entry already names the function; and without types and ids,
+//! where both sides know them ([`Form`]). On the server the generated [`Processor`] reads them where they lie, calls the handler, and its result is encoded straight into
 //! the reply. A declared exception is a result like any other; an [`ApplicationException`] travels as the engine's
 //! application error.
 #![forbid(unsafe_code)]
@@ -18,7 +18,9 @@ mod client;
 pub mod codec;
 mod descriptor;
 mod error;
+mod form;
 mod introduction;
+mod numa;
 mod route;
 mod server;
 pub mod tcp;
@@ -34,6 +36,8 @@ pub use descriptor::ServiceDescriptor;
 pub use error::{
     CallError, ConnectError, Failure, Never, Refusal, ServeError, not_asynchronous, unknown_function,
 };
+pub use form::{Form, Part, Shape};
+pub use numa::NumaError;
 pub use pilota;
 pub use pilota::thrift::{ApplicationException, ApplicationExceptionKind, Message, TType, ThriftException};
 pub use pilota::{Bytes, FastStr};

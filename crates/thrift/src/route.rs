@@ -2,10 +2,12 @@
 
 use crate::descriptor::ServiceDescriptor;
 use crate::error::{CallError, ConnectError};
+use crate::form::Form;
 use crate::introduction::Introduction;
+use crate::numa;
 use crate::tcp::ConnectionOptions;
-use dunlin_fabric::Capabilities;
-use dunlin_hints::{Environment, FunctionHints, Selection, select};
+use dunlin_fabric::{Capabilities, Fabric, Host, Topology};
+use dunlin_hints::{Environment, FunctionHints, Selection, Side, select};
 use dunlin_rpc::{ClientConfig, Plan};
 use pilota::thrift::{ApplicationException, ApplicationExceptionKind};
 use std::collections::BTreeMap;
@@ -15,11 +17,16 @@ use std::collections::BTreeMap;
 pub struct ClientOptions {
     /// The engine's settings. The plan in them does not count: each function's hints select one.
     pub engine: ClientConfig,
+    /// Hints in the place of the IDL's for the functions of these names, for who knows them only when the program runs (a
+    /// payload's size, a protocol to be tried). The server goes by its own.
+    pub hints: Vec<FunctionHints>,
     /// Clients that call the server at the same time, if that is known better than by the hint `concurrency`.
     pub clients: Option<u32>,
     /// Cores of the server's machine, half of which are taken to be at the NIC if there are two nodes; as many as this
     /// machine has if not given.
     pub cores: Option<u32>,
+    /// NUMA nodes; this machine's if not given, and the server's are taken to be as many.
+    pub topology: Option<Topology>,
     /// Where the server answers stock Thrift (`host:port`), for functions whose hints say TCP; what the server says of itself if
     /// not given.
     pub tcp: Option<String>,
@@ -30,40 +37,62 @@ pub struct ClientOptions {
 /// Where the calls of a function go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Route {
-    /// By the engine, as the server's function of this id, on the lane of its plan.
-    Engine(u16),
+    /// By the engine, on the lane of its plan.
+    Engine {
+        /// The server's id of the function in this form.
+        id: u16,
+        /// How arguments and result are encoded.
+        form: Form,
+    },
     /// By stock Thrift over TCP.
     Tcp,
     /// The server has no such function.
     Unknown,
 }
 
+/// A machine with so many cores, as many as this one if not given, on these nodes.
+pub(crate) fn environment<'a>(
+    capabilities: &'a Capabilities,
+    cores: Option<u32>,
+    topology: &Topology,
+) -> Environment<'a> {
+    let here = || std::thread::available_parallelism().map_or(1, |cores| cores.get() as u32);
+    let (cores, nodes) = (cores.unwrap_or_else(here), topology.count());
+    Environment { nodes, node_cores: cores.div_ceil(nodes), ..Environment::new(capabilities, cores) }
+}
+
 /// What the hints select, before connecting.
 #[derive(Debug)]
 pub(crate) struct Choice {
     pub(crate) selections: Vec<Selection>,
+    /// Cores that the client is to be bound to; none for any.
+    pub(crate) cores: Vec<u32>,
 }
 
 impl Choice {
-    pub(crate) fn new(
+    pub(crate) fn new<F: Fabric>(
         service: &ServiceDescriptor,
-        capabilities: &Capabilities,
+        fabric: &F,
         options: &ClientOptions,
     ) -> Result<Self, ConnectError> {
-        let here = || std::thread::available_parallelism().map_or(1, |cores| cores.get() as u32);
+        let topology = options.topology.clone().unwrap_or_else(|| fabric.host().topology());
         let environment = Environment {
             clients: options.clients,
-            ..Environment::new(capabilities, options.cores.unwrap_or_else(here))
+            ..environment(fabric.capabilities(), options.cores, &topology)
         };
         let select = |function: &FunctionHints| {
-            select(function, &environment).map_err(|error| ConnectError::Hints {
+            let own = options.hints.iter().find(|hints| hints.name == function.name);
+            select(own.unwrap_or(function), &environment).map_err(|error| ConnectError::Hints {
                 service: service.name,
                 function: function.name.to_string(),
                 error: Box::new(error),
             })
         };
-        let selections = service.functions.iter().map(select).collect::<Result<_, _>>()?;
-        Ok(Choice { selections })
+        let selections = service.functions.iter().map(select).collect::<Result<Vec<_>, _>>()?;
+        let functions = service.functions.iter().zip(&selections);
+        let cores = numa::cores(Side::Client, functions, &topology)
+            .map_err(|error| ConnectError::Numa { service: service.name, error })?;
+        Ok(Choice { selections, cores })
     }
 
     /// What a client expects of a server that was built from the same IDL.
@@ -78,11 +107,12 @@ impl Choice {
         introduction: &Introduction,
         options: &ClientOptions,
     ) -> ClientConfig {
-        let functions: BTreeMap<u16, Plan> = service
-            .functions
-            .iter()
-            .zip(&self.selections)
-            .filter_map(|(function, selection)| Some((introduction.id(&function.name)?, selection.plan?)))
+        let routes = self.routes(service, introduction).into_iter().zip(&self.selections);
+        let functions: BTreeMap<u16, Plan> = routes
+            .filter_map(|(route, selection)| match route {
+                Route::Engine { id, .. } => Some((id, selection.plan?)),
+                Route::Tcp | Route::Unknown => None,
+            })
             .collect();
         // What has no plan of its own, the introduction above all, goes by one that there is anyhow.
         let plan = functions.values().next().copied().unwrap_or(options.engine.plan);
@@ -91,15 +121,18 @@ impl Choice {
 
     /// The routes to a server.
     pub(crate) fn routes(&self, service: &ServiceDescriptor, introduction: &Introduction) -> Vec<Route> {
-        let route = |(function, selection): (&FunctionHints, &Selection)| match (
-            introduction.id(&function.name),
-            selection.plan,
-        ) {
-            (Some(id), Some(_)) => Route::Engine(id),
-            (Some(_), None) => Route::Tcp,
-            (None, _) => Route::Unknown,
+        let route = |(number, selection): (usize, &Selection)| {
+            let name = &service.functions[number].name;
+            match (introduction.function(name), selection.plan) {
+                (Some(function), Some(_)) => {
+                    let (id, form) = function.form(&service.signature(number));
+                    Route::Engine { id, form }
+                }
+                (Some(_), None) => Route::Tcp,
+                (None, _) => Route::Unknown,
+            }
         };
-        service.functions.iter().zip(&self.selections).map(route).collect()
+        self.selections.iter().enumerate().map(route).collect()
     }
 }
 

@@ -1,16 +1,20 @@
 //! The server's side: what generated code implements, and how a call of the engine reaches it.
 
-use crate::codec::{BinaryInput, BinaryOutput, Input};
+use crate::arguments::Outcome;
+use crate::codec::{BinaryInput, Input};
 use crate::descriptor::ServiceDescriptor;
 use crate::error::{Refusal, ServeError};
-use crate::introduction::{INTRODUCTION, Introduction, function_id};
+use crate::form::Form;
+use crate::introduction::{INTRODUCTION, Introduction, function_number};
+use crate::numa;
+use crate::route::environment;
 use crate::tcp;
-use dunlin_fabric::{Address, Fabric, Nanos};
-use dunlin_hints::ProcessTime;
+use dunlin_fabric::{Address, Fabric, Host, Nanos, Topology};
+use dunlin_hints::{FunctionHints, ProcessTime, Side, select};
 use dunlin_rpc::{
     ApplicationCode, FunctionMode, PoolService, Reply, Request, ServerBuilder, ServerConfig, Service, Status,
 };
-use pilota::thrift::{ApplicationException, ApplicationExceptionKind, Message};
+use pilota::thrift::{ApplicationException, ApplicationExceptionKind};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,7 +36,10 @@ pub trait Responder {
     type Done;
 
     /// Answers. The calls of oneway functions are answered too, and nobody hears it.
-    fn respond<M: Message>(self, outcome: Result<M, Refusal>) -> Self::Done;
+    fn respond<R: Outcome>(self, outcome: Result<R, Refusal>) -> Self::Done;
+
+    /// Answers a call of what is no function.
+    fn refuse(self, refusal: Refusal) -> Self::Done;
 }
 
 /// A service on its handler: reads arguments, calls, answers. Generated code implements it.
@@ -74,22 +81,27 @@ impl<P: Processor> Adapter<P> {
     #[must_use]
     pub fn declare<F: Fabric>(&self, builder: ServerBuilder<F>) -> ServerBuilder<F> {
         let mut builder = builder.function(INTRODUCTION, FunctionMode::Worker);
-        for (number, function) in self.processor.service().functions.iter().enumerate() {
+        let service = self.processor.service();
+        for (function, known) in service.functions.iter().zip(Introduction::of(service, None).functions) {
             // What works long on a call would keep everybody else waiting on the worker.
             let long = function.server.process_time.is_some_and(ProcessTime::is_long);
             let mode = if long { FunctionMode::Pool } else { FunctionMode::Worker };
-            builder = builder.function(function_id(number), mode);
+            builder = known.ids().fold(builder, |builder, id| builder.function(id, mode));
         }
         builder.pool(self.clone())
     }
 
     #[inline]
     fn answer(&self, request: &Request<'_>, reply: &mut Reply<'_>) -> Result<(), Status> {
-        let Some(function) = usize::from(request.function).checked_sub(usize::from(INTRODUCTION) + 1) else {
+        let Some((function, form)) = function_number(request.function) else {
             return Ok(reply.write(&self.introduction)?);
         };
         let context = Context { time_left: request.time_left, session: request.session, tcp: false };
-        self.processor.process(function, &mut BinaryInput::new(request.payload), &context, IntoReply(reply))
+        let mut input = match form {
+            Form::Bare => BinaryInput::bare(request.payload),
+            Form::Tagged => BinaryInput::new(request.payload),
+        };
+        self.processor.process(function, &mut input, &context, IntoReply { reply, form })
     }
 }
 
@@ -107,19 +119,21 @@ impl<P: Processor> PoolService for Adapter<P> {
 }
 
 /// Results go straight to where they are sent from.
-struct IntoReply<'a, 'b>(&'a mut Reply<'b>);
+struct IntoReply<'a, 'b> {
+    reply: &'a mut Reply<'b>,
+    form: Form,
+}
 
 impl Responder for IntoReply<'_, '_> {
     type Done = Result<(), Status>;
 
     #[inline]
-    fn respond<M: Message>(self, outcome: Result<M, Refusal>) -> Self::Done {
-        let reply = self.0;
+    fn respond<R: Outcome>(self, outcome: Result<R, Refusal>) -> Self::Done {
+        let IntoReply { reply, form } = self;
         match outcome {
             Ok(result) => {
-                let size = result.size(&mut BinaryOutput::new(&mut []));
-                let place = reply.reserve(size)?;
-                match result.encode(&mut BinaryOutput::new(place)) {
+                let place = reply.reserve(form.result_size(&result))?;
+                match form.encode_result(&result, place) {
                     Ok(()) => Ok(()),
                     Err(error) => {
                         let text = error.message().clone();
@@ -132,6 +146,11 @@ impl Responder for IntoReply<'_, '_> {
             }
             Err(refusal) => refuse(reply, &refusal.into_exception()),
         }
+    }
+
+    #[cold]
+    fn refuse(self, refusal: Refusal) -> Self::Done {
+        refuse(self.reply, &refusal.into_exception())
     }
 }
 
@@ -148,8 +167,10 @@ fn refuse(reply: &mut Reply<'_>, exception: &ApplicationException) -> Result<(),
 /// Settings of a typed server.
 #[derive(Clone, Debug, Default)]
 pub struct ServerOptions {
-    /// The engine's settings.
+    /// The engine's settings. If they name cores, the hint `numa` does not count.
     pub engine: ServerConfig,
+    /// NUMA nodes; this machine's if not given.
+    pub topology: Option<Topology>,
     /// Where to answer stock Thrift clients too, `host:port`; port 0 for any. Clients of the engine are told, for functions
     /// whose hints say TCP.
     pub tcp: Option<String>,
@@ -171,15 +192,43 @@ pub fn serve<F: Fabric, P: Processor>(
     processor: P,
     options: ServerOptions,
 ) -> Result<Server<F, P>, ServeError> {
+    let mut config = options.engine;
+    if config.cores.is_empty() {
+        config.cores = bound_cores(fabric, processor.service(), options.topology)?;
+    }
     let processor = Arc::new(processor);
     let tcp = match &options.tcp {
         Some(address) => Some(tcp::Server::bind(address, Arc::clone(&processor), options.tcp_options)?),
         None => None,
     };
     let adapter = Adapter::new(processor, tcp.as_ref().map(|tcp| tcp.address().to_string()));
-    let builder = adapter.declare(ServerBuilder::new(fabric).config(options.engine));
+    let builder = adapter.declare(ServerBuilder::new(fabric).config(config));
     let engine = builder.serve(address, move |_| Box::new(adapter.clone()))?;
     Ok(Server { engine, tcp })
+}
+
+/// The cores that the hints bind the server's threads to; none for any.
+fn bound_cores<F: Fabric>(
+    fabric: &F,
+    service: &'static ServiceDescriptor,
+    topology: Option<Topology>,
+) -> Result<Vec<u32>, ServeError> {
+    let hinted: Vec<_> = service.functions.iter().filter(|function| function.server.numa.is_some()).collect();
+    if hinted.is_empty() {
+        return Ok(Vec::new());
+    }
+    let topology = topology.unwrap_or_else(|| fabric.host().topology());
+    let environment = environment(fabric.capabilities(), None, &topology);
+    let select = |function: &&FunctionHints| {
+        select(function, &environment).map_err(|error| ServeError::Hints {
+            service: service.name,
+            function: function.name.to_string(),
+            error: Box::new(error),
+        })
+    };
+    let selections = hinted.iter().map(select).collect::<Result<Vec<_>, _>>()?;
+    numa::cores(Side::Server, hinted.into_iter().zip(&selections), &topology)
+        .map_err(|error| ServeError::Numa { service: service.name, error })
 }
 
 impl<F: Fabric, P: Processor> Server<F, P> {

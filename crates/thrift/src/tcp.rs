@@ -8,10 +8,13 @@
 //!
 //! From the inside out: `head` reads and writes the head of a message, `wire` tells what a connection speaks, `split`
 //! finds the messages in its bytes, `answer` lets the processor answer one, `session` is a connection without its socket,
-//! `peer` with it, `event_loop` a thread with its connections, and `server` all of them. `client` is the other side.
+//! `peer` with it, `event_loop` a thread with its connections, and `server` all of them. `client` is the other side, and
+//! `asynchronous` that of futures, whose sockets `client_loop` looks after.
 
 mod answer;
+mod asynchronous;
 mod client;
+mod client_loop;
 mod event_loop;
 mod head;
 mod incoming;
@@ -25,6 +28,7 @@ mod tests;
 mod wire;
 
 pub use crate::codec::Encoding;
+pub use asynchronous::{AsyncConnection, TcpCall};
 pub use client::{Connection, ConnectionOptions, TcpError};
 pub use server::{Server, ServerOptions};
 pub use wire::{Transport, Wire};

@@ -103,11 +103,12 @@ fn record() -> impl Strategy<Value = Record> {
     );
     let refused = (any::<u16>(), text(512))
         .prop_map(|(c, text)| Record::Refused(Refused { code: RefusalCode(c), text }));
-    let endpoint = || vec(any::<u8>(), 0..=1024);
+    let endpoints = || [(); 3].map(|()| vec(any::<u8>(), 0..=1024));
     let region_keys = || vec(any::<u64>(), 0..=8);
     let lines = || (0..=u32::MAX / 64).prop_map(|lines| lines * 64);
-    let open = (any::<(u16, u16, [u8; 5], u16, u32)>(), lines(), endpoint(), region_keys()).prop_map(
-        |((lane, worker, bytes, window, rendezvous_above), ring_bytes, endpoint, region_keys)| {
+    let open = (any::<(u16, u16, [u8; 5], u16, u32)>(), lines(), endpoints(), region_keys()).prop_map(
+        |((lane, worker, bytes, window, rendezvous_above), ring_bytes, endpoints, region_keys)| {
+            let [endpoint, unreliable_endpoint, datagram_endpoint] = endpoints;
             let [request_half, response_half, client_completion, server_completion, large] = bytes;
             Record::OpenLane(OpenLane {
                 lane,
@@ -121,30 +122,37 @@ fn record() -> impl Strategy<Value = Record> {
                 rendezvous_above,
                 large,
                 endpoint,
+                unreliable_endpoint,
+                datagram_endpoint,
                 region_keys,
             })
         },
     );
-    let ready = (any::<(u16, u16, u16, u16, u32, [u8; 16])>(), lines(), endpoint(), region_keys()).prop_map(
-        |(
-            (lane, worker, window, max_batch_entries, max_message_bytes, secret),
-            ring_bytes,
-            endpoint,
-            region_keys,
-        )| {
-            Record::LaneReady(LaneReady {
-                lane,
-                worker,
-                window,
-                max_batch_entries,
+    let ready = (any::<(u16, u16, u16, u16, u32, [u8; 16], u16)>(), lines(), endpoints(), region_keys())
+        .prop_map(
+            |(
+                (lane, worker, window, max_batch_entries, max_message_bytes, secret, place),
                 ring_bytes,
-                max_message_bytes,
-                secret: Secret(secret),
-                endpoint,
+                endpoints,
                 region_keys,
-            })
-        },
-    );
+            )| {
+                let [endpoint, unreliable_endpoint, datagram_endpoint] = endpoints;
+                Record::LaneReady(LaneReady {
+                    lane,
+                    worker,
+                    window,
+                    max_batch_entries,
+                    ring_bytes,
+                    max_message_bytes,
+                    secret: Secret(secret),
+                    endpoint,
+                    unreliable_endpoint,
+                    datagram_endpoint,
+                    place,
+                    region_keys,
+                })
+            },
+        );
     let lane_refused = (any::<u16>(), any::<u16>(), text(512)).prop_map(|(lane, code, text)| {
         Record::LaneRefused(LaneRefused { lane, code: RefusalCode(code), text })
     });

@@ -41,13 +41,27 @@ pub fn alternate(
     floor: Floor,
     floor_duration: Duration,
     rounds: usize,
+    subject: impl FnMut(&mut FloorPair) -> Result<Slice, FloorError>,
+    progress: impl FnMut(usize),
+) -> Result<Vec<Alternation>, FloorError> {
+    take_turns(pair, rounds, |pair| pair.slice(floor, floor_duration), subject, progress)
+}
+
+/// As [`alternate`], where another subject stands in the floor's place.
+///
+/// # Errors
+/// The first error of any slice.
+pub fn take_turns(
+    pair: &mut FloorPair,
+    rounds: usize,
+    mut floor: impl FnMut(&mut FloorPair) -> Result<Slice, FloorError>,
     mut subject: impl FnMut(&mut FloorPair) -> Result<Slice, FloorError>,
     mut progress: impl FnMut(usize),
 ) -> Result<Vec<Alternation>, FloorError> {
     let mut found = Vec::with_capacity(rounds);
     let mut before = pair.placement_probe()?;
     for round in 0..rounds {
-        let floor = pair.slice(floor, floor_duration)?;
+        let floor = floor(pair)?;
         let between = pair.placement_probe()?;
         let subject = subject(pair)?;
         let after = pair.placement_probe()?;
@@ -80,6 +94,8 @@ pub struct Comparison {
     pub subject_throughput_ops: f64,
     /// Median over alternations of subject latency over floor latency.
     pub latency_ratio: Option<f64>,
+    /// Median over alternations of subject latency less floor latency, ns.
+    pub latency_difference_ns: f64,
     /// Median over alternations of subject throughput over floor throughput.
     pub throughput_ratio: Option<f64>,
     /// CPU time of the server per operation of the subject, ns.
@@ -100,11 +116,11 @@ pub fn compare(alternations: &[Alternation]) -> Vec<Comparison> {
 }
 
 /// The measurements of one placement that are worth counting.
-pub(super) struct Selection<'a, T> {
-    pub(super) placement: Placement,
-    pub(super) chosen: Vec<&'a T>,
+pub(crate) struct Selection<'a, T> {
+    pub(crate) placement: Placement,
+    pub(crate) chosen: Vec<&'a T>,
     /// Whether some of the chosen were preempted.
-    pub(super) preempted: bool,
+    pub(crate) preempted: bool,
 }
 
 impl Comparison {
@@ -137,7 +153,7 @@ impl Comparison {
 }
 
 /// Chooses among measurements, given with their placement and number of preemptions, as [`compare`] says.
-pub(super) fn select<'a, T>(found: impl Iterator<Item = (Placement, u64, &'a T)>) -> Vec<Selection<'a, T>> {
+pub(crate) fn select<'a, T>(found: impl Iterator<Item = (Placement, u64, &'a T)>) -> Vec<Selection<'a, T>> {
     let mut by_placement: Vec<(Placement, Vec<(u64, &T)>)> =
         [Placement::Near, Placement::Far, Placement::Unclear].map(|placement| (placement, Vec::new())).into();
     for (placement, preemptions, one) in found {
@@ -188,6 +204,7 @@ fn condense(selection: Selection<'_, Alternation>) -> Option<Comparison> {
         floor_throughput_ops: middle(&|one| one.floor.operations_per_second())?,
         subject_throughput_ops: middle(&|one| one.subject.operations_per_second())?,
         latency_ratio: median(chosen.iter().filter_map(|one| one.latency_ratio())),
+        latency_difference_ns: middle(&|one| one.subject.p50_ns() - one.floor.p50_ns())?,
         throughput_ratio: median(chosen.iter().filter_map(|one| one.throughput_ratio())),
         server_cpu_ns_per_op: ratio(server_cpu as f64, operations as f64).unwrap_or(0.0),
         subject_latency,
@@ -221,6 +238,7 @@ mod tests {
         assert_eq!(found.len(), 2);
         assert_eq!((found[0].placement, found[0].alternations), (Placement::Far, 3));
         assert_eq!(found[0].latency_ratio, Some(1.25));
+        assert_eq!(found[0].latency_difference_ns, 100.0);
         assert_eq!(found[0].floor_p50_ns, 400.0);
         assert_eq!(found[0].subject_latency.samples(), 3);
         assert_eq!(found[0].throughput_ratio, Some(0.4));

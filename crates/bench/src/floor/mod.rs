@@ -18,7 +18,8 @@ mod placement;
 mod preemption;
 mod slices;
 
-pub use alternate::{Alternation, Comparison, alternate, compare};
+pub(crate) use alternate::select;
+pub use alternate::{Alternation, Comparison, alternate, compare, take_turns};
 pub use area::{MESSAGE_CAPACITY, PAYLOAD_CAPACITY, RING_SLOTS};
 pub use clock::TickClock;
 pub(crate) use clock::process_cpu_ns;

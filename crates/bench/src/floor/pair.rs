@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::marker::PhantomData;
+use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command, Stdio};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -109,6 +110,8 @@ impl FloorPair {
         let child = command
             .stdin(Stdio::from(descriptor))
             .stdout(Stdio::null())
+            // Ctrl-C at the terminal is for us; the peer ends with us.
+            .process_group(0)
             .spawn()
             .map_err(FloorError::Spawn)?;
         let mut pair = Self {

@@ -13,6 +13,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use crate::floor::{FloorError, PEER_ARGUMENT, inherited_descriptor, serve_peer};
 use crate::report::Row;
 
+mod atb;
 mod contest;
 mod crowd;
 mod event;
@@ -24,7 +25,13 @@ mod peer;
 mod process;
 mod session;
 mod throughput;
+mod typed;
+mod ycsb;
 
+pub use atb::{
+    AtbLatencyOptions, AtbMixOptions, AtbThroughputOptions, LARGEST as ATB_LARGEST, Pace, Polling, Singles,
+    Stop, atb_latency, atb_mix, atb_throughput,
+};
 pub use event::{EventOptions, event};
 pub use idle::{IdleOptions, idle};
 pub use key_value::{KeyValueOptions, key_value};
@@ -32,6 +39,8 @@ pub use latency::{LatencyOptions, latency};
 pub use peer::RpcSubject;
 pub use session::Session;
 pub use throughput::{ThroughputOptions, throughput};
+pub use typed::{TypedOptions, typed};
+pub use ycsb::{YcsbOptions, YcsbWorkload, ycsb};
 
 /// What a measurement gives.
 #[derive(Clone, Debug, Default)]
@@ -59,6 +68,23 @@ pub enum MeasureError {
         /// What went wrong.
         #[source]
         source: ConnectError,
+    },
+    /// No connection to a typed service in the peer process.
+    #[error("cannot connect by {protocol}: {source}")]
+    ConnectTyped {
+        /// The contestant.
+        protocol: String,
+        /// What went wrong.
+        #[source]
+        source: dunlin::thrift::ConnectError,
+    },
+    /// A typed call failed outside a timed slice.
+    #[error("a call by {protocol} failed: {reason}")]
+    TypedCall {
+        /// The contestant.
+        protocol: String,
+        /// What went wrong.
+        reason: String,
     },
     /// A call failed outside a timed slice.
     #[error("a call failed: {0}")]
@@ -111,18 +137,20 @@ fn protocols(
     names
         .iter()
         .map(|name| {
-            let protocol = Protocol::by_name(name).ok_or_else(|| {
-                let known: Vec<&str> = PROTOCOLS.iter().map(|protocol| protocol.name).collect();
-                MeasureError::BadArgument(format!(
-                    "there is no protocol '{name}'; there are {}",
-                    known.join(", ")
-                ))
-            })?;
+            let protocol = protocol_by_name(name)?;
             let checked = protocol.plan(mode).check(capabilities);
             checked.map_err(|illegal| MeasureError::BadArgument(format!("{name}: {illegal}")))?;
             Ok(protocol)
         })
         .collect()
+}
+
+/// The protocol of a name that a user gave.
+fn protocol_by_name(name: &str) -> Result<&'static Protocol, MeasureError> {
+    Protocol::by_name(name).ok_or_else(|| {
+        let known: Vec<&str> = PROTOCOLS.iter().map(|protocol| protocol.name).collect();
+        MeasureError::BadArgument(format!("there is no protocol '{name}'; there are {}", known.join(", ")))
+    })
 }
 
 fn fabric() -> Result<ShmFabric, MeasureError> {

@@ -1,14 +1,22 @@
 //! The peer's side: servers in the pinned peer process, each a subject of its own.
 
+use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
+use dunlin::thrift::{Adapter, Processor};
 use dunlin_fabric::{Address, Nanos};
 use dunlin_fabric_shm::{ShmConfig, ShmFabric};
+use dunlin_hatkv::Durability;
+use dunlin_hatkv::hatkv::HatKvProcessor;
 use dunlin_kv::KvService;
 use dunlin_rpc::{FunctionMode, Reply, Request, Server, ServerBuilder, Service, Worker};
 use serde::{Deserialize, Serialize};
 
+use super::atb::Handler;
 use super::process::{ProcessCost, raise_file_limit};
+use super::typed;
+use crate::atb::AtbProcessor;
 use crate::floor::{Subject, answer_seed, fill_bytes, sum_bytes};
 
 /// Answers with the request's bytes.
@@ -20,6 +28,9 @@ pub(super) const REFILL: u16 = 2;
 const LOOKS_AT_ONCE: usize = 16;
 /// How often the main thread looks up while a server runs on threads of its own. Seldom: it counts as the server's time.
 const LOOK_UP: Duration = Duration::from_millis(200);
+
+/// A store in memory has no disk to be written to.
+const SYNC_EVERY: Duration = Duration::from_secs(3600);
 
 /// What a subject is to be: travels to the peer as JSON.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -34,8 +45,14 @@ pub(super) struct Setup {
 pub(super) enum ServiceKind {
     /// [`ECHO`] and [`REFILL`].
     Bytes,
+    /// The typed service.
+    Typed,
     /// The store.
     KeyValue { memory_bytes: usize, records: usize },
+    /// The Thrift benchmarks' service.
+    Atb,
+    /// HatKV. All servers of a process have one store.
+    HatKv { map_bytes: usize },
 }
 
 /// Who runs the worker.
@@ -53,6 +70,7 @@ pub(super) enum Drive {
 #[derive(Default)]
 pub struct RpcSubject {
     fabric: Option<ShmFabric>,
+    hat_kv: Option<dunlin_hatkv::Handler>,
     hosted: Vec<Option<Hosted>>,
 }
 
@@ -83,17 +101,26 @@ impl RpcSubject {
         };
         let address: Address =
             setup.address.parse().map_err(|error: dunlin_fabric::AddressError| error.to_string())?;
-        let mut builder = ServerBuilder::new(&fabric);
-        let service: Box<dyn Service> = match setup.service {
+        let builder = ServerBuilder::new(&fabric);
+        let (builder, service): (_, Box<dyn Service>) = match setup.service {
             ServiceKind::Bytes => {
-                builder = builder.function(ECHO, FunctionMode::Worker).function(REFILL, FunctionMode::Worker);
-                Box::new(bytes_service)
+                let builder =
+                    builder.function(ECHO, FunctionMode::Worker).function(REFILL, FunctionMode::Worker);
+                (builder, Box::new(bytes_service))
             }
+            ServiceKind::Typed => adapted(typed::processor(), builder),
             ServiceKind::KeyValue { memory_bytes, records } => {
-                builder = KvService::declare(builder);
                 let service =
                     KvService::new(memory_bytes, Some(records), 0, 1).map_err(|error| error.to_string())?;
-                Box::new(service)
+                (KvService::declare(builder), Box::new(service))
+            }
+            ServiceKind::Atb => adapted(AtbProcessor(Handler::new()), builder),
+            ServiceKind::HatKv { map_bytes } => {
+                let handler = match &self.hat_kv {
+                    Some(handler) => handler.clone(),
+                    None => self.hat_kv.insert(open_hat_kv(map_bytes)?).clone(),
+                };
+                adapted(HatKvProcessor(handler), builder)
             }
         };
         let mut service = Some(service);
@@ -108,6 +135,25 @@ impl RpcSubject {
         };
         Ok(Hosted { drive: setup.drive, worker, before: ProcessCost::default(), _server: server })
     }
+}
+
+/// A typed service, with its functions declared.
+fn adapted<P: Processor>(
+    processor: P,
+    builder: ServerBuilder<ShmFabric>,
+) -> (ServerBuilder<ShmFabric>, Box<dyn Service>) {
+    let adapter = Adapter::new(Arc::new(processor), None);
+    (adapter.declare(builder), Box::new(adapter))
+}
+
+/// A store in memory (HatRPC section 5.4 has it in tmpfs). Its folder is gone as soon as it is open, so nothing is left
+/// behind, however this process ends.
+fn open_hat_kv(map_bytes: usize) -> Result<dunlin_hatkv::Handler, String> {
+    let in_memory = Path::new("/dev/shm");
+    let folder = if in_memory.is_dir() { tempfile::tempdir_in(in_memory) } else { tempfile::tempdir() };
+    let folder = folder.map_err(|error| format!("no folder for the store: {error}"))?;
+    let durability = Durability::Fast { sync_every: SYNC_EVERY };
+    dunlin_hatkv::Handler::open(folder.path(), map_bytes, durability).map_err(|error| error.to_string())
 }
 
 fn bytes_service(request: &Request<'_>, reply: &mut Reply<'_>) -> Result<(), dunlin_rpc::Status> {

@@ -62,6 +62,11 @@ pub(super) fn raise_file_limit() {
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
 }
 
+/// Files that this process may have open.
+pub(super) fn file_limit() -> u64 {
+    getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
+}
+
 /// Runs `work`; its result, and the CPU time of this whole process meanwhile, ns.
 pub(super) fn with_cpu_time<T>(work: impl FnOnce() -> T) -> (T, u64) {
     let before = process_cpu_ns();

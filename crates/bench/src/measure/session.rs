@@ -1,5 +1,7 @@
 //! The pinned process pair with servers in it.
 
+use std::time::{Duration, Instant};
+
 use dunlin_fabric::Address;
 use dunlin_fabric_shm::ShmFabric;
 use dunlin_rpc::{Client, ClientConfig};
@@ -73,6 +75,26 @@ impl Session {
         let value = outcome?;
         ended?;
         Ok(value)
+    }
+
+    /// Drops clients of a server and serves until the peer has let go of what they had: a server that is not driven would keep
+    /// it. Gives up after two seconds; then what comes next may lack files, and says so.
+    pub(super) fn disconnect<T>(&mut self, served: &Served, clients: Vec<T>) -> Result<(), MeasureError> {
+        if clients.is_empty() {
+            return Ok(());
+        }
+        let peer = self.pair.peer_id();
+        let files = || std::fs::read_dir(format!("/proc/{peer}/fd")).map_or(0, Iterator::count);
+        self.while_serving(served, |_, _| {
+            let before = files();
+            let count = clients.len();
+            drop(clients);
+            let until = Instant::now() + Duration::from_secs(2);
+            while files() + count > before && Instant::now() < until {
+                std::thread::sleep(Duration::from_millis(2));
+            }
+            Ok(())
+        })
     }
 
     /// Connects a client.

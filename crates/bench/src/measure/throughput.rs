@@ -165,8 +165,8 @@ fn subjects(
         let plan = protocol.plan(CompletionMode::Busy);
         if options.size > plan.rendezvous_above as usize && options.protocols.is_empty() {
             findings.notes.push(format!(
-                "{} was not measured: it announces every payload and READs it, which is for large ones",
-                protocol.name
+                "{} was not measured: payloads over {} bytes travel as its large ones do, which `bench latency` shows",
+                protocol.name, plan.rendezvous_above
             ));
             continue;
         }

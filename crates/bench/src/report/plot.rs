@@ -178,20 +178,63 @@ fn style(size: i32, colour: &RGBColor, horizontal: HPos, vertical: VPos) -> Text
     ("sans-serif", size).into_font().color(colour).pos(Pos::new(horizontal, vertical))
 }
 
-/// The floor is grey wherever it stands.
-fn colour(index: usize, name: &str) -> RGBColor {
-    if name.contains("floor") { GREY } else { COLOURS[index % COLOURS.len()] }
+/// What tells a series from the others.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Look {
+    colour: RGBColor,
+    mark: Mark,
+}
+
+/// How a series' points and line are drawn: what comes after all colours have been used has them again, with another mark.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mark {
+    /// A dot, and a line.
+    Dot,
+    /// A triangle, and a dashed line.
+    Triangle,
+    /// A ring, and a dotted line: also what a paper says of the series of the same colour.
+    Ring,
+}
+
+/// The end of the name of what a paper says of a series.
+const OF_THE_PAPER: &str = ", paper";
+
+/// Of which series this is what a paper says.
+fn paper_of<'a>(name: &'a str, names: &[&str]) -> Option<&'a str> {
+    name.strip_suffix(OF_THE_PAPER).filter(|series| names.contains(series))
+}
+
+/// The looks of all series. The floor is grey wherever it stands.
+fn looks(names: &[&str]) -> Vec<Look> {
+    let measured: Vec<&str> = names.iter().filter(|name| paper_of(name, names).is_none()).copied().collect();
+    let look = |name: &&str| {
+        let of_the_paper = paper_of(name, names);
+        let place = measured.iter().position(|one| *one == of_the_paper.unwrap_or(name)).unwrap_or(0);
+        let mark = match place / COLOURS.len() {
+            _ if of_the_paper.is_some() => Mark::Ring,
+            0 => Mark::Dot,
+            1 => Mark::Triangle,
+            _ => Mark::Ring,
+        };
+        let colour = if name.contains("floor") { GREY } else { COLOURS[place % COLOURS.len()] };
+        Look { colour, mark }
+    };
+    names.iter().map(look).collect()
 }
 
 fn draw_panel(panel: &Area<'_>, chart: &Chart) -> Result<(), PlotError> {
     let title = style(18, &BLACK, HPos::Left, VPos::Top);
     panel.draw(&Text::new(chart.title.clone(), (16, 14), title)).map_err(drawing)?;
     let names = names(chart);
-    for (index, (name, (left, row))) in names.iter().zip(legend(&names)).enumerate() {
+    for ((name, look), (left, row)) in names.iter().zip(looks(&names)).zip(legend(&names)) {
         let (left, top) = (16 + left, 44 + 20 * row);
-        panel
-            .draw(&Rectangle::new([(left, top), (left + 12, top + 12)], colour(index, name).filled()))
-            .map_err(drawing)?;
+        let (middle, colour) = ((left + 6, top + 6), look.colour);
+        match look.mark {
+            Mark::Dot => panel.draw(&Rectangle::new([(left, top), (left + 12, top + 12)], colour.filled())),
+            Mark::Triangle => panel.draw(&TriangleMarker::new(middle, 7, colour.filled())),
+            Mark::Ring => panel.draw(&Circle::new(middle, 5, colour.stroke_width(2))),
+        }
+        .map_err(drawing)?;
         let entry = style(13, &BLACK, HPos::Left, VPos::Center);
         panel.draw(&Text::new((*name).to_owned(), (left + 18, top + 6), entry)).map_err(drawing)?;
     }
@@ -300,6 +343,8 @@ where
         .axis_desc_style(style(13, &BLACK, HPos::Center, VPos::Top))
         .draw()
         .map_err(drawing)?;
+    let names: Vec<&str> = bars.series.iter().map(|(name, _)| name.as_str()).collect();
+    let looks = looks(&names);
     for (row, category) in bars.categories.iter().enumerate() {
         let top = group * row as f64 + f64::from(GAP) / 2.0;
         let middle = top + f64::from(bars.series.len() as u32 * BAR) / 2.0;
@@ -308,13 +353,13 @@ where
         let name = style(13, &BLACK, HPos::Right, VPos::Center);
         body.draw(&Text::new(category.clone(), (left - body_left - 8, centre - body_top), name))
             .map_err(drawing)?;
-        for (index, (name, values)) in bars.series.iter().enumerate() {
+        for (index, ((_, values), look)) in bars.series.iter().zip(&looks).enumerate() {
             let Some(value) = values.get(row).copied().flatten().filter(|value| *value > base) else {
                 continue;
             };
             let top = top + f64::from(index as u32 * BAR);
             let bottom = top + f64::from(BAR) - 2.0;
-            let bar = Rectangle::new([(base, top), (value, bottom)], colour(index, name).filled());
+            let bar = Rectangle::new([(base, top), (value, bottom)], look.colour.filled());
             let number = style(11, &BLACK, HPos::Left, VPos::Center);
             let text = EmptyElement::at((value, (top + bottom) / 2.0))
                 + Text::new(chart.values.unit.format(value), (4, 0), number);
@@ -358,8 +403,7 @@ where
         .axis_desc_style(("sans-serif", 13))
         .draw()
         .map_err(drawing)?;
-    for (index, (name, points)) in lines.series.iter().enumerate() {
-        let colour = colour(index, name);
+    for (look, (_, points)) in looks(&names(chart)).into_iter().zip(&lines.series) {
         let drawable: Vec<(f64, f64)> = points
             .iter()
             .copied()
@@ -367,10 +411,25 @@ where
                 (*x > 0.0 || !lines.along.logarithmic) && (*y > 0.0 || !chart.values.logarithmic)
             })
             .collect();
-        context.draw_series(LineSeries::new(drawable.clone(), colour.stroke_width(2))).map_err(drawing)?;
-        context
-            .draw_series(drawable.into_iter().map(|point| Circle::new(point, 4, colour.filled())))
-            .map_err(drawing)?;
+        let (line, fill) = (look.colour.stroke_width(2), look.colour.filled());
+        let points = drawable.clone().into_iter();
+        match look.mark {
+            Mark::Dot => {
+                context.draw_series(LineSeries::new(drawable, line)).map_err(drawing)?;
+                context.draw_series(points.map(|point| Circle::new(point, 4, fill))).map(drop)
+            }
+            Mark::Triangle => {
+                let dashes = DashedLineSeries::new(drawable, 8, 5, line);
+                context.draw_series(dashes).map_err(drawing)?;
+                context.draw_series(points.map(|point| TriangleMarker::new(point, 5, fill))).map(drop)
+            }
+            Mark::Ring => {
+                let dots = DashedLineSeries::new(drawable, 2, 4, line);
+                context.draw_series(dots).map_err(drawing)?;
+                context.draw_series(points.map(|point| Circle::new(point, 4, line))).map(drop)
+            }
+        }
+        .map_err(drawing)?;
     }
     Ok(())
 }
@@ -433,6 +492,19 @@ mod tests {
         let drawn = draw(&[chart], "").expect("drawn");
         assert_eq!(drawn.matches("<circle").count(), 3);
         assert!(drawn.contains("clients (logarithmic)"));
+    }
+
+    #[test]
+    fn every_series_looks_different_and_a_paper_as_its_series() {
+        let names: Vec<String> = (0..20).map(|index| format!("series {index}")).collect();
+        let mut names: Vec<&str> = names.iter().map(String::as_str).collect();
+        names.insert(3, "series 2, paper");
+        names.push("the floor");
+        let looks = looks(&names);
+        let same = |one: &Look| looks.iter().filter(|other| *other == one).count();
+        assert!(looks.iter().all(|look| same(look) == 1), "{looks:?}");
+        assert_eq!(looks[3], Look { mark: Mark::Ring, ..looks[2] });
+        assert_eq!((looks[21].colour, looks[1].colour), (GREY, COLOURS[1]));
     }
 
     #[test]

@@ -10,12 +10,13 @@ use dunlin_bench::report::{Document, Row, markdown};
 use super::{Bench, Output, document, finish, measure, notes};
 
 /// What is run, as one would type it after `dunlin bench`.
-const COMMANDS: [&str; 11] = [
+const COMMANDS: [&str; 12] = [
     "limit",
     "latency --size 32",
     "latency --size 4096",
     "latency --size 65536",
     "latency --size 1048576",
+    "typed",
     "throughput --size 32 --clients 1",
     "throughput --size 32 --clients 4",
     "kv",

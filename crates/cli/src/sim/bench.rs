@@ -142,15 +142,15 @@ fn measure(arguments: &BenchArguments, clients: usize, network: &str) -> Result<
     let [began, _, ended, memory] = outcome.probes;
     let took = ended.saturating_sub(began).max(1);
     let memory = memory.saturating_sub(before);
-    let calls = outcome.calls.max(1) as f64;
+    let calls = outcome.all.calls.max(1) as f64;
     Ok(Row::new()
         .with("network", network.name())
         .with("clients", clients)
-        .with("calls", outcome.calls)
+        .with("calls", outcome.all.calls)
         .with("simulated_calls_ops", calls * 1e9 / took as f64)
         .with("memory_bytes_per_client", memory / clients.max(1) as u64)
         .with("events_per_call", rounded(outcome.events as f64 / calls))
         .with("switches_per_call", rounded(outcome.switches as f64 / calls))
         .with("virtual_throughput_ops", outcome.throughput())
-        .with("virtual_p50_ns", outcome.p50_ns))
+        .with("virtual_p50_ns", outcome.all.p50_ns))
 }

@@ -4,7 +4,7 @@ mod bench;
 mod calibrate;
 mod figure;
 mod report;
-mod runs;
+pub(crate) mod runs;
 mod swarm;
 mod sweep;
 
@@ -51,10 +51,15 @@ fn profile(name: &str) -> Result<Profile, Failure> {
 
 /// A profile's hash as people compare it.
 fn hash(profile: &Profile) -> String {
-    format!("{:016x}", profile.hash())
+    hash_of(profile.hash())
+}
+
+/// The same, of the number.
+pub(crate) fn hash_of(hash: u64) -> String {
+    format!("{hash:016x}")
 }
 
 /// Two digits after the point are more than the model knows.
-fn rounded(value: f64) -> f64 {
+pub(crate) fn rounded(value: f64) -> f64 {
     (value * 1e3).round() / 1e3
 }

@@ -1,11 +1,11 @@
-//! Runs figures: each of their simulations on one of as many threads as there are cores.
+//! Runs simulations, those of figures above all: each on one of as many threads as there are cores.
 
 use super::hash;
 use crate::interrupt::Interrupt;
 use crate::output::Failure;
 use crate::progress;
 use dunlin_rnic_model::Profile;
-use dunlin_scenario::figures::{Effort, Figure, FigureError, Outcome, Point, Run};
+use dunlin_scenario::figures::{Effort, Figure, Outcome, Point, Run};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -25,16 +25,37 @@ const LOOK: Duration = Duration::from_millis(100);
 
 /// Makes figures. A signal ends it at once: threads that still simulate end with the process.
 pub(super) fn make(figures: &[Figure], effort: Effort, message: &str) -> Result<Vec<Made>, Failure> {
-    let interrupt = Interrupt::install()?;
     let hashes: Vec<String> = figures
         .iter()
         .map(|figure| Profile::built_in(figure.profile).map(|profile| hash(&profile)).map_err(Failure::new))
         .collect::<Result<_, _>>()?;
     let plans: Vec<Vec<Run>> = figures.iter().map(|figure| figure.runs(effort)).collect();
-    let runs: Arc<Vec<Run>> = Arc::new(plans.iter().flatten().cloned().collect());
+    let runs: Vec<Run> = plans.iter().flatten().cloned().collect();
+    let mut outcomes = all(runs, message, Run::go)?.into_iter();
+    let made = figures.iter().zip(plans).zip(hashes).map(|((figure, plan), hash)| {
+        let mine: Vec<Outcome> = outcomes.by_ref().take(plan.len()).collect();
+        Made { figure: *figure, hash, points: figure.points(effort, &mine) }
+    });
+    Ok(made.collect())
+}
+
+/// The outcomes of all runs, in their order, each made on one of as many threads as there are cores. A signal ends it at
+/// once.
+pub(crate) fn all<T, O, E>(
+    runs: Vec<T>,
+    message: &str,
+    run: fn(&T) -> Result<O, E>,
+) -> Result<Vec<O>, Failure>
+where
+    T: Send + Sync + 'static,
+    O: Send + 'static,
+    E: std::error::Error + Send + Sync + 'static,
+{
+    let interrupt = Interrupt::install()?;
+    let runs = Arc::new(runs);
     let bar = progress::counting(runs.len() as u64, message);
-    let results = start(&runs)?;
-    let mut outcomes = vec![None; runs.len()];
+    let results = start(&runs, run)?;
+    let mut outcomes: Vec<Option<O>> = runs.iter().map(|_| None).collect();
     for _ in 0..runs.len() {
         let (index, outcome) = loop {
             interrupt.check()?;
@@ -50,39 +71,40 @@ pub(super) fn make(figures: &[Figure], effort: Effort, message: &str) -> Result<
         bar.inc(1);
     }
     bar.finish_and_clear();
-    let mut outcomes = outcomes.into_iter().flatten();
-    let made = figures.iter().zip(plans).zip(hashes).map(|((figure, plan), hash)| {
-        let mine: Vec<Outcome> = outcomes.by_ref().take(plan.len()).collect();
-        Made { figure: *figure, hash, points: figure.points(effort, &mine) }
-    });
-    Ok(made.collect())
+    Ok(outcomes.into_iter().flatten().collect())
 }
 
-type Results = mpsc::Receiver<(usize, Result<Outcome, FigureError>)>;
+/// What threads made of runs, each with its place.
+type Results<O, E> = mpsc::Receiver<(usize, Result<O, E>)>;
 
 /// Has threads take the runs one after the other.
-fn start(runs: &Arc<Vec<Run>>) -> Result<Results, Failure> {
+fn start<T, O, E>(runs: &Arc<Vec<T>>, run: fn(&T) -> Result<O, E>) -> Result<Results<O, E>, Failure>
+where
+    T: Send + Sync + 'static,
+    O: Send + 'static,
+    E: Send + 'static,
+{
     let threads = thread::available_parallelism().map_or(1, usize::from).min(runs.len());
     let next = Arc::new(AtomicUsize::new(0));
     let (sender, results) = mpsc::channel();
     for _ in 0..threads {
         let (runs, next, sender) = (Arc::clone(runs), Arc::clone(&next), sender.clone());
         let body = move || {
-            while let Some((index, run)) = take(&runs, &next) {
-                if sender.send((index, run.go())).is_err() {
+            while let Some((index, work)) = take(&runs, &next) {
+                if sender.send((index, run(work))).is_err() {
                     return;
                 }
             }
         };
         thread::Builder::new()
-            .name("figure".to_owned())
+            .name("simulation".to_owned())
             .spawn(body)
             .map_err(|error| Failure::new(format!("cannot start a thread: {error}")))?;
     }
     Ok(results)
 }
 
-fn take<'a>(runs: &'a [Run], next: &AtomicUsize) -> Option<(usize, &'a Run)> {
+fn take<'a, T>(runs: &'a [T], next: &AtomicUsize) -> Option<(usize, &'a T)> {
     let index = next.fetch_add(1, Ordering::Relaxed);
     Some((index, runs.get(index)?))
 }

@@ -239,7 +239,7 @@ fn wrong_on_ud<F: Fabric>(context: &mut Context<F>, _: Role) -> Verdict {
     let queue_pair = station.domain.create_queue_pair(&config)?;
     expect_eq!(station.domain.state(queue_pair), Some(QueuePairState::Ready), "UD needs no connecting");
     let remote = context.swap_endpoints(context.link(), &mut station, queue_pair)?;
-    station.domain.create_address_handle(queue_pair, context.link(), &remote)?;
+    let handle = station.domain.create_address_handle(queue_pair, context.link(), &remote)?;
     let operation = read_of(&station)?;
     refuses(&mut station, queue_pair, operation)?;
     for operation in atomics() {
@@ -256,6 +256,12 @@ fn wrong_on_ud<F: Fabric>(context: &mut Context<F>, _: Role) -> Verdict {
     let data = Data::Buffer(station.buffer(b"x")?);
     let operation = Operation::Send { data, immediate: None, to: Some(AddressHandleId(987_654)) };
     expect_matches!(station.post(queue_pair, 1, operation, true), Err(PostError::NoSuch(_)));
+    // One that is no more.
+    station.domain.destroy_address_handle(handle)?;
+    let data = Data::Buffer(station.buffer(b"x")?);
+    let operation = Operation::Send { data, immediate: None, to: Some(handle) };
+    expect_matches!(station.post(queue_pair, 1, operation, true), Err(PostError::NoSuch(_)));
+    expect_matches!(station.domain.destroy_address_handle(handle), Err(CreateError::NoSuch(_)));
     context.meet_at(&mut station)
 }
 

@@ -280,7 +280,12 @@ fn accept_times_out<F: Fabric>(context: &mut Context<F>, _: Role) -> Verdict {
 
 /// A second address, made of the case's own.
 fn elsewhere<F: Fabric>(context: &Context<F>) -> Result<Address, crate::Failure> {
-    Ok(Address::new(context.address.scheme(), &format!("{}-2", context.address.name()))?)
+    let address = &context.address;
+    let name = match address.host_and_port() {
+        Some((host, port)) => format!("{host}:{}", port + 1),
+        None => format!("{}-2", address.name()),
+    };
+    Ok(Address::new(address.scheme(), &name)?)
 }
 
 fn listener_signal<F: Fabric>(context: &mut Context<F>, role: Role) -> Verdict {

@@ -249,6 +249,13 @@ impl ThreadDomain for ReferenceDomain {
         Ok(AddressHandleId(id))
     }
 
+    fn destroy_address_handle(&mut self, handle: AddressHandleId) -> Result<(), CreateError> {
+        let mut state = self.world.lock();
+        let Some(domain) = state.domains.get_mut(&self.id) else { return Err(CreateError::NoSuch("domain")) };
+        let removed = domain.pairs.values_mut().find_map(|pair| pair.handles.remove(&handle.0));
+        removed.map(drop).ok_or(CreateError::NoSuch("address handle"))
+    }
+
     fn destroy_queue_pair(&mut self, queue_pair: QueuePairId) -> Result<(), CreateError> {
         let mut state = self.world.lock();
         let removed = state.domains.get_mut(&self.id).and_then(|domain| domain.pairs.remove(&queue_pair));

@@ -1,12 +1,18 @@
 //! A real machine.
 
-use super::{Host, Nanos, Signal, Site, Task, Work};
+use super::{BindError, Host, Nanos, Signal, Site, Task, Topology, Work};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
+use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 /// The machine that this process runs on.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RealHost;
+
+fn is_set(set: &CpuSet, core: u32) -> bool {
+    (core as usize) < CpuSet::MAX_CPU && set.is_set(core as usize)
+}
 
 fn origin() -> Instant {
     static ORIGIN: OnceLock<Instant> = OnceLock::new();
@@ -49,6 +55,26 @@ impl Host for RealHost {
         Ok(Task::new(move || {
             let _ = handle.join();
         }))
+    }
+
+    fn topology(&self) -> Topology {
+        let allowed = sched_getaffinity(None).ok();
+        // Who does not know what is allowed will hear it when binding.
+        let allowed = |core| allowed.as_ref().is_none_or(|set| is_set(set, core));
+        Topology::read(Path::new("/sys/devices/system/node"), sched_getcpu() as u32, allowed)
+    }
+
+    fn bind(&self, cores: &[u32]) -> Result<Vec<u32>, BindError> {
+        let refused =
+            |error: rustix::io::Errno| BindError::System { cores: cores.to_vec(), error: error.into() };
+        let former = sched_getaffinity(None).map_err(refused)?;
+        let mut set = CpuSet::new();
+        cores
+            .iter()
+            .filter(|core| (**core as usize) < CpuSet::MAX_CPU)
+            .for_each(|core| set.set(*core as usize));
+        sched_setaffinity(None, &set).map_err(refused)?;
+        Ok((0..CpuSet::MAX_CPU as u32).filter(|core| is_set(&former, *core)).collect())
     }
 
     fn sleep(&self, until: Nanos) {
@@ -102,6 +128,20 @@ mod tests {
         RealHost.spawn("raiser", Box::new(move || other.raise())).unwrap().join();
         assert!(signal.wait(seen, u64::MAX));
         assert!(!signal.wait(signal.seen(), RealHost.now() + 1_000_000));
+    }
+
+    #[test]
+    fn threads_are_bound_and_freed() {
+        let body = || {
+            let topology = RealHost.topology();
+            let cores = topology.cores(topology.here()).unwrap().to_vec();
+            let former = RealHost.bind(&cores[..1]).unwrap();
+            assert!(former.contains(&cores[0]));
+            assert_eq!(RealHost.bind(&former).unwrap(), cores[..1]);
+            assert!(matches!(RealHost.bind(&[]), Err(BindError::System { .. })));
+        };
+        // On a thread of its own, whose panic is this one's.
+        std::thread::scope(|scope| scope.spawn(body).join()).unwrap();
     }
 
     #[test]

@@ -446,6 +446,24 @@ pub struct Call<F: Fabric> {
     state: CallState,
 }
 
+impl<F: Fabric> Call<F> {
+    /// Leaves the call to itself: nobody waits for its answer.
+    ///
+    /// # Errors
+    /// It was not sent, [`Cause::WindowFull`] if there was no room: not executed.
+    pub fn leave(mut self) -> Result<(), CallError> {
+        match &self.state {
+            CallState::Sent(_) | CallState::Over => Ok(()),
+            // Dropping it takes it out of the queue.
+            CallState::Waiting { .. } => Err(CallError::NotExecuted(Cause::WindowFull)),
+            CallState::Failed(_) => match std::mem::replace(&mut self.state, CallState::Over) {
+                CallState::Failed(error) => Err(error),
+                _ => Ok(()),
+            },
+        }
+    }
+}
+
 impl<F: Fabric> Future for Call<F> {
     type Output = Result<AsyncResponse<F>, CallError>;
 

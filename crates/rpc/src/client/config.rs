@@ -27,6 +27,10 @@ pub struct ClientConfig {
     pub max_response: u64,
     /// The most registered memory for large requests, and as much for large results, for each worker.
     pub large_memory: u64,
+    /// Where requests or answers may be lost and are sent again: how long a server may say nothing to that until the lane
+    /// counts as broken, in nanoseconds. Its calls then end with [`Cause::Unanswered`](crate::Cause::Unanswered). A handler
+    /// that keeps its worker busy for longer should run in the pool.
+    pub silence: Nanos,
     /// Only this worker; all of them if not given.
     pub worker: Option<u16>,
     /// The service wanted; empty for whatever is there.
@@ -50,6 +54,7 @@ impl Default for ClientConfig {
             connect_timeout: 5_000_000_000,
             max_response: 64 << 20,
             large_memory: 256 << 20,
+            silence: 10_000_000_000,
             worker: None,
             service: String::new(),
             token: Vec::new(),

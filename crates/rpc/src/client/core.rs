@@ -2,15 +2,15 @@
 //! synchronous client owns one; the asynchronous hub has one behind a mutex.
 
 use super::config::ClientConfig;
-use super::lane::{ClientLane, SubmitError, repost};
+use super::lane::{ClientLane, NoMore, SubmitError, repost};
 use super::slots::{Keep, Sink};
 use crate::connect::establish::{Greeting, PreparedLane};
 use crate::error::{CallError, Cause, ConnectError};
 use crate::path::route::{self, Route};
 use crate::path::{HEAD_IMMEDIATE, Scratch, Violation, scratch};
 use dunlin_fabric::{
-    Completion, CompletionQueueId, CompletionStatus, Fabric, Host, Link, Nanos, Opcode, QueuePairState,
-    ThreadDomain, Work,
+    Completion, CompletionQueueId, CompletionStatus, Fabric, Host, Link, Nanos, Opcode, QueuePairId,
+    QueuePairState, ThreadDomain, Work,
 };
 use dunlin_wire::handshake::{LaneReady, Record};
 
@@ -113,7 +113,14 @@ impl<F: Fabric> Core<F> {
     /// Takes back what [`prepare`](Core::prepare) made.
     pub(crate) fn discard(&mut self, prepared: impl IntoIterator<Item = PreparedLane<F>>) {
         for lane in prepared {
-            let _ = self.domain.destroy_queue_pair(lane.queue_pair);
+            self.destroy(lane.queue_pairs());
+        }
+    }
+
+    /// Ends queue pairs that no lane has.
+    pub(crate) fn destroy(&mut self, queue_pairs: impl IntoIterator<Item = QueuePairId>) {
+        for queue_pair in queue_pairs {
+            let _ = self.domain.destroy_queue_pair(queue_pair);
         }
     }
 
@@ -130,7 +137,7 @@ impl<F: Fabric> Core<F> {
         let mut prepared = prepared.into_iter();
         while let Some(half) = prepared.next() {
             let index = self.free_index();
-            let queue_pair = half.queue_pair;
+            let queue_pairs: Vec<_> = half.queue_pairs().collect();
             let made = match ready.iter().find(|ready| ready.lane == half.number) {
                 Some(ready) => half.complete(self, greeting, config, ready, index),
                 None => Err(ConnectError::Handshake("a lane was not answered".into())),
@@ -144,7 +151,7 @@ impl<F: Fabric> Core<F> {
                     indices.push(index);
                 }
                 Err(error) => {
-                    let _ = self.domain.destroy_queue_pair(queue_pair);
+                    self.destroy(queue_pairs);
                     self.discard(prepared);
                     for index in indices {
                         self.remove(index);
@@ -178,7 +185,8 @@ impl<F: Fabric> Core<F> {
         self.by_completion -= lane.by_completion as usize;
         self.by_fetch -= lane.rx.fetcher().is_some() as usize;
         self.domain.unwatch(&lane.region);
-        let _ = self.domain.destroy_queue_pair(lane.queue_pair);
+        let queue_pairs = lane.queue_pairs();
+        self.destroy(queue_pairs);
     }
 
     /// Reads what a server has said on the control connection of a lane: that it drains, and how far it came.
@@ -316,6 +324,9 @@ impl<F: Fabric> Core<F> {
     }
 
     fn violated(&mut self, index: u16, violation: Violation) {
+        if violation == Violation::Broken {
+            return self.break_lane(index, Cause::ConnectionLost);
+        }
         tracing::warn!(target: "dunlin::client", lane = index, %violation, "the server broke the protocol; the lane is closed");
         self.break_lane(index, Cause::ProtocolViolation);
     }
@@ -355,8 +366,12 @@ impl<F: Fabric> Core<F> {
         | Route::Rendezvous { lane: index, .. }) = route;
         let Some(Some(lane)) = self.lanes.get_mut(index as usize) else { return };
         // A completion of an earlier lane at this index is not ours.
-        if lane.queue_pair != completion.queue_pair || lane.broken.is_some() {
+        if !lane.owns(completion.queue_pair) || lane.broken.is_some() {
             return;
+        }
+        let datagram = lane.datagrams == Some(completion.queue_pair);
+        if datagram && self.domain.state(completion.queue_pair) == Some(QueuePairState::Ready) {
+            return lane.on_datagram(&mut self.domain, route, completion);
         }
         if completion.status != CompletionStatus::Success {
             tracing::debug!(target: "dunlin::client", lane = index, status = completion.status.describe(), "a lane broke");
@@ -399,16 +414,36 @@ impl<F: Fabric> Core<F> {
             if lane.broken.is_some() {
                 continue;
             }
-            let failed =
-                self.domain.state(lane.queue_pair) != Some(QueuePairState::Ready) || !lane.link.is_alive();
+            let ready = |queue_pair| self.domain.state(queue_pair) == Some(QueuePairState::Ready);
+            let failed = !lane.queue_pairs().all(ready) || !lane.link.is_alive();
             if failed {
                 let _ =
                     lane.progress(&self.fabric, &mut self.domain, &mut self.scratch, usize::MAX, &mut Keep);
                 self.break_lane(index, Cause::ConnectionLost);
             } else {
                 lane.break_silence(&self.fabric, &mut self.domain);
+                if lane.again.is_some() {
+                    let now = self.fabric.host().now();
+                    self.send_again(index, now);
+                }
             }
         }
+    }
+
+    /// Sends calls of a lane again whose requests or answers may be lost; answers when to look next.
+    fn send_again(&mut self, index: u16, now: Nanos) -> Nanos {
+        let Some(Some(lane)) = self.lanes.get_mut(index as usize) else { return Nanos::MAX };
+        if lane.broken.is_some() {
+            return Nanos::MAX;
+        }
+        let cause = match lane.send_again(&self.fabric, &mut self.domain, now) {
+            Ok(next) => return next,
+            Err(NoMore::Silent) => Cause::Unanswered,
+            Err(NoMore::Broken) => Cause::ConnectionLost,
+        };
+        tracing::debug!(target: "dunlin::client", lane = index, %cause, "a lane broke that sends again what may be lost");
+        self.break_lane(index, cause);
+        Nanos::MAX
     }
 
     /// As [`progress`](Core::progress), with a look at the slow things too: after a sleep.
@@ -421,8 +456,12 @@ impl<F: Fabric> Core<F> {
     pub(crate) fn expire(&mut self) -> Nanos {
         let now = self.fabric.host().now();
         let mut earliest = u64::MAX;
-        for lane in self.lanes.iter_mut().flatten() {
+        for index in 0..self.lanes.len() {
+            let Some(lane) = &mut self.lanes[index] else { continue };
             earliest = earliest.min(lane.slots.expire(now));
+            if lane.again.is_some() {
+                earliest = earliest.min(self.send_again(index as u16, now));
+            }
         }
         earliest
     }

@@ -2,13 +2,15 @@
 
 use super::slots::{Sink, Slots};
 use crate::error::{CallError, Cause};
+use crate::path::again::{Requests, Sent, Silent};
 use crate::path::large::{Arrivals, Arrived, Errands};
 use crate::path::rendezvous::{Exhausted, Pool};
-use crate::path::{Incoming, MAX_MESSAGE, Next, Rx, Scratch, Tx, TxError, Violation, route, turn_cost};
+use crate::path::route::{self, Route};
+use crate::path::{Incoming, MAX_MESSAGE, Next, Rx, Scratch, Tx, TxError, Violation, turn_cost};
 use crate::plan::LargePayload;
 use dunlin_fabric::{
-    Buffer, Fabric, Host, Nanos, Operation, PostError, QueuePairId, Region, RegionKey, RemoteSlice,
-    ThreadDomain, Work, WorkRequest, copy,
+    Buffer, Completion, CompletionStatus, Fabric, Host, Nanos, Operation, PostError, QueuePairId, Region,
+    RegionKey, RemoteSlice, ThreadDomain, Work, WorkRequest, copy,
 };
 use dunlin_wire::{
     BatchState, Descriptor, Entry, EntryMeta, FirstLine, Flags, Header, Kind, LINE, Message, Status,
@@ -37,6 +39,8 @@ pub(crate) struct ClientLane<F: Fabric> {
     pub(crate) batch: BatchState,
     /// Large results that were read and that the server may let go.
     pub(crate) releases: Vec<u32>,
+    /// What may have to be sent again, where requests or answers may be lost.
+    pub(crate) again: Option<Box<Requests>>,
     pub(crate) queue_pair: QueuePairId,
     /// The lane's number in its domain.
     pub(crate) index: u16,
@@ -48,6 +52,14 @@ pub(crate) struct ClientLane<F: Fabric> {
     pub(crate) draining: bool,
     /// Whether messages arrive as completions: then the receive queue is polled.
     pub(crate) by_completion: bool,
+    /// Where the server's messages are taken.
+    pub(crate) receives: QueuePairId,
+    /// The queue pair for datagrams, of either direction.
+    pub(crate) datagrams: Option<QueuePairId>,
+    /// Datagrams that were dropped.
+    pub(crate) strays: u64,
+    /// The unreliable connection that requests are written over, if they are.
+    pub(crate) unreliable: Option<QueuePairId>,
     /// Lanes of one connection share it, and its control connection.
     pub(crate) connection: u32,
     pub(crate) link: F::Link,
@@ -79,6 +91,27 @@ pub(crate) struct ClientLane<F: Fabric> {
 pub(crate) fn warm_lines<T>(of: &T, bytes: usize) {
     let start: *const u8 = (&raw const *of).cast();
     (0..bytes).step_by(LINE).for_each(|at| copy::prefetch_to_write(start.wrapping_add(at)));
+}
+
+/// Why a lane has to be given up while it sends again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NoMore {
+    /// The server says nothing.
+    Silent,
+    /// The queue pair is broken.
+    Broken,
+}
+
+impl From<Silent> for NoMore {
+    fn from(_: Silent) -> Self {
+        NoMore::Silent
+    }
+}
+
+impl From<TxError> for NoMore {
+    fn from(_: TxError) -> Self {
+        NoMore::Broken
+    }
 }
 
 /// Why a call was not taken.
@@ -218,6 +251,9 @@ impl<F: Fabric> ClientLane<F> {
             ..Header::new(Kind::Request)
         };
         self.tx.single(fabric, domain, &header, payload)?;
+        if let Some(again) = &mut self.again {
+            again.keep(call, function, flags, payload);
+        }
         let sequence = self.tx.next_sequence() - 1;
         self.slots.take(call, timeout, sequence);
         self.slots.sent(sequence);
@@ -250,6 +286,9 @@ impl<F: Fabric> ClientLane<F> {
             self.batch_timeout = timeout;
         }
         self.batch_timeout = shorter(self.batch_timeout, timeout);
+        if let Some(again) = &mut self.again {
+            again.keep(call, function, Flags::NONE, payload);
+        }
         self.slots.take(call, timeout, self.batch_sequence);
         Ok(call)
     }
@@ -308,8 +347,8 @@ impl<F: Fabric> ClientLane<F> {
             left = left.saturating_sub(incoming.turn_cost(scratch));
             match incoming {
                 Incoming::Scratch(total) => self.on_message(fabric, domain, &scratch[..total], sink)?,
-                Incoming::Buffer(buffer, total) => {
-                    self.on_message(fabric, domain, &buffer[..total], sink)?;
+                Incoming::Buffer(buffer, range) => {
+                    self.on_message(fabric, domain, &buffer[range], sink)?;
                     self.give_back(domain, buffer)?;
                 }
             }
@@ -322,6 +361,11 @@ impl<F: Fabric> ClientLane<F> {
             self.report_head(fabric, domain);
         }
         self.heard |= messages > 0;
+        if messages > 0
+            && let Some(again) = &mut self.again
+        {
+            again.heard();
+        }
         Ok(messages + usize::from(went_on))
     }
 
@@ -332,6 +376,85 @@ impl<F: Fabric> ClientLane<F> {
         if !heard && self.slots.in_flight() > 0 && self.rx.head_untold() {
             self.report_head(fabric, domain);
         }
+    }
+
+    /// Sends calls again whose requests or answers may be lost; answers when to look next.
+    pub(crate) fn send_again(
+        &mut self,
+        fabric: &F,
+        domain: &mut F::Domain,
+        now: Nanos,
+    ) -> Result<Nanos, NoMore> {
+        if self.slots.in_flight() == 0 {
+            return Ok(Nanos::MAX);
+        }
+        let Some(mut again) = self.again.take() else { return Ok(Nanos::MAX) };
+        let standing = std::cell::RefCell::new(&mut self.slots);
+        let (tx, head) = (&mut self.tx, self.rx.head());
+        let mut rewritten = None;
+        let next = again.look(
+            now,
+            |call| standing.borrow_mut().standing(call),
+            |request| {
+                // A ring is written again first, which is all that is needed if a request was lost. If the answer was, the server
+                // does not look there any more: what it shall answer again has to come as a message of its own.
+                let unread = match rewritten {
+                    Some(unread) => unread,
+                    None => *rewritten.insert(tx.rewrite(fabric, domain)?),
+                };
+                if unread && request.tries.is_multiple_of(2) {
+                    return Ok(Sent::Yes);
+                }
+                let header = Header {
+                    code: request.function,
+                    flags: request.flags,
+                    call: request.call,
+                    head,
+                    time: micros(standing.borrow_mut().time_left(request.call, now)),
+                    ..Header::new(Kind::Request)
+                };
+                match tx.single(fabric, domain, &header, &request.payload) {
+                    Ok(()) => Ok(Sent::Yes),
+                    Err(TxError::Full) => Ok(Sent::NoRoom),
+                    Err(error) => Err(error.into()),
+                }
+            },
+        );
+        self.again = Some(again);
+        next
+    }
+
+    /// A completion of the datagram queue pair, which works.
+    pub(crate) fn on_datagram(
+        &mut self,
+        domain: &mut F::Domain,
+        route: Route,
+        completion: Completion<F::Memory>,
+    ) {
+        if matches!(route, Route::Outgoing { .. }) {
+            return self.tx.completed();
+        }
+        let Some(buffer) = completion.buffer else { return };
+        let refused = if completion.status == CompletionStatus::Success {
+            self.rx.deliver_datagram(buffer, completion.bytes, completion.immediate)
+        } else {
+            Err(buffer)
+        };
+        if let (Err(buffer), Some(queue_pair)) = (refused, self.datagrams) {
+            self.strays += 1;
+            tracing::debug!(target: "dunlin::client", lane = self.index, strays = self.strays, "a datagram is none of the server's, or comes too early");
+            let _ = repost::<F>(domain, queue_pair, self.index, Some(buffer));
+        }
+    }
+
+    /// Whether a queue pair is one of this lane's.
+    pub(crate) fn owns(&self, queue_pair: QueuePairId) -> bool {
+        self.queue_pairs().any(|own| own == queue_pair)
+    }
+
+    /// All queue pairs of this lane.
+    pub(crate) fn queue_pairs(&self) -> impl Iterator<Item = QueuePairId> + use<F> {
+        [Some(self.queue_pair), self.unreliable, self.datagrams].into_iter().flatten()
     }
 
     fn report_head(&mut self, fabric: &F, domain: &mut F::Domain) {
@@ -347,7 +470,7 @@ impl<F: Fabric> ClientLane<F> {
             fetcher.give_back(buffer);
             return Ok(());
         }
-        repost::<F>(domain, self.queue_pair, self.index, Some(buffer))
+        repost::<F>(domain, self.receives, self.index, Some(buffer))
     }
 
     /// A message of one line, which most are.
@@ -440,6 +563,8 @@ impl<F: Fabric> ClientLane<F> {
         };
         match answered {
             Some(_) => Ok(()),
+            // One that was asked for again comes twice.
+            None if self.again.is_some() => Ok(()),
             None => Err(Violation::Call(entry.call)),
         }
     }
@@ -452,6 +577,9 @@ impl<F: Fabric> ClientLane<F> {
         entry: &Entry<'_>,
     ) -> Result<(), Violation> {
         let call = entry.call;
+        if self.again.is_some() && !self.slots.expects(call) {
+            return Ok(());
+        }
         if !self.slots.expects(call) || self.arrivals.expects(call) {
             return Err(Violation::Call(call));
         }
@@ -518,7 +646,7 @@ impl<F: Fabric> ClientLane<F> {
     /// Goes on with what is to be sent of large payloads; says whether it got anywhere.
     fn run_errands(&mut self, fabric: &F, domain: &mut F::Domain) -> Result<bool, Violation> {
         let ran = self.errands.run(fabric, domain, &mut self.tx, self.rx.head());
-        ran.map_err(|_| Violation::Transfer("the queue pair is in error"))
+        ran.map_err(|_| Violation::Broken)
     }
 
     /// Tells the server which large results it may let go. What does not fit now goes next time.
@@ -596,5 +724,8 @@ pub(crate) fn post_read<F: Fabric>(
         length: descriptor.length as u32,
     };
     let request = WorkRequest { id, operation: Operation::Read { from, into }, signaled: true };
-    domain.post(queue_pair, request).map_err(|_| Violation::Transfer("a READ could not be posted"))
+    domain.post(queue_pair, request).map_err(|error| match error {
+        PostError::QueuePairError => Violation::Broken,
+        _ => Violation::Transfer("a READ could not be posted"),
+    })
 }

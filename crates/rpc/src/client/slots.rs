@@ -4,6 +4,7 @@
 //! id that comes twice, and we can tell an answer that nobody waits for.
 
 use crate::error::{CallError, Cause};
+use crate::path::again::Standing;
 use dunlin_fabric::{Buffer, Memory, Nanos};
 use dunlin_wire::{INLINE_PAYLOAD, copy_bytes};
 use std::collections::VecDeque;
@@ -262,6 +263,24 @@ impl<M: Memory> Slots<M> {
         self.get(call).is_some_and(|slot| match slot.state {
             State::InFlight | State::Zombie | State::Expired => slot.sequence < sent,
             State::Free | State::Reading | State::Done => false,
+        })
+    }
+
+    /// Where a call stands, for who may have to send it again.
+    pub(crate) fn standing(&mut self, call: u32) -> Standing {
+        let sent = self.sent;
+        self.get(call).map_or(Standing::Over, |slot| match slot.state {
+            State::InFlight | State::Zombie | State::Expired if slot.sequence < sent => Standing::Waits,
+            State::InFlight | State::Zombie | State::Expired => Standing::Unsent,
+            State::Free | State::Reading | State::Done => Standing::Over,
+        })
+    }
+
+    /// What is left of a call's time, 0 if it has none.
+    pub(crate) fn time_left(&mut self, call: u32, now: Nanos) -> Nanos {
+        self.get(call).map_or(0, |slot| match slot.deadline {
+            0 => slot.timeout,
+            deadline => deadline.saturating_sub(now).max(1),
         })
     }
 

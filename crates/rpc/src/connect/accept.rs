@@ -45,6 +45,8 @@ pub struct Counters {
     pub refused: u64,
     /// Lanes asked for.
     pub lanes: u64,
+    /// Datagrams that were dropped: they were nobody's, or more than there was room for.
+    pub stray_datagrams: u64,
 }
 
 impl ControlState {
@@ -374,6 +376,8 @@ impl<F: Fabric> Control<F> {
             ring_bytes,
             client_ring_bytes: open.ring_bytes,
             endpoint: Endpoint(open.endpoint),
+            unreliable_endpoint: Endpoint(open.unreliable_endpoint),
+            datagram_endpoint: Endpoint(open.datagram_endpoint),
             client_key: RegionKey(client_key),
             region,
             published,

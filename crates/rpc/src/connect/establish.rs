@@ -11,21 +11,25 @@ use crate::client::lane::{ClientLane, repost};
 use crate::client::slots::Slots;
 use crate::error::ConnectError;
 use crate::mailbox::RingReader;
+use crate::path::again::Requests;
+use crate::path::datagram::{self, Datagrams, Outlet};
 use crate::path::fetch::Fetcher;
 use crate::path::large::{Arrivals, Errands};
+use crate::path::lossy_ring::LossyRing;
 use crate::path::rendezvous::Pool;
 use crate::path::tx::TxParts;
 use crate::path::{CONTROL_BYTES, MAX_MESSAGE, Rx, RxSource, Tx, TxHalf};
 use crate::plan::{Carrier, CompletionMode, LargePayload, Notice, Plan};
 use dunlin_fabric::{
     Access, Address, Arena, Endpoint, Fabric, Link, Nanos, QueuePairConfig, QueuePairId, Region, RegionKey,
-    ThreadDomain,
+    ThreadDomain, Transport,
 };
 use dunlin_wire::handshake::{
     Hello, HelloReply, LaneReady, MAX_VERSION, MIN_VERSION, OpenLane, Record, Token,
 };
 use dunlin_wire::{BatchState, Direction, TagKey};
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 /// What both sides said first.
 #[derive(Debug)]
@@ -98,6 +102,10 @@ pub(crate) fn greet<F: Fabric>(
 pub(crate) struct PreparedLane<F: Fabric> {
     pub(crate) number: u16,
     pub(crate) queue_pair: QueuePairId,
+    /// Over which requests are written that may be lost.
+    unreliable: Option<QueuePairId>,
+    /// For datagrams, of either direction.
+    datagrams: Option<QueuePairId>,
     /// Control line, and behind it the ring of responses if the path has one.
     region: Region<F::Memory>,
     plan: Plan,
@@ -116,27 +124,60 @@ impl<F: Fabric> PreparedLane<F> {
         number: u16,
         worker: u16,
     ) -> Result<Self, ConnectError> {
-        let carrier = plan.response.carrier();
+        let mut made = Vec::with_capacity(3);
+        let prepared = Self::make(core, greeting, config, plan, (number, worker), &mut made);
+        if prepared.is_err() {
+            core.destroy(made);
+        }
+        prepared
+    }
+
+    /// Notes in `made` the queue pairs that it has made.
+    fn make(
+        core: &mut Core<F>,
+        greeting: &Greeting<F>,
+        config: &ClientConfig,
+        plan: Plan,
+        (number, worker): (u16, u16),
+        made: &mut Vec<QueuePairId>,
+    ) -> Result<Self, ConnectError> {
+        let (request, carrier) = (plan.request.carrier(), plan.response.carrier());
         let ring = if carrier.has_ring() { config.ring_bytes as usize } else { 0 };
         let region = Region::new(core.fabric.register((CONTROL_BYTES + ring) as u64, Access::WRITE)?);
-        let receives = receives(carrier, config.window);
-        let mut queue_pair = QueuePairConfig::reliable(core.send_completions, core.receive_completions);
-        queue_pair.max_send =
-            MAX_SEND.max(2 * config.window as u32).min(core.fabric.capabilities().max_queue_depth);
-        queue_pair.max_receive = receives.max(1);
-        queue_pair.inbound_bytes = inbound_bytes(carrier);
-        let queue_pair = core.domain.create_queue_pair(&queue_pair)?;
-        let mut granted = || -> Result<(RegionKey, Endpoint), ConnectError> {
-            let key = greeting.link.grant(region.memory(), Access::WRITE)?;
-            Ok((key, core.domain.endpoint(queue_pair, &greeting.link)?))
+        let reliable = QueuePairConfig {
+            max_send: MAX_SEND.max(2 * config.window as u32).min(core.fabric.capabilities().max_queue_depth),
+            max_receive: receives(carrier, config.window).max(1),
+            inbound_bytes: inbound_bytes(carrier),
+            ..QueuePairConfig::reliable(core.send_completions, core.receive_completions)
         };
-        let (key, endpoint) = match granted() {
-            Ok(granted) => granted,
-            Err(error) => {
-                let _ = core.domain.destroy_queue_pair(queue_pair);
-                return Err(error);
-            }
+        let mut create =
+            |config: QueuePairConfig, named: bool| -> Result<(QueuePairId, Vec<u8>), ConnectError> {
+                let queue_pair = core.domain.create_queue_pair(&config)?;
+                made.push(queue_pair);
+                let endpoint = match named {
+                    true => core.domain.endpoint(queue_pair, &greeting.link)?.0,
+                    false => Vec::new(),
+                };
+                Ok((queue_pair, endpoint))
+            };
+        let (queue_pair, endpoint) = create(reliable, true)?;
+        let unreliable =
+            (request == Carrier::LossyRing).then(|| create(unreliable(&reliable), true)).transpose()?;
+        let datagrams = if [request, carrier].contains(&Carrier::Datagram) {
+            let receives = carrier == Carrier::Datagram;
+            let config = QueuePairConfig {
+                transport: Transport::UnreliableDatagram,
+                max_receive: if receives { datagrams(config.window) } else { 1 },
+                inbound_bytes: datagram::INBOUND_BYTES,
+                ..reliable
+            };
+            Some(create(config, receives)?)
+        } else {
+            None
         };
+        let key = greeting.link.grant(region.memory(), Access::WRITE)?;
+        let (unreliable, unreliable_endpoint) = unreliable.unzip();
+        let (datagrams, datagram_endpoint) = datagrams.unzip();
         let open = OpenLane {
             lane: number,
             worker,
@@ -148,10 +189,17 @@ impl<F: Fabric> PreparedLane<F> {
             ring_bytes: config.ring_bytes,
             rendezvous_above: plan.rendezvous_above,
             large: plan.large as u8,
-            endpoint: endpoint.0,
+            endpoint,
+            unreliable_endpoint: unreliable_endpoint.unwrap_or_default(),
+            datagram_endpoint: datagram_endpoint.unwrap_or_default(),
             region_keys: vec![key.0],
         };
-        Ok(PreparedLane { number, queue_pair, region, plan, open })
+        Ok(PreparedLane { number, queue_pair, unreliable, datagrams, region, plan, open })
+    }
+
+    /// All queue pairs of our half.
+    pub(crate) fn queue_pairs(&self) -> impl Iterator<Item = QueuePairId> + use<F> {
+        [Some(self.queue_pair), self.unreliable, self.datagrams].into_iter().flatten()
     }
 
     /// Joins our half with the server's.
@@ -182,16 +230,37 @@ impl<F: Fabric> PreparedLane<F> {
         core.domain.connect(queue_pair, &link, &Endpoint(ready.endpoint.clone()))?;
         let secret = &ready.secret.0;
         let max_inline = core.fabric.capabilities().max_inline as usize;
+        let datagram_bytes = datagram::receive_bytes(core.fabric.capabilities());
+        let max_message = match plan.request.carrier() {
+            Carrier::Datagram => datagram::max_message(core.fabric.capabilities()),
+            _ => MAX_MESSAGE,
+        };
+        let requests = match (plan.request.carrier(), self.unreliable, self.datagrams) {
+            (Carrier::LossyRing, Some(unreliable), _) => {
+                core.domain.connect(unreliable, &link, &Endpoint(ready.unreliable_endpoint.clone()))?;
+                unreliable
+            }
+            (Carrier::Datagram, _, Some(datagrams)) => datagrams,
+            _ => queue_pair,
+        };
+        let key = RegionKey(control);
         let half = match plan.request.carrier() {
             Carrier::Receive => TxHalf::Send,
-            Carrier::Ring(notice) => {
-                TxHalf::Write { key: RegionKey(control), base: CONTROL_BYTES as u64, notice }
+            Carrier::Datagram => {
+                let to = Endpoint(ready.datagram_endpoint.clone());
+                let to = core.domain.create_address_handle(requests, &link, &to)?;
+                TxHalf::Datagram(Outlet::new(to, ready.place, Arc::default()))
             }
+            Carrier::LossyRing => {
+                TxHalf::Lossy { key, base: CONTROL_BYTES as u64, ring: LossyRing::new(ring_bytes as usize) }
+            }
+            Carrier::Ring(notice) => TxHalf::Write { key, base: CONTROL_BYTES as u64, notice },
             Carrier::Published { .. } => return Err(broken("requests are not fetched")),
         };
         let tx = Tx::new(TxParts {
             half,
-            queue_pair,
+            queue_pair: requests,
+            reports: queue_pair,
             lane: index,
             ring_bytes: ring_bytes as usize,
             tags: TagKey::derive(secret, self.number, Direction::ToServer),
@@ -202,11 +271,15 @@ impl<F: Fabric> PreparedLane<F> {
         });
         let carrier = plan.response.carrier();
         let source = match carrier {
-            Carrier::Ring(_) => RxSource::Ring {
+            Carrier::Ring(_) | Carrier::LossyRing => RxSource::Ring {
                 region: self.region.clone(),
                 reader: RingReader::new(config.ring_bytes as usize),
             },
             Carrier::Receive => RxSource::Messages(VecDeque::with_capacity(config.window as usize + 1)),
+            Carrier::Datagram => {
+                let limit = datagrams(config.window) as usize;
+                RxSource::Datagrams(Datagrams::new(core.fabric.capabilities(), limit))
+            }
             Carrier::Published { metadata } => {
                 let arena = Arena::new(core.fabric.register(MAX_MESSAGE as u64, Access::LOCAL)?)
                     .map_err(|error| broken(&error.to_string()))?;
@@ -219,25 +292,37 @@ impl<F: Fabric> PreparedLane<F> {
         let tags = TagKey::derive(secret, self.number, Direction::ToClient);
         let by_completion = !carrier.is_polled();
         let rx = Rx::new(source, tags, carrier.is_told_of(core.fabric.capabilities()));
-        let count = receives(carrier, config.window);
-        let arena = match carrier {
-            Carrier::Receive => {
-                let memory = core.fabric.register(u64::from(count) * MAX_MESSAGE as u64, Access::LOCAL)?;
-                Some(Arena::new(memory).map_err(|error| broken(&error.to_string()))?)
+        let mut post = |queue_pair, count: u32, bytes: usize| -> Result<(), ConnectError> {
+            let arena = match bytes {
+                0 => None,
+                _ => {
+                    let memory = core.fabric.register(u64::from(count) * bytes as u64, Access::LOCAL)?;
+                    Some(Arena::new(memory).map_err(|error| broken(&error.to_string()))?)
+                }
+            };
+            for _ in 0..count {
+                let buffer = arena.as_ref().map(|arena| arena.reserve(bytes)).transpose();
+                let buffer = buffer.map_err(|error| broken(&error.to_string()))?;
+                repost::<F>(&mut core.domain, queue_pair, index, buffer)
+                    .map_err(|error| broken(&error.to_string()))?;
             }
-            Carrier::Ring(_) | Carrier::Published { .. } => None,
+            Ok(())
         };
-        for _ in 0..count {
-            let buffer = arena.as_ref().map(|arena| arena.reserve(MAX_MESSAGE)).transpose();
-            let buffer = buffer.map_err(|error| broken(&error.to_string()))?;
-            repost::<F>(&mut core.domain, queue_pair, index, buffer)
-                .map_err(|error| broken(&error.to_string()))?;
+        let bytes = if carrier == Carrier::Receive { MAX_MESSAGE } else { 0 };
+        post(queue_pair, receives(carrier, config.window), bytes)?;
+        if let (Carrier::Datagram, Some(queue_pair)) = (carrier, self.datagrams) {
+            post(queue_pair, datagrams(config.window), datagram_bytes)?;
         }
         core.domain.watch(&self.region);
         Ok(ClientLane {
             index,
             connection: 0,
             queue_pair,
+            unreliable: self.unreliable,
+            receives: self.datagrams.filter(|_| carrier == Carrier::Datagram).unwrap_or(queue_pair),
+            datagrams: self.datagrams,
+            strays: 0,
+            again: plan.is_lossy().then(|| Box::new(Requests::new(ready.window, config.silence))),
             link: link.clone(),
             tx,
             rx,
@@ -255,7 +340,7 @@ impl<F: Fabric> PreparedLane<F> {
             errands: Errands::new(plan.large, ready.window),
             releases: Vec::with_capacity(config.window as usize),
             batch: BatchState::new(),
-            staging: vec![0; MAX_MESSAGE],
+            staging: vec![0; max_message],
             batch_sequence: 0,
             batch_timeout: 0,
             number: self.number,
@@ -274,8 +359,26 @@ impl<F: Fabric> PreparedLane<F> {
 pub(crate) fn receives(carrier: Carrier, window: u16) -> u32 {
     match carrier {
         Carrier::Receive => window as u32 + 8,
-        Carrier::Ring(Notice::Polled) | Carrier::Published { .. } => 0,
+        // Only for reports.
+        Carrier::Datagram => 8,
+        Carrier::Ring(Notice::Polled) | Carrier::LossyRing | Carrier::Published { .. } => 0,
         Carrier::Ring(_) => 3 * window as u32 + 16,
+    }
+}
+
+/// RECVs for datagrams of a lane, by the same measure.
+pub(crate) fn datagrams(window: u16) -> u32 {
+    window as u32 + 8
+}
+
+/// The unreliable connection beside a reliable one: for WRITEs only.
+pub(crate) fn unreliable(reliable: &QueuePairConfig) -> QueuePairConfig {
+    QueuePairConfig {
+        transport: Transport::UnreliableConnection,
+        shared_receive: None,
+        max_receive: 1,
+        inbound_bytes: 4096,
+        ..*reliable
     }
 }
 
@@ -283,7 +386,10 @@ pub(crate) fn receives(carrier: Carrier, window: u16) -> u32 {
 pub(crate) fn inbound_bytes(carrier: Carrier) -> u32 {
     match carrier {
         Carrier::Receive => 4 * MAX_MESSAGE as u32,
-        Carrier::Ring(Notice::Polled) | Carrier::Published { .. } => 4096,
+        Carrier::Ring(Notice::Polled)
+        | Carrier::LossyRing
+        | Carrier::Datagram
+        | Carrier::Published { .. } => 4096,
         Carrier::Ring(_) => 16 * 1024,
     }
 }

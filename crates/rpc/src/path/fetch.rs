@@ -118,7 +118,7 @@ impl<F: Fabric> Fetcher<F> {
                 self.reads += 1;
                 Ok(true)
             }
-            Err(PostError::QueuePairError) => Err(Violation::Transfer("the queue pair is in error")),
+            Err(PostError::QueuePairError) => Err(Violation::Broken),
             Err(_) => Err(Violation::Transfer("a READ could not be posted")),
         }
     }
@@ -218,6 +218,6 @@ impl<F: Fabric> Fetcher<F> {
         checked?;
         self.reader.advance(total);
         self.next_message();
-        Ok(Taken::Message(Incoming::Buffer(buffer, total)))
+        Ok(Taken::Message(Incoming::Buffer(buffer, 0..total)))
     }
 }

@@ -2,10 +2,12 @@
 
 use super::{CONTROL_BYTES, MAX_MESSAGE, Violation};
 use crate::mailbox::RingReader;
+use crate::path::datagram::Datagrams;
 use crate::path::fetch::Fetcher;
 use dunlin_fabric::{Buffer, Fabric, Host, Region, Work};
 use dunlin_wire::{FirstLine, Flags, Kind, LINE, TAG_OFFSET, TagKey, Tags, parse_line};
 use std::collections::VecDeque;
+use std::ops::Range;
 
 /// Lines in a row from which on they count as a stream: the next ones are likely to be there already, and to ask for one
 /// that is not yet written, which takes it from the writer, is rare.
@@ -27,6 +29,8 @@ pub(crate) enum RxSource<F: Fabric> {
     Messages(VecDeque<Held<F>>),
     /// The peer's published ring.
     Fetch(Fetcher<F>),
+    /// Datagrams, in any order.
+    Datagrams(Datagrams<F>),
 }
 
 /// A message that came by SEND and waits for its turn.
@@ -42,8 +46,8 @@ pub(crate) enum Held<F: Fabric> {
 pub(crate) enum Incoming<F: Fabric> {
     /// In the first so many bytes of the scratch buffer.
     Scratch(usize),
-    /// In the first so many bytes of a buffer, which is to be given back.
-    Buffer(Buffer<F::Memory>, usize),
+    /// In these bytes of a buffer, which is to be given back.
+    Buffer(Buffer<F::Memory>, Range<usize>),
 }
 
 impl<F: Fabric> Incoming<F> {
@@ -51,7 +55,7 @@ impl<F: Fabric> Incoming<F> {
     pub(crate) fn turn_cost(&self, scratch: &Scratch) -> usize {
         let (first, total) = match self {
             Incoming::Scratch(total) => (scratch.first(), *total),
-            Incoming::Buffer(buffer, total) => (buffer.first(), *total),
+            Incoming::Buffer(buffer, range) => (buffer.get(range.start), range.len()),
         };
         super::turn_cost(first.copied().unwrap_or(0), total)
     }
@@ -102,7 +106,7 @@ impl<F: Fabric> Rx<F> {
         self.due = self.due.saturating_sub(u32::from(self.told_of));
     }
 
-    /// Messages taken so far: the mark of a draining server.
+    /// Messages taken so far, lost ones that others have overtaken included: the mark of a draining server.
     pub(crate) fn sequence(&self) -> u64 {
         self.sequence
     }
@@ -129,6 +133,20 @@ impl<F: Fabric> Rx<F> {
         }
     }
 
+    /// A datagram that a RECV has taken, if it is one of the peer's. What is not comes back; so does what there is no room for.
+    pub(crate) fn deliver_datagram(
+        &mut self,
+        buffer: Buffer<F::Memory>,
+        bytes: u32,
+        immediate: Option<u32>,
+    ) -> Result<(), Buffer<F::Memory>> {
+        let RxSource::Datagrams(datagrams) = &mut self.source else { return Err(buffer) };
+        let keys = (self.tags, self.epoch, self.sequence);
+        let sequence = datagrams.take(buffer, bytes, immediate, keys)?;
+        self.sequence = self.sequence.max(sequence + 1);
+        Ok(())
+    }
+
     /// As [`deliver`](Rx::deliver), but copies the message, so that the RECV is free at once: for a lane that takes
     /// no messages now, whose peer shall not keep RECVs from others meanwhile. At most `limit` wait so.
     pub(crate) fn deliver_copy(
@@ -153,7 +171,15 @@ impl<F: Fabric> Rx<F> {
         limit: usize,
         mut repost: impl FnMut(Buffer<F::Memory>),
     ) -> Result<(), Violation> {
-        let RxSource::Messages(messages) = &mut self.source else { return Ok(()) };
+        let messages = match &mut self.source {
+            RxSource::Messages(messages) => messages,
+            // They are as good as lost, and will come again.
+            RxSource::Datagrams(datagrams) => {
+                std::iter::from_fn(|| datagrams.pop()).for_each(|(buffer, _)| repost(buffer));
+                return Ok(());
+            }
+            RxSource::Ring { .. } | RxSource::Fetch(_) => return Ok(()),
+        };
         // What was copied before lies in front of what came since.
         for held in messages.iter_mut().rev() {
             let Held::Buffer(buffer) = held else { break };
@@ -183,7 +209,7 @@ impl<F: Fabric> Rx<F> {
         match &self.source {
             RxSource::Ring { reader, .. } => reader.head(),
             RxSource::Fetch(fetcher) => fetcher.reader.head(),
-            RxSource::Messages(_) => 0,
+            RxSource::Messages(_) | RxSource::Datagrams(_) => 0,
         }
     }
 
@@ -194,7 +220,7 @@ impl<F: Fabric> Rx<F> {
         match &mut self.source {
             RxSource::Ring { reader, .. } => reader.told(),
             RxSource::Fetch(fetcher) => fetcher.reader.told(),
-            RxSource::Messages(_) => {}
+            RxSource::Messages(_) | RxSource::Datagrams(_) => {}
         }
     }
 
@@ -204,7 +230,7 @@ impl<F: Fabric> Rx<F> {
         match &self.source {
             RxSource::Ring { reader, .. } => reader.overdue(),
             RxSource::Fetch(fetcher) => fetcher.reader.overdue(),
-            RxSource::Messages(_) => false,
+            RxSource::Messages(_) | RxSource::Datagrams(_) => false,
         }
     }
 
@@ -213,7 +239,7 @@ impl<F: Fabric> Rx<F> {
         match &self.source {
             RxSource::Ring { reader, .. } => reader.untold(),
             RxSource::Fetch(fetcher) => fetcher.reader.untold(),
-            RxSource::Messages(_) => false,
+            RxSource::Messages(_) | RxSource::Datagrams(_) => false,
         }
     }
 
@@ -234,6 +260,7 @@ impl<F: Fabric> Rx<F> {
             }
             RxSource::Messages(messages) => !messages.is_empty(),
             RxSource::Fetch(fetcher) => fetcher.has_arrived(),
+            RxSource::Datagrams(datagrams) => !datagrams.is_empty(),
         }
     }
 
@@ -278,6 +305,9 @@ impl<F: Fabric> Rx<F> {
             return Ok(None);
         }
         fabric.host().charge(Work::PollHit, 1);
+        if let RxSource::Datagrams(datagrams) = &mut self.source {
+            return Ok(datagrams.pop().map(|(buffer, range)| Incoming::Buffer(buffer, range)));
+        }
         loop {
             let expected = self.expected();
             let taken = match &mut self.source {
@@ -293,7 +323,7 @@ impl<F: Fabric> Rx<F> {
                         return Err(Violation::Transfer("a message of another length than it says"));
                     }
                     match held {
-                        Held::Buffer(buffer) => Taken::Message(Incoming::Buffer(buffer, total)),
+                        Held::Buffer(buffer) => Taken::Message(Incoming::Buffer(buffer, 0..total)),
                         Held::Copied(bytes) => {
                             scratch[..total].copy_from_slice(&bytes);
                             Taken::Message(Incoming::Scratch(total))
@@ -301,6 +331,7 @@ impl<F: Fabric> Rx<F> {
                     }
                 }
                 RxSource::Fetch(fetcher) => fetcher.take(expected)?,
+                RxSource::Datagrams(_) => return Ok(None),
             };
             match taken {
                 Taken::Nothing => return Ok(None),

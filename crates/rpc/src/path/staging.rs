@@ -3,8 +3,10 @@
 use super::{MAX_MESSAGE, TxError};
 use dunlin_fabric::{Access, Arena, Buffer, Fabric};
 
-/// Bytes of it: as many of the longest messages as may well be on their way.
-const BYTES: usize = 64 * MAX_MESSAGE;
+/// As many of the longest messages as may well be on their way.
+pub(crate) const AT_ONCE: u32 = 64;
+/// Bytes of it.
+const BYTES: usize = AT_ONCE as usize * MAX_MESSAGE;
 /// The smallest piece: what keeps the arena's tables small. There are twice as many as a send queue has places.
 const PIECE: usize = 1024;
 

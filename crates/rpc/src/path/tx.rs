@@ -1,13 +1,15 @@
 //! The sending end of a direction.
 
-use super::staging::Staging;
+use super::staging::{self, Staging};
 use super::{HEAD_IMMEDIATE, MAX_MESSAGE, Violation};
 use crate::mailbox::{Place, RingWriter};
+use crate::path::datagram::Outlet;
+use crate::path::lossy_ring::LossyRing;
 use crate::path::{fetch, route};
 use crate::plan::Notice;
 use dunlin_fabric::{
-    Buffer, Data, Fabric, Host, InlineLine, InlineWrite, Memory, Operation, PostError, QueuePairId, Region,
-    RegionKey, ThreadDomain, Work, WorkRequest,
+    AddressHandleId, Buffer, Data, Fabric, Host, InlineLine, InlineWrite, Memory, Operation, PostError,
+    QueuePairId, Region, RegionKey, ThreadDomain, Work, WorkRequest,
 };
 use dunlin_wire::{
     Descriptor, Flags, Header, INLINE_PAYLOAD, Kind, LINE, SingleLayout, TagKey, Tags, encode_line,
@@ -32,6 +34,17 @@ pub(crate) enum TxHalf<F: Fabric> {
         base: u64,
         /// How the receiver learns of it.
         notice: Notice,
+    },
+    /// A datagram, which may be lost.
+    Datagram(Outlet),
+    /// WRITE that may be lost into the peer's ring.
+    Lossy {
+        /// The peer's inbound region.
+        key: RegionKey,
+        /// Where its ring starts.
+        base: u64,
+        /// What may have to be written again.
+        ring: LossyRing,
     },
     /// Into a region of our own, which the peer READs.
     Publish {
@@ -63,6 +76,8 @@ const fn tell<M: Memory>() -> Operation<'static, M> {
 pub(crate) struct Tx<F: Fabric> {
     half: TxHalf<F>,
     queue_pair: QueuePairId,
+    /// Where reports of heads are posted, which must not be lost.
+    reports: QueuePairId,
     lane: u16,
     ring: RingWriter,
     tags: TagKey,
@@ -89,6 +104,7 @@ pub(crate) struct Tx<F: Fabric> {
 pub(crate) struct TxParts<F: Fabric> {
     pub(crate) half: TxHalf<F>,
     pub(crate) queue_pair: QueuePairId,
+    pub(crate) reports: QueuePairId,
     pub(crate) lane: u16,
     pub(crate) ring_bytes: usize,
     pub(crate) tags: TagKey,
@@ -103,6 +119,7 @@ impl<F: Fabric> Tx<F> {
         Tx {
             half: parts.half,
             queue_pair: parts.queue_pair,
+            reports: parts.reports,
             lane: parts.lane,
             ring: RingWriter::new(parts.ring_bytes),
             tags: parts.tags,
@@ -111,7 +128,8 @@ impl<F: Fabric> Tx<F> {
             next_tag: parts.tags.first(0, 0),
             unsignaled: 0,
             signaled: 0,
-            signal_every: (parts.max_send / 4).max(1),
+            // Buffers of messages come back with signaled completions only: one must come before all are gone.
+            signal_every: (parts.max_send / 4).clamp(1, staging::AT_ONCE),
             max_inline: parts.max_inline,
             staging: Staging::new(),
             control: parts.control,
@@ -141,10 +159,25 @@ impl<F: Fabric> Tx<F> {
     /// Takes a head that the peer has piggybacked.
     #[inline]
     pub(crate) fn on_head(&mut self, head: u32) -> Result<(), Violation> {
-        if matches!(self.half, TxHalf::Send) || self.ring.on_head(head) {
-            Ok(())
-        } else {
-            Err(Violation::Head)
+        if !self.has_ring() || self.ring.on_head(head) { Ok(()) } else { Err(Violation::Head) }
+    }
+
+    /// Whether messages go into a ring.
+    #[inline]
+    fn has_ring(&self) -> bool {
+        !matches!(self.half, TxHalf::Send | TxHalf::Datagram(_))
+    }
+
+    /// Whether what it sends may be lost.
+    pub(crate) fn is_lossy(&self) -> bool {
+        matches!(self.half, TxHalf::Datagram(_) | TxHalf::Lossy { .. })
+    }
+
+    /// Where its datagrams go, if it sends any.
+    pub(crate) fn address_handle(&self) -> Option<AddressHandleId> {
+        match &self.half {
+            TxHalf::Datagram(outlet) => Some(outlet.to()),
+            _ => None,
         }
     }
 
@@ -257,7 +290,7 @@ impl<F: Fabric> Tx<F> {
     /// Where a message of `total` bytes goes; writes a `Skip` if it does not fit before the end.
     #[inline]
     fn place(&mut self, fabric: &F, domain: &mut F::Domain, total: usize) -> Result<usize, TxError> {
-        if matches!(self.half, TxHalf::Send) {
+        if !self.has_ring() {
             return Ok(0);
         }
         match self.ring.place(total) {
@@ -410,11 +443,93 @@ impl<F: Fabric> Tx<F> {
                     }
                 }
             }
+            TxHalf::Datagram(_) => return self.put_datagram(fabric, domain, parts, total),
+            TxHalf::Lossy { .. } => return self.put_lossy(fabric, domain, parts, total, at),
             TxHalf::Send => {
                 Operation::Send { data: self.data(fabric, parts, total)?, immediate: None, to: None }
             }
         };
         self.post_one(fabric, domain, operation, true)
+    }
+
+    fn put_datagram(
+        &mut self,
+        fabric: &F,
+        domain: &mut F::Domain,
+        parts: &[&[u8]],
+        total: usize,
+    ) -> Result<(), TxError> {
+        let data = self.data(fabric, parts, total)?;
+        let TxHalf::Datagram(outlet) = &self.half else { return Err(TxError::Broken) };
+        fabric.host().charge(Work::PostWork, 1);
+        let signaled = outlet.next_is_signaled(self.signal_every);
+        let operation =
+            Operation::Send { data, immediate: Some(outlet.immediate(self.sequence)), to: Some(outlet.to()) };
+        let request = WorkRequest { id: route::outgoing(self.lane), operation, signaled };
+        match domain.post(self.queue_pair, request) {
+            Ok(()) => {
+                outlet.posted(signaled);
+                self.signaled += u32::from(signaled);
+                Ok(())
+            }
+            Err(PostError::QueueFull) => Err(TxError::Full),
+            Err(_) => Err(TxError::Broken),
+        }
+    }
+
+    fn put_lossy(
+        &mut self,
+        fabric: &F,
+        domain: &mut F::Domain,
+        parts: &[&[u8]],
+        total: usize,
+        at: usize,
+    ) -> Result<(), TxError> {
+        let data = self.data(fabric, parts, total)?;
+        let TxHalf::Lossy { key, base, ring } = &mut self.half else { return Err(TxError::Broken) };
+        ring.taken(self.ring.head());
+        ring.keep(at, parts);
+        let operation = Operation::Write { data, key: *key, offset: *base + at as u64, immediate: None };
+        self.post_one(fabric, domain, operation, true)?;
+        if let TxHalf::Lossy { ring, .. } = &mut self.half {
+            ring.posted(at, total, self.ring.tail() + (total / LINE) as u64);
+        }
+        Ok(())
+    }
+
+    /// Writes again what may have been lost of a ring, as far as there is room; says whether there was anything.
+    pub(crate) fn rewrite(&mut self, fabric: &F, domain: &mut F::Domain) -> Result<bool, TxError> {
+        self.refresh_head();
+        let head = self.ring.head();
+        let TxHalf::Lossy { ring, .. } = &mut self.half else { return Ok(false) };
+        ring.taken(head);
+        ring.start_round();
+        if ring.is_empty() {
+            return Ok(false);
+        }
+        while let TxHalf::Lossy { key, base, ring } = &self.half
+            && let Some((at, bytes)) = ring.next()
+        {
+            let (key, offset) = (*key, *base + at as u64);
+            let mut message = [0; MAX_MESSAGE];
+            let message = &mut message[..bytes.len()];
+            message.copy_from_slice(bytes);
+            let parts: &[&[u8]] = &[message];
+            let operation = match self.data(fabric, parts, message.len()) {
+                Ok(data) => Operation::Write { data, key, offset, immediate: None },
+                Err(TxError::Full) => break,
+                Err(error) => return Err(error),
+            };
+            match self.post_one(fabric, domain, operation, true) {
+                Ok(()) => {}
+                Err(TxError::Full) => break,
+                Err(error) => return Err(error),
+            }
+            if let TxHalf::Lossy { ring, .. } = &mut self.half {
+                ring.rewritten();
+            }
+        }
+        Ok(true)
     }
 
     /// Posts one work request by itself, signaled if it `may` be and one is due.
@@ -536,19 +651,24 @@ impl<F: Fabric> Tx<F> {
         let word = (1u64 << 32 | head as u64).to_le_bytes();
         // Where messages are two requests each, the next message's SEND is signaled in its stead, if there is one soon.
         let told = matches!(&self.half, TxHalf::Write { notice: Notice::Send | Notice::LinkedSend, .. });
-        let signaled =
-            self.next_is_signaled(fabric) && (!told || self.unsignaled + 1 >= 2 * self.signal_every);
+        let apart = self.reports != self.queue_pair;
+        let due = self.next_is_signaled(fabric) && (!told || self.unsignaled + 1 >= 2 * self.signal_every);
+        let signaled = apart || due;
         let id = route::outgoing(self.lane);
         let immediate = self.peer_sleeps.then_some(HEAD_IMMEDIATE);
         let posted = if word.len() <= self.max_inline {
             let write = InlineWrite { id, parts: &[&word], key, offset: 0, immediate, signaled, ahead: 0 };
-            domain.post_write(self.queue_pair, write)
+            domain.post_write(self.reports, write)
         } else {
             let parts: &[&[u8]] = &[&word];
             let data = self.data(fabric, parts, word.len())?;
             let operation = Operation::Write { data, key, offset: 0, immediate };
-            domain.post(self.queue_pair, WorkRequest { id, operation, signaled })
+            domain.post(self.reports, WorkRequest { id, operation, signaled })
         };
+        if apart && posted.is_ok() {
+            self.signaled += 1;
+            return Ok(());
+        }
         self.posted(posted, signaled)
     }
 }

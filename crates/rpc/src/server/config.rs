@@ -11,6 +11,9 @@ pub struct ServerConfig {
     pub workers: u16,
     /// Threads for functions declared to run in the pool; started only if there are such functions.
     pub pool_threads: u16,
+    /// Cores that the threads of workers and pool are bound to, those of a NUMA node say; empty for any. Workers that the
+    /// application runs on threads of its own are not bound.
+    pub cores: Vec<u32>,
     /// Calls waiting for the pool or to be pulled, all together; more are refused as overloaded.
     pub max_waiting: u32,
     /// The largest request taken, in bytes.
@@ -42,6 +45,7 @@ impl Default for ServerConfig {
         ServerConfig {
             workers: 1,
             pool_threads: 2,
+            cores: Vec::new(),
             max_waiting: 1024,
             max_payload: 64 << 20,
             max_response: 64 << 20,

@@ -6,6 +6,7 @@ use super::lane::{Reading, ServerLane, answer_meta, time_left};
 use super::open;
 use super::worker::Shared;
 use crate::client::lane::post_read;
+use crate::path::again::Repeated;
 use crate::path::large::Arrived;
 use crate::path::rendezvous::{Exhausted, Pool};
 use crate::path::{
@@ -13,7 +14,7 @@ use crate::path::{
 };
 use crate::plan::{LargePayload, SMALL_LIMIT};
 use crate::service::{FunctionMode, LargeReply, Reply, Request, Service};
-use dunlin_fabric::{Buffer, Fabric, Host, SharedReceiveQueueId, Site, Work};
+use dunlin_fabric::{Buffer, Fabric, Host, Site, Work};
 use dunlin_wire::{BatchState, Descriptor, Entry, Flags, Header, Kind, LINE, Message, Status};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -53,14 +54,29 @@ impl Out {
         payload: &[u8],
         batch: Option<&mut BatchState>,
     ) -> Result<(), Violation> {
+        lane.keep(&meta, payload);
+        self.put_again(fabric, domain, lane, meta, payload, batch)
+    }
+
+    /// As [`put_answer`](Out::put_answer), of one that is kept already.
+    #[inline]
+    fn put_again<F: Fabric>(
+        &mut self,
+        fabric: &F,
+        domain: &mut F::Domain,
+        lane: &mut ServerLane<F>,
+        meta: dunlin_wire::EntryMeta,
+        payload: &[u8],
+        batch: Option<&mut BatchState>,
+    ) -> Result<(), Violation> {
         let Some(batch) = batch else {
             return lane.answer(fabric, domain, meta, payload, self.draining).map_err(broken);
         };
-        if !batch.fits(payload.len(), MAX_MESSAGE) {
+        if !batch.fits(payload.len(), lane.max_answer) {
             self.end_batch(fabric, domain, lane, std::mem::take(batch))?;
         }
         batch
-            .push(&mut self.staging, &meta, payload)
+            .push(&mut self.staging[..lane.max_answer], &meta, payload)
             .map_err(|_| Violation::Transfer("an answer is longer than a message"))
     }
 
@@ -134,7 +150,6 @@ impl<F: Fabric> Dispatcher<F> {
         &mut self,
         domain: &mut F::Domain,
         lane: &mut ServerLane<F>,
-        shared_receive: SharedReceiveQueueId,
         scratch: &mut Scratch,
     ) -> Result<usize, Violation> {
         let mut messages = 0;
@@ -177,18 +192,17 @@ impl<F: Fabric> Dispatcher<F> {
                 IncomingMessage::Scratch(total) => {
                     self.on_message(domain, lane, &scratch[..total])?;
                 }
-                IncomingMessage::Buffer(buffer, total) => {
-                    let result = self.on_message(domain, lane, &buffer[..total]);
-                    open::repost_shared::<F>(domain, shared_receive, Some(buffer));
+                IncomingMessage::Buffer(buffer, range) => {
+                    let result = self.on_message(domain, lane, &buffer[range]);
+                    open::repost_shared::<F>(domain, lane.receives, Some(buffer));
                     result?;
                 }
             }
         }
         lane.more = left == 0 || lane.has_pending();
         if lane.is_blocked() {
-            let limit = lane.waiting_limit();
-            lane.rx
-                .copy_held(limit, |buffer| open::repost_shared::<F>(domain, shared_receive, Some(buffer)))?;
+            let (limit, receives) = (lane.waiting_limit(), lane.receives);
+            lane.rx.copy_held(limit, |buffer| open::repost_shared::<F>(domain, receives, Some(buffer)))?;
         }
         if (messages > 0 || consumed) && lane.rx.head_overdue() {
             let head = lane.rx.head();
@@ -272,12 +286,44 @@ impl<F: Fabric> Dispatcher<F> {
         self.fabric.host().charge(Work::ParseEntry, 1);
         let call = Call { call: entry.call, function: entry.function_or_status, thread: entry.thread, time };
         if !lane.admit(entry.call)? {
-            return self.refuse(domain, lane, call, Status::DuplicateCall, batch);
+            return self.on_repeated(domain, lane, call, batch);
         }
         if !entry.flags.contains(Flags::RENDEZVOUS) {
             return self.dispatch(domain, lane, call, entry.payload, batch);
         }
         self.on_descriptor(domain, lane, entry, call, batch)
+    }
+
+    /// A call that came before is not executed again. Where requests or answers may be lost, its client gets the same answer.
+    #[cold]
+    fn on_repeated(
+        &mut self,
+        domain: &mut F::Domain,
+        lane: &mut ServerLane<F>,
+        call: Call,
+        batch: Option<&mut BatchState>,
+    ) -> Result<(), Violation> {
+        let Some(replies) = &mut lane.replies else {
+            return self.refuse(domain, lane, call, Status::DuplicateCall, batch);
+        };
+        match replies.again(call.call) {
+            Repeated::Reply(meta, payload) => {
+                let put = self.out.put_again(&self.fabric, domain, lane, meta, &payload, batch);
+                if let Some(replies) = &mut lane.replies {
+                    replies.give_back(call.call, payload);
+                }
+                put
+            }
+            Repeated::Working => {
+                // So that the client does not take us for gone. It does not matter if this one finds no room.
+                let header = Header { head: lane.rx.head(), ..Header::new(Kind::Credit) };
+                match lane.tx.single(&self.fabric, domain, &header, &[]) {
+                    Ok(()) | Err(TxError::Full) => Ok(()),
+                    Err(error) => Err(broken(error)),
+                }
+            }
+            Repeated::Old => Ok(()),
+        }
     }
 
     /// A part of a large request, or the news that it was written; with the last it is served.
@@ -421,7 +467,7 @@ impl<F: Fabric> Dispatcher<F> {
         let mut large = Exported { fabric: &self.fabric, pool: &mut lane.exports, buffer: None };
         // A result of a batch is written where it will be sent from, if there is room for the longest.
         let place = match &batch {
-            Some(batch) => batch.reserve(&mut self.out.staging, small_limit).ok(),
+            Some(batch) => batch.reserve(&mut self.out.staging[..lane.max_answer], small_limit).ok(),
             None => None,
         };
         let in_place = place.is_some();
@@ -448,7 +494,13 @@ impl<F: Fabric> Dispatcher<F> {
         };
         let meta = answer_meta(call.call, call.thread, status, Flags::NONE);
         if let (Some(batch), true) = (&mut batch, in_place) {
-            let committed = batch.commit(&mut self.out.staging, &meta, length);
+            let staging = &mut self.out.staging[..lane.max_answer];
+            if let Some(replies) = &mut lane.replies
+                && let Ok(payload) = batch.reserve(staging, length)
+            {
+                replies.keep(&meta, payload);
+            }
+            let committed = batch.commit(staging, &meta, length);
             return committed.map_err(|_| Violation::Transfer("an answer is longer than a message"));
         }
         self.out.put_answer(&self.fabric, domain, lane, meta, &self.reply[..length], batch)
@@ -586,5 +638,5 @@ fn failure(outcome: std::thread::Result<Result<(), Status>>, written: usize) -> 
 }
 
 fn broken(_: TxError) -> Violation {
-    Violation::Transfer("the queue pair is in error")
+    Violation::Broken
 }

@@ -19,6 +19,10 @@ pub(crate) struct OpenCommand<F: Fabric> {
     pub(crate) ring_bytes: u32,
     pub(crate) client_ring_bytes: u32,
     pub(crate) endpoint: Endpoint,
+    /// The client's end of an unreliable connection, if the plan has one.
+    pub(crate) unreliable_endpoint: Endpoint,
+    /// Where the client takes datagrams, if it does.
+    pub(crate) datagram_endpoint: Endpoint,
     /// The client's inbound region.
     pub(crate) client_key: RegionKey,
     /// Ours: control line and ring of requests.

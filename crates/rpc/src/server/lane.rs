@@ -2,11 +2,12 @@
 
 use crate::client::lane::warm_lines;
 use crate::client::slots::{is_newer, split_call};
+use crate::path::again::Replies;
 use crate::path::large::{Arrivals, Errands};
 use crate::path::rendezvous::Pool;
 use crate::path::{MAX_MESSAGE, Rx, Tx, TxError, Violation};
 use crate::plan::{LargePayload, Plan};
-use dunlin_fabric::{Buffer, Fabric, Nanos, QueuePairId, Region, RegionKey, copy};
+use dunlin_fabric::{Buffer, Fabric, Nanos, QueuePairId, ReceiveTarget, Region, RegionKey, copy};
 use dunlin_wire::{BatchState, EntryMeta, Flags, Header, Kind, Status, Tags};
 use std::collections::VecDeque;
 
@@ -33,6 +34,8 @@ pub(crate) struct ServerLane<F: Fabric> {
     /// The generation last seen of each slot: a call id is executed once.
     generations: Vec<u32>,
     waiting: VecDeque<Waiting>,
+    /// Answers that are kept for clients that ask again, where requests or answers may be lost.
+    pub(crate) replies: Option<Box<Replies>>,
     /// In the worker's list of lanes to look at.
     pub(crate) listed: bool,
     /// The last look at this lane found a message: it is looked at each time.
@@ -41,6 +44,8 @@ pub(crate) struct ServerLane<F: Fabric> {
     pub(crate) more: bool,
     /// Counted by the worker as one that waits for completions of what it has sent.
     pub(crate) signaled: bool,
+    /// Whether what an answer carries along is sure to come.
+    sure: bool,
     /// Its place among the worker's lanes.
     pub(crate) index: u16,
     pub(crate) tx: Tx<F>,
@@ -54,6 +59,12 @@ pub(crate) struct ServerLane<F: Fabric> {
     pub(crate) link: F::Link,
     pub(crate) plan: Plan,
     pub(crate) queue_pair: QueuePairId,
+    /// The unreliable connection that requests are written over, if they are.
+    pub(crate) unreliable: Option<QueuePairId>,
+    /// Where RECVs go that its messages have taken.
+    pub(crate) receives: ReceiveTarget,
+    /// The longest message that an answer may be.
+    pub(crate) max_answer: usize,
     pub(crate) region: Region<F::Memory>,
     /// The client's control word, where we may report a head.
     pub(crate) client_key: RegionKey,
@@ -78,6 +89,9 @@ pub(crate) struct LaneParts<F: Fabric> {
     pub(crate) link: F::Link,
     pub(crate) plan: Plan,
     pub(crate) queue_pair: QueuePairId,
+    pub(crate) unreliable: Option<QueuePairId>,
+    pub(crate) receives: ReceiveTarget,
+    pub(crate) max_answer: usize,
     pub(crate) tx: Tx<F>,
     pub(crate) rx: Rx<F>,
     pub(crate) region: Region<F::Memory>,
@@ -109,6 +123,11 @@ impl<F: Fabric> ServerLane<F> {
             link: parts.link,
             plan: parts.plan,
             queue_pair: parts.queue_pair,
+            unreliable: parts.unreliable,
+            receives: parts.receives,
+            max_answer: parts.max_answer,
+            replies: parts.plan.is_lossy().then(|| Box::new(Replies::new(parts.window))),
+            sure: !parts.tx.is_lossy(),
             tx: parts.tx,
             rx: parts.rx,
             region: parts.region,
@@ -147,8 +166,29 @@ impl<F: Fabric> ServerLane<F> {
         let newer = is_newer(generation, *last);
         if newer {
             *last = generation;
+            self.begin(call);
         }
         Ok(newer)
+    }
+
+    /// Where answers are kept: the call that the slot had before is over, and the client needs nothing of it any more. Its word
+    /// that it has read a large result may have been lost.
+    #[inline]
+    fn begin(&mut self, call: u32) {
+        if let Some(replies) = &mut self.replies
+            && let Some(before) = replies.begin(call)
+            && !self.exported.is_empty()
+        {
+            self.release(std::iter::once(before));
+        }
+    }
+
+    /// Keeps an answer for a client that asks again.
+    #[inline]
+    pub(crate) fn keep(&mut self, meta: &EntryMeta, payload: &[u8]) {
+        if let Some(replies) = &mut self.replies {
+            replies.keep(meta, payload);
+        }
     }
 
     /// How many messages may wait until the lane can take them: a client that keeps to its window never has so many
@@ -214,7 +254,9 @@ impl<F: Fabric> ServerLane<F> {
             ..Header::new(Kind::Response)
         };
         self.tx.single(fabric, domain, &header, payload)?;
-        self.rx.told();
+        if self.sure {
+            self.rx.told();
+        }
         Ok(())
     }
 
@@ -256,7 +298,9 @@ impl<F: Fabric> ServerLane<F> {
         };
         let Ok(total) = state.finish_compact(staging, &header, tags) else { return Err(TxError::Broken) };
         self.tx.post(fabric, domain, &[&staging[..total]], total)?;
-        self.rx.told();
+        if self.sure {
+            self.rx.told();
+        }
         Ok(())
     }
 

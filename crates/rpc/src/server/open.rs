@@ -3,32 +3,39 @@
 use super::inbox::OpenCommand;
 use super::lane::{LaneParts, ServerLane};
 use super::worker::{SHARED_RECEIVES, Worker};
-use crate::connect::establish::{inbound_bytes, receives};
+use crate::connect::establish::{inbound_bytes, receives, unreliable};
 use crate::error::ConnectError;
 use crate::mailbox::RingReader;
+use crate::path::datagram::{self, Datagrams, Outlet};
 use crate::path::tx::TxParts;
 use crate::path::{CONTROL_BYTES, MAX_MESSAGE, Rx, RxSource, Tx, TxHalf, route};
 use crate::plan::{Carrier, CompletionMode, Plan};
 use dunlin_fabric::{
-    Access, Arena, Buffer, Fabric, Link, QueuePairConfig, QueuePairId, ReceiveTarget, RegionKey,
-    SharedReceiveQueueId, ThreadDomain,
+    Access, AddressHandleId, Arena, Buffer, Fabric, Link, QueuePairConfig, QueuePairId, ReceiveTarget,
+    RegionKey, ThreadDomain, Transport,
 };
 use dunlin_wire::handshake::{LaneReady, LaneRefused, Record, RefusalCode, Secret};
 use dunlin_wire::{Direction, TagKey};
 use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
 
 /// The send queue's depth: answers, READs of large requests, reports.
 const MAX_SEND: u32 = 256;
+/// That of the queue pair for datagrams, for all lanes together.
+const DATAGRAM_SENDS: u32 = 1024;
+/// RECVs for datagrams, for all lanes together. A datagram that finds none is lost.
+const DATAGRAM_RECEIVES: u32 = 1024;
 
 /// Whether requests of this plan come as completions.
 pub(crate) fn by_completion(plan: &Plan) -> bool {
     !plan.request.carrier().is_polled()
 }
 
-/// Posts a RECV to the shared queue again.
+/// Posts a RECV again that lanes share.
 pub(crate) fn repost_shared<F: Fabric>(
     domain: &mut F::Domain,
-    queue: SharedReceiveQueueId,
+    target: ReceiveTarget,
     buffer: Option<Buffer<F::Memory>>,
 ) {
     let buffer = buffer.map(|mut buffer| {
@@ -36,9 +43,7 @@ pub(crate) fn repost_shared<F: Fabric>(
         buffer.set_length(capacity);
         buffer
     });
-    if let Err(error) =
-        domain.post_receive(ReceiveTarget::Shared(queue), route::receive(route::SHARED), buffer)
-    {
+    if let Err(error) = domain.post_receive(target, route::receive(route::SHARED), buffer) {
         tracing::error!(target: "dunlin::server", %error, "a shared RECV was lost");
     }
 }
@@ -55,8 +60,9 @@ pub(crate) fn open_lane<F: Fabric>(
     let plan = command.plan;
     let mut queue_pair = QueuePairConfig::reliable(worker.send_completions, worker.receive_completions);
     queue_pair.max_send = MAX_SEND.max(2 * command.window as u32).min(fabric.capabilities().max_queue_depth);
-    let carrier = plan.request.carrier();
-    if carrier == Carrier::Receive {
+    let (carrier, answers) = (plan.request.carrier(), plan.response.carrier());
+    // Reports of room for answers take RECVs, too.
+    if carrier == Carrier::Receive || (carrier == Carrier::Datagram && answers.has_room_to_tell()) {
         prepare_shared(worker, &fabric)?;
         queue_pair.shared_receive = Some(worker.shared_receive);
         queue_pair.max_receive = 0;
@@ -64,12 +70,72 @@ pub(crate) fn open_lane<F: Fabric>(
         queue_pair.max_receive = receives(carrier, command.window).max(1);
     }
     queue_pair.inbound_bytes = inbound_bytes(carrier);
+    if [carrier, answers].contains(&Carrier::Datagram) {
+        prepare_datagrams(worker, &fabric)?;
+    }
+    let beside = (carrier == Carrier::LossyRing).then(|| unreliable(&queue_pair));
     let queue_pair = worker.domain.create_queue_pair(&queue_pair)?;
-    let opened = finish(worker, &fabric, command, index, serial, queue_pair, &config);
+    let mut made = Made { queue_pairs: vec![queue_pair], handle: None };
+    let opened = finish(worker, &fabric, command, (index, serial), (queue_pair, beside), &mut made, &config);
     if opened.is_err() {
-        let _ = worker.domain.destroy_queue_pair(queue_pair);
+        if let Some(handle) = made.handle {
+            let _ = worker.domain.destroy_address_handle(handle);
+        }
+        for queue_pair in made.queue_pairs {
+            let _ = worker.domain.destroy_queue_pair(queue_pair);
+        }
     }
     opened
+}
+
+/// What was made for a lane, to be taken back if it cannot be opened.
+struct Made {
+    queue_pairs: Vec<QueuePairId>,
+    handle: Option<AddressHandleId>,
+}
+
+/// What a worker has for the datagrams of all its lanes.
+#[derive(Debug)]
+pub(crate) struct DatagramPair<F: Fabric> {
+    pub(crate) queue_pair: QueuePairId,
+    /// Buffers of its RECVs.
+    arena: Arena<F::Memory>,
+    receive_bytes: usize,
+    /// What lanes have posted since the last signaled one.
+    unsignaled: Arc<AtomicU32>,
+}
+
+/// Makes the queue pair for datagrams when the first lane needs it.
+fn prepare_datagrams<F: Fabric>(worker: &mut Worker<F>, fabric: &F) -> Result<(), ConnectError> {
+    if worker.datagrams.is_some() {
+        return Ok(());
+    }
+    let capabilities = fabric.capabilities();
+    let receives = DATAGRAM_RECEIVES.min(capabilities.max_queue_depth);
+    let receive_bytes = datagram::receive_bytes(capabilities);
+    let memory = fabric.register(u64::from(receives) * receive_bytes as u64, Access::LOCAL)?;
+    let arena = Arena::new(memory).map_err(|error| ConnectError::Handshake(error.to_string()))?;
+    let config = QueuePairConfig {
+        transport: Transport::UnreliableDatagram,
+        max_send: DATAGRAM_SENDS.min(capabilities.max_queue_depth),
+        max_receive: receives,
+        inbound_bytes: datagram::INBOUND_BYTES,
+        ..QueuePairConfig::reliable(worker.send_completions, worker.receive_completions)
+    };
+    let queue_pair = worker.domain.create_queue_pair(&config)?;
+    worker.datagrams = Some(DatagramPair { queue_pair, arena, receive_bytes, unsignaled: Arc::default() });
+    refill_datagrams(worker);
+    Ok(())
+}
+
+/// Posts all RECVs for datagrams that are neither posted nor in anybody's hands.
+pub(crate) fn refill_datagrams<F: Fabric>(worker: &mut Worker<F>) {
+    let Some(datagrams) = &worker.datagrams else { return };
+    for _ in 0..DATAGRAM_RECEIVES {
+        let Ok(buffer) = datagrams.arena.reserve(datagrams.receive_bytes) else { return };
+        let target = ReceiveTarget::QueuePair(datagrams.queue_pair);
+        repost_shared::<F>(&mut worker.domain, target, Some(buffer));
+    }
 }
 
 /// Fills the shared receive queue when the first lane needs it.
@@ -90,7 +156,8 @@ pub(crate) fn refill_shared<F: Fabric>(worker: &mut Worker<F>) {
     let Some(arena) = &worker.receive_arena else { return };
     for _ in 0..SHARED_RECEIVES {
         let Ok(buffer) = arena.reserve(MAX_MESSAGE) else { return };
-        repost_shared::<F>(&mut worker.domain, worker.shared_receive, Some(buffer));
+        let target = ReceiveTarget::Shared(worker.shared_receive);
+        repost_shared::<F>(&mut worker.domain, target, Some(buffer));
     }
 }
 
@@ -98,13 +165,24 @@ fn finish<F: Fabric>(
     worker: &mut Worker<F>,
     fabric: &F,
     command: OpenCommand<F>,
-    index: u16,
-    serial: u64,
-    queue_pair: QueuePairId,
+    (index, serial): (u16, u64),
+    (queue_pair, beside): (QueuePairId, Option<QueuePairConfig>),
+    made: &mut Made,
     config: &super::config::ServerConfig,
 ) -> Result<ServerLane<F>, ConnectError> {
     let plan = command.plan;
     let link = command.link;
+    let unreliable = match beside {
+        None => None,
+        Some(config) => {
+            let queue_pair = worker.domain.create_queue_pair(&config)?;
+            made.queue_pairs.push(queue_pair);
+            let endpoint = worker.domain.endpoint(queue_pair, &link)?;
+            worker.domain.connect(queue_pair, &link, &command.unreliable_endpoint)?;
+            Some((queue_pair, endpoint.0))
+        }
+    };
+    let max_message = datagram::max_message(fabric.capabilities());
     let control_key = link.grant(command.region.memory(), Access::WRITE)?;
     let published_key = match &command.published {
         Some(region) => link.grant(region.memory(), Access::READ)?.0,
@@ -120,7 +198,32 @@ fn finish<F: Fabric>(
         }
     }
     let published = command.published.is_some();
+    let datagrams = match &worker.datagrams {
+        Some(pair) if [carrier, plan.response.carrier()].contains(&Carrier::Datagram) => {
+            let endpoint = match carrier {
+                Carrier::Datagram => worker.domain.endpoint(pair.queue_pair, &link)?.0,
+                _ => Vec::new(),
+            };
+            Some((pair.queue_pair, Arc::clone(&pair.unsignaled), endpoint))
+        }
+        _ => None,
+    };
+    let mut answers = (queue_pair, MAX_SEND, MAX_MESSAGE);
     let half = match (plan.response.carrier(), command.published) {
+        (Carrier::Datagram, _) => {
+            let Some((queue_pair, unsignaled, _)) = &datagrams else {
+                return Err(ConnectError::Handshake("no queue pair for datagrams".into()));
+            };
+            answers = (*queue_pair, DATAGRAM_SENDS, max_message);
+            let to = worker.domain.create_address_handle(*queue_pair, &link, &command.datagram_endpoint)?;
+            made.handle = Some(to);
+            TxHalf::Datagram(Outlet::new(to, 0, Arc::clone(unsignaled)))
+        }
+        (Carrier::LossyRing, _) => {
+            return Err(ConnectError::Handshake(
+                "answers are not written over an unreliable connection".into(),
+            ));
+        }
         (Carrier::Published { metadata }, Some(region)) => {
             TxHalf::Publish { region, metadata, ring_bytes: command.ring_bytes as usize }
         }
@@ -135,11 +238,12 @@ fn finish<F: Fabric>(
     let answer_ring = if published { command.ring_bytes } else { command.client_ring_bytes };
     let tx = Tx::new(TxParts {
         half,
-        queue_pair,
+        queue_pair: answers.0,
+        reports: queue_pair,
         lane: index,
         ring_bytes: answer_ring as usize,
         tags: TagKey::derive(&command.secret, command.number, Direction::ToClient),
-        max_send: MAX_SEND,
+        max_send: answers.1,
         max_inline: fabric.capabilities().max_inline as usize,
         control: command.region.clone(),
         peer_sleeps: plan.client != CompletionMode::Busy,
@@ -147,6 +251,9 @@ fn finish<F: Fabric>(
     let source = if carrier.has_ring() {
         let reader = RingReader::new(command.ring_bytes as usize);
         RxSource::Ring { region: command.region.clone(), reader }
+    } else if carrier == Carrier::Datagram {
+        let limit = crate::connect::establish::datagrams(command.window.saturating_mul(2)) as usize;
+        RxSource::Datagrams(Datagrams::new(fabric.capabilities(), limit))
     } else {
         RxSource::Messages(VecDeque::with_capacity(command.window as usize + 1))
     };
@@ -162,6 +269,9 @@ fn finish<F: Fabric>(
         max_message_bytes: MAX_MESSAGE as u32,
         secret: Secret(command.secret),
         endpoint: endpoint.0,
+        unreliable_endpoint: unreliable.as_ref().map_or(Vec::new(), |(_, endpoint)| endpoint.clone()),
+        datagram_endpoint: datagrams.as_ref().map_or(Vec::new(), |(_, _, endpoint)| endpoint.clone()),
+        place: index,
         region_keys: vec![control_key.0, published_key],
     });
     crate::connect::establish::send(&link, &ready)?;
@@ -173,6 +283,12 @@ fn finish<F: Fabric>(
         link,
         plan,
         queue_pair,
+        unreliable: unreliable.map(|(queue_pair, _)| queue_pair),
+        receives: match (carrier, datagrams) {
+            (Carrier::Datagram, Some((queue_pair, ..))) => ReceiveTarget::QueuePair(queue_pair),
+            _ => ReceiveTarget::Shared(worker.shared_receive),
+        },
+        max_answer: answers.2,
         tx,
         rx,
         region: command.region,

@@ -5,20 +5,22 @@ use super::deferred::WaitingCalls;
 use super::dispatch::{Dispatcher, Out};
 use super::inbox::{Command, Inbox};
 use super::lane::ServerLane;
-use super::open;
+use super::open::{self, DatagramPair};
+use crate::path::datagram;
 use crate::path::rendezvous::Pool;
 use crate::path::route::{self, Route};
 use crate::path::{HEAD_IMMEDIATE, MAX_MESSAGE, Scratch, Violation, scratch};
-use crate::plan::{CompletionMode, SMALL_LIMIT};
+use crate::plan::{Carrier, CompletionMode, SMALL_LIMIT};
 use crate::service::{FunctionMode, Service};
 use crate::wait::Waiter;
 use dunlin_fabric::{
     Arena, Completion, CompletionQueueId, CompletionStatus, Fabric, Host, Link, Nanos, Opcode, QueuePairId,
-    QueuePairState, SharedReceiveQueueId, Site, ThreadDomain, WaitMode, Wake, Work,
+    QueuePairState, ReceiveTarget, SharedReceiveQueueId, Site, ThreadDomain, WaitMode, Wake, Work,
 };
 use dunlin_wire::handshake::{Drained, Record};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Every so many looks the slow things are looked at.
 const HEALTH_EVERY: u32 = 64;
@@ -43,6 +45,8 @@ pub(crate) struct Shared<F: Fabric> {
     pub(crate) functions: Vec<Option<FunctionMode>>,
     pub(crate) pool: WaitingCalls<F>,
     pub(crate) pulled: WaitingCalls<F>,
+    /// Datagrams that were dropped: of nobody's, or too many.
+    pub(crate) stray_datagrams: AtomicU64,
 }
 
 /// A worker. Runs by itself on a thread of the server, or step by step on a thread of the caller's.
@@ -53,6 +57,8 @@ pub struct Worker<F: Fabric> {
     pub(crate) shared_receive: SharedReceiveQueueId,
     /// Memory of the shared RECVs; made with the first lane that needs them.
     pub(crate) receive_arena: Option<Arena<F::Memory>>,
+    /// The queue pair for datagrams; made with the first lane that needs it.
+    pub(crate) datagrams: Option<DatagramPair<F>>,
     pub(crate) lanes: Vec<Option<ServerLane<F>>>,
     pub(crate) by_queue_pair: BTreeMap<QueuePairId, u16>,
     completions: Vec<Completion<F::Memory>>,
@@ -113,6 +119,7 @@ impl<F: Fabric> Worker<F> {
             receive_completions,
             shared_receive,
             receive_arena: None,
+            datagrams: None,
             lanes: Vec::new(),
             by_queue_pair: BTreeMap::new(),
             completions: Vec::with_capacity(COMPLETIONS_AT_ONCE),
@@ -330,7 +337,7 @@ impl<F: Fabric> Worker<F> {
             self.signaled += 1;
         }
         let reading = lane.reading.len();
-        let served = self.dispatcher.serve(&mut self.domain, lane, self.shared_receive, &mut self.scratch);
+        let served = self.dispatcher.serve(&mut self.domain, lane, &mut self.scratch);
         // Also those of a look that ended with a violation: the lane goes with all its READs.
         self.reading += lane.reading.len() - reading;
         match served {
@@ -353,7 +360,11 @@ impl<F: Fabric> Worker<F> {
     #[cold]
     fn violated(&mut self, index: u16, violation: Violation) {
         let Some(Some(lane)) = self.lanes.get(index as usize) else { return };
-        tracing::warn!(target: "dunlin::server", worker = self.number, lane = index, %violation, "a client broke the protocol; its lane is closed");
+        if violation == Violation::Broken {
+            tracing::debug!(target: "dunlin::server", worker = self.number, lane = index, %violation, "a lane is closed");
+        } else {
+            tracing::warn!(target: "dunlin::server", worker = self.number, lane = index, %violation, "a client broke the protocol; its lane is closed");
+        }
         let link = lane.link.clone();
         self.remove(index);
         link.close();
@@ -373,10 +384,15 @@ impl<F: Fabric> Worker<F> {
 
     fn on_completion(&mut self, completion: Completion<F::Memory>) -> usize {
         self.dispatcher.fabric.host().charge(Work::PollCompletion, 1);
+        if self.datagrams.as_ref().is_some_and(|pair| pair.queue_pair == completion.queue_pair) {
+            self.on_datagram(completion);
+            return 0;
+        }
+        let shared_receive = ReceiveTarget::Shared(self.shared_receive);
         let Some(&index) = self.by_queue_pair.get(&completion.queue_pair) else {
             // A lane that is gone: its RECV goes back to the shared queue.
             if let Some(buffer) = completion.buffer {
-                open::repost_shared::<F>(&mut self.domain, self.shared_receive, Some(buffer));
+                open::repost_shared::<F>(&mut self.domain, shared_receive, Some(buffer));
             }
             return 0;
         };
@@ -384,7 +400,7 @@ impl<F: Fabric> Worker<F> {
             if let Some(buffer) = completion.buffer
                 && matches!(route::parse(completion.id), Some(Route::Receive { lane: route::SHARED }))
             {
-                open::repost_shared::<F>(&mut self.domain, self.shared_receive, Some(buffer));
+                open::repost_shared::<F>(&mut self.domain, shared_receive, Some(buffer));
             }
             tracing::debug!(target: "dunlin::server", worker = self.number, lane = index, status = completion.status.describe(), "a lane broke");
             self.remove(index);
@@ -397,16 +413,26 @@ impl<F: Fabric> Worker<F> {
                     self.ready.push(index);
                 }
                 match (completion.opcode, completion.buffer) {
+                    // A lane whose messages are datagrams shares these RECVs only for reports.
+                    (Opcode::Receive, Some(buffer))
+                        if shared == route::SHARED && lane.plan.request.carrier() != Carrier::Receive =>
+                    {
+                        open::repost_shared::<F>(&mut self.domain, shared_receive, Some(buffer));
+                        self.violated(
+                            index,
+                            Violation::Transfer("a message by SEND where they are datagrams"),
+                        );
+                    }
                     (Opcode::Receive, Some(buffer)) if lane.is_blocked() => {
                         let kept = lane.rx.deliver_copy(&buffer, completion.bytes, lane.waiting_limit());
-                        open::repost_shared::<F>(&mut self.domain, self.shared_receive, Some(buffer));
+                        open::repost_shared::<F>(&mut self.domain, shared_receive, Some(buffer));
                         if let Err(violation) = kept {
                             self.violated(index, violation);
                         }
                     }
                     (Opcode::Receive, Some(buffer)) => lane.rx.deliver(buffer, completion.bytes),
                     (_, buffer) if shared == route::SHARED => {
-                        open::repost_shared::<F>(&mut self.domain, self.shared_receive, buffer);
+                        open::repost_shared::<F>(&mut self.domain, shared_receive, buffer);
                     }
                     (_, buffer) => {
                         if completion.immediate != Some(HEAD_IMMEDIATE) {
@@ -448,14 +474,73 @@ impl<F: Fabric> Worker<F> {
         }
     }
 
+    /// A completion of the queue pair for datagrams.
+    fn on_datagram(&mut self, completion: Completion<F::Memory>) {
+        let queue_pair = completion.queue_pair;
+        let route = route::parse(completion.id);
+        if completion.status == CompletionStatus::Flushed {
+            return self.datagrams_broke();
+        }
+        if let Some(Route::Outgoing { lane: index }) = route {
+            // A lane that is gone, or another one in its place, does no harm.
+            if let Some(Some(lane)) = self.lanes.get_mut(index as usize) {
+                lane.tx.completed();
+                if !lane.tx.awaits_completion() && std::mem::take(&mut lane.signaled) {
+                    self.signaled -= 1;
+                }
+            }
+            return;
+        }
+        let Some(buffer) = completion.buffer else { return };
+        let index = completion.immediate.map(datagram::lane_of);
+        let lane = index.and_then(|index| self.lanes.get_mut(index as usize)?.as_mut());
+        let refused = match lane {
+            Some(lane) if completion.status == CompletionStatus::Success && !lane.is_blocked() => {
+                lane.rx.deliver_datagram(buffer, completion.bytes, completion.immediate)
+            }
+            // One that takes nothing now will hear the same again later.
+            _ => Err(buffer),
+        };
+        match (refused, index) {
+            (Ok(()), Some(index)) => self.list(index),
+            (Ok(()), None) => {}
+            (Err(buffer), _) => {
+                self.dispatcher.shared.stray_datagrams.fetch_add(1, Ordering::Relaxed);
+                let target = ReceiveTarget::QueuePair(queue_pair);
+                open::repost_shared::<F>(&mut self.domain, target, Some(buffer));
+            }
+        }
+    }
+
+    /// The queue pair for datagrams is in error, and all lanes that use it are of no use: their clients connect again.
+    #[cold]
+    fn datagrams_broke(&mut self) {
+        let Some(pair) = self.datagrams.take() else { return };
+        tracing::warn!(target: "dunlin::server", worker = self.number, "the queue pair for datagrams broke; its lanes are closed");
+        for index in 0..self.lanes.len() {
+            let uses = |lane: &ServerLane<F>| {
+                [lane.plan.request.carrier(), lane.plan.response.carrier()].contains(&Carrier::Datagram)
+            };
+            if self.lanes[index].as_ref().is_some_and(uses) {
+                self.remove(index as u16);
+            }
+        }
+        let _ = self.domain.destroy_queue_pair(pair.queue_pair);
+    }
+
     /// Looks for lanes that broke without a completion: some at a time, where there are many.
     fn check_health(&mut self) {
+        let ready = |queue_pair| self.domain.state(queue_pair) == Some(QueuePairState::Ready);
+        if self.datagrams.as_ref().is_some_and(|pair| !ready(pair.queue_pair)) {
+            self.datagrams_broke();
+        }
         let lanes = self.lanes.len();
         for _ in 0..lanes.min(HEALTH_AT_ONCE) {
             self.checked = (self.checked + 1) % lanes;
             let index = self.checked;
             let Some(lane) = &self.lanes[index] else { continue };
-            if self.domain.state(lane.queue_pair) != Some(QueuePairState::Ready) {
+            let ready = |queue_pair| self.domain.state(queue_pair) == Some(QueuePairState::Ready);
+            if !ready(lane.queue_pair) || !lane.unreliable.is_none_or(ready) {
                 self.remove(index as u16);
             }
         }
@@ -465,6 +550,13 @@ impl<F: Fabric> Worker<F> {
     fn remove(&mut self, index: u16) {
         let Some(lane) = self.lanes.get_mut(index as usize).and_then(Option::take) else { return };
         self.by_queue_pair.remove(&lane.queue_pair);
+        if let Some(unreliable) = lane.unreliable {
+            self.by_queue_pair.remove(&unreliable);
+            let _ = self.domain.destroy_queue_pair(unreliable);
+        }
+        if let Some(handle) = lane.tx.address_handle() {
+            let _ = self.domain.destroy_address_handle(handle);
+        }
         self.reading -= lane.reading.len().min(self.reading);
         self.signaled -= usize::from(lane.signaled);
         self.modes[lane.plan.server as usize - 1] -= 1;
@@ -476,6 +568,7 @@ impl<F: Fabric> Worker<F> {
         // Messages that nobody has taken go with the lane; their RECVs belong to all lanes.
         drop(lane);
         open::refill_shared(self);
+        open::refill_datagrams(self);
         self.set_mode();
     }
 
@@ -537,6 +630,9 @@ impl<F: Fabric> Worker<F> {
         let by_completion = open::by_completion(&lane.plan);
         let index = self.next_index();
         self.by_queue_pair.insert(lane.queue_pair, index);
+        if let Some(unreliable) = lane.unreliable {
+            self.by_queue_pair.insert(unreliable, index);
+        }
         self.lanes[index as usize] = Some(lane);
         if by_completion {
             self.by_completion += 1;

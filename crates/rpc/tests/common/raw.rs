@@ -85,6 +85,8 @@ impl Half {
             rendezvous_above: plan.rendezvous_above,
             large: plan.large as u8,
             endpoint: endpoint.0,
+            unreliable_endpoint: Vec::new(),
+            datagram_endpoint: Vec::new(),
             region_keys: vec![key.0],
         };
         Half { link, domain, queue, queue_pair, region, open }

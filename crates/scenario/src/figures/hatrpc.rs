@@ -1,6 +1,6 @@
 //! HatRPC's cluster, and its protocols.
 
-use crate::load::{Load, Network};
+use crate::load::{Function, Load, Network};
 use crate::random_values::Sizes;
 use dunlin_rpc::{CompletionMode, PROTOCOLS, Plan, Protocol, RequestHalf, ResponseHalf};
 
@@ -44,7 +44,8 @@ fn plan(protocol: &Protocol, polling: Polling) -> Option<Plan> {
         ) => Some(
             Plan::new(RequestHalf::WriteImm, fetched).completion(CompletionMode::Busy, CompletionMode::Event),
         ),
-        (Polling::Event, RequestHalf::Write, _) | (Polling::Event, _, ResponseHalf::Write) => None,
+        (Polling::Event, RequestHalf::Write | RequestHalf::WriteUnreliable, _)
+        | (Polling::Event, _, ResponseHalf::Write) => None,
         (Polling::Event, ..) => Some(protocol.plan(CompletionMode::Event)),
     }
 }
@@ -82,7 +83,6 @@ pub(super) fn names(polling: Polling) -> Vec<&'static str> {
 /// Clients that send and get messages of one size.
 pub(super) fn load(clients: usize, plan: Plan, bytes: u32) -> Load {
     let mut load = Load::bench(clients, 1, Network::Modelled("hatrpc".to_owned()));
-    load.plan = plan;
-    (load.requests, load.results) = (Sizes::Fixed(bytes), Sizes::Fixed(bytes));
+    load.functions = vec![Function::new(plan, Sizes::Fixed(bytes), Sizes::Fixed(bytes))];
     load
 }

@@ -8,8 +8,13 @@
 
 mod flock_2b;
 mod hatrpc;
+mod hatrpc_11;
+mod hatrpc_12;
+mod hatrpc_13;
+mod hatrpc_15;
 mod hatrpc_4;
 mod hatrpc_5;
+mod hatrpc_hints;
 mod rf_rpc;
 mod rf_rpc_5;
 mod rf_rpc_7;
@@ -143,6 +148,18 @@ enum Work {
     Datagrams(Datagrams),
 }
 
+/// Functions of a load that are told apart.
+const MOST_FUNCTIONS: usize = 4;
+
+/// What a function's calls came to.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct OfFunction {
+    /// Calls per second, in millions.
+    pub mops: f64,
+    /// Their mean latency, in microseconds.
+    pub mean_us: f64,
+}
+
 /// What a run came to.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Outcome {
@@ -152,6 +169,8 @@ pub struct Outcome {
     pub mops: f64,
     /// Mean latency of calls, in microseconds.
     pub mean_us: f64,
+    /// The same of each function, the first ones of its load.
+    pub functions: [OfFunction; MOST_FUNCTIONS],
     /// The part of the server's time that goes into the verbs library, polling in vain included.
     pub verbs_share: f64,
     /// The same, of the time in which it does not poll in vain.
@@ -216,6 +235,13 @@ pub fn all() -> Vec<Figure> {
         hatrpc_4::FIGURE,
         hatrpc_5::SMALL,
         hatrpc_5::LARGE,
+        hatrpc_11::FIGURE,
+        hatrpc_12::SMALL,
+        hatrpc_12::LARGE,
+        hatrpc_13::SMALL,
+        hatrpc_13::LARGE,
+        hatrpc_15::UPDATES,
+        hatrpc_15::READS,
         rf_rpc_5::FIGURE,
         rf_rpc_7::FIGURE,
         rf_rpc_9::FIGURE,
@@ -326,7 +352,13 @@ impl Run {
                 let outcome = load.run(SEED, || [0, 0]).map_err(failed)?;
                 Ok(Outcome {
                     mops: outcome.throughput() / 1e6,
-                    mean_us: outcome.mean_ns / 1e3,
+                    mean_us: outcome.all.mean_ns / 1e3,
+                    functions: std::array::from_fn(|place| {
+                        outcome.functions.get(place).map_or_else(OfFunction::default, |function| OfFunction {
+                            mops: outcome.rate(function) / 1e6,
+                            mean_us: function.mean_ns / 1e3,
+                        })
+                    }),
                     ..Outcome::default()
                 })
             }

@@ -1,7 +1,7 @@
 //! RF-RPC's cluster and its two systems: Jakiro, whose clients fetch their results, and ServerReply.
 
 use super::{Effort, measured};
-use crate::load::{Connections, Load, Network};
+use crate::load::{Connections, Function, Load, Network};
 use crate::random_values::{Sizes, Times};
 use dunlin_fabric::Nanos;
 use dunlin_rpc::{CompletionMode, Plan, RequestHalf, ResponseHalf};
@@ -25,14 +25,13 @@ const STORE: Nanos = 200;
 /// Calls without a payload worth mentioning, on either system.
 pub(super) fn calls(response: ResponseHalf, threads: u16, service: Nanos, effort: Effort) -> Load {
     let mut load = Load::bench(CLIENTS, 1, Network::Modelled("rf-rpc".to_owned()));
-    load.plan =
-        Plan::new(RequestHalf::Write, response).completion(CompletionMode::Busy, CompletionMode::Busy);
+    let plan = Plan::new(RequestHalf::Write, response).completion(CompletionMode::Busy, CompletionMode::Busy);
+    let function = Function::new(plan, Sizes::Fixed(1), Sizes::Fixed(1));
+    load.functions = vec![Function { service: Times::Fixed(service), ..function }];
     load.client_hosts = CLIENT_HOSTS;
     load.workers = threads;
     // Each thread owns a part of the keys, so every client is connected to every thread (RF-RPC 5.5: N x M queue pairs).
     load.connections = Connections::EachWorker;
-    (load.requests, load.results) = (Sizes::Fixed(1), Sizes::Fixed(1));
-    load.service = Times::Fixed(service);
     load.extent = measured(effort, 4_000_000);
     load.limit = 10_000_000_000;
     load
@@ -41,6 +40,8 @@ pub(super) fn calls(response: ResponseHalf, threads: u16, service: Nanos, effort
 /// GETs of the store, with so much process time beside.
 pub(super) fn gets(response: ResponseHalf, threads: u16, process_time: Nanos, effort: Effort) -> Load {
     let mut load = calls(response, threads, STORE + process_time, effort);
-    (load.requests, load.results) = (Sizes::Fixed(KEY_BYTES), Sizes::Fixed(VALUE_BYTES));
+    for function in &mut load.functions {
+        (function.requests, function.results) = (Sizes::Fixed(KEY_BYTES), Sizes::Fixed(VALUE_BYTES));
+    }
     load
 }

@@ -125,8 +125,11 @@ fn settings(random: &mut Random) -> Settings {
         settings.capabilities.max_inline = [0, 64, 512][random.below(3) as usize];
     }
     let mut rate = |often: u64, range: u64| if random.one_in(4) { often + random.below(range) } else { 0 };
+    let loss = rate(3, 60);
+    // Who has lost something says it again after 5 ms for the first time: that may be lost, too.
+    let lasts = if loss == 0 { UNTIL } else { 10 * UNTIL };
     let faults = Faults {
-        loss: 0,
+        loss,
         delay: rate(20, 300),
         delay_by: 0,
         queue_pair_error: rate(100, 3000),
@@ -134,7 +137,7 @@ fn settings(random: &mut Random) -> Settings {
         refusal: rate(5, 100),
         stall: rate(50, 500),
         stall_by: 0,
-        until: settings.start + UNTIL,
+        until: settings.start + lasts,
     };
     settings.faults = Faults { delay_by: random.below(100_000), stall_by: random.below(500_000), ..faults };
     settings
@@ -232,7 +235,7 @@ impl Drawn {
 
 impl fmt::Display for Drawn {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Faults { delay, queue_pair_error, not_ready, refusal, stall, .. } = self.settings.faults;
+        let Faults { loss, delay, queue_pair_error, not_ready, refusal, stall, .. } = self.settings.faults;
         let cores: Vec<String> = self
             .settings
             .machines
@@ -256,6 +259,7 @@ impl fmt::Display for Drawn {
             f.write_str(";")?;
         }
         let faults = [
+            ("loss", loss),
             ("delay", delay),
             ("queue pair errors", queue_pair_error),
             ("not ready", not_ready),

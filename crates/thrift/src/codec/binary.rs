@@ -15,7 +15,10 @@ const VERSION_MASK: u32 = 0xffff_0000;
 
 /// Reads the binary encoding.
 #[derive(Clone, Debug)]
-pub struct BinaryInput<'a>(Cursor<'a>);
+pub struct BinaryInput<'a> {
+    cursor: Cursor<'a>,
+    bare: bool,
+}
 
 impl<'a> BinaryInput<'a> {
     /// A reader of a message, with the usual limits.
@@ -27,25 +30,49 @@ impl<'a> BinaryInput<'a> {
     /// A reader with limits.
     #[inline]
     pub fn with_limits(bytes: &'a [u8], limits: Limits) -> Self {
-        BinaryInput(Cursor::new(bytes, limits))
+        BinaryInput { cursor: Cursor::new(bytes, limits), bare: false }
+    }
+
+    /// A reader of values that follow each other without their fields' headers, with the usual limits.
+    #[inline]
+    pub fn bare(bytes: &'a [u8]) -> Self {
+        BinaryInput { bare: true, ..BinaryInput::new(bytes) }
     }
 
     /// Bytes that were not read yet.
     #[inline]
     pub fn rest(&self) -> &'a [u8] {
-        self.0.rest
+        self.cursor.rest
+    }
+
+    /// All bytes that were not read yet, read: a `binary` without its length.
+    #[inline]
+    pub fn read_rest(&mut self) -> &'a [u8] {
+        std::mem::take(&mut self.cursor.rest)
+    }
+
+    /// As [`read_rest`](BinaryInput::read_rest), a `string`.
+    #[inline]
+    pub fn read_rest_str(&mut self) -> Result<&'a str, ThriftException> {
+        text(self.read_rest())
+    }
+
+    /// An error if there are bytes that were not read.
+    #[inline]
+    pub fn end(&self) -> Result<(), ThriftException> {
+        if self.cursor.rest.is_empty() { Ok(()) } else { Err(too_long(self.cursor.rest.len())) }
     }
 
     #[inline]
     fn kind(&mut self) -> Result<TType, ThriftException> {
-        TType::try_from(self.0.byte()?)
+        TType::try_from(self.cursor.byte()?)
     }
 
     #[inline]
     fn sequence(&mut self) -> Result<(TType, usize), ThriftException> {
         let kind = self.kind()?;
-        let size = i32::from_be_bytes(self.0.array()?);
-        let size = self.0.container(size.into(), least(kind))?;
+        let size = i32::from_be_bytes(self.cursor.array()?);
+        let size = self.cursor.container(size.into(), least(kind))?;
         Ok((kind, size))
     }
 }
@@ -66,11 +93,16 @@ pub(super) fn least(kind: TType) -> usize {
 impl<'a> Input<'a> for BinaryInput<'a> {
     #[inline]
     fn read_slice(&mut self) -> Result<&'a [u8], ThriftException> {
-        let length = i32::from_be_bytes(self.0.array()?);
+        let length = i32::from_be_bytes(self.cursor.array()?);
         match usize::try_from(length) {
-            Ok(length) => self.0.take(length),
+            Ok(length) => self.cursor.take(length),
             Err(_) => Err(invalid(format!("a binary of {length} bytes"))),
         }
+    }
+
+    #[inline]
+    fn as_bare(&mut self) -> Option<&mut BinaryInput<'a>> {
+        if self.bare { Some(self) } else { None }
     }
 }
 
@@ -80,11 +112,11 @@ impl<'a> TInputProtocol for BinaryInput<'a> {
     type Buf = &'a [u8];
 
     fn read_message_begin(&mut self) -> Result<TMessageIdentifier, ThriftException> {
-        let first = u32::from_be_bytes(self.0.array()?);
+        let first = u32::from_be_bytes(self.cursor.array()?);
         let (name, kind) = if first & 0x8000_0000 == 0 {
             // The form without a version: the name's length comes first, and the type after the name.
-            let name = text(self.0.take(first as usize)?)?;
-            (name, self.0.byte()?)
+            let name = text(self.cursor.take(first as usize)?)?;
+            (name, self.cursor.byte()?)
         } else if first & VERSION_MASK == VERSION_1 {
             (self.read_str()?, first as u8)
         } else {
@@ -93,7 +125,7 @@ impl<'a> TInputProtocol for BinaryInput<'a> {
                 format!("version {:#x} of the binary protocol; 0x8001 is spoken here", first >> 16),
             ));
         };
-        let sequence_number = i32::from_be_bytes(self.0.array()?);
+        let sequence_number = i32::from_be_bytes(self.cursor.array()?);
         Ok(TMessageIdentifier::new(FastStr::new(name), TMessageType::try_from(kind)?, sequence_number))
     }
 
@@ -104,20 +136,20 @@ impl<'a> TInputProtocol for BinaryInput<'a> {
 
     #[inline]
     fn read_struct_begin(&mut self) -> Result<Option<TStructIdentifier>, ThriftException> {
-        self.0.enter()?;
+        self.cursor.enter()?;
         Ok(None)
     }
 
     #[inline]
     fn read_struct_end(&mut self) -> Result<(), ThriftException> {
-        self.0.leave();
+        self.cursor.leave();
         Ok(())
     }
 
     #[inline]
     fn read_field_begin(&mut self) -> Result<TFieldIdentifier, ThriftException> {
         let kind = self.kind()?;
-        let id = if kind == TType::Stop { 0 } else { i16::from_be_bytes(self.0.array()?) };
+        let id = if kind == TType::Stop { 0 } else { i16::from_be_bytes(self.cursor.array()?) };
         Ok(TFieldIdentifier { name: None, field_type: kind, id: Some(id) })
     }
 
@@ -128,7 +160,7 @@ impl<'a> TInputProtocol for BinaryInput<'a> {
 
     #[inline]
     fn read_bool(&mut self) -> Result<bool, ThriftException> {
-        Ok(self.0.byte()? != 0)
+        Ok(self.cursor.byte()? != 0)
     }
 
     #[inline]
@@ -138,32 +170,32 @@ impl<'a> TInputProtocol for BinaryInput<'a> {
 
     #[inline]
     fn read_uuid(&mut self) -> Result<[u8; 16], ThriftException> {
-        self.0.array()
+        self.cursor.array()
     }
 
     #[inline]
     fn read_i8(&mut self) -> Result<i8, ThriftException> {
-        Ok(self.0.byte()? as i8)
+        Ok(self.cursor.byte()? as i8)
     }
 
     #[inline]
     fn read_i16(&mut self) -> Result<i16, ThriftException> {
-        Ok(i16::from_be_bytes(self.0.array()?))
+        Ok(i16::from_be_bytes(self.cursor.array()?))
     }
 
     #[inline]
     fn read_i32(&mut self) -> Result<i32, ThriftException> {
-        Ok(i32::from_be_bytes(self.0.array()?))
+        Ok(i32::from_be_bytes(self.cursor.array()?))
     }
 
     #[inline]
     fn read_i64(&mut self) -> Result<i64, ThriftException> {
-        Ok(i64::from_be_bytes(self.0.array()?))
+        Ok(i64::from_be_bytes(self.cursor.array()?))
     }
 
     #[inline]
     fn read_double(&mut self) -> Result<f64, ThriftException> {
-        Ok(f64::from_be_bytes(self.0.array()?))
+        Ok(f64::from_be_bytes(self.cursor.array()?))
     }
 
     #[inline]
@@ -202,8 +234,8 @@ impl<'a> TInputProtocol for BinaryInput<'a> {
     fn read_map_begin(&mut self) -> Result<TMapIdentifier, ThriftException> {
         // Some implementations write no types for an empty map: then both bytes are 0.
         let (key_type, value_type) = (self.kind()?, self.kind()?);
-        let size = i32::from_be_bytes(self.0.array()?);
-        let size = self.0.container(size.into(), least(key_type) + least(value_type))?;
+        let size = i32::from_be_bytes(self.cursor.array()?);
+        let size = self.cursor.container(size.into(), least(key_type) + least(value_type))?;
         Ok(TMapIdentifier { key_type, value_type, size })
     }
 
@@ -213,14 +245,14 @@ impl<'a> TInputProtocol for BinaryInput<'a> {
     }
 
     fn skip_till_depth(&mut self, kind: TType, depth: i8) -> Result<usize, ThriftException> {
-        let levels = self.0.levels_left().min(depth.max(0) as u16);
+        let levels = self.cursor.levels_left().min(depth.max(0) as u16);
         skip(self, kind, levels, |input| input.read_slice().map(drop))?;
         Ok(0)
     }
 
     #[inline]
     fn read_byte(&mut self) -> Result<u8, ThriftException> {
-        self.0.byte()
+        self.cursor.byte()
     }
 
     #[inline]
@@ -233,7 +265,7 @@ impl<'a> TInputProtocol for BinaryInput<'a> {
     }
 
     fn buf(&mut self) -> &mut Self::Buf {
-        &mut self.0.rest
+        &mut self.cursor.rest
     }
 }
 
@@ -256,6 +288,12 @@ impl<'a> BinaryOutput<'a> {
         self.rest.len()
     }
 
+    /// Writes bytes as they are: a `binary` or `string` without its length.
+    #[inline]
+    pub fn write_rest(&mut self, bytes: &[u8]) -> Result<(), ThriftException> {
+        self.put(bytes)
+    }
+
     #[inline]
     fn put(&mut self, bytes: &[u8]) -> Result<(), ThriftException> {
         match std::mem::take(&mut self.rest).split_at_mut_checked(bytes.len()) {
@@ -273,6 +311,12 @@ impl<'a> BinaryOutput<'a> {
         self.write_i32(bytes.len() as i32)?;
         self.put(bytes)
     }
+}
+
+#[cold]
+#[inline(never)]
+fn too_long(left: usize) -> ThriftException {
+    invalid(format!("{left} bytes follow what belongs to the message"))
 }
 
 #[cold]

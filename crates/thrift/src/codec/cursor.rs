@@ -1,5 +1,6 @@
 //! The bytes of a message as they are read, and the limits that hold for all encodings.
 
+use super::BinaryInput;
 use pilota::thrift::{ProtocolExceptionKind, TInputProtocol, ThriftException, new_protocol_exception};
 
 /// What a message may demand of its reader.
@@ -26,6 +27,13 @@ impl Default for Limits {
 pub trait Input<'a>: TInputProtocol {
     /// A `binary`, borrowed from the message.
     fn read_slice(&mut self) -> Result<&'a [u8], ThriftException>;
+
+    /// The reader itself, if what it reads are values without their fields' headers (the bare form of
+    /// [`Form`](crate::Form)).
+    #[inline]
+    fn as_bare(&mut self) -> Option<&mut BinaryInput<'a>> {
+        None
+    }
 
     /// A `string`, borrowed from the message.
     #[inline]

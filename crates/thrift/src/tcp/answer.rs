@@ -3,11 +3,12 @@
 use super::head::{CALL, EXCEPTION, Head, ONEWAY, OfMessage, REPLY, append};
 use super::outgoing::Outgoing;
 use super::wire::Wire;
+use crate::arguments::Outcome;
 use crate::codec::{BinaryInput, CompactInput, Encoding};
 use crate::error::Refusal;
 use crate::server::{Context, Processor, Responder};
 use pilota::thrift::{
-    ApplicationException, ApplicationExceptionKind, Message, ProtocolExceptionKind, ThriftException,
+    ApplicationException, ApplicationExceptionKind, ProtocolExceptionKind, ThriftException,
     new_protocol_exception,
 };
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -141,18 +142,10 @@ struct IntoOutput<'a> {
 impl Responder for IntoOutput<'_> {
     type Done = ();
 
-    fn respond<M: Message>(self, outcome: Result<M, Refusal>) {
+    fn respond<R: Outcome>(self, outcome: Result<R, Refusal>) {
         let IntoOutput { out, wire, limit, head, silent } = self;
         match outcome {
-            _ if silent => {
-                if let Err(refusal) = outcome {
-                    let name = String::from_utf8_lossy(head.name);
-                    tracing::debug!(
-                        "a call of {name} that waits for no answer failed: {}",
-                        refusal.into_exception()
-                    );
-                }
-            }
+            Ok(_) if silent => {}
             Ok(result) => {
                 let reply = Head { kind: REPLY, ..*head };
                 if let Err(error) = append(out, wire, limit, &reply, &OfMessage(result)) {
@@ -160,11 +153,18 @@ impl Responder for IntoOutput<'_> {
                     except(out, wire, limit, head, ApplicationExceptionKind::INTERNAL_ERROR, text);
                 }
             }
-            Err(refusal) => {
-                let exception = refusal.into_exception();
-                let (kind, text) = (exception.kind(), exception.message().clone());
-                except(out, wire, limit, head, kind, text);
-            }
+            Err(refusal) => IntoOutput { out, wire, limit, head, silent }.refuse(refusal),
         }
+    }
+
+    fn refuse(self, refusal: Refusal) {
+        let exception = refusal.into_exception();
+        if self.silent {
+            let name = String::from_utf8_lossy(self.head.name);
+            tracing::debug!("a call of {name} that waits for no answer failed: {exception}");
+            return;
+        }
+        let (kind, text) = (exception.kind(), exception.message().clone());
+        except(self.out, self.wire, self.limit, self.head, kind, text);
     }
 }

@@ -12,7 +12,7 @@ use dunlin_rpc::Certainty;
 use pilota::thrift::{ApplicationException, Message, TLengthProtocol, TOutputProtocol, ThriftException};
 use rustix::net::RecvFlags;
 use std::io::{self, ErrorKind, Write};
-use std::net::{TcpStream, ToSocketAddrs};
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -21,7 +21,7 @@ use thiserror::Error;
 /// A connection that was used within this time is taken to be there still; another is looked at before a call goes out on it.
 const FRESH: Duration = Duration::from_millis(10);
 /// The buffer that stays when a larger answer has been read.
-const KEEP: usize = 1 << 20;
+pub(super) const KEEP: usize = 1 << 20;
 
 /// Settings of a connection.
 #[derive(Clone, Debug)]
@@ -34,6 +34,10 @@ pub struct ConnectionOptions {
     pub call_timeout: Duration,
     /// Bytes of a message, coming or going. 64 MiB unless set. Memory for answers is taken as they come.
     pub message_limit: usize,
+    /// Connections that an asynchronous client may have; each carries one call at a time. 8 unless set.
+    pub connections: usize,
+    /// Calls of an asynchronous client that may be under way or wait for a connection; more wait for room. 1024 unless set.
+    pub window: usize,
 }
 
 impl Default for ConnectionOptions {
@@ -43,6 +47,8 @@ impl Default for ConnectionOptions {
             connect_timeout: Duration::from_secs(5),
             call_timeout: Duration::from_secs(30),
             message_limit: 64 << 20,
+            connections: 8,
+            window: 1024,
         }
     }
 }
@@ -106,7 +112,7 @@ impl TcpError {
     }
 }
 
-struct OfArguments<'a, A>(&'a A);
+pub(super) struct OfArguments<'a, A>(pub(super) &'a A);
 
 impl<A: Arguments> Body for OfArguments<'_, A> {
     fn size<P: TLengthProtocol>(&self, protocol: &mut P) -> usize {
@@ -203,7 +209,7 @@ impl Connection {
 
     /// The connection, or a new one if it is not there any more.
     fn ready(&mut self) -> Result<Open, TcpError> {
-        match self.open.take().filter(|open| open.used.elapsed() < FRESH || !open.is_stale()) {
+        match self.open.take().filter(|open| open.used.elapsed() < FRESH || !is_stale(&open.stream)) {
             Some(open) => Ok(open),
             None => Open::connect(&self.address, &self.options)
                 .map_err(|error| TcpError::Connect { address: self.address.clone(), error: error.into() }),
@@ -256,30 +262,13 @@ enum Failed {
 impl Open {
     fn connect(address: &str, options: &ConnectionOptions) -> io::Result<Self> {
         let deadline = Instant::now() + options.connect_timeout;
-        let mut failed = io::Error::new(ErrorKind::NotFound, "the name has no address");
-        for address in address.to_socket_addrs()? {
-            match TcpStream::connect_timeout(&address, left(deadline)) {
-                Ok(stream) => {
-                    stream.set_nodelay(true)?;
-                    return Ok(Open {
-                        stream,
-                        splitter: Splitter::new(options.wire, options.message_limit),
-                        incoming: Incoming::default(),
-                        timeout: Duration::ZERO,
-                        used: Instant::now(),
-                    });
-                }
-                Err(error) => failed = error,
-            }
-        }
-        Err(failed)
-    }
-
-    /// Whether the server has closed it, or sent what nobody asked for.
-    fn is_stale(&self) -> bool {
-        let mut byte = [0];
-        let looked = rustix::net::recv(&self.stream, &mut byte[..], RecvFlags::PEEK | RecvFlags::DONTWAIT);
-        !matches!(looked, Err(rustix::io::Errno::AGAIN))
+        Ok(Open {
+            stream: dial(&resolve(address)?, deadline)?,
+            splitter: Splitter::new(options.wire, options.message_limit),
+            incoming: Incoming::default(),
+            timeout: Duration::ZERO,
+            used: Instant::now(),
+        })
     }
 
     /// How long the next operation may take. Costs system calls only where it differs from the last.
@@ -311,6 +300,33 @@ impl Open {
     }
 }
 
+/// The addresses that a name stands for. Blocks.
+pub(super) fn resolve(address: &str) -> io::Result<Vec<SocketAddr>> {
+    Ok(address.to_socket_addrs()?.collect())
+}
+
+/// Connects to the first of some addresses that answers. Blocks.
+pub(super) fn dial(addresses: &[SocketAddr], deadline: Instant) -> io::Result<TcpStream> {
+    let mut failed = io::Error::new(ErrorKind::NotFound, "the name has no address");
+    for address in addresses {
+        match TcpStream::connect_timeout(address, left(deadline)) {
+            Ok(stream) => {
+                stream.set_nodelay(true)?;
+                return Ok(stream);
+            }
+            Err(error) => failed = error,
+        }
+    }
+    Err(failed)
+}
+
+/// Whether the server has closed a connection, or sent what nobody asked for.
+pub(super) fn is_stale(stream: &TcpStream) -> bool {
+    let mut byte = [0];
+    let looked = rustix::net::recv(stream, &mut byte[..], RecvFlags::PEEK | RecvFlags::DONTWAIT);
+    !matches!(looked, Err(rustix::io::Errno::AGAIN))
+}
+
 /// Time left, and at least a little, since a socket's time-out of 0 is none.
 fn left(deadline: Instant) -> Duration {
     deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1))
@@ -323,6 +339,17 @@ fn read_answer<R: Outcome>(
     name: &str,
     sequence: i32,
 ) -> Result<Result<R::Value, CallError<R::Exception>>, String> {
+    let (kind, length) = check_answer(encoding, message, name, sequence)?;
+    Ok(decode_answer::<R>(encoding, kind, &message[length..]))
+}
+
+/// The kind of an answer and the length of its head; an error says why it is none to this call.
+pub(super) fn check_answer(
+    encoding: Encoding,
+    message: &[u8],
+    name: &str,
+    sequence: i32,
+) -> Result<(u8, usize), String> {
     let head = Head::read(encoding, message).map_err(|error| error.message().to_string())?;
     let Some((head, length)) = head else { return Err("it ends within its head".to_owned()) };
     if head.sequence != sequence {
@@ -331,17 +358,27 @@ fn read_answer<R: Outcome>(
     if head.name != name.as_bytes() {
         return Err(format!("it is of '{}', not '{name}'", String::from_utf8_lossy(head.name)));
     }
-    let body = &message[length..];
     match head.kind {
-        REPLY => Ok(match decode::<R>(encoding, body) {
-            Ok(outcome) => outcome.into_result().map_err(CallError::Exception),
-            Err(error) => Err(CallError::Decode(error)),
-        }),
-        EXCEPTION => Ok(Err(match decode::<ApplicationException>(encoding, body) {
+        REPLY | EXCEPTION => Ok((head.kind, length)),
+        other => Err(format!("its type is {other}")),
+    }
+}
+
+/// Reads the body of an answer.
+pub(super) fn decode_answer<R: Outcome>(
+    encoding: Encoding,
+    kind: u8,
+    body: &[u8],
+) -> Result<R::Value, CallError<R::Exception>> {
+    if kind == EXCEPTION {
+        return Err(match decode::<ApplicationException>(encoding, body) {
             Ok(exception) => CallError::Application(exception),
             Err(error) => CallError::Decode(error),
-        })),
-        other => Err(format!("its type is {other}")),
+        });
+    }
+    match decode::<R>(encoding, body) {
+        Ok(outcome) => outcome.into_result().map_err(CallError::Exception),
+        Err(error) => Err(CallError::Decode(error)),
     }
 }
 

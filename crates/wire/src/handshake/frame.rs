@@ -15,7 +15,7 @@ pub const FRAME_VERSION: u16 = 1;
 /// Bytes before the body.
 pub const FRAME_HEADER_BYTES: usize = 12;
 /// Longest body, in bytes; the longest record has less.
-pub const MAX_BODY_BYTES: u32 = 2048;
+pub const MAX_BODY_BYTES: u32 = 4096;
 
 /// What a frame carries. On the wire its number in two bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

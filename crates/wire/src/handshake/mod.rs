@@ -22,9 +22,9 @@ pub use records::{
 };
 
 /// The lowest version of messages and records that this build speaks.
-pub const MIN_VERSION: u16 = 2;
+pub const MIN_VERSION: u16 = 3;
 /// The highest version of messages and records that this build speaks.
-pub const MAX_VERSION: u16 = 2;
+pub const MAX_VERSION: u16 = 3;
 /// Longest service name, in bytes.
 pub const MAX_SERVICE_BYTES: usize = 255;
 /// Longest authentication token, in bytes.

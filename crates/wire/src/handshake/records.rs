@@ -152,6 +152,10 @@ pub struct OpenLane {
     pub large: u8,
     /// The client's endpoint, in the fabric's own encoding, at most 1024 bytes.
     pub endpoint: Vec<u8>,
+    /// That of its end of an unreliable connection; empty if the path has none.
+    pub unreliable_endpoint: Vec<u8>,
+    /// Where the client takes datagrams; empty if it takes none.
+    pub datagram_endpoint: Vec<u8>,
     /// Regions of the client that the path needs, in the order that the path defines; at most 8.
     pub region_keys: Vec<u64>,
 }
@@ -173,6 +177,8 @@ impl OpenLane {
         writer.u32(self.rendezvous_above);
         writer.u8(self.large);
         writer.bytes("endpoint", &self.endpoint, MAX_ENDPOINT_BYTES)?;
+        writer.bytes("unreliable_endpoint", &self.unreliable_endpoint, MAX_ENDPOINT_BYTES)?;
+        writer.bytes("datagram_endpoint", &self.datagram_endpoint, MAX_ENDPOINT_BYTES)?;
         writer.words("region_keys", &self.region_keys, MAX_REGION_KEYS)
     }
 
@@ -189,6 +195,8 @@ impl OpenLane {
             rendezvous_above: reader.u32("rendezvous_above")?,
             large: reader.u8("large")?,
             endpoint: reader.bytes("endpoint", MAX_ENDPOINT_BYTES)?.to_vec(),
+            unreliable_endpoint: reader.bytes("unreliable_endpoint", MAX_ENDPOINT_BYTES)?.to_vec(),
+            datagram_endpoint: reader.bytes("datagram_endpoint", MAX_ENDPOINT_BYTES)?.to_vec(),
             region_keys: reader.words("region_keys", MAX_REGION_KEYS)?,
         };
         check_ring(open.ring_bytes)?;
@@ -215,6 +223,12 @@ pub struct LaneReady {
     pub secret: Secret,
     /// The server's endpoint, in the fabric's own encoding, at most 1024 bytes.
     pub endpoint: Vec<u8>,
+    /// That of its end of an unreliable connection; empty if the path has none.
+    pub unreliable_endpoint: Vec<u8>,
+    /// Where the worker takes datagrams, those of all its lanes; empty if the path sends it none.
+    pub datagram_endpoint: Vec<u8>,
+    /// The worker's number of this lane, which datagrams to it carry.
+    pub place: u16,
     /// Regions of the server that the path needs, in the order that the path defines; at most 8.
     pub region_keys: Vec<u64>,
 }
@@ -230,6 +244,9 @@ impl LaneReady {
         writer.u32(self.max_message_bytes);
         writer.raw(&self.secret.0);
         writer.bytes("endpoint", &self.endpoint, MAX_ENDPOINT_BYTES)?;
+        writer.bytes("unreliable_endpoint", &self.unreliable_endpoint, MAX_ENDPOINT_BYTES)?;
+        writer.bytes("datagram_endpoint", &self.datagram_endpoint, MAX_ENDPOINT_BYTES)?;
+        writer.u16(self.place);
         writer.words("region_keys", &self.region_keys, MAX_REGION_KEYS)
     }
 
@@ -243,6 +260,9 @@ impl LaneReady {
             max_message_bytes: reader.u32("max_message_bytes")?,
             secret: Secret(reader.secret("secret")?),
             endpoint: reader.bytes("endpoint", MAX_ENDPOINT_BYTES)?.to_vec(),
+            unreliable_endpoint: reader.bytes("unreliable_endpoint", MAX_ENDPOINT_BYTES)?.to_vec(),
+            datagram_endpoint: reader.bytes("datagram_endpoint", MAX_ENDPOINT_BYTES)?.to_vec(),
+            place: reader.u16("place")?,
             region_keys: reader.words("region_keys", MAX_REGION_KEYS)?,
         };
         check_ring(ready.ring_bytes)?;

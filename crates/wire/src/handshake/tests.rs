@@ -26,6 +26,8 @@ fn open_lane() -> OpenLane {
         rendezvous_above: 0x0102,
         large: 5,
         endpoint: vec![9, 8],
+        unreliable_endpoint: vec![6],
+        datagram_endpoint: vec![],
         region_keys: vec![0x0a, 0x0b],
     }
 }
@@ -40,6 +42,9 @@ fn lane_ready() -> LaneReady {
         max_message_bytes: 0x400,
         secret: Secret([0x55; 16]),
         endpoint: vec![7],
+        unreliable_endpoint: vec![],
+        datagram_endpoint: vec![5, 4],
+        place: 0x0c0d,
         region_keys: vec![],
     }
 }
@@ -56,7 +61,7 @@ fn frame(record_type: u16, body: &[u8]) -> Vec<u8> {
 fn golden_bytes_of_every_record() {
     let mut ready_body = vec![3, 0, 1, 0, 32, 0, 16, 0, 0, 8, 0, 0, 0, 4, 0, 0];
     ready_body.extend_from_slice(&[0x55; 16]);
-    ready_body.extend_from_slice(&[1, 0, 7, 0, 0]);
+    ready_body.extend_from_slice(&[1, 0, 7, 0, 0, 2, 0, 5, 4, 0x0d, 0x0c, 0, 0]);
     let reply =
         HelloReply { version: 1, capabilities: 2, workers: 3, functions: 4, max_payload: 5, session: 6 };
     let cases: [(Record, u16, &[u8]); 11] = [
@@ -79,8 +84,8 @@ fn golden_bytes_of_every_record() {
             Record::OpenLane(open_lane()),
             4,
             &[
-                3, 0, 0xff, 0xff, 1, 2, 3, 4, 64, 0, 0, 0x10, 0, 0, 2, 1, 0, 0, 5, 2, 0, 9, 8, 2, 0, 0x0a, 0,
-                0, 0, 0, 0, 0, 0, 0x0b, 0, 0, 0, 0, 0, 0, 0,
+                3, 0, 0xff, 0xff, 1, 2, 3, 4, 64, 0, 0, 0x10, 0, 0, 2, 1, 0, 0, 5, 2, 0, 9, 8, 1, 0, 6, 0, 0,
+                2, 0, 0x0a, 0, 0, 0, 0, 0, 0, 0, 0x0b, 0, 0, 0, 0, 0, 0, 0,
             ],
         ),
         (Record::LaneReady(lane_ready()), 5, &ready_body),
@@ -137,7 +142,7 @@ fn strangers_are_told_apart() {
     assert_eq!(with(6, 12), HandshakeError::UnknownRecord(12));
     assert_eq!(with(6, 0), HandshakeError::UnknownRecord(0));
     assert_eq!(with(9, 8), HandshakeError::Truncated { field: "frame body" });
-    assert_eq!(with(10, 1), HandshakeError::BodyTooLong { length: 1 << 16, limit: 2048 });
+    assert_eq!(with(10, 1), HandshakeError::BodyTooLong { length: 1 << 16, limit: 4096 });
 }
 
 #[test]
@@ -188,14 +193,18 @@ fn fields_at_their_limits_pass_and_beyond_them_do_not() {
 fn a_peer_that_exceeds_a_limit_by_one_is_refused() {
     /// Record type, bytes before the field, its name, its limit, bytes of an item, bytes after it.
     type Case = (u16, &'static [u8], &'static str, usize, usize, usize);
-    let cases: [Case; 8] = [
+    let cases: [Case; 12] = [
         (1, &[0; 16], "service", 255, 1, 2),
         (1, &[0; 18], "token", 255, 1, 0),
         (3, &[0; 2], "text", 512, 1, 0),
-        (4, &[0; 19], "endpoint", 1024, 1, 2),
-        (4, &[0; 21], "region_keys", 8, 8, 0),
-        (5, &[0; 32], "endpoint", 1024, 1, 2),
-        (5, &[0; 34], "region_keys", 8, 8, 0),
+        (4, &[0; 19], "endpoint", 1024, 1, 6),
+        (4, &[0; 21], "unreliable_endpoint", 1024, 1, 4),
+        (4, &[0; 23], "datagram_endpoint", 1024, 1, 2),
+        (4, &[0; 25], "region_keys", 8, 8, 0),
+        (5, &[0; 32], "endpoint", 1024, 1, 8),
+        (5, &[0; 34], "unreliable_endpoint", 1024, 1, 6),
+        (5, &[0; 36], "datagram_endpoint", 1024, 1, 4),
+        (5, &[0; 40], "region_keys", 8, 8, 0),
         (6, &[0; 4], "text", 512, 1, 0),
     ];
     for (record_type, before, name, limit, item, after) in cases {

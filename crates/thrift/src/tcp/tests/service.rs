@@ -1,6 +1,6 @@
 //! A service for tests. All its functions take and give binary.
 
-use crate::codec::Input;
+use crate::codec::{BinaryInput, BinaryOutput, Input};
 use crate::error::Refusal;
 use crate::tcp::Wire;
 use crate::tcp::head::{Body, CALL, Head, append};
@@ -28,6 +28,7 @@ static TOY: ServiceDescriptor = ServiceDescriptor {
         FunctionHints::new("hold"),
         FunctionHints::new("many"),
     ],
+    shapes: &[],
 };
 
 /// The handler.
@@ -203,12 +204,32 @@ impl Message for Answer {
 impl Outcome for Answer {
     type Value = Vec<u8>;
     type Exception = Vec<u8>;
+    const THROWS: bool = true;
 
     fn into_result(self) -> Result<Vec<u8>, Vec<u8>> {
         match self {
             Answer::Value(bytes) => Ok(bytes),
             Answer::Refused(bytes) => Err(bytes),
         }
+    }
+
+    fn value(&self) -> Option<&Vec<u8>> {
+        match self {
+            Answer::Value(bytes) => Some(bytes),
+            Answer::Refused(_) => None,
+        }
+    }
+
+    fn value_size(value: &Vec<u8>) -> usize {
+        value.len()
+    }
+
+    fn encode_value(value: &Vec<u8>, output: &mut BinaryOutput<'_>) -> Result<(), ThriftException> {
+        output.write_rest(value)
+    }
+
+    fn decode_value(input: &mut BinaryInput<'_>) -> Result<Vec<u8>, ThriftException> {
+        Ok(input.read_rest().to_vec())
     }
 }
 

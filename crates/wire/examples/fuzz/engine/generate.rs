@@ -299,6 +299,8 @@ fn valid_record(random: &mut Random, input: &mut Vec<u8>) {
             rendezvous_above: random.next() as u32,
             large: random.next() as u8,
             endpoint: some_bytes(random, 1024),
+            unreliable_endpoint: some_bytes(random, 1024),
+            datagram_endpoint: some_bytes(random, 1024),
             region_keys: keys(random),
         }),
         4 => {
@@ -313,6 +315,9 @@ fn valid_record(random: &mut Random, input: &mut Vec<u8>) {
                 max_message_bytes: random.next() as u32,
                 secret: Secret(secret),
                 endpoint: some_bytes(random, 1024),
+                unreliable_endpoint: some_bytes(random, 1024),
+                datagram_endpoint: some_bytes(random, 1024),
+                place: random.next() as u16,
                 region_keys: keys(random),
             })
         }

@@ -1,4 +1,4 @@
-//! How long a busy wait keeps the processor to itself. Pure.
+//! How long a busy wait of a back-end on a real machine keeps the processor to itself. Pure.
 
 /// Busy waits in vain before the first yield: some 50 to 100 us, far more than a peer with a core of its own takes.
 const BEFORE: u32 = 4096;
@@ -7,18 +7,18 @@ const BETWEEN: u32 = 256;
 
 /// Counts busy waits that nothing ended, so that two sides that share a core do not spin through their time slices.
 #[derive(Debug, Default)]
-pub(crate) struct Idle(u32);
+pub struct Idle(u32);
 
 impl Idle {
     /// Something was done: the next wait is the first again.
     #[inline]
-    pub(crate) fn reset(&mut self) {
+    pub fn reset(&mut self) {
         self.0 = 0;
     }
 
     /// One more wait; whether others should have the processor now.
     #[inline]
-    pub(crate) fn is_long(&mut self) -> bool {
+    pub fn is_long(&mut self) -> bool {
         self.0 += 1;
         if self.0 < BEFORE {
             return false;

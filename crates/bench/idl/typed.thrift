@@ -1,0 +1,32 @@
+// What typed calls are measured with: 32 bytes there, and up to as many back, in several shapes.
+namespace * typed
+
+exception Refused {
+  1: required i32 code
+}
+
+struct Point {
+  1: required i64 x
+  2: required i64 y
+  3: required i64 z
+  4: required i64 w
+}
+
+service Typed {
+  hint: perf_goal = latency;
+
+  /** Answers with the data. */
+  binary echo(1: binary data)
+
+  /** As `echo`, and may refuse. */
+  binary look(1: binary data) throws (1: Refused refused)
+
+  /** Answers with the text. */
+  string say(1: string text)
+
+  /** Answers with the sum, which wraps. */
+  i64 sum(1: i64 a, 2: i64 b, 3: i64 c, 4: i64 d)
+
+  /** Answers with the point. */
+  Point turn(1: Point point)
+}

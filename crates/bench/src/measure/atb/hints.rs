@@ -1,0 +1,246 @@
+//! Contestants: the hints that each goes by, written as IDL and read as every IDL is, and the plans that they select.
+
+use dunlin_fabric::Capabilities;
+use dunlin_hints::{CompletionMode, Environment, FunctionHints, Plan, select};
+use dunlin_idl::{Memory, Options, load_with};
+use dunlin_rpc::{PROTOCOLS, Protocol};
+
+use crate::measure::MeasureError;
+
+/// What competes.
+#[derive(Clone, Debug)]
+pub(in crate::measure) struct Contestant {
+    /// `hinted`, or the protocol's name.
+    pub(in crate::measure) name: String,
+    /// Whether it is one protocol for everything, asked for by its name.
+    pub(in crate::measure) single: bool,
+    pub(in crate::measure) hints: Vec<FunctionHints>,
+    /// The plan of each function, in the order of the IDL.
+    pub(in crate::measure) plans: Vec<Plan>,
+}
+
+/// The environment of a run: what the hints do not say.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::measure) struct Surroundings<'a> {
+    pub(in crate::measure) capabilities: &'a Capabilities,
+    pub(in crate::measure) cores: u32,
+    pub(in crate::measure) clients: u32,
+}
+
+impl Contestant {
+    /// The contestant whose hints are those of `idl`; if they exclude each other or select no plan on this fabric, the reason
+    /// in one line.
+    pub(in crate::measure) fn new(
+        name: &str,
+        single: bool,
+        idl: &str,
+        surroundings: Surroundings<'_>,
+    ) -> Result<Self, String> {
+        let file = "bench.thrift";
+        let document =
+            load_with(file, &Options::default(), &Memory::new().with(file, idl)).map_err(|diagnostics| {
+                diagnostics.iter().map(|one| one.message.to_string()).collect::<Vec<_>>().join("; ")
+            })?;
+        let service = document.own_services().next().ok_or("there is no service")?;
+        let hints: Vec<FunctionHints> =
+            service.all_functions().map(|function| function.hints.clone()).collect();
+        let environment = Environment {
+            clients: Some(surroundings.clients),
+            ..Environment::new(surroundings.capabilities, surroundings.cores)
+        };
+        let mut plans = Vec::new();
+        for hints in &hints {
+            plans.extend(select(hints, &environment).map_err(|error| error.to_string())?.plan);
+        }
+        Ok(Self { name: name.to_owned(), single, hints, plans })
+    }
+
+    /// As [`Contestant::new`] for the hints that everything else is compared with, which must select a plan.
+    pub(in crate::measure) fn hinted(
+        name: &str,
+        idl: &str,
+        surroundings: Surroundings<'_>,
+    ) -> Result<Self, MeasureError> {
+        Self::new(name, false, idl, surroundings)
+            .map_err(|error| MeasureError::BadArgument(format!("the hints select no plan: {error}")))
+    }
+
+    /// The different plans, in words.
+    pub(in crate::measure) fn plan(&self) -> String {
+        let mut words: Vec<String> = Vec::new();
+        for plan in &self.plans {
+            let text = describe(plan);
+            if !words.contains(&text) {
+                words.push(text);
+            }
+        }
+        words.join(" | ")
+    }
+}
+
+/// A plan in words: halves, how client and server wait, and how large payloads travel.
+fn describe(plan: &Plan) -> String {
+    let halves = if plan.request.name() == plan.response.name() {
+        plan.request.name().to_owned()
+    } else {
+        format!("{} {}", plan.request.name(), plan.response.name())
+    };
+    let waits = if plan.client == plan.server {
+        plan.client.to_string()
+    } else {
+        format!("{}/{}", plan.client, plan.server)
+    };
+    format!("{halves}, {waits}, {}>{}", plan.large.name(), plan.rendezvous_above)
+}
+
+/// How the contestants that are one protocol wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Polling {
+    /// As the other hints ask for.
+    Hinted,
+    /// As this hint says; where a protocol cannot, it has no such contestant.
+    As(CompletionMode),
+}
+
+impl Polling {
+    /// What it adds to the hints.
+    fn hint(self) -> String {
+        match self {
+            Self::Hinted => String::new(),
+            Self::As(mode) => format!(", polling = {mode}"),
+        }
+    }
+}
+
+/// Which protocols compete, and how they wait.
+#[derive(Clone, Debug)]
+pub struct Singles {
+    /// By name; empty for all.
+    pub protocols: Vec<String>,
+    /// How they wait: a contestant for each.
+    pub pollings: Vec<Polling>,
+}
+
+impl Default for Singles {
+    fn default() -> Self {
+        Self { protocols: Vec::new(), pollings: vec![Polling::Hinted] }
+    }
+}
+
+impl Singles {
+    /// The protocols, in the order of the table.
+    pub(in crate::measure) fn chosen(&self) -> Result<Vec<&'static Protocol>, MeasureError> {
+        if self.protocols.is_empty() {
+            return Ok(PROTOCOLS.iter().collect());
+        }
+        self.protocols.iter().map(|name| crate::measure::protocol_by_name(name)).collect()
+    }
+
+    /// A contestant for each protocol and way to wait; `idl` writes the hints, given what to add to the service's. Those
+    /// that cannot be, and those that are what another already is, are left out; the former are noted.
+    pub(in crate::measure) fn contestants(
+        &self,
+        surroundings: Surroundings<'_>,
+        notes: &mut Vec<String>,
+        idl: impl Fn(&str) -> Result<String, MeasureError>,
+    ) -> Result<Vec<Contestant>, MeasureError> {
+        let mut all: Vec<Contestant> = Vec::new();
+        for protocol in self.chosen()? {
+            for polling in &self.pollings {
+                let idl = idl(&format!(", protocol = {}{}", identifier(protocol.name), polling.hint()))?;
+                match Contestant::new(protocol.name, true, &idl, surroundings) {
+                    Ok(one) if all.iter().any(|o| o.name == one.name && o.plans == one.plans) => {}
+                    Ok(one) => all.push(one),
+                    Err(error) => {
+                        let note = format!("{} does not compete: {error}", protocol.name);
+                        if !notes.contains(&note) {
+                            notes.push(note);
+                        }
+                    }
+                }
+            }
+        }
+        Ok(all)
+    }
+}
+
+/// A protocol's name as a word of the IDL.
+fn identifier(name: &str) -> String {
+    name.to_ascii_lowercase().replace('-', "_")
+}
+
+/// An IDL with other hints: the line of its service's, and the group behind each of these functions.
+pub(in crate::measure) fn rewritten(
+    idl: &str,
+    service: &str,
+    functions: &[(&str, String)],
+) -> Result<String, MeasureError> {
+    let missing =
+        |what: &str| MeasureError::BadArgument(format!("the benchmark's IDL has no place for {what}"));
+    let start = idl.find("\n  hint:").ok_or_else(|| missing("hints of the service"))?;
+    let end = start + 1 + idl[start + 1..].find('\n').ok_or_else(|| missing("hints of the service"))?;
+    let mut text = format!("{}\n  {service}{}", &idl[..start], &idl[end..]);
+    for (name, group) in functions {
+        let place = |text: &str| {
+            let call = text.find(&format!(" {name}("))?;
+            let open = call + text[call..].find('[')?;
+            Some(open..=open + text[open..].find(']')?)
+        };
+        let place = place(&text).ok_or_else(|| missing(name))?;
+        text.replace_range(place, &if group.is_empty() { String::new() } else { format!("[ {group} ]") });
+    }
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FUNCTIONS: [&str; 3] = ["echo", "quick", "bulk"];
+
+    fn contestant(service: &str, group: &str) -> Contestant {
+        let functions = FUNCTIONS.map(|name| (name, group.to_owned()));
+        let idl = rewritten(super::super::service::IDL, service, &functions).expect("places");
+        let surroundings =
+            Surroundings { capabilities: &dunlin_fabric::Capabilities::EVERYTHING, cores: 16, clients: 1 };
+        Contestant::new("one", false, &idl, surroundings).expect("legal")
+    }
+
+    #[test]
+    fn hints_are_replaced_and_mean_what_they_say() {
+        let one = contestant("hint: perf_goal = throughput, concurrency = 7; c_hint: payload_size = 9B;", "");
+        assert_eq!(one.hints.len(), 3);
+        for hints in &one.hints {
+            assert_eq!(hints.client.concurrency, Some(7));
+            assert_eq!((hints.client.payload_size, hints.server.payload_size), (Some(9), None));
+        }
+        assert_eq!(one.plans.len(), 3);
+        assert!(!one.plan().contains('|'), "one plan: {}", one.plan());
+        let other = contestant("hint: perf_goal = throughput;", "hint: perf_goal = latency;");
+        assert_ne!(one.plan(), other.plan());
+    }
+
+    #[test]
+    fn every_protocol_has_a_contestant_of_its_plan() {
+        let surroundings =
+            Surroundings { capabilities: &dunlin_fabric::Capabilities::EVERYTHING, cores: 16, clients: 1 };
+        let mut notes = Vec::new();
+        let pollings =
+            vec![Polling::Hinted, Polling::As(CompletionMode::Busy), Polling::As(CompletionMode::Event)];
+        let singles = Singles { protocols: Vec::new(), pollings };
+        let all = singles
+            .contestants(surroundings, &mut notes, |more| {
+                let service = format!("hint: perf_goal = latency{more};");
+                rewritten(super::super::service::IDL, &service, &FUNCTIONS.map(|name| (name, String::new())))
+            })
+            .expect("valid");
+        for protocol in PROTOCOLS {
+            assert!(all.iter().any(|one| one.name == protocol.name), "{} of {notes:?}", protocol.name);
+        }
+        let of = |name: &str| all.iter().filter(|one| one.name == name).count();
+        assert_eq!((of("Direct-WriteIMM"), of("Server-reply")), (2, 1), "{notes:?}");
+        assert!(singles.chosen().is_ok());
+        let unknown = Singles { protocols: vec!["pigeon".to_owned()], ..Singles::default() };
+        assert!(unknown.chosen().is_err_and(|error| error.to_string().contains("Server-reply")));
+    }
+}

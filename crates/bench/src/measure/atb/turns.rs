@@ -1,0 +1,351 @@
+//! Contestants taking turns, slice by slice in one process pair, and what comes of it: a row for each, with its ratio to
+//! the best single protocol of the same rounds.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use indicatif::ProgressBar;
+
+use crate::floor::{Placement, Slice, select};
+use crate::measure::{MeasureError, Session};
+use crate::report::{Row, rounded};
+use crate::statistics::{Latency, median, quantile, ratio};
+
+/// What one kind of operation did in a slice.
+#[derive(Clone, Debug, Default)]
+pub(in crate::measure) struct Kind {
+    pub(in crate::measure) latency: Latency,
+    pub(in crate::measure) operations: u64,
+}
+
+/// What a slice found.
+#[derive(Clone, Debug, Default)]
+pub(in crate::measure) struct Sample {
+    /// By kind of operation.
+    pub(in crate::measure) kinds: Vec<Kind>,
+    pub(in crate::measure) elapsed_ns: f64,
+    pub(in crate::measure) peer_cpu_ns: u64,
+    /// What `peer_cpu_ns` is shared by: warm-up included.
+    pub(in crate::measure) total_operations: u64,
+    pub(in crate::measure) preemptions: u64,
+}
+
+impl From<Slice> for Sample {
+    fn from(slice: Slice) -> Self {
+        Sample {
+            kinds: vec![Kind { latency: slice.latency, operations: slice.operations }],
+            elapsed_ns: slice.elapsed_ns,
+            peer_cpu_ns: slice.peer_cpu_ns,
+            total_operations: slice.total_operations,
+            preemptions: slice.preemptions,
+        }
+    }
+}
+
+/// Takes one slice.
+type Take<'a> = Box<dyn FnMut(&mut Session) -> Result<Sample, MeasureError> + 'a>;
+
+/// A contestant in a contest.
+pub(in crate::measure) struct Entrant<'a> {
+    pub(in crate::measure) name: String,
+    pub(in crate::measure) single: bool,
+    pub(in crate::measure) plan: String,
+    pub(in crate::measure) take: Take<'a>,
+    /// Its place before turns were taken.
+    position: usize,
+    taken: Vec<Taken>,
+}
+
+impl<'a> Entrant<'a> {
+    pub(in crate::measure) fn new(name: String, single: bool, plan: String, take: Take<'a>) -> Self {
+        Self { name, single, plan, take, position: 0, taken: Vec::new() }
+    }
+}
+
+struct Taken {
+    round: usize,
+    placement: Placement,
+    sample: Sample,
+}
+
+/// How long a contest goes on.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::measure) struct Length {
+    pub(in crate::measure) rounds: usize,
+    /// No round is begun after that: on a busy machine a slice takes many times as long.
+    pub(in crate::measure) longest: Duration,
+}
+
+/// Runs the rounds; in each, every entrant has one slice between two probes of the placement, in another order each time.
+/// Ends early when `stop` is set.
+pub(in crate::measure) fn take_turns(
+    session: &mut Session,
+    entrants: &mut [Entrant<'_>],
+    length: Length,
+    stop: &AtomicBool,
+    progress: &ProgressBar,
+) -> Result<(), MeasureError> {
+    entrants.iter_mut().enumerate().for_each(|(position, entrant)| entrant.position = position);
+    let start = Instant::now();
+    let mut before = session.pair.placement_probe()?;
+    for round in 0..length.rounds {
+        if round > 0 && start.elapsed() > length.longest {
+            break;
+        }
+        if round > 0 && !entrants.is_empty() {
+            // Also the other way round: who comes behind its own kind finds caches and branch predictors to its liking.
+            entrants.rotate_left(1);
+            entrants.reverse();
+        }
+        for entrant in &mut *entrants {
+            if stop.load(Ordering::Relaxed) {
+                return Ok(());
+            }
+            progress.set_message(entrant.name.clone());
+            let sample = (entrant.take)(session)?;
+            let after = session.pair.placement_probe()?;
+            let placement = if before == after { after } else { Placement::Unclear };
+            entrant.taken.push(Taken { round, placement, sample });
+            before = after;
+            progress.inc(1);
+        }
+    }
+    Ok(())
+}
+
+/// What is compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::measure) enum Metric {
+    /// The latency of the middle half of a kind's operations: less is better.
+    Latency(usize),
+    /// Operations of a kind per second, or of all kinds: more is better.
+    Throughput(Option<usize>),
+}
+
+impl Metric {
+    fn of(self, sample: &Sample) -> f64 {
+        match self {
+            Self::Latency(kind) => sample.kinds.get(kind).map_or(0.0, |kind| kind.latency.middle_mean_ns()),
+            Self::Throughput(kind) => {
+                let of = |(index, one): (usize, &Kind)| match kind {
+                    Some(wanted) if wanted != index => 0,
+                    _ => one.operations,
+                };
+                let operations: u64 = sample.kinds.iter().enumerate().map(of).sum();
+                ratio(operations as f64 * 1e9, sample.elapsed_ns).unwrap_or(0.0)
+            }
+        }
+    }
+
+    /// By how much `value` falls behind `other`: over 1 is worse.
+    fn behind(self, ratio: f64) -> f64 {
+        match self {
+            Self::Latency(_) => ratio,
+            Self::Throughput(_) => 1.0 / ratio,
+        }
+    }
+}
+
+/// How a metric is called in a row: the name of its ratio, and who the best was.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::measure) struct Compared {
+    pub(in crate::measure) metric: Metric,
+    /// Before `ratio`, `ratio_p25`, `ratio_p75` and `best`: nothing, or `latency_`.
+    pub(in crate::measure) prefix: &'static str,
+}
+
+/// How often an entrant that is not a single protocol is as good as the best of those, over many points.
+#[derive(Clone, Debug, Default)]
+pub(in crate::measure) struct Verdict {
+    points: usize,
+    within: usize,
+    worst: Option<(f64, String)>,
+}
+
+/// What is near enough to the best.
+const NEAR_ENOUGH: f64 = 1.03;
+
+impl Verdict {
+    fn add(&mut self, behind: f64, point: &str) {
+        self.points += 1;
+        self.within += usize::from(behind <= NEAR_ENOUGH);
+        if self.worst.as_ref().is_none_or(|(worst, _)| behind > *worst) {
+            self.worst = Some((behind, point.to_owned()));
+        }
+    }
+
+    /// In words, for a note; `None` if nothing was compared.
+    pub(in crate::measure) fn words(&self, what: &str) -> Option<String> {
+        let (worst, point) = self.worst.as_ref()?;
+        Some(format!(
+            "{what}: within 3% of the best single protocol at {} of {} points; the worst is {:+.1}% at {point}",
+            self.within,
+            self.points,
+            (worst - 1.0) * 100.0
+        ))
+    }
+}
+
+/// The row's fields of a chosen set of slices, beside its ratios.
+pub(in crate::measure) type Describe<'d> = dyn Fn(&mut Row, &[&Sample]) + 'd;
+
+/// A row for each entrant and placement that was seen: `head`, name, plan, what `describe` sets, for each metric the best
+/// single protocol and the ratio to it, `placement`, `slices`, `preempted`. Ratios are medians over rounds, with quartiles.
+/// The verdicts, one for each metric, get what those that are no single protocol reached.
+pub(in crate::measure) fn rows(
+    entrants: &mut [Entrant<'_>],
+    head: &Row,
+    metrics: &[Compared],
+    describe: &Describe<'_>,
+    verdicts: &mut [Verdict],
+) -> Vec<Row> {
+    // Taking turns has moved them.
+    entrants.sort_by_key(|entrant| (entrant.single, entrant.position));
+    let mut chosen: Vec<(usize, Placement, bool, Vec<&Taken>)> = Vec::new();
+    for (index, entrant) in entrants.iter().enumerate() {
+        let found = entrant.taken.iter().map(|taken| (taken.placement, taken.sample.preemptions, taken));
+        for selection in select(found) {
+            chosen.push((index, selection.placement, selection.preempted, selection.chosen));
+        }
+    }
+    let mut rows = Vec::new();
+    for (index, placement, preempted, taken) in &chosen {
+        let entrant = &entrants[*index];
+        let mut row = head.clone();
+        row.set("protocol", entrant.name.as_str()).set("plan", entrant.plan.as_str());
+        let samples: Vec<&Sample> = taken.iter().map(|taken| &taken.sample).collect();
+        describe(&mut row, &samples);
+        for (compared, verdict) in metrics.iter().zip(&mut *verdicts) {
+            let rivals = chosen.iter().filter(|(rival, at, ..)| at == placement && entrants[*rival].single);
+            let middle = |taken: &[&Taken]| median(taken.iter().map(|t| compared.metric.of(&t.sample)));
+            let merit = |taken: &[&Taken]| middle(taken).filter(|value| *value > 0.0);
+            let best = rivals
+                .filter_map(|(rival, _, _, taken)| {
+                    Some((compared.metric.behind(merit(taken)?), rival, taken))
+                })
+                .min_by(|one, other| one.0.total_cmp(&other.0));
+            let Some((_, rival, theirs)) = best else { continue };
+            let ratios = ratios(compared.metric, taken, theirs);
+            let found = median(ratios.iter().copied()).or_else(|| ratio(merit(taken)?, merit(theirs)?));
+            let prefix = compared.prefix;
+            row.set(&format!("{prefix}best"), entrants[*rival].name.as_str())
+                .set(&format!("{prefix}ratio"), found.map(rounded))
+                .set(&format!("{prefix}ratio_p25"), quantile(&ratios, 0.25).map(rounded))
+                .set(&format!("{prefix}ratio_p75"), quantile(&ratios, 0.75).map(rounded));
+            if let (false, Some(found)) = (entrant.single, found) {
+                let point = format!("{}, {placement} (best: {})", label(head), entrants[*rival].name);
+                verdict.add(compared.metric.behind(found), &point);
+            }
+        }
+        row.set("placement", placement.as_str()).set("slices", taken.len()).set("preempted", *preempted);
+        rows.push(row);
+    }
+    rows
+}
+
+/// Of each round that both have a slice of, the one's value over the other's.
+fn ratios(metric: Metric, one: &[&Taken], other: &[&Taken]) -> Vec<f64> {
+    let of_round = |round: usize| other.iter().find(|taken| taken.round == round);
+    let mut found: Vec<f64> = one
+        .iter()
+        .filter_map(|taken| ratio(metric.of(&taken.sample), metric.of(&of_round(taken.round)?.sample)))
+        .filter(|ratio| *ratio > 0.0)
+        .collect();
+    found.sort_by(f64::total_cmp);
+    found
+}
+
+fn label(head: &Row) -> String {
+    let fields = head.fields().map(|(name, value)| format!("{} {}", name.replace('_', " "), value));
+    fields.collect::<Vec<_>>().join(", ").replace('"', "")
+}
+
+/// Sets the percentiles of a kind's latency over slices, its median being that of the slices' medians.
+pub(in crate::measure) fn set_latency(row: &mut Row, samples: &[&Sample], kind: usize) {
+    let mut all = Latency::new();
+    for one in samples.iter().filter_map(|sample| sample.kinds.get(kind)) {
+        all.merge(&one.latency);
+    }
+    row.set_latency(&all);
+    let medians = samples.iter().filter_map(|sample| Some(sample.kinds.get(kind)?.latency.p50_ns()));
+    if let Some(p50) = median(medians) {
+        row.set("p50_ns", rounded(p50));
+    }
+}
+
+/// Sets operations per second (of a kind, or of all), the median over slices.
+pub(in crate::measure) fn set_throughput(
+    row: &mut Row,
+    name: &str,
+    samples: &[&Sample],
+    kind: Option<usize>,
+) {
+    let rate = median(samples.iter().map(|sample| Metric::Throughput(kind).of(sample)));
+    row.set(name, rate.map(f64::round));
+}
+
+/// Sets what an operation cost the server's process, CPU time in nanoseconds.
+pub(in crate::measure) fn set_server_cpu(row: &mut Row, samples: &[&Sample]) {
+    let cost: u64 = samples.iter().map(|sample| sample.peer_cpu_ns).sum();
+    let operations: u64 = samples.iter().map(|sample| sample.total_operations).sum();
+    row.set("server_cpu_ns_per_op", ratio(cost as f64, operations as f64).map(rounded));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn taken(round: usize, p50: u64, operations: u64) -> Taken {
+        let mut latency = Latency::new();
+        latency.record(p50);
+        let sample = Sample {
+            kinds: vec![Kind { latency, operations }],
+            elapsed_ns: 1e9,
+            total_operations: operations,
+            peer_cpu_ns: 10,
+            preemptions: 0,
+        };
+        Taken { round, placement: Placement::Far, sample }
+    }
+
+    fn entrant(name: &str, single: bool, p50s: &[u64]) -> Entrant<'static> {
+        let take = Box::new(|_: &mut Session| Ok(Sample::default()));
+        let mut entrant = Entrant::new(name.to_owned(), single, "plan".to_owned(), take);
+        entrant.taken =
+            p50s.iter().enumerate().map(|(round, p50)| taken(round, *p50, 1_000_000 / p50)).collect();
+        entrant
+    }
+
+    #[test]
+    fn ratios_are_to_the_best_single_protocol_of_the_same_rounds() {
+        let mut entrants = [
+            entrant("slow", true, &[300, 300, 300]),
+            entrant("best", true, &[100, 200, 100]),
+            entrant("hinted", false, &[110, 220, 110]),
+        ];
+        let metrics = [
+            Compared { metric: Metric::Latency(0), prefix: "latency_" },
+            Compared { metric: Metric::Throughput(None), prefix: "" },
+        ];
+        let mut verdicts = [Verdict::default(), Verdict::default()];
+        let head = Row::new().with("size_bytes", 4);
+        let describe = |row: &mut Row, samples: &[&Sample]| {
+            set_latency(row, samples, 0);
+            set_throughput(row, "throughput_ops", samples, None);
+            set_server_cpu(row, samples);
+        };
+        let rows = rows(&mut entrants, &head, &metrics, &describe, &mut verdicts);
+        assert_eq!(rows.len(), 3);
+        assert_eq!(rows[0].get("protocol"), Some(&"hinted".into()));
+        assert_eq!(rows[0].get("latency_best"), Some(&"best".into()));
+        assert_eq!(rows[0].number("latency_ratio"), Some(1.1));
+        assert_eq!(rows[0].number("p50_ns"), Some(110.0));
+        let rate = rows[0].number("ratio").expect("a ratio");
+        assert!((rate - 1.0 / 1.1).abs() < 1e-3, "{rate}");
+        let best = rows.iter().find(|row| row.get("protocol") == Some(&"best".into())).expect("there");
+        assert_eq!((best.number("ratio"), best.number("ratio_p25")), (Some(1.0), Some(1.0)));
+        let words = verdicts[0].words("latency").expect("compared");
+        assert!(words.contains("at 0 of 1 points") && words.contains("+10.0%"), "{words}");
+        assert!(words.contains("size bytes 4, far (best: best)"), "{words}");
+    }
+}

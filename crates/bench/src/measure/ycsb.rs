@@ -1,0 +1,459 @@
+//! `bench ycsb` (HatRPC section 5.4, figures 15 and 16): HatKV under YCSB's workloads A and B, half of whose operations are
+//! batches, by hints and by emulations of other systems' protocols, all on one store.
+
+use std::str::FromStr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use dunlin::thrift::{Bytes, Pending};
+use dunlin_fabric_shm::ShmFabric;
+use dunlin_hatkv::hatkv::{
+    HatKvClient, HatKvGetArguments, HatKvGetOutcome, HatKvMultigetArguments, HatKvMultigetOutcome,
+    HatKvMultiputArguments, HatKvMultiputOutcome, HatKvPutArguments, HatKvPutOutcome,
+};
+use dunlin_rpc::{PROTOCOLS, Protocol};
+
+use super::atb::crowd::{self, Caller};
+use super::atb::hints::{Contestant, rewritten};
+use super::atb::turns::{
+    Compared, Entrant, Length, Metric, Sample, Verdict, rows, set_latency, set_server_cpu, set_throughput,
+    take_turns,
+};
+use super::atb::{RENEWED_AFTER, Servers, Singles, Stop, all_stay, client_options, named, surroundings};
+use super::peer::ServiceKind;
+use super::session::{Served, Session};
+use super::{Findings, MeasureError, progress_bar};
+use crate::random::Random;
+use crate::report::Row;
+use crate::workload::{Operation, OperationStream, Share, Workload, shipped};
+
+/// The systems that HatRPC compares itself with, by their rows in the table of protocols.
+const RIVALS: [&str; 4] = ["AR-gRPC", "HERD", "Pilaf", "Remote-fetch"];
+/// Records in a MULTIGET or MULTIPUT.
+const BATCH: usize = 10;
+/// With YCSB's prefix of four letters, keys of 24 bytes.
+const KEY_DIGITS: usize = 20;
+/// What keys begin with makes up for the rest.
+const KEY_BYTES: usize = 24;
+/// A value: ten fields of 100 bytes.
+const VALUE_BYTES: usize = 1000;
+/// The longest that one workload is measured.
+const LONGEST: Duration = Duration::from_secs(90);
+/// Operations, by their kinds' numbers.
+const OPERATIONS: [&str; 4] = ["get", "put", "multiget", "multiput"];
+const GET: usize = 0;
+const PUT: usize = 1;
+const MULTIGET: usize = 2;
+const MULTIPUT: usize = 3;
+
+/// One of the paper's workloads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum YcsbWorkload {
+    /// A quarter each of GET, PUT, MULTIGET and MULTIPUT.
+    A,
+    /// 47.5% each of GET and MULTIGET, 2.5% each of PUT and MULTIPUT.
+    B,
+}
+
+impl YcsbWorkload {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::A => "a",
+            Self::B => "b",
+        }
+    }
+}
+
+impl FromStr for YcsbWorkload {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.to_ascii_lowercase().as_str() {
+            "a" => Ok(Self::A),
+            "b" => Ok(Self::B),
+            _ => Err(format!("'{text}' is not one of the paper's workloads, a and b")),
+        }
+    }
+}
+
+/// What to measure.
+#[derive(Clone, Debug)]
+pub struct YcsbOptions {
+    /// The workloads.
+    pub workloads: Vec<YcsbWorkload>,
+    /// Clients, each with one operation under way.
+    pub clients: usize,
+    /// Records in the store.
+    pub records: usize,
+    /// The protocols that the hints compete with; those of the paper if none are named.
+    pub singles: Singles,
+    /// Slices of each contestant.
+    pub rounds: usize,
+    /// Length of a slice.
+    pub slice: Duration,
+    /// Ends the measurement early.
+    pub stop: Stop,
+}
+
+/// Measures the workloads. Contestants are `function hints`, `service hints` and each protocol. Rows have `workload`,
+/// `clients`, `operation` (`all` or one), `protocol`, `plan`, `throughput_ops`, the latency fields, and for both the best
+/// single protocol and the ratio to it.
+///
+/// # Errors
+/// Anything that fails; protocols that the fabric cannot run, or that the table does not have, are noted instead.
+pub fn ycsb(session: &mut Session, options: &YcsbOptions) -> Result<Findings, MeasureError> {
+    super::atb::check_clients(&[options.clients])?;
+    if !(BATCH..=10_000_000).contains(&options.records) {
+        let records = options.records;
+        return Err(MeasureError::BadArgument(format!("{records} records are not {BATCH} to 10 million")));
+    }
+    let mut findings = Findings::default();
+    let singles = rivals(&options.singles, &mut findings.notes);
+    let fabric = session.fabric.clone();
+    let around = surroundings(&fabric, session, options.clients);
+    let contestants = contestants(options, &singles, around, &mut findings.notes)?;
+    let keys = Arc::new(keys(options.records)?);
+    let service = ServiceKind::HatKv { map_bytes: options.records * 8192 + (64 << 20) };
+    let mut servers = Servers::default();
+    let mut loaded = false;
+    let progress = progress_bar(options.workloads.len() * options.rounds * contestants.len());
+    let mut verdict = [Verdict::default()];
+    for workload in &options.workloads {
+        if options.stop.load(Ordering::Relaxed) {
+            break;
+        }
+        let text = shipped(workload.name()).unwrap_or_default();
+        let mut stream = parse(text)?;
+        stream.record_count = options.records as u64;
+        let stream = Arc::new(stream);
+        let stay = all_stay(contestants.len() * options.clients, BATCH * VALUE_BYTES, BATCH * VALUE_BYTES);
+        let mut entrants = Vec::new();
+        for contestant in &contestants {
+            let served = servers.of(session, &contestant.name, service)?;
+            if !loaded {
+                load(session, &served, contestant, &keys)?;
+                loaded = true;
+            }
+            let (keys, stream) = (Arc::clone(&keys), Arc::clone(&stream));
+            let mut callers: Vec<Box<dyn Caller>> = Vec::new();
+            let mut taken = 0;
+            let plan = contestant.plan();
+            let contesting = contestant.clone();
+            let (clients, slice) = (options.clients, options.slice);
+            let take = move |session: &mut Session| -> Result<Sample, MeasureError> {
+                if taken % RENEWED_AFTER == 0 || callers.is_empty() {
+                    session.disconnect(&served, std::mem::take(&mut callers))?;
+                    for (number, client) in
+                        connect(session, &served, &contesting, clients)?.into_iter().enumerate()
+                    {
+                        let share = Share { client: number as u64, clients: clients as u64 };
+                        callers.push(Box::new(Client::new(client, &keys, &stream, share)));
+                    }
+                }
+                taken += 1;
+                let sample = crowd::slice(session, &served, &mut callers, OPERATIONS.len(), slice)?;
+                if !stay {
+                    session.disconnect(&served, std::mem::take(&mut callers))?;
+                }
+                Ok(sample)
+            };
+            entrants.push(Entrant::new(contestant.name.clone(), contestant.single, plan, Box::new(take)));
+        }
+        let length = Length { rounds: options.rounds, longest: LONGEST };
+        take_turns(session, &mut entrants, length, &options.stop, &progress)
+            .map_err(|error| named(error, &progress.message()))?;
+        let head = Row::new().with("workload", workload.name()).with("clients", options.clients);
+        findings.rows.extend(rows(
+            &mut entrants,
+            &head.clone().with("operation", "all"),
+            &[Compared { metric: Metric::Throughput(None), prefix: "" }],
+            &|row, samples| {
+                set_throughput(row, "throughput_ops", samples, None);
+                set_server_cpu(row, samples);
+            },
+            &mut verdict,
+        ));
+        for (kind, operation) in OPERATIONS.into_iter().enumerate() {
+            findings.rows.extend(rows(
+                &mut entrants,
+                &head.clone().with("operation", operation),
+                &[
+                    Compared { metric: Metric::Throughput(Some(kind)), prefix: "" },
+                    Compared { metric: Metric::Latency(kind), prefix: "latency_" },
+                ],
+                &|row, samples| {
+                    set_throughput(row, "throughput_ops", samples, Some(kind));
+                    set_latency(row, samples, kind);
+                },
+                &mut [Verdict::default(), Verdict::default()],
+            ));
+        }
+    }
+    progress.finish_and_clear();
+    findings.notes.extend(verdict[0].words("operations per second, both kinds of hints"));
+    Ok(findings)
+}
+
+/// The protocols that are measured: those named, or those of the paper as far as the table has them.
+fn rivals(singles: &Singles, notes: &mut Vec<String>) -> Singles {
+    if !singles.protocols.is_empty() {
+        return singles.clone();
+    }
+    let (there, missing): (Vec<&str>, Vec<&str>) =
+        RIVALS.into_iter().partition(|name| Protocol::by_name(name).is_some());
+    if !missing.is_empty() {
+        notes.push(format!("{} is not among the {} protocols", missing.join(", "), PROTOCOLS.len()));
+    }
+    Singles { protocols: there.into_iter().map(str::to_owned).collect(), pollings: singles.pollings.clone() }
+}
+
+fn contestants(
+    options: &YcsbOptions,
+    singles: &Singles,
+    around: super::atb::hints::Surroundings<'_>,
+    notes: &mut Vec<String>,
+) -> Result<Vec<Contestant>, MeasureError> {
+    let service =
+        |more: &str| format!("hint: perf_goal = throughput, concurrency = {}{more};", options.clients);
+    let none = OPERATIONS.map(|function| (function, String::new()));
+    let of_service = |more: &str| rewritten(dunlin_hatkv::IDL, &service(more), &none);
+    let of_functions = rewritten(dunlin_hatkv::IDL, &service(""), &[])?;
+    let mut all = vec![
+        Contestant::hinted("function hints", &of_functions, around)?,
+        Contestant::hinted("service hints", &of_service("")?, around)?,
+    ];
+    all.extend(singles.contestants(around, notes, of_service)?);
+    Ok(all)
+}
+
+fn parse(text: &str) -> Result<Workload, MeasureError> {
+    let parsed = Workload::parse(text).map_err(|error| MeasureError::BadArgument(error.to_string()))?;
+    Ok(parsed.0)
+}
+
+/// The key of each record, made once.
+fn keys(records: usize) -> Result<Vec<Bytes>, MeasureError> {
+    let workload = parse(&format!("{}\nzeropadding={KEY_DIGITS}\n", shipped("a").unwrap_or_default()))?;
+    let mut key = Vec::with_capacity(KEY_BYTES);
+    Ok((0..records as u64)
+        .map(|record| {
+            workload.write_key(record, &mut key);
+            Bytes::copy_from_slice(&key)
+        })
+        .collect())
+}
+
+fn failed(protocol: &str, reason: impl ToString) -> MeasureError {
+    MeasureError::TypedCall { protocol: protocol.to_owned(), reason: reason.to_string() }
+}
+
+fn connect(
+    session: &mut Session,
+    served: &Served,
+    contestant: &Contestant,
+    clients: usize,
+) -> Result<Vec<HatKvClient<ShmFabric>>, MeasureError> {
+    let options = client_options(contestant, session.allowed.count(), clients as u32);
+    session.while_serving(served, |fabric, address| {
+        let connect = |_| HatKvClient::connect(fabric, address, options.clone());
+        (0..clients)
+            .map(connect)
+            .collect::<Result<_, _>>()
+            .map_err(|source| MeasureError::ConnectTyped { protocol: contestant.name.clone(), source })
+    })
+}
+
+/// Stores every record.
+fn load(
+    session: &mut Session,
+    served: &Served,
+    contestant: &Contestant,
+    keys: &[Bytes],
+) -> Result<(), MeasureError> {
+    let Some(mut client) = connect(session, served, contestant, 1)?.pop() else { return Ok(()) };
+    session.while_serving(served, |_, _| {
+        for (batch, keys) in keys.chunks(BATCH).enumerate() {
+            let first = batch * BATCH;
+            let values: Vec<Bytes> =
+                (first..first + keys.len()).map(|record| value(record as u64, 0)).collect();
+            client.multiput(keys, &values).map_err(|error| failed(&contestant.name, error))?;
+        }
+        Ok(())
+    })
+}
+
+/// A value tells at its two ends whose it is and which version, so that a wrong or a torn one shows.
+fn value(record: u64, version: u64) -> Bytes {
+    let mut value = vec![0x5a; VALUE_BYTES];
+    value[..8].copy_from_slice(&record.to_le_bytes());
+    value[8..16].copy_from_slice(&version.to_le_bytes());
+    value[VALUE_BYTES - 8..].copy_from_slice(&seal(record, version).to_le_bytes());
+    value.into()
+}
+
+fn seal(record: u64, version: u64) -> u64 {
+    record.rotate_left(32) ^ version
+}
+
+fn is_value_of(bytes: &[u8], record: u64) -> bool {
+    let word = |at: usize| bytes[at..].first_chunk::<8>().map_or(0, |word| u64::from_le_bytes(*word));
+    bytes.len() == VALUE_BYTES && word(0) == record && word(VALUE_BYTES - 8) == seal(record, word(8))
+}
+
+/// A client of the workload.
+struct Client {
+    client: HatKvClient<ShmFabric>,
+    keys: Arc<Vec<Bytes>>,
+    stream: OperationStream,
+    random: Random,
+    under_way: Option<UnderWay>,
+}
+
+impl Client {
+    fn new(
+        client: HatKvClient<ShmFabric>,
+        keys: &Arc<Vec<Bytes>>,
+        workload: &Workload,
+        share: Share,
+    ) -> Self {
+        Self {
+            client,
+            keys: Arc::clone(keys),
+            stream: OperationStream::new(workload, share),
+            random: Random::new(share.client),
+            under_way: None,
+        }
+    }
+
+    /// The next operation: whether it writes, and its record and version.
+    fn next(&mut self) -> (bool, u64, u64) {
+        match self.stream.next_operation() {
+            Operation::Update { record, version } | Operation::ReadModifyWrite { record, version } => {
+                (true, record, version)
+            }
+            Operation::Read { record } | Operation::Insert { record } => (false, record, 0),
+            Operation::Scan { first, .. } => (false, first, 0),
+        }
+    }
+
+    /// The records of a batch: the operation's, and those of the next, which are chosen alike.
+    fn batch(&mut self, first: u64) -> [u64; BATCH] {
+        let mut records = [first; BATCH];
+        records[1..].iter_mut().for_each(|record| *record = self.next().1);
+        records
+    }
+
+    fn keys(&self, records: &[u64]) -> Vec<Bytes> {
+        records.iter().map(|record| self.keys[*record as usize].clone()).collect()
+    }
+}
+
+const WRONG: &str = "a value was missing or another record's: this is a bug";
+
+/// An operation that was sent, with the records that it reads.
+enum UnderWay {
+    Get(Pending<HatKvGetOutcome>, u64),
+    Put(Pending<HatKvPutOutcome>),
+    Multiget(Pending<HatKvMultigetOutcome>, [u64; BATCH]),
+    Multiput(Pending<HatKvMultiputOutcome>),
+}
+
+impl Caller for Client {
+    fn start(&mut self) -> Result<(), String> {
+        let (writes, record, version) = self.next();
+        let batched = self.random.below(2) == 1;
+        let records = if batched { self.batch(record) } else { [record; BATCH] };
+        let keys = if batched { self.keys(&records) } else { Vec::new() };
+        let key = self.keys[record as usize].clone();
+        let client = self.client.inner();
+        let under_way = match (writes, batched) {
+            (false, false) => client
+                .start::<_, HatKvGetOutcome>(GET, &HatKvGetArguments { key: &key })
+                .map_err(|error| error.to_string())
+                .map(|call| UnderWay::Get(call, record)),
+            (true, false) => client
+                .start::<_, HatKvPutOutcome>(
+                    PUT,
+                    &HatKvPutArguments { key: &key, value: &value(record, version) },
+                )
+                .map_err(|error| error.to_string())
+                .map(UnderWay::Put),
+            (false, true) => client
+                .start::<_, HatKvMultigetOutcome>(MULTIGET, &HatKvMultigetArguments { keys: &keys })
+                .map_err(|error| error.to_string())
+                .map(|call| UnderWay::Multiget(call, records)),
+            (true, true) => {
+                let values: Vec<Bytes> = records.iter().map(|record| value(*record, version)).collect();
+                let arguments = HatKvMultiputArguments { keys: &keys, values: &values };
+                client
+                    .start::<_, HatKvMultiputOutcome>(MULTIPUT, &arguments)
+                    .map_err(|error| error.to_string())
+                    .map(UnderWay::Multiput)
+            }
+        };
+        self.under_way = Some(under_way?);
+        Ok(())
+    }
+
+    fn finish(&mut self) -> Result<usize, String> {
+        match self.under_way.take().ok_or("no operation is under way")? {
+            UnderWay::Get(call, record) => {
+                let found = self.client.wait(call).map_err(|error| error.to_string())?;
+                is_value_of(&found, record).then_some(GET).ok_or_else(|| WRONG.to_owned())
+            }
+            UnderWay::Put(call) => {
+                self.client.wait(call).map_err(|error| error.to_string())?;
+                Ok(PUT)
+            }
+            UnderWay::Multiget(call, records) => {
+                let found = self.client.wait(call).map_err(|error| error.to_string())?;
+                let right = found.len() == BATCH
+                    && found.iter().zip(records).all(|(found, record)| {
+                        found.value.as_ref().is_some_and(|value| is_value_of(value, record))
+                    });
+                right.then_some(MULTIGET).ok_or_else(|| WRONG.to_owned())
+            }
+            UnderWay::Multiput(call) => {
+                self.client.wait(call).map_err(|error| error.to_string())?;
+                Ok(MULTIPUT)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn functions_have_the_numbers_of_the_idl() {
+        for (number, name) in OPERATIONS.into_iter().enumerate() {
+            assert_eq!(dunlin_hatkv::hatkv::HAT_KV_SERVICE.function(name), Some(number));
+        }
+    }
+
+    #[test]
+    fn keys_and_values_have_the_papers_sizes() {
+        let keys = keys(1000).expect("a workload");
+        assert!(keys.iter().all(|key| key.len() == KEY_BYTES && key.starts_with(b"user")));
+        let value = value(7, 3);
+        assert_eq!(value.len(), VALUE_BYTES);
+        assert!(is_value_of(&value, 7));
+        assert!(!is_value_of(&value, 8));
+        assert!(!is_value_of(&value[1..], 7));
+        let mut torn = value.to_vec();
+        torn[8] ^= 1;
+        assert!(!is_value_of(&torn, 7));
+    }
+
+    #[test]
+    fn missing_protocols_are_noted_and_named_ones_kept() {
+        let mut notes = Vec::new();
+        let chosen = rivals(&Singles::default(), &mut notes);
+        assert!(chosen.protocols.len() >= 3);
+        assert_eq!(notes.len(), usize::from(Protocol::by_name("HERD").is_none()));
+        let named = Singles { protocols: vec!["FaRM".to_owned()], ..Singles::default() };
+        assert_eq!(rivals(&named, &mut notes).protocols, named.protocols);
+    }
+}

@@ -1,0 +1,469 @@
+//! A device that is open, with its one protection domain, and the port and address that are used of it.
+
+use crate::library::{Library, LibraryError};
+use crate::sys::{self, Gid};
+use std::ffi::{CStr, c_int};
+use std::io;
+use std::net::Ipv6Addr;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use thiserror::Error;
+
+/// Why there is no fabric.
+#[derive(Debug, Error)]
+pub enum OpenError {
+    /// No libibverbs.
+    #[error(transparent)]
+    Library(#[from] LibraryError),
+    /// No device at all.
+    #[error(
+        "this machine has no RDMA device; `rdma link add rxe0 type rxe netdev eth0` gives a software one (module rdma_rxe)"
+    )]
+    NoDevice,
+    /// None of that name.
+    #[error("there is no RDMA device '{wanted}'; there are: {found}")]
+    NoSuchDevice {
+        /// The name asked for.
+        wanted: String,
+        /// Those there are.
+        found: String,
+    },
+    /// None can be used; each with the reason.
+    #[error("no RDMA device can be used: {0}")]
+    NoneUsable(String),
+    /// The device cannot be opened.
+    #[error("{device} cannot be opened: {source}; is /dev/infiniband readable and writable for this user?")]
+    Open {
+        /// Its name.
+        device: String,
+        /// The system's word.
+        source: io::Error,
+    },
+    /// The port does not exist or is down.
+    #[error("{device} has no active port{which}: check the cable or the network interface, and `rdma link`")]
+    NoActivePort {
+        /// Its name.
+        device: String,
+        /// The port asked for, as text.
+        which: String,
+    },
+    /// No address on the port, or not the one asked for.
+    #[error(
+        "{device} port {port} has no GID{which}: give the network interface an IP address, or choose another index"
+    )]
+    NoGid {
+        /// Its name.
+        device: String,
+        /// The port.
+        port: u8,
+        /// The index asked for, as text.
+        which: String,
+    },
+    /// iWARP connects by the RDMA connection manager only, which this fabric does not speak.
+    #[error("{device} is an iWARP device, which this fabric cannot connect; use RoCE or InfiniBand")]
+    Iwarp {
+        /// Its name.
+        device: String,
+    },
+    /// The system refused something.
+    #[error("{what} of {device} failed: {source}")]
+    System {
+        /// Its name.
+        device: String,
+        /// What.
+        what: &'static str,
+        /// The system's word.
+        source: io::Error,
+    },
+}
+
+/// Which device, port and address; what is not said is chosen.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DeviceChoice {
+    /// The device's name, as `rdma link` and `ibv_devices` show it. The first usable one if not said.
+    pub device: Option<String>,
+    /// The port, from 1 on. The first active one if not said.
+    pub port: Option<u8>,
+    /// The index in the port's table of GIDs. If not said: RoCE v2 before v1, and IPv4 before IPv6.
+    pub gid_index: Option<u32>,
+}
+
+/// What is used of a port.
+#[derive(Clone, Debug)]
+pub(crate) struct Port {
+    pub(crate) number: u8,
+    pub(crate) gid: Gid,
+    pub(crate) gid_index: u8,
+    pub(crate) lid: u16,
+    pub(crate) service_level: u8,
+    /// The code of `ibv_mtu`.
+    pub(crate) mtu: u32,
+    pub(crate) max_message: u32,
+    /// RoCE: always addressed by GID.
+    pub(crate) is_ethernet: bool,
+}
+
+impl Port {
+    /// Bytes of one packet's payload.
+    pub(crate) fn mtu_bytes(&self) -> u32 {
+        128 << self.mtu
+    }
+}
+
+/// The makers by whose NICs a WRITE's bytes are known to become visible in order; the number that `ibv_query_device`
+/// gives. mlx4 and mlx5 place them so (FaRM and HERD rely on it), Soft-RoCE copies packet after packet.
+const IN_ORDER_VENDORS: [u32; 2] = [MELLANOX, SOFT_ROCE];
+const MELLANOX: u32 = 0x02c9;
+const SOFT_ROCE: u32 = 0xff_ffff;
+
+/// An open device. Everything made of it keeps it open.
+#[derive(Debug)]
+pub(crate) struct Device {
+    pub(crate) library: &'static Library,
+    pub(crate) context: NonNull<sys::Context>,
+    pub(crate) domain: NonNull<sys::ProtectionDomain>,
+    pub(crate) attributes: Attributes,
+    pub(crate) name: String,
+    pub(crate) port: Port,
+}
+
+/// What a device can do.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Attributes {
+    pub(crate) max_memory_region: u64,
+    pub(crate) max_work_requests: u32,
+    pub(crate) max_completions: u32,
+    pub(crate) max_queue_pairs: u32,
+    pub(crate) max_shared_receives: u32,
+    pub(crate) shared_receive_queues: bool,
+    pub(crate) read_atomic: u8,
+    pub(crate) responder_resources: u8,
+    pub(crate) atomics: bool,
+    pub(crate) in_order: bool,
+}
+
+// SAFETY: libibverbs may be called from any thread ("thread safe" in its README); the pointers stay valid until the drop.
+unsafe impl Send for Device {}
+// SAFETY: as above; what is reached through a shared `Device` are calls that libibverbs lets run at the same time.
+unsafe impl Sync for Device {}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        // SAFETY: made in `open`, and whatever was made of it keeps an `Arc` to it, so it is the last.
+        let results = unsafe {
+            [
+                (self.library.dealloc_pd)(self.domain.as_ptr()),
+                (self.library.close_device)(self.context.as_ptr()),
+            ]
+        };
+        if results != [0, 0] {
+            tracing::error!(device = self.name, ?results, "a device did not close");
+        }
+    }
+}
+
+/// The devices there are, freed with the list.
+struct DeviceList {
+    library: &'static Library,
+    first: *mut *mut sys::DeviceEntry,
+    count: usize,
+}
+
+impl DeviceList {
+    fn get(library: &'static Library) -> Result<Self, OpenError> {
+        let mut count: c_int = 0;
+        // SAFETY: the count is ours to write.
+        let first = unsafe { (library.get_device_list)(&mut count) };
+        if first.is_null() {
+            return match io::Error::last_os_error() {
+                // No module ib_uverbs.
+                error if error.raw_os_error() == Some(libc::ENOSYS) => Err(OpenError::NoDevice),
+                source => {
+                    Err(OpenError::System { device: "the list".into(), what: "ibv_get_device_list", source })
+                }
+            };
+        }
+        Ok(DeviceList { library, first, count: usize::try_from(count).unwrap_or(0) })
+    }
+
+    fn entries(&self) -> impl Iterator<Item = (*mut sys::DeviceEntry, String)> {
+        (0..self.count).map(|at| {
+            // SAFETY: within the list, whose entries are devices until it is freed; names are C strings inside them.
+            unsafe {
+                let entry = *self.first.add(at);
+                (entry, CStr::from_ptr((self.library.get_device_name)(entry)).to_string_lossy().into_owned())
+            }
+        })
+    }
+}
+
+impl Drop for DeviceList {
+    fn drop(&mut self) {
+        // SAFETY: from `get_device_list`, and freed once. Devices that were opened stay.
+        unsafe { (self.library.free_device_list)(self.first) }
+    }
+}
+
+/// The names of this machine's devices.
+pub(crate) fn names() -> Result<Vec<String>, OpenError> {
+    Ok(DeviceList::get(Library::get()?)?.entries().map(|(_, name)| name).collect())
+}
+
+impl Device {
+    /// Opens the device that was chosen, or the first that can be used.
+    pub(crate) fn open(choice: &DeviceChoice) -> Result<Arc<Self>, OpenError> {
+        let library = Library::get()?;
+        let list = DeviceList::get(library)?;
+        if list.count == 0 {
+            return Err(OpenError::NoDevice);
+        }
+        if let Some(wanted) = &choice.device {
+            let Some((entry, name)) = list.entries().find(|(_, name)| name == wanted) else {
+                let found: Vec<_> = list.entries().map(|(_, name)| name).collect();
+                return Err(OpenError::NoSuchDevice { wanted: wanted.clone(), found: found.join(", ") });
+            };
+            return Self::open_entry(library, entry, name, choice);
+        }
+        let mut errors = Vec::new();
+        for (entry, name) in list.entries() {
+            match Self::open_entry(library, entry, name, choice) {
+                Ok(device) => return Ok(device),
+                Err(error) => errors.push(error),
+            }
+        }
+        match errors.len() {
+            1 => Err(errors.remove(0)),
+            _ => {
+                let texts: Vec<_> = errors.iter().map(ToString::to_string).collect();
+                Err(OpenError::NoneUsable(texts.join("; ")))
+            }
+        }
+    }
+
+    fn open_entry(
+        library: &'static Library,
+        entry: *mut sys::DeviceEntry,
+        name: String,
+        choice: &DeviceChoice,
+    ) -> Result<Arc<Self>, OpenError> {
+        // SAFETY: an entry of a list that is not freed yet.
+        let context = NonNull::new(unsafe { (library.open_device)(entry) });
+        let Some(context) = context else {
+            return Err(OpenError::Open { device: name, source: io::Error::last_os_error() });
+        };
+        // SAFETY: the context is open.
+        let Some(domain) = NonNull::new(unsafe { (library.alloc_pd)(context.as_ptr()) }) else {
+            let source = io::Error::last_os_error();
+            // SAFETY: the context is open, and nothing was made of it.
+            unsafe { (library.close_device)(context.as_ptr()) };
+            return Err(OpenError::System { device: name, what: "ibv_alloc_pd", source });
+        };
+        let (attributes, port) = (Attributes::NONE, Port::NONE);
+        // From here on the drop closes.
+        let mut device = Device { library, context, domain, attributes, name, port };
+        device.attributes = device.query()?;
+        device.port = device.choose_port(choice)?;
+        Ok(Arc::new(device))
+    }
+
+    fn failed(&self, what: &'static str, code: c_int) -> OpenError {
+        OpenError::System { device: self.name.clone(), what, source: errno(code) }
+    }
+
+    fn query(&self) -> Result<Attributes, OpenError> {
+        // SAFETY: a structure of integers and bytes, for which zeros are good values.
+        let mut got: sys::DeviceAttributes = unsafe { std::mem::zeroed() };
+        // SAFETY: the context is open, the structure is of the library's layout.
+        let code = unsafe { (self.library.query_device)(self.context.as_ptr(), &mut got) };
+        if code != 0 {
+            return Err(self.failed("ibv_query_device", code));
+        }
+        let number = |value: c_int| u32::try_from(value).unwrap_or(0);
+        let small = |value: c_int| u8::try_from(value.clamp(0, 16)).unwrap_or(0);
+        Ok(Attributes {
+            max_memory_region: got.max_mr_size,
+            max_work_requests: number(got.max_qp_wr),
+            max_completions: number(got.max_cqe),
+            max_queue_pairs: number(got.max_qp),
+            max_shared_receives: number(got.max_srq_wr),
+            shared_receive_queues: got.max_srq > 0,
+            read_atomic: small(got.max_qp_initiator_read_atomic),
+            responder_resources: small(got.max_qp_read_atomic),
+            atomics: got.atomic_capability != sys::ATOMICS_NONE,
+            in_order: IN_ORDER_VENDORS.contains(&got.vendor_id),
+        })
+    }
+
+    fn choose_port(&self, choice: &DeviceChoice) -> Result<Port, OpenError> {
+        let no_port = || OpenError::NoActivePort {
+            device: self.name.clone(),
+            which: choice.port.map(|port| format!(" {port}")).unwrap_or_default(),
+        };
+        let numbers = choice.port.map_or(1..=8, |port| port..=port);
+        let mut found = None;
+        for number in numbers {
+            let mut attributes = sys::PortAttributes::default();
+            // SAFETY: the context is open; the library's structure is no longer than ours.
+            let code = unsafe { (self.library.query_port)(self.context.as_ptr(), number, &mut attributes) };
+            if code != 0 {
+                // Beyond the last port.
+                break;
+            }
+            if attributes.state == sys::PORT_ACTIVE {
+                found = Some((number, attributes));
+                break;
+            }
+        }
+        let (number, attributes) = found.ok_or_else(no_port)?;
+        let table = self.gids(number)?;
+        if table.iter().any(|gid| gid.kind == sys::GID_INFINIBAND)
+            && attributes.link_layer == sys::LINK_LAYER_ETHERNET
+        {
+            return Err(OpenError::Iwarp { device: self.name.clone() });
+        }
+        let gid = choose_gid(&table, choice.gid_index).ok_or_else(|| OpenError::NoGid {
+            device: self.name.clone(),
+            port: number,
+            which: choice.gid_index.map(|index| format!(" {index}")).unwrap_or_default(),
+        })?;
+        Ok(Port {
+            number,
+            gid: gid.gid,
+            gid_index: u8::try_from(gid.index)
+                .map_err(|_| self.failed("a GID index over 255", libc::EINVAL))?,
+            lid: attributes.lid,
+            service_level: attributes.subnet_manager_service_level,
+            mtu: attributes.active_mtu.clamp(1, sys::MTU_4096),
+            max_message: attributes.max_message,
+            is_ethernet: attributes.link_layer == sys::LINK_LAYER_ETHERNET,
+        })
+    }
+
+    fn gids(&self, port: u8) -> Result<Vec<sys::GidEntry>, OpenError> {
+        // Tables have up to 1 024 places a port, of which few are taken; the library gives those of all ports. The kernel
+        // takes no list of 64 KiB or more.
+        let mut entries = vec![sys::GidEntry::default(); 1024];
+        let size = size_of::<sys::GidEntry>();
+        // SAFETY: the context is open, and there is room for so many entries of that size.
+        let count = unsafe {
+            (self.library.query_gid_table)(
+                self.context.as_ptr(),
+                entries.as_mut_ptr(),
+                entries.len(),
+                0,
+                size,
+            )
+        };
+        let count = usize::try_from(count)
+            .map_err(|_| self.failed("ibv_query_gid_table", c_int::try_from(count).unwrap_or(libc::EIO)))?;
+        entries.truncate(count);
+        entries.retain(|entry| entry.port == u32::from(port));
+        Ok(entries)
+    }
+}
+
+impl Attributes {
+    const NONE: Attributes = Attributes {
+        max_memory_region: 0,
+        max_work_requests: 0,
+        max_completions: 0,
+        max_queue_pairs: 0,
+        max_shared_receives: 0,
+        shared_receive_queues: false,
+        read_atomic: 0,
+        responder_resources: 0,
+        atomics: false,
+        in_order: false,
+    };
+}
+
+impl Port {
+    const NONE: Port = Port {
+        number: 0,
+        gid: Gid([0; 16]),
+        gid_index: 0,
+        lid: 0,
+        service_level: 0,
+        mtu: 1,
+        max_message: 0,
+        is_ethernet: false,
+    };
+}
+
+/// RoCE v2 before v1 (which does not cross routers), IPv4 before IPv6, link-local addresses last; of equals the first.
+fn choose_gid(table: &[sys::GidEntry], index: Option<u32>) -> Option<&sys::GidEntry> {
+    if let Some(index) = index {
+        return table.iter().find(|entry| entry.index == index);
+    }
+    table.iter().min_by_key(|entry| {
+        let address = Ipv6Addr::from(entry.gid.0);
+        let kind = match entry.kind {
+            sys::GID_ROCE_V2 => 0,
+            sys::GID_ROCE_V1 => 1,
+            _ => 2,
+        };
+        let link_local = address.segments()[0] & 0xffc0 == 0xfe80;
+        (kind, link_local, address.to_ipv4_mapped().is_none(), entry.index)
+    })
+}
+
+/// What a call of libibverbs gave: an error number, by some drivers with a minus in front, and by some `-1` with the
+/// number in `errno`.
+pub(crate) fn errno(code: c_int) -> io::Error {
+    if code == -1 { io::Error::last_os_error() } else { io::Error::from_raw_os_error(code.saturating_abs()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(index: u32, kind: u32, address: &str) -> sys::GidEntry {
+        let address: Ipv6Addr = address.parse().unwrap();
+        sys::GidEntry { gid: Gid(address.octets()), index, port: 1, kind, interface: 0 }
+    }
+
+    #[test]
+    fn the_address_that_routes_best_is_chosen() {
+        let table = [
+            entry(0, sys::GID_ROCE_V1, "fe80::1"),
+            entry(1, sys::GID_ROCE_V2, "fe80::1"),
+            entry(2, sys::GID_ROCE_V1, "::ffff:10.0.0.1"),
+            entry(3, sys::GID_ROCE_V2, "fd00::1"),
+            entry(4, sys::GID_ROCE_V2, "::ffff:10.0.0.1"),
+            entry(5, sys::GID_ROCE_V2, "::ffff:10.0.0.2"),
+        ];
+        let chosen = |table: &[sys::GidEntry], index| choose_gid(table, index).map(|entry| entry.index);
+        assert_eq!(chosen(&table, None), Some(4));
+        assert_eq!(chosen(&table[..4], None), Some(3));
+        assert_eq!(chosen(&table[..3], None), Some(1));
+        assert_eq!(chosen(&table[..1], None), Some(0));
+        assert_eq!(chosen(&[], None), None);
+        assert_eq!(chosen(&table, Some(2)), Some(2));
+        assert_eq!(chosen(&table, Some(9)), None);
+    }
+
+    #[test]
+    fn error_numbers_of_either_sign() {
+        assert_eq!(errno(libc::EINVAL).raw_os_error(), Some(libc::EINVAL));
+        assert_eq!(errno(-libc::EINVAL).raw_os_error(), Some(libc::EINVAL));
+        // EPERM is 1: as -1 it cannot be told from "see errno".
+        assert_eq!(errno(libc::EPERM).raw_os_error(), Some(libc::EPERM));
+    }
+
+    /// On a machine without a device the error says how to get one; with one, it opens.
+    #[test]
+    fn a_machine_without_a_device_says_what_to_do() {
+        match Device::open(&DeviceChoice::default()) {
+            Ok(device) => assert!(!device.name.is_empty()),
+            Err(error) => {
+                let text = error.to_string();
+                assert!(
+                    text.contains("install")
+                        || text.contains("rdma link")
+                        || text.contains("/dev/infiniband"),
+                    "{text}"
+                );
+            }
+        }
+    }
+}

@@ -1,0 +1,661 @@
+//! A thread domain: the completion queues, queue pairs and shared receive queues of one thread, and where it waits.
+
+use crate::attention::{Attention, RdmaWaker};
+use crate::device::Device;
+use crate::endpoint::QueuePairAddress;
+use crate::handles::{self, QueuePairParts, ReceiveRequest};
+use crate::io::IoHandle;
+use crate::link::RdmaLink;
+use crate::memory::RdmaMemory;
+use crate::queue_pair::{Held, QueuePair, Receive};
+use crate::send::{Destination, Kind, MAX_PARTS, Means, OWNER, name, parse_name};
+use crate::status::{immediate, receive_opcode, rnr_timer, status};
+use crate::sys;
+use dunlin_fabric::idle::Idle;
+use dunlin_fabric::{
+    Access, AddressHandleId, AddressHandles, Arena, Armed, Buffer, Capabilities, Completion,
+    CompletionQueueId, CompletionStatus, CreateError, Endpoint, Host, Nanos, Opcode, PostError,
+    QueuePairConfig, QueuePairId, QueuePairState, RealHost, ReceiveTarget, Region, RnrRetry,
+    SharedReceiveQueueId, ThreadDomain, Transport, WaitMode, Wake, WorkRequest,
+};
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::sync::Arc;
+
+/// Completions taken from the NIC at once.
+const BATCH: usize = 32;
+/// Memory for old values of atomics in flight: a line each.
+const RESULTS: u64 = 4096 * 64;
+/// The time for an acknowledgement before a packet is sent again, as a power of two of 4.096 us: 67 ms.
+const TIMEOUT: u8 = 14;
+/// How often a packet is sent again.
+const RETRIES: u8 = 7;
+
+/// A completion queue, and whether the channel will tell of its next completion.
+#[derive(Debug)]
+struct Queue {
+    handle: handles::CompletionQueue,
+    events: bool,
+    armed: bool,
+}
+
+/// A shared receive queue: RECVs by place, since those of several queue pairs complete in any order.
+#[derive(Debug)]
+struct Shared {
+    handle: handles::SharedReceiveQueue,
+    posted: Vec<Option<Receive>>,
+    free: Vec<u32>,
+}
+
+/// What one thread owns of the data path; see [`ThreadDomain`].
+///
+/// Completion queues have to be as deep as all queues that feed them together: a NIC whose completion queue overflows
+/// breaks the queue pairs that feed it.
+#[derive(Debug)]
+pub struct RdmaDomain {
+    device: Arc<Device>,
+    capabilities: Arc<Capabilities>,
+    news_seen: u64,
+    idle: Idle,
+    /// For peers' work requests with wrong keys; see [`QueuePairAddress::trap_key`].
+    trap_key: u32,
+    batch: Box<[sys::WorkCompletion; BATCH]>,
+    scratch: Vec<u8>,
+    results: Option<Arena<RdmaMemory>>,
+    /// By slot: how often it was used, the upper half of the next number given out.
+    generations: Vec<u16>,
+    free: VecDeque<u16>,
+    /// By their numbers on the device: the completion of a shared RECV names its queue pair so.
+    by_number: BTreeMap<u32, u16>,
+    // What is dropped first is what needs the others.
+    queue_pairs: Vec<Option<QueuePair>>,
+    destinations: AddressHandles<Destination>,
+    shared: Vec<Shared>,
+    queues: Vec<Queue>,
+    attention: Arc<Attention>,
+    _io: Arc<IoHandle>,
+}
+
+const fn slot_of(id: QueuePairId) -> usize {
+    (id.0 & 0xffff) as usize
+}
+
+fn limited(what: &'static str, value: u32, limit: u32) -> Result<(), CreateError> {
+    if value <= limit {
+        Ok(())
+    } else {
+        Err(CreateError::Limit { what, value: value.into(), limit: limit.into() })
+    }
+}
+
+fn cannot(what: &'static str) -> impl FnOnce(io::Error) -> CreateError {
+    move |source| CreateError::System { what, source }
+}
+
+fn found_by(queue_pairs: &mut [Option<QueuePair>], id: QueuePairId) -> Option<&mut QueuePair> {
+    queue_pairs.get_mut(slot_of(id))?.as_mut().filter(|found| found.id == id)
+}
+
+impl RdmaDomain {
+    pub(crate) fn new(
+        capabilities: Arc<Capabilities>,
+        trap_key: u32,
+        io: Arc<IoHandle>,
+    ) -> Result<Self, CreateError> {
+        let device = Arc::clone(io.io().device());
+        let attention = Attention::new(&device).map_err(cannot("a completion channel"))?;
+        Ok(RdmaDomain {
+            device,
+            capabilities,
+            attention,
+            news_seen: 0,
+            idle: Idle::default(),
+            trap_key,
+            batch: Box::default(),
+            scratch: Vec::new(),
+            results: None,
+            generations: Vec::new(),
+            free: VecDeque::new(),
+            by_number: BTreeMap::new(),
+            queue_pairs: Vec::new(),
+            destinations: AddressHandles::default(),
+            shared: Vec::new(),
+            queues: Vec::new(),
+            _io: io,
+        })
+    }
+
+    fn queue_pair_mut(&mut self, id: QueuePairId) -> Result<&mut QueuePair, CreateError> {
+        found_by(&mut self.queue_pairs, id).ok_or(CreateError::NoSuch("queue pair"))
+    }
+
+    fn queue_pair(&self, id: QueuePairId) -> Option<&QueuePair> {
+        self.queue_pairs.get(slot_of(id))?.as_ref().filter(|found| found.id == id)
+    }
+
+    fn new_handle(&self, config: &QueuePairConfig) -> Result<handles::QueuePair, CreateError> {
+        let queue = |id: CompletionQueueId| {
+            self.queues.get(id.0 as usize).map(|q| &q.handle).ok_or(CreateError::NoSuch("completion queue"))
+        };
+        let shared = config.shared_receive.map(|id| {
+            self.shared
+                .get(id.0 as usize)
+                .map(|s| &s.handle)
+                .ok_or(CreateError::NoSuch("shared receive queue"))
+        });
+        let parts = QueuePairParts {
+            transport: match config.transport {
+                Transport::ReliableConnection => sys::TRANSPORT_RC,
+                Transport::UnreliableConnection => sys::TRANSPORT_UC,
+                Transport::UnreliableDatagram => sys::TRANSPORT_UD,
+            },
+            send_completions: queue(config.send_completions)?,
+            receive_completions: queue(config.receive_completions)?,
+            shared_receive: shared.transpose()?,
+            capacity: sys::QueuePairCapacity {
+                max_send_wr: config.max_send.max(1),
+                max_receive_wr: config.max_receive.max(1),
+                max_send_sge: MAX_PARTS as u32,
+                max_receive_sge: 1,
+                max_inline: self.capabilities.max_inline,
+            },
+        };
+        handles::QueuePair::new(&self.device, parts).map_err(cannot("a queue pair"))
+    }
+
+    /// To where it takes RECVs; a datagram queue pair to where it is ready.
+    fn initialise(&self, queue_pair: &mut QueuePair) -> io::Result<()> {
+        let datagram = queue_pair.config.transport == Transport::UnreliableDatagram;
+        let (psn, qkey) = (queue_pair.psn, queue_pair.qkey);
+        let Some(handle) = &mut queue_pair.handle else { return Ok(()) };
+        let start = sys::QueuePairAttributes {
+            state: sys::STATE_INIT,
+            port: self.device.port.number,
+            qkey,
+            // The keys say what may be done where.
+            access: (sys::ACCESS_REMOTE_READ
+                | sys::ACCESS_REMOTE_WRITE
+                | if self.capabilities.atomics { sys::ACCESS_REMOTE_ATOMIC } else { 0 })
+                as u32,
+            ..Default::default()
+        };
+        let kind = if datagram { sys::SET_QKEY } else { sys::SET_ACCESS };
+        handle.modify(start, sys::SET_STATE | sys::SET_PARTITION | sys::SET_PORT | kind)?;
+        if datagram {
+            let ready = |state| sys::QueuePairAttributes { state, send_psn: psn, ..Default::default() };
+            handle.modify(ready(sys::STATE_READY_TO_RECEIVE), sys::SET_STATE)?;
+            handle.modify(ready(sys::STATE_READY_TO_SEND), sys::SET_STATE | sys::SET_SEND_PSN)?;
+            queue_pair.state = QueuePairState::Ready;
+        }
+        Ok(())
+    }
+
+    /// To where it receives, then to where it sends.
+    fn join(
+        device: &Device,
+        queue_pair: &mut QueuePair,
+        remote: &QueuePairAddress,
+    ) -> Result<(), CreateError> {
+        let reliable = queue_pair.config.transport == Transport::ReliableConnection;
+        let attributes = sys::QueuePairAttributes {
+            path_mtu: device.port.mtu.min(remote.mtu.into()),
+            receive_psn: remote.psn,
+            send_psn: queue_pair.psn,
+            destination: remote.number,
+            address: remote.route(&device.port)?,
+            max_read_atomic: device.attributes.read_atomic.min(remote.responder_resources),
+            max_destination_read_atomic: device.attributes.responder_resources,
+            min_rnr_timer: rnr_timer(queue_pair.config.rnr_timer),
+            timeout: TIMEOUT,
+            retry_count: RETRIES,
+            rnr_retry: match queue_pair.config.rnr_retry {
+                RnrRetry::Forever => 7,
+                RnrRetry::Count(count) => count.min(6),
+            },
+            ..Default::default()
+        };
+        let mut receive = sys::SET_STATE
+            | sys::SET_ADDRESS
+            | sys::SET_PATH_MTU
+            | sys::SET_DESTINATION
+            | sys::SET_RECEIVE_PSN;
+        let mut send = sys::SET_STATE | sys::SET_SEND_PSN;
+        if reliable {
+            receive |= sys::SET_MAX_DESTINATION_READ_ATOMIC | sys::SET_MIN_RNR_TIMER;
+            send |= sys::SET_TIMEOUT | sys::SET_RETRY_COUNT | sys::SET_RNR_RETRY | sys::SET_MAX_READ_ATOMIC;
+        }
+        let Some(handle) = &mut queue_pair.handle else { return Err(CreateError::NoSuch("queue pair")) };
+        let step = |state| sys::QueuePairAttributes { state, ..attributes };
+        handle
+            .modify(step(sys::STATE_READY_TO_RECEIVE), receive)
+            .and_then(|()| handle.modify(step(sys::STATE_READY_TO_SEND), send))
+            .map_err(cannot("a connection"))
+    }
+
+    /// A link or the other end of a queue pair has ended.
+    fn hear_news(&mut self, news: u64) {
+        self.news_seen = news;
+        for queue_pair in self.queue_pairs.iter_mut().flatten() {
+            if queue_pair.is_connected_kind() && queue_pair.is_orphan() {
+                queue_pair.fail();
+            }
+        }
+    }
+
+    /// What the caller learns of a completion of the NIC's; `None` if it is of a queue pair that is gone, or of none.
+    fn conclude(&mut self, raw: &sys::WorkCompletion) -> Option<Completion<RdmaMemory>> {
+        let (kind, owner, number) = parse_name(raw.id)?;
+        let slot = match kind {
+            Kind::Shared => self.by_number.get(&raw.queue_pair).map(|slot| usize::from(*slot)),
+            Kind::Send | Kind::Receive => Some(slot_of(QueuePairId(owner))),
+        };
+        let queue_pair = slot.and_then(|slot| self.queue_pairs.get_mut(slot)).and_then(Option::as_mut);
+        let receive = match kind {
+            Kind::Shared => {
+                // Taken in any case: the RECV is used up.
+                let shared = self.shared.get_mut(owner as usize)?;
+                let receive = shared.posted.get_mut(number as usize)?.take()?;
+                shared.free.push(number);
+                Some(receive)
+            }
+            Kind::Send | Kind::Receive => None,
+        };
+        let queue_pair = queue_pair.filter(|q| kind == Kind::Shared || q.id.0 & OWNER == owner)?;
+        let mut completion = match kind {
+            Kind::Send => sent(queue_pair, number, raw)?,
+            Kind::Receive => received(queue_pair.id, queue_pair.receives.complete(number)?, raw),
+            Kind::Shared => received(queue_pair.id, receive?, raw),
+        };
+        completion.queue_pair = queue_pair.id;
+        if completion.status != CompletionStatus::Success {
+            queue_pair.fail();
+        }
+        Some(completion)
+    }
+
+    /// Takes the channel's events: those queues are not armed any more.
+    fn take_events(&mut self) {
+        while let Some(number) = self.attention.channel().next_event() {
+            if let Some(queue) = self.queues.get_mut(number) {
+                queue.armed = false;
+                queue.handle.count_event();
+            }
+        }
+    }
+}
+
+fn sent(
+    queue_pair: &mut QueuePair,
+    number: u32,
+    raw: &sys::WorkCompletion,
+) -> Option<Completion<RdmaMemory>> {
+    let sent = queue_pair.sends.complete(number)?;
+    let status = match status(raw.status, sent.opcode) {
+        CompletionStatus::RemoteAccess if sent.misaligned => CompletionStatus::RemoteInvalidRequest,
+        other => other,
+    };
+    let mut value = 0;
+    let buffer = match sent.held {
+        Held::Destination(buffer) => Some(buffer),
+        Held::One(result) if matches!(sent.opcode, Opcode::FetchAdd | Opcode::CompareSwap) => {
+            value = result.first_chunk().map_or(0, |bytes| u64::from_ne_bytes(*bytes));
+            None
+        }
+        Held::Nothing | Held::One(_) | Held::Several(_) => None,
+    };
+    let (id, opcode, bytes, queue_pair) = (sent.id, sent.opcode, sent.bytes, queue_pair.id);
+    Some(Completion { id, status, opcode, bytes, immediate: None, value, queue_pair, buffer })
+}
+
+fn received(queue_pair: QueuePairId, receive: Receive, raw: &sys::WorkCompletion) -> Completion<RdmaMemory> {
+    let opcode = receive_opcode(raw);
+    let Receive { id, buffer } = receive;
+    Completion {
+        id,
+        status: status(raw.status, opcode),
+        opcode,
+        bytes: raw.length,
+        immediate: immediate(raw),
+        value: 0,
+        queue_pair,
+        buffer,
+    }
+}
+
+impl ThreadDomain for RdmaDomain {
+    type Memory = RdmaMemory;
+    type Link = RdmaLink;
+    type Waker = RdmaWaker;
+
+    fn create_completion_queue(
+        &mut self,
+        depth: u32,
+        events: bool,
+    ) -> Result<CompletionQueueId, CreateError> {
+        limited("the completion queue's depth", depth, self.device.attributes.max_completions)?;
+        let number = self.queues.len();
+        let channel = events.then(|| self.attention.channel());
+        let handle = handles::CompletionQueue::new(&self.device, depth.max(1), channel, number)
+            .map_err(cannot("a completion queue"))?;
+        self.queues.push(Queue { handle, events, armed: false });
+        Ok(CompletionQueueId(number as u32))
+    }
+
+    fn create_shared_receive_queue(&mut self, depth: u32) -> Result<SharedReceiveQueueId, CreateError> {
+        if !self.capabilities.shared_receive_queue {
+            return Err(CreateError::Unsupported("shared receive queues"));
+        }
+        let limit = self.capabilities.max_queue_depth.min(self.device.attributes.max_shared_receives);
+        limited("the shared receive queue's depth", depth, limit)?;
+        let handle = handles::SharedReceiveQueue::new(&self.device, depth.max(1))
+            .map_err(cannot("a shared receive queue"))?;
+        let posted = (0..depth).map(|_| None).collect();
+        self.shared.push(Shared { handle, posted, free: (0..depth).rev().collect() });
+        Ok(SharedReceiveQueueId(self.shared.len() as u32 - 1))
+    }
+
+    fn create_queue_pair(&mut self, config: &QueuePairConfig) -> Result<QueuePairId, CreateError> {
+        limited("max_send", config.max_send, self.capabilities.max_queue_depth)?;
+        limited("max_receive", config.max_receive, self.capabilities.max_queue_depth)?;
+        let most = self.capabilities.max_queue_pairs;
+        if self.capabilities.atomics
+            && config.transport == Transport::ReliableConnection
+            && self.results.is_none()
+        {
+            let memory = RdmaMemory::new(&self.device, RESULTS, Access::LOCAL)?;
+            let arena = Arena::new(memory).map_err(|_| CreateError::State("no arena for atomics"))?;
+            self.results = Some(arena);
+        }
+        let handle = self.new_handle(config)?;
+        // The slot that was free for the longest time, so that numbers come again as late as can be.
+        let slot = if self.queue_pairs.len() < most as usize && self.free.len() < 64 {
+            self.queue_pairs.push(None);
+            self.generations.push(0);
+            (self.queue_pairs.len() - 1) as u16
+        } else {
+            self.free.pop_front().ok_or(CreateError::Limit {
+                what: "the number of queue pairs",
+                value: u64::from(most) + 1,
+                limit: most.into(),
+            })?
+        };
+        let id = QueuePairId(u32::from(self.generations[usize::from(slot)]) << 16 | u32::from(slot));
+        let mut queue_pair = QueuePair::new(id, *config, handle, RealHost.random());
+        if let Err(error) = self.initialise(&mut queue_pair) {
+            self.free.push_back(slot);
+            return Err(cannot("a queue pair")(error));
+        }
+        self.by_number.insert(queue_pair.number(), slot);
+        self.queue_pairs[usize::from(slot)] = Some(queue_pair);
+        Ok(id)
+    }
+
+    fn endpoint(&mut self, queue_pair: QueuePairId, link: &RdmaLink) -> Result<Endpoint, CreateError> {
+        let (attention, trap_key) = (Arc::clone(&self.attention), self.trap_key);
+        let device = Arc::clone(&self.device);
+        let queue_pair = self.queue_pair_mut(queue_pair)?;
+        if queue_pair.is_connected_kind() {
+            match &queue_pair.link {
+                Some(known) if !Arc::ptr_eq(known, link.shared()) => {
+                    return Err(CreateError::State("the queue pair's endpoint was made for another link"));
+                }
+                Some(_) => {}
+                None => {
+                    queue_pair.link = Some(Arc::clone(link.shared()));
+                    link.shared().attach(queue_pair.number(), &queue_pair.closed, &attention);
+                }
+            }
+        }
+        let address = QueuePairAddress {
+            transport: queue_pair.config.transport,
+            number: queue_pair.number(),
+            psn: queue_pair.psn,
+            qkey: queue_pair.qkey,
+            mtu: device.port.mtu as u8,
+            responder_resources: device.attributes.responder_resources,
+            is_ethernet: device.port.is_ethernet,
+            lid: device.port.lid,
+            gid: device.port.gid,
+            trap_key,
+        };
+        Ok(address.encode())
+    }
+
+    fn connect(
+        &mut self,
+        queue_pair: QueuePairId,
+        link: &RdmaLink,
+        remote: &Endpoint,
+    ) -> Result<(), CreateError> {
+        let address = QueuePairAddress::decode(remote)?;
+        let device = Arc::clone(&self.device);
+        let queue_pair = self.queue_pair_mut(queue_pair)?;
+        if !queue_pair.is_connected_kind() {
+            return Err(CreateError::State("a datagram queue pair takes address handles, not a connection"));
+        }
+        if queue_pair.state != QueuePairState::Initialised {
+            return Err(CreateError::State("the queue pair is connected already"));
+        }
+        if queue_pair.link.as_ref().is_none_or(|known| !Arc::ptr_eq(known, link.shared())) {
+            return Err(CreateError::State("make this queue pair's endpoint for the same link first"));
+        }
+        if address.transport != queue_pair.config.transport {
+            return Err(CreateError::Endpoint("it is of another transport"));
+        }
+        Self::join(&device, queue_pair, &address)?;
+        queue_pair.meet(&address);
+        // The other end may have gone before: the next poll looks.
+        self.news_seen = self.news_seen.wrapping_sub(1);
+        Ok(())
+    }
+
+    fn create_address_handle(
+        &mut self,
+        queue_pair: QueuePairId,
+        _link: &RdmaLink,
+        remote: &Endpoint,
+    ) -> Result<AddressHandleId, CreateError> {
+        if self.queue_pair_mut(queue_pair)?.is_connected_kind() {
+            return Err(CreateError::State("only datagram queue pairs take address handles"));
+        }
+        let address = QueuePairAddress::decode(remote)?;
+        if address.transport != Transport::UnreliableDatagram {
+            return Err(CreateError::Endpoint("it is not of a datagram queue pair"));
+        }
+        if address.mtu < self.device.port.mtu as u8 {
+            return Err(CreateError::Endpoint(
+                "its port takes shorter datagrams than ours sends: set the same MTU",
+            ));
+        }
+        let route = address.route(&self.device.port)?;
+        let handle = handles::AddressHandle::new(&self.device, route).map_err(cannot("an address handle"))?;
+        let destination = Destination { handle, number: address.number, qkey: address.qkey };
+        Ok(self.destinations.insert(queue_pair, destination))
+    }
+
+    fn destroy_address_handle(&mut self, handle: AddressHandleId) -> Result<(), CreateError> {
+        self.destinations.remove(handle)
+    }
+
+    fn destroy_queue_pair(&mut self, id: QueuePairId) -> Result<(), CreateError> {
+        let queue_pair = self.queue_pair_mut(id)?;
+        if queue_pair.state != QueuePairState::Error {
+            queue_pair.tell_closed();
+        }
+        let number = queue_pair.number();
+        if let Some(link) = &queue_pair.link {
+            link.detach(number);
+        }
+        self.by_number.remove(&number);
+        self.queue_pairs[slot_of(id)] = None;
+        self.destinations.remove_all(id);
+        let generation = &mut self.generations[slot_of(id)];
+        *generation = generation.wrapping_add(1);
+        self.free.push_back(slot_of(id) as u16);
+        Ok(())
+    }
+
+    fn state(&self, queue_pair: QueuePairId) -> Option<QueuePairState> {
+        self.queue_pair(queue_pair).map(|q| q.state)
+    }
+
+    fn send_room(&self, queue_pair: QueuePairId) -> u32 {
+        self.queue_pair(queue_pair).map_or(0, |q| q.sends.room() as u32)
+    }
+
+    #[inline]
+    fn post(
+        &mut self,
+        queue_pair: QueuePairId,
+        request: WorkRequest<'_, RdmaMemory>,
+    ) -> Result<(), PostError> {
+        self.post_linked(queue_pair, [request])
+    }
+
+    #[inline]
+    fn post_linked<const N: usize>(
+        &mut self,
+        queue_pair: QueuePairId,
+        requests: [WorkRequest<'_, RdmaMemory>; N],
+    ) -> Result<(), PostError> {
+        self.idle.reset();
+        let found = found_by(&mut self.queue_pairs, queue_pair).ok_or(PostError::NoSuch("queue pair"))?;
+        let means = Means {
+            capabilities: &self.capabilities,
+            destinations: &self.destinations,
+            results: self.results.as_ref(),
+            scratch: &mut self.scratch,
+        };
+        found.post(requests, means)
+    }
+
+    fn post_receive(
+        &mut self,
+        target: ReceiveTarget,
+        id: dunlin_fabric::WorkId,
+        buffer: Option<Buffer<RdmaMemory>>,
+    ) -> Result<(), PostError> {
+        let receive = Receive { id, buffer };
+        let memory = receive.memory();
+        match target {
+            ReceiveTarget::QueuePair(id) => {
+                let found = found_by(&mut self.queue_pairs, id).ok_or(PostError::NoSuch("queue pair"))?;
+                if found.state == QueuePairState::Error {
+                    return Err(PostError::QueuePairError);
+                }
+                if found.receives.is_full() {
+                    return Err(PostError::QueueFull);
+                }
+                let request = ReceiveRequest { id: name(Kind::Receive, id.0, found.receives.next()), memory };
+                let Some(handle) = &mut found.handle else { return Err(PostError::QueuePairError) };
+                // SAFETY: the buffer is exclusive, and `receives` holds it until the completion of this RECV, or until
+                // the handle is gone.
+                if let Err(error) = unsafe { handle.post_receive(request) } {
+                    tracing::warn!(%error, "a queue pair takes no RECV");
+                    return Err(PostError::QueueFull);
+                }
+                found.receives.push(receive);
+            }
+            ReceiveTarget::Shared(shared) => {
+                let queue = self
+                    .shared
+                    .get_mut(shared.0 as usize)
+                    .ok_or(PostError::NoSuch("shared receive queue"))?;
+                let place = *queue.free.last().ok_or(PostError::QueueFull)?;
+                let request = ReceiveRequest { id: name(Kind::Shared, shared.0, place), memory };
+                // SAFETY: the buffer is exclusive, and `posted` holds it until the completion of this RECV, or until the
+                // handle is gone, which is dropped before.
+                if let Err(error) = unsafe { queue.handle.post(request) } {
+                    tracing::warn!(%error, "a shared receive queue takes no RECV");
+                    return Err(PostError::QueueFull);
+                }
+                queue.free.pop();
+                queue.posted[place as usize] = Some(receive);
+            }
+        }
+        Ok(())
+    }
+
+    fn poll(
+        &mut self,
+        queue: CompletionQueueId,
+        into: &mut Vec<Completion<RdmaMemory>>,
+        limit: usize,
+    ) -> usize {
+        let news = self.attention.news();
+        if news != self.news_seen {
+            self.hear_news(news);
+        }
+        let mut given = 0;
+        while given < limit {
+            let Some(found) = self.queues.get_mut(queue.0 as usize) else { return 0 };
+            let room = BATCH.min(limit - given);
+            let count = found.handle.poll(&mut self.batch[..room]);
+            for at in 0..count {
+                let raw = self.batch[at];
+                if let Some(completion) = self.conclude(&raw) {
+                    into.push(completion);
+                    given += 1;
+                }
+            }
+            if count < room {
+                break;
+            }
+        }
+        if given > 0 {
+            self.idle.reset();
+        }
+        given
+    }
+
+    fn arm(&mut self, mode: WaitMode) -> Armed {
+        if mode == WaitMode::Event {
+            if self.attention.take_has_events() {
+                self.take_events();
+            }
+            for queue in self.queues.iter_mut().filter(|queue| queue.events && !queue.armed) {
+                match queue.handle.request_notification() {
+                    Ok(()) => queue.armed = true,
+                    // The sleep is bounded, and the next one tries again.
+                    Err(error) => tracing::warn!(%error, "a completion queue cannot be armed"),
+                }
+            }
+        }
+        Armed { mode, token: 0 }
+    }
+
+    fn disarm(&mut self, _armed: Armed) {
+        // What was asked of the NIC cannot be taken back: at worst one sleep ends early.
+    }
+
+    fn wait(&mut self, armed: Armed, until: Nanos) -> Wake {
+        if armed.mode == WaitMode::Busy {
+            if self.idle.is_long() {
+                rustix::thread::sched_yield();
+            }
+            return Wake::Arrived;
+        }
+        let until = if self.attention.news() == self.news_seen { until } else { 0 };
+        self.attention.rest(until)
+    }
+
+    fn waker(&self) -> RdmaWaker {
+        RdmaWaker(Arc::clone(&self.attention))
+    }
+
+    fn watch(&mut self, _region: &Region<RdmaMemory>) {}
+
+    fn unwatch(&mut self, _region: &Region<RdmaMemory>) {}
+}
+
+impl Drop for RdmaDomain {
+    fn drop(&mut self) {
+        for slot in 0..self.queue_pairs.len() {
+            if let Some(id) = self.queue_pairs[slot].as_ref().map(|q| q.id)
+                && let Err(error) = self.destroy_queue_pair(id)
+            {
+                tracing::error!(%error, "a queue pair cannot be destroyed with its domain");
+            }
+        }
+    }
+}

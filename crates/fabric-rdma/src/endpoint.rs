@@ -1,0 +1,164 @@
+//! A queue pair's address as the peer gets it, and what connecting makes of it. Pure.
+
+use crate::device::Port;
+use crate::sys::{self, Gid};
+use dunlin_fabric::{CreateError, Endpoint, Transport};
+
+/// The first byte: changes when the rest does.
+const FORMAT: u8 = 0xd1;
+const LENGTH: usize = 43;
+
+/// Where a queue pair is, and how it can be spoken to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct QueuePairAddress {
+    pub(crate) transport: Transport,
+    /// Its number on the device: 24 bits.
+    pub(crate) number: u32,
+    /// The first packet's number: 24 bits.
+    pub(crate) psn: u32,
+    /// Datagrams must carry it.
+    pub(crate) qkey: u32,
+    /// The code of `ibv_mtu`.
+    pub(crate) mtu: u8,
+    /// READs and atomics that it answers at once.
+    pub(crate) responder_resources: u8,
+    pub(crate) is_ethernet: bool,
+    pub(crate) lid: u16,
+    pub(crate) gid: Gid,
+    /// The key of memory with nothing at address 0: what is sent there fails as a wrong key does.
+    pub(crate) trap_key: u32,
+}
+
+impl QueuePairAddress {
+    /// As it travels.
+    pub(crate) fn encode(&self) -> Endpoint {
+        let mut bytes = Vec::with_capacity(LENGTH);
+        bytes.push(FORMAT);
+        bytes.push(self.transport as u8);
+        bytes.extend(self.number.to_le_bytes());
+        bytes.extend(self.psn.to_le_bytes());
+        bytes.extend(self.qkey.to_le_bytes());
+        bytes.extend([self.mtu, self.responder_resources, u8::from(self.is_ethernet)]);
+        bytes.extend(self.lid.to_le_bytes());
+        bytes.extend(self.gid.0);
+        bytes.extend(self.trap_key.to_le_bytes());
+        let sum = checksum(&bytes);
+        bytes.extend(sum.to_le_bytes());
+        Endpoint(bytes)
+    }
+
+    /// Reads what a peer sent; everything that verbs would be given is in range afterwards.
+    pub(crate) fn decode(endpoint: &Endpoint) -> Result<Self, CreateError> {
+        let refuse = |why| Err(CreateError::Endpoint(why));
+        let bytes = &endpoint.0[..];
+        if bytes.len() != LENGTH || bytes[0] != FORMAT {
+            return refuse("it is not of this fabric, or of another version");
+        }
+        let number = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+        if checksum(&bytes[..LENGTH - 4]) != number(LENGTH - 4) {
+            return refuse("it was damaged on its way");
+        }
+        let transport = match bytes[1] {
+            0 => Transport::ReliableConnection,
+            1 => Transport::UnreliableConnection,
+            2 => Transport::UnreliableDatagram,
+            _ => return refuse("its transport does not exist"),
+        };
+        let mut gid = Gid::default();
+        gid.0.copy_from_slice(&bytes[19..35]);
+        let address = QueuePairAddress {
+            transport,
+            number: number(2),
+            psn: number(6),
+            qkey: number(10),
+            mtu: bytes[14],
+            responder_resources: bytes[15],
+            is_ethernet: bytes[16] != 0,
+            lid: u16::from_le_bytes([bytes[17], bytes[18]]),
+            gid,
+            trap_key: number(35),
+        };
+        if address.number >> 24 != 0 || address.psn >> 24 != 0 || !(1..=5).contains(&address.mtu) {
+            return refuse("its numbers are out of range");
+        }
+        Ok(address)
+    }
+
+    /// How to get there from a port of ours.
+    pub(crate) fn route(&self, port: &Port) -> Result<sys::AddressAttributes, CreateError> {
+        if self.is_ethernet != port.is_ethernet {
+            return Err(CreateError::Endpoint("one side is on Ethernet, the other on InfiniBand"));
+        }
+        // On InfiniBand the GRH is for other subnets; RoCE has nothing else.
+        let other_subnet = self.gid.0[..8] != port.gid.0[..8];
+        Ok(sys::AddressAttributes {
+            route: sys::GlobalRoute {
+                destination: self.gid,
+                flow_label: 0,
+                source_index: port.gid_index,
+                hop_limit: 64,
+                traffic_class: 0,
+            },
+            destination_lid: self.lid,
+            service_level: port.service_level,
+            is_global: u8::from(port.is_ethernet || other_subnet),
+            port: port.number,
+            ..sys::AddressAttributes::default()
+        })
+    }
+}
+
+/// FNV-1a: garbage in an endpoint should not become a queue pair's address.
+fn checksum(bytes: &[u8]) -> u32 {
+    bytes.iter().fold(0x811c_9dc5, |sum, byte| (sum ^ u32::from(*byte)).wrapping_mul(0x0100_0193))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const ADDRESS: QueuePairAddress = QueuePairAddress {
+        transport: Transport::UnreliableConnection,
+        number: 0x12_3456,
+        psn: 0xff_ffff,
+        qkey: 0x7777_0001,
+        mtu: 5,
+        responder_resources: 16,
+        is_ethernet: true,
+        lid: 9,
+        gid: Gid([7; 16]),
+        trap_key: 99,
+    };
+
+    #[test]
+    fn what_is_encoded_is_decoded() {
+        assert_eq!(QueuePairAddress::decode(&ADDRESS.encode()).unwrap(), ADDRESS);
+    }
+
+    #[test]
+    fn numbers_out_of_range_are_refused() {
+        for wrong in [
+            QueuePairAddress { number: 1 << 24, ..ADDRESS },
+            QueuePairAddress { psn: u32::MAX, ..ADDRESS },
+            QueuePairAddress { mtu: 0, ..ADDRESS },
+            QueuePairAddress { mtu: 6, ..ADDRESS },
+        ] {
+            assert!(QueuePairAddress::decode(&wrong.encode()).is_err(), "{wrong:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_do_harm(bytes in prop::collection::vec(any::<u8>(), 0..60)) {
+            prop_assert!(QueuePairAddress::decode(&Endpoint(bytes)).is_err());
+        }
+
+        #[test]
+        fn a_changed_byte_is_noticed(at in 0..LENGTH, bit in 0..8u32) {
+            let mut endpoint = ADDRESS.encode();
+            endpoint.0[at] ^= 1 << bit;
+            prop_assert!(QueuePairAddress::decode(&endpoint).is_err());
+        }
+    }
+}

@@ -1,0 +1,215 @@
+//! The fabric: makes everything else.
+
+use crate::device::{self, Device, DeviceChoice, OpenError};
+use crate::domain::RdmaDomain;
+use crate::frame::VERSION;
+use crate::handles::{self, QueuePairParts};
+use crate::io::{GreetError, IoHandle};
+use crate::link::RdmaLink;
+use crate::listener::{ListenerShared, RdmaListener};
+use crate::memory::{RdmaMemory, Registration};
+use crate::send::MAX_PARTS;
+use crate::{socket, sys};
+use dunlin_fabric::{
+    Access, Address, Capabilities, CreateError, DialError, Fabric, Host, ListenError, Nanos, RealHost,
+    RegisterError, Scheme, TransportSet,
+};
+use std::io::{self, ErrorKind};
+use std::net::TcpListener;
+use std::sync::Arc;
+
+/// Settings of a fabric.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RdmaConfig {
+    /// Which device, port and address.
+    pub device: DeviceChoice,
+    /// Whether a WRITE's bytes become visible in order, where you know it of your NIC. If not said: of mlx4, mlx5 and
+    /// Soft-RoCE it is known.
+    pub in_order_write: Option<bool>,
+    /// The longest inline message asked for, in bytes; a device that takes less decides. Send queues need room for it.
+    pub max_inline: u32,
+    /// The most regions one link's side may have granted at once.
+    pub max_grants_per_link: usize,
+    /// How long, in nanoseconds, who has connected to a listener may take for its greeting.
+    pub greeting_patience: u64,
+}
+
+impl Default for RdmaConfig {
+    fn default() -> Self {
+        RdmaConfig {
+            device: DeviceChoice::default(),
+            in_order_write: None,
+            max_inline: 256,
+            max_grants_per_link: 1024,
+            greeting_patience: 5_000_000_000,
+        }
+    }
+}
+
+/// The longest message that is sent at once, whatever the device takes.
+const MAX_MESSAGE: u32 = 1 << 30;
+/// The deepest queue: what all devices have, also with inline data.
+const MAX_QUEUE_DEPTH: u32 = 4096;
+/// The most queue pairs of a domain: they have slots of 16 bits.
+const MAX_QUEUE_PAIRS: u32 = 1 << 16;
+/// In front of each datagram: InfiniBand's GRH, or room for it.
+const DATAGRAM_HEADROOM: u32 = 40;
+
+#[derive(Debug)]
+struct Inner {
+    io: Arc<IoHandle>,
+    capabilities: Arc<Capabilities>,
+    /// Memory that peers may do anything with, at an address where there is none of it.
+    trap: Arc<Registration>,
+}
+
+/// RDMA verbs on one port of one device. Clones are the same fabric, with one control thread; all methods may be called
+/// from any thread.
+#[derive(Clone, Debug)]
+pub struct RdmaFabric(Arc<Inner>);
+
+/// The names of this machine's RDMA devices.
+pub fn device_names() -> Result<Vec<String>, OpenError> {
+    device::names()
+}
+
+impl RdmaFabric {
+    /// Opens libibverbs and a device, and starts the control thread.
+    pub fn new(config: RdmaConfig) -> Result<Self, OpenError> {
+        let device = Device::open(&config.device)?;
+        let failed = |what, source| OpenError::System { device: device.name.clone(), what, source };
+        let max_inline = probe_inline(&device, config.max_inline).map_err(|e| failed("ibv_create_qp", e))?;
+        let attributes = device.attributes;
+        let atomics = attributes.atomics;
+        let capabilities = Arc::new(Capabilities {
+            name: "rdma",
+            transports: TransportSet::ALL,
+            max_inline,
+            max_message: device.port.max_message.min(MAX_MESSAGE),
+            max_datagram: device.port.mtu_bytes(),
+            datagram_headroom: DATAGRAM_HEADROOM,
+            atomics,
+            immediate: true,
+            in_order_write: config.in_order_write.unwrap_or(attributes.in_order),
+            shared_receive_queue: attributes.shared_receive_queues,
+            events: true,
+            initiator_copies: false,
+            target_progress: false,
+            max_queue_pairs: attributes.max_queue_pairs.min(MAX_QUEUE_PAIRS),
+            max_queue_depth: attributes.max_work_requests.min(MAX_QUEUE_DEPTH),
+        });
+        let access = Access::READ.with(Access::WRITE);
+        let access = if atomics { access.with(Access::ATOMIC) } else { access };
+        let trap = RdmaMemory::new(&device, 64, access)
+            .and_then(|memory| memory.registration(access))
+            .map_err(|error| failed("ibv_reg_mr", io::Error::other(error)))?;
+        tracing::info!(
+            device = device.name,
+            port = device.port.number,
+            gid = %std::net::Ipv6Addr::from(device.port.gid.0),
+            gid_index = device.port.gid_index,
+            mtu = device.port.mtu_bytes(),
+            "opened an RDMA device"
+        );
+        let io = IoHandle::start(Arc::clone(&device), config).map_err(|e| failed("the control thread", e))?;
+        Ok(RdmaFabric(Arc::new(Inner { io, capabilities, trap })))
+    }
+
+    /// The device's name.
+    pub fn device(&self) -> &str {
+        &self.0.io.io().device().name
+    }
+}
+
+/// The longest inline message, up to what is wanted, with which the device makes queue pairs of each transport.
+fn probe_inline(device: &Arc<Device>, wanted: u32) -> io::Result<u32> {
+    let queue = handles::CompletionQueue::new(device, 1, None, 0)?;
+    let mut max_inline = wanted;
+    loop {
+        let made = [sys::TRANSPORT_RC, sys::TRANSPORT_UC, sys::TRANSPORT_UD].map(|transport| {
+            let parts = QueuePairParts {
+                transport,
+                send_completions: &queue,
+                receive_completions: &queue,
+                shared_receive: None,
+                capacity: sys::QueuePairCapacity {
+                    max_send_wr: 16,
+                    max_receive_wr: 1,
+                    max_send_sge: MAX_PARTS as u32,
+                    max_receive_sge: 1,
+                    max_inline,
+                },
+            };
+            handles::QueuePair::new(device, parts).map(drop)
+        });
+        match made.into_iter().collect::<io::Result<Vec<()>>>() {
+            Ok(_) => return Ok(max_inline),
+            Err(error) if max_inline == 0 => return Err(error),
+            Err(_) => max_inline = if max_inline > 16 { max_inline / 2 } else { 0 },
+        }
+    }
+}
+
+fn host_and_port(address: &Address) -> Option<(&str, u16)> {
+    (address.scheme() == Scheme::Rdma).then(|| address.host_and_port()).flatten()
+}
+
+impl Fabric for RdmaFabric {
+    type Host = RealHost;
+    type Memory = RdmaMemory;
+    type Link = RdmaLink;
+    type Listener = RdmaListener;
+    type Domain = RdmaDomain;
+
+    fn host(&self) -> &RealHost {
+        &RealHost
+    }
+
+    fn capabilities(&self) -> &Capabilities {
+        &self.0.capabilities
+    }
+
+    fn register(&self, length: u64, access: Access) -> Result<RdmaMemory, RegisterError> {
+        RdmaMemory::new(self.0.io.io().device(), length, access)
+    }
+
+    fn domain(&self) -> Result<RdmaDomain, CreateError> {
+        let Inner { io, capabilities, trap } = &*self.0;
+        RdmaDomain::new(Arc::clone(capabilities), trap.remote_key(), Arc::clone(io))
+    }
+
+    fn listen(&self, address: &Address) -> Result<RdmaListener, ListenError> {
+        let (host, port) = host_and_port(address).ok_or_else(|| ListenError::WrongScheme(address.clone()))?;
+        let system = |source| ListenError::System { address: address.clone(), source };
+        let socket = TcpListener::bind((host, port)).map_err(|error| match error.kind() {
+            ErrorKind::AddrInUse => ListenError::InUse { address: address.clone() },
+            _ => system(error),
+        })?;
+        socket.set_nonblocking(true).map_err(system)?;
+        let port = socket.local_addr().map_err(system)?.port();
+        // With port 0 the system has chosen one.
+        let host = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
+        let actual = Address::new(Scheme::Rdma, &format!("{host}:{port}"))
+            .map_err(|error| system(io::Error::other(error)))?;
+        let shared = ListenerShared::new(socket, self.0.io.io());
+        self.0.io.io().add_listener(Arc::clone(&shared)).map_err(system)?;
+        Ok(RdmaListener::new(shared, actual, Arc::clone(&self.0.io)))
+    }
+
+    fn dial(&self, address: &Address, until: Nanos) -> Result<RdmaLink, DialError> {
+        let (host, port) = host_and_port(address).ok_or_else(|| DialError::WrongScheme(address.clone()))?;
+        let address = || address.clone();
+        let within = until.saturating_sub(RealHost.now());
+        let socket = socket::connect(host, port, within).map_err(|error| match error.kind() {
+            ErrorKind::ConnectionRefused => DialError::NobodyListens { address: address() },
+            ErrorKind::TimedOut | ErrorKind::WouldBlock => DialError::TimedOut { address: address() },
+            _ => DialError::System { address: address(), source: error },
+        })?;
+        let link = self.0.io.io().greet(socket, until).map_err(|error| match error {
+            GreetError::Version(theirs) => DialError::Version { address: address(), ours: VERSION, theirs },
+            GreetError::TimedOut => DialError::TimedOut { address: address() },
+            GreetError::Other(source) => DialError::System { address: address(), source },
+        })?;
+        Ok(RdmaLink::new(link, Arc::clone(&self.0.io)))
+    }
+}

@@ -1,0 +1,205 @@
+//! Frames of the control connection: what the bytes on the socket mean. Pure; whatever bytes come, decoding gives a frame
+//! or a reason.
+
+use dunlin_fabric::verbs::MAX_CONTROL_MESSAGE;
+use dunlin_fabric::{Access, RegionKey};
+use thiserror::Error;
+
+/// Raised when what is in the frames or endpoints changes its meaning.
+pub(crate) const VERSION: u16 = 1;
+
+const MAGIC: [u8; 8] = *b"DunlinRD";
+
+/// Bytes in front of each frame: its length.
+pub(crate) const PREFIX: usize = 4;
+
+/// The longest frame without that: a control message and its kind.
+pub(crate) const MAX_FRAME: usize = MAX_CONTROL_MESSAGE + 1;
+
+/// Memory of the sender that the receiver may use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Grant {
+    /// Its name on this link.
+    pub(crate) key: RegionKey,
+    /// The key that the sender's NIC knows.
+    pub(crate) remote_key: u32,
+    /// The address that offsets count from.
+    pub(crate) address: u64,
+    /// The length in bytes.
+    pub(crate) length: u64,
+    /// What may be done.
+    pub(crate) access: Access,
+}
+
+/// One frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Frame<'a> {
+    /// The first one in each direction, with the sender's version.
+    Hello(u16),
+    /// Instead of a hello: too many connections wait to be accepted.
+    Full,
+    /// A message of the user's.
+    Message(&'a [u8]),
+    /// Memory.
+    Grant(Grant),
+    /// The end of a grant.
+    Revoke(RegionKey),
+    /// The receiver's queue pair of this number is without its other end.
+    QueuePairClosed(u32),
+}
+
+/// Why bytes are no frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub(crate) enum FrameError {
+    #[error("it sent a frame of {0} bytes")]
+    Length(usize),
+    #[error("it sent a frame of kind {0}")]
+    Kind(u8),
+    #[error("it sent a frame of kind {kind} with {length} bytes")]
+    Body { kind: u8, length: usize },
+    #[error("it does not speak this protocol")]
+    Magic,
+    #[error("it granted access {0:#x}")]
+    Access(u8),
+}
+
+impl<'a> Frame<'a> {
+    /// Appends the frame with its prefix.
+    pub(crate) fn encode(&self, into: &mut Vec<u8>) {
+        let start = into.len();
+        into.extend([0; PREFIX]);
+        match self {
+            Frame::Hello(version) => {
+                into.push(1);
+                into.extend(MAGIC);
+                into.extend(version.to_le_bytes());
+            }
+            Frame::Full => into.push(2),
+            Frame::Message(message) => {
+                into.push(3);
+                into.extend(*message);
+            }
+            Frame::Grant(grant) => {
+                into.push(4);
+                into.extend(grant.key.0.to_le_bytes());
+                into.extend(grant.remote_key.to_le_bytes());
+                into.extend(grant.address.to_le_bytes());
+                into.extend(grant.length.to_le_bytes());
+                into.push(grant.access.bits());
+            }
+            Frame::Revoke(key) => {
+                into.push(5);
+                into.extend(key.0.to_le_bytes());
+            }
+            Frame::QueuePairClosed(number) => {
+                into.push(6);
+                into.extend(number.to_le_bytes());
+            }
+        }
+        let length = (into.len() - start - PREFIX) as u32;
+        into[start..start + PREFIX].copy_from_slice(&length.to_le_bytes());
+    }
+
+    /// The first frame in these bytes and how many they are with its prefix, or `None` if it is not all there.
+    pub(crate) fn split(bytes: &'a [u8]) -> Result<Option<(Frame<'a>, usize)>, FrameError> {
+        let Some((prefix, rest)) = bytes.split_first_chunk::<PREFIX>() else { return Ok(None) };
+        let length = u32::from_le_bytes(*prefix) as usize;
+        if length == 0 || length > MAX_FRAME {
+            return Err(FrameError::Length(length));
+        }
+        let Some(frame) = rest.get(..length) else { return Ok(None) };
+        Ok(Some((Frame::decode(frame)?, PREFIX + length)))
+    }
+
+    fn decode(frame: &'a [u8]) -> Result<Self, FrameError> {
+        let Some((kind, body)) = frame.split_first() else { return Err(FrameError::Length(0)) };
+        let wrong = FrameError::Body { kind: *kind, length: body.len() };
+        let number = |at: usize| body.get(at..at + 8).and_then(|b| b.try_into().ok()).map(u64::from_le_bytes);
+        let half = |at: usize| body.get(at..at + 4).and_then(|b| b.try_into().ok()).map(u32::from_le_bytes);
+        match (kind, body.len()) {
+            (1, 10) => match body.split_first_chunk::<8>() {
+                Some((&MAGIC, version)) => {
+                    Ok(Frame::Hello(u16::from_le_bytes(version.try_into().map_err(|_| wrong)?)))
+                }
+                _ => Err(FrameError::Magic),
+            },
+            (2, 0) => Ok(Frame::Full),
+            (3, _) => Ok(Frame::Message(body)),
+            (4, 29) => {
+                let access = Access::from_bits(body[28]).ok_or(FrameError::Access(body[28]))?;
+                Ok(Frame::Grant(Grant {
+                    key: RegionKey(number(0).ok_or(wrong)?),
+                    remote_key: half(8).ok_or(wrong)?,
+                    address: number(12).ok_or(wrong)?,
+                    length: number(20).ok_or(wrong)?,
+                    access,
+                }))
+            }
+            (5, 8) => Ok(Frame::Revoke(RegionKey(number(0).ok_or(wrong)?))),
+            (6, 4) => Ok(Frame::QueuePairClosed(half(0).ok_or(wrong)?)),
+            (1..=6, _) => Err(wrong),
+            (kind, _) => Err(FrameError::Kind(*kind)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn frames() -> Vec<Frame<'static>> {
+        let access = Access::READ.with(Access::ATOMIC);
+        let grant = Grant { key: RegionKey(1 << 40), remote_key: 7, address: u64::MAX, length: 100, access };
+        vec![
+            Frame::Hello(VERSION),
+            Frame::Full,
+            Frame::Message(b""),
+            Frame::Message(b"hello"),
+            Frame::Grant(grant),
+            Frame::Revoke(RegionKey(3)),
+            Frame::QueuePairClosed(0xff_ffff),
+        ]
+    }
+
+    #[test]
+    fn what_is_encoded_is_decoded_however_it_arrives() {
+        let mut bytes = Vec::new();
+        frames().iter().for_each(|frame| frame.encode(&mut bytes));
+        let mut rest = &bytes[..];
+        for frame in frames() {
+            let whole = Frame::split(rest).unwrap().unwrap();
+            assert_eq!(whole.0, frame);
+            for part in 0..whole.1 {
+                assert_eq!(Frame::split(&rest[..part]), Ok(None), "{part} bytes of {frame:?}");
+            }
+            rest = &rest[whole.1..];
+        }
+        assert!(rest.is_empty());
+    }
+
+    #[test]
+    fn what_is_no_frame_has_a_reason() {
+        let of = |body: &[u8]| [&(body.len() as u32).to_le_bytes(), body].concat();
+        assert_eq!(Frame::split(&of(b"")), Err(FrameError::Length(0)));
+        assert_eq!(Frame::split(&[0xff; 4]), Err(FrameError::Length(u32::MAX as usize)));
+        assert_eq!(Frame::split(&of(&[9])), Err(FrameError::Kind(9)));
+        assert_eq!(Frame::split(&of(&[6, 1])), Err(FrameError::Body { kind: 6, length: 1 }));
+        assert_eq!(Frame::split(&of(b"\x01GET / HTT")), Err(FrameError::Body { kind: 1, length: 9 }));
+        assert_eq!(Frame::split(&of(b"\x01GET / HTTP")), Err(FrameError::Magic));
+        let mut grant = vec![4; 30];
+        grant[29] = 8;
+        assert_eq!(Frame::split(&of(&grant)), Err(FrameError::Access(8)));
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_do_harm(bytes in prop::collection::vec(any::<u8>(), 0..80)) {
+            if let Ok(Some((frame, length))) = Frame::split(&bytes) {
+                let mut again = Vec::new();
+                frame.encode(&mut again);
+                prop_assert_eq!(&again[..], &bytes[..length]);
+            }
+        }
+    }
+}

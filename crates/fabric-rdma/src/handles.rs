@@ -1,0 +1,336 @@
+//! The objects of verbs as values that free themselves. All calls of the data path are here.
+//!
+//! Each is used by one thread at a time (methods that change take `&mut self`), and keeps its device open. What they
+//! refer to among each other is up to [`RdmaDomain`](crate::RdmaDomain), which drops queue pairs before queues.
+
+use crate::device::{Device, errno};
+use crate::sys;
+use std::ffi::{c_int, c_void};
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::ptr::{NonNull, null_mut};
+use std::sync::Arc;
+
+fn freed(what: &str, code: c_int) {
+    if code != 0 {
+        tracing::error!(error = %errno(code), "{what} cannot be destroyed");
+    }
+}
+
+fn made<T>(raw: *mut T) -> io::Result<NonNull<T>> {
+    NonNull::new(raw).ok_or_else(io::Error::last_os_error)
+}
+
+/// A completion channel: the descriptor that becomes readable when an armed completion queue has news.
+#[derive(Debug)]
+pub(crate) struct Channel {
+    raw: NonNull<sys::CompletionChannel>,
+    device: Arc<Device>,
+}
+
+// SAFETY: libibverbs may be called from any thread.
+unsafe impl Send for Channel {}
+// SAFETY: shared, only the descriptor is read; events are taken by who owns the domain.
+unsafe impl Sync for Channel {}
+
+impl Channel {
+    pub(crate) fn new(device: &Arc<Device>) -> io::Result<Self> {
+        // SAFETY: the context is open.
+        let raw = made(unsafe { (device.library.create_channel)(device.context.as_ptr()) })?;
+        let channel = Channel { raw, device: Arc::clone(device) };
+        let flags = rustix::fs::fcntl_getfl(channel.descriptor())?;
+        // Events are taken until there are none.
+        rustix::fs::fcntl_setfl(channel.descriptor(), flags | rustix::fs::OFlags::NONBLOCK)?;
+        Ok(channel)
+    }
+
+    /// The descriptor, for polling.
+    pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
+        // SAFETY: the channel has it open until it is destroyed, which the borrow prevents.
+        unsafe { BorrowedFd::borrow_raw(self.raw.as_ref().descriptor) }
+    }
+
+    /// Takes one event: the number of the completion queue that it is of. It has to be acknowledged.
+    pub(crate) fn next_event(&self) -> Option<usize> {
+        let (mut queue, mut user) = (null_mut(), null_mut::<c_void>());
+        // SAFETY: the channel is open, and both places are ours.
+        let code = unsafe { (self.device.library.get_cq_event)(self.raw.as_ptr(), &mut queue, &mut user) };
+        (code == 0).then_some(user as usize)
+    }
+}
+
+impl Drop for Channel {
+    fn drop(&mut self) {
+        // SAFETY: made in `new`. Queues that use it are gone: the domain drops them before.
+        freed("a completion channel", unsafe { (self.device.library.destroy_channel)(self.raw.as_ptr()) });
+    }
+}
+
+/// A completion queue.
+#[derive(Debug)]
+pub(crate) struct CompletionQueue {
+    raw: NonNull<sys::CompletionQueue>,
+    device: Arc<Device>,
+    unacknowledged: u32,
+}
+
+// SAFETY: as for `Channel`; used by one thread at a time.
+unsafe impl Send for CompletionQueue {}
+
+impl CompletionQueue {
+    /// A queue whose events are told of by its number.
+    pub(crate) fn new(
+        device: &Arc<Device>,
+        depth: u32,
+        channel: Option<&Channel>,
+        number: usize,
+    ) -> io::Result<Self> {
+        let depth = c_int::try_from(depth).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
+        let channel = channel.map_or(null_mut(), |channel| channel.raw.as_ptr());
+        // SAFETY: context and channel are open; the number is only given back.
+        let raw = made(unsafe {
+            (device.library.create_cq)(device.context.as_ptr(), depth, number as *mut c_void, channel, 0)
+        })?;
+        Ok(CompletionQueue { raw, device: Arc::clone(device), unacknowledged: 0 })
+    }
+
+    /// Takes as many completions as there are and fit.
+    #[inline]
+    pub(crate) fn poll(&mut self, into: &mut [sys::WorkCompletion]) -> usize {
+        let room = c_int::try_from(into.len()).unwrap_or(c_int::MAX);
+        // SAFETY: the queue and its context are alive, the slice has the room that is said, and nobody else polls it.
+        let count = unsafe {
+            let poll = (*self.raw.as_ref().context).operations.poll_cq;
+            poll(self.raw.as_ptr(), room, into.as_mut_ptr())
+        };
+        usize::try_from(count).unwrap_or(0)
+    }
+
+    /// Has the channel told of the next completion.
+    pub(crate) fn request_notification(&mut self) -> io::Result<()> {
+        // SAFETY: the queue and its context are alive.
+        let code = unsafe {
+            let request = (*self.raw.as_ref().context).operations.request_notification;
+            request(self.raw.as_ptr(), 0)
+        };
+        if code == 0 { Ok(()) } else { Err(errno(code)) }
+    }
+
+    /// An event of it was taken from the channel.
+    pub(crate) fn count_event(&mut self) {
+        self.unacknowledged += 1;
+        // Each acknowledgement takes a lock, so not for each event.
+        if self.unacknowledged == 64 {
+            self.acknowledge();
+        }
+    }
+
+    fn acknowledge(&mut self) {
+        let events = std::mem::take(&mut self.unacknowledged);
+        // SAFETY: so many events of this queue were taken and not acknowledged yet.
+        unsafe { (self.device.library.ack_cq_events)(self.raw.as_ptr(), events) };
+    }
+}
+
+impl Drop for CompletionQueue {
+    fn drop(&mut self) {
+        // Destroying waits for all events to be acknowledged.
+        self.acknowledge();
+        // SAFETY: made in `new`. Queue pairs that use it are gone: the domain drops them before.
+        freed("a completion queue", unsafe { (self.device.library.destroy_cq)(self.raw.as_ptr()) });
+    }
+}
+
+/// One RECV: its number and the memory that it may fill.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ReceiveRequest {
+    pub(crate) id: u64,
+    pub(crate) memory: Option<sys::ScatterGather>,
+}
+
+impl ReceiveRequest {
+    /// Hands it to `post` in the library's form.
+    fn with<T>(mut self, post: impl FnOnce(*mut sys::ReceiveWorkRequest) -> T) -> T {
+        let part_count = c_int::from(self.memory.is_some());
+        let parts = self.memory.as_mut().map_or(null_mut(), |memory| memory as *mut _);
+        let mut request = sys::ReceiveWorkRequest { id: self.id, next: null_mut(), parts, part_count };
+        post(&mut request)
+    }
+}
+
+/// A shared receive queue.
+#[derive(Debug)]
+pub(crate) struct SharedReceiveQueue {
+    raw: NonNull<sys::SharedReceiveQueue>,
+    device: Arc<Device>,
+}
+
+// SAFETY: as for `CompletionQueue`.
+unsafe impl Send for SharedReceiveQueue {}
+
+impl SharedReceiveQueue {
+    pub(crate) fn new(device: &Arc<Device>, depth: u32) -> io::Result<Self> {
+        let mut init = sys::SharedReceiveInit { user: null_mut(), max_wr: depth, max_sge: 1, limit: 0 };
+        // SAFETY: the protection domain is of an open device; the structure is of the library's layout.
+        let raw = made(unsafe { (device.library.create_srq)(device.domain.as_ptr(), &mut init) })?;
+        Ok(SharedReceiveQueue { raw, device: Arc::clone(device) })
+    }
+
+    /// Posts a RECV.
+    ///
+    /// # Safety
+    /// The memory is valid for writes, and no one else's, until a completion with this number came or the queue is gone.
+    pub(crate) unsafe fn post(&mut self, request: ReceiveRequest) -> io::Result<()> {
+        let mut bad = null_mut();
+        let code = request.with(|request| {
+            // SAFETY: the queue and its context are alive; the list is read during the call only; the memory is the
+            // caller's promise.
+            unsafe {
+                let post = (*self.raw.as_ref().context).operations.post_shared_receive;
+                post(self.raw.as_ptr(), request, &mut bad)
+            }
+        });
+        if code == 0 { Ok(()) } else { Err(errno(code)) }
+    }
+}
+
+impl Drop for SharedReceiveQueue {
+    fn drop(&mut self) {
+        // SAFETY: made in `new`. Queue pairs that use it are gone: the domain drops them before.
+        freed("a shared receive queue", unsafe { (self.device.library.destroy_srq)(self.raw.as_ptr()) });
+    }
+}
+
+/// What a queue pair is made of.
+pub(crate) struct QueuePairParts<'a> {
+    pub(crate) transport: u32,
+    pub(crate) send_completions: &'a CompletionQueue,
+    pub(crate) receive_completions: &'a CompletionQueue,
+    pub(crate) shared_receive: Option<&'a SharedReceiveQueue>,
+    pub(crate) capacity: sys::QueuePairCapacity,
+}
+
+/// A queue pair.
+#[derive(Debug)]
+pub(crate) struct QueuePair {
+    raw: NonNull<sys::QueuePair>,
+    number: u32,
+    device: Arc<Device>,
+}
+
+// SAFETY: as for `CompletionQueue`.
+unsafe impl Send for QueuePair {}
+
+impl QueuePair {
+    pub(crate) fn new(device: &Arc<Device>, parts: QueuePairParts<'_>) -> io::Result<Self> {
+        let mut init = sys::QueuePairInit {
+            user: null_mut(),
+            send_completions: parts.send_completions.raw.as_ptr(),
+            receive_completions: parts.receive_completions.raw.as_ptr(),
+            shared_receive: parts.shared_receive.map_or(null_mut(), |shared| shared.raw.as_ptr()),
+            capacity: parts.capacity,
+            transport: parts.transport,
+            all_signaled: 0,
+        };
+        // SAFETY: all that is named is alive and of this device; the structure is of the library's layout.
+        let raw = made(unsafe { (device.library.create_qp)(device.domain.as_ptr(), &mut init) })?;
+        // SAFETY: just made.
+        let number = unsafe { raw.as_ref().number };
+        Ok(QueuePair { raw, number, device: Arc::clone(device) })
+    }
+
+    /// Its number on the device.
+    pub(crate) fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// Changes the attributes that `mask` names.
+    pub(crate) fn modify(&mut self, mut attributes: sys::QueuePairAttributes, mask: c_int) -> io::Result<()> {
+        // SAFETY: the queue pair is alive, the structure is of the library's layout and read during the call only.
+        let code = unsafe { (self.device.library.modify_qp)(self.raw.as_ptr(), &mut attributes, mask) };
+        if code == 0 { Ok(()) } else { Err(errno(code)) }
+    }
+
+    /// Posts work requests (at least one) as a linked list and rings the doorbell once. An error says how many were taken.
+    ///
+    /// # Safety
+    /// Each part of each request names memory that is valid for reading (READ and atomics: for writing, and no one else's)
+    /// until that request, or a later one of this queue pair, has completed, or the queue pair is gone; inline memory,
+    /// until this returns.
+    #[inline]
+    pub(crate) unsafe fn post(
+        &mut self,
+        list: &mut [sys::SendWorkRequest],
+    ) -> Result<(), (usize, io::Error)> {
+        let (first, mut bad) = (list.as_mut_ptr(), null_mut());
+        // SAFETY: the places are within the list; the queue pair and its context are alive; the rest is the caller's
+        // promise.
+        let code = unsafe {
+            for at in 1..list.len() {
+                (*first.add(at - 1)).next = first.add(at);
+            }
+            let post = (*self.raw.as_ref().context).operations.post_send;
+            post(self.raw.as_ptr(), first, &mut bad)
+        };
+        if code == 0 {
+            return Ok(());
+        }
+        let taken = list.iter().position(|request| std::ptr::eq(request, bad)).unwrap_or(0);
+        Err((taken, errno(code)))
+    }
+
+    /// Posts a RECV.
+    ///
+    /// # Safety
+    /// As [`SharedReceiveQueue::post`].
+    pub(crate) unsafe fn post_receive(&mut self, request: ReceiveRequest) -> io::Result<()> {
+        let mut bad = null_mut();
+        let code = request.with(|request| {
+            // SAFETY: the queue pair and its context are alive; the list is read during the call only; the memory is the
+            // caller's promise.
+            unsafe {
+                let post = (*self.raw.as_ref().context).operations.post_receive;
+                post(self.raw.as_ptr(), request, &mut bad)
+            }
+        });
+        if code == 0 { Ok(()) } else { Err(errno(code)) }
+    }
+}
+
+impl Drop for QueuePair {
+    fn drop(&mut self) {
+        // SAFETY: made in `new`. After this the NIC touches nothing that was posted here.
+        freed("a queue pair", unsafe { (self.device.library.destroy_qp)(self.raw.as_ptr()) });
+    }
+}
+
+/// Where datagrams go.
+#[derive(Debug)]
+pub(crate) struct AddressHandle {
+    raw: NonNull<sys::AddressHandle>,
+    device: Arc<Device>,
+}
+
+// SAFETY: as for `CompletionQueue`.
+unsafe impl Send for AddressHandle {}
+
+impl AddressHandle {
+    pub(crate) fn new(device: &Arc<Device>, mut address: sys::AddressAttributes) -> io::Result<Self> {
+        // SAFETY: the protection domain is of an open device; the structure is of the library's layout.
+        let raw = made(unsafe { (device.library.create_ah)(device.domain.as_ptr(), &mut address) })?;
+        Ok(AddressHandle { raw, device: Arc::clone(device) })
+    }
+
+    /// For a work request; good while the value lives.
+    #[inline]
+    pub(crate) fn raw(&self) -> *mut sys::AddressHandle {
+        self.raw.as_ptr()
+    }
+}
+
+impl Drop for AddressHandle {
+    fn drop(&mut self) {
+        // SAFETY: made in `new`, destroyed only here.
+        freed("an address handle", unsafe { (self.device.library.destroy_ah)(self.raw.as_ptr()) });
+    }
+}

@@ -1,0 +1,470 @@
+//! The control connection: messages, grants of memory, liveness.
+
+use crate::attention::Attention;
+use crate::frame::{Frame, FrameError, Grant};
+use crate::io::{Io, IoHandle};
+use crate::memory::{RdmaMemory, Registration};
+use crate::socket;
+use dunlin_fabric::host::RealSignal;
+use dunlin_fabric::inbox::{Inbox, InboxLimits, Nothing};
+use dunlin_fabric::verbs::MAX_CONTROL_MESSAGE;
+use dunlin_fabric::{
+    Access, GrantError, Host, Link, LinkError, Memory, Nanos, PeerIdentity, RealHost, RegionKey, Subscription,
+};
+use rustix::event::epoll::EventFlags;
+use std::collections::BTreeMap;
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use thiserror::Error;
+
+/// What may wait in the inbox before the socket is left to push back.
+const INBOX: InboxLimits = InboxLimits { items: 256, bytes: 1 << 20 };
+/// How long a sender waits for a peer that does not read.
+const SEND_PATIENCE: u64 = 1_000_000_000;
+/// What may wait to be sent of those who cannot wait.
+const MAX_OUTGOING: usize = 1 << 20;
+/// The size of the buffer that [`LinkShared::read`] is given.
+pub(crate) const READ_BUFFER: usize = 64 * 1024;
+
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Whether the other end of a queue pair is gone; set by the control thread.
+#[derive(Debug, Default)]
+pub(crate) struct Closed(AtomicBool);
+
+impl Closed {
+    /// Whether it is.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
+}
+
+/// A queue pair whose address was given to the peer.
+#[derive(Debug)]
+struct Attachment {
+    number: u32,
+    closed: Weak<Closed>,
+    attention: Weak<Attention>,
+}
+
+/// Memory that the peer has granted to us.
+#[derive(Debug)]
+pub(crate) struct RemoteRegion {
+    pub(crate) key: RegionKey,
+    pub(crate) remote_key: u32,
+    pub(crate) address: u64,
+    revoked: AtomicBool,
+}
+
+impl RemoteRegion {
+    /// Whether the grant has ended.
+    #[inline]
+    pub(crate) fn is_revoked(&self) -> bool {
+        self.revoked.load(Ordering::Relaxed)
+    }
+}
+
+/// What we have granted: holds the registrations, so that the memory stays.
+#[derive(Debug)]
+struct Exports {
+    next: u64,
+    granted: BTreeMap<RegionKey, Arc<Registration>>,
+}
+
+/// Why the peer is not spoken to any longer.
+#[derive(Debug, Error)]
+enum Violation {
+    #[error(transparent)]
+    Frame(#[from] FrameError),
+    #[error("it granted memory under a name that is in use")]
+    GrantName,
+    #[error("it granted more than {0} regions")]
+    GrantCount(usize),
+    #[error("it sent a hello twice")]
+    Hello,
+}
+
+/// What the control thread, the handles and the queue pairs share of a link.
+#[derive(Debug)]
+pub(crate) struct LinkShared {
+    number: u64,
+    socket: TcpStream,
+    alive: AtomicBool,
+    max_grants: usize,
+    io: Arc<Io>,
+    /// Bytes read that are no whole frame yet. Whose turn it is to read holds it.
+    incoming: Mutex<Vec<u8>>,
+    outgoing: Mutex<Vec<u8>>,
+    interest: Mutex<EventFlags>,
+    inbox: Inbox<Vec<u8>>,
+    exports: Mutex<Exports>,
+    imports: Mutex<BTreeMap<RegionKey, Arc<RemoteRegion>>>,
+    attachments: Mutex<Vec<Attachment>>,
+}
+
+impl LinkShared {
+    /// A link over a socket on which both have said hello; `rest` is what was read behind the peer's.
+    pub(crate) fn new(socket: TcpStream, rest: Vec<u8>, max_grants: usize, io: &Arc<Io>) -> Arc<Self> {
+        // A link's keys start somewhere: a key of one link is not taken for one of another.
+        let next = (RealHost.random() & !0xffff_ffff) | 0x10;
+        Arc::new(LinkShared {
+            number: io.next_number(),
+            socket,
+            alive: AtomicBool::new(true),
+            max_grants,
+            io: Arc::clone(io),
+            incoming: Mutex::new(rest),
+            outgoing: Mutex::default(),
+            interest: Mutex::new(EventFlags::IN | EventFlags::RDHUP),
+            inbox: Inbox::new(INBOX),
+            exports: Mutex::new(Exports { next, granted: BTreeMap::new() }),
+            imports: Mutex::default(),
+            attachments: Mutex::default(),
+        })
+    }
+
+    /// Its number among all links and listeners of the fabric.
+    pub(crate) fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// The socket.
+    pub(crate) fn socket(&self) -> &TcpStream {
+        &self.socket
+    }
+
+    /// Whether the peer is there.
+    #[inline]
+    pub(crate) fn is_alive(&self) -> bool {
+        self.alive.load(Ordering::Acquire)
+    }
+
+    /// The peer is gone, or is to be: everything that waits on this link learns it now.
+    pub(crate) fn end(&self, reason: &str) {
+        if !self.alive.swap(false, Ordering::AcqRel) {
+            return;
+        }
+        socket::shut_down(&self.socket);
+        self.inbox.end(reason);
+        for attachment in lock(&self.attachments).drain(..) {
+            if let Some(attention) = attachment.attention.upgrade() {
+                attention.tell_news();
+            }
+        }
+    }
+
+    /// Reads what the socket holds; `all` when the peer has closed, so that nothing that it said before is lost (the
+    /// socket's buffer bounds that).
+    pub(crate) fn read(&self, buffer: &mut [u8], all: bool) {
+        let mut incoming = lock(&self.incoming);
+        if let Err(violation) = self.take_frames(&mut incoming) {
+            return self.offended(&violation);
+        }
+        loop {
+            if !all && self.inbox.pause_if_full(|| self.set_interest(EventFlags::IN, false)) {
+                return;
+            }
+            match (&self.socket).read(buffer) {
+                Ok(0) => return self.end("it closed the connection"),
+                Ok(count) => {
+                    incoming.extend_from_slice(&buffer[..count]);
+                    if let Err(violation) = self.take_frames(&mut incoming) {
+                        return self.offended(&violation);
+                    }
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return self.end(&format!("its connection failed: {error}")),
+            }
+        }
+    }
+
+    fn offended(&self, violation: &Violation) {
+        tracing::warn!(peer = ?self.socket.peer_addr().ok(), %violation, "closing a control connection");
+        self.end(&violation.to_string());
+    }
+
+    fn take_frames(&self, incoming: &mut Vec<u8>) -> Result<(), Violation> {
+        let mut at = 0;
+        while let Some((frame, length)) = Frame::split(&incoming[at..])? {
+            self.take(frame)?;
+            at += length;
+        }
+        incoming.drain(..at);
+        Ok(())
+    }
+
+    fn take(&self, frame: Frame<'_>) -> Result<(), Violation> {
+        match frame {
+            Frame::Hello(_) | Frame::Full => return Err(Violation::Hello),
+            Frame::Message(message) => self.inbox.push(message.to_vec(), message.len()),
+            Frame::Grant(Grant { key, remote_key, address, .. }) => {
+                let mut imports = lock(&self.imports);
+                if imports.len() >= self.max_grants {
+                    return Err(Violation::GrantCount(self.max_grants));
+                }
+                let region = RemoteRegion { key, remote_key, address, revoked: AtomicBool::new(false) };
+                if imports.insert(key, Arc::new(region)).is_some() {
+                    return Err(Violation::GrantName);
+                }
+            }
+            Frame::Revoke(key) => {
+                if let Some(region) = lock(&self.imports).remove(&key) {
+                    region.revoked.store(true, Ordering::Relaxed);
+                }
+            }
+            Frame::QueuePairClosed(number) => {
+                for attachment in lock(&self.attachments).iter().filter(|a| a.number == number) {
+                    if let (Some(closed), Some(attention)) =
+                        (attachment.closed.upgrade(), attachment.attention.upgrade())
+                    {
+                        closed.0.store(true, Ordering::Release);
+                        attention.tell_news();
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Changes what the control thread waits for on the socket.
+    fn set_interest(&self, flags: EventFlags, wanted: bool) {
+        let mut interest = lock(&self.interest);
+        let changed = if wanted { *interest | flags } else { *interest - flags };
+        if changed != *interest {
+            *interest = changed;
+            self.io.watch(self, changed);
+        }
+    }
+
+    /// What the control thread waits for on the socket.
+    pub(crate) fn interest(&self) -> EventFlags {
+        *lock(&self.interest)
+    }
+
+    fn flush(&self, outgoing: &mut Vec<u8>) -> io::Result<()> {
+        let mut sent = 0;
+        let result = loop {
+            if sent == outgoing.len() {
+                break Ok(());
+            }
+            match (&self.socket).write(&outgoing[sent..]) {
+                Ok(0) => break Err(ErrorKind::WriteZero.into()),
+                Ok(count) => sent += count,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break Ok(()),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => break Err(error),
+            }
+        };
+        outgoing.drain(..sent);
+        self.set_interest(EventFlags::OUT, !outgoing.is_empty() && result.is_ok());
+        result
+    }
+
+    /// The socket takes bytes again.
+    pub(crate) fn write_on(&self) {
+        // If it fails, the peer is gone, which reading tells with all that it said before.
+        if let Err(error) = self.flush(&mut lock(&self.outgoing)) {
+            tracing::debug!(%error, "a control connection takes nothing any more");
+        }
+    }
+
+    /// Sends a frame. `patient`: waits for a peer that reads slowly, else puts the frame behind what waits already.
+    fn send_frame(&self, frame: &Frame<'_>, patient: bool) -> Result<(), LinkError> {
+        let gone = |error: io::Error| LinkError::PeerGone(error.to_string());
+        let mut bytes = Vec::new();
+        frame.encode(&mut bytes);
+        let mut give_up = None;
+        loop {
+            if !self.is_alive() {
+                return Err(LinkError::PeerGone(
+                    self.inbox.ended().unwrap_or_else(|| "the connection is closed".into()),
+                ));
+            }
+            {
+                let mut outgoing = lock(&self.outgoing);
+                self.flush(&mut outgoing).map_err(gone)?;
+                if outgoing.is_empty() || (!patient && outgoing.len() < MAX_OUTGOING) {
+                    outgoing.append(&mut bytes);
+                    return self.flush(&mut outgoing).map_err(gone);
+                }
+            }
+            let now = RealHost.now();
+            let until = *give_up.get_or_insert(now + SEND_PATIENCE);
+            if !patient || now >= until {
+                return Err(LinkError::Backlog);
+            }
+            socket::wait(&self.socket, true, (until - now).min(50_000_000));
+        }
+    }
+
+    /// Tells the peer that a queue pair of its is without its other end. Does not wait: if the peer does not read its
+    /// control connection, the connection is closed, which tells it the same.
+    pub(crate) fn tell_closed(&self, theirs: u32) {
+        match self.send_frame(&Frame::QueuePairClosed(theirs), false) {
+            Ok(()) => {}
+            Err(LinkError::Backlog) => self.end("it does not read its control connection"),
+            Err(error) => tracing::debug!(%error, "the end of a queue pair was not told"),
+        }
+    }
+
+    /// Has a queue pair of ours told about the end of its peer, from when the peer can know its number.
+    pub(crate) fn attach(&self, number: u32, closed: &Arc<Closed>, attention: &Arc<Attention>) {
+        lock(&self.attachments).push(Attachment {
+            number,
+            closed: Arc::downgrade(closed),
+            attention: Arc::downgrade(attention),
+        });
+        if !self.is_alive() {
+            attention.tell_news();
+        }
+    }
+
+    /// Takes that back.
+    pub(crate) fn detach(&self, number: u32) {
+        lock(&self.attachments).retain(|a| a.number != number);
+    }
+
+    /// What the peer has granted under a name. A key can get here through memory before the control thread has read the
+    /// grant itself, so an unknown one has the socket read first.
+    pub(crate) fn import(&self, key: RegionKey) -> Option<Arc<RemoteRegion>> {
+        let find = || lock(&self.imports).get(&key).map(Arc::clone);
+        find().or_else(|| {
+            self.read(&mut vec![0; READ_BUFFER], false);
+            find()
+        })
+    }
+
+    fn grant(&self, memory: &RdmaMemory, access: Access) -> Result<RegionKey, GrantError> {
+        if access == Access::LOCAL || !memory.access().contains(access) {
+            return Err(GrantError::Access);
+        }
+        if !memory.is_of(self.io.device()) {
+            return Err(io::Error::other("it was registered with another fabric").into());
+        }
+        let registration = memory.registration(access).map_err(io::Error::other)?;
+        let (key, frame) = {
+            let mut exports = lock(&self.exports);
+            if exports.granted.len() >= self.max_grants {
+                return Err(GrantError::TooMany(self.max_grants));
+            }
+            let key = RegionKey(exports.next);
+            exports.next += 1;
+            let frame = Frame::Grant(Grant {
+                key,
+                remote_key: registration.remote_key(),
+                address: registration.address(),
+                length: registration.length(),
+                access,
+            });
+            exports.granted.insert(key, registration);
+            (key, frame)
+        };
+        self.send_frame(&frame, true).inspect_err(|_| {
+            lock(&self.exports).granted.remove(&key);
+        })?;
+        Ok(key)
+    }
+
+    /// The peer is told before the NIC forgets the key, and forgets it whether or not it was told.
+    fn revoke(&self, key: RegionKey) {
+        let Some(registration) = lock(&self.exports).granted.remove(&key) else { return };
+        if let Err(error) = self.send_frame(&Frame::Revoke(key), true) {
+            tracing::debug!(%error, "the end of a grant was not told");
+        }
+        drop(registration);
+    }
+}
+
+/// A control connection. Clones are the same connection; the last one closes it.
+#[derive(Clone, Debug)]
+pub struct RdmaLink {
+    shared: Arc<LinkShared>,
+    _closer: Arc<Closer>,
+}
+
+/// Closes the link when the last user handle is gone; keeps the control thread until then.
+#[derive(Debug)]
+struct Closer {
+    shared: Arc<LinkShared>,
+    _io: Arc<IoHandle>,
+}
+
+impl Drop for Closer {
+    fn drop(&mut self) {
+        self.shared.io.drop_link(&self.shared, CLOSED_HERE);
+    }
+}
+
+const CLOSED_HERE: &str = "this side closed the connection";
+
+impl RdmaLink {
+    pub(crate) fn new(shared: Arc<LinkShared>, io: Arc<IoHandle>) -> Self {
+        RdmaLink { _closer: Arc::new(Closer { shared: Arc::clone(&shared), _io: io }), shared }
+    }
+
+    /// The shared part.
+    pub(crate) fn shared(&self) -> &Arc<LinkShared> {
+        &self.shared
+    }
+
+    fn take(&self, until: Nanos) -> Result<Vec<u8>, Nothing> {
+        let shared = &self.shared;
+        shared.inbox.take(until, || shared.set_interest(EventFlags::IN, true))
+    }
+}
+
+impl Link for RdmaLink {
+    type Memory = RdmaMemory;
+    type Signal = RealSignal;
+
+    fn send(&self, message: &[u8]) -> Result<(), LinkError> {
+        if message.len() > MAX_CONTROL_MESSAGE {
+            return Err(LinkError::TooLong { length: message.len(), limit: MAX_CONTROL_MESSAGE });
+        }
+        self.shared.send_frame(&Frame::Message(message), true)
+    }
+
+    fn receive(&self, until: Nanos) -> Result<Vec<u8>, LinkError> {
+        self.take(until).map_err(|nothing| match nothing {
+            Nothing::TimedOut => LinkError::TimedOut,
+            Nothing::Ended(reason) => LinkError::PeerGone(reason),
+        })
+    }
+
+    fn try_receive(&self) -> Result<Option<Vec<u8>>, LinkError> {
+        match self.receive(0) {
+            Err(LinkError::TimedOut) => Ok(None),
+            other => other.map(Some),
+        }
+    }
+
+    fn grant(&self, memory: &Arc<RdmaMemory>, access: Access) -> Result<RegionKey, GrantError> {
+        self.shared.grant(memory, access)
+    }
+
+    fn revoke(&self, key: RegionKey) {
+        self.shared.revoke(key);
+    }
+
+    fn is_alive(&self) -> bool {
+        self.shared.is_alive()
+    }
+
+    /// Nobody vouches for who is at the other end of a network.
+    fn peer(&self) -> PeerIdentity {
+        PeerIdentity::default()
+    }
+
+    fn subscribe(&self, subscription: Subscription<RealSignal>) {
+        self.shared.inbox.subscribe(subscription);
+    }
+
+    fn close(&self) {
+        self.shared.io.drop_link(&self.shared, CLOSED_HERE);
+    }
+}

@@ -1,0 +1,99 @@
+//! Where control connections arrive.
+
+use crate::io::{Io, IoHandle};
+use crate::link::{LinkShared, RdmaLink, lock};
+use dunlin_fabric::host::RealSignal;
+use dunlin_fabric::inbox::{Inbox, InboxLimits, Nothing};
+use dunlin_fabric::{AcceptError, Address, Listener, Nanos};
+use std::net::TcpListener;
+use std::sync::{Arc, Mutex};
+
+/// Connections that may wait to be accepted.
+const WAITING: InboxLimits = InboxLimits { items: 1024, bytes: usize::MAX };
+
+/// What the control thread and the handle share of a listener.
+#[derive(Debug)]
+pub(crate) struct ListenerShared {
+    number: u64,
+    /// `None` once it is closed: the kernel frees the port with the last descriptor, so only one place has it.
+    socket: Mutex<Option<TcpListener>>,
+    /// Those that were greeted.
+    waiting: Inbox<Arc<LinkShared>>,
+}
+
+impl ListenerShared {
+    pub(crate) fn new(socket: TcpListener, io: &Io) -> Arc<Self> {
+        let (number, waiting) = (io.next_number(), Inbox::new(WAITING));
+        Arc::new(ListenerShared { number, socket: Mutex::new(Some(socket)), waiting })
+    }
+
+    pub(crate) fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// Does something with the socket, unless it is closed.
+    pub(crate) fn with_socket<T>(&self, use_it: impl FnOnce(&TcpListener) -> T) -> Option<T> {
+        lock(&self.socket).as_ref().map(use_it)
+    }
+
+    pub(crate) fn is_full(&self) -> bool {
+        self.waiting.is_full()
+    }
+
+    /// A greeted connection.
+    pub(crate) fn arrived(&self, link: Arc<LinkShared>) {
+        self.waiting.push(link, 0);
+    }
+}
+
+/// Listens on a TCP port. Dropping it frees the port.
+#[derive(Debug)]
+pub struct RdmaListener {
+    shared: Arc<ListenerShared>,
+    address: Address,
+    io: Arc<IoHandle>,
+}
+
+impl RdmaListener {
+    pub(crate) fn new(shared: Arc<ListenerShared>, address: Address, io: Arc<IoHandle>) -> Self {
+        RdmaListener { shared, address, io }
+    }
+}
+
+impl Drop for RdmaListener {
+    fn drop(&mut self) {
+        self.io.io().drop_listener(&self.shared);
+        *lock(&self.shared.socket) = None;
+        while let Ok(link) = self.shared.waiting.take(0, || {}) {
+            self.io.io().drop_link(&link, "the listener was closed before it accepted");
+        }
+    }
+}
+
+impl Listener for RdmaListener {
+    type Link = RdmaLink;
+    type Signal = RealSignal;
+
+    fn accept(&self, until: Nanos) -> Result<RdmaLink, AcceptError> {
+        match self.shared.waiting.take(until, || {}) {
+            Ok(link) => Ok(RdmaLink::new(link, Arc::clone(&self.io))),
+            Err(Nothing::TimedOut) => Err(AcceptError::TimedOut),
+            Err(Nothing::Ended(_)) => Err(AcceptError::Closed),
+        }
+    }
+
+    fn try_accept(&self) -> Result<Option<RdmaLink>, AcceptError> {
+        match self.accept(0) {
+            Err(AcceptError::TimedOut) => Ok(None),
+            other => other.map(Some),
+        }
+    }
+
+    fn subscribe(&self, signal: RealSignal) {
+        self.shared.waiting.subscribe(signal.into());
+    }
+
+    fn address(&self) -> Address {
+        self.address.clone()
+    }
+}

@@ -1,0 +1,267 @@
+//! Registered memory: pages of our own that the NIC has pinned.
+
+use crate::device::Device;
+use crate::sys;
+use dunlin_fabric::{Access, Memory, RegisterError};
+use rustix::mm::{Advice, MapFlags, ProtFlags};
+use std::io;
+use std::ptr::NonNull;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+/// The longest region.
+const MAX_REGION: u64 = 1 << 40;
+
+const HUGE_PAGE: usize = 2 << 20;
+
+/// One private mapping, unmapped when dropped.
+#[derive(Debug)]
+struct Mapping {
+    base: NonNull<u8>,
+    length: usize,
+    mapped: usize,
+}
+
+// SAFETY: a mapping belongs to the process, and is only reached through `Region`, `Arena`, the NIC, and their rules.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Zeroed memory, in huge pages where there are any: the fewer pages, the fewer entries in the NIC's cache.
+    fn new(length: usize) -> io::Result<Self> {
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        let map = |bytes, flags| {
+            // SAFETY: a fresh mapping at an address of the kernel's choice.
+            unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), bytes, protection, flags) }
+        };
+        let huge = length.next_multiple_of(HUGE_PAGE);
+        let reserved = MapFlags::PRIVATE | MapFlags::HUGETLB | MapFlags::HUGE_2MB;
+        let (base, mapped) = match (length >= HUGE_PAGE).then(|| map(huge, reserved)) {
+            Some(Ok(base)) => (base, huge),
+            _ => (map(length, MapFlags::PRIVATE)?, length),
+        };
+        let base = NonNull::new(base.cast::<u8>())
+            .ok_or_else(|| io::Error::other("the kernel mapped memory at address zero"))?;
+        let mapping = Mapping { base, length, mapped };
+        if mapped >= HUGE_PAGE {
+            mapping.advise(Advice::LinuxHugepage);
+        }
+        // After a fork the NIC would go on with the pages of whichever process writes first, on kernels before 5.12.
+        mapping.advise(Advice::LinuxDontFork);
+        Ok(mapping)
+    }
+
+    fn advise(&self, advice: Advice) {
+        // SAFETY: the range is our own mapping, and neither advice changes its contents. Both are only wishes: where the
+        // kernel knows them not, nothing is lost.
+        let _ = unsafe { rustix::mm::madvise(self.base.as_ptr().cast(), self.mapped, advice) };
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: mapped in `new` with this range; registrations of it keep the value alive, and nothing else borrows
+        // from it longer than that.
+        if let Err(error) = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.mapped) } {
+            tracing::warn!(%error, "a mapping cannot be unmapped");
+        }
+    }
+}
+
+/// A memory region of verbs: what the NIC may do with a mapping, by two keys.
+#[derive(Debug)]
+pub(crate) struct Registration {
+    raw: NonNull<sys::MemoryRegion>,
+    local_key: u32,
+    remote_key: u32,
+    access: Access,
+    mapping: Arc<Mapping>,
+    device: Arc<Device>,
+}
+
+// SAFETY: the pointer is only used in the drop; libibverbs may be called from any thread.
+unsafe impl Send for Registration {}
+// SAFETY: as above; the rest are numbers.
+unsafe impl Sync for Registration {}
+
+impl Registration {
+    fn new(device: &Arc<Device>, mapping: &Arc<Mapping>, access: Access) -> Result<Self, RegisterError> {
+        let mut flags = sys::ACCESS_LOCAL_WRITE;
+        for (right, flag) in [
+            (Access::READ, sys::ACCESS_REMOTE_READ),
+            (Access::WRITE, sys::ACCESS_REMOTE_WRITE),
+            (Access::ATOMIC, sys::ACCESS_REMOTE_ATOMIC),
+        ] {
+            if access.contains(right) {
+                flags |= flag;
+            }
+        }
+        // SAFETY: the protection domain is of an open device; the range is mapped, and stays so until the region is
+        // deregistered, since the value keeps the mapping. Exactly the length: a peer gets no byte more.
+        let raw = unsafe {
+            (device.library.reg_mr)(
+                device.domain.as_ptr(),
+                mapping.base.as_ptr().cast(),
+                mapping.length,
+                flags,
+            )
+        };
+        let Some(raw) = NonNull::new(raw) else {
+            return Err(refused(mapping.length as u64, io::Error::last_os_error()));
+        };
+        // SAFETY: just made.
+        let (local_key, remote_key) = unsafe { (raw.as_ref().local_key, raw.as_ref().remote_key) };
+        let (mapping, device) = (Arc::clone(mapping), Arc::clone(device));
+        Ok(Registration { raw, local_key, remote_key, access, mapping, device })
+    }
+
+    /// The key that a peer's work requests name.
+    pub(crate) fn remote_key(&self) -> u32 {
+        self.remote_key
+    }
+
+    /// What peers may do with it.
+    pub(crate) fn access(&self) -> Access {
+        self.access
+    }
+
+    /// The address that peers' offsets count from.
+    pub(crate) fn address(&self) -> u64 {
+        self.mapping.base.as_ptr() as u64
+    }
+
+    /// The length in bytes.
+    pub(crate) fn length(&self) -> u64 {
+        self.mapping.length as u64
+    }
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        // SAFETY: made in `new`, deregistered only here.
+        let code = unsafe { (self.device.library.dereg_mr)(self.raw.as_ptr()) };
+        if code != 0 {
+            tracing::error!(error = %crate::device::errno(code), "memory cannot be deregistered");
+        }
+    }
+}
+
+/// The kernel says ENOMEM when the pages would go over the limit of locked memory, and when there are none.
+fn refused(length: u64, source: io::Error) -> RegisterError {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Memlock).current;
+    match limit {
+        Some(limit) if source.raw_os_error() == Some(libc::ENOMEM) => {
+            RegisterError::LockedMemory { length, limit }
+        }
+        _ => RegisterError::OutOfMemory { length, source },
+    }
+}
+
+#[derive(Debug)]
+struct Registrations {
+    /// Made when the memory was registered and not granted yet.
+    fresh: Option<Arc<Registration>>,
+    /// Those that some link's grants hold.
+    granted: Vec<Weak<Registration>>,
+}
+
+/// Memory registered with an [`RdmaFabric`](crate::RdmaFabric).
+///
+/// The NIC pins its pages, so all of it is there at once and counts against the limit of locked memory (`ulimit -l`). Each
+/// kind of access that is granted has a memory region of its own, which all grants of that kind share; when the last of
+/// them is revoked, the NIC forgets it. A peer that guesses the keys of another's grants can use them, as everywhere with
+/// one protection domain.
+#[derive(Debug)]
+pub struct RdmaMemory {
+    mapping: Arc<Mapping>,
+    access: Access,
+    /// For our own sends and RECVs; memory that peers change has none.
+    local: Option<Registration>,
+    registrations: Mutex<Registrations>,
+    device: Arc<Device>,
+}
+
+impl RdmaMemory {
+    /// Registers zeroed memory.
+    pub(crate) fn new(device: &Arc<Device>, length: u64, access: Access) -> Result<Self, RegisterError> {
+        let limit = MAX_REGION.min(device.attributes.max_memory_region);
+        let bytes = usize::try_from(length)
+            .ok()
+            .filter(|bytes| *bytes > 0 && length <= limit)
+            .ok_or(RegisterError::Length { length, limit })?;
+        let mapping = Mapping::new(bytes).map_err(|source| RegisterError::OutOfMemory { length, source })?;
+        let mapping = Arc::new(mapping);
+        let (local, fresh) = if access.changes() {
+            (None, Some(Arc::new(Registration::new(device, &mapping, access)?)))
+        } else {
+            (Some(Registration::new(device, &mapping, Access::LOCAL)?), None)
+        };
+        let registrations = Mutex::new(Registrations { fresh, granted: Vec::new() });
+        Ok(RdmaMemory { mapping, access, local, registrations, device: Arc::clone(device) })
+    }
+
+    /// The key for our own work requests.
+    #[inline]
+    pub(crate) fn local_key(&self) -> u32 {
+        self.local.as_ref().map_or(0, |registration| registration.local_key)
+    }
+
+    /// Whether it was registered with this device.
+    pub(crate) fn is_of(&self, device: &Arc<Device>) -> bool {
+        Arc::ptr_eq(&self.device, device)
+    }
+
+    /// What a grant of that access is made of; the access is not more than the memory's.
+    pub(crate) fn registration(&self, access: Access) -> Result<Arc<Registration>, RegisterError> {
+        let mut known = self.registrations.lock().unwrap_or_else(PoisonError::into_inner);
+        known.granted.retain(|registration| registration.strong_count() > 0);
+        let found = known.granted.iter().filter_map(Weak::upgrade).find(|r| r.access() == access);
+        if let Some(found) = found {
+            return Ok(found);
+        }
+        let registration = match known.fresh.take_if(|fresh| fresh.access() == access) {
+            Some(fresh) => fresh,
+            None => Arc::new(Registration::new(&self.device, &self.mapping, access)?),
+        };
+        known.granted.push(Arc::downgrade(&registration));
+        Ok(registration)
+    }
+}
+
+// SAFETY: a mapping is page-aligned, and valid for reads and writes until the value is dropped.
+unsafe impl Memory for RdmaMemory {
+    fn base(&self) -> NonNull<u8> {
+        self.mapping.base
+    }
+    fn length(&self) -> usize {
+        self.mapping.length
+    }
+    fn access(&self) -> Access {
+        self.access
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mappings_are_zeroed_aligned_and_as_long_as_asked_for() {
+        for length in [1, 100, 4096, HUGE_PAGE, HUGE_PAGE + 1] {
+            let mapping = Mapping::new(length).unwrap();
+            assert_eq!((mapping.length, mapping.base.as_ptr() as usize % 4096), (length, 0));
+            // SAFETY: mapped above, and nobody else knows it.
+            let bytes = unsafe { std::slice::from_raw_parts(mapping.base.as_ptr(), length) };
+            assert!(bytes.iter().all(|byte| *byte == 0));
+        }
+    }
+
+    #[test]
+    fn too_little_locked_memory_is_told_with_the_limit() {
+        let error = refused(4096, io::Error::from_raw_os_error(libc::ENOMEM));
+        let limited = rustix::process::getrlimit(rustix::process::Resource::Memlock).current.is_some();
+        assert_eq!(matches!(error, RegisterError::LockedMemory { length: 4096, .. }), limited, "{error}");
+        let error = refused(4096, io::Error::from_raw_os_error(libc::EINVAL));
+        assert!(matches!(error, RegisterError::OutOfMemory { .. }));
+    }
+}

@@ -1,0 +1,330 @@
+//! From work requests to what verbs takes: checked, linked, and posted with one doorbell.
+
+use crate::handles::AddressHandle;
+use crate::memory::RdmaMemory;
+use crate::queue_pair::{Held, QueuePair, Sent, part_of};
+use crate::sys;
+use dunlin_fabric::{
+    AddressHandleId, AddressHandles, Arena, Capabilities, Data, Opcode, Operation, PostError, QueuePairState,
+    Transport, WorkRequest,
+};
+
+/// The most parts of one message.
+pub(crate) const MAX_PARTS: usize = 4;
+
+/// Where datagrams of a queue pair go.
+#[derive(Debug)]
+pub(crate) struct Destination {
+    pub(crate) handle: AddressHandle,
+    pub(crate) number: u32,
+    pub(crate) qkey: u32,
+}
+
+/// What of a domain posting needs.
+pub(crate) struct Means<'a> {
+    pub(crate) capabilities: &'a Capabilities,
+    pub(crate) destinations: &'a AddressHandles<Destination>,
+    /// For the old values of atomics.
+    pub(crate) results: Option<&'a Arena<RdmaMemory>>,
+    /// For inline messages of more parts than verbs takes.
+    pub(crate) scratch: &'a mut Vec<u8>,
+}
+
+/// The kinds of completions, in the upper two bits of their numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Of the send queue.
+    Send,
+    /// Of a queue pair's own RECVs.
+    Receive,
+    /// Of a shared receive queue.
+    Shared,
+}
+
+/// What a work request is called towards the NIC: kind, generation (14 bits) and slot of the queue pair (or the number of
+/// the shared receive queue), its number in its queue.
+pub(crate) fn name(kind: Kind, owner: u32, number: u32) -> u64 {
+    let kind = match kind {
+        Kind::Send => 0,
+        Kind::Receive => 1,
+        Kind::Shared => 2,
+    };
+    kind << 62 | u64::from(owner & OWNER) << 32 | u64::from(number)
+}
+
+/// The bits of a queue pair's id that fit.
+pub(crate) const OWNER: u32 = 0x3fff_ffff;
+
+/// The parts of a name; `None` for what was never given.
+pub(crate) fn parse_name(name: u64) -> Option<(Kind, u32, u32)> {
+    let kind = match name >> 62 {
+        0 => Kind::Send,
+        1 => Kind::Receive,
+        2 => Kind::Shared,
+        _ => return None,
+    };
+    Some((kind, (name >> 32) as u32 & OWNER, name as u32))
+}
+
+/// The local side of a request: parts in verbs' form, how many, and what is kept until it is done.
+struct Local {
+    parts: [sys::ScatterGather; MAX_PARTS],
+    count: usize,
+    inline: bool,
+    bytes: u32,
+    held: Held,
+    misaligned: bool,
+}
+
+fn part(bytes: &[u8]) -> sys::ScatterGather {
+    sys::ScatterGather { address: bytes.as_ptr() as u64, length: bytes.len() as u32, local_key: 0 }
+}
+
+fn local(
+    data: Data<'_, RdmaMemory>,
+    limit: u32,
+    max_inline: u32,
+    scratch: &mut Vec<u8>,
+) -> Result<Local, PostError> {
+    let length = data.length();
+    if let Data::Inline(_) = data
+        && length > u64::from(max_inline)
+    {
+        return Err(PostError::Inline { length: length as usize, limit: max_inline });
+    }
+    if length > u64::from(limit) {
+        return Err(PostError::Length { length, limit });
+    }
+    let mut parts = [sys::ScatterGather::default(); MAX_PARTS];
+    let mut count = 0;
+    let inline = matches!(data, Data::Inline(_));
+    let held = match data {
+        Data::Inline(pieces) if pieces.len() <= MAX_PARTS => {
+            for piece in pieces.iter().filter(|piece| !piece.is_empty()) {
+                parts[count] = part(piece);
+                count += 1;
+            }
+            Held::Nothing
+        }
+        Data::Inline(pieces) => {
+            // Room for all requests of a list was made before: nothing moves.
+            let start = scratch.len();
+            pieces.iter().for_each(|piece| scratch.extend_from_slice(piece));
+            parts[0] = part(&scratch[start..]);
+            count = usize::from(length > 0);
+            Held::Nothing
+        }
+        Data::Buffer(buffer) => {
+            parts[0] = part_of(&buffer);
+            count = usize::from(length > 0);
+            Held::One(buffer)
+        }
+        Data::Gather(gather) => {
+            for buffer in gather.iter().filter(|buffer| !buffer.is_empty()) {
+                parts[count] = part_of(buffer);
+                count += 1;
+            }
+            Held::Several(gather)
+        }
+    };
+    Ok(Local { parts, count, inline, bytes: length as u32, held, misaligned: false })
+}
+
+/// Refuses what the transport cannot do, as verbs does for who asks it.
+fn only(allowed: bool, why: &'static str) -> Result<(), PostError> {
+    if allowed { Ok(()) } else { Err(PostError::Transport(why)) }
+}
+
+impl QueuePair {
+    /// Posts a list with one doorbell. Of a list with a request that cannot be, those before it are posted.
+    #[inline]
+    pub(crate) fn post<const N: usize>(
+        &mut self,
+        requests: [WorkRequest<'_, RdmaMemory>; N],
+        mut means: Means<'_>,
+    ) -> Result<(), PostError> {
+        match self.state {
+            QueuePairState::Initialised => return Err(PostError::NotConnected),
+            QueuePairState::Error => return Err(PostError::QueuePairError),
+            QueuePairState::Ready => {}
+        }
+        if self.sends.room() < N {
+            return Err(PostError::QueueFull);
+        }
+        means.scratch.clear();
+        means.scratch.reserve(N * means.capabilities.max_inline as usize);
+        let mut list: [_; N] = std::array::from_fn(|_| sys::SendWorkRequest::empty());
+        let mut parts = [[sys::ScatterGather::default(); MAX_PARTS]; N];
+        let first = self.sends.next();
+        let (mut ready, mut refused) = (0, None);
+        for request in requests {
+            match self.prepare(request, &mut means, &mut list[ready]) {
+                Ok((its_parts, sent)) => {
+                    parts[ready] = its_parts;
+                    self.sends.push(sent);
+                    ready += 1;
+                }
+                Err(error) => {
+                    refused = Some(error);
+                    break;
+                }
+            }
+        }
+        for at in 0..ready {
+            list[at].parts = parts[at].as_mut_ptr();
+        }
+        if ready > 0 {
+            self.ring(&mut list[..ready], first)?;
+        }
+        refused.map_or(Ok(()), Err)
+    }
+
+    fn ring(&mut self, list: &mut [sys::SendWorkRequest], first: u32) -> Result<(), PostError> {
+        let Some(handle) = &mut self.handle else { return Err(PostError::QueuePairError) };
+        // SAFETY: the parts are buffers, which `sends` holds until the completion of their
+        // request, or of a later one, and drops after the handle; and inline data, which outlives this call: the
+        // caller's, or the scratch's, which does not move until it is cleared for the next list. What the NIC writes
+        // to, READs' destinations and atomics' results, are buffers that nobody else has.
+        let Err((taken, error)) = (unsafe { handle.post(list) }) else { return Ok(()) };
+        self.sends.take_back(first.wrapping_add(taken as u32));
+        if taken == 0 && error.raw_os_error() == Some(libc::ENOMEM) {
+            // The driver's word for a full queue: requests have completed, but their completions were not polled.
+            return Err(PostError::QueueFull);
+        }
+        tracing::warn!(%error, "a queue pair takes no work requests");
+        self.fail();
+        Err(PostError::QueuePairError)
+    }
+
+    #[inline]
+    fn prepare(
+        &mut self,
+        request: WorkRequest<'_, RdmaMemory>,
+        means: &mut Means<'_>,
+        into: &mut sys::SendWorkRequest,
+    ) -> Result<([sys::ScatterGather; MAX_PARTS], Sent), PostError> {
+        let WorkRequest { id, operation, mut signaled } = request;
+        let reliable = self.config.transport == Transport::ReliableConnection;
+        let datagram = self.config.transport == Transport::UnreliableDatagram;
+        let limit = if datagram { means.capabilities.max_datagram } else { means.capabilities.max_message };
+        let max_inline = means.capabilities.max_inline;
+        let (opcode, local) = match operation {
+            Operation::Send { data, immediate, to } => {
+                if datagram {
+                    let to = to.ok_or(PostError::Transport("a datagram needs an address handle"))?;
+                    into.remote.datagram = self.destination(means.destinations, to)?;
+                } else {
+                    only(to.is_none(), "address handles are for datagrams")?;
+                }
+                into.opcode = if immediate.is_some() { sys::OPCODE_SEND_IMMEDIATE } else { sys::OPCODE_SEND };
+                into.immediate = immediate.unwrap_or(0).to_be();
+                (Opcode::Send, local(data, limit, max_inline, means.scratch)?)
+            }
+            Operation::Write { data, key, offset, immediate } => {
+                only(!datagram, "datagram queue pairs have no WRITE")?;
+                let local = local(data, limit, max_inline, means.scratch)?;
+                into.opcode =
+                    if immediate.is_some() { sys::OPCODE_WRITE_IMMEDIATE } else { sys::OPCODE_WRITE };
+                into.immediate = immediate.unwrap_or(0).to_be();
+                into.remote.memory = self.remote(key, offset);
+                (Opcode::Write, local)
+            }
+            Operation::Read { from, into: destination } => {
+                only(reliable, "READ needs a reliable connection")?;
+                for limit in [limit, u32::try_from(destination.len()).unwrap_or(u32::MAX)] {
+                    if from.length > limit {
+                        return Err(PostError::Length { length: from.length.into(), limit });
+                    }
+                }
+                signaled = true;
+                into.opcode = sys::OPCODE_READ;
+                into.remote.memory = self.remote(from.key, from.offset);
+                let mut parts = [sys::ScatterGather::default(); MAX_PARTS];
+                parts[0] = sys::ScatterGather { length: from.length, ..part_of(&destination) };
+                let (count, held) = (usize::from(from.length > 0), Held::Destination(destination));
+                let local =
+                    Local { parts, count, inline: false, bytes: from.length, held, misaligned: false };
+                (Opcode::Read, local)
+            }
+            Operation::FetchAdd { key, offset, add } => {
+                signaled = true;
+                into.opcode = sys::OPCODE_FETCH_ADD;
+                (Opcode::FetchAdd, self.atomic(means, into, (key, offset), (add, 0))?)
+            }
+            Operation::CompareSwap { key, offset, expected, swap } => {
+                signaled = true;
+                into.opcode = sys::OPCODE_COMPARE_SWAP;
+                (Opcode::CompareSwap, self.atomic(means, into, (key, offset), (expected, swap))?)
+            }
+        };
+        into.id = name(Kind::Send, self.id.0, self.sends.next());
+        into.flags = if signaled { sys::SEND_SIGNALED } else { 0 };
+        if local.inline {
+            into.flags |= sys::SEND_INLINE;
+        }
+        into.part_count = local.count as i32;
+        let Local { parts, bytes, held, misaligned, .. } = local;
+        Ok((parts, Sent { id, opcode, bytes, held, misaligned }))
+    }
+
+    fn destination(
+        &self,
+        destinations: &AddressHandles<Destination>,
+        to: AddressHandleId,
+    ) -> Result<sys::RemoteDatagram, PostError> {
+        let found = destinations.get(self.id, to).ok_or(PostError::NoSuch("address handle"))?;
+        Ok(sys::RemoteDatagram { handle: found.handle.raw(), number: found.number, qkey: found.qkey })
+    }
+
+    fn atomic(
+        &mut self,
+        means: &Means<'_>,
+        into: &mut sys::SendWorkRequest,
+        (key, offset): (dunlin_fabric::RegionKey, u64),
+        (compare_or_add, swap): (u64, u64),
+    ) -> Result<Local, PostError> {
+        only(self.config.transport == Transport::ReliableConnection, "atomics need a reliable connection")?;
+        let results = means.results.ok_or(PostError::Transport("this device has no atomics"))?;
+        let result = results.reserve(8).map_err(|_| PostError::QueueFull)?;
+        let mut place = self.remote(key, offset);
+        let misaligned = !place.address.is_multiple_of(8);
+        if misaligned {
+            place = self.trap();
+        }
+        let sys::RemoteMemory { address, key } = place;
+        into.remote.atomic = sys::RemoteAtomic { address, compare_or_add, swap, key };
+        let mut parts = [sys::ScatterGather::default(); MAX_PARTS];
+        parts[0] = part_of(&result);
+        Ok(Local { parts, count: 1, inline: false, bytes: 8, held: Held::One(result), misaligned })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_read_as_they_were_given() {
+        for kind in [Kind::Send, Kind::Receive, Kind::Shared] {
+            for (owner, number) in [(0, 0), (OWNER, u32::MAX), (0x1_0002, 7)] {
+                assert_eq!(parse_name(name(kind, owner, number)), Some((kind, owner, number)));
+            }
+        }
+        assert_eq!(parse_name(u64::MAX), None);
+    }
+
+    #[test]
+    fn inline_messages_of_any_number_of_parts() {
+        let bytes: Vec<u8> = (0..100).collect();
+        let pieces: Vec<&[u8]> = bytes.chunks(10).collect();
+        let mut scratch = Vec::with_capacity(128);
+        let many = local(Data::Inline(&pieces), 1000, 128, &mut scratch).unwrap();
+        assert_eq!((many.count, many.parts[0].length, many.bytes, &scratch[..]), (1, 100, 100, &bytes[..]));
+        let few = local(Data::Inline(&[&bytes[..3], &[], &bytes[3..7]]), 1000, 128, &mut scratch).unwrap();
+        assert_eq!((few.count, few.parts[1].length, few.bytes), (2, 4, 7));
+        let error = local(Data::Inline(&pieces), 1000, 99, &mut scratch).err();
+        assert_eq!(error, Some(PostError::Inline { length: 100, limit: 99 }));
+        let error = local(Data::Inline(&pieces), 50, 128, &mut scratch).err();
+        assert_eq!(error, Some(PostError::Length { length: 100, limit: 50 }));
+    }
+}

@@ -1,0 +1,187 @@
+//! A ring that is written over a connection that may lose a WRITE (HERD's requests). Its reader takes messages in sequence, so
+//! a lost one holds up all behind it, until it is written again: the same bytes, with the same tag, to the same place. The writer
+//! keeps a copy of what the reader is not known to have taken. To write again what was taken meanwhile does no harm: the reader
+//! looks there only for messages of the next round, which have other tags, and nothing is written over the place before the
+//! reader's head, which the writer knows, has passed it.
+//!
+//! Each message is written again as one WRITE of its own, since only the end of a WRITE is sure to become visible last.
+//!
+//! Pure: nothing is sent here.
+
+use dunlin_wire::LINE;
+use std::collections::VecDeque;
+
+/// A message that the reader is not known to have taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Unread {
+    /// Where it lies in the ring.
+    pub(crate) at: usize,
+    pub(crate) bytes: usize,
+    /// The head of a reader that has taken it.
+    end: u64,
+}
+
+/// What the writer of such a ring knows of it.
+#[derive(Debug)]
+pub(crate) struct LossyRing {
+    copy: Vec<u8>,
+    unread: VecDeque<Unread>,
+    /// How many of the unread were written again in this round.
+    cursor: usize,
+}
+
+impl LossyRing {
+    /// Of a ring of so many bytes.
+    pub(crate) fn new(bytes: usize) -> Self {
+        LossyRing { copy: vec![0; bytes], unread: VecDeque::with_capacity(bytes / LINE), cursor: 0 }
+    }
+
+    /// Keeps a message that is about to be written.
+    pub(crate) fn keep(&mut self, at: usize, parts: &[&[u8]]) {
+        let mut to = at;
+        for part in parts {
+            if let Some(place) = self.copy.get_mut(to..to + part.len()) {
+                place.copy_from_slice(part);
+            }
+            to += part.len();
+        }
+    }
+
+    /// That message was posted. A reader whose head is `end` or beyond has taken it.
+    pub(crate) fn posted(&mut self, at: usize, bytes: usize, end: u64) {
+        self.unread.push_back(Unread { at, bytes, end });
+    }
+
+    /// The reader has come so far.
+    pub(crate) fn taken(&mut self, head: u64) {
+        while self.unread.front().is_some_and(|unread| unread.end <= head) {
+            self.unread.pop_front();
+            self.cursor = self.cursor.saturating_sub(1);
+        }
+    }
+
+    /// Begins to write again from the first that is unread, if the last round is over.
+    pub(crate) fn start_round(&mut self) {
+        if self.cursor >= self.unread.len() {
+            self.cursor = 0;
+        }
+    }
+
+    /// Whether nothing is known to be unread.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.unread.is_empty()
+    }
+
+    /// The next message to be written again, and its bytes.
+    pub(crate) fn next(&self) -> Option<(usize, &[u8])> {
+        let unread = self.unread.get(self.cursor)?;
+        Some((unread.at, self.copy.get(unread.at..unread.at + unread.bytes)?))
+    }
+
+    /// That one was written again.
+    pub(crate) fn rewritten(&mut self) {
+        self.cursor += 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mailbox::{Place, RingReader, RingWriter};
+    use proptest::prelude::*;
+
+    /// A message of the test: its number in each line, so that a torn or stale one shows.
+    fn message(number: u64, lines: usize) -> Vec<u8> {
+        (0..lines)
+            .flat_map(|line| {
+                let mut bytes = [line as u8; LINE];
+                bytes[LINE - 8..].copy_from_slice(&(number << 16 | lines as u64).to_le_bytes());
+                bytes
+            })
+            .collect()
+    }
+
+    fn tag(memory: &[u8], line: usize) -> u64 {
+        u64::from_le_bytes(memory[(line + 1) * LINE - 8..(line + 1) * LINE].try_into().unwrap())
+    }
+
+    proptest! {
+        /// WRITEs are lost, heads come late or never; the reader gets each message once, in order and whole, and all of them
+        /// in the end.
+        #[test]
+        fn what_is_lost_is_written_again(
+            lines in (3u32..6).prop_map(|power| 1usize << power),
+            steps in prop::collection::vec((1usize..9, 0u8..100, 0u8..100), 50..400),
+            loss in 0u8..70,
+        ) {
+            let mut memory = vec![0xffu8; lines * LINE];
+            let (mut writer, mut reader) = (RingWriter::new(lines * LINE), RingReader::new(lines * LINE));
+            let mut ring = LossyRing::new(lines * LINE);
+            let (mut sent, mut taken) = (1u64, 1u64);
+            // Lengths by number; 0 stands for a skip.
+            let mut lengths = vec![0usize];
+            let write = |memory: &mut Vec<u8>, at: usize, bytes: &[u8], lost: bool| {
+                if !lost {
+                    memory[at..at + bytes.len()].copy_from_slice(bytes);
+                }
+            };
+            for (length, fate, head) in steps.into_iter().chain(std::iter::repeat_n((0, 99, 0), 20)) {
+                let length = length.min(lines / 2);
+                if length > 0 && let Some(Place { skip_at, at }) = writer.place(length * LINE) {
+                    if let Some(at) = skip_at {
+                        let bytes = message(sent, 1);
+                        ring.keep(at, &[&bytes]);
+                        write(&mut memory, at, &bytes, fate < loss);
+                        writer.skip();
+                        ring.posted(at, LINE, writer.tail());
+                        lengths.push(0);
+                        sent += 1;
+                    }
+                    let bytes = message(sent, length);
+                    let (first, rest) = bytes.split_at(LINE);
+                    ring.keep(at, &[first, rest]);
+                    write(&mut memory, at, &bytes, fate < loss);
+                    writer.advance(length * LINE);
+                    ring.posted(at, length * LINE, writer.tail());
+                    lengths.push(length);
+                    sent += 1;
+                }
+                // The reader takes what is there.
+                while taken < sent {
+                    let line = reader.position() / LINE;
+                    let length = lengths[taken as usize];
+                    let expected = taken << 16 | length.max(1) as u64;
+                    if tag(&memory, line) != expected {
+                        break;
+                    }
+                    if length == 0 {
+                        reader.skip();
+                    } else {
+                        let whole = &memory[reader.position()..reader.position() + length * LINE];
+                        prop_assert_eq!(whole, &message(taken, length)[..], "message {}", taken);
+                        reader.advance(length * LINE);
+                    }
+                    taken += 1;
+                }
+                if head < 30 {
+                    prop_assert!(writer.on_head(reader.head()));
+                    ring.taken(writer.head());
+                }
+                if fate % 3 == 0 {
+                    ring.start_round();
+                    let mut count = 0;
+                    while let Some((at, bytes)) = ring.next() {
+                        let bytes = bytes.to_vec();
+                        write(&mut memory, at, &bytes, (fate ^ count) < loss && fate != 99);
+                        ring.rewritten();
+                        count += 1;
+                    }
+                }
+            }
+            prop_assert_eq!(taken, sent, "all has come in the end");
+            prop_assert!(writer.on_head(reader.head()));
+            ring.taken(writer.head());
+            prop_assert!(ring.is_empty());
+        }
+    }
+}

@@ -1,0 +1,242 @@
+//! What the model says of a function's hints: every protocol, simulated as the function would be called, beside the one
+//! that the selection's table takes (HatRPC figure 6 is of one cluster; another NIC may turn it round).
+
+use crate::load::{Extent, Function, Load, LoadError, Network};
+use crate::random_values::{Sizes, Times};
+use dunlin_fabric::{Capabilities, Nanos};
+use dunlin_fabric_sim::Settings;
+use dunlin_hints::{Environment, FunctionHints, PerfGoal, ProcessTime, Selection, select};
+use dunlin_rnic_model::{Parameter, Profile, ProfileError};
+use dunlin_rpc::{PROTOCOLS, Plan};
+use thiserror::Error;
+
+/// Payloads of unhinted size.
+const USUAL_BYTES: u64 = 32;
+/// What a handler is taken to need that is hinted `process_time = long`; one hinted `short`, or not at all, needs none.
+const LONG: Nanos = 20_000;
+/// The most clients that are simulated.
+pub const MOST_CLIENTS: u32 = 512;
+/// How much better another protocol has to be before anybody is told, as a ratio: more than the model can tell apart.
+const WORTH_TELLING: f64 = 1.03;
+
+/// A cluster to forecast for.
+#[derive(Clone, Debug)]
+pub struct Cluster {
+    /// The name of its profile.
+    pub profile: String,
+    /// The profile's hash.
+    pub hash: u64,
+    /// Cores of a host.
+    pub cores: u32,
+    /// What its NICs can do.
+    pub capabilities: Capabilities,
+}
+
+impl Cluster {
+    /// The cluster of a built-in profile.
+    ///
+    /// # Errors
+    /// An unknown one, with the nearest name.
+    pub fn built_in(name: &str) -> Result<Self, ProfileError> {
+        let profile = Profile::built_in(name)?;
+        let max_inline = profile.number(Parameter::InlineLimit) as u32;
+        Ok(Cluster {
+            profile: name.to_owned(),
+            hash: profile.hash(),
+            cores: profile.number(Parameter::Cores) as u32,
+            capabilities: Capabilities { max_inline, ..Settings::default().capabilities },
+        })
+    }
+}
+
+/// How one function is simulated under one plan.
+#[derive(Clone, Debug)]
+pub struct Candidate {
+    /// The plan's protocol; none if its halves are of two.
+    pub protocol: Option<&'static str>,
+    /// The plan.
+    pub plan: Plan,
+    load: Load,
+}
+
+/// What came of it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Forecast {
+    /// Mean latency of a call, in microseconds.
+    pub mean_us: f64,
+    /// Calls of all clients per second.
+    pub throughput_ops: f64,
+}
+
+impl Candidate {
+    /// Simulates it, on the calling thread, for a second or so.
+    ///
+    /// # Errors
+    /// A simulation that did not come to its end.
+    pub fn run(&self) -> Result<Forecast, LoadError> {
+        let outcome = self.load.run(1, || [0, 0])?;
+        Ok(Forecast { mean_us: outcome.all.mean_ns / 1e3, throughput_ops: outcome.throughput() })
+    }
+}
+
+/// Why the model is not asked about a function.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum Unasked {
+    /// It goes by TCP.
+    #[error("its calls go by TCP")]
+    Tcp,
+    /// Its hints name a protocol.
+    #[error("its hints name the protocol")]
+    Named,
+    /// Its goal is `res_util`.
+    #[error("its goal is res_util, and the model prices no memory")]
+    ResUtil,
+}
+
+/// What is to be simulated for a function: first its selected plan, then that of each other protocol, as the same hints
+/// with that protocol named select it.
+///
+/// # Errors
+/// The model has nothing to say of this function.
+pub fn candidates(
+    hints: &FunctionHints,
+    selection: &Selection,
+    environment: &Environment<'_>,
+    cluster: &Cluster,
+) -> Result<Vec<Candidate>, Unasked> {
+    let Some(selected) = selection.plan else { return Err(Unasked::Tcp) };
+    if hints.client.protocol.is_some() || hints.server.protocol.is_some() {
+        return Err(Unasked::Named);
+    }
+    if goal(hints) == Some(PerfGoal::ResUtil) {
+        return Err(Unasked::ResUtil);
+    }
+    let of = |protocol, plan| Candidate { protocol, plan, load: load(hints, plan, environment, cluster) };
+    let mut all = vec![of(selection.protocol, selected)];
+    for protocol in PROTOCOLS {
+        let mut named = hints.clone();
+        named.client.protocol = Some(protocol.name);
+        named.server.protocol = Some(protocol.name);
+        let plan = select(&named, environment).ok().and_then(|selection| selection.plan);
+        if let Some(plan) = plan
+            && all.iter().all(|other| other.plan != plan)
+        {
+            all.push(of(Some(protocol.name), plan));
+        }
+    }
+    Ok(all)
+}
+
+/// What is to be better: the server's goal, or else the client's.
+fn goal(hints: &FunctionHints) -> Option<PerfGoal> {
+    hints.server.perf_goal.or(hints.client.perf_goal)
+}
+
+/// The unit of the goal that counts: throughput if that is it, latency otherwise.
+#[must_use]
+pub fn by_throughput(hints: &FunctionHints) -> bool {
+    goal(hints) == Some(PerfGoal::Throughput)
+}
+
+/// Which candidate the model would take in the place of the first, and by what factor it is better; `None` if the first is
+/// as good as any.
+#[must_use]
+pub fn better(hints: &FunctionHints, forecasts: &[Forecast]) -> Option<(usize, f64)> {
+    let score = |forecast: &Forecast| {
+        if by_throughput(hints) { forecast.throughput_ops } else { 1.0 / forecast.mean_us.max(1e-9) }
+    };
+    let first = score(forecasts.first()?);
+    let best = (1..forecasts.len())
+        .max_by(|one, other| score(&forecasts[*one]).total_cmp(&score(&forecasts[*other])))?;
+    let factor = score(&forecasts[best]) / first;
+    (factor > WORTH_TELLING).then_some((best, factor))
+}
+
+/// Calls of the function by as many clients as there are, a server thread for each up to its cores.
+fn load(hints: &FunctionHints, plan: Plan, environment: &Environment<'_>, cluster: &Cluster) -> Load {
+    let hinted = hints.server.concurrency.or(hints.client.concurrency);
+    let clients = environment.clients.or(hinted).unwrap_or(1).clamp(1, MOST_CLIENTS);
+    let bytes = |size: Option<u64>| Sizes::Fixed(size.unwrap_or(USUAL_BYTES).min(1 << 20) as u32);
+    let results = if hints.oneway { Sizes::Fixed(0) } else { bytes(hints.server.payload_size) };
+    let service = match hints.server.process_time.or(hints.client.process_time) {
+        None | Some(ProcessTime::Short) => 0,
+        Some(ProcessTime::Long) => LONG,
+        Some(ProcessTime::Nanos(time)) => time,
+    };
+    let function = Function {
+        service: Times::Fixed(service),
+        ..Function::new(plan, bytes(hints.client.payload_size), results)
+    };
+    let mut load = Load::bench(clients as usize, 1, Network::Modelled(cluster.profile.clone()));
+    load.functions = vec![function];
+    load.client_hosts = clients.div_ceil(cluster.cores) as usize;
+    load.workers = clients.min(environment.cores) as u16;
+    (load.server_cores, load.client_cores) = (Some(environment.cores), Some(cluster.cores));
+    // Long enough for some calls of everybody.
+    let measured = 5_000_000 + 20 * service;
+    load.extent = Extent::Time { warm_up: measured / 2, measured };
+    load.limit = 100_000_000_000 + 1_000 * service;
+    load
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use dunlin_hints::{Hints, Transport};
+
+    fn advised(hints: &FunctionHints) -> (Result<Vec<Candidate>, Unasked>, Cluster) {
+        let cluster = Cluster::built_in("hatrpc").expect("a profile");
+        let environment = Environment::new(&cluster.capabilities, cluster.cores);
+        let selection = select(hints, &environment).expect("a plan");
+        (candidates(hints, &selection, &environment, &cluster), cluster.clone())
+    }
+
+    #[test]
+    fn the_selected_plan_comes_first_and_every_other_protocol_after_it() {
+        let hints = FunctionHints::new("get").both(Hints::NONE.perf_goal(PerfGoal::Latency));
+        let all = advised(&hints).0.expect("candidates");
+        assert_eq!(all[0].protocol, Some("Direct-WriteIMM"));
+        assert_eq!(all.len(), PROTOCOLS.len(), "{all:#?}");
+        let forecast = all[0].run().expect("a forecast");
+        assert!((1.0..10.0).contains(&forecast.mean_us), "{forecast:?}");
+        assert_eq!(all[0].run().expect("a forecast"), forecast, "the same each time");
+    }
+
+    #[test]
+    fn nothing_is_said_where_the_user_or_nobody_can_decide() {
+        let named = Hints::NONE.perf_goal(PerfGoal::Latency).protocol("Eager-SendRecv");
+        for (hints, why) in [
+            (named, Unasked::Named),
+            (Hints::NONE.perf_goal(PerfGoal::ResUtil), Unasked::ResUtil),
+            (Hints::NONE.transport(Transport::Tcp), Unasked::Tcp),
+        ] {
+            assert_eq!(advised(&FunctionHints::new("get").both(hints)).0.err(), Some(why), "{hints:?}");
+        }
+    }
+
+    #[test]
+    fn the_better_one_is_that_of_the_goal() {
+        let forecast = |mean_us, throughput_ops| Forecast { mean_us, throughput_ops };
+        let all = [forecast(10.0, 1000.0), forecast(8.0, 900.0), forecast(12.0, 1500.0)];
+        let of = |goal| FunctionHints::new("get").both(Hints::NONE.perf_goal(goal));
+        assert_eq!(better(&of(PerfGoal::Latency), &all), Some((1, 1.25)));
+        assert_eq!(better(&of(PerfGoal::Throughput), &all), Some((2, 1.5)));
+        assert_eq!(better(&of(PerfGoal::Latency), &[all[0], forecast(9.9, 0.0)]), None, "within the margin");
+        assert_eq!(better(&of(PerfGoal::Latency), &[]), None);
+    }
+
+    #[test]
+    fn clients_and_times_are_those_that_are_hinted() {
+        let hints = Hints::NONE
+            .perf_goal(PerfGoal::Throughput)
+            .concurrency(2_000_000)
+            .payload_size(1 << 40)
+            .process_time(ProcessTime::Nanos(7_000));
+        let (all, cluster) = advised(&FunctionHints::new("get").both(hints));
+        let all = all.expect("candidates");
+        let load = &all[0].load;
+        assert_eq!((load.clients, u32::from(load.workers)), (MOST_CLIENTS as usize, cluster.cores));
+        assert_eq!(load.functions[0].service, Times::Fixed(7_000));
+        assert_eq!(load.functions[0].requests.largest(), 1 << 20);
+    }
+}

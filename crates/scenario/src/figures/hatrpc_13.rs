@@ -1,0 +1,108 @@
+//! HatRPC figures 13 and 14: two functions of one service, one with the goal of latency and one of throughput, called in
+//! turn by chance.
+
+use super::hatrpc::{DIRECT, RFP};
+use super::hatrpc_hints::{Best, Hinted, UNDER, crowd, each, series, up_to};
+use super::{Effort, Figure, Outcome, Outcomes, Paper, Point, Run};
+use crate::load::Function;
+use crate::random_values::{Sizes, Times};
+use dunlin_fabric::Nanos;
+use dunlin_hints::PerfGoal;
+
+pub(super) const SMALL: Figure = Figure::predicted(
+    ["hatrpc-13", "Mixed functions with hints of their own, 512 bytes, by clients", "hatrpc", "clients"],
+    NOTES,
+    |effort| runs(512, effort),
+    small,
+);
+pub(super) const LARGE: Figure = Figure::predicted(
+    ["hatrpc-14", "Mixed functions with hints of their own, 128 KiB, by clients", "hatrpc", "clients"],
+    NOTES,
+    |effort| runs(128 << 10, effort),
+    large,
+);
+
+const NOTES: &str = "Each call is of either function by even chance; latency is of the one with that goal, throughput of the other. The \
+    handler's checksum takes a cycle of 2.6 GHz for each byte of the request (assumed). The other protocols are the same hints with the protocol \
+    named for both functions. Clients on nine hosts, a server thread for each, 28 cores on every host.";
+
+fn runs(bytes: u32, effort: Effort) -> Vec<Run> {
+    let clients: &[u32] = match effort {
+        Effort::Full => &[1, 2, 4, 8, 16, 28, 64, 128],
+        Effort::Quick => &[16, 64],
+    };
+    let checksum = Times::Fixed((f64::from(bytes) / 2.6) as Nanos);
+    let mut runs = Vec::new();
+    for (name, protocol) in series() {
+        for number in clients {
+            let function = |goal| {
+                let hints = Hinted { goal, clients: *number, bytes: Some([u64::from(bytes); 2]) };
+                let plan = hints.plan(protocol)?;
+                let function = Function::new(plan, Sizes::Fixed(bytes), Sizes::Fixed(bytes));
+                Some(Function { service: checksum, ..function })
+            };
+            let goals = [PerfGoal::Latency, PerfGoal::Throughput];
+            let Some(both) = goals.into_iter().map(function).collect() else { continue };
+            runs.push(Run::of(name, *number, crowd(*number, both, effort)));
+        }
+    }
+    runs
+}
+
+fn latency(outcome: &Outcome) -> f64 {
+    outcome.functions[0].mean_us
+}
+
+fn throughput(outcome: &Outcome) -> f64 {
+    outcome.functions[1].mops * 1e3
+}
+
+/// Both values of every run.
+fn both(outcomes: &Outcomes) -> Vec<Point> {
+    let named = |what: &str, mut points: Vec<Point>| {
+        points.iter_mut().for_each(|point| point.series = format!("{}, {what}", point.series));
+        points
+    };
+    let mut points = named("latency", outcomes.as_they_are("us", latency));
+    points.extend(named("throughput", outcomes.as_they_are("kops", throughput)));
+    points
+}
+
+fn least(outcomes: &Outcomes, other: &str, said: f64, source: &'static str) -> Option<Point> {
+    up_to(outcomes, ("latency", Best::Least), other, latency, |_| true, (said, source))
+}
+
+fn most(
+    outcomes: &Outcomes,
+    other: &str,
+    places: impl Fn(u32) -> bool,
+    said: f64,
+    source: &'static str,
+) -> Option<Point> {
+    up_to(outcomes, ("throughput", Best::Most), other, throughput, places, (said, source))
+}
+
+fn small(outcomes: &Outcomes) -> Vec<Point> {
+    let mut points = both(outcomes);
+    points.extend(least(outcomes, "Hybrid-EagerRNDV", 0.88, "5.3: up to 12% less"));
+    points.extend(least(outcomes, "Direct-Write-Send", 0.82, "5.3: up to 18% less"));
+    points.extend(least(outcomes, RFP, 0.91, "5.3: up to 9% less"));
+    points.extend(most(outcomes, "Hybrid-EagerRNDV", |_| true, 1.11, "5.3: up to 11% more"));
+    points.extend(most(outcomes, "Direct-Write-Send", |_| true, 1.10, "5.3: up to 10% more"));
+    points.extend(most(outcomes, RFP, |_| true, 1.08, "5.3: up to 8% more"));
+    points
+}
+
+fn large(outcomes: &Outcomes) -> Vec<Point> {
+    let mut points = both(outcomes);
+    points.extend(least(outcomes, "Hybrid-EagerRNDV", 0.88, "5.3: up to 12% less"));
+    points.extend(least(outcomes, "Direct-Write-Send", 0.94, "5.3: 6% less"));
+    points.extend(least(outcomes, RFP, 0.93, "5.3: 7% less"));
+    points.extend(most(outcomes, "Hybrid-EagerRNDV", |_| true, 1.25, "5.3: up to 25% more"));
+    points.extend(most(outcomes, "Direct-Write-Send", |_| true, 1.14, "5.3: up to 14% more"));
+    let source = "5.3: up to 11% more with at most 16 clients";
+    points.extend(most(outcomes, RFP, |x| x <= UNDER, 1.11, source));
+    let said = Some((Paper::Between(1.0, 1.07), "5.3: up to 7% more with more than 16 clients"));
+    points.extend(each(outcomes, "throughput", DIRECT, throughput, |x| x > UNDER, said));
+    points
+}

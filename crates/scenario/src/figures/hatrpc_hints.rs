@@ -1,0 +1,108 @@
+//! What HatRPC's hints come to on its cluster: the plans are those that the selection gives an application, and every
+//! other protocol is the same hints with that protocol named.
+
+use super::hatrpc::{DIRECT, RFP, load};
+use super::{Effort, Outcome, Outcomes, Paper, Point, measured};
+use crate::load::{Function, Load};
+use dunlin_hints::{Environment, FunctionHints, Hints, PerfGoal, select};
+use dunlin_rpc::Plan;
+
+/// The series of the hints alone.
+pub(super) const HINTED: &str = "HatRPC";
+/// The protocols that HatRPC figures 11 to 14 compare with.
+pub(super) const OTHERS: [&str; 4] = ["Hybrid-EagerRNDV", "Direct-Write-Send", DIRECT, RFP];
+
+/// Cores of a host (HatRPC 5.1); up to so many clients are under-subscription (5.2); hosts that are not the server.
+const CORES: u32 = 28;
+pub(super) const UNDER: u32 = 16;
+const CLIENT_HOSTS: usize = 9;
+
+/// A function's hints: the goal, clients, and bytes of requests and results.
+#[derive(Clone, Copy)]
+pub(super) struct Hinted {
+    pub(super) goal: PerfGoal,
+    pub(super) clients: u32,
+    pub(super) bytes: Option<[u64; 2]>,
+}
+
+impl Hinted {
+    /// The plan that is selected, of all protocols or with one of them named; `None` if there is no such protocol.
+    pub(super) fn plan(self, protocol: Option<&'static str>) -> Option<Plan> {
+        let side = |bytes: Option<u64>| Hints {
+            payload_size: bytes,
+            protocol,
+            ..Hints::NONE.perf_goal(self.goal).concurrency(self.clients)
+        };
+        let [client, server] = self.bytes.map_or([None; 2], |bytes| bytes.map(Some));
+        let hints = FunctionHints::new("function").client(side(client)).server(side(server));
+        let environment = Environment {
+            node_cores: UNDER,
+            nodes: 2,
+            ..Environment::new(&dunlin_fabric::Capabilities::EVERYTHING, CORES)
+        };
+        select(&hints, &environment).ok()?.plan
+    }
+}
+
+/// All series: the hints, then them with each protocol named.
+pub(super) fn series() -> impl Iterator<Item = (&'static str, Option<&'static str>)> {
+    std::iter::once((HINTED, None)).chain(OTHERS.into_iter().map(|name| (name, Some(name))))
+}
+
+/// So many clients on nine hosts that call these functions, a server thread for each.
+pub(super) fn crowd(clients: u32, functions: Vec<Function>, effort: Effort) -> Load {
+    let mut load = load(clients as usize, functions[0].plan, 0);
+    load.functions = functions;
+    load.client_hosts = CLIENT_HOSTS.min(clients as usize);
+    load.workers = clients as u16;
+    (load.server_cores, load.client_cores) = (Some(CORES), Some(CORES));
+    // Everybody has had a core for a quantum of 3 ms before it counts, and has it again.
+    let rounds = u64::from(clients.div_ceil(CORES));
+    load.extent = measured(effort, 2 * rounds * 3_000_000);
+    load.limit = 1_000_000_000_000;
+    load
+}
+
+/// The hints over another series at the places that are asked for, with what the paper says of each.
+pub(super) fn each(
+    outcomes: &Outcomes,
+    what: &str,
+    other: &str,
+    value: fn(&Outcome) -> f64,
+    places: impl Fn(u32) -> bool,
+    said: Option<(Paper, &'static str)>,
+) -> Vec<Point> {
+    let title = format!("{what}, {HINTED} over {other}");
+    let mut points = outcomes.ratios(&title, HINTED, other, value);
+    points.retain(|point| places(point.x));
+    points.iter_mut().for_each(|point| point.said = said);
+    points
+}
+
+/// Which end of a range "up to" is about: of latencies the least is the best, of throughputs the most.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Best {
+    Least,
+    Most,
+}
+
+/// The best that the hints reach over another series, of the places that are asked for, where the paper says "up to".
+pub(super) fn up_to(
+    outcomes: &Outcomes,
+    (what, best): (&str, Best),
+    other: &str,
+    value: fn(&Outcome) -> f64,
+    places: impl Fn(u32) -> bool,
+    said: (f64, &'static str),
+) -> Option<Point> {
+    let ratios = each(outcomes, what, other, value, places, None);
+    let found = ratios.into_iter().reduce(|one, next| {
+        if (next.predicted < one.predicted) == (best == Best::Least) { next } else { one }
+    })?;
+    let word = if best == Best::Least { "least" } else { "most" };
+    Some(Point {
+        series: format!("{what}, the {word} of {HINTED} over {other}"),
+        said: Some((Paper::Value(said.0), said.1)),
+        ..found
+    })
+}

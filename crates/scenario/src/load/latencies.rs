@@ -1,0 +1,83 @@
+//! Latencies of calls, recorded as they end.
+
+use super::FunctionOutcome;
+use dunlin_fabric::Nanos;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Latencies in buckets an eighth of a power of two wide.
+///
+/// One task of a run runs at a time, so plain loads and stores of the shared numbers lose nothing, and a locked
+/// instruction for each call would make its cache misses wait for one another.
+pub(super) struct Latencies {
+    buckets: Vec<AtomicU64>,
+    sum: AtomicU64,
+    max: AtomicU64,
+}
+
+impl Latencies {
+    pub(super) fn new() -> Self {
+        Latencies {
+            buckets: (0..64 * 16).map(|_| AtomicU64::new(0)).collect(),
+            sum: AtomicU64::new(0),
+            max: AtomicU64::new(0),
+        }
+    }
+
+    fn bucket(value: Nanos) -> usize {
+        let power = 63 - (value | 16).leading_zeros() as usize;
+        power * 16 + ((value >> (power - 4)) & 15) as usize
+    }
+
+    pub(super) fn record(&self, value: Nanos) {
+        let bucket = &self.buckets[Latencies::bucket(value)];
+        bucket.store(bucket.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        self.sum.store(self.sum.load(Ordering::Relaxed) + value, Ordering::Relaxed);
+        if value > self.max() {
+            self.max.store(value, Ordering::Relaxed);
+        }
+    }
+
+    fn max(&self) -> Nanos {
+        self.max.load(Ordering::Relaxed)
+    }
+
+    /// Latencies recorded.
+    fn count(&self) -> u64 {
+        self.buckets.iter().map(|bucket| bucket.load(Ordering::Relaxed)).sum()
+    }
+
+    fn quantile(&self, share: f64) -> Nanos {
+        let mut left = (self.count() as f64 * share) as u64;
+        for (bucket, count) in self.buckets.iter().enumerate() {
+            let count = count.load(Ordering::Relaxed);
+            if count > left {
+                let (power, step) = (bucket / 16, bucket % 16);
+                return (16 + step as u64) << power.saturating_sub(4);
+            }
+            left -= count;
+        }
+        self.max()
+    }
+
+    /// Adds another's.
+    pub(super) fn add(&self, other: &Latencies) {
+        let add = |to: &AtomicU64, from: &AtomicU64| {
+            to.store(to.load(Ordering::Relaxed) + from.load(Ordering::Relaxed), Ordering::Relaxed);
+        };
+        self.buckets.iter().zip(&other.buckets).for_each(|(to, from)| add(to, from));
+        add(&self.sum, &other.sum);
+        self.max.store(self.max().max(other.max()), Ordering::Relaxed);
+    }
+
+    /// What they come to.
+    pub(super) fn outcome(&self) -> FunctionOutcome {
+        let calls = self.count();
+        FunctionOutcome {
+            calls,
+            mean_ns: self.sum.load(Ordering::Relaxed) as f64 / calls.max(1) as f64,
+            p50_ns: self.quantile(0.5),
+            p99_ns: self.quantile(0.99),
+            max_ns: self.max(),
+        }
+    }
+}

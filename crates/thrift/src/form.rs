@@ -1,0 +1,184 @@
+//! The two forms of arguments and results on the engine.
+//!
+//! *Tagged* is a Thrift struct in the binary encoding, which any other IDL's side can read: each field has type and id
+//! before it. *Bare* is for a client and a server that agree on a function's arguments and value, field by field: the
+//! arguments follow each other with nothing between them, and a `binary` or `string` that comes last takes what is left of
+//! the message. So 32 bytes of data take 32 bytes, which is what the first line of a message has room for. Who agrees is
+//! found out when the client connects ([`introduction`](crate::introduction)), by the function's [`Shape`]; each form has a
+//! function id of its own.
+//!
+//! A bare result is the value, in the same way. Where exceptions are declared, a result of more than
+//! [`SHORT`] bytes says in its last byte what it is: 0, and the value stands before it; 1, and a tagged result
+//! does, which is an exception. Shorter ones are values: exceptions are filled up with zeros.
+
+use crate::arguments::{Arguments, Outcome};
+use crate::codec::{BinaryInput, BinaryOutput};
+use crate::error::CallError;
+use pilota::thrift::{ProtocolExceptionKind, TType, ThriftException, new_protocol_exception};
+
+/// The longest bare result of a function with exceptions that does not say what it is: what the first line of a message
+/// has room for.
+const SHORT: usize = 32;
+/// The last byte of a longer one: a value.
+const VALUE: u8 = 0;
+/// The last byte of a longer one: a tagged result.
+const TAGGED: u8 = 1;
+
+/// An argument or value as both sides have to know it for the bare form.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// Encoded as Thrift does.
+    Whole(TType),
+    /// A `binary` or `string` that takes what is left of the message.
+    Rest,
+}
+
+/// What a function takes and gives: where it is the same on both sides, the bare form is spoken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
+    /// The ids of the arguments, all of which are always there, and what they are; in the order of the IDL.
+    pub arguments: &'static [(i16, Part)],
+    /// The value; of type `Void` if there is none.
+    pub value: Part,
+    /// Whether exceptions are declared.
+    pub throws: bool,
+}
+
+impl Shape {
+    /// The shape as servers tell it: bytes that are equal if the shapes are. `None` for one that is too long to be told.
+    pub(crate) fn signature(&self) -> Option<Vec<u8>> {
+        let part = |part| match part {
+            Part::Whole(kind) => kind as u8,
+            Part::Rest => u8::MAX,
+        };
+        let mut bytes = vec![u8::from(self.throws), part(self.value)];
+        for (id, argument) in self.arguments {
+            bytes.extend_from_slice(&id.to_le_bytes());
+            bytes.push(part(*argument));
+        }
+        (bytes.len() <= u8::MAX.into()).then_some(bytes)
+    }
+}
+
+/// How a call's arguments and result are encoded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// As Thrift structs.
+    Tagged,
+    /// Without anything that both sides know.
+    Bare,
+}
+
+impl Form {
+    /// The arguments as they lie with the caller, if that is what is sent.
+    #[inline]
+    pub(crate) fn raw<A: Arguments>(self, arguments: &A) -> Option<&[u8]> {
+        match self {
+            Form::Bare => arguments.raw(),
+            Form::Tagged => None,
+        }
+    }
+
+    /// Bytes of the arguments.
+    #[inline]
+    pub(crate) fn size<A: Arguments>(self, arguments: &A) -> usize {
+        match self {
+            Form::Bare => arguments.bare_size(),
+            Form::Tagged => arguments.size(&mut BinaryOutput::new(&mut [])),
+        }
+    }
+
+    /// Writes the arguments into a place of just their size.
+    #[inline]
+    pub(crate) fn encode<A: Arguments>(self, arguments: &A, place: &mut [u8]) -> Result<(), ThriftException> {
+        let mut output = BinaryOutput::new(place);
+        match self {
+            Form::Bare => arguments.encode_bare(&mut output),
+            Form::Tagged => arguments.encode(&mut output),
+        }
+    }
+
+    /// Bytes of a result.
+    #[inline]
+    pub(crate) fn result_size<R: Outcome>(self, result: &R) -> usize {
+        match (self, result.value()) {
+            (Form::Tagged, _) => result.size(&mut BinaryOutput::new(&mut [])),
+            (Form::Bare, Some(value)) => {
+                let size = R::value_size(value);
+                size + usize::from(R::THROWS && size > SHORT)
+            }
+            (Form::Bare, None) => result.size(&mut BinaryOutput::new(&mut [])).max(SHORT) + 1,
+        }
+    }
+
+    /// Writes a result into a place of just its size.
+    #[inline]
+    pub(crate) fn encode_result<R: Outcome>(
+        self,
+        result: &R,
+        place: &mut [u8],
+    ) -> Result<(), ThriftException> {
+        match (self, result.value()) {
+            (Form::Tagged, _) => result.encode(&mut BinaryOutput::new(place)),
+            (Form::Bare, Some(value)) => {
+                let place = match place.split_last_mut() {
+                    Some((last, place)) if R::THROWS && place.len() >= SHORT => {
+                        *last = VALUE;
+                        place
+                    }
+                    _ => place,
+                };
+                R::encode_value(value, &mut BinaryOutput::new(place))
+            }
+            (Form::Bare, None) => {
+                // What is longer than the exception stays zero.
+                place.fill(0);
+                if let Some(last) = place.last_mut() {
+                    *last = TAGGED;
+                }
+                result.encode(&mut BinaryOutput::new(place))
+            }
+        }
+    }
+
+    /// Reads a result.
+    #[inline]
+    pub(crate) fn decode<R: Outcome>(self, bytes: &[u8]) -> Result<R::Value, CallError<R::Exception>> {
+        match self {
+            Form::Bare => decode_bare::<R>(bytes),
+            Form::Tagged => decode_tagged::<R>(bytes),
+        }
+    }
+}
+
+#[inline]
+fn decode_bare<R: Outcome>(bytes: &[u8]) -> Result<R::Value, CallError<R::Exception>> {
+    let bytes = match bytes.split_last() {
+        Some((last, bytes)) if R::THROWS && bytes.len() >= SHORT => match *last {
+            VALUE => bytes,
+            TAGGED => return decode_tagged::<R>(bytes),
+            other => return Err(CallError::Decode(unknown(other))),
+        },
+        _ => bytes,
+    };
+    let mut input = BinaryInput::bare(bytes);
+    let value = R::decode_value(&mut input).map_err(CallError::Decode)?;
+    input.end().map_err(CallError::Decode)?;
+    Ok(value)
+}
+
+#[inline]
+fn decode_tagged<R: Outcome>(bytes: &[u8]) -> Result<R::Value, CallError<R::Exception>> {
+    match R::decode(&mut BinaryInput::new(bytes)) {
+        Ok(outcome) => outcome.into_result().map_err(CallError::Exception),
+        Err(error) => Err(CallError::Decode(error)),
+    }
+}
+
+#[cold]
+fn unknown(what: u8) -> ThriftException {
+    new_protocol_exception(
+        ProtocolExceptionKind::InvalidData,
+        format!("a result is said to be of kind {what}, and there are 0 and 1"),
+    )
+}

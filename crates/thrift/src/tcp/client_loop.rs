@@ -1,0 +1,463 @@
+//! The thread of an asynchronous client: sockets that never block, each with one call at most.
+
+use super::asynchronous::{Answer, Shared, Ticket};
+use super::client::{KEEP, TcpError, check_answer, is_stale};
+use super::incoming::Incoming;
+use super::outgoing::Outgoing;
+use super::split::{Next, Splitter};
+use rustix::buffer::spare_capacity;
+use rustix::event::{Timespec, epoll};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, ipproto};
+use std::io::{self, ErrorKind, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::task::Waker;
+use std::time::{Duration, Instant};
+
+/// What an event concerns, beside connections, which have the numbers from 0.
+const BELL: u64 = u64::MAX;
+/// Events taken at a time.
+const EVENTS: usize = 64;
+/// How often one connection is received from before others have their turn.
+const RECEIVES: usize = 16;
+
+/// The thread's own.
+pub(super) struct ClientLoop {
+    shared: Arc<Shared>,
+    epoll: OwnedFd,
+    /// As many as there may be.
+    links: Vec<Option<Link>>,
+    /// The number of the next connection: events of one that is gone mean no other.
+    next_number: u64,
+    /// To be woken when nothing is held any more.
+    woken: Vec<Waker>,
+}
+
+/// A connection.
+struct Link {
+    number: u64,
+    stream: TcpStream,
+    /// What it waits for.
+    interest: epoll::EventFlags,
+    splitter: Splitter,
+    incoming: Incoming,
+    phase: Phase,
+}
+
+enum Phase {
+    Idle,
+    Connecting {
+        call: Call,
+        /// The address to try next.
+        next: usize,
+        until: Instant,
+    },
+    Sending(Call),
+    Receiving(Arc<Ticket>),
+}
+
+/// A call that is not sent yet, or only in part.
+struct Call {
+    ticket: Arc<Ticket>,
+    message: Outgoing,
+    sent: usize,
+}
+
+impl Phase {
+    fn ticket(&self) -> Option<&Arc<Ticket>> {
+        match self {
+            Phase::Idle => None,
+            Phase::Connecting { call, .. } | Phase::Sending(call) => Some(&call.ticket),
+            Phase::Receiving(ticket) => Some(ticket),
+        }
+    }
+
+    fn until(&self) -> Option<Instant> {
+        match self {
+            Phase::Connecting { until, .. } => Some(*until),
+            other => other.ticket().map(|ticket| ticket.deadline),
+        }
+    }
+}
+
+impl ClientLoop {
+    /// With a connection that there is.
+    pub(super) fn new(shared: Arc<Shared>, stream: TcpStream) -> io::Result<Self> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        epoll::add(&epoll, &shared.bell, epoll::EventData::new_u64(BELL), epoll::EventFlags::IN)?;
+        let links = (0..shared.options.connections.max(1)).map(|_| None).collect();
+        let mut this = ClientLoop { shared, epoll, links, next_number: 0, woken: Vec::new() };
+        stream.set_nonblocking(true)?;
+        this.adopt(0, stream, Phase::Idle, epoll::EventFlags::IN)?;
+        Ok(this)
+    }
+
+    pub(super) fn run(mut self) {
+        let mut events = Vec::with_capacity(EVENTS);
+        while !self.shared.state().ended {
+            self.assign();
+            self.wake();
+            let left = self.until().map(|until| {
+                // Rounded up: who comes too early has nothing to do.
+                let left = until.saturating_duration_since(Instant::now()) + Duration::from_micros(100);
+                Timespec { tv_sec: left.as_secs() as _, tv_nsec: left.subsec_nanos().into() }
+            });
+            match epoll::wait(&self.epoll, spare_capacity(&mut events), left.as_ref()) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(error) => {
+                    tracing::error!("a TCP client ends, as it cannot wait for events: {error}");
+                    return;
+                }
+            }
+            for event in events.drain(..) {
+                match event.data.u64() {
+                    // It can only fail if nobody rang.
+                    BELL => drop(rustix::io::read(&self.shared.bell, &mut [0; 8])),
+                    number => {
+                        let of =
+                            |link: &Option<Link>| link.as_ref().is_some_and(|link| link.number == number);
+                        if let Some(slot) = self.links.iter().position(of) {
+                            self.turn(slot);
+                        }
+                    }
+                }
+            }
+            self.expire(Instant::now());
+            self.wake();
+        }
+    }
+
+    /// Wakes whom something has happened for; what they run may be anything.
+    fn wake(&mut self) {
+        self.woken.drain(..).for_each(Waker::wake);
+    }
+
+    /// When something is to be given up.
+    fn until(&self) -> Option<Instant> {
+        let links = self.links.iter().flatten().filter_map(|link| link.phase.until()).min();
+        let state = self.shared.state();
+        let queued = state.queue.iter().map(|ticket| ticket.deadline).min();
+        links.into_iter().chain(queued).chain(state.next_out_of_room()).min()
+    }
+
+    fn complete(&mut self, ticket: &Ticket, result: Result<Answer, TcpError>) {
+        if let (true, Err(error)) = (ticket.oneway, &result) {
+            tracing::warn!("a oneway call of {} was lost: {error}", ticket.name);
+        }
+        self.woken.extend(ticket.complete(result));
+        self.shared.state().release(1, &mut self.woken);
+    }
+
+    /// Ends a call that was not sent: nothing of it was executed.
+    fn refuse(&mut self, ticket: &Ticket, error: io::Error) {
+        let error = TcpError::NotSent { address: self.shared.address.clone(), error: error.into() };
+        self.complete(ticket, Err(error));
+    }
+
+    /// Gives the calls that wait to connections that are free.
+    fn assign(&mut self) {
+        loop {
+            let idle =
+                |link: &Option<Link>| link.as_ref().is_some_and(|link| matches!(link.phase, Phase::Idle));
+            let free = self.links.iter().position(idle);
+            let Some(slot) = free.or_else(|| self.links.iter().position(Option::is_none)) else { return };
+            let Some(ticket) = self.shared.state().queue.pop_front() else { return };
+            let Some(message) = ticket.begin() else {
+                self.shared.state().release(1, &mut self.woken);
+                continue;
+            };
+            let call = Call { ticket, message, sent: 0 };
+            match &mut self.links[slot] {
+                Some(link) if !is_stale(&link.stream) => {
+                    link.phase = Phase::Sending(call);
+                    self.turn(slot);
+                }
+                _ => {
+                    let until = Instant::now() + self.shared.options.connect_timeout;
+                    let until = until.min(call.ticket.deadline);
+                    let error = io::Error::new(ErrorKind::NotFound, "the name has no address");
+                    self.connect(slot, call, 0, until, error);
+                }
+            }
+        }
+    }
+
+    /// Begins to connect to the next address that there is; `error` is why not to the one before.
+    fn connect(&mut self, slot: usize, call: Call, mut next: usize, until: Instant, mut error: io::Error) {
+        self.links[slot] = None;
+        while let Some(address) = self.shared.resolved.get(next) {
+            next += 1;
+            match dial(address) {
+                Ok(stream) => {
+                    let phase = Phase::Connecting { call, next, until };
+                    if let Err(error) = self.adopt(slot, stream, phase, epoll::EventFlags::OUT) {
+                        self.fail(slot, error);
+                    }
+                    return;
+                }
+                Err(failed) => error = failed,
+            }
+        }
+        let error = TcpError::Connect { address: self.shared.address.clone(), error: error.into() };
+        self.complete(&call.ticket, Err(error));
+    }
+
+    fn adopt(
+        &mut self,
+        slot: usize,
+        stream: TcpStream,
+        phase: Phase,
+        interest: epoll::EventFlags,
+    ) -> io::Result<()> {
+        let number = self.next_number;
+        self.next_number += 1;
+        let added = epoll::add(&self.epoll, &stream, epoll::EventData::new_u64(number), interest);
+        let options = &self.shared.options;
+        let splitter = Splitter::new(options.wire, options.message_limit);
+        let incoming = Incoming::default();
+        self.links[slot] = Some(Link { number, stream, interest, splitter, incoming, phase });
+        Ok(added?)
+    }
+
+    /// Ends a connection, and its call with it.
+    fn fail(&mut self, slot: usize, error: io::Error) {
+        let Some(link) = self.links[slot].take() else { return };
+        let address = self.shared.address.clone();
+        match link.phase {
+            Phase::Idle => {}
+            Phase::Connecting { call, next, until } => self.connect(slot, call, next, until, error),
+            Phase::Sending(call) if call.sent == 0 => self.refuse(&call.ticket, error),
+            Phase::Sending(Call { ticket, .. }) | Phase::Receiving(ticket) => {
+                self.complete(&ticket, Err(TcpError::Broken { address, error: error.into() }));
+            }
+        }
+    }
+
+    /// Ends a connection whose answer is none.
+    fn reject(&mut self, slot: usize, why: String) {
+        let Some(link) = self.links[slot].take() else { return };
+        if let Some(ticket) = link.phase.ticket() {
+            let (address, wire) = (self.shared.address.clone(), self.shared.options.wire);
+            self.complete(ticket, Err(TcpError::Answer { address, why, wire }));
+        }
+    }
+
+    /// Lets a connection go on, and waits for what it waits for.
+    fn turn(&mut self, slot: usize) {
+        let Some(link) = &mut self.links[slot] else { return };
+        let gone = match link.go_on() {
+            Ok(Gone::On) => Ok(()),
+            Ok(Gone::Sent(ticket)) => {
+                self.complete(&ticket, Ok(Answer::default()));
+                Ok(())
+            }
+            Ok(Gone::Answered(ticket, answer)) => {
+                self.complete(&ticket, Ok(answer));
+                Ok(())
+            }
+            Err(End::Failed(error)) => Err(error),
+            Err(End::Malformed(why)) => return self.reject(slot, why),
+        };
+        let Some(link) = &mut self.links[slot] else { return };
+        let watched = gone.and_then(|()| link.watch(&self.epoll));
+        // With more bytes than an answer: whose they are, nobody can tell.
+        let spoilt = matches!(link.phase, Phase::Idle) && !link.incoming.is_empty();
+        if let Err(error) = watched {
+            self.fail(slot, error);
+        } else if spoilt {
+            self.links[slot] = None;
+        }
+    }
+
+    /// Gives up what has no time left.
+    fn expire(&mut self, now: Instant) {
+        for slot in 0..self.links.len() {
+            let until = self.links[slot].as_ref().and_then(|link| link.phase.until());
+            if until.is_none_or(|until| until > now) {
+                continue;
+            }
+            let Some(link) = self.links[slot].take() else { continue };
+            let address = self.shared.address.clone();
+            let late = || Arc::new(io::Error::from(ErrorKind::TimedOut));
+            let (ticket, error) = match link.phase {
+                Phase::Idle => continue,
+                Phase::Connecting { call, .. } => (call.ticket, TcpError::Connect { address, error: late() }),
+                Phase::Sending(call) if call.sent == 0 => {
+                    (call.ticket, TcpError::NotSent { address, error: late() })
+                }
+                Phase::Sending(Call { ticket, .. }) | Phase::Receiving(ticket) => {
+                    (ticket, TcpError::TimedOut { address, after: self.shared.options.call_timeout })
+                }
+            };
+            self.complete(&ticket, Err(error));
+        }
+        let mut state = self.shared.state();
+        let queue = std::mem::take(&mut state.queue).into_iter();
+        let (late, queue): (Vec<_>, _) = queue.partition(|ticket| ticket.deadline <= now);
+        state.queue = queue.into();
+        state.take_out_of_room(now, &mut self.woken);
+        drop(state);
+        for ticket in late {
+            self.refuse(&ticket, io::Error::new(ErrorKind::TimedOut, "no connection was free in time"));
+        }
+    }
+}
+
+impl Drop for ClientLoop {
+    /// Who still waits is told. (Calls hold the client, so there are some only if the thread has panicked.)
+    fn drop(&mut self) {
+        self.shared.state().ended = true;
+        let ended = || io::Error::other("the client's thread has ended");
+        for slot in 0..self.links.len() {
+            if let Some(link) = &mut self.links[slot]
+                && let Phase::Connecting { next, .. } = &mut link.phase
+            {
+                *next = usize::MAX;
+            }
+            self.fail(slot, ended());
+        }
+        let queue = std::mem::take(&mut self.shared.state().queue);
+        queue.iter().for_each(|ticket| self.refuse(ticket, ended()));
+        self.shared.state().take_all_out_of_room(&mut self.woken);
+        self.wake();
+    }
+}
+
+/// What became of a connection's turn.
+enum Gone {
+    On,
+    /// A oneway call is sent.
+    Sent(Arc<Ticket>),
+    Answered(Arc<Ticket>, Answer),
+}
+
+/// Why a connection ends.
+enum End {
+    Failed(io::Error),
+    Malformed(String),
+}
+
+impl From<io::Error> for End {
+    fn from(error: io::Error) -> Self {
+        End::Failed(error)
+    }
+}
+
+impl Link {
+    fn go_on(&mut self) -> Result<Gone, End> {
+        match std::mem::replace(&mut self.phase, Phase::Idle) {
+            // Nobody has asked for anything: it is closed, or not to be trusted.
+            Phase::Idle => Err(End::Failed(ErrorKind::ConnectionAborted.into())),
+            Phase::Connecting { call, next, until } => {
+                // Not to know is to have failed.
+                let failed = self.stream.take_error().unwrap_or_else(Some);
+                let there = self.stream.peer_addr().is_ok();
+                self.phase = match (&failed, there) {
+                    (None, true) => Phase::Sending(call),
+                    _ => Phase::Connecting { call, next, until },
+                };
+                match failed {
+                    Some(error) => Err(End::Failed(error)),
+                    None if there => self.go_on(),
+                    None => Ok(Gone::On),
+                }
+            }
+            Phase::Sending(mut call) => {
+                let sent = self.send(&mut call);
+                if matches!(sent, Ok(true)) {
+                    return Ok(match call.ticket.oneway {
+                        true => Gone::Sent(call.ticket),
+                        false => {
+                            self.phase = Phase::Receiving(call.ticket);
+                            Gone::On
+                        }
+                    });
+                }
+                self.phase = Phase::Sending(call);
+                sent?;
+                Ok(Gone::On)
+            }
+            Phase::Receiving(ticket) => {
+                let received = self.receive(&ticket);
+                match received {
+                    Ok(Some(answer)) => Ok(Gone::Answered(ticket, answer)),
+                    other => {
+                        self.phase = Phase::Receiving(ticket);
+                        other.map(|_| Gone::On)
+                    }
+                }
+            }
+        }
+    }
+
+    /// Sends as much as goes, and says whether that was all.
+    fn send(&self, call: &mut Call) -> io::Result<bool> {
+        while call.sent < call.message.len() {
+            match (&self.stream).write(&call.message.bytes()[call.sent..]) {
+                Ok(sent) => call.sent += sent,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(false),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(true)
+    }
+
+    /// Receives what is there; the answer, if it is whole.
+    fn receive(&mut self, ticket: &Ticket) -> Result<Option<Answer>, End> {
+        for _ in 0..RECEIVES {
+            let next = self.splitter.next(self.incoming.bytes());
+            match next.map_err(|error| End::Malformed(error.message().to_string()))? {
+                Next::Message(range) => {
+                    let encoding = self.splitter.wire().encoding;
+                    let message = &self.incoming.bytes()[range.clone()];
+                    let (kind, length) = check_answer(encoding, message, ticket.name, ticket.sequence)
+                        .map_err(End::Malformed)?;
+                    let answer = Answer { kind, body: message[length..].to_vec() };
+                    self.incoming.consume(range.end);
+                    self.incoming.shrink(KEEP);
+                    return Ok(Some(answer));
+                }
+                Next::Wanted(wanted) => match self.incoming.receive(&self.stream, wanted) {
+                    Ok((0, true)) => {
+                        let text = "the server closed the connection";
+                        return Err(End::Failed(io::Error::new(ErrorKind::UnexpectedEof, text)));
+                    }
+                    Ok(_) => {}
+                    Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(None),
+                    Err(error) => return Err(error.into()),
+                },
+            }
+        }
+        Ok(None)
+    }
+
+    /// Has the system tell of what it waits for.
+    fn watch(&mut self, epoll: &OwnedFd) -> io::Result<()> {
+        let interest = match &self.phase {
+            Phase::Connecting { .. } | Phase::Sending(_) => epoll::EventFlags::OUT,
+            Phase::Idle | Phase::Receiving(_) => epoll::EventFlags::IN,
+        };
+        if interest != self.interest {
+            epoll::modify(epoll.as_fd(), &self.stream, epoll::EventData::new_u64(self.number), interest)?;
+            self.interest = interest;
+        }
+        Ok(())
+    }
+}
+
+/// A socket on its way to an address.
+fn dial(address: &SocketAddr) -> io::Result<TcpStream> {
+    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, Some(ipproto::TCP))?;
+    match rustix::net::connect(&socket, address) {
+        Ok(()) | Err(Errno::INPROGRESS) => {}
+        Err(error) => return Err(error.into()),
+    }
+    let stream = TcpStream::from(socket);
+    stream.set_nodelay(true)?;
+    Ok(stream)
+}
