@@ -3,6 +3,7 @@
 use crate::report::{RunError, RunReport};
 use crate::scheduler::{Body, TaskId};
 use crate::shared::{Killed, Shared};
+use crate::slab::Places;
 use crate::stacks::Stacks;
 use crate::switch::Strand;
 use std::any::Any;
@@ -20,7 +21,8 @@ enum Stop {
 }
 
 struct Strands {
-    all: Vec<Option<Strand>>,
+    /// By task.
+    all: Places<Strand>,
     stacks: Stacks,
     root_panic: Arc<Mutex<Option<Panic>>>,
 }
@@ -35,7 +37,7 @@ pub(crate) fn run(shared: &Arc<Shared>, root: Body) -> Result<RunReport, RunErro
     };
     let no_stack = |error: std::io::Error| RunError::Stack { bytes: stack, reason: error.to_string() };
     let mut strands = Strands {
-        all: Vec::new(),
+        all: Places::default(),
         stacks: Stacks::new(stack, tasks).map_err(no_stack)?,
         root_panic: Arc::new(Mutex::new(None)),
     };
@@ -44,7 +46,8 @@ pub(crate) fn run(shared: &Arc<Shared>, root: Body) -> Result<RunReport, RunErro
     let result = match result {
         Ok(()) => {
             let state = shared.lock();
-            let mut panics = state.tasks.iter().filter_map(|t| Some((t.name.clone(), t.panic.clone()?)));
+            let mut panics =
+                state.tasks.iter().filter_map(|t| Some((t.rest.name.clone(), t.rest.panic.clone()?)));
             match panics.next() {
                 Some((task, message)) => Err(Stop::Error(RunError::Panicked { task, message })),
                 None => {
@@ -69,13 +72,13 @@ fn finish(shared: &Arc<Shared>, mut strands: Strands) {
         state.stopping = true;
         state.end_run();
     }
-    for place in &mut strands.all {
-        let Some(strand) = place else { continue };
+    for task in 0..strands.all.count() {
+        let Some(strand) = strands.all.get_mut(task) else { continue };
         // One that has not begun need not.
         let ended = !strand.has_begun() || (0..LAST_WORDS).any(|_| strand.resume());
         debug_assert!(ended, "a task does not end");
         if ended {
-            *place = None;
+            strands.all.remove(task);
         }
     }
     drop(strands);
@@ -104,22 +107,25 @@ fn drive(shared: &Arc<Shared>, strands: &mut Strands, stack: usize) -> Result<()
         drop(state);
         for (task, body) in started {
             let wrapped = guarded(shared, task, body, Arc::clone(&strands.root_panic));
-            let strand = Strand::new(&strands.stacks, wrapped)
+            let (strand, end) = Strand::new(&strands.stacks, wrapped)
                 .map_err(|error| Stop::Error(RunError::Stack { bytes: stack, reason: error.to_string() }))?;
-            strands.all.push(Some(strand));
+            let place = strands.all.push(strand);
+            debug_assert_eq!(place, task, "tasks start in the order of their numbers");
+            let address = strands.all.place(place).map_or(0, |place| place.addr());
+            shared.lock().has_stack(task, end, address);
         }
-        let ended = strands.all[task as usize].as_mut().is_some_and(Strand::resume);
+        let ended = strands.all.get_mut(task).is_some_and(Strand::resume);
         state = shared.lock();
         if state.hogged {
-            let (task, limit) = (state.tasks[task as usize].name.clone(), state.settings.run_ahead);
+            let (task, limit) = (state.tasks[task as usize].rest.name.clone(), state.settings.run_ahead);
             return Err(Stop::Error(RunError::Hogged { task, limit }));
         }
         if ended {
-            let strand = strands.all[task as usize].take();
+            let strand = strands.all.remove(task);
             // What it did last takes its time too.
             state.end_task(task);
             if strand.is_some_and(|strand| !strand.into_stack().is_sound()) {
-                let name = state.tasks[task as usize].name.clone();
+                let name = state.tasks[task as usize].rest.name.clone();
                 return Err(Stop::Error(RunError::Overrun { task: name, bytes: stack }));
             }
             if task == 0
@@ -149,7 +155,7 @@ fn guarded(shared: &Arc<Shared>, task: TaskId, body: Body, root_panic: Arc<Mutex
         } else {
             let text = payload.downcast_ref::<&str>().map(|text| (*text).to_owned());
             let text = text.or_else(|| payload.downcast_ref::<String>().cloned());
-            state.tasks[task as usize].panic = Some(text.unwrap_or_else(|| "no message".to_owned()));
+            state.tasks[task as usize].rest.panic = Some(text.unwrap_or_else(|| "no message".to_owned()));
         }
     })
 }

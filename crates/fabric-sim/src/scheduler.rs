@@ -75,8 +75,9 @@ struct Stay {
     since: Nanos,
 }
 
+/// A task. What a switch touches lies in two cache lines.
+#[repr(align(64))]
 pub(crate) struct TaskState {
-    pub(crate) name: String,
     pub(crate) process: u32,
     pub(crate) machine: u32,
     stay: Option<Stay>,
@@ -87,8 +88,6 @@ pub(crate) struct TaskState {
     /// The earliest timer event of it in the queue. Later ones than needed are not taken out: the task looks again.
     timer_event: Nanos,
     pub(crate) ended: bool,
-    joiners: Vec<Waiter>,
-    pub(crate) panic: Option<String>,
     /// Its process was killed.
     pub(crate) doomed: bool,
     /// The core it is on, where its machine has a limited number.
@@ -97,6 +96,17 @@ pub(crate) struct TaskState {
     pub(crate) ready: bool,
     /// Where its stack stood when it was suspended last; what it does next it does there.
     stack: usize,
+    /// The end of its stack, where it began, and where it lies what switches to it: for asking for their lines.
+    stack_end: usize,
+    strand: usize,
+    pub(crate) rest: Box<TaskRest>,
+}
+
+/// What of a task no switch touches.
+pub(crate) struct TaskRest {
+    pub(crate) name: String,
+    joiners: Vec<Waiter>,
+    pub(crate) panic: Option<String>,
 }
 
 impl TaskState {
@@ -249,7 +259,6 @@ impl State {
     pub(crate) fn spawn(&mut self, name: &str, process: u32, body: Body) -> TaskId {
         let task = self.tasks.len() as TaskId;
         self.tasks.push(TaskState {
-            name: name.to_owned(),
             process,
             machine: self.processes[process as usize].machine,
             stay: None,
@@ -258,12 +267,13 @@ impl State {
             timer_outcome: Wake::TimedOut,
             timer_event: Nanos::MAX,
             ended: false,
-            joiners: Vec::new(),
-            panic: None,
             doomed: false,
             core: None,
             ready: false,
             stack: 0,
+            stack_end: 0,
+            strand: 0,
+            rest: Box::new(TaskRest { name: name.to_owned(), joiners: Vec::new(), panic: None }),
         });
         self.live += 1;
         if self.is_large() {
@@ -280,7 +290,7 @@ impl State {
     }
 
     pub(crate) fn add_joiner(&mut self, task: TaskId, waiter: Waiter) {
-        self.tasks[task as usize].joiners.push(waiter);
+        self.tasks[task as usize].rest.joiners.push(waiter);
     }
 
     pub(crate) fn outcome(&self, waiter: Waiter) -> Wake {
@@ -320,7 +330,7 @@ impl State {
             let task = &state.tasks[waiter.task as usize];
             let reason = task.stay.map_or(Reason::Sleep, |stay| stay.reason);
             let until = if timer == Nanos::MAX { String::new() } else { format!(" until {timer} at most") };
-            format!("'{}' waits for {}{until}", task.name, Waited(state, reason))
+            format!("'{}' waits for {}{until}", task.rest.name, Waited(state, reason))
         });
         if self.tasks[waiter.task as usize].core.is_some() {
             self.rest(waiter.task, spins);
@@ -382,6 +392,12 @@ impl State {
         self.tasks[task as usize].stack = address;
     }
 
+    /// A task has a stack, which ends there, and is switched to by what lies at `strand`.
+    pub(crate) fn has_stack(&mut self, task: TaskId, stack_end: usize, strand: usize) {
+        let state = &mut self.tasks[task as usize];
+        (state.stack_end, state.strand) = (stack_end, strand);
+    }
+
     /// Whether the run is so large that what a task touches has left the caches since it ran last.
     #[inline]
     fn is_large(&self) -> bool {
@@ -400,10 +416,13 @@ impl State {
     /// Asks for the lines that a task will touch first: of its stack, from where it was suspended both ways.
     #[inline]
     fn warm(&self, task: TaskId) {
-        let stack = self.tasks[task as usize].stack;
-        let stack = stack.saturating_sub(LINES_BELOW * LINE);
-        (0..LINES_BELOW + LINES_ABOVE)
-            .for_each(|line| copy::prefetch_to_write((stack + line * LINE) as *const u8));
+        let TaskState { stack, stack_end, strand, .. } = self.tasks[task as usize];
+        copy::prefetch_to_write(strand as *const u8);
+        let first = stack.saturating_sub(LINES_BELOW * LINE);
+        let end = stack_end.min(stack + LINES_ABOVE * LINE);
+        (first..end).step_by(LINE).for_each(|line| copy::prefetch_to_write(line as *const u8));
+        // Where it began stands the way back.
+        copy::prefetch_to_write(stack_end.wrapping_sub(LINE) as *const u8);
     }
 
     /// Asks for what the next events will touch, while this one happens. Where that is told by what is to be asked for itself, one
@@ -510,7 +529,7 @@ impl State {
                 self.running = Some(task);
                 self.switches += 1;
                 self.doomed = self.tasks[task as usize].doomed;
-                self.tell(|state| format!("'{}' runs", state.tasks[task as usize].name));
+                self.tell(|state| format!("'{}' runs", state.tasks[task as usize].rest.name));
                 return Some(task);
             }
         }
@@ -566,7 +585,7 @@ impl State {
         if self.tasks[task as usize].core.is_some() {
             self.rest(task, false);
         }
-        let mut joiners = std::mem::take(&mut self.tasks[task as usize].joiners);
+        let mut joiners = std::mem::take(&mut self.tasks[task as usize].rest.joiners);
         self.wake_all(&mut joiners);
     }
 
@@ -584,9 +603,9 @@ impl State {
         let waiting = self.tasks.iter().filter(|task| !task.ended);
         waiting
             .map(|task| match &task.stay {
-                Some(stay) => format!("'{}' waits for {}", task.name, Waited(self, stay.reason)),
-                None if task.ready => format!("'{}' waits for a core", task.name),
-                None => format!("'{}' can run", task.name),
+                Some(stay) => format!("'{}' waits for {}", task.rest.name, Waited(self, stay.reason)),
+                None if task.ready => format!("'{}' waits for a core", task.rest.name),
+                None => format!("'{}' can run", task.rest.name),
             })
             .collect()
     }
@@ -605,7 +624,7 @@ impl fmt::Display for Waited<'_> {
                 )
             }
             Reason::Signal(signal) => write!(f, "signal {signal}"),
-            Reason::End(task) => write!(f, "the end of '{}'", self.0.tasks[task as usize].name),
+            Reason::End(task) => write!(f, "the end of '{}'", self.0.tasks[task as usize].rest.name),
             Reason::Sleep => write!(f, "time to pass"),
             Reason::Message { link } => write!(f, "a message on link {link}"),
             Reason::Connection(listener) => {

@@ -4,6 +4,7 @@
 //! code holds stay `Send + Sync` data without a pointer into any stack.
 
 use crate::stacks::{SlabStack, Stacks};
+use corosensei::stack::Stack;
 use corosensei::{Coroutine, CoroutineResult, Yielder};
 use std::cell::Cell;
 use std::ptr;
@@ -13,34 +14,40 @@ thread_local! {
     static CURRENT: Cell<*const Yielder<(), ()>> = const { Cell::new(ptr::null()) };
 }
 
-/// A simulated thread's stack and what it still has to do.
-pub(crate) struct Strand(Coroutine<(), (), (), SlabStack>);
+/// A simulated thread's stack and what it still has to do. One cache line.
+#[repr(align(64))]
+pub(crate) struct Strand {
+    coroutine: Coroutine<(), (), (), SlabStack>,
+}
 
 impl Strand {
-    /// A strand that will run `body`.
-    pub(crate) fn new(stacks: &Stacks, body: Box<dyn FnOnce() + Send>) -> std::io::Result<Self> {
-        Ok(Strand(Coroutine::with_stack(stacks.take()?, move |yielder, ()| {
+    /// A strand that will run `body`, and the address where its stack ends.
+    pub(crate) fn new(stacks: &Stacks, body: Box<dyn FnOnce() + Send>) -> std::io::Result<(Self, usize)> {
+        let stack = stacks.take()?;
+        let end = stack.base().get();
+        let coroutine = Coroutine::with_stack(stack, move |yielder, ()| {
             CURRENT.set(yielder);
             body();
-        })))
+        });
+        Ok((Strand { coroutine }, end))
     }
 
     /// Runs it until it suspends or ends; says whether it ended.
     pub(crate) fn resume(&mut self) -> bool {
         let outer = CURRENT.get();
-        let result = self.0.resume(());
+        let result = self.coroutine.resume(());
         CURRENT.set(outer);
         matches!(result, CoroutineResult::Return(()))
     }
 
     /// Whether it has run at all.
     pub(crate) fn has_begun(&self) -> bool {
-        self.0.started()
+        self.coroutine.started()
     }
 
     /// The stack of one that has ended.
     pub(crate) fn into_stack(self) -> SlabStack {
-        self.0.into_stack()
+        self.coroutine.into_stack()
     }
 }
 

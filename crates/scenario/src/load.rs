@@ -7,7 +7,7 @@ mod player;
 
 pub use function::{Function, FunctionOutcome};
 use latencies::Latencies;
-use player::Player;
+use player::{Player, Table};
 
 use crate::random_values::{Sizes, Skew, Times};
 use dunlin_fabric::{Address, Fabric, Host, Nanos, Scheme, Signal, Task};
@@ -416,6 +416,8 @@ impl Load {
         let per_call = self.connections == Connections::EachWorker;
         let calls_to = per_call.then(|| skew.clone().unwrap_or(Skew::Uniform(self.workers.into())));
         let mut random = Random::new(seed, 50);
+        let payload = vec![7; self.largest(|function| function.requests) as usize];
+        let table = Arc::new(Table { load: self.clone(), board: board.clone(), payload });
         let tasks: Vec<Task> = (0..self.clients)
             .filter_map(|number| {
                 let worker = match &skew {
@@ -433,8 +435,7 @@ impl Load {
                 let player = Player {
                     sim: hosts[number % hosts.len()].clone(),
                     random: Random::new(seed, 1000 + number as u64),
-                    load: self.clone(),
-                    board: board.clone(),
+                    table: Arc::clone(&table),
                     calls_to: calls_to.clone(),
                     left: share,
                 };

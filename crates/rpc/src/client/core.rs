@@ -10,7 +10,7 @@ use crate::path::route::{self, Route};
 use crate::path::{HEAD_IMMEDIATE, Scratch, Violation, scratch};
 use dunlin_fabric::{
     Completion, CompletionQueueId, CompletionStatus, Fabric, Host, Link, Nanos, Opcode, QueuePairId,
-    QueuePairState, ThreadDomain, Work,
+    QueuePairState, ThreadDomain, Work, copy,
 };
 use dunlin_wire::handshake::{LaneReady, Record};
 
@@ -44,23 +44,24 @@ impl CallId {
 /// A result taken out of its call.
 pub(crate) type Taken<F> = super::slots::Taken<<F as Fabric>::Memory>;
 
-/// The client's engine.
+/// The client's engine. What every call touches comes first.
 #[derive(Debug)]
+#[repr(C)]
 pub(crate) struct Core<F: Fabric> {
-    pub(crate) fabric: F,
-    pub(crate) domain: F::Domain,
-    pub(crate) send_completions: CompletionQueueId,
-    pub(crate) receive_completions: CompletionQueueId,
     lanes: Vec<Option<ClientLane<F>>>,
-    completions: Vec<Completion<F::Memory>>,
     scratch: Box<Scratch>,
+    pub(crate) domain: F::Domain,
+    pub(crate) fabric: F,
     ticks: u32,
     /// Lanes that get messages as completions: the receive queue is polled for them.
     by_completion: usize,
     /// Lanes that fetch: the send queue is polled for their READs.
     by_fetch: usize,
+    pub(crate) send_completions: CompletionQueueId,
+    pub(crate) receive_completions: CompletionQueueId,
     /// Connections so far.
     connections: u32,
+    completions: Vec<Completion<F::Memory>>,
 }
 
 impl<F: Fabric> Core<F> {
@@ -239,6 +240,7 @@ impl<F: Fabric> Core<F> {
     /// After a wait: asks for what answers will touch.
     #[inline]
     pub(crate) fn warm(&self) {
+        copy::prefetch_to_write(self.scratch.as_ptr());
         self.lanes.iter().take(LANES_WARMED).flatten().for_each(ClientLane::warm);
     }
 
@@ -276,6 +278,16 @@ impl<F: Fabric> Core<F> {
     #[inline]
     pub(crate) fn flush(&mut self, index: u16) -> Result<(), SubmitError> {
         self.with_lane(index, |fabric, domain, lane| lane.flush(fabric, domain).map(|()| 0)).map(|_| ())
+    }
+
+    /// Sends the open batches of all lanes, as far as there is room.
+    #[inline]
+    pub(crate) fn flush_all(&mut self) {
+        for index in 0..self.lanes.len() {
+            if self.lanes[index].as_ref().is_some_and(|lane| !lane.batch.is_empty()) {
+                let _ = self.flush(index as u16);
+            }
+        }
     }
 
     /// Takes what has arrived. Never blocks. Answers how many messages and completions there were.

@@ -19,29 +19,14 @@ use dunlin_wire::{
 /// The most bytes of call ids that one release message carries: what fits its first line.
 const RELEASES_AT_ONCE: usize = 8;
 
-/// The client's end of a lane. What every call touches comes first, so that it lies in few cache lines.
+/// The client's end of a lane. What every call touches comes first, so that it lies in few cache lines: up to `queue_pair`.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct ClientLane<F: Fabric> {
-    pub(crate) slots: Slots<F::Memory>,
     pub(crate) tx: Tx<F>,
     pub(crate) rx: Rx<F>,
-    /// Why the lane takes nothing any more.
-    pub(crate) broken: Option<Cause>,
-    /// Payloads of more bytes are large.
-    pub(crate) rendezvous_above: usize,
-    /// How large payloads travel.
-    pub(crate) large: LargePayload,
-    /// The largest payload that the server takes.
-    pub(crate) max_payload: u64,
-    /// READs of large results under way.
-    pub(crate) reading: usize,
-    pub(crate) batch: BatchState,
-    /// Large results that were read and that the server may let go.
-    pub(crate) releases: Vec<u32>,
     /// What may have to be sent again, where requests or answers may be lost.
     pub(crate) again: Option<Box<Requests>>,
-    pub(crate) queue_pair: QueuePairId,
     /// The lane's number in its domain.
     pub(crate) index: u16,
     /// Its number on its connection.
@@ -52,6 +37,23 @@ pub(crate) struct ClientLane<F: Fabric> {
     pub(crate) draining: bool,
     /// Whether messages arrive as completions: then the receive queue is polled.
     pub(crate) by_completion: bool,
+    /// How large payloads travel.
+    pub(crate) large: LargePayload,
+    pub(crate) slots: Slots<F::Memory>,
+    /// Payloads of more bytes are large.
+    pub(crate) rendezvous_above: usize,
+    /// The largest payload that the server takes.
+    pub(crate) max_payload: u64,
+    pub(crate) batch: BatchState,
+    /// READs of large results under way.
+    pub(crate) reading: usize,
+    /// Why the lane takes nothing any more.
+    pub(crate) broken: Option<Cause>,
+    /// What is still to be sent of large requests, or said of large results.
+    pub(crate) errands: Errands<F>,
+    /// Large results that were read and that the server may let go.
+    pub(crate) releases: Vec<u32>,
+    pub(crate) queue_pair: QueuePairId,
     /// Where the server's messages are taken.
     pub(crate) receives: QueuePairId,
     /// The queue pair for datagrams, of either direction.
@@ -75,8 +77,6 @@ pub(crate) struct ClientLane<F: Fabric> {
     pub(crate) imports: Pool<F>,
     /// Large results that were announced, unless they are READ.
     pub(crate) arrivals: Arrivals<F>,
-    /// What is still to be sent of large requests, or said of large results.
-    pub(crate) errands: Errands<F>,
     pub(crate) staging: Vec<u8>,
     /// The message that the open batch will be, unless another goes out before it.
     pub(crate) batch_sequence: u64,
@@ -128,7 +128,8 @@ impl<F: Fabric> ClientLane<F> {
     /// Asks for what every call touches, where others may have pushed it out of the caches since the last one.
     #[inline]
     pub(crate) fn warm(&self) {
-        warm_lines(self, std::mem::offset_of!(Self, connection));
+        warm_lines(self, std::mem::offset_of!(Self, queue_pair));
+        self.slots.warm();
         self.rx.warm();
     }
 

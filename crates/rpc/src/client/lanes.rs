@@ -9,7 +9,7 @@ pub(crate) struct Lanes {
     /// Indices in the core: those of the first plan by worker, then those of the next.
     indices: Vec<u16>,
     workers: usize,
-    /// By function the number of its plan, as far as that is not the first.
+    /// By function the number of its plan, as far as that is not the first: empty with one plan.
     routes: Vec<u8>,
 }
 
@@ -20,6 +20,9 @@ impl Lanes {
         let mut routes = Vec::new();
         for (function, plan) in &config.functions {
             let number = plans.iter().position(|known| known == plan).unwrap_or(0);
+            if number == 0 {
+                continue;
+            }
             routes.resize(usize::from(*function) + 1, 0);
             routes[usize::from(*function)] = number as u8;
         }

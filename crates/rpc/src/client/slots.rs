@@ -5,7 +5,7 @@
 
 use crate::error::{CallError, Cause};
 use crate::path::again::Standing;
-use dunlin_fabric::{Buffer, Memory, Nanos};
+use dunlin_fabric::{Buffer, Memory, Nanos, copy};
 use dunlin_wire::{INLINE_PAYLOAD, copy_bytes};
 use std::collections::VecDeque;
 use std::task::Waker;
@@ -114,22 +114,23 @@ impl Sink for Keep {
     }
 }
 
-/// The table.
+/// The table. What every call touches comes first: a cache line and a half.
 #[derive(Debug)]
+#[repr(C)]
 pub(crate) struct Slots<M: Memory> {
-    slots: Vec<Slot>,
+    slots: Box<[Slot]>,
+    rare: Box<[Rare<M>]>,
+    /// The first of those done: who makes one call at a time needs no queue.
+    first_done: Option<u32>,
+    /// Messages below this sequence were sent; calls of others are in a batch that is being built.
+    sent: u64,
+    in_flight: u32,
     /// The slot freed last, the first of the list of free ones; [`NO_SLOT`] if there is none.
     free: u16,
     /// How many are free.
     room: u16,
-    /// The first of those done: who makes one call at a time needs no queue.
-    first_done: Option<u32>,
     /// Further slots in the order in which they were done; stale entries are skipped.
     done: VecDeque<u32>,
-    rare: Vec<Rare<M>>,
-    in_flight: usize,
-    /// Messages below this sequence were sent; calls of others are in a batch that is being built.
-    sent: u64,
     /// Wakers of calls that are done: woken by whoever holds the lock around us, after it lets go, since a waker
     /// may run anything.
     woken: Vec<Waker>,
@@ -162,6 +163,12 @@ impl<M: Memory> Slots<M> {
         }
     }
 
+    /// Asks for the slot of the oldest call.
+    #[inline]
+    pub(crate) fn warm(&self) {
+        copy::prefetch_to_write(self.slots.as_ptr().cast());
+    }
+
     /// A waker of a call that is done, to be woken without any lock.
     #[inline]
     pub(crate) fn next_woken(&mut self) -> Option<Waker> {
@@ -171,7 +178,7 @@ impl<M: Memory> Slots<M> {
     /// Calls made and not answered, zombies included.
     #[inline]
     pub(crate) fn in_flight(&self) -> usize {
-        self.in_flight
+        self.in_flight as usize
     }
 
     /// How many more calls could be made now.

@@ -14,19 +14,29 @@ use dunlin_fabric::{Address, Buffer, Fabric, Host, Nanos, Site, ThreadDomain, Wa
 use std::ops::{Deref, DerefMut};
 
 /// A client. `Send`, not shared: one thread at a time; [`another`](Client::another) makes one for another thread.
+// What every call touches comes first, and what only connecting needs stands elsewhere: a client is small.
 #[derive(Debug)]
+#[repr(C)]
 pub struct Client<F: Fabric> {
     core: Core<F>,
-    address: Address,
-    config: ClientConfig,
     lanes: Lanes,
-    /// Lanes that broke and whose results were not collected yet.
-    old: Vec<u16>,
-    backoff: Backoff,
     waiter: Waiter,
     earliest: Nanos,
-    session: u64,
+    /// The settings' timeout.
+    timeout: Nanos,
     next_worker: usize,
+    /// Lanes that broke and whose results were not collected yet.
+    old: Vec<u16>,
+    session: u64,
+    target: Box<Target>,
+}
+
+/// What a client is connected to, and how.
+#[derive(Debug)]
+struct Target {
+    address: Address,
+    config: ClientConfig,
+    backoff: Backoff,
 }
 
 /// A result, borrowed from the client; dropping it makes room for the next call.
@@ -97,30 +107,33 @@ impl<F: Fabric> Client<F> {
         let core = Core::new(fabric, config.mode() != CompletionMode::Busy)?;
         let mut client = Client {
             core,
-            address: address.clone(),
             lanes: Lanes::new(&config),
             old: Vec::new(),
-            backoff: Backoff::new(config.backoff),
             waiter: Waiter::new(config.mode(), config.spin),
             earliest: Nanos::MAX,
+            timeout: config.timeout,
             session: 0,
             next_worker: 0,
-            config,
+            target: Box::new(Target {
+                address: address.clone(),
+                backoff: Backoff::new(config.backoff),
+                config,
+            }),
         };
-        let until = fabric.host().now().saturating_add(client.config.connect_timeout);
+        let until = fabric.host().now().saturating_add(client.target.config.connect_timeout);
         client.establish(until)?;
         Ok(client)
     }
 
     /// Another client of the same server with the same settings, with connections of its own, for another thread.
     pub fn another(&self) -> Result<Self, ConnectError> {
-        Client::connect(&self.core.fabric, &self.address, self.config.clone())
+        Client::connect(&self.core.fabric, &self.target.address, self.target.config.clone())
     }
 
     fn establish(&mut self, until: Nanos) -> Result<(), ConnectError> {
         let fabric = self.core.fabric.clone();
-        let greeting = greet(&fabric, &self.address, &self.config, until)?;
-        let prepared = self.core.prepare(&greeting, &self.config)?;
+        let greeting = greet(&fabric, &self.target.address, &self.target.config, until)?;
+        let prepared = self.core.prepare(&greeting, &self.target.config)?;
         let ready = match negotiate(&greeting, &prepared, until) {
             Ok(ready) => ready,
             Err(error) => {
@@ -128,8 +141,8 @@ impl<F: Fabric> Client<F> {
                 return Err(error);
             }
         };
-        let indices = self.core.install(&greeting, &self.config, prepared, &ready)?;
-        self.lanes.set(indices, self.config.plans().len());
+        let indices = self.core.install(&greeting, &self.target.config, prepared, &ready)?;
+        self.lanes.set(indices, self.target.config.plans().len());
         self.session = greeting.reply.session;
         Ok(())
     }
@@ -146,7 +159,7 @@ impl<F: Fabric> Client<F> {
 
     /// The settings.
     pub fn config(&self) -> &ClientConfig {
-        &self.config
+        &self.target.config
     }
 
     /// How many more calls `worker` takes now, of functions without a plan of their own.
@@ -248,7 +261,7 @@ impl<F: Fabric> Client<F> {
 
     #[inline]
     fn try_push(&mut self, worker: usize, function: u16, payload: &[u8]) -> Result<CallId, SubmitError> {
-        let timeout = self.config.timeout;
+        let timeout = self.timeout;
         match self.lanes.of(worker, function) {
             Some(lane) => self.core.with_lane(lane, |fabric, domain, lane| {
                 lane.push(fabric, domain, function, payload, timeout)
@@ -283,7 +296,7 @@ impl<F: Fabric> Client<F> {
                 done => return done,
             }
             let now = self.core.fabric.host().now();
-            let timeout = self.config.timeout;
+            let timeout = self.timeout;
             let limit = if timeout == 0 { Nanos::MAX } else { now.saturating_add(timeout) };
             let until = *until.get_or_insert(limit);
             if now >= until {
@@ -326,7 +339,7 @@ impl<F: Fabric> Client<F> {
 
     /// Submits a call whose payload is in a buffer of ours.
     pub fn submit_large(&mut self, function: u16, request: LargeRequest<F>) -> Result<CallId, CallError> {
-        let timeout = self.config.timeout;
+        let timeout = self.timeout;
         let submitted = self.core.with_lane(request.lane, |fabric, domain, lane| {
             lane.submit_buffer(fabric, domain, function, request.buffer, timeout).map_err(|(error, _)| error)
         });
@@ -461,10 +474,7 @@ impl<F: Fabric> Client<F> {
     /// Ends calls whose time is over, and sends open batches: who waits for a call of one would wait for ever.
     fn before_waiting(&mut self) {
         self.earliest = self.core.expire();
-        let _ = self.flush();
-        for lane in 0..self.old.len() {
-            let _ = self.core.flush(self.old[lane]);
-        }
+        self.core.flush_all();
     }
 
     fn take_turn(&mut self) -> usize {
@@ -474,7 +484,7 @@ impl<F: Fabric> Client<F> {
 
     #[inline]
     fn try_submit(&mut self, worker: usize, function: u16, payload: &[u8]) -> Result<CallId, SubmitError> {
-        let timeout = self.config.timeout;
+        let timeout = self.timeout;
         match self.lanes.of(worker, function) {
             Some(lane) => self.core.with_lane(lane, |fabric, domain, lane| {
                 lane.submit(fabric, domain, function, payload, timeout)
@@ -508,8 +518,7 @@ impl<F: Fabric> Client<F> {
         mut submit: impl FnMut(&mut Self) -> Result<CallId, SubmitError>,
     ) -> Result<CallId, CallError> {
         let now = self.core.fabric.host().now();
-        let until =
-            if self.config.timeout == 0 { Nanos::MAX } else { now.saturating_add(self.config.timeout) };
+        let until = if self.timeout == 0 { Nanos::MAX } else { now.saturating_add(self.timeout) };
         loop {
             if self.core.fabric.host().now() >= until {
                 return Err(CallError::NotExecuted(Cause::DeadlineExceeded));
@@ -551,7 +560,7 @@ impl<F: Fabric> Client<F> {
         }
         let host = self.core.fabric.host().clone();
         let now = host.now();
-        if !self.backoff.is_due(now) {
+        if !self.target.backoff.is_due(now) {
             return Err(CallError::NotExecuted(Cause::Disconnected));
         }
         // Results of the old lanes stay to be collected; lanes with none left go.
@@ -570,15 +579,15 @@ impl<F: Fabric> Client<F> {
             }
             !spent
         });
-        match self.establish(now.saturating_add(self.config.connect_timeout)) {
+        match self.establish(now.saturating_add(self.target.config.connect_timeout)) {
             Ok(()) => {
-                self.backoff.succeeded();
-                tracing::info!(target: "dunlin::client", address = %self.address, "connected again");
+                self.target.backoff.succeeded();
+                tracing::info!(target: "dunlin::client", address = %self.target.address, "connected again");
                 Ok(())
             }
             Err(error) => {
-                self.backoff.failed(host.now(), host.random());
-                tracing::debug!(target: "dunlin::client", %error, failures = self.backoff.failures(), "could not connect again");
+                self.target.backoff.failed(host.now(), host.random());
+                tracing::debug!(target: "dunlin::client", %error, failures = self.target.backoff.failures(), "could not connect again");
                 Err(CallError::NotExecuted(Cause::Disconnected))
             }
         }

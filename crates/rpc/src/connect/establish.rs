@@ -17,7 +17,7 @@ use crate::path::fetch::Fetcher;
 use crate::path::large::{Arrivals, Errands};
 use crate::path::lossy_ring::LossyRing;
 use crate::path::rendezvous::Pool;
-use crate::path::tx::TxParts;
+use crate::path::tx::{Lossy, TxParts};
 use crate::path::{CONTROL_BYTES, MAX_MESSAGE, Rx, RxSource, Tx, TxHalf};
 use crate::plan::{Carrier, CompletionMode, LargePayload, Notice, Plan};
 use dunlin_fabric::{
@@ -252,7 +252,8 @@ impl<F: Fabric> PreparedLane<F> {
                 TxHalf::Datagram(Outlet::new(to, ready.place, Arc::default()))
             }
             Carrier::LossyRing => {
-                TxHalf::Lossy { key, base: CONTROL_BYTES as u64, ring: LossyRing::new(ring_bytes as usize) }
+                let ring = LossyRing::new(ring_bytes as usize);
+                TxHalf::Lossy(Box::new(Lossy { key, base: CONTROL_BYTES as u64, ring }))
             }
             Carrier::Ring(notice) => TxHalf::Write { key, base: CONTROL_BYTES as u64, notice },
             Carrier::Published { .. } => return Err(broken("requests are not fetched")),
@@ -278,7 +279,7 @@ impl<F: Fabric> PreparedLane<F> {
             Carrier::Receive => RxSource::Messages(VecDeque::with_capacity(config.window as usize + 1)),
             Carrier::Datagram => {
                 let limit = datagrams(config.window) as usize;
-                RxSource::Datagrams(Datagrams::new(core.fabric.capabilities(), limit))
+                RxSource::Datagrams(Box::new(Datagrams::new(core.fabric.capabilities(), limit)))
             }
             Carrier::Published { metadata } => {
                 let arena = Arena::new(core.fabric.register(MAX_MESSAGE as u64, Access::LOCAL)?)
@@ -286,7 +287,7 @@ impl<F: Fabric> PreparedLane<F> {
                 let key = RegionKey(published);
                 let fetcher = Fetcher::new(ring_bytes as usize, metadata, key, queue_pair, index, &arena)
                     .map_err(|error| broken(&error.to_string()))?;
-                RxSource::Fetch(fetcher)
+                RxSource::Fetch(Box::new(fetcher))
             }
         };
         let tags = TagKey::derive(secret, self.number, Direction::ToClient);

@@ -15,7 +15,7 @@ const STREAM_FROM: u32 = 5;
 /// How far ahead of the line that it takes the reader of a stream asks for another.
 const LINES_AHEAD: u64 = 2;
 
-/// Where messages come from.
+/// Where messages come from. Small: what is large of the rarer ways stands elsewhere.
 #[derive(Debug)]
 pub(crate) enum RxSource<F: Fabric> {
     /// A ring in our own region, behind its control line.
@@ -28,9 +28,9 @@ pub(crate) enum RxSource<F: Fabric> {
     /// RECVs; the messages that were not looked at yet, at most as many as RECVs.
     Messages(VecDeque<Held<F>>),
     /// The peer's published ring.
-    Fetch(Fetcher<F>),
+    Fetch(Box<Fetcher<F>>),
     /// Datagrams, in any order.
-    Datagrams(Datagrams<F>),
+    Datagrams(Box<Datagrams<F>>),
 }
 
 /// A message that came by SEND and waits for its turn.
@@ -69,7 +69,7 @@ pub(crate) fn scratch() -> Box<Scratch> {
     Box::new([0; MAX_MESSAGE])
 }
 
-/// The receiving end.
+/// The receiving end: all of it is touched by every message.
 #[derive(Debug)]
 pub(crate) struct Rx<F: Fabric> {
     source: RxSource<F>,

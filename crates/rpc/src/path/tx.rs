@@ -21,7 +21,18 @@ use dunlin_wire::{
 /// takes lines away that are not yet written.
 const LINES_AHEAD: u64 = 6;
 
-/// How it sends.
+/// A ring of the peer's that is written by WRITEs that may be lost.
+#[derive(Debug)]
+pub(crate) struct Lossy {
+    /// The peer's inbound region.
+    pub(crate) key: RegionKey,
+    /// Where its ring starts.
+    pub(crate) base: u64,
+    /// What may have to be written again.
+    pub(crate) ring: LossyRing,
+}
+
+/// How it sends. Small: what is large of the rarer ways stands elsewhere, so that it takes no room in every lane.
 #[derive(Debug)]
 pub(crate) enum TxHalf<F: Fabric> {
     /// SEND; the receiver's RECVs and the send queue bound it.
@@ -38,14 +49,7 @@ pub(crate) enum TxHalf<F: Fabric> {
     /// A datagram, which may be lost.
     Datagram(Outlet),
     /// WRITE that may be lost into the peer's ring.
-    Lossy {
-        /// The peer's inbound region.
-        key: RegionKey,
-        /// Where its ring starts.
-        base: u64,
-        /// What may have to be written again.
-        ring: LossyRing,
-    },
+    Lossy(Box<Lossy>),
     /// Into a region of our own, which the peer READs.
     Publish {
         /// That region: the ring, and behind it as many tables of metadata as there are levels.
@@ -53,7 +57,7 @@ pub(crate) enum TxHalf<F: Fabric> {
         /// Levels of metadata.
         metadata: u8,
         /// Bytes of the ring, and of each table: a line for each message that the ring can hold.
-        ring_bytes: usize,
+        ring_bytes: u32,
     },
 }
 
@@ -71,33 +75,34 @@ const fn tell<M: Memory>() -> Operation<'static, M> {
     Operation::Send { data: Data::Inline(&[]), immediate: None, to: None }
 }
 
-/// The sending end.
+/// The sending end. What every message touches comes first: two cache lines at most.
 #[derive(Debug)]
+#[repr(C)]
 pub(crate) struct Tx<F: Fabric> {
     half: TxHalf<F>,
-    queue_pair: QueuePairId,
-    /// Where reports of heads are posted, which must not be lost.
-    reports: QueuePairId,
-    lane: u16,
     ring: RingWriter,
     tags: TagKey,
-    epoch: u32,
     sequence: u64,
     /// The tag of its first line.
     next_tag: u64,
+    epoch: u32,
+    queue_pair: QueuePairId,
     /// Work requests since the last signaled one: a bounded run, since slots of the send queue come back only
     /// with a signaled completion.
     unsignaled: u32,
     signal_every: u32,
     /// Signaled requests that are out: slots of the send queue and buffers come back when their completions are polled.
     signaled: u32,
+    lane: u16,
+    /// The peer may sleep, and has RECVs for what shall wake it.
+    peer_sleeps: bool,
+    /// Where reports of heads are posted, which must not be lost.
+    reports: QueuePairId,
     max_inline: usize,
     /// For messages over `max_inline`, which have to lie in registered memory.
     staging: Staging<F>,
     /// Our inbound region, whose control word the peer sets to the head it has reached.
     control: Region<F::Memory>,
-    /// The peer may sleep, and has RECVs for what shall wake it.
-    peer_sleeps: bool,
 }
 
 /// What a direction's sending end is made of.
@@ -170,7 +175,7 @@ impl<F: Fabric> Tx<F> {
 
     /// Whether what it sends may be lost.
     pub(crate) fn is_lossy(&self) -> bool {
-        matches!(self.half, TxHalf::Datagram(_) | TxHalf::Lossy { .. })
+        matches!(self.half, TxHalf::Datagram(_) | TxHalf::Lossy(_))
     }
 
     /// Where its datagrams go, if it sends any.
@@ -403,6 +408,7 @@ impl<F: Fabric> Tx<F> {
     ) -> Result<(), TxError> {
         let operation = match &self.half {
             TxHalf::Publish { region, metadata, ring_bytes } => {
+                let ring_bytes = *ring_bytes as usize;
                 // The first line comes last: a READ that finds its tag finds all that follows it, in whatever
                 // order its bytes are read.
                 let Some((first, rest)) = parts.split_first() else { return Ok(()) };
@@ -422,7 +428,7 @@ impl<F: Fabric> Tx<F> {
                         slot as u64
                     };
                     let entry = fetch::entry(value, self.next_tag);
-                    region.copy_in(fetch::entry_offset(*ring_bytes, level, slot), &entry);
+                    region.copy_in(fetch::entry_offset(ring_bytes, level, slot), &entry);
                 }
                 return Ok(());
             }
@@ -444,7 +450,7 @@ impl<F: Fabric> Tx<F> {
                 }
             }
             TxHalf::Datagram(_) => return self.put_datagram(fabric, domain, parts, total),
-            TxHalf::Lossy { .. } => return self.put_lossy(fabric, domain, parts, total, at),
+            TxHalf::Lossy(_) => return self.put_lossy(fabric, domain, parts, total, at),
             TxHalf::Send => {
                 Operation::Send { data: self.data(fabric, parts, total)?, immediate: None, to: None }
             }
@@ -486,13 +492,14 @@ impl<F: Fabric> Tx<F> {
         at: usize,
     ) -> Result<(), TxError> {
         let data = self.data(fabric, parts, total)?;
-        let TxHalf::Lossy { key, base, ring } = &mut self.half else { return Err(TxError::Broken) };
-        ring.taken(self.ring.head());
-        ring.keep(at, parts);
-        let operation = Operation::Write { data, key: *key, offset: *base + at as u64, immediate: None };
+        let TxHalf::Lossy(lossy) = &mut self.half else { return Err(TxError::Broken) };
+        lossy.ring.taken(self.ring.head());
+        lossy.ring.keep(at, parts);
+        let (key, offset) = (lossy.key, lossy.base + at as u64);
+        let operation = Operation::Write { data, key, offset, immediate: None };
         self.post_one(fabric, domain, operation, true)?;
-        if let TxHalf::Lossy { ring, .. } = &mut self.half {
-            ring.posted(at, total, self.ring.tail() + (total / LINE) as u64);
+        if let TxHalf::Lossy(lossy) = &mut self.half {
+            lossy.ring.posted(at, total, self.ring.tail() + (total / LINE) as u64);
         }
         Ok(())
     }
@@ -501,16 +508,16 @@ impl<F: Fabric> Tx<F> {
     pub(crate) fn rewrite(&mut self, fabric: &F, domain: &mut F::Domain) -> Result<bool, TxError> {
         self.refresh_head();
         let head = self.ring.head();
-        let TxHalf::Lossy { ring, .. } = &mut self.half else { return Ok(false) };
-        ring.taken(head);
-        ring.start_round();
-        if ring.is_empty() {
+        let TxHalf::Lossy(lossy) = &mut self.half else { return Ok(false) };
+        lossy.ring.taken(head);
+        lossy.ring.start_round();
+        if lossy.ring.is_empty() {
             return Ok(false);
         }
-        while let TxHalf::Lossy { key, base, ring } = &self.half
-            && let Some((at, bytes)) = ring.next()
+        while let TxHalf::Lossy(lossy) = &self.half
+            && let Some((at, bytes)) = lossy.ring.next()
         {
-            let (key, offset) = (*key, *base + at as u64);
+            let (key, offset) = (lossy.key, lossy.base + at as u64);
             let mut message = [0; MAX_MESSAGE];
             let message = &mut message[..bytes.len()];
             message.copy_from_slice(bytes);
@@ -525,8 +532,8 @@ impl<F: Fabric> Tx<F> {
                 Err(TxError::Full) => break,
                 Err(error) => return Err(error),
             }
-            if let TxHalf::Lossy { ring, .. } = &mut self.half {
-                ring.rewritten();
+            if let TxHalf::Lossy(lossy) = &mut self.half {
+                lossy.ring.rewritten();
             }
         }
         Ok(true)

@@ -31,11 +31,6 @@ pub(crate) struct Reading {
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct ServerLane<F: Fabric> {
-    /// The generation last seen of each slot: a call id is executed once.
-    generations: Vec<u32>,
-    waiting: VecDeque<Waiting>,
-    /// Answers that are kept for clients that ask again, where requests or answers may be lost.
-    pub(crate) replies: Option<Box<Replies>>,
     /// In the worker's list of lanes to look at.
     pub(crate) listed: bool,
     /// The last look at this lane found a message: it is looked at each time.
@@ -48,16 +43,23 @@ pub(crate) struct ServerLane<F: Fabric> {
     sure: bool,
     /// Its place among the worker's lanes.
     pub(crate) index: u16,
-    pub(crate) tx: Tx<F>,
     pub(crate) rx: Rx<F>,
+    pub(crate) tx: Tx<F>,
+    /// The generation last seen of each slot: a call id is executed once.
+    generations: Box<[u32]>,
+    waiting: VecDeque<Waiting>,
+    /// Answers that are kept for clients that ask again, where requests or answers may be lost.
+    pub(crate) replies: Option<Box<Replies>>,
+    /// What is still to be sent of large results, or said of large requests.
+    pub(crate) errands: Errands<F>,
     /// Large requests that are being READ.
     pub(crate) reading: Vec<Reading>,
-    pub(crate) number: u16,
     pub(crate) session: u64,
+    pub(crate) plan: Plan,
+    pub(crate) number: u16,
     /// Tells this lane from earlier ones at the same index.
     pub(crate) serial: u64,
     pub(crate) link: F::Link,
-    pub(crate) plan: Plan,
     pub(crate) queue_pair: QueuePairId,
     /// The unreliable connection that requests are written over, if they are.
     pub(crate) unreliable: Option<QueuePairId>,
@@ -74,8 +76,6 @@ pub(crate) struct ServerLane<F: Fabric> {
     /// Large requests that the client writes or sends.
     pub(crate) arriving: Vec<Reading>,
     pub(crate) arrivals: Arrivals<F>,
-    /// What is still to be sent of large results, or said of large requests.
-    pub(crate) errands: Errands<F>,
     /// Calls in the pool or with the application.
     pub(crate) in_service: usize,
 }
@@ -132,7 +132,7 @@ impl<F: Fabric> ServerLane<F> {
             rx: parts.rx,
             region: parts.region,
             client_key: parts.client_key,
-            generations: vec![0; parts.window as usize],
+            generations: vec![0; parts.window as usize].into(),
             waiting: VecDeque::new(),
             exported: Vec::with_capacity(parts.window as usize),
             reading: Vec::with_capacity(parts.window as usize),

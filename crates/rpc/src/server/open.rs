@@ -225,7 +225,7 @@ fn finish<F: Fabric>(
             ));
         }
         (Carrier::Published { metadata }, Some(region)) => {
-            TxHalf::Publish { region, metadata, ring_bytes: command.ring_bytes as usize }
+            TxHalf::Publish { region, metadata, ring_bytes: command.ring_bytes }
         }
         (Carrier::Published { .. }, None) => {
             return Err(ConnectError::Handshake("nothing to fetch from".into()));
@@ -253,7 +253,7 @@ fn finish<F: Fabric>(
         RxSource::Ring { region: command.region.clone(), reader }
     } else if carrier == Carrier::Datagram {
         let limit = crate::connect::establish::datagrams(command.window.saturating_mul(2)) as usize;
-        RxSource::Datagrams(Datagrams::new(fabric.capabilities(), limit))
+        RxSource::Datagrams(Box::new(Datagrams::new(fabric.capabilities(), limit)))
     } else {
         RxSource::Messages(VecDeque::with_capacity(command.window as usize + 1))
     };

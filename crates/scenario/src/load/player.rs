@@ -1,19 +1,27 @@
 //! One client of a load: what it calls, when, and what it records.
 
 use super::{Board, FIRST_FUNCTION, Load, LoadError, OPEN_WINDOW, Pace};
-use crate::random_values::Skew;
+use crate::random_values::{Skew, Times};
 use dunlin_fabric::{Address, Fabric, Host, Nanos, Signal};
 use dunlin_fabric_sim::{Random, Sim};
-use dunlin_rpc::{CallError, CallId, Cause, Client, ClientConfig};
+use dunlin_rpc::{CallError, CallId, Cause, Client, ClientConfig, ConnectError};
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
+
+/// What all clients of a load only read. It is there once: thousands of copies would push each other out of the caches.
+pub(super) struct Table {
+    pub(super) load: Load,
+    pub(super) board: Board,
+    /// What requests are made of: as long as the longest.
+    pub(super) payload: Vec<u8>,
+}
 
 /// One client.
 pub(super) struct Player {
     pub(super) sim: Sim,
     pub(super) random: Random,
-    pub(super) load: Load,
-    pub(super) board: Board,
+    pub(super) table: Arc<Table>,
     /// Which worker a call goes to, if not always to the one.
     pub(super) calls_to: Option<Skew>,
     /// Calls to make.
@@ -47,51 +55,59 @@ impl Player {
         news: &S,
         stop: &S,
     ) {
-        let window = match self.load.pace {
-            Pace::Closed { window, .. } => window.max(1),
-            Pace::Open { .. } => OPEN_WINDOW,
-        };
-        let config = ClientConfig {
-            window,
-            ring_bytes: self.load.ring_bytes,
-            timeout: 0,
-            connect_timeout: Nanos::MAX / 8,
-            max_response: self.load.largest(|function| function.results),
-            large_memory: self.load.large_memory(),
-            worker,
-            functions: self.load.plans(),
-            ..ClientConfig::with_plan(self.load.functions[0].plan)
-        };
-        let client = Client::connect(&self.sim, address, config);
-        self.board.connected.fetch_add(1, Ordering::Relaxed);
+        let client = self.connect(address, worker);
+        self.table.board.connected.fetch_add(1, Ordering::Relaxed);
         news.raise();
         match client {
             Ok(mut client) => {
                 start.wait(0, Nanos::MAX);
                 if let Err(error) = self.call_all(&mut client) {
-                    self.board.fail(LoadError::Call(error));
+                    self.table.board.fail(LoadError::Call(error));
                 }
-                self.board.done.fetch_add(1, Ordering::Relaxed);
+                self.table.board.done.fetch_add(1, Ordering::Relaxed);
                 news.raise();
                 stop.wait(0, Nanos::MAX);
             }
             Err(error) => {
-                self.board.fail(error.into());
-                self.board.done.fetch_add(1, Ordering::Relaxed);
+                self.table.board.fail(error.into());
+                self.table.board.done.fetch_add(1, Ordering::Relaxed);
                 news.raise();
             }
         }
     }
 
+    /// Not inline, as the loops of calls are not: what a client's stack holds while it waits shall be little, since thousands of
+    /// stacks are in use in turn.
+    #[inline(never)]
+    fn connect(&self, address: &Address, worker: Option<u16>) -> Result<Client<Sim>, ConnectError> {
+        let load = &self.table.load;
+        let window = match load.pace {
+            Pace::Closed { window, .. } => window.max(1),
+            Pace::Open { .. } => OPEN_WINDOW,
+        };
+        let config = ClientConfig {
+            window,
+            ring_bytes: load.ring_bytes,
+            timeout: 0,
+            connect_timeout: Nanos::MAX / 8,
+            max_response: load.largest(|function| function.results),
+            large_memory: load.large_memory(),
+            worker,
+            functions: load.plans(),
+            ..ClientConfig::with_plan(load.functions[0].plan)
+        };
+        Client::connect(&self.sim, address, config)
+    }
+
     fn answered(&self, function: usize, since: Nanos) {
-        if self.board.counting.load(Ordering::Relaxed) {
-            self.board.latencies[function].record(self.sim.time().saturating_sub(since));
+        if self.table.board.counting.load(Ordering::Relaxed) {
+            self.table.board.latencies[function].record(self.sim.time().saturating_sub(since));
         }
     }
 
     /// Whether there is another call to make.
     fn wants(&self) -> bool {
-        self.left > 0 && !self.board.over.load(Ordering::Relaxed)
+        self.left > 0 && !self.table.board.over.load(Ordering::Relaxed)
     }
 
     /// The next call, which is made.
@@ -101,83 +117,98 @@ impl Player {
             Some(skew) => skew.next(&mut self.random) as usize,
             None => 0,
         };
-        let function = self.load.choose(&mut self.random);
-        let bytes = self.load.functions[function].requests.next(&mut self.random) as usize;
+        let function = self.table.load.choose(&mut self.random);
+        let bytes = self.table.load.functions[function].requests.next(&mut self.random) as usize;
         Next { worker, function, bytes }
     }
 
     fn call_all(&mut self, client: &mut Client<Sim>) -> Result<(), CallError> {
-        let payload = vec![7u8; self.load.largest(|function| function.requests) as usize];
-        let host = self.sim.host().clone();
-        match self.load.pace {
-            Pace::Closed { window: 0 | 1, think } => {
-                while self.wants() {
-                    let next = self.next();
-                    let since = self.sim.time();
-                    drop(client.call_on(next.worker, next.id(), &payload[..next.bytes])?);
-                    self.answered(next.function, since);
-                    let think = think.next(&mut self.random);
-                    if think > 0 {
-                        host.sleep(host.now() + think);
+        match self.table.load.pace {
+            Pace::Closed { window: 0 | 1, think } => self.call_by_call(client, think),
+            Pace::Closed { window, .. } => self.call_in_windows(client, usize::from(window)),
+            Pace::Open { gaps } => self.call_in_time(client, gaps),
+        }
+    }
+
+    /// A call follows the answer to the one before.
+    #[inline(never)]
+    fn call_by_call(&mut self, client: &mut Client<Sim>, think: Times) -> Result<(), CallError> {
+        while self.wants() {
+            let next = self.next();
+            let since = self.sim.time();
+            drop(client.call_on(next.worker, next.id(), &self.table.payload[..next.bytes])?);
+            self.answered(next.function, since);
+            let think = think.next(&mut self.random);
+            if think > 0 {
+                self.sim.host().sleep(self.sim.host().now() + think);
+            }
+        }
+        Ok(())
+    }
+
+    /// So many calls are in flight.
+    #[inline(never)]
+    fn call_in_windows(&mut self, client: &mut Client<Sim>, window: usize) -> Result<(), CallError> {
+        let table = Arc::clone(&self.table);
+        let mut open: VecDeque<Open> = VecDeque::new();
+        let mut refused = None;
+        while refused.is_some() || self.wants() || !open.is_empty() {
+            let next = match refused.take() {
+                None if self.wants() && open.len() < window => Some(self.next()),
+                other => other,
+            };
+            if let Some(call) = next {
+                match client.submit_on(call.worker, call.id(), &table.payload[..call.bytes]) {
+                    Ok(id) => {
+                        open.push_back((id, call.function, self.sim.time()));
+                        continue;
                     }
+                    Err(CallError::NotExecuted(Cause::WindowFull)) if !open.is_empty() => {
+                        refused = next;
+                    }
+                    Err(error) => return Err(error),
                 }
             }
-            Pace::Closed { window, .. } => {
-                let mut open: VecDeque<Open> = VecDeque::new();
-                let mut refused = None;
-                while refused.is_some() || self.wants() || !open.is_empty() {
-                    let next = match refused.take() {
-                        None if self.wants() && open.len() < usize::from(window) => Some(self.next()),
-                        other => other,
-                    };
-                    if let Some(call) = next {
-                        match client.submit_on(call.worker, call.id(), &payload[..call.bytes]) {
-                            Ok(id) => {
-                                open.push_back((id, call.function, self.sim.time()));
-                                continue;
-                            }
-                            Err(CallError::NotExecuted(Cause::WindowFull)) if !open.is_empty() => {
-                                refused = next;
-                            }
-                            Err(error) => return Err(error),
-                        }
-                    }
-                    if let Some((id, function, since)) = open.pop_front() {
+            if let Some((id, function, since)) = open.pop_front() {
+                drop(client.wait(id)?);
+                self.answered(function, since);
+            }
+        }
+        Ok(())
+    }
+
+    /// Calls are made when they are due.
+    #[inline(never)]
+    fn call_in_time(&mut self, client: &mut Client<Sim>, gaps: Times) -> Result<(), CallError> {
+        let table = Arc::clone(&self.table);
+        let host = self.sim.host().clone();
+        let mut due = self.sim.time();
+        let mut open: VecDeque<Open> = VecDeque::new();
+        while self.wants() {
+            due += gaps.next(&mut self.random);
+            // Until then answers are taken; a sleep of the whole gap would leave them lying.
+            while self.sim.time() < due {
+                client.progress();
+                self.take_done(client, &mut open)?;
+                let left = due.saturating_sub(self.sim.time());
+                host.sleep(host.now() + left.min(1_000));
+            }
+            let next = self.next();
+            loop {
+                match client.submit_on(next.worker, next.id(), &table.payload[..next.bytes]) {
+                    Ok(id) => break open.push_back((id, next.function, due)),
+                    Err(CallError::NotExecuted(Cause::WindowFull)) => {
+                        let Some((id, function, since)) = open.pop_front() else { continue };
                         drop(client.wait(id)?);
                         self.answered(function, since);
                     }
+                    Err(error) => return Err(error),
                 }
             }
-            Pace::Open { gaps } => {
-                let mut due = self.sim.time();
-                let mut open: VecDeque<Open> = VecDeque::new();
-                while self.wants() {
-                    due += gaps.next(&mut self.random);
-                    // Until then answers are taken; a sleep of the whole gap would leave them lying.
-                    while self.sim.time() < due {
-                        client.progress();
-                        self.take_done(client, &mut open)?;
-                        let left = due.saturating_sub(self.sim.time());
-                        host.sleep(host.now() + left.min(1_000));
-                    }
-                    let next = self.next();
-                    loop {
-                        match client.submit_on(next.worker, next.id(), &payload[..next.bytes]) {
-                            Ok(id) => break open.push_back((id, next.function, due)),
-                            Err(CallError::NotExecuted(Cause::WindowFull)) => {
-                                let Some((id, function, since)) = open.pop_front() else { continue };
-                                drop(client.wait(id)?);
-                                self.answered(function, since);
-                            }
-                            Err(error) => return Err(error),
-                        }
-                    }
-                }
-                while let Some((id, function, since)) = open.pop_front() {
-                    drop(client.wait(id)?);
-                    self.answered(function, since);
-                }
-            }
+        }
+        while let Some((id, function, since)) = open.pop_front() {
+            drop(client.wait(id)?);
+            self.answered(function, since);
         }
         Ok(())
     }
