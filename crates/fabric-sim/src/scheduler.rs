@@ -400,7 +400,7 @@ impl State {
 
     /// Whether the run is so large that what a task touches has left the caches since it ran last.
     #[inline]
-    fn is_large(&self) -> bool {
+    pub(crate) fn is_large(&self) -> bool {
         self.live > LARGE
     }
 
@@ -472,6 +472,15 @@ impl State {
         self.begin_event(at);
         self.happen(event);
         (self.clock, self.fraction) = clock;
+    }
+
+    /// Lets the next events happen as long as they are the network's and not later than `clock`.
+    pub(crate) fn happen_until(&mut self, clock: Nanos) {
+        while let Some((at, true)) = self.events.next_kind()
+            && at <= clock
+        {
+            self.happen_next();
+        }
     }
 
     #[inline]

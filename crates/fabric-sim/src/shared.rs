@@ -163,9 +163,12 @@ impl Shared {
         while let Some((at, of_network)) = state.events.next_kind()
             && at <= clock
         {
-            // What happens in the network happens here as well as anywhere.
+            // What happens in the network happens here as well as anywhere; as long as little else is in the caches, on a stack that is.
             if of_network {
-                state.happen_next();
+                match state.is_large() {
+                    true => switch::on_outer_stack(|| state.happen_until(clock)),
+                    false => state.happen_next(),
+                }
                 continue;
             }
             if at + state.settings.slack > clock && clock - state.clock_of_events() <= state.settings.slack {

@@ -56,6 +56,19 @@ pub(crate) fn inside() -> bool {
     !CURRENT.get().is_null()
 }
 
+/// Does something on the stack of who has resumed the coroutine that runs on this thread: of many coroutines' stacks each has
+/// left the caches when it is used again, that one has not. Must be called inside of one; what is done must not suspend it.
+pub(crate) fn on_outer_stack<R>(what: impl FnOnce() -> R + Send) -> R {
+    // Who tries to suspend meanwhile is told that it is not inside.
+    let current = CURRENT.replace(ptr::null());
+    assert!(!current.is_null(), "there is no outer stack outside of coroutines");
+    // SAFETY: as in `suspend`, the pointer names the yielder at the base of the stack that we run on. The outer stack is that of
+    // `resume`, which waits for this coroutine to suspend or to end, and what runs there returns before that.
+    let result = unsafe { (*current).on_parent_stack(what) };
+    CURRENT.set(current);
+    result
+}
+
 /// Suspends the coroutine that runs on this thread. Must be called inside of one.
 pub(crate) fn suspend() {
     let current = CURRENT.get();

@@ -23,6 +23,9 @@ const RELEASES_AT_ONCE: usize = 8;
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct ClientLane<F: Fabric> {
+    /// How many messages a draining server says that it has taken. Here, though it is rare, because this is where it stands whether
+    /// there is a lane at all: the compiler tells that by the tag that has the most values to spare.
+    pub(crate) taken: Option<u64>,
     pub(crate) tx: Tx<F>,
     pub(crate) rx: Rx<F>,
     /// What may have to be sent again, where requests or answers may be lost.
@@ -82,8 +85,6 @@ pub(crate) struct ClientLane<F: Fabric> {
     pub(crate) batch_sequence: u64,
     /// The shortest timeout of its calls, 0 if none has one.
     pub(crate) batch_timeout: Nanos,
-    /// How many messages a draining server says that it has taken.
-    pub(crate) taken: Option<u64>,
 }
 
 /// Asks for the first bytes of something that will be changed soon.
