@@ -14,7 +14,7 @@ mod skip;
 pub use binary::{BinaryInput, BinaryOutput};
 pub use compact::CompactInput;
 pub use compact_output::CompactOutput;
-pub use cursor::{Input, Limits};
+pub use cursor::{Input, Limits, owned_str};
 pub(crate) use scan::varint;
 pub use scan::{Encoding, Scanned, Scanner};
 

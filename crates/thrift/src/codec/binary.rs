@@ -1,6 +1,6 @@
 //! Thrift's binary encoding: what Dunlin's own messages carry, and the usual one on TCP.
 
-use super::cursor::{Cursor, Input, Limits, invalid, text};
+use super::cursor::{Cursor, Input, Limits, invalid, owned_str, text};
 use super::skip::{no_lengths, skip};
 use pilota::thrift::{
     ProtocolExceptionKind, TFieldIdentifier, TInputProtocol, TLengthProtocol, TListIdentifier,
@@ -55,6 +55,35 @@ impl<'a> BinaryInput<'a> {
     #[inline]
     pub fn read_rest_str(&mut self) -> Result<&'a str, ThriftException> {
         text(self.read_rest())
+    }
+
+    /// As [`read_rest_str`](BinaryInput::read_rest_str), owned.
+    #[inline]
+    pub fn read_rest_faststr(&mut self) -> Result<FastStr, ThriftException> {
+        Ok(owned_str(self.read_rest_str()?))
+    }
+
+    /// Begins a struct of the bare form. No byte does so, but there is a limit to their number: one may take hundreds of bytes
+    /// in memory and a single one in the message.
+    #[inline]
+    pub fn count_struct(&mut self) -> Result<(), ThriftException> {
+        self.cursor.count()
+    }
+
+    /// Reads which of a struct's optional fields are there.
+    #[inline]
+    pub fn read_presence<const FIELDS: usize>(&mut self) -> Result<[bool; FIELDS], ThriftException> {
+        let mut present = [false; FIELDS];
+        for fields in present.chunks_mut(8) {
+            let byte = self.cursor.byte()?;
+            if u32::from(byte) >> fields.len() != 0 {
+                return Err(no_such_field());
+            }
+            for (place, field) in fields.iter_mut().enumerate() {
+                *field = byte >> place & 1 != 0;
+            }
+        }
+        Ok(present)
     }
 
     /// An error if there are bytes that were not read.
@@ -205,7 +234,7 @@ impl<'a> TInputProtocol for BinaryInput<'a> {
 
     #[inline]
     fn read_faststr(&mut self) -> Result<FastStr, ThriftException> {
-        Ok(FastStr::new(self.read_str()?))
+        Ok(owned_str(self.read_str()?))
     }
 
     #[inline]
@@ -294,6 +323,19 @@ impl<'a> BinaryOutput<'a> {
         self.put(bytes)
     }
 
+    /// Writes which of a struct's optional fields are there, a bit each.
+    #[inline]
+    pub fn write_presence<const FIELDS: usize>(
+        &mut self,
+        present: [bool; FIELDS],
+    ) -> Result<(), ThriftException> {
+        for fields in present.chunks(8) {
+            let bits = fields.iter().enumerate().map(|(place, field)| u8::from(*field) << place);
+            self.put(&[bits.sum()])?;
+        }
+        Ok(())
+    }
+
     #[inline]
     fn put(&mut self, bytes: &[u8]) -> Result<(), ThriftException> {
         match std::mem::take(&mut self.rest).split_at_mut_checked(bytes.len()) {
@@ -311,6 +353,12 @@ impl<'a> BinaryOutput<'a> {
         self.write_i32(bytes.len() as i32)?;
         self.put(bytes)
     }
+}
+
+#[cold]
+#[inline(never)]
+fn no_such_field() -> ThriftException {
+    invalid("an optional field is said to be there that the struct does not have")
 }
 
 #[cold]
