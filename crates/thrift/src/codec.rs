@@ -11,6 +11,8 @@ mod cursor;
 mod scan;
 mod skip;
 
+#[cfg(test)]
+pub(crate) use binary::LENT;
 pub use binary::{BinaryInput, BinaryOutput};
 pub use compact::CompactInput;
 pub use compact_output::CompactOutput;

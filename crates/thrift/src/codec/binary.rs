@@ -18,7 +18,12 @@ const VERSION_MASK: u32 = 0xffff_0000;
 pub struct BinaryInput<'a> {
     cursor: Cursor<'a>,
     bare: bool,
+    /// The memory that the message lies in, if its values may be parts of it.
+    shared: Option<&'a Bytes>,
 }
+
+/// The shortest value that shares the memory of its message.
+const SHARED: usize = 16 << 10;
 
 impl<'a> BinaryInput<'a> {
     /// A reader of a message, with the usual limits.
@@ -30,13 +35,19 @@ impl<'a> BinaryInput<'a> {
     /// A reader with limits.
     #[inline]
     pub fn with_limits(bytes: &'a [u8], limits: Limits) -> Self {
-        BinaryInput { cursor: Cursor::new(bytes, limits), bare: false }
+        BinaryInput { cursor: Cursor::new(bytes, limits), bare: false, shared: None }
     }
 
     /// A reader of values that follow each other without their fields' headers, with the usual limits.
     #[inline]
     pub fn bare(bytes: &'a [u8]) -> Self {
         BinaryInput { bare: true, ..BinaryInput::new(bytes) }
+    }
+
+    /// A reader of bytes that lie in `memory`, with the usual limits. A large `binary` that is most of the memory is not copied, but
+    /// a part of it.
+    pub(crate) fn sharing(bytes: &'a [u8], memory: &'a Bytes) -> Self {
+        BinaryInput { shared: Some(memory), ..BinaryInput::new(bytes) }
     }
 
     /// Bytes that were not read yet.
@@ -194,7 +205,14 @@ impl<'a> TInputProtocol for BinaryInput<'a> {
 
     #[inline]
     fn read_bytes(&mut self) -> Result<Bytes, ThriftException> {
-        Ok(Bytes::copy_from_slice(self.read_slice()?))
+        let slice = self.read_slice()?;
+        Ok(match self.shared {
+            // No value keeps more than twice its own length.
+            Some(memory) if slice.len() >= SHARED && slice.len() >= memory.len() / 2 => {
+                memory.slice_ref(slice)
+            }
+            _ => Bytes::copy_from_slice(slice),
+        })
     }
 
     #[inline]
@@ -302,13 +320,24 @@ impl<'a> TInputProtocol for BinaryInput<'a> {
 #[derive(Debug)]
 pub struct BinaryOutput<'a> {
     rest: &'a mut [u8],
+    /// Where payloads go that are not copied.
+    lent: Option<&'a mut Vec<(usize, Bytes)>>,
 }
+
+/// The shortest payload that is lent: below, copying is cheaper than one more piece.
+pub(crate) const LENT: usize = 16 << 10;
 
 impl<'a> BinaryOutput<'a> {
     /// A writer into `place`.
     #[inline]
     pub fn new(place: &'a mut [u8]) -> Self {
-        BinaryOutput { rest: place }
+        BinaryOutput { rest: place, lent: None }
+    }
+
+    /// A writer that does not copy large payloads which it is given, but puts them into a list, each with the bytes of the place
+    /// that were left then. The place has room for them nevertheless, at its end.
+    pub(crate) fn lending(place: &'a mut [u8], lent: &'a mut Vec<(usize, Bytes)>) -> Self {
+        BinaryOutput { rest: place, lent: Some(lent) }
     }
 
     /// Bytes of the place that were not written.
@@ -513,7 +542,15 @@ impl<'a> TOutputProtocol for BinaryOutput<'a> {
     }
     #[inline]
     fn write_bytes(&mut self, bytes: Bytes) -> Result<(), ThriftException> {
-        self.put_long(&bytes)
+        if bytes.len() < LENT || self.lent.is_none() {
+            return self.put_long(&bytes);
+        }
+        self.write_i32(bytes.len() as i32)?;
+        match &mut self.lent {
+            Some(lent) if bytes.len() <= self.rest.len() => lent.push((self.rest.len(), bytes)),
+            _ => return Err(no_room()),
+        }
+        Ok(())
     }
     #[inline]
     fn write_bytes_without_len(&mut self, bytes: Bytes) -> Result<(), ThriftException> {

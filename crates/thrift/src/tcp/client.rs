@@ -10,9 +10,10 @@ use crate::arguments::{Arguments, Outcome};
 use crate::codec::{BinaryInput, CompactInput, Encoding};
 use crate::error::{CallError, ConnectError};
 use dunlin_rpc::Certainty;
+use pilota::Bytes;
 use pilota::thrift::{ApplicationException, Message, TLengthProtocol, TOutputProtocol, ThriftException};
 use rustix::net::RecvFlags;
-use std::io::{self, ErrorKind, Write};
+use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::ops::Range;
 use std::sync::Arc;
@@ -173,10 +174,12 @@ impl Connection {
         let mut open = self.ready()?;
         self.send(&mut open)?;
         let range = open.receive().map_err(|failed| self.no_answer(failed))?;
-        let message = &open.incoming.bytes()[range.clone()];
-        let result = read_answer::<R>(self.options.wire.encoding, message, function_name, self.sequence)
-            .map_err(|why| self.wrong_answer(why))?;
-        open.incoming.consume(range.end);
+        let (encoding, sequence) = (self.options.wire.encoding, self.sequence);
+        let result = open.incoming.take(range, |message, memory| {
+            let (kind, length) = check_answer(encoding, message, function_name, sequence)?;
+            Ok(decode_answer::<R>(encoding, kind, &message[length..], memory))
+        });
+        let result = result.map_err(|why| self.wrong_answer(why))?;
         open.incoming.shrink(KEEP);
         // More than the answer: whose it is, nobody can tell. And the deadline may have come right behind the answer.
         self.open = (open.incoming.is_empty() && open.socket.end()).then_some(open);
@@ -220,7 +223,7 @@ impl Connection {
         open.socket.begin(open.used + self.options.call_timeout);
         let mut sent = 0;
         while sent < self.outgoing.len() {
-            match open.socket.stream().write(&self.outgoing.bytes()[sent..]) {
+            match self.outgoing.send(open.socket.stream(), sent) {
                 Ok(written) => sent += written,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) if sent == 0 => {
@@ -319,17 +322,6 @@ fn left(deadline: Instant) -> Duration {
     deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1))
 }
 
-/// Reads an answer; an error says why it is none to this call.
-fn read_answer<R: Outcome>(
-    encoding: Encoding,
-    message: &[u8],
-    name: &str,
-    sequence: i32,
-) -> Result<Result<R::Value, CallError<R::Exception>>, String> {
-    let (kind, length) = check_answer(encoding, message, name, sequence)?;
-    Ok(decode_answer::<R>(encoding, kind, &message[length..]))
-}
-
 /// The kind of an answer and the length of its head; an error says why it is none to this call.
 pub(super) fn check_answer(
     encoding: Encoding,
@@ -351,27 +343,29 @@ pub(super) fn check_answer(
     }
 }
 
-/// Reads the body of an answer.
+/// Reads the body of an answer, whose large values may be parts of the memory that it lies in, if that is given.
 pub(super) fn decode_answer<R: Outcome>(
     encoding: Encoding,
     kind: u8,
     body: &[u8],
+    memory: Option<&Bytes>,
 ) -> Result<R::Value, CallError<R::Exception>> {
     if kind == EXCEPTION {
-        return Err(match decode::<ApplicationException>(encoding, body) {
+        return Err(match decode::<ApplicationException>(encoding, body, None) {
             Ok(exception) => CallError::Application(exception),
             Err(error) => CallError::Decode(error),
         });
     }
-    match decode::<R>(encoding, body) {
+    match decode::<R>(encoding, body, memory) {
         Ok(outcome) => outcome.into_result().map_err(CallError::Exception),
         Err(error) => Err(CallError::Decode(error)),
     }
 }
 
-fn decode<M: Message>(encoding: Encoding, body: &[u8]) -> Result<M, ThriftException> {
-    match encoding {
-        Encoding::Binary => M::decode(&mut BinaryInput::new(body)),
-        Encoding::Compact => M::decode(&mut CompactInput::new(body)),
+fn decode<M: Message>(encoding: Encoding, body: &[u8], memory: Option<&Bytes>) -> Result<M, ThriftException> {
+    match (encoding, memory) {
+        (Encoding::Binary, Some(memory)) => M::decode(&mut BinaryInput::sharing(body, memory)),
+        (Encoding::Binary, None) => M::decode(&mut BinaryInput::new(body)),
+        (Encoding::Compact, _) => M::decode(&mut CompactInput::new(body)),
     }
 }
