@@ -13,6 +13,45 @@ struct Pair {
   2: optional string right
 }
 
+typedef Pair Couple
+typedef list<Pair> Pairs
+
+struct Nothing {
+}
+
+/** A struct that may be within itself: nowhere in the bare form. */
+struct Tree {
+  1: required i32 leaf
+  2: optional list<Tree> branches
+}
+
+/** Nor is this. */
+union Choice {
+  1: i32 number
+  2: Pair pair
+}
+
+/** What may be in a struct of the bare form. */
+struct Mixed {
+  1: required bool truth
+  2: required Pair pair
+  3: required list<Pair> pairs
+  4: required map<string, Couple> couples
+  5: required set<i64> numbers
+  6: required Kind kind
+  7: required Choice choice
+  8: required Nothing nothing
+  9: optional i32 weight = 7
+  10: optional Name name
+  11: optional Pairs more
+  12: optional Tree tree
+  13: optional uuid key
+  14: optional i8 small
+  15: optional i16 medium
+  16: optional i64 large
+  17: optional map<Kind, list<Pair>> by_kind
+}
+
 /** Not that one. */
 exception Refused {
   1: required binary why
@@ -39,4 +78,8 @@ service Forms {
   string remote(1: string text) (transport = "tcp")
   /** So does this. */
   oneway void note(1: i32 number) (transport = "tcp")
+  /** Answers with what it gets. */
+  Mixed mix(1: Mixed mixed)
+  /** Answers with the first. */
+  Couple first(1: Pairs pairs, 2: Pair otherwise)
 }

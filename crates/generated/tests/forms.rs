@@ -74,6 +74,14 @@ impl Forms for Handler {
         Ok(FastStr::new(text))
     }
 
+    fn mix(&self, _: &Context, mixed: Mixed) -> Result<Mixed, Failure<Never>> {
+        Ok(mixed)
+    }
+
+    fn first(&self, _: &Context, pairs: Pairs, otherwise: Pair) -> Result<Couple, Failure<Never>> {
+        Ok(Couple(pairs.0.first().cloned().unwrap_or(otherwise)))
+    }
+
     fn note(&self, _: &Context, number: i32) -> Result<(), Failure<Never>> {
         self.noted.fetch_add(number, Ordering::SeqCst);
         Ok(())
@@ -128,6 +136,7 @@ fn who_agrees_speaks_it() {
     for count in [0, 1, 6, 7, 8, 100, 1000] {
         assert_eq!(client.kinds(&Kind::ROUND, count).unwrap(), vec![Kind::ROUND; count as usize]);
     }
+    assert!(client.inner().routes()[14..].iter().all(bare), "{:?}", client.inner().routes());
     assert_eq!(client.rename(&Name(Bytes::from_static(b"n"))).unwrap(), Name(Bytes::from_static(b"n")));
     assert_eq!(client.maybe(None).unwrap(), "none");
     assert_eq!(client.maybe(Some(b"some")).unwrap(), "some");
@@ -174,7 +183,16 @@ fn who_does_not_agree_gets_along() {
     });
     assert_eq!(
         forms.collect::<Vec<_>>(),
-        [Form::Tagged, Form::Tagged, Form::Tagged, Form::Tagged, Form::Bare]
+        [
+            Form::Tagged,
+            Form::Tagged,
+            Form::Tagged,
+            Form::Tagged,
+            Form::Bare,
+            Form::Tagged,
+            Form::Bare,
+            Form::Tagged
+        ]
     );
     assert_eq!(client.echo(b"data", Some(3)).unwrap(), "data");
     assert_eq!(client.rename(b"name").unwrap(), "name");
@@ -184,6 +202,33 @@ fn who_does_not_agree_gets_along() {
         other => panic!("{other:?}"),
     }
     assert!(client.nothing().is_err(), "there is no value");
+    // A field that the server does not know is skipped there, and is not in what it answers.
+    let pair = younger::Pair { left: 3, right: None, height: Some(1) };
+    let swapped = client.swap(&pair, &younger::Kind::ROUND).unwrap();
+    assert_eq!(swapped, younger::Pair { left: 1, right: Some("3 None".into()), height: None });
+    // Names do not matter.
+    let two = younger::Two { one: 7, other: None };
+    assert_eq!(client.first(std::slice::from_ref(&two), &younger::Two::default()).unwrap(), two);
+    assert_eq!(client.first(&[], &two).unwrap(), two);
+    match client.mix(&younger::Strict { left: 1, right: "x".into() }) {
+        Err(CallError::Application(error)) => assert!(error.message().contains("required"), "{error}"),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// What one side says may be missing and the other wants: they do not agree, and it is named where it is missing.
+#[test]
+fn what_must_be_there_is_asked_for() {
+    let rig = rig("strict");
+    let options = ClientOptions::default();
+    let mut client = younger::StricterClient::connect(&rig.fabric, &rig.address, options).unwrap();
+    assert!(matches!(client.inner().routes(), [Route::Engine { form: Form::Tagged, .. }]));
+    let strict = younger::Strict { left: 1, right: "x".into() };
+    assert_eq!(client.first(std::slice::from_ref(&strict), &strict).unwrap(), strict);
+    // The server's own, by a client that leaves out what the other wants.
+    let mut forms = rig.client();
+    let pair = Pair { left: 1, right: None };
+    assert_eq!(forms.first(&Pairs(Vec::new()), &pair).unwrap().0, pair);
 }
 
 /// Bytes without sense, the same ones each time.
@@ -211,7 +256,7 @@ fn a_server_bears_any_bytes() {
     let mut noise = Noise(1);
     let (mut executed, mut refused) = (0, 0);
     for _ in 0..3000 {
-        for function in 0..29 {
+        for function in 0..33 {
             match raw.call(function, &noise.bytes()) {
                 Ok(_) => executed += 1,
                 Err(dunlin::CallError::Application { payload, .. }) => {
@@ -234,7 +279,7 @@ fn a_client_bears_any_bytes() {
     let mut raw = dunlin::Client::connect(&rig.fabric, &rig.address, ClientConfig::default()).unwrap();
     let introduction = raw.call(0, &[]).unwrap().to_vec();
     let mut builder = ServerBuilder::new(&rig.fabric);
-    for function in 0..26 {
+    for function in 0..33 {
         builder = builder.function(function, FunctionMode::Worker);
     }
     let noise = Arc::new(Mutex::new(Noise(2)));
@@ -245,6 +290,7 @@ fn a_client_bears_any_bytes() {
     let address = address("liar");
     let _server = builder.serve(&address, move |_| Box::new(liar.clone())).unwrap();
     let mut client = FormsClient::connect(&rig.fabric, &address, ClientOptions::default()).unwrap();
+    let mixed = Mixed::default();
     let (mut values, mut errors) = (0, 0);
     let mut count = |is_value: bool| if is_value { values += 1 } else { errors += 1 };
     for _ in 0..3000 {
@@ -256,6 +302,8 @@ fn a_client_bears_any_bytes() {
         count(client.swap(&Pair { left: 1, right: None }, &Kind::ROUND).is_ok());
         count(client.kinds(&Kind::ROUND, 1).is_ok());
         count(client.maybe(None).is_ok());
+        count(client.first(&Pairs(Vec::new()), &Pair { left: 1, right: None }).is_ok());
+        count(client.mix(&mixed).is_ok());
     }
     assert!(values > 1000 && errors > 1000, "{values} values, {errors} errors");
 }
@@ -285,7 +333,7 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
 fn tcp_beside_the_engine() {
     let rig = rig("hybrid");
     let mut client = rig.client();
-    assert_eq!(client.inner().routes()[12..], [Route::Tcp; 2]);
+    assert_eq!(client.inner().routes()[12..14], [Route::Tcp; 2]);
     assert_eq!(client.remote("by TCP").unwrap(), "by TCP");
     client.note(1).unwrap();
     let hub = dunlin::AsyncHub::new(&rig.fabric).unwrap();

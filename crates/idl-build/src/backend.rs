@@ -1,5 +1,6 @@
 //! Our part in pilota's generator: types are left to it, services are written here.
 
+use crate::bare;
 use crate::names::text;
 use crate::service;
 use dunlin_idl::Document;
@@ -72,6 +73,7 @@ impl CodegenBackend for Backend {
         let fields = message.fields.iter().map(|field| (field.did, &*field.leading_comments));
         self.document(item, &message.leading_comments, fields);
         self.types.codegen_struct_impl(item, stream, message);
+        stream.push_str(&bare::message(self.cx(), item, message));
     }
 
     fn codegen_enum_impl(&self, item: DefId, stream: &mut String, e: &Enum) {

@@ -14,6 +14,7 @@
 #![forbid(unsafe_code)]
 
 mod backend;
+mod bare;
 mod blanked;
 mod hints;
 mod names;

@@ -1,5 +1,6 @@
 //! What is written for a service: the trait's functions, descriptor, processor and clients.
 
+use crate::bare::part;
 use crate::hints;
 use crate::names::{doc, upper_camel, upper_snake};
 use crate::values::{Values, is_scalar, is_text};
@@ -47,7 +48,7 @@ pub(crate) fn service(cx: &Context, id: DefId, service: &rir::Service, document:
 /// A function of the trait that handlers implement.
 pub(crate) fn handler_method(cx: &Context, service: DefId, method: &Method) -> String {
     let function = Function::new(cx, &cx.rust_name(service), method);
-    let parameters = function.parameters(|argument| Values(cx).handed(&argument.ty));
+    let parameters = function.parameters(|argument| Values::tagged(cx).handed(&argument.ty));
     let (name, value, failure) = (&function.name, &function.value, function.exception());
     format!(
         "{}fn {name}(&self, {context}: &::dunlin::thrift::Context, {parameters}) -> ::std::result::Result<{value}, ::dunlin::thrift::Failure<{failure}>>;\n",
@@ -95,7 +96,7 @@ impl<'a> Function<'a> {
                     .variants
                     .iter()
                     .filter_map(|v| {
-                        Some((cx.rust_name(v.did).to_string(), Values(cx).owned(v.fields.first()?)))
+                        Some((cx.rust_name(v.did).to_string(), Values::tagged(cx).owned(v.fields.first()?)))
                     })
                     .collect(),
                 _ => Vec::new(),
@@ -140,16 +141,15 @@ impl<'a> Function<'a> {
         if !self.is_bare() {
             return "::std::option::Option::None".into();
         }
-        let values = Values(self.cx);
         let part = |rest: bool, ty: &Ty| match rest {
-            true => "Part::Rest".to_owned(),
-            false => format!("Part::Whole(TType::{})", values.wire_type(&ty.kind)),
+            true => "thrift::Part::Rest".to_owned(),
+            false => part(self.cx, ty),
         };
         let arguments = self.method.args.iter().enumerate().map(|(place, argument)| {
             format!("({}, {}),", argument.id, part(self.takes_rest(place), &argument.ty))
         });
         format!(
-            "::std::option::Option::Some(Shape {{ arguments: &[{}], value: {}, throws: {} }})",
+            "::std::option::Option::Some(thrift::Shape {{ arguments: &[{}], value: {}, throws: {} }})",
             arguments.collect::<String>(),
             part(is_text(&self.method.ret.kind), &self.method.ret),
             self.exceptions.is_some()
@@ -200,14 +200,14 @@ fn descriptor(
         pub static {constant}: ::dunlin::thrift::ServiceDescriptor = {{
             use ::dunlin::hints;
             #[allow(unused_imports)]
-            use ::dunlin::thrift::{{Part, Shape, TType}};
+            use ::dunlin::thrift;
             ::dunlin::thrift::ServiceDescriptor {{ name: {idl:?}, functions: &[{entries}], shapes: &[{shapes}] }}
         }};"
     );
 }
 
 fn processor(out: &mut String, cx: &Context, name: &str, functions: &[Function<'_>]) {
-    let values = Values(cx);
+    let (values, bare_values) = (Values::tagged(cx), Values::bare(cx));
     let mut arms = String::new();
     for (number, function) in functions.iter().enumerate() {
         // Named by their places: an argument may be called like anything that stands here.
@@ -229,8 +229,8 @@ fn processor(out: &mut String, cx: &Context, name: &str, functions: &[Function<'
                 FieldKind::Optional => write!(given, "argument_{place}, "),
             };
             let read = match function.takes_rest(place) {
-                true => values.read_rest_argument(&argument.ty.kind),
-                false => format!("{}?", values.read_argument(&argument.ty.kind)),
+                true => bare_values.read_rest_argument(&argument.ty.kind),
+                false => format!("{}?", bare_values.read_argument(&argument.ty.kind)),
             };
             let _ = write!(bare, "let argument_{place} = {read};");
             let _ = write!(places, "argument_{place}, ");
@@ -311,7 +311,7 @@ fn processor(out: &mut String, cx: &Context, name: &str, functions: &[Function<'
                 context: &::dunlin::thrift::Context,
                 responder: R,
             ) -> R::Done {{
-                use ::dunlin::thrift::{{self, Input as _, Message, TType, pilota::thrift::TInputProtocol as _}};
+                use ::dunlin::thrift::{{self, Input as _, TType, pilota::thrift::TInputProtocol as _}};
                 match function {{
                     {arms}
                     _ => responder.refuse(thrift::unknown_function(function)),
@@ -322,7 +322,7 @@ fn processor(out: &mut String, cx: &Context, name: &str, functions: &[Function<'
 }
 
 fn clients(out: &mut String, cx: &Context, name: &str, service: &rir::Service, functions: &[Function<'_>]) {
-    let values = Values(cx);
+    let values = Values::tagged(cx);
     let (mut calls, mut futures) = (String::new(), String::new());
     for (number, function) in functions.iter().enumerate() {
         let Function { name, arguments, outcome, value, .. } = function;
@@ -440,7 +440,7 @@ fn clients(out: &mut String, cx: &Context, name: &str, service: &rir::Service, f
 
 /// The arguments of a function as its caller has them.
 fn arguments(out: &mut String, cx: &Context, function: &Function<'_>) {
-    let values = Values(cx);
+    let values = Values::tagged(cx);
     let borrows = function.method.args.iter().any(|argument| !is_scalar(&argument.ty.kind));
     let lifetime = if borrows { "<'a>" } else { "" };
     let (mut fields, mut lengths, mut writes) = (String::new(), String::new(), String::new());
@@ -513,7 +513,7 @@ fn arguments(out: &mut String, cx: &Context, function: &Function<'_>) {
 
 /// The bare form of arguments that are always there.
 fn bare_arguments(cx: &Context, function: &Function<'_>) -> String {
-    let values = Values(cx);
+    let values = Values::bare(cx);
     let (mut lengths, mut writes) = (Vec::new(), String::new());
     for (place, argument) in function.method.args.iter().enumerate() {
         let value = format!("self.{}", cx.rust_name(argument.def_id));
@@ -548,14 +548,14 @@ fn bare_arguments(cx: &Context, function: &Function<'_>) -> String {
 
         #[allow(unused_imports)]
         fn bare_size(&self) -> usize {{
-            use ::dunlin::thrift::{{TType, codec::BinaryOutput, pilota::thrift::{{TLengthProtocol, TLengthProtocolExt}}}};
+            use ::dunlin::thrift::{{self, TType, codec::BinaryOutput, pilota::thrift::{{TLengthProtocol, TLengthProtocolExt}}}};
             let protocol = &mut BinaryOutput::new(&mut []);
             {lengths}
         }}
 
         #[allow(unused_imports)]
         fn encode_bare(&self, protocol: &mut ::dunlin::thrift::codec::BinaryOutput<'_>) -> ::std::result::Result<(), ::dunlin::thrift::ThriftException> {{
-            use ::dunlin::thrift::{{TType, pilota::thrift::{{TOutputProtocol, TOutputProtocolExt}}}};
+            use ::dunlin::thrift::{{self, TType, pilota::thrift::{{TOutputProtocol, TOutputProtocolExt}}}};
             {writes}
             ::std::result::Result::Ok(())
         }}"
@@ -564,7 +564,7 @@ fn bare_arguments(cx: &Context, function: &Function<'_>) -> String {
 
 /// What pilota's result lacks: its two halves, and the bare form of the value.
 fn outcome(out: &mut String, cx: &Context, function: &Function<'_>) {
-    let values = Values(cx);
+    let values = Values::bare(cx);
     let Function { outcome, value, .. } = function;
     let exception = function.exception();
     let ok = if value == "()" { "()" } else { "value" };
@@ -616,20 +616,20 @@ fn outcome(out: &mut String, cx: &Context, function: &Function<'_>) {
 
             #[allow(unused_imports)]
             fn value_size(value: &{value}) -> usize {{
-                use ::dunlin::thrift::{{TType, codec::BinaryOutput, pilota::thrift::{{TLengthProtocol, TLengthProtocolExt}}}};
+                use ::dunlin::thrift::{{self, TType, codec::BinaryOutput, pilota::thrift::{{TLengthProtocol, TLengthProtocolExt}}}};
                 let protocol = &mut BinaryOutput::new(&mut []);
                 {length}
             }}
 
             #[allow(unused_imports)]
             fn encode_value(value: &{value}, protocol: &mut ::dunlin::thrift::codec::BinaryOutput<'_>) -> ::std::result::Result<(), ::dunlin::thrift::ThriftException> {{
-                use ::dunlin::thrift::{{TType, pilota::thrift::{{TOutputProtocol, TOutputProtocolExt}}}};
+                use ::dunlin::thrift::{{self, TType, pilota::thrift::{{TOutputProtocol, TOutputProtocolExt}}}};
                 {write}
             }}
 
             #[allow(unused_imports)]
             fn decode_value(input: &mut ::dunlin::thrift::codec::BinaryInput<'_>) -> ::std::result::Result<{value}, ::dunlin::thrift::ThriftException> {{
-                use ::dunlin::thrift::{{self, Message, pilota, pilota::thrift::TInputProtocol}};
+                use ::dunlin::thrift::{{self, pilota::thrift::TInputProtocol as _}};
                 {read}
             }}
         }}"

@@ -53,6 +53,7 @@ fn apart(text: &str) -> String {
 fn habits() -> [Attribute; 1] {
     [parse_quote!(#[allow(
         unused_mut,
+        unused_parens,
         unused_variables,
         clippy::deref_addrof,
         clippy::explicit_auto_deref,

@@ -3,16 +3,46 @@
 //! `binary` and `string` arguments are borrowed on both sides; everything else that does not fit a register is borrowed by
 //! the caller and owned by the handler.
 
+use crate::bare;
 use pilota_build::db::RirDatabase;
 use pilota_build::rir::Item;
 use pilota_build::ty::{Ty, TyKind};
 use pilota_build::{Context, DefId};
 
-/// What is known of types while a service is written.
-pub(crate) struct Values<'a>(pub(crate) &'a Context);
+/// What is known of types while a service is written, and the form in which their values go.
+pub(crate) struct Values<'a> {
+    cx: &'a Context,
+    bare: bool,
+}
 
-/// What a type is on the wire, as pilota's `TType` names it.
-impl Values<'_> {
+impl<'a> Values<'a> {
+    /// Values of the tagged form.
+    pub(crate) fn tagged(cx: &'a Context) -> Self {
+        Values { cx, bare: false }
+    }
+
+    /// Values of the bare form: with nothing between the fields of structs.
+    pub(crate) fn bare(cx: &'a Context) -> Self {
+        Values { cx, bare: true }
+    }
+
+    /// Whether values of the type are written as structs of the bare form.
+    fn is_bare(&self, kind: &TyKind) -> bool {
+        matches!(kind, TyKind::Path(path) if self.bare && bare::is_bare(self.cx, path.did))
+    }
+
+    /// The type that another is a new name for, where that matters: in the bare form.
+    pub(crate) fn alias(&self, kind: &TyKind) -> Option<Ty> {
+        match kind {
+            TyKind::Path(path) if self.bare => match &*self.cx.expect_item(path.did) {
+                Item::NewType(alias) => Some(alias.ty.clone()),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+
+    /// What a type is on the wire, as pilota's `TType` names it.
     pub(crate) fn wire_type(&self, kind: &TyKind) -> &'static str {
         match kind {
             TyKind::String | TyKind::FastStr | TyKind::BytesVec | TyKind::Bytes => "Binary",
@@ -33,7 +63,7 @@ impl Values<'_> {
     }
 
     fn item_wire_type(&self, item: DefId) -> &'static str {
-        match &*self.0.expect_item(item) {
+        match &*self.cx.expect_item(item) {
             Item::NewType(alias) => self.wire_type(&alias.ty.kind),
             // An enumeration has a representation; a union has none.
             Item::Enum(e) if e.repr.is_some() => "I32",
@@ -43,7 +73,7 @@ impl Values<'_> {
 
     /// The type's name in Rust, as a value that is owned.
     pub(crate) fn owned(&self, ty: &Ty) -> String {
-        self.0.codegen_item_ty(ty.kind.clone()).to_string()
+        self.cx.codegen_item_ty(ty.kind.clone()).to_string()
     }
 
     /// How a caller hands it over.
@@ -84,7 +114,11 @@ impl Values<'_> {
             TyKind::BTreeSet(element) => self.sequence_length("btree_set", element, value),
             TyKind::Map(k, v) => self.map_length("map", k, v, value),
             TyKind::BTreeMap(k, v) => self.map_length("btree_map", k, v, value),
-            _ => format!("protocol.struct_len({value})"),
+            kind if self.is_bare(kind) => format!("thrift::Bare::bare_size({value})"),
+            kind => match self.alias(kind) {
+                Some(alias) => self.length(&alias.kind, &renamed(&alias.kind, value)),
+                None => format!("protocol.struct_len({value})"),
+            },
         }
     }
 
@@ -124,7 +158,11 @@ impl Values<'_> {
             TyKind::BTreeSet(element) => self.sequence_write("btree_set", element, value),
             TyKind::Map(k, v) => self.map_write("map", k, v, value),
             TyKind::BTreeMap(k, v) => self.map_write("btree_map", k, v, value),
-            _ => format!("protocol.write_struct({value})"),
+            kind if self.is_bare(kind) => format!("thrift::Bare::encode_bare({value}, protocol)"),
+            kind => match self.alias(kind) {
+                Some(alias) => self.write(&alias.kind, &renamed(&alias.kind, value)),
+                None => format!("protocol.write_struct({value})"),
+            },
         }
     }
 
@@ -167,7 +205,7 @@ impl Values<'_> {
     pub(crate) fn read_rest(&self, kind: &TyKind) -> String {
         match kind {
             TyKind::String => "input.read_rest_str().map(::std::borrow::ToOwned::to_owned)".into(),
-            TyKind::FastStr => "input.read_rest_str().map(thrift::FastStr::new)".into(),
+            TyKind::FastStr => "input.read_rest_faststr()".into(),
             TyKind::BytesVec => "::std::result::Result::Ok(input.read_rest().to_vec())".into(),
             _ => "::std::result::Result::Ok(thrift::Bytes::copy_from_slice(input.read_rest()))".into(),
         }
@@ -190,7 +228,7 @@ impl Values<'_> {
             TyKind::I32 => "input.read_i32()".into(),
             TyKind::I64 => "input.read_i64()".into(),
             TyKind::F64 => "input.read_double()".into(),
-            TyKind::OrderedF64 => "input.read_double().map(pilota::OrderedFloat)".into(),
+            TyKind::OrderedF64 => "input.read_double().map(thrift::pilota::OrderedFloat)".into(),
             TyKind::Uuid => "input.read_uuid()".into(),
             TyKind::String => "input.read_string()".into(),
             TyKind::FastStr => "input.read_faststr()".into(),
@@ -213,9 +251,23 @@ impl Values<'_> {
                 self.read(&k.kind),
                 self.read(&v.kind)
             ),
-            _ => "Message::decode(input)".into(),
+            kind if self.is_bare(kind) => "thrift::Bare::decode_bare(input)".into(),
+            kind => match (self.alias(kind), kind) {
+                (Some(alias), TyKind::Path(path)) => {
+                    let name = self.cx.cur_related_item_path(path.did);
+                    format!("{}.map({name})", self.read(&alias.kind))
+                }
+                _ => "thrift::Message::decode(input)".into(),
+            },
         }
     }
+}
+
+/// The value within one of a type that is a new name for this one: a scalar, or a reference to anything else.
+fn renamed(kind: &TyKind, value: &str) -> String {
+    // `&value.0` of `&value` is the same as of `value`.
+    let value = value.trim_start_matches('&');
+    if is_scalar(kind) { format!("{value}.0") } else { format!("&{value}.0") }
 }
 
 /// Whether a value is handed over as it is, and not behind a reference.

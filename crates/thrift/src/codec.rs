@@ -11,10 +11,12 @@ mod cursor;
 mod scan;
 mod skip;
 
+#[cfg(test)]
+pub(crate) use binary::LENT;
 pub use binary::{BinaryInput, BinaryOutput};
 pub use compact::CompactInput;
 pub use compact_output::CompactOutput;
-pub use cursor::{Input, Limits};
+pub use cursor::{Input, Limits, owned_str};
 pub(crate) use scan::varint;
 pub use scan::{Encoding, Scanned, Scanner};
 

@@ -1,6 +1,6 @@
 //! What generated code says about a service, as constants.
 
-use crate::form::Shape;
+use crate::shape::Shape;
 use dunlin_hints::FunctionHints;
 
 /// A service: its functions with their hints, those that it inherits first.

@@ -2,10 +2,10 @@
 //!
 //! *Tagged* is a Thrift struct in the binary encoding, which any other IDL's side can read: each field has type and id
 //! before it. *Bare* is for a client and a server that agree on a function's arguments and value, field by field: the
-//! arguments follow each other with nothing between them, and a `binary` or `string` that comes last takes what is left of
-//! the message. So 32 bytes of data take 32 bytes, which is what the first line of a message has room for. Who agrees is
-//! found out when the client connects ([`introduction`](crate::introduction)), by the function's [`Shape`]; each form has a
-//! function id of its own.
+//! arguments follow each other with nothing between them, so do the fields of structs ([`Bare`](crate::Bare)), and a `binary`
+//! or `string` that comes last takes what is left of the message. So 32 bytes of data take 32 bytes, which is what the first
+//! line of a message has room for. Who agrees is found out when the client connects ([`introduction`](crate::introduction)),
+//! by the function's [`Shape`](crate::Shape); each form has a function id of its own.
 //!
 //! A bare result is the value, in the same way. Where exceptions are declared, a result of more than
 //! [`SHORT`] bytes says in its last byte what it is: 0, and the value stands before it; 1, and a tagged result
@@ -14,7 +14,7 @@
 use crate::arguments::{Arguments, Outcome};
 use crate::codec::{BinaryInput, BinaryOutput};
 use crate::error::CallError;
-use pilota::thrift::{ProtocolExceptionKind, TType, ThriftException, new_protocol_exception};
+use pilota::thrift::{ProtocolExceptionKind, ThriftException, new_protocol_exception};
 
 /// The longest bare result of a function with exceptions that does not say what it is: what the first line of a message
 /// has room for.
@@ -23,42 +23,6 @@ const SHORT: usize = 32;
 const VALUE: u8 = 0;
 /// The last byte of a longer one: a tagged result.
 const TAGGED: u8 = 1;
-
-/// An argument or value as both sides have to know it for the bare form.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Part {
-    /// Encoded as Thrift does.
-    Whole(TType),
-    /// A `binary` or `string` that takes what is left of the message.
-    Rest,
-}
-
-/// What a function takes and gives: where it is the same on both sides, the bare form is spoken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shape {
-    /// The ids of the arguments, all of which are always there, and what they are; in the order of the IDL.
-    pub arguments: &'static [(i16, Part)],
-    /// The value; of type `Void` if there is none.
-    pub value: Part,
-    /// Whether exceptions are declared.
-    pub throws: bool,
-}
-
-impl Shape {
-    /// The shape as servers tell it: bytes that are equal if the shapes are. `None` for one that is too long to be told.
-    pub(crate) fn signature(&self) -> Option<Vec<u8>> {
-        let part = |part| match part {
-            Part::Whole(kind) => kind as u8,
-            Part::Rest => u8::MAX,
-        };
-        let mut bytes = vec![u8::from(self.throws), part(self.value)];
-        for (id, argument) in self.arguments {
-            bytes.extend_from_slice(&id.to_le_bytes());
-            bytes.push(part(*argument));
-        }
-        (bytes.len() <= u8::MAX.into()).then_some(bytes)
-    }
-}
 
 /// How a call's arguments and result are encoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

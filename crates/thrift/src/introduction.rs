@@ -2,8 +2,9 @@
 //! so that either side may have been built from an older IDL.
 //!
 //! The answer, all numbers little-endian: version `u16`, the service's name, count `u16`, and of each function its id
-//! `u16`, name and signature; then the server's TCP address, empty if it has none. A text is its length `u8` and its bytes,
-//! and so is a signature, which is empty where the function has no bare form (`form.rs`): if it has, its id there is the next.
+//! `u16`, name and signature; then the server's TCP address, empty if it has none. A text is its length `u8` and its bytes.
+//! A signature is its length `u16` and its bytes (`shape.rs`), and empty where the function has no bare form (`form.rs`): if it
+//! has, its id there is the next.
 
 use crate::descriptor::ServiceDescriptor;
 use crate::form::Form;
@@ -11,7 +12,7 @@ use dunlin_hints::FunctionHints;
 
 /// The function id of the introduction; those of the service begin behind it.
 pub(crate) const INTRODUCTION: u16 = 0;
-const VERSION: u16 = 2;
+const VERSION: u16 = 3;
 
 /// The engine's function id of a service's function number, in the tagged form; that of the bare form is the next.
 fn function_id(number: usize) -> u16 {
@@ -82,7 +83,8 @@ impl Introduction {
         for function in &self.functions {
             bytes.extend_from_slice(&function.id.to_le_bytes());
             text(&mut bytes, &function.name);
-            bytes.push(function.signature.len() as u8);
+            // At most 1024 bytes, as shapes are told.
+            bytes.extend_from_slice(&(function.signature.len() as u16).to_le_bytes());
             bytes.extend_from_slice(&function.signature);
         }
         text(&mut bytes, self.tcp.as_deref().unwrap_or_default());
@@ -95,14 +97,15 @@ impl Introduction {
             *bytes = rest;
             Ok(u16::from_le_bytes(*number))
         }
-        fn short(bytes: &mut &[u8]) -> Result<Vec<u8>, &'static str> {
-            let (length, rest) = bytes.split_first().ok_or("it ends too early")?;
-            let (short, rest) = rest.split_at_checked(usize::from(*length)).ok_or("it ends too early")?;
+        fn take(bytes: &mut &[u8], length: usize) -> Result<Vec<u8>, &'static str> {
+            let (taken, rest) = bytes.split_at_checked(length).ok_or("it ends too early")?;
             *bytes = rest;
-            Ok(short.to_vec())
+            Ok(taken.to_vec())
         }
         fn text(bytes: &mut &[u8]) -> Result<String, &'static str> {
-            String::from_utf8(short(bytes)?).map_err(|_| "a name is not UTF-8")
+            let (length, rest) = bytes.split_first().ok_or("it ends too early")?;
+            *bytes = rest;
+            String::from_utf8(take(bytes, usize::from(*length))?).map_err(|_| "a name is not UTF-8")
         }
         let mut rest = bytes;
         if number(&mut rest)? != VERSION {
@@ -114,7 +117,8 @@ impl Introduction {
         let mut functions = Vec::new();
         for _ in 0..count {
             let (id, name) = (number(&mut rest)?, text(&mut rest)?);
-            functions.push(Function { id, name, signature: short(&mut rest)? });
+            let length = number(&mut rest)?;
+            functions.push(Function { id, name, signature: take(&mut rest, usize::from(length))? });
         }
         let tcp = text(&mut rest)?;
         if !rest.is_empty() {
@@ -144,6 +148,7 @@ mod tests {
             service: "KV".into(),
             functions: vec![
                 Function { id: 1, name: "get".into(), signature: vec![0, 255] },
+                Function { id: 5, name: "scan".into(), signature: vec![9; 1000] },
                 Function { id: 3, name: "a".repeat(300), signature: Vec::new() },
             ],
             tcp: Some("127.0.0.1:9090".into()),
@@ -159,6 +164,7 @@ mod tests {
         assert_eq!(get.ids().collect::<Vec<_>>(), [1, 2]);
         let long = parsed.function(&"a".repeat(300)).unwrap();
         assert_eq!((long.form(&[]), long.ids().count()), ((3, Form::Tagged), 1));
+        assert_eq!(parsed.function("scan"), Some(&example().functions[1]));
         assert_eq!(parsed.function("put"), None);
     }
 
@@ -179,7 +185,7 @@ mod tests {
         }
 
         #[test]
-        fn a_part_of_one_is_refused(length in 0usize..330) {
+        fn a_part_of_one_is_refused(length in 0usize..1350) {
             let bytes = example().encode();
             prop_assume!(length < bytes.len());
             prop_assert!(Introduction::parse(&bytes[..length]).is_err());

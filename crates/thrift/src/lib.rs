@@ -23,6 +23,7 @@ mod introduction;
 mod numa;
 mod route;
 mod server;
+mod shape;
 pub mod tcp;
 
 pub use arguments::{
@@ -31,15 +32,16 @@ pub use arguments::{
 };
 pub use asynchronous::{AsyncCall, AsyncClient};
 pub use client::{Client, Pending};
-pub use codec::Input;
+pub use codec::{Input, owned_str};
 pub use descriptor::ServiceDescriptor;
 pub use error::{
     CallError, ConnectError, Failure, Never, Refusal, ServeError, not_asynchronous, unknown_function,
 };
-pub use form::{Form, Part, Shape};
+pub use form::Form;
 pub use numa::NumaError;
 pub use pilota;
 pub use pilota::thrift::{ApplicationException, ApplicationExceptionKind, Message, TType, ThriftException};
 pub use pilota::{Bytes, FastStr};
 pub use route::{ClientOptions, Route};
 pub use server::{Adapter, Context, Processor, Responder, Server, ServerOptions, serve};
+pub use shape::{Bare, Field, Part, Shape};

@@ -8,13 +8,14 @@
 //!
 //! From the inside out: `head` reads and writes the head of a message, `wire` tells what a connection speaks, `split`
 //! finds the messages in its bytes, `answer` lets the processor answer one, `session` is a connection without its socket,
-//! `peer` with it, `event_loop` a thread with its connections, and `server` all of them. `client` is the other side, and
-//! `asynchronous` that of futures, whose sockets `client_loop` looks after.
+//! `peer` with it, `event_loop` a thread with its connections, and `server` all of them. `client` is the other side, whose
+//! calls `deadline` keeps from waiting for ever, and `asynchronous` that of futures, whose sockets `client_loop` looks after.
 
 mod answer;
 mod asynchronous;
 mod client;
 mod client_loop;
+mod deadline;
 mod event_loop;
 mod head;
 mod incoming;

@@ -3,7 +3,7 @@
 use std::fmt::Display;
 use std::time::Duration;
 
-use dunlin::thrift::{Bytes, ClientOptions, Context, Failure, FastStr, Never};
+use dunlin::thrift::{Bytes, ClientOptions, Context, Failure, FastStr, Never, owned_str};
 use dunlin_fabric_shm::ShmFabric;
 use dunlin_rpc::{CallError, Client, ClientConfig};
 
@@ -50,7 +50,7 @@ impl Typed for Handler {
     }
 
     fn say(&self, _: &Context, text: &str) -> Result<FastStr, Failure<Never>> {
-        Ok(FastStr::new(text))
+        Ok(owned_str(text))
     }
 
     fn sum(&self, _: &Context, a: i64, b: i64, c: i64, d: i64) -> Result<i64, Failure<Never>> {

@@ -1,6 +1,6 @@
 //! Thrift's binary encoding: what Dunlin's own messages carry, and the usual one on TCP.
 
-use super::cursor::{Cursor, Input, Limits, invalid, text};
+use super::cursor::{Cursor, Input, Limits, invalid, owned_str, text};
 use super::skip::{no_lengths, skip};
 use pilota::thrift::{
     ProtocolExceptionKind, TFieldIdentifier, TInputProtocol, TLengthProtocol, TListIdentifier,
@@ -18,7 +18,12 @@ const VERSION_MASK: u32 = 0xffff_0000;
 pub struct BinaryInput<'a> {
     cursor: Cursor<'a>,
     bare: bool,
+    /// The memory that the message lies in, if its values may be parts of it.
+    shared: Option<&'a Bytes>,
 }
+
+/// The shortest value that shares the memory of its message.
+const SHARED: usize = 16 << 10;
 
 impl<'a> BinaryInput<'a> {
     /// A reader of a message, with the usual limits.
@@ -30,13 +35,19 @@ impl<'a> BinaryInput<'a> {
     /// A reader with limits.
     #[inline]
     pub fn with_limits(bytes: &'a [u8], limits: Limits) -> Self {
-        BinaryInput { cursor: Cursor::new(bytes, limits), bare: false }
+        BinaryInput { cursor: Cursor::new(bytes, limits), bare: false, shared: None }
     }
 
     /// A reader of values that follow each other without their fields' headers, with the usual limits.
     #[inline]
     pub fn bare(bytes: &'a [u8]) -> Self {
         BinaryInput { bare: true, ..BinaryInput::new(bytes) }
+    }
+
+    /// A reader of bytes that lie in `memory`, with the usual limits. A large `binary` that is most of the memory is not copied, but
+    /// a part of it.
+    pub(crate) fn sharing(bytes: &'a [u8], memory: &'a Bytes) -> Self {
+        BinaryInput { shared: Some(memory), ..BinaryInput::new(bytes) }
     }
 
     /// Bytes that were not read yet.
@@ -55,6 +66,35 @@ impl<'a> BinaryInput<'a> {
     #[inline]
     pub fn read_rest_str(&mut self) -> Result<&'a str, ThriftException> {
         text(self.read_rest())
+    }
+
+    /// As [`read_rest_str`](BinaryInput::read_rest_str), owned.
+    #[inline]
+    pub fn read_rest_faststr(&mut self) -> Result<FastStr, ThriftException> {
+        Ok(owned_str(self.read_rest_str()?))
+    }
+
+    /// Begins a struct of the bare form. No byte does so, but there is a limit to their number: one may take hundreds of bytes
+    /// in memory and a single one in the message.
+    #[inline]
+    pub fn count_struct(&mut self) -> Result<(), ThriftException> {
+        self.cursor.count()
+    }
+
+    /// Reads which of a struct's optional fields are there.
+    #[inline]
+    pub fn read_presence<const FIELDS: usize>(&mut self) -> Result<[bool; FIELDS], ThriftException> {
+        let mut present = [false; FIELDS];
+        for fields in present.chunks_mut(8) {
+            let byte = self.cursor.byte()?;
+            if u32::from(byte) >> fields.len() != 0 {
+                return Err(no_such_field());
+            }
+            for (place, field) in fields.iter_mut().enumerate() {
+                *field = byte >> place & 1 != 0;
+            }
+        }
+        Ok(present)
     }
 
     /// An error if there are bytes that were not read.
@@ -165,7 +205,14 @@ impl<'a> TInputProtocol for BinaryInput<'a> {
 
     #[inline]
     fn read_bytes(&mut self) -> Result<Bytes, ThriftException> {
-        Ok(Bytes::copy_from_slice(self.read_slice()?))
+        let slice = self.read_slice()?;
+        Ok(match self.shared {
+            // No value keeps more than twice its own length.
+            Some(memory) if slice.len() >= SHARED && slice.len() >= memory.len() / 2 => {
+                memory.slice_ref(slice)
+            }
+            _ => Bytes::copy_from_slice(slice),
+        })
     }
 
     #[inline]
@@ -205,7 +252,7 @@ impl<'a> TInputProtocol for BinaryInput<'a> {
 
     #[inline]
     fn read_faststr(&mut self) -> Result<FastStr, ThriftException> {
-        Ok(FastStr::new(self.read_str()?))
+        Ok(owned_str(self.read_str()?))
     }
 
     #[inline]
@@ -273,13 +320,24 @@ impl<'a> TInputProtocol for BinaryInput<'a> {
 #[derive(Debug)]
 pub struct BinaryOutput<'a> {
     rest: &'a mut [u8],
+    /// Where payloads go that are not copied.
+    lent: Option<&'a mut Vec<(usize, Bytes)>>,
 }
+
+/// The shortest payload that is lent: below, copying is cheaper than one more piece.
+pub(crate) const LENT: usize = 16 << 10;
 
 impl<'a> BinaryOutput<'a> {
     /// A writer into `place`.
     #[inline]
     pub fn new(place: &'a mut [u8]) -> Self {
-        BinaryOutput { rest: place }
+        BinaryOutput { rest: place, lent: None }
+    }
+
+    /// A writer that does not copy large payloads which it is given, but puts them into a list, each with the bytes of the place
+    /// that were left then. The place has room for them nevertheless, at its end.
+    pub(crate) fn lending(place: &'a mut [u8], lent: &'a mut Vec<(usize, Bytes)>) -> Self {
+        BinaryOutput { rest: place, lent: Some(lent) }
     }
 
     /// Bytes of the place that were not written.
@@ -292,6 +350,19 @@ impl<'a> BinaryOutput<'a> {
     #[inline]
     pub fn write_rest(&mut self, bytes: &[u8]) -> Result<(), ThriftException> {
         self.put(bytes)
+    }
+
+    /// Writes which of a struct's optional fields are there, a bit each.
+    #[inline]
+    pub fn write_presence<const FIELDS: usize>(
+        &mut self,
+        present: [bool; FIELDS],
+    ) -> Result<(), ThriftException> {
+        for fields in present.chunks(8) {
+            let bits = fields.iter().enumerate().map(|(place, field)| u8::from(*field) << place);
+            self.put(&[bits.sum()])?;
+        }
+        Ok(())
     }
 
     #[inline]
@@ -311,6 +382,12 @@ impl<'a> BinaryOutput<'a> {
         self.write_i32(bytes.len() as i32)?;
         self.put(bytes)
     }
+}
+
+#[cold]
+#[inline(never)]
+fn no_such_field() -> ThriftException {
+    invalid("an optional field is said to be there that the struct does not have")
 }
 
 #[cold]
@@ -465,7 +542,15 @@ impl<'a> TOutputProtocol for BinaryOutput<'a> {
     }
     #[inline]
     fn write_bytes(&mut self, bytes: Bytes) -> Result<(), ThriftException> {
-        self.put_long(&bytes)
+        if bytes.len() < LENT || self.lent.is_none() {
+            return self.put_long(&bytes);
+        }
+        self.write_i32(bytes.len() as i32)?;
+        match &mut self.lent {
+            Some(lent) if bytes.len() <= self.rest.len() => lent.push((self.rest.len(), bytes)),
+            _ => return Err(no_room()),
+        }
+        Ok(())
     }
     #[inline]
     fn write_bytes_without_len(&mut self, bytes: Bytes) -> Result<(), ThriftException> {

@@ -1,6 +1,6 @@
 //! Thrift's compact encoding, on TCP.
 
-use super::cursor::{Cursor, Input, Limits, invalid, text};
+use super::cursor::{Cursor, Input, Limits, invalid, owned_str, text};
 use super::skip::{no_lengths, skip};
 use pilota::thrift::{
     ProtocolExceptionKind, TFieldIdentifier, TInputProtocol, TListIdentifier, TMapIdentifier,
@@ -214,7 +214,7 @@ impl<'a> TInputProtocol for CompactInput<'a> {
     }
 
     fn read_faststr(&mut self) -> Result<FastStr, ThriftException> {
-        Ok(FastStr::new(self.read_str()?))
+        Ok(owned_str(self.read_str()?))
     }
 
     fn read_list_begin(&mut self) -> Result<TListIdentifier, ThriftException> {

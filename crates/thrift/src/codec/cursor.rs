@@ -1,6 +1,7 @@
 //! The bytes of a message as they are read, and the limits that hold for all encodings.
 
 use super::BinaryInput;
+use pilota::FastStr;
 use pilota::thrift::{ProtocolExceptionKind, TInputProtocol, ThriftException, new_protocol_exception};
 
 /// What a message may demand of its reader.
@@ -58,6 +59,15 @@ pub(super) fn text(bytes: &[u8]) -> Result<&str, ThriftException> {
     std::str::from_utf8(bytes).map_err(|error| invalid(format!("a string is not UTF-8: {error}")))
 }
 
+/// A text of a message's own. What does not fit the value itself is allocated once: [`FastStr::new`] would do so twice, for the
+/// bytes and for what counts who shares them.
+#[inline]
+pub fn owned_str(text: &str) -> FastStr {
+    /// What fits the value itself, and is copied there.
+    const INLINE: usize = 30;
+    if text.len() <= INLINE { FastStr::new(text) } else { FastStr::from_arc_str(text.into()) }
+}
+
 /// What is left of a message, and how deep in it we are.
 #[derive(Clone, Debug)]
 pub(super) struct Cursor<'a> {
@@ -105,10 +115,17 @@ impl<'a> Cursor<'a> {
         if self.depth >= self.limits.max_depth {
             return Err(self.too_deep());
         }
+        self.count()?;
+        self.depth += 1;
+        Ok(())
+    }
+
+    /// Counts a struct.
+    #[inline]
+    pub(super) fn count(&mut self) -> Result<(), ThriftException> {
         if self.structs >= self.limits.max_structs {
             return Err(self.too_many());
         }
-        self.depth += 1;
         self.structs += 1;
         Ok(())
     }

@@ -304,3 +304,22 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn large_values_share_the_memory_that_they_are_most_of() {
+    let encoded = |lengths: &[usize]| {
+        let mut bytes = vec![0; lengths.iter().map(|length| 4 + length).sum()];
+        let mut out = BinaryOutput::new(&mut bytes);
+        lengths.iter().for_each(|length| out.write_bytes(vec![7; *length].into()).unwrap());
+        pilota::Bytes::from(bytes)
+    };
+    let memory = encoded(&[20_000, 50_000, 3]);
+    let mut input = BinaryInput::sharing(&memory, &memory);
+    let lies_within = |value: &[u8]| memory.as_ptr_range().contains(&value.as_ptr());
+    let values = [(); 3].map(|()| input.read_bytes().unwrap());
+    assert_eq!(values.each_ref().map(|value| value.len()), [20_000, 50_000, 3]);
+    assert_eq!(values.each_ref().map(|value| lies_within(value)), [false, true, false]);
+    let memory = encoded(&[100]);
+    let value = BinaryInput::sharing(&memory, &memory).read_bytes().unwrap();
+    assert_ne!(value.as_ptr(), memory[4..].as_ptr());
+}

@@ -10,6 +10,7 @@ use super::head::{CALL, Head, ONEWAY, append};
 use super::outgoing::Outgoing;
 use crate::arguments::{Arguments, Outcome};
 use crate::error::{CallError, ConnectError};
+use pilota::Bytes;
 use pilota::thrift::ThriftException;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::OwnedFd;
@@ -91,7 +92,7 @@ enum Stage {
 #[derive(Debug, Default)]
 pub(super) struct Answer {
     pub(super) kind: u8,
-    pub(super) body: Vec<u8>,
+    pub(super) body: Bytes,
 }
 
 impl Ticket {
@@ -382,7 +383,7 @@ impl<R: Outcome> Future for TcpCall<R> {
             this.state = CallState::Over;
             let encoding = shared.options.wire.encoding;
             return Poll::Ready(match result {
-                Ok(answer) => decode_answer::<R>(encoding, answer.kind, &answer.body),
+                Ok(answer) => decode_answer::<R>(encoding, answer.kind, &answer.body, Some(&answer.body)),
                 Err(error) => Err(error.into()),
             });
         }

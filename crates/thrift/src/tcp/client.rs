@@ -1,5 +1,6 @@
 //! A client of a stock Thrift server.
 
+use super::deadline::Guarded;
 use super::head::{Body, CALL, EXCEPTION, Head, ONEWAY, REPLY, append};
 use super::incoming::Incoming;
 use super::outgoing::Outgoing;
@@ -9,9 +10,10 @@ use crate::arguments::{Arguments, Outcome};
 use crate::codec::{BinaryInput, CompactInput, Encoding};
 use crate::error::{CallError, ConnectError};
 use dunlin_rpc::Certainty;
+use pilota::Bytes;
 use pilota::thrift::{ApplicationException, Message, TLengthProtocol, TOutputProtocol, ThriftException};
 use rustix::net::RecvFlags;
-use std::io::{self, ErrorKind, Write};
+use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::ops::Range;
 use std::sync::Arc;
@@ -136,11 +138,9 @@ pub struct Connection {
 
 #[derive(Debug)]
 struct Open {
-    stream: TcpStream,
+    socket: Guarded,
     splitter: Splitter,
     incoming: Incoming,
-    /// The time-out that the socket has now.
-    timeout: Duration,
     used: Instant,
 }
 
@@ -172,16 +172,17 @@ impl Connection {
         self.encode(function_name, CALL, arguments).map_err(CallError::Encode)?;
         // Whoever returns with an error from here on leaves no connection behind.
         let mut open = self.ready()?;
-        let deadline = self.send(&mut open)?;
-        let range =
-            open.receive(deadline, self.options.call_timeout).map_err(|failed| self.no_answer(failed))?;
-        let message = &open.incoming.bytes()[range.clone()];
-        let result = read_answer::<R>(self.options.wire.encoding, message, function_name, self.sequence)
-            .map_err(|why| self.wrong_answer(why))?;
-        open.incoming.consume(range.end);
+        self.send(&mut open)?;
+        let range = open.receive().map_err(|failed| self.no_answer(failed))?;
+        let (encoding, sequence) = (self.options.wire.encoding, self.sequence);
+        let result = open.incoming.take(range, |message, memory| {
+            let (kind, length) = check_answer(encoding, message, function_name, sequence)?;
+            Ok(decode_answer::<R>(encoding, kind, &message[length..], memory))
+        });
+        let result = result.map_err(|why| self.wrong_answer(why))?;
         open.incoming.shrink(KEEP);
-        // More than the answer: whose it is, nobody can tell.
-        self.open = open.incoming.is_empty().then_some(open);
+        // More than the answer: whose it is, nobody can tell. And the deadline may have come right behind the answer.
+        self.open = (open.incoming.is_empty() && open.socket.end()).then_some(open);
         result
     }
 
@@ -194,7 +195,7 @@ impl Connection {
         self.encode(function_name, ONEWAY, arguments).map_err(CallError::Encode)?;
         let mut open = self.ready()?;
         self.send(&mut open)?;
-        self.open = Some(open);
+        self.open = open.socket.end().then_some(open);
         Ok(())
     }
 
@@ -209,41 +210,35 @@ impl Connection {
 
     /// The connection, or a new one if it is not there any more.
     fn ready(&mut self) -> Result<Open, TcpError> {
-        match self.open.take().filter(|open| open.used.elapsed() < FRESH || !is_stale(&open.stream)) {
+        match self.open.take().filter(|open| open.used.elapsed() < FRESH || !is_stale(open.socket.stream())) {
             Some(open) => Ok(open),
             None => Open::connect(&self.address, &self.options)
                 .map_err(|error| TcpError::Connect { address: self.address.clone(), error: error.into() }),
         }
     }
 
-    /// Sends what is encoded. Says until when the call has time.
-    fn send(&mut self, open: &mut Open) -> Result<Instant, TcpError> {
+    /// Sends what is encoded. From here on the call has its time.
+    fn send(&mut self, open: &mut Open) -> Result<(), TcpError> {
         open.used = Instant::now();
-        let timeout = self.options.call_timeout;
-        let deadline = open.used + timeout;
+        open.socket.begin(open.used + self.options.call_timeout);
         let mut sent = 0;
         while sent < self.outgoing.len() {
-            let left = if sent == 0 { timeout } else { left(deadline) };
-            let written =
-                open.set_timeout(left).and_then(|()| (&open.stream).write(&self.outgoing.bytes()[sent..]));
-            match written {
+            match self.outgoing.send(open.socket.stream(), sent) {
                 Ok(written) => sent += written,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) if sent == 0 => {
                     return Err(TcpError::NotSent { address: self.address.clone(), error: error.into() });
                 }
-                Err(error) => return Err(self.no_answer(Failed::System(error))),
+                Err(error) => return Err(self.no_answer(open.failed(error))),
             }
         }
-        Ok(deadline)
+        Ok(())
     }
 
     fn no_answer(&self, failed: Failed) -> TcpError {
         let address = self.address.clone();
         match failed {
-            Failed::System(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
-                TcpError::TimedOut { address, after: self.options.call_timeout }
-            }
+            Failed::TimedOut => TcpError::TimedOut { address, after: self.options.call_timeout },
             Failed::System(error) => TcpError::Broken { address, error: error.into() },
             Failed::Malformed(error) => self.wrong_answer(error.message().to_string()),
         }
@@ -255,6 +250,7 @@ impl Connection {
 }
 
 enum Failed {
+    TimedOut,
     System(io::Error),
     Malformed(ThriftException),
 }
@@ -263,40 +259,34 @@ impl Open {
     fn connect(address: &str, options: &ConnectionOptions) -> io::Result<Self> {
         let deadline = Instant::now() + options.connect_timeout;
         Ok(Open {
-            stream: dial(&resolve(address)?, deadline)?,
+            socket: Guarded::new(dial(&resolve(address)?, deadline)?)?,
             splitter: Splitter::new(options.wire, options.message_limit),
             incoming: Incoming::default(),
-            timeout: Duration::ZERO,
             used: Instant::now(),
         })
     }
 
-    /// How long the next operation may take. Costs system calls only where it differs from the last.
-    fn set_timeout(&mut self, timeout: Duration) -> io::Result<()> {
-        if self.timeout != timeout {
-            self.stream.set_read_timeout(Some(timeout))?;
-            self.stream.set_write_timeout(Some(timeout))?;
-            self.timeout = timeout;
-        }
-        Ok(())
-    }
-
-    fn receive(&mut self, deadline: Instant, timeout: Duration) -> Result<Range<usize>, Failed> {
-        let mut first = true;
+    /// Receives an answer.
+    fn receive(&mut self) -> Result<Range<usize>, Failed> {
         loop {
             let wanted = match self.splitter.next(self.incoming.bytes()).map_err(Failed::Malformed)? {
                 Next::Message(range) => return Ok(range),
                 Next::Wanted(wanted) => wanted,
             };
-            // Sending has taken next to nothing of the time, unless it took several turns.
-            let left = if first && self.timeout == timeout { timeout } else { left(deadline) };
-            first = false;
-            let received = self.set_timeout(left).and_then(|()| self.incoming.receive(&self.stream, wanted));
-            if received.map_err(Failed::System)?.0 == 0 {
-                let text = "the server closed the connection";
-                return Err(Failed::System(io::Error::new(ErrorKind::UnexpectedEof, text)));
+            match self.incoming.receive(self.socket.stream(), wanted) {
+                Ok((0, _)) => {
+                    let text = "the server closed the connection";
+                    return Err(self.failed(io::Error::new(ErrorKind::UnexpectedEof, text)));
+                }
+                Ok(_) => {}
+                Err(error) => return Err(self.failed(error)),
             }
         }
+    }
+
+    /// What an error of the socket means: one that is late is shut down.
+    fn failed(&self, error: io::Error) -> Failed {
+        if self.socket.expired() { Failed::TimedOut } else { Failed::System(error) }
     }
 }
 
@@ -332,17 +322,6 @@ fn left(deadline: Instant) -> Duration {
     deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1))
 }
 
-/// Reads an answer; an error says why it is none to this call.
-fn read_answer<R: Outcome>(
-    encoding: Encoding,
-    message: &[u8],
-    name: &str,
-    sequence: i32,
-) -> Result<Result<R::Value, CallError<R::Exception>>, String> {
-    let (kind, length) = check_answer(encoding, message, name, sequence)?;
-    Ok(decode_answer::<R>(encoding, kind, &message[length..]))
-}
-
 /// The kind of an answer and the length of its head; an error says why it is none to this call.
 pub(super) fn check_answer(
     encoding: Encoding,
@@ -364,27 +343,29 @@ pub(super) fn check_answer(
     }
 }
 
-/// Reads the body of an answer.
+/// Reads the body of an answer, whose large values may be parts of the memory that it lies in, if that is given.
 pub(super) fn decode_answer<R: Outcome>(
     encoding: Encoding,
     kind: u8,
     body: &[u8],
+    memory: Option<&Bytes>,
 ) -> Result<R::Value, CallError<R::Exception>> {
     if kind == EXCEPTION {
-        return Err(match decode::<ApplicationException>(encoding, body) {
+        return Err(match decode::<ApplicationException>(encoding, body, None) {
             Ok(exception) => CallError::Application(exception),
             Err(error) => CallError::Decode(error),
         });
     }
-    match decode::<R>(encoding, body) {
+    match decode::<R>(encoding, body, memory) {
         Ok(outcome) => outcome.into_result().map_err(CallError::Exception),
         Err(error) => Err(CallError::Decode(error)),
     }
 }
 
-fn decode<M: Message>(encoding: Encoding, body: &[u8]) -> Result<M, ThriftException> {
-    match encoding {
-        Encoding::Binary => M::decode(&mut BinaryInput::new(body)),
-        Encoding::Compact => M::decode(&mut CompactInput::new(body)),
+fn decode<M: Message>(encoding: Encoding, body: &[u8], memory: Option<&Bytes>) -> Result<M, ThriftException> {
+    match (encoding, memory) {
+        (Encoding::Binary, Some(memory)) => M::decode(&mut BinaryInput::sharing(body, memory)),
+        (Encoding::Binary, None) => M::decode(&mut BinaryInput::new(body)),
+        (Encoding::Compact, _) => M::decode(&mut CompactInput::new(body)),
     }
 }

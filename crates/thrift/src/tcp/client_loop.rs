@@ -5,12 +5,13 @@ use super::client::{KEEP, TcpError, check_answer, is_stale};
 use super::incoming::Incoming;
 use super::outgoing::Outgoing;
 use super::split::{Next, Splitter};
+use pilota::Bytes;
 use rustix::buffer::spare_capacity;
 use rustix::event::{Timespec, epoll};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, ipproto};
-use std::io::{self, ErrorKind, Write};
+use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::task::Waker;
@@ -395,7 +396,7 @@ impl Link {
     /// Sends as much as goes, and says whether that was all.
     fn send(&self, call: &mut Call) -> io::Result<bool> {
         while call.sent < call.message.len() {
-            match (&self.stream).write(&call.message.bytes()[call.sent..]) {
+            match call.message.send(&self.stream, call.sent) {
                 Ok(sent) => call.sent += sent,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(false),
@@ -412,13 +413,17 @@ impl Link {
             match next.map_err(|error| End::Malformed(error.message().to_string()))? {
                 Next::Message(range) => {
                     let encoding = self.splitter.wire().encoding;
-                    let message = &self.incoming.bytes()[range.clone()];
-                    let (kind, length) = check_answer(encoding, message, ticket.name, ticket.sequence)
-                        .map_err(End::Malformed)?;
-                    let answer = Answer { kind, body: message[length..].to_vec() };
-                    self.incoming.consume(range.end);
+                    let answer = self.incoming.take(range, |message, memory| {
+                        let (kind, length) = check_answer(encoding, message, ticket.name, ticket.sequence)?;
+                        let body = &message[length..];
+                        let body = match memory {
+                            Some(memory) => memory.slice_ref(body),
+                            None => Bytes::copy_from_slice(body),
+                        };
+                        Ok(Answer { kind, body })
+                    });
                     self.incoming.shrink(KEEP);
-                    return Ok(Some(answer));
+                    return answer.map(Some).map_err(End::Malformed);
                 }
                 Next::Wanted(wanted) => match self.incoming.receive(&self.stream, wanted) {
                     Ok((0, true)) => {

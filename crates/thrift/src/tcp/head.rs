@@ -166,15 +166,13 @@ fn try_append(
     if framed {
         out.extend(&[0; 4]);
     }
-    let start = out.len();
+    let (start, place) = (out.len(), out.place());
     head.write(wire.encoding, out);
     match wire.encoding {
         Encoding::Binary => {
             let size = body.size(&mut BinaryOutput::new(&mut []));
             check(out.len() - start + size, limit)?;
-            let mut output = BinaryOutput::new(out.room(size));
-            body.encode(&mut output)?;
-            if output.left() != 0 {
+            if out.encode(size, |output| body.encode(output))? != 0 {
                 let text = "the value changed while it was being encoded";
                 return Err(new_protocol_exception(ProtocolExceptionKind::SizeLimit, text));
             }
@@ -186,7 +184,7 @@ fn try_append(
     }
     if framed {
         let length = (out.len() - start) as u32;
-        out.at(start - 4..start).copy_from_slice(&length.to_be_bytes());
+        out.at(place - 4..place).copy_from_slice(&length.to_be_bytes());
     }
     Ok(())
 }

@@ -7,7 +7,7 @@ use super::server::ServerOptions;
 use super::session::{Session, Then};
 use crate::server::Processor;
 use rustix::event::epoll::EventFlags;
-use std::io::{self, ErrorKind, Write};
+use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Instant;
 
@@ -221,7 +221,7 @@ impl Peer {
     /// Sends as much as the socket takes.
     fn flush(&mut self, now: Instant) -> Result<(), End> {
         while self.pending() > 0 {
-            match (&self.stream).write(&self.outgoing.bytes()[self.sent..]) {
+            match self.outgoing.send(&self.stream, self.sent) {
                 Ok(sent) => {
                     self.sent += sent;
                     self.progress(sent, now);

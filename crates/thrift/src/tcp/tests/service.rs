@@ -237,7 +237,7 @@ impl Outcome for Answer {
 pub(super) fn message(wire: Wire, head: Head<'_>, payload: &[u8]) -> Vec<u8> {
     let mut bytes = Outgoing::default();
     append(&mut bytes, wire, 1 << 30, &head, &Payload(payload)).unwrap();
-    bytes.bytes().to_vec()
+    bytes.to_vec()
 }
 
 /// A call's bytes.

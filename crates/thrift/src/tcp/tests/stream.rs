@@ -39,7 +39,7 @@ fn play(bytes: &[u8], pieces: &[usize], output_limit: usize) -> Outcome {
             let mut output = Outgoing::default();
             let taken = session.take(&service, &waiting, &mut output, output_limit);
             waiting.drain(..taken.bytes);
-            answers.extend_from_slice(output.bytes());
+            answers.extend_from_slice(&output.to_vec());
             match taken.then {
                 Then::OutputFull => assert!(taken.messages > 0, "it gets on"),
                 Then::Wanted(wanted) => {

@@ -1,0 +1,224 @@
+//! Deadlines of calls that block in the system, kept by a thread that shuts down the sockets of those that are late.
+//!
+//! A socket's own time-out (`SO_RCVTIMEO`) costs a timer of the system for each call, set and taken back. Here a call costs two
+//! stores: the thread sleeps until the earliest deadline that it saw, which has been met by then or moved on, as calls of the same
+//! time each have a later one. Only a call whose deadline is before that wakes it.
+
+use std::io;
+use std::net::{Shutdown, TcpStream};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// No call is under way.
+const IDLE: u64 = u64::MAX;
+/// The deadline is over, and the socket has been shut down.
+const EXPIRED: u64 = 0;
+
+/// The watch over all sockets of the process.
+static WATCH: Watch = Watch {
+    watched: Mutex::new(Watched { sockets: Vec::new(), running: false }),
+    news: Condvar::new(),
+    next: AtomicU64::new(IDLE),
+};
+
+struct Watch {
+    watched: Mutex<Watched>,
+    news: Condvar,
+    /// When the thread looks again, unless it is woken.
+    next: AtomicU64,
+}
+
+struct Watched {
+    sockets: Vec<Weak<Socket>>,
+    /// Whether there is a thread.
+    running: bool,
+}
+
+#[derive(Debug)]
+struct Socket {
+    stream: TcpStream,
+    /// Nanoseconds since [`origin`], or one of the two above.
+    until: AtomicU64,
+}
+
+/// A socket whose calls have deadlines.
+#[derive(Debug)]
+pub(super) struct Guarded(Arc<Socket>);
+
+impl Guarded {
+    /// Takes a socket under watch. Fails if there can be no thread for it.
+    pub(super) fn new(stream: TcpStream) -> io::Result<Self> {
+        let socket = Arc::new(Socket { stream, until: AtomicU64::new(IDLE) });
+        let mut watched = WATCH.lock();
+        watched.sockets.retain(|socket| socket.strong_count() > 0);
+        watched.sockets.push(Arc::downgrade(&socket));
+        if !watched.running {
+            thread::Builder::new().name("dunlin-tcp-watch".into()).spawn(|| WATCH.run())?;
+            watched.running = true;
+        }
+        Ok(Guarded(socket))
+    }
+
+    pub(super) fn stream(&self) -> &TcpStream {
+        &self.0.stream
+    }
+
+    /// A call begins, and has time until then.
+    pub(super) fn begin(&self, deadline: Instant) {
+        let until = nanoseconds(deadline).clamp(EXPIRED + 1, IDLE - 1);
+        // Both or neither of this and the thread's look after it has said when it looks again: one of them sees the other.
+        self.0.until.store(until, Ordering::SeqCst);
+        if until < WATCH.next.load(Ordering::SeqCst) {
+            let _watched = WATCH.lock();
+            WATCH.news.notify_one();
+        }
+    }
+
+    /// The call is over. Says whether it was in time; if not, the socket is shut down.
+    pub(super) fn end(&self) -> bool {
+        self.0.until.swap(IDLE, Ordering::SeqCst) != EXPIRED
+    }
+
+    /// Whether the call's time is over, and the socket shut down.
+    pub(super) fn expired(&self) -> bool {
+        self.0.until.load(Ordering::SeqCst) == EXPIRED
+    }
+}
+
+impl Socket {
+    /// Shuts the socket down if it is late. Says when it will be.
+    fn check(&self, now: u64) -> u64 {
+        loop {
+            let until = self.until.load(Ordering::SeqCst);
+            if until == EXPIRED {
+                return IDLE;
+            }
+            if until > now {
+                return until;
+            }
+            // Unless the call has just ended.
+            let expired = self.until.compare_exchange(until, EXPIRED, Ordering::SeqCst, Ordering::SeqCst);
+            if expired.is_ok() {
+                // It can only fail if the connection is gone already, which the caller sees as well.
+                let _ = self.stream.shutdown(Shutdown::Both);
+                return IDLE;
+            }
+        }
+    }
+}
+
+impl Watch {
+    fn lock(&self) -> MutexGuard<'_, Watched> {
+        self.watched.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Watches as long as there is a socket.
+    fn run(&self) {
+        let mut watched = self.lock();
+        loop {
+            let now = nanoseconds(Instant::now());
+            let next = watched.check(now);
+            if watched.sockets.is_empty() {
+                watched.running = false;
+                self.next.store(IDLE, Ordering::SeqCst);
+                return;
+            }
+            self.next.store(next, Ordering::SeqCst);
+            // What began in between may not have seen it.
+            if watched.check(now) < next {
+                continue;
+            }
+            watched = match next {
+                IDLE => self.news.wait(watched).unwrap_or_else(PoisonError::into_inner),
+                _ => {
+                    let time = Duration::from_nanos(next - now);
+                    self.news.wait_timeout(watched, time).unwrap_or_else(PoisonError::into_inner).0
+                }
+            };
+        }
+    }
+}
+
+impl Watched {
+    /// Looks at all sockets. Says when the first of them will be late.
+    fn check(&mut self, now: u64) -> u64 {
+        let mut next = IDLE;
+        self.sockets.retain(|socket| {
+            let Some(socket) = socket.upgrade() else { return false };
+            next = next.min(socket.check(now));
+            true
+        });
+        next
+    }
+}
+
+/// What time is counted from.
+fn origin() -> Instant {
+    static ORIGIN: OnceLock<Instant> = OnceLock::new();
+    *ORIGIN.get_or_init(Instant::now)
+}
+
+fn nanoseconds(time: Instant) -> u64 {
+    time.saturating_duration_since(origin()).as_nanos() as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Read;
+    use std::net::TcpListener;
+
+    /// Both ends of a connection.
+    fn pair() -> (Guarded, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        (Guarded::new(stream).unwrap(), listener.accept().unwrap().0)
+    }
+
+    fn after(time: Duration) -> Instant {
+        Instant::now() + time
+    }
+
+    const LONG: Duration = Duration::from_secs(1000);
+    const SHORT: Duration = Duration::from_millis(20);
+
+    #[test]
+    fn who_is_late_is_woken() {
+        // Another call has much more time, and began before.
+        let (patient, _other) = pair();
+        patient.begin(after(LONG));
+        for _ in 0..20 {
+            let (guarded, _peer) = pair();
+            guarded.begin(after(SHORT));
+            assert_eq!(guarded.stream().read(&mut [0]).unwrap(), 0);
+            assert!(guarded.expired() && !guarded.end());
+        }
+        assert!(!patient.expired() && patient.end());
+    }
+
+    #[test]
+    fn who_is_in_time_is_left_alone() {
+        let (guarded, _peer) = pair();
+        for _ in 0..1000 {
+            guarded.begin(after(LONG));
+            assert!(guarded.end());
+        }
+        // Between calls there is no deadline.
+        guarded.begin(after(Duration::from_millis(500)));
+        assert!(guarded.end());
+        let (late, _peer) = pair();
+        late.begin(after(Duration::from_millis(550)));
+        assert_eq!(late.stream().read(&mut [0]).unwrap(), 0);
+        assert!(!guarded.expired());
+    }
+
+    #[test]
+    fn a_deadline_that_is_over_already_counts() {
+        let (guarded, _peer) = pair();
+        guarded.begin(Instant::now());
+        assert_eq!(guarded.stream().read(&mut [0]).unwrap(), 0);
+        assert!(guarded.expired());
+    }
+}
