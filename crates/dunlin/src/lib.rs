@@ -24,7 +24,9 @@
 
 pub use dunlin_fabric::{
     Address, AddressError, BindError, Capabilities, DialError, Fabric, ListenError, Nanos, Scheme, Topology,
+    Unavailable,
 };
+pub use dunlin_fabric_rdma::{DeviceChoice, OpenError as RdmaError, RdmaConfig, RdmaFabric};
 pub use dunlin_fabric_shm::{AllowPolicy, ShmConfig, ShmFabric};
 #[cfg(feature = "thrift")]
 pub use dunlin_hints as hints;
@@ -36,7 +38,16 @@ pub use dunlin_rpc::{
 };
 #[cfg(feature = "thrift")]
 pub use dunlin_thrift as thrift;
+pub use dunlin_transport::{ChosenFabric, Fabrics, FabricsConfig, on_fabric};
 use std::io;
+
+/// The engine itself, for one fabric each: for programs that are generic over the fabric, as with [`on_fabric!`].
+pub mod engine {
+    pub use dunlin_rpc::{
+        AsyncClient, AsyncHub, AsyncResponse, Call, Client, Incoming, LargeRequest, Response, Server,
+        ServerBuilder, Worker,
+    };
+}
 
 /// The fabric of this build.
 pub type DefaultFabric = ShmFabric;

@@ -65,7 +65,9 @@ impl Client {
     pub fn connect(fabrics: &Fabrics, address: &Address, config: ClientConfig) -> Result<Self, ConnectError> {
         Ok(match fabrics.choose(address).map_err(DialError::from)? {
             ChosenFabric::Shm(fabric) => Client::Shm(dunlin_rpc::Client::connect(&fabric, address, config)?),
-            ChosenFabric::Rdma(fabric) => Client::Rdma(dunlin_rpc::Client::connect(&fabric, address, config)?),
+            ChosenFabric::Rdma(fabric) => {
+                Client::Rdma(dunlin_rpc::Client::connect(&fabric, address, config)?)
+            }
         })
     }
 

@@ -63,7 +63,9 @@ impl Fabrics {
         let chosen: Result<_, Box<dyn std::error::Error + Send + Sync>> = match address.scheme() {
             Scheme::Shm => self.shm().map(ChosenFabric::Shm).map_err(Into::into),
             Scheme::Rdma => self.rdma().map(ChosenFabric::Rdma).map_err(Into::into),
-            Scheme::Sim => Err("the simulator is no place of this machine: use shm:NAME or rdma:HOST:PORT".into()),
+            Scheme::Sim => {
+                Err("the simulator is no place of this machine: use shm:NAME or rdma:HOST:PORT".into())
+            }
         };
         let chosen = chosen.map_err(|source| Unavailable { address: address.clone(), source })?;
         tracing::debug!(target: "dunlin::transport", %address, transport = chosen.capabilities().name, "chosen by the address");
