@@ -6,12 +6,12 @@
 //! ```
 //!
 //! The server is a process of this program's own. The answer is the request backwards, so that it cannot be the request
-//! itself, in part or as a whole. Prints a line for each row, and ends with status 1 if anything was wrong.
+//! itself, in part or as a whole. At the end the client whose kind the address picks calls as well. Prints a line for each row, and ends with status 1 if anything was wrong.
 
 use dunlin_fabric::{Address, Fabric};
 use dunlin_rpc::{
-    CallId, Client, ClientConfig, CompletionMode, FunctionMode, LargePayload, PROTOCOLS, Plan, Reply, Request,
-    ServerBuilder, Service, Status,
+    CallId, Client, ClientConfig, CompletionMode, FunctionMode, LargePayload, PROTOCOLS, Plan, Reply,
+    Request, ServerBuilder, Service, Status,
 };
 use dunlin_transport::{Fabrics, on_fabric};
 use std::error::Error;
@@ -167,6 +167,20 @@ fn call_all<F: Fabric>(fabric: &F, address: &Address) -> bool {
     failed == 0 && !plans.is_empty()
 }
 
+/// As an application that leaves the choice of the fabric to the address.
+fn call_chosen(fabrics: &Fabrics, address: &Address) -> Outcome<()> {
+    let mut client = dunlin_transport::Client::connect(fabrics, address, ClientConfig::default())?;
+    for (number, size) in SIZES.into_iter().enumerate() {
+        let request = payload(size, number);
+        if !is_backwards(&client.call(BACKWARDS, &request)?, &request) {
+            return Err(format!("{size} bytes by {}: the answer is wrong", client.transport()).into());
+        }
+    }
+    println!("{} chosen by {address}", client.transport());
+    client.close();
+    Ok(())
+}
+
 fn run() -> Outcome<bool> {
     let mut arguments: Vec<String> = std::env::args().skip(1).collect();
     let serves = arguments.first().is_some_and(|word| word == "serve");
@@ -183,7 +197,9 @@ fn run() -> Outcome<bool> {
         return Ok(true);
     }
     let (_server, actual) = start_server(&address)?;
-    Ok(on_fabric!(&chosen, fabric => call_all(fabric, &actual)))
+    let legal = on_fabric!(&chosen, fabric => call_all(fabric, &actual));
+    call_chosen(&fabrics, &actual)?;
+    Ok(legal)
 }
 
 fn main() -> ExitCode {

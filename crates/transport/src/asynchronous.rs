@@ -17,15 +17,15 @@ struct Hubs {
     rdma: Mutex<Option<dunlin_rpc::AsyncHub<RdmaFabric>>>,
 }
 
-/// What all asynchronous clients of a process share. Clones are the same hub, which has the engine's hub of each fabric that
-/// a client has used.
+/// What all asynchronous clients of a process share: the engine's hub of each fabric that a client has used. Clones are the
+/// same hubs.
 #[derive(Clone, Debug)]
-pub struct AsyncHub(Arc<Hubs>);
+pub struct AsyncHubs(Arc<Hubs>);
 
-impl AsyncHub {
-    /// A hub. One for a process is enough.
+impl AsyncHubs {
+    /// No hub yet. One such for a process is enough.
     pub fn new(fabrics: &Fabrics) -> Self {
-        AsyncHub(Arc::new(Hubs { fabrics: fabrics.clone(), shm: Mutex::new(None), rdma: Mutex::new(None) }))
+        AsyncHubs(Arc::new(Hubs { fabrics: fabrics.clone(), shm: Mutex::new(None), rdma: Mutex::new(None) }))
     }
 }
 
@@ -55,8 +55,8 @@ pub enum AsyncClient {
 impl AsyncClient {
     /// Connects to all workers of a server, by the fabric that the address names. Blocks for at most the configured time, and
     /// while the fabric is opened: call it before the executor runs, or where blocking is allowed.
-    pub fn connect(hub: &AsyncHub, address: &Address, config: ClientConfig) -> Result<Self, ConnectError> {
-        let hubs = &*hub.0;
+    pub fn connect(hubs: &AsyncHubs, address: &Address, config: ClientConfig) -> Result<Self, ConnectError> {
+        let hubs = &*hubs.0;
         Ok(match hubs.fabrics.choose(address).map_err(DialError::from)? {
             ChosenFabric::Shm(fabric) => {
                 let hub = made(&hubs.shm, || dunlin_rpc::AsyncHub::new(&fabric))?;
@@ -72,6 +72,14 @@ impl AsyncClient {
     /// Workers of the server that this client has lanes to.
     pub fn workers(&self) -> usize {
         each!(self, client => client.workers())
+    }
+
+    /// The transport that the calls take, as [`Capabilities::name`](dunlin_fabric::Capabilities::name) has it.
+    pub fn transport(&self) -> &'static str {
+        match self {
+            AsyncClient::Shm(_) => "shm",
+            AsyncClient::Rdma(_) => "rdma",
+        }
     }
 
     /// Makes a call on any worker. It is sent at once if there is room, without waiting for the first poll; dropping the

@@ -1,8 +1,7 @@
 //! The client of one thread, on whichever fabric its address names.
 
-use crate::fabrics::{ChosenFabric, Fabrics};
-use dunlin_fabric::Address;
-use dunlin_fabric::DialError;
+use crate::fabrics::{Choose, ChosenFabric};
+use dunlin_fabric::{Address, DialError};
 use dunlin_fabric_rdma::RdmaFabric;
 use dunlin_fabric_shm::ShmFabric;
 use dunlin_rpc::{CallError, CallId, ClientConfig, ConnectError};
@@ -62,7 +61,11 @@ impl DerefMut for LargeRequest {
 impl Client {
     /// Connects to all workers of a server, by the fabric that the address names. Blocks for at most the configured time, and
     /// while the fabric is opened.
-    pub fn connect(fabrics: &Fabrics, address: &Address, config: ClientConfig) -> Result<Self, ConnectError> {
+    pub fn connect(
+        fabrics: &impl Choose,
+        address: &Address,
+        config: ClientConfig,
+    ) -> Result<Self, ConnectError> {
         Ok(match fabrics.choose(address).map_err(DialError::from)? {
             ChosenFabric::Shm(fabric) => Client::Shm(dunlin_rpc::Client::connect(&fabric, address, config)?),
             ChosenFabric::Rdma(fabric) => {

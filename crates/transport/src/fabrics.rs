@@ -37,6 +37,39 @@ pub enum ChosenFabric {
     Rdma(RdmaFabric),
 }
 
+/// What an address chooses from: all fabrics, or a single one, which takes its own addresses only.
+pub trait Choose: Send + Sync + 'static {
+    /// The fabric that an address names; never another one. May block while a fabric is opened.
+    fn choose(&self, address: &Address) -> Result<ChosenFabric, Unavailable>;
+}
+
+impl Choose for Fabrics {
+    fn choose(&self, address: &Address) -> Result<ChosenFabric, Unavailable> {
+        Fabrics::choose(self, address)
+    }
+}
+
+impl Choose for ShmFabric {
+    fn choose(&self, address: &Address) -> Result<ChosenFabric, Unavailable> {
+        only(address, Scheme::Shm).map(|()| ChosenFabric::Shm(self.clone()))
+    }
+}
+
+impl Choose for RdmaFabric {
+    fn choose(&self, address: &Address) -> Result<ChosenFabric, Unavailable> {
+        only(address, Scheme::Rdma).map(|()| ChosenFabric::Rdma(self.clone()))
+    }
+}
+
+fn only(address: &Address, scheme: Scheme) -> Result<(), Unavailable> {
+    if address.scheme() == scheme {
+        return Ok(());
+    }
+    let source =
+        format!("only the fabric of {}: addresses was given; give all of them, Fabrics", scheme.as_str());
+    Err(Unavailable { address: address.clone(), source: source.into() })
+}
+
 impl Fabrics {
     /// With these settings. Opens nothing yet.
     pub fn new(config: FabricsConfig) -> Self {

@@ -33,7 +33,7 @@ mod client;
 mod fabrics;
 mod server;
 
-pub use asynchronous::{AsyncClient, AsyncHub, AsyncResponse, Call};
+pub use asynchronous::{AsyncClient, AsyncHubs, AsyncResponse, Call};
 pub use client::{Client, LargeRequest, Response};
-pub use fabrics::{ChosenFabric, Fabrics, FabricsConfig};
+pub use fabrics::{Choose, ChosenFabric, Fabrics, FabricsConfig};
 pub use server::{Incoming, Server, ServerBuilder, Worker};

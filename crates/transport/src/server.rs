@@ -1,6 +1,6 @@
 //! Servers on whichever fabric their address names.
 
-use crate::fabrics::{ChosenFabric, Fabrics};
+use crate::fabrics::{Choose, ChosenFabric};
 use dunlin_fabric::{Address, Fabric, ListenError, Nanos};
 use dunlin_fabric_rdma::RdmaFabric;
 use dunlin_fabric_shm::ShmFabric;
@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 /// Describes a server before it starts.
 pub struct ServerBuilder {
-    fabrics: Fabrics,
+    fabrics: Box<dyn Choose>,
     config: ServerConfig,
     functions: Vec<(u16, FunctionMode)>,
     pool: Option<Arc<dyn PoolService>>,
@@ -26,9 +26,9 @@ impl std::fmt::Debug for ServerBuilder {
 
 impl ServerBuilder {
     /// A server with default settings and no functions.
-    pub fn new(fabrics: &Fabrics) -> Self {
+    pub fn new(fabrics: &(impl Choose + Clone)) -> Self {
         let (config, functions) = (ServerConfig::default(), Vec::new());
-        ServerBuilder { fabrics: fabrics.clone(), config, functions, pool: None }
+        ServerBuilder { fabrics: Box::new(fabrics.clone()), config, functions, pool: None }
     }
 
     /// Sets the settings.
