@@ -1,8 +1,9 @@
-//! The smallest typed service: an echo for who wants its answer soon.
+//! The smallest typed service: an echo for who wants its answer soon, on the fabric that an address names.
 //!
-//! `cargo run --release --example echo`
+//! `cargo run --release --example echo [shm:NAME|rdma:HOST:PORT]`
 
 use dunlin::thrift::{Bytes, ClientOptions, Context, Failure, Never, ServerOptions, serve};
+use dunlin::{Address, Fabric, Fabrics, on_fabric};
 use dunlin_examples::echo::{Echo, EchoClient, EchoProcessor};
 use std::time::Instant;
 
@@ -15,10 +16,15 @@ impl Echo for Handler {
 }
 
 fn main() -> anyhow::Result<()> {
-    let fabric = dunlin::fabric()?;
-    let address = format!("shm:example-echo-{}", std::process::id()).parse()?;
-    let _server = serve(&fabric, &address, EchoProcessor(Handler), ServerOptions::default())?;
-    let mut client = EchoClient::connect(&fabric, &address, ClientOptions::default())?;
+    let own = || format!("shm:example-echo-{}", std::process::id());
+    let address = std::env::args().nth(1).unwrap_or_else(own).parse()?;
+    let chosen = Fabrics::default().choose(&address)?;
+    on_fabric!(&chosen, fabric => run(fabric, &address))
+}
+
+fn run<F: Fabric>(fabric: &F, address: &Address) -> anyhow::Result<()> {
+    let server = serve(fabric, address, EchoProcessor(Handler), ServerOptions::default())?;
+    let mut client = EchoClient::connect(fabric, server.address(), ClientOptions::default())?;
     assert_eq!(client.ping(b"hello")?, "hello");
     let (calls, start) = (10_000, Instant::now());
     for _ in 0..calls {

@@ -1,7 +1,10 @@
 //! Values of options: sizes, times, protocols, ways to wait.
 
 use clap::{Args, ValueEnum};
-use dunlin::{CompletionMode, PROTOCOLS, Plan, Protocol};
+use dunlin::{
+    AllowPolicy, CompletionMode, DeviceChoice, Fabrics, FabricsConfig, PROTOCOLS, Plan, Protocol, RdmaConfig,
+    ShmConfig,
+};
 use std::time::Duration;
 
 /// A number of bytes, as `4096`, `64KiB`, `1g`.
@@ -68,6 +71,36 @@ pub(crate) fn protocol(text: &str) -> Result<&'static Protocol, String> {
         let names: Vec<&str> = PROTOCOLS.iter().map(|protocol| protocol.name).collect();
         format!("'{text}' is not a protocol; there are {}", names.join(", "))
     })
+}
+
+/// Which RDMA device addresses of rdma: mean; what is not said is chosen.
+#[derive(Args, Clone, Debug, Default)]
+pub(crate) struct DeviceArguments {
+    /// Use this RDMA device, as 'rdma link' shows it [default: the first that can be used]
+    #[arg(long, value_name = "NAME")]
+    rdma_device: Option<String>,
+    /// Use this port of it [default: the first active one]
+    #[arg(long, value_name = "N")]
+    rdma_port: Option<u8>,
+    /// Use this index of the port's GIDs [default: RoCE v2 before v1, IPv4 before IPv6]
+    #[arg(long, value_name = "N")]
+    gid_index: Option<u32>,
+}
+
+impl DeviceArguments {
+    /// The fabrics of this process; clients of other users may connect to shared memory where `anyone` says so.
+    pub(crate) fn fabrics(&self, anyone: bool) -> Fabrics {
+        let device = DeviceChoice {
+            device: self.rdma_device.clone(),
+            port: self.rdma_port,
+            gid_index: self.gid_index,
+        };
+        let allow = if anyone { AllowPolicy::Anyone } else { AllowPolicy::default() };
+        Fabrics::new(FabricsConfig {
+            shm: ShmConfig { allow, ..ShmConfig::default() },
+            rdma: RdmaConfig { device, ..RdmaConfig::default() },
+        })
+    }
 }
 
 /// How to wait.

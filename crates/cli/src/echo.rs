@@ -5,10 +5,7 @@ use crate::child;
 use crate::interrupt::Interrupt;
 use crate::output::Failure;
 use clap::Args;
-use dunlin::{
-    Address, AllowPolicy, DefaultFabric, FunctionMode, Reply, Request, ServerBuilder, Service, ShmConfig,
-    ShmFabric, Status,
-};
+use dunlin::{Address, DefaultFabric, FunctionMode, Reply, Request, ServerBuilder, Service, Status};
 use std::process::ExitCode;
 
 /// The function id of the echo; the key-value store's begin at 1.
@@ -17,13 +14,9 @@ pub(crate) const ECHO: u16 = 0;
 /// Time that a server gives calls to end when it is asked to stop, in nanoseconds.
 pub(crate) const DRAIN: u64 = 2_000_000_000;
 
-/// The fabric of this process; clients of other users may connect where `anyone` says so.
-pub(crate) fn fabric(anyone: bool) -> Result<DefaultFabric, Failure> {
-    let config = ShmConfig {
-        allow: if anyone { AllowPolicy::Anyone } else { AllowPolicy::default() },
-        ..ShmConfig::default()
-    };
-    ShmFabric::new(config).map_err(|error| {
+/// Shared memory.
+pub(crate) fn fabric() -> Result<DefaultFabric, Failure> {
+    dunlin::fabric().map_err(|error| {
         Failure::new(format!("cannot start the shared-memory fabric: {error}"))
             .help("dunlin doctor says what is missing")
     })
@@ -44,7 +37,7 @@ pub(crate) struct EchoServerArguments {
 
 pub(crate) fn run(arguments: &EchoServerArguments) -> Result<ExitCode, Failure> {
     let interrupt = Interrupt::install()?;
-    let fabric = fabric(false)?;
+    let fabric = fabric()?;
     let server = ServerBuilder::new(&fabric)
         .function(ECHO, FunctionMode::Worker)
         .serve(&arguments.listen, |_| Box::new(echo) as Box<dyn Service>)?;

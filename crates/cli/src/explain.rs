@@ -182,7 +182,7 @@ pub(crate) fn run(arguments: &ExplainArguments) -> Result<ExitCode, Failure> {
         return Err(Failure::new(format!("{} has no service", arguments.file.display()))
             .help("name the file that declares the services, not one that it includes"));
     }
-    let fabric = crate::echo::fabric(false)?;
+    let fabric = crate::echo::fabric()?;
     let cluster = arguments.profile.as_deref().map(model::cluster).transpose()?;
     let (node_cores, cores) = cores(arguments, cluster.as_ref());
     let rnic = Capabilities { name: "rnic", ..Capabilities::EVERYTHING };

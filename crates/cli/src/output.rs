@@ -3,7 +3,7 @@
 
 use crate::interrupt;
 use clap::Args;
-use dunlin::{CallError, Cause, ConnectError, Illegal, ServeError};
+use dunlin::{CallError, Cause, ConnectError, Illegal, ServeError, Unavailable};
 use dunlin_bench::kv_driver::DriveError;
 use dunlin_bench::report::{Chart, Document};
 use dunlin_kv::{KvError, PartitionError};
@@ -156,6 +156,12 @@ impl From<ConnectError> for Failure {
             _ => None,
         };
         Failure::Error { message: error.to_string(), help: advice }
+    }
+}
+
+impl From<Unavailable> for Failure {
+    fn from(error: Unavailable) -> Self {
+        Failure::new(error).help("dunlin doctor says what this machine has and what is missing")
     }
 }
 

@@ -1,13 +1,14 @@
 //! `dunlin ping`: round trips to a server, and connections held quiet.
 
-use crate::arguments::{self, PlanArguments, plan_name};
+use crate::arguments::{self, DeviceArguments, PlanArguments, plan_name};
 use crate::child::{ChildProcess, START_TIMEOUT};
-use crate::echo::{self, ECHO};
+use crate::echo::ECHO;
 use crate::interrupt::Interrupt;
 use crate::output::{self, Failure, ReportArguments};
 use crate::progress;
 use clap::Args;
-use dunlin::{Address, Client, ClientConfig, DefaultFabric, Fabric as _, Plan};
+use dunlin::engine::Client;
+use dunlin::{Address, ClientConfig, Fabric, Plan, on_fabric};
 use dunlin_bench::floor::TickClock;
 use dunlin_bench::report::{Document, Row, readable};
 use dunlin_bench::statistics::Latency;
@@ -18,6 +19,7 @@ const AFTER_HELP: &str = "\
 Examples:
   dunlin ping                                            an echo server of its own, 10 000 calls of 32 bytes
   dunlin ping shm:store --size 64KiB                     a server that runs already (dunlin kv serve answers pings)
+  dunlin ping rdma:node-7:7000                           the same over an RNIC
   dunlin ping --protocol Server-reply --completion busy  the fastest way, a whole core on each side
   dunlin ping shm:store --interval 1                     one call a second, each with its line, like ping(8)
   dunlin ping shm:store --idle-connections 100 --seconds 10   hold quiet connections; what does the server use?
@@ -31,7 +33,7 @@ const MAX_SIZE: u64 = 64 << 20;
 #[derive(Args, Debug)]
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct PingArguments {
-    /// The server, as shm:NAME; without it an echo server is started for this run
+    /// The server, as shm:NAME or rdma:HOST:PORT; without it an echo server is started for this run
     address: Option<Address>,
     /// Bytes of each request and response, to 64MiB
     #[arg(long, short, default_value = "32", value_parser = arguments::size, value_name = "SIZE")]
@@ -47,6 +49,8 @@ pub(crate) struct PingArguments {
     each: bool,
     #[command(flatten)]
     plan: PlanArguments,
+    #[command(flatten)]
+    device: DeviceArguments,
     /// Open so many connections, hold them without a call, then see that each still answers
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000),
           conflicts_with_all = ["count", "interval", "each", "size", "json", "plot"])]
@@ -68,9 +72,6 @@ pub(crate) fn run(arguments: &PingArguments) -> Result<ExitCode, Failure> {
     }
     arguments.report.check()?;
     let interrupt = Interrupt::install()?;
-    let fabric = echo::fabric(false)?;
-    let plan = arguments.plan.plan(fabric.capabilities());
-    plan.check(fabric.capabilities())?;
     let (address, _server) = match &arguments.address {
         Some(address) => (address.clone(), None),
         None => {
@@ -78,10 +79,13 @@ pub(crate) fn run(arguments: &PingArguments) -> Result<ExitCode, Failure> {
             (address, Some(server))
         }
     };
-    match arguments.idle_connections {
-        Some(count) => hold(arguments, &fabric, &address, plan, count, &interrupt),
-        None => ping(arguments, &fabric, &address, plan, &interrupt),
-    }
+    let chosen = arguments.device.fabrics(false).choose(&address)?;
+    let plan = arguments.plan.plan(chosen.capabilities());
+    plan.check(chosen.capabilities())?;
+    on_fabric!(&chosen, fabric => match arguments.idle_connections {
+        Some(count) => hold(arguments, fabric, &address, plan, count, &interrupt),
+        None => ping(arguments, fabric, &address, plan, &interrupt),
+    })
 }
 
 fn start_echo_server(interrupt: &Interrupt) -> Result<(Address, ChildProcess), Failure> {
@@ -93,13 +97,13 @@ fn start_echo_server(interrupt: &Interrupt) -> Result<(Address, ChildProcess), F
     Ok((address, server))
 }
 
-fn connect(fabric: &DefaultFabric, address: &Address, plan: Plan) -> Result<Client, Failure> {
+fn connect<F: Fabric>(fabric: &F, address: &Address, plan: Plan) -> Result<Client<F>, Failure> {
     Ok(Client::connect(fabric, address, ClientConfig::with_plan(plan))?)
 }
 
-fn ping(
+fn ping<F: Fabric>(
     arguments: &PingArguments,
-    fabric: &DefaultFabric,
+    fabric: &F,
     address: &Address,
     plan: Plan,
     interrupt: &Interrupt,
@@ -160,7 +164,7 @@ fn ping(
     if let Some(bar) = bar {
         bar.finish_and_clear();
     }
-    let document = document(arguments, address, &plan, &latency, count);
+    let document = document(arguments, fabric.capabilities().name, address, &plan, &latency, count);
     output::print(summary(made, &latency, took))?;
     arguments.report.write(&document)?;
     if let Some(error) = failed {
@@ -198,6 +202,7 @@ fn summary(made: u64, latency: &Latency, took: Duration) -> String {
 
 fn document(
     arguments: &PingArguments,
+    transport: &str,
     address: &Address,
     plan: &Plan,
     latency: &Latency,
@@ -215,15 +220,15 @@ fn document(
         .with("clients", 1)
         .with("min_ns", latency.quantile_ns(0.0));
     row.set_latency(latency);
-    let mut document = Document::new("ping", "shm", parameters);
+    let mut document = Document::new("ping", transport, parameters);
     document.rows.push(row);
     document
 }
 
 /// Opens connections, holds them without a word, and sees at the end that each is still there.
-fn hold(
+fn hold<F: Fabric>(
     arguments: &PingArguments,
-    fabric: &DefaultFabric,
+    fabric: &F,
     address: &Address,
     plan: Plan,
     count: u32,

@@ -49,7 +49,7 @@ fn modes(protocol: &Protocol, capabilities: &Capabilities, client: bool) -> Vec<
 }
 
 pub(crate) fn run(arguments: &ProtocolsArguments) -> Result<ExitCode, Failure> {
-    let fabric = crate::echo::fabric(false)?;
+    let fabric = crate::echo::fabric()?;
     let capabilities = fabric.capabilities();
     let rows: Vec<[String; 7]> = PROTOCOLS
         .iter()

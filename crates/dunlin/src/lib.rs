@@ -1,30 +1,47 @@
 //! What users depend on: RPC over remote memory.
 //!
-//! This room names the parts that an application needs, with the back-end already chosen: shared memory, for now.
-//! What may come in: re-exports, shorthands, documentation. What never does: mechanism.
+//! This room names the parts that an application needs. An address picks the back-end when the program runs: `shm:NAME` is
+//! shared memory between processes of one host, `rdma:HOST:PORT` RDMA verbs. What may come in: re-exports, shorthands,
+//! documentation. What never does: mechanism.
 //!
 //! ```
-//! use dunlin::{Client, ClientConfig, FunctionMode, Reply, Request, ServerBuilder};
+//! use dunlin::{Client, ClientConfig, Fabrics, FunctionMode, Reply, Request, ServerBuilder};
 //!
-//! let fabric = dunlin::fabric()?;
+//! let fabrics = Fabrics::default();
 //! let address = format!("shm:doc-{}", std::process::id()).parse()?;
-//! let server = ServerBuilder::new(&fabric).function(1, FunctionMode::Worker).serve(&address, |_worker| {
+//! let server = ServerBuilder::new(&fabrics).function(1, FunctionMode::Worker).serve(&address, |_worker| {
 //!     Box::new(|request: &Request<'_>, reply: &mut Reply<'_>| {
 //!         reply.write(b"hello ")?;
 //!         reply.write(request.payload)?;
 //!         Ok(())
 //!     })
 //! })?;
-//! let mut client = Client::connect(&fabric, &address, ClientConfig::default())?;
+//! let mut client = Client::connect(&fabrics, &address, ClientConfig::default())?;
 //! assert_eq!(&*client.call(1, b"world")?, b"hello world");
 //! drop(client);
 //! server.shutdown(1_000_000_000);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
+//!
+//! Typed clients and servers are generic over the fabric. [`on_fabric!`] compiles a block for each fabric and runs the one that
+//! the address has chosen:
+//!
+//! ```no_run
+//! use dunlin::{Fabrics, on_fabric};
+//!
+//! fn call<F: dunlin::Fabric>(fabric: &F, address: &dunlin::Address) {
+//!     // EchoClient::connect(fabric, address, ClientOptions::default()) and so on
+//! }
+//! let address = "rdma:node-7:7000".parse()?;
+//! on_fabric!(&Fabrics::default().choose(&address)?, fabric => call(fabric, &address));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 pub use dunlin_fabric::{
     Address, AddressError, BindError, Capabilities, DialError, Fabric, ListenError, Nanos, Scheme, Topology,
+    Unavailable,
 };
+pub use dunlin_fabric_rdma::{DeviceChoice, OpenError as RdmaError, RdmaConfig, RdmaFabric};
 pub use dunlin_fabric_shm::{AllowPolicy, ShmConfig, ShmFabric};
 #[cfg(feature = "thrift")]
 pub use dunlin_hints as hints;
@@ -36,22 +53,24 @@ pub use dunlin_rpc::{
 };
 #[cfg(feature = "thrift")]
 pub use dunlin_thrift as thrift;
+pub use dunlin_transport::{
+    AsyncClient, AsyncHubs, AsyncResponse, Call, Choose, ChosenFabric, Client, Fabrics, FabricsConfig,
+    Incoming, LargeRequest, Response, Server, ServerBuilder, Worker, on_fabric,
+};
 use std::io;
 
-/// The fabric of this build.
-pub type DefaultFabric = ShmFabric;
-/// A client on [`DefaultFabric`].
-pub type Client = dunlin_rpc::Client<DefaultFabric>;
-/// A server on [`DefaultFabric`].
-pub type Server = dunlin_rpc::Server<DefaultFabric>;
-/// Describes a server on [`DefaultFabric`].
-pub type ServerBuilder = dunlin_rpc::ServerBuilder<DefaultFabric>;
-/// A worker run by the application's own thread.
-pub type Worker = dunlin_rpc::Worker<DefaultFabric>;
-/// A call taken off its worker.
-pub type Incoming = dunlin_rpc::Incoming<DefaultFabric>;
+/// The engine itself, for one fabric each: for programs that are generic over the fabric, as with [`on_fabric!`].
+pub mod engine {
+    pub use dunlin_rpc::{
+        AsyncClient, AsyncHub, AsyncResponse, Call, Client, Incoming, LargeRequest, Response, Server,
+        ServerBuilder, Worker,
+    };
+}
 
-/// An asynchronous hub on [`DefaultFabric`].
+/// The fabric of typed clients for which none is named: shared memory.
+pub type DefaultFabric = ShmFabric;
+
+/// What typed asynchronous clients of one fabric share.
 pub type AsyncHub<F = DefaultFabric> = dunlin_rpc::AsyncHub<F>;
 
 /// Takes in what the build script generated of `NAME.thrift` by `dunlin_idl_build::compile`: `include_service!("NAME");`
@@ -63,7 +82,7 @@ macro_rules! include_service {
     };
 }
 
-/// Starts the fabric with its defaults: one for a process is enough.
+/// Shared memory with its defaults: one for a process is enough. It takes addresses of `shm:` only; [`Fabrics`] takes all.
 pub fn fabric() -> io::Result<DefaultFabric> {
     ShmFabric::new(ShmConfig::default())
 }

@@ -114,9 +114,22 @@ pub enum PostError {
     NoSuch(&'static str),
 }
 
+/// The fabric that an address names cannot be used by this process.
+#[derive(Debug, Error)]
+#[error("{address} cannot be used here: {source}")]
+pub struct Unavailable {
+    /// The address.
+    pub address: Address,
+    /// Why: the back-end's own error, which says what to do.
+    pub source: Box<dyn std::error::Error + Send + Sync>,
+}
+
 /// Listening failed.
 #[derive(Debug, Error)]
 pub enum ListenError {
+    /// The fabric of the address cannot be used.
+    #[error(transparent)]
+    Unavailable(#[from] Unavailable),
     /// Somebody listens there already.
     #[error("{address} is in use: another server listens on it; stop it or choose another name")]
     InUse {
@@ -139,6 +152,9 @@ pub enum ListenError {
 /// Dialling failed. Nothing was sent.
 #[derive(Debug, Error)]
 pub enum DialError {
+    /// The fabric of the address cannot be used.
+    #[error(transparent)]
+    Unavailable(#[from] Unavailable),
     /// Nobody listens there.
     #[error("nobody listens on {address}: start the server, or check the name")]
     NobodyListens {

@@ -35,6 +35,7 @@ pub use capabilities::{Capabilities, TransportSet};
 pub use completion::{Broke, Completion, CompletionStatus, Opcode};
 pub use error::{
     AcceptError, CreateError, DialError, GrantError, LinkError, ListenError, PostError, RegisterError,
+    Unavailable,
 };
 pub use host::{BindError, Host, Nanos, RealHost, Signal, Site, Task, Topology, Work};
 pub use interpose::{Count, Fault, FaultPlan, Trace};

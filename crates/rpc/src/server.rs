@@ -77,8 +77,14 @@ impl<F: Fabric> ServerBuilder<F> {
 
     /// Sets what the threads of the pool run.
     #[must_use]
-    pub fn pool(mut self, service: impl PoolService) -> Self {
-        self.pool = Some(Arc::new(service));
+    pub fn pool(self, service: impl PoolService) -> Self {
+        self.pool_shared(Arc::new(service))
+    }
+
+    /// As [`pool`](ServerBuilder::pool), of a service whose type is not known here.
+    #[must_use]
+    pub fn pool_shared(mut self, service: Arc<dyn PoolService>) -> Self {
+        self.pool = Some(service);
         self
     }
 

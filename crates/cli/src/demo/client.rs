@@ -69,7 +69,7 @@ impl ClientReport {
 
 pub(crate) fn run(arguments: &ClientArguments) -> Result<ExitCode, Failure> {
     let interrupt = Interrupt::install()?;
-    let fabric = echo::fabric(false)?;
+    let fabric = echo::fabric()?;
     let plan = arguments.plan.plan(fabric.capabilities());
     let workload = super::workload(arguments.quick)?;
     let mut client =

@@ -66,7 +66,7 @@ pub(crate) fn run(arguments: &DemoArguments) -> Result<ExitCode, Failure> {
     let sleeping = arguments.clients.map_or((cores - workers.min(cores)).clamp(3, 16), usize::from);
     let spinning = (cores - workers.min(cores)).clamp(1, sleeping);
     let workload = workload(arguments.quick)?;
-    let fabric = echo::fabric(false)?;
+    let fabric = echo::fabric()?;
     let phases = Phase::all(fabric.capabilities(), spinning, sleeping);
 
     let name = format!("shm:dunlin-demo-{}", std::process::id());

@@ -24,7 +24,7 @@ pub(super) fn rdma() -> Finding {
             "load ib_uverbs (modprobe ib_uverbs), or give the container the devices (--device=/dev/infiniband)",
         );
     }
-    Finding::ok(NAME, format!("{found}; this build uses shared memory only"))
+    Finding::ok(NAME, found)
 }
 
 fn read(path: &Path) -> Option<String> {

@@ -3,12 +3,11 @@
 use super::stats::total;
 use super::{ConnectArguments, connect};
 use crate::arguments::{self, plan_name};
-use crate::echo;
 use crate::interrupt::Interrupt;
 use crate::output::{self, Failure, ReportArguments};
 use crate::progress;
 use clap::Args;
-use dunlin::{DefaultFabric, Fabric as _};
+use dunlin::{Fabric, on_fabric};
 use dunlin_bench::floor::TickClock;
 use dunlin_bench::kv_driver::{
     DriveError, DriverConfig, KvDriver, Limit, OperationKind, Tally, load_records,
@@ -114,16 +113,14 @@ pub(crate) struct BenchArguments {
     report: ReportArguments,
 }
 
-type Client = KvClient<DefaultFabric>;
-
 /// Runs `work` for each client on a thread of its own, showing progress until all are done. The first failure, or a
 /// signal, stops the others through the flag that `work` is given.
-fn on_threads<'a, T: Send>(
-    clients: &'a mut [Client],
+fn on_threads<'a, F: Fabric, T: Send>(
+    clients: &'a mut [KvClient<F>],
     interrupt: &Interrupt,
     bar: &ProgressBar,
     mut show: impl FnMut(&ProgressBar, u64),
-    work: impl Fn(u64, &'a mut Client, &AtomicBool, &AtomicU64) -> (T, Result<(), DriveError>) + Sync,
+    work: impl Fn(u64, &'a mut KvClient<F>, &AtomicBool, &AtomicU64) -> (T, Result<(), DriveError>) + Sync,
 ) -> (Vec<T>, Option<DriveError>) {
     let (stop, progress) = (AtomicBool::new(false), AtomicU64::new(0));
     let (mut results, mut failure): (Vec<T>, Option<DriveError>) = (Vec::new(), None);
@@ -173,7 +170,11 @@ fn on_threads<'a, T: Send>(
 }
 
 /// Stores the workload's records, each client its share, and sees whether they all fit.
-fn load(clients: &mut [Client], workload: &Workload, interrupt: &Interrupt) -> Result<(), Failure> {
+fn load<F: Fabric>(
+    clients: &mut [KvClient<F>],
+    workload: &Workload,
+    interrupt: &Interrupt,
+) -> Result<(), Failure> {
     let (first, count, all) = (workload.insert_start, workload.record_count, clients.len() as u64);
     let share = move |number: u64| first + (u128::from(count) * u128::from(number) / u128::from(all)) as u64;
     let bar = progress::counting(count, "loading records");
@@ -200,17 +201,21 @@ fn load(clients: &mut [Client], workload: &Workload, interrupt: &Interrupt) -> R
 }
 
 pub(crate) fn run(arguments: &BenchArguments) -> Result<ExitCode, Failure> {
+    let chosen = arguments.connect.choose()?;
+    on_fabric!(&chosen, fabric => measure(arguments, fabric))
+}
+
+fn measure<F: Fabric>(arguments: &BenchArguments, fabric: &F) -> Result<ExitCode, Failure> {
     arguments.report.check()?;
     let workload = arguments.workload.read()?;
     let interrupt = Interrupt::install()?;
-    let fabric = echo::fabric(false)?;
     let plan = arguments.connect.plan.plan(fabric.capabilities());
     let config =
         DriverConfig { window: arguments.window.max(arguments.batch).into(), batch: arguments.batch.into() };
     let mut clients = Vec::new();
     for _ in 0..arguments.clients {
         let window = config.window as u16;
-        clients.push(connect(&fabric, &arguments.connect.address, plan, window, arguments.connect.timeout)?);
+        clients.push(connect(fabric, &arguments.connect.address, plan, window, arguments.connect.timeout)?);
     }
     if !arguments.no_load {
         load(&mut clients, &workload, &interrupt)?;
@@ -247,21 +252,27 @@ pub(crate) fn run(arguments: &BenchArguments) -> Result<ExitCode, Failure> {
         let after = format!("after {} operations in {:.1} s", tally.operations(), tally.elapsed_ns / 1e9);
         return Err(Failure::from(error).context(after));
     }
-    let document = document(arguments, &workload, &plan, &tally);
+    let document = document(arguments, fabric.capabilities().name, &workload, &plan, &tally);
     print_results(arguments, &plan, &document, &tally)?;
     arguments.report.write(&document)?;
     interrupt.check()?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn document(arguments: &BenchArguments, workload: &Workload, plan: &dunlin::Plan, tally: &Tally) -> Document {
+fn document(
+    arguments: &BenchArguments,
+    transport: &str,
+    workload: &Workload,
+    plan: &dunlin::Plan,
+    tally: &Tally,
+) -> Document {
     let parameters = Row::new()
         .with("address", arguments.connect.address.to_string())
         .with("workload", arguments.workload.name())
         .with("records", workload.record_count)
         .with("seconds", arguments.seconds.as_secs_f64())
         .with("load", !arguments.no_load);
-    let mut document = Document::new("kv bench", "shm", parameters);
+    let mut document = Document::new("kv bench", transport, parameters);
     let base = |operation: &str| {
         Row::new()
             .with("operation", operation)

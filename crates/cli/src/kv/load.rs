@@ -5,6 +5,7 @@ use crate::interrupt::Interrupt;
 use crate::output::{self, Failure};
 use crate::progress;
 use clap::{Args, ValueEnum};
+use dunlin::{Fabric, on_fabric};
 use dunlin_bench::kv_driver::PutPipeline;
 use dunlin_bench::loader::{BadLineReason, Format, Limits, Loader};
 use dunlin_bench::report::Unit;
@@ -61,6 +62,11 @@ enum FormatArgument {
 }
 
 pub(crate) fn run(arguments: &LoadArguments) -> Result<ExitCode, Failure> {
+    let chosen = arguments.connect.choose()?;
+    on_fabric!(&chosen, fabric => load(arguments, fabric))
+}
+
+fn load<F: Fabric>(arguments: &LoadArguments, fabric: &F) -> Result<ExitCode, Failure> {
     let interrupt = Interrupt::install()?;
     let name = arguments.file.display().to_string();
     let (reader, length): (Box<dyn Read>, Option<u64>) = if name == "-" {
@@ -82,7 +88,7 @@ pub(crate) fn run(arguments: &LoadArguments) -> Result<ExitCode, Failure> {
         Some(FormatArgument::Jsonl) => Loader::with_format(reader, Format::JsonLines, limits),
         None => Loader::new(reader, limits),
     };
-    let mut client = arguments.connect.connect(WINDOW as u16)?;
+    let mut client = arguments.connect.connect(fabric, WINDOW as u16)?;
     let bar = progress::bytes(length, "loading");
     let report = |text: String| bar.suspend(|| output::note(text));
     let mut pipeline = PutPipeline::new(&mut client, WINDOW, BATCH);
@@ -144,10 +150,10 @@ pub(crate) fn run(arguments: &LoadArguments) -> Result<ExitCode, Failure> {
 }
 
 /// The end before the end of the file.
-fn stopped<R: Read>(
+fn stopped<R: Read, F: Fabric>(
     failure: Failure,
     bar: &ProgressBar,
-    pipeline: &PutPipeline<'_, dunlin::DefaultFabric>,
+    pipeline: &PutPipeline<'_, F>,
     loader: &Loader<R>,
 ) -> Failure {
     bar.finish_and_clear();

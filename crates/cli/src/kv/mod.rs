@@ -6,11 +6,10 @@ mod one_shot;
 mod serve;
 mod stats;
 
-use crate::arguments::{self, PlanArguments};
-use crate::echo;
+use crate::arguments::{self, DeviceArguments, PlanArguments};
 use crate::output::Failure;
 use clap::{Args, Subcommand};
-use dunlin::{Address, ClientConfig, DefaultFabric, Fabric as _, Plan};
+use dunlin::{Address, ChosenFabric, ClientConfig, Fabric, Plan};
 use dunlin_kv::KvClient;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -22,7 +21,9 @@ Examples:
   dunlin kv get shm:store greeting
   dunlin kv load shm:store records.tsv
   dunlin kv bench shm:store --workload a --clients 4 --seconds 5
-  dunlin kv stats shm:store";
+  dunlin kv stats shm:store
+  dunlin kv serve --listen rdma:10.0.0.1:7000               the same over an RNIC;0.0.0.0 for all interfaces
+  dunlin kv bench rdma:10.0.0.1:7000";
 
 /// Run a key-value server, and use, fill, inspect and measure one.
 #[derive(Args, Debug)]
@@ -58,32 +59,38 @@ pub(crate) fn run(arguments: KvArguments) -> Result<ExitCode, Failure> {
 /// How to reach a store.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct ConnectArguments {
-    /// The server, as shm:NAME
+    /// The server, as shm:NAME or rdma:HOST:PORT
     address: Address,
     #[command(flatten)]
     plan: PlanArguments,
+    #[command(flatten)]
+    device: DeviceArguments,
     /// Give a call up after this time
     #[arg(long, default_value = "10", value_parser = arguments::positive_duration, value_name = "TIME")]
     timeout: Duration,
 }
 
 impl ConnectArguments {
+    /// The fabric of the address.
+    fn choose(&self) -> Result<ChosenFabric, Failure> {
+        Ok(self.device.fabrics(false).choose(&self.address)?)
+    }
+
     /// Connects a client with a window of so many calls for each worker.
-    fn connect(&self, window: u16) -> Result<KvClient<DefaultFabric>, Failure> {
-        let fabric = echo::fabric(false)?;
+    fn connect<F: Fabric>(&self, fabric: &F, window: u16) -> Result<KvClient<F>, Failure> {
         let plan = self.plan.plan(fabric.capabilities());
-        connect(&fabric, &self.address, plan, window, self.timeout)
+        connect(fabric, &self.address, plan, window, self.timeout)
     }
 }
 
 /// Connects a client of a store.
-pub(crate) fn connect(
-    fabric: &DefaultFabric,
+pub(crate) fn connect<F: Fabric>(
+    fabric: &F,
     address: &Address,
     plan: Plan,
     window: u16,
     timeout: Duration,
-) -> Result<KvClient<DefaultFabric>, Failure> {
+) -> Result<KvClient<F>, Failure> {
     let timeout = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
     let default = ClientConfig::with_plan(plan);
     let connect_timeout = default.connect_timeout.min(timeout);

@@ -3,6 +3,7 @@
 use super::ConnectArguments;
 use crate::output::{self, Failure};
 use clap::Args;
+use dunlin::on_fabric;
 use dunlin_kv::MAX_VALUE_LENGTH;
 use std::ffi::OsString;
 use std::io::{IsTerminal as _, Read as _};
@@ -62,7 +63,9 @@ fn not_found(key: &[u8]) -> Failure {
 
 pub(crate) fn get(arguments: &GetArguments) -> Result<ExitCode, Failure> {
     let key = arguments.key.clone().into_vec();
-    let Some(mut value) = arguments.connect.connect(WINDOW)?.get(&key)? else {
+    let chosen = arguments.connect.choose()?;
+    let value = on_fabric!(&chosen, fabric => arguments.connect.connect(fabric, WINDOW)?.get(&key)?);
+    let Some(mut value) = value else {
         return Err(not_found(&key));
     };
     if std::io::stdout().is_terminal() {
@@ -89,13 +92,15 @@ pub(crate) fn put(arguments: &PutArguments) -> Result<ExitCode, Failure> {
     if value.len() > MAX_VALUE_LENGTH {
         return Err(Failure::new("the value has more than 1 MiB").help("split it over several keys"));
     }
-    arguments.connect.connect(WINDOW)?.put(&key, &value)?;
+    let chosen = arguments.connect.choose()?;
+    on_fabric!(&chosen, fabric => arguments.connect.connect(fabric, WINDOW)?.put(&key, &value)?);
     Ok(ExitCode::SUCCESS)
 }
 
 pub(crate) fn delete(arguments: &DeleteArguments) -> Result<ExitCode, Failure> {
     let key = arguments.key.clone().into_vec();
-    if arguments.connect.connect(WINDOW)?.delete(&key)? {
+    let chosen = arguments.connect.choose()?;
+    if on_fabric!(&chosen, fabric => arguments.connect.connect(fabric, WINDOW)?.delete(&key)?) {
         Ok(ExitCode::SUCCESS)
     } else {
         Err(not_found(&key))

@@ -1,12 +1,13 @@
 //! `dunlin kv serve`: a key-value server in the foreground.
 
-use crate::arguments;
+use crate::arguments::{self, DeviceArguments};
 use crate::child;
 use crate::echo::{self, DRAIN, ECHO};
 use crate::interrupt::Interrupt;
 use crate::output::{self, Failure};
 use clap::Args;
-use dunlin::{Address, FunctionMode, Reply, Request, ServerBuilder, ServerConfig, Service, Status};
+use dunlin::engine::ServerBuilder;
+use dunlin::{Address, Fabric, FunctionMode, Reply, Request, ServerConfig, Service, Status, on_fabric};
 use dunlin_bench::report::Unit;
 use dunlin_kv::KvService;
 use std::process::ExitCode;
@@ -19,13 +20,14 @@ Ctrl-C or SIGTERM answers what was received and ends with exit status 0; a secon
 
 Examples:
   dunlin kv serve --listen shm:store
-  dunlin kv serve --listen shm:store --workers 4 --memory 8g --expected-items 10000000";
+  dunlin kv serve --listen shm:store --workers 4 --memory 8g --expected-items 10000000
+  dunlin kv serve --listen rdma:0.0.0.0:7000";
 
 /// Run a key-value server until it is interrupted.
 #[derive(Args, Debug)]
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct ServeArguments {
-    /// The address to serve, as shm:NAME
+    /// The address to serve, as shm:NAME or rdma:HOST:PORT; port 0 for any that is free
     #[arg(long, short, value_name = "ADDRESS")]
     listen: Address,
     /// Worker threads; each owns a part of the keys
@@ -37,9 +39,11 @@ pub(crate) struct ServeArguments {
     /// Items that the index is sized for [default: as many small ones as the memory holds]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     expected_items: Option<u64>,
-    /// Let processes of every user of this machine connect, not only your own and root's
+    /// Let processes of every user of this machine connect to shared memory, not only your own and root's
     #[arg(long)]
     allow_anyone: bool,
+    #[command(flatten)]
+    device: DeviceArguments,
     /// End after this time
     #[arg(long = "for", value_name = "TIME", value_parser = arguments::positive_duration)]
     duration: Option<Duration>,
@@ -56,6 +60,11 @@ impl Service for Store {
 }
 
 pub(crate) fn run(arguments: &ServeArguments) -> Result<ExitCode, Failure> {
+    let chosen = arguments.device.fabrics(arguments.allow_anyone).choose(&arguments.listen)?;
+    on_fabric!(&chosen, fabric => serve(arguments, fabric))
+}
+
+fn serve<F: Fabric>(arguments: &ServeArguments, fabric: &F) -> Result<ExitCode, Failure> {
     let interrupt = Interrupt::install()?;
     let memory = usize::try_from(arguments.memory)
         .map_err(|_| Failure::new("this machine cannot address so much memory").help("lower --memory"))?;
@@ -64,9 +73,8 @@ pub(crate) fn run(arguments: &ServeArguments) -> Result<ExitCode, Failure> {
     for worker in 0..arguments.workers {
         stores.push(Some(KvService::new(memory, items, worker, arguments.workers)?));
     }
-    let fabric = echo::fabric(arguments.allow_anyone)?;
     let config = ServerConfig { workers: arguments.workers, ..ServerConfig::default() };
-    let builder = ServerBuilder::new(&fabric).config(config).function(ECHO, FunctionMode::Worker);
+    let builder = ServerBuilder::new(fabric).config(config).function(ECHO, FunctionMode::Worker);
     let server = KvService::declare(builder).serve(&arguments.listen, |worker| {
         match stores.get_mut(usize::from(worker)).and_then(Option::take) {
             Some(store) => Box::new(Store(store)) as Box<dyn Service>,

@@ -3,6 +3,7 @@
 use super::ConnectArguments;
 use crate::output::{self, Failure, ReportArguments};
 use clap::Args;
+use dunlin::on_fabric;
 use dunlin_bench::report::{Document, Row, table};
 use dunlin_kv::Stats;
 use std::process::ExitCode;
@@ -56,7 +57,8 @@ pub(super) fn total(stats: &[Stats]) -> Stats {
 
 pub(crate) fn run(arguments: &StatsArguments) -> Result<ExitCode, Failure> {
     arguments.report.check()?;
-    let stats = arguments.connect.connect(4)?.stats()?;
+    let chosen = arguments.connect.choose()?;
+    let stats = on_fabric!(&chosen, fabric => arguments.connect.connect(fabric, 4)?.stats()?);
     let mut rows: Vec<Row> =
         stats.iter().enumerate().map(|(worker, one)| row(&worker.to_string(), one)).collect();
     if rows.len() > 1 {
@@ -64,7 +66,7 @@ pub(crate) fn run(arguments: &StatsArguments) -> Result<ExitCode, Failure> {
     }
     output::print(table(&rows))?;
     let parameters = Row::new().with("address", arguments.connect.address.to_string());
-    let mut document = Document::new("kv stats", "shm", parameters);
+    let mut document = Document::new("kv stats", chosen.capabilities().name, parameters);
     document.rows = rows;
     arguments.report.write(&document)?;
     Ok(ExitCode::SUCCESS)

@@ -10,7 +10,7 @@ use crate::connect::establish::{greet, negotiate};
 use crate::error::{CallError, Cause, ConnectError};
 use crate::plan::CompletionMode;
 use crate::wait::Waiter;
-use dunlin_fabric::{Address, Buffer, Fabric, Host, Nanos, Site, ThreadDomain, WaitMode, Wake};
+use dunlin_fabric::{Address, Buffer, Capabilities, Fabric, Host, Nanos, Site, ThreadDomain, WaitMode, Wake};
 use std::ops::{Deref, DerefMut};
 
 /// A client. `Send`, not shared: one thread at a time; [`another`](Client::another) makes one for another thread.
@@ -160,6 +160,11 @@ impl<F: Fabric> Client<F> {
     /// The settings.
     pub fn config(&self) -> &ClientConfig {
         &self.target.config
+    }
+
+    /// What the fabric below can do.
+    pub fn capabilities(&self) -> &Capabilities {
+        self.core.fabric.capabilities()
     }
 
     /// How many more calls `worker` takes now, of functions without a plan of their own.

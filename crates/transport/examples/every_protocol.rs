@@ -1,0 +1,214 @@
+//! Every protocol that is legal on the fabric of an address, each way to wait and each way of large payloads, called by
+//! one process and served by another, with payloads from none to some hundred KiB.
+//!
+//! ```text
+//! every_protocol [ADDRESS]      shared memory if no address is given
+//! ```
+//!
+//! The server is a process of this program's own. The answer is the request backwards, so that it cannot be the request
+//! itself, in part or as a whole. At the end the client whose kind the address picks calls as well. Prints a line for each row, and ends with status 1 if anything was wrong.
+
+use dunlin_fabric::{Address, Fabric};
+use dunlin_rpc::{
+    CallId, Client, ClientConfig, CompletionMode, FunctionMode, LargePayload, PROTOCOLS, Plan, Reply,
+    Request, ServerBuilder, Service, Status,
+};
+use dunlin_transport::{Fabrics, on_fabric};
+use std::error::Error;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::time::Instant;
+
+type Outcome<T> = Result<T, Box<dyn Error>>;
+
+/// Runs on the worker.
+const BACKWARDS: u16 = 1;
+/// The same, in the pool.
+const BACKWARDS_LATER: u16 = 2;
+
+/// Around what a line, a batch, a datagram and a message can hold, and well above.
+const SIZES: [usize; 9] = [0, 1, 32, 500, 4000, 4096, 5000, 70_000, 300_000];
+/// Calls in flight at a time.
+const WINDOW: u16 = 16;
+
+fn backwards(request: &Request<'_>, reply: &mut Reply<'_>) -> Result<(), Status> {
+    let answer: Vec<u8> = request.payload.iter().rev().copied().collect();
+    reply.write(&answer)?;
+    Ok(())
+}
+
+/// Serves until standard input ends: until the process that started this one is gone.
+fn serve<F: Fabric>(fabric: &F, address: &Address) -> Outcome<()> {
+    let server = ServerBuilder::new(fabric)
+        .function(BACKWARDS, FunctionMode::Worker)
+        .function(BACKWARDS_LATER, FunctionMode::Pool)
+        .pool(backwards)
+        .serve(address, |_| Box::new(backwards) as Box<dyn Service>)?;
+    println!("{}", server.address());
+    std::io::stdout().flush()?;
+    std::io::copy(&mut std::io::stdin(), &mut std::io::sink())?;
+    server.shutdown(2_000_000_000);
+    Ok(())
+}
+
+/// Plans of each row of the table that the fabric can run, with a name to show.
+fn plans<F: Fabric>(fabric: &F) -> Vec<(String, Plan)> {
+    let modes = [CompletionMode::Busy, CompletionMode::Event, CompletionMode::Adaptive];
+    let mut plans = Vec::new();
+    for protocol in PROTOCOLS {
+        for mode in modes {
+            let usual = protocol.plan(mode);
+            for way in LargePayload::ALL {
+                let plan = usual.large(way, usual.rendezvous_above);
+                // All ways of large payloads once for each protocol; otherwise its own.
+                let wanted = plan == usual || mode == CompletionMode::Adaptive;
+                if wanted && plan.check(fabric.capabilities()).is_ok() {
+                    plans.push((format!("{} {mode} {}", protocol.name, way.name()), plan));
+                }
+            }
+        }
+    }
+    plans
+}
+
+/// A payload that differs from call to call.
+fn payload(size: usize, number: usize) -> Vec<u8> {
+    (0..size).map(|at| (at.wrapping_mul(7) ^ (at >> 8) ^ number) as u8).collect()
+}
+
+fn is_backwards(answer: &[u8], request: &[u8]) -> bool {
+    answer.len() == request.len() && answer.iter().eq(request.iter().rev())
+}
+
+/// Calls of all sizes by one plan: one by one, on the worker and in the pool, then as many as the window takes, by
+/// themselves and in batches.
+fn call<F: Fabric>(fabric: &F, address: &Address, plan: Plan) -> Outcome<usize> {
+    const PATIENCE: u64 = 60_000_000_000;
+    let config = ClientConfig {
+        window: WINDOW,
+        timeout: PATIENCE,
+        connect_timeout: PATIENCE,
+        silence: PATIENCE,
+        ..ClientConfig::with_plan(plan)
+    };
+    let mut client = Client::connect(fabric, address, config)?;
+    let mut calls = 0;
+    for (number, size) in SIZES.into_iter().enumerate() {
+        let request = payload(size, number);
+        for function in [BACKWARDS, BACKWARDS_LATER] {
+            let answer = client.call(function, &request).map_err(|error| format!("{size} bytes: {error}"))?;
+            if !is_backwards(&answer, &request) {
+                return Err(format!("{size} bytes to function {function}: the answer is wrong").into());
+            }
+            calls += 1;
+        }
+    }
+    for batched in [false, true] {
+        let requests: Vec<Vec<u8>> =
+            (0..4 * usize::from(WINDOW)).map(|number| payload(SIZES[number % 4], number)).collect();
+        for some in requests.chunks(WINDOW.into()) {
+            let submit = |request: &Vec<u8>| match batched {
+                false => client.submit_waiting_on(0, BACKWARDS, request),
+                true => client.push_waiting_on(0, BACKWARDS, request),
+            };
+            let ids: Vec<CallId> = some.iter().map(submit).collect::<Result<_, _>>()?;
+            client.flush_waiting()?;
+            for (id, request) in ids.into_iter().zip(some) {
+                let answer = client.wait(id)?;
+                if !is_backwards(&answer, request) {
+                    return Err(format!("{} bytes in flight with others: wrong", request.len()).into());
+                }
+                calls += 1;
+            }
+        }
+    }
+    client.close();
+    Ok(calls)
+}
+
+/// The process that serves; ended when dropped.
+struct ServerProcess(Child);
+
+impl Drop for ServerProcess {
+    fn drop(&mut self) {
+        drop(self.0.stdin.take());
+        // It ends by itself now; if it is gone already, that has been told.
+        let _ = self.0.wait();
+    }
+}
+
+fn start_server(address: &str) -> Outcome<(ServerProcess, Address)> {
+    let mut child = Command::new(std::env::current_exe()?)
+        .args(["serve", address])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()?;
+    let stdout = child.stdout.take().ok_or("the server has no output")?;
+    let server = ServerProcess(child);
+    let mut line = String::new();
+    BufReader::new(stdout).read_line(&mut line)?;
+    Ok((server, line.trim().parse().map_err(|error| format!("the server did not start: {error}"))?))
+}
+
+fn call_all<F: Fabric>(fabric: &F, address: &Address) -> bool {
+    let mut failed = 0;
+    let plans = plans(fabric);
+    for (name, plan) in &plans {
+        let begin = Instant::now();
+        match call(fabric, address, *plan) {
+            Ok(calls) => println!("{name:<55} {calls} calls, {} ms", begin.elapsed().as_millis()),
+            Err(error) => {
+                failed += 1;
+                println!("{name:<55} FAILED: {error}");
+            }
+        }
+    }
+    println!("{} plans on {}, {failed} failed", plans.len(), fabric.capabilities().name);
+    failed == 0 && !plans.is_empty()
+}
+
+/// As an application that leaves the choice of the fabric to the address.
+fn call_chosen(fabrics: &Fabrics, address: &Address) -> Outcome<()> {
+    let mut client = dunlin_transport::Client::connect(fabrics, address, ClientConfig::default())?;
+    for (number, size) in SIZES.into_iter().enumerate() {
+        let request = payload(size, number);
+        if !is_backwards(&client.call(BACKWARDS, &request)?, &request) {
+            return Err(format!("{size} bytes by {}: the answer is wrong", client.transport()).into());
+        }
+    }
+    println!("{} chosen by {address}", client.transport());
+    client.close();
+    Ok(())
+}
+
+fn run() -> Outcome<bool> {
+    let mut arguments: Vec<String> = std::env::args().skip(1).collect();
+    let serves = arguments.first().is_some_and(|word| word == "serve");
+    if serves {
+        arguments.remove(0);
+    }
+    let own = format!("shm:every-protocol-{}", std::process::id());
+    // What a test runner adds begins with a dash.
+    let address = arguments.into_iter().find(|word| !word.starts_with('-')).unwrap_or(own);
+    let fabrics = Fabrics::default();
+    let chosen = fabrics.choose(&address.parse()?)?;
+    if serves {
+        on_fabric!(&chosen, fabric => serve(fabric, &address.parse()?)?);
+        return Ok(true);
+    }
+    let (_server, actual) = start_server(&address)?;
+    let legal = on_fabric!(&chosen, fabric => call_all(fabric, &actual));
+    call_chosen(&fabrics, &actual)?;
+    Ok(legal)
+}
+
+fn main() -> ExitCode {
+    match run() {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("every_protocol: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}

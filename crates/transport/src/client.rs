@@ -1,0 +1,261 @@
+//! The client of one thread, on whichever fabric its address names.
+
+use crate::fabrics::{Choose, ChosenFabric};
+use dunlin_fabric::{Address, DialError};
+use dunlin_fabric_rdma::RdmaFabric;
+use dunlin_fabric_shm::ShmFabric;
+use dunlin_rpc::{CallError, CallId, ClientConfig, ConnectError};
+use std::ops::{Deref, DerefMut};
+
+/// A client. `Send`, not shared: one thread at a time; [`another`](Client::another) makes one for another thread. Its methods
+/// are those of the engine's client, [`dunlin_rpc::Client`], whose documentation has the details.
+#[derive(Debug)]
+pub enum Client {
+    /// On shared memory.
+    Shm(dunlin_rpc::Client<ShmFabric>),
+    /// On RDMA.
+    Rdma(dunlin_rpc::Client<RdmaFabric>),
+}
+
+/// A result, borrowed from the client; dropping it makes room for the next call.
+#[derive(Debug)]
+pub enum Response<'a> {
+    /// On shared memory.
+    Shm(dunlin_rpc::Response<'a, ShmFabric>),
+    /// On RDMA.
+    Rdma(dunlin_rpc::Response<'a, RdmaFabric>),
+}
+
+impl Deref for Response<'_> {
+    type Target = [u8];
+
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        each!(self, response => response)
+    }
+}
+
+/// A large request being built where the server will READ it.
+#[derive(Debug)]
+pub enum LargeRequest {
+    /// On shared memory.
+    Shm(dunlin_rpc::LargeRequest<ShmFabric>),
+    /// On RDMA.
+    Rdma(dunlin_rpc::LargeRequest<RdmaFabric>),
+}
+
+impl Deref for LargeRequest {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        each!(self, request => request)
+    }
+}
+
+impl DerefMut for LargeRequest {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        each!(self, request => request)
+    }
+}
+
+impl Client {
+    /// Connects to all workers of a server, by the fabric that the address names. Blocks for at most the configured time, and
+    /// while the fabric is opened.
+    pub fn connect(
+        fabrics: &impl Choose,
+        address: &Address,
+        config: ClientConfig,
+    ) -> Result<Self, ConnectError> {
+        Ok(match fabrics.choose(address).map_err(DialError::from)? {
+            ChosenFabric::Shm(fabric) => Client::Shm(dunlin_rpc::Client::connect(&fabric, address, config)?),
+            ChosenFabric::Rdma(fabric) => {
+                Client::Rdma(dunlin_rpc::Client::connect(&fabric, address, config)?)
+            }
+        })
+    }
+
+    /// Another client of the same server with the same settings, with connections of its own, for another thread.
+    pub fn another(&self) -> Result<Self, ConnectError> {
+        Ok(each_into!(self, Client, client => client.another()?))
+    }
+
+    /// The transport that the calls take, as [`Capabilities::name`](dunlin_fabric::Capabilities::name) has it: `shm` or
+    /// `rdma`.
+    pub fn transport(&self) -> &'static str {
+        each!(self, client => client.capabilities().name)
+    }
+
+    /// Workers of the server that this client has lanes to.
+    pub fn workers(&self) -> usize {
+        each!(self, client => client.workers())
+    }
+
+    /// The session of the current connection, as the server's logs call it.
+    pub fn session(&self) -> u64 {
+        each!(self, client => client.session())
+    }
+
+    /// The settings.
+    pub fn config(&self) -> &ClientConfig {
+        each!(self, client => client.config())
+    }
+
+    /// How many more calls `worker` takes now, of functions without a plan of their own.
+    pub fn room(&mut self, worker: usize) -> usize {
+        each!(self, client => client.room(worker))
+    }
+
+    /// Calls sent and not answered yet.
+    pub fn in_flight(&self) -> usize {
+        each!(self, client => client.in_flight())
+    }
+
+    /// Makes a call and waits for the result. Without a worker in mind; they take turns.
+    #[inline]
+    pub fn call(&mut self, function: u16, payload: &[u8]) -> Result<Response<'_>, CallError> {
+        Ok(each_into!(self, Response, client => client.call(function, payload)?))
+    }
+
+    /// As [`call`](Client::call), on one worker: the one that owns what the call is about.
+    #[inline]
+    pub fn call_on(
+        &mut self,
+        worker: usize,
+        function: u16,
+        payload: &[u8],
+    ) -> Result<Response<'_>, CallError> {
+        Ok(each_into!(self, Response, client => client.call_on(worker, function, payload)?))
+    }
+
+    /// Submits a call as a message of its own; does not wait for room or for the result.
+    ///
+    /// # Errors
+    /// Always "not executed"; [`Cause::WindowFull`](dunlin_rpc::Cause::WindowFull) asks to collect results first.
+    #[inline]
+    pub fn submit_on(&mut self, worker: usize, function: u16, payload: &[u8]) -> Result<CallId, CallError> {
+        each!(self, client => client.submit_on(worker, function, payload))
+    }
+
+    /// As [`submit_on`](Client::submit_on), but waits for room, as long as a call may take.
+    #[inline]
+    pub fn submit_waiting_on(
+        &mut self,
+        worker: usize,
+        function: u16,
+        payload: &[u8],
+    ) -> Result<CallId, CallError> {
+        each!(self, client => client.submit_waiting_on(worker, function, payload))
+    }
+
+    /// Adds a call to the batch of a worker, which goes out when it is full, or with [`flush`](Client::flush).
+    #[inline]
+    pub fn push_on(&mut self, worker: usize, function: u16, payload: &[u8]) -> Result<CallId, CallError> {
+        each!(self, client => client.push_on(worker, function, payload))
+    }
+
+    /// As [`push_on`](Client::push_on), but waits for room, as long as a call may take.
+    #[inline]
+    pub fn push_waiting_on(
+        &mut self,
+        worker: usize,
+        function: u16,
+        payload: &[u8],
+    ) -> Result<CallId, CallError> {
+        each!(self, client => client.push_waiting_on(worker, function, payload))
+    }
+
+    /// Sends the open batches.
+    ///
+    /// # Errors
+    /// [`Cause::WindowFull`](dunlin_rpc::Cause::WindowFull) while a ring is full: make progress and flush again.
+    #[inline]
+    pub fn flush(&mut self) -> Result<(), CallError> {
+        each!(self, client => client.flush())
+    }
+
+    /// As [`flush`](Client::flush), but waits for room, as long as a call may take.
+    pub fn flush_waiting(&mut self) -> Result<(), CallError> {
+        each!(self, client => client.flush_waiting())
+    }
+
+    /// A buffer for a request of `length` bytes to `worker`, to be filled and given to
+    /// [`submit_large`](Client::submit_large). What is in it is undefined.
+    pub fn large_request(&mut self, worker: usize, length: usize) -> Result<LargeRequest, CallError> {
+        Ok(each_into!(self, LargeRequest, client => client.large_request(worker, length)?))
+    }
+
+    /// As [`large_request`](Client::large_request), by the plan of `function`.
+    pub fn large_request_for(
+        &mut self,
+        worker: usize,
+        function: u16,
+        length: usize,
+    ) -> Result<LargeRequest, CallError> {
+        Ok(each_into!(self, LargeRequest, client => client.large_request_for(worker, function, length)?))
+    }
+
+    /// Submits a call whose payload is in a buffer of this client.
+    ///
+    /// # Errors
+    /// A buffer of another client on another fabric is [`Cause::Closed`](dunlin_rpc::Cause::Closed): not executed.
+    pub fn submit_large(&mut self, function: u16, request: LargeRequest) -> Result<CallId, CallError> {
+        match (self, request) {
+            (Client::Shm(client), LargeRequest::Shm(request)) => client.submit_large(function, request),
+            (Client::Rdma(client), LargeRequest::Rdma(request)) => client.submit_large(function, request),
+            _ => Err(CallError::NotExecuted(dunlin_rpc::Cause::Closed)),
+        }
+    }
+
+    /// Looks for results once; how many calls are done now.
+    #[inline]
+    pub fn progress(&mut self) -> usize {
+        each!(self, client => client.progress())
+    }
+
+    /// Looks for results once and shows each where it arrived; how many there were.
+    #[inline]
+    pub fn collect(&mut self, each: impl FnMut(CallId, Result<&[u8], CallError>)) -> usize {
+        each!(self, client => client.collect(each))
+    }
+
+    /// A call that is done and was not asked for yet.
+    #[inline]
+    pub fn next_done(&mut self) -> Option<CallId> {
+        each!(self, client => client.next_done())
+    }
+
+    /// Whether a call is done.
+    #[inline]
+    pub fn is_done(&mut self, id: CallId) -> bool {
+        each!(self, client => client.is_done(id))
+    }
+
+    /// What became of a call that is done.
+    #[inline]
+    pub fn outcome(&self, id: CallId) -> Result<&[u8], CallError> {
+        each!(self, client => client.outcome(id))
+    }
+
+    /// Lets a call's result go, or gives the call up.
+    #[inline]
+    pub fn forget(&mut self, id: CallId) {
+        each!(self, client => client.forget(id));
+    }
+
+    /// Waits for a call's result.
+    #[inline]
+    pub fn wait(&mut self, id: CallId) -> Result<Response<'_>, CallError> {
+        Ok(each_into!(self, Response, client => client.wait(id)?))
+    }
+
+    /// Waits until some call is done; `None` if none is in flight.
+    #[inline]
+    pub fn wait_any(&mut self) -> Option<CallId> {
+        each!(self, client => client.wait_any())
+    }
+
+    /// Ends the connections, telling the server.
+    pub fn close(self) {
+        each!(self, client => client.close());
+    }
+}

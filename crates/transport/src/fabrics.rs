@@ -1,0 +1,146 @@
+//! The fabrics of a process: each opened when an address first asks for it.
+
+use dunlin_fabric::{Address, Capabilities, Fabric, Scheme, Unavailable};
+use dunlin_fabric_rdma::{OpenError, RdmaConfig, RdmaFabric};
+use dunlin_fabric_shm::{ShmConfig, ShmFabric};
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Settings of each fabric.
+#[derive(Clone, Debug, Default)]
+pub struct FabricsConfig {
+    /// Of shared memory.
+    pub shm: ShmConfig,
+    /// Of RDMA: which device, port and address above all.
+    pub rdma: RdmaConfig,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    config: FabricsConfig,
+    shm: Mutex<Option<ShmFabric>>,
+    rdma: Mutex<Option<RdmaFabric>>,
+}
+
+/// All fabrics that this build has, none of them opened before an address names it: a machine without RDMA is as good as any
+/// for who uses shared memory. Clones are the same fabrics; one for a process is enough. All methods may be called from
+/// any thread; those that open a fabric block while they do.
+#[derive(Clone, Debug, Default)]
+pub struct Fabrics(Arc<Inner>);
+
+/// The fabric that an address names.
+#[derive(Clone, Debug)]
+pub enum ChosenFabric {
+    /// Shared memory between processes of one host.
+    Shm(ShmFabric),
+    /// RDMA verbs.
+    Rdma(RdmaFabric),
+}
+
+/// What an address chooses from: all fabrics, or a single one, which takes its own addresses only.
+pub trait Choose: Send + Sync + 'static {
+    /// The fabric that an address names; never another one. May block while a fabric is opened.
+    fn choose(&self, address: &Address) -> Result<ChosenFabric, Unavailable>;
+}
+
+impl Choose for Fabrics {
+    fn choose(&self, address: &Address) -> Result<ChosenFabric, Unavailable> {
+        Fabrics::choose(self, address)
+    }
+}
+
+impl Choose for ShmFabric {
+    fn choose(&self, address: &Address) -> Result<ChosenFabric, Unavailable> {
+        only(address, Scheme::Shm).map(|()| ChosenFabric::Shm(self.clone()))
+    }
+}
+
+impl Choose for RdmaFabric {
+    fn choose(&self, address: &Address) -> Result<ChosenFabric, Unavailable> {
+        only(address, Scheme::Rdma).map(|()| ChosenFabric::Rdma(self.clone()))
+    }
+}
+
+fn only(address: &Address, scheme: Scheme) -> Result<(), Unavailable> {
+    if address.scheme() == scheme {
+        return Ok(());
+    }
+    let source =
+        format!("only the fabric of {}: addresses was given; give all of them, Fabrics", scheme.as_str());
+    Err(Unavailable { address: address.clone(), source: source.into() })
+}
+
+impl Fabrics {
+    /// With these settings. Opens nothing yet.
+    pub fn new(config: FabricsConfig) -> Self {
+        Fabrics(Arc::new(Inner { config, ..Inner::default() }))
+    }
+
+    /// The settings.
+    pub fn config(&self) -> &FabricsConfig {
+        &self.0.config
+    }
+
+    /// Shared memory; opened by the first call.
+    pub fn shm(&self) -> io::Result<ShmFabric> {
+        opened(&self.0.shm, || ShmFabric::new(self.0.config.shm.clone()))
+    }
+
+    /// RDMA; opened by the first call. The error says what is missing, and a later call tries again.
+    pub fn rdma(&self) -> Result<RdmaFabric, OpenError> {
+        opened(&self.0.rdma, || RdmaFabric::new(self.0.config.rdma.clone()))
+    }
+
+    /// The fabric that an address names, opened if need be; never another one.
+    pub fn choose(&self, address: &Address) -> Result<ChosenFabric, Unavailable> {
+        let chosen: Result<_, Box<dyn std::error::Error + Send + Sync>> = match address.scheme() {
+            Scheme::Shm => self.shm().map(ChosenFabric::Shm).map_err(Into::into),
+            Scheme::Rdma => self.rdma().map(ChosenFabric::Rdma).map_err(Into::into),
+            Scheme::Sim => {
+                Err("the simulator is no place of this machine: use shm:NAME or rdma:HOST:PORT".into())
+            }
+        };
+        let chosen = chosen.map_err(|source| Unavailable { address: address.clone(), source })?;
+        tracing::debug!(target: "dunlin::transport", %address, transport = chosen.capabilities().name, "chosen by the address");
+        Ok(chosen)
+    }
+}
+
+fn opened<F: Clone, E>(place: &Mutex<Option<F>>, open: impl FnOnce() -> Result<F, E>) -> Result<F, E> {
+    let mut place = place.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(fabric) = &*place {
+        return Ok(fabric.clone());
+    }
+    let fabric = open()?;
+    *place = Some(fabric.clone());
+    Ok(fabric)
+}
+
+impl ChosenFabric {
+    /// What it can do.
+    pub fn capabilities(&self) -> &Capabilities {
+        each!(self, fabric => fabric.capabilities())
+    }
+}
+
+/// Runs a block with the fabric itself, whichever was chosen: the block is compiled for each, so that what it does with
+/// the fabric costs what it costs with that fabric alone. `$chosen` is a [`ChosenFabric`], or a reference to one.
+///
+/// ```
+/// use dunlin_fabric::Fabric;
+/// use dunlin_transport::{Fabrics, on_fabric};
+///
+/// let chosen = Fabrics::default().choose(&"shm:orders".parse()?)?;
+/// let atomics = on_fabric!(&chosen, fabric => fabric.capabilities().atomics);
+/// assert!(atomics);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[macro_export]
+macro_rules! on_fabric {
+    ($chosen:expr, $fabric:ident => $body:expr) => {
+        match $chosen {
+            $crate::ChosenFabric::Shm($fabric) => $body,
+            $crate::ChosenFabric::Rdma($fabric) => $body,
+        }
+    };
+}

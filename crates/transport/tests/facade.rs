@@ -1,0 +1,149 @@
+//! Clients and servers whose address says which fabric: on shared memory here, on RDMA in the guest
+//! (`examples/every_protocol.rs`).
+
+use dunlin_fabric::{Address, DialError, ListenError};
+use dunlin_rpc::{
+    CallError, Cause, ClientConfig, ConnectError, FunctionMode, Reply, Request, ServeError, ServerConfig,
+    Service, Status,
+};
+use dunlin_transport::{AsyncClient, AsyncHubs, Client, Fabrics, Server, ServerBuilder};
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
+
+const ECHO: u16 = 1;
+const POOLED: u16 = 2;
+const PULLED: u16 = 3;
+
+fn echo(request: &Request<'_>, reply: &mut Reply<'_>) -> Result<(), Status> {
+    reply.write(request.payload)?;
+    Ok(())
+}
+
+fn address(name: &str) -> Address {
+    format!("shm:facade-{name}-{}", std::process::id()).parse().unwrap()
+}
+
+fn described(fabrics: &Fabrics) -> ServerBuilder {
+    ServerBuilder::new(fabrics)
+        .config(ServerConfig { workers: 2, ..ServerConfig::default() })
+        .function(ECHO, FunctionMode::Worker)
+        .function(POOLED, FunctionMode::Pool)
+        .function(PULLED, FunctionMode::Pull)
+        .pool(echo)
+}
+
+fn serve(fabrics: &Fabrics, name: &str) -> Server {
+    described(fabrics).serve(&address(name), |_| Box::new(echo) as Box<dyn Service>).unwrap()
+}
+
+#[test]
+fn calls_of_every_kind() {
+    let fabrics = Fabrics::default();
+    let server = serve(&fabrics, "calls");
+    let mut client = Client::connect(&fabrics, server.address(), ClientConfig::default()).unwrap();
+    assert_eq!((client.transport(), client.workers()), ("shm", 2));
+    assert_eq!(&*client.call(ECHO, b"by any worker").unwrap(), b"by any worker");
+    assert_eq!(&*client.call_on(1, POOLED, &[7; 100_000]).unwrap(), [7; 100_000]);
+
+    let ids: Vec<_> = (0..10u8).map(|number| client.push_on(0, ECHO, &[number; 9]).unwrap()).collect();
+    client.flush_waiting().unwrap();
+    for (number, id) in ids.into_iter().enumerate() {
+        assert_eq!(&*client.wait(id).unwrap(), [number as u8; 9]);
+    }
+
+    let mut request = client.large_request_for(0, ECHO, 70_000).unwrap();
+    request.fill(3);
+    let id = client.submit_large(ECHO, request).unwrap();
+    assert_eq!(client.wait_any(), Some(id));
+    assert_eq!(client.outcome(id).unwrap(), [3; 70_000]);
+    client.forget(id);
+    assert_eq!(client.in_flight(), 0);
+
+    let id = client.submit_on(0, PULLED, b"later").unwrap();
+    let incoming = server.receive(u64::MAX).unwrap();
+    assert_eq!((incoming.function, &incoming.payload[..]), (PULLED, &b"later"[..]));
+    incoming.reply(b"now".to_vec());
+    assert_eq!(&*client.wait(id).unwrap(), b"now");
+    let id = client.submit_on(0, PULLED, b"never").unwrap();
+    server.receive(u64::MAX).unwrap().refuse(Status::Overloaded);
+    let refused = client.wait(id).map(drop);
+    assert_eq!(refused, Err(CallError::NotExecuted(Cause::Refused(Status::Overloaded))));
+
+    let mut another = client.another().unwrap();
+    assert_eq!(&*another.call(ECHO, b"").unwrap(), b"");
+    client.close();
+    another.close();
+    server.shutdown(1_000_000_000);
+}
+
+/// Wakes the thread that waits.
+struct Unpark(std::thread::Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+fn block_on<T>(future: impl Future<Output = T>) -> T {
+    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+    let mut future = pin!(future);
+    loop {
+        match future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            Poll::Ready(value) => return value,
+            Poll::Pending => std::thread::park(),
+        }
+    }
+}
+
+#[test]
+fn asynchronous_calls() {
+    let fabrics = Fabrics::default();
+    let server = serve(&fabrics, "async");
+    let hubs = AsyncHubs::new(&fabrics);
+    let client = AsyncClient::connect(&hubs, server.address(), ClientConfig::default()).unwrap();
+    let second = AsyncClient::connect(&hubs, server.address(), ClientConfig::default()).unwrap();
+    assert_eq!((client.transport(), client.workers()), ("shm", 2));
+    let (first, large) = (client.call(ECHO, b"one"), second.call_on(1, ECHO, &[1; 50_000]));
+    assert_eq!(&*block_on(large).unwrap(), [1; 50_000]);
+    assert_eq!(&*block_on(first).unwrap(), b"one");
+    client.call(ECHO, b"left").leave().unwrap();
+    drop((client, second, hubs));
+    server.shutdown(1_000_000_000);
+}
+
+#[test]
+fn workers_of_the_application() {
+    let fabrics = Fabrics::default();
+    let (server, workers) =
+        described(&fabrics).serve_with(&address("own"), |_| Box::new(echo) as Box<dyn Service>).unwrap();
+    assert_eq!(workers.iter().map(|worker| worker.number()).collect::<Vec<_>>(), [0, 1]);
+    let threads: Vec<_> = workers.into_iter().map(|worker| std::thread::spawn(|| worker.run())).collect();
+    let mut client = Client::connect(&fabrics, server.address(), ClientConfig::default()).unwrap();
+    assert_eq!(&*client.call(ECHO, b"hello").unwrap(), b"hello");
+    drop(client);
+    server.shutdown(1_000_000_000);
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+}
+
+#[test]
+fn a_named_fabric_is_used_or_refused() {
+    let fabrics = Fabrics::default();
+    let simulated: Address = "sim:somewhere".parse().unwrap();
+    match Client::connect(&fabrics, &simulated, ClientConfig::default()) {
+        Err(ConnectError::Dial(DialError::Unavailable(error))) => assert_eq!(error.address, simulated),
+        other => panic!("{other:?}"),
+    }
+    let served = described(&fabrics).serve(&simulated, |_| Box::new(echo) as Box<dyn Service>);
+    assert!(matches!(served, Err(ServeError::Listen(ListenError::Unavailable(_)))), "{served:?}");
+
+    // A single fabric stands for itself only.
+    let shm = fabrics.shm().unwrap();
+    let elsewhere: Address = "rdma:localhost:7000".parse().unwrap();
+    let error = Client::connect(&shm, &elsewhere, ClientConfig::default()).map(drop).unwrap_err();
+    assert!(error.to_string().contains("Fabrics"), "{error}");
+    let server = serve(&fabrics, "alone");
+    let mut client = Client::connect(&shm, server.address(), ClientConfig::default()).unwrap();
+    assert_eq!(&*client.call(ECHO, b"hello").unwrap(), b"hello");
+}
