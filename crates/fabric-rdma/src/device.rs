@@ -1,10 +1,12 @@
 //! A device that is open, with its one protection domain, and the port and address that are used of it.
 
+use crate::events::{Event, Health};
 use crate::library::{Library, LibraryError};
 use crate::sys::{self, Gid};
 use std::ffi::{CStr, c_int};
 use std::io;
 use std::net::Ipv6Addr;
+use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use thiserror::Error;
@@ -125,6 +127,7 @@ pub(crate) struct Device {
     pub(crate) attributes: Attributes,
     pub(crate) name: String,
     pub(crate) port: Port,
+    pub(crate) health: Health,
 }
 
 /// What a device can do.
@@ -260,10 +263,52 @@ impl Device {
         };
         let (attributes, port) = (Attributes::NONE, Port::NONE);
         // From here on the drop closes.
-        let mut device = Device { library, context, domain, attributes, name, port };
+        let health = Health::default();
+        let mut device = Device { library, context, domain, attributes, name, port, health };
+        device.unblock_events()?;
         device.attributes = device.query()?;
         device.port = device.choose_port(choice)?;
         Ok(Arc::new(device))
+    }
+
+    /// Events are taken until there are none.
+    fn unblock_events(&self) -> Result<(), OpenError> {
+        let failed = |errno: rustix::io::Errno| self.failed("fcntl", errno.raw_os_error());
+        let flags = rustix::fs::fcntl_getfl(self.events()).map_err(failed)?;
+        rustix::fs::fcntl_setfl(self.events(), flags | rustix::fs::OFlags::NONBLOCK).map_err(failed)
+    }
+
+    /// Readable when there is an event.
+    pub(crate) fn events(&self) -> BorrowedFd<'_> {
+        // SAFETY: the context is open and has it open until it is closed, which the borrow prevents.
+        unsafe { BorrowedFd::borrow_raw(self.context.as_ref().async_descriptor) }
+    }
+
+    /// Why no peer can be reached now, if that is known.
+    pub(crate) fn trouble(&self) -> Option<String> {
+        let (name, port) = (&self.name, self.port.number);
+        if self.health.has_failed() {
+            Some(format!("{name} failed or was removed: open the fabric again when it is back"))
+        } else if self.health.is_port_down() {
+            Some(format!("port {port} of {name} is down: check the cable or the network interface"))
+        } else {
+            None
+        }
+    }
+
+    /// Takes one event; one thread does.
+    pub(crate) fn next_event(&self) -> Option<Event> {
+        let mut raw = sys::AsyncEvent { element: std::ptr::null_mut(), kind: 0 };
+        // SAFETY: the context is open, and the structure is of the library's layout.
+        let code = unsafe { (self.library.get_async_event)(self.context.as_ptr(), &mut raw) };
+        if code != 0 {
+            return None;
+        }
+        // SAFETY: just given, and acknowledged only behind this.
+        let event = unsafe { Event::read(&raw) };
+        // SAFETY: given by the library, and acknowledged once. Whoever destroys the element waits for it.
+        unsafe { (self.library.ack_async_event)(&mut raw) };
+        Some(event)
     }
 
     fn failed(&self, what: &'static str, code: c_int) -> OpenError {

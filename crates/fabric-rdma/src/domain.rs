@@ -3,13 +3,15 @@
 use crate::attention::{Attention, RdmaWaker};
 use crate::device::Device;
 use crate::endpoint::QueuePairAddress;
+use crate::events::{Flag, Object};
 use crate::handles::{self, QueuePairParts, ReceiveRequest};
 use crate::io::IoHandle;
 use crate::link::RdmaLink;
 use crate::memory::RdmaMemory;
 use crate::queue_pair::{Held, QueuePair, Receive};
 use crate::send::{Destination, Kind, MAX_PARTS, Means, OWNER, name, parse_name};
-use crate::status::{immediate, receive_opcode, rnr_timer, status};
+use crate::RdmaConfig;
+use crate::status::{acknowledgement_timer, immediate, receive_opcode, rnr_timer, status};
 use crate::sys;
 use dunlin_fabric::idle::Idle;
 use dunlin_fabric::{
@@ -26,10 +28,6 @@ use std::sync::Arc;
 const BATCH: usize = 32;
 /// Memory for old values of atomics in flight: a line each.
 const RESULTS: u64 = 4096 * 64;
-/// The time for an acknowledgement before a packet is sent again, as a power of two of 4.096 us: 67 ms.
-const TIMEOUT: u8 = 14;
-/// How often a packet is sent again.
-const RETRIES: u8 = 7;
 
 /// A completion queue, and whether the channel will tell of its next completion.
 #[derive(Debug)]
@@ -37,12 +35,14 @@ struct Queue {
     handle: handles::CompletionQueue,
     events: bool,
     armed: bool,
+    broken: Arc<Flag>,
 }
 
 /// A shared receive queue: RECVs by place, since those of several queue pairs complete in any order.
 #[derive(Debug)]
 struct Shared {
     handle: handles::SharedReceiveQueue,
+    broken: Arc<Flag>,
     posted: Vec<Option<Receive>>,
     free: Vec<u32>,
 }
@@ -73,7 +73,7 @@ pub struct RdmaDomain {
     shared: Vec<Shared>,
     queues: Vec<Queue>,
     attention: Arc<Attention>,
-    _io: Arc<IoHandle>,
+    io: Arc<IoHandle>,
 }
 
 const fn slot_of(id: QueuePairId) -> usize {
@@ -121,7 +121,7 @@ impl RdmaDomain {
             destinations: AddressHandles::default(),
             shared: Vec::new(),
             queues: Vec::new(),
-            _io: io,
+            io,
         })
     }
 
@@ -193,6 +193,7 @@ impl RdmaDomain {
     /// To where it receives, then to where it sends.
     fn join(
         device: &Device,
+        config: &RdmaConfig,
         queue_pair: &mut QueuePair,
         remote: &QueuePairAddress,
     ) -> Result<(), CreateError> {
@@ -206,8 +207,8 @@ impl RdmaDomain {
             max_read_atomic: device.attributes.read_atomic.min(remote.responder_resources),
             max_destination_read_atomic: device.attributes.responder_resources,
             min_rnr_timer: rnr_timer(queue_pair.config.rnr_timer),
-            timeout: TIMEOUT,
-            retry_count: RETRIES,
+            timeout: acknowledgement_timer(config.acknowledgement_timeout),
+            retry_count: config.retries.min(7),
             rnr_retry: match queue_pair.config.rnr_retry {
                 RnrRetry::Forever => 7,
                 RnrRetry::Count(count) => count.min(6),
@@ -232,11 +233,21 @@ impl RdmaDomain {
             .map_err(cannot("a connection"))
     }
 
-    /// A link or the other end of a queue pair has ended.
+    /// A link or the other end of a queue pair has ended, or the device has told of something that is broken.
     fn hear_news(&mut self, news: u64) {
         self.news_seen = news;
+        let (queues, shared) = (&self.queues, &self.shared);
         for queue_pair in self.queue_pairs.iter_mut().flatten() {
-            if queue_pair.is_connected_kind() && queue_pair.is_orphan() {
+            let QueuePairConfig { send_completions, receive_completions, shared_receive, .. } =
+                &queue_pair.config;
+            let queue_is_broken = [send_completions, receive_completions]
+                .iter()
+                .any(|id| queues.get(id.0 as usize).is_some_and(|queue| queue.broken.is_raised()));
+            let shared_is_broken = shared_receive
+                .and_then(|id| shared.get(id.0 as usize))
+                .is_some_and(|shared| shared.broken.is_raised());
+            let orphan = queue_pair.is_connected_kind() && queue_pair.is_orphan();
+            if orphan || queue_is_broken || shared_is_broken || queue_pair.broken.is_raised() {
                 queue_pair.fail();
             }
         }
@@ -337,7 +348,9 @@ impl ThreadDomain for RdmaDomain {
         let channel = events.then(|| self.attention.channel());
         let handle = handles::CompletionQueue::new(&self.device, depth.max(1), channel, number)
             .map_err(cannot("a completion queue"))?;
-        self.queues.push(Queue { handle, events, armed: false });
+        let broken = Arc::default();
+        self.device.health.watch(handle.object(), &broken, &self.attention);
+        self.queues.push(Queue { handle, events, armed: false, broken });
         Ok(CompletionQueueId(number as u32))
     }
 
@@ -350,7 +363,9 @@ impl ThreadDomain for RdmaDomain {
         let handle = handles::SharedReceiveQueue::new(&self.device, depth.max(1))
             .map_err(cannot("a shared receive queue"))?;
         let posted = (0..depth).map(|_| None).collect();
-        self.shared.push(Shared { handle, posted, free: (0..depth).rev().collect() });
+        let broken = Arc::default();
+        self.device.health.watch(handle.object(), &broken, &self.attention);
+        self.shared.push(Shared { handle, broken, posted, free: (0..depth).rev().collect() });
         Ok(SharedReceiveQueueId(self.shared.len() as u32 - 1))
     }
 
@@ -385,6 +400,8 @@ impl ThreadDomain for RdmaDomain {
             self.free.push_back(slot);
             return Err(cannot("a queue pair")(error));
         }
+        let object = Object::QueuePair(queue_pair.number());
+        self.device.health.watch(object, &queue_pair.broken, &self.attention);
         self.by_number.insert(queue_pair.number(), slot);
         self.queue_pairs[usize::from(slot)] = Some(queue_pair);
         Ok(id)
@@ -428,7 +445,7 @@ impl ThreadDomain for RdmaDomain {
         remote: &Endpoint,
     ) -> Result<(), CreateError> {
         let address = QueuePairAddress::decode(remote)?;
-        let device = Arc::clone(&self.device);
+        let (device, io) = (Arc::clone(&self.device), Arc::clone(&self.io));
         let queue_pair = self.queue_pair_mut(queue_pair)?;
         if !queue_pair.is_connected_kind() {
             return Err(CreateError::State("a datagram queue pair takes address handles, not a connection"));
@@ -442,7 +459,7 @@ impl ThreadDomain for RdmaDomain {
         if address.transport != queue_pair.config.transport {
             return Err(CreateError::Endpoint("it is of another transport"));
         }
-        Self::join(&device, queue_pair, &address)?;
+        Self::join(&device, io.io().config(), queue_pair, &address)?;
         queue_pair.meet(&address);
         // The other end may have gone before: the next poll looks.
         self.news_seen = self.news_seen.wrapping_sub(1);
@@ -487,6 +504,8 @@ impl ThreadDomain for RdmaDomain {
             link.detach(number);
         }
         self.by_number.remove(&number);
+        // Before the number can be another's.
+        self.device.health.forget(Object::QueuePair(number));
         self.queue_pairs[slot_of(id)] = None;
         self.destinations.remove_all(id);
         let generation = &mut self.generations[slot_of(id)];
@@ -657,5 +676,7 @@ impl Drop for RdmaDomain {
                 tracing::error!(%error, "a queue pair cannot be destroyed with its domain");
             }
         }
+        self.queues.iter().for_each(|queue| self.device.health.forget(queue.handle.object()));
+        self.shared.iter().for_each(|shared| self.device.health.forget(shared.handle.object()));
     }
 }

@@ -30,6 +30,15 @@ pub struct RdmaConfig {
     pub max_inline: u32,
     /// The most regions one link's side may have granted at once.
     pub max_grants_per_link: usize,
+    /// The time in nanoseconds until a packet without an acknowledgement is sent again; rounded up to a power of two of
+    /// 4.096 us. With [`retries`](RdmaConfig::retries) it bounds how long a peer that answers nothing is taken for alive,
+    /// and a live one may be silent.
+    pub acknowledgement_timeout: u64,
+    /// How often it is sent again, at most 7.
+    pub retries: u8,
+    /// How long, in nanoseconds, the port may be down before all links end with
+    /// [`LinkError::Device`](dunlin_fabric::LinkError::Device).
+    pub port_patience: u64,
     /// How long, in nanoseconds, who has connected to a listener may take for its greeting.
     pub greeting_patience: u64,
 }
@@ -41,6 +50,9 @@ impl Default for RdmaConfig {
             in_order_write: None,
             max_inline: 256,
             max_grants_per_link: 1024,
+            acknowledgement_timeout: 250_000_000,
+            retries: 7,
+            port_patience: 2_000_000_000,
             greeting_patience: 5_000_000_000,
         }
     }
@@ -199,6 +211,9 @@ impl Fabric for RdmaFabric {
     fn dial(&self, address: &Address, until: Nanos) -> Result<RdmaLink, DialError> {
         let (host, port) = host_and_port(address).ok_or_else(|| DialError::WrongScheme(address.clone()))?;
         let address = || address.clone();
+        if let Some(trouble) = self.0.io.io().device().trouble() {
+            return Err(DialError::System { address: address(), source: io::Error::other(trouble) });
+        }
         let within = until.saturating_sub(RealHost.now());
         let socket = socket::connect(host, port, within).map_err(|error| match error.kind() {
             ErrorKind::ConnectionRefused => DialError::NobodyListens { address: address() },

@@ -19,6 +19,7 @@ mod attention;
 mod device;
 mod domain;
 mod endpoint;
+mod events;
 mod fabric;
 mod frame;
 mod handles;

@@ -76,6 +76,9 @@ functions! {
     destroy_cq: "ibv_destroy_cq"(*mut CompletionQueue) -> c_int;
     get_cq_event: "ibv_get_cq_event"(*mut CompletionChannel, *mut *mut CompletionQueue, *mut *mut c_void) -> c_int;
     ack_cq_events: "ibv_ack_cq_events"(*mut CompletionQueue, c_uint) -> ();
+    /// Does not wait if the descriptor does not block.
+    get_async_event: "ibv_get_async_event"(*mut Context, *mut AsyncEvent) -> c_int;
+    ack_async_event: "ibv_ack_async_event"(*mut AsyncEvent) -> ();
     create_srq: "ibv_create_srq"(*mut ProtectionDomain, *mut SharedReceiveInit) -> *mut SharedReceiveQueue;
     destroy_srq: "ibv_destroy_srq"(*mut SharedReceiveQueue) -> c_int;
     create_qp: "ibv_create_qp"(*mut ProtectionDomain, *mut QueuePairInit) -> *mut QueuePair;

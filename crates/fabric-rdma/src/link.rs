@@ -1,6 +1,7 @@
 //! The control connection: messages, grants of memory, liveness.
 
 use crate::attention::Attention;
+use crate::events::Flag;
 use crate::frame::{Frame, FrameError, Grant};
 use crate::io::{Io, IoHandle};
 use crate::memory::{RdmaMemory, Registration};
@@ -32,22 +33,11 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Whether the other end of a queue pair is gone; set by the control thread.
-#[derive(Debug, Default)]
-pub(crate) struct Closed(AtomicBool);
-
-impl Closed {
-    /// Whether it is.
-    pub(crate) fn is_closed(&self) -> bool {
-        self.0.load(Ordering::Acquire)
-    }
-}
-
 /// A queue pair whose address was given to the peer.
 #[derive(Debug)]
 struct Attachment {
     number: u32,
-    closed: Weak<Closed>,
+    closed: Weak<Flag>,
     attention: Weak<Attention>,
 }
 
@@ -94,6 +84,8 @@ pub(crate) struct LinkShared {
     number: u64,
     socket: TcpStream,
     alive: AtomicBool,
+    /// It ended for our own device's sake.
+    device_broke: AtomicBool,
     max_grants: usize,
     io: Arc<Io>,
     /// Bytes read that are no whole frame yet. Whose turn it is to read holds it.
@@ -115,6 +107,7 @@ impl LinkShared {
             number: io.next_number(),
             socket,
             alive: AtomicBool::new(true),
+            device_broke: AtomicBool::new(false),
             max_grants,
             io: Arc::clone(io),
             incoming: Mutex::new(rest),
@@ -154,6 +147,19 @@ impl LinkShared {
             if let Some(attention) = attachment.attention.upgrade() {
                 attention.tell_news();
             }
+        }
+    }
+
+    /// Our device is of no use, or cut off: as [`end`](LinkShared::end), but it is not the peer that is gone.
+    pub(crate) fn end_for_device(&self, reason: &str) {
+        self.device_broke.store(true, Ordering::Release);
+        self.end(reason);
+    }
+
+    fn gone(&self, reason: String) -> LinkError {
+        match self.device_broke.load(Ordering::Acquire) {
+            true => LinkError::Device(reason),
+            false => LinkError::PeerGone(reason),
         }
     }
 
@@ -222,7 +228,7 @@ impl LinkShared {
                     if let (Some(closed), Some(attention)) =
                         (attachment.closed.upgrade(), attachment.attention.upgrade())
                     {
-                        closed.0.store(true, Ordering::Release);
+                        closed.raise();
                         attention.tell_news();
                     }
                 }
@@ -281,9 +287,8 @@ impl LinkShared {
         let mut give_up = None;
         loop {
             if !self.is_alive() {
-                return Err(LinkError::PeerGone(
-                    self.inbox.ended().unwrap_or_else(|| "the connection is closed".into()),
-                ));
+                let reason = self.inbox.ended().unwrap_or_else(|| "the connection is closed".into());
+                return Err(self.gone(reason));
             }
             {
                 let mut outgoing = lock(&self.outgoing);
@@ -313,7 +318,7 @@ impl LinkShared {
     }
 
     /// Has a queue pair of ours told about the end of its peer, from when the peer can know its number.
-    pub(crate) fn attach(&self, number: u32, closed: &Arc<Closed>, attention: &Arc<Attention>) {
+    pub(crate) fn attach(&self, number: u32, closed: &Arc<Flag>, attention: &Arc<Attention>) {
         lock(&self.attachments).push(Attachment {
             number,
             closed: Arc::downgrade(closed),
@@ -432,7 +437,7 @@ impl Link for RdmaLink {
     fn receive(&self, until: Nanos) -> Result<Vec<u8>, LinkError> {
         self.take(until).map_err(|nothing| match nothing {
             Nothing::TimedOut => LinkError::TimedOut,
-            Nothing::Ended(reason) => LinkError::PeerGone(reason),
+            Nothing::Ended(reason) => self.shared.gone(reason),
         })
     }
 

@@ -2,7 +2,8 @@
 
 use crate::endpoint::QueuePairAddress;
 use crate::handles;
-use crate::link::{Closed, LinkShared, RemoteRegion};
+use crate::events::Flag;
+use crate::link::{LinkShared, RemoteRegion};
 use crate::memory::RdmaMemory;
 use crate::sys;
 use dunlin_fabric::{
@@ -171,7 +172,10 @@ pub(crate) struct QueuePair {
     pub(crate) qkey: u32,
     /// The link that its address went out on.
     pub(crate) link: Option<Arc<LinkShared>>,
-    pub(crate) closed: Arc<Closed>,
+    /// The other end is gone.
+    pub(crate) closed: Arc<Flag>,
+    /// The device says that this end is of no use.
+    pub(crate) broken: Arc<Flag>,
     pub(crate) peer: Option<Peer>,
     pub(crate) sends: SendQueue,
     pub(crate) receives: ReceiveQueue,
@@ -195,6 +199,7 @@ impl QueuePair {
             qkey: (random >> 32) as u32 & 0x7fff_ffff,
             link: None,
             closed: Arc::default(),
+            broken: Arc::default(),
             peer: None,
             sends: SendQueue::new(config.max_send),
             receives: ReceiveQueue::new(config.max_receive),
@@ -254,7 +259,7 @@ impl QueuePair {
     /// Tells the other end that this one is of no use any more.
     pub(crate) fn tell_closed(&self) {
         if let (Some(peer), Some(link)) = (&self.peer, &self.link)
-            && !self.closed.is_closed()
+            && !self.closed.is_raised()
             && link.is_alive()
         {
             link.tell_closed(peer.number);
@@ -263,7 +268,7 @@ impl QueuePair {
 
     /// Whether the other end is gone, as far as is known.
     pub(crate) fn is_orphan(&self) -> bool {
-        self.closed.is_closed() || self.link.as_ref().is_some_and(|link| !link.is_alive())
+        self.closed.is_raised() || self.link.as_ref().is_some_and(|link| !link.is_alive())
     }
 
     /// Whether it talks to one peer.

@@ -58,9 +58,24 @@ pub(crate) fn rnr_timer(nanoseconds: u64) -> u8 {
     TIMES.iter().position(|time| *time >= wanted).map_or(0, |at| at as u8 + 1)
 }
 
+/// The code of the shortest acknowledgement timer that is not shorter than so many nanoseconds: a power of two of
+/// 4.096 us. Never 0, which would be for ever.
+pub(crate) fn acknowledgement_timer(nanoseconds: u64) -> u8 {
+    (1..31).find(|code| 4096u64 << code >= nanoseconds).unwrap_or(31)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn acknowledgement_timers_are_not_shorter_than_asked_for() {
+        for (nanoseconds, code) in
+            [(0, 1), (8192, 1), (8193, 2), (67_108_864, 14), (250_000_000, 16), (u64::MAX, 31)]
+        {
+            assert_eq!(acknowledgement_timer(nanoseconds), code, "{nanoseconds}");
+        }
+    }
 
     #[test]
     fn rnr_timers_are_not_shorter_than_asked_for() {

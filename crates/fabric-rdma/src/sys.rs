@@ -74,6 +74,14 @@ pub(crate) struct QueuePair {
     pub(crate) number: u32,
 }
 
+#[cfg(test)]
+impl QueuePair {
+    /// One that is only looked at.
+    pub(crate) fn of_number(number: u32) -> Self {
+        QueuePair { context: std::ptr::null_mut(), _private: [std::ptr::null_mut(); 5], handle: 0, number }
+    }
+}
+
 /// `ibv_mr`.
 #[repr(C)]
 pub(crate) struct MemoryRegion {
@@ -367,6 +375,13 @@ pub(crate) struct WorkCompletion {
     pub(crate) path_bits: u8,
 }
 
+/// `ibv_async_event`. The union is a pointer in front, of which ports use the first four bytes.
+#[repr(C)]
+pub(crate) struct AsyncEvent {
+    pub(crate) element: *mut c_void,
+    pub(crate) kind: c_uint,
+}
+
 /// Numbers, and for the test their names in C.
 macro_rules! numbers {
     ($($name:ident: $type:ty = $value:expr, $c:literal;)*) => {
@@ -421,6 +436,14 @@ numbers! {
     SEND_INLINE: c_uint = 8, "IBV_SEND_INLINE";
     COMPLETION_IMMEDIATE: c_uint = 2, "IBV_WC_WITH_IMM";
     COMPLETION_RECEIVE_WRITE: c_uint = 129, "IBV_WC_RECV_RDMA_WITH_IMM";
+    EVENT_COMPLETION_QUEUE_ERROR: c_uint = 0, "IBV_EVENT_CQ_ERR";
+    EVENT_QUEUE_PAIR_FATAL: c_uint = 1, "IBV_EVENT_QP_FATAL";
+    EVENT_QUEUE_PAIR_REQUEST_ERROR: c_uint = 2, "IBV_EVENT_QP_REQ_ERR";
+    EVENT_QUEUE_PAIR_ACCESS_ERROR: c_uint = 3, "IBV_EVENT_QP_ACCESS_ERR";
+    EVENT_DEVICE_FATAL: c_uint = 8, "IBV_EVENT_DEVICE_FATAL";
+    EVENT_PORT_ACTIVE: c_uint = 9, "IBV_EVENT_PORT_ACTIVE";
+    EVENT_PORT_ERROR: c_uint = 10, "IBV_EVENT_PORT_ERR";
+    EVENT_SHARED_RECEIVE_ERROR: c_uint = 14, "IBV_EVENT_SRQ_ERR";
     STATUS_SUCCESS: c_uint = 0, "IBV_WC_SUCCESS";
     STATUS_LOCAL_LENGTH: c_uint = 1, "IBV_WC_LOC_LEN_ERR";
     STATUS_LOCAL_OPERATION: c_uint = 2, "IBV_WC_LOC_QP_OP_ERR";
@@ -513,6 +536,9 @@ mod tests {
         layout!(WorkCompletion "ibv_wc" size);
         layout!(WorkCompletion "ibv_wc" id "wr_id", status "status", opcode "opcode", length "byte_len",
             immediate "imm_data", queue_pair "qp_num", source "src_qp", flags "wc_flags");
+        layout!(AsyncEvent "ibv_async_event" size);
+        layout!(AsyncEvent "ibv_async_event" element "element", element "element.cq", element "element.qp",
+            element "element.srq", element "element.port_num", kind "event_type");
         claims
     }
 
