@@ -1,16 +1,18 @@
 //! A thread domain: the completion queues, queue pairs and shared receive queues of one thread, and where it waits.
 
 use crate::attention::{Attention, RdmaWaker};
+use crate::config::RdmaConfig;
 use crate::device::Device;
 use crate::endpoint::QueuePairAddress;
 use crate::events::{Flag, Object};
 use crate::handles::{self, QueuePairParts, ReceiveRequest};
 use crate::io::IoHandle;
 use crate::link::RdmaLink;
+use crate::manager::{Manager, Terms};
 use crate::memory::RdmaMemory;
-use crate::queue_pair::{Held, QueuePair, Receive};
+use crate::port::PortGid;
+use crate::queue_pair::{Held, Joining, QueuePair, Receive};
 use crate::send::{Destination, Kind, MAX_PARTS, Means, OWNER, name, parse_name};
-use crate::RdmaConfig;
 use crate::status::{acknowledgement_timer, immediate, receive_opcode, rnr_timer, status};
 use crate::sys;
 use dunlin_fabric::idle::Idle;
@@ -144,11 +146,7 @@ impl RdmaDomain {
                 .ok_or(CreateError::NoSuch("shared receive queue"))
         });
         let parts = QueuePairParts {
-            transport: match config.transport {
-                Transport::ReliableConnection => sys::TRANSPORT_RC,
-                Transport::UnreliableConnection => sys::TRANSPORT_UC,
-                Transport::UnreliableDatagram => sys::TRANSPORT_UD,
-            },
+            transport: sys::transport(config.transport),
             send_completions: queue(config.send_completions)?,
             receive_completions: queue(config.receive_completions)?,
             shared_receive: shared.transpose()?,
@@ -180,7 +178,8 @@ impl RdmaDomain {
             ..Default::default()
         };
         let kind = if datagram { sys::SET_QKEY } else { sys::SET_ACCESS };
-        handle.modify(start, sys::SET_STATE | sys::SET_PARTITION | sys::SET_PORT | kind)?;
+        let place = if self.device.is_iwarp { 0 } else { sys::SET_PARTITION | sys::SET_PORT };
+        handle.modify(start, sys::SET_STATE | place | kind)?;
         if datagram {
             let ready = |state| sys::QueuePairAttributes { state, send_psn: psn, ..Default::default() };
             handle.modify(ready(sys::STATE_READY_TO_RECEIVE), sys::SET_STATE)?;
@@ -190,11 +189,42 @@ impl RdmaDomain {
         Ok(())
     }
 
+    /// What this device says of a queue pair on iWARP.
+    fn terms(device: &Device, queue_pair: &QueuePair) -> Terms {
+        Terms {
+            number: queue_pair.number(),
+            responder_resources: device.attributes.responder_resources,
+            initiator_depth: device.attributes.read_atomic,
+        }
+    }
+
+    /// By the connection manager: asks the peer, or is ready to be asked.
+    fn meet(
+        device: &Device,
+        manager: &Manager,
+        queue_pair: &mut QueuePair,
+        link: &RdmaLink,
+        remote: &QueuePairAddress,
+    ) -> Result<(), CreateError> {
+        remote.fits(&device.port.gid)?;
+        if link.shared().has_dialled() {
+            let mut terms = Self::terms(device, queue_pair);
+            terms.initiator_depth = terms.initiator_depth.min(remote.responder_resources);
+            let connection = manager.ask(terms, remote).map_err(cannot("an iWARP connection"))?;
+            queue_pair.joining = Joining::Asked(connection);
+        } else {
+            queue_pair.early = Some(Vec::new());
+            queue_pair.look_for_peer();
+        }
+        Ok(())
+    }
+
     /// To where it receives, then to where it sends.
     fn join(
         device: &Device,
         config: &RdmaConfig,
         queue_pair: &mut QueuePair,
+        from: &PortGid,
         remote: &QueuePairAddress,
     ) -> Result<(), CreateError> {
         let reliable = queue_pair.config.transport == Transport::ReliableConnection;
@@ -203,7 +233,7 @@ impl RdmaDomain {
             receive_psn: remote.psn,
             send_psn: queue_pair.psn,
             destination: remote.number,
-            address: remote.route(&device.port)?,
+            address: remote.route(&device.port, from)?,
             max_read_atomic: device.attributes.read_atomic.min(remote.responder_resources),
             max_destination_read_atomic: device.attributes.responder_resources,
             min_rnr_timer: rnr_timer(queue_pair.config.rnr_timer),
@@ -247,6 +277,7 @@ impl RdmaDomain {
                 .and_then(|id| shared.get(id.0 as usize))
                 .is_some_and(|shared| shared.broken.is_raised());
             let orphan = queue_pair.is_connected_kind() && queue_pair.is_orphan();
+            queue_pair.look_for_peer();
             if orphan || queue_is_broken || shared_is_broken || queue_pair.broken.is_raised() {
                 queue_pair.fail();
             }
@@ -372,6 +403,9 @@ impl ThreadDomain for RdmaDomain {
     fn create_queue_pair(&mut self, config: &QueuePairConfig) -> Result<QueuePairId, CreateError> {
         limited("max_send", config.max_send, self.capabilities.max_queue_depth)?;
         limited("max_receive", config.max_receive, self.capabilities.max_queue_depth)?;
+        if !self.capabilities.transports.contains(config.transport) {
+            return Err(CreateError::Unsupported("queue pairs of that transport"));
+        }
         let most = self.capabilities.max_queue_pairs;
         if self.capabilities.atomics
             && config.transport == Transport::ReliableConnection
@@ -409,7 +443,7 @@ impl ThreadDomain for RdmaDomain {
 
     fn endpoint(&mut self, queue_pair: QueuePairId, link: &RdmaLink) -> Result<Endpoint, CreateError> {
         let (attention, trap_key) = (Arc::clone(&self.attention), self.trap_key);
-        let device = Arc::clone(&self.device);
+        let (device, io) = (Arc::clone(&self.device), Arc::clone(&self.io));
         let queue_pair = self.queue_pair_mut(queue_pair)?;
         if queue_pair.is_connected_kind() {
             match &queue_pair.link {
@@ -423,6 +457,8 @@ impl ThreadDomain for RdmaDomain {
                 }
             }
         }
+        let from = device.port.gid_for(link.shared().local_address());
+        let (gid, lid) = io.io().manager().map_or((from.gid, device.port.lid), Manager::place);
         let address = QueuePairAddress {
             transport: queue_pair.config.transport,
             number: queue_pair.number(),
@@ -430,11 +466,19 @@ impl ThreadDomain for RdmaDomain {
             qkey: queue_pair.qkey,
             mtu: device.port.mtu as u8,
             responder_resources: device.attributes.responder_resources,
-            is_ethernet: device.port.is_ethernet,
-            lid: device.port.lid,
-            gid: device.port.gid,
+            link: from.link,
+            lid,
+            gid,
             trap_key,
         };
+        if let Some(manager) = io.io().manager()
+            && !link.shared().has_dialled()
+            && matches!(queue_pair.joining, Joining::No)
+        {
+            let terms = Self::terms(&device, queue_pair);
+            let awaited = manager.await_peer(&address, terms, &queue_pair.broken, &attention);
+            queue_pair.joining = Joining::Awaited(awaited);
+        }
         Ok(address.encode())
     }
 
@@ -459,7 +503,13 @@ impl ThreadDomain for RdmaDomain {
         if address.transport != queue_pair.config.transport {
             return Err(CreateError::Endpoint("it is of another transport"));
         }
-        Self::join(&device, io.io().config(), queue_pair, &address)?;
+        match io.io().manager() {
+            Some(manager) => Self::meet(&device, manager, queue_pair, link, &address)?,
+            None => {
+                let from = device.port.gid_for(link.shared().local_address());
+                Self::join(&device, io.io().config(), queue_pair, from, &address)?;
+            }
+        }
         queue_pair.meet(&address);
         // The other end may have gone before: the next poll looks.
         self.news_seen = self.news_seen.wrapping_sub(1);
@@ -469,7 +519,7 @@ impl ThreadDomain for RdmaDomain {
     fn create_address_handle(
         &mut self,
         queue_pair: QueuePairId,
-        _link: &RdmaLink,
+        link: &RdmaLink,
         remote: &Endpoint,
     ) -> Result<AddressHandleId, CreateError> {
         if self.queue_pair_mut(queue_pair)?.is_connected_kind() {
@@ -484,7 +534,8 @@ impl ThreadDomain for RdmaDomain {
                 "its port takes shorter datagrams than ours sends: set the same MTU",
             ));
         }
-        let route = address.route(&self.device.port)?;
+        let from = self.device.port.gid_for(link.shared().local_address());
+        let route = address.route(&self.device.port, from)?;
         let handle = handles::AddressHandle::new(&self.device, route).map_err(cannot("an address handle"))?;
         let destination = Destination { handle, number: address.number, qkey: address.qkey };
         Ok(self.destinations.insert(queue_pair, destination))
@@ -505,6 +556,9 @@ impl ThreadDomain for RdmaDomain {
         }
         self.by_number.remove(&number);
         // Before the number can be another's.
+        if let Some(manager) = self.io.io().manager() {
+            manager.forget(number);
+        }
         self.device.health.forget(Object::QueuePair(number));
         self.queue_pairs[slot_of(id)] = None;
         self.destinations.remove_all(id);
@@ -555,7 +609,8 @@ impl ThreadDomain for RdmaDomain {
         buffer: Option<Buffer<RdmaMemory>>,
     ) -> Result<(), PostError> {
         let receive = Receive { id, buffer };
-        let memory = receive.memory();
+        // Soft-iWARP takes no RECV without parts.
+        let memory = receive.memory().or(self.device.is_iwarp.then(sys::ScatterGather::default));
         match target {
             ReceiveTarget::QueuePair(id) => {
                 let found = found_by(&mut self.queue_pairs, id).ok_or(PostError::NoSuch("queue pair"))?;

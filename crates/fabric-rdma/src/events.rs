@@ -62,9 +62,10 @@ impl Event {
         // The C union has an `int` in this place for events of ports.
         let port = (element as usize & 0xff) as u8;
         match raw.kind {
-            sys::EVENT_COMPLETION_QUEUE_ERROR => {
-                Event::Broken(Object::CompletionQueue(element as usize), "a completion queue overflowed or failed")
-            }
+            sys::EVENT_COMPLETION_QUEUE_ERROR => Event::Broken(
+                Object::CompletionQueue(element as usize),
+                "a completion queue overflowed or failed",
+            ),
             sys::EVENT_QUEUE_PAIR_FATAL => Event::Broken(queue_pair(), "a queue pair failed"),
             sys::EVENT_QUEUE_PAIR_REQUEST_ERROR => {
                 Event::Broken(queue_pair(), "the peer sent what its queue pair may not send")

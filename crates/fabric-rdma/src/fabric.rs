@@ -1,62 +1,24 @@
 //! The fabric: makes everything else.
 
-use crate::device::{self, Device, DeviceChoice, OpenError};
+use crate::config::RdmaConfig;
+use crate::device::{self, Device, OpenError};
 use crate::domain::RdmaDomain;
 use crate::frame::VERSION;
 use crate::handles::{self, QueuePairParts};
 use crate::io::{GreetError, IoHandle};
 use crate::link::RdmaLink;
 use crate::listener::{ListenerShared, RdmaListener};
+use crate::manager::Manager;
 use crate::memory::{RdmaMemory, Registration};
 use crate::send::MAX_PARTS;
 use crate::{socket, sys};
 use dunlin_fabric::{
     Access, Address, Capabilities, CreateError, DialError, Fabric, Host, ListenError, Nanos, RealHost,
-    RegisterError, Scheme, TransportSet,
+    RegisterError, Scheme, Transport, TransportSet,
 };
 use std::io::{self, ErrorKind};
 use std::net::TcpListener;
 use std::sync::Arc;
-
-/// Settings of a fabric.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RdmaConfig {
-    /// Which device, port and address.
-    pub device: DeviceChoice,
-    /// Whether a WRITE's bytes become visible in order, where you know it of your NIC. If not said: of mlx4, mlx5 and
-    /// Soft-RoCE it is known.
-    pub in_order_write: Option<bool>,
-    /// The longest inline message asked for, in bytes; a device that takes less decides. Send queues need room for it.
-    pub max_inline: u32,
-    /// The most regions one link's side may have granted at once.
-    pub max_grants_per_link: usize,
-    /// The time in nanoseconds until a packet without an acknowledgement is sent again; rounded up to a power of two of
-    /// 4.096 us. With [`retries`](RdmaConfig::retries) it bounds how long a peer that answers nothing is taken for alive,
-    /// and a live one may be silent.
-    pub acknowledgement_timeout: u64,
-    /// How often it is sent again, at most 7.
-    pub retries: u8,
-    /// How long, in nanoseconds, the port may be down before all links end with
-    /// [`LinkError::Device`](dunlin_fabric::LinkError::Device).
-    pub port_patience: u64,
-    /// How long, in nanoseconds, who has connected to a listener may take for its greeting.
-    pub greeting_patience: u64,
-}
-
-impl Default for RdmaConfig {
-    fn default() -> Self {
-        RdmaConfig {
-            device: DeviceChoice::default(),
-            in_order_write: None,
-            max_inline: 256,
-            max_grants_per_link: 1024,
-            acknowledgement_timeout: 250_000_000,
-            retries: 7,
-            port_patience: 2_000_000_000,
-            greeting_patience: 5_000_000_000,
-        }
-    }
-}
 
 /// The longest message that is sent at once, whatever the device takes.
 const MAX_MESSAGE: u32 = 1 << 30;
@@ -90,18 +52,24 @@ impl RdmaFabric {
     pub fn new(config: RdmaConfig) -> Result<Self, OpenError> {
         let device = Device::open(&config.device)?;
         let failed = |what, source| OpenError::System { device: device.name.clone(), what, source };
-        let max_inline = probe_inline(&device, config.max_inline).map_err(|e| failed("ibv_create_qp", e))?;
+        let manager = device.is_iwarp.then(|| Manager::new(&device)).transpose()?;
+        let transports = match device.is_iwarp {
+            true => TransportSet::NONE.with(Transport::ReliableConnection),
+            false => TransportSet::ALL,
+        };
+        let max_inline =
+            probe_inline(&device, transports, config.max_inline).map_err(|e| failed("ibv_create_qp", e))?;
         let attributes = device.attributes;
         let atomics = attributes.atomics;
         let capabilities = Arc::new(Capabilities {
             name: "rdma",
-            transports: TransportSet::ALL,
+            transports,
             max_inline,
             max_message: device.port.max_message.min(MAX_MESSAGE),
             max_datagram: device.port.mtu_bytes(),
             datagram_headroom: DATAGRAM_HEADROOM,
             atomics,
-            immediate: true,
+            immediate: !device.is_iwarp,
             in_order_write: config.in_order_write.unwrap_or(attributes.in_order),
             shared_receive_queue: attributes.shared_receive_queues,
             events: true,
@@ -118,12 +86,14 @@ impl RdmaFabric {
         tracing::info!(
             device = device.name,
             port = device.port.number,
-            gid = %std::net::Ipv6Addr::from(device.port.gid.0),
-            gid_index = device.port.gid_index,
+            network = device.port.gid.link.name(),
+            gid = %std::net::Ipv6Addr::from(device.port.gid.gid.0),
+            gid_index = device.port.gid.index,
             mtu = device.port.mtu_bytes(),
             "opened an RDMA device"
         );
-        let io = IoHandle::start(Arc::clone(&device), config).map_err(|e| failed("the control thread", e))?;
+        let io = IoHandle::start(Arc::clone(&device), manager, config)
+            .map_err(|e| failed("the control thread", e))?;
         Ok(RdmaFabric(Arc::new(Inner { io, capabilities, trap })))
     }
 
@@ -134,13 +104,15 @@ impl RdmaFabric {
 }
 
 /// The longest inline message, up to what is wanted, with which the device makes queue pairs of each transport.
-fn probe_inline(device: &Arc<Device>, wanted: u32) -> io::Result<u32> {
+fn probe_inline(device: &Arc<Device>, transports: TransportSet, wanted: u32) -> io::Result<u32> {
     let queue = handles::CompletionQueue::new(device, 1, None, 0)?;
     let mut max_inline = wanted;
     loop {
-        let made = [sys::TRANSPORT_RC, sys::TRANSPORT_UC, sys::TRANSPORT_UD].map(|transport| {
+        let kinds =
+            [Transport::ReliableConnection, Transport::UnreliableConnection, Transport::UnreliableDatagram];
+        let made = kinds.into_iter().filter(|kind| transports.contains(*kind)).map(|transport| {
             let parts = QueuePairParts {
-                transport,
+                transport: sys::transport(transport),
                 send_completions: &queue,
                 receive_completions: &queue,
                 shared_receive: None,
@@ -154,8 +126,8 @@ fn probe_inline(device: &Arc<Device>, wanted: u32) -> io::Result<u32> {
             };
             handles::QueuePair::new(device, parts).map(drop)
         });
-        match made.into_iter().collect::<io::Result<Vec<()>>>() {
-            Ok(_) => return Ok(max_inline),
+        match made.collect::<io::Result<()>>() {
+            Ok(()) => return Ok(max_inline),
             Err(error) if max_inline == 0 => return Err(error),
             Err(_) => max_inline = if max_inline > 16 { max_inline / 2 } else { 0 },
         }

@@ -1,12 +1,13 @@
 //! The control thread: one for each fabric, asleep in `epoll` over all control sockets. It accepts, greets, reads control
 //! messages, and notices a peer's death. No call of the data path waits for it.
 
-use crate::RdmaConfig;
+use crate::config::RdmaConfig;
 use crate::device::Device;
 use crate::events::Event;
 use crate::frame::{Frame, MAX_FRAME, VERSION};
 use crate::link::{LinkShared, READ_BUFFER, lock};
 use crate::listener::ListenerShared;
+use crate::manager::Manager;
 use crate::socket;
 use dunlin_fabric::{Host, RealHost};
 use rustix::event::epoll::{self, EventData, EventFlags};
@@ -26,6 +27,7 @@ const MAX_GREETINGS: usize = 256;
 
 const WAKE: u64 = 0;
 const DEVICE: u64 = 1;
+const MANAGER: u64 = 2;
 
 #[derive(Debug)]
 struct Greeting {
@@ -48,6 +50,7 @@ pub(crate) struct Io {
     epoll: OwnedFd,
     call: OwnedFd,
     device: Arc<Device>,
+    manager: Option<Manager>,
     config: RdmaConfig,
     numbers: AtomicU64,
     stopped: AtomicBool,
@@ -62,19 +65,27 @@ pub(crate) struct IoHandle(Arc<Io>);
 
 impl IoHandle {
     /// Starts the thread.
-    pub(crate) fn start(device: Arc<Device>, config: RdmaConfig) -> io::Result<Arc<Self>> {
+    pub(crate) fn start(
+        device: Arc<Device>,
+        manager: Option<Manager>,
+        config: RdmaConfig,
+    ) -> io::Result<Arc<Self>> {
         let io = Arc::new(Io {
             epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
             call: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
             device,
+            manager,
             config,
-            numbers: AtomicU64::new(DEVICE + 1),
+            numbers: AtomicU64::new(MANAGER + 1),
             stopped: AtomicBool::new(false),
             entries: Mutex::default(),
             greetings: AtomicUsize::new(0),
         });
         epoll::add(&io.epoll, &io.call, EventData::new_u64(WAKE), EventFlags::IN)?;
         epoll::add(&io.epoll, io.device.events(), EventData::new_u64(DEVICE), EventFlags::IN)?;
+        if let Some(manager) = &io.manager {
+            epoll::add(&io.epoll, manager.descriptor(), EventData::new_u64(MANAGER), EventFlags::IN)?;
+        }
         let thread = Arc::clone(&io);
         RealHost.spawn("dunlin-rdma-control", Box::new(move || thread.run()))?;
         Ok(Arc::new(IoHandle(io)))
@@ -163,6 +174,11 @@ impl Io {
         &self.device
     }
 
+    /// The connection manager, where the device needs it.
+    pub(crate) fn manager(&self) -> Option<&Manager> {
+        self.manager.as_ref()
+    }
+
     /// The settings.
     pub(crate) fn config(&self) -> &RdmaConfig {
         &self.config
@@ -192,7 +208,7 @@ impl Io {
             }
         };
         said.map_err(GreetError::Other)?;
-        let link = LinkShared::new(socket, rest, self.config.max_grants_per_link, self);
+        let link = LinkShared::new(socket, true, rest, self);
         self.add_link(Arc::clone(&link)).map_err(GreetError::Other)?;
         Ok(link)
     }
@@ -269,6 +285,7 @@ impl Io {
             for event in &events {
                 match event.data.u64() {
                     DEVICE => self.hear_device(event.flags, &mut port_deadline),
+                    MANAGER => self.manager.iter().for_each(Manager::hear),
                     number => self.handle(number, event.flags, &mut buffer),
                 }
             }
@@ -401,11 +418,9 @@ impl Io {
     fn greeted(self: &Arc<Self>, number: u64, greeting: &Greeting) {
         let link = match hear_greeting(&mut &greeting.socket, &mut lock(&greeting.incoming)) {
             Greeted::Waits => return,
-            Greeted::Hello(VERSION, rest) => greeting
-                .socket
-                .try_clone()
-                .ok()
-                .map(|socket| LinkShared::new(socket, rest, self.config.max_grants_per_link, self)),
+            Greeted::Hello(VERSION, rest) => {
+                greeting.socket.try_clone().ok().map(|socket| LinkShared::new(socket, false, rest, self))
+            }
             // It has heard our version, and says so to its user.
             Greeted::Hello(..) | Greeted::Full => None,
             Greeted::Failed(error) => {

@@ -16,8 +16,10 @@
 //! of a connection breaks or goes, the link tells the other.
 
 mod attention;
+mod config;
 mod device;
 mod domain;
+mod early;
 mod endpoint;
 mod events;
 mod fabric;
@@ -27,7 +29,9 @@ mod io;
 mod library;
 mod link;
 mod listener;
+mod manager;
 mod memory;
+mod port;
 mod queue_pair;
 mod send;
 mod socket;
@@ -37,9 +41,10 @@ mod status;
 mod sys;
 
 pub use attention::RdmaWaker;
+pub use config::{RdmaConfig, SettingError};
 pub use device::{DeviceChoice, OpenError};
 pub use domain::RdmaDomain;
-pub use fabric::{RdmaConfig, RdmaFabric, device_names};
+pub use fabric::{RdmaFabric, device_names};
 pub use library::LibraryError;
 pub use link::RdmaLink;
 pub use listener::RdmaListener;

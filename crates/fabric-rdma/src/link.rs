@@ -15,7 +15,7 @@ use dunlin_fabric::{
 use rustix::event::epoll::EventFlags;
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::TcpStream;
+use std::net::{IpAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use thiserror::Error;
@@ -83,6 +83,8 @@ enum Violation {
 pub(crate) struct LinkShared {
     number: u64,
     socket: TcpStream,
+    /// This side has dialled.
+    dialled: bool,
     alive: AtomicBool,
     /// It ended for our own device's sake.
     device_broke: AtomicBool,
@@ -100,15 +102,16 @@ pub(crate) struct LinkShared {
 
 impl LinkShared {
     /// A link over a socket on which both have said hello; `rest` is what was read behind the peer's.
-    pub(crate) fn new(socket: TcpStream, rest: Vec<u8>, max_grants: usize, io: &Arc<Io>) -> Arc<Self> {
+    pub(crate) fn new(socket: TcpStream, dialled: bool, rest: Vec<u8>, io: &Arc<Io>) -> Arc<Self> {
         // A link's keys start somewhere: a key of one link is not taken for one of another.
         let next = (RealHost.random() & !0xffff_ffff) | 0x10;
         Arc::new(LinkShared {
             number: io.next_number(),
             socket,
+            dialled,
             alive: AtomicBool::new(true),
             device_broke: AtomicBool::new(false),
-            max_grants,
+            max_grants: io.config().max_grants_per_link,
             io: Arc::clone(io),
             incoming: Mutex::new(rest),
             outgoing: Mutex::default(),
@@ -123,6 +126,16 @@ impl LinkShared {
     /// Its number among all links and listeners of the fabric.
     pub(crate) fn number(&self) -> u64 {
         self.number
+    }
+
+    /// Whether this side has dialled.
+    pub(crate) fn has_dialled(&self) -> bool {
+        self.dialled
+    }
+
+    /// The address of this side.
+    pub(crate) fn local_address(&self) -> Option<IpAddr> {
+        self.socket.local_addr().ok().map(|address| address.ip())
     }
 
     /// The socket.

@@ -1,9 +1,11 @@
 //! A queue pair with what is in flight on it.
 
+use crate::early::Early;
 use crate::endpoint::QueuePairAddress;
-use crate::handles;
 use crate::events::Flag;
+use crate::handles;
 use crate::link::{LinkShared, RemoteRegion};
+use crate::manager::{Awaited, Connection};
 use crate::memory::RdmaMemory;
 use crate::sys;
 use dunlin_fabric::{
@@ -161,6 +163,18 @@ pub(crate) struct Peer {
 
 const KNOWN: usize = 8;
 
+/// How the two ends meet where the connection manager brings them together.
+#[derive(Debug)]
+pub(crate) enum Joining {
+    /// It does not.
+    No,
+    /// This end has asked.
+    #[expect(dead_code, reason = "ends the connection when it is dropped")]
+    Asked(Connection),
+    /// The other end asks.
+    Awaited(Arc<Awaited>),
+}
+
 /// One queue pair.
 #[derive(Debug)]
 pub(crate) struct QueuePair {
@@ -179,6 +193,10 @@ pub(crate) struct QueuePair {
     pub(crate) peer: Option<Peer>,
     pub(crate) sends: SendQueue,
     pub(crate) receives: ReceiveQueue,
+    /// What was posted before both ends of an iWARP connection have met; `None` once they have, and everywhere else.
+    pub(crate) early: Option<Vec<Early>>,
+    /// An iWARP connection.
+    pub(crate) joining: Joining,
     /// Dropped before what is in flight is: the NIC touches nothing after that.
     pub(crate) handle: Option<handles::QueuePair>,
 }
@@ -203,6 +221,8 @@ impl QueuePair {
             peer: None,
             sends: SendQueue::new(config.max_send),
             receives: ReceiveQueue::new(config.max_receive),
+            early: None,
+            joining: Joining::No,
             handle: Some(handle),
         }
     }
@@ -217,6 +237,23 @@ impl QueuePair {
         self.peer =
             Some(Peer { number: address.number, trap_key: address.trap_key, known: Default::default() });
         self.state = QueuePairState::Ready;
+    }
+
+    /// The other end may have come meanwhile: what waits for it is posted.
+    pub(crate) fn look_for_peer(&mut self) {
+        if let Joining::Awaited(awaited) = &self.joining
+            && awaited.is_joined()
+            && let Some(early) = self.early.take()
+        {
+            let Some(handle) = &mut self.handle else { return };
+            for request in early {
+                // SAFETY: as in `ring`: `sends` holds the buffers.
+                if let Err(error) = unsafe { request.post(handle) } {
+                    tracing::warn!(%error, "a queue pair takes no work requests");
+                    return self.fail();
+                }
+            }
+        }
     }
 
     /// Where a region of the peer's is.

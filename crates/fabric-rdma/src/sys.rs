@@ -14,12 +14,20 @@ macro_rules! opaque {
     )* };
 }
 opaque! {
-    /// `ibv_device`.
-    DeviceEntry
+    /// `rdma_cm_id`.
+    ConnectionId
     /// `ibv_pd`.
     ProtectionDomain
     /// `ibv_ah`.
     AddressHandle
+}
+
+/// `ibv_device`, its beginning.
+#[repr(C)]
+pub(crate) struct DeviceEntry {
+    _operations: [*mut c_void; 2],
+    pub(crate) node: c_int,
+    pub(crate) transport: c_int,
 }
 
 /// `ibv_context`, as far as the calls of the data path, which are reached through it and not through symbols.
@@ -382,6 +390,46 @@ pub(crate) struct AsyncEvent {
     pub(crate) kind: c_uint,
 }
 
+/// `rdma_event_channel`.
+#[repr(C)]
+pub(crate) struct EventChannel {
+    pub(crate) descriptor: c_int,
+}
+
+/// `rdma_conn_param`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct ConnectionParameters {
+    pub(crate) private_data: *const c_void,
+    pub(crate) private_length: u8,
+    pub(crate) responder_resources: u8,
+    pub(crate) initiator_depth: u8,
+    pub(crate) flow_control: u8,
+    pub(crate) retry_count: u8,
+    pub(crate) rnr_retry_count: u8,
+    pub(crate) shared_receive: u8,
+    pub(crate) queue_pair: u32,
+}
+
+/// `rdma_cm_event`, without what datagrams have in the union.
+#[repr(C)]
+pub(crate) struct ConnectionEvent {
+    pub(crate) id: *mut ConnectionId,
+    pub(crate) listener: *mut ConnectionId,
+    pub(crate) kind: c_uint,
+    pub(crate) status: c_int,
+    pub(crate) connection: ConnectionParameters,
+}
+
+/// The number of a transport.
+pub(crate) fn transport(transport: dunlin_fabric::Transport) -> c_uint {
+    match transport {
+        dunlin_fabric::Transport::ReliableConnection => TRANSPORT_RC,
+        dunlin_fabric::Transport::UnreliableConnection => TRANSPORT_UC,
+        dunlin_fabric::Transport::UnreliableDatagram => TRANSPORT_UD,
+    }
+}
+
 /// Numbers, and for the test their names in C.
 macro_rules! numbers {
     ($($name:ident: $type:ty = $value:expr, $c:literal;)*) => {
@@ -397,6 +445,7 @@ numbers! {
     GID_INFINIBAND: u32 = 0, "IBV_GID_TYPE_IB";
     GID_ROCE_V1: u32 = 1, "IBV_GID_TYPE_ROCE_V1";
     GID_ROCE_V2: u32 = 2, "IBV_GID_TYPE_ROCE_V2";
+    DEVICE_IWARP: c_int = 1, "IBV_TRANSPORT_IWARP";
     ATOMICS_NONE: c_uint = 0, "IBV_ATOMIC_NONE";
     ACCESS_LOCAL_WRITE: c_int = 1, "IBV_ACCESS_LOCAL_WRITE";
     ACCESS_REMOTE_WRITE: c_int = 2, "IBV_ACCESS_REMOTE_WRITE";
@@ -436,6 +485,12 @@ numbers! {
     SEND_INLINE: c_uint = 8, "IBV_SEND_INLINE";
     COMPLETION_IMMEDIATE: c_uint = 2, "IBV_WC_WITH_IMM";
     COMPLETION_RECEIVE_WRITE: c_uint = 129, "IBV_WC_RECV_RDMA_WITH_IMM";
+    PORT_SPACE_TCP: c_uint = 0x106, "RDMA_PS_TCP";
+    MANAGER_ADDRESS_RESOLVED: c_uint = 0, "RDMA_CM_EVENT_ADDR_RESOLVED";
+    MANAGER_ROUTE_RESOLVED: c_uint = 2, "RDMA_CM_EVENT_ROUTE_RESOLVED";
+    MANAGER_CONNECT_REQUEST: c_uint = 4, "RDMA_CM_EVENT_CONNECT_REQUEST";
+    MANAGER_ESTABLISHED: c_uint = 9, "RDMA_CM_EVENT_ESTABLISHED";
+    MANAGER_DISCONNECTED: c_uint = 10, "RDMA_CM_EVENT_DISCONNECTED";
     EVENT_COMPLETION_QUEUE_ERROR: c_uint = 0, "IBV_EVENT_CQ_ERR";
     EVENT_QUEUE_PAIR_FATAL: c_uint = 1, "IBV_EVENT_QP_FATAL";
     EVENT_QUEUE_PAIR_REQUEST_ERROR: c_uint = 2, "IBV_EVENT_QP_REQ_ERR";
@@ -471,6 +526,7 @@ mod tests {
             )* };
         }
         layout!(Context "ibv_context" operations "ops", command_descriptor "cmd_fd", async_descriptor "async_fd");
+        layout!(DeviceEntry "ibv_device" node "node_type", transport "transport_type");
         layout!(ContextOperations "ibv_context_ops" size);
         layout!(ContextOperations "ibv_context_ops" poll_cq "poll_cq", request_notification "req_notify_cq",
             post_shared_receive "post_srq_recv", post_send "post_send", post_receive "post_recv");
@@ -539,6 +595,14 @@ mod tests {
         layout!(AsyncEvent "ibv_async_event" size);
         layout!(AsyncEvent "ibv_async_event" element "element", element "element.cq", element "element.qp",
             element "element.srq", element "element.port_num", kind "event_type");
+        layout!(EventChannel "rdma_event_channel" size);
+        layout!(EventChannel "rdma_event_channel" descriptor "fd");
+        layout!(ConnectionParameters "rdma_conn_param" size);
+        layout!(ConnectionParameters "rdma_conn_param" private_data "private_data", private_length "private_data_len",
+            responder_resources "responder_resources", initiator_depth "initiator_depth", flow_control "flow_control",
+            retry_count "retry_count", rnr_retry_count "rnr_retry_count", shared_receive "srq", queue_pair "qp_num");
+        layout!(ConnectionEvent "rdma_cm_event" id "id", listener "listen_id", kind "event", status "status",
+            connection "param.conn");
         claims
     }
 
