@@ -153,7 +153,7 @@ fn run(program: &str, arguments: &[&str]) {
 }
 
 fn set_up(place: &Place, up: bool) {
-    run("ip", &["link", "set", &place.interface, if up { "up" } else { "down" }]);
+    run("/usr/bin/ip", &["link", "set", &place.interface, if up { "up" } else { "down" }]);
     if up {
         // The kernel drops the route with the interface; see `tests/guest/trials`.
         run("sh", &["/tmp/routes"]);
@@ -176,11 +176,12 @@ fn pulled_cable(first: &Place, second: &Place) {
     assert!(matches!(here.found[0].status, CompletionStatus::Flushed), "{:?}", here.found);
     let status = there.found[0].status;
     assert!(matches!(status, CompletionStatus::Flushed | CompletionStatus::TransportRetry), "{status:?}");
-    for end in [&here, &there] {
-        let error = end.link.receive(later(HANG)).unwrap_err();
-        assert!(matches!(&error, LinkError::Device(why) if why.contains("is down")), "{error}");
-        assert!(matches!(end.link.send(b"x"), Err(LinkError::Device(_))));
-    }
+    let error = there.link.receive(later(HANG)).unwrap_err();
+    assert!(matches!(&error, LinkError::Device(why) if why.contains("is down")), "{error}");
+    assert!(matches!(there.link.send(b"x"), Err(LinkError::Device(_))));
+    // The control connection goes another way here: which end is the first to give up, is not said.
+    let error = here.link.receive(later(HANG)).unwrap_err();
+    assert!(matches!(&error, LinkError::Device(_) | LinkError::PeerGone(_)), "{error}");
     let error = two.dial(&first.address(9), later(Duration::from_secs(1))).unwrap_err();
     assert!(error.to_string().contains("is down"), "{error}");
     assert_eq!(there.send(3, b"x", None), Err(PostError::QueuePairError));
@@ -199,14 +200,16 @@ fn short_loss(first: &Place, second: &Place) {
     let (one, two) = (RdmaFabric::new(config(first)).unwrap(), RdmaFabric::new(config(second)).unwrap());
     let (mut here, mut there) = connected(&one, &two, first);
     exchange(&mut here, &mut there);
-    here.post_receive(1);
+    there.post_receive(1);
     set_up(second, false);
-    there.send(2, b"later", None).unwrap();
+    // From the end whose interface has only lost its carrier: at the other one Soft-RoCE gives up at once, there being no
+    // route while the interface is down.
+    here.send(2, b"later", None).unwrap();
     std::thread::sleep(Duration::from_millis(200));
     set_up(second, true);
     until("the message", &mut [&mut here, &mut there], |ends| ends.iter().all(|end| !end.found.is_empty()));
-    assert_eq!((here.found[0].id, here.found[0].status), (WorkId(1), CompletionStatus::Success));
-    assert_eq!((there.found[0].id, there.found[0].status), (WorkId(2), CompletionStatus::Success));
+    assert_eq!((there.found[0].id, there.found[0].status), (WorkId(1), CompletionStatus::Success));
+    assert_eq!((here.found[0].id, here.found[0].status), (WorkId(2), CompletionStatus::Success));
     (here.found.clear(), there.found.clear());
     exchange(&mut here, &mut there);
 }
@@ -271,12 +274,13 @@ fn lossy(first: &Place, second: &Place) {
         run("/usr/bin/tc", &["qdisc", "del", "dev", &place.interface, "root"]);
     }
     let arrived = seen.iter().filter(|seen| **seen).count() as u64;
-    println!("    {MESSAGES} reliable messages and {arrived} of {MESSAGES} datagrams came through a loss of {LOSS}");
+    println!(
+        "    {MESSAGES} reliable messages and {arrived} of {MESSAGES} datagrams came through a loss of {LOSS}"
+    );
     assert!(arrived < MESSAGES && arrived > MESSAGES / 2);
     for end in [&receiver, &sender, &here, &there] {
         assert_eq!(end.state(), QueuePairState::Ready);
     }
-    exchange(&mut here, &mut there);
 }
 
 fn overflow(first: &Place, second: &Place) {
@@ -327,12 +331,12 @@ fn different_mtus(first: &Place, second: &Place) {
 fn gid_kinds(first: &Place, second: &Place) {
     // Soft-RoCE has v2 only: that the other kind is refused, a unit test shows. Here: the address of the control
     // connection is the one that is used, also if another one was there first.
-    run("ip", &["addr", "add", "10.99.0.1/24", "dev", &first.interface]);
+    run("/usr/bin/ip", &["addr", "add", "10.99.0.1/24", "dev", &first.interface]);
     let (one, two) = (first.fabric(), second.fabric());
     let (mut here, mut there) = connected(&one, &two, first);
     exchange(&mut here, &mut there);
     drop((here, there, one));
-    run("ip", &["addr", "del", "10.99.0.1/24", "dev", &first.interface]);
+    run("/usr/bin/ip", &["addr", "del", "10.99.0.1/24", "dev", &first.interface]);
 }
 
 fn wrong_choice(first: &Place, _: &Place) {
@@ -402,15 +406,14 @@ fn as_nobody(arguments: &str) -> String {
 }
 
 fn no_permission(_: &Place, _: &Place) {
+    run("sh", &["-c", "chmod 600 /dev/infiniband/*"]);
     let said = as_nobody("open");
-    assert!(said.contains("Open {") && said.contains("PermissionDenied"), "{said}");
-    assert!(said.contains("/dev/infiniband"), "{said}");
+    run("sh", &["-c", "chmod 666 /dev/infiniband/*"]);
+    assert!(said.contains("Permission denied") && said.contains("/dev/infiniband"), "{said}");
 }
 
 fn too_little_locked_memory(_: &Place, _: &Place) {
-    run("sh", &["-c", "chmod 666 /dev/infiniband/*"]);
     let said = as_nobody("register");
-    run("sh", &["-c", "chmod 600 /dev/infiniband/*"]);
     assert!(said.contains("LockedMemory { length: 4194304, limit: 1048576 }"), "{said}");
     assert!(said.contains("ulimit -l"), "{said}");
 }
@@ -439,7 +442,8 @@ fn main() -> ExitCode {
         nobody(what);
         return ExitCode::SUCCESS;
     }
-    let [device, address, interface, other, other_address, other_interface, only @ ..] = &arguments[..] else {
+    let [device, address, interface, other, other_address, other_interface, only @ ..] = &arguments[..]
+    else {
         eprintln!("rdma_trials DEVICE ADDRESS INTERFACE DEVICE ADDRESS INTERFACE [TRIAL...]");
         return ExitCode::FAILURE;
     };
@@ -456,6 +460,16 @@ fn main() -> ExitCode {
         }
         let begin = Instant::now();
         let result = std::panic::catch_unwind(|| trial(&first, &second));
+        if result.is_err() {
+            // As the next one wants to find them.
+            run("/usr/bin/ip", &["link", "set", &first.interface, "up"]);
+            set_up(&second, true);
+            for place in [&first, &second] {
+                let _ = Command::new("/usr/bin/tc")
+                    .args(["qdisc", "del", "dev", &place.interface, "root"])
+                    .status();
+            }
+        }
         let verdict = if result.is_ok() { "passed" } else { "FAILED" };
         println!("{name:<60} {verdict} {:>6} ms", begin.elapsed().as_millis());
         failed += usize::from(result.is_err());

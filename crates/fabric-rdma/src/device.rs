@@ -238,7 +238,8 @@ impl Device {
         // SAFETY: an entry of a list that is not freed yet.
         let context = NonNull::new(unsafe { (library.open_device)(entry) });
         let Some(context) = context else {
-            return Err(OpenError::Open { device: name, source: io::Error::last_os_error() });
+            let source = io::Error::last_os_error();
+            return Err(OpenError::Open { device: name, source: refused_files().unwrap_or(source) });
         };
         // SAFETY: the context is open.
         let Some(domain) = NonNull::new(unsafe { (library.alloc_pd)(context.as_ptr()) }) else {
@@ -391,6 +392,15 @@ impl Attributes {
         atomics: false,
         in_order: false,
     };
+}
+
+/// The system's word on the files that devices are opened by, if it refuses one: the library only says that none was found.
+fn refused_files() -> Option<io::Error> {
+    let folder = std::fs::read_dir("/dev/infiniband").ok()?.filter_map(Result::ok);
+    folder
+        .filter(|entry| entry.file_name().to_string_lossy().starts_with("uverbs"))
+        .filter_map(|entry| std::fs::OpenOptions::new().read(true).write(true).open(entry.path()).err())
+        .find(|error| error.kind() == io::ErrorKind::PermissionDenied)
 }
 
 /// What a call of libibverbs gave: an error number, by some drivers with a minus in front, and by some `-1` with the

@@ -11,7 +11,7 @@ use crate::link::RdmaLink;
 use crate::manager::{Manager, Terms};
 use crate::memory::RdmaMemory;
 use crate::port::PortGid;
-use crate::queue_pair::{Held, Joining, QueuePair, Receive};
+use crate::queue_pair::{Held, QueuePair, Receive};
 use crate::send::{Destination, Kind, MAX_PARTS, Means, OWNER, name, parse_name};
 use crate::status::{acknowledgement_timer, immediate, receive_opcode, rnr_timer, status};
 use crate::sys;
@@ -200,7 +200,7 @@ impl RdmaDomain {
 
     /// By the connection manager: asks the peer, or is ready to be asked.
     fn meet(
-        device: &Device,
+        (device, attention): (&Device, &Arc<Attention>),
         manager: &Manager,
         queue_pair: &mut QueuePair,
         link: &RdmaLink,
@@ -210,8 +210,9 @@ impl RdmaDomain {
         if link.shared().has_dialled() {
             let mut terms = Self::terms(device, queue_pair);
             terms.initiator_depth = terms.initiator_depth.min(remote.responder_resources);
-            let connection = manager.ask(terms, remote).map_err(cannot("an iWARP connection"))?;
-            queue_pair.joining = Joining::Asked(connection);
+            manager
+                .ask(terms, remote, &queue_pair.broken, attention)
+                .map_err(cannot("an iWARP connection"))?;
         } else {
             queue_pair.early = Some(Vec::new());
             queue_pair.look_for_peer();
@@ -473,11 +474,10 @@ impl ThreadDomain for RdmaDomain {
         };
         if let Some(manager) = io.io().manager()
             && !link.shared().has_dialled()
-            && matches!(queue_pair.joining, Joining::No)
+            && queue_pair.awaited.is_none()
         {
             let terms = Self::terms(&device, queue_pair);
-            let awaited = manager.await_peer(&address, terms, &queue_pair.broken, &attention);
-            queue_pair.joining = Joining::Awaited(awaited);
+            queue_pair.awaited = Some(manager.await_peer(&address, terms, &queue_pair.broken, &attention));
         }
         Ok(address.encode())
     }
@@ -490,6 +490,7 @@ impl ThreadDomain for RdmaDomain {
     ) -> Result<(), CreateError> {
         let address = QueuePairAddress::decode(remote)?;
         let (device, io) = (Arc::clone(&self.device), Arc::clone(&self.io));
+        let attention = Arc::clone(&self.attention);
         let queue_pair = self.queue_pair_mut(queue_pair)?;
         if !queue_pair.is_connected_kind() {
             return Err(CreateError::State("a datagram queue pair takes address handles, not a connection"));
@@ -504,7 +505,7 @@ impl ThreadDomain for RdmaDomain {
             return Err(CreateError::Endpoint("it is of another transport"));
         }
         match io.io().manager() {
-            Some(manager) => Self::meet(&device, manager, queue_pair, link, &address)?,
+            Some(manager) => Self::meet((&device, &attention), manager, queue_pair, link, &address)?,
             None => {
                 let from = device.port.gid_for(link.shared().local_address());
                 Self::join(&device, io.io().config(), queue_pair, from, &address)?;
@@ -597,6 +598,8 @@ impl ThreadDomain for RdmaDomain {
             capabilities: &self.capabilities,
             destinations: &self.destinations,
             results: self.results.as_ref(),
+            // A completion ends all requests before it. Soft-iWARP would have what follows a READ complete before it.
+            flags: if self.device.is_iwarp { sys::SEND_FENCE } else { 0 },
             scratch: &mut self.scratch,
         };
         found.post(requests, means)

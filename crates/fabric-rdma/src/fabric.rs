@@ -70,6 +70,7 @@ impl RdmaFabric {
             datagram_headroom: DATAGRAM_HEADROOM,
             atomics,
             immediate: !device.is_iwarp,
+            acknowledged: !device.is_iwarp,
             in_order_write: config.in_order_write.unwrap_or(attributes.in_order),
             shared_receive_queue: attributes.shared_receive_queues,
             events: true,

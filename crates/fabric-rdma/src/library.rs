@@ -123,6 +123,7 @@ functions! {
     connect: "rdma_connect"(*mut ConnectionId, *mut ConnectionParameters) -> c_int;
     accept: "rdma_accept"(*mut ConnectionId, *mut ConnectionParameters) -> c_int;
     reject: "rdma_reject"(*mut ConnectionId, *const c_void, u8) -> c_int;
+    migrate_id: "rdma_migrate_id"(*mut ConnectionId, *mut EventChannel) -> c_int;
     get_event: "rdma_get_cm_event"(*mut EventChannel, *mut *mut ConnectionEvent) -> c_int;
     acknowledge_event: "rdma_ack_cm_event"(*mut ConnectionEvent) -> c_int;
 }

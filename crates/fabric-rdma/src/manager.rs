@@ -248,14 +248,7 @@ impl Terms {
     }
 }
 
-/// A connection that we asked for; dropping it ends it.
-#[derive(Debug)]
-pub(crate) struct Connection {
-    _id: Id,
-    _channel: Channel,
-}
-
-/// A queue pair that the peer is to ask for.
+/// A queue pair that the peer is to ask for, or that has asked.
 #[derive(Debug)]
 pub(crate) struct Awaited {
     terms: Terms,
@@ -263,7 +256,7 @@ pub(crate) struct Awaited {
     joined: Flag,
     broken: Weak<Flag>,
     attention: Weak<Attention>,
-    /// What it was accepted with; dropping it ends the connection.
+    /// The connection; dropping it ends it.
     id: Mutex<Option<Id>>,
 }
 
@@ -278,8 +271,8 @@ impl Awaited {
 #[derive(Debug)]
 pub(crate) struct Manager {
     awaited: Mutex<BTreeMap<u32, Arc<Awaited>>>,
-    /// The queue pairs' numbers by ids that were accepted.
-    accepted: Mutex<BTreeMap<usize, u32>>,
+    /// The queue pairs' numbers by the ids of their connections.
+    connected: Mutex<BTreeMap<usize, u32>>,
     library: &'static ManagerLibrary,
     address: IpAddr,
     port: u16,
@@ -308,7 +301,7 @@ impl Manager {
         let port = u16::from_be(unsafe { (library.source_port)(listener.raw.as_ptr()) });
         Ok(Manager {
             awaited: Mutex::default(),
-            accepted: Mutex::default(),
+            connected: Mutex::default(),
             library,
             address,
             port,
@@ -356,12 +349,18 @@ impl Manager {
         let Some(awaited) = lock(&self.awaited).remove(&number) else { return };
         let id = lock(&awaited.id).take();
         if let Some(id) = id {
-            lock(&self.accepted).remove(&(id.raw.as_ptr() as usize));
+            lock(&self.connected).remove(&(id.raw.as_ptr() as usize));
         }
     }
 
-    /// Asks the peer for its queue pair; blocks for some seconds at most.
-    pub(crate) fn ask(&self, terms: Terms, remote: &QueuePairAddress) -> io::Result<Connection> {
+    /// Asks the peer for its queue pair; blocks for some seconds at most. [`forget`](Manager::forget) ends the connection.
+    pub(crate) fn ask(
+        &self,
+        terms: Terms,
+        remote: &QueuePairAddress,
+        broken: &Arc<Flag>,
+        attention: &Arc<Attention>,
+    ) -> io::Result<()> {
         let until = RealHost.now().saturating_add(PATIENCE);
         let (library, channel) = (self.library, Channel::new(self.library)?);
         let id = Id::new(&channel)?;
@@ -381,7 +380,21 @@ impl Manager {
         // SAFETY: the id is alive; the parameters and the data that they name are read during the call only.
         done(unsafe { (library.connect)(raw, &mut parameters) })?;
         channel.expect(sys::MANAGER_ESTABLISHED, until)?;
-        Ok(Connection { _id: id, _channel: channel })
+        // Its end is told where all others' are.
+        lock(&self.connected).insert(raw as usize, terms.number);
+        let awaited = Awaited {
+            terms,
+            secret: (0, 0),
+            joined: Flag::default(),
+            broken: Arc::downgrade(broken),
+            attention: Arc::downgrade(attention),
+            id: Mutex::new(Some(id)),
+        };
+        lock(&self.awaited).insert(terms.number, Arc::new(awaited));
+        // SAFETY: the id and the channel are alive; the id is not destroyed meanwhile, since who destroys the queue pair is
+        // who calls this.
+        done(unsafe { (library.migrate_id)(raw, self.channel.raw.as_ptr()) })
+            .inspect_err(|_| self.forget(terms.number))
     }
 
     /// Takes all events there are; the control thread does.
@@ -401,7 +414,7 @@ impl Manager {
     }
 
     fn tell(&self, id: usize, change: impl FnOnce(&Awaited)) {
-        let number = lock(&self.accepted).get(&id).copied();
+        let number = lock(&self.connected).get(&id).copied();
         let awaited = number.and_then(|number| lock(&self.awaited).get(&number).cloned());
         if let Some(awaited) = awaited {
             change(&awaited);
@@ -426,13 +439,13 @@ impl Manager {
             unsafe { (self.library.reject)(raw.as_ptr(), null_mut(), 0) };
             return;
         };
-        lock(&self.accepted).insert(told.id, number);
+        lock(&self.connected).insert(told.id, number);
         let mut parameters = awaited.terms.parameters(&[]);
         parameters.private_data = null_mut();
         // SAFETY: the id is alive, and the parameters are read during the call only.
         if let Err(error) = done(unsafe { (self.library.accept)(raw.as_ptr(), &mut parameters) }) {
             tracing::warn!(%error, "a request for a queue pair could not be accepted");
-            lock(&self.accepted).remove(&told.id);
+            lock(&self.connected).remove(&told.id);
             return;
         }
         *lock(&awaited.id) = Some(id);

@@ -5,7 +5,7 @@ use crate::endpoint::QueuePairAddress;
 use crate::events::Flag;
 use crate::handles;
 use crate::link::{LinkShared, RemoteRegion};
-use crate::manager::{Awaited, Connection};
+use crate::manager::Awaited;
 use crate::memory::RdmaMemory;
 use crate::sys;
 use dunlin_fabric::{
@@ -163,18 +163,6 @@ pub(crate) struct Peer {
 
 const KNOWN: usize = 8;
 
-/// How the two ends meet where the connection manager brings them together.
-#[derive(Debug)]
-pub(crate) enum Joining {
-    /// It does not.
-    No,
-    /// This end has asked.
-    #[expect(dead_code, reason = "ends the connection when it is dropped")]
-    Asked(Connection),
-    /// The other end asks.
-    Awaited(Arc<Awaited>),
-}
-
 /// One queue pair.
 #[derive(Debug)]
 pub(crate) struct QueuePair {
@@ -195,8 +183,8 @@ pub(crate) struct QueuePair {
     pub(crate) receives: ReceiveQueue,
     /// What was posted before both ends of an iWARP connection have met; `None` once they have, and everywhere else.
     pub(crate) early: Option<Vec<Early>>,
-    /// An iWARP connection.
-    pub(crate) joining: Joining,
+    /// The iWARP connection that the other end asks for.
+    pub(crate) awaited: Option<Arc<Awaited>>,
     /// Dropped before what is in flight is: the NIC touches nothing after that.
     pub(crate) handle: Option<handles::QueuePair>,
 }
@@ -222,7 +210,7 @@ impl QueuePair {
             sends: SendQueue::new(config.max_send),
             receives: ReceiveQueue::new(config.max_receive),
             early: None,
-            joining: Joining::No,
+            awaited: None,
             handle: Some(handle),
         }
     }
@@ -241,7 +229,7 @@ impl QueuePair {
 
     /// The other end may have come meanwhile: what waits for it is posted.
     pub(crate) fn look_for_peer(&mut self) {
-        if let Joining::Awaited(awaited) = &self.joining
+        if let Some(awaited) = &self.awaited
             && awaited.is_joined()
             && let Some(early) = self.early.take()
         {

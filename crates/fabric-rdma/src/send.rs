@@ -27,6 +27,8 @@ pub(crate) struct Means<'a> {
     pub(crate) destinations: &'a AddressHandles<Destination>,
     /// For the old values of atomics.
     pub(crate) results: Option<&'a Arena<RdmaMemory>>,
+    /// The flags of requests other than READs.
+    pub(crate) flags: u32,
     /// For inline messages of more parts than verbs takes.
     pub(crate) scratch: &'a mut Vec<u8>,
 }
@@ -268,6 +270,9 @@ impl QueuePair {
         };
         into.id = name(Kind::Send, self.id.0, self.sends.next());
         into.flags = if signaled { sys::SEND_SIGNALED } else { 0 };
+        if opcode != Opcode::Read {
+            into.flags |= means.flags;
+        }
         if local.inline {
             into.flags |= sys::SEND_INLINE;
         }
