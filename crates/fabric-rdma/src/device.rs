@@ -101,6 +101,8 @@ const IN_ORDER_VENDORS: [u32; 3] = [MELLANOX, SOFT_ROCE, SOFT_IWARP];
 const MELLANOX: u32 = 0x02c9;
 const SOFT_ROCE: u32 = 0xff_ffff;
 const SOFT_IWARP: u32 = 0x62_6d74;
+/// Its library fails to make more than some forty queue pairs, whatever the device says.
+const SOFT_IWARP_QUEUE_PAIRS: u32 = 32;
 
 /// An open device. Everything made of it keeps it open.
 #[derive(Debug)]
@@ -318,7 +320,10 @@ impl Device {
             max_memory_region: got.max_mr_size,
             max_work_requests: number(got.max_qp_wr),
             max_completions: number(got.max_cqe),
-            max_queue_pairs: number(got.max_qp),
+            max_queue_pairs: match got.vendor_id {
+                SOFT_IWARP => SOFT_IWARP_QUEUE_PAIRS,
+                _ => number(got.max_qp),
+            },
             max_shared_receives: number(got.max_srq_wr),
             shared_receive_queues: got.max_srq > 0,
             read_atomic: small(got.max_qp_initiator_read_atomic),

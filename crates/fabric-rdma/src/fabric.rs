@@ -6,6 +6,7 @@ use crate::domain::RdmaDomain;
 use crate::frame::VERSION;
 use crate::handles::{self, QueuePairParts};
 use crate::io::{GreetError, IoHandle};
+use crate::library::{Library, LibraryError};
 use crate::link::RdmaLink;
 use crate::listener::{ListenerShared, RdmaListener};
 use crate::manager::Manager;
@@ -20,8 +21,8 @@ use std::io::{self, ErrorKind};
 use std::net::TcpListener;
 use std::sync::Arc;
 
-/// The longest message that is sent at once, whatever the device takes.
-const MAX_MESSAGE: u32 = 1 << 30;
+/// The longest message that is sent at once, whatever the device takes: a longer one gains nothing and keeps others waiting.
+const MAX_MESSAGE: u32 = 64 << 20;
 /// The deepest queue: what all devices have, also with inline data.
 const MAX_QUEUE_DEPTH: u32 = 4096;
 /// The most queue pairs of a domain: they have slots of 16 bits.
@@ -41,6 +42,11 @@ struct Inner {
 /// from any thread.
 #[derive(Clone, Debug)]
 pub struct RdmaFabric(Arc<Inner>);
+
+/// Whether libibverbs can be used.
+pub fn open_library() -> Result<(), LibraryError> {
+    Library::get().map(|_| ())
+}
 
 /// The names of this machine's RDMA devices.
 pub fn device_names() -> Result<Vec<String>, OpenError> {
@@ -96,6 +102,21 @@ impl RdmaFabric {
         let io = IoHandle::start(Arc::clone(&device), manager, config)
             .map_err(|e| failed("the control thread", e))?;
         Ok(RdmaFabric(Arc::new(Inner { io, capabilities, trap })))
+    }
+
+    /// Device, port and address in words, with the MTU in bytes.
+    pub fn description(&self) -> String {
+        let device = self.0.io.io().device();
+        let (port, gid) = (&device.port, &device.port.gid);
+        let address = std::net::Ipv6Addr::from(gid.gid.0);
+        let address = address.to_ipv4_mapped().map_or_else(|| address.to_string(), |v4| v4.to_string());
+        let (name, number, network, index) = (&device.name, port.number, gid.link.name(), gid.index);
+        match self.0.io.io().manager() {
+            Some(manager) => format!("{name} port {number}, {network}, address {}", manager.address()),
+            None => {
+                format!("{name} port {number}, {network}, GID {index} ({address}), MTU {}", port.mtu_bytes())
+            }
+        }
     }
 
     /// The device's name.

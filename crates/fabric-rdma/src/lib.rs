@@ -44,7 +44,7 @@ pub use attention::RdmaWaker;
 pub use config::{RdmaConfig, SettingError};
 pub use device::{DeviceChoice, OpenError};
 pub use domain::RdmaDomain;
-pub use fabric::{RdmaFabric, device_names};
+pub use fabric::{RdmaFabric, device_names, open_library};
 pub use library::LibraryError;
 pub use link::RdmaLink;
 pub use listener::RdmaListener;

@@ -310,6 +310,11 @@ impl Manager {
         })
     }
 
+    /// Where peers ask.
+    pub(crate) fn address(&self) -> IpAddr {
+        self.address
+    }
+
     /// Where peers ask, as endpoints have it.
     pub(crate) fn place(&self) -> (sys::Gid, u16) {
         let address = match self.address {
