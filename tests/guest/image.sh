@@ -4,14 +4,14 @@
 # What is in the guest, and the libraries that that needs. A name that this release does not have is left out; a library
 # that is missing then is noticed below.
 guest_packages="
-    busybox-static libc6 libgcc-s1 zlib1g libibverbs1 ibverbs-providers libnl-3-200 libnl-route-3-200 ibverbs-utils
+    busybox-static libc6 libgcc-s1 zlib1g libibverbs1 ibverbs-providers librdmacm1 libnl-3-200 libnl-route-3-200 ibverbs-utils
     iproute2 libbpf1 libbsd0 libmd0 libmnl0 libelf1 libelf1t64 libcap2 libzstd1 liblzma5
     libtirpc3 libtirpc3t64 libgssapi-krb5-2 libkrb5-3 libk5crypto3 libkrb5support0 libcom-err2 libkeyutils1 libssl3
     libssl3t64 libxtables12 libselinux1 libpcre2-8-0 libdb5.3 libdb5.3t64"
-guest_programs="ip rdma ibv_devinfo"
+guest_programs="ip tc rdma ibv_devinfo"
 # Debian's usual kernel: its kernel for clouds has no rdma_rxe.
 guest_kernel=linux-image-amd64
-guest_modules="dummy crc32_generic crc32c_generic libcrc32c ib_core ib_uverbs rdma_rxe"
+guest_modules="dummy veth sch_netem crc32_generic crc32c_generic libcrc32c ib_core ib_uverbs rdma_ucm rdma_rxe"
 
 say() { printf 'tests/guest: %s\n' "$*" >&2; }
 first() { local file; for file; do [ ! -e "$file" ] || { printf '%s' "$file"; return 0; }; done; return 1; }
@@ -112,9 +112,9 @@ build_image() {
     ln -s busybox "$tree/bin/sh"
     cp -L "$new/sysroot/lib64/ld-linux-x86-64.so.2" "$tree/lib64/"
     # The verbs library finds its drivers by these two folders, and programs open it by name.
-    cp "$new/sysroot/etc/libibverbs.d/rxe.driver" "$tree/etc/libibverbs.d/"
-    cp "$new/sysroot"/usr/lib/x86_64-linux-gnu/libibverbs/librxe-*.so "$tree/usr/lib/x86_64-linux-gnu/libibverbs/"
-    for name in libibverbs.so.1 libgcc_s.so.1 libpthread.so.0 libdl.so.2 librt.so.1 libm.so.6; do
+    cp "$new/sysroot"/etc/libibverbs.d/{rxe,siw}.driver "$tree/etc/libibverbs.d/"
+    cp "$new/sysroot"/usr/lib/x86_64-linux-gnu/libibverbs/lib{rxe,siw}-*.so "$tree/usr/lib/x86_64-linux-gnu/libibverbs/"
+    for name in libibverbs.so.1 librdmacm.so.1 libgcc_s.so.1 libpthread.so.0 libdl.so.2 librt.so.1 libm.so.6; do
         file=$new/sysroot/lib/x86_64-linux-gnu/$name
         [ -e "$file" ] || continue
         install -m 755 "$file" "$tree/lib/x86_64-linux-gnu/$name"
@@ -129,21 +129,47 @@ build_image() {
     printf '127.0.0.1 localhost guest\n' >"$tree/etc/hosts"
     for name in $guest_modules; do
         add_module "$modules" "$tree" "$name" || case $name in
-            rdma_rxe) say "$kernel has no rdma_rxe"; return 1 ;;
+            rdma_rxe|rdma_ucm|sch_netem) say "$kernel has no $name"; return 1 ;;
         esac
     done
     install -m 755 "$guest_folder/init" "$tree/init"
+    echo "$release" >"$new/release"
     pack "$tree" "$new/base.cpio"
     for file in "$tree"/lib/x86_64-linux-gnu/*; do : >"$new/have/${file##*/}"; done
     # Only libraries are needed from here on.
     rm -rf "$tree" "$new/packages" "$new/sysroot"/usr/{bin,sbin,share,include} "$new/sysroot"/{etc,var}
 }
 
+# build_siw IMAGE: makes the module siw (Soft-iWARP) for the image's kernel. Debian leaves it out, but has the kernel's source
+# and headers.
+build_siw() {
+    local image=$1 release series headers work source name
+    command -v make >/dev/null && command -v cc >/dev/null || { say "building siw needs make and cc"; return 1; }
+    release=$(cat "$image/release")
+    series=$(printf '%s' "$release" | sed -E 's/^([0-9]+\.[0-9]+).*/\1/')
+    headers=$(apt-cache depends "linux-headers-$release" | awk '$1 == "Depends:" && $2 ~ /^linux-(headers-.*-common|kbuild-)/ { print $2 }')
+    say "building siw for $release"
+    work=$(mktemp -d "$image/siw.XXXXXX")
+    fetch "$work/packages" "linux-headers-$release" $headers "linux-source-$series" || return 1
+    for name in $headers "linux-headers-$release"; do cp -a "$work/packages/$name/." "$work/"; done
+    # The headers name each other by absolute path: turn those to here.
+    grep -rlI --include=Makefile '/usr/src/linux-headers' "$work"/usr/src/*/ |
+        xargs -r sed -i "s#/usr/src/linux-headers#$work/usr/src/linux-headers#g"
+    source=linux-source-$series/drivers/infiniband/sw/siw
+    tar -C "$work" -xJf "$work/packages/linux-source-$series/usr/src/linux-source-$series.tar.xz" "$source" || return 1
+    make -C "$work/usr/src/linux-headers-$release" M="$work/$source" CONFIG_RDMA_SIW=m CONFIG_DEBUG_INFO_BTF_MODULES= \
+        modules >"$work/log" 2>&1 || { tail -n 20 "$work/log" >&2; say "siw did not build"; return 1; }
+    strip --strip-debug "$work/$source/siw.ko"
+    mv "$work/$source/siw.ko" "$image/siw.ko"
+    rm -rf "$work"
+}
+
 guest_folder=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 
-# make_image CACHE: prints where the image is, after making it if it is not there; one caller at a time.
+# make_image CACHE SIW: prints where the image is, after making it if it is not there, and the module siw if SIW is 1; one
+# caller at a time.
 make_image() {
-    local cache=$1 key
+    local cache=$1 siw=$2 key
     key=$(cat "$guest_folder/image.sh" "$guest_folder/init" | sha256sum | cut -c 1-12)
     mkdir -p "$cache"
     cache=$(cd "$cache" && pwd)
@@ -156,6 +182,7 @@ make_image() {
         build_image "$new" || return 1
         mv "$new" "$cache/$key"
     fi
+    [ "$siw" = 0 ] || [ -e "$cache/$key/siw.ko" ] || build_siw "$cache/$key" || return 1
     flock -u 9
     printf '%s' "$cache/$key"
 }

@@ -37,6 +37,8 @@ pub enum Need {
     Immediate,
     /// Inline data of 64 bytes.
     Inline,
+    /// Completions that tell what became of a request at its target.
+    Acknowledged,
     /// Placement in address order.
     InOrderWrite,
     /// Shared receive queues.
@@ -57,6 +59,7 @@ impl Need {
             Need::Atomics => capabilities.atomics,
             Need::Immediate => capabilities.immediate,
             Need::Inline => capabilities.max_inline >= 64,
+            Need::Acknowledged => capabilities.acknowledged,
             Need::InOrderWrite => capabilities.in_order_write,
             Need::SharedReceiveQueue => capabilities.shared_receive_queue,
             Need::Events => capabilities.events,
@@ -75,6 +78,7 @@ impl fmt::Display for Need {
             Need::Atomics => f.write_str("atomics"),
             Need::Immediate => f.write_str("immediate"),
             Need::Inline => f.write_str("max_inline of at least 64"),
+            Need::Acknowledged => f.write_str("acknowledged"),
             Need::InOrderWrite => f.write_str("in_order_write"),
             Need::SharedReceiveQueue => f.write_str("shared_receive_queue"),
             Need::Events => f.write_str("events"),

@@ -41,6 +41,7 @@ impl Reference {
             datagram_headroom: 0,
             atomics: true,
             immediate: true,
+            acknowledged: true,
             in_order_write: true,
             shared_receive_queue: true,
             events: true,

@@ -1,15 +1,19 @@
 //! The conformance suite on this machine's RDMA device: both roles in one process, and each in a process of its own.
-//! `tests/guest/run` runs it where there is none, on Soft-RoCE in a guest.
+//! `tests/guest/run` runs it where there is none, on Soft-RoCE in a guest, or with `--siw` and `DUNLIN_RDMA_DEVICE=siw0` on
+//! Soft-iWARP.
 
 use dunlin_fabric::{Address, Scheme};
+use dunlin_fabric::{Fabric, Transport};
 use dunlin_fabric_conformance::Suite;
 use dunlin_fabric_rdma::{RdmaConfig, RdmaFabric};
 
 fn fabric() -> RdmaFabric {
-    RdmaFabric::new(RdmaConfig::default()).unwrap_or_else(|error| {
+    let failed = |error: &dyn std::fmt::Display| -> ! {
         eprintln!("{error}");
         std::process::exit(1);
-    })
+    };
+    let config = RdmaConfig::from_environment().unwrap_or_else(|error| failed(&error));
+    RdmaFabric::new(config).unwrap_or_else(|error| failed(&error))
 }
 
 /// A port below those that the system gives out, another one for each case; the next one is free as well.
@@ -21,5 +25,8 @@ fn address(scheme: Scheme, case: &str) -> Address {
 }
 
 fn main() -> std::process::ExitCode {
-    Suite { address, ..Suite::new(fabric, Scheme::Rdma, 128) }.main()
+    // iWARP has reliable connections only, without immediate data or atomics.
+    let is_iwarp = !fabric().capabilities().transports.contains(Transport::UnreliableDatagram);
+    let applicable = if is_iwarp { 72 } else { 129 };
+    Suite { address, ..Suite::new(fabric, Scheme::Rdma, applicable) }.main()
 }

@@ -1,10 +1,12 @@
 //! A device that is open, with its one protection domain, and the port and address that are used of it.
 
+use crate::events::{Event, Health};
 use crate::library::{Library, LibraryError};
-use crate::sys::{self, Gid};
+use crate::port::Port;
+use crate::sys;
 use std::ffi::{CStr, c_int};
 use std::io;
-use std::net::Ipv6Addr;
+use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use thiserror::Error;
@@ -59,9 +61,9 @@ pub enum OpenError {
         /// The index asked for, as text.
         which: String,
     },
-    /// iWARP connects by the RDMA connection manager only, which this fabric does not speak.
-    #[error("{device} is an iWARP device, which this fabric cannot connect; use RoCE or InfiniBand")]
-    Iwarp {
+    /// iWARP connects between IP addresses, and the device's network interface has none.
+    #[error("{device} has no IP address: give its network interface one (`ip addr add`)")]
+    NoAddress {
         /// Its name.
         device: String,
     },
@@ -84,37 +86,23 @@ pub struct DeviceChoice {
     pub device: Option<String>,
     /// The port, from 1 on. The first active one if not said.
     pub port: Option<u8>,
-    /// The index in the port's table of GIDs. If not said: RoCE v2 before v1, and IPv4 before IPv6.
+    /// The index in the port's table of GIDs. If not said: the one that is the local address of the control connection, if
+    /// there is one; else RoCE v2 before v1, and IPv4 before IPv6.
     pub gid_index: Option<u32>,
-}
-
-/// What is used of a port.
-#[derive(Clone, Debug)]
-pub(crate) struct Port {
-    pub(crate) number: u8,
-    pub(crate) gid: Gid,
-    pub(crate) gid_index: u8,
-    pub(crate) lid: u16,
-    pub(crate) service_level: u8,
-    /// The code of `ibv_mtu`.
-    pub(crate) mtu: u32,
-    pub(crate) max_message: u32,
-    /// RoCE: always addressed by GID.
-    pub(crate) is_ethernet: bool,
-}
-
-impl Port {
-    /// Bytes of one packet's payload.
-    pub(crate) fn mtu_bytes(&self) -> u32 {
-        128 << self.mtu
-    }
+    /// The most bytes of payload in a packet: 256, 512, 1024, 2048 or 4096, and less if it is not one of these. If not said,
+    /// or over it: what the port has. Both ends of a connection use the smaller one.
+    pub mtu: Option<u32>,
 }
 
 /// The makers by whose NICs a WRITE's bytes are known to become visible in order; the number that `ibv_query_device`
-/// gives. mlx4 and mlx5 place them so (FaRM and HERD rely on it), Soft-RoCE copies packet after packet.
-const IN_ORDER_VENDORS: [u32; 2] = [MELLANOX, SOFT_ROCE];
+/// gives. mlx4 and mlx5 place them so (FaRM and HERD rely on it), Soft-RoCE copies packet after packet, Soft-iWARP what TCP
+/// has put in order.
+const IN_ORDER_VENDORS: [u32; 3] = [MELLANOX, SOFT_ROCE, SOFT_IWARP];
 const MELLANOX: u32 = 0x02c9;
 const SOFT_ROCE: u32 = 0xff_ffff;
+const SOFT_IWARP: u32 = 0x62_6d74;
+/// Its library fails to make more than some forty queue pairs, whatever the device says.
+const SOFT_IWARP_QUEUE_PAIRS: u32 = 32;
 
 /// An open device. Everything made of it keeps it open.
 #[derive(Debug)]
@@ -124,7 +112,10 @@ pub(crate) struct Device {
     pub(crate) domain: NonNull<sys::ProtectionDomain>,
     pub(crate) attributes: Attributes,
     pub(crate) name: String,
+    /// iWARP: RDMA over TCP, whose connections the kernel's connection manager makes.
+    pub(crate) is_iwarp: bool,
     pub(crate) port: Port,
+    pub(crate) health: Health,
 }
 
 /// What a device can do.
@@ -249,7 +240,8 @@ impl Device {
         // SAFETY: an entry of a list that is not freed yet.
         let context = NonNull::new(unsafe { (library.open_device)(entry) });
         let Some(context) = context else {
-            return Err(OpenError::Open { device: name, source: io::Error::last_os_error() });
+            let source = io::Error::last_os_error();
+            return Err(OpenError::Open { device: name, source: refused_files().unwrap_or(source) });
         };
         // SAFETY: the context is open.
         let Some(domain) = NonNull::new(unsafe { (library.alloc_pd)(context.as_ptr()) }) else {
@@ -258,12 +250,56 @@ impl Device {
             unsafe { (library.close_device)(context.as_ptr()) };
             return Err(OpenError::System { device: name, what: "ibv_alloc_pd", source });
         };
-        let (attributes, port) = (Attributes::NONE, Port::NONE);
+        // SAFETY: an entry of a list that is not freed yet.
+        let is_iwarp = unsafe { (*entry).transport } == sys::DEVICE_IWARP;
+        let (attributes, port) = (Attributes::NONE, Port::default());
         // From here on the drop closes.
-        let mut device = Device { library, context, domain, attributes, name, port };
+        let health = Health::default();
+        let mut device = Device { library, context, domain, attributes, name, is_iwarp, port, health };
+        device.unblock_events()?;
         device.attributes = device.query()?;
         device.port = device.choose_port(choice)?;
         Ok(Arc::new(device))
+    }
+
+    /// Events are taken until there are none.
+    fn unblock_events(&self) -> Result<(), OpenError> {
+        let failed = |errno: rustix::io::Errno| self.failed("fcntl", errno.raw_os_error());
+        let flags = rustix::fs::fcntl_getfl(self.events()).map_err(failed)?;
+        rustix::fs::fcntl_setfl(self.events(), flags | rustix::fs::OFlags::NONBLOCK).map_err(failed)
+    }
+
+    /// Readable when there is an event.
+    pub(crate) fn events(&self) -> BorrowedFd<'_> {
+        // SAFETY: the context is open and has it open until it is closed, which the borrow prevents.
+        unsafe { BorrowedFd::borrow_raw(self.context.as_ref().async_descriptor) }
+    }
+
+    /// Why no peer can be reached now, if that is known.
+    pub(crate) fn trouble(&self) -> Option<String> {
+        let (name, port) = (&self.name, self.port.number);
+        if self.health.has_failed() {
+            Some(format!("{name} failed or was removed: open the fabric again when it is back"))
+        } else if self.health.is_port_down() {
+            Some(format!("port {port} of {name} is down: check the cable or the network interface"))
+        } else {
+            None
+        }
+    }
+
+    /// Takes one event; one thread does.
+    pub(crate) fn next_event(&self) -> Option<Event> {
+        let mut raw = sys::AsyncEvent { element: std::ptr::null_mut(), kind: 0 };
+        // SAFETY: the context is open, and the structure is of the library's layout.
+        let code = unsafe { (self.library.get_async_event)(self.context.as_ptr(), &mut raw) };
+        if code != 0 {
+            return None;
+        }
+        // SAFETY: just given, and acknowledged only behind this.
+        let event = unsafe { Event::read(&raw) };
+        // SAFETY: given by the library, and acknowledged once. Whoever destroys the element waits for it.
+        unsafe { (self.library.ack_async_event)(&mut raw) };
+        Some(event)
     }
 
     fn failed(&self, what: &'static str, code: c_int) -> OpenError {
@@ -284,7 +320,10 @@ impl Device {
             max_memory_region: got.max_mr_size,
             max_work_requests: number(got.max_qp_wr),
             max_completions: number(got.max_cqe),
-            max_queue_pairs: number(got.max_qp),
+            max_queue_pairs: match got.vendor_id {
+                SOFT_IWARP => SOFT_IWARP_QUEUE_PAIRS,
+                _ => number(got.max_qp),
+            },
             max_shared_receives: number(got.max_srq_wr),
             shared_receive_queues: got.max_srq > 0,
             read_atomic: small(got.max_qp_initiator_read_atomic),
@@ -295,10 +334,7 @@ impl Device {
     }
 
     fn choose_port(&self, choice: &DeviceChoice) -> Result<Port, OpenError> {
-        let no_port = || OpenError::NoActivePort {
-            device: self.name.clone(),
-            which: choice.port.map(|port| format!(" {port}")).unwrap_or_default(),
-        };
+        let which = choice.port.map(|port| format!(" {port}")).unwrap_or_default();
         let numbers = choice.port.map_or(1..=8, |port| port..=port);
         let mut found = None;
         for number in numbers {
@@ -314,28 +350,14 @@ impl Device {
                 break;
             }
         }
-        let (number, attributes) = found.ok_or_else(no_port)?;
+        let Some((number, attributes)) = found else {
+            return Err(OpenError::NoActivePort { device: self.name.clone(), which });
+        };
         let table = self.gids(number)?;
-        if table.iter().any(|gid| gid.kind == sys::GID_INFINIBAND)
-            && attributes.link_layer == sys::LINK_LAYER_ETHERNET
-        {
-            return Err(OpenError::Iwarp { device: self.name.clone() });
-        }
-        let gid = choose_gid(&table, choice.gid_index).ok_or_else(|| OpenError::NoGid {
+        Port::new(number, &attributes, &table, self.is_iwarp, choice).ok_or_else(|| OpenError::NoGid {
             device: self.name.clone(),
             port: number,
             which: choice.gid_index.map(|index| format!(" {index}")).unwrap_or_default(),
-        })?;
-        Ok(Port {
-            number,
-            gid: gid.gid,
-            gid_index: u8::try_from(gid.index)
-                .map_err(|_| self.failed("a GID index over 255", libc::EINVAL))?,
-            lid: attributes.lid,
-            service_level: attributes.subnet_manager_service_level,
-            mtu: attributes.active_mtu.clamp(1, sys::MTU_4096),
-            max_message: attributes.max_message,
-            is_ethernet: attributes.link_layer == sys::LINK_LAYER_ETHERNET,
         })
     }
 
@@ -377,34 +399,13 @@ impl Attributes {
     };
 }
 
-impl Port {
-    const NONE: Port = Port {
-        number: 0,
-        gid: Gid([0; 16]),
-        gid_index: 0,
-        lid: 0,
-        service_level: 0,
-        mtu: 1,
-        max_message: 0,
-        is_ethernet: false,
-    };
-}
-
-/// RoCE v2 before v1 (which does not cross routers), IPv4 before IPv6, link-local addresses last; of equals the first.
-fn choose_gid(table: &[sys::GidEntry], index: Option<u32>) -> Option<&sys::GidEntry> {
-    if let Some(index) = index {
-        return table.iter().find(|entry| entry.index == index);
-    }
-    table.iter().min_by_key(|entry| {
-        let address = Ipv6Addr::from(entry.gid.0);
-        let kind = match entry.kind {
-            sys::GID_ROCE_V2 => 0,
-            sys::GID_ROCE_V1 => 1,
-            _ => 2,
-        };
-        let link_local = address.segments()[0] & 0xffc0 == 0xfe80;
-        (kind, link_local, address.to_ipv4_mapped().is_none(), entry.index)
-    })
+/// The system's word on the files that devices are opened by, if it refuses one: the library only says that none was found.
+fn refused_files() -> Option<io::Error> {
+    let folder = std::fs::read_dir("/dev/infiniband").ok()?.filter_map(Result::ok);
+    folder
+        .filter(|entry| entry.file_name().to_string_lossy().starts_with("uverbs"))
+        .filter_map(|entry| std::fs::OpenOptions::new().read(true).write(true).open(entry.path()).err())
+        .find(|error| error.kind() == io::ErrorKind::PermissionDenied)
 }
 
 /// What a call of libibverbs gave: an error number, by some drivers with a minus in front, and by some `-1` with the
@@ -416,31 +417,6 @@ pub(crate) fn errno(code: c_int) -> io::Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn entry(index: u32, kind: u32, address: &str) -> sys::GidEntry {
-        let address: Ipv6Addr = address.parse().unwrap();
-        sys::GidEntry { gid: Gid(address.octets()), index, port: 1, kind, interface: 0 }
-    }
-
-    #[test]
-    fn the_address_that_routes_best_is_chosen() {
-        let table = [
-            entry(0, sys::GID_ROCE_V1, "fe80::1"),
-            entry(1, sys::GID_ROCE_V2, "fe80::1"),
-            entry(2, sys::GID_ROCE_V1, "::ffff:10.0.0.1"),
-            entry(3, sys::GID_ROCE_V2, "fd00::1"),
-            entry(4, sys::GID_ROCE_V2, "::ffff:10.0.0.1"),
-            entry(5, sys::GID_ROCE_V2, "::ffff:10.0.0.2"),
-        ];
-        let chosen = |table: &[sys::GidEntry], index| choose_gid(table, index).map(|entry| entry.index);
-        assert_eq!(chosen(&table, None), Some(4));
-        assert_eq!(chosen(&table[..4], None), Some(3));
-        assert_eq!(chosen(&table[..3], None), Some(1));
-        assert_eq!(chosen(&table[..1], None), Some(0));
-        assert_eq!(chosen(&[], None), None);
-        assert_eq!(chosen(&table, Some(2)), Some(2));
-        assert_eq!(chosen(&table, Some(9)), None);
-    }
 
     #[test]
     fn error_numbers_of_either_sign() {

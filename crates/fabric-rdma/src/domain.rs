@@ -1,15 +1,19 @@
 //! A thread domain: the completion queues, queue pairs and shared receive queues of one thread, and where it waits.
 
 use crate::attention::{Attention, RdmaWaker};
+use crate::config::RdmaConfig;
 use crate::device::Device;
 use crate::endpoint::QueuePairAddress;
+use crate::events::{Flag, Object};
 use crate::handles::{self, QueuePairParts, ReceiveRequest};
 use crate::io::IoHandle;
 use crate::link::RdmaLink;
+use crate::manager::{Manager, Terms};
 use crate::memory::RdmaMemory;
+use crate::port::PortGid;
 use crate::queue_pair::{Held, QueuePair, Receive};
 use crate::send::{Destination, Kind, MAX_PARTS, Means, OWNER, name, parse_name};
-use crate::status::{immediate, receive_opcode, rnr_timer, status};
+use crate::status::{acknowledgement_timer, immediate, receive_opcode, rnr_timer, status};
 use crate::sys;
 use dunlin_fabric::idle::Idle;
 use dunlin_fabric::{
@@ -26,10 +30,6 @@ use std::sync::Arc;
 const BATCH: usize = 32;
 /// Memory for old values of atomics in flight: a line each.
 const RESULTS: u64 = 4096 * 64;
-/// The time for an acknowledgement before a packet is sent again, as a power of two of 4.096 us: 67 ms.
-const TIMEOUT: u8 = 14;
-/// How often a packet is sent again.
-const RETRIES: u8 = 7;
 
 /// A completion queue, and whether the channel will tell of its next completion.
 #[derive(Debug)]
@@ -37,12 +37,14 @@ struct Queue {
     handle: handles::CompletionQueue,
     events: bool,
     armed: bool,
+    broken: Arc<Flag>,
 }
 
 /// A shared receive queue: RECVs by place, since those of several queue pairs complete in any order.
 #[derive(Debug)]
 struct Shared {
     handle: handles::SharedReceiveQueue,
+    broken: Arc<Flag>,
     posted: Vec<Option<Receive>>,
     free: Vec<u32>,
 }
@@ -73,7 +75,7 @@ pub struct RdmaDomain {
     shared: Vec<Shared>,
     queues: Vec<Queue>,
     attention: Arc<Attention>,
-    _io: Arc<IoHandle>,
+    io: Arc<IoHandle>,
 }
 
 const fn slot_of(id: QueuePairId) -> usize {
@@ -121,7 +123,7 @@ impl RdmaDomain {
             destinations: AddressHandles::default(),
             shared: Vec::new(),
             queues: Vec::new(),
-            _io: io,
+            io,
         })
     }
 
@@ -144,11 +146,7 @@ impl RdmaDomain {
                 .ok_or(CreateError::NoSuch("shared receive queue"))
         });
         let parts = QueuePairParts {
-            transport: match config.transport {
-                Transport::ReliableConnection => sys::TRANSPORT_RC,
-                Transport::UnreliableConnection => sys::TRANSPORT_UC,
-                Transport::UnreliableDatagram => sys::TRANSPORT_UD,
-            },
+            transport: sys::transport(config.transport),
             send_completions: queue(config.send_completions)?,
             receive_completions: queue(config.receive_completions)?,
             shared_receive: shared.transpose()?,
@@ -180,7 +178,8 @@ impl RdmaDomain {
             ..Default::default()
         };
         let kind = if datagram { sys::SET_QKEY } else { sys::SET_ACCESS };
-        handle.modify(start, sys::SET_STATE | sys::SET_PARTITION | sys::SET_PORT | kind)?;
+        let place = if self.device.is_iwarp { 0 } else { sys::SET_PARTITION | sys::SET_PORT };
+        handle.modify(start, sys::SET_STATE | place | kind)?;
         if datagram {
             let ready = |state| sys::QueuePairAttributes { state, send_psn: psn, ..Default::default() };
             handle.modify(ready(sys::STATE_READY_TO_RECEIVE), sys::SET_STATE)?;
@@ -190,10 +189,43 @@ impl RdmaDomain {
         Ok(())
     }
 
+    /// What this device says of a queue pair on iWARP.
+    fn terms(device: &Device, queue_pair: &QueuePair) -> Terms {
+        Terms {
+            number: queue_pair.number(),
+            responder_resources: device.attributes.responder_resources,
+            initiator_depth: device.attributes.read_atomic,
+        }
+    }
+
+    /// By the connection manager: asks the peer, or is ready to be asked.
+    fn meet(
+        (device, attention): (&Device, &Arc<Attention>),
+        manager: &Manager,
+        queue_pair: &mut QueuePair,
+        link: &RdmaLink,
+        remote: &QueuePairAddress,
+    ) -> Result<(), CreateError> {
+        remote.fits(&device.port.gid)?;
+        if link.shared().has_dialled() {
+            let mut terms = Self::terms(device, queue_pair);
+            terms.initiator_depth = terms.initiator_depth.min(remote.responder_resources);
+            manager
+                .ask(terms, remote, &queue_pair.broken, attention)
+                .map_err(cannot("an iWARP connection"))?;
+        } else {
+            queue_pair.early = Some(Vec::new());
+            queue_pair.look_for_peer();
+        }
+        Ok(())
+    }
+
     /// To where it receives, then to where it sends.
     fn join(
         device: &Device,
+        config: &RdmaConfig,
         queue_pair: &mut QueuePair,
+        from: &PortGid,
         remote: &QueuePairAddress,
     ) -> Result<(), CreateError> {
         let reliable = queue_pair.config.transport == Transport::ReliableConnection;
@@ -202,12 +234,12 @@ impl RdmaDomain {
             receive_psn: remote.psn,
             send_psn: queue_pair.psn,
             destination: remote.number,
-            address: remote.route(&device.port)?,
+            address: remote.route(&device.port, from)?,
             max_read_atomic: device.attributes.read_atomic.min(remote.responder_resources),
             max_destination_read_atomic: device.attributes.responder_resources,
             min_rnr_timer: rnr_timer(queue_pair.config.rnr_timer),
-            timeout: TIMEOUT,
-            retry_count: RETRIES,
+            timeout: acknowledgement_timer(config.acknowledgement_timeout),
+            retry_count: config.retries.min(7),
             rnr_retry: match queue_pair.config.rnr_retry {
                 RnrRetry::Forever => 7,
                 RnrRetry::Count(count) => count.min(6),
@@ -232,11 +264,22 @@ impl RdmaDomain {
             .map_err(cannot("a connection"))
     }
 
-    /// A link or the other end of a queue pair has ended.
+    /// A link or the other end of a queue pair has ended, or the device has told of something that is broken.
     fn hear_news(&mut self, news: u64) {
         self.news_seen = news;
+        let (queues, shared) = (&self.queues, &self.shared);
         for queue_pair in self.queue_pairs.iter_mut().flatten() {
-            if queue_pair.is_connected_kind() && queue_pair.is_orphan() {
+            let QueuePairConfig { send_completions, receive_completions, shared_receive, .. } =
+                &queue_pair.config;
+            let queue_is_broken = [send_completions, receive_completions]
+                .iter()
+                .any(|id| queues.get(id.0 as usize).is_some_and(|queue| queue.broken.is_raised()));
+            let shared_is_broken = shared_receive
+                .and_then(|id| shared.get(id.0 as usize))
+                .is_some_and(|shared| shared.broken.is_raised());
+            let orphan = queue_pair.is_connected_kind() && queue_pair.is_orphan();
+            queue_pair.look_for_peer();
+            if orphan || queue_is_broken || shared_is_broken || queue_pair.broken.is_raised() {
                 queue_pair.fail();
             }
         }
@@ -337,7 +380,9 @@ impl ThreadDomain for RdmaDomain {
         let channel = events.then(|| self.attention.channel());
         let handle = handles::CompletionQueue::new(&self.device, depth.max(1), channel, number)
             .map_err(cannot("a completion queue"))?;
-        self.queues.push(Queue { handle, events, armed: false });
+        let broken = Arc::default();
+        self.device.health.watch(handle.object(), &broken, &self.attention);
+        self.queues.push(Queue { handle, events, armed: false, broken });
         Ok(CompletionQueueId(number as u32))
     }
 
@@ -350,13 +395,18 @@ impl ThreadDomain for RdmaDomain {
         let handle = handles::SharedReceiveQueue::new(&self.device, depth.max(1))
             .map_err(cannot("a shared receive queue"))?;
         let posted = (0..depth).map(|_| None).collect();
-        self.shared.push(Shared { handle, posted, free: (0..depth).rev().collect() });
+        let broken = Arc::default();
+        self.device.health.watch(handle.object(), &broken, &self.attention);
+        self.shared.push(Shared { handle, broken, posted, free: (0..depth).rev().collect() });
         Ok(SharedReceiveQueueId(self.shared.len() as u32 - 1))
     }
 
     fn create_queue_pair(&mut self, config: &QueuePairConfig) -> Result<QueuePairId, CreateError> {
         limited("max_send", config.max_send, self.capabilities.max_queue_depth)?;
         limited("max_receive", config.max_receive, self.capabilities.max_queue_depth)?;
+        if !self.capabilities.transports.contains(config.transport) {
+            return Err(CreateError::Unsupported("queue pairs of that transport"));
+        }
         let most = self.capabilities.max_queue_pairs;
         if self.capabilities.atomics
             && config.transport == Transport::ReliableConnection
@@ -385,6 +435,8 @@ impl ThreadDomain for RdmaDomain {
             self.free.push_back(slot);
             return Err(cannot("a queue pair")(error));
         }
+        let object = Object::QueuePair(queue_pair.number());
+        self.device.health.watch(object, &queue_pair.broken, &self.attention);
         self.by_number.insert(queue_pair.number(), slot);
         self.queue_pairs[usize::from(slot)] = Some(queue_pair);
         Ok(id)
@@ -392,7 +444,7 @@ impl ThreadDomain for RdmaDomain {
 
     fn endpoint(&mut self, queue_pair: QueuePairId, link: &RdmaLink) -> Result<Endpoint, CreateError> {
         let (attention, trap_key) = (Arc::clone(&self.attention), self.trap_key);
-        let device = Arc::clone(&self.device);
+        let (device, io) = (Arc::clone(&self.device), Arc::clone(&self.io));
         let queue_pair = self.queue_pair_mut(queue_pair)?;
         if queue_pair.is_connected_kind() {
             match &queue_pair.link {
@@ -406,6 +458,8 @@ impl ThreadDomain for RdmaDomain {
                 }
             }
         }
+        let from = device.port.gid_for(link.shared().local_address());
+        let (gid, lid) = io.io().manager().map_or((from.gid, device.port.lid), Manager::place);
         let address = QueuePairAddress {
             transport: queue_pair.config.transport,
             number: queue_pair.number(),
@@ -413,11 +467,18 @@ impl ThreadDomain for RdmaDomain {
             qkey: queue_pair.qkey,
             mtu: device.port.mtu as u8,
             responder_resources: device.attributes.responder_resources,
-            is_ethernet: device.port.is_ethernet,
-            lid: device.port.lid,
-            gid: device.port.gid,
+            link: from.link,
+            lid,
+            gid,
             trap_key,
         };
+        if let Some(manager) = io.io().manager()
+            && !link.shared().has_dialled()
+            && queue_pair.awaited.is_none()
+        {
+            let terms = Self::terms(&device, queue_pair);
+            queue_pair.awaited = Some(manager.await_peer(&address, terms, &queue_pair.broken, &attention));
+        }
         Ok(address.encode())
     }
 
@@ -428,7 +489,8 @@ impl ThreadDomain for RdmaDomain {
         remote: &Endpoint,
     ) -> Result<(), CreateError> {
         let address = QueuePairAddress::decode(remote)?;
-        let device = Arc::clone(&self.device);
+        let (device, io) = (Arc::clone(&self.device), Arc::clone(&self.io));
+        let attention = Arc::clone(&self.attention);
         let queue_pair = self.queue_pair_mut(queue_pair)?;
         if !queue_pair.is_connected_kind() {
             return Err(CreateError::State("a datagram queue pair takes address handles, not a connection"));
@@ -442,7 +504,13 @@ impl ThreadDomain for RdmaDomain {
         if address.transport != queue_pair.config.transport {
             return Err(CreateError::Endpoint("it is of another transport"));
         }
-        Self::join(&device, queue_pair, &address)?;
+        match io.io().manager() {
+            Some(manager) => Self::meet((&device, &attention), manager, queue_pair, link, &address)?,
+            None => {
+                let from = device.port.gid_for(link.shared().local_address());
+                Self::join(&device, io.io().config(), queue_pair, from, &address)?;
+            }
+        }
         queue_pair.meet(&address);
         // The other end may have gone before: the next poll looks.
         self.news_seen = self.news_seen.wrapping_sub(1);
@@ -452,7 +520,7 @@ impl ThreadDomain for RdmaDomain {
     fn create_address_handle(
         &mut self,
         queue_pair: QueuePairId,
-        _link: &RdmaLink,
+        link: &RdmaLink,
         remote: &Endpoint,
     ) -> Result<AddressHandleId, CreateError> {
         if self.queue_pair_mut(queue_pair)?.is_connected_kind() {
@@ -467,7 +535,8 @@ impl ThreadDomain for RdmaDomain {
                 "its port takes shorter datagrams than ours sends: set the same MTU",
             ));
         }
-        let route = address.route(&self.device.port)?;
+        let from = self.device.port.gid_for(link.shared().local_address());
+        let route = address.route(&self.device.port, from)?;
         let handle = handles::AddressHandle::new(&self.device, route).map_err(cannot("an address handle"))?;
         let destination = Destination { handle, number: address.number, qkey: address.qkey };
         Ok(self.destinations.insert(queue_pair, destination))
@@ -487,6 +556,11 @@ impl ThreadDomain for RdmaDomain {
             link.detach(number);
         }
         self.by_number.remove(&number);
+        // Before the number can be another's.
+        if let Some(manager) = self.io.io().manager() {
+            manager.forget(number);
+        }
+        self.device.health.forget(Object::QueuePair(number));
         self.queue_pairs[slot_of(id)] = None;
         self.destinations.remove_all(id);
         let generation = &mut self.generations[slot_of(id)];
@@ -524,6 +598,8 @@ impl ThreadDomain for RdmaDomain {
             capabilities: &self.capabilities,
             destinations: &self.destinations,
             results: self.results.as_ref(),
+            // A completion ends all requests before it. Soft-iWARP would have what follows a READ complete before it.
+            flags: if self.device.is_iwarp { sys::SEND_FENCE } else { 0 },
             scratch: &mut self.scratch,
         };
         found.post(requests, means)
@@ -536,7 +612,8 @@ impl ThreadDomain for RdmaDomain {
         buffer: Option<Buffer<RdmaMemory>>,
     ) -> Result<(), PostError> {
         let receive = Receive { id, buffer };
-        let memory = receive.memory();
+        // Soft-iWARP takes no RECV without parts.
+        let memory = receive.memory().or(self.device.is_iwarp.then(sys::ScatterGather::default));
         match target {
             ReceiveTarget::QueuePair(id) => {
                 let found = found_by(&mut self.queue_pairs, id).ok_or(PostError::NoSuch("queue pair"))?;
@@ -657,5 +734,7 @@ impl Drop for RdmaDomain {
                 tracing::error!(%error, "a queue pair cannot be destroyed with its domain");
             }
         }
+        self.queues.iter().for_each(|queue| self.device.health.forget(queue.handle.object()));
+        self.shared.iter().for_each(|shared| self.device.health.forget(shared.handle.object()));
     }
 }

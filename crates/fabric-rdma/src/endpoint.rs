@@ -1,6 +1,6 @@
 //! A queue pair's address as the peer gets it, and what connecting makes of it. Pure.
 
-use crate::device::Port;
+use crate::port::{Link, Port, PortGid};
 use crate::sys::{self, Gid};
 use dunlin_fabric::{CreateError, Endpoint, Transport};
 
@@ -22,8 +22,11 @@ pub(crate) struct QueuePairAddress {
     pub(crate) mtu: u8,
     /// READs and atomics that it answers at once.
     pub(crate) responder_resources: u8,
-    pub(crate) is_ethernet: bool,
+    /// How its port talks.
+    pub(crate) link: Link,
+    /// On iWARP the port of its connection manager.
     pub(crate) lid: u16,
+    /// On iWARP its IP address.
     pub(crate) gid: Gid,
     /// The key of memory with nothing at address 0: what is sent there fails as a wrong key does.
     pub(crate) trap_key: u32,
@@ -38,7 +41,7 @@ impl QueuePairAddress {
         bytes.extend(self.number.to_le_bytes());
         bytes.extend(self.psn.to_le_bytes());
         bytes.extend(self.qkey.to_le_bytes());
-        bytes.extend([self.mtu, self.responder_resources, u8::from(self.is_ethernet)]);
+        bytes.extend([self.mtu, self.responder_resources, self.link as u8]);
         bytes.extend(self.lid.to_le_bytes());
         bytes.extend(self.gid.0);
         bytes.extend(self.trap_key.to_le_bytes());
@@ -64,6 +67,7 @@ impl QueuePairAddress {
             2 => Transport::UnreliableDatagram,
             _ => return refuse("its transport does not exist"),
         };
+        let Some(link) = Link::from_number(bytes[16]) else { return refuse("its network does not exist") };
         let mut gid = Gid::default();
         gid.0.copy_from_slice(&bytes[19..35]);
         let address = QueuePairAddress {
@@ -73,7 +77,7 @@ impl QueuePairAddress {
             qkey: number(10),
             mtu: bytes[14],
             responder_resources: bytes[15],
-            is_ethernet: bytes[16] != 0,
+            link,
             lid: u16::from_le_bytes([bytes[17], bytes[18]]),
             gid,
             trap_key: number(35),
@@ -84,27 +88,41 @@ impl QueuePairAddress {
         Ok(address)
     }
 
-    /// How to get there from a port of ours.
-    pub(crate) fn route(&self, port: &Port) -> Result<sys::AddressAttributes, CreateError> {
-        if self.is_ethernet != port.is_ethernet {
-            return Err(CreateError::Endpoint("one side is on Ethernet, the other on InfiniBand"));
-        }
+    /// How to get there from an address of our port.
+    pub(crate) fn route(&self, port: &Port, from: &PortGid) -> Result<sys::AddressAttributes, CreateError> {
+        self.fits(from)?;
         // On InfiniBand the GRH is for other subnets; RoCE has nothing else.
-        let other_subnet = self.gid.0[..8] != port.gid.0[..8];
+        let other_subnet = self.gid.0[..8] != from.gid.0[..8];
         Ok(sys::AddressAttributes {
             route: sys::GlobalRoute {
                 destination: self.gid,
                 flow_label: 0,
-                source_index: port.gid_index,
+                source_index: from.index,
                 hop_limit: 64,
                 traffic_class: 0,
             },
             destination_lid: self.lid,
             service_level: port.service_level,
-            is_global: u8::from(port.is_ethernet || other_subnet),
+            is_global: u8::from(from.link != Link::InfiniBand || other_subnet),
             port: port.number,
             ..sys::AddressAttributes::default()
         })
+    }
+}
+
+impl QueuePairAddress {
+    /// Only like talks to like.
+    pub(crate) fn fits(&self, from: &PortGid) -> Result<(), CreateError> {
+        match (from.link, self.link) {
+            (ours, theirs) if ours == theirs => Ok(()),
+            (Link::RoceV1, Link::RoceV2) | (Link::RoceV2, Link::RoceV1) => Err(CreateError::Endpoint(
+                "one side speaks RoCE v1, the other v2: choose GIDs of one kind (`gid_index`, or DUNLIN_RDMA_GID_INDEX)",
+            )),
+            (Link::Iwarp, _) | (_, Link::Iwarp) => {
+                Err(CreateError::Endpoint("one side is an iWARP device, the other is not"))
+            }
+            _ => Err(CreateError::Endpoint("one side is on Ethernet, the other on InfiniBand")),
+        }
     }
 }
 
@@ -125,7 +143,7 @@ mod tests {
         qkey: 0x7777_0001,
         mtu: 5,
         responder_resources: 16,
-        is_ethernet: true,
+        link: Link::RoceV2,
         lid: 9,
         gid: Gid([7; 16]),
         trap_key: 99,
@@ -134,6 +152,14 @@ mod tests {
     #[test]
     fn what_is_encoded_is_decoded() {
         assert_eq!(QueuePairAddress::decode(&ADDRESS.encode()).unwrap(), ADDRESS);
+    }
+
+    #[test]
+    fn only_like_talks_to_like() {
+        for link in [Link::InfiniBand, Link::RoceV1, Link::RoceV2, Link::Iwarp] {
+            let from = PortGid { link, ..PortGid::default() };
+            assert_eq!(ADDRESS.fits(&from).is_ok(), link == ADDRESS.link, "{}", link.name());
+        }
     }
 
     #[test]

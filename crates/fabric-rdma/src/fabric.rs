@@ -1,53 +1,28 @@
 //! The fabric: makes everything else.
 
-use crate::device::{self, Device, DeviceChoice, OpenError};
+use crate::config::RdmaConfig;
+use crate::device::{self, Device, OpenError};
 use crate::domain::RdmaDomain;
 use crate::frame::VERSION;
 use crate::handles::{self, QueuePairParts};
 use crate::io::{GreetError, IoHandle};
+use crate::library::{Library, LibraryError};
 use crate::link::RdmaLink;
 use crate::listener::{ListenerShared, RdmaListener};
+use crate::manager::Manager;
 use crate::memory::{RdmaMemory, Registration};
 use crate::send::MAX_PARTS;
 use crate::{socket, sys};
 use dunlin_fabric::{
     Access, Address, Capabilities, CreateError, DialError, Fabric, Host, ListenError, Nanos, RealHost,
-    RegisterError, Scheme, TransportSet,
+    RegisterError, Scheme, Transport, TransportSet,
 };
 use std::io::{self, ErrorKind};
 use std::net::TcpListener;
 use std::sync::Arc;
 
-/// Settings of a fabric.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RdmaConfig {
-    /// Which device, port and address.
-    pub device: DeviceChoice,
-    /// Whether a WRITE's bytes become visible in order, where you know it of your NIC. If not said: of mlx4, mlx5 and
-    /// Soft-RoCE it is known.
-    pub in_order_write: Option<bool>,
-    /// The longest inline message asked for, in bytes; a device that takes less decides. Send queues need room for it.
-    pub max_inline: u32,
-    /// The most regions one link's side may have granted at once.
-    pub max_grants_per_link: usize,
-    /// How long, in nanoseconds, who has connected to a listener may take for its greeting.
-    pub greeting_patience: u64,
-}
-
-impl Default for RdmaConfig {
-    fn default() -> Self {
-        RdmaConfig {
-            device: DeviceChoice::default(),
-            in_order_write: None,
-            max_inline: 256,
-            max_grants_per_link: 1024,
-            greeting_patience: 5_000_000_000,
-        }
-    }
-}
-
-/// The longest message that is sent at once, whatever the device takes.
-const MAX_MESSAGE: u32 = 1 << 30;
+/// The longest message that is sent at once, whatever the device takes: a longer one gains nothing and keeps others waiting.
+const MAX_MESSAGE: u32 = 64 << 20;
 /// The deepest queue: what all devices have, also with inline data.
 const MAX_QUEUE_DEPTH: u32 = 4096;
 /// The most queue pairs of a domain: they have slots of 16 bits.
@@ -68,6 +43,11 @@ struct Inner {
 #[derive(Clone, Debug)]
 pub struct RdmaFabric(Arc<Inner>);
 
+/// Whether libibverbs can be used.
+pub fn open_library() -> Result<(), LibraryError> {
+    Library::get().map(|_| ())
+}
+
 /// The names of this machine's RDMA devices.
 pub fn device_names() -> Result<Vec<String>, OpenError> {
     device::names()
@@ -78,18 +58,25 @@ impl RdmaFabric {
     pub fn new(config: RdmaConfig) -> Result<Self, OpenError> {
         let device = Device::open(&config.device)?;
         let failed = |what, source| OpenError::System { device: device.name.clone(), what, source };
-        let max_inline = probe_inline(&device, config.max_inline).map_err(|e| failed("ibv_create_qp", e))?;
+        let manager = device.is_iwarp.then(|| Manager::new(&device)).transpose()?;
+        let transports = match device.is_iwarp {
+            true => TransportSet::NONE.with(Transport::ReliableConnection),
+            false => TransportSet::ALL,
+        };
+        let max_inline =
+            probe_inline(&device, transports, config.max_inline).map_err(|e| failed("ibv_create_qp", e))?;
         let attributes = device.attributes;
         let atomics = attributes.atomics;
         let capabilities = Arc::new(Capabilities {
             name: "rdma",
-            transports: TransportSet::ALL,
+            transports,
             max_inline,
             max_message: device.port.max_message.min(MAX_MESSAGE),
             max_datagram: device.port.mtu_bytes(),
             datagram_headroom: DATAGRAM_HEADROOM,
             atomics,
-            immediate: true,
+            immediate: !device.is_iwarp,
+            acknowledged: !device.is_iwarp,
             in_order_write: config.in_order_write.unwrap_or(attributes.in_order),
             shared_receive_queue: attributes.shared_receive_queues,
             events: true,
@@ -106,13 +93,30 @@ impl RdmaFabric {
         tracing::info!(
             device = device.name,
             port = device.port.number,
-            gid = %std::net::Ipv6Addr::from(device.port.gid.0),
-            gid_index = device.port.gid_index,
+            network = device.port.gid.link.name(),
+            gid = %std::net::Ipv6Addr::from(device.port.gid.gid.0),
+            gid_index = device.port.gid.index,
             mtu = device.port.mtu_bytes(),
             "opened an RDMA device"
         );
-        let io = IoHandle::start(Arc::clone(&device), config).map_err(|e| failed("the control thread", e))?;
+        let io = IoHandle::start(Arc::clone(&device), manager, config)
+            .map_err(|e| failed("the control thread", e))?;
         Ok(RdmaFabric(Arc::new(Inner { io, capabilities, trap })))
+    }
+
+    /// Device, port and address in words, with the MTU in bytes.
+    pub fn description(&self) -> String {
+        let device = self.0.io.io().device();
+        let (port, gid) = (&device.port, &device.port.gid);
+        let address = std::net::Ipv6Addr::from(gid.gid.0);
+        let address = address.to_ipv4_mapped().map_or_else(|| address.to_string(), |v4| v4.to_string());
+        let (name, number, network, index) = (&device.name, port.number, gid.link.name(), gid.index);
+        match self.0.io.io().manager() {
+            Some(manager) => format!("{name} port {number}, {network}, address {}", manager.address()),
+            None => {
+                format!("{name} port {number}, {network}, GID {index} ({address}), MTU {}", port.mtu_bytes())
+            }
+        }
     }
 
     /// The device's name.
@@ -122,13 +126,15 @@ impl RdmaFabric {
 }
 
 /// The longest inline message, up to what is wanted, with which the device makes queue pairs of each transport.
-fn probe_inline(device: &Arc<Device>, wanted: u32) -> io::Result<u32> {
+fn probe_inline(device: &Arc<Device>, transports: TransportSet, wanted: u32) -> io::Result<u32> {
     let queue = handles::CompletionQueue::new(device, 1, None, 0)?;
     let mut max_inline = wanted;
     loop {
-        let made = [sys::TRANSPORT_RC, sys::TRANSPORT_UC, sys::TRANSPORT_UD].map(|transport| {
+        let kinds =
+            [Transport::ReliableConnection, Transport::UnreliableConnection, Transport::UnreliableDatagram];
+        let made = kinds.into_iter().filter(|kind| transports.contains(*kind)).map(|transport| {
             let parts = QueuePairParts {
-                transport,
+                transport: sys::transport(transport),
                 send_completions: &queue,
                 receive_completions: &queue,
                 shared_receive: None,
@@ -142,8 +148,8 @@ fn probe_inline(device: &Arc<Device>, wanted: u32) -> io::Result<u32> {
             };
             handles::QueuePair::new(device, parts).map(drop)
         });
-        match made.into_iter().collect::<io::Result<Vec<()>>>() {
-            Ok(_) => return Ok(max_inline),
+        match made.collect::<io::Result<()>>() {
+            Ok(()) => return Ok(max_inline),
             Err(error) if max_inline == 0 => return Err(error),
             Err(_) => max_inline = if max_inline > 16 { max_inline / 2 } else { 0 },
         }
@@ -199,6 +205,9 @@ impl Fabric for RdmaFabric {
     fn dial(&self, address: &Address, until: Nanos) -> Result<RdmaLink, DialError> {
         let (host, port) = host_and_port(address).ok_or_else(|| DialError::WrongScheme(address.clone()))?;
         let address = || address.clone();
+        if let Some(trouble) = self.0.io.io().device().trouble() {
+            return Err(DialError::System { address: address(), source: io::Error::other(trouble) });
+        }
         let within = until.saturating_sub(RealHost.now());
         let socket = socket::connect(host, port, within).map_err(|error| match error.kind() {
             ErrorKind::ConnectionRefused => DialError::NobodyListens { address: address() },

@@ -4,6 +4,7 @@
 //! refer to among each other is up to [`RdmaDomain`](crate::RdmaDomain), which drops queue pairs before queues.
 
 use crate::device::{Device, errno};
+use crate::events::Object;
 use crate::sys;
 use std::ffi::{c_int, c_void};
 use std::io;
@@ -94,6 +95,11 @@ impl CompletionQueue {
         Ok(CompletionQueue { raw, device: Arc::clone(device), unacknowledged: 0 })
     }
 
+    /// What events of it name.
+    pub(crate) fn object(&self) -> Object {
+        Object::CompletionQueue(self.raw.as_ptr() as usize)
+    }
+
     /// Takes as many completions as there are and fit.
     #[inline]
     pub(crate) fn poll(&mut self, into: &mut [sys::WorkCompletion]) -> usize {
@@ -174,6 +180,11 @@ impl SharedReceiveQueue {
         // SAFETY: the protection domain is of an open device; the structure is of the library's layout.
         let raw = made(unsafe { (device.library.create_srq)(device.domain.as_ptr(), &mut init) })?;
         Ok(SharedReceiveQueue { raw, device: Arc::clone(device) })
+    }
+
+    /// What events of it name.
+    pub(crate) fn object(&self) -> Object {
+        Object::SharedReceiveQueue(self.raw.as_ptr() as usize)
     }
 
     /// Posts a RECV.

@@ -1,11 +1,13 @@
 //! The control thread: one for each fabric, asleep in `epoll` over all control sockets. It accepts, greets, reads control
 //! messages, and notices a peer's death. No call of the data path waits for it.
 
-use crate::RdmaConfig;
+use crate::config::RdmaConfig;
 use crate::device::Device;
+use crate::events::Event;
 use crate::frame::{Frame, MAX_FRAME, VERSION};
 use crate::link::{LinkShared, READ_BUFFER, lock};
 use crate::listener::ListenerShared;
+use crate::manager::Manager;
 use crate::socket;
 use dunlin_fabric::{Host, RealHost};
 use rustix::event::epoll::{self, EventData, EventFlags};
@@ -24,6 +26,8 @@ const TICK: u64 = 250_000_000;
 const MAX_GREETINGS: usize = 256;
 
 const WAKE: u64 = 0;
+const DEVICE: u64 = 1;
+const MANAGER: u64 = 2;
 
 #[derive(Debug)]
 struct Greeting {
@@ -46,6 +50,7 @@ pub(crate) struct Io {
     epoll: OwnedFd,
     call: OwnedFd,
     device: Arc<Device>,
+    manager: Option<Manager>,
     config: RdmaConfig,
     numbers: AtomicU64,
     stopped: AtomicBool,
@@ -60,18 +65,27 @@ pub(crate) struct IoHandle(Arc<Io>);
 
 impl IoHandle {
     /// Starts the thread.
-    pub(crate) fn start(device: Arc<Device>, config: RdmaConfig) -> io::Result<Arc<Self>> {
+    pub(crate) fn start(
+        device: Arc<Device>,
+        manager: Option<Manager>,
+        config: RdmaConfig,
+    ) -> io::Result<Arc<Self>> {
         let io = Arc::new(Io {
             epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
             call: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
             device,
+            manager,
             config,
-            numbers: AtomicU64::new(WAKE + 1),
+            numbers: AtomicU64::new(MANAGER + 1),
             stopped: AtomicBool::new(false),
             entries: Mutex::default(),
             greetings: AtomicUsize::new(0),
         });
         epoll::add(&io.epoll, &io.call, EventData::new_u64(WAKE), EventFlags::IN)?;
+        epoll::add(&io.epoll, io.device.events(), EventData::new_u64(DEVICE), EventFlags::IN)?;
+        if let Some(manager) = &io.manager {
+            epoll::add(&io.epoll, manager.descriptor(), EventData::new_u64(MANAGER), EventFlags::IN)?;
+        }
         let thread = Arc::clone(&io);
         RealHost.spawn("dunlin-rdma-control", Box::new(move || thread.run()))?;
         Ok(Arc::new(IoHandle(io)))
@@ -160,6 +174,16 @@ impl Io {
         &self.device
     }
 
+    /// The connection manager, where the device needs it.
+    pub(crate) fn manager(&self) -> Option<&Manager> {
+        self.manager.as_ref()
+    }
+
+    /// The settings.
+    pub(crate) fn config(&self) -> &RdmaConfig {
+        &self.config
+    }
+
     /// The first words of who dials; blocks until then at most.
     pub(crate) fn greet(
         self: &Arc<Self>,
@@ -184,7 +208,7 @@ impl Io {
             }
         };
         said.map_err(GreetError::Other)?;
-        let link = LinkShared::new(socket, rest, self.config.max_grants_per_link, self);
+        let link = LinkShared::new(socket, true, rest, self);
         self.add_link(Arc::clone(&link)).map_err(GreetError::Other)?;
         Ok(link)
     }
@@ -243,13 +267,15 @@ impl Io {
         let mut events: Vec<epoll::Event> = Vec::with_capacity(64);
         let mut buffer = vec![0; READ_BUFFER];
         let mut next_tick = u64::MAX;
+        // When the links end, as long as the port is down.
+        let mut port_deadline = None;
         while !self.stopped.load(Ordering::Acquire) {
-            let greeting = self.greetings.load(Ordering::Relaxed) > 0;
-            next_tick = if greeting { next_tick.min(RealHost.now() + TICK) } else { u64::MAX };
+            let ticks = self.greetings.load(Ordering::Relaxed) > 0 || port_deadline.is_some();
+            next_tick = if ticks { next_tick.min(RealHost.now() + TICK) } else { u64::MAX };
             let timeout = Timespec { tv_sec: 0, tv_nsec: TICK as _ };
             events.clear();
             let spare = rustix::buffer::spare_capacity(&mut events);
-            match epoll::wait(&self.epoll, spare, greeting.then_some(&timeout)) {
+            match epoll::wait(&self.epoll, spare, ticks.then_some(&timeout)) {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(error) => {
                     tracing::error!(%error, "the control thread cannot wait for its sockets and ends");
@@ -257,7 +283,15 @@ impl Io {
                 }
             }
             for event in &events {
-                self.handle(event.data.u64(), event.flags, &mut buffer);
+                match event.data.u64() {
+                    DEVICE => self.hear_device(event.flags, &mut port_deadline),
+                    MANAGER => self.manager.iter().for_each(Manager::hear),
+                    number => self.handle(number, event.flags, &mut buffer),
+                }
+            }
+            if port_deadline.is_some_and(|deadline| RealHost.now() >= deadline) {
+                port_deadline = None;
+                self.end_links(&self.device.trouble().unwrap_or_default());
             }
             if RealHost.now() >= next_tick {
                 next_tick = u64::MAX;
@@ -268,6 +302,59 @@ impl Io {
         for entry in entries.into_values() {
             if let Entry::Link(link) = entry {
                 link.end("the fabric was closed");
+            }
+        }
+    }
+
+    /// What the device tells by itself.
+    fn hear_device(&self, flags: EventFlags, port_deadline: &mut Option<u64>) {
+        let (device, ours) = (&self.device, self.device.port.number);
+        let name = &device.name;
+        while let Some(event) = device.next_event() {
+            match event {
+                Event::PortDown(port) if port == ours => {
+                    tracing::warn!(device = name, port, "the port is down");
+                    device.health.set_port_down(true);
+                    port_deadline.get_or_insert(RealHost.now().saturating_add(self.config.port_patience));
+                }
+                Event::PortUp(port) if port == ours => {
+                    tracing::info!(device = name, port, "the port is up");
+                    device.health.set_port_down(false);
+                    *port_deadline = None;
+                }
+                Event::Broken(object, what) => {
+                    tracing::warn!(device = name, ?object, "{what}");
+                    device.health.break_one(object);
+                }
+                Event::DeviceFailed => self.device_failed(),
+                Event::PortDown(_) | Event::PortUp(_) | Event::Other(_) => {
+                    tracing::debug!(device = name, ?event, "an event that changes nothing here");
+                }
+            }
+        }
+        if flags.intersects(EventFlags::HUP | EventFlags::ERR) {
+            // Removed: nothing will be told any more.
+            let _ = epoll::delete(&self.epoll, device.events());
+            self.device_failed();
+        }
+    }
+
+    fn device_failed(&self) {
+        let name = &self.device.name;
+        if !self.device.health.has_failed() {
+            tracing::error!(device = name, "the device failed or was removed");
+            self.device.health.fail();
+            self.end_links(&self.device.trouble().unwrap_or_default());
+        }
+    }
+
+    /// All links end, for the device's sake.
+    fn end_links(&self, reason: &str) {
+        let entries: Vec<Entry> = self.entries().values().cloned().collect();
+        for entry in entries {
+            if let Entry::Link(link) = entry {
+                link.end_for_device(reason);
+                self.drop_link(&link, reason);
             }
         }
     }
@@ -331,11 +418,9 @@ impl Io {
     fn greeted(self: &Arc<Self>, number: u64, greeting: &Greeting) {
         let link = match hear_greeting(&mut &greeting.socket, &mut lock(&greeting.incoming)) {
             Greeted::Waits => return,
-            Greeted::Hello(VERSION, rest) => greeting
-                .socket
-                .try_clone()
-                .ok()
-                .map(|socket| LinkShared::new(socket, rest, self.config.max_grants_per_link, self)),
+            Greeted::Hello(VERSION, rest) => {
+                greeting.socket.try_clone().ok().map(|socket| LinkShared::new(socket, false, rest, self))
+            }
             // It has heard our version, and says so to its user.
             Greeted::Hello(..) | Greeted::Full => None,
             Greeted::Failed(error) => {

@@ -16,9 +16,12 @@
 //! of a connection breaks or goes, the link tells the other.
 
 mod attention;
+mod config;
 mod device;
 mod domain;
+mod early;
 mod endpoint;
+mod events;
 mod fabric;
 mod frame;
 mod handles;
@@ -26,7 +29,9 @@ mod io;
 mod library;
 mod link;
 mod listener;
+mod manager;
 mod memory;
+mod port;
 mod queue_pair;
 mod send;
 mod socket;
@@ -36,9 +41,10 @@ mod status;
 mod sys;
 
 pub use attention::RdmaWaker;
+pub use config::{RdmaConfig, SettingError};
 pub use device::{DeviceChoice, OpenError};
 pub use domain::RdmaDomain;
-pub use fabric::{RdmaConfig, RdmaFabric, device_names};
+pub use fabric::{RdmaFabric, device_names, open_library};
 pub use library::LibraryError;
 pub use link::RdmaLink;
 pub use listener::RdmaListener;

@@ -14,28 +14,38 @@ pub enum LibraryError {
         "libibverbs cannot be opened ({0}); install rdma-core (Debian: libibverbs1 and ibverbs-providers; Fedora: libibverbs)"
     )]
     Missing(String),
-    /// It is there, but lacks a function.
-    #[error("libibverbs has no {0}: rdma-core 32 or newer is needed")]
+    /// The connection manager's is not there, which only iWARP devices need.
+    #[error(
+        "librdmacm cannot be opened ({0}), and iWARP devices connect by it; install it (Debian: librdmacm1; Fedora: librdmacm)"
+    )]
+    ManagerMissing(String),
+    /// One of them is there, but lacks a function.
+    #[error("there is no {0} in the RDMA libraries: rdma-core 32 or newer is needed")]
     TooOld(&'static str),
 }
 
-const NAME: &CStr = c"libibverbs.so.1";
-
 macro_rules! functions {
-    ($($(#[$doc:meta])* $name:ident: $symbol:literal ($($argument:ty),*) -> $result:ty;)*) => {
-        /// The functions that are exported; those of the data path are reached through the context.
+    ($(#[$struct_doc:meta])* $library:ident in $file:literal or $missing:path:
+     $($(#[$doc:meta])* $name:ident: $symbol:literal ($($argument:ty),*) -> $result:ty;)*) => {
+        $(#[$struct_doc])*
         #[derive(Clone, Copy)]
-        pub(crate) struct Library {
+        pub(crate) struct $library {
             $($(#[$doc])* pub(crate) $name: unsafe extern "C" fn($($argument),*) -> $result,)*
         }
 
-        impl Library {
+        impl $library {
+            /// The library of this process, opened when first asked for.
+            pub(crate) fn get() -> Result<&'static Self, LibraryError> {
+                static LIBRARY: OnceLock<Result<$library, LibraryError>> = OnceLock::new();
+                LIBRARY.get_or_init($library::open).as_ref().map_err(Clone::clone)
+            }
+
             fn open() -> Result<Self, LibraryError> {
                 // SAFETY: the name is a C string. Opening runs the library's own initialisers, which are those that a
                 // program linked with it would run. It is never closed, so its functions stay where they are.
-                let handle = unsafe { libc::dlopen(NAME.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+                let handle = unsafe { libc::dlopen(concat!($file, "\0").as_ptr().cast(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
                 if handle.is_null() {
-                    return Err(LibraryError::Missing(last_error()));
+                    return Err($missing(last_error()));
                 }
                 $(
                     // SAFETY: the handle is open, the name is a C string.
@@ -48,13 +58,21 @@ macro_rules! functions {
                         std::mem::transmute::<*mut c_void, unsafe extern "C" fn($($argument),*) -> $result>(address)
                     };
                 )*
-                Ok(Library { $($name),* })
+                Ok($library { $($name),* })
+            }
+        }
+
+        impl std::fmt::Debug for $library {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str(stringify!($library))
             }
         }
     };
 }
 
 functions! {
+    /// Those that libibverbs exports; those of the data path are reached through the context.
+    Library in "libibverbs.so.1" or LibraryError::Missing:
     /// A list that ends with null; its length goes into the argument.
     get_device_list: "ibv_get_device_list"(*mut c_int) -> *mut *mut DeviceEntry;
     free_device_list: "ibv_free_device_list"(*mut *mut DeviceEntry) -> ();
@@ -76,6 +94,9 @@ functions! {
     destroy_cq: "ibv_destroy_cq"(*mut CompletionQueue) -> c_int;
     get_cq_event: "ibv_get_cq_event"(*mut CompletionChannel, *mut *mut CompletionQueue, *mut *mut c_void) -> c_int;
     ack_cq_events: "ibv_ack_cq_events"(*mut CompletionQueue, c_uint) -> ();
+    /// Does not wait if the descriptor does not block.
+    get_async_event: "ibv_get_async_event"(*mut Context, *mut AsyncEvent) -> c_int;
+    ack_async_event: "ibv_ack_async_event"(*mut AsyncEvent) -> ();
     create_srq: "ibv_create_srq"(*mut ProtectionDomain, *mut SharedReceiveInit) -> *mut SharedReceiveQueue;
     destroy_srq: "ibv_destroy_srq"(*mut SharedReceiveQueue) -> c_int;
     create_qp: "ibv_create_qp"(*mut ProtectionDomain, *mut QueuePairInit) -> *mut QueuePair;
@@ -83,6 +104,28 @@ functions! {
     destroy_qp: "ibv_destroy_qp"(*mut QueuePair) -> c_int;
     create_ah: "ibv_create_ah"(*mut ProtectionDomain, *mut AddressAttributes) -> *mut AddressHandle;
     destroy_ah: "ibv_destroy_ah"(*mut AddressHandle) -> c_int;
+}
+
+functions! {
+    /// Those of librdmacm, which iWARP connects by.
+    ManagerLibrary in "librdmacm.so.1" or LibraryError::ManagerMissing:
+    create_event_channel: "rdma_create_event_channel"() -> *mut EventChannel;
+    destroy_event_channel: "rdma_destroy_event_channel"(*mut EventChannel) -> ();
+    create_id: "rdma_create_id"(*mut EventChannel, *mut *mut ConnectionId, *mut c_void, c_uint) -> c_int;
+    destroy_id: "rdma_destroy_id"(*mut ConnectionId) -> c_int;
+    bind_address: "rdma_bind_addr"(*mut ConnectionId, *mut libc::sockaddr) -> c_int;
+    listen: "rdma_listen"(*mut ConnectionId, c_int) -> c_int;
+    /// In network order.
+    source_port: "rdma_get_src_port"(*mut ConnectionId) -> u16;
+    /// From (or null), to, milliseconds.
+    resolve_address: "rdma_resolve_addr"(*mut ConnectionId, *mut libc::sockaddr, *mut libc::sockaddr, c_int) -> c_int;
+    resolve_route: "rdma_resolve_route"(*mut ConnectionId, c_int) -> c_int;
+    connect: "rdma_connect"(*mut ConnectionId, *mut ConnectionParameters) -> c_int;
+    accept: "rdma_accept"(*mut ConnectionId, *mut ConnectionParameters) -> c_int;
+    reject: "rdma_reject"(*mut ConnectionId, *const c_void, u8) -> c_int;
+    migrate_id: "rdma_migrate_id"(*mut ConnectionId, *mut EventChannel) -> c_int;
+    get_event: "rdma_get_cm_event"(*mut EventChannel, *mut *mut ConnectionEvent) -> c_int;
+    acknowledge_event: "rdma_ack_cm_event"(*mut ConnectionEvent) -> c_int;
 }
 
 fn last_error() -> String {
@@ -94,19 +137,5 @@ fn last_error() -> String {
         } else {
             CStr::from_ptr(text).to_string_lossy().into_owned()
         }
-    }
-}
-
-impl Library {
-    /// The library of this process, opened when first asked for.
-    pub(crate) fn get() -> Result<&'static Library, LibraryError> {
-        static LIBRARY: OnceLock<Result<Library, LibraryError>> = OnceLock::new();
-        LIBRARY.get_or_init(Library::open).as_ref().map_err(Clone::clone)
-    }
-}
-
-impl std::fmt::Debug for Library {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Library")
     }
 }

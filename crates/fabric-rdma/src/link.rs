@@ -1,6 +1,7 @@
 //! The control connection: messages, grants of memory, liveness.
 
 use crate::attention::Attention;
+use crate::events::Flag;
 use crate::frame::{Frame, FrameError, Grant};
 use crate::io::{Io, IoHandle};
 use crate::memory::{RdmaMemory, Registration};
@@ -14,7 +15,7 @@ use dunlin_fabric::{
 use rustix::event::epoll::EventFlags;
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::TcpStream;
+use std::net::{IpAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use thiserror::Error;
@@ -32,22 +33,11 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Whether the other end of a queue pair is gone; set by the control thread.
-#[derive(Debug, Default)]
-pub(crate) struct Closed(AtomicBool);
-
-impl Closed {
-    /// Whether it is.
-    pub(crate) fn is_closed(&self) -> bool {
-        self.0.load(Ordering::Acquire)
-    }
-}
-
 /// A queue pair whose address was given to the peer.
 #[derive(Debug)]
 struct Attachment {
     number: u32,
-    closed: Weak<Closed>,
+    closed: Weak<Flag>,
     attention: Weak<Attention>,
 }
 
@@ -93,7 +83,11 @@ enum Violation {
 pub(crate) struct LinkShared {
     number: u64,
     socket: TcpStream,
+    /// This side has dialled.
+    dialled: bool,
     alive: AtomicBool,
+    /// It ended for our own device's sake.
+    device_broke: AtomicBool,
     max_grants: usize,
     io: Arc<Io>,
     /// Bytes read that are no whole frame yet. Whose turn it is to read holds it.
@@ -108,14 +102,16 @@ pub(crate) struct LinkShared {
 
 impl LinkShared {
     /// A link over a socket on which both have said hello; `rest` is what was read behind the peer's.
-    pub(crate) fn new(socket: TcpStream, rest: Vec<u8>, max_grants: usize, io: &Arc<Io>) -> Arc<Self> {
+    pub(crate) fn new(socket: TcpStream, dialled: bool, rest: Vec<u8>, io: &Arc<Io>) -> Arc<Self> {
         // A link's keys start somewhere: a key of one link is not taken for one of another.
         let next = (RealHost.random() & !0xffff_ffff) | 0x10;
         Arc::new(LinkShared {
             number: io.next_number(),
             socket,
+            dialled,
             alive: AtomicBool::new(true),
-            max_grants,
+            device_broke: AtomicBool::new(false),
+            max_grants: io.config().max_grants_per_link,
             io: Arc::clone(io),
             incoming: Mutex::new(rest),
             outgoing: Mutex::default(),
@@ -130,6 +126,16 @@ impl LinkShared {
     /// Its number among all links and listeners of the fabric.
     pub(crate) fn number(&self) -> u64 {
         self.number
+    }
+
+    /// Whether this side has dialled.
+    pub(crate) fn has_dialled(&self) -> bool {
+        self.dialled
+    }
+
+    /// The address of this side.
+    pub(crate) fn local_address(&self) -> Option<IpAddr> {
+        self.socket.local_addr().ok().map(|address| address.ip())
     }
 
     /// The socket.
@@ -154,6 +160,19 @@ impl LinkShared {
             if let Some(attention) = attachment.attention.upgrade() {
                 attention.tell_news();
             }
+        }
+    }
+
+    /// Our device is of no use, or cut off: as [`end`](LinkShared::end), but it is not the peer that is gone.
+    pub(crate) fn end_for_device(&self, reason: &str) {
+        self.device_broke.store(true, Ordering::Release);
+        self.end(reason);
+    }
+
+    fn gone(&self, reason: String) -> LinkError {
+        match self.device_broke.load(Ordering::Acquire) {
+            true => LinkError::Device(reason),
+            false => LinkError::PeerGone(reason),
         }
     }
 
@@ -222,7 +241,7 @@ impl LinkShared {
                     if let (Some(closed), Some(attention)) =
                         (attachment.closed.upgrade(), attachment.attention.upgrade())
                     {
-                        closed.0.store(true, Ordering::Release);
+                        closed.raise();
                         attention.tell_news();
                     }
                 }
@@ -281,9 +300,8 @@ impl LinkShared {
         let mut give_up = None;
         loop {
             if !self.is_alive() {
-                return Err(LinkError::PeerGone(
-                    self.inbox.ended().unwrap_or_else(|| "the connection is closed".into()),
-                ));
+                let reason = self.inbox.ended().unwrap_or_else(|| "the connection is closed".into());
+                return Err(self.gone(reason));
             }
             {
                 let mut outgoing = lock(&self.outgoing);
@@ -313,7 +331,7 @@ impl LinkShared {
     }
 
     /// Has a queue pair of ours told about the end of its peer, from when the peer can know its number.
-    pub(crate) fn attach(&self, number: u32, closed: &Arc<Closed>, attention: &Arc<Attention>) {
+    pub(crate) fn attach(&self, number: u32, closed: &Arc<Flag>, attention: &Arc<Attention>) {
         lock(&self.attachments).push(Attachment {
             number,
             closed: Arc::downgrade(closed),
@@ -432,7 +450,7 @@ impl Link for RdmaLink {
     fn receive(&self, until: Nanos) -> Result<Vec<u8>, LinkError> {
         self.take(until).map_err(|nothing| match nothing {
             Nothing::TimedOut => LinkError::TimedOut,
-            Nothing::Ended(reason) => LinkError::PeerGone(reason),
+            Nothing::Ended(reason) => self.shared.gone(reason),
         })
     }
 

@@ -1,8 +1,11 @@
 //! A queue pair with what is in flight on it.
 
+use crate::early::Early;
 use crate::endpoint::QueuePairAddress;
+use crate::events::Flag;
 use crate::handles;
-use crate::link::{Closed, LinkShared, RemoteRegion};
+use crate::link::{LinkShared, RemoteRegion};
+use crate::manager::Awaited;
 use crate::memory::RdmaMemory;
 use crate::sys;
 use dunlin_fabric::{
@@ -171,10 +174,17 @@ pub(crate) struct QueuePair {
     pub(crate) qkey: u32,
     /// The link that its address went out on.
     pub(crate) link: Option<Arc<LinkShared>>,
-    pub(crate) closed: Arc<Closed>,
+    /// The other end is gone.
+    pub(crate) closed: Arc<Flag>,
+    /// The device says that this end is of no use.
+    pub(crate) broken: Arc<Flag>,
     pub(crate) peer: Option<Peer>,
     pub(crate) sends: SendQueue,
     pub(crate) receives: ReceiveQueue,
+    /// What was posted before both ends of an iWARP connection have met; `None` once they have, and everywhere else.
+    pub(crate) early: Option<Vec<Early>>,
+    /// The iWARP connection that the other end asks for.
+    pub(crate) awaited: Option<Arc<Awaited>>,
     /// Dropped before what is in flight is: the NIC touches nothing after that.
     pub(crate) handle: Option<handles::QueuePair>,
 }
@@ -195,9 +205,12 @@ impl QueuePair {
             qkey: (random >> 32) as u32 & 0x7fff_ffff,
             link: None,
             closed: Arc::default(),
+            broken: Arc::default(),
             peer: None,
             sends: SendQueue::new(config.max_send),
             receives: ReceiveQueue::new(config.max_receive),
+            early: None,
+            awaited: None,
             handle: Some(handle),
         }
     }
@@ -212,6 +225,23 @@ impl QueuePair {
         self.peer =
             Some(Peer { number: address.number, trap_key: address.trap_key, known: Default::default() });
         self.state = QueuePairState::Ready;
+    }
+
+    /// The other end may have come meanwhile: what waits for it is posted.
+    pub(crate) fn look_for_peer(&mut self) {
+        if let Some(awaited) = &self.awaited
+            && awaited.is_joined()
+            && let Some(early) = self.early.take()
+        {
+            let Some(handle) = &mut self.handle else { return };
+            for request in early {
+                // SAFETY: as in `ring`: `sends` holds the buffers.
+                if let Err(error) = unsafe { request.post(handle) } {
+                    tracing::warn!(%error, "a queue pair takes no work requests");
+                    return self.fail();
+                }
+            }
+        }
     }
 
     /// Where a region of the peer's is.
@@ -254,7 +284,7 @@ impl QueuePair {
     /// Tells the other end that this one is of no use any more.
     pub(crate) fn tell_closed(&self) {
         if let (Some(peer), Some(link)) = (&self.peer, &self.link)
-            && !self.closed.is_closed()
+            && !self.closed.is_raised()
             && link.is_alive()
         {
             link.tell_closed(peer.number);
@@ -263,7 +293,7 @@ impl QueuePair {
 
     /// Whether the other end is gone, as far as is known.
     pub(crate) fn is_orphan(&self) -> bool {
-        self.closed.is_closed() || self.link.as_ref().is_some_and(|link| !link.is_alive())
+        self.closed.is_raised() || self.link.as_ref().is_some_and(|link| !link.is_alive())
     }
 
     /// Whether it talks to one peer.

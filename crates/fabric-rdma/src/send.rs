@@ -1,5 +1,6 @@
 //! From work requests to what verbs takes: checked, linked, and posted with one doorbell.
 
+use crate::early::Early;
 use crate::handles::AddressHandle;
 use crate::memory::RdmaMemory;
 use crate::queue_pair::{Held, QueuePair, Sent, part_of};
@@ -26,6 +27,8 @@ pub(crate) struct Means<'a> {
     pub(crate) destinations: &'a AddressHandles<Destination>,
     /// For the old values of atomics.
     pub(crate) results: Option<&'a Arena<RdmaMemory>>,
+    /// The flags of requests other than READs.
+    pub(crate) flags: u32,
     /// For inline messages of more parts than verbs takes.
     pub(crate) scratch: &'a mut Vec<u8>,
 }
@@ -180,6 +183,11 @@ impl QueuePair {
     }
 
     fn ring(&mut self, list: &mut [sys::SendWorkRequest], first: u32) -> Result<(), PostError> {
+        if let Some(early) = &mut self.early {
+            // SAFETY: the parts and inline data are there, as below.
+            early.extend(list.iter().map(|request| unsafe { Early::new(request) }));
+            return Ok(());
+        }
         let Some(handle) = &mut self.handle else { return Err(PostError::QueuePairError) };
         // SAFETY: the parts are buffers, which `sends` holds until the completion of their
         // request, or of a later one, and drops after the handle; and inline data, which outlives this call: the
@@ -204,6 +212,9 @@ impl QueuePair {
         into: &mut sys::SendWorkRequest,
     ) -> Result<([sys::ScatterGather; MAX_PARTS], Sent), PostError> {
         let WorkRequest { id, operation, mut signaled } = request;
+        if let Operation::Send { immediate, .. } | Operation::Write { immediate, .. } = &operation {
+            only(immediate.is_none() || means.capabilities.immediate, "this device has no immediate data")?;
+        }
         let reliable = self.config.transport == Transport::ReliableConnection;
         let datagram = self.config.transport == Transport::UnreliableDatagram;
         let limit = if datagram { means.capabilities.max_datagram } else { means.capabilities.max_message };
@@ -259,6 +270,9 @@ impl QueuePair {
         };
         into.id = name(Kind::Send, self.id.0, self.sends.next());
         into.flags = if signaled { sys::SEND_SIGNALED } else { 0 };
+        if opcode != Opcode::Read {
+            into.flags |= means.flags;
+        }
         if local.inline {
             into.flags |= sys::SEND_INLINE;
         }

@@ -11,9 +11,9 @@ pub(crate) fn status(code: u32, opcode: Opcode) -> CompletionStatus {
         sys::STATUS_LOCAL_LENGTH => CompletionStatus::LocalLength,
         // What Soft-RoCE says of a RECV that the message does not fit into, where others say "local length".
         sys::STATUS_LOCAL_OPERATION if receives => CompletionStatus::LocalLength,
-        sys::STATUS_LOCAL_OPERATION | sys::STATUS_LOCAL_PROTECTION | sys::STATUS_LOCAL_ACCESS => {
-            CompletionStatus::LocalProtection
-        }
+        // What Soft-RoCE says when no way leads to the peer: its interface, and with it the route, is gone.
+        sys::STATUS_LOCAL_OPERATION => CompletionStatus::TransportRetry,
+        sys::STATUS_LOCAL_PROTECTION | sys::STATUS_LOCAL_ACCESS => CompletionStatus::LocalProtection,
         sys::STATUS_FLUSHED => CompletionStatus::Flushed,
         // "Invalid request" is what a responder answers to a message that is longer than its RECV (InfiniBand
         // specification, 9.7.5.2.8), and to operations that it cannot do. A SEND that it cannot do there is none.
@@ -58,9 +58,24 @@ pub(crate) fn rnr_timer(nanoseconds: u64) -> u8 {
     TIMES.iter().position(|time| *time >= wanted).map_or(0, |at| at as u8 + 1)
 }
 
+/// The code of the shortest acknowledgement timer that is not shorter than so many nanoseconds: a power of two of
+/// 4.096 us. Never 0, which would be for ever.
+pub(crate) fn acknowledgement_timer(nanoseconds: u64) -> u8 {
+    (1..31).find(|code| 4096u64 << code >= nanoseconds).unwrap_or(31)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn acknowledgement_timers_are_not_shorter_than_asked_for() {
+        for (nanoseconds, code) in
+            [(0, 1), (8192, 1), (8193, 2), (67_108_864, 14), (250_000_000, 16), (u64::MAX, 31)]
+        {
+            assert_eq!(acknowledgement_timer(nanoseconds), code, "{nanoseconds}");
+        }
+    }
 
     #[test]
     fn rnr_timers_are_not_shorter_than_asked_for() {
@@ -86,6 +101,7 @@ mod tests {
         assert_eq!(status(code, Opcode::FetchAdd), CompletionStatus::RemoteInvalidRequest);
         assert_eq!(status(sys::STATUS_REMOTE_ACCESS, Opcode::Receive), CompletionStatus::Flushed);
         assert_eq!(status(sys::STATUS_REMOTE_ACCESS, Opcode::Read), CompletionStatus::RemoteAccess);
+        assert_eq!(status(sys::STATUS_LOCAL_OPERATION, Opcode::Write), CompletionStatus::TransportRetry);
         assert_eq!(status(0, Opcode::Send), CompletionStatus::Success);
         assert_eq!(status(99, Opcode::Write), CompletionStatus::RemoteOperation);
     }

@@ -14,12 +14,20 @@ macro_rules! opaque {
     )* };
 }
 opaque! {
-    /// `ibv_device`.
-    DeviceEntry
+    /// `rdma_cm_id`.
+    ConnectionId
     /// `ibv_pd`.
     ProtectionDomain
     /// `ibv_ah`.
     AddressHandle
+}
+
+/// `ibv_device`, its beginning.
+#[repr(C)]
+pub(crate) struct DeviceEntry {
+    _operations: [*mut c_void; 2],
+    pub(crate) node: c_int,
+    pub(crate) transport: c_int,
 }
 
 /// `ibv_context`, as far as the calls of the data path, which are reached through it and not through symbols.
@@ -72,6 +80,14 @@ pub(crate) struct QueuePair {
     _private: [*mut c_void; 5],
     pub(crate) handle: u32,
     pub(crate) number: u32,
+}
+
+#[cfg(test)]
+impl QueuePair {
+    /// One that is only looked at.
+    pub(crate) fn of_number(number: u32) -> Self {
+        QueuePair { context: std::ptr::null_mut(), _private: [std::ptr::null_mut(); 5], handle: 0, number }
+    }
 }
 
 /// `ibv_mr`.
@@ -367,6 +383,53 @@ pub(crate) struct WorkCompletion {
     pub(crate) path_bits: u8,
 }
 
+/// `ibv_async_event`. The union is a pointer in front, of which ports use the first four bytes.
+#[repr(C)]
+pub(crate) struct AsyncEvent {
+    pub(crate) element: *mut c_void,
+    pub(crate) kind: c_uint,
+}
+
+/// `rdma_event_channel`.
+#[repr(C)]
+pub(crate) struct EventChannel {
+    pub(crate) descriptor: c_int,
+}
+
+/// `rdma_conn_param`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct ConnectionParameters {
+    pub(crate) private_data: *const c_void,
+    pub(crate) private_length: u8,
+    pub(crate) responder_resources: u8,
+    pub(crate) initiator_depth: u8,
+    pub(crate) flow_control: u8,
+    pub(crate) retry_count: u8,
+    pub(crate) rnr_retry_count: u8,
+    pub(crate) shared_receive: u8,
+    pub(crate) queue_pair: u32,
+}
+
+/// `rdma_cm_event`, without what datagrams have in the union.
+#[repr(C)]
+pub(crate) struct ConnectionEvent {
+    pub(crate) id: *mut ConnectionId,
+    pub(crate) listener: *mut ConnectionId,
+    pub(crate) kind: c_uint,
+    pub(crate) status: c_int,
+    pub(crate) connection: ConnectionParameters,
+}
+
+/// The number of a transport.
+pub(crate) fn transport(transport: dunlin_fabric::Transport) -> c_uint {
+    match transport {
+        dunlin_fabric::Transport::ReliableConnection => TRANSPORT_RC,
+        dunlin_fabric::Transport::UnreliableConnection => TRANSPORT_UC,
+        dunlin_fabric::Transport::UnreliableDatagram => TRANSPORT_UD,
+    }
+}
+
 /// Numbers, and for the test their names in C.
 macro_rules! numbers {
     ($($name:ident: $type:ty = $value:expr, $c:literal;)*) => {
@@ -382,6 +445,7 @@ numbers! {
     GID_INFINIBAND: u32 = 0, "IBV_GID_TYPE_IB";
     GID_ROCE_V1: u32 = 1, "IBV_GID_TYPE_ROCE_V1";
     GID_ROCE_V2: u32 = 2, "IBV_GID_TYPE_ROCE_V2";
+    DEVICE_IWARP: c_int = 1, "IBV_TRANSPORT_IWARP";
     ATOMICS_NONE: c_uint = 0, "IBV_ATOMIC_NONE";
     ACCESS_LOCAL_WRITE: c_int = 1, "IBV_ACCESS_LOCAL_WRITE";
     ACCESS_REMOTE_WRITE: c_int = 2, "IBV_ACCESS_REMOTE_WRITE";
@@ -417,10 +481,25 @@ numbers! {
     OPCODE_READ: c_uint = 4, "IBV_WR_RDMA_READ";
     OPCODE_COMPARE_SWAP: c_uint = 5, "IBV_WR_ATOMIC_CMP_AND_SWP";
     OPCODE_FETCH_ADD: c_uint = 6, "IBV_WR_ATOMIC_FETCH_AND_ADD";
+    SEND_FENCE: c_uint = 1, "IBV_SEND_FENCE";
     SEND_SIGNALED: c_uint = 2, "IBV_SEND_SIGNALED";
     SEND_INLINE: c_uint = 8, "IBV_SEND_INLINE";
     COMPLETION_IMMEDIATE: c_uint = 2, "IBV_WC_WITH_IMM";
     COMPLETION_RECEIVE_WRITE: c_uint = 129, "IBV_WC_RECV_RDMA_WITH_IMM";
+    PORT_SPACE_TCP: c_uint = 0x106, "RDMA_PS_TCP";
+    MANAGER_ADDRESS_RESOLVED: c_uint = 0, "RDMA_CM_EVENT_ADDR_RESOLVED";
+    MANAGER_ROUTE_RESOLVED: c_uint = 2, "RDMA_CM_EVENT_ROUTE_RESOLVED";
+    MANAGER_CONNECT_REQUEST: c_uint = 4, "RDMA_CM_EVENT_CONNECT_REQUEST";
+    MANAGER_ESTABLISHED: c_uint = 9, "RDMA_CM_EVENT_ESTABLISHED";
+    MANAGER_DISCONNECTED: c_uint = 10, "RDMA_CM_EVENT_DISCONNECTED";
+    EVENT_COMPLETION_QUEUE_ERROR: c_uint = 0, "IBV_EVENT_CQ_ERR";
+    EVENT_QUEUE_PAIR_FATAL: c_uint = 1, "IBV_EVENT_QP_FATAL";
+    EVENT_QUEUE_PAIR_REQUEST_ERROR: c_uint = 2, "IBV_EVENT_QP_REQ_ERR";
+    EVENT_QUEUE_PAIR_ACCESS_ERROR: c_uint = 3, "IBV_EVENT_QP_ACCESS_ERR";
+    EVENT_DEVICE_FATAL: c_uint = 8, "IBV_EVENT_DEVICE_FATAL";
+    EVENT_PORT_ACTIVE: c_uint = 9, "IBV_EVENT_PORT_ACTIVE";
+    EVENT_PORT_ERROR: c_uint = 10, "IBV_EVENT_PORT_ERR";
+    EVENT_SHARED_RECEIVE_ERROR: c_uint = 14, "IBV_EVENT_SRQ_ERR";
     STATUS_SUCCESS: c_uint = 0, "IBV_WC_SUCCESS";
     STATUS_LOCAL_LENGTH: c_uint = 1, "IBV_WC_LOC_LEN_ERR";
     STATUS_LOCAL_OPERATION: c_uint = 2, "IBV_WC_LOC_QP_OP_ERR";
@@ -448,6 +527,7 @@ mod tests {
             )* };
         }
         layout!(Context "ibv_context" operations "ops", command_descriptor "cmd_fd", async_descriptor "async_fd");
+        layout!(DeviceEntry "ibv_device" node "node_type", transport "transport_type");
         layout!(ContextOperations "ibv_context_ops" size);
         layout!(ContextOperations "ibv_context_ops" poll_cq "poll_cq", request_notification "req_notify_cq",
             post_shared_receive "post_srq_recv", post_send "post_send", post_receive "post_recv");
@@ -513,6 +593,17 @@ mod tests {
         layout!(WorkCompletion "ibv_wc" size);
         layout!(WorkCompletion "ibv_wc" id "wr_id", status "status", opcode "opcode", length "byte_len",
             immediate "imm_data", queue_pair "qp_num", source "src_qp", flags "wc_flags");
+        layout!(AsyncEvent "ibv_async_event" size);
+        layout!(AsyncEvent "ibv_async_event" element "element", element "element.cq", element "element.qp",
+            element "element.srq", element "element.port_num", kind "event_type");
+        layout!(EventChannel "rdma_event_channel" size);
+        layout!(EventChannel "rdma_event_channel" descriptor "fd");
+        layout!(ConnectionParameters "rdma_conn_param" size);
+        layout!(ConnectionParameters "rdma_conn_param" private_data "private_data", private_length "private_data_len",
+            responder_resources "responder_resources", initiator_depth "initiator_depth", flow_control "flow_control",
+            retry_count "retry_count", rnr_retry_count "rnr_retry_count", shared_receive "srq", queue_pair "qp_num");
+        layout!(ConnectionEvent "rdma_cm_event" id "id", listener "listen_id", kind "event", status "status",
+            connection "param.conn");
         claims
     }
 

@@ -87,6 +87,7 @@ impl ShmFabric {
             datagram_headroom: 0,
             atomics: true,
             immediate: true,
+            acknowledged: true,
             in_order_write: true,
             shared_receive_queue: true,
             events: true,

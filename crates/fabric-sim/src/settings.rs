@@ -259,6 +259,7 @@ impl Default for Settings {
                 datagram_headroom: 40,
                 atomics: true,
                 immediate: true,
+                acknowledged: true,
                 in_order_write: true,
                 shared_receive_queue: true,
                 events: true,

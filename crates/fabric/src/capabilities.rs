@@ -42,6 +42,10 @@ pub struct Capabilities {
     pub atomics: bool,
     /// SEND and WRITE can carry immediate data.
     pub immediate: bool,
+    /// A reliable connection's completions tell what became of a request at its target: one that is refused there completes
+    /// with the reason, and a SEND waits for a RECV. Without (iWARP) a request has completed when the transport has it, and
+    /// what the target refuses, a SEND without a RECV among it, ends the connection: both queue pairs break.
+    pub acknowledged: bool,
     /// The bytes of one WRITE become visible in increasing address order, at least as far as its last 8 bytes
     /// (at an 8-byte boundary) are never seen before all others. Memory polling needs this.
     pub in_order_write: bool,
@@ -72,6 +76,7 @@ impl Capabilities {
         datagram_headroom: 0,
         atomics: true,
         immediate: true,
+        acknowledged: true,
         in_order_write: true,
         shared_receive_queue: true,
         events: true,

@@ -217,6 +217,9 @@ pub enum LinkError {
     /// The peer has closed, died, or broken the control protocol.
     #[error("the peer is gone: {0}")]
     PeerGone(String),
+    /// This side's device has failed, or its port is down: no peer can be reached by it.
+    #[error("this side's RDMA device cannot be used: {0}")]
+    Device(String),
     /// Nothing came until the time given.
     #[error("no message came in time")]
     TimedOut,

@@ -197,7 +197,7 @@ fn locked_memory() -> Finding {
         Some(limit) if limit < WANTED_LOCKED => Finding::warn(
             "locked memory",
             format!("at most {}", bytes(limit)),
-            "enough for shared memory, which locks none; an RNIC locks what is registered: ulimit -l unlimited, or memlock in /etc/security/limits.conf",
+            "enough for shared memory, which locks none; an RNIC locks what is registered: ulimit -l unlimited, `* - memlock unlimited` in /etc/security/limits.conf, LimitMEMLOCK=infinity of a unit, --ulimit memlock=-1 of a container",
         ),
         Some(limit) => Finding::ok("locked memory", format!("at most {}", bytes(limit))),
         None => Finding::ok("locked memory", "no limit"),

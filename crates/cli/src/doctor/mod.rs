@@ -77,7 +77,7 @@ impl Finding {
 
 pub(crate) fn run(arguments: &DoctorArguments) -> Result<ExitCode, Failure> {
     let mut findings = checks::all();
-    findings.push(devices::rdma());
+    findings.extend(devices::all());
     let worst = findings.iter().map(|finding| finding.mark).max().unwrap_or(Mark::Ok);
     let json = serde_json::to_string_pretty(&findings).map_err(Failure::new)? + "\n";
     match &arguments.json {
@@ -121,7 +121,7 @@ mod tests {
     #[test]
     fn every_finding_that_is_not_well_says_what_to_do() {
         let mut findings = checks::all();
-        findings.push(devices::rdma());
+        findings.extend(devices::all());
         assert!(findings.len() >= 10);
         for finding in &findings {
             assert_eq!(finding.advice.is_none(), finding.mark == Mark::Ok, "{finding:?}");

@@ -13,7 +13,7 @@ use dunlin_fabric::{
 
 pub(super) fn add<F: Fabric>(all: &mut Vec<Case<F>>) {
     all.extend([
-        Case::deadly("peer_dies_quiet", &[RC], quiet),
+        Case::deadly("peer_dies_quiet", &[RC, Need::Acknowledged], quiet),
         Case::deadly("peer_dies_asleep_waiter", &[RC, Need::Events], asleep),
         Case::deadly("peer_dies_during_sends", &[RC], |c, r| busy(c, r, Traffic::Send)),
         Case::deadly("peer_dies_during_writes", &[RC], |c, r| busy(c, r, Traffic::Write)),
@@ -25,7 +25,7 @@ pub(super) fn add<F: Fabric>(all: &mut Vec<Case<F>>) {
         Case::pair("link_dropped_by_the_peer", &[RC], dropped),
         Case::pair("queue_pair_destroyed_by_the_peer", &[RC], destroyed),
         Case::pair("destroying_drops_what_is_posted", &[RC], destroying),
-        Case::pair("a_new_queue_pair_after_an_error", &[RC], anew),
+        Case::pair("a_new_queue_pair_after_an_error", &[RC, Need::Acknowledged], anew),
     ]);
 }
 

@@ -16,41 +16,44 @@ pub(super) fn add<F: Fabric>(all: &mut Vec<Case<F>>) {
     const BAD: RegionKey = RegionKey(0xdead_beef_0bad_cafe);
     const LENGTH: u64 = 100;
     all.extend([
-        Case::pair("bad_key_write", &[RC], |c, r| {
+        Case::pair("bad_key_write", &[RC, Need::Acknowledged], |c, r| {
             fails(c, r, WRITE, RemoteAccess, |s, _| write(s, BAD, 0, 8))
         }),
+        Case::pair("a_bad_key_breaks_both_ends", &[RC], both_break),
         Case::pair("bad_key_write_immediate", &[RC, Need::Immediate], |c, r| {
             fails(c, r, WRITE, RemoteAccess, |s, _| {
                 let data = Data::Buffer(s.buffer(b"bad")?);
                 Ok(Operation::Write { data, key: BAD, offset: 0, immediate: Some(7) })
             })
         }),
-        Case::pair("bad_key_read", &[RC], |c, r| fails(c, r, READ, RemoteAccess, |s, _| read(s, BAD, 0, 8))),
+        Case::pair("bad_key_read", &[RC, Need::Acknowledged], |c, r| {
+            fails(c, r, READ, RemoteAccess, |s, _| read(s, BAD, 0, 8))
+        }),
         Case::pair("bad_key_fetch_add", &[RC, Need::Atomics], |c, r| {
             fails(c, r, ALL, RemoteAccess, |_, _| Ok(fetch_add(BAD, 0)))
         }),
         Case::pair("bad_key_compare_swap", &[RC, Need::Atomics], |c, r| {
             fails(c, r, ALL, RemoteAccess, |_, _| Ok(compare_swap(BAD, 0)))
         }),
-        Case::pair("key_zero", &[RC], |c, r| {
+        Case::pair("key_zero", &[RC, Need::Acknowledged], |c, r| {
             fails(c, r, NONE, RemoteAccess, |s, _| write(s, RegionKey(0), 0, 8))
         }),
-        Case::pair("key_next_to_a_good_one", &[RC], |c, r| {
+        Case::pair("key_next_to_a_good_one", &[RC, Need::Acknowledged], |c, r| {
             fails(c, r, WRITE, RemoteAccess, |s, key| write(s, RegionKey(key.0 ^ 1), 0, 8))
         }),
-        Case::pair("write_past_the_end", &[RC], |c, r| {
+        Case::pair("write_past_the_end", &[RC, Need::Acknowledged], |c, r| {
             fails(c, r, WRITE, RemoteAccess, |s, key| write(s, key, LENGTH - 4, 8))
         }),
-        Case::pair("write_beyond_the_end", &[RC], |c, r| {
+        Case::pair("write_beyond_the_end", &[RC, Need::Acknowledged], |c, r| {
             fails(c, r, WRITE, RemoteAccess, |s, key| write(s, key, 1 << 40, 8))
         }),
-        Case::pair("write_offset_overflows", &[RC], |c, r| {
+        Case::pair("write_offset_overflows", &[RC, Need::Acknowledged], |c, r| {
             fails(c, r, WRITE, RemoteAccess, |s, key| write(s, key, u64::MAX - 3, 8))
         }),
-        Case::pair("read_past_the_end", &[RC], |c, r| {
+        Case::pair("read_past_the_end", &[RC, Need::Acknowledged], |c, r| {
             fails(c, r, READ, RemoteAccess, |s, key| read(s, key, LENGTH - 4, 8))
         }),
-        Case::pair("read_offset_overflows", &[RC], |c, r| {
+        Case::pair("read_offset_overflows", &[RC, Need::Acknowledged], |c, r| {
             fails(c, r, READ, RemoteAccess, |s, key| read(s, key, u64::MAX - 3, 8))
         }),
         Case::pair("atomic_past_the_end", &[RC, Need::Atomics], |c, r| {
@@ -59,10 +62,10 @@ pub(super) fn add<F: Fabric>(all: &mut Vec<Case<F>>) {
         Case::pair("atomic_offset_overflows", &[RC, Need::Atomics], |c, r| {
             fails(c, r, ALL, RemoteAccess, |_, key| Ok(compare_swap(key, u64::MAX - 7)))
         }),
-        Case::pair("write_without_permission", &[RC], |c, r| {
+        Case::pair("write_without_permission", &[RC, Need::Acknowledged], |c, r| {
             fails(c, r, READ, RemoteAccess, |s, key| write(s, key, 0, 8))
         }),
-        Case::pair("read_without_permission", &[RC], |c, r| {
+        Case::pair("read_without_permission", &[RC, Need::Acknowledged], |c, r| {
             fails(c, r, WRITE, RemoteAccess, |s, key| read(s, key, 0, 8))
         }),
         Case::pair("atomic_without_permission", &[RC, Need::Atomics], |c, r| {
@@ -77,12 +80,12 @@ pub(super) fn add<F: Fabric>(all: &mut Vec<Case<F>>) {
         Case::pair("misaligned_compare_swap", &[RC, Need::Atomics], |c, r| {
             fails(c, r, ALL, RemoteInvalidRequest, |_, key| Ok(compare_swap(key, 17)))
         }),
-        Case::pair("key_of_another_link", &[RC], key_of_another_link),
-        Case::pair("revoked_key", &[RC], revoked_key),
+        Case::pair("key_of_another_link", &[RC, Need::Acknowledged], key_of_another_link),
+        Case::pair("revoked_key", &[RC, Need::Acknowledged], revoked_key),
         Case::pair("granted_for_more_than_registered", &[RC], granted_for_more),
-        Case::pair("receive_too_short", &[RC], receive_too_short),
-        Case::pair("receiver_not_ready_counted", &[RC], not_ready_counted),
-        Case::pair("receiver_not_ready_for_ever", &[RC], not_ready_for_ever),
+        Case::pair("receive_too_short", &[RC, Need::Acknowledged], receive_too_short),
+        Case::pair("receiver_not_ready_counted", &[RC, Need::Acknowledged], not_ready_counted),
+        Case::pair("receiver_not_ready_for_ever", &[RC, Need::Acknowledged], not_ready_for_ever),
         Case::pair("uc_send_without_receive_is_lost", &[UC], |c, r| {
             lost_without_receive(c, r, Transport::UnreliableConnection)
         }),
@@ -151,6 +154,25 @@ fn break_it<F: Fabric>(
     station.flushed_receives(100, 3)?;
     refused(station, queue_pair)?;
     context.tell(b"broken")
+}
+
+/// However completions tell of it: what the target refuses changes nothing there, and both queue pairs break.
+fn both_break<F: Fabric>(context: &mut Context<F>, role: Role) -> Verdict {
+    let mut station = context.station()?;
+    let config = station.reliable();
+    let queue_pair = context.connect(&mut station, &config)?;
+    if role == Role::Second {
+        let region = context.region(4096, WRITE)?;
+        context.lend(&region, WRITE)?;
+        station.until_error(queue_pair)?;
+        expect!((0..4096).step_by(8).all(|at| region.load(at) == 0), "what was refused was written");
+        return refused(&mut station, queue_pair);
+    }
+    let key = context.borrow_key()?;
+    let operation = write(&station, RegionKey(key.0 ^ 0xff), 0, 64)?;
+    station.post(queue_pair, 1, operation, true)?;
+    station.until_error(queue_pair)?;
+    refused(&mut station, queue_pair)
 }
 
 /// The queue pair is in error, and posts are refused.

@@ -19,7 +19,7 @@ pub(super) fn add<F: Fabric>(all: &mut Vec<Case<F>>) {
         Case::pair("event_wakes_on_write_immediate", &[RC, Need::Events, Need::Immediate], |c, r| {
             wakes(c, r, true)
         }),
-        Case::pair("event_wakes_on_own_completion", &[RC, Need::Events], own_completion),
+        Case::pair("event_wakes_on_own_completion", &[RC, Need::Events, Need::Acknowledged], own_completion),
         Case::single("event_wakes_on_waker", &[Need::Events], waker),
         Case::single("waker_before_the_wait_is_not_lost", &[Need::Events], early_waker),
         Case::pair("arrival_between_arm_and_wait_is_not_lost", &[RC, Need::Events], between),

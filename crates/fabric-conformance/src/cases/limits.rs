@@ -14,7 +14,7 @@ use dunlin_fabric::{
 
 pub(super) fn add<F: Fabric>(all: &mut Vec<Case<F>>) {
     all.extend([
-        Case::pair("send_queue_overflow", &[RC], send_overflow),
+        Case::pair("send_queue_overflow", &[RC, Need::Acknowledged], send_overflow),
         Case::pair("receive_queue_overflow", &[RC], receive_overflow),
         Case::single("shared_receive_queue_overflow", &[Need::SharedReceiveQueue], shared_overflow),
         Case::pair("inline_over_the_limit", &[RC], inline_limit),

@@ -18,10 +18,10 @@ pub(super) fn add<F: Fabric>(all: &mut Vec<Case<F>>) {
         Case::pair("two_hundred_queue_pairs", &[RC, Need::QueuePairs(200)], two_hundred),
         Case::pair("deepest_queues", &[RC], deepest),
         Case::pair("what_comes_before_we_connect_waits", &[RC], late_connect),
-        Case::pair("long_run_of_messages", &[RC], long_run),
+        Case::pair("long_run_of_messages", &[RC, Need::Acknowledged], long_run),
         Case::pair("queue_pairs_come_and_go", &[RC], come_and_go),
-        Case::pair("grants_come_and_go", &[RC], grants_come_and_go),
-        Case::pair("both_ways_at_once", &[RC], both_ways),
+        Case::pair("grants_come_and_go", &[RC, Need::Acknowledged], grants_come_and_go),
+        Case::pair("both_ways_at_once", &[RC, Need::Acknowledged], both_ways),
         Case::pair("many_reads_at_once", &[RC], many_reads),
         Case::pair("domain_moves_between_threads", &[RC], moves),
     ]);

@@ -17,8 +17,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub(super) fn add<F: Fabric>(all: &mut Vec<Case<F>>) {
     all.extend([
         Case::pair("shared_receive_queue", &[RC, Need::SharedReceiveQueue], shared_receive),
-        Case::pair("shared_receive_queue_outlives_a_queue_pair", &[RC, Need::SharedReceiveQueue], outlives),
-        Case::pair("shared_receive_queue_runs_dry", &[RC, Need::SharedReceiveQueue], runs_dry),
+        Case::pair(
+            "shared_receive_queue_outlives_a_queue_pair",
+            &[RC, Need::SharedReceiveQueue, Need::Acknowledged],
+            outlives,
+        ),
+        Case::pair(
+            "shared_receive_queue_runs_dry",
+            &[RC, Need::SharedReceiveQueue, Need::Acknowledged],
+            runs_dry,
+        ),
         Case::pair("shared_completion_queue", &[RC], shared_completions),
         Case::pair("ud_to_several_peers", &[UD], several_peers),
         Case::pair("atomics_from_two_peers", &[RC, Need::Atomics], two_peers),

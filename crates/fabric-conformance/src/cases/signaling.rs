@@ -1,6 +1,7 @@
 //! Signaled and unsignaled work requests, and the slots of the send queue.
 
 use super::RC;
+use crate::Need;
 use crate::case::{Case, Role};
 use crate::context::{Context, MILLISECOND};
 use crate::failure::Verdict;
@@ -13,10 +14,10 @@ use dunlin_fabric::{
 pub(super) fn add<F: Fabric>(all: &mut Vec<Case<F>>) {
     all.extend([
         Case::pair("unsignaled_success_makes_no_completion", &[RC], no_completion),
-        Case::pair("unsignaled_failure_completes", &[RC], failure_completes),
+        Case::pair("unsignaled_failure_completes", &[RC, Need::Acknowledged], failure_completes),
         Case::pair("signaled_completion_frees_the_slots_before_it", &[RC], slots),
         Case::pair("unsignaled_requests_fill_the_send_queue", &[RC], fills),
-        Case::pair("buffers_return_to_their_arena", &[RC], buffers),
+        Case::pair("buffers_return_to_their_arena", &[RC, Need::Acknowledged], buffers),
     ]);
 }
 

@@ -1,0 +1,557 @@
+//! iWARP's way to connect: a queue pair's two ends meet through the kernel's connection manager (librdmacm), which nothing
+//! else is used for. Who dialled the control connection asks; the other end's control thread accepts for queue pairs whose
+//! endpoint has gone out, and knows them by what the endpoint says: a number and a secret. A queue pair that waits to be
+//! asked keeps what is posted to it until then.
+
+use crate::attention::Attention;
+use crate::device::{Device, OpenError, errno};
+use crate::endpoint::QueuePairAddress;
+use crate::events::Flag;
+use crate::library::ManagerLibrary;
+use crate::link::lock;
+use crate::sys;
+use dunlin_fabric::{Host, RealHost};
+use rustix::event::{PollFd, PollFlags, Timespec};
+use std::collections::BTreeMap;
+use std::ffi::{c_int, c_void};
+use std::io;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::os::fd::BorrowedFd;
+use std::ptr::{NonNull, null_mut};
+use std::sync::{Arc, Mutex, Weak};
+
+/// How long connecting may take, in nanoseconds.
+const PATIENCE: u64 = 5_000_000_000;
+/// The same for looking for the way, in milliseconds.
+const RESOLVE_PATIENCE: c_int = 2000;
+/// Requests that may wait for the control thread.
+const BACKLOG: c_int = 1024;
+
+const MAGIC: [u8; 8] = *b"DunlinIW";
+
+/// What a request to connect says: which queue pair it is for, and that its sender knows the endpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Claim {
+    number: u32,
+    secret: (u32, u32),
+}
+
+impl Claim {
+    const LENGTH: usize = 20;
+
+    fn of(address: &QueuePairAddress) -> Self {
+        Claim { number: address.number, secret: (address.psn, address.qkey) }
+    }
+
+    fn encode(self) -> [u8; Self::LENGTH] {
+        let mut bytes = [0; Self::LENGTH];
+        bytes[..8].copy_from_slice(&MAGIC);
+        bytes[8..12].copy_from_slice(&self.number.to_le_bytes());
+        bytes[12..16].copy_from_slice(&self.secret.0.to_le_bytes());
+        bytes[16..].copy_from_slice(&self.secret.1.to_le_bytes());
+        bytes
+    }
+
+    /// What a peer has sent; anything may stand behind it, as the manager pads with zeros.
+    fn decode(bytes: &[u8]) -> Option<Self> {
+        let rest = bytes.get(..Self::LENGTH)?.strip_prefix(&MAGIC)?;
+        let number = |at: usize| Some(u32::from_le_bytes(rest.get(at..at + 4)?.try_into().ok()?));
+        Some(Claim { number: number(0)?, secret: (number(4)?, number(8)?) })
+    }
+}
+
+/// A channel of the manager's events.
+#[derive(Debug)]
+struct Channel {
+    raw: NonNull<sys::EventChannel>,
+    library: &'static ManagerLibrary,
+}
+
+// SAFETY: librdmacm may be called from any thread.
+unsafe impl Send for Channel {}
+// SAFETY: shared, only the descriptor is read; events are taken by one thread.
+unsafe impl Sync for Channel {}
+
+/// What an event says, copied out of it.
+struct Told {
+    id: usize,
+    kind: u32,
+    status: i32,
+    claim: Option<Claim>,
+}
+
+impl Channel {
+    fn new(library: &'static ManagerLibrary) -> io::Result<Self> {
+        // SAFETY: takes nothing.
+        let raw = unsafe { (library.create_event_channel)() };
+        let raw = NonNull::new(raw).ok_or_else(io::Error::last_os_error)?;
+        let channel = Channel { raw, library };
+        let flags = rustix::fs::fcntl_getfl(channel.descriptor())?;
+        rustix::fs::fcntl_setfl(channel.descriptor(), flags | rustix::fs::OFlags::NONBLOCK)?;
+        Ok(channel)
+    }
+
+    fn descriptor(&self) -> BorrowedFd<'_> {
+        // SAFETY: the channel has it open until it is destroyed, which the borrow prevents.
+        unsafe { BorrowedFd::borrow_raw(self.raw.as_ref().descriptor) }
+    }
+
+    /// The next event if there is one.
+    fn next(&self) -> Option<Told> {
+        let mut raw = null_mut();
+        // SAFETY: the channel is open, and the place is ours.
+        if unsafe { (self.library.get_event)(self.raw.as_ptr(), &mut raw) } != 0 || raw.is_null() {
+            return None;
+        }
+        // SAFETY: just given, of the library's layout, and acknowledged only behind this. The private data is there as
+        // long as the event, if the event is of a kind that has some.
+        let told = unsafe {
+            let event = &*raw;
+            let (data, length) = (event.connection.private_data, event.connection.private_length);
+            let has_claim = event.kind == sys::MANAGER_CONNECT_REQUEST && !data.is_null();
+            let claim = has_claim
+                .then(|| std::slice::from_raw_parts(data.cast::<u8>(), length.into()))
+                .and_then(Claim::decode);
+            Told { id: event.id as usize, kind: event.kind, status: event.status, claim }
+        };
+        // SAFETY: given by the library, and acknowledged once.
+        unsafe { (self.library.acknowledge_event)(raw) };
+        Some(told)
+    }
+
+    /// The next event, which has to be of this kind and a success.
+    fn expect(&self, kind: u32, until: u64) -> io::Result<()> {
+        loop {
+            if let Some(told) = self.next() {
+                return match (told.kind == kind, told.status) {
+                    (true, 0) => Ok(()),
+                    (_, status) if status < 0 => Err(errno(status)),
+                    // Above zero it is the peer's reason.
+                    _ => Err(io::Error::from(io::ErrorKind::ConnectionRefused)),
+                };
+            }
+            let left = until.saturating_sub(RealHost.now());
+            if left == 0 {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            let timeout =
+                Timespec { tv_sec: (left / 1_000_000_000) as _, tv_nsec: (left % 1_000_000_000) as _ };
+            let mut descriptors = [PollFd::from_borrowed_fd(self.descriptor(), PollFlags::IN)];
+            // Whatever comes of it, the loop looks again.
+            let _ = rustix::event::poll(&mut descriptors, Some(&timeout));
+        }
+    }
+}
+
+impl Drop for Channel {
+    fn drop(&mut self) {
+        // SAFETY: made in `new`; who uses it has dropped its ids, and all events are acknowledged.
+        unsafe { (self.library.destroy_event_channel)(self.raw.as_ptr()) }
+    }
+}
+
+/// One side of a connection, or a listener.
+#[derive(Debug)]
+struct Id {
+    raw: NonNull<sys::ConnectionId>,
+    library: &'static ManagerLibrary,
+}
+
+// SAFETY: as for `Channel`.
+unsafe impl Send for Id {}
+// SAFETY: as for `Channel`; nothing is reached through a shared one.
+unsafe impl Sync for Id {}
+
+impl Id {
+    fn new(channel: &Channel) -> io::Result<Self> {
+        let mut raw = null_mut();
+        // SAFETY: the channel is open, and the place is ours.
+        done(unsafe {
+            (channel.library.create_id)(channel.raw.as_ptr(), &mut raw, null_mut(), sys::PORT_SPACE_TCP)
+        })?;
+        let raw = NonNull::new(raw).ok_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM))?;
+        Ok(Id { raw, library: channel.library })
+    }
+}
+
+impl Drop for Id {
+    fn drop(&mut self) {
+        // SAFETY: made by the library, destroyed only here; all its events that were taken are acknowledged.
+        unsafe { (self.library.destroy_id)(self.raw.as_ptr()) };
+    }
+}
+
+fn done(code: c_int) -> io::Result<()> {
+    if code == 0 { Ok(()) } else { Err(errno(code)) }
+}
+
+/// An address as C has it.
+union SocketAddress {
+    any: libc::sockaddr,
+    v4: libc::sockaddr_in,
+    v6: libc::sockaddr_in6,
+}
+
+impl SocketAddress {
+    fn new(address: IpAddr, port: u16) -> Self {
+        match address {
+            IpAddr::V4(address) => SocketAddress {
+                v4: libc::sockaddr_in {
+                    sin_family: libc::AF_INET as u16,
+                    sin_port: port.to_be(),
+                    sin_addr: libc::in_addr { s_addr: u32::from_ne_bytes(address.octets()) },
+                    sin_zero: [0; 8],
+                },
+            },
+            IpAddr::V6(address) => SocketAddress {
+                v6: libc::sockaddr_in6 {
+                    sin6_family: libc::AF_INET6 as u16,
+                    sin6_port: port.to_be(),
+                    sin6_flowinfo: 0,
+                    sin6_addr: libc::in6_addr { s6_addr: address.octets() },
+                    sin6_scope_id: 0,
+                },
+            },
+        }
+    }
+
+    fn raw(&mut self) -> *mut libc::sockaddr {
+        // Only the address is taken.
+        &raw mut self.any
+    }
+}
+
+/// What both sides say of themselves when they connect.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Terms {
+    /// The queue pair's number on its device.
+    pub(crate) number: u32,
+    /// READs that it answers at once.
+    pub(crate) responder_resources: u8,
+    /// READs that it has in flight at once.
+    pub(crate) initiator_depth: u8,
+}
+
+impl Terms {
+    fn parameters(self, private_data: &[u8]) -> sys::ConnectionParameters {
+        sys::ConnectionParameters {
+            private_data: private_data.as_ptr().cast::<c_void>(),
+            private_length: private_data.len() as u8,
+            responder_resources: self.responder_resources,
+            initiator_depth: self.initiator_depth,
+            flow_control: 0,
+            retry_count: 0,
+            rnr_retry_count: 0,
+            shared_receive: 0,
+            queue_pair: self.number,
+        }
+    }
+}
+
+/// A queue pair that the peer is to ask for, or that has asked.
+#[derive(Debug)]
+pub(crate) struct Awaited {
+    terms: Terms,
+    secret: (u32, u32),
+    joined: Flag,
+    broken: Weak<Flag>,
+    attention: Weak<Attention>,
+    /// The connection; dropping it ends it.
+    id: Mutex<Option<Id>>,
+}
+
+impl Awaited {
+    /// Whether both ends have met.
+    pub(crate) fn is_joined(&self) -> bool {
+        self.joined.is_raised()
+    }
+}
+
+/// Accepts for a fabric, and asks.
+#[derive(Debug)]
+pub(crate) struct Manager {
+    awaited: Mutex<BTreeMap<u32, Arc<Awaited>>>,
+    /// The queue pairs' numbers by the ids of their connections.
+    connected: Mutex<BTreeMap<usize, u32>>,
+    library: &'static ManagerLibrary,
+    address: IpAddr,
+    port: u16,
+    // Ids go before their channel.
+    _listener: Id,
+    channel: Channel,
+}
+
+impl Manager {
+    /// Listens on a free port of the device's address.
+    pub(crate) fn new(device: &Device) -> Result<Self, OpenError> {
+        let library = ManagerLibrary::get()?;
+        let failed = |what| move |source| OpenError::System { device: device.name.clone(), what, source };
+        let address =
+            address_of(device).ok_or_else(|| OpenError::NoAddress { device: device.name.clone() })?;
+        let channel =
+            Channel::new(library).map_err(failed("rdma_create_event_channel (module rdma_ucm?)"))?;
+        let listener = Id::new(&channel).map_err(failed("rdma_create_id"))?;
+        let mut place = SocketAddress::new(address, 0);
+        // SAFETY: the id is alive, and the address is read during the call only.
+        done(unsafe { (library.bind_address)(listener.raw.as_ptr(), place.raw()) })
+            .map_err(failed("rdma_bind_addr"))?;
+        // SAFETY: the id is alive.
+        done(unsafe { (library.listen)(listener.raw.as_ptr(), BACKLOG) }).map_err(failed("rdma_listen"))?;
+        // SAFETY: the id is alive.
+        let port = u16::from_be(unsafe { (library.source_port)(listener.raw.as_ptr()) });
+        Ok(Manager {
+            awaited: Mutex::default(),
+            connected: Mutex::default(),
+            library,
+            address,
+            port,
+            _listener: listener,
+            channel,
+        })
+    }
+
+    /// Where peers ask.
+    pub(crate) fn address(&self) -> IpAddr {
+        self.address
+    }
+
+    /// Where peers ask, as endpoints have it.
+    pub(crate) fn place(&self) -> (sys::Gid, u16) {
+        let address = match self.address {
+            IpAddr::V4(address) => address.to_ipv6_mapped(),
+            IpAddr::V6(address) => address,
+        };
+        (sys::Gid(address.octets()), self.port)
+    }
+
+    /// Readable when there is something to [`hear`](Manager::hear).
+    pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
+        self.channel.descriptor()
+    }
+
+    /// From now on the peer may ask for this queue pair; until [`forget`](Manager::forget).
+    pub(crate) fn await_peer(
+        &self,
+        own: &QueuePairAddress,
+        terms: Terms,
+        broken: &Arc<Flag>,
+        attention: &Arc<Attention>,
+    ) -> Arc<Awaited> {
+        let awaited = Arc::new(Awaited {
+            terms,
+            secret: (own.psn, own.qkey),
+            joined: Flag::default(),
+            broken: Arc::downgrade(broken),
+            attention: Arc::downgrade(attention),
+            id: Mutex::default(),
+        });
+        lock(&self.awaited).insert(own.number, Arc::clone(&awaited));
+        awaited
+    }
+
+    /// Takes that back, and ends the connection.
+    pub(crate) fn forget(&self, number: u32) {
+        let Some(awaited) = lock(&self.awaited).remove(&number) else { return };
+        let id = lock(&awaited.id).take();
+        if let Some(id) = id {
+            lock(&self.connected).remove(&(id.raw.as_ptr() as usize));
+        }
+    }
+
+    /// Asks the peer for its queue pair; blocks for some seconds at most. [`forget`](Manager::forget) ends the connection.
+    pub(crate) fn ask(
+        &self,
+        terms: Terms,
+        remote: &QueuePairAddress,
+        broken: &Arc<Flag>,
+        attention: &Arc<Attention>,
+    ) -> io::Result<()> {
+        let until = RealHost.now().saturating_add(PATIENCE);
+        let (library, channel) = (self.library, Channel::new(self.library)?);
+        let id = Id::new(&channel)?;
+        let address = Ipv6Addr::from(remote.gid.0);
+        let to = address.to_ipv4_mapped().map_or(IpAddr::V6(address), IpAddr::V4);
+        let mut from = SocketAddress::new(self.address, 0);
+        let mut to = SocketAddress::new(to, remote.lid);
+        let raw = id.raw.as_ptr();
+        // SAFETY: the id is alive, and the addresses are read during the call only.
+        done(unsafe { (library.resolve_address)(raw, from.raw(), to.raw(), RESOLVE_PATIENCE) })?;
+        channel.expect(sys::MANAGER_ADDRESS_RESOLVED, until)?;
+        // SAFETY: the id is alive.
+        done(unsafe { (library.resolve_route)(raw, RESOLVE_PATIENCE) })?;
+        channel.expect(sys::MANAGER_ROUTE_RESOLVED, until)?;
+        let claim = Claim::of(remote).encode();
+        let mut parameters = terms.parameters(&claim);
+        // SAFETY: the id is alive; the parameters and the data that they name are read during the call only.
+        done(unsafe { (library.connect)(raw, &mut parameters) })?;
+        channel.expect(sys::MANAGER_ESTABLISHED, until)?;
+        // Its end is told where all others' are.
+        lock(&self.connected).insert(raw as usize, terms.number);
+        let awaited = Awaited {
+            terms,
+            secret: (0, 0),
+            joined: Flag::default(),
+            broken: Arc::downgrade(broken),
+            attention: Arc::downgrade(attention),
+            id: Mutex::new(Some(id)),
+        };
+        lock(&self.awaited).insert(terms.number, Arc::new(awaited));
+        // SAFETY: the id and the channel are alive; the id is not destroyed meanwhile, since who destroys the queue pair is
+        // who calls this.
+        done(unsafe { (library.migrate_id)(raw, self.channel.raw.as_ptr()) })
+            .inspect_err(|_| self.forget(terms.number))
+    }
+
+    /// Takes all events there are; the control thread does.
+    pub(crate) fn hear(&self) {
+        while let Some(told) = self.channel.next() {
+            match told.kind {
+                sys::MANAGER_CONNECT_REQUEST => self.asked(&told),
+                sys::MANAGER_ESTABLISHED => self.tell(told.id, |awaited| awaited.joined.raise()),
+                sys::MANAGER_DISCONNECTED => self.tell(told.id, |awaited| {
+                    if let Some(broken) = awaited.broken.upgrade() {
+                        broken.raise();
+                    }
+                }),
+                kind => tracing::debug!(kind, status = told.status, "the connection manager has other news"),
+            }
+        }
+    }
+
+    fn tell(&self, id: usize, change: impl FnOnce(&Awaited)) {
+        let number = lock(&self.connected).get(&id).copied();
+        let awaited = number.and_then(|number| lock(&self.awaited).get(&number).cloned());
+        if let Some(awaited) = awaited {
+            change(&awaited);
+            if let Some(attention) = awaited.attention.upgrade() {
+                attention.tell_news();
+            }
+        }
+    }
+
+    /// A request has an id of its own, which is ours from here on.
+    fn asked(&self, told: &Told) {
+        let Some(raw) = NonNull::new(told.id as *mut sys::ConnectionId) else { return };
+        let id = Id { raw, library: self.library };
+        let found = told.claim.and_then(|claim| {
+            let awaited = lock(&self.awaited).get(&claim.number).cloned()?;
+            (awaited.secret == claim.secret).then_some((claim.number, awaited))
+        });
+        let free = found.filter(|(_, awaited)| lock(&awaited.id).is_none());
+        let Some((number, awaited)) = free else {
+            tracing::warn!("a request for a queue pair that is not there, or is taken, was rejected");
+            // SAFETY: the id is alive. If it fails, the peer is gone.
+            unsafe { (self.library.reject)(raw.as_ptr(), null_mut(), 0) };
+            return;
+        };
+        lock(&self.connected).insert(told.id, number);
+        let mut parameters = awaited.terms.parameters(&[]);
+        parameters.private_data = null_mut();
+        // SAFETY: the id is alive, and the parameters are read during the call only.
+        if let Err(error) = done(unsafe { (self.library.accept)(raw.as_ptr(), &mut parameters) }) {
+            tracing::warn!(%error, "a request for a queue pair could not be accepted");
+            lock(&self.connected).remove(&told.id);
+            return;
+        }
+        *lock(&awaited.id) = Some(id);
+    }
+}
+
+/// The IP address of the device's network interface: the interface has the hardware address that is the beginning of the
+/// device's GID. IPv4 comes first.
+fn address_of(device: &Device) -> Option<IpAddr> {
+    let wanted: Vec<String> = device.port.gid.gid.0[..6].iter().map(|byte| format!("{byte:02x}")).collect();
+    let wanted = wanted.join(":");
+    let interfaces = std::fs::read_dir("/sys/class/net").ok()?.filter_map(Result::ok);
+    let names: Vec<String> = interfaces
+        .filter(|entry| {
+            let hardware = std::fs::read_to_string(entry.path().join("address"));
+            hardware.is_ok_and(|address| address.trim() == wanted)
+        })
+        .filter_map(|entry| entry.file_name().into_string().ok())
+        .collect();
+    let mut addresses: Vec<IpAddr> = interface_addresses()
+        .into_iter()
+        .filter(|(name, _)| names.contains(name))
+        .map(|(_, address)| address)
+        .collect();
+    addresses.sort_by_key(IpAddr::is_ipv6);
+    addresses.first().copied()
+}
+
+/// The addresses of all network interfaces, by their names; without link-local ones.
+fn interface_addresses() -> Vec<(String, IpAddr)> {
+    let mut first = null_mut();
+    // SAFETY: the place is ours.
+    if unsafe { libc::getifaddrs(&mut first) } != 0 {
+        return Vec::new();
+    }
+    let (mut found, mut next) = (Vec::new(), first);
+    // SAFETY: a list of C strings and addresses that stays until it is freed; what an address is its family says.
+    while let Some(entry) = unsafe { next.as_ref() } {
+        next = entry.ifa_next;
+        // SAFETY: as above.
+        let (name, address) = unsafe {
+            let name = std::ffi::CStr::from_ptr(entry.ifa_name).to_string_lossy().into_owned();
+            (name, entry.ifa_addr.as_ref().and_then(|address| ip_address(address)))
+        };
+        if let Some(address) = address {
+            found.push((name, address.ip()));
+        }
+    }
+    // SAFETY: from `getifaddrs`, and freed once.
+    unsafe { libc::freeifaddrs(first) };
+    found
+}
+
+/// An address of this library's as Rust has it; none if it is link-local or not of IP.
+///
+/// # Safety
+/// The address is as long as its family says.
+unsafe fn ip_address(address: &libc::sockaddr) -> Option<SocketAddr> {
+    match i32::from(address.sa_family) {
+        libc::AF_INET => {
+            // SAFETY: of this family.
+            let address = unsafe { &*std::ptr::from_ref(address).cast::<libc::sockaddr_in>() };
+            Some((std::net::Ipv4Addr::from(address.sin_addr.s_addr.to_ne_bytes()), 0).into())
+        }
+        libc::AF_INET6 => {
+            // SAFETY: of this family.
+            let address = unsafe { &*std::ptr::from_ref(address).cast::<libc::sockaddr_in6>() };
+            let address = Ipv6Addr::from(address.sin6_addr.s6_addr);
+            (address.segments()[0] & 0xffc0 != 0xfe80).then(|| (address, 0).into())
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn claims_are_read_as_they_were_written() {
+        let claim = Claim { number: 77, secret: (5, u32::MAX) };
+        let mut bytes = claim.encode().to_vec();
+        assert_eq!(Claim::decode(&bytes), Some(claim));
+        bytes.extend([0; 40]);
+        assert_eq!(Claim::decode(&bytes), Some(claim));
+        assert_eq!(Claim::decode(&bytes[..Claim::LENGTH - 1]), None);
+        bytes[0] ^= 1;
+        assert_eq!(Claim::decode(&bytes), None);
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_do_harm(bytes in prop::collection::vec(any::<u8>(), 0..40)) {
+            prop_assert_eq!(Claim::decode(&bytes), None);
+        }
+    }
+
+    #[test]
+    fn this_machines_addresses_are_found() {
+        let found = interface_addresses();
+        assert!(found.iter().any(|(name, address)| name == "lo" && address.is_loopback()), "{found:?}");
+    }
+}
