@@ -3,7 +3,7 @@
 use clap::{Args, ValueEnum};
 use dunlin::{
     AllowPolicy, CompletionMode, DeviceChoice, Fabrics, FabricsConfig, PROTOCOLS, Plan, Protocol, RdmaConfig,
-    ShmConfig,
+    SettingError, ShmConfig,
 };
 use std::time::Duration;
 
@@ -85,21 +85,25 @@ pub(crate) struct DeviceArguments {
     /// Use this index of the port's GIDs [default: RoCE v2 before v1, IPv4 before IPv6]
     #[arg(long, value_name = "N")]
     gid_index: Option<u32>,
+    /// Send packets of at most so many bytes: 256, 512, 1024, 2048 or 4096 [default: what the port has]
+    #[arg(long, value_name = "BYTES")]
+    rdma_mtu: Option<u32>,
 }
 
 impl DeviceArguments {
-    /// The fabrics of this process; clients of other users may connect to shared memory where `anyone` says so.
-    pub(crate) fn fabrics(&self, anyone: bool) -> Fabrics {
-        let device = DeviceChoice {
-            device: self.rdma_device.clone(),
-            port: self.rdma_port,
-            gid_index: self.gid_index,
+    /// The fabrics of this process; clients of other users may connect to shared memory where `anyone` says so. What is
+    /// not said here goes by the environment (`DUNLIN_RDMA_DEVICE` and its like).
+    pub(crate) fn fabrics(&self, anyone: bool) -> Result<Fabrics, SettingError> {
+        let mut rdma = RdmaConfig::from_environment()?;
+        let named = rdma.device;
+        rdma.device = DeviceChoice {
+            device: self.rdma_device.clone().or(named.device),
+            port: self.rdma_port.or(named.port),
+            gid_index: self.gid_index.or(named.gid_index),
+            mtu: self.rdma_mtu.or(named.mtu),
         };
         let allow = if anyone { AllowPolicy::Anyone } else { AllowPolicy::default() };
-        Fabrics::new(FabricsConfig {
-            shm: ShmConfig { allow, ..ShmConfig::default() },
-            rdma: RdmaConfig { device, ..RdmaConfig::default() },
-        })
+        Ok(Fabrics::new(FabricsConfig { shm: ShmConfig { allow, ..ShmConfig::default() }, rdma }))
     }
 }
 

@@ -79,7 +79,7 @@ pub(crate) fn run(arguments: &PingArguments) -> Result<ExitCode, Failure> {
             (address, Some(server))
         }
     };
-    let chosen = arguments.device.fabrics(false).choose(&address)?;
+    let chosen = arguments.device.fabrics(false)?.choose(&address)?;
     let plan = arguments.plan.plan(chosen.capabilities());
     plan.check(chosen.capabilities())?;
     on_fabric!(&chosen, fabric => match arguments.idle_connections {

@@ -41,7 +41,7 @@ pub use dunlin_fabric::{
     Address, AddressError, BindError, Capabilities, DialError, Fabric, ListenError, Nanos, Scheme, Topology,
     Unavailable,
 };
-pub use dunlin_fabric_rdma::{DeviceChoice, OpenError as RdmaError, RdmaConfig, RdmaFabric};
+pub use dunlin_fabric_rdma::{DeviceChoice, OpenError as RdmaError, RdmaConfig, RdmaFabric, SettingError};
 pub use dunlin_fabric_shm::{AllowPolicy, ShmConfig, ShmFabric};
 #[cfg(feature = "thrift")]
 pub use dunlin_hints as hints;

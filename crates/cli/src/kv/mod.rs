@@ -73,7 +73,7 @@ pub(crate) struct ConnectArguments {
 impl ConnectArguments {
     /// The fabric of the address.
     fn choose(&self) -> Result<ChosenFabric, Failure> {
-        Ok(self.device.fabrics(false).choose(&self.address)?)
+        Ok(self.device.fabrics(false)?.choose(&self.address)?)
     }
 
     /// Connects a client with a window of so many calls for each worker.

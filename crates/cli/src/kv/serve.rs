@@ -60,7 +60,7 @@ impl Service for Store {
 }
 
 pub(crate) fn run(arguments: &ServeArguments) -> Result<ExitCode, Failure> {
-    let chosen = arguments.device.fabrics(arguments.allow_anyone).choose(&arguments.listen)?;
+    let chosen = arguments.device.fabrics(arguments.allow_anyone)?.choose(&arguments.listen)?;
     on_fabric!(&chosen, fabric => serve(arguments, fabric))
 }
 
