@@ -53,7 +53,6 @@ fn apart(text: &str) -> String {
 fn habits() -> [Attribute; 1] {
     [parse_quote!(#[allow(
         unused_mut,
-        unused_parens,
         unused_variables,
         clippy::deref_addrof,
         clippy::explicit_auto_deref,
@@ -283,6 +282,16 @@ impl VisitMut for Careful {
             *expression = Expr::Block(ExprBlock { attrs: Vec::new(), label: None, block });
         }
         visit_mut::visit_expr_mut(self, expression);
+        // `write_struct((&**self))`, as pilota has it for a struct under a new name.
+        if let Expr::MethodCall(syn::ExprMethodCall { args, .. }) | Expr::Call(syn::ExprCall { args, .. }) =
+            expression
+        {
+            for argument in args {
+                if let Expr::Paren(inner) = argument {
+                    *argument = (*inner.expr).clone();
+                }
+            }
+        }
         match expression {
             Expr::MethodCall(call) if call.method == "write" => {
                 if let Expr::MethodCall(offset) = &*call.receiver
