@@ -1,6 +1,6 @@
 //! The smallest typed service: an echo for who wants its answer soon, on the fabric that an address names.
 //!
-//! `cargo run --release --example echo [shm:NAME|rdma:HOST:PORT]`
+//! `cargo run --release --example echo [shm:NAME|rdma:HOST:PORT [CALLS]]`
 
 use dunlin::thrift::{Bytes, ClientOptions, Context, Failure, Never, ServerOptions, serve};
 use dunlin::{Address, Fabric, Fabrics, on_fabric};
@@ -18,15 +18,16 @@ impl Echo for Handler {
 fn main() -> anyhow::Result<()> {
     let own = || format!("shm:example-echo-{}", std::process::id());
     let address = std::env::args().nth(1).unwrap_or_else(own).parse()?;
+    let calls = std::env::args().nth(2).map_or(Ok(10_000), |text| text.parse())?;
     let chosen = Fabrics::default().choose(&address)?;
-    on_fabric!(&chosen, fabric => run(fabric, &address))
+    on_fabric!(&chosen, fabric => run(fabric, &address, calls))
 }
 
-fn run<F: Fabric>(fabric: &F, address: &Address) -> anyhow::Result<()> {
+fn run<F: Fabric>(fabric: &F, address: &Address, calls: u32) -> anyhow::Result<()> {
     let server = serve(fabric, address, EchoProcessor(Handler), ServerOptions::default())?;
     let mut client = EchoClient::connect(fabric, server.address(), ClientOptions::default())?;
     assert_eq!(client.ping(b"hello")?, "hello");
-    let (calls, start) = (10_000, Instant::now());
+    let start = Instant::now();
     for _ in 0..calls {
         client.ping(b"hello")?;
     }

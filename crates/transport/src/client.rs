@@ -29,7 +29,7 @@ pub enum Response<'a> {
 impl Deref for Response<'_> {
     type Target = [u8];
 
-    #[inline]
+    #[inline(always)]
     fn deref(&self) -> &[u8] {
         each!(self, response => response)
     }
@@ -111,13 +111,13 @@ impl Client {
     }
 
     /// Makes a call and waits for the result. Without a worker in mind; they take turns.
-    #[inline]
+    #[inline(always)]
     pub fn call(&mut self, function: u16, payload: &[u8]) -> Result<Response<'_>, CallError> {
         Ok(each_into!(self, Response, client => client.call(function, payload)?))
     }
 
     /// As [`call`](Client::call), on one worker: the one that owns what the call is about.
-    #[inline]
+    #[inline(always)]
     pub fn call_on(
         &mut self,
         worker: usize,
@@ -131,13 +131,13 @@ impl Client {
     ///
     /// # Errors
     /// Always "not executed"; [`Cause::WindowFull`](dunlin_rpc::Cause::WindowFull) asks to collect results first.
-    #[inline]
+    #[inline(always)]
     pub fn submit_on(&mut self, worker: usize, function: u16, payload: &[u8]) -> Result<CallId, CallError> {
         each!(self, client => client.submit_on(worker, function, payload))
     }
 
     /// As [`submit_on`](Client::submit_on), but waits for room, as long as a call may take.
-    #[inline]
+    #[inline(always)]
     pub fn submit_waiting_on(
         &mut self,
         worker: usize,
@@ -148,13 +148,13 @@ impl Client {
     }
 
     /// Adds a call to the batch of a worker, which goes out when it is full, or with [`flush`](Client::flush).
-    #[inline]
+    #[inline(always)]
     pub fn push_on(&mut self, worker: usize, function: u16, payload: &[u8]) -> Result<CallId, CallError> {
         each!(self, client => client.push_on(worker, function, payload))
     }
 
     /// As [`push_on`](Client::push_on), but waits for room, as long as a call may take.
-    #[inline]
+    #[inline(always)]
     pub fn push_waiting_on(
         &mut self,
         worker: usize,
@@ -168,7 +168,7 @@ impl Client {
     ///
     /// # Errors
     /// [`Cause::WindowFull`](dunlin_rpc::Cause::WindowFull) while a ring is full: make progress and flush again.
-    #[inline]
+    #[inline(always)]
     pub fn flush(&mut self) -> Result<(), CallError> {
         each!(self, client => client.flush())
     }
@@ -207,49 +207,49 @@ impl Client {
     }
 
     /// Looks for results once; how many calls are done now.
-    #[inline]
+    #[inline(always)]
     pub fn progress(&mut self) -> usize {
         each!(self, client => client.progress())
     }
 
     /// Looks for results once and shows each where it arrived; how many there were.
-    #[inline]
+    #[inline(always)]
     pub fn collect(&mut self, each: impl FnMut(CallId, Result<&[u8], CallError>)) -> usize {
         each!(self, client => client.collect(each))
     }
 
     /// A call that is done and was not asked for yet.
-    #[inline]
+    #[inline(always)]
     pub fn next_done(&mut self) -> Option<CallId> {
         each!(self, client => client.next_done())
     }
 
     /// Whether a call is done.
-    #[inline]
+    #[inline(always)]
     pub fn is_done(&mut self, id: CallId) -> bool {
         each!(self, client => client.is_done(id))
     }
 
     /// What became of a call that is done.
-    #[inline]
+    #[inline(always)]
     pub fn outcome(&self, id: CallId) -> Result<&[u8], CallError> {
         each!(self, client => client.outcome(id))
     }
 
     /// Lets a call's result go, or gives the call up.
-    #[inline]
+    #[inline(always)]
     pub fn forget(&mut self, id: CallId) {
         each!(self, client => client.forget(id));
     }
 
     /// Waits for a call's result.
-    #[inline]
+    #[inline(always)]
     pub fn wait(&mut self, id: CallId) -> Result<Response<'_>, CallError> {
         Ok(each_into!(self, Response, client => client.wait(id)?))
     }
 
     /// Waits until some call is done; `None` if none is in flight.
-    #[inline]
+    #[inline(always)]
     pub fn wait_any(&mut self) -> Option<CallId> {
         each!(self, client => client.wait_any())
     }
