@@ -152,7 +152,7 @@ fn play() {
     let address = Address::new(Scheme::Rdma, "127.0.0.1:0").unwrap();
     let server =
         ServerBuilder::new(&fabric).function(1, FunctionMode::Worker).serve(&address, service).unwrap();
-    for name in ["server_reply", "direct_write_imm", "eager_send_recv", "remote_fetch"] {
+    for name in ["server-reply", "direct-writeimm", "eager-sendrecv", "remote-fetch"] {
         let plan = Protocol::by_name(name).unwrap().plan(CompletionMode::Busy);
         let config = ClientConfig { timeout: 60_000_000_000, ..ClientConfig::with_plan(plan) };
         let mut client = Client::connect(&fabric, server.address(), config).unwrap();

@@ -210,7 +210,8 @@ fn short_loss(first: &Place, second: &Place) {
     until("the message", &mut [&mut here, &mut there], |ends| ends.iter().all(|end| !end.found.is_empty()));
     assert_eq!((there.found[0].id, there.found[0].status), (WorkId(1), CompletionStatus::Success));
     assert_eq!((here.found[0].id, here.found[0].status), (WorkId(2), CompletionStatus::Success));
-    (here.found.clear(), there.found.clear());
+    here.found.clear();
+    there.found.clear();
     exchange(&mut here, &mut there);
 }
 

@@ -89,11 +89,14 @@ fn describe(device: &Path) -> String {
                 false => read(&port.join("link_layer")).unwrap_or_else(|| "unknown layer".to_owned()),
             };
             let gids = gids(port);
+            // iWARP's GID is a hardware address, which nobody chooses.
             let gids = match gids.len() {
-                0 => "no GID".to_owned(),
-                count => format!("{count} GIDs: {}", gids.join(", ")),
+                _ if iwarp => String::new(),
+                0 => ", no GID".to_owned(),
+                1 => format!(", GID {}", gids.join(", ")),
+                _ => format!(", GIDs {}", gids.join(", ")),
             };
-            format!("port {} {layer} {}, {gids}", name_of(port), state(port))
+            format!("port {} {layer} {}{gids}", name_of(port), state(port))
         })
         .collect();
     format!("{} ({})", name_of(device), ports.join("; "))
@@ -293,7 +296,7 @@ mod tests {
         assert_eq!(finding.mark, Mark::Ok);
         assert_eq!(
             finding.found,
-            "mlx5_0 (port 1 Ethernet active, 2 GIDs: 0 IB/RoCE v1 fe80::1, 1 RoCE v2 10.77.0.1)"
+            "mlx5_0 (port 1 Ethernet active, GIDs 0 IB/RoCE v1 fe80::1, 1 RoCE v2 10.77.0.1)"
         );
     }
 
