@@ -24,7 +24,7 @@ const LARGE: usize = 256;
 const EVENTS_AHEAD: usize = 6;
 /// Lines of a task's stack that are asked for, from where it was suspended: below it the next calls will lie, above it lie those that
 /// it is in.
-const LINES_BELOW: usize = 14;
+const LINES_BELOW: usize = 10;
 const LINES_ABOVE: usize = 24;
 const LINE: usize = 64;
 
@@ -641,5 +641,15 @@ impl fmt::Display for Waited<'_> {
             }
             Reason::Answer => write!(f, "the answer of a listener that does not accept"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_switch_touches_of_a_task_is_two_cache_lines() {
+        assert_eq!(size_of::<TaskState>(), 2 * LINE);
     }
 }

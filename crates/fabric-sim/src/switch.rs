@@ -79,3 +79,38 @@ pub(crate) fn suspend() {
     unsafe { (*current).suspend(()) };
     CURRENT.set(current);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_strand_is_a_cache_line_also_where_there_may_be_none() {
+        assert_eq!((size_of::<Strand>(), size_of::<Option<Strand>>()), (64, 64));
+    }
+
+    #[test]
+    fn the_outer_stack_is_another_one_and_nothing_suspends_there() {
+        let stacks = Stacks::new(64 * 1024, 1).expect("address space");
+        let here = 0u8;
+        let outer = (&raw const here).addr();
+        let body = Box::new(move || {
+            let inner = 0u8;
+            let inner = (&raw const inner).addr();
+            let there = on_outer_stack(|| {
+                assert!(!inside());
+                let there = 0u8;
+                (&raw const there).addr()
+            });
+            assert!(inside());
+            // The thread's own stack lies below what was on it before, and far from the coroutine's.
+            assert!(there < outer && there.abs_diff(outer) < 64 * 1024);
+            assert!(inner.abs_diff(there) > 64 * 1024);
+            suspend();
+        });
+        let (mut strand, end) = Strand::new(&stacks, body).expect("a stack");
+        assert_eq!(end % 64, 0);
+        assert!(!strand.resume());
+        assert!(strand.resume());
+    }
+}

@@ -107,9 +107,9 @@ const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "lost_write_not_written_again",
         file: "crates/rpc/src/path/tx.rs",
-        from: "        ring.start_round();",
+        from: "        lossy.ring.start_round();",
         to: "        if dunlin_fabric::mutant(\"lost_write_not_written_again\") { return Ok(true); }
-        ring.start_round();",
+        lossy.ring.start_round();",
     },
     Mutant {
         name: "worker_not_woken",

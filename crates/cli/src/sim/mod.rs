@@ -11,7 +11,8 @@ mod sweep;
 use crate::output::Failure;
 use clap::Subcommand;
 use dunlin_rnic_model::Profile;
-use std::process::ExitCode;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, ExitCode};
 
 /// What can be simulated.
 #[derive(Debug, Subcommand)]
@@ -25,7 +26,26 @@ pub(crate) enum Sim {
     Bench(bench::BenchArguments),
 }
 
+/// Has this program's memory stand in huge pages where the system has such: simulated clients by the thousand touch so many pages
+/// that the processor spends a fifth of its time on finding them. Only the allocator can ask for them, and is told so by the
+/// environment alone, before a program begins: so this one begins again, as the same process. Who has set the allocator up
+/// already is left alone, and so is who cannot begin again: that is as right, and slower.
+fn with_huge_pages() {
+    const TUNABLES: &str = "GLIBC_TUNABLES";
+    if std::env::var_os(TUNABLES).is_some() {
+        return;
+    }
+    let mut arguments = std::env::args_os();
+    let (Some(name), Ok(program)) = (arguments.next(), std::env::current_exe()) else { return };
+    // Answers only if that cannot be done.
+    let _ = Command::new(program).arg0(name).args(arguments).env(TUNABLES, "glibc.malloc.hugetlb=1").exec();
+}
+
 pub(crate) fn run(command: &Sim) -> Result<ExitCode, Failure> {
+    // A swarm is many small runs.
+    if !matches!(command, Sim::List(_) | Sim::Swarm(_)) {
+        with_huge_pages();
+    }
     match command {
         Sim::List(arguments) => figure::list(arguments),
         Sim::Figure(arguments) => figure::run(arguments),

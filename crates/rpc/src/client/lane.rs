@@ -731,3 +731,18 @@ pub(crate) fn post_read<F: Fabric>(
         _ => Violation::Transfer("a READ could not be posted"),
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use dunlin_fabric_sim::Sim;
+    use std::mem::{offset_of, size_of};
+
+    /// With thousands of lanes each cache line that a call touches has left the caches since the last one.
+    #[test]
+    fn what_every_call_touches_lies_in_eight_cache_lines() {
+        assert!(offset_of!(ClientLane<Sim>, queue_pair) <= 8 * LINE);
+        assert!(size_of::<Tx<Sim>>() <= 152 && size_of::<Rx<Sim>>() <= 96);
+        assert_eq!(offset_of!(ClientLane<Sim>, taken), 0);
+    }
+}

@@ -362,3 +362,16 @@ pub(crate) fn time_left(micros: u32) -> Option<Nanos> {
 pub(crate) fn answer_meta(call: u32, thread: u16, status: Status, flags: Flags) -> EntryMeta {
     EntryMeta { function_or_status: status.to_wire(), thread, call, flags }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use dunlin_fabric_sim::Sim;
+    use std::mem::offset_of;
+
+    /// As with the client's end.
+    #[test]
+    fn what_every_call_touches_lies_in_six_cache_lines() {
+        assert!(offset_of!(ServerLane<Sim>, number) <= 6 * 64);
+    }
+}
