@@ -22,7 +22,7 @@ Examples:
   dunlin kv load shm:store records.tsv
   dunlin kv bench shm:store --workload a --clients 4 --seconds 5
   dunlin kv stats shm:store
-  dunlin kv serve --listen rdma:10.0.0.1:7000               the same over an RNIC;0.0.0.0 for all interfaces
+  dunlin kv serve --listen rdma:10.0.0.1:7000      the same over an RNIC
   dunlin kv bench rdma:10.0.0.1:7000";
 
 /// Run a key-value server, and use, fill, inspect and measure one.
