@@ -169,6 +169,14 @@ impl LinkShared {
         self.end(reason);
     }
 
+    /// The connection has ended from outside. If our own device is in trouble, that says more.
+    fn lost(&self, reason: &str) {
+        match self.io.device().trouble() {
+            Some(trouble) => self.end_for_device(&trouble),
+            None => self.end(reason),
+        }
+    }
+
     fn gone(&self, reason: String) -> LinkError {
         match self.device_broke.load(Ordering::Acquire) {
             true => LinkError::Device(reason),
@@ -188,7 +196,7 @@ impl LinkShared {
                 return;
             }
             match (&self.socket).read(buffer) {
-                Ok(0) => return self.end("it closed the connection"),
+                Ok(0) => return self.lost("it closed the connection"),
                 Ok(count) => {
                     incoming.extend_from_slice(&buffer[..count]);
                     if let Err(violation) = self.take_frames(&mut incoming) {
@@ -197,7 +205,7 @@ impl LinkShared {
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) => return self.end(&format!("its connection failed: {error}")),
+                Err(error) => return self.lost(&format!("its connection failed: {error}")),
             }
         }
     }
