@@ -68,15 +68,20 @@ fn an_interrupted_run_shows_what_there_is_and_leaves_nothing() {
     for command in [&["atb", "latency", "--size", "64"][..], &["ycsb", "--clients", "2", "--records", "100"]]
     {
         let more = ["--rounds", "100000", "--slice", "1ms", "--protocol", "Remote-fetch"];
-        let mut running = Running::start(["bench"].into_iter().chain(command.iter().copied()).chain(more));
-        let until = Instant::now() + Duration::from_secs(3);
-        while running.is_running() && Instant::now() < until {
-            std::thread::sleep(Duration::from_millis(50));
-        }
-        running.signal("INT");
-        let ended = running.end();
-        assert_eq!(ended.code(), Some(130), "{}", ended.errors);
-        assert!(ended.text().contains("Remote-fetch"), "{}", ended.text());
+        // What was measured until then is told: how soon something is depends on the machine.
+        let told = [3, 10, 40, 120].into_iter().any(|seconds| {
+            let mut running =
+                Running::start(["bench"].into_iter().chain(command.iter().copied()).chain(more));
+            let until = Instant::now() + Duration::from_secs(seconds);
+            while running.is_running() && Instant::now() < until {
+                std::thread::sleep(Duration::from_millis(50));
+            }
+            running.signal("INT");
+            let ended = running.end();
+            assert_eq!(ended.code(), Some(130), "{}", ended.errors);
+            ended.text().contains("Remote-fetch")
+        });
+        assert!(told, "{command:?} tells nothing of what it measured");
     }
     let left: Vec<_> = stores().into_iter().filter(|path| !before.contains(path)).collect();
     assert!(left.is_empty(), "{left:?}");

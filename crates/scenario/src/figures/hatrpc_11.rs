@@ -1,7 +1,7 @@
 //! HatRPC figure 11: latency by payload size, one client, a service with the goal of latency.
 
 use super::hatrpc::{DIRECT, RFP, load};
-use super::hatrpc_hints::{Best, Hinted, each, series, up_to};
+use super::hatrpc_hints::{Best, Hinted, UpTo, each, series};
 use super::{Effort, Figure, Outcome, Outcomes, Paper, Point, Run};
 use crate::load::Extent;
 use dunlin_hints::PerfGoal;
@@ -56,7 +56,7 @@ fn points(outcomes: &Outcomes) -> Vec<Point> {
     every("large", "Hybrid-EagerRNDV", large, 0.49, 0.80, "5.2: 20% to 51% less for large payloads");
     every("large", DIRECT, large, 0.97, 1.03, "5.2: a negligible gap to Direct-WriteIMM, read as 3%");
     let best = |what, other, places: fn(u32) -> bool, value, source| {
-        up_to(outcomes, (what, Best::Least), other, mean, places, (value, source))
+        UpTo { what, best: Best::Least, value: mean }.over(outcomes, other, places, value, source)
     };
     points.extend(best("small", "Direct-Write-Send", small, 0.79, "5.2: up to 21% less for small payloads"));
     points.extend(best("large", "Direct-Write-Send", large, 0.62, "5.2: up to 38% less for large payloads"));

@@ -1,7 +1,7 @@
 //! HatRPC figure 12: throughput by the number of clients, a service with the goal of throughput, small and large payloads.
 
 use super::hatrpc::{DIRECT, RFP};
-use super::hatrpc_hints::{Best, Hinted, UNDER, crowd, each, series, up_to};
+use super::hatrpc_hints::{Best, Hinted, UNDER, UpTo, crowd, each, series};
 use super::{Effort, Figure, Outcome, Outcomes, Paper, Point, Run};
 use crate::load::Function;
 use crate::random_values::Sizes;
@@ -46,30 +46,22 @@ fn kops(outcome: &Outcome) -> f64 {
     outcome.mops * 1e3
 }
 
-fn most(
-    outcomes: &Outcomes,
-    other: &str,
-    places: impl Fn(u32) -> bool,
-    said: f64,
-    source: &'static str,
-) -> Option<Point> {
-    up_to(outcomes, ("throughput", Best::Most), other, kops, places, (said, source))
-}
+const THROUGHPUT: UpTo = UpTo { what: "throughput", best: Best::Most, value: kops };
 
 fn small(outcomes: &Outcomes) -> Vec<Point> {
     let mut points = outcomes.as_they_are("kops", kops);
-    points.extend(most(outcomes, "Hybrid-EagerRNDV", |_| true, 1.14, "5.2: up to 14% more"));
-    points.extend(most(outcomes, "Direct-Write-Send", |_| true, 1.20, "5.2: up to 20% more"));
-    points.extend(most(outcomes, RFP, |_| true, 1.12, "5.2: up to 12% more"));
+    points.extend(THROUGHPUT.over(outcomes, "Hybrid-EagerRNDV", |_| true, 1.14, "5.2: up to 14% more"));
+    points.extend(THROUGHPUT.over(outcomes, "Direct-Write-Send", |_| true, 1.20, "5.2: up to 20% more"));
+    points.extend(THROUGHPUT.over(outcomes, RFP, |_| true, 1.12, "5.2: up to 12% more"));
     points
 }
 
 fn large(outcomes: &Outcomes) -> Vec<Point> {
     let mut points = outcomes.as_they_are("kops", kops);
-    points.extend(most(outcomes, "Hybrid-EagerRNDV", |_| true, 1.56, "5.2: up to 56% more"));
-    points.extend(most(outcomes, "Direct-Write-Send", |_| true, 1.21, "5.2: up to 21% more"));
+    points.extend(THROUGHPUT.over(outcomes, "Hybrid-EagerRNDV", |_| true, 1.56, "5.2: up to 56% more"));
+    points.extend(THROUGHPUT.over(outcomes, "Direct-Write-Send", |_| true, 1.21, "5.2: up to 21% more"));
     let source = "5.2: up to 15% more with at most 16 clients";
-    points.extend(most(outcomes, RFP, |x| x <= UNDER, 1.15, source));
+    points.extend(THROUGHPUT.over(outcomes, RFP, |x| x <= UNDER, 1.15, source));
     let said = (Paper::Between(1.07, 1.09), "5.2: RFP is 7% to 9% ahead with more than 16 clients");
     points.extend(each(outcomes, "throughput", DIRECT, kops, |x| x > UNDER, Some(said)));
     points

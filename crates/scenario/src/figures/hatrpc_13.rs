@@ -2,7 +2,7 @@
 //! turn by chance.
 
 use super::hatrpc::{DIRECT, RFP};
-use super::hatrpc_hints::{Best, Hinted, UNDER, crowd, each, series, up_to};
+use super::hatrpc_hints::{Best, Hinted, UNDER, UpTo, crowd, each, series};
 use super::{Effort, Figure, Outcome, Outcomes, Paper, Point, Run};
 use crate::load::Function;
 use crate::random_values::{Sizes, Times};
@@ -68,40 +68,29 @@ fn both(outcomes: &Outcomes) -> Vec<Point> {
     points
 }
 
-fn least(outcomes: &Outcomes, other: &str, said: f64, source: &'static str) -> Option<Point> {
-    up_to(outcomes, ("latency", Best::Least), other, latency, |_| true, (said, source))
-}
-
-fn most(
-    outcomes: &Outcomes,
-    other: &str,
-    places: impl Fn(u32) -> bool,
-    said: f64,
-    source: &'static str,
-) -> Option<Point> {
-    up_to(outcomes, ("throughput", Best::Most), other, throughput, places, (said, source))
-}
+const LATENCY: UpTo = UpTo { what: "latency", best: Best::Least, value: latency };
+const THROUGHPUT: UpTo = UpTo { what: "throughput", best: Best::Most, value: throughput };
 
 fn small(outcomes: &Outcomes) -> Vec<Point> {
     let mut points = both(outcomes);
-    points.extend(least(outcomes, "Hybrid-EagerRNDV", 0.88, "5.3: up to 12% less"));
-    points.extend(least(outcomes, "Direct-Write-Send", 0.82, "5.3: up to 18% less"));
-    points.extend(least(outcomes, RFP, 0.91, "5.3: up to 9% less"));
-    points.extend(most(outcomes, "Hybrid-EagerRNDV", |_| true, 1.11, "5.3: up to 11% more"));
-    points.extend(most(outcomes, "Direct-Write-Send", |_| true, 1.10, "5.3: up to 10% more"));
-    points.extend(most(outcomes, RFP, |_| true, 1.08, "5.3: up to 8% more"));
+    points.extend(LATENCY.over(outcomes, "Hybrid-EagerRNDV", |_| true, 0.88, "5.3: up to 12% less"));
+    points.extend(LATENCY.over(outcomes, "Direct-Write-Send", |_| true, 0.82, "5.3: up to 18% less"));
+    points.extend(LATENCY.over(outcomes, RFP, |_| true, 0.91, "5.3: up to 9% less"));
+    points.extend(THROUGHPUT.over(outcomes, "Hybrid-EagerRNDV", |_| true, 1.11, "5.3: up to 11% more"));
+    points.extend(THROUGHPUT.over(outcomes, "Direct-Write-Send", |_| true, 1.10, "5.3: up to 10% more"));
+    points.extend(THROUGHPUT.over(outcomes, RFP, |_| true, 1.08, "5.3: up to 8% more"));
     points
 }
 
 fn large(outcomes: &Outcomes) -> Vec<Point> {
     let mut points = both(outcomes);
-    points.extend(least(outcomes, "Hybrid-EagerRNDV", 0.88, "5.3: up to 12% less"));
-    points.extend(least(outcomes, "Direct-Write-Send", 0.94, "5.3: 6% less"));
-    points.extend(least(outcomes, RFP, 0.93, "5.3: 7% less"));
-    points.extend(most(outcomes, "Hybrid-EagerRNDV", |_| true, 1.25, "5.3: up to 25% more"));
-    points.extend(most(outcomes, "Direct-Write-Send", |_| true, 1.14, "5.3: up to 14% more"));
+    points.extend(LATENCY.over(outcomes, "Hybrid-EagerRNDV", |_| true, 0.88, "5.3: up to 12% less"));
+    points.extend(LATENCY.over(outcomes, "Direct-Write-Send", |_| true, 0.94, "5.3: 6% less"));
+    points.extend(LATENCY.over(outcomes, RFP, |_| true, 0.93, "5.3: 7% less"));
+    points.extend(THROUGHPUT.over(outcomes, "Hybrid-EagerRNDV", |_| true, 1.25, "5.3: up to 25% more"));
+    points.extend(THROUGHPUT.over(outcomes, "Direct-Write-Send", |_| true, 1.14, "5.3: up to 14% more"));
     let source = "5.3: up to 11% more with at most 16 clients";
-    points.extend(most(outcomes, RFP, |x| x <= UNDER, 1.11, source));
+    points.extend(THROUGHPUT.over(outcomes, RFP, |x| x <= UNDER, 1.11, source));
     let said = Some((Paper::Between(1.0, 1.07), "5.3: up to 7% more with more than 16 clients"));
     points.extend(each(outcomes, "throughput", DIRECT, throughput, |x| x > UNDER, said));
     points

@@ -86,23 +86,35 @@ pub(super) enum Best {
     Most,
 }
 
-/// The best that the hints reach over another series, of the places that are asked for, where the paper says "up to".
-pub(super) fn up_to(
-    outcomes: &Outcomes,
-    (what, best): (&str, Best),
-    other: &str,
-    value: fn(&Outcome) -> f64,
-    places: impl Fn(u32) -> bool,
-    said: (f64, &'static str),
-) -> Option<Point> {
-    let ratios = each(outcomes, what, other, value, places, None);
-    let found = ratios.into_iter().reduce(|one, next| {
-        if (next.predicted < one.predicted) == (best == Best::Least) { next } else { one }
-    })?;
-    let word = if best == Best::Least { "least" } else { "most" };
-    Some(Point {
-        series: format!("{what}, the {word} of {HINTED} over {other}"),
-        said: Some((Paper::Value(said.0), said.1)),
-        ..found
-    })
+/// A value of which a paper says how much better it gets "up to".
+#[derive(Clone, Copy)]
+pub(super) struct UpTo {
+    /// What it is called.
+    pub(super) what: &'static str,
+    pub(super) best: Best,
+    pub(super) value: fn(&Outcome) -> f64,
+}
+
+impl UpTo {
+    /// The best that the hints reach over another series, of the places that are asked for.
+    pub(super) fn over(
+        &self,
+        outcomes: &Outcomes,
+        other: &str,
+        places: impl Fn(u32) -> bool,
+        said: f64,
+        source: &'static str,
+    ) -> Option<Point> {
+        let UpTo { what, best, value } = *self;
+        let ratios = each(outcomes, what, other, value, places, None);
+        let found = ratios.into_iter().reduce(|one, next| {
+            if (next.predicted < one.predicted) == (best == Best::Least) { next } else { one }
+        })?;
+        let word = if best == Best::Least { "least" } else { "most" };
+        Some(Point {
+            series: format!("{what}, the {word} of {HINTED} over {other}"),
+            said: Some((Paper::Value(said), source)),
+            ..found
+        })
+    }
 }
