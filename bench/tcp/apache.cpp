@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <iostream>
+#include <limits>
 #include <memory>
 #include <string>
 #include <thread>
@@ -23,6 +24,11 @@ using namespace apache::thrift::protocol;
 using namespace apache::thrift::transport;
 using Clock = std::chrono::steady_clock;
 
+// Of 0.17 a connection ends when as many bytes have gone over it as a message may have, 100 MB unless this says more.
+static std::shared_ptr<TConfiguration> limits() {
+  return std::make_shared<TConfiguration>(std::numeric_limits<int>::max());
+}
+
 class Handler : public bench::EchoIf {
   void echo(std::string& result, const std::string& payload) override { result = payload; }
 };
@@ -35,17 +41,33 @@ class Announce : public server::TServerEventHandler {
   void preServe() override { std::cout << "port " << listener->getPort() << std::endl; }
 };
 
+class Listener : public TServerSocket {
+  std::shared_ptr<TSocket> createSocket(THRIFT_SOCKET client) override {
+    return std::make_shared<TSocket>(client, pChildInterruptSockReader_, limits());
+  }
+
+ public:
+  using TServerSocket::TServerSocket;
+};
+
+class Framed : public TTransportFactory {
+  std::shared_ptr<TTransport> getTransport(std::shared_ptr<TTransport> transport) override {
+    return std::make_shared<TFramedTransport>(transport, limits());
+  }
+};
+
 static void serve() {
-  auto listener = std::make_shared<TServerSocket>("127.0.0.1", 0);
+  auto listener = std::make_shared<Listener>("127.0.0.1", 0);
   auto processor = std::make_shared<bench::EchoProcessor>(std::make_shared<Handler>());
-  server::TThreadedServer server(processor, listener, std::make_shared<TFramedTransportFactory>(),
+  server::TThreadedServer server(processor, listener, std::make_shared<Framed>(),
                                  std::make_shared<TBinaryProtocolFactory>());
   server.setServerEventHandler(std::make_shared<Announce>(listener));
   server.serve();
 }
 
 static void call(int port, int size, Clock::duration span, std::vector<long>& times) {
-  auto transport = std::make_shared<TFramedTransport>(std::make_shared<TSocket>("127.0.0.1", port));
+  auto transport = std::make_shared<TFramedTransport>(
+      std::make_shared<TSocket>("127.0.0.1", port, limits()), limits());
   bench::EchoClientT<TBinaryProtocolT<TFramedTransport>> client(
       std::make_shared<TBinaryProtocolT<TFramedTransport>>(transport));
   transport->open();

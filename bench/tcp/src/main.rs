@@ -18,9 +18,6 @@ pub const CONNECTIONS: usize = 8;
 /// How long each measurement takes.
 pub const SPAN: Duration = Duration::from_millis(1000);
 
-/// Bytes of a payload, so many that not 100 MB go over a connection while it is measured.
-const LARGEST_OF_APACHE: usize = 256;
-
 /// What one client saw of one server.
 #[derive(Clone, Copy, Debug)]
 pub struct Seen {
@@ -74,8 +71,12 @@ fn main() -> Result<()> {
         ["server", "dunlin"] => ours::serve(None),
         ["server", "dunlin", threads] => ours::serve(Some(threads.parse()?)),
         ["server", "volo"] => theirs::serve(),
-        ["client", "dunlin", port, size] => Ok(println!("{:?}", ours::measure(port.parse()?, size.parse()?)?)),
-        ["client", "volo", port, size] => Ok(println!("{:?}", theirs::measure(port.parse()?, size.parse()?)?)),
+        ["client", "dunlin", port, size] => {
+            Ok(println!("{:?}", ours::measure(port.parse()?, size.parse()?)?))
+        }
+        ["client", "volo", port, size] => {
+            Ok(println!("{:?}", theirs::measure(port.parse()?, size.parse()?)?))
+        }
         [apache] => compare(apache, 32, 3),
         [apache, size] => compare(apache, size.parse()?, 3),
         [apache, size, rounds] => compare(apache, size.parse()?, rounds.parse()?),
@@ -96,16 +97,7 @@ fn compare(apache: &str, size: usize, rounds: usize) -> Result<()> {
         "volo" => theirs::measure(port, size),
         _ => apache::measure(apache, port, size),
     };
-    // Its connections end when 100 MB have gone over them (of `MaxMessageSize`, its 0.17 does not begin anew with each message).
-    let (clients, servers): (&[_], _) = match size <= LARGEST_OF_APACHE {
-        true => (&["dunlin", "volo", "apache"], &servers[..]),
-        false => {
-            println!(
-                "{size} bytes are too much for Apache's C++ library: more than 100 MB on a connection end it"
-            );
-            (&["dunlin", "volo"], &servers[..2])
-        }
-    };
+    let clients = ["dunlin", "volo", "apache"];
     let mut seen = vec![Vec::new(); clients.len() * servers.len()];
     for _ in 0..rounds {
         for (number, seen) in seen.iter_mut().enumerate() {

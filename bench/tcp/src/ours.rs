@@ -17,8 +17,8 @@ use idl::echo::*;
 struct Handler;
 
 impl Echo for Handler {
-    fn echo(&self, _: &Context, payload: &[u8]) -> Result<Bytes, Failure<Never>> {
-        Ok(Bytes::copy_from_slice(payload))
+    fn echo(&self, context: &Context, payload: &[u8]) -> Result<Bytes, Failure<Never>> {
+        Ok(context.share(payload))
     }
 }
 

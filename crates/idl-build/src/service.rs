@@ -458,7 +458,7 @@ fn arguments(out: &mut String, cx: &Context, function: &Function<'_>) {
         let write = |value: &str| {
             format!(
                 "protocol.write_field_begin(TType::{wire}, {id})?; {}?; protocol.write_field_end()?;",
-                values.write(kind, value)
+                values.write_argument(kind, value)
             )
         };
         if argument.kind == FieldKind::Required {
@@ -496,8 +496,8 @@ fn arguments(out: &mut String, cx: &Context, function: &Function<'_>) {
             }}
 
             #[allow(unused_imports)]
-            fn encode<P: ::dunlin::thrift::pilota::thrift::TOutputProtocol>(&self, protocol: &mut P) -> ::std::result::Result<(), ::dunlin::thrift::ThriftException> {{
-                use ::dunlin::thrift::{{TType, pilota::thrift::TOutputProtocolExt}};
+            fn encode<'s, P: ::dunlin::thrift::Output<'s>>(&'s self, protocol: &mut P) -> ::std::result::Result<(), ::dunlin::thrift::ThriftException> {{
+                use ::dunlin::thrift::{{Output as _, TType, pilota::thrift::TOutputProtocolExt}};
                 protocol.write_struct_begin(&::dunlin::thrift::ARGUMENTS)?;
                 {writes}
                 protocol.write_field_stop()?;
@@ -562,6 +562,16 @@ fn bare_arguments(cx: &Context, function: &Function<'_>) -> String {
     )
 }
 
+/// Makes a value of what was read, in the result of a call.
+fn of_call(read: &str, value: &str, reading: &str) -> String {
+    format!(
+        "match {reading} {{
+            ::std::result::Result::Ok({read}) => ::std::result::Result::Ok({value}),
+            ::std::result::Result::Err(error) => ::std::result::Result::Err(thrift::CallError::Decode(error)),
+        }}"
+    )
+}
+
 /// What pilota's result lacks: its two halves, and the bare form of the value.
 fn outcome(out: &mut String, cx: &Context, function: &Function<'_>) {
     let values = Values::bare(cx);
@@ -582,9 +592,20 @@ fn outcome(out: &mut String, cx: &Context, function: &Function<'_>) {
         kind if is_text(kind) => (
             "value.len()".to_owned(),
             format!("protocol.write_rest({})", values.bytes(kind, "value")),
-            values.read_rest(kind),
+            match kind {
+                TyKind::String => of_call("text", "text.to_owned()", "input.read_rest_str()"),
+                TyKind::FastStr => of_call("text", "thrift::owned_str(text)", "input.read_rest_str()"),
+                TyKind::BytesVec => "::std::result::Result::Ok(input.read_rest().to_vec())".to_owned(),
+                _ => {
+                    "::std::result::Result::Ok(thrift::Bytes::copy_from_slice(input.read_rest()))".to_owned()
+                }
+            },
         ),
-        kind => (values.length(kind, here), values.write(kind, here), values.read(kind)),
+        kind => (
+            values.length(kind, here),
+            values.write(kind, here),
+            of_call("value", "value", &values.read(kind)),
+        ),
     };
     let mut arms = String::new();
     for (variant, _) in function.exceptions.iter().flat_map(|(_, variants)| variants) {
@@ -628,7 +649,7 @@ fn outcome(out: &mut String, cx: &Context, function: &Function<'_>) {
             }}
 
             #[allow(unused_imports)]
-            fn decode_value(input: &mut ::dunlin::thrift::codec::BinaryInput<'_>) -> ::std::result::Result<{value}, ::dunlin::thrift::ThriftException> {{
+            fn decode_value(input: &mut ::dunlin::thrift::codec::BinaryInput<'_>) -> ::std::result::Result<{value}, ::dunlin::thrift::CallError<{exception}>> {{
                 use ::dunlin::thrift::{{self, pilota::thrift::TInputProtocol as _}};
                 {read}
             }}

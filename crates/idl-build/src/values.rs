@@ -166,6 +166,15 @@ impl<'a> Values<'a> {
         }
     }
 
+    /// Writing an argument, which is borrowed for as long as the writer may need it; of type `Result<(), ThriftException>`.
+    pub(crate) fn write_argument(&self, kind: &TyKind, value: &str) -> String {
+        match kind {
+            TyKind::String | TyKind::FastStr => format!("protocol.write_text({value})"),
+            TyKind::Bytes | TyKind::BytesVec => format!("protocol.write_slice({value})"),
+            kind => self.write(kind, value),
+        }
+    }
+
     fn sequence_write(&self, form: &str, element: &Ty, value: &str) -> String {
         format!(
             "protocol.write_{form}(TType::{}, {value}, |protocol, element| {})",
@@ -198,16 +207,6 @@ impl<'a> Values<'a> {
         match kind {
             TyKind::String | TyKind::FastStr => "input.read_rest_str()?".into(),
             _ => "input.read_rest()".into(),
-        }
-    }
-
-    /// Reading an owned value that takes the rest of a bare message; of type `Result`.
-    pub(crate) fn read_rest(&self, kind: &TyKind) -> String {
-        match kind {
-            TyKind::String => "input.read_rest_str().map(::std::borrow::ToOwned::to_owned)".into(),
-            TyKind::FastStr => "input.read_rest_faststr()".into(),
-            TyKind::BytesVec => "::std::result::Result::Ok(input.read_rest().to_vec())".into(),
-            _ => "::std::result::Result::Ok(thrift::Bytes::copy_from_slice(input.read_rest()))".into(),
         }
     }
 

@@ -1,10 +1,10 @@
 //! Arguments and results: the structs that Thrift makes of a function's parameter list and of what it gives back.
 
-use crate::codec::{BinaryInput, BinaryOutput, Input};
-use crate::error::Refusal;
+use crate::codec::{BinaryInput, BinaryOutput, Input, Output};
+use crate::error::{CallError, Refusal};
 use pilota::thrift::{
-    Message, ProtocolExceptionKind, TInputProtocol, TLengthProtocol, TOutputProtocol, TStructIdentifier,
-    TType, ThriftException, new_protocol_exception,
+    Message, ProtocolExceptionKind, TInputProtocol, TLengthProtocol, TStructIdentifier, TType,
+    ThriftException, new_protocol_exception,
 };
 use pilota::{AHashMap, AHashSet};
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,8 +18,8 @@ pub trait Arguments {
     /// Bytes of the encoding.
     fn size<P: TLengthProtocol>(&self, protocol: &mut P) -> usize;
 
-    /// Writes them.
-    fn encode<P: TOutputProtocol>(&self, protocol: &mut P) -> Result<(), ThriftException>;
+    /// Writes them. What they borrow, the writer may too.
+    fn encode<'s, P: Output<'s>>(&'s self, protocol: &mut P) -> Result<(), ThriftException>;
 
     /// Their bare form, if it lies there already: a single `binary` or `string`.
     #[inline]
@@ -62,8 +62,9 @@ pub trait Outcome: Message {
     /// Writes the bare form of a value.
     fn encode_value(value: &Self::Value, output: &mut BinaryOutput<'_>) -> Result<(), ThriftException>;
 
-    /// Reads the bare form of a value.
-    fn decode_value(input: &mut BinaryInput<'_>) -> Result<Self::Value, ThriftException>;
+    /// Reads the bare form of a value. It is made in the type that the caller gets, so that it need not be moved there: a text is
+    /// stored in pieces, and to load them as a whole shortly after waits for the stores.
+    fn decode_value(input: &mut BinaryInput<'_>) -> Result<Self::Value, CallError<Self::Exception>>;
 }
 
 /// Reads the fields of an argument list. `field` gets the id and type of each, reads what it knows and says whether it did;

@@ -8,15 +8,19 @@ mod binary;
 mod compact;
 mod compact_output;
 mod cursor;
+mod lending;
 mod scan;
 mod skip;
 
-#[cfg(test)]
-pub(crate) use binary::LENT;
+pub(crate) use binary::part;
 pub use binary::{BinaryInput, BinaryOutput};
 pub use compact::CompactInput;
 pub use compact_output::CompactOutput;
 pub use cursor::{Input, Limits, owned_str};
+#[cfg(test)]
+pub(crate) use lending::LENT;
+pub use lending::Output;
+pub(crate) use lending::{Lending, Payload};
 pub(crate) use scan::varint;
 pub use scan::{Encoding, Scanned, Scanner};
 

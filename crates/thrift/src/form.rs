@@ -126,9 +126,11 @@ fn decode_bare<R: Outcome>(bytes: &[u8]) -> Result<R::Value, CallError<R::Except
         _ => bytes,
     };
     let mut input = BinaryInput::bare(bytes);
-    let value = R::decode_value(&mut input).map_err(CallError::Decode)?;
-    input.end().map_err(CallError::Decode)?;
-    Ok(value)
+    let mut result = R::decode_value(&mut input);
+    if let (Ok(_), Err(error)) = (&result, input.end()) {
+        result = Err(CallError::Decode(error));
+    }
+    result
 }
 
 #[inline]

@@ -32,7 +32,7 @@ pub use arguments::{
 };
 pub use asynchronous::{AsyncCall, AsyncClient};
 pub use client::{Client, Pending};
-pub use codec::{Input, owned_str};
+pub use codec::{Input, Output, owned_str};
 pub use descriptor::ServiceDescriptor;
 pub use error::{
     CallError, ConnectError, Failure, Never, Refusal, ServeError, not_asynchronous, unknown_function,

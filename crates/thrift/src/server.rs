@@ -1,7 +1,7 @@
 //! The server's side: what generated code implements, and how a call of the engine reaches it.
 
 use crate::arguments::Outcome;
-use crate::codec::{BinaryInput, Input};
+use crate::codec::{BinaryInput, Input, part};
 use crate::descriptor::ServiceDescriptor;
 use crate::error::{Refusal, ServeError};
 use crate::form::Form;
@@ -14,13 +14,14 @@ use dunlin_hints::{FunctionHints, ProcessTime, Side, select};
 use dunlin_rpc::{
     ApplicationCode, FunctionMode, PoolService, Reply, Request, ServerBuilder, ServerConfig, Service, Status,
 };
+use pilota::Bytes;
 use pilota::thrift::{ApplicationException, ApplicationExceptionKind};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 /// What a handler may know of a call beyond its arguments.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Context {
     /// Time left for the call when it was sent, in nanoseconds; `None` for no deadline.
     pub time_left: Option<Nanos>,
@@ -28,6 +29,17 @@ pub struct Context {
     pub session: u64,
     /// Whether the call came by stock Thrift over TCP.
     pub tcp: bool,
+    /// The memory of the message, if it may be kept.
+    pub(crate) memory: Option<Bytes>,
+}
+
+impl Context {
+    /// The bytes of an argument, to be kept or given back. They are a part of the message's memory, so that nothing is copied, if they
+    /// are large, most of the message and came over TCP in a frame and the binary encoding; else a copy.
+    pub fn share(&self, argument: &[u8]) -> Bytes {
+        let shared = self.memory.as_ref().and_then(|memory| part(memory, argument));
+        shared.unwrap_or_else(|| Bytes::copy_from_slice(argument))
+    }
 }
 
 /// Where a processor puts what became of a call.
@@ -96,7 +108,8 @@ impl<P: Processor> Adapter<P> {
         let Some((function, form)) = function_number(request.function) else {
             return Ok(reply.write(&self.introduction)?);
         };
-        let context = Context { time_left: request.time_left, session: request.session, tcp: false };
+        let context =
+            Context { time_left: request.time_left, session: request.session, tcp: false, memory: None };
         let mut input = match form {
             Form::Bare => BinaryInput::bare(request.payload),
             Form::Tagged => BinaryInput::new(request.payload),

@@ -1,6 +1,7 @@
 //! Thrift's binary encoding: what Dunlin's own messages carry, and the usual one on TCP.
 
-use super::cursor::{Cursor, Input, Limits, invalid, owned_str, text};
+use super::cursor::{Cursor, Input, Limits, invalid, no_text, owned_str, text};
+use super::lending::{Copying, LENT, Large, Lending, Output, Payload};
 use super::skip::{no_lengths, skip};
 use pilota::thrift::{
     ProtocolExceptionKind, TFieldIdentifier, TInputProtocol, TLengthProtocol, TListIdentifier,
@@ -44,10 +45,10 @@ impl<'a> BinaryInput<'a> {
         BinaryInput { bare: true, ..BinaryInput::new(bytes) }
     }
 
-    /// A reader of bytes that lie in `memory`, with the usual limits. A large `binary` that is most of the memory is not copied, but
-    /// a part of it.
-    pub(crate) fn sharing(bytes: &'a [u8], memory: &'a Bytes) -> Self {
-        BinaryInput { shared: Some(memory), ..BinaryInput::new(bytes) }
+    /// A reader of bytes that lie in `memory`, with the usual limits. A large `binary` or `string` that is most of the memory is not
+    /// copied, but a part of it.
+    pub(crate) fn within(bytes: &'a [u8], memory: Option<&'a Bytes>) -> Self {
+        BinaryInput { shared: memory, ..BinaryInput::new(bytes) }
     }
 
     /// Bytes that were not read yet.
@@ -66,12 +67,6 @@ impl<'a> BinaryInput<'a> {
     #[inline]
     pub fn read_rest_str(&mut self) -> Result<&'a str, ThriftException> {
         text(self.read_rest())
-    }
-
-    /// As [`read_rest_str`](BinaryInput::read_rest_str), owned.
-    #[inline]
-    pub fn read_rest_faststr(&mut self) -> Result<FastStr, ThriftException> {
-        Ok(owned_str(self.read_rest_str()?))
     }
 
     /// Begins a struct of the bare form. No byte does so, but there is a limit to their number: one may take hundreds of bytes
@@ -103,6 +98,12 @@ impl<'a> BinaryInput<'a> {
         if self.cursor.rest.is_empty() { Ok(()) } else { Err(too_long(self.cursor.rest.len())) }
     }
 
+    /// A large value as a part of the memory of its message, if that may be.
+    #[inline]
+    fn part(&self, slice: &[u8]) -> Option<Bytes> {
+        part(self.shared?, slice)
+    }
+
     #[inline]
     fn kind(&mut self) -> Result<TType, ThriftException> {
         TType::try_from(self.cursor.byte()?)
@@ -115,6 +116,14 @@ impl<'a> BinaryInput<'a> {
         let size = self.cursor.container(size.into(), least(kind))?;
         Ok((kind, size))
     }
+}
+
+/// A large value as a part of the memory that it lies in: no value keeps more than twice its own length.
+pub(crate) fn part(memory: &Bytes, slice: &[u8]) -> Option<Bytes> {
+    let (whole, part) = (memory.as_ptr_range(), slice.as_ptr_range());
+    let lies_there = whole.start <= part.start && part.end <= whole.end;
+    let most = slice.len() >= SHARED && slice.len() >= memory.len() / 2;
+    (lies_there && most).then(|| memory.slice_ref(slice))
 }
 
 /// The fewest bytes of a value.
@@ -206,13 +215,7 @@ impl<'a> TInputProtocol for BinaryInput<'a> {
     #[inline]
     fn read_bytes(&mut self) -> Result<Bytes, ThriftException> {
         let slice = self.read_slice()?;
-        Ok(match self.shared {
-            // No value keeps more than twice its own length.
-            Some(memory) if slice.len() >= SHARED && slice.len() >= memory.len() / 2 => {
-                memory.slice_ref(slice)
-            }
-            _ => Bytes::copy_from_slice(slice),
-        })
+        Ok(self.part(slice).unwrap_or_else(|| Bytes::copy_from_slice(slice)))
     }
 
     #[inline]
@@ -252,7 +255,11 @@ impl<'a> TInputProtocol for BinaryInput<'a> {
 
     #[inline]
     fn read_faststr(&mut self) -> Result<FastStr, ThriftException> {
-        Ok(owned_str(self.read_str()?))
+        let slice = self.read_slice()?;
+        match self.part(slice) {
+            Some(bytes) => FastStr::from_bytes(bytes).map_err(no_text),
+            None => Ok(owned_str(text(slice)?)),
+        }
     }
 
     #[inline]
@@ -318,28 +325,28 @@ impl<'a> TInputProtocol for BinaryInput<'a> {
 
 /// Writes the binary encoding into memory of just the right length: ask [`pilota::thrift::Message::size`] first.
 #[derive(Debug)]
-pub struct BinaryOutput<'a> {
+pub struct BinaryOutput<'a, L = Copying> {
     rest: &'a mut [u8],
-    /// Where payloads go that are not copied.
-    lent: Option<&'a mut Vec<(usize, Bytes)>>,
+    large: L,
 }
-
-/// The shortest payload that is lent: below, copying is cheaper than one more piece.
-pub(crate) const LENT: usize = 16 << 10;
 
 impl<'a> BinaryOutput<'a> {
     /// A writer into `place`.
     #[inline]
     pub fn new(place: &'a mut [u8]) -> Self {
-        BinaryOutput { rest: place, lent: None }
+        BinaryOutput { rest: place, large: Copying }
     }
+}
 
-    /// A writer that does not copy large payloads which it is given, but puts them into a list, each with the bytes of the place
-    /// that were left then. The place has room for them nevertheless, at its end.
-    pub(crate) fn lending(place: &'a mut [u8], lent: &'a mut Vec<(usize, Bytes)>) -> Self {
-        BinaryOutput { rest: place, lent: Some(lent) }
+impl<'a, 'p, 's> BinaryOutput<'a, Lending<'p, 's>> {
+    /// A writer that does not copy large payloads which it is given or lent, but puts them into a list, each with the bytes of the
+    /// place that were left then. The place has room for them nevertheless, at its end.
+    pub(crate) fn lending(place: &'a mut [u8], payloads: &'p mut Vec<(usize, Payload<'s>)>) -> Self {
+        BinaryOutput { rest: place, large: Lending(payloads) }
     }
+}
 
+impl<L> BinaryOutput<'_, L> {
     /// Bytes of the place that were not written.
     #[inline]
     pub fn left(&self) -> usize {
@@ -379,8 +386,30 @@ impl<'a> BinaryOutput<'a> {
 
     #[inline]
     fn put_long(&mut self, bytes: &[u8]) -> Result<(), ThriftException> {
-        self.write_i32(bytes.len() as i32)?;
+        self.put(&(bytes.len() as i32).to_be_bytes())?;
         self.put(bytes)
+    }
+
+    /// Writes a payload's length, and has the payload itself lent, with the room that is left then.
+    fn lend(&mut self, length: usize, lend: impl FnOnce(&mut L, usize)) -> Result<(), ThriftException> {
+        self.put(&(length as i32).to_be_bytes())?;
+        if length > self.rest.len() {
+            return Err(no_room());
+        }
+        lend(&mut self.large, self.rest.len());
+        Ok(())
+    }
+}
+
+impl<'s> Output<'s> for BinaryOutput<'_> {}
+
+impl<'s> Output<'s> for BinaryOutput<'_, Lending<'_, 's>> {
+    #[inline]
+    fn write_slice(&mut self, bytes: &'s [u8]) -> Result<(), ThriftException> {
+        if bytes.len() < LENT {
+            return self.put_long(bytes);
+        }
+        self.lend(bytes.len(), |large, left| large.0.push((left, Payload::Borrowed(bytes))))
     }
 }
 
@@ -402,7 +431,7 @@ fn no_room() -> ThriftException {
     new_protocol_exception(ProtocolExceptionKind::SizeLimit, "the value changed while it was being encoded")
 }
 
-impl TLengthProtocol for BinaryOutput<'_> {
+impl<L> TLengthProtocol for BinaryOutput<'_, L> {
     fn message_begin_len(&mut self, identifier: &TMessageIdentifier) -> usize {
         12 + identifier.name.len()
     }
@@ -503,7 +532,7 @@ impl TLengthProtocol for BinaryOutput<'_> {
     }
 }
 
-impl<'a> TOutputProtocol for BinaryOutput<'a> {
+impl<'a, L: Large> TOutputProtocol for BinaryOutput<'a, L> {
     type BufMut = &'a mut [u8];
 
     fn write_message_begin(&mut self, identifier: &TMessageIdentifier) -> Result<(), ThriftException> {
@@ -542,15 +571,10 @@ impl<'a> TOutputProtocol for BinaryOutput<'a> {
     }
     #[inline]
     fn write_bytes(&mut self, bytes: Bytes) -> Result<(), ThriftException> {
-        if bytes.len() < LENT || self.lent.is_none() {
+        if !L::LENDS || bytes.len() < LENT {
             return self.put_long(&bytes);
         }
-        self.write_i32(bytes.len() as i32)?;
-        match &mut self.lent {
-            Some(lent) if bytes.len() <= self.rest.len() => lent.push((self.rest.len(), bytes)),
-            _ => return Err(no_room()),
-        }
-        Ok(())
+        self.lend(bytes.len(), |large, left| large.take(left, Payload::Shared(bytes)))
     }
     #[inline]
     fn write_bytes_without_len(&mut self, bytes: Bytes) -> Result<(), ThriftException> {
@@ -594,7 +618,10 @@ impl<'a> TOutputProtocol for BinaryOutput<'a> {
     }
     #[inline]
     fn write_faststr(&mut self, text: FastStr) -> Result<(), ThriftException> {
-        self.put_long(text.as_bytes())
+        if !L::LENDS || text.len() < LENT {
+            return self.put_long(text.as_bytes());
+        }
+        self.lend(text.len(), |large, left| large.take(left, Payload::Text(text)))
     }
     #[inline]
     fn write_list_begin(&mut self, list: TListIdentifier) -> Result<(), ThriftException> {

@@ -3,6 +3,7 @@
 
 use super::compact::{PROTOCOL_ID, VERSION};
 use super::cursor::invalid;
+use super::lending::Output;
 use super::skip::no_lengths;
 use pilota::thrift::{
     TListIdentifier, TMapIdentifier, TMessageIdentifier, TOutputProtocol, TSetIdentifier, TStructIdentifier,
@@ -20,6 +21,9 @@ pub struct CompactOutput<'a> {
     /// The bool field whose header waits for its value, which is in it.
     pending: Option<i16>,
 }
+
+// It knows no lengths beforehand, so nothing can be left out of it.
+impl<'s> Output<'s> for CompactOutput<'_> {}
 
 impl<'a> CompactOutput<'a> {
     /// A writer that appends to `out`.

@@ -3,6 +3,7 @@
 use super::BinaryInput;
 use pilota::FastStr;
 use pilota::thrift::{ProtocolExceptionKind, TInputProtocol, ThriftException, new_protocol_exception};
+use std::fmt::Display;
 
 /// What a message may demand of its reader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,12 +57,18 @@ fn cut_short(wanted: usize, left: usize) -> ThriftException {
 
 #[inline]
 pub(super) fn text(bytes: &[u8]) -> Result<&str, ThriftException> {
-    std::str::from_utf8(bytes).map_err(|error| invalid(format!("a string is not UTF-8: {error}")))
+    std::str::from_utf8(bytes).map_err(no_text)
+}
+
+#[cold]
+pub(super) fn no_text(error: impl Display) -> ThriftException {
+    invalid(format!("a string is not UTF-8: {error}"))
 }
 
 /// A text of a message's own. What does not fit the value itself is allocated once: [`FastStr::new`] would do so twice, for the
-/// bytes and for what counts who shares them.
-#[inline]
+/// bytes and for what counts who shares them. Not inlined, so that it is made where it goes: to move it just after waits for the
+/// stores that made it.
+#[inline(never)]
 pub fn owned_str(text: &str) -> FastStr {
     /// What fits the value itself, and is copied there.
     const INLINE: usize = 30;

@@ -314,12 +314,20 @@ fn large_values_share_the_memory_that_they_are_most_of() {
         pilota::Bytes::from(bytes)
     };
     let memory = encoded(&[20_000, 50_000, 3]);
-    let mut input = BinaryInput::sharing(&memory, &memory);
+    let mut input = BinaryInput::within(&memory, Some(&memory));
     let lies_within = |value: &[u8]| memory.as_ptr_range().contains(&value.as_ptr());
     let values = [(); 3].map(|()| input.read_bytes().unwrap());
     assert_eq!(values.each_ref().map(|value| value.len()), [20_000, 50_000, 3]);
     assert_eq!(values.each_ref().map(|value| lies_within(value)), [false, true, false]);
+    let mut input = BinaryInput::within(&memory, Some(&memory));
+    let texts = [(); 3].map(|()| input.read_faststr().unwrap());
+    assert_eq!(texts.each_ref().map(|text| lies_within(text.as_bytes())), [false, true, false]);
+    assert_eq!(texts.map(|text| text.into_bytes()), values);
+    let mut no_text = encoded(&[50_000]).to_vec();
+    no_text[30_000] = 0xff;
+    let no_text = pilota::Bytes::from(no_text);
+    assert!(BinaryInput::within(&no_text, Some(&no_text)).read_faststr().is_err());
     let memory = encoded(&[100]);
-    let value = BinaryInput::sharing(&memory, &memory).read_bytes().unwrap();
+    let value = BinaryInput::within(&memory, Some(&memory)).read_bytes().unwrap();
     assert_ne!(value.as_ptr(), memory[4..].as_ptr());
 }

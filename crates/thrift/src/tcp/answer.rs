@@ -7,6 +7,7 @@ use crate::arguments::Outcome;
 use crate::codec::{BinaryInput, CompactInput, Encoding};
 use crate::error::Refusal;
 use crate::server::{Context, Processor, Responder};
+use pilota::Bytes;
 use pilota::thrift::{
     ApplicationException, ApplicationExceptionKind, ProtocolExceptionKind, ThriftException,
     new_protocol_exception,
@@ -44,14 +45,14 @@ impl<P: Processor> Service<P> {
         Service { processor, functions, message_limit }
     }
 
-    /// Does what the message says, and appends the answer if one is due: a call of a oneway function has none, even
+    /// Does what the message says, which lies in the memory if that may be kept, and appends the answer if one is due: a call of a oneway function has none, even
     /// where the client (as old ones in Python do) calls it as if it had. An error is a message without a readable head.
     pub(super) fn answer(
         &self,
         wire: Wire,
         session: u64,
-        message: &[u8],
-        out: &mut Outgoing,
+        (message, memory): (&[u8], Option<&Bytes>),
+        out: &mut Outgoing<'_>,
     ) -> Result<(), ThriftException> {
         let Some((head, length)) = Head::read(wire.encoding, message)? else {
             return Err(cut_off());
@@ -75,11 +76,12 @@ impl<P: Processor> Service<P> {
         let silent = *oneway || head.kind == ONEWAY;
         let start = out.len();
         let arguments = &message[length..];
-        let context = Context { time_left: None, session, tcp: true };
+        let context = Context { time_left: None, session, tcp: true, memory: memory.cloned() };
         let responder = IntoOutput { out, wire, limit, head: &head, silent };
         let processed = catch_unwind(AssertUnwindSafe(|| match wire.encoding {
             Encoding::Binary => {
-                self.processor.process(*number, &mut BinaryInput::new(arguments), &context, responder);
+                let mut input = BinaryInput::within(arguments, memory);
+                self.processor.process(*number, &mut input, &context, responder);
             }
             Encoding::Compact => {
                 self.processor.process(*number, &mut CompactInput::new(arguments), &context, responder);
@@ -98,7 +100,7 @@ impl<P: Processor> Service<P> {
     }
 
     /// The answer to an unframed message that cannot be read to its end, if its head can.
-    pub(super) fn refuse(&self, wire: Wire, message: &[u8], error: &ThriftException, out: &mut Outgoing) {
+    pub(super) fn refuse(&self, wire: Wire, message: &[u8], error: &ThriftException, out: &mut Outgoing<'_>) {
         if let Ok(Some((head, _))) = Head::read(wire.encoding, message)
             && head.kind == CALL
         {
@@ -116,7 +118,7 @@ fn cut_off() -> ThriftException {
 /// Appends an exception that the IDL does not know.
 #[cold]
 fn except(
-    out: &mut Outgoing,
+    out: &mut Outgoing<'_>,
     wire: Wire,
     limit: usize,
     head: &Head<'_>,
@@ -131,15 +133,15 @@ fn except(
 }
 
 /// Results go straight to where they are sent from.
-struct IntoOutput<'a> {
-    out: &'a mut Outgoing,
+struct IntoOutput<'a, 'b> {
+    out: &'a mut Outgoing<'b>,
     wire: Wire,
     limit: usize,
     head: &'a Head<'a>,
     silent: bool,
 }
 
-impl Responder for IntoOutput<'_> {
+impl Responder for IntoOutput<'_, '_> {
     type Done = ();
 
     fn respond<R: Outcome>(self, outcome: Result<R, Refusal>) {

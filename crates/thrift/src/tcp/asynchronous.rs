@@ -77,7 +77,7 @@ pub(super) struct Ticket {
 #[derive(Debug)]
 enum Stage {
     Waiting {
-        message: Outgoing,
+        message: Outgoing<'static>,
         waker: Option<Waker>,
     },
     UnderWay {
@@ -101,7 +101,7 @@ impl Ticket {
     }
 
     /// Hands the message over to be sent; `None` if nobody waits for the call any more.
-    pub(super) fn begin(&self) -> Option<Outgoing> {
+    pub(super) fn begin(&self) -> Option<Outgoing<'static>> {
         let mut stage = self.stage();
         match std::mem::replace(&mut *stage, Stage::GivenUp) {
             Stage::Waiting { message, waker } => {
@@ -287,6 +287,7 @@ impl AsyncConnection {
         let head = Head { name: name.as_bytes(), kind, sequence, old: false };
         let limit = options.message_limit.min(i32::MAX as usize);
         append(&mut message, options.wire, limit, &head, &OfArguments(arguments))?;
+        let message = message.into_owned();
         Ok(Arc::new(Ticket {
             name,
             sequence,

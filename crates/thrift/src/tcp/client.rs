@@ -7,11 +7,11 @@ use super::outgoing::Outgoing;
 use super::split::{Next, Splitter};
 use super::wire::Wire;
 use crate::arguments::{Arguments, Outcome};
-use crate::codec::{BinaryInput, CompactInput, Encoding};
+use crate::codec::{BinaryInput, CompactInput, Encoding, Output};
 use crate::error::{CallError, ConnectError};
 use dunlin_rpc::Certainty;
 use pilota::Bytes;
-use pilota::thrift::{ApplicationException, Message, TLengthProtocol, TOutputProtocol, ThriftException};
+use pilota::thrift::{ApplicationException, Message, TLengthProtocol, ThriftException};
 use rustix::net::RecvFlags;
 use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
@@ -116,11 +116,11 @@ impl TcpError {
 
 pub(super) struct OfArguments<'a, A>(pub(super) &'a A);
 
-impl<A: Arguments> Body for OfArguments<'_, A> {
+impl<'s, A: Arguments> Body<'s> for OfArguments<'s, A> {
     fn size<P: TLengthProtocol>(&self, protocol: &mut P) -> usize {
         self.0.size(protocol)
     }
-    fn encode<P: TOutputProtocol>(&self, protocol: &mut P) -> Result<(), ThriftException> {
+    fn encode<P: Output<'s>>(&self, protocol: &mut P) -> Result<(), ThriftException> {
         self.0.encode(protocol)
     }
 }
@@ -132,7 +132,7 @@ pub struct Connection {
     address: String,
     options: ConnectionOptions,
     open: Option<Open>,
-    outgoing: Outgoing,
+    outgoing: Outgoing<'static>,
     sequence: i32,
 }
 
@@ -169,10 +169,7 @@ impl Connection {
         function_name: &'static str,
         arguments: &A,
     ) -> Result<R::Value, CallError<R::Exception>> {
-        self.encode(function_name, CALL, arguments).map_err(CallError::Encode)?;
-        // Whoever returns with an error from here on leaves no connection behind.
-        let mut open = self.ready()?;
-        self.send(&mut open)?;
+        let mut open = self.send(function_name, CALL, arguments)?;
         let range = open.receive().map_err(|failed| self.no_answer(failed))?;
         let (encoding, sequence) = (self.options.wire.encoding, self.sequence);
         let result = open.incoming.take(range, |message, memory| {
@@ -192,20 +189,29 @@ impl Connection {
         function_name: &'static str,
         arguments: &A,
     ) -> Result<(), CallError<E>> {
-        self.encode(function_name, ONEWAY, arguments).map_err(CallError::Encode)?;
-        let mut open = self.ready()?;
-        self.send(&mut open)?;
+        let open = self.send(function_name, ONEWAY, arguments)?;
         self.open = open.socket.end().then_some(open);
         Ok(())
     }
 
-    fn encode<A: Arguments>(&mut self, name: &str, kind: u8, arguments: &A) -> Result<(), ThriftException> {
+    /// Sends a call, on the connection that it answers. Whoever returns with an error from then on leaves none behind.
+    fn send<A: Arguments, E>(&mut self, name: &str, kind: u8, arguments: &A) -> Result<Open, CallError<E>> {
         self.sequence = self.sequence.wrapping_add(1);
-        self.outgoing.truncate(0);
-        self.outgoing.shrink(KEEP);
         let head = Head { name: name.as_bytes(), kind, sequence: self.sequence, old: false };
         let limit = self.options.message_limit.min(i32::MAX as usize);
-        append(&mut self.outgoing, self.options.wire, limit, &head, &OfArguments(arguments))
+        // For this call it borrows the arguments.
+        let mut outgoing: Outgoing<'_> = std::mem::take(&mut self.outgoing);
+        let sent = append(&mut outgoing, self.options.wire, limit, &head, &OfArguments(arguments))
+            .map_err(CallError::Encode)
+            .and_then(|()| {
+                let mut open = self.ready()?;
+                self.send_all(&mut open, &outgoing)?;
+                Ok(open)
+            });
+        outgoing.truncate(0);
+        outgoing.shrink(KEEP);
+        self.outgoing = outgoing.into_owned();
+        sent
     }
 
     /// The connection, or a new one if it is not there any more.
@@ -218,12 +224,12 @@ impl Connection {
     }
 
     /// Sends what is encoded. From here on the call has its time.
-    fn send(&mut self, open: &mut Open) -> Result<(), TcpError> {
+    fn send_all(&self, open: &mut Open, outgoing: &Outgoing<'_>) -> Result<(), TcpError> {
         open.used = Instant::now();
         open.socket.begin(open.used + self.options.call_timeout);
         let mut sent = 0;
-        while sent < self.outgoing.len() {
-            match self.outgoing.send(open.socket.stream(), sent) {
+        while sent < outgoing.len() {
+            match outgoing.send(open.socket.stream(), sent) {
                 Ok(written) => sent += written,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) if sent == 0 => {
@@ -363,9 +369,8 @@ pub(super) fn decode_answer<R: Outcome>(
 }
 
 fn decode<M: Message>(encoding: Encoding, body: &[u8], memory: Option<&Bytes>) -> Result<M, ThriftException> {
-    match (encoding, memory) {
-        (Encoding::Binary, Some(memory)) => M::decode(&mut BinaryInput::sharing(body, memory)),
-        (Encoding::Binary, None) => M::decode(&mut BinaryInput::new(body)),
-        (Encoding::Compact, _) => M::decode(&mut CompactInput::new(body)),
+    match encoding {
+        Encoding::Binary => M::decode(&mut BinaryInput::within(body, memory)),
+        Encoding::Compact => M::decode(&mut CompactInput::new(body)),
     }
 }

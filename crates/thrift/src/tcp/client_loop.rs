@@ -62,7 +62,7 @@ enum Phase {
 /// A call that is not sent yet, or only in part.
 struct Call {
     ticket: Arc<Ticket>,
-    message: Outgoing,
+    message: Outgoing<'static>,
     sent: usize,
 }
 

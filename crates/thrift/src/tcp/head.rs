@@ -2,9 +2,9 @@
 
 use super::outgoing::Outgoing;
 use super::wire::{Transport, Wire};
-use crate::codec::{BinaryOutput, CompactOutput, Encoding, varint};
+use crate::codec::{BinaryOutput, CompactOutput, Encoding, Output, varint};
 use pilota::thrift::{
-    Message, ProtocolExceptionKind, TLengthProtocol, TOutputProtocol, ThriftException, new_protocol_exception,
+    Message, ProtocolExceptionKind, TLengthProtocol, ThriftException, new_protocol_exception,
 };
 
 /// The kinds of messages; others are refused.
@@ -96,7 +96,7 @@ impl<'a> Head<'a> {
         Ok(name.map(|name| Head { name, kind: second >> 5, sequence: sequence as u32 as i32, old: false }))
     }
 
-    fn write(&self, encoding: Encoding, out: &mut Outgoing) {
+    fn write(&self, encoding: Encoding, out: &mut Outgoing<'_>) {
         let length = self.name.len() as u32;
         match encoding {
             Encoding::Binary if self.old => {
@@ -121,31 +121,31 @@ impl<'a> Head<'a> {
     }
 }
 
-/// What follows a head.
-pub(super) trait Body {
+/// What follows a head, and has payloads that live for `'s`.
+pub(super) trait Body<'s> {
     fn size<P: TLengthProtocol>(&self, protocol: &mut P) -> usize;
-    fn encode<P: TOutputProtocol>(&self, protocol: &mut P) -> Result<(), ThriftException>;
+    fn encode<P: Output<'s>>(&self, protocol: &mut P) -> Result<(), ThriftException>;
 }
 
 /// A message of pilota's as a body.
 pub(super) struct OfMessage<M>(pub(super) M);
 
-impl<M: Message> Body for OfMessage<M> {
+impl<'s, M: Message> Body<'s> for OfMessage<M> {
     fn size<P: TLengthProtocol>(&self, protocol: &mut P) -> usize {
         self.0.size(protocol)
     }
-    fn encode<P: TOutputProtocol>(&self, protocol: &mut P) -> Result<(), ThriftException> {
+    fn encode<P: Output<'s>>(&self, protocol: &mut P) -> Result<(), ThriftException> {
         self.0.encode(protocol)
     }
 }
 
 /// Appends a message of at most `limit` bytes, or nothing.
-pub(super) fn append(
-    out: &mut Outgoing,
+pub(super) fn append<'s>(
+    out: &mut Outgoing<'s>,
     wire: Wire,
     limit: usize,
     head: &Head<'_>,
-    body: &impl Body,
+    body: &impl Body<'s>,
 ) -> Result<(), ThriftException> {
     let start = out.len();
     let appended = try_append(out, wire, limit, head, body);
@@ -155,12 +155,12 @@ pub(super) fn append(
     appended
 }
 
-fn try_append(
-    out: &mut Outgoing,
+fn try_append<'s>(
+    out: &mut Outgoing<'s>,
     wire: Wire,
     limit: usize,
     head: &Head<'_>,
-    body: &impl Body,
+    body: &impl Body<'s>,
 ) -> Result<(), ThriftException> {
     let framed = wire.transport == Transport::Framed;
     if framed {

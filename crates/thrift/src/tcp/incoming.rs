@@ -17,8 +17,8 @@ const KEPT: usize = 1 << 20;
 pub(super) struct Incoming {
     bytes: Vec<u8>,
     used: usize,
-    /// Bytes that came for a large message whose memory was not given back: the next may be as large.
-    before: usize,
+    /// Memory of a large message that others may have parts of. If nobody has any more, the next message comes into it.
+    lent: Option<Bytes>,
 }
 
 /// The shortest message whose memory is handed out.
@@ -36,7 +36,29 @@ impl Incoming {
 
     /// Whether it has the memory of a large message.
     pub(super) fn is_large(&self) -> bool {
-        self.bytes.capacity() > STEP
+        self.bytes.capacity() > STEP || self.lent.is_some()
+    }
+
+    /// Whether what reads all that is there may keep the memory: it is large, and most of it is used.
+    fn is_lendable(&self, length: usize) -> bool {
+        length >= LARGE && length >= self.bytes.capacity() / 2
+    }
+
+    /// As [`take`](Incoming::take), of a message that is all that is there; `read` says how many bytes are done with.
+    pub(super) fn take_all(&mut self, read: impl FnOnce(&[u8], Option<&Bytes>) -> usize) {
+        if !self.is_lendable(self.bytes().len()) {
+            let done = read(self.bytes(), None);
+            return self.consume(done);
+        }
+        let (memory, used) = self.hand_out();
+        let done = read(&memory[used..], Some(&memory));
+        self.bytes.extend_from_slice(&memory[used + done..]);
+        self.lent = Some(memory);
+    }
+
+    /// All that is there as memory that can be shared, and how much of it is used up already.
+    fn hand_out(&mut self) -> (Bytes, usize) {
+        (Bytes::from(std::mem::take(&mut self.bytes)), std::mem::take(&mut self.used))
     }
 
     /// Shows the message that lies there, and takes all bytes to its end away. What reads it may keep the memory of a large one
@@ -46,22 +68,14 @@ impl Incoming {
         message: Range<usize>,
         read: impl FnOnce(&[u8], Option<&Bytes>) -> T,
     ) -> T {
-        let most = message.len() >= self.bytes.capacity() / 2;
-        if message.len() < LARGE || !most || self.used + message.end < self.bytes.len() {
+        if !self.is_lendable(message.len()) || self.used + message.end < self.bytes.len() {
             let result = read(&self.bytes()[message.clone()], None);
             self.consume(message.end);
             return result;
         }
-        let memory = Bytes::from(std::mem::take(&mut self.bytes));
-        let used = std::mem::take(&mut self.used);
+        let (memory, used) = self.hand_out();
         let result = read(&memory[used..][message], Some(&memory));
-        match memory.try_into_mut() {
-            Ok(memory) => {
-                self.bytes = memory.into();
-                self.bytes.clear();
-            }
-            Err(memory) => self.before = memory.len(),
-        }
+        self.lent = Some(memory);
         result
     }
 
@@ -80,7 +94,8 @@ impl Incoming {
 
     /// Gives memory over `keep` bytes back that a large message has left behind.
     pub(super) fn shrink(&mut self, keep: usize) {
-        if self.is_empty() && self.bytes.capacity() > keep {
+        let capacity = self.bytes.capacity().max(self.lent.as_ref().map_or(0, Bytes::len));
+        if self.is_empty() && capacity > keep {
             *self = Incoming::default();
         }
     }
@@ -94,9 +109,19 @@ impl Incoming {
             self.used = 0;
         }
         let length = self.bytes.len();
+        // How long the message was that came before, if it was large.
+        let mut before = 0;
+        if let Some(memory) = self.lent.take_if(|_| length == 0) {
+            before = memory.len();
+            if let Ok(mut memory) = memory.try_into_mut() {
+                // Empty, it need not be moved to where it lies.
+                memory.clear();
+                self.bytes = memory.into();
+            }
+        }
         if self.bytes.capacity() - length < wanted.min(STEP) {
             // At most twice what has come, now or for a message before, however much was announced.
-            let most = if length == 0 { self.before.min(KEPT) } else { length };
+            let most = if length == 0 { before.min(KEPT) } else { length };
             let least = if length == 0 { most.max(STEP) } else { STEP };
             self.bytes.reserve_exact(wanted.clamp(least, most.max(least)));
         }
@@ -152,10 +177,35 @@ mod tests {
         let kept = incoming.take(4..200_000, |message, memory| memory.unwrap().slice_ref(message));
         assert_eq!((kept.as_ptr() as usize, incoming.bytes.capacity()), (place, 0));
         // As much room at once, since as much has come before; and no more than that.
-        incoming.before = usize::MAX;
         receive_all(&mut incoming, b"x");
-        assert_eq!(incoming.bytes.capacity(), KEPT);
+        assert_eq!(incoming.bytes.capacity(), 200_000);
+        incoming.consume(1);
+        let long = Bytes::from(vec![1; KEPT + 1]);
+        incoming = Incoming { lent: Some(long.clone()), ..Incoming::default() };
+        receive_all(&mut incoming, b"x");
+        assert_eq!((incoming.bytes.capacity(), long.len()), (KEPT, KEPT + 1));
         assert_eq!(kept, bytes[4..]);
+    }
+
+    #[test]
+    fn what_is_not_done_with_stays() {
+        let mut incoming = Incoming::default();
+        let bytes: Vec<u8> = (0..2 * LARGE).map(|i| i as u8).collect();
+        incoming.extend(&bytes);
+        let mut kept = None;
+        incoming.take_all(|message, memory| {
+            kept = memory.map(|memory| memory.slice_ref(&message[..LARGE]));
+            LARGE
+        });
+        assert_eq!((kept.as_deref(), incoming.bytes()), (Some(&bytes[..LARGE]), &bytes[LARGE..]));
+        incoming.take_all(|message, _| message.len());
+        assert!(incoming.is_empty());
+        incoming.extend(b"small");
+        incoming.take_all(|message, memory| {
+            assert!(memory.is_none(), "{message:?}");
+            2
+        });
+        assert_eq!(incoming.bytes(), b"all");
     }
 
     #[test]

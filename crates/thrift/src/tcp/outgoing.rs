@@ -1,7 +1,6 @@
 //! Bytes that wait to be sent.
 
-use crate::codec::BinaryOutput;
-use pilota::Bytes;
+use crate::codec::{BinaryOutput, Lending, Payload};
 use pilota::thrift::ThriftException;
 use std::io::{self, IoSlice, Write};
 use std::net::TcpStream;
@@ -10,20 +9,23 @@ use std::ops::Range;
 /// Pieces that are given to the system at a time.
 const PIECES: usize = 16;
 
-/// A buffer that messages are written into, and large payloads between its bytes, which go out from where they lie. Memory that was
-/// written once is not cleared for the next message: for large ones that would take as long as writing them.
+/// A buffer that messages are written into, and large payloads between its bytes, which go out from where they lie, and may be
+/// borrowed. Memory that was written once is not cleared for the next message: for large ones that would take as long as
+/// writing them.
 #[derive(Debug, Default)]
-pub(super) struct Outgoing {
+pub(super) struct Outgoing<'s> {
     /// What waits, and behind it what once did.
     bytes: Vec<u8>,
     end: usize,
     /// Payloads, each with the place of the byte that comes after it.
-    payloads: Vec<(usize, Bytes)>,
-    /// Bytes of them all.
+    payloads: Vec<(usize, Payload<'s>)>,
+    /// Bytes of them all that wait.
     lent: usize,
+    /// Bytes of the first one that do not wait any more.
+    gone: usize,
 }
 
-impl Outgoing {
+impl<'s> Outgoing<'s> {
     /// How many bytes wait.
     pub(super) fn len(&self) -> usize {
         self.end + self.lent
@@ -52,7 +54,7 @@ impl Outgoing {
     pub(super) fn encode(
         &mut self,
         size: usize,
-        encode: impl FnOnce(&mut BinaryOutput<'_>) -> Result<(), ThriftException>,
+        encode: impl FnOnce(&mut BinaryOutput<'_, Lending<'_, 's>>) -> Result<(), ThriftException>,
     ) -> Result<usize, ThriftException> {
         self.room(size);
         let known = self.payloads.len();
@@ -64,7 +66,7 @@ impl Outgoing {
         let mut lent = 0;
         for (place, payload) in &mut self.payloads[known..] {
             *place = self.end - *place;
-            lent += payload.len();
+            lent += payload.bytes().len();
         }
         self.lent += lent;
         encoded?;
@@ -88,11 +90,13 @@ impl Outgoing {
     /// Takes back what was appended last, so that `length` bytes wait; a payload as a whole.
     pub(super) fn truncate(&mut self, length: usize) {
         while let Some((place, payload)) = self.payloads.last() {
-            let before = self.lent - payload.len();
+            let gone = if self.payloads.len() == 1 { self.gone } else { 0 };
+            let before = self.lent - (payload.bytes().len() - gone);
             if place + before < length {
                 break;
             }
             self.lent = before;
+            self.gone -= gone;
             self.payloads.pop();
         }
         self.end = self.end.min(length.saturating_sub(self.lent));
@@ -114,11 +118,11 @@ impl Outgoing {
 
     /// What waits behind the first `skipped` bytes, in pieces.
     fn pieces(&self, mut skipped: usize) -> impl Iterator<Item = &[u8]> {
-        let mut begin = 0;
+        let (mut begin, mut gone) = (0, self.gone);
         let parts = self.payloads.iter().flat_map(move |(place, payload)| {
             let before = &self.bytes[begin..*place];
             begin = *place;
-            [before, &payload[..]]
+            [before, &payload.bytes()[std::mem::take(&mut gone)..]]
         });
         let last = self.payloads.last().map_or(0, |(place, _)| *place);
         parts.chain([&self.bytes[last..self.end]]).filter_map(move |piece| {
@@ -132,17 +136,19 @@ impl Outgoing {
     pub(super) fn consume(&mut self, length: usize) {
         // Bytes of the buffer that are done with, and payloads.
         let (mut left, mut own, mut done) = (length, 0, 0);
-        for (place, payload) in &mut self.payloads {
+        for (place, payload) in &self.payloads {
             let before = left.min(*place - own);
             own += before;
             left -= before;
-            let of_payload = left.min(payload.len());
+            let waiting = payload.bytes().len() - self.gone;
+            let of_payload = left.min(waiting);
             left -= of_payload;
             self.lent -= of_payload;
-            if of_payload < payload.len() {
-                drop(payload.split_to(of_payload));
+            if of_payload < waiting {
+                self.gone += of_payload;
                 break;
             }
+            self.gone = 0;
             done += 1;
         }
         own += left;
@@ -150,6 +156,13 @@ impl Outgoing {
         self.payloads.iter_mut().for_each(|(place, _)| *place -= own);
         self.bytes.copy_within(own..self.end, 0);
         self.end -= own;
+    }
+
+    /// What waits, with copies of what was borrowed.
+    pub(super) fn into_owned(self) -> Outgoing<'static> {
+        let Outgoing { bytes, end, payloads, lent, gone } = self;
+        let payloads = payloads.into_iter().map(|(place, payload)| (place, payload.into_owned())).collect();
+        Outgoing { bytes, end, payloads, lent, gone }
     }
 
     /// Gives memory over `keep` bytes back, if nothing waits.
@@ -169,7 +182,7 @@ impl Outgoing {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::codec::LENT;
+    use crate::codec::{LENT, Output, owned_str};
     use pilota::thrift::TOutputProtocol;
     use proptest::prelude::*;
 
@@ -191,7 +204,7 @@ mod tests {
     }
 
     /// A message of bytes of its own and payloads of these lengths between them.
-    fn append(outgoing: &mut Outgoing, lengths: &[usize], fill: u8) {
+    fn append(outgoing: &mut Outgoing<'_>, lengths: &[usize], fill: u8) {
         let size = 1 + lengths.iter().map(|length| 5 + length).sum::<usize>();
         let left = outgoing.encode(size, |output| {
             output.write_byte(fill)?;
@@ -215,6 +228,31 @@ mod tests {
         assert!(longer.is_err());
         outgoing.truncate(0);
         assert_eq!((outgoing.len(), outgoing.payloads.len()), (0, 0));
+    }
+
+    #[test]
+    fn what_is_borrowed_or_shared_is_lent_until_it_is_copied() {
+        let (bytes, text) = (vec![1; LENT], "t".repeat(LENT));
+        let mut outgoing = Outgoing::default();
+        let left = outgoing.encode(5 * (4 + LENT) - 1, |output| {
+            output.write_slice(&bytes)?;
+            output.write_text(&text)?;
+            output.write_faststr(owned_str(&text))?;
+            // Whose life is not known, and who is too short.
+            output.write_bytes_vec(&bytes)?;
+            output.write_text(&text[1..])
+        });
+        assert_eq!((left.unwrap(), outgoing.payloads.len()), (0, 3));
+        let mut expected = Vec::new();
+        for payload in [&bytes, text.as_bytes(), text.as_bytes(), &bytes, &text.as_bytes()[1..]] {
+            expected.extend_from_slice(&(payload.len() as u32).to_be_bytes());
+            expected.extend_from_slice(payload);
+        }
+        outgoing.consume(LENT / 2);
+        let owned: Outgoing<'static> = outgoing.into_owned();
+        drop((bytes, text));
+        assert_eq!((owned.len(), owned.payloads.len()), (expected.len() - LENT / 2, 3));
+        assert!(owned.to_vec() == expected[LENT / 2..]);
     }
 
     proptest! {

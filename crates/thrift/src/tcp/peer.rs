@@ -6,6 +6,7 @@ use super::outgoing::Outgoing;
 use super::server::ServerOptions;
 use super::session::{Session, Then};
 use crate::server::Processor;
+use pilota::Bytes;
 use rustix::event::epoll::EventFlags;
 use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, TcpStream};
@@ -39,7 +40,7 @@ pub(super) struct Peer {
     incoming: Incoming,
     /// Bytes that must have come in before the next look at them, those included that are there.
     wanted: usize,
-    outgoing: Outgoing,
+    outgoing: Outgoing<'static>,
     sent: usize,
     /// Nothing more is received: the client has closed its side, cannot be understood, or the server ends.
     ended: bool,
@@ -167,7 +168,7 @@ impl Peer {
         }
         self.progress(if fresh { STEP } else { received }, now);
         if shared {
-            let taken = self.take(service, options, scratch, now);
+            let taken = self.take(service, options, scratch, None, now);
             self.incoming.extend(&scratch[taken..]);
             self.flush(now)?;
         }
@@ -184,24 +185,29 @@ impl Peer {
     ) -> Result<(), End> {
         while self.pending() < options.output_limit && self.incoming.bytes().len() >= self.wanted {
             let mut incoming = std::mem::take(&mut self.incoming);
-            let taken = self.take(service, options, incoming.bytes(), now);
-            incoming.consume(taken);
+            if self.session.is_one_frame(incoming.bytes()) {
+                incoming.take_all(|bytes, memory| self.take(service, options, bytes, memory, now));
+            } else {
+                let taken = self.take(service, options, incoming.bytes(), None, now);
+                incoming.consume(taken);
+            }
             self.incoming = incoming;
             self.flush(now)?;
         }
         Ok(())
     }
 
-    /// Answers messages at the front of `bytes`. Says how many bytes are done with.
+    /// Answers messages at the front of `bytes`, whose memory handlers may keep if it is given. Says how many bytes are done with.
     fn take<P: Processor>(
         &mut self,
         service: &Service<P>,
         options: &ServerOptions,
         bytes: &[u8],
+        memory: Option<&Bytes>,
         now: Instant,
     ) -> usize {
         let output_limit = self.sent + options.output_limit;
-        let taken = self.session.take(service, bytes, &mut self.outgoing, output_limit);
+        let taken = self.session.take(service, bytes, memory, &mut self.outgoing, output_limit);
         if taken.messages > 0 {
             self.progress(STEP, now);
         }

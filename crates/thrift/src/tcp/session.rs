@@ -5,6 +5,7 @@ use super::outgoing::Outgoing;
 use super::split::{Next, Splitter};
 use super::wire::{NotThrift, detect};
 use crate::server::Processor;
+use pilota::Bytes;
 use pilota::thrift::ThriftException;
 use thiserror::Error;
 
@@ -51,12 +52,19 @@ impl Session {
         Session { number, splitter: None }
     }
 
-    /// Answers the messages at the front of `bytes`, until `output_limit` bytes of answers wait.
+    /// Whether these bytes are one message in a frame, whole.
+    pub(super) fn is_one_frame(&self, bytes: &[u8]) -> bool {
+        self.splitter.as_ref().is_some_and(|splitter| splitter.is_one_frame(bytes))
+    }
+
+    /// Answers the messages at the front of `bytes`, until `output_limit` bytes of answers wait. Handlers may keep the `memory` that
+    /// they lie in, if it is given.
     pub(super) fn take<P: Processor>(
         &mut self,
         service: &Service<P>,
         bytes: &[u8],
-        output: &mut Outgoing,
+        memory: Option<&Bytes>,
+        output: &mut Outgoing<'_>,
         output_limit: usize,
     ) -> Taken {
         let mut taken = Taken { bytes: 0, messages: 0, then: Then::Wanted(1) };
@@ -85,7 +93,7 @@ impl Session {
                 Ok(Next::Message(range)) => {
                     taken.bytes += range.end;
                     taken.messages += 1;
-                    service.answer(splitter.wire(), self.number, &rest[range], output)
+                    service.answer(splitter.wire(), self.number, (&rest[range], memory), output)
                 }
                 Err(error) => {
                     if splitter.wire().transport == super::Transport::Unframed {

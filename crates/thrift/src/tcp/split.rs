@@ -45,6 +45,13 @@ impl Splitter {
         }
     }
 
+    /// Whether these bytes are one message in a frame, whole.
+    pub(super) fn is_one_frame(&self, bytes: &[u8]) -> bool {
+        let length = bytes.first_chunk::<4>().map(|length| i32::from_be_bytes(*length));
+        self.wire.transport == Transport::Framed
+            && length.is_some_and(|length| usize::try_from(length) == Ok(bytes.len() - 4))
+    }
+
     fn framed(&self, bytes: &[u8]) -> Result<Next, ThriftException> {
         let Some(length) = bytes.first_chunk::<4>() else {
             return Ok(Next::Wanted(4 - bytes.len()));

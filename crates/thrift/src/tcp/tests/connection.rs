@@ -39,6 +39,20 @@ fn echo(client: &mut Connection) -> Result<Vec<u8>, CallError<Vec<u8>>> {
 }
 
 #[test]
+fn what_a_handler_keeps_stays_as_it_was() {
+    let toy = Toy::new();
+    let server = Server::bind("127.0.0.1:0", Arc::clone(&toy), ServerOptions::default()).unwrap();
+    for wire in Wire::ALL {
+        let mut client = Connection::connect(&server.address().to_string(), options(wire)).unwrap();
+        let payloads: Vec<Vec<u8>> = (1..5).map(|fill| vec![fill; 100_000 * usize::from(fill)]).collect();
+        for payload in &payloads {
+            assert_eq!(client.call::<_, Answer>("echo", &Payload(payload)).unwrap(), *payload);
+        }
+        assert_eq!(std::mem::take(&mut *toy.kept.lock().unwrap()), payloads, "{wire:?}");
+    }
+}
+
+#[test]
 fn a_server_that_dies_during_a_call_is_an_error_and_the_next_call_connects_again() {
     for wire in Wire::ALL {
         let whole = answer(wire, "echo", REPLY, 3);

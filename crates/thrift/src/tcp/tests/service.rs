@@ -1,13 +1,14 @@
 //! A service for tests. All its functions take and give binary.
 
-use crate::codec::{BinaryInput, BinaryOutput, Input};
+use crate::codec::{BinaryInput, BinaryOutput, Input, Output};
 use crate::error::Refusal;
 use crate::tcp::Wire;
-use crate::tcp::head::{Body, CALL, Head, append};
+use crate::tcp::client::OfArguments;
+use crate::tcp::head::{CALL, Head, append};
 use crate::tcp::outgoing::Outgoing;
 use crate::{
-    ARGUMENTS, Arguments, Context, Message, Outcome, Processor, Responder, ServiceDescriptor, TType,
-    ThriftException, read_arguments, read_list, required,
+    ARGUMENTS, Arguments, Bytes, CallError, Context, Message, Outcome, Processor, Responder,
+    ServiceDescriptor, TType, ThriftException, read_arguments, read_list, required,
 };
 use dunlin_hints::FunctionHints;
 use pilota::thrift::{
@@ -36,6 +37,8 @@ static TOY: ServiceDescriptor = ServiceDescriptor {
 pub(super) struct Toy {
     /// Calls whose arguments could be read.
     pub(super) executed: AtomicUsize,
+    /// Large payloads that were echoed, as it keeps them.
+    pub(super) kept: Mutex<Vec<Bytes>>,
     /// Bytes told.
     told: AtomicUsize,
     /// Whether those that hold may go on, and how many do.
@@ -62,10 +65,15 @@ impl Toy {
         self.changed.notify_all();
     }
 
-    fn call(&self, function: usize, payload: &[u8]) -> Result<Answer, Refusal> {
+    fn call(&self, function: usize, payload: &[u8], context: &Context) -> Result<Answer, Refusal> {
         self.executed.fetch_add(1, Ordering::SeqCst);
         Ok(Answer::Value(match function {
-            0 => payload.to_vec(),
+            0 => {
+                if payload.len() >= 1 << 16 {
+                    self.kept.lock().unwrap().push(context.share(payload));
+                }
+                payload.to_vec()
+            }
             1 => return Ok(Answer::Refused(payload.to_vec())),
             2 => panic!("as it was told"),
             3 => {
@@ -108,7 +116,7 @@ impl Processor for Toy {
             Ok(true)
         });
         let payload = read.map_err(Refusal::from).and_then(|()| required(payload, "payload"));
-        responder.respond(payload.and_then(|payload| self.call(function, payload)))
+        responder.respond(payload.and_then(|payload| self.call(function, payload, context)))
     }
 }
 
@@ -122,22 +130,13 @@ impl Arguments for Payload<'_> {
             + protocol.field_stop_len()
     }
 
-    fn encode<P: TOutputProtocol>(&self, protocol: &mut P) -> Result<(), ThriftException> {
+    fn encode<'s, P: Output<'s>>(&'s self, protocol: &mut P) -> Result<(), ThriftException> {
         protocol.write_struct_begin(&ARGUMENTS)?;
         protocol.write_field_begin(TType::Binary, 1)?;
-        protocol.write_bytes_vec(self.0)?;
+        protocol.write_slice(self.0)?;
         protocol.write_field_end()?;
         protocol.write_field_stop()?;
         protocol.write_struct_end()
-    }
-}
-
-impl Body for Payload<'_> {
-    fn size<P: TLengthProtocol>(&self, protocol: &mut P) -> usize {
-        Arguments::size(self, protocol)
-    }
-    fn encode<P: TOutputProtocol>(&self, protocol: &mut P) -> Result<(), ThriftException> {
-        Arguments::encode(self, protocol)
     }
 }
 
@@ -228,15 +227,16 @@ impl Outcome for Answer {
         output.write_rest(value)
     }
 
-    fn decode_value(input: &mut BinaryInput<'_>) -> Result<Vec<u8>, ThriftException> {
+    fn decode_value(input: &mut BinaryInput<'_>) -> Result<Vec<u8>, CallError<Vec<u8>>> {
         Ok(input.read_rest().to_vec())
     }
 }
 
 /// A message's bytes.
 pub(super) fn message(wire: Wire, head: Head<'_>, payload: &[u8]) -> Vec<u8> {
+    let arguments = Payload(payload);
     let mut bytes = Outgoing::default();
-    append(&mut bytes, wire, 1 << 30, &head, &Payload(payload)).unwrap();
+    append(&mut bytes, wire, 1 << 30, &head, &OfArguments(&arguments)).unwrap();
     bytes.to_vec()
 }
 

@@ -8,7 +8,7 @@ use crate::tcp::outgoing::Outgoing;
 use crate::tcp::session::{Session, Then};
 use crate::tcp::split::{Next, Splitter};
 use crate::tcp::{Transport, Wire};
-use crate::{ApplicationException, ApplicationExceptionKind, Message};
+use crate::{ApplicationException, ApplicationExceptionKind, Bytes, Message};
 use proptest::prelude::*;
 use std::sync::Arc;
 
@@ -37,7 +37,7 @@ fn play(bytes: &[u8], pieces: &[usize], output_limit: usize) -> Outcome {
         come = end;
         loop {
             let mut output = Outgoing::default();
-            let taken = session.take(&service, &waiting, &mut output, output_limit);
+            let taken = session.take(&service, &waiting, None, &mut output, output_limit);
             waiting.drain(..taken.bytes);
             answers.extend_from_slice(&output.to_vec());
             match taken.then {
@@ -103,6 +103,23 @@ fn conversation(wire: Wire) -> Vec<u8> {
         call(wire, "many", i32::MIN, b"300"),
     ]
     .concat()
+}
+
+/// A handler keeps a part of the message's memory, if it is given, and a copy if not.
+#[test]
+fn large_arguments_are_shared() {
+    let toy = Toy::new();
+    let service = Service::new(Arc::clone(&toy), LIMIT);
+    let mut session = Session::new(1 << 63);
+    let memory = Bytes::from(call(Wire::FRAMED_BINARY, "echo", 1, &[7; 70_000]));
+    for given in [Some(&memory), None] {
+        let taken = session.take(&service, &memory, given, &mut Outgoing::default(), LIMIT);
+        assert_eq!((taken.bytes, taken.messages), (memory.len(), 1));
+        assert!(session.is_one_frame(&memory) && !session.is_one_frame(&memory[..70_000]));
+        let kept = toy.kept.lock().unwrap().pop().unwrap();
+        assert_eq!(kept, [7; 70_000][..]);
+        assert_eq!(memory.as_ptr_range().contains(&kept.as_ptr()), given.is_some());
+    }
 }
 
 #[test]
