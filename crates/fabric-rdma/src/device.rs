@@ -101,8 +101,9 @@ const IN_ORDER_VENDORS: [u32; 3] = [MELLANOX, SOFT_ROCE, SOFT_IWARP];
 const MELLANOX: u32 = 0x02c9;
 const SOFT_ROCE: u32 = 0xff_ffff;
 const SOFT_IWARP: u32 = 0x62_6d74;
-/// Its library fails to make more than some forty queue pairs, whatever the device says.
-const SOFT_IWARP_QUEUE_PAIRS: u32 = 32;
+/// The depth of a completion queue that Soft-iWARP's library maps over more than 144 pages (32 bytes each). The library takes
+/// the offset of page 144 in what a process maps of the device for a failure, so no queue may begin there.
+const SOFT_IWARP_BALLAST: c_int = 1 << 15;
 
 /// An open device. Everything made of it keeps it open.
 #[derive(Debug)]
@@ -110,6 +111,8 @@ pub(crate) struct Device {
     pub(crate) library: &'static Library,
     pub(crate) context: NonNull<sys::Context>,
     pub(crate) domain: NonNull<sys::ProtectionDomain>,
+    /// A completion queue that is only there; see [`SOFT_IWARP_BALLAST`].
+    ballast: Option<NonNull<sys::CompletionQueue>>,
     pub(crate) attributes: Attributes,
     pub(crate) name: String,
     /// iWARP: RDMA over TCP, whose connections the kernel's connection manager makes.
@@ -131,6 +134,8 @@ pub(crate) struct Attributes {
     pub(crate) responder_resources: u8,
     pub(crate) atomics: bool,
     pub(crate) in_order: bool,
+    /// Whether a completion tells nothing of the buffers of requests before it that were not signaled.
+    pub(crate) lingers: bool,
 }
 
 // SAFETY: libibverbs may be called from any thread ("thread safe" in its README); the pointers stay valid until the drop.
@@ -143,11 +148,12 @@ impl Drop for Device {
         // SAFETY: made in `open`, and whatever was made of it keeps an `Arc` to it, so it is the last.
         let results = unsafe {
             [
+                self.ballast.map_or(0, |queue| (self.library.destroy_cq)(queue.as_ptr())),
                 (self.library.dealloc_pd)(self.domain.as_ptr()),
                 (self.library.close_device)(self.context.as_ptr()),
             ]
         };
-        if results != [0, 0] {
+        if results != [0; 3] {
             tracing::error!(device = self.name, ?results, "a device did not close");
         }
     }
@@ -255,11 +261,30 @@ impl Device {
         let (attributes, port) = (Attributes::NONE, Port::default());
         // From here on the drop closes.
         let health = Health::default();
-        let mut device = Device { library, context, domain, attributes, name, is_iwarp, port, health };
+        let ballast = None;
+        let mut device =
+            Device { library, context, domain, ballast, attributes, name, is_iwarp, port, health };
         device.unblock_events()?;
         device.attributes = device.query()?;
+        if device.attributes.lingers {
+            device.add_ballast()?;
+        }
         device.port = device.choose_port(choice)?;
         Ok(Arc::new(device))
+    }
+
+    /// Has Soft-iWARP map something over the offset that must not be any queue's; before anything else is.
+    fn add_ballast(&mut self) -> Result<(), OpenError> {
+        let (context, none) = (self.context.as_ptr(), std::ptr::null_mut());
+        // SAFETY: the context is open; the queue has no channel.
+        let made =
+            unsafe { (self.library.create_cq)(context, SOFT_IWARP_BALLAST, none, std::ptr::null_mut(), 0) };
+        let Some(queue) = NonNull::new(made) else {
+            let source = io::Error::last_os_error();
+            return Err(OpenError::System { device: self.name.clone(), what: "ibv_create_cq", source });
+        };
+        self.ballast = Some(queue);
+        Ok(())
     }
 
     /// Events are taken until there are none.
@@ -320,16 +345,14 @@ impl Device {
             max_memory_region: got.max_mr_size,
             max_work_requests: number(got.max_qp_wr),
             max_completions: number(got.max_cqe),
-            max_queue_pairs: match got.vendor_id {
-                SOFT_IWARP => SOFT_IWARP_QUEUE_PAIRS,
-                _ => number(got.max_qp),
-            },
+            max_queue_pairs: number(got.max_qp),
             max_shared_receives: number(got.max_srq_wr),
             shared_receive_queues: got.max_srq > 0,
             read_atomic: small(got.max_qp_initiator_read_atomic),
             responder_resources: small(got.max_qp_read_atomic),
             atomics: got.atomic_capability != sys::ATOMICS_NONE,
             in_order: IN_ORDER_VENDORS.contains(&got.vendor_id),
+            lingers: got.vendor_id == SOFT_IWARP,
         })
     }
 
@@ -396,6 +419,7 @@ impl Attributes {
         responder_resources: 0,
         atomics: false,
         in_order: false,
+        lingers: false,
     };
 }
 

@@ -1,6 +1,7 @@
 //! A thread domain: the completion queues, queue pairs and shared receive queues of one thread, and where it waits.
 
 use crate::attention::{Attention, RdmaWaker};
+use crate::concluded::{abandoned, concluded, received};
 use crate::config::RdmaConfig;
 use crate::device::Device;
 use crate::endpoint::QueuePairAddress;
@@ -11,16 +12,16 @@ use crate::link::RdmaLink;
 use crate::manager::{Manager, Terms};
 use crate::memory::RdmaMemory;
 use crate::port::PortGid;
-use crate::queue_pair::{Held, QueuePair, Receive};
+use crate::queue_pair::{QueuePair, Receive};
 use crate::send::{Destination, Kind, MAX_PARTS, Means, OWNER, name, parse_name};
-use crate::status::{acknowledgement_timer, immediate, receive_opcode, rnr_timer, status};
+use crate::status::{acknowledgement_timer, rnr_timer};
 use crate::sys;
 use dunlin_fabric::idle::Idle;
 use dunlin_fabric::{
     Access, AddressHandleId, AddressHandles, Arena, Armed, Buffer, Capabilities, Completion,
-    CompletionQueueId, CompletionStatus, CreateError, Endpoint, Host, Nanos, Opcode, PostError,
-    QueuePairConfig, QueuePairId, QueuePairState, RealHost, ReceiveTarget, Region, RnrRetry,
-    SharedReceiveQueueId, ThreadDomain, Transport, WaitMode, Wake, WorkRequest,
+    CompletionQueueId, CompletionStatus, CreateError, Endpoint, Host, Nanos, PostError, QueuePairConfig,
+    QueuePairId, QueuePairState, RealHost, ReceiveTarget, Region, RnrRetry, SharedReceiveQueueId,
+    ThreadDomain, Transport, WaitMode, Wake, WorkRequest,
 };
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -30,6 +31,8 @@ use std::sync::Arc;
 const BATCH: usize = 32;
 /// Memory for old values of atomics in flight: a line each.
 const RESULTS: u64 = 4096 * 64;
+/// How long a sleep is at most that a broken queue pair does not let be longer, in nanoseconds.
+const FLUSH_SLEEP: Nanos = 10_000_000;
 
 /// A completion queue, and whether the channel will tell of its next completion.
 #[derive(Debug)]
@@ -58,6 +61,8 @@ pub struct RdmaDomain {
     device: Arc<Device>,
     capabilities: Arc<Capabilities>,
     news_seen: u64,
+    /// When something on a broken queue pair is to be ended by us: no later than this.
+    flush_at: Nanos,
     idle: Idle,
     /// For peers' work requests with wrong keys; see [`QueuePairAddress::trap_key`].
     trap_key: u32,
@@ -111,6 +116,7 @@ impl RdmaDomain {
             capabilities,
             attention,
             news_seen: 0,
+            flush_at: Nanos::MAX,
             idle: Idle::default(),
             trap_key,
             batch: Box::default(),
@@ -282,7 +288,62 @@ impl RdmaDomain {
             if orphan || queue_is_broken || shared_is_broken || queue_pair.broken.is_raised() {
                 queue_pair.fail();
             }
+            self.flush_at = self.flush_at.min(queue_pair.flush_at.unwrap_or(Nanos::MAX));
         }
+    }
+
+    /// Ends what the device had to flush and did not, as far as it is told on this queue, of which all completions were
+    /// taken. Soft-iWARP does not: when its connection ends it flushes what is there, before we know, and never looks at
+    /// what is posted after that.
+    fn flush(
+        &mut self,
+        queue: CompletionQueueId,
+        into: &mut Vec<Completion<RdmaMemory>>,
+        limit: usize,
+    ) -> usize {
+        let (now, before) = (RealHost.now(), into.len());
+        if now < self.flush_at {
+            return 0;
+        }
+        self.flush_at = Nanos::MAX;
+        for slot in 0..self.queue_pairs.len() {
+            let Some(queue_pair) = &mut self.queue_pairs[slot] else { continue };
+            let Some(flush_at) = queue_pair.flush_at else { continue };
+            let is_due = now >= flush_at && queue_pair.is_emptied(queue, now - flush_at);
+            if is_due && queue_pair.owes() {
+                // From here on the device touches no buffer of it, whatever it is still about to do.
+                self.release(slot);
+            }
+            let Some(queue_pair) = &mut self.queue_pairs[slot] else { continue };
+            while is_due
+                && into.len() - before < limit
+                && let Some(completion) = abandoned(queue_pair, queue)
+            {
+                into.push(completion);
+            }
+            if !is_due || queue_pair.owes() {
+                self.flush_at = self.flush_at.min(flush_at);
+            } else {
+                queue_pair.flush_at = None;
+            }
+        }
+        into.len() - before
+    }
+
+    /// Gives a queue pair back to the device, and takes its number from all who know it.
+    fn release(&mut self, slot: usize) {
+        let Some(queue_pair) = self.queue_pairs.get_mut(slot).and_then(Option::as_mut) else { return };
+        let Some(handle) = queue_pair.handle.take() else { return };
+        let number = handle.number();
+        if let Some(link) = &queue_pair.link {
+            link.detach(number);
+        }
+        self.by_number.remove(&number);
+        // Before the number can be another's.
+        if let Some(manager) = self.io.io().manager() {
+            manager.forget(number);
+        }
+        self.device.health.forget(Object::QueuePair(number));
     }
 
     /// What the caller learns of a completion of the NIC's; `None` if it is of a queue pair that is gone, or of none.
@@ -305,13 +366,20 @@ impl RdmaDomain {
         };
         let queue_pair = queue_pair.filter(|q| kind == Kind::Shared || q.id.0 & OWNER == owner)?;
         let mut completion = match kind {
-            Kind::Send => sent(queue_pair, number, raw)?,
+            Kind::Send => {
+                if raw.status == sys::STATUS_SUCCESS && queue_pair.sends.is_unsignaled(number) {
+                    // Signaled for its buffer's sake only; its place comes back with the next that is.
+                    return None;
+                }
+                concluded(queue_pair.id, queue_pair.sends.complete(number)?, raw)
+            }
             Kind::Receive => received(queue_pair.id, queue_pair.receives.complete(number)?, raw),
             Kind::Shared => received(queue_pair.id, receive?, raw),
         };
         completion.queue_pair = queue_pair.id;
         if completion.status != CompletionStatus::Success {
             queue_pair.fail();
+            self.flush_at = self.flush_at.min(queue_pair.flush_at.unwrap_or(Nanos::MAX));
         }
         Some(completion)
     }
@@ -324,44 +392,6 @@ impl RdmaDomain {
                 queue.handle.count_event();
             }
         }
-    }
-}
-
-fn sent(
-    queue_pair: &mut QueuePair,
-    number: u32,
-    raw: &sys::WorkCompletion,
-) -> Option<Completion<RdmaMemory>> {
-    let sent = queue_pair.sends.complete(number)?;
-    let status = match status(raw.status, sent.opcode) {
-        CompletionStatus::RemoteAccess if sent.misaligned => CompletionStatus::RemoteInvalidRequest,
-        other => other,
-    };
-    let mut value = 0;
-    let buffer = match sent.held {
-        Held::Destination(buffer) => Some(buffer),
-        Held::One(result) if matches!(sent.opcode, Opcode::FetchAdd | Opcode::CompareSwap) => {
-            value = result.first_chunk().map_or(0, |bytes| u64::from_ne_bytes(*bytes));
-            None
-        }
-        Held::Nothing | Held::One(_) | Held::Several(_) => None,
-    };
-    let (id, opcode, bytes, queue_pair) = (sent.id, sent.opcode, sent.bytes, queue_pair.id);
-    Some(Completion { id, status, opcode, bytes, immediate: None, value, queue_pair, buffer })
-}
-
-fn received(queue_pair: QueuePairId, receive: Receive, raw: &sys::WorkCompletion) -> Completion<RdmaMemory> {
-    let opcode = receive_opcode(raw);
-    let Receive { id, buffer } = receive;
-    Completion {
-        id,
-        status: status(raw.status, opcode),
-        opcode,
-        bytes: raw.length,
-        immediate: immediate(raw),
-        value: 0,
-        queue_pair,
-        buffer,
     }
 }
 
@@ -446,6 +476,9 @@ impl ThreadDomain for RdmaDomain {
         let (attention, trap_key) = (Arc::clone(&self.attention), self.trap_key);
         let (device, io) = (Arc::clone(&self.device), Arc::clone(&self.io));
         let queue_pair = self.queue_pair_mut(queue_pair)?;
+        if queue_pair.handle.is_none() {
+            return Err(CreateError::State("the queue pair is broken"));
+        }
         if queue_pair.is_connected_kind() {
             match &queue_pair.link {
                 Some(known) if !Arc::ptr_eq(known, link.shared()) => {
@@ -551,16 +584,7 @@ impl ThreadDomain for RdmaDomain {
         if queue_pair.state != QueuePairState::Error {
             queue_pair.tell_closed();
         }
-        let number = queue_pair.number();
-        if let Some(link) = &queue_pair.link {
-            link.detach(number);
-        }
-        self.by_number.remove(&number);
-        // Before the number can be another's.
-        if let Some(manager) = self.io.io().manager() {
-            manager.forget(number);
-        }
-        self.device.health.forget(Object::QueuePair(number));
+        self.release(slot_of(id));
         self.queue_pairs[slot_of(id)] = None;
         self.destinations.remove_all(id);
         let generation = &mut self.generations[slot_of(id)];
@@ -600,9 +624,12 @@ impl ThreadDomain for RdmaDomain {
             results: self.results.as_ref(),
             // A completion ends all requests before it. Soft-iWARP would have what follows a READ complete before it.
             flags: if self.device.is_iwarp { sys::SEND_FENCE } else { 0 },
+            lingers: self.device.attributes.lingers,
             scratch: &mut self.scratch,
         };
-        found.post(requests, means)
+        found.post(requests, means).inspect_err(|_| {
+            self.flush_at = self.flush_at.min(found.flush_at.unwrap_or(Nanos::MAX));
+        })
     }
 
     fn post_receive(
@@ -676,6 +703,9 @@ impl ThreadDomain for RdmaDomain {
                 }
             }
             if count < room {
+                if self.flush_at != Nanos::MAX {
+                    given += self.flush(queue, into, limit - given);
+                }
                 break;
             }
         }
@@ -712,7 +742,12 @@ impl ThreadDomain for RdmaDomain {
             }
             return Wake::Arrived;
         }
-        let until = if self.attention.news() == self.news_seen { until } else { 0 };
+        let until = match self.attention.news() == self.news_seen {
+            true if self.flush_at == Nanos::MAX => until,
+            // Who does not poll all queues must not stay awake for that.
+            true => until.min(self.flush_at.max(RealHost.now() + FLUSH_SLEEP)),
+            false => 0,
+        };
         self.attention.rest(until)
     }
 

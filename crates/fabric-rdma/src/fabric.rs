@@ -60,7 +60,7 @@ impl RdmaFabric {
         let failed = |what, source| OpenError::System { device: device.name.clone(), what, source };
         let manager = device.is_iwarp.then(|| Manager::new(&device)).transpose()?;
         let transports = match device.is_iwarp {
-            true => TransportSet::NONE.with(Transport::ReliableConnection),
+            true => Capabilities::IWARP.transports,
             false => TransportSet::ALL,
         };
         let max_inline =
@@ -68,7 +68,7 @@ impl RdmaFabric {
         let attributes = device.attributes;
         let atomics = attributes.atomics;
         let capabilities = Arc::new(Capabilities {
-            name: "rdma",
+            name: if device.is_iwarp { Capabilities::IWARP.name } else { "rdma" },
             transports,
             max_inline,
             max_message: device.port.max_message.min(MAX_MESSAGE),

@@ -16,6 +16,7 @@
 //! of a connection breaks or goes, the link tells the other.
 
 mod attention;
+mod concluded;
 mod config;
 mod device;
 mod domain;

@@ -9,7 +9,8 @@ use crate::manager::Awaited;
 use crate::memory::RdmaMemory;
 use crate::sys;
 use dunlin_fabric::{
-    Buffer, Gather, Opcode, QueuePairConfig, QueuePairId, QueuePairState, RegionKey, Transport, WorkId,
+    Buffer, CompletionQueueId, Gather, Host, Opcode, QueuePairConfig, QueuePairId, QueuePairState, RealHost,
+    RegionKey, Transport, WorkId,
 };
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -34,6 +35,8 @@ pub(crate) struct Sent {
     pub(crate) id: WorkId,
     pub(crate) opcode: Opcode,
     pub(crate) bytes: u32,
+    /// Whether its success would be told.
+    pub(crate) signaled: bool,
     pub(crate) held: Held,
     /// An atomic on an address that is not aligned. Drivers refuse it in ways of their own, some when it is posted; so it
     /// goes to the trap, and its completion says what is wrong with it.
@@ -87,6 +90,23 @@ impl SendQueue {
         self.first = number.wrapping_add(1);
         self.sent.drain(..before);
         self.sent.pop_front()
+    }
+
+    /// Whether this one is there, and nobody waits for its success.
+    pub(crate) fn is_unsignaled(&self, number: u32) -> bool {
+        let before = number.wrapping_sub(self.first) as usize;
+        self.sent.get(before).is_some_and(|sent| !sent.signaled)
+    }
+
+    /// Whether somebody is to be told of one of them, however it ends.
+    pub(crate) fn owes(&self) -> bool {
+        self.sent.iter().any(|sent| sent.signaled)
+    }
+
+    /// Takes the next that somebody is to be told of. Those before it that nobody waits for may have succeeded.
+    pub(crate) fn abandon(&mut self) -> Option<Sent> {
+        let before = self.sent.iter().position(|sent| sent.signaled)?;
+        self.complete(self.first.wrapping_add(before as u32))
     }
 }
 
@@ -145,8 +165,18 @@ impl ReceiveQueue {
         if number != self.first {
             return None;
         }
+        self.abandon()
+    }
+
+    /// Whether there are any.
+    pub(crate) fn owes(&self) -> bool {
+        !self.posted.is_empty()
+    }
+
+    /// Takes the first.
+    pub(crate) fn abandon(&mut self) -> Option<Receive> {
         let receive = self.posted.pop_front()?;
-        self.first = number.wrapping_add(1);
+        self.first = self.first.wrapping_add(1);
         Some(receive)
     }
 }
@@ -163,6 +193,11 @@ pub(crate) struct Peer {
 
 const KNOWN: usize = 8;
 
+/// How long a device may take to flush what is posted on a broken queue pair, in nanoseconds.
+const FLUSH_PATIENCE: u64 = 100_000_000;
+/// How much longer one of its completion queues may go without being looked at, in nanoseconds.
+const UNSEEN_PATIENCE: u64 = 1_000_000_000;
+
 /// One queue pair.
 #[derive(Debug)]
 pub(crate) struct QueuePair {
@@ -178,6 +213,10 @@ pub(crate) struct QueuePair {
     pub(crate) closed: Arc<Flag>,
     /// The device says that this end is of no use.
     pub(crate) broken: Arc<Flag>,
+    /// Once it is broken: when what the device has not flushed is ended by us, in nanoseconds; `None` again when that is done.
+    pub(crate) flush_at: Option<u64>,
+    /// Whether all completions were taken of the queues of sends and receives since then.
+    emptied: [bool; 2],
     pub(crate) peer: Option<Peer>,
     pub(crate) sends: SendQueue,
     pub(crate) receives: ReceiveQueue,
@@ -206,6 +245,8 @@ impl QueuePair {
             link: None,
             closed: Arc::default(),
             broken: Arc::default(),
+            flush_at: None,
+            emptied: [false; 2],
             peer: None,
             sends: SendQueue::new(config.max_send),
             receives: ReceiveQueue::new(config.max_receive),
@@ -272,6 +313,9 @@ impl QueuePair {
             return;
         }
         self.state = QueuePairState::Error;
+        self.flush_at = Some(RealHost.now().saturating_add(FLUSH_PATIENCE));
+        // The device has not seen these.
+        self.early = None;
         if let Some(handle) = &mut self.handle {
             let attributes = sys::QueuePairAttributes { state: sys::STATE_ERROR, ..Default::default() };
             if let Err(error) = handle.modify(attributes, sys::SET_STATE) {
@@ -296,6 +340,20 @@ impl QueuePair {
         self.closed.is_raised() || self.link.as_ref().is_some_and(|link| !link.is_alive())
     }
 
+    /// All completions of this queue were taken, so long after the device should have flushed. Says whether that is so of
+    /// both its queues: with the queue pair a device may take back completions that were not, and those may be of successes.
+    /// A queue that nobody looks at is not waited for.
+    pub(crate) fn is_emptied(&mut self, queue: CompletionQueueId, since: u64) -> bool {
+        self.emptied[0] |= self.config.send_completions == queue;
+        self.emptied[1] |= self.config.receive_completions == queue;
+        self.emptied == [true; 2] || since >= UNSEEN_PATIENCE
+    }
+
+    /// Whether somebody is to be told how something posted here ended.
+    pub(crate) fn owes(&self) -> bool {
+        self.sends.owes() || self.receives.owes()
+    }
+
     /// Whether it talks to one peer.
     pub(crate) fn is_connected_kind(&self) -> bool {
         self.config.transport != Transport::UnreliableDatagram
@@ -314,7 +372,8 @@ mod tests {
     use super::*;
 
     fn sent(id: u64) -> Sent {
-        Sent { id: WorkId(id), opcode: Opcode::Write, bytes: 0, held: Held::Nothing, misaligned: false }
+        let (id, opcode, held) = (WorkId(id), Opcode::Write, Held::Nothing);
+        Sent { id, opcode, bytes: 0, signaled: true, held, misaligned: false }
     }
 
     #[test]
@@ -339,6 +398,34 @@ mod tests {
         queue.take_back(2);
         assert_eq!((queue.room(), queue.next()), (3, 2));
         assert_eq!(queue.complete(1).map(|sent| sent.id), Some(WorkId(3)));
+    }
+
+    #[test]
+    fn what_is_abandoned_is_told_once_and_only_to_who_waits() {
+        let mut queue = SendQueue::new(8);
+        queue.first = u32::MAX - 1;
+        for id in 0..6 {
+            queue.push(Sent { signaled: id == 1 || id == 3, ..sent(id) });
+        }
+        assert_eq!(queue.complete(u32::MAX - 1).map(|sent| sent.id), Some(WorkId(0)));
+        let unsignaled = [u32::MAX, 0, 1, 2, 3, 4].map(|number| queue.is_unsignaled(number));
+        assert_eq!(unsignaled, [false, true, false, true, true, false]);
+        let abandoned: Vec<WorkId> = std::iter::from_fn(|| queue.abandon()).map(|sent| sent.id).collect();
+        assert_eq!(abandoned, [WorkId(1), WorkId(3)]);
+        // What the device says of them after all is too late; the two unsignaled ones behind are its own.
+        assert!(
+            !queue.owes() && (0..2).all(|late: u32| queue.complete(u32::MAX.wrapping_add(late)).is_none())
+        );
+        assert_eq!(queue.complete(3).map(|sent| sent.id), Some(WorkId(5)));
+
+        let mut queue = ReceiveQueue::new(2);
+        for id in 0..2 {
+            queue.push(Receive { id: WorkId(id), buffer: None });
+        }
+        assert_eq!(queue.complete(0).map(|receive| receive.id), Some(WorkId(0)));
+        assert!(queue.owes());
+        assert_eq!(queue.abandon().map(|receive| receive.id), Some(WorkId(1)));
+        assert!(!queue.owes() && queue.abandon().is_none() && queue.complete(1).is_none());
     }
 
     #[test]

@@ -29,6 +29,8 @@ pub(crate) struct Means<'a> {
     pub(crate) results: Option<&'a Arena<RdmaMemory>>,
     /// The flags of requests other than READs.
     pub(crate) flags: u32,
+    /// Each request with a buffer is signaled towards the NIC, since a completion tells nothing of buffers before it.
+    pub(crate) lingers: bool,
     /// For inline messages of more parts than verbs takes.
     pub(crate) scratch: &'a mut Vec<u8>,
 }
@@ -194,14 +196,15 @@ impl QueuePair {
         // caller's, or the scratch's, which does not move until it is cleared for the next list. What the NIC writes
         // to, READs' destinations and atomics' results, are buffers that nobody else has.
         let Err((taken, error)) = (unsafe { handle.post(list) }) else { return Ok(()) };
-        self.sends.take_back(first.wrapping_add(taken as u32));
-        if taken == 0 && error.raw_os_error() == Some(libc::ENOMEM) {
-            // The driver's word for a full queue: requests have completed, but their completions were not polled.
-            return Err(PostError::QueueFull);
+        let is_full = taken == 0 && error.raw_os_error() == Some(libc::ENOMEM);
+        if !is_full {
+            tracing::warn!(%error, "a queue pair takes no work requests");
+            // Before the buffers are anybody else's: Soft-iWARP has the requests where the kernel finds them when it says so.
+            self.fail();
         }
-        tracing::warn!(%error, "a queue pair takes no work requests");
-        self.fail();
-        Err(PostError::QueuePairError)
+        self.sends.take_back(first.wrapping_add(taken as u32));
+        // The first is the driver's word for a full queue: requests have completed, but their completions were not polled.
+        Err(if is_full { PostError::QueueFull } else { PostError::QueuePairError })
     }
 
     #[inline]
@@ -269,7 +272,8 @@ impl QueuePair {
             }
         };
         into.id = name(Kind::Send, self.id.0, self.sends.next());
-        into.flags = if signaled { sys::SEND_SIGNALED } else { 0 };
+        let holds = matches!(local.held, Held::One(_) | Held::Several(_));
+        into.flags = if signaled || (means.lingers && holds) { sys::SEND_SIGNALED } else { 0 };
         if opcode != Opcode::Read {
             into.flags |= means.flags;
         }
@@ -278,7 +282,7 @@ impl QueuePair {
         }
         into.part_count = local.count as i32;
         let Local { parts, bytes, held, misaligned, .. } = local;
-        Ok((parts, Sent { id, opcode, bytes, held, misaligned }))
+        Ok((parts, Sent { id, opcode, bytes, signaled, held, misaligned }))
     }
 
     fn destination(

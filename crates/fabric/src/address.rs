@@ -1,4 +1,4 @@
-//! Where a service is found: `shm:NAME` or `rdma:HOST:PORT`, with room for the schemes of the other back-ends.
+//! Where a service is found: `shm:NAME`, `rdma:HOST:PORT` or `auto:HOST:PORT`, with room for the schemes of the other back-ends.
 
 use std::fmt;
 use std::str::FromStr;
@@ -13,6 +13,8 @@ pub enum Scheme {
     Sim,
     /// RDMA verbs; names are HOST:PORT of the control connection, which is TCP.
     Rdma,
+    /// No back-end: whichever both sides can use, as the server at HOST:PORT tells.
+    Auto,
 }
 
 impl Scheme {
@@ -22,7 +24,13 @@ impl Scheme {
             Scheme::Shm => "shm",
             Scheme::Sim => "sim",
             Scheme::Rdma => "rdma",
+            Scheme::Auto => "auto",
         }
+    }
+
+    /// Whether names are HOST:PORT.
+    const fn has_port(self) -> bool {
+        matches!(self, Scheme::Rdma | Scheme::Auto)
     }
 }
 
@@ -40,7 +48,7 @@ pub enum AddressError {
     #[error("'{0}' has no scheme; write for example shm:{0}")]
     NoScheme(String),
     /// A scheme that this build does not know.
-    #[error("'{0}' is not a scheme that this build knows; use shm:NAME or rdma:HOST:PORT")]
+    #[error("'{0}' is not a scheme that this build knows; use shm:NAME, rdma:HOST:PORT or auto:HOST:PORT")]
     UnknownScheme(String),
     /// The part behind the colon cannot be used.
     #[error("'{name}' cannot be a name: {why}")]
@@ -57,7 +65,7 @@ pub const MAX_NAME: usize = 90;
 
 impl Address {
     /// Makes an address of a scheme and a name. Names are 1 to [`MAX_NAME`] printable ASCII characters
-    /// without spaces; those of [`Scheme::Rdma`] are HOST:PORT, IPv6 addresses in brackets.
+    /// without spaces; those of [`Scheme::Rdma`] and [`Scheme::Auto`] are HOST:PORT, IPv6 addresses in brackets.
     pub fn new(scheme: Scheme, name: &str) -> Result<Self, AddressError> {
         let bad = |why| Err(AddressError::BadName { name: name.chars().take(100).collect(), why });
         if name.is_empty() {
@@ -69,8 +77,8 @@ impl Address {
         if !name.bytes().all(|b| b.is_ascii_graphic()) {
             return bad("only printable ASCII characters without spaces may stand in it");
         }
-        if scheme == Scheme::Rdma && host_and_port(name).is_none() {
-            return bad("it has to be HOST:PORT, as in rdma:10.0.0.1:7000 or rdma:[fe80::1]:7000");
+        if scheme.has_port() && host_and_port(name).is_none() {
+            return bad("it has to be HOST:PORT, as in 10.0.0.1:7000 or [fe80::1]:7000");
         }
         Ok(Address { scheme, name: name.to_owned() })
     }
@@ -87,7 +95,7 @@ impl Address {
 
     /// Host (without brackets) and port, where the scheme has them.
     pub fn host_and_port(&self) -> Option<(&str, u16)> {
-        if self.scheme == Scheme::Rdma { host_and_port(&self.name) } else { None }
+        if self.scheme.has_port() { host_and_port(&self.name) } else { None }
     }
 }
 
@@ -118,6 +126,7 @@ impl FromStr for Address {
             "shm" => Scheme::Shm,
             "sim" => Scheme::Sim,
             "rdma" => Scheme::Rdma,
+            "auto" => Scheme::Auto,
             other => return Err(AddressError::UnknownScheme(other.chars().take(20).collect())),
         };
         Address::new(scheme, name)

@@ -26,7 +26,7 @@ impl TransportSet {
 /// What a fabric can do. Sizes are in bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Capabilities {
-    /// The fabric's name: `shm`, `rdma`, `sim`.
+    /// The fabric's name: `shm`, `rdma`, `iwarp`, `sim`.
     pub name: &'static str,
     /// The transports of which queue pairs can be made.
     pub transports: TransportSet,
@@ -84,5 +84,16 @@ impl Capabilities {
         target_progress: false,
         max_queue_pairs: 1 << 16,
         max_queue_depth: 1 << 16,
+    };
+
+    /// What iWARP can do, on a NIC that places the bytes of a WRITE in order: reliable connections, without immediate data
+    /// or atomics, whose completions do not tell what became of a request.
+    pub const IWARP: Capabilities = Capabilities {
+        name: "iwarp",
+        transports: TransportSet::NONE.with(Transport::ReliableConnection),
+        atomics: false,
+        immediate: false,
+        acknowledged: false,
+        ..Capabilities::EVERYTHING
     };
 }

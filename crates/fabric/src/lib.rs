@@ -28,7 +28,7 @@ pub mod news;
 pub mod verbs;
 pub mod work;
 
-pub use address::{Address, AddressError, Scheme};
+pub use address::{Address, AddressError, MAX_NAME, Scheme};
 pub use address_handles::AddressHandles;
 pub use arena::{Arena, ArenaError, Buffer};
 pub use capabilities::{Capabilities, TransportSet};
