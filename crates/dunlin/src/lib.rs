@@ -1,8 +1,8 @@
 //! What users depend on: RPC over remote memory.
 //!
 //! This room names the parts that an application needs. An address picks the back-end when the program runs: `shm:NAME` is
-//! shared memory between processes of one host, `rdma:HOST:PORT` RDMA verbs. What may come in: re-exports, shorthands,
-//! documentation. What never does: mechanism.
+//! shared memory between processes of one host, `rdma:HOST:PORT` RDMA verbs, `auto:HOST:PORT` the first of these that client
+//! and server can both use. What may come in: re-exports, shorthands, documentation. What never does: mechanism.
 //!
 //! ```
 //! use dunlin::{Client, ClientConfig, Fabrics, FunctionMode, Reply, Request, ServerBuilder};
@@ -46,16 +46,18 @@ pub use dunlin_fabric_shm::{AllowPolicy, ShmConfig, ShmFabric};
 #[cfg(feature = "thrift")]
 pub use dunlin_hints as hints;
 pub use dunlin_rpc::{
-    ApplicationCode, BackoffConfig, CallError, CallId, Cause, Certainty, ClientConfig, CompletionMode,
-    ConnectError, Counters, FunctionMode, Illegal, LargePayload, PROTOCOLS, Plan, PoolService, Protocol,
-    Reply, ReplyTooLarge, Request, RequestHalf, ResponseHalf, SMALL_LIMIT, ServeError, ServerConfig, Service,
-    Sharing, Status,
+    ApplicationCode, BackoffConfig, BatchCalls, Batching, CallError, CallId, Cause, Certainty, ClientConfig,
+    CompletionMode, ConnectError, Counters, FunctionMode, Illegal, LargePayload, PROTOCOLS, Plan,
+    PoolService, Protocol, Reply, ReplyTooLarge, Request, RequestHalf, ResponseHalf, SMALL_LIMIT, ServeError,
+    ServerConfig, Service, Sharing, Status, Tuning,
+    tune::table::{BadTable, FetchRow, FetchTable},
 };
 #[cfg(feature = "thrift")]
 pub use dunlin_thrift as thrift;
 pub use dunlin_transport::{
     AsyncClient, AsyncHubs, AsyncResponse, Call, Choose, ChosenFabric, Client, Fabrics, FabricsConfig,
-    Incoming, LargeRequest, Response, Server, ServerBuilder, Worker, on_fabric,
+    Incoming, LargeRequest, PassedOver, ResolveError, Resolved, Response, Server, ServerBuilder,
+    SeveralServers, Worker, on_fabric,
 };
 use std::io;
 

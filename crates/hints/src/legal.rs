@@ -2,7 +2,7 @@
 
 use crate::key::Side;
 use dunlin_fabric::Capabilities;
-use dunlin_rpc::{CompletionMode, Illegal, Plan, Protocol, RequestHalf, ResponseHalf};
+use dunlin_rpc::{CompletionMode, Illegal, LargePayload, Plan, Protocol, RequestHalf, ResponseHalf};
 
 /// What is wished, and what of it was said by the user and should rather stay.
 #[derive(Clone, Copy, Debug)]
@@ -52,18 +52,24 @@ impl Wish {
 }
 
 /// The wished plan if it is legal; else the legal one with the least changes, a hinted way to wait being changed
-/// last and halves after ways to wait. The error is why the wished one is illegal, where nothing legal is in reach.
+/// last and halves after ways to wait; if halves have to change, rather to some with which who would sleep still does. What
+/// nobody asked for by a protocol's name may be READ instead of what its row has, if it is large. The error is why the wished one is illegal, where nothing legal is in reach.
 pub(crate) fn nearest(wish: &Wish, capabilities: &Capabilities) -> Result<Plan, Illegal> {
     let wished = wish.woken(wish.plan);
     let Err(illegal) = wished.check(capabilities) else { return Ok(wished) };
     let stand_ins: Vec<&Protocol> = STAND_INS.into_iter().filter_map(Protocol::by_name).collect();
     let reach = if wish.fixed_path { 0 } else { stand_ins.len() };
-    let mut best: Option<([usize; 3], Plan)> = None;
-    for request in 0..=reach {
-        for response in 0..=reach {
+    let mut larges = vec![wish.plan.large];
+    if !wish.fixed_path && wish.plan.large != LargePayload::Read {
+        larges.push(LargePayload::Read);
+    }
+    let mut best: Option<([usize; 4], Plan)> = None;
+    let paths = (0..=reach).flat_map(|request| (0..=reach).map(move |response| (request, response)));
+    for (request, response) in paths {
+        for (large_change, large) in larges.iter().enumerate() {
             for (client_change, client) in modes(wish.plan.client).iter().enumerate() {
                 for (server_change, server) in modes(wish.plan.server).iter().enumerate() {
-                    let mut plan = wish.plan.completion(*client, *server);
+                    let mut plan = Plan { large: *large, ..wish.plan.completion(*client, *server) };
                     if request > 0 {
                         plan.request = stand_ins[request - 1].request;
                     }
@@ -73,7 +79,15 @@ pub(crate) fn nearest(wish: &Wish, capabilities: &Capabilities) -> Result<Plan, 
                     let plan = wish.woken(plan);
                     let changed = [client_change, server_change];
                     let against = (0..2).filter(|side| wish.hinted[*side] && changed[*side] > 0).count();
-                    let cost = [against, request + response, client_change + server_change];
+                    let spins = |of: &Plan| {
+                        [of.client, of.server]
+                            .into_iter()
+                            .filter(|mode| *mode == CompletionMode::Busy)
+                            .count()
+                    };
+                    let halves = request + response;
+                    let awake = if halves > 0 { spins(&plan) - spins(&wish.plan) } else { 0 };
+                    let cost = [against, awake, halves + large_change, client_change + server_change];
                     if best.is_none_or(|(least, _)| cost < least) && plan.check(capabilities).is_ok() {
                         best = Some((cost, plan));
                     }

@@ -350,6 +350,8 @@ impl Chooser<'_> {
         for (subject, before, after) in [
             (Subject::Request, wished.request.name(), chosen.request.name()),
             (Subject::Response, wished.response.name(), chosen.response.name()),
+            // Both directions alike: once is enough.
+            (Subject::Request, wished.large.name(), chosen.large.name()),
         ] {
             if before != after {
                 self.say(subject, &[], format!("{after} in the place of {before}: {illegal}"));

@@ -12,8 +12,17 @@ use proptest::prelude::*;
 use proptest::sample::select as one_of;
 
 fn fabrics() -> impl Strategy<Value = Capabilities> {
-    any::<[bool; 7]>().prop_map(
-        |[immediate, in_order_write, events, atomics, shared_receive_queue, connected, initiator_copies]| {
+    any::<[bool; 8]>().prop_map(
+        |[
+            acknowledged,
+            immediate,
+            in_order_write,
+            events,
+            atomics,
+            shared_receive_queue,
+            connected,
+            initiator_copies,
+        ]| {
             let transports = if connected {
                 dunlin_fabric::Capabilities::EVERYTHING.transports
             } else {
@@ -22,6 +31,7 @@ fn fabrics() -> impl Strategy<Value = Capabilities> {
             Capabilities {
                 name: "drawn",
                 transports,
+                acknowledged,
                 immediate,
                 in_order_write,
                 events,

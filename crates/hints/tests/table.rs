@@ -5,7 +5,7 @@ use dunlin_hints::{
     CompletionMode, Environment, FunctionHints, Hints, Key, Level, Numa, NumaBinding, Origin, PerfGoal,
     Place, Priority, ProcessTime, SelectError, Selection, Side, Subject, Subscription, Transport, select,
 };
-use dunlin_rpc::{LargePayload, RequestHalf, ResponseHalf};
+use dunlin_rpc::{LargePayload, Plan, RequestHalf, ResponseHalf};
 
 /// HatRPC's server: 14 cores at the NIC's node, which figure 12 rounds to 16, of 28.
 fn server(clients: u32) -> Environment<'static> {
@@ -199,6 +199,37 @@ fn placed(hints: FunctionHints, origins: &[(Side, Key, Level, u32)]) -> Function
         })
         .collect::<Vec<_>>();
     FunctionHints { origins: origins.into(), ..hints }
+}
+
+/// On iWARP: no immediate data, and nothing eager by SEND.
+#[test]
+fn without_immediate_data_sends_tell_and_sleepers_still_sleep() {
+    let iwarp = dunlin_fabric::Capabilities::IWARP;
+    let environment = |clients| Environment { clients: Some(clients), ..Environment::new(&iwarp, 16) };
+    let selected = |goal: PerfGoal, clients| {
+        let hints = FunctionHints::new("f").both(Hints::NONE.perf_goal(goal));
+        select(&hints, &environment(clients)).expect("legal")
+    };
+    let latency = selected(PerfGoal::Latency, 1);
+    assert_eq!(latency.protocol, Some("Chained-Write-Send"));
+    assert!(latency.reasons.iter().any(|reason| {
+        reason.text == "write_send_chained in the place of write_imm: this fabric has no immediate data"
+    }));
+    let throughput = selected(PerfGoal::Throughput, 64);
+    let plan = throughput.plan.expect("a plan");
+    assert_eq!((throughput.protocol, plan.client), (Some("AR-gRPC"), CompletionMode::Event));
+    let spared = selected(PerfGoal::ResUtil, 64);
+    assert_eq!(spared.protocol, Some("AR-gRPC"));
+    assert!(
+        spared.reasons.iter().any(|reason| reason.text.starts_with("rendezvous_read in the place of eager"))
+    );
+    let usual = select(&FunctionHints::new("f"), &environment(1)).expect("legal");
+    assert_eq!(usual.plan, Some(Plan::usual(&iwarp)));
+    for name in ["Direct-WriteIMM", "Eager-SendRecv", "HERD", "FaSST"] {
+        let hints = FunctionHints::new("f").both(Hints::NONE.protocol(name));
+        let error = select(&hints, &environment(1)).expect_err("illegal on iWARP");
+        assert!(matches!(error, dunlin_hints::SelectError::IllegalProtocol { .. }), "{name}: {error}");
+    }
 }
 
 #[test]

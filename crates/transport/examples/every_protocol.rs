@@ -169,7 +169,8 @@ fn call_all<F: Fabric>(fabric: &F, address: &Address) -> bool {
 
 /// As an application that leaves the choice of the fabric to the address.
 fn call_chosen(fabrics: &Fabrics, address: &Address) -> Outcome<()> {
-    let mut client = dunlin_transport::Client::connect(fabrics, address, ClientConfig::default())?;
+    let plan = Plan::usual(fabrics.choose(address)?.capabilities());
+    let mut client = dunlin_transport::Client::connect(fabrics, address, ClientConfig::with_plan(plan))?;
     for (number, size) in SIZES.into_iter().enumerate() {
         let request = payload(size, number);
         if !is_backwards(&client.call(BACKWARDS, &request)?, &request) {

@@ -57,6 +57,7 @@ impl AsyncClient {
     /// while the fabric is opened: call it before the executor runs, or where blocking is allowed.
     pub fn connect(hubs: &AsyncHubs, address: &Address, config: ClientConfig) -> Result<Self, ConnectError> {
         let hubs = &*hubs.0;
+        let address = &hubs.fabrics.resolve(address).map_err(DialError::from)?.address;
         Ok(match hubs.fabrics.choose(address).map_err(DialError::from)? {
             ChosenFabric::Shm(fabric) => {
                 let hub = made(&hubs.shm, || dunlin_rpc::AsyncHub::new(&fabric))?;

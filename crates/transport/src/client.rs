@@ -4,7 +4,7 @@ use crate::fabrics::{Choose, ChosenFabric};
 use dunlin_fabric::{Address, DialError};
 use dunlin_fabric_rdma::RdmaFabric;
 use dunlin_fabric_shm::ShmFabric;
-use dunlin_rpc::{CallError, CallId, ClientConfig, ConnectError};
+use dunlin_rpc::{CallError, CallId, ClientConfig, ConnectError, Tuning};
 use std::ops::{Deref, DerefMut};
 
 /// A client. `Send`, not shared: one thread at a time; [`another`](Client::another) makes one for another thread. Its methods
@@ -66,6 +66,7 @@ impl Client {
         address: &Address,
         config: ClientConfig,
     ) -> Result<Self, ConnectError> {
+        let address = &fabrics.resolve(address).map_err(DialError::from)?.address;
         Ok(match fabrics.choose(address).map_err(DialError::from)? {
             ChosenFabric::Shm(fabric) => Client::Shm(dunlin_rpc::Client::connect(&fabric, address, config)?),
             ChosenFabric::Rdma(fabric) => {
@@ -79,8 +80,8 @@ impl Client {
         Ok(each_into!(self, Client, client => client.another()?))
     }
 
-    /// The transport that the calls take, as [`Capabilities::name`](dunlin_fabric::Capabilities::name) has it: `shm` or
-    /// `rdma`.
+    /// The transport that the calls take, as [`Capabilities::name`](dunlin_fabric::Capabilities::name) has it: `shm`, `rdma`
+    /// or `iwarp`.
     pub fn transport(&self) -> &'static str {
         each!(self, client => client.capabilities().name)
     }
@@ -103,6 +104,17 @@ impl Client {
     /// How many more calls `worker` takes now, of functions without a plan of their own.
     pub fn room(&mut self, worker: usize) -> usize {
         each!(self, client => client.room(worker))
+    }
+
+    /// What is chosen now on each connection to a worker whose results are fetched or written back; empty for other plans.
+    pub fn tuning(&mut self) -> Vec<Tuning> {
+        each!(self, client => client.tuning())
+    }
+
+    /// How many calls a batch has at most now, on each connection to a worker; empty without
+    /// [`ClientConfig::batching`](dunlin_rpc::ClientConfig::batching).
+    pub fn batch_calls(&self) -> Vec<u16> {
+        each!(self, client => client.batch_calls())
     }
 
     /// Calls sent and not answered yet.

@@ -1,5 +1,6 @@
 //! The fabrics of a process: each opened when an address first asks for it.
 
+use crate::resolve::Resolved;
 use dunlin_fabric::{Address, Capabilities, Fabric, Scheme, Unavailable};
 use dunlin_fabric_rdma::{OpenError, RdmaConfig, RdmaFabric};
 use dunlin_fabric_shm::{ShmConfig, ShmFabric};
@@ -41,11 +42,20 @@ pub enum ChosenFabric {
 pub trait Choose: Send + Sync + 'static {
     /// The fabric that an address names; never another one. May block while a fabric is opened.
     fn choose(&self, address: &Address) -> Result<ChosenFabric, Unavailable>;
+
+    /// The address of a fabric that an address means; see [`Fabrics::resolve`]. Of a single fabric it is always itself.
+    fn resolve(&self, address: &Address) -> Result<Resolved, Unavailable> {
+        Ok(Resolved::named(address))
+    }
 }
 
 impl Choose for Fabrics {
     fn choose(&self, address: &Address) -> Result<ChosenFabric, Unavailable> {
         Fabrics::choose(self, address)
+    }
+
+    fn resolve(&self, address: &Address) -> Result<Resolved, Unavailable> {
+        Fabrics::resolve(self, address)
     }
 }
 
@@ -96,6 +106,10 @@ impl Fabrics {
         let chosen: Result<_, Box<dyn std::error::Error + Send + Sync>> = match address.scheme() {
             Scheme::Shm => self.shm().map(ChosenFabric::Shm).map_err(Into::into),
             Scheme::Rdma => self.rdma().map(ChosenFabric::Rdma).map_err(Into::into),
+            Scheme::Auto => Err(
+                "this takes the address of one fabric, shm:NAME or rdma:HOST:PORT; Fabrics::resolve gives it"
+                    .into(),
+            ),
             Scheme::Sim => {
                 Err("the simulator is no place of this machine: use shm:NAME or rdma:HOST:PORT".into())
             }

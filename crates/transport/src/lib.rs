@@ -1,4 +1,5 @@
-//! Which fabric an address means: `shm:NAME` shared memory, `rdma:HOST:PORT` RDMA verbs, chosen when the program runs.
+//! Which fabric an address means: `shm:NAME` shared memory, `rdma:HOST:PORT` RDMA verbs, `auto:HOST:PORT` the one that client
+//! and server can both use, chosen when the program runs.
 //!
 //! What may come in: opening fabrics, and clients and servers that are one of several kinds. What never does: anything
 //! that the engine or a back-end would need, and any choice that the user has made already.
@@ -28,12 +29,17 @@ macro_rules! each_into {
     };
 }
 
+mod announcement;
 mod asynchronous;
 mod client;
 mod fabrics;
+mod resolve;
 mod server;
+mod several;
 
 pub use asynchronous::{AsyncClient, AsyncHubs, AsyncResponse, Call};
 pub use client::{Client, LargeRequest, Response};
 pub use fabrics::{Choose, ChosenFabric, Fabrics, FabricsConfig};
+pub use resolve::{PassedOver, ResolveError, Resolved};
 pub use server::{Incoming, Server, ServerBuilder, Worker};
+pub use several::SeveralServers;

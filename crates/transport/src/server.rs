@@ -1,15 +1,17 @@
 //! Servers on whichever fabric their address names.
 
 use crate::fabrics::{Choose, ChosenFabric};
-use dunlin_fabric::{Address, Fabric, ListenError, Nanos};
+use crate::several::SeveralServers;
+use dunlin_fabric::{Address, Fabric, ListenError, Nanos, Scheme, Unavailable};
 use dunlin_fabric_rdma::RdmaFabric;
 use dunlin_fabric_shm::ShmFabric;
 use dunlin_rpc::{Counters, FunctionMode, PoolService, ServeError, ServerConfig, Service, Status};
 use std::sync::Arc;
 
 /// Describes a server before it starts.
+#[derive(Clone)]
 pub struct ServerBuilder {
-    fabrics: Box<dyn Choose>,
+    fabrics: Arc<dyn Choose>,
     config: ServerConfig,
     functions: Vec<(u16, FunctionMode)>,
     pool: Option<Arc<dyn PoolService>>,
@@ -28,7 +30,7 @@ impl ServerBuilder {
     /// A server with default settings and no functions.
     pub fn new(fabrics: &(impl Choose + Clone)) -> Self {
         let (config, functions) = (ServerConfig::default(), Vec::new());
-        ServerBuilder { fabrics: Box::new(fabrics.clone()), config, functions, pool: None }
+        ServerBuilder { fabrics: Arc::new(fabrics.clone()), config, functions, pool: None }
     }
 
     /// Sets the settings.
@@ -64,7 +66,43 @@ impl ServerBuilder {
     }
 
     /// Starts the server: listens, and runs each worker on a thread of its own with the service made for it.
+    ///
+    /// At an address of `auto:` it is on all fabrics that can be used here, as long as there is one, with as many workers on
+    /// each as the settings say, numbered on from one fabric to the next. A client reaches the workers of its fabric, so
+    /// services of different workers have to be as good as each other there. Functions cannot be pulled.
     pub fn serve(
+        self,
+        address: &Address,
+        mut service: impl FnMut(u16) -> Box<dyn Service>,
+    ) -> Result<Server, ServeError> {
+        if address.scheme() != Scheme::Auto {
+            return self.serve_one(address, service);
+        }
+        let several = self.several(address, |builder, address, made| {
+            let service = |_| service(made.next());
+            Ok((builder.serve_one(address, service)?, ()))
+        })?;
+        Ok(several.0)
+    }
+
+    /// Servers on several fabrics, each started by `start`.
+    fn several<T>(
+        self,
+        address: &Address,
+        mut start: impl FnMut(ServerBuilder, &Address, &mut Numbers) -> Result<(Server, T), ServeError>,
+    ) -> Result<(Server, Vec<T>), ServeError> {
+        if self.functions.iter().any(|(_, mode)| *mode == FunctionMode::Pull) {
+            let source =
+                "functions are pulled from a server of one fabric: name it, shm:NAME or rdma:HOST:PORT";
+            let unavailable = Unavailable { address: address.clone(), source: source.into() };
+            return Err(ListenError::Unavailable(unavailable).into());
+        }
+        let mut numbers = Numbers(0);
+        let started = SeveralServers::start(address, |address| start(self.clone(), address, &mut numbers));
+        started.map(|(servers, others)| (Server::Several(Box::new(servers)), others))
+    }
+
+    fn serve_one(
         self,
         address: &Address,
         service: impl FnMut(u16) -> Box<dyn Service>,
@@ -77,6 +115,20 @@ impl ServerBuilder {
 
     /// As [`serve`](ServerBuilder::serve), but the caller runs the workers, on threads of its own.
     pub fn serve_with(
+        self,
+        address: &Address,
+        mut service: impl FnMut(u16) -> Box<dyn Service>,
+    ) -> Result<(Server, Vec<Worker>), ServeError> {
+        if address.scheme() != Scheme::Auto {
+            return self.serve_one_with(address, service);
+        }
+        let (server, workers) = self.several(address, |builder, address, made| {
+            builder.serve_one_with(address, |_| service(made.next()))
+        })?;
+        Ok((server, workers.into_iter().flatten().collect()))
+    }
+
+    fn serve_one_with(
         self,
         address: &Address,
         service: impl FnMut(u16) -> Box<dyn Service>,
@@ -94,6 +146,17 @@ impl ServerBuilder {
     }
 }
 
+/// The workers' numbers, on from one fabric to the next.
+struct Numbers(u16);
+
+impl Numbers {
+    fn next(&mut self) -> u16 {
+        let next = self.0;
+        self.0 = next.saturating_add(1);
+        next
+    }
+}
+
 /// A running server. Dropping it ends it at once; [`shutdown`](Server::shutdown) is the gentle way.
 #[derive(Debug)]
 pub enum Server {
@@ -101,37 +164,68 @@ pub enum Server {
     Shm(dunlin_rpc::Server<ShmFabric>),
     /// On RDMA.
     Rdma(dunlin_rpc::Server<RdmaFabric>),
+    /// On several fabrics, at an address of `auto:`.
+    Several(Box<SeveralServers>),
 }
 
 impl Server {
     /// The address that clients dial: with a port of 0, the one that the system has chosen.
     pub fn address(&self) -> &Address {
-        each!(self, server => server.address())
+        match self {
+            Server::Shm(server) => server.address(),
+            Server::Rdma(server) => server.address(),
+            Server::Several(servers) => servers.address(),
+        }
     }
 
     /// Connections now.
     pub fn connections(&self) -> usize {
-        each!(self, server => server.connections())
+        match self {
+            Server::Shm(server) => server.connections(),
+            Server::Rdma(server) => server.connections(),
+            Server::Several(servers) => servers.servers().iter().map(Server::connections).sum(),
+        }
     }
 
     /// What has become of connections so far.
     pub fn counters(&self) -> Counters {
-        each!(self, server => server.counters())
+        match self {
+            Server::Shm(server) => server.counters(),
+            Server::Rdma(server) => server.counters(),
+            Server::Several(servers) => {
+                let all = servers.servers().iter().map(Server::counters);
+                all.fold(Counters::default(), |sum, of| Counters {
+                    accepted: sum.accepted + of.accepted,
+                    refused: sum.refused + of.refused,
+                    lanes: sum.lanes + of.lanes,
+                    stray_datagrams: sum.stray_datagrams + of.stray_datagrams,
+                })
+            }
+        }
     }
 
     /// The next call of a function declared [`FunctionMode::Pull`]; blocks until then at most. Any number of threads may
-    /// pull.
+    /// pull. On several fabrics there are no such functions.
     pub fn receive(&self, until: Nanos) -> Option<Incoming> {
         match self {
             Server::Shm(server) => server.receive(until).map(|call| Incoming::of(call, Deferred::Shm)),
             Server::Rdma(server) => server.receive(until).map(|call| Incoming::of(call, Deferred::Rdma)),
+            Server::Several(_) => None,
         }
     }
 
     /// Ends the server gently: clients are told, what was received is answered, and after `timeout` nanoseconds at most the
     /// rest is cut off. Blocks.
     pub fn shutdown(self, timeout: Nanos) {
-        each!(self, server => server.shutdown(timeout));
+        match self {
+            Server::Shm(server) => server.shutdown(timeout),
+            Server::Rdma(server) => server.shutdown(timeout),
+            Server::Several(servers) => std::thread::scope(|scope| {
+                for server in servers.into_servers() {
+                    scope.spawn(move || server.shutdown(timeout));
+                }
+            }),
+        }
     }
 }
 

@@ -22,6 +22,8 @@ pub enum Direction {
     ToServer,
     /// Responses: from the server to the client.
     ToClient,
+    /// Responses that the server leaves for the client to READ, on a lane that has both ways.
+    Fetched,
 }
 
 /// The key of one direction of one lane. Cheap to copy; keep it off logs (its `Debug` shows nothing).
@@ -66,7 +68,12 @@ impl TagKey {
     pub const fn derive(secret: &[u8; 16], lane: u16, direction: Direction) -> TagKey {
         let secret = u128::from_le_bytes(*secret);
         let (low, high) = (secret as u64, (secret >> 64) as u64);
-        let place = (lane as u64) << 8 | matches!(direction, Direction::ToClient) as u64 | 1 << 32;
+        let way = match direction {
+            Direction::ToServer => 0,
+            Direction::ToClient => 1,
+            Direction::Fetched => 2,
+        };
+        let place = (lane as u64) << 8 | way | 1 << 32;
         let a = spread(spread(spread(low ^ P0).wrapping_add(place)) ^ high);
         let b = spread(spread(spread(high ^ P1).wrapping_add(place)).wrapping_add(low));
         TagKey { a, b }

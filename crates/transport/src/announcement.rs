@@ -1,0 +1,163 @@
+//! What a server on several fabrics says of itself to who asks at its address: which host it is on, and where it is on each
+//! fabric, or why it is not. Pure: bytes to values and back.
+
+use dunlin_fabric::{MAX_NAME, Scheme};
+
+/// The longest announcement in bytes; who reads takes no more.
+pub(crate) const MAX_BYTES: usize = 2048;
+/// The longest reason.
+const MAX_REASON: usize = 400;
+const MAGIC: [u8; 8] = *b"DunlinAU";
+const VERSION: u8 = 1;
+
+/// Where a server is on one fabric: the name behind `shm:`, the port behind `rdma:HOST:`; or why it is not there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Offer {
+    Shm(Result<String, String>),
+    Rdma(Result<u16, String>),
+}
+
+/// All that it says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Announcement {
+    /// What tells its host from all others, until that is started again; empty if it does not know.
+    pub(crate) host: String,
+    pub(crate) offers: Vec<Offer>,
+}
+
+impl Offer {
+    pub(crate) fn scheme(&self) -> Scheme {
+        match self {
+            Offer::Shm(_) => Scheme::Shm,
+            Offer::Rdma(_) => Scheme::Rdma,
+        }
+    }
+}
+
+/// The kinds of offers on the way.
+const SHM: u8 = 1;
+const RDMA: u8 = 2;
+
+impl Announcement {
+    /// As bytes: the end of the connection is the end of it.
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut bytes = MAGIC.to_vec();
+        bytes.push(VERSION);
+        put(&mut bytes, &self.host);
+        bytes.push(self.offers.len() as u8);
+        for offer in &self.offers {
+            let (kind, place) = match offer {
+                Offer::Shm(place) => (SHM, place.clone()),
+                Offer::Rdma(port) => (RDMA, port.clone().map(|port| port.to_string())),
+            };
+            bytes.extend([kind, u8::from(place.is_ok())]);
+            put(&mut bytes, &place.unwrap_or_else(|why| why));
+        }
+        bytes
+    }
+
+    /// What a peer has said, or what is wrong with it. A fabric that this build does not know is passed over.
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, &'static str> {
+        const SHORT: &str = "it ends too early";
+        let rest = bytes.strip_prefix(&MAGIC).ok_or("it is no server of several fabrics")?;
+        let (version, mut rest) = rest.split_first().ok_or(SHORT)?;
+        if *version != VERSION {
+            return Err("it speaks another version");
+        }
+        let host = take(&mut rest).ok_or(SHORT)?;
+        let (count, mut rest) = rest.split_first().ok_or(SHORT)?;
+        let mut offers = Vec::new();
+        for _ in 0..*count {
+            let ([kind, is_there], behind) = rest.split_first_chunk().ok_or(SHORT)?;
+            rest = behind;
+            let text = take(&mut rest).ok_or(SHORT)?;
+            let place = if *is_there == 1 { Ok(text) } else { Err(text) };
+            match (*kind, place) {
+                (SHM, Ok(name)) if name.len() > MAX_NAME => return Err("a name is too long"),
+                (SHM, place) => offers.push(Offer::Shm(place)),
+                (RDMA, Ok(port)) => {
+                    offers.push(Offer::Rdma(Ok(port.parse().map_err(|_| "a port is none")?)))
+                }
+                (RDMA, Err(why)) => offers.push(Offer::Rdma(Err(why))),
+                _ => {}
+            }
+        }
+        if rest.is_empty() {
+            Ok(Announcement { host, offers })
+        } else {
+            Err("it does not end where it should")
+        }
+    }
+}
+
+/// A text behind its length, cut if it is too long.
+fn put(bytes: &mut Vec<u8>, text: &str) {
+    let end = (0..=text.len().min(MAX_REASON)).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
+    bytes.extend((end as u16).to_le_bytes());
+    bytes.extend(&text.as_bytes()[..end]);
+}
+
+/// A text, fit to be printed.
+fn take(rest: &mut &[u8]) -> Option<String> {
+    let (length, behind) = rest.split_first_chunk()?;
+    let (text, behind) = behind.split_at_checked(u16::from_le_bytes(*length).into())?;
+    *rest = behind;
+    let text = String::from_utf8_lossy(text);
+    Some(text.chars().map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c }).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn offer() -> impl Strategy<Value = Offer> {
+        prop_oneof![
+            "[!-~]{1,90}".prop_map(|name| Offer::Shm(Ok(name))),
+            any::<u16>().prop_map(|port| Offer::Rdma(Ok(port))),
+            "[ -~]{0,300}".prop_map(|why| Offer::Shm(Err(why))),
+            "[ -~]{0,300}".prop_map(|why| Offer::Rdma(Err(why))),
+        ]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn announcements_are_read_as_they_were_written(
+            host in "[ -~]{0,60}",
+            offers in proptest::collection::vec(offer(), 0..4),
+            more in any::<u8>(),
+        ) {
+            let said = Announcement { host, offers };
+            let mut bytes = said.encode();
+            prop_assert!(bytes.len() <= MAX_BYTES);
+            prop_assert_eq!(Announcement::decode(&bytes), Ok(said));
+            for end in 0..bytes.len() {
+                prop_assert!(Announcement::decode(&bytes[..end]).is_err());
+            }
+            bytes.push(more);
+            prop_assert!(Announcement::decode(&bytes).is_err());
+        }
+
+        #[test]
+        fn no_bytes_do_harm(tail in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let bytes = [&MAGIC[..], &[VERSION], &tail].concat();
+            if let Ok(said) = Announcement::decode(&bytes) {
+                prop_assert!(said.offers.len() < 256 && !said.host.contains('\n'));
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_too_long_is_cut_and_what_is_unknown_is_passed_over() {
+        let said = Announcement { host: "h".into(), offers: vec![Offer::Shm(Err("ä".repeat(1000)))] };
+        let read = Announcement::decode(&said.encode()).expect("cut");
+        assert_eq!(read.offers, [Offer::Shm(Err("ä".repeat(MAX_REASON / 2)))]);
+        let mut bytes = Announcement { host: String::new(), offers: vec![Offer::Rdma(Ok(7))] }.encode();
+        let kind = bytes.len() - 5;
+        assert_eq!(bytes[kind], RDMA);
+        bytes[kind] = 77;
+        assert_eq!(Announcement::decode(&bytes), Ok(Announcement::default()));
+    }
+}

@@ -1,0 +1,179 @@
+//! A server on all fabrics of its host at once, at an address of `auto:`: an engine's server on each fabric that can be used,
+//! with workers of its own, and a thread that tells at HOST:PORT which these are.
+
+use crate::announcement::{Announcement, Offer};
+use crate::resolve::{PassedOver, ResolveError, shm_name, this_host};
+use crate::server::Server;
+use dunlin_fabric::{Address, ListenError, Scheme, Unavailable};
+use dunlin_rpc::ServeError;
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
+use rustix::fd::OwnedFd;
+use std::io::{self, ErrorKind, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+/// Tells at an address what it was given to tell. Dropping it ends it and frees the address.
+#[derive(Debug)]
+struct Teller {
+    stop: Arc<OwnedFd>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Teller {
+    fn start(listener: TcpListener, announcement: Vec<u8>) -> io::Result<Self> {
+        listener.set_nonblocking(true)?;
+        let stop = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let stop = Arc::new(stop);
+        let stopped = Arc::clone(&stop);
+        let body = move || tell(&listener, &announcement, &stopped);
+        let thread = std::thread::Builder::new().name("dunlin-auto".into()).spawn(body)?;
+        Ok(Teller { stop, thread: Some(thread) })
+    }
+}
+
+impl Drop for Teller {
+    fn drop(&mut self) {
+        // Cannot be full: it is written once.
+        let _ = rustix::io::write(&*self.stop, &1u64.to_ne_bytes());
+        if let Some(thread) = self.thread.take() {
+            // It has told of what went wrong, if anything did.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn tell(listener: &TcpListener, announcement: &[u8], stop: &OwnedFd) {
+    loop {
+        match listener.accept() {
+            // A fresh socket takes all of it at once, so nobody can hold us up.
+            Ok((socket, _)) => {
+                if let Err(error) = say(&socket, announcement) {
+                    tracing::debug!(target: "dunlin::transport", %error, "one who asked for our fabrics has gone");
+                }
+                continue;
+            }
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+            Err(error) if [ErrorKind::Interrupted, ErrorKind::ConnectionAborted].contains(&error.kind()) => {
+                continue;
+            }
+            Err(error) => {
+                tracing::warn!(target: "dunlin::transport", %error, "cannot answer who asks for our fabrics; raise `ulimit -n`?");
+                let mut only_stop = [PollFd::new(stop, PollFlags::IN)];
+                let pause = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
+                if rustix::event::poll(&mut only_stop, Some(&pause)).is_ok_and(|count| count > 0) {
+                    return;
+                }
+                continue;
+            }
+        }
+        let mut either = [PollFd::new(listener, PollFlags::IN), PollFd::new(stop, PollFlags::IN)];
+        // Interrupted, it looks again.
+        let _ = rustix::event::poll(&mut either, None);
+        if !either[1].revents().is_empty() {
+            return;
+        }
+    }
+}
+
+fn say(mut socket: &TcpStream, announcement: &[u8]) -> io::Result<()> {
+    socket.set_nonblocking(true)?;
+    socket.write_all(announcement)?;
+    socket.shutdown(Shutdown::Write)
+}
+
+/// Servers of one service on several fabrics.
+#[derive(Debug)]
+pub struct SeveralServers {
+    // Goes first, so that nobody is sent to servers that are gone.
+    teller: Teller,
+    address: Address,
+    servers: Vec<Server>,
+    passed_over: Vec<PassedOver>,
+}
+
+impl SeveralServers {
+    /// Binds HOST:PORT, starts a server on each fabric by `start`, and tells of them. Fabrics that cannot be used are passed
+    /// over, as long as there is one that can.
+    pub(crate) fn start<T>(
+        address: &Address,
+        mut start: impl FnMut(&Address) -> Result<(Server, T), ServeError>,
+    ) -> Result<(Self, Vec<T>), ServeError> {
+        let system = |source: io::Error| match source.kind() {
+            ErrorKind::AddrInUse => ListenError::InUse { address: address.clone() },
+            _ => ListenError::System { address: address.clone(), source },
+        };
+        let Some(place) = address.host_and_port() else {
+            return Err(ListenError::WrongScheme(address.clone()).into());
+        };
+        let listener = TcpListener::bind(place).map_err(system)?;
+        let port = listener.local_addr().map_err(system)?.port();
+        let host = address.name().rsplit_once(':').map_or("", |(host, _)| host);
+        let named = |scheme, name: String| {
+            Address::new(scheme, &name)
+                .map_err(|error| system(io::Error::new(ErrorKind::InvalidInput, error.to_string())))
+        };
+        let actual = named(Scheme::Auto, format!("{host}:{port}"))?;
+        // The next port, so that clients find it again after a restart; any port if ours is any.
+        let rdma_port = if place.1 == 0 { 0 } else { port.checked_add(1).unwrap_or(0) };
+        let wanted =
+            [named(Scheme::Shm, shm_name(host, port))?, named(Scheme::Rdma, format!("{host}:{rdma_port}"))?];
+        let (mut servers, mut others, mut passed_over) = (Vec::new(), Vec::new(), Vec::new());
+        let mut announcement = Announcement { host: this_host(), offers: Vec::new() };
+        for wanted in wanted {
+            let scheme = wanted.scheme();
+            let started = start(&wanted).map_err(|error| reason(&error));
+            let place = started.map(|(server, other)| {
+                let place = server.address().clone();
+                servers.push(server);
+                others.push(other);
+                place
+            });
+            if let Err(why) = &place {
+                passed_over.push(PassedOver { scheme, why: why.clone() });
+            }
+            announcement.offers.push(match scheme {
+                Scheme::Rdma => Offer::Rdma(place.map(|place| place.host_and_port().map_or(0, |at| at.1))),
+                _ => Offer::Shm(place.map(|place| place.name().to_owned())),
+            });
+        }
+        if servers.is_empty() {
+            let source = Box::new(ResolveError::NoWay(passed_over));
+            return Err(ListenError::Unavailable(Unavailable { address: address.clone(), source }).into());
+        }
+        let teller = Teller::start(listener, announcement.encode())?;
+        let places: Vec<String> = servers.iter().map(|server| server.address().to_string()).collect();
+        let told: String = passed_over.iter().map(|passed| format!("; {passed}")).collect();
+        tracing::info!(target: "dunlin::transport", address = %actual, "serving on {}{told}", places.join(" and "));
+        Ok((SeveralServers { teller, address: actual, servers, passed_over }, others))
+    }
+
+    /// The address of `auto:` that clients resolve.
+    pub fn address(&self) -> &Address {
+        &self.address
+    }
+
+    /// The server on each fabric.
+    pub fn servers(&self) -> &[Server] {
+        &self.servers
+    }
+
+    /// The fabrics that it is not on, and why.
+    pub fn passed_over(&self) -> &[PassedOver] {
+        &self.passed_over
+    }
+
+    /// Nobody is told of the servers any more; the servers.
+    pub(crate) fn into_servers(self) -> Vec<Server> {
+        drop(self.teller);
+        self.servers
+    }
+}
+
+/// Why a server could not be started, without the address that nobody has named.
+fn reason(error: &ServeError) -> String {
+    match error {
+        ServeError::Listen(ListenError::Unavailable(unavailable)) => unavailable.source.to_string(),
+        error => error.to_string(),
+    }
+}

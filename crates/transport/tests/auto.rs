@@ -1,0 +1,164 @@
+//! Addresses of `auto:`: on shared memory here, on RDMA in the guest (`tests/guest/calls`).
+
+use dunlin_fabric::{Address, DialError, ListenError, Scheme};
+use dunlin_fabric_shm::ShmFabric;
+use dunlin_rpc::{
+    ClientConfig, ConnectError, FunctionMode, Reply, Request, ServeError, ServerConfig, Service, Status,
+};
+use dunlin_transport::{AsyncClient, AsyncHubs, Client, Fabrics, FabricsConfig, Server, ServerBuilder};
+use std::io::Write as _;
+use std::net::TcpListener;
+use std::pin::pin;
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::task::{Context, Poll, Waker};
+
+const ECHO: u16 = 1;
+
+/// Shared memory, and a device of RDMA that no machine has.
+fn fabrics() -> Fabrics {
+    let mut config = FabricsConfig::default();
+    config.rdma.device.device = Some("none-such".into());
+    Fabrics::new(config)
+}
+
+fn builder(fabrics: &Fabrics) -> ServerBuilder {
+    ServerBuilder::new(fabrics)
+        .config(ServerConfig { workers: 2, ..ServerConfig::default() })
+        .function(ECHO, FunctionMode::Worker)
+}
+
+fn echo() -> Box<dyn Service> {
+    Box::new(|request: &Request<'_>, reply: &mut Reply<'_>| -> Result<(), Status> {
+        reply.write(request.payload)?;
+        Ok(())
+    })
+}
+
+fn anywhere() -> Address {
+    "auto:127.0.0.1:0".parse().expect("an address")
+}
+
+#[test]
+fn on_one_host_it_is_shared_memory_and_the_rest_is_told() {
+    let fabrics = fabrics();
+    let made = AtomicU16::new(0);
+    let server = builder(&fabrics)
+        .serve(&anywhere(), |worker| {
+            assert_eq!(worker, made.fetch_add(1, Ordering::Relaxed));
+            echo()
+        })
+        .expect("shared memory is always there");
+    assert_eq!(made.load(Ordering::Relaxed), 2);
+    let address = server.address().clone();
+    assert_eq!(address.scheme(), Scheme::Auto);
+    assert_ne!(address.host_and_port().expect("both").1, 0);
+    let Server::Several(servers) = &server else { panic!("{server:?}") };
+    assert_eq!(servers.servers().len(), 1);
+    let [passed] = servers.passed_over() else { panic!("{servers:?}") };
+    assert_eq!(passed.scheme, Scheme::Rdma);
+
+    let resolved = fabrics.resolve(&address).expect("a way");
+    assert_eq!(resolved.address, *servers.servers()[0].address());
+    assert_eq!(resolved.to_string(), format!("{}: the server is on this host", resolved.address));
+    let mut client = Client::connect(&fabrics, &address, ClientConfig::default()).expect("connects");
+    assert_eq!((client.transport(), client.workers()), ("shm", 2));
+    assert_eq!(&*client.call(ECHO, b"whichever").expect("answered"), b"whichever");
+    let hubs = AsyncHubs::new(&fabrics);
+    let asynchronous = AsyncClient::connect(&hubs, &address, ClientConfig::default()).expect("connects");
+    assert_eq!(asynchronous.transport(), "shm");
+    let mut call = pin!(asynchronous.call(ECHO, b"later"));
+    let mut context = Context::from_waker(Waker::noop());
+    let answer = loop {
+        if let Poll::Ready(answer) = call.as_mut().poll(&mut context) {
+            break answer.expect("answered");
+        }
+        std::thread::yield_now();
+    };
+    assert_eq!(&*answer, b"later");
+    assert_eq!(server.connections(), 2);
+    assert!(server.counters().accepted >= 2);
+
+    let taken = builder(&fabrics).serve(&address, |_| echo()).expect_err("the port is taken");
+    assert!(matches!(taken, ServeError::Listen(ListenError::InUse { .. })), "{taken}");
+    drop((client, asynchronous));
+    server.shutdown(1_000_000_000);
+    // Port and name are free again.
+    let again = builder(&fabrics).serve(&address, |_| echo()).expect("free");
+    assert_eq!(again.address(), &address);
+}
+
+/// What nobody is on is an error that says of each fabric why.
+#[test]
+fn without_a_way_each_fabric_says_why() {
+    let fabrics = fabrics();
+    let port = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("bound").port();
+    let name = format!("auto-127.0.0.1:{port}");
+    let holder = dunlin_rpc::ServerBuilder::new(&fabrics.shm().expect("shared memory"))
+        .serve(&Address::new(Scheme::Shm, &name).expect("a name"), |_| echo())
+        .expect("free");
+    let address: Address = format!("auto:127.0.0.1:{port}").parse().expect("an address");
+    let error = builder(&fabrics).serve(&address, |_| echo()).expect_err("no fabric is left").to_string();
+    assert!(
+        error.contains("not shm: ") && error.contains("in use") && error.contains("not rdma: "),
+        "{error}"
+    );
+    drop(holder);
+
+    let error = Client::connect(&fabrics, &address, ClientConfig::default()).expect_err("nobody");
+    assert!(matches!(error, ConnectError::Dial(DialError::Unavailable(_))), "{error}");
+    assert!(error.to_string().contains("start a server on this auto: address"), "{error}");
+}
+
+#[test]
+fn who_is_no_such_server_is_told_from_one() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address: Address =
+        format!("auto:{}", listener.local_addr().expect("bound")).parse().expect("an address");
+    let words: [&[u8]; 3] = [b"HTTP/1.0 400 Bad Request\r\n\r\n", b"", &[b'x'; 100_000]];
+    let talker = std::thread::spawn(move || {
+        for word in words {
+            let (mut socket, _) = listener.accept().expect("asked");
+            // The longest is not read to its end.
+            let _ = socket.write_all(word);
+        }
+    });
+    for _ in words {
+        let error = fabrics().resolve(&address).expect_err("no such server").to_string();
+        assert!(error.contains("no server of several fabrics") || error.contains("nobody says"), "{error}");
+    }
+    talker.join().expect("talked");
+}
+
+/// A fabric that is named is taken or refused, never another; and one fabric alone knows no `auto:`.
+#[test]
+fn a_named_fabric_is_never_another() {
+    let fabrics = fabrics();
+    let named: Address = "rdma:127.0.0.1:1".parse().expect("an address");
+    assert_eq!(fabrics.resolve(&named).expect("itself").address, named);
+    assert!(matches!(
+        Client::connect(&fabrics, &named, ClientConfig::default()),
+        Err(ConnectError::Dial(DialError::Unavailable(_)))
+    ));
+    let error = fabrics.choose(&anywhere()).expect_err("no fabric").to_string();
+    assert!(error.contains("address of one fabric"), "{error}");
+    let shm = ShmFabric::new(Default::default()).expect("shared memory");
+    assert!(Client::connect(&shm, &anywhere(), ClientConfig::default()).is_err());
+    let pulled = ServerBuilder::new(&fabrics).function(ECHO, FunctionMode::Pull);
+    let error = pulled.serve(&anywhere(), |_| echo()).expect_err("nobody could pull").to_string();
+    assert!(error.contains("pulled from a server of one fabric"), "{error}");
+}
+
+/// The application's own threads run the workers of all fabrics.
+#[test]
+fn workers_on_threads_of_the_callers_own() {
+    let fabrics = fabrics();
+    let (server, workers) = builder(&fabrics).serve_with(&anywhere(), |_| echo()).expect("serves");
+    assert_eq!(workers.len(), 2);
+    let threads: Vec<_> =
+        workers.into_iter().map(|worker| std::thread::spawn(move || worker.run())).collect();
+    let mut client = Client::connect(&fabrics, server.address(), ClientConfig::default()).expect("connects");
+    assert_eq!(&*client.call(ECHO, b"own").expect("answered"), b"own");
+    drop(client);
+    server.shutdown(1_000_000_000);
+    threads.into_iter().for_each(|thread| thread.join().expect("ended"));
+}
