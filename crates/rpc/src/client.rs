@@ -4,7 +4,9 @@
 //! [`Client`] belongs to one thread and waits for itself; [`AsyncClient`] is shared by tasks of any executor. Both
 //! are shells around the same engine.
 
+mod answers;
 pub(crate) mod asynchronous;
+pub(crate) mod batching;
 pub mod config;
 pub(crate) mod core;
 mod hub_lock;
@@ -14,6 +16,7 @@ pub(crate) mod slots;
 pub(crate) mod synchronous;
 
 pub use self::asynchronous::{AsyncClient, AsyncHub, AsyncResponse, Call};
+pub use self::batching::{BatchCalls, Batching};
 pub use self::config::ClientConfig;
 pub use self::core::CallId;
 pub use self::synchronous::{Client, LargeRequest, Response};

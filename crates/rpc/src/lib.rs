@@ -18,14 +18,17 @@ mod path;
 pub mod plan;
 pub mod server;
 pub mod service;
+pub mod tune;
 mod wait;
 
 pub use client::{
-    AsyncClient, AsyncHub, AsyncResponse, Call, CallId, Client, ClientConfig, LargeRequest, Response,
+    AsyncClient, AsyncHub, AsyncResponse, BatchCalls, Batching, Call, CallId, Client, ClientConfig,
+    LargeRequest, Response,
 };
 pub use connect::backoff::{Backoff, BackoffConfig};
 pub use dunlin_wire::{ApplicationCode, Status};
 pub use error::{CallError, Cause, Certainty, ConnectError, ServeError};
+pub use path::hybrid::Tuning;
 pub use plan::{
     CompletionMode, Illegal, LargePayload, PROTOCOLS, Plan, Protocol, RequestHalf, ResponseHalf, SMALL_LIMIT,
     Sharing,

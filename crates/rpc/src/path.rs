@@ -9,6 +9,7 @@
 //! | `write_send` | WRITE into the receiver's ring, then a SEND of nothing | a completion, then the ring | `path/{tx,rx}.rs` |
 //! | `write_send_chained` | the same as a list | a completion, then the ring | `path/{tx,rx}.rs` |
 //! | `fetch` | leaves it in a ring of its own | READs that ring until it is there | `path/fetch.rs` |
+//! | `fetch_or_write`, `fetch_or_write_imm` | as `fetch` or as `write`, `write_imm`, as each request asks | both | `path/hybrid.rs` |
 //! | `datagram` | SEND of a datagram | takes it out of a RECV's buffer, in any order | `path/datagram.rs` |
 //! | `write_unreliable` | WRITE over UC into the receiver's ring | polls the ring | `path/lossy_ring.rs` |
 //!
@@ -22,6 +23,7 @@ pub(crate) mod again;
 mod areas;
 pub(crate) mod datagram;
 pub(crate) mod fetch;
+pub(crate) mod hybrid;
 pub(crate) mod large;
 pub(crate) mod lossy_ring;
 pub(crate) mod rendezvous;

@@ -50,6 +50,11 @@ pub enum ResponseHalf {
     FetchIndexedTwice = 8,
     /// SEND of a datagram (UD). May be lost; who asks again for the same call gets it again.
     Datagram = 9,
+    /// [`Fetch`](ResponseHalf::Fetch) while that pays and [`Write`](ResponseHalf::Write) otherwise, each function by itself, as the
+    /// client finds (RF-RPC section 3.2).
+    FetchOrWrite = 10,
+    /// The same with [`WriteImm`](ResponseHalf::WriteImm), so that the client may sleep where results are written back.
+    FetchOrWriteImm = 11,
 }
 
 /// What the halves are made of: where a message goes, and how its receiver learns of it. A half is a name for one.
@@ -65,6 +70,8 @@ pub(crate) enum Carrier {
     LossyRing,
     /// The sender leaves it in a ring of its own, which the receiver READs, after so many READs of metadata.
     Published { metadata: u8 },
+    /// One of two, as the client asks with each request: published without metadata, or written into a ring of the receiver's.
+    Hybrid(Notice),
 }
 
 /// How a receiver learns of what was written into its ring.
@@ -83,7 +90,18 @@ pub(crate) enum Notice {
 impl Carrier {
     /// Whether the receiver finds messages by looking at memory, with nothing that tells it to.
     pub(crate) const fn is_polled(self) -> bool {
-        matches!(self, Carrier::Ring(Notice::Polled) | Carrier::LossyRing | Carrier::Published { .. })
+        matches!(
+            self,
+            Carrier::Ring(Notice::Polled)
+                | Carrier::LossyRing
+                | Carrier::Published { .. }
+                | Carrier::Hybrid(Notice::Polled)
+        )
+    }
+
+    /// Whether the receiver READs, or may.
+    pub(crate) const fn is_fetched(self) -> bool {
+        matches!(self, Carrier::Published { .. } | Carrier::Hybrid(_))
     }
 
     /// Whether what it carries may be lost.
@@ -100,9 +118,13 @@ impl Carrier {
     /// may be there that is not told of, because its SEND found no room.
     pub(crate) const fn is_told_of(self, capabilities: &Capabilities) -> bool {
         match self {
-            Carrier::Ring(Notice::Send | Notice::LinkedSend) => true,
-            Carrier::Ring(Notice::Immediate) => !capabilities.in_order_write,
+            Carrier::Ring(Notice::Send | Notice::LinkedSend)
+            | Carrier::Hybrid(Notice::Send | Notice::LinkedSend) => true,
+            Carrier::Ring(Notice::Immediate) | Carrier::Hybrid(Notice::Immediate) => {
+                !capabilities.in_order_write
+            }
             Carrier::Ring(Notice::Polled)
+            | Carrier::Hybrid(Notice::Polled)
             | Carrier::LossyRing
             | Carrier::Receive
             | Carrier::Datagram
@@ -110,9 +132,18 @@ impl Carrier {
         }
     }
 
+    /// Whether each message takes a RECV.
+    const fn takes_receives(self) -> bool {
+        match self {
+            Carrier::Receive | Carrier::Datagram => true,
+            Carrier::Ring(notice) | Carrier::Hybrid(notice) => !matches!(notice, Notice::Polled),
+            Carrier::LossyRing | Carrier::Published { .. } => false,
+        }
+    }
+
     /// Whether the receiver has a ring of its own that peers write into.
     pub(crate) const fn has_ring(self) -> bool {
-        matches!(self, Carrier::Ring(_) | Carrier::LossyRing)
+        matches!(self, Carrier::Ring(_) | Carrier::Hybrid(_) | Carrier::LossyRing)
     }
 }
 
@@ -162,7 +193,7 @@ impl RequestHalf {
 
 impl ResponseHalf {
     /// All of them.
-    pub const ALL: [ResponseHalf; 9] = [
+    pub const ALL: [ResponseHalf; 11] = [
         ResponseHalf::Send,
         ResponseHalf::Write,
         ResponseHalf::WriteImm,
@@ -172,6 +203,8 @@ impl ResponseHalf {
         ResponseHalf::FetchIndexed,
         ResponseHalf::FetchIndexedTwice,
         ResponseHalf::Datagram,
+        ResponseHalf::FetchOrWrite,
+        ResponseHalf::FetchOrWriteImm,
     ];
 
     /// What it is made of.
@@ -186,6 +219,8 @@ impl ResponseHalf {
             ResponseHalf::WriteSend => Carrier::Ring(Notice::Send),
             ResponseHalf::WriteSendChained => Carrier::Ring(Notice::LinkedSend),
             ResponseHalf::Datagram => Carrier::Datagram,
+            ResponseHalf::FetchOrWrite => Carrier::Hybrid(Notice::Polled),
+            ResponseHalf::FetchOrWriteImm => Carrier::Hybrid(Notice::Immediate),
         }
     }
 
@@ -201,6 +236,8 @@ impl ResponseHalf {
             ResponseHalf::WriteSend => "write_send",
             ResponseHalf::WriteSendChained => "write_send_chained",
             ResponseHalf::Datagram => "datagram",
+            ResponseHalf::FetchOrWrite => "fetch_or_write",
+            ResponseHalf::FetchOrWriteImm => "fetch_or_write_imm",
         }
     }
 
@@ -323,12 +360,28 @@ pub enum Illegal {
         "large results cannot be WRITTEN to a client that fetches: nothing tells it when they are there; use rendezvous_read, or another response half"
     )]
     WritesPastFetch,
+    /// What moves a large payload in several steps would go another way than the answer that announces it.
+    #[error(
+        "where results are fetched or written back, large payloads cannot travel by {large}: use rendezvous_read",
+        large = .0.name()
+    )]
+    LargePastHybrid(LargePayload),
+    /// A request that was lost would be sent again with another number, and the mode word goes by that.
+    #[error(
+        "results that are fetched or written back need requests that are not lost: use write, write_imm, write_send or send"
+    )]
+    LossyHybrid,
     /// What carries a large payload in several steps must not lose one.
     #[error(
         "where requests or responses may be lost, large payloads cannot travel by {large}: use rendezvous_read, which goes over a reliable connection beside them",
         large = .0.name()
     )]
     LargeOverLossy(LargePayload),
+    /// The many messages of a large payload find no RECVs, and a SEND waits for none here.
+    #[error(
+        "large payloads cannot travel eagerly here: where a SEND does not wait for a RECV (iWARP), a message more than there are RECVs ends the connection; use rendezvous_read or rendezvous_write, or a protocol whose receiver polls memory"
+    )]
+    EagerPastReceives,
     /// A message is more than a datagram.
     #[error(
         "rendezvous_above is {above}, but a datagram of this fabric carries a payload of {limit} bytes at most: set it to that"
@@ -375,6 +428,16 @@ impl Plan {
         Plan { client, server, ..self }
     }
 
+    /// What calls go by where nobody says how: the [`Default`], or, where that needs immediate data that the fabric does
+    /// not have (iWARP), SENDs with large payloads by read rendezvous, which let both sides sleep, too.
+    pub fn usual(capabilities: &Capabilities) -> Plan {
+        if capabilities.immediate {
+            return Plan::default();
+        }
+        let Plan { client, server, .. } = Plan::default();
+        Plan::new(RequestHalf::Send, ResponseHalf::Send).completion(client, server)
+    }
+
     /// Whether the plan can run on a fabric. Pure; hints, `explain` and connecting all ask here.
     pub fn check(&self, capabilities: &Capabilities) -> Result<(), Illegal> {
         use CompletionMode::Busy;
@@ -394,7 +457,17 @@ impl Plan {
         if matches!(response, Carrier::Published { .. }) && self.large == LargePayload::Write {
             return Err(Illegal::WritesPastFetch);
         }
-        if (request.is_polled() || response.is_polled()) && !capabilities.in_order_write {
+        if matches!(response, Carrier::Hybrid(_)) {
+            if self.large != LargePayload::Read {
+                return Err(Illegal::LargePastHybrid(self.large));
+            }
+            if request.is_lossy() {
+                return Err(Illegal::LossyHybrid);
+            }
+        }
+        if (request.is_polled() || response.is_polled() || response.is_fetched())
+            && !capabilities.in_order_write
+        {
             return Err(Illegal::NoOrder);
         }
         self.check_lossy(capabilities)?;
@@ -403,9 +476,16 @@ impl Plan {
             || (self.client != Busy && request.has_room_to_tell());
         let carries = |carrier| [request, response].contains(&carrier);
         // A datagram says by it which lane it is for, and which message it is.
-        let immediate = carries(Carrier::Ring(Notice::Immediate)) || carries(Carrier::Datagram);
+        let immediate = carries(Carrier::Ring(Notice::Immediate))
+            || carries(Carrier::Hybrid(Notice::Immediate))
+            || carries(Carrier::Datagram);
         if (immediate || wakes_for_room) && !capabilities.immediate {
             return Err(Illegal::Lacks("immediate data"));
+        }
+        // All other messages are bounded by the window, for which there are RECVs.
+        let takes_receives = request.takes_receives() || response.takes_receives();
+        if self.large == LargePayload::Eager && takes_receives && !capabilities.acknowledged {
+            return Err(Illegal::EagerPastReceives);
         }
         if (self.client != Busy || self.server != Busy) && !capabilities.events {
             return Err(Illegal::Lacks("events to sleep on"));
@@ -487,6 +567,11 @@ pub const PROTOCOLS: &[Protocol] = &[
         "FaRM RPC, RawWrite: both sides poll memory",
     ),
     row("Remote-fetch", (RequestHalf::Write, ResponseHalf::Fetch), "RF-RPC: the client READs its result"),
+    row(
+        "RF-RPC",
+        (RequestHalf::Write, ResponseHalf::FetchOrWrite),
+        "RF-RPC: the client READs its result, or has it written back where that takes too long",
+    ),
     row(
         "Direct-WriteIMM",
         (RequestHalf::WriteImm, ResponseHalf::WriteImm),
@@ -598,148 +683,4 @@ impl CompletionMode {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use dunlin_fabric::TransportSet;
-
-    const MODES: [CompletionMode; 3] =
-        [CompletionMode::Busy, CompletionMode::Event, CompletionMode::Adaptive];
-
-    #[test]
-    fn every_protocol_runs_busy_and_knows_its_name() {
-        for protocol in PROTOCOLS {
-            let plan = protocol.plan(CompletionMode::Busy);
-            assert_eq!(plan.check(&Capabilities::EVERYTHING), Ok(()), "{}", protocol.name);
-            assert_eq!(plan.protocol(), Some(protocol));
-            assert_eq!(Protocol::by_name(&protocol.name.to_uppercase().replace('-', "_")), Some(protocol));
-        }
-        assert_eq!(Protocol::by_name("carrier-pigeon"), None);
-        assert_eq!(Plan::default().check(&Capabilities::EVERYTHING), Ok(()));
-    }
-
-    #[test]
-    fn who_polls_memory_cannot_sleep() {
-        for mode in [CompletionMode::Event, CompletionMode::Adaptive] {
-            let plan = Plan::new(RequestHalf::Write, ResponseHalf::Send);
-            assert_eq!(
-                plan.completion(CompletionMode::Busy, mode).check(&Capabilities::EVERYTHING),
-                Err(Illegal::SleepsOnMemory { side: "server", mode })
-            );
-            assert_eq!(plan.completion(mode, CompletionMode::Busy).check(&Capabilities::EVERYTHING), Ok(()));
-            let plan = Plan::new(RequestHalf::Send, ResponseHalf::Write);
-            assert_eq!(
-                plan.completion(mode, CompletionMode::Busy).check(&Capabilities::EVERYTHING),
-                Err(Illegal::SleepsOnMemory { side: "client", mode })
-            );
-            let plan = Plan::new(RequestHalf::WriteImm, ResponseHalf::Fetch);
-            assert_eq!(
-                plan.completion(mode, mode).check(&Capabilities::EVERYTHING),
-                Err(Illegal::SleepsOnFetch(mode))
-            );
-            assert_eq!(plan.completion(CompletionMode::Busy, mode).check(&Capabilities::EVERYTHING), Ok(()));
-        }
-    }
-
-    /// Every half with every other and every way to wait, against the rules as DESIGN has them: who may sleep.
-    #[test]
-    fn every_half_says_who_may_sleep() {
-        let polled = [RequestHalf::Write, RequestHalf::WriteUnreliable];
-        let server_may = |half| !polled.contains(&half);
-        let lossy = |request, response| {
-            matches!(request, RequestHalf::Datagram | RequestHalf::WriteUnreliable)
-                || response == ResponseHalf::Datagram
-        };
-        let fetched = |half: ResponseHalf| half.name().starts_with("fetch");
-        let client_may = |half| half != ResponseHalf::Write && !fetched(half);
-        for request in RequestHalf::ALL {
-            assert_eq!(RequestHalf::from_wire(request as u8), Some(request));
-            for response in ResponseHalf::ALL {
-                assert_eq!(ResponseHalf::from_wire(response as u8), Some(response));
-                for (client, server) in MODES.into_iter().flat_map(|c| MODES.map(|s| (c, s))) {
-                    let plan = Plan::new(request, response).completion(client, server);
-                    for large in LargePayload::ALL {
-                        let past = (large == LargePayload::Write && fetched(response))
-                            || (large != LargePayload::Read && lossy(request, response));
-                        let checked = plan.large(large, 0).check(&Capabilities::EVERYTHING);
-                        assert_eq!(checked.is_ok(), plan.check(&Capabilities::EVERYTHING).is_ok() && !past);
-                        assert_eq!(LargePayload::from_wire(large as u8), Some(large));
-                    }
-                    let legal = (client == CompletionMode::Busy || client_may(response))
-                        && (server == CompletionMode::Busy || server_may(request));
-                    assert_eq!(plan.check(&Capabilities::EVERYTHING).is_ok(), legal, "{plan:?}");
-                    // Who may not sleep looks at memory for whole messages.
-                    let unordered = Capabilities { in_order_write: false, ..Capabilities::EVERYTHING };
-                    let told = client_may(response) && server_may(request);
-                    assert_eq!(plan.check(&unordered).is_ok(), legal && told, "{plan:?}");
-                }
-            }
-        }
-        assert_eq!(RequestHalf::from_wire(0), None);
-        assert_eq!(ResponseHalf::from_wire(u8::MAX), None);
-    }
-
-    #[test]
-    fn what_a_fabric_lacks_is_named() {
-        let write = Plan::new(RequestHalf::Write, ResponseHalf::Write);
-        assert_eq!(
-            write.check(&Capabilities { in_order_write: false, ..Capabilities::EVERYTHING }),
-            Err(Illegal::NoOrder)
-        );
-        for (protocol, transport, name) in [
-            ("HERD", Transport::UnreliableConnection, "unreliable connections (UC)"),
-            ("HERD", Transport::UnreliableDatagram, "datagrams (UD)"),
-            ("FaSST", Transport::UnreliableDatagram, "datagrams (UD)"),
-        ] {
-            let plan = Protocol::by_name(protocol).unwrap().plan(CompletionMode::Busy);
-            let others = [
-                Transport::ReliableConnection,
-                Transport::UnreliableConnection,
-                Transport::UnreliableDatagram,
-            ];
-            let transports = others
-                .into_iter()
-                .filter(|other| *other != transport)
-                .fold(TransportSet::NONE, TransportSet::with);
-            let checked = plan.check(&Capabilities { transports, ..Capabilities::EVERYTHING });
-            assert_eq!(checked, Err(Illegal::Lacks(name)));
-            // A smaller MTU carries less.
-            let checked = plan.check(&Capabilities { max_datagram: 1024, ..Capabilities::EVERYTHING });
-            assert_eq!(checked, Err(Illegal::OverDatagram { above: 4008, limit: 936 }));
-            let less = plan.large(LargePayload::Read, 936);
-            assert_eq!(less.check(&Capabilities { max_datagram: 1024, ..Capabilities::EVERYTHING }), Ok(()));
-            let write = plan.large(LargePayload::Write, 936).check(&Capabilities::EVERYTHING);
-            assert_eq!(write, Err(Illegal::LargeOverLossy(LargePayload::Write)));
-        }
-        let datagrams = Plan::new(RequestHalf::Datagram, ResponseHalf::Send);
-        assert_eq!(
-            datagrams.check(&Capabilities { immediate: false, ..Capabilities::EVERYTHING }),
-            Err(Illegal::Lacks("immediate data"))
-        );
-        let immediate = Plan::new(RequestHalf::WriteImm, ResponseHalf::Send);
-        assert_eq!(
-            immediate.check(&Capabilities { immediate: false, ..Capabilities::EVERYTHING }),
-            Err(Illegal::Lacks("immediate data"))
-        );
-        // Who sleeps and has a ring of the peer's to fill is told of room in it.
-        for (half, client, server) in [
-            (Plan::new(RequestHalf::Send, ResponseHalf::Fetch), CompletionMode::Busy, CompletionMode::Event),
-            (
-                Plan::new(RequestHalf::Write, ResponseHalf::Send),
-                CompletionMode::Adaptive,
-                CompletionMode::Busy,
-            ),
-        ] {
-            let plain = Capabilities { immediate: false, ..Capabilities::EVERYTHING };
-            assert_eq!(half.check(&plain), Ok(()));
-            assert_eq!(half.completion(client, server).check(&plain), Err(Illegal::Lacks("immediate data")));
-            assert_eq!(half.completion(client, server).check(&Capabilities::EVERYTHING), Ok(()));
-        }
-        for mode in MODES {
-            let plan = Plan::new(RequestHalf::Send, ResponseHalf::Send).completion(mode, mode);
-            let checked = plan.check(&Capabilities { events: false, ..Capabilities::EVERYTHING });
-            assert_eq!(checked.is_ok(), mode == CompletionMode::Busy);
-        }
-        let plan = Plan { rendezvous_above: SMALL_LIMIT + 1, ..write };
-        assert_eq!(plan.check(&Capabilities::EVERYTHING), Err(Illegal::RendezvousAbove(SMALL_LIMIT + 1)));
-    }
-}
+mod tests;

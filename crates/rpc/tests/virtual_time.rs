@@ -112,6 +112,61 @@ fn who_is_told_of_messages_needs_no_order_within_them() {
     assert!(legal >= 2 * 4 * 4, "{legal}");
 }
 
+/// Where a SEND does not wait for a RECV (iWARP), one that finds none breaks the lane: nothing that a client may do may come to
+/// that, however many lanes a worker has and however slow it is.
+#[test]
+fn no_send_outruns_the_receives_where_none_waits() {
+    let capabilities = dunlin_fabric::Capabilities { name: "sim", ..dunlin_fabric::Capabilities::IWARP };
+    let settings = Settings { capabilities, ..Settings::default() };
+    let mut plans: Vec<Plan> = PROTOCOLS
+        .iter()
+        .flat_map(|row| [CompletionMode::Busy, CompletionMode::Event].map(|mode| row.plan(mode)))
+        .collect();
+    plans.retain(|plan| plan.check(&settings.capabilities).is_ok());
+    assert_eq!(plans.len(), 15);
+    for plan in plans {
+        let answered = Arc::new(AtomicU64::new(0));
+        let count = Arc::clone(&answered);
+        let run = Sim::run_with(settings.clone(), 5, move |fabric| {
+            let address = Address::new(Scheme::Sim, "echo").unwrap();
+            let server = ServerBuilder::new(&fabric)
+                .function(1, FunctionMode::Worker)
+                .serve(&address, |_| echo())
+                .unwrap();
+            // Together more than a worker's shared RECVs.
+            let tasks: Vec<_> = (0..12u8)
+                .map(|number| {
+                    let (fabric, address, count) = (fabric.clone(), address.clone(), Arc::clone(&count));
+                    let host = fabric.host().clone();
+                    let body = move || {
+                        let config = ClientConfig::with_plan(plan);
+                        let window = config.window;
+                        let mut client = Client::connect(&fabric, &address, config).unwrap();
+                        for round in 0..4 {
+                            let ids: Vec<CallId> = (0..window)
+                                .map(|call| {
+                                    let large = (round + call) % 3 == 0;
+                                    let payload = vec![number; if large { 9000 } else { 200 }];
+                                    client.submit_waiting_on(0, 1, &payload).unwrap()
+                                })
+                                .collect();
+                            for id in ids {
+                                assert!(client.wait(id).unwrap().iter().all(|byte| *byte == number));
+                                count.fetch_add(1, Ordering::Relaxed);
+                            }
+                        }
+                    };
+                    host.spawn(&format!("client-{number}"), Box::new(body)).unwrap()
+                })
+                .collect();
+            tasks.into_iter().for_each(dunlin_fabric::Task::join);
+            server.shutdown(1_000_000_000);
+        });
+        run.unwrap_or_else(|error| panic!("{plan:?}: {error}"));
+        assert_eq!(answered.load(Ordering::Relaxed), 12 * 4 * 64, "{plan:?}");
+    }
+}
+
 /// Messages that are not inline lie in registered memory until a signaled completion gives it back. Nothing but that
 /// completion wakes who waits for it: a look that comes too early must not be the only one.
 #[test]

@@ -1,16 +1,20 @@
 //! What a client can be told.
 
+use super::batching::Batching;
 use super::slots::MAX_WINDOW;
 use crate::connect::backoff::BackoffConfig;
 use crate::error::ConnectError;
 use crate::plan::{CompletionMode, Plan};
+use crate::tune::table::FetchTable;
 use dunlin_fabric::{Capabilities, Nanos};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// Settings of a client, with defaults that fit most.
 #[derive(Clone, Debug)]
 pub struct ClientConfig {
-    /// The plan of all calls whose function has none of its own.
+    /// The plan of all calls whose function has none of its own. The default is refused where there is no immediate data
+    /// (iWARP): [`Plan::usual`] is what goes by the fabric.
     pub plan: Plan,
     /// Plans of functions by their ids. Functions of different plans have lanes of their own, on the same connection, and
     /// do not wait for each other; at most 8 different plans, `plan` included. The client waits as the most impatient asks.
@@ -39,6 +43,10 @@ pub struct ClientConfig {
     pub token: Vec<u8>,
     /// How long an adaptive wait spins before it sleeps, in nanoseconds.
     pub spin: Nanos,
+    /// What the fabric does in a second, by which plans that fetch or write back choose (`dunlin bench fetch-table` measures it).
+    pub fetch_table: Arc<FetchTable>,
+    /// When batches go out that were not flushed; if not given, when a message is full or the caller waits.
+    pub batching: Option<Batching>,
     /// Back-off of reconnecting.
     pub backoff: BackoffConfig,
 }
@@ -59,6 +67,8 @@ impl Default for ClientConfig {
             service: String::new(),
             token: Vec::new(),
             spin: 20_000,
+            fetch_table: Arc::new(FetchTable::rf_rpc()),
+            batching: None,
             backoff: BackoffConfig::default(),
         }
     }

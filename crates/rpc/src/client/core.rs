@@ -6,6 +6,7 @@ use super::lane::{ClientLane, NoMore, SubmitError, repost};
 use super::slots::{Keep, Sink};
 use crate::connect::establish::{Greeting, PreparedLane};
 use crate::error::{CallError, Cause, ConnectError};
+use crate::path::hybrid::Tuning;
 use crate::path::route::{self, Route};
 use crate::path::{HEAD_IMMEDIATE, Scratch, Violation, scratch};
 use dunlin_fabric::{
@@ -147,7 +148,7 @@ impl<F: Fabric> Core<F> {
                 Ok(mut lane) => {
                     lane.connection = self.connections;
                     self.by_completion += lane.by_completion as usize;
-                    self.by_fetch += lane.rx.fetcher().is_some() as usize;
+                    self.by_fetch += lane.fetcher().is_some() as usize;
                     self.lanes[index as usize] = Some(lane);
                     indices.push(index);
                 }
@@ -184,7 +185,7 @@ impl<F: Fabric> Core<F> {
         let cause = if lane.draining && cause == Cause::ConnectionLost { Cause::Draining } else { cause };
         lane.slots.fail(cause, lane.taken);
         self.by_completion -= lane.by_completion as usize;
-        self.by_fetch -= lane.rx.fetcher().is_some() as usize;
+        self.by_fetch -= lane.fetcher().is_some() as usize;
         self.domain.unwatch(&lane.region);
         let queue_pairs = lane.queue_pairs();
         self.destroy(queue_pairs);
@@ -350,7 +351,7 @@ impl<F: Fabric> Core<F> {
             if lane.broken.is_some() || lane.slots.in_flight() == 0 {
                 continue;
             }
-            let Some(fetcher) = lane.rx.fetcher() else { continue };
+            let Some(fetcher) = lane.fetcher_with_work() else { continue };
             if let Err(violation) = fetcher.read(&mut self.domain) {
                 tracing::debug!(target: "dunlin::client", lane = index, %violation, "a lane that fetches broke");
                 self.break_lane(index as u16, Cause::ConnectionLost);
@@ -403,7 +404,7 @@ impl<F: Fabric> Core<F> {
                 }
             },
             Route::Fetch { .. } => {
-                if let (Some(fetcher), Some(buffer)) = (lane.rx.fetcher(), completion.buffer) {
+                if let (Some(fetcher), Some(buffer)) = (lane.fetcher(), completion.buffer) {
                     fetcher.arrived(buffer);
                 }
             }
@@ -550,6 +551,21 @@ impl<F: Fabric> Core<F> {
         if let Some(lane) = self.lane(id.lane) {
             lane.slots.set_waker(id.call, waker);
         }
+    }
+
+    /// Whether something is being fetched: nothing wakes who sleeps when that is there.
+    pub(crate) fn is_fetching(&self) -> bool {
+        self.by_fetch > 0 && self.lanes.iter().flatten().any(ClientLane::is_fetching)
+    }
+
+    /// What the lanes that fetch or have written back have chosen, by lane.
+    pub(crate) fn tuning(&mut self) -> Vec<Tuning> {
+        self.lanes.iter_mut().flatten().filter_map(|lane| Some(lane.hybrid.as_mut()?.tuning())).collect()
+    }
+
+    /// How many calls a batch of each lane has at most, of lanes that send them by themselves.
+    pub(crate) fn batch_calls(&self) -> Vec<u16> {
+        self.lanes.iter().flatten().filter_map(|lane| Some(lane.batching.as_ref()?.calls())).collect()
     }
 
     /// Calls sent and not answered.

@@ -1,20 +1,21 @@
 //! The client's end of a lane: calls go out, answers come in. Knows nothing of time, threads or waiting.
 
+use super::batching::Batches;
 use super::slots::{Sink, Slots};
 use crate::error::{CallError, Cause};
 use crate::path::again::{Requests, Sent, Silent};
-use crate::path::large::{Arrivals, Arrived, Errands};
-use crate::path::rendezvous::{Exhausted, Pool};
+use crate::path::fetch::Fetcher;
+use crate::path::hybrid::{Hybrid, MODE_WORD, PUBLISHED_HEAD, Patience};
+use crate::path::large::{Arrivals, Errands};
+use crate::path::rendezvous::Pool;
 use crate::path::route::{self, Route};
-use crate::path::{Incoming, MAX_MESSAGE, Next, Rx, Scratch, Tx, TxError, Violation, turn_cost};
+use crate::path::{Incoming, Next, Rx, Scratch, Tx, TxError, Violation, turn_cost};
 use crate::plan::LargePayload;
 use dunlin_fabric::{
     Buffer, Completion, CompletionStatus, Fabric, Host, Nanos, Operation, PostError, QueuePairId, Region,
     RegionKey, RemoteSlice, ThreadDomain, Work, WorkRequest, copy,
 };
-use dunlin_wire::{
-    BatchState, Descriptor, Entry, EntryMeta, FirstLine, Flags, Header, Kind, LINE, Message, Status,
-};
+use dunlin_wire::{BatchState, Descriptor, EntryMeta, Flags, Header, Kind, LINE};
 
 /// The most bytes of call ids that one release message carries: what fits its first line.
 const RELEASES_AT_ONCE: usize = 8;
@@ -30,6 +31,8 @@ pub(crate) struct ClientLane<F: Fabric> {
     pub(crate) rx: Rx<F>,
     /// What may have to be sent again, where requests or answers may be lost.
     pub(crate) again: Option<Box<Requests>>,
+    /// What is fetched, where results are fetched or written back.
+    pub(crate) hybrid: Option<Box<Hybrid<F>>>,
     /// The lane's number in its domain.
     pub(crate) index: u16,
     /// Its number on its connection.
@@ -48,6 +51,8 @@ pub(crate) struct ClientLane<F: Fabric> {
     /// The largest payload that the server takes.
     pub(crate) max_payload: u64,
     pub(crate) batch: BatchState,
+    /// When it goes out by itself.
+    pub(crate) batching: Option<Box<Batches>>,
     /// READs of large results under way.
     pub(crate) reading: usize,
     /// Why the lane takes nothing any more.
@@ -244,17 +249,19 @@ impl<F: Fabric> ClientLane<F> {
     ) -> Result<u32, SubmitError> {
         let Some(call) = self.slots.next_call() else { return Err(Self::refuse(Cause::WindowFull)) };
         fabric.host().charge(Work::BuildMessage, 1);
-        let header = Header {
-            code: function,
-            flags,
-            call,
-            head: self.rx.head(),
-            time: micros(timeout),
-            ..Header::new(Kind::Request)
-        };
+        let (mut flags, mut head) = (flags, self.rx.head());
+        if let Some(hybrid) = &self.hybrid {
+            let (mode, of) = hybrid.ask(function, head);
+            (flags, head) = (flags | mode, of);
+        }
+        let header =
+            Header { code: function, flags, call, head, time: micros(timeout), ..Header::new(Kind::Request) };
         self.tx.single(fabric, domain, &header, payload)?;
         if let Some(again) = &mut self.again {
             again.keep(call, function, flags, payload);
+        }
+        if let Some(hybrid) = &mut self.hybrid {
+            hybrid.sent(call, function, flags);
         }
         let sequence = self.tx.next_sequence() - 1;
         self.slots.take(call, timeout, sequence);
@@ -272,11 +279,22 @@ impl<F: Fabric> ClientLane<F> {
         payload: &[u8],
         timeout: Nanos,
     ) -> Result<u32, SubmitError> {
-        if payload.len() > self.rendezvous_above {
+        let alone = self.batching.as_ref().is_some_and(|batching| batching.is_too_large(payload.len()));
+        if payload.len() > self.rendezvous_above || alone {
             return self.submit(fabric, domain, function, payload, timeout);
         }
         self.check_call(payload.len())?;
-        let Some(call) = self.slots.next_call() else { return Err(Self::refuse(Cause::WindowFull)) };
+        let Some(call) = self.slots.next_call() else {
+            if self.batching.is_some() {
+                self.flush(fabric, domain)?;
+            }
+            return Err(Self::refuse(Cause::WindowFull));
+        };
+        if let Some(hybrid) = &self.hybrid
+            && !hybrid.fits_batch(function, self.batch.count() as usize)
+        {
+            self.flush(fabric, domain)?;
+        }
         fabric.host().charge(Work::BuildEntry, 1);
         let meta = EntryMeta { function_or_status: function, thread: 0, call, flags: Flags::NONE };
         if self.batch.push(&mut self.staging, &meta, payload).is_err() {
@@ -291,8 +309,38 @@ impl<F: Fabric> ClientLane<F> {
         if let Some(again) = &mut self.again {
             again.keep(call, function, Flags::NONE, payload);
         }
+        if let Some(hybrid) = &mut self.hybrid {
+            hybrid.batched(call, function, self.batch.count() == 1);
+        }
         self.slots.take(call, timeout, self.batch_sequence);
+        if let Some(batching) = &mut self.batching {
+            if self.batch.count() == 1 {
+                batching.open(call, fabric.host().now());
+            }
+            if batching.is_full(self.batch.count(), self.batch.total()) {
+                self.flush_if_room(fabric, domain)?;
+            }
+        }
         Ok(call)
+    }
+
+    /// Sends the open batch; where there is no room it stays open, and goes out with a later look.
+    fn flush_if_room(&mut self, fabric: &F, domain: &mut F::Domain) -> Result<(), SubmitError> {
+        match self.flush(fabric, domain) {
+            Err(SubmitError::Full) => Ok(()),
+            flushed => flushed,
+        }
+    }
+
+    /// Sends the open batch of a lane that sends them by itself, if nothing else is under way whose answer could be waited for.
+    #[inline(never)]
+    fn flush_alone(&mut self, fabric: &F, domain: &mut F::Domain) -> Result<(), Violation> {
+        let open = self.batch.count();
+        let full = self.batching.as_ref().is_some_and(|b| b.is_full(open, self.batch.total()));
+        if open > 0 && (full || self.slots.in_flight() == open as usize) {
+            self.flush_if_room(fabric, domain).map_err(|_| Violation::Broken)?;
+        }
+        Ok(())
     }
 
     /// Sends the open batch, if there is one.
@@ -302,11 +350,12 @@ impl<F: Fabric> ClientLane<F> {
             return Ok(());
         }
         let tags = self.tx.begin(fabric, domain, self.batch.total() as usize)?;
-        let header = Header {
-            head: self.rx.head(),
-            time: micros(self.batch_timeout),
-            ..Header::new(Kind::RequestBatch)
+        let (flags, head) = match &self.hybrid {
+            None => (Flags::NONE, self.rx.head()),
+            Some(hybrid) => hybrid.ask_batch(self.rx.head()),
         };
+        let header =
+            Header { flags, head, time: micros(self.batch_timeout), ..Header::new(Kind::RequestBatch) };
         let Ok(total) = self.batch.finish_compact(&mut self.staging, &header, tags) else {
             return Err(SubmitError::Broken);
         };
@@ -316,6 +365,12 @@ impl<F: Fabric> ClientLane<F> {
             self.slots.renumber(self.batch_sequence, sequence);
         }
         self.slots.sent(sequence);
+        if let Some(hybrid) = &mut self.hybrid {
+            hybrid.sent_batch(self.batch.count() as usize);
+        }
+        if let Some(batching) = &mut self.batching {
+            batching.sent(self.batch.count());
+        }
         self.batch = BatchState::new();
         Ok(())
     }
@@ -355,6 +410,12 @@ impl<F: Fabric> ClientLane<F> {
                 }
             }
         }
+        if self.batching.is_some() {
+            self.flush_alone(fabric, domain)?;
+        }
+        if self.hybrid.is_some() {
+            messages += self.progress_fetched(fabric, domain, scratch, sink)?;
+        }
         if !self.releases.is_empty() {
             self.send_releases(fabric, domain);
         }
@@ -371,11 +432,82 @@ impl<F: Fabric> ClientLane<F> {
         Ok(messages + usize::from(went_on))
     }
 
+    /// Takes what was fetched, where results are fetched or written back; answers how many messages there were.
+    #[inline(never)]
+    fn progress_fetched(
+        &mut self,
+        fabric: &F,
+        domain: &mut F::Domain,
+        scratch: &mut Scratch,
+        sink: &mut impl Sink,
+    ) -> Result<usize, Violation> {
+        let Some(hybrid) = &mut self.hybrid else { return Ok(0) };
+        let mut messages = 0;
+        if hybrid.rx.is_waiting() {
+            if let Some(Incoming::Buffer(buffer, range)) = hybrid.rx.poll(fabric, scratch)? {
+                hybrid.hit();
+                messages = 1;
+                self.on_message(fabric, domain, &buffer[range], sink)?;
+                if let Some(fetcher) = self.fetcher() {
+                    fetcher.give_back(buffer);
+                }
+            } else if hybrid.missed() == Patience::Over {
+                self.give_over(fabric, domain);
+            }
+        }
+        if self.hybrid.as_ref().is_some_and(|hybrid| hybrid.rx.head_overdue()) {
+            self.report_head(fabric, domain);
+        }
+        Ok(messages)
+    }
+
+    /// Has the server write back all that it was asked, from now on. What does not fit the send queue now is tried with the next
+    /// READ that finds nothing.
+    fn give_over(&mut self, fabric: &F, domain: &mut F::Domain) {
+        let sent = self.tx.next_sequence();
+        let given = self.tx.write_word(fabric, domain, (self.control_key, MODE_WORD), sent, None);
+        if let (Ok(()), Some(hybrid)) = (given, &mut self.hybrid) {
+            hybrid.given_over();
+        }
+    }
+
+    /// The fetching end, if this lane has one.
+    #[inline]
+    pub(crate) fn fetcher(&mut self) -> Option<&mut Fetcher<F>> {
+        match &mut self.hybrid {
+            Some(hybrid) => hybrid.fetcher(),
+            None => self.rx.fetcher(),
+        }
+    }
+
+    /// As [`fetcher`](ClientLane::fetcher), if there may be something to fetch.
+    #[inline]
+    pub(crate) fn fetcher_with_work(&mut self) -> Option<&mut Fetcher<F>> {
+        match &mut self.hybrid {
+            Some(hybrid) if hybrid.is_fetching() => hybrid.fetcher(),
+            Some(_) => None,
+            None => self.rx.fetcher(),
+        }
+    }
+
+    /// Whether results are being fetched, where they may also be written back.
+    pub(crate) fn is_fetching(&self) -> bool {
+        self.hybrid.as_ref().is_some_and(|hybrid| hybrid.is_fetching())
+    }
+
     /// Called now and then: a server that has nothing to say, though calls are in flight, may wait for room that we
     /// have made and not told of.
     pub(crate) fn break_silence(&mut self, fabric: &F, domain: &mut F::Domain) {
         let heard = std::mem::take(&mut self.heard);
-        if !heard && self.slots.in_flight() > 0 && self.rx.head_untold() {
+        if !self.batch.is_empty()
+            && self.batching.as_ref().is_some_and(|batching| batching.is_late(fabric.host().now()))
+        {
+            // What breaks now is found by who looks for the answers.
+            let _ = self.flush_if_room(fabric, domain);
+        }
+        let untold =
+            self.rx.head_untold() || self.hybrid.as_ref().is_some_and(|hybrid| hybrid.rx.head_untold());
+        if !heard && self.slots.in_flight() > 0 && untold {
             self.report_head(fabric, domain);
         }
     }
@@ -460,10 +592,16 @@ impl<F: Fabric> ClientLane<F> {
     }
 
     fn report_head(&mut self, fabric: &F, domain: &mut F::Domain) {
-        let head = self.rx.head();
+        let key = self.control_key;
         // When the send queue is full the head is told with a later look.
-        if self.tx.report_head(fabric, domain, self.control_key, head).is_ok() {
+        if self.rx.head_untold() && self.tx.report_head(fabric, domain, (key, 0), self.rx.head()).is_ok() {
             self.rx.told();
+        }
+        if let Some(hybrid) = &mut self.hybrid
+            && hybrid.rx.head_untold()
+            && self.tx.report_head(fabric, domain, (key, PUBLISHED_HEAD), hybrid.rx.head()).is_ok()
+        {
+            hybrid.rx.told();
         }
     }
 
@@ -475,184 +613,14 @@ impl<F: Fabric> ClientLane<F> {
         repost::<F>(domain, self.receives, self.index, Some(buffer))
     }
 
-    /// A message of one line, which most are.
-    #[inline]
-    fn on_line(
-        &mut self,
-        fabric: &F,
-        domain: &mut F::Domain,
-        first: &FirstLine,
-        scratch: &Scratch,
-        sink: &mut impl Sink,
-    ) -> Result<(), Violation> {
-        let Some(line) = scratch.first_chunk::<LINE>() else { return Ok(()) };
-        let header = first.header();
-        match first.inline_entry(line)? {
-            Some(entry) if header.kind == Kind::Response => {
-                fabric.host().charge(Work::ParseMessage, 1);
-                self.tx.on_head(header.head)?;
-                self.draining |= header.flags.contains(Flags::DRAINING);
-                self.on_answer(fabric, domain, &entry, sink)
-            }
-            _ => self.on_message(fabric, domain, line, sink),
-        }
-    }
-
-    #[inline(never)]
-    fn on_message(
-        &mut self,
-        fabric: &F,
-        domain: &mut F::Domain,
-        bytes: &[u8],
-        sink: &mut impl Sink,
-    ) -> Result<(), Violation> {
-        fabric.host().charge(Work::ParseMessage, 1);
-        let message = Message::parse(bytes, MAX_MESSAGE)?;
-        let header = message.header();
-        self.tx.on_head(header.head)?;
-        if header.flags.contains(Flags::DRAINING) {
-            self.draining = true;
-        }
-        match header.kind {
-            Kind::Response | Kind::ResponseBatch => {
-                for entry in message.entries() {
-                    self.on_answer(fabric, domain, &entry, sink)?;
-                }
-                Ok(())
-            }
-            Kind::Credit => Ok(()),
-            Kind::Drain => {
-                self.draining = true;
-                Ok(())
-            }
-            Kind::ClearToSend if self.large == LargePayload::Write => {
-                let Some(request) = self.slots.take_request(header.call) else {
-                    return Err(Violation::Call(header.call));
-                };
-                self.errands.write(header.call, request, message.body())
-            }
-            Kind::Written | Kind::Fragment => {
-                match self.arrivals.take(fabric, &mut self.imports, header, message.body())? {
-                    Arrived::Part | Arrived::Nothing => {}
-                    Arrived::Whole(buffer) => drop(self.slots.answer_large(header.call, Ok(buffer))),
-                    Arrived::Lost => {
-                        let lost = CallError::MaybeExecuted(Cause::OutOfMemory);
-                        self.slots.answer_large(header.call, Err(lost));
-                    }
-                }
-                Ok(())
-            }
-            kind => Err(Violation::Kind(kind)),
-        }
-    }
-
-    #[inline]
-    fn on_answer(
-        &mut self,
-        fabric: &F,
-        domain: &mut F::Domain,
-        entry: &Entry<'_>,
-        sink: &mut impl Sink,
-    ) -> Result<(), Violation> {
-        fabric.host().charge(Work::ParseEntry, 1);
-        let answered = if entry.function_or_status == 0 && entry.flags == Flags::NONE {
-            self.slots.result(self.index, entry.call, entry.payload, sink)
-        } else if entry.flags.contains(Flags::RENDEZVOUS) {
-            return self.on_descriptor(fabric, domain, entry);
-        } else {
-            let error = entry.status().and_then(|status| CallError::from_status(status, entry.payload));
-            self.slots.answer(entry.call, entry.payload, error)
-        };
-        match answered {
-            Some(_) => Ok(()),
-            // One that was asked for again comes twice.
-            None if self.again.is_some() => Ok(()),
-            None => Err(Violation::Call(entry.call)),
-        }
-    }
-
-    /// A large result: READ it, or have it written or sent, unless nobody wants it any more.
-    fn on_descriptor(
-        &mut self,
-        fabric: &F,
-        domain: &mut F::Domain,
-        entry: &Entry<'_>,
-    ) -> Result<(), Violation> {
-        let call = entry.call;
-        if self.again.is_some() && !self.slots.expects(call) {
-            return Ok(());
-        }
-        if !self.slots.expects(call) || self.arrivals.expects(call) {
-            return Err(Violation::Call(call));
-        }
-        let descriptor = Descriptor::decode(entry.payload, self.max_response)?;
-        let status = entry.status().unwrap_or(Status::Ok);
-        if status != Status::Ok {
-            return Err(Violation::Transfer("a large payload with an error status"));
-        }
-        let length = descriptor.length as usize;
-        let lost = Err(CallError::MaybeExecuted(Cause::OutOfMemory));
-        if self.large == LargePayload::Eager {
-            // It comes, wanted or not.
-            let wanted = self.slots.wanted(call);
-            let into = if wanted { self.imports.reserve(fabric, length).ok() } else { None };
-            let kept = into.is_some();
-            self.arrivals.collect(call, length, into)?;
-            if !kept && wanted {
-                self.slots.answer_large(call, lost);
-            } else if !kept {
-                self.slots.answer(call, &[], None);
-            }
-            return Ok(());
-        }
-        if !self.slots.wanted(call) {
-            self.releases.push(call);
-            self.slots.answer(call, &[], None);
-            return Ok(());
-        }
-        if self.large == LargePayload::Write {
-            match self.arrivals.clear(fabric, call, length)? {
-                Ok(place) => self.errands.clear(call, place),
-                Err(Exhausted) => {
-                    self.releases.push(call);
-                    self.slots.answer_large(call, lost);
-                }
-            }
-            return Ok(());
-        }
-        let Ok(into) = self.imports.reserve(fabric, length) else {
-            self.releases.push(call);
-            self.slots.answer_large(call, lost);
-            return Ok(());
-        };
-        post_read::<F>(domain, self.queue_pair, route::rendezvous(self.index, call), &descriptor, into)?;
-        self.slots.reading(call);
-        self.reading += 1;
-        Ok(())
-    }
-
-    /// The READ of a large result has come back.
-    pub(crate) fn on_read(
-        &mut self,
-        fabric: &F,
-        domain: &mut F::Domain,
-        call: u32,
-        buffer: Buffer<F::Memory>,
-    ) {
-        self.reading = self.reading.saturating_sub(1);
-        self.releases.push(call);
-        self.slots.answer_large(call, Ok(buffer));
-        self.send_releases(fabric, domain);
-    }
-
     /// Goes on with what is to be sent of large payloads; says whether it got anywhere.
-    fn run_errands(&mut self, fabric: &F, domain: &mut F::Domain) -> Result<bool, Violation> {
+    pub(super) fn run_errands(&mut self, fabric: &F, domain: &mut F::Domain) -> Result<bool, Violation> {
         let ran = self.errands.run(fabric, domain, &mut self.tx, self.rx.head());
         ran.map_err(|_| Violation::Broken)
     }
 
     /// Tells the server which large results it may let go. What does not fit now goes next time.
-    fn send_releases(&mut self, fabric: &F, domain: &mut F::Domain) {
+    pub(super) fn send_releases(&mut self, fabric: &F, domain: &mut F::Domain) {
         while !self.releases.is_empty() {
             let count = self.releases.len().min(RELEASES_AT_ONCE);
             let mut payload = [0; RELEASES_AT_ONCE * 4];

@@ -8,6 +8,7 @@ use super::slots::Sink;
 use crate::connect::backoff::Backoff;
 use crate::connect::establish::{greet, negotiate};
 use crate::error::{CallError, Cause, ConnectError};
+use crate::path::hybrid::Tuning;
 use crate::plan::CompletionMode;
 use crate::wait::Waiter;
 use dunlin_fabric::{Address, Buffer, Capabilities, Fabric, Host, Nanos, Site, ThreadDomain, WaitMode, Wake};
@@ -351,6 +352,16 @@ impl<F: Fabric> Client<F> {
         self.settle(submitted)
     }
 
+    /// What is chosen now on each connection to a worker whose results are fetched or written back; empty for other plans.
+    pub fn tuning(&mut self) -> Vec<Tuning> {
+        self.core.tuning()
+    }
+
+    /// How many calls a batch has at most now, on each connection to a worker; empty without [`ClientConfig::batching`].
+    pub fn batch_calls(&self) -> Vec<u16> {
+        self.core.batch_calls()
+    }
+
     /// Takes what has arrived; does not block. Answers how much there was.
     #[inline]
     pub fn progress(&mut self) -> usize {
@@ -456,7 +467,10 @@ impl<F: Fabric> Client<F> {
         if due {
             self.before_waiting();
         }
-        let (mode, until) = self.waiter.next(self.core.fabric.host());
+        let (mut mode, until) = self.waiter.next(self.core.fabric.host());
+        if mode == WaitMode::Event && self.core.is_fetching() {
+            mode = WaitMode::Busy;
+        }
         // A spin that ends here may have found room for a batch that had none when it began.
         if mode == WaitMode::Event && !due {
             self.before_waiting();

@@ -361,6 +361,7 @@ impl<F: Fabric> Control<F> {
             Carrier::Published { metadata } => {
                 Some(register(u64::from(ring_bytes) * (1 + u64::from(metadata)), Access::READ)?)
             }
+            Carrier::Hybrid(_) => Some(register(u64::from(ring_bytes), Access::READ)?),
             _ => None,
         };
         let mut secret = [0; 16];

@@ -5,6 +5,7 @@
 //! 3. [`negotiate`]: OpenLane, LaneReady for each lane. Blocks; needs no core.
 //! 4. [`PreparedLane::complete`]: connect the queue pair, make the lane. Needs the core, does not wait.
 
+use crate::client::batching::Batches;
 use crate::client::config::{ClientConfig, RING_BYTES};
 use crate::client::core::Core;
 use crate::client::lane::{ClientLane, repost};
@@ -14,6 +15,7 @@ use crate::mailbox::RingReader;
 use crate::path::again::Requests;
 use crate::path::datagram::{self, Datagrams, Outlet};
 use crate::path::fetch::Fetcher;
+use crate::path::hybrid::Hybrid;
 use crate::path::large::{Arrivals, Errands};
 use crate::path::lossy_ring::LossyRing;
 use crate::path::rendezvous::Pool;
@@ -256,7 +258,7 @@ impl<F: Fabric> PreparedLane<F> {
                 TxHalf::Lossy(Box::new(Lossy { key, base: CONTROL_BYTES as u64, ring }))
             }
             Carrier::Ring(notice) => TxHalf::Write { key, base: CONTROL_BYTES as u64, notice },
-            Carrier::Published { .. } => return Err(broken("requests are not fetched")),
+            Carrier::Published { .. } | Carrier::Hybrid(_) => return Err(broken("requests are not fetched")),
         };
         let tx = Tx::new(TxParts {
             half,
@@ -268,11 +270,20 @@ impl<F: Fabric> PreparedLane<F> {
             max_send: MAX_SEND,
             max_inline,
             control: self.region.clone(),
+            head_at: 0,
             peer_sleeps: plan.server != CompletionMode::Busy,
         });
         let carrier = plan.response.carrier();
+        let fetched = |metadata| -> Result<RxSource<F>, ConnectError> {
+            let arena = Arena::new(core.fabric.register(MAX_MESSAGE as u64, Access::LOCAL)?)
+                .map_err(|error| broken(&error.to_string()))?;
+            let key = RegionKey(published);
+            let fetcher = Fetcher::new(ring_bytes as usize, metadata, key, queue_pair, index, &arena)
+                .map_err(|error| broken(&error.to_string()))?;
+            Ok(RxSource::Fetch(Box::new(fetcher)))
+        };
         let source = match carrier {
-            Carrier::Ring(_) | Carrier::LossyRing => RxSource::Ring {
+            Carrier::Ring(_) | Carrier::Hybrid(_) | Carrier::LossyRing => RxSource::Ring {
                 region: self.region.clone(),
                 reader: RingReader::new(config.ring_bytes as usize),
             },
@@ -281,14 +292,15 @@ impl<F: Fabric> PreparedLane<F> {
                 let limit = datagrams(config.window) as usize;
                 RxSource::Datagrams(Box::new(Datagrams::new(core.fabric.capabilities(), limit)))
             }
-            Carrier::Published { metadata } => {
-                let arena = Arena::new(core.fabric.register(MAX_MESSAGE as u64, Access::LOCAL)?)
-                    .map_err(|error| broken(&error.to_string()))?;
-                let key = RegionKey(published);
-                let fetcher = Fetcher::new(ring_bytes as usize, metadata, key, queue_pair, index, &arena)
-                    .map_err(|error| broken(&error.to_string()))?;
-                RxSource::Fetch(Box::new(fetcher))
+            Carrier::Published { metadata } => fetched(metadata)?,
+        };
+        let hybrid = match carrier {
+            Carrier::Hybrid(_) => {
+                let tags = TagKey::derive(secret, self.number, Direction::Fetched);
+                let rx = Rx::new(fetched(0)?, tags, false);
+                Some(Box::new(Hybrid::new(rx, ready.window, Arc::clone(&config.fetch_table))))
             }
+            _ => None,
         };
         let tags = TagKey::derive(secret, self.number, Direction::ToClient);
         let by_completion = !carrier.is_polled();
@@ -323,6 +335,7 @@ impl<F: Fabric> PreparedLane<F> {
             receives: self.datagrams.filter(|_| carrier == Carrier::Datagram).unwrap_or(queue_pair),
             datagrams: self.datagrams,
             strays: 0,
+            hybrid,
             again: plan.is_lossy().then(|| Box::new(Requests::new(ready.window, config.silence))),
             link: link.clone(),
             tx,
@@ -341,6 +354,7 @@ impl<F: Fabric> PreparedLane<F> {
             errands: Errands::new(plan.large, ready.window),
             releases: Vec::with_capacity(config.window as usize),
             batch: BatchState::new(),
+            batching: config.batching.as_ref().map(|batching| Box::new(Batches::new(batching, ready.window))),
             staging: vec![0; max_message],
             batch_sequence: 0,
             batch_timeout: 0,
@@ -362,8 +376,11 @@ pub(crate) fn receives(carrier: Carrier, window: u16) -> u32 {
         Carrier::Receive => window as u32 + 8,
         // Only for reports.
         Carrier::Datagram => 8,
-        Carrier::Ring(Notice::Polled) | Carrier::LossyRing | Carrier::Published { .. } => 0,
-        Carrier::Ring(_) => 3 * window as u32 + 16,
+        Carrier::Ring(Notice::Polled)
+        | Carrier::Hybrid(Notice::Polled)
+        | Carrier::LossyRing
+        | Carrier::Published { .. } => 0,
+        Carrier::Ring(_) | Carrier::Hybrid(_) => 3 * window as u32 + 16,
     }
 }
 
@@ -388,10 +405,11 @@ pub(crate) fn inbound_bytes(carrier: Carrier) -> u32 {
     match carrier {
         Carrier::Receive => 4 * MAX_MESSAGE as u32,
         Carrier::Ring(Notice::Polled)
+        | Carrier::Hybrid(Notice::Polled)
         | Carrier::LossyRing
         | Carrier::Datagram
         | Carrier::Published { .. } => 4096,
-        Carrier::Ring(_) => 16 * 1024,
+        Carrier::Ring(_) | Carrier::Hybrid(_) => 16 * 1024,
     }
 }
 

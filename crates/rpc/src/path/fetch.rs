@@ -1,7 +1,7 @@
 //! `fetch`: the server leaves responses in a ring of its own memory, and the client READs until they are there
-//! (RF-RPC section 3.1; plain, without the switch to reply).
+//! (RF-RPC section 3.1; plain, or one of the two ways of `path/hybrid.rs`).
 //!
-//! The client READs `FETCH_BYTES` from where the next response will begin. If the tag there is the expected one
+//! The client READs F bytes from where the next response will begin. If the tag there is the expected one
 //! and the whole message came along, that was one READ; a longer message costs a second one for the rest. Else
 //! it READs again: that is the retry that RF-RPC bounds by R.
 //!
@@ -19,8 +19,8 @@ use dunlin_fabric::{
 };
 use dunlin_wire::{Kind, LINE, TAG_OFFSET, Tags, parse_line};
 
-/// What one READ brings (RF-RPC's F, until it is tuned): most key-value results with their header.
-pub(crate) const FETCH_BYTES: usize = 256;
+/// What one READ brings (RF-RPC's F) where nobody chooses: most key-value results with their header.
+const FETCH_BYTES: usize = 256;
 
 /// An entry of a table of metadata: a line that ends with the tag of its message.
 pub(crate) fn entry(value: u64, tag: u64) -> [u8; LINE] {
@@ -53,7 +53,9 @@ pub(crate) struct Fetcher<F: Fabric> {
     queue_pair: QueuePairId,
     lane: u16,
     state: State<F>,
-    /// How much the next READ of the ring takes: more than usual once a long message was seen to begin.
+    /// How much a READ of the ring takes: F.
+    fetch_bytes: usize,
+    /// How much the next one takes: more than usual once a long message was seen to begin.
     wanted: usize,
     ring_bytes: usize,
     /// Levels of metadata, and how many of them have told what they know of the next message.
@@ -90,10 +92,21 @@ impl<F: Fabric> Fetcher<F> {
             queue_pair,
             lane,
             state: State::Idle(Some(buffer)),
+            fetch_bytes: FETCH_BYTES,
             wanted: FETCH_BYTES,
             reads: 0,
             misses: 0,
         })
+    }
+
+    /// Has READs bring so many bytes from the next message on: at least a line, at most a message.
+    pub(crate) fn set_fetch_bytes(&mut self, bytes: usize) {
+        self.fetch_bytes = bytes.clamp(LINE, MAX_MESSAGE);
+    }
+
+    /// Whether a READ is under way, or has come back and was not looked at.
+    pub(crate) fn is_busy(&self) -> bool {
+        !matches!(self.state, State::Idle(_))
     }
 
     /// Posts the next READ unless one is under way or has come back.
@@ -163,7 +176,7 @@ impl<F: Fabric> Fetcher<F> {
     }
 
     fn next_message(&mut self) {
-        self.wanted = FETCH_BYTES;
+        self.wanted = self.fetch_bytes;
         self.known = 0;
         self.sequence += 1;
         self.slot = self.sequence as usize % (self.ring_bytes / LINE);

@@ -96,12 +96,14 @@ pub(crate) struct Tx<F: Fabric> {
     lane: u16,
     /// The peer may sleep, and has RECVs for what shall wake it.
     peer_sleeps: bool,
+    /// Where in `control` the head is.
+    head_at: u8,
     /// Where reports of heads are posted, which must not be lost.
     reports: QueuePairId,
     max_inline: usize,
     /// For messages over `max_inline`, which have to lie in registered memory.
     staging: Staging<F>,
-    /// Our inbound region, whose control word the peer sets to the head it has reached.
+    /// Our inbound region, in which the peer sets a control word to the head it has reached.
     control: Region<F::Memory>,
 }
 
@@ -116,6 +118,7 @@ pub(crate) struct TxParts<F: Fabric> {
     pub(crate) max_send: u32,
     pub(crate) max_inline: usize,
     pub(crate) control: Region<F::Memory>,
+    pub(crate) head_at: u8,
     pub(crate) peer_sleeps: bool,
 }
 
@@ -138,6 +141,7 @@ impl<F: Fabric> Tx<F> {
             max_inline: parts.max_inline,
             staging: Staging::new(),
             control: parts.control,
+            head_at: parts.head_at,
             peer_sleeps: parts.peer_sleeps,
         }
     }
@@ -189,7 +193,7 @@ impl<F: Fabric> Tx<F> {
     /// Reads the head that the peer has written into our control word.
     fn refresh_head(&mut self) {
         // Zero until the first report: the word carries a mark above the 32 bits of the head.
-        let word = self.control.load(0);
+        let word = self.control.load(self.head_at.into());
         if word >> 32 == 1 {
             // A lie here is one of the next message too, which ends the lane.
             self.ring.on_head(word as u32);
@@ -215,6 +219,7 @@ impl<F: Fabric> Tx<F> {
         }
         if let TxHalf::Write { key, base, notice: Notice::Polled } = &self.half
             && self.unsignaled + 1 < self.signal_every
+            && LINE <= self.max_inline
             && let Some((at, ahead)) = self.ring.place_line(LINES_AHEAD)
         {
             fabric.host().charge(Work::PostWork, 1);
@@ -652,24 +657,36 @@ impl<F: Fabric> Tx<F> {
         &mut self,
         fabric: &F,
         domain: &mut F::Domain,
-        key: RegionKey,
+        to: (RegionKey, usize),
         head: u32,
     ) -> Result<(), TxError> {
-        let word = (1u64 << 32 | head as u64).to_le_bytes();
+        let immediate = self.peer_sleeps.then_some(HEAD_IMMEDIATE);
+        self.write_word(fabric, domain, to, 1u64 << 32 | head as u64, immediate)
+    }
+
+    /// WRITEs a word of the peer's control line, behind all that was posted before.
+    pub(crate) fn write_word(
+        &mut self,
+        fabric: &F,
+        domain: &mut F::Domain,
+        (key, at): (RegionKey, usize),
+        word: u64,
+        immediate: Option<u32>,
+    ) -> Result<(), TxError> {
+        let (word, offset) = (word.to_le_bytes(), at as u64);
         // Where messages are two requests each, the next message's SEND is signaled in its stead, if there is one soon.
         let told = matches!(&self.half, TxHalf::Write { notice: Notice::Send | Notice::LinkedSend, .. });
         let apart = self.reports != self.queue_pair;
         let due = self.next_is_signaled(fabric) && (!told || self.unsignaled + 1 >= 2 * self.signal_every);
         let signaled = apart || due;
         let id = route::outgoing(self.lane);
-        let immediate = self.peer_sleeps.then_some(HEAD_IMMEDIATE);
         let posted = if word.len() <= self.max_inline {
-            let write = InlineWrite { id, parts: &[&word], key, offset: 0, immediate, signaled, ahead: 0 };
+            let write = InlineWrite { id, parts: &[&word], key, offset, immediate, signaled, ahead: 0 };
             domain.post_write(self.reports, write)
         } else {
             let parts: &[&[u8]] = &[&word];
             let data = self.data(fabric, parts, word.len())?;
-            let operation = Operation::Write { data, key, offset: 0, immediate };
+            let operation = Operation::Write { data, key, offset, immediate };
             domain.post(self.reports, WorkRequest { id, operation, signaled })
         };
         if apart && posted.is_ok() {

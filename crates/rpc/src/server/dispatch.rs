@@ -175,7 +175,7 @@ impl<F: Fabric> Dispatcher<F> {
                         Some(entry) if first.header().kind == Kind::Request => {
                             self.fabric.host().charge(Work::ParseMessage, 1);
                             let header = first.header();
-                            lane.tx.on_head(header.head)?;
+                            lane.on_header(&self.fabric, header)?;
                             self.on_request(domain, lane, &entry, header.time, None)?;
                         }
                         _ => self.on_message(domain, lane, line)?,
@@ -206,7 +206,7 @@ impl<F: Fabric> Dispatcher<F> {
         }
         if (messages > 0 || consumed) && lane.rx.head_overdue() {
             let head = lane.rx.head();
-            if lane.tx.report_head(&self.fabric, domain, lane.client_key, head).is_ok() {
+            if lane.tx.report_head(&self.fabric, domain, (lane.client_key, 0), head).is_ok() {
                 lane.rx.told();
             }
         }
@@ -229,7 +229,7 @@ impl<F: Fabric> Dispatcher<F> {
         self.fabric.host().charge(Work::ParseMessage, 1);
         let message = Message::parse(bytes, MAX_MESSAGE)?;
         let header = *message.header();
-        lane.tx.on_head(header.head)?;
+        lane.on_header(&self.fabric, &header)?;
         match header.kind {
             Kind::Request => {
                 for entry in message.entries() {

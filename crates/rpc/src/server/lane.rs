@@ -3,19 +3,20 @@
 use crate::client::lane::warm_lines;
 use crate::client::slots::{is_newer, split_call};
 use crate::path::again::Replies;
+use crate::path::hybrid::{Asked, Published};
 use crate::path::large::{Arrivals, Errands};
 use crate::path::rendezvous::Pool;
 use crate::path::{MAX_MESSAGE, Rx, Tx, TxError, Violation};
 use crate::plan::{LargePayload, Plan};
 use dunlin_fabric::{Buffer, Fabric, Nanos, QueuePairId, ReceiveTarget, Region, RegionKey, copy};
-use dunlin_wire::{BatchState, EntryMeta, Flags, Header, Kind, Status, Tags};
+use dunlin_wire::{BatchState, EntryMeta, Flags, Header, Kind, Status};
 use std::collections::VecDeque;
 
 /// An answer that found no room in the client's ring. At most one for each call of the window.
 #[derive(Debug)]
 enum Waiting {
     Single { meta: EntryMeta, payload: Vec<u8> },
-    Batch { state: BatchState, staging: Vec<u8> },
+    Batch { state: BatchState, staging: Vec<u8>, asked: Asked },
 }
 
 /// A large request that is on its way.
@@ -48,6 +49,8 @@ pub(crate) struct ServerLane<F: Fabric> {
     /// The generation last seen of each slot: a call id is executed once.
     generations: Box<[u32]>,
     waiting: VecDeque<Waiting>,
+    /// What the client fetches, where answers are fetched or written back.
+    pub(crate) published: Option<Box<Published<F>>>,
     /// Answers that are kept for clients that ask again, where requests or answers may be lost.
     pub(crate) replies: Option<Box<Replies>>,
     /// What is still to be sent of large results, or said of large requests.
@@ -92,6 +95,7 @@ pub(crate) struct LaneParts<F: Fabric> {
     pub(crate) unreliable: Option<QueuePairId>,
     pub(crate) receives: ReceiveTarget,
     pub(crate) max_answer: usize,
+    pub(crate) published: Option<Box<Published<F>>>,
     pub(crate) tx: Tx<F>,
     pub(crate) rx: Rx<F>,
     pub(crate) region: Region<F::Memory>,
@@ -134,6 +138,7 @@ impl<F: Fabric> ServerLane<F> {
             client_key: parts.client_key,
             generations: vec![0; parts.window as usize].into(),
             waiting: VecDeque::new(),
+            published: parts.published,
             exported: Vec::with_capacity(parts.window as usize),
             reading: Vec::with_capacity(parts.window as usize),
             in_service: 0,
@@ -166,9 +171,36 @@ impl<F: Fabric> ServerLane<F> {
         let newer = is_newer(generation, *last);
         if newer {
             *last = generation;
+            if let Some(published) = &mut self.published {
+                published.admit(call);
+            }
             self.begin(call);
         }
         Ok(newer)
+    }
+
+    /// Takes what the header of a message says of the ring of answers, and how they are wanted.
+    #[inline]
+    pub(crate) fn on_header(&mut self, fabric: &F, header: &Header) -> Result<(), Violation> {
+        match &mut self.published {
+            None => self.tx.on_head(header.head),
+            Some(_) => self.on_mode(fabric, header),
+        }
+    }
+
+    #[inline(never)]
+    fn on_mode(&mut self, fabric: &F, header: &Header) -> Result<(), Violation> {
+        let next = self.rx.sequence();
+        let Some(published) = &mut self.published else { return Ok(()) };
+        // Other messages do not say which ring they mean, and speak of that of written answers.
+        if !matches!(header.kind, Kind::Request | Kind::RequestBatch) {
+            return self.tx.on_head(header.head);
+        }
+        published.on_request(fabric, header.flags, header.call, next);
+        match header.flags.contains(Flags::MODE) {
+            true => self.tx.on_head(header.head),
+            false => published.on_head(header.head),
+        }
     }
 
     /// Where answers are kept: the call that the slot had before is over, and the client needs nothing of it any more. Its word
@@ -253,7 +285,19 @@ impl<F: Fabric> ServerLane<F> {
             head: self.rx.head(),
             ..Header::new(Kind::Response)
         };
-        self.tx.single(fabric, domain, &header, payload)?;
+        match &mut self.published {
+            None => self.tx.single(fabric, domain, &header, payload)?,
+            Some(published) => {
+                let asked = published.asked(meta.call);
+                let header = Header { time: published.time(fabric, asked), ..header };
+                if published.wants(asked) {
+                    published.tx.single(fabric, domain, &header, payload)?;
+                }
+                if !published.wants(asked) || published.has_changed(asked) {
+                    self.tx.single(fabric, domain, &header, payload)?;
+                }
+            }
+        }
         if self.sure {
             self.rx.told();
         }
@@ -270,14 +314,15 @@ impl<F: Fabric> ServerLane<F> {
         staging: &mut Vec<u8>,
         draining: bool,
     ) -> Result<(), TxError> {
+        let asked = self.published.as_ref().map_or(Asked::default(), |published| published.current());
         if self.waiting.is_empty() {
-            match self.send_batch(fabric, domain, state, staging, draining) {
+            match self.send_batch(fabric, domain, (state, asked), staging, draining) {
                 Err(TxError::Full) => {}
                 done => return done,
             }
         }
         let staging = std::mem::replace(staging, vec![0; MAX_MESSAGE]);
-        self.waiting.push_back(Waiting::Batch { state, staging });
+        self.waiting.push_back(Waiting::Batch { state, staging, asked });
         Ok(())
     }
 
@@ -286,18 +331,32 @@ impl<F: Fabric> ServerLane<F> {
         &mut self,
         fabric: &F,
         domain: &mut F::Domain,
-        state: BatchState,
+        (state, asked): (BatchState, Asked),
         staging: &mut [u8],
         draining: bool,
     ) -> Result<(), TxError> {
-        let tags: Tags = self.tx.begin(fabric, domain, state.total() as usize)?;
-        let header = Header {
+        let mut header = Header {
             head: self.rx.head(),
             flags: if draining { Flags::DRAINING } else { Flags::NONE },
             ..Header::new(Kind::ResponseBatch)
         };
-        let Ok(total) = state.finish_compact(staging, &header, tags) else { return Err(TxError::Broken) };
-        self.tx.post(fabric, domain, &[&staging[..total]], total)?;
+        let mut send = |tx: &mut Tx<F>, header: &Header| {
+            let tags = tx.begin(fabric, domain, state.total() as usize)?;
+            let Ok(total) = state.finish_compact(staging, header, tags) else { return Err(TxError::Broken) };
+            tx.post(fabric, domain, &[&staging[..total]], total)
+        };
+        match &mut self.published {
+            None => send(&mut self.tx, &header)?,
+            Some(published) => {
+                header.time = published.time(fabric, asked);
+                if published.wants(asked) {
+                    send(&mut published.tx, &header)?;
+                }
+                if !published.wants(asked) || published.has_changed(asked) {
+                    send(&mut self.tx, &header)?;
+                }
+            }
+        }
         if self.sure {
             self.rx.told();
         }
@@ -320,8 +379,8 @@ impl<F: Fabric> ServerLane<F> {
                     waiting = Waiting::Single { meta, payload };
                     sent
                 }
-                Waiting::Batch { state, staging } => {
-                    self.send_batch(fabric, domain, *state, staging, draining)
+                Waiting::Batch { state, staging, asked } => {
+                    self.send_batch(fabric, domain, (*state, *asked), staging, draining)
                 }
             };
             match sent {
@@ -372,6 +431,7 @@ mod tests {
     /// As with the client's end.
     #[test]
     fn what_every_call_touches_lies_in_six_cache_lines() {
-        assert!(offset_of!(ServerLane<Sim>, number) <= 6 * 64);
+        let end = offset_of!(ServerLane<Sim>, number);
+        assert!(end <= 6 * 64, "{end}");
     }
 }

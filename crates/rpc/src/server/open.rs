@@ -7,6 +7,7 @@ use crate::connect::establish::{inbound_bytes, receives, unreliable};
 use crate::error::ConnectError;
 use crate::mailbox::RingReader;
 use crate::path::datagram::{self, Datagrams, Outlet};
+use crate::path::hybrid::{PUBLISHED_HEAD, Published};
 use crate::path::tx::TxParts;
 use crate::path::{CONTROL_BYTES, MAX_MESSAGE, Rx, RxSource, Tx, TxHalf, route};
 use crate::plan::{Carrier, CompletionMode, Plan};
@@ -61,8 +62,10 @@ pub(crate) fn open_lane<F: Fabric>(
     let mut queue_pair = QueuePairConfig::reliable(worker.send_completions, worker.receive_completions);
     queue_pair.max_send = MAX_SEND.max(2 * command.window as u32).min(fabric.capabilities().max_queue_depth);
     let (carrier, answers) = (plan.request.carrier(), plan.response.carrier());
-    // Reports of room for answers take RECVs, too.
-    if carrier == Carrier::Receive || (carrier == Carrier::Datagram && answers.has_room_to_tell()) {
+    if carrier == Carrier::Receive && !fabric.capabilities().acknowledged {
+        queue_pair.max_receive = own_receives(command.window);
+    } else if carrier == Carrier::Receive || (carrier == Carrier::Datagram && answers.has_room_to_tell()) {
+        // Reports of room for answers take RECVs, too.
         prepare_shared(worker, &fabric)?;
         queue_pair.shared_receive = Some(worker.shared_receive);
         queue_pair.max_receive = 0;
@@ -86,6 +89,32 @@ pub(crate) fn open_lane<F: Fabric>(
         }
     }
     opened
+}
+
+/// RECVs that a lane has for itself where a SEND that finds none ends the connection, so that lanes cannot share them: for
+/// each call of the window, and for the word before it that the result of the last one was read.
+fn own_receives(window: u16) -> u32 {
+    2 * u32::from(window) + 8
+}
+
+/// Registers memory for RECVs that a lane has for itself, and posts them.
+fn post_own_receives<F: Fabric>(
+    worker: &mut Worker<F>,
+    fabric: &F,
+    queue_pair: QueuePairId,
+    window: u16,
+) -> Result<(), ConnectError> {
+    let count = own_receives(window);
+    let memory = fabric.register(u64::from(count) * MAX_MESSAGE as u64, Access::LOCAL)?;
+    let failed = |error: &dyn std::fmt::Display| ConnectError::Handshake(error.to_string());
+    let arena = Arena::new(memory).map_err(|error| failed(&error))?;
+    for _ in 0..count {
+        let buffer = arena.reserve(MAX_MESSAGE).map_err(|error| failed(&error))?;
+        let target = ReceiveTarget::QueuePair(queue_pair);
+        let posted = worker.domain.post_receive(target, route::receive(route::SHARED), Some(buffer));
+        posted.map_err(|error| failed(&error))?;
+    }
+    Ok(())
 }
 
 /// What was made for a lane, to be taken back if it cannot be opened.
@@ -191,13 +220,17 @@ fn finish<F: Fabric>(
     let endpoint = worker.domain.endpoint(queue_pair, &link)?;
     worker.domain.connect(queue_pair, &link, &command.endpoint)?;
     let carrier = plan.request.carrier();
+    let own_receives = carrier == Carrier::Receive && !fabric.capabilities().acknowledged;
+    if own_receives {
+        post_own_receives(worker, fabric, queue_pair, command.window)?;
+    }
     if carrier.has_ring() {
         for _ in 0..receives(carrier, command.window) {
             crate::client::lane::repost::<F>(&mut worker.domain, queue_pair, index, None)
                 .map_err(|error| ConnectError::Handshake(error.to_string()))?;
         }
     }
-    let published = command.published.is_some();
+    let command_published = command.published.is_some();
     let datagrams = match &worker.datagrams {
         Some(pair) if [carrier, plan.response.carrier()].contains(&Carrier::Datagram) => {
             let endpoint = match carrier {
@@ -209,7 +242,7 @@ fn finish<F: Fabric>(
         _ => None,
     };
     let mut answers = (queue_pair, MAX_SEND, MAX_MESSAGE);
-    let half = match (plan.response.carrier(), command.published) {
+    let half = match (plan.response.carrier(), command.published.clone()) {
         (Carrier::Datagram, _) => {
             let Some((queue_pair, unsignaled, _)) = &datagrams else {
                 return Err(ConnectError::Handshake("no queue pair for datagrams".into()));
@@ -227,27 +260,41 @@ fn finish<F: Fabric>(
         (Carrier::Published { metadata }, Some(region)) => {
             TxHalf::Publish { region, metadata, ring_bytes: command.ring_bytes }
         }
-        (Carrier::Published { .. }, None) => {
+        (Carrier::Published { .. } | Carrier::Hybrid(_), None) => {
             return Err(ConnectError::Handshake("nothing to fetch from".into()));
         }
         (Carrier::Receive, _) => TxHalf::Send,
-        (Carrier::Ring(notice), _) => {
+        (Carrier::Ring(notice), _) | (Carrier::Hybrid(notice), Some(_)) => {
             TxHalf::Write { key: command.client_key, base: CONTROL_BYTES as u64, notice }
         }
     };
-    let answer_ring = if published { command.ring_bytes } else { command.client_ring_bytes };
-    let tx = Tx::new(TxParts {
-        half,
-        queue_pair: answers.0,
-        reports: queue_pair,
-        lane: index,
-        ring_bytes: answer_ring as usize,
-        tags: TagKey::derive(&command.secret, command.number, Direction::ToClient),
-        max_send: answers.1,
-        max_inline: fabric.capabilities().max_inline as usize,
-        control: command.region.clone(),
-        peer_sleeps: plan.client != CompletionMode::Busy,
-    });
+    let hybrid = matches!(plan.response.carrier(), Carrier::Hybrid(_));
+    let answer_ring =
+        if command_published && !hybrid { command.ring_bytes } else { command.client_ring_bytes };
+    let sender = |half, ring_bytes: u32, direction, head_at| {
+        Tx::new(TxParts {
+            half,
+            queue_pair: answers.0,
+            reports: queue_pair,
+            lane: index,
+            ring_bytes: ring_bytes as usize,
+            tags: TagKey::derive(&command.secret, command.number, direction),
+            max_send: answers.1,
+            max_inline: fabric.capabilities().max_inline as usize,
+            control: command.region.clone(),
+            head_at,
+            peer_sleeps: plan.client != CompletionMode::Busy,
+        })
+    };
+    let tx = sender(half, answer_ring, Direction::ToClient, 0);
+    let published = match command.published {
+        Some(region) if hybrid => {
+            let half = TxHalf::Publish { region, metadata: 0, ring_bytes: command.ring_bytes };
+            let tx = sender(half, command.ring_bytes, Direction::Fetched, PUBLISHED_HEAD as u8);
+            Some(Box::new(Published::new(tx, command.region.clone(), command.window)))
+        }
+        _ => None,
+    };
     let source = if carrier.has_ring() {
         let reader = RingReader::new(command.ring_bytes as usize);
         RxSource::Ring { region: command.region.clone(), reader }
@@ -286,9 +333,11 @@ fn finish<F: Fabric>(
         unreliable: unreliable.map(|(queue_pair, _)| queue_pair),
         receives: match (carrier, datagrams) {
             (Carrier::Datagram, Some((queue_pair, ..))) => ReceiveTarget::QueuePair(queue_pair),
+            _ if own_receives => ReceiveTarget::QueuePair(queue_pair),
             _ => ReceiveTarget::Shared(worker.shared_receive),
         },
         max_answer: answers.2,
+        published,
         tx,
         rx,
         region: command.region,

@@ -388,17 +388,24 @@ impl<F: Fabric> Worker<F> {
             self.on_datagram(completion);
             return 0;
         }
-        let shared_receive = ReceiveTarget::Shared(self.shared_receive);
         let Some(&index) = self.by_queue_pair.get(&completion.queue_pair) else {
-            // A lane that is gone: its RECV goes back to the shared queue.
-            if let Some(buffer) = completion.buffer {
-                open::repost_shared::<F>(&mut self.domain, shared_receive, Some(buffer));
+            // A lane that is gone: its RECV goes back to the shared queue, if it is from there.
+            if let Some(buffer) = completion.buffer
+                && self.receive_arena.is_some()
+            {
+                let target = ReceiveTarget::Shared(self.shared_receive);
+                open::repost_shared::<F>(&mut self.domain, target, Some(buffer));
             }
             return 0;
+        };
+        let shared_receive = match self.lanes.get(index as usize) {
+            Some(Some(lane)) if lane.plan.request.carrier() == Carrier::Receive => lane.receives,
+            _ => ReceiveTarget::Shared(self.shared_receive),
         };
         if completion.status != CompletionStatus::Success {
             if let Some(buffer) = completion.buffer
                 && matches!(route::parse(completion.id), Some(Route::Receive { lane: route::SHARED }))
+                && matches!(shared_receive, ReceiveTarget::Shared(_))
             {
                 open::repost_shared::<F>(&mut self.domain, shared_receive, Some(buffer));
             }

@@ -12,6 +12,7 @@
 
 pub mod process;
 pub mod raw;
+pub mod turns;
 
 use dunlin_fabric::{Address, Host, RealHost, Scheme};
 use dunlin_fabric_shm::{ShmConfig, ShmFabric};

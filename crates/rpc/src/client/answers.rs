@@ -1,0 +1,218 @@
+//! What a client does with the server's messages: each answer finds its call, large results are fetched, and who chooses learns.
+
+use super::lane::{ClientLane, post_read};
+use super::slots::Sink;
+use crate::error::{CallError, Cause};
+use crate::path::large::Arrived;
+use crate::path::rendezvous::Exhausted;
+use crate::path::{MAX_MESSAGE, Scratch, Violation, route};
+use crate::plan::LargePayload;
+use dunlin_fabric::{Buffer, Fabric, Host, Work};
+use dunlin_wire::{Descriptor, Entry, FirstLine, Flags, Kind, LINE, Message, Status};
+
+impl<F: Fabric> ClientLane<F> {
+    /// A message of one line, which most are.
+    #[inline]
+    pub(super) fn on_line(
+        &mut self,
+        fabric: &F,
+        domain: &mut F::Domain,
+        first: &FirstLine,
+        scratch: &Scratch,
+        sink: &mut impl Sink,
+    ) -> Result<(), Violation> {
+        let Some(line) = scratch.first_chunk::<LINE>() else { return Ok(()) };
+        let header = first.header();
+        match first.inline_entry(line)? {
+            Some(entry) if header.kind == Kind::Response => {
+                fabric.host().charge(Work::ParseMessage, 1);
+                self.tx.on_head(header.head)?;
+                self.draining |= header.flags.contains(Flags::DRAINING);
+                if header.time != 0 {
+                    self.on_time(header.call, header.time, LINE);
+                }
+                self.on_answer(fabric, domain, &entry, sink)
+            }
+            _ => self.on_message(fabric, domain, line, sink),
+        }
+    }
+
+    #[inline(never)]
+    pub(super) fn on_message(
+        &mut self,
+        fabric: &F,
+        domain: &mut F::Domain,
+        bytes: &[u8],
+        sink: &mut impl Sink,
+    ) -> Result<(), Violation> {
+        fabric.host().charge(Work::ParseMessage, 1);
+        let message = Message::parse(bytes, MAX_MESSAGE)?;
+        let header = message.header();
+        self.tx.on_head(header.head)?;
+        if header.flags.contains(Flags::DRAINING) {
+            self.draining = true;
+        }
+        match header.kind {
+            Kind::Response | Kind::ResponseBatch => {
+                if header.time != 0
+                    && let Some(first) = message.entries().next()
+                {
+                    self.on_time(first.call, header.time, bytes.len());
+                }
+                for entry in message.entries() {
+                    self.on_answer(fabric, domain, &entry, sink)?;
+                }
+                Ok(())
+            }
+            Kind::Credit => Ok(()),
+            Kind::Drain => {
+                self.draining = true;
+                Ok(())
+            }
+            Kind::ClearToSend if self.large == LargePayload::Write => {
+                let Some(request) = self.slots.take_request(header.call) else {
+                    return Err(Violation::Call(header.call));
+                };
+                self.errands.write(header.call, request, message.body())
+            }
+            Kind::Written | Kind::Fragment => {
+                match self.arrivals.take(fabric, &mut self.imports, header, message.body())? {
+                    Arrived::Part | Arrived::Nothing => {}
+                    Arrived::Whole(buffer) => drop(self.slots.answer_large(header.call, Ok(buffer))),
+                    Arrived::Lost => {
+                        let lost = CallError::MaybeExecuted(Cause::OutOfMemory);
+                        self.slots.answer_large(header.call, Err(lost));
+                    }
+                }
+                Ok(())
+            }
+            kind => Err(Violation::Kind(kind)),
+        }
+    }
+
+    #[inline]
+    fn on_answer(
+        &mut self,
+        fabric: &F,
+        domain: &mut F::Domain,
+        entry: &Entry<'_>,
+        sink: &mut impl Sink,
+    ) -> Result<(), Violation> {
+        fabric.host().charge(Work::ParseEntry, 1);
+        let answered = if entry.function_or_status == 0 && entry.flags == Flags::NONE {
+            self.slots.result(self.index, entry.call, entry.payload, sink)
+        } else if entry.flags.contains(Flags::RENDEZVOUS) {
+            return self.on_descriptor(fabric, domain, entry);
+        } else {
+            let error = entry.status().and_then(|status| CallError::from_status(status, entry.payload));
+            self.slots.answer(entry.call, entry.payload, error)
+        };
+        match answered {
+            Some(_) => {
+                if let Some(hybrid) = &mut self.hybrid {
+                    hybrid.answered(entry.call);
+                }
+                if let Some(batching) = &mut self.batching {
+                    batching.answered(entry.call, || fabric.host().now());
+                }
+                Ok(())
+            }
+            None if self.may_come_twice() => Ok(()),
+            None => Err(Violation::Call(entry.call)),
+        }
+    }
+
+    /// Whether a call may be answered twice: if it was asked for again, or the mode changed while the answer was on its way.
+    fn may_come_twice(&mut self) -> bool {
+        if let Some(hybrid) = &mut self.hybrid {
+            hybrid.answered_again();
+            return true;
+        }
+        self.again.is_some()
+    }
+
+    /// The server has said how long it took, in nanoseconds.
+    #[inline(never)]
+    fn on_time(&mut self, call: u32, process: u32, bytes: usize) {
+        if let Some(hybrid) = &mut self.hybrid {
+            hybrid.timed(call, process, bytes);
+        }
+    }
+
+    /// A large result: READ it, or have it written or sent, unless nobody wants it any more.
+    fn on_descriptor(
+        &mut self,
+        fabric: &F,
+        domain: &mut F::Domain,
+        entry: &Entry<'_>,
+    ) -> Result<(), Violation> {
+        let call = entry.call;
+        if !self.slots.expects(call) && self.may_come_twice() {
+            return Ok(());
+        }
+        if !self.slots.expects(call) || self.arrivals.expects(call) {
+            return Err(Violation::Call(call));
+        }
+        if let Some(hybrid) = &mut self.hybrid {
+            hybrid.answered(call);
+        }
+        let descriptor = Descriptor::decode(entry.payload, self.max_response)?;
+        let status = entry.status().unwrap_or(Status::Ok);
+        if status != Status::Ok {
+            return Err(Violation::Transfer("a large payload with an error status"));
+        }
+        let length = descriptor.length as usize;
+        let lost = Err(CallError::MaybeExecuted(Cause::OutOfMemory));
+        if self.large == LargePayload::Eager {
+            // It comes, wanted or not.
+            let wanted = self.slots.wanted(call);
+            let into = if wanted { self.imports.reserve(fabric, length).ok() } else { None };
+            let kept = into.is_some();
+            self.arrivals.collect(call, length, into)?;
+            if !kept && wanted {
+                self.slots.answer_large(call, lost);
+            } else if !kept {
+                self.slots.answer(call, &[], None);
+            }
+            return Ok(());
+        }
+        if !self.slots.wanted(call) {
+            self.releases.push(call);
+            self.slots.answer(call, &[], None);
+            return Ok(());
+        }
+        if self.large == LargePayload::Write {
+            match self.arrivals.clear(fabric, call, length)? {
+                Ok(place) => self.errands.clear(call, place),
+                Err(Exhausted) => {
+                    self.releases.push(call);
+                    self.slots.answer_large(call, lost);
+                }
+            }
+            return Ok(());
+        }
+        let Ok(into) = self.imports.reserve(fabric, length) else {
+            self.releases.push(call);
+            self.slots.answer_large(call, lost);
+            return Ok(());
+        };
+        post_read::<F>(domain, self.queue_pair, route::rendezvous(self.index, call), &descriptor, into)?;
+        self.slots.reading(call);
+        self.reading += 1;
+        Ok(())
+    }
+
+    /// The READ of a large result has come back.
+    pub(crate) fn on_read(
+        &mut self,
+        fabric: &F,
+        domain: &mut F::Domain,
+        call: u32,
+        buffer: Buffer<F::Memory>,
+    ) {
+        self.reading = self.reading.saturating_sub(1);
+        self.releases.push(call);
+        self.slots.answer_large(call, Ok(buffer));
+        self.send_releases(fabric, domain);
+    }
+}

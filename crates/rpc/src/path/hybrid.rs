@@ -1,0 +1,391 @@
+//! `fetch_or_write`: results are fetched while that is the cheaper way, and written back otherwise (RF-RPC section 3.2).
+//!
+//! Such a lane has two ways for answers, with rings and tags of their own: one that the server publishes and the client READs
+//! (`path/fetch.rs`), and one that the server WRITEs into the client's ring. Each request says by [`Flags::MODE`] which it wants,
+//! so calls of different functions go either way at once. What the header says of the head is of the ring that the flag names.
+//!
+//! A client that has READ in vain for too long changes its mind while the call is under way: it WRITEs into its *mode word* in the
+//! server's memory how many requests it has sent, and the answers to all of these are written back from then on. An answer and
+//! that word may cross. So the server looks at the word once more after it has published an answer, and if it covers the call
+//! writes the answer too; the client READs once more behind its WRITE, which the NIC keeps in order. One of both sees what the other
+//! did, perhaps both, and then the client drops the second answer.
+//!
+//! The word is the client's to write, and so anything: it decides only which of its own rings the client's own answers go to.
+
+use super::{CONTROL_BYTES, Rx, Tx, Violation};
+use crate::client::slots::{SLOT_BITS, split_call};
+use crate::path::fetch::Fetcher;
+use crate::tune::fetch::FetchTuner;
+use crate::tune::mode::ModeSwitch;
+use crate::tune::table::FetchTable;
+use dunlin_fabric::{Fabric, Host, Nanos, Region};
+use dunlin_wire::Flags;
+use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
+
+/// Where the mode word stands in the server's control line, and behind it the head of the published ring.
+pub(crate) const MODE_WORD: usize = 8;
+pub(crate) const PUBLISHED_HEAD: usize = 16;
+const _: () = assert!(PUBLISHED_HEAD + 8 <= CONTROL_BYTES);
+
+/// One call of so many has its time taken where it is fetched, and where it is written back.
+const TIMED_FETCHED: u32 = 8;
+const TIMED_WRITTEN: u32 = 4;
+
+/// READs may fail so many times as often as R says until a single call is given over to the server, whatever others did.
+const RESCUE: u32 = 4;
+
+/// What was sent of a call, by slot.
+#[derive(Clone, Copy, Debug, Default)]
+struct Sent {
+    function: u16,
+    /// Its result is to be fetched, and was not yet.
+    fetched: bool,
+}
+
+/// The client's part: what is fetched, and the choices.
+#[derive(Debug)]
+pub(crate) struct Hybrid<F: Fabric> {
+    /// The fetching end.
+    pub(crate) rx: Rx<F>,
+    sent: Box<[Sent]>,
+    /// Results to be fetched.
+    outstanding: u32,
+    /// READs that have still to come back in vain until nothing can be there that was published before the mode word arrived.
+    last_looks: u8,
+    /// READs in vain since the last result.
+    missed: u32,
+    /// READs in vain so far, when they were counted last.
+    misses_before: u64,
+    /// The open batch asks for answers that are written back.
+    batch_is_written: bool,
+    modes: ModeSwitch,
+    tuner: FetchTuner,
+    /// Calls that were given over to the server while they were fetched.
+    rescued: u64,
+    /// Results that were fetched, and written back.
+    fetched: u64,
+    written: u64,
+    /// Answers to calls that had one.
+    doubled: u64,
+}
+
+/// What a client has chosen for a lane whose results are fetched or written back.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Tuning {
+    /// R: READs that may fail for a call (RF-RPC section 3.2).
+    pub retries: u32,
+    /// F: bytes that a READ brings.
+    pub fetch_bytes: u32,
+    /// N, the largest R that makes sense on this fabric.
+    pub retries_at_most: u32,
+    /// L and H, between which F is chosen, in bytes.
+    pub fetch_bytes_between: (u32, u32),
+    /// Functions whose results are written back now. Functions with equal remainders by 32 share a mode and stand here once, as the
+    /// remainder.
+    pub written_back: Vec<u16>,
+    /// Results so far that were fetched, and that were written back.
+    pub results: (u64, u64),
+    /// READs so far, and those of them that found nothing.
+    pub reads: (u64, u64),
+    /// How often a function has changed to being written back, and back to being fetched.
+    pub changes: (u64, u64),
+    /// Calls that the server was asked to write back while they were being fetched.
+    pub rescued: u64,
+    /// Calls that were answered both ways, because the client changed its mind while the answer was on its way.
+    pub doubled: u64,
+    /// How often R or F has changed.
+    pub retuned: u64,
+}
+
+/// What READs in vain ask for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Patience {
+    /// Going on.
+    Left,
+    /// The server shall write back what it was asked.
+    Over,
+}
+
+impl<F: Fabric> Hybrid<F> {
+    /// `rx` fetches.
+    pub(crate) fn new(rx: Rx<F>, window: u16, table: Arc<FetchTable>) -> Self {
+        let mut hybrid = Hybrid {
+            rx,
+            sent: vec![Sent::default(); window as usize].into(),
+            outstanding: 0,
+            last_looks: 0,
+            missed: 0,
+            misses_before: 0,
+            batch_is_written: false,
+            modes: ModeSwitch::new(),
+            tuner: FetchTuner::new(table),
+            rescued: 0,
+            fetched: 0,
+            written: 0,
+            doubled: 0,
+        };
+        hybrid.apply();
+        hybrid
+    }
+
+    fn apply(&mut self) {
+        let bytes = self.tuner.bytes() as usize;
+        if let Some(fetcher) = self.rx.fetcher() {
+            fetcher.set_fetch_bytes(bytes);
+        }
+    }
+
+    /// What is chosen now.
+    pub(crate) fn tuning(&mut self) -> Tuning {
+        let reads = self.rx.fetcher().map_or((0, 0), |fetcher| (fetcher.reads, fetcher.misses));
+        let table = self.tuner.table();
+        Tuning {
+            retries: self.tuner.retries(),
+            fetch_bytes: self.tuner.bytes(),
+            retries_at_most: table.reads_at_most(),
+            fetch_bytes_between: (table.low(), table.high()),
+            written_back: (0..crate::tune::mode::FUNCTIONS as u16)
+                .filter(|f| self.modes.replies(*f))
+                .collect(),
+            results: (self.fetched, self.written),
+            reads,
+            changes: self.modes.changes(),
+            rescued: self.rescued,
+            doubled: self.doubled,
+            retuned: self.tuner.changes(),
+        }
+    }
+
+    /// The flags and head of a request for this function.
+    #[inline]
+    pub(crate) fn ask(&self, function: u16, written_head: u32) -> (Flags, u32) {
+        match self.modes.replies(function) {
+            true => (Flags::MODE, written_head),
+            false => (Flags::NONE, self.rx.head()),
+        }
+    }
+
+    /// A request was sent by itself, with flags that [`ask`](Hybrid::ask) gave.
+    #[inline]
+    pub(crate) fn sent(&mut self, call: u32, function: u16, flags: Flags) {
+        let fetched = !flags.contains(Flags::MODE);
+        self.note(call, function, fetched);
+        self.outstanding += u32::from(fetched);
+    }
+
+    #[inline]
+    fn note(&mut self, call: u32, function: u16, fetched: bool) {
+        if let Some(sent) = self.sent.get_mut(split_call(call).0) {
+            *sent = Sent { function, fetched };
+        }
+    }
+
+    /// Whether a call of this function can go into the open batch, which has `count` calls: all of one message are answered alike.
+    #[inline]
+    pub(crate) fn fits_batch(&self, function: u16, count: usize) -> bool {
+        count == 0 || self.modes.replies(function) == self.batch_is_written
+    }
+
+    /// A call was put into the open batch, as its first or as another.
+    #[inline]
+    pub(crate) fn batched(&mut self, call: u32, function: u16, first: bool) {
+        if first {
+            self.batch_is_written = self.modes.replies(function);
+        }
+        self.note(call, function, !self.batch_is_written);
+    }
+
+    /// The flags and head of the open batch.
+    #[inline]
+    pub(crate) fn ask_batch(&self, written_head: u32) -> (Flags, u32) {
+        match self.batch_is_written {
+            true => (Flags::MODE, written_head),
+            false => (Flags::NONE, self.rx.head()),
+        }
+    }
+
+    /// The open batch of `count` calls was sent.
+    #[inline]
+    pub(crate) fn sent_batch(&mut self, count: usize) {
+        if !self.batch_is_written {
+            self.outstanding += count as u32;
+        }
+    }
+
+    /// Whether something may be there to be fetched.
+    #[inline]
+    pub(crate) fn is_fetching(&self) -> bool {
+        self.outstanding > 0 || self.last_looks > 0
+    }
+
+    /// An answer has come for a call, the first one.
+    #[inline]
+    pub(crate) fn answered(&mut self, call: u32) {
+        let Some(sent) = self.sent.get_mut(split_call(call).0) else { return };
+        if !std::mem::take(&mut sent.fetched) {
+            self.written += 1;
+            return;
+        }
+        let function = sent.function;
+        self.outstanding = self.outstanding.saturating_sub(1);
+        self.fetched += 1;
+        if std::mem::take(&mut self.missed) < self.tuner.retries() {
+            self.modes.fetched(function);
+        }
+    }
+
+    /// An answer has come for a call that had one.
+    pub(crate) fn answered_again(&mut self) {
+        self.doubled += 1;
+    }
+
+    /// The server says how long it took for the message of this call: `process` nanoseconds for an answer of so many bytes.
+    pub(crate) fn timed(&mut self, call: u32, process: u32, bytes: usize) {
+        let Some(sent) = self.sent.get(split_call(call).0) else { return };
+        let function = sent.function;
+        self.modes.replied(function, process < self.tuner.patience());
+        if self.tuner.sample(process, bytes as u32) {
+            self.apply();
+        }
+    }
+
+    /// Something was fetched.
+    #[inline]
+    pub(crate) fn hit(&mut self) {
+        // The next READ is posted behind the mode word, if there was one.
+        self.last_looks = self.last_looks.min(1);
+    }
+
+    /// Counts READs that came back in vain; called after each look at what came back.
+    #[inline]
+    pub(crate) fn missed(&mut self) -> Patience {
+        let misses = self.rx.fetcher().map_or(0, |fetcher| fetcher.misses);
+        let new = (misses - std::mem::replace(&mut self.misses_before, misses)) as u32;
+        if new == 0 {
+            return Patience::Left;
+        }
+        self.last_looks = self.last_looks.saturating_sub(1);
+        if self.outstanding == 0 {
+            return Patience::Left;
+        }
+        self.missed = self.missed.saturating_add(new);
+        let retries = self.tuner.retries();
+        let struck = self.missed == retries && {
+            let function = self.sent.iter().find(|sent| sent.fetched).map_or(0, |sent| sent.function);
+            self.modes.strike(function)
+        };
+        if struck || self.missed >= RESCUE * retries { Patience::Over } else { Patience::Left }
+    }
+
+    /// The mode word was posted: all that was sent is written back.
+    pub(crate) fn given_over(&mut self) {
+        // What we READ from now on is not older than what the server sees of the word.
+        fence(Ordering::SeqCst);
+        let under_way = self.rx.fetcher().is_some_and(|fetcher| fetcher.is_busy());
+        self.last_looks = 1 + u8::from(under_way);
+        self.rescued += u64::from(self.outstanding);
+        (self.outstanding, self.missed) = (0, 0);
+        self.sent.iter_mut().for_each(|sent| sent.fetched = false);
+        self.batch_is_written = true;
+    }
+
+    /// The fetching end.
+    #[inline]
+    pub(crate) fn fetcher(&mut self) -> Option<&mut Fetcher<F>> {
+        self.rx.fetcher()
+    }
+}
+
+/// What a client asked for with a request.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Asked {
+    /// The number of the message.
+    sequence: u64,
+    /// It is to be written back.
+    written: bool,
+    /// When it was taken, if its time is taken.
+    since: Nanos,
+}
+
+/// The server's part: the published ring, and what was asked for.
+#[derive(Debug)]
+pub(crate) struct Published<F: Fabric> {
+    pub(crate) tx: Tx<F>,
+    /// Our inbound region with the mode word.
+    control: Region<F::Memory>,
+    asked: Box<[Asked]>,
+    current: Asked,
+}
+
+impl<F: Fabric> Published<F> {
+    pub(crate) fn new(tx: Tx<F>, control: Region<F::Memory>, window: u16) -> Self {
+        let asked = vec![Asked::default(); window as usize].into();
+        Published { tx, control, asked, current: Asked::default() }
+    }
+
+    /// A request was taken, the message before `next`; its head is of the ring that its flags name.
+    #[inline]
+    pub(crate) fn on_request(&mut self, fabric: &F, flags: Flags, call: u32, next: u64) {
+        let written = flags.contains(Flags::MODE);
+        let every = if written { TIMED_WRITTEN } else { TIMED_FETCHED };
+        // By the generation: of a client that makes one call at a time, each such one.
+        let timed = (call >> SLOT_BITS).is_multiple_of(every);
+        let since = if timed { fabric.host().now().max(1) } else { 0 };
+        self.current = Asked { sequence: next.wrapping_sub(1), written, since };
+    }
+
+    /// What is asked for by the message that is being served.
+    #[inline]
+    pub(crate) fn current(&self) -> Asked {
+        self.current
+    }
+
+    /// The message that was taken has this call in it.
+    #[inline]
+    pub(crate) fn admit(&mut self, call: u32) {
+        if let Some(asked) = self.asked.get_mut(split_call(call).0) {
+            *asked = self.current;
+        }
+    }
+
+    /// What was asked for with a call.
+    #[inline]
+    pub(crate) fn asked(&self, call: u32) -> Asked {
+        self.asked.get(split_call(call).0).copied().unwrap_or_default()
+    }
+
+    /// Whether the answer is to be published.
+    #[inline]
+    pub(crate) fn wants(&self, asked: Asked) -> bool {
+        !asked.written && !self.is_covered(asked)
+    }
+
+    #[inline]
+    fn is_covered(&self, asked: Asked) -> bool {
+        asked.sequence < self.control.load(MODE_WORD)
+    }
+
+    /// After an answer was published: whether it has to be written back too, since the client may have looked for the last time.
+    #[inline]
+    pub(crate) fn has_changed(&self, asked: Asked) -> bool {
+        // What we have published is there before we look at the word.
+        fence(Ordering::SeqCst);
+        self.is_covered(asked)
+    }
+
+    /// What the header of the answer says of the time that it took: nanoseconds, 0 if nobody has taken it.
+    #[inline]
+    pub(crate) fn time(&self, fabric: &F, asked: Asked) -> u32 {
+        if asked.since == 0 {
+            return 0;
+        }
+        u32::try_from(fabric.host().now().saturating_sub(asked.since)).unwrap_or(u32::MAX).max(1)
+    }
+
+    /// Takes a head of the published ring.
+    #[inline]
+    pub(crate) fn on_head(&mut self, head: u32) -> Result<(), Violation> {
+        self.tx.on_head(head)
+    }
+}

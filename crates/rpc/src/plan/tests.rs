@@ -1,0 +1,173 @@
+//! Which plans are legal, over all halves, modes and ways.
+
+use super::*;
+use dunlin_fabric::TransportSet;
+
+const MODES: [CompletionMode; 3] = [CompletionMode::Busy, CompletionMode::Event, CompletionMode::Adaptive];
+
+#[test]
+fn every_protocol_runs_busy_and_knows_its_name() {
+    for protocol in PROTOCOLS {
+        let plan = protocol.plan(CompletionMode::Busy);
+        assert_eq!(plan.check(&Capabilities::EVERYTHING), Ok(()), "{}", protocol.name);
+        assert_eq!(plan.protocol(), Some(protocol));
+        assert_eq!(Protocol::by_name(&protocol.name.to_uppercase().replace('-', "_")), Some(protocol));
+    }
+    assert_eq!(Protocol::by_name("carrier-pigeon"), None);
+    assert_eq!(Plan::default().check(&Capabilities::EVERYTHING), Ok(()));
+}
+
+#[test]
+fn who_polls_memory_cannot_sleep() {
+    for mode in [CompletionMode::Event, CompletionMode::Adaptive] {
+        let plan = Plan::new(RequestHalf::Write, ResponseHalf::Send);
+        assert_eq!(
+            plan.completion(CompletionMode::Busy, mode).check(&Capabilities::EVERYTHING),
+            Err(Illegal::SleepsOnMemory { side: "server", mode })
+        );
+        assert_eq!(plan.completion(mode, CompletionMode::Busy).check(&Capabilities::EVERYTHING), Ok(()));
+        let plan = Plan::new(RequestHalf::Send, ResponseHalf::Write);
+        assert_eq!(
+            plan.completion(mode, CompletionMode::Busy).check(&Capabilities::EVERYTHING),
+            Err(Illegal::SleepsOnMemory { side: "client", mode })
+        );
+        let plan = Plan::new(RequestHalf::WriteImm, ResponseHalf::Fetch);
+        assert_eq!(
+            plan.completion(mode, mode).check(&Capabilities::EVERYTHING),
+            Err(Illegal::SleepsOnFetch(mode))
+        );
+        assert_eq!(plan.completion(CompletionMode::Busy, mode).check(&Capabilities::EVERYTHING), Ok(()));
+    }
+}
+
+/// Every half with every other and every way to wait, against the rules as DESIGN has them: who may sleep.
+#[test]
+fn every_half_says_who_may_sleep() {
+    let polled = [RequestHalf::Write, RequestHalf::WriteUnreliable];
+    let server_may = |half| !polled.contains(&half);
+    let lossy = |request, response| {
+        matches!(request, RequestHalf::Datagram | RequestHalf::WriteUnreliable)
+            || response == ResponseHalf::Datagram
+    };
+    let hybrid = |half| matches!(half, ResponseHalf::FetchOrWrite | ResponseHalf::FetchOrWriteImm);
+    let fetched = |half: ResponseHalf| half.name().starts_with("fetch");
+    let client_may =
+        |half| half != ResponseHalf::Write && (!fetched(half) || half == ResponseHalf::FetchOrWriteImm);
+    for request in RequestHalf::ALL {
+        assert_eq!(RequestHalf::from_wire(request as u8), Some(request));
+        for response in ResponseHalf::ALL {
+            assert_eq!(ResponseHalf::from_wire(response as u8), Some(response));
+            for (client, server) in MODES.into_iter().flat_map(|c| MODES.map(|s| (c, s))) {
+                let plan = Plan::new(request, response).completion(client, server);
+                for large in LargePayload::ALL {
+                    let past = (large == LargePayload::Write && fetched(response))
+                        || (large != LargePayload::Read && hybrid(response))
+                        || (large != LargePayload::Read && lossy(request, response));
+                    let checked = plan.large(large, 0).check(&Capabilities::EVERYTHING);
+                    assert_eq!(checked.is_ok(), plan.check(&Capabilities::EVERYTHING).is_ok() && !past);
+                    assert_eq!(LargePayload::from_wire(large as u8), Some(large));
+                }
+                let legal = !(hybrid(response) && lossy(request, response))
+                    && (client == CompletionMode::Busy || client_may(response))
+                    && (server == CompletionMode::Busy || server_may(request));
+                assert_eq!(plan.check(&Capabilities::EVERYTHING).is_ok(), legal, "{plan:?}");
+                // Who may not sleep looks at memory for whole messages.
+                let unordered = Capabilities { in_order_write: false, ..Capabilities::EVERYTHING };
+                let told = client_may(response) && server_may(request) && !fetched(response);
+                assert_eq!(plan.check(&unordered).is_ok(), legal && told, "{plan:?}");
+            }
+        }
+    }
+    assert_eq!(RequestHalf::from_wire(0), None);
+    assert_eq!(ResponseHalf::from_wire(u8::MAX), None);
+}
+
+/// What iWARP can do: who sleeps is told by SENDs, which nothing eager may outrun.
+#[test]
+fn where_sends_do_not_wait() {
+    let iwarp = &Capabilities::IWARP;
+    assert_eq!(Plan::usual(iwarp).check(iwarp), Ok(()));
+    assert_eq!(Plan::usual(&Capabilities::EVERYTHING), Plan::default());
+    let legal = |mode| {
+        let rows = PROTOCOLS.iter().filter(move |row| row.plan(mode).check(iwarp).is_ok());
+        rows.map(|row| row.name).collect::<Vec<_>>()
+    };
+    let sends = ["Write-RNDV", "Read-RNDV", "Hybrid-EagerRNDV", "AR-gRPC"];
+    for mode in [CompletionMode::Event, CompletionMode::Adaptive] {
+        assert_eq!(legal(mode), sends);
+    }
+    let busy = ["Server-reply", "Remote-fetch", "RF-RPC", "Direct-Write-Send", "Chained-Write-Send"];
+    assert_eq!(legal(CompletionMode::Busy)[..5], busy);
+    assert_eq!(
+        legal(CompletionMode::Busy)[5..],
+        ["Write-RNDV", "Read-RNDV", "Hybrid-EagerRNDV", "Pilaf", "FaRM", "AR-gRPC"]
+    );
+    for (request, response, refused) in [
+        (RequestHalf::Write, ResponseHalf::Write, None),
+        (RequestHalf::Send, ResponseHalf::Write, Some(Illegal::EagerPastReceives)),
+        (RequestHalf::Write, ResponseHalf::WriteSend, Some(Illegal::EagerPastReceives)),
+        (RequestHalf::WriteSendChained, ResponseHalf::Fetch, Some(Illegal::EagerPastReceives)),
+    ] {
+        let plan = Plan::new(request, response).large(LargePayload::Eager, SMALL_LIMIT);
+        assert_eq!(plan.check(iwarp).err(), refused);
+        assert_eq!(plan.check(&Capabilities { acknowledged: true, ..iwarp.clone() }), Ok(()));
+    }
+}
+
+#[test]
+fn what_a_fabric_lacks_is_named() {
+    let write = Plan::new(RequestHalf::Write, ResponseHalf::Write);
+    assert_eq!(
+        write.check(&Capabilities { in_order_write: false, ..Capabilities::EVERYTHING }),
+        Err(Illegal::NoOrder)
+    );
+    for (protocol, transport, name) in [
+        ("HERD", Transport::UnreliableConnection, "unreliable connections (UC)"),
+        ("HERD", Transport::UnreliableDatagram, "datagrams (UD)"),
+        ("FaSST", Transport::UnreliableDatagram, "datagrams (UD)"),
+    ] {
+        let plan = Protocol::by_name(protocol).unwrap().plan(CompletionMode::Busy);
+        let others =
+            [Transport::ReliableConnection, Transport::UnreliableConnection, Transport::UnreliableDatagram];
+        let transports = others
+            .into_iter()
+            .filter(|other| *other != transport)
+            .fold(TransportSet::NONE, TransportSet::with);
+        let checked = plan.check(&Capabilities { transports, ..Capabilities::EVERYTHING });
+        assert_eq!(checked, Err(Illegal::Lacks(name)));
+        // A smaller MTU carries less.
+        let checked = plan.check(&Capabilities { max_datagram: 1024, ..Capabilities::EVERYTHING });
+        assert_eq!(checked, Err(Illegal::OverDatagram { above: 4008, limit: 936 }));
+        let less = plan.large(LargePayload::Read, 936);
+        assert_eq!(less.check(&Capabilities { max_datagram: 1024, ..Capabilities::EVERYTHING }), Ok(()));
+        let write = plan.large(LargePayload::Write, 936).check(&Capabilities::EVERYTHING);
+        assert_eq!(write, Err(Illegal::LargeOverLossy(LargePayload::Write)));
+    }
+    let datagrams = Plan::new(RequestHalf::Datagram, ResponseHalf::Send);
+    assert_eq!(
+        datagrams.check(&Capabilities { immediate: false, ..Capabilities::EVERYTHING }),
+        Err(Illegal::Lacks("immediate data"))
+    );
+    let immediate = Plan::new(RequestHalf::WriteImm, ResponseHalf::Send);
+    assert_eq!(
+        immediate.check(&Capabilities { immediate: false, ..Capabilities::EVERYTHING }),
+        Err(Illegal::Lacks("immediate data"))
+    );
+    // Who sleeps and has a ring of the peer's to fill is told of room in it.
+    for (half, client, server) in [
+        (Plan::new(RequestHalf::Send, ResponseHalf::Fetch), CompletionMode::Busy, CompletionMode::Event),
+        (Plan::new(RequestHalf::Write, ResponseHalf::Send), CompletionMode::Adaptive, CompletionMode::Busy),
+    ] {
+        let plain = Capabilities { immediate: false, ..Capabilities::EVERYTHING };
+        assert_eq!(half.check(&plain), Ok(()));
+        assert_eq!(half.completion(client, server).check(&plain), Err(Illegal::Lacks("immediate data")));
+        assert_eq!(half.completion(client, server).check(&Capabilities::EVERYTHING), Ok(()));
+    }
+    for mode in MODES {
+        let plan = Plan::new(RequestHalf::Send, ResponseHalf::Send).completion(mode, mode);
+        let checked = plan.check(&Capabilities { events: false, ..Capabilities::EVERYTHING });
+        assert_eq!(checked.is_ok(), mode == CompletionMode::Busy);
+    }
+    let plan = Plan { rendezvous_above: SMALL_LIMIT + 1, ..write };
+    assert_eq!(plan.check(&Capabilities::EVERYTHING), Err(Illegal::RendezvousAbove(SMALL_LIMIT + 1)));
+}

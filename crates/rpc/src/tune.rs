@@ -1,0 +1,14 @@
+//! Choices that the engine makes by itself while it runs, as pure state machines: what they are told goes in, what they chose
+//! comes out. They know no clock, no memory and no peer, and bear any number that they are fed.
+//!
+//! | file | chooses | paper |
+//! |---|---|---|
+//! | `tune/table.rs` | nothing; what the fabric does in a second, measured once | RF-RPC section 3.2, figure 1 |
+//! | `tune/fetch.rs` | R, the READs that may fail, and F, the bytes that one READ brings | RF-RPC section 3.2, equations 1 and 2 |
+//! | `tune/batch.rs` | how many calls a batch has | RF-RPC section 4.2, equation 3 |
+//! | `tune/mode.rs` | for each function whether results are fetched or written back | RF-RPC section 3.2, "Discussion" |
+
+pub(crate) mod batch;
+pub(crate) mod fetch;
+pub(crate) mod mode;
+pub mod table;

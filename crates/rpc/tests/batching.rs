@@ -1,0 +1,170 @@
+//! Batches that go out by themselves (RF-RPC section 4): by calls, bytes and time, when nothing else is under way, and as many calls as
+//! keep a latency.
+
+#![allow(missing_docs, clippy::disallowed_methods, clippy::disallowed_types)]
+
+mod common;
+
+use common::turns::Turns;
+use common::*;
+use dunlin_fabric::{Fabric, Host, Nanos};
+use dunlin_fabric_sim::{Settings, Sim};
+use dunlin_rpc::*;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A day: nothing goes out for having waited.
+const NEVER_LATE: Nanos = 86_400_000_000_000;
+
+fn config(batching: Batching) -> ClientConfig {
+    let plan = Plan::new(RequestHalf::Write, ResponseHalf::Write);
+    ClientConfig { batching: Some(batching), window: 256, timeout: 0, ..ClientConfig::with_plan(plan) }
+}
+
+fn fixed(calls: u16) -> Batching {
+    Batching { calls: BatchCalls::Fixed(calls), timeout: NEVER_LATE, ..Batching::default() }
+}
+
+/// Requests that the client has written.
+fn written(turns: &Turns) -> u64 {
+    turns.counts()[0].posted_write
+}
+
+fn push(turns: &mut Turns, bytes: usize) -> CallId {
+    turns.client.push_on(0, ECHO, &pattern(bytes, 1)).unwrap()
+}
+
+fn take(turns: &mut Turns, calls: Vec<CallId>) {
+    turns.settle();
+    for call in calls {
+        assert!(turns.client.is_done(call));
+        assert!(turns.client.outcome(call).is_ok());
+        turns.client.forget(call);
+    }
+}
+
+#[test]
+fn n_calls_or_l_bytes_make_a_message() {
+    bounded(|| {
+        let mut turns = Turns::new(config(fixed(16)), |_| ());
+        let before = written(&turns);
+        let calls: Vec<_> = (0..64).map(|_| push(&mut turns, 8)).collect();
+        assert_eq!(written(&turns) - before, 4);
+        take(&mut turns, calls);
+        // Three of 600 bytes are not yet 2048 with what is around them, four are more.
+        let before = written(&turns);
+        let calls: Vec<_> = (0..8).map(|_| push(&mut turns, 600)).collect();
+        assert_eq!(written(&turns) - before, 2);
+        take(&mut turns, calls);
+        // One that is larger goes by itself, behind those before it.
+        let before = written(&turns);
+        let calls = vec![push(&mut turns, 8), push(&mut turns, 3000)];
+        assert_eq!(written(&turns) - before, 2);
+        take(&mut turns, calls);
+    });
+}
+
+#[test]
+fn nobody_waits_for_a_batch_to_fill_when_nothing_else_is_under_way() {
+    bounded(|| {
+        let mut turns = Turns::new(config(fixed(16)), |_| ());
+        let before = written(&turns);
+        let first = push(&mut turns, 8);
+        assert_eq!(written(&turns) - before, 0);
+        turns.client.progress();
+        assert_eq!(written(&turns) - before, 1);
+        // While that one is under way, others wait for company.
+        let second = push(&mut turns, 8);
+        turns.client.progress();
+        assert_eq!(written(&turns) - before, 1);
+        take(&mut turns, vec![first, second]);
+    });
+}
+
+#[test]
+fn a_full_window_sends_what_is_open() {
+    bounded(|| {
+        let mut turns = Turns::new(ClientConfig { window: 8, ..config(fixed(100)) }, |_| ());
+        let before = written(&turns);
+        let calls: Vec<_> = (0..8).map(|_| push(&mut turns, 8)).collect();
+        assert_eq!(written(&turns) - before, 0);
+        let full = turns.client.push_on(0, ECHO, b"one more").unwrap_err();
+        assert_eq!(full, CallError::NotExecuted(Cause::WindowFull));
+        assert_eq!(written(&turns) - before, 1);
+        take(&mut turns, calls);
+    });
+}
+
+#[test]
+fn a_batch_that_has_stood_open_for_long_goes_out() {
+    bounded(|| {
+        let mut turns = Turns::new(config(Batching { timeout: 1_000_000, ..fixed(16) }), |_| ());
+        let first = push(&mut turns, 8);
+        turns.client.progress();
+        let second = push(&mut turns, 8);
+        let before = written(&turns);
+        until("the second batch went out", || {
+            turns.client.progress();
+            written(&turns) > before
+        });
+        take(&mut turns, vec![first, second]);
+    });
+}
+
+/// Keeps a window of calls in flight for twice `half`; handlers take `service` nanoseconds, from the middle on `then`. Answers how many calls
+/// a batch has at the middle and at the end.
+fn in_virtual_time(limit: Nanos, half: Nanos, (service, then): (Nanos, Nanos)) -> (u16, u16) {
+    let (middle, end) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+    let seen = (Arc::clone(&middle), Arc::clone(&end));
+    Sim::run_with(Settings { preemption: 0, ..Settings::default() }, 5, move |fabric| {
+        let address = dunlin_fabric::Address::new(dunlin_fabric::Scheme::Sim, "batches").unwrap();
+        let host = fabric.host().clone();
+        let end = host.now() + 2 * half;
+        let half = host.now() + half;
+        let handler = fabric.host().clone();
+        let server = ServerBuilder::new(&fabric)
+            .function(ECHO, FunctionMode::Worker)
+            .serve(&address, move |_| {
+                let host = handler.clone();
+                Box::new(move |request: &Request<'_>, reply: &mut Reply<'_>| {
+                    host.work(if host.now() < half { service } else { then });
+                    Ok(reply.write(request.payload)?)
+                })
+            })
+            .unwrap();
+        let calls_within = BatchCalls::WithinLatency { limit, tolerance: 0.05 };
+        let batching = Batching { calls: calls_within, bytes: 8192, ..Batching::default() };
+        let mut client = Client::connect(&fabric, &address, config(batching)).unwrap();
+        let (mut in_flight, mut tried) = (0u64, false);
+        while host.now() < end {
+            while in_flight < 128 && client.push_on(0, ECHO, b"sixteen bytes...").is_ok() {
+                in_flight += 1;
+            }
+            if host.now() >= half && !tried {
+                tried = true;
+                seen.0.store(client.batch_calls()[0].into(), Ordering::Relaxed);
+            }
+            let Some(call) = client.wait_any() else { continue };
+            client.forget(call);
+            in_flight -= 1;
+        }
+        seen.1.store(client.batch_calls()[0].into(), Ordering::Relaxed);
+        client.close();
+        server.shutdown(1_000_000_000);
+    })
+    .unwrap();
+    let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
+    (of(&middle) as u16, of(&end) as u16)
+}
+
+#[test]
+fn batches_grow_as_far_as_the_latency_allows_and_follow_a_step() {
+    // Much time: as large as can be. None: one by one.
+    let (_, generous) = in_virtual_time(5_000_000, 20_000_000, (0, 0));
+    let (_, strict) = in_virtual_time(1, 2_000_000, (0, 0));
+    assert!(generous > 100, "{generous}");
+    assert_eq!(strict, 1);
+    // A handler that becomes slower makes them shorter within the time that follows, less than 100 ms.
+    let (before, after) = in_virtual_time(60_000, 60_000_000, (200, 2000));
+    assert!(before > 3 * after && after >= 1, "{before} and {after}");
+}

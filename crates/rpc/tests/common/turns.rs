@@ -1,0 +1,82 @@
+//! A client and a worker that take turns on one thread, so that what happens between them is exact.
+
+use super::*;
+use dunlin_fabric::interpose::{Count, CountSnapshot};
+use dunlin_fabric_shm::ShmFabric;
+use std::time::Instant;
+
+pub type Counted = Count<ShmFabric>;
+
+pub fn echo(request: &Request<'_>, reply: &mut Reply<'_>) -> Result<(), dunlin_wire::Status> {
+    Ok(reply.write(request.payload)?)
+}
+
+pub struct Turns {
+    pub client: Client<Counted>,
+    pub worker: Worker<Counted>,
+    /// Client's and server's.
+    pub fabrics: [Counted; 2],
+    /// Serves as long as it is there.
+    _server: Server<Counted>,
+}
+
+impl Turns {
+    /// `before` is shown each request before it is echoed.
+    pub fn new(config: ClientConfig, before: fn(&Request<'_>)) -> Turns {
+        let fabrics = [Count::new(fabric()), Count::new(fabric())];
+        let (server, mut workers) = ServerBuilder::new(&fabrics[1])
+            .function(ECHO, FunctionMode::Worker)
+            .function(ECHO + 1, FunctionMode::Worker)
+            .serve_with(&unique("turns"), move |_| {
+                Box::new(move |request: &Request<'_>, reply: &mut Reply<'_>| {
+                    before(request);
+                    echo(request, reply)
+                })
+            })
+            .unwrap();
+        let mut worker = workers.pop().unwrap();
+        let client = std::thread::scope(|scope| {
+            let connecting = scope.spawn(|| Client::connect(&fabrics[0], server.address(), config).unwrap());
+            while !connecting.is_finished() {
+                worker.progress();
+                std::thread::yield_now();
+            }
+            connecting.join().unwrap()
+        });
+        Turns { client, worker, fabrics, _server: server }
+    }
+
+    /// Calls one after the other, each answered before the client looks.
+    pub fn calls(&mut self, count: u64) {
+        (0..count).for_each(|number| self.call(ECHO, 0, number));
+    }
+
+    /// One call, with so many looks of the client's before the worker has its first turn.
+    pub fn call(&mut self, function: u16, looks: u32, number: u64) {
+        let payload = pattern(32, number);
+        let call = self.client.submit_on(0, function, &payload).unwrap();
+        for _ in 0..looks {
+            self.client.progress();
+        }
+        let end = Instant::now() + HANG / 4;
+        while !self.client.is_done(call) {
+            assert!(Instant::now() < end, "call {number} is not answered");
+            self.worker.progress();
+            self.client.progress();
+        }
+        assert_eq!(self.client.outcome(call).unwrap(), payload);
+        self.client.forget(call);
+    }
+
+    /// Both sides look until they have seen everything that is due to them, whatever is looked at only now and then.
+    pub fn settle(&mut self) {
+        for _ in 0..256 {
+            self.worker.progress();
+            self.client.progress();
+        }
+    }
+
+    pub fn counts(&self) -> [CountSnapshot; 2] {
+        [self.fabrics[0].counts(), self.fabrics[1].counts()]
+    }
+}
