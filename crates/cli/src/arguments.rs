@@ -1,9 +1,10 @@
 //! Values of options: sizes, times, protocols, ways to wait.
 
+use crate::output::Failure;
 use clap::{Args, ValueEnum};
 use dunlin::{
-    AllowPolicy, CompletionMode, DeviceChoice, Fabrics, FabricsConfig, PROTOCOLS, Plan, Protocol, RdmaConfig,
-    SettingError, ShmConfig,
+    AllowPolicy, Capabilities, CompletionMode, DeviceChoice, Fabric as _, Fabrics, FabricsConfig, PROTOCOLS,
+    Plan, Protocol, RdmaConfig, SettingError, ShmConfig,
 };
 use std::time::Duration;
 
@@ -90,6 +91,34 @@ pub(crate) struct DeviceArguments {
     rdma_mtu: Option<u32>,
 }
 
+/// The fabric that is asked what it can do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum On {
+    /// The shared memory of this build
+    Shm,
+    /// An RNIC that can do everything
+    Rnic,
+    /// A NIC of iWARP: reliable connections only, no immediate data, no atomics
+    Iwarp,
+    /// This machine's RDMA device; DUNLIN_RDMA_DEVICE names one of several
+    Rdma,
+}
+
+impl On {
+    /// What it can do.
+    pub(crate) fn capabilities(self) -> Result<Capabilities, Failure> {
+        Ok(match self {
+            On::Shm => crate::echo::fabric()?.capabilities().clone(),
+            On::Rnic => Capabilities { name: "rnic", ..Capabilities::EVERYTHING },
+            On::Iwarp => Capabilities::IWARP,
+            On::Rdma => {
+                let fabric = DeviceArguments::default().fabrics(false)?.rdma();
+                fabric.map_err(Failure::new)?.capabilities().clone()
+            }
+        })
+    }
+}
+
 impl DeviceArguments {
     /// The fabrics of this process; clients of other users may connect to shared memory where `anyone` says so. What is
     /// not said here goes by the environment (`DUNLIN_RDMA_DEVICE` and its like).
@@ -131,7 +160,8 @@ impl From<Completion> for CompletionMode {
 /// The plan of a client's calls.
 #[derive(Args, Clone, Copy, Debug, Default)]
 pub(crate) struct PlanArguments {
-    /// The protocol of the calls, as 'dunlin protocols' lists them [default: Direct-WriteIMM]
+    /// The protocol of the calls, as 'dunlin protocols' lists them [default: Direct-WriteIMM; on
+    /// iWARP AR-gRPC, by SEND]
     #[arg(long, short = 'p', value_name = "NAME", value_parser = protocol)]
     pub(crate) protocol: Option<&'static Protocol>,
     /// How both sides wait [default: adaptive where the protocol can sleep, else busy]
@@ -141,8 +171,8 @@ pub(crate) struct PlanArguments {
 
 impl PlanArguments {
     /// The plan; whether it is legal is for the connection to say, except that the default is.
-    pub(crate) fn plan(&self, capabilities: &dunlin::Capabilities) -> Plan {
-        let default = Plan::default();
+    pub(crate) fn plan(&self, capabilities: &Capabilities) -> Plan {
+        let default = Plan::usual(capabilities);
         let plan_of = |mode| match self.protocol {
             Some(protocol) => protocol.plan(mode),
             None => default.completion(mode, mode),

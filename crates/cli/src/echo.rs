@@ -1,6 +1,7 @@
 //! The echo function that every server of this command offers, and the server of `dunlin ping` that offers nothing
 //! else.
 
+use crate::arguments::DeviceArguments;
 use crate::child;
 use crate::interrupt::Interrupt;
 use crate::output::Failure;
@@ -33,12 +34,13 @@ pub(crate) fn echo(request: &Request<'_>, reply: &mut Reply<'_>) -> Result<(), S
 pub(crate) struct EchoServerArguments {
     #[arg(long)]
     listen: Address,
+    #[command(flatten)]
+    device: DeviceArguments,
 }
 
 pub(crate) fn run(arguments: &EchoServerArguments) -> Result<ExitCode, Failure> {
     let interrupt = Interrupt::install()?;
-    let fabric = fabric()?;
-    let server = ServerBuilder::new(&fabric)
+    let server = ServerBuilder::new(&arguments.device.fabrics(false)?)
         .function(ECHO, FunctionMode::Worker)
         .serve(&arguments.listen, |_| Box::new(echo) as Box<dyn Service>)?;
     child::say_ready(server.address())?;

@@ -2,9 +2,9 @@
 
 mod model;
 
+use crate::arguments::On;
 use crate::output::{self, Failure};
 use clap::{Args, ValueEnum};
-use dunlin::{Capabilities, Fabric as _};
 use dunlin_bench::report::{Document, Row};
 use dunlin_hints::{Environment, FunctionHints, Selection, Side, Subject, Transport, Value, select};
 use dunlin_idl::{Diagnostics, Disk, Lenience, Options, Service};
@@ -55,7 +55,7 @@ pub(crate) struct ExplainArguments {
     /// Cores of the server in all; without it, as many as --cores, or as this machine has
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65_536))]
     machine_cores: Option<u32>,
-    /// On what: the shared memory of this build, or an RNIC that can do everything
+    /// On what
     #[arg(long, value_enum, default_value_t = On::Shm)]
     fabric: On,
     /// Explain for the cluster of this profile, and simulate every other protocol there too: who is better than the one
@@ -65,13 +65,6 @@ pub(crate) struct ExplainArguments {
     /// Write plans and reasons as one JSON document to this file too
     #[arg(long, value_name = "PATH")]
     json: Option<PathBuf>,
-}
-
-/// The fabric that is asked what it can do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum On {
-    Shm,
-    Rnic,
 }
 
 /// Whose plans to show.
@@ -182,14 +175,11 @@ pub(crate) fn run(arguments: &ExplainArguments) -> Result<ExitCode, Failure> {
         return Err(Failure::new(format!("{} has no service", arguments.file.display()))
             .help("name the file that declares the services, not one that it includes"));
     }
-    let fabric = crate::echo::fabric()?;
     let cluster = arguments.profile.as_deref().map(model::cluster).transpose()?;
     let (node_cores, cores) = cores(arguments, cluster.as_ref());
-    let rnic = Capabilities { name: "rnic", ..Capabilities::EVERYTHING };
-    let capabilities = match (&cluster, arguments.fabric) {
-        (Some(cluster), _) => &cluster.capabilities,
-        (None, On::Shm) => fabric.capabilities(),
-        (None, On::Rnic) => &rnic,
+    let capabilities = match &cluster {
+        Some(cluster) => &cluster.capabilities,
+        None => &arguments.fabric.capabilities()?,
     };
     let environment = Environment {
         node_cores,

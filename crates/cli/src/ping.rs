@@ -79,7 +79,12 @@ pub(crate) fn run(arguments: &PingArguments) -> Result<ExitCode, Failure> {
             (address, Some(server))
         }
     };
-    let chosen = arguments.device.fabrics(false)?.choose(&address)?;
+    let fabrics = arguments.device.fabrics(false)?;
+    let resolved = fabrics.resolve(&address)?;
+    if resolved.address != address {
+        output::print_line(format_args!("{address} is {resolved}"))?;
+    }
+    let (chosen, address) = (fabrics.choose(&resolved.address)?, resolved.address);
     let plan = arguments.plan.plan(chosen.capabilities());
     plan.check(chosen.capabilities())?;
     on_fabric!(&chosen, fabric => match arguments.idle_connections {

@@ -1,8 +1,9 @@
 //! `dunlin protocols`: the table of protocols, and which ways of waiting each allows.
 
+use crate::arguments::On;
 use crate::output::{self, Failure};
 use clap::Args;
-use dunlin::{Capabilities, CompletionMode, Fabric as _, PROTOCOLS, Plan, Protocol};
+use dunlin::{Capabilities, CompletionMode, PROTOCOLS, Plan, Protocol};
 use std::fmt::Write as _;
 use std::process::ExitCode;
 
@@ -12,6 +13,7 @@ wait in the ways listed: busy spins; event sleeps until something comes; adaptiv
 
 Examples:
   dunlin ping --protocol Eager-SendRecv --completion event
+  dunlin protocols --fabric iwarp
   dunlin kv bench shm:store --protocol server-reply";
 
 /// List the protocols: their halves, who they are from, how each side may wait.
@@ -21,6 +23,9 @@ pub(crate) struct ProtocolsArguments {
     /// Print one JSON array instead of the table
     #[arg(long)]
     json: bool,
+    /// The ways to wait that are possible there; '-' where the protocol is not
+    #[arg(long, value_enum, default_value_t = On::Shm)]
+    fabric: On,
 }
 
 /// How large payloads travel, and what is large.
@@ -36,21 +41,18 @@ fn large(protocol: &Protocol) -> String {
 const MODES: [CompletionMode; 3] = [CompletionMode::Busy, CompletionMode::Event, CompletionMode::Adaptive];
 
 /// The modes in which one side can wait while the other is busy.
-fn modes(protocol: &Protocol, capabilities: &Capabilities, client: bool) -> Vec<String> {
+fn waits(protocol: &Protocol, capabilities: &Capabilities, client: bool) -> String {
     let plan = |mode| -> Plan {
         let busy = CompletionMode::Busy;
         protocol.plan(busy).completion(if client { mode } else { busy }, if client { busy } else { mode })
     };
-    MODES
-        .into_iter()
-        .filter(|mode| plan(*mode).check(capabilities).is_ok())
-        .map(|mode| mode.to_string())
-        .collect()
+    let legal = MODES.into_iter().filter(|mode| plan(*mode).check(capabilities).is_ok());
+    let words: Vec<String> = legal.map(|mode| mode.to_string()).collect();
+    if words.is_empty() { "-".to_owned() } else { words.join(", ") }
 }
 
 pub(crate) fn run(arguments: &ProtocolsArguments) -> Result<ExitCode, Failure> {
-    let fabric = crate::echo::fabric()?;
-    let capabilities = fabric.capabilities();
+    let capabilities = &arguments.fabric.capabilities()?;
     let rows: Vec<[String; 7]> = PROTOCOLS
         .iter()
         .map(|protocol| {
@@ -59,8 +61,8 @@ pub(crate) fn run(arguments: &ProtocolsArguments) -> Result<ExitCode, Failure> {
                 protocol.request.name().to_owned(),
                 protocol.response.name().to_owned(),
                 large(protocol),
-                modes(protocol, capabilities, true).join(", "),
-                modes(protocol, capabilities, false).join(", "),
+                waits(protocol, capabilities, true),
+                waits(protocol, capabilities, false),
                 protocol.origin.to_owned(),
             ]
         })

@@ -103,6 +103,25 @@ fn clients_cores_and_side_change_what_is_shown() {
 }
 
 #[test]
+fn iwarp_gets_what_it_can_do_and_the_reason() {
+    let folder = Folder::new("explain-iwarp");
+    let file = folder.write("s.thrift", "service S { void quick() [ hint: perf_goal = latency; ] }");
+    let text = dunlin(["explain", &file, "--fabric", "iwarp", "--cores", "16"]).well().text();
+    assert!(text.contains("fabric: iwarp"), "{text}");
+    let chained = ["Chained-Write-Send", "write_send_chained", "write_send_chained", "busy"];
+    assert_eq!(row(&text, "quick", "client")[4..8], chained);
+    let why = "write_send_chained in the place of write_imm: this fabric has no immediate data";
+    assert!(text.contains(why), "{text}");
+    let folder = Folder::new("explain-iwarp-refused");
+    let file = folder.write("p.thrift", "service S { void f() [ hint: protocol = FaSST; ] }");
+    dunlin(["explain", &file, "--fabric", "iwarp"]).failed(1, &["FaSST", "datagrams"]);
+    let listed = dunlin(["protocols", "--fabric", "iwarp"]).well().text();
+    let waits =
+        |name: &str| listed.lines().find(|line| line.starts_with(name)).unwrap_or_default().to_owned();
+    assert!(waits("FaSST").contains("  -  ") && !waits("Server-reply").contains("  -  "), "{listed}");
+}
+
+#[test]
 fn wrong_files_are_refused_with_places() {
     let folder = Folder::new("explain-wrong");
     let wrong = KV.replace("perf_goal = latency", "perf_gaol = latency").replace("10KB", "10XB");

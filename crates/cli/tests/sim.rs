@@ -102,7 +102,7 @@ fn a_report_is_one_page_of_all_that_was_asked_for() {
     let left = std::fs::read_dir(std::path::Path::new(&page).parent().expect("a folder")).expect("read");
     assert_eq!(left.count(), 3, "no temporary file stays");
 
-    dunlin(["sim", "report", "--figure", "rf-rpc-10"]).failed(1, &["did you mean 'rf-rpc-1'"]);
+    dunlin(["sim", "report", "--figure", "rf-rpc-100"]).failed(1, &["did you mean 'rf-rpc-10'"]);
     dunlin(["sim", "report", "--output", "/nowhere/at/all.html"]).failed(1, &["cannot write"]);
 }
 

@@ -471,12 +471,18 @@ impl State {
         let checked = self.check(at, &action, length as u64);
         if consumes && checked.is_ok() {
             if !self.has_receive(at) {
-                if reliable {
+                if reliable && self.settings.capabilities.acknowledged {
                     self.stall(at, packet);
-                } else {
-                    self.give_packets([packet]);
+                    return false;
                 }
-                return !reliable;
+                self.give_packets([packet]);
+                if reliable {
+                    self.tell(|_| {
+                        format!("queue pair {at} has no RECV, for which nobody waits here: it breaks")
+                    });
+                    self.fail(at, CompletionStatus::Flushed);
+                }
+                return true;
             }
             let not_ready = self.settings.faults.not_ready;
             if reliable && self.breaks(not_ready) {

@@ -4,15 +4,19 @@
 mod function;
 mod latencies;
 mod player;
+mod signaled;
 
 pub use function::{Function, FunctionOutcome};
 use latencies::Latencies;
 use player::{Player, Table};
+use signaled::Signaled;
 
 use crate::random_values::{Sizes, Skew, Times};
+use dunlin_fabric::interpose::{Count, Interposed};
 use dunlin_fabric::{Address, Fabric, Host, Nanos, Scheme, Signal, Task};
 use dunlin_fabric_sim::{
-    FixedTiming, MachineSettings, ModelTiming, Prices, Random, RunError, Settings, Sim, TimingSettings,
+    FixedTiming, MachineSettings, ModelTiming, Prices, Random, RunError, Settings, Sim, SimHost,
+    TimingSettings,
 };
 use dunlin_rnic_model::{Parameter, Profile, ProfileError};
 use dunlin_rpc::{
@@ -53,6 +57,12 @@ pub enum Pace {
         /// Time between an answer and the next call; for a window of one only.
         think: Times,
     },
+    /// So many calls are made together, as one message to one worker (or as few as they fit); the last answer makes the
+    /// next ones.
+    Batches {
+        /// Calls of a batch.
+        size: u16,
+    },
     /// One after each gap, whatever is in flight; latency counts from when a call was due.
     Open {
         /// Time between calls.
@@ -84,6 +94,17 @@ pub enum Connections {
     EachWorker,
 }
 
+/// How the work requests of clients reach the fabric.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Posting {
+    /// As the engine posts them.
+    Engine,
+    /// As the engine posts them, and counted ([`LoadOutcome::posted`]).
+    Counted,
+    /// Each is signaled, and its completion is waited for before anything else is done; counted, too.
+    Signaled,
+}
+
 /// A load.
 #[derive(Clone, Debug)]
 pub struct Load {
@@ -112,6 +133,15 @@ pub struct Load {
     /// Skew over workers, of clients or (with connections to each) of calls; without it clients are dealt out in turn, and
     /// calls by even chance.
     pub worker_skew: Option<f64>,
+    /// With connections to each worker: skew over so many keys that workers own by hash. Each call, or batch, goes to the owner of
+    /// its key.
+    pub key_skew: Option<(u64, f64)>,
+    /// Whether the fabric takes payloads within work requests, up to what the profile says.
+    pub inline: bool,
+    /// How clients post.
+    pub posting: Posting,
+    /// Whether threads of the server have each of their work requests signaled and wait for its completion, too.
+    pub server_waits: bool,
     /// Bytes of each ring.
     pub ring_bytes: u32,
     /// The virtual time, connecting included, after which the run is given up: a load that does not come to its end is an
@@ -164,6 +194,8 @@ pub struct LoadOutcome {
     pub functions: Vec<FunctionOutcome>,
     /// For how long calls counted: from the first call to the last answer, or the time asked for.
     pub time_ns: Nanos,
+    /// Work requests that clients posted for calls that count, if they were counted.
+    pub posted: u64,
     /// Events of the simulator from the first call on.
     pub events: u64,
     /// Times that a task was given the processor, from the first call on.
@@ -247,6 +279,10 @@ impl Load {
             extent: Extent::Calls(calls),
             functions: vec![Function::new(plan, Sizes::Fixed(32), Sizes::Fixed(32))],
             worker_skew: None,
+            key_skew: None,
+            inline: true,
+            posting: Posting::Engine,
+            server_waits: false,
             ring_bytes: 16 * 1024,
             limit: LIMIT,
         }
@@ -303,6 +339,9 @@ impl Load {
                     TimingSettings::Model(ModelTiming { machines, switch_ns: None, control_ns });
             }
         }
+        if !self.inline {
+            settings.capabilities.max_inline = 0;
+        }
         Ok(settings)
     }
 
@@ -312,13 +351,19 @@ impl Load {
         u64::from(largest.unwrap_or(0)).max(4096)
     }
 
+    /// The most calls that a client has in flight.
+    fn window(&self) -> u16 {
+        match self.pace {
+            Pace::Closed { window, .. } => window.max(1),
+            Pace::Batches { size } => size.max(1),
+            Pace::Open { .. } => OPEN_WINDOW,
+        }
+    }
+
     /// Registered memory for large payloads of each direction of a lane: four times what can be under way, so that thousands
     /// of clients do not map an arena each of which a corner is used.
     fn large_memory(&self) -> u64 {
-        let window = match self.pace {
-            Pace::Closed { window, .. } => window.max(1),
-            Pace::Open { .. } => OPEN_WINDOW,
-        };
+        let window = self.window();
         let payload =
             self.largest(|function| function.requests).max(self.largest(|function| function.results));
         4 * payload * u64::from(window)
@@ -372,8 +417,14 @@ impl Load {
         Ok(outcome)
     }
 
-    fn play(&self, sim: &Sim, seed: u64, board: &Board, probe: fn() -> [u64; 2]) -> LoadOutcome {
-        let mut outcome = LoadOutcome::default();
+    /// Starts the server on `fabric`; what is given back ends it.
+    fn serve<F: Fabric>(
+        &self,
+        fabric: &F,
+        host: &SimHost,
+        address: &Address,
+        seed: u64,
+    ) -> Result<Box<dyn FnOnce()>, ServeError> {
         let server_config = ServerConfig {
             workers: self.workers,
             window: 1024,
@@ -384,15 +435,13 @@ impl Load {
             large_memory: self.large_memory(),
             ..ServerConfig::default()
         };
-        let Ok(address) = Address::new(Scheme::Sim, "load") else { return outcome };
-        let mut builder = ServerBuilder::new(sim).config(server_config);
+        let mut builder = ServerBuilder::new(fabric).config(server_config);
         for id in (FIRST_FUNCTION..).take(self.functions.len()) {
             builder = builder.function(id, FunctionMode::Worker);
         }
         let (functions, lock) = (Arc::new(self.functions.clone()), Arc::new(function::Exclusive::default()));
-        let service_host = sim.host().clone();
-        let server = builder.serve(&address, |worker| {
-            let (host, functions, lock) = (service_host.clone(), Arc::clone(&functions), Arc::clone(&lock));
+        let server = builder.serve(address, |worker| {
+            let (host, functions, lock) = (host.clone(), Arc::clone(&functions), Arc::clone(&lock));
             let mut random = Random::new(seed, 100 + u64::from(worker));
             Box::new(move |request: &Request<'_>, reply: &mut Reply<'_>| {
                 let number = request.function.wrapping_sub(FIRST_FUNCTION);
@@ -402,9 +451,24 @@ impl Load {
                 }
                 Ok(())
             })
-        });
-        let server = match server {
-            Ok(server) => server,
+        })?;
+        Ok(Box::new(move || {
+            server.shutdown(1_000_000_000);
+        }))
+    }
+
+    fn play(&self, sim: &Sim, seed: u64, board: &Board, probe: fn() -> [u64; 2]) -> LoadOutcome {
+        let mut outcome = LoadOutcome::default();
+        let Ok(address) = Address::new(Scheme::Sim, "load") else { return outcome };
+        let served = match self.server_waits {
+            false => self.serve(sim, sim.host(), &address, seed),
+            true => {
+                let signaled = Interposed::with_hooks(sim.clone(), Signaled);
+                self.serve(&signaled, sim.host(), &address, seed)
+            }
+        };
+        let end_server = match served {
+            Ok(end) => end,
             Err(error) => {
                 board.fail(error.into());
                 return outcome;
@@ -412,9 +476,13 @@ impl Load {
         };
         let (start, news, stop) = (sim.host().signal(), sim.host().signal(), sim.host().signal());
         let hosts: Vec<Sim> = (0..self.client_hosts).map(|host| sim.process_on(1 + host)).collect();
+        let counted: Vec<Count<Sim>> = hosts.iter().cloned().map(Count::new).collect();
+        let posted = || counted.iter().map(|host| host.counts().posts()).sum::<u64>();
         let skew = self.worker_skew.map(|theta| Skew::zipfian(self.workers.into(), theta));
         let per_call = self.connections == Connections::EachWorker;
-        let calls_to = per_call.then(|| skew.clone().unwrap_or(Skew::Uniform(self.workers.into())));
+        let owners = self.key_skew.map(|(keys, theta)| Skew::of_keys(keys, theta, self.workers.into()));
+        let chosen = || owners.or_else(|| skew.clone()).unwrap_or(Skew::Uniform(self.workers.into()));
+        let calls_to = per_call.then(chosen);
         let mut random = Random::new(seed, 50);
         let payload = vec![7; self.largest(|function| function.requests) as usize];
         let table = Arc::new(Table { load: self.clone(), board: board.clone(), payload });
@@ -432,8 +500,9 @@ impl Load {
                     }
                     Extent::Time { .. } => u64::MAX,
                 };
+                let place = number % hosts.len();
                 let player = Player {
-                    sim: hosts[number % hosts.len()].clone(),
+                    sim: hosts[place].clone(),
                     random: Random::new(seed, 1000 + number as u64),
                     table: Arc::clone(&table),
                     calls_to: calls_to.clone(),
@@ -442,7 +511,18 @@ impl Load {
                 let host = player.sim.host().clone();
                 let (address, start, news, stop) =
                     (address.clone(), start.clone(), news.clone(), stop.clone());
-                let body = move || player.play(&address, worker, &start, &news, &stop);
+                let counted = counted[place].clone();
+                let body = move || match player.table.load.posting {
+                    Posting::Engine => {
+                        let sim = player.sim.clone();
+                        player.play(&sim, &address, worker, &start, &news, &stop);
+                    }
+                    Posting::Counted => player.play(&counted, &address, worker, &start, &news, &stop),
+                    Posting::Signaled => {
+                        let signaled = Interposed::with_hooks(counted, Signaled);
+                        player.play(&signaled, &address, worker, &start, &news, &stop);
+                    }
+                };
                 host.spawn("client", Box::new(body)).ok()
             })
             .collect();
@@ -457,28 +537,32 @@ impl Load {
         };
         all(&board.connected);
         let (mut began, events, switches, first) = (sim.time(), sim.events(), sim.switches(), probe());
+        let mut before = posted();
         start.raise();
         if let Extent::Time { warm_up, measured } = self.extent {
             let host = sim.host();
             host.sleep(host.now() + warm_up);
             board.counting.store(true, Ordering::Relaxed);
             began = sim.time();
+            before = posted();
             host.sleep(host.now() + measured);
             board.counting.store(false, Ordering::Relaxed);
             outcome.time_ns = sim.time() - began;
+            outcome.posted = posted() - before;
             board.over.store(true, Ordering::Relaxed);
         }
         all(&board.done);
         let last = probe();
         if matches!(self.extent, Extent::Calls(_)) {
             outcome.time_ns = sim.time() - began;
+            outcome.posted = posted() - before;
         }
         outcome.events = sim.events() - events;
         outcome.switches = sim.switches() - switches;
         outcome.probes = [first[0], first[1], last[0], last[1]];
         stop.raise();
         tasks.into_iter().for_each(Task::join);
-        server.shutdown(1_000_000_000);
+        end_server();
         outcome
     }
 }

@@ -85,7 +85,7 @@ impl Times {
 pub enum Skew {
     /// Each as often.
     Uniform(u64),
-    /// Thing `i` in proportion to `1 / (i + 1)^theta`: cumulated weights.
+    /// Thing `i` in proportion to its weight, for [`zipfian`](Skew::zipfian) `1 / (i + 1)^theta`: cumulated weights.
     Zipfian(Vec<f64>),
 }
 
@@ -98,6 +98,31 @@ impl Skew {
             sum
         });
         Skew::Zipfian(weights.collect())
+    }
+
+    /// Things that own so many keys by hash; key `i` is asked for in proportion to `1 / (i + 1)^theta`.
+    pub fn of_keys(keys: u64, theta: f64, things: u64) -> Self {
+        /// Keys that are told apart; all rarer ones together are spread evenly, as hashing spreads them.
+        const APART: u64 = 100_000;
+        let things = things.max(1);
+        let apart = keys.clamp(1, APART);
+        let mut weights = vec![0.0; things as usize];
+        for key in 1..=apart {
+            let owner = Random::new(key, 0).below(things) as usize;
+            weights[owner] += libm::pow(key as f64, -theta);
+        }
+        // The integral of the law over the rest.
+        let up_to = |key: u64| match 1.0 - theta {
+            0.0 => libm::log(key as f64),
+            power => libm::pow(key as f64, power) / power,
+        };
+        let rest = (up_to(keys.max(apart)) - up_to(apart)) / things as f64;
+        let mut sum = 0.0;
+        let sums = weights.into_iter().map(|weight| {
+            sum += weight + rest;
+            sum
+        });
+        Skew::Zipfian(sums.collect())
     }
 
     /// A thing.
@@ -138,6 +163,24 @@ mod tests {
         assert!((times - 1000.0).abs() < 15.0, "{times}");
         let sizes = mean(|random| f64::from(Sizes::Uniform(10, 20).next(random)));
         assert!((sizes - 15.0).abs() < 0.1, "{sizes}");
+    }
+
+    #[test]
+    fn owners_of_skewed_keys_are_asked_for_by_their_keys() {
+        let skew = Skew::of_keys(128_000_000, 0.99, 14);
+        let mut counts = [0u32; 14];
+        let mut random = Random::new(1, 1);
+        for _ in 0..200_000 {
+            counts[skew.next(&mut random) as usize] += 1;
+        }
+        // The most wanted of 128 million keys has some 5% of all wishes, its owner the usual part of the others as well.
+        let (most, least) = (counts.iter().max(), counts.iter().min());
+        let share = |count: Option<&u32>| f64::from(*count.unwrap()) / 200_000.0;
+        assert!((0.10..0.14).contains(&share(most)) && (0.04..0.07).contains(&share(least)), "{counts:?}");
+        // With a single key all go to its owner.
+        let one = Skew::of_keys(1, 0.99, 14);
+        let owner = one.next(&mut random);
+        assert!((0..100).all(|_| one.next(&mut random) == owner));
     }
 
     #[test]

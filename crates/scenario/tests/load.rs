@@ -2,7 +2,7 @@
 
 use dunlin_rpc::{CompletionMode, PROTOCOLS, Protocol};
 use dunlin_scenario::datagrams::Datagrams;
-use dunlin_scenario::load::{Connections, Extent, Function, Load, LoadError, Network, Pace};
+use dunlin_scenario::load::{Connections, Extent, Function, Load, LoadError, Network, Pace, Posting};
 use dunlin_scenario::random_values::{Sizes, Times};
 
 fn run(load: &Load) -> dunlin_scenario::load::LoadOutcome {
@@ -28,6 +28,67 @@ fn every_protocol_runs_on_the_modelled_network() {
             assert!((800..100_000).contains(&outcome.all.p50_ns), "{}: {outcome:?}", protocol.name);
         }
     }
+}
+
+#[test]
+fn every_protocol_runs_where_no_payload_stands_in_a_work_request() {
+    for protocol in PROTOCOLS {
+        let mut load = Load::bench(4, 800, modelled());
+        load.functions[0].plan = protocol.plan(CompletionMode::Busy);
+        load.inline = false;
+        load.limit = 1_000_000_000;
+        assert_eq!(run(&load).all.calls, 800, "{}", protocol.name);
+    }
+}
+
+#[test]
+fn a_batch_is_one_message() {
+    let mut load = Load::bench(4, 1_600, modelled());
+    load.posting = Posting::Counted;
+    let single = run(&load);
+    load.pace = Pace::Batches { size: 8 };
+    let batched = run(&load);
+    assert_eq!((single.all.calls, batched.all.calls), (1_600, 1_600));
+    // A WRITE for each call, or for each batch, and few beside that tell of room.
+    assert!((1_600..2_000).contains(&single.posted), "{single:?}");
+    assert!((200..300).contains(&batched.posted), "{batched:?}");
+    assert!(batched.throughput() > 2.0 * single.throughput(), "{batched:?}, {single:?}");
+}
+
+#[test]
+fn who_waits_for_each_completion_is_slower() {
+    let fetch = Protocol::by_name("Remote-fetch").expect("a protocol").plan(CompletionMode::Busy);
+    let mut load = Load::bench(4, 1_600, modelled());
+    load.functions[0].plan = fetch;
+    load.posting = Posting::Counted;
+    let free = run(&load);
+    load.posting = Posting::Signaled;
+    let waiting = run(&load);
+    assert_eq!(waiting.all.calls, 1_600);
+    assert!(waiting.throughput() < free.throughput(), "{waiting:?}, {free:?}");
+    // Who begins to fetch later fetches less often in vain.
+    assert!((3_200..=free.posted).contains(&waiting.posted), "{waiting:?}, {free:?}");
+
+    // One thread of the server that answers all by WRITE does nothing else until each has its completion.
+    let mut load = Load::bench(8, 1_600, modelled());
+    load.workers = 1;
+    let free = run(&load);
+    load.server_waits = true;
+    let waiting = run(&load);
+    assert_eq!(waiting.all.calls, 1_600);
+    assert!(waiting.throughput() < free.throughput() / 1.5, "{waiting:?}, {free:?}");
+}
+
+#[test]
+fn calls_go_to_the_owners_of_their_keys() {
+    let mut load = Load::bench(8, 1_600, modelled());
+    load.connections = Connections::EachWorker;
+    load.functions[0].service = Times::Fixed(2_000);
+    let spread = run(&load).throughput();
+    // All calls are for one key, so one worker has all of the work.
+    load.key_skew = Some((1, 0.99));
+    let one = run(&load).throughput();
+    assert!(one < 500_000.0 && spread > 1.5 * one, "{one} of one worker, {spread} of all");
 }
 
 #[test]

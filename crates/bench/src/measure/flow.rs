@@ -1,7 +1,7 @@
 //! A client that keeps a window of calls in flight, and what it sends: the same words that the bare ring carries.
 
 use dunlin_fabric_shm::ShmFabric;
-use dunlin_rpc::{CallError, Cause, Client};
+use dunlin_rpc::{CallError, CallId, Cause, Client};
 
 use super::peer::ECHO;
 
@@ -40,13 +40,15 @@ pub(super) struct Flow {
     payload: Vec<u8>,
     sent: u64,
     done: u64,
+    /// What each call in flight carries, by its index.
+    carried: Vec<u64>,
     /// Not 0 once an answer was wrong.
     difference: u64,
 }
 
 impl Flow {
     pub(super) fn new(client: Client<ShmFabric>, shape: Shape, size: usize) -> Self {
-        Self { client, shape, payload: vec![0; size], sent: 0, done: 0, difference: 0 }
+        Self { client, shape, payload: vec![0; size], sent: 0, done: 0, carried: Vec::new(), difference: 0 }
     }
 
     /// Whether every answer was right so far.
@@ -62,7 +64,7 @@ impl Flow {
             while self.sent - self.done < window {
                 stamp(&mut self.payload, self.sent);
                 match self.client.submit_on(0, ECHO, &self.payload) {
-                    Ok(_) => self.sent += 1,
+                    Ok(call) => self.sent(call),
                     Err(error) => {
                         full(error)?;
                         break;
@@ -77,13 +79,23 @@ impl Flow {
         self.collect()
     }
 
+    /// Notes what a call carries that was made.
+    #[inline]
+    fn sent(&mut self, call: CallId) {
+        if self.carried.len() <= call.index() {
+            self.carried.resize(call.index() + 1, 0);
+        }
+        self.carried[call.index()] = self.sent;
+        self.sent += 1;
+    }
+
     /// Pushes one batch and sends it; says whether there was room for all of it.
     #[inline]
     fn push_batch(&mut self, batch: u64) -> Result<bool, String> {
         for _ in 0..batch {
             stamp(&mut self.payload, self.sent);
             match self.client.push_on(0, ECHO, &self.payload) {
-                Ok(_) => self.sent += 1,
+                Ok(call) => self.sent(call),
                 Err(error) => {
                     full(error)?;
                     return Ok(false);
@@ -99,12 +111,15 @@ impl Flow {
 
     #[inline]
     fn collect(&mut self) -> Result<u64, String> {
-        let Self { client, payload, done, difference: wrong, .. } = self;
+        let Self { client, payload, done, carried, difference: wrong, .. } = self;
         let mut failed = None;
-        // One lane, one worker: answers come in the order of the calls.
-        let count = client.collect(|_, outcome| {
+        let count = client.collect(|call, outcome| {
             match outcome {
-                Ok(answer) => *wrong |= difference(answer, payload.len(), *done),
+                Ok(answer) => {
+                    // One that was never made is none of ours, and wrong.
+                    let carried = carried.get(call.index()).copied().unwrap_or(u64::MAX);
+                    *wrong |= difference(answer, payload.len(), carried);
+                }
                 Err(error) => failed = Some(error),
             }
             *done += 1;

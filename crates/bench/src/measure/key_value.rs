@@ -6,7 +6,7 @@ use dunlin_fabric_shm::ShmFabric;
 use dunlin_kv::KvClient;
 use dunlin_kv::client::refused;
 use dunlin_kv::protocol::{Function, MultiGetRequest, MultiGetResponse, Status};
-use dunlin_rpc::{CallId, Client, ClientConfig, CompletionMode};
+use dunlin_rpc::{BatchCalls, Batching, CallId, Client, ClientConfig, CompletionMode, ResponseHalf};
 
 use super::contest::{Contestant, contest};
 use super::flow::full;
@@ -24,6 +24,9 @@ const VALUE: usize = 32;
 /// Memory for each item: key, value, header, its share of an index that is half full, and slack.
 const BYTES_PER_ITEM: usize = 192;
 const SLICE: Duration = Duration::from_millis(2);
+/// As many calls in a message as keep this. With 256 keys in flight, at some millions a second, each waits for 50 to 100 us whatever the
+/// message: less would be kept by none.
+const WITHIN: BatchCalls = BatchCalls::WithinLatency { limit: 150_000, tolerance: 0.05 };
 /// The most keys of a MULTIGET here.
 const MOST_KEYS: usize = 64;
 
@@ -84,12 +87,14 @@ enum Manner {
     Single,
     /// Calls of their own, so many in a message.
     Batched(usize),
+    /// Calls of their own, as many in a message as the latency allows (RF-RPC section 4.2).
+    Tuned,
     /// So many in one call.
     MultiGet(usize),
 }
 
 /// Measures GETs of uniformly chosen keys of 16 bytes with values of 32, nearly all present: one key in a message, several GETs
-/// in a message, several keys in a MULTIGET. Rows have `operation`, `records`, `keys_per_message`, `window` (keys in
+/// in a message, as many GETs in a message as the engine finds to be good, several keys in a MULTIGET. Rows have `operation`, `records`, `keys_per_message` (at the end, where it is found), `chosen_by`, `window` (keys in
 /// flight), `throughput_ops` (keys), `hit_share`. Every value is checked. Blocks for some seconds.
 ///
 /// # Errors
@@ -98,8 +103,15 @@ pub fn key_value(session: &mut Session, options: &KeyValueOptions) -> Result<Fin
     options.check()?;
     let protocol =
         protocols(&session.fabric, std::slice::from_ref(&options.protocol), CompletionMode::Busy)?[0];
+    if protocol.response == ResponseHalf::FetchOrWrite {
+        // Answers are told apart by their order here.
+        let text =
+            format!("{} answers in no order, which this test needs; use another protocol", protocol.name);
+        return Err(MeasureError::BadArgument(text));
+    }
     let mut manners = vec![Manner::Single];
     manners.extend(options.batches.iter().map(|batch| Manner::Batched(*batch)));
+    manners.push(Manner::Tuned);
     manners.extend(options.batches.iter().map(|batch| Manner::MultiGet(*batch)));
     let kind = ServiceKind::KeyValue {
         memory_bytes: (64 << 20) + options.records * BYTES_PER_ITEM,
@@ -125,7 +137,8 @@ pub fn key_value(session: &mut Session, options: &KeyValueOptions) -> Result<Fin
     let mut readers = Vec::with_capacity(manners.len());
     for manner in manners {
         let window = if manner == Manner::Single { options.window } else { options.batched_window };
-        let client = session.connect(&served, &config(window))?;
+        let batching = (manner == Manner::Tuned).then(|| Batching { calls: WITHIN, ..Batching::default() });
+        let client = session.connect(&served, &ClientConfig { batching, ..config(window) })?;
         readers.push(Reader::new(client, manner, window, options.records));
     }
     let rounds = options.rounds.unwrap_or(150);
@@ -151,6 +164,9 @@ pub fn key_value(session: &mut Session, options: &KeyValueOptions) -> Result<Fin
         let (operation, keys) = match reader.manner {
             Manner::Single => ("GET", 1),
             Manner::Batched(keys) => ("GET", keys),
+            Manner::Tuned => {
+                ("GET", reader.client.batch_calls().first().map_or(0, |calls| usize::from(*calls)))
+            }
             Manner::MultiGet(keys) => ("MULTIGET", keys),
         };
         for comparison in compare(found) {
@@ -161,6 +177,7 @@ pub fn key_value(session: &mut Session, options: &KeyValueOptions) -> Result<Fin
                 .with("key_bytes", KEY)
                 .with("value_bytes", VALUE)
                 .with("keys_per_message", keys)
+                .with("chosen_by", if reader.manner == Manner::Tuned { "latency" } else { "caller" })
                 .with("window", reader.window)
                 .with("throughput_ops", comparison.subject_throughput_ops.round())
                 .with("hit_share", ratio((reader.done - reader.missed) as f64, reader.done as f64));
@@ -296,6 +313,7 @@ impl Reader {
                 }
             }
             Manner::Batched(keys) => while self.room() >= keys && self.push_batch(keys)? {},
+            Manner::Tuned => while self.room() >= 1 && self.push()? {},
             Manner::MultiGet(keys) => while self.room() >= keys && self.submit_multiget(keys)? {},
         }
         self.collect()
@@ -306,16 +324,24 @@ impl Reader {
         self.window - (self.sent - self.done) as usize
     }
 
+    /// Adds a GET to the open batch; `false` if there is no room.
+    #[inline]
+    fn push(&mut self) -> Result<bool, String> {
+        let key = self.draw();
+        match self.client.push_on(0, Function::Get.id(), &key) {
+            Ok(_) => {
+                self.sent += 1;
+                Ok(true)
+            }
+            Err(error) => full(error).map(|()| false),
+        }
+    }
+
     #[inline]
     fn push_batch(&mut self, keys: usize) -> Result<bool, String> {
         for _ in 0..keys {
-            let key = self.draw();
-            match self.client.push_on(0, Function::Get.id(), &key) {
-                Ok(_) => self.sent += 1,
-                Err(error) => {
-                    full(error)?;
-                    return Ok(false);
-                }
+            if !self.push()? {
+                return Ok(false);
             }
         }
         match self.client.flush() {
@@ -374,7 +400,7 @@ impl Reader {
             (Manner::MultiGet(keys), Ok(answer)) => {
                 MultiGetResponse::parse(answer, keys).map_err(|error| error.to_string())?.for_each(check);
             }
-            (Manner::Single | Manner::Batched(_), Ok(answer)) => check(Some(answer)),
+            (Manner::Single | Manner::Batched(_) | Manner::Tuned, Ok(answer)) => check(Some(answer)),
             (_, Err(error)) if refused(&error) == Some(Status::NotFound) => check(None),
             (_, Err(error)) => return Err(error.to_string()),
         }

@@ -12,7 +12,6 @@ use dunlin_hatkv::hatkv::{
     HatKvClient, HatKvGetArguments, HatKvGetOutcome, HatKvMultigetArguments, HatKvMultigetOutcome,
     HatKvMultiputArguments, HatKvMultiputOutcome, HatKvPutArguments, HatKvPutOutcome,
 };
-use dunlin_rpc::{PROTOCOLS, Protocol};
 
 use super::atb::crowd::{self, Caller};
 use super::atb::hints::{Contestant, rewritten};
@@ -101,7 +100,7 @@ pub struct YcsbOptions {
 /// single protocol and the ratio to it.
 ///
 /// # Errors
-/// Anything that fails; protocols that the fabric cannot run, or that the table does not have, are noted instead.
+/// Anything that fails; protocols that the fabric cannot run are noted instead.
 pub fn ycsb(session: &mut Session, options: &YcsbOptions) -> Result<Findings, MeasureError> {
     super::atb::check_clients(&[options.clients])?;
     if !(BATCH..=10_000_000).contains(&options.records) {
@@ -109,7 +108,7 @@ pub fn ycsb(session: &mut Session, options: &YcsbOptions) -> Result<Findings, Me
         return Err(MeasureError::BadArgument(format!("{records} records are not {BATCH} to 10 million")));
     }
     let mut findings = Findings::default();
-    let singles = rivals(&options.singles, &mut findings.notes);
+    let singles = rivals(&options.singles);
     let fabric = session.fabric.clone();
     let around = surroundings(&fabric, session, options.clients);
     let contestants = contestants(options, &singles, around, &mut findings.notes)?;
@@ -195,17 +194,12 @@ pub fn ycsb(session: &mut Session, options: &YcsbOptions) -> Result<Findings, Me
     Ok(findings)
 }
 
-/// The protocols that are measured: those named, or those of the paper as far as the table has them.
-fn rivals(singles: &Singles, notes: &mut Vec<String>) -> Singles {
+/// The protocols that are measured: those named, or those of the paper.
+fn rivals(singles: &Singles) -> Singles {
     if !singles.protocols.is_empty() {
         return singles.clone();
     }
-    let (there, missing): (Vec<&str>, Vec<&str>) =
-        RIVALS.into_iter().partition(|name| Protocol::by_name(name).is_some());
-    if !missing.is_empty() {
-        notes.push(format!("{} is not among the {} protocols", missing.join(", "), PROTOCOLS.len()));
-    }
-    Singles { protocols: there.into_iter().map(str::to_owned).collect(), pollings: singles.pollings.clone() }
+    Singles { protocols: RIVALS.map(str::to_owned).into(), pollings: singles.pollings.clone() }
 }
 
 fn contestants(
@@ -448,12 +442,11 @@ mod tests {
     }
 
     #[test]
-    fn missing_protocols_are_noted_and_named_ones_kept() {
-        let mut notes = Vec::new();
-        let chosen = rivals(&Singles::default(), &mut notes);
-        assert!(chosen.protocols.len() >= 3);
-        assert_eq!(notes.len(), usize::from(Protocol::by_name("HERD").is_none()));
+    fn the_rivals_are_protocols_and_named_ones_are_kept() {
+        for name in rivals(&Singles::default()).protocols {
+            assert!(dunlin_rpc::Protocol::by_name(&name).is_some(), "{name}");
+        }
         let named = Singles { protocols: vec!["FaRM".to_owned()], ..Singles::default() };
-        assert_eq!(rivals(&named, &mut notes).protocols, named.protocols);
+        assert_eq!(rivals(&named).protocols, named.protocols);
     }
 }

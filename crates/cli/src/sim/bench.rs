@@ -61,6 +61,16 @@ const FIELDS: [&str; 9] = [
     "virtual_p50_ns",
 ];
 
+/// Clients whose memory the processor finds without huge pages; these would be most of what is counted for so few.
+const FEW: usize = 256;
+
+impl BenchArguments {
+    /// Whether this process measures a row of many clients itself.
+    pub(crate) fn is_large_row(&self) -> bool {
+        self.row && self.clients.iter().any(|clients| *clients > FEW)
+    }
+}
+
 pub(crate) fn run(arguments: &BenchArguments) -> Result<ExitCode, Failure> {
     arguments.report.check()?;
     let wanted: Vec<(&String, usize)> = arguments

@@ -42,8 +42,13 @@ fn with_huge_pages() {
 }
 
 pub(crate) fn run(command: &Sim) -> Result<ExitCode, Failure> {
-    // A swarm is many small runs.
-    if !matches!(command, Sim::List(_) | Sim::Swarm(_)) {
+    let large = match command {
+        // A swarm is many small runs.
+        Sim::List(_) | Sim::Swarm(_) => false,
+        Sim::Bench(arguments) => arguments.is_large_row(),
+        _ => true,
+    };
+    if large {
         with_huge_pages();
     }
     match command {

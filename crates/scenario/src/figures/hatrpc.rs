@@ -50,14 +50,15 @@ fn plan(protocol: &Protocol, polling: Polling) -> Option<Plan> {
     }
 }
 
-/// All protocols with the ways in which they can wait.
+/// All protocols that are the same all the time, with the ways in which they can wait.
 pub(super) fn protocols() -> Vec<(&'static str, Polling, Plan)> {
     let ways = |protocol: &'static Protocol| {
         Polling::BOTH
             .into_iter()
             .filter_map(|polling| Some((protocol.name, polling, plan(protocol, polling)?)))
     };
-    PROTOCOLS.iter().flat_map(ways).collect()
+    let fixed = |protocol: &&Protocol| protocol.response != ResponseHalf::FetchOrWrite;
+    PROTOCOLS.iter().filter(fixed).flat_map(ways).collect()
 }
 
 /// The protocols of HatRPC figures 3 to 5: what it says of the best is said among these.

@@ -16,9 +16,18 @@ mod hatrpc_4;
 mod hatrpc_5;
 mod hatrpc_hints;
 mod rf_rpc;
+mod rf_rpc_10;
+mod rf_rpc_11;
+mod rf_rpc_13;
+mod rf_rpc_16;
+mod rf_rpc_2;
 mod rf_rpc_5;
 mod rf_rpc_7;
+mod rf_rpc_8;
 mod rf_rpc_9;
+mod rf_rpc_hybrid;
+mod rf_rpc_tables;
+mod rf_rpc_verbs;
 
 use crate::datagrams::{Datagrams, DatagramsError};
 use crate::load::{Load, LoadError};
@@ -145,6 +154,7 @@ pub struct Run {
 enum Work {
     RawVerbs { series: &'static raw_verbs::Series, profile: &'static str, effort: Effort },
     Load(Box<Load>),
+    Clients(rf_rpc_verbs::Clients),
     Datagrams(Datagrams),
 }
 
@@ -169,7 +179,11 @@ pub struct Outcome {
     pub mops: f64,
     /// Mean latency of calls, in microseconds.
     pub mean_us: f64,
-    /// The same of each function, the first ones of its load.
+    /// So long take 15% of calls at most, 50%, 99%.
+    pub quantiles_us: [f64; 3],
+    /// Work requests that clients post for a call, where they are counted.
+    pub posted_per_call: f64,
+    /// Rate and mean latency of each function, the first ones of its load.
     pub functions: [OfFunction; MOST_FUNCTIONS],
     /// The part of the server's time that goes into the verbs library, polling in vain included.
     pub verbs_share: f64,
@@ -242,9 +256,19 @@ pub fn all() -> Vec<Figure> {
         hatrpc_13::LARGE,
         hatrpc_15::UPDATES,
         hatrpc_15::READS,
+        rf_rpc_2::FIGURE,
         rf_rpc_5::FIGURE,
         rf_rpc_7::FIGURE,
+        rf_rpc_8::FIGURE,
         rf_rpc_9::FIGURE,
+        rf_rpc_hybrid::FIGURE,
+        rf_rpc_10::FIGURE,
+        rf_rpc_11::FIGURE,
+        rf_rpc_13::UNIFORM,
+        rf_rpc_13::SKEWED,
+        rf_rpc_16::FIGURE,
+        rf_rpc_tables::THREE,
+        rf_rpc_tables::FOUR,
     ];
     raw.chain(predicted).collect()
 }
@@ -333,6 +357,10 @@ impl Run {
         Some(Run { series: series.name.to_owned(), x, work })
     }
 
+    fn clients(series: &str, x: u32, clients: rf_rpc_verbs::Clients) -> Run {
+        Run { series: series.to_owned(), x, work: Work::Clients(clients) }
+    }
+
     fn datagrams(series: &str, x: u32, load: Datagrams) -> Run {
         Run { series: series.to_owned(), x, work: Work::Datagrams(load) }
     }
@@ -347,12 +375,19 @@ impl Run {
                 let value = series.predict(self.x, &Profile::built_in(profile)?, *effort)?;
                 Ok(Outcome { value, mops: value, ..Outcome::default() })
             }
+            Work::Clients(clients) => {
+                let value = clients.run()?;
+                Ok(Outcome { value, mops: value, ..Outcome::default() })
+            }
             Work::Load(load) => {
                 let failed = |error| FigureError::Load { series: self.series.clone(), x: self.x, error };
                 let outcome = load.run(SEED, || [0, 0]).map_err(failed)?;
                 Ok(Outcome {
                     mops: outcome.throughput() / 1e6,
                     mean_us: outcome.all.mean_ns / 1e3,
+                    quantiles_us: [outcome.all.p15_ns, outcome.all.p50_ns, outcome.all.p99_ns]
+                        .map(|nanos| nanos as f64 / 1e3),
+                    posted_per_call: outcome.posted as f64 / outcome.all.calls.max(1) as f64,
                     functions: std::array::from_fn(|place| {
                         outcome.functions.get(place).map_or_else(OfFunction::default, |function| OfFunction {
                             mops: outcome.rate(function) / 1e6,

@@ -1,7 +1,7 @@
 //! RF-RPC's cluster and its two systems: Jakiro, whose clients fetch their results, and ServerReply.
 
 use super::{Effort, measured};
-use crate::load::{Connections, Function, Load, Network};
+use crate::load::{Connections, Function, Load, Network, Posting};
 use crate::random_values::{Sizes, Times};
 use dunlin_fabric::Nanos;
 use dunlin_rpc::{CompletionMode, Plan, RequestHalf, ResponseHalf};
@@ -10,6 +10,38 @@ use dunlin_rpc::{CompletionMode, Plan, RequestHalf, ResponseHalf};
 pub(super) const FETCH: &str = "Jakiro";
 /// As above.
 pub(super) const REPLY: &str = "ServerReply";
+/// Both where who has written, client or server thread, waits for the completion, as in the paper's test of rates (RF-RPC 2.2).
+/// Its text says of neither system whether it does; unsignaled requests come up in 5.4 only.
+pub(super) const FETCH_WAITS: &str = "Jakiro that waits";
+/// As above.
+pub(super) const REPLY_WAITS: &str = "ServerReply that waits";
+/// All of them.
+pub(super) const SYSTEMS: [System; 4] = [
+    System { name: FETCH, response: ResponseHalf::FetchOrWrite, waits: false },
+    System { name: REPLY, response: ResponseHalf::Write, waits: false },
+    System { name: FETCH_WAITS, response: ResponseHalf::FetchOrWrite, waits: true },
+    System { name: REPLY_WAITS, response: ResponseHalf::Write, waits: true },
+];
+
+/// One of them.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct System {
+    pub(super) name: &'static str,
+    pub(super) response: ResponseHalf,
+    waits: bool,
+}
+
+impl System {
+    /// GETs of the store.
+    pub(super) fn gets(self, threads: u16, effort: Effort) -> Load {
+        let mut load = gets(self.response, threads, 0, effort);
+        if self.waits {
+            (load.posting, load.server_waits) = (Posting::Signaled, true);
+        }
+        load
+    }
+}
+
 /// Threads of the server where nothing else is said (RF-RPC 5.3.2).
 pub(super) const THREADS: u16 = 16;
 /// Seven client machines with five threads each (RF-RPC 5.1).

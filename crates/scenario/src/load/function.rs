@@ -58,6 +58,8 @@ pub struct FunctionOutcome {
     /// Latency of calls.
     pub mean_ns: f64,
     /// As above.
+    pub p15_ns: Nanos,
+    /// As above.
     pub p50_ns: Nanos,
     /// As above.
     pub p99_ns: Nanos,

@@ -75,6 +75,7 @@ impl Latencies {
         FunctionOutcome {
             calls,
             mean_ns: self.sum.load(Ordering::Relaxed) as f64 / calls.max(1) as f64,
+            p15_ns: self.quantile(0.15),
             p50_ns: self.quantile(0.5),
             p99_ns: self.quantile(0.99),
             max_ns: self.max(),

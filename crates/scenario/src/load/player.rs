@@ -1,6 +1,6 @@
 //! One client of a load: what it calls, when, and what it records.
 
-use super::{Board, FIRST_FUNCTION, Load, LoadError, OPEN_WINDOW, Pace};
+use super::{Board, FIRST_FUNCTION, Load, LoadError, Pace};
 use crate::random_values::{Skew, Times};
 use dunlin_fabric::{Address, Fabric, Host, Nanos, Signal};
 use dunlin_fabric_sim::{Random, Sim};
@@ -47,15 +47,16 @@ impl Next {
 type Open = (CallId, usize, Nanos);
 
 impl Player {
-    pub(super) fn play<S: Signal>(
+    pub(super) fn play<F: Fabric, S: Signal>(
         mut self,
+        fabric: &F,
         address: &Address,
         worker: Option<u16>,
         start: &S,
         news: &S,
         stop: &S,
     ) {
-        let client = self.connect(address, worker);
+        let client = self.connect(fabric, address, worker);
         self.table.board.connected.fetch_add(1, Ordering::Relaxed);
         news.raise();
         match client {
@@ -79,14 +80,15 @@ impl Player {
     /// Not inline, as the loops of calls are not: what a client's stack holds while it waits shall be little, since thousands of
     /// stacks are in use in turn.
     #[inline(never)]
-    fn connect(&self, address: &Address, worker: Option<u16>) -> Result<Client<Sim>, ConnectError> {
+    fn connect<F: Fabric>(
+        &self,
+        fabric: &F,
+        address: &Address,
+        worker: Option<u16>,
+    ) -> Result<Client<F>, ConnectError> {
         let load = &self.table.load;
-        let window = match load.pace {
-            Pace::Closed { window, .. } => window.max(1),
-            Pace::Open { .. } => OPEN_WINDOW,
-        };
         let config = ClientConfig {
-            window,
+            window: load.window(),
             ring_bytes: load.ring_bytes,
             timeout: 0,
             connect_timeout: Nanos::MAX / 8,
@@ -96,7 +98,7 @@ impl Player {
             functions: load.plans(),
             ..ClientConfig::with_plan(load.functions[0].plan)
         };
-        Client::connect(&self.sim, address, config)
+        Client::connect(fabric, address, config)
     }
 
     fn answered(&self, function: usize, since: Nanos) {
@@ -110,29 +112,40 @@ impl Player {
         self.left > 0 && !self.table.board.over.load(Ordering::Relaxed)
     }
 
-    /// The next call, which is made.
-    fn next(&mut self) -> Next {
-        self.left -= 1;
-        let worker = match &self.calls_to {
+    /// The worker of the next call or batch.
+    fn worker(&mut self) -> usize {
+        match &self.calls_to {
             Some(skew) => skew.next(&mut self.random) as usize,
             None => 0,
-        };
+        }
+    }
+
+    /// The next call, which is made.
+    fn next(&mut self) -> Next {
+        let worker = self.worker();
+        self.next_to(worker)
+    }
+
+    /// As [`next`](Player::next), to that worker.
+    fn next_to(&mut self, worker: usize) -> Next {
+        self.left -= 1;
         let function = self.table.load.choose(&mut self.random);
         let bytes = self.table.load.functions[function].requests.next(&mut self.random) as usize;
         Next { worker, function, bytes }
     }
 
-    fn call_all(&mut self, client: &mut Client<Sim>) -> Result<(), CallError> {
+    fn call_all<F: Fabric>(&mut self, client: &mut Client<F>) -> Result<(), CallError> {
         match self.table.load.pace {
             Pace::Closed { window: 0 | 1, think } => self.call_by_call(client, think),
             Pace::Closed { window, .. } => self.call_in_windows(client, usize::from(window)),
+            Pace::Batches { size } => self.call_in_batches(client, usize::from(size.max(1))),
             Pace::Open { gaps } => self.call_in_time(client, gaps),
         }
     }
 
     /// A call follows the answer to the one before.
     #[inline(never)]
-    fn call_by_call(&mut self, client: &mut Client<Sim>, think: Times) -> Result<(), CallError> {
+    fn call_by_call<F: Fabric>(&mut self, client: &mut Client<F>, think: Times) -> Result<(), CallError> {
         while self.wants() {
             let next = self.next();
             let since = self.sim.time();
@@ -148,7 +161,7 @@ impl Player {
 
     /// So many calls are in flight.
     #[inline(never)]
-    fn call_in_windows(&mut self, client: &mut Client<Sim>, window: usize) -> Result<(), CallError> {
+    fn call_in_windows<F: Fabric>(&mut self, client: &mut Client<F>, window: usize) -> Result<(), CallError> {
         let table = Arc::clone(&self.table);
         let mut open: VecDeque<Open> = VecDeque::new();
         let mut refused = None;
@@ -177,9 +190,32 @@ impl Player {
         Ok(())
     }
 
+    /// So many calls are made together, and then all answers waited for. A call's latency begins when it is made, the time in
+    /// which the batch is put together included.
+    #[inline(never)]
+    fn call_in_batches<F: Fabric>(&mut self, client: &mut Client<F>, size: usize) -> Result<(), CallError> {
+        let table = Arc::clone(&self.table);
+        let mut open: Vec<Open> = Vec::with_capacity(size);
+        while self.wants() {
+            let worker = self.worker();
+            while open.len() < size && self.left > 0 {
+                let next = self.next_to(worker);
+                let since = self.sim.time();
+                let id = client.push_waiting_on(worker, next.id(), &table.payload[..next.bytes])?;
+                open.push((id, next.function, since));
+            }
+            client.flush_waiting()?;
+            for (id, function, since) in open.drain(..) {
+                drop(client.wait(id)?);
+                self.answered(function, since);
+            }
+        }
+        Ok(())
+    }
+
     /// Calls are made when they are due.
     #[inline(never)]
-    fn call_in_time(&mut self, client: &mut Client<Sim>, gaps: Times) -> Result<(), CallError> {
+    fn call_in_time<F: Fabric>(&mut self, client: &mut Client<F>, gaps: Times) -> Result<(), CallError> {
         let table = Arc::clone(&self.table);
         let host = self.sim.host().clone();
         let mut due = self.sim.time();
@@ -213,7 +249,11 @@ impl Player {
         Ok(())
     }
 
-    fn take_done(&self, client: &mut Client<Sim>, open: &mut VecDeque<Open>) -> Result<(), CallError> {
+    fn take_done<F: Fabric>(
+        &self,
+        client: &mut Client<F>,
+        open: &mut VecDeque<Open>,
+    ) -> Result<(), CallError> {
         while let Some(&(id, function, since)) = open.front() {
             if !client.is_done(id) {
                 break;

@@ -1,0 +1,57 @@
+//! Raw verbs of RF-RPC's clients on its server, beside those of figure 1 that the model was fitted to.
+
+use super::{Effort, FigureError};
+use dunlin_rnic_model::driver::{Connection, Pick, Places, Signaling, Test, Thread, run};
+use dunlin_rnic_model::{Cluster, Opcode, Profile, Transport};
+
+/// Client machines (RF-RPC 5.1).
+const HOSTS: u32 = 7;
+/// Payload, and the memory that is read and written: as in the tests that the model was fitted to.
+const BYTES: u32 = 32;
+const BUFFER: u64 = 1 << 16;
+/// Regions of local buffers have numbers of their own.
+const LOCAL: u32 = 1 << 20;
+/// "Several" requests of which one is signaled, where the paper gives no number.
+const SEVERAL: u32 = 16;
+
+/// Clients, each with a thread and a connection of its own, that post one request after the other.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Clients {
+    pub(super) number: u32,
+    pub(super) opcode: Opcode,
+    /// Payloads stand in the work requests.
+    pub(super) inline: bool,
+    /// Each is signaled and waited for.
+    pub(super) signaled: bool,
+    pub(super) effort: Effort,
+}
+
+impl Clients {
+    /// Requests per second, in millions.
+    pub(super) fn run(&self) -> Result<f64, FigureError> {
+        let profile = Profile::built_in("rf-rpc")?;
+        let threads = (0..self.number).map(|number| Thread {
+            host: 1 + number % HOSTS,
+            connections: vec![Connection { queue_pair: number, peer: 0, peer_queue_pair: number }],
+            region: LOCAL + number,
+            remote: Places::Anywhere { first: 0, regions: 1, bytes: BUFFER },
+        });
+        let outcome = run(&Test {
+            cluster: Cluster::uniform(&profile, 1 + HOSTS as usize),
+            threads: threads.collect(),
+            opcode: self.opcode,
+            transport: Transport::ReliableConnection,
+            bytes: BYTES,
+            inline: self.inline,
+            window: 1,
+            signaling: if self.signaled { Signaling::All } else { Signaling::OneIn(SEVERAL) },
+            pick: Pick::InTurn,
+            warm_up: 4_000,
+            measured: match self.effort {
+                Effort::Full => 30_000,
+                Effort::Quick => 10_000,
+            },
+        })?;
+        Ok(outcome.rate / 1e6)
+    }
+}
