@@ -3,3 +3,4 @@
 dunlin::include_service!("echo");
 dunlin::include_service!("kv");
 dunlin::include_service!("mail");
+dunlin::include_service!("statistics");

@@ -45,3 +45,15 @@ fn hints() {
 fn mail() {
     says("mail", &["30 letters, the first from charles", "no mailbox of nobody", "deliver"]);
 }
+
+#[test]
+fn statistics() {
+    says(
+        "statistics",
+        &[
+            "count: 10000, least: 0, most: 9999, mean: 4999.5, median: 4608, p99: 9216",
+            "of 4 writers",
+            "of nothing: Err(Exception(Missing(NoSuchKey",
+        ],
+    );
+}
