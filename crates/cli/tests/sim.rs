@@ -123,6 +123,26 @@ fn an_interrupted_report_leaves_nothing() {
 }
 
 #[test]
+fn the_simulator_is_measured_beside_a_bare_one() {
+    let folder = Folder::new("sim-bench");
+    let path = folder.file("out.json");
+    let fixed = ["--network", "bare,rates", "--clients", "8,80", "--calls", "4000", "--rounds", "2"];
+    let text = dunlin(["sim", "bench", "--json", &path].into_iter().chain(fixed)).well().text();
+    assert!(text.contains("bare"), "{text}");
+    let document = json(&path);
+    let rows = document["rows"].as_array().expect("rows");
+    assert_eq!(rows.len(), 4);
+    for row in rows {
+        let (share, bare) = (row["share_of_bare_ratio"].as_f64().expect("a share"), row["network"] == "bare");
+        assert!(row["simulated_calls_ops"].as_f64().expect("a speed") > 0.0, "{row}");
+        assert_eq!(share == 1.0, bare, "{row}");
+        assert_eq!(row["events_per_call"] == 4.0, bare, "{row}");
+        assert_eq!(row["memory_bytes_per_client"].is_null(), bare, "{row}");
+    }
+    dunlin(["sim", "bench", "--network", "no-such-profile", "--calls", "10"]).failed(1, &["no-such-profile"]);
+}
+
+#[test]
 fn a_sweep_tells_measured_predicted_and_error() {
     let folder = Folder::new("sim-sweep");
     let (file, path, plot) = (folder.file("in.csv"), folder.file("out.json"), folder.file("out.svg"));

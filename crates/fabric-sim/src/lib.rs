@@ -30,6 +30,7 @@
 //! ```
 
 mod admit;
+pub mod bare;
 mod domain;
 mod events;
 mod host;

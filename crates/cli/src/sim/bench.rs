@@ -4,21 +4,29 @@ use super::rounded;
 use crate::output::{self, Failure, ReportArguments};
 use clap::Args;
 use dunlin_bench::report::{Axis, Bars, Chart, Content, Document, Row, Unit};
+use dunlin_bench::statistics::median;
 use dunlin_scenario::load::{Load, Network};
 use rustix::time::{ClockId, clock_gettime};
 use std::process::{Command, ExitCode, Stdio};
 
 /// Measure the simulator itself: simulated calls per second of one core, and memory for each client
 #[derive(Args, Debug)]
-#[command(after_help = "Examples:
+#[command(
+    after_help = "Machines differ by a factor of three in what a switch between coroutines and a cache miss cost. So the network
+'bare' is a prototype with the same clients, coroutines and an event heap, four events a call, and nothing else: 'share of
+bare' is how much of its speed the real engine on the real simulator reaches.
+
+Examples:
   dunlin sim bench
-  dunlin sim bench --clients 40,400,4000 --network rates --plot speed.svg")]
+  dunlin sim bench --network bare,rates --rounds 5
+  dunlin sim bench --clients 40,400,4000 --network rates --plot speed.svg"
+)]
 pub(crate) struct BenchArguments {
     /// Simulated clients, one call in flight each
     #[arg(long, default_value = "40,4000", value_delimiter = ',', value_name = "N")]
     clients: Vec<usize>,
-    /// What the network is: rates (fixed ones) or the model with one of its profiles
-    #[arg(long, default_value = "rates,connect-ib", value_delimiter = ',', value_name = "NAME")]
+    /// What the network is: bare (no engine), rates (fixed ones) or the model with one of its profiles
+    #[arg(long, default_value = "bare,rates,connect-ib", value_delimiter = ',', value_name = "NAME")]
     network: Vec<String>,
     /// Calls of each row
     #[arg(long, default_value_t = 3_000_000, value_name = "CALLS")]
@@ -26,6 +34,9 @@ pub(crate) struct BenchArguments {
     /// The seed
     #[arg(long, default_value_t = 1, value_name = "SEED")]
     seed: u64,
+    /// Measure all rows so often in turn, and take each row's median speed
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=99))]
+    rounds: u32,
     #[command(flatten)]
     report: ReportArguments,
     /// Measure the one row asked for here and print it as JSON: how a row gets a process of its own
@@ -48,12 +59,18 @@ fn resident() -> u64 {
     kib.unwrap_or(0) * 1024
 }
 
+/// The network without engine and simulator.
+const BARE: &str = "bare";
+const SPEED: &str = "simulated_calls_ops";
+const SHARE: &str = "share_of_bare_ratio";
+
 /// The fields of a row in their order.
-const FIELDS: [&str; 9] = [
+const FIELDS: [&str; 10] = [
     "network",
     "clients",
     "calls",
-    "simulated_calls_ops",
+    SPEED,
+    SHARE,
     "memory_bytes_per_client",
     "events_per_call",
     "switches_per_call",
@@ -87,9 +104,12 @@ pub(crate) fn run(arguments: &BenchArguments) -> Result<ExitCode, Failure> {
     }
     let parameters = Row::new().with("calls", arguments.calls).with("seed", arguments.seed);
     let mut document = Document::new("sim bench", "sim", parameters);
-    for (network, clients) in wanted {
-        document.rows.push(in_its_own_process(arguments, clients, network)?);
+    let mut rounds = Vec::new();
+    for _ in 0..arguments.rounds {
+        let row = |(network, clients): &(&String, usize)| in_its_own_process(arguments, *clients, network);
+        rounds.push(wanted.iter().map(row).collect::<Result<Vec<_>, _>>()?);
     }
+    document.rows = over_rounds(rounds);
     output::print(document.table())?;
     arguments.report.write_with(&document, &charts(&document.rows))?;
     Ok(ExitCode::SUCCESS)
@@ -116,6 +136,31 @@ fn in_its_own_process(arguments: &BenchArguments, clients: usize, network: &str)
     Ok(FIELDS.into_iter().fold(Row::new(), field))
 }
 
+/// The rows of the first round with the median speed of all, and their share of the bare prototype's with as many clients: the
+/// median of each round's.
+fn over_rounds(mut rounds: Vec<Vec<Row>>) -> Vec<Row> {
+    let speed = |row: &Row| row.number(SPEED).unwrap_or_default();
+    let speeds: Vec<Vec<f64>> = rounds.iter().map(|rows| rows.iter().map(speed).collect()).collect();
+    let mut rows = rounds.swap_remove(0);
+    let bares: Vec<Option<usize>> = rows
+        .iter()
+        .map(|row| {
+            let bare = |other: &Row| {
+                other.get("network").is_some_and(|name| name == BARE)
+                    && other.get("clients") == row.get("clients")
+            };
+            rows.iter().position(bare)
+        })
+        .collect();
+    for (at, row) in rows.iter_mut().enumerate() {
+        row.set(SPEED, median(speeds.iter().map(|round| round[at])));
+        if let Some(bare) = bares[at] {
+            row.set(SHARE, median(speeds.iter().map(|round| round[at] / round[bare])).map(rounded));
+        }
+    }
+    rows
+}
+
 /// Speed and memory, as bars.
 fn charts(rows: &[Row]) -> Vec<Chart> {
     let text = |row: &Row, name: &str| {
@@ -135,13 +180,30 @@ fn charts(rows: &[Row]) -> Vec<Chart> {
         }),
     };
     vec![
-        chart("simulated calls per second of one core", "simulated_calls_ops", Unit::OperationsPerSecond),
+        chart("simulated calls per second of one core", SPEED, Unit::OperationsPerSecond),
         chart("memory for each simulated client", "memory_bytes_per_client", Unit::Bytes),
     ]
 }
 
+/// The prototype's row: of memory and latencies it says nothing.
+fn measure_bare(clients: usize, calls: u64) -> Result<Row, Failure> {
+    let mut began = 0;
+    let bare =
+        dunlin_fabric_sim::bare::run(clients, calls, || began = processor_ns()).map_err(Failure::new)?;
+    let took = processor_ns().saturating_sub(began).max(1);
+    let calls = bare.calls.max(1) as f64;
+    Ok(Row::new()
+        .with("network", BARE)
+        .with("clients", clients)
+        .with("calls", bare.calls)
+        .with(SPEED, calls * 1e9 / took as f64)
+        .with("events_per_call", rounded(bare.events as f64 / calls))
+        .with("switches_per_call", rounded(bare.switches as f64 / calls)))
+}
+
 fn measure(arguments: &BenchArguments, clients: usize, network: &str) -> Result<Row, Failure> {
     let network = match network {
+        BARE => return measure_bare(clients, arguments.calls),
         "rates" => Network::Rates,
         profile => Network::Modelled(profile.to_owned()),
     };
@@ -157,7 +219,7 @@ fn measure(arguments: &BenchArguments, clients: usize, network: &str) -> Result<
         .with("network", network.name())
         .with("clients", clients)
         .with("calls", outcome.all.calls)
-        .with("simulated_calls_ops", calls * 1e9 / took as f64)
+        .with(SPEED, calls * 1e9 / took as f64)
         .with("memory_bytes_per_client", memory / clients.max(1) as u64)
         .with("events_per_call", rounded(outcome.events as f64 / calls))
         .with("switches_per_call", rounded(outcome.switches as f64 / calls))
