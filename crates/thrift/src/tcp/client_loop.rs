@@ -13,6 +13,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, ipproto};
 use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, TcpStream};
+use std::ops::Range;
 use std::sync::Arc;
 use std::task::Waker;
 use std::time::{Duration, Instant};
@@ -408,35 +409,43 @@ impl Link {
 
     /// Receives what is there; the answer, if it is whole.
     fn receive(&mut self, ticket: &Ticket) -> Result<Option<Answer>, End> {
-        for _ in 0..RECEIVES {
+        let Some(range) = self.message(RECEIVES)? else { return Ok(None) };
+        let encoding = self.splitter.wire().encoding;
+        let answer = self.incoming.take(range, |message, memory| {
+            let (kind, length) = check_answer(encoding, message, ticket.name, ticket.sequence)?;
+            let body = &message[length..];
+            let body = match memory {
+                Some(memory) => memory.slice_ref(body),
+                None => Bytes::copy_from_slice(body),
+            };
+            Ok(Answer { kind, body })
+        });
+        self.incoming.shrink(KEEP);
+        answer.map(Some).map_err(End::Malformed)
+    }
+
+    /// Receives so often at most; says where the message lies if it is whole then. The system tells again of what is left in the
+    /// socket, but not of what was received: so the last word is the splitter's.
+    fn message(&mut self, receives: usize) -> Result<Option<Range<usize>>, End> {
+        let mut left = receives;
+        loop {
             let next = self.splitter.next(self.incoming.bytes());
-            match next.map_err(|error| End::Malformed(error.message().to_string()))? {
-                Next::Message(range) => {
-                    let encoding = self.splitter.wire().encoding;
-                    let answer = self.incoming.take(range, |message, memory| {
-                        let (kind, length) = check_answer(encoding, message, ticket.name, ticket.sequence)?;
-                        let body = &message[length..];
-                        let body = match memory {
-                            Some(memory) => memory.slice_ref(body),
-                            None => Bytes::copy_from_slice(body),
-                        };
-                        Ok(Answer { kind, body })
-                    });
-                    self.incoming.shrink(KEEP);
-                    return answer.map(Some).map_err(End::Malformed);
+            let wanted = match next.map_err(|error| End::Malformed(error.message().to_string()))? {
+                Next::Message(range) => return Ok(Some(range)),
+                Next::Wanted(_) if left == 0 => return Ok(None),
+                Next::Wanted(wanted) => wanted,
+            };
+            left -= 1;
+            match self.incoming.receive(&self.stream, wanted) {
+                Ok((0, true)) => {
+                    let text = "the server closed the connection";
+                    return Err(End::Failed(io::Error::new(ErrorKind::UnexpectedEof, text)));
                 }
-                Next::Wanted(wanted) => match self.incoming.receive(&self.stream, wanted) {
-                    Ok((0, true)) => {
-                        let text = "the server closed the connection";
-                        return Err(End::Failed(io::Error::new(ErrorKind::UnexpectedEof, text)));
-                    }
-                    Ok(_) => {}
-                    Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(None),
-                    Err(error) => return Err(error.into()),
-                },
+                Ok(_) => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(None),
+                Err(error) => return Err(error.into()),
             }
         }
-        Ok(None)
     }
 
     /// Has the system tell of what it waits for.
@@ -465,4 +474,40 @@ fn dial(address: &SocketAddr) -> io::Result<TcpStream> {
     let stream = TcpStream::from(socket);
     stream.set_nodelay(true)?;
     Ok(stream)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::wire::{Transport, Wire};
+    use super::*;
+    use crate::codec::Encoding;
+    use std::io::Write;
+    use std::net::TcpListener;
+
+    #[test]
+    fn a_message_that_is_whole_with_the_last_look_is_seen() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut server = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let stream = listener.accept().unwrap().0;
+        let mut link = Link {
+            number: 0,
+            stream,
+            interest: epoll::EventFlags::IN,
+            splitter: Splitter::new(
+                Wire { transport: Transport::Framed, encoding: Encoding::Binary },
+                1 << 20,
+            ),
+            incoming: Incoming::default(),
+            phase: Phase::Idle,
+        };
+        // A frame of 100 bytes, in two pieces.
+        let frame = [&100u32.to_be_bytes()[..], &[7; 100]].concat();
+        server.write_all(&frame[..50]).unwrap();
+        assert!(matches!(link.message(1), Ok(None)));
+        server.write_all(&frame[50..]).unwrap();
+        let Ok(Some(range)) = link.message(1) else {
+            panic!("it is there, and the socket will not tell of it again")
+        };
+        assert_eq!(&link.incoming.bytes()[range], [7; 100]);
+    }
 }
