@@ -47,6 +47,11 @@ fn mail() {
 }
 
 #[test]
+fn messages() {
+    says("messages", &["20 + 22 = 42", "dunlin backwards: nilnud"]);
+}
+
+#[test]
 fn statistics() {
     says(
         "statistics",

@@ -100,8 +100,22 @@ fn stores(session: &mut Session) {
         KeyValueOptions { records: 2000, batches: vec![8], rounds: Some(1), ..KeyValueOptions::default() };
     let findings = key_value(session, &options).expect("measured");
     has_numbers(&findings, &["throughput_ops", "hit_share"]);
-    // One by one, in batches of eight, in batches that the engine chooses, and as a MULTIGET.
-    assert_eq!(findings.rows.len(), 4);
+    // One by one, in batches of eight, in batches that the engine chooses, and as a MULTIGET; and each of the systems.
+    let (systems, manners): (Vec<_>, Vec<_>) =
+        findings.rows.iter().partition(|row| row.get("system").is_some());
+    assert_eq!(manners.len(), 4);
+    for (name, reads) in [
+        ("Jakiro", 1.0..1000.0),
+        ("ServerReply", 0.0..0.1),
+        ("HERD-style", 0.0..0.1),
+        ("Pilaf-style", 2.0..4.0),
+        ("FaRM-style", 1.0..1.1),
+    ] {
+        let row = systems.iter().find(|row| row.get("system") == Some(&name.into())).expect("a row");
+        let found = row.number("reads_per_get").expect("READs are counted");
+        assert!(reads.contains(&found), "{name}: {found}");
+        assert!(row.number("hit_share").is_some_and(|share| share > 0.99), "{name}");
+    }
 }
 
 fn sleepers(session: &mut Session) {

@@ -49,7 +49,7 @@ pub use dunlin_rpc::{
     ApplicationCode, BackoffConfig, BatchCalls, Batching, CallError, CallId, Cause, Certainty, ClientConfig,
     CompletionMode, ConnectError, Counters, FunctionMode, Illegal, LargePayload, PROTOCOLS, Plan,
     PoolService, Protocol, Reply, ReplyTooLarge, Request, RequestHalf, ResponseHalf, SMALL_LIMIT, ServeError,
-    ServerConfig, Service, Sharing, Status, Tuning,
+    ServerConfig, Service, Sharing, Status, Tuning, messages,
     tune::table::{BadTable, FetchRow, FetchTable},
 };
 #[cfg(feature = "thrift")]

@@ -3,7 +3,8 @@
 //!
 //! This room is for storing and finding bytes by key within a hard memory limit, and for turning request
 //! payloads into operations on the store. What may come in: partitions, their memory, the payload encodings,
-//! baselines measured against them. What never does: connections, message framing, threads, clocks or I/O; a
+//! baselines measured against them. What never does: message framing, and, but for the baselines in [`bypass`], whose clients
+//! READ by a connection of their own, connections, threads, clocks or I/O; a
 //! partition is owned by whoever runs it, and `dispatch` is as far as a request goes without the engine. `unsafe` is in
 //! `memory` only: advice to the processor and the system, which changes no contents.
 //!
@@ -18,6 +19,7 @@
 //! ```
 
 mod bucket;
+pub mod bypass;
 pub mod client;
 pub mod dispatch;
 mod error;

@@ -14,6 +14,7 @@ pub mod client;
 mod connect;
 pub mod error;
 mod mailbox;
+pub mod messages;
 mod path;
 pub mod plan;
 pub mod server;

@@ -4,6 +4,7 @@
 pub mod config;
 pub(crate) mod deferred;
 mod dispatch;
+pub(crate) mod held;
 pub(crate) mod inbox;
 pub(crate) mod lane;
 pub(crate) mod open;
@@ -25,6 +26,9 @@ use dunlin_wire::Status;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError};
+
+/// How often a server that ends looks whether those that hold calls are through.
+const HOLDERS_LOOKED_AT_EVERY: Nanos = 1_000_000;
 
 /// Function ids are below this.
 pub const MAX_FUNCTIONS: u16 = 4096;
@@ -141,6 +145,7 @@ impl<F: Fabric> ServerBuilder<F> {
             control: None,
             workers: Vec::new(),
             pool: Vec::new(),
+            holders: Arc::default(),
             fabric: fabric.clone(),
         };
         if let Some(pool) = self.pool {
@@ -214,6 +219,8 @@ pub struct Server<F: Fabric> {
     control: Option<Task>,
     workers: Vec<Task>,
     pool: Vec<Task>,
+    /// Who runs a worker and holds its calls has a clone.
+    pub(crate) holders: Arc<()>,
 }
 
 impl<F: Fabric> Server<F> {
@@ -247,8 +254,14 @@ impl<F: Fabric> Server<F> {
 
     fn stop(&mut self, timeout: Nanos) {
         let Some(control) = self.control.take() else { return };
-        self.state.drain(self.fabric.host().now().saturating_add(timeout));
+        let host = self.fabric.host();
+        let until = host.now().saturating_add(timeout);
+        self.state.drain(until);
         self.signal.raise();
+        // Workers on threads of the caller's, which drain as others do, if they are run.
+        while Arc::strong_count(&self.holders) > 1 && host.now() < until {
+            host.sleep(host.now() + HOLDERS_LOOKED_AT_EVERY);
+        }
         for worker in self.workers.drain(..) {
             worker.join();
         }

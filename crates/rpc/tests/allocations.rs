@@ -6,6 +6,7 @@ mod common;
 
 use common::*;
 use dunlin_fabric_shm::ShmFabric;
+use dunlin_rpc::messages::{MessageBuffer, MessageClient, MessageServer};
 use dunlin_rpc::*;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::future::Future;
@@ -44,6 +45,7 @@ fn main() {
         ("busy_calls_allocate_nothing", busy_calls_allocate_nothing),
         ("sleeping_calls_allocate_nothing", sleeping_calls_allocate_nothing),
         ("asynchronous_calls_allocate_nothing", asynchronous_calls_allocate_nothing),
+        ("messages_allocate_nothing", messages_allocate_nothing),
     ]);
 }
 
@@ -185,4 +187,61 @@ fn asynchronous_calls_allocate_nothing() {
         }
     }
     assert!(wrong.is_empty(), "{CALLS} asynchronous calls allocated: {wrong:#?}");
+}
+
+/// RF-RPC's table 2: messages of one buffer each way, and of a whole window.
+fn messages_allocate_nothing() {
+    let fabric = fabric();
+    let config = ServerConfig { spin: 2000, ..ServerConfig::default() };
+    let (server, mut threads) = MessageServer::listen(&fabric, &unique("messages"), config).unwrap();
+    let mut thread = threads.remove(0);
+    let serving = std::thread::spawn(move || {
+        let mut buffer = None;
+        while !thread.is_ended() {
+            let Some(client) = thread.next_client(u64::MAX) else { continue };
+            let buffer = buffer.get_or_insert_with(|| thread.malloc_buf(client, 4096).unwrap());
+            while let Some(size) = thread.server_recv(client, buffer).unwrap() {
+                thread.server_send(client, buffer, size).unwrap();
+            }
+        }
+    });
+    let mut wrong = Vec::new();
+    for name in ["Direct-WriteIMM", "Server-reply", "RF-RPC"] {
+        let plan = Protocol::by_name(name).unwrap().plan(CompletionMode::Busy);
+        // Room for all that is under way: what finds none waits as a copy.
+        let config = ClientConfig { spin: 2000, ring_bytes: 64 * 1024, ..ClientConfig::with_plan(plan) };
+        let mut client = MessageClient::connect(&fabric, server.address(), config).unwrap();
+        let mut buffer = client.malloc_buf(0, 4096).unwrap();
+        for size in [32, 4096] {
+            let mut rounds = |count: usize| send_and_receive(&mut client, &mut buffer, size, count);
+            rounds(500);
+            let allocations = least(|| rounds(CALLS / 4));
+            println!("  {name}, {size} bytes: {allocations}");
+            if allocations > 0 {
+                wrong.push(format!("{name}, {size} bytes: {allocations}"));
+            }
+        }
+    }
+    server.shutdown(1_000_000_000);
+    serving.join().unwrap();
+    assert!(wrong.is_empty(), "messages allocated: {wrong:#?}");
+}
+
+/// One by one, and then four at a time.
+fn send_and_receive(
+    client: &mut MessageClient<ShmFabric>,
+    buffer: &mut MessageBuffer<ShmFabric>,
+    size: usize,
+    count: usize,
+) {
+    for together in [1, 4] {
+        for _ in 0..count / 2 {
+            for _ in 0..together {
+                client.client_send(0, buffer, size).unwrap();
+            }
+            for _ in 0..together {
+                assert_eq!(client.client_recv(0, buffer).unwrap(), size);
+            }
+        }
+    }
 }

@@ -6,6 +6,7 @@ mod common;
 
 use common::process::{NEVER, ServerProcess, test_server, test_service};
 use common::*;
+use dunlin_fabric::Count;
 use dunlin_fabric_shm::ShmFabric;
 use dunlin_rpc::*;
 use std::future::Future;
@@ -25,6 +26,8 @@ tests!(
     a_sleeping_future_is_woken_once,
     who_waits_for_room_is_in_the_queue_once,
     a_restarted_server_is_found_again,
+    calls_of_many_threads_go_together,
+    a_batch_does_not_wait_for_what_is_never_answered,
 );
 
 fn what_is_shared_can_be_shared() {
@@ -311,5 +314,58 @@ fn a_restarted_server_is_found_again() {
         let lost: u64 = threads.into_iter().map(|thread| thread.join().unwrap()).sum();
         // At most what was under way: the window, three times.
         assert!(lost <= 3 * 8, "{name}: {lost} calls have no known end");
+    }
+}
+
+/// The tests' server on one worker, and a client of it on a fabric that counts; its calls go together.
+fn together(busy: bool) -> (Count<ShmFabric>, Server<ShmFabric>, AsyncClient<Count<ShmFabric>>) {
+    let server = serve(&fabric());
+    let counted = Count::new(fabric());
+    let mode = if busy { CompletionMode::Busy } else { CompletionMode::Event };
+    let plan =
+        Plan::new(RequestHalf::WriteImm, ResponseHalf::WriteImm).completion(mode, CompletionMode::Event);
+    let batching = Batching { calls: BatchCalls::Fixed(64), ..Batching::default() };
+    let config = ClientConfig { batching: Some(batching), ..ClientConfig::with_plan(plan) };
+    let hub = AsyncHub::new(&counted).unwrap();
+    let client = AsyncClient::connect(&hub, server.address(), config).unwrap();
+    (counted, server, client)
+}
+
+/// Five threads with sixteen calls each in flight, on one lane.
+fn calls_of_many_threads_go_together() {
+    for busy in [false, true] {
+        let (counted, _server, client) = together(busy);
+        let before = counted.counts().posts();
+        let threads: Vec<_> = (0..5u64)
+            .map(|thread| {
+                let client = client.clone();
+                std::thread::spawn(move || {
+                    for round in 0..50 {
+                        let payloads: Vec<_> =
+                            (0..16).map(|call| pattern(32, thread * 10_000 + round * 16 + call)).collect();
+                        let calls: Vec<_> =
+                            payloads.iter().map(|payload| client.call_on(0, ECHO, payload)).collect();
+                        for (call, payload) in calls.into_iter().zip(&payloads) {
+                            assert_eq!(*block_on(call).unwrap(), **payload);
+                        }
+                    }
+                })
+            })
+            .collect();
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        let posts = counted.counts().posts() - before;
+        println!("  4000 calls, {posts} posts");
+        // Each by itself would be 4000 at least.
+        assert!(posts < 3000, "{posts}");
+    }
+}
+
+/// The second call waits for the answer to the first, but not for longer than a batch may stand open.
+fn a_batch_does_not_wait_for_what_is_never_answered() {
+    for busy in [false, true] {
+        let (_, _server, client) = together(busy);
+        let never = client.call_on(0, NEVER, b"");
+        assert_eq!(*block_on(client.call_on(0, ECHO, b"after")).unwrap(), *b"after");
+        drop(never);
     }
 }

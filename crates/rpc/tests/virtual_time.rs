@@ -1,8 +1,9 @@
 //! The engine, unmodified, in virtual time: the simulator carries it, and a run is a pure
 //! function of its seed.
 
-use dunlin_fabric::{Address, Fabric, Host, Scheme};
+use dunlin_fabric::{Address, Fabric, Host, Nanos, Scheme};
 use dunlin_fabric_sim::{RunReport, Settings, Sim};
+use dunlin_rpc::messages::{MessageClient, MessageServer};
 use dunlin_rpc::*;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -190,6 +191,82 @@ fn staged_messages_get_their_memory_back_by_the_completion_alone() {
             server.shutdown(1_000_000_000);
         });
         run.unwrap_or_else(|error| panic!("{}: {error}", protocol.name));
+    }
+}
+
+/// RF-RPC's table 2 in virtual time: three clients, two threads of a server that answers out of the turn of its clients.
+fn messages(seed: u64, plan: Plan) -> RunReport {
+    let received = Arc::new(AtomicU64::new(0));
+    let count = Arc::clone(&received);
+    let report = Sim::run(seed, move |fabric| {
+        let address = Address::new(Scheme::Sim, "messages").unwrap();
+        let config = ServerConfig { workers: 2, ..ServerConfig::default() };
+        let (server, threads) = MessageServer::listen(&fabric, &address, config).unwrap();
+        let host = fabric.host().clone();
+        let spawn = |name: String, body: Box<dyn FnOnce() + Send>| host.spawn(&name, body).unwrap();
+        let serving: Vec<_> = threads
+            .into_iter()
+            .map(|mut thread| {
+                let serve = move || {
+                    while !thread.is_ended() {
+                        let Some(client) = thread.next_client(Nanos::MAX) else { continue };
+                        let mut buffer = thread.malloc_buf(client, 9000).unwrap();
+                        let mut sizes = Vec::new();
+                        while let Some(size) = thread.server_recv(client, &mut buffer).unwrap() {
+                            sizes.push(size);
+                        }
+                        for size in sizes {
+                            buffer[..size].fill(size as u8);
+                            thread.server_send(client, &mut buffer, size).unwrap();
+                        }
+                    }
+                };
+                spawn("thread".to_owned(), Box::new(serve))
+            })
+            .collect();
+        let clients: Vec<_> = (0..3)
+            .map(|number| {
+                let (fabric, address, count) = (fabric.clone(), address.clone(), Arc::clone(&count));
+                let body = move || {
+                    let config = ClientConfig::with_plan(plan);
+                    let mut client = MessageClient::connect(&fabric, &address, config).unwrap();
+                    let mut buffers = [0, 1].map(|server| client.malloc_buf(server, 9000).unwrap());
+                    for round in 0..20 {
+                        for (server, buffer) in buffers.iter_mut().enumerate() {
+                            for size in [number + round, 500, 8000] {
+                                client.client_send(server, buffer, size).unwrap();
+                            }
+                        }
+                        for (server, buffer) in buffers.iter_mut().enumerate() {
+                            for size in [number + round, 500, 8000] {
+                                let received = client.client_recv(server, buffer).unwrap();
+                                assert_eq!(received, size);
+                                assert!(buffer[..size].iter().all(|byte| *byte == size as u8));
+                                count.fetch_add(1, Ordering::Relaxed);
+                            }
+                        }
+                    }
+                };
+                spawn(format!("client-{number}"), Box::new(body))
+            })
+            .collect();
+        clients.into_iter().for_each(dunlin_fabric::Task::join);
+        server.shutdown(1_000_000_000);
+        serving.into_iter().for_each(dunlin_fabric::Task::join);
+    })
+    .unwrap();
+    assert_eq!(received.load(Ordering::Relaxed), 3 * 2 * 20 * 3);
+    report
+}
+
+#[test]
+fn messages_run_in_virtual_time_and_replay_from_their_seed() {
+    for name in ["RF-RPC", "Remote-fetch", "Server-reply", "Direct-WriteIMM", "Read-RNDV", "FaSST"] {
+        println!("{name}");
+        let plan = Protocol::by_name(name).unwrap().plan(CompletionMode::Busy);
+        let first = messages(1, plan);
+        assert_eq!(first, messages(1, plan), "{name}");
+        assert_ne!(first.trace_hash, messages(2, plan).trace_hash, "{name}");
     }
 }
 

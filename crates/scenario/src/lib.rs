@@ -2,6 +2,8 @@
 //!
 //! * [`swarm`]: random clusters, workloads and faults from a seed, and what must hold whatever happens.
 //! * [`load`]: clients by the thousand on a cluster, open or closed loop, for figures and for the simulator's own speed.
+//! * [`bypass`]: a store whose clients READ its tables.
+//! * [`shared`]: threads that share their machine's connection.
 //! * [`datagrams`]: RPC over datagrams without the engine, for what it takes of the server's processors.
 //! * [`advice`]: what the model says of the plan that hints select, for a function of anybody.
 //! * [`figures`]: the papers' figures, with what the papers' texts say of them.
@@ -10,8 +12,10 @@
 //! printed, what hardware costs (`rnic-model` has that), and mechanism of the engine or of the simulator.
 
 pub mod advice;
+pub mod bypass;
 pub mod datagrams;
 pub mod figures;
 pub mod load;
 pub mod random_values;
+pub mod shared;
 pub mod swarm;

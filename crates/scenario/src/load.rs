@@ -20,8 +20,8 @@ use dunlin_fabric_sim::{
 };
 use dunlin_rnic_model::{Parameter, Profile, ProfileError};
 use dunlin_rpc::{
-    CallError, CompletionMode, ConnectError, FunctionMode, PROTOCOLS, Plan, Reply, Request, ServeError,
-    ServerBuilder, ServerConfig,
+    BatchCalls, Batching, CallError, CompletionMode, ConnectError, FunctionMode, PROTOCOLS, Plan, Reply,
+    Request, ServeError, ServerBuilder, ServerConfig,
 };
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -62,6 +62,13 @@ pub enum Pace {
     Batches {
         /// Calls of a batch.
         size: u16,
+    },
+    /// As `Batches`, of as many calls as the engine finds to keep a latency (RF-RPC section 4.2).
+    TunedBatches {
+        /// How late answers may be, in nanoseconds.
+        limit: Nanos,
+        /// The share of calls that may be later.
+        tolerance: f64,
     },
     /// One after each gap, whatever is in flight; latency counts from when a call was due.
     Open {
@@ -257,6 +264,11 @@ impl Board {
 const FIRST_FUNCTION: u16 = 1;
 /// Calls in flight of a client in open loop.
 const OPEN_WINDOW: u16 = 256;
+/// The most calls of a batch whose size is found (RF-RPC section 4.2).
+const TUNED_WINDOW: u16 = 128;
+/// Bytes after which such a batch goes out though it has fewer calls: RF-RPC's L is 2048 with 4 bytes in front of each entry, where the
+/// engine has more, so that as many small calls fit.
+const TUNED_BYTES: u32 = 3968;
 /// Connections that one server's NIC can have.
 const MOST_QUEUE_PAIRS: usize = 60_000;
 /// The virtual time within which a load has to end where nothing else is said.
@@ -356,6 +368,7 @@ impl Load {
         match self.pace {
             Pace::Closed { window, .. } => window.max(1),
             Pace::Batches { size } => size.max(1),
+            Pace::TunedBatches { .. } => TUNED_WINDOW,
             Pace::Open { .. } => OPEN_WINDOW,
         }
     }
@@ -367,6 +380,17 @@ impl Load {
         let payload =
             self.largest(|function| function.requests).max(self.largest(|function| function.results));
         4 * payload * u64::from(window)
+    }
+
+    /// When batches go out by themselves, if they do.
+    fn batching(&self) -> Option<Batching> {
+        match self.pace {
+            Pace::TunedBatches { limit, tolerance } => {
+                let calls = BatchCalls::WithinLatency { limit, tolerance };
+                Some(Batching { calls, bytes: TUNED_BYTES, ..Batching::default() })
+            }
+            _ => None,
+        }
     }
 
     /// The plan of each function by its id.

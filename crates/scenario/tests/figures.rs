@@ -240,6 +240,8 @@ fn rf_rpc_13_and_14() {
             ("latency of RF-RPC-batch over RF-RPC", 1),
             ("latency of server-reply-batch over RF-RPC-batch", 2),
             ("server-reply-batch at 12.63 us", 1),
+            ("RF-RPC-auto-batch, by limit, 95% of the calls over the limit", 1),
+            ("RF-RPC-auto-batch, by limit, over RF-RPC-batch of that latency", 1),
         ],
     );
 }
@@ -248,7 +250,12 @@ fn rf_rpc_13_and_14() {
 fn rf_rpc_15_and_16() {
     says(
         "rf-rpc-15",
-        &[("RF-RPC-batch, skewed over uniform keys", 1), ("server-reply-batch, skewed over uniform keys", 1)],
+        &[
+            ("RF-RPC-batch, skewed over uniform keys", 1),
+            ("server-reply-batch, skewed over uniform keys", 1),
+            ("RF-RPC-auto-batch, by limit, 95% of the calls over the limit", 1),
+            ("RF-RPC-auto-batch, by limit, over RF-RPC-batch of that latency", 1),
+        ],
     );
     says(
         "rf-rpc-16",
@@ -259,6 +266,30 @@ fn rf_rpc_15_and_16() {
             ("RF-RPC-batch, latency over that of 2", 1),
         ],
     );
+}
+
+#[test]
+fn rf_rpc_bypass() {
+    says(
+        "rf-rpc-bypass",
+        &[
+            ("Jakiro", 1),
+            ("ServerReply", 1),
+            ("HERD", 1),
+            ("Pilaf-style", 1),
+            ("FaRM-style", 1),
+            ("Jakiro, 20 Gb/s", 1),
+            ("Pilaf-style, 20 Gb/s", 1),
+            ("READs of a GET, Pilaf-style", 1),
+            ("Jakiro over Pilaf-style", 1),
+            ("Jakiro over Pilaf-style, 20 Gb/s", 1),
+        ],
+    );
+}
+
+#[test]
+fn rf_rpc_shared() {
+    says("rf-rpc-shared", &[("peak of shared, calls together over the cap", 1)]);
 }
 
 #[test]

@@ -19,8 +19,9 @@ use crate::report::Row;
 use crate::statistics::ratio;
 
 /// Bytes of a key and of a value: the paper's workload.
-const KEY: usize = 16;
-const VALUE: usize = 32;
+pub(super) const KEY: usize = 16;
+/// As above.
+pub(super) const VALUE: usize = 32;
 /// Memory for each item: key, value, header, its share of an index that is half full, and slack.
 const BYTES_PER_ITEM: usize = 192;
 const SLICE: Duration = Duration::from_millis(2);
@@ -95,7 +96,8 @@ enum Manner {
 
 /// Measures GETs of uniformly chosen keys of 16 bytes with values of 32, nearly all present: one key in a message, several GETs
 /// in a message, as many GETs in a message as the engine finds to be good, several keys in a MULTIGET. Rows have `operation`, `records`, `keys_per_message` (at the end, where it is found), `chosen_by`, `window` (keys in
-/// flight), `throughput_ops` (keys), `hit_share`. Every value is checked. Blocks for some seconds.
+/// flight), `throughput_ops` (keys), `hit_share`. Every value is checked. Then one GET after the other by each of the systems that RF-RPC
+/// compares, with `system` and `reads_per_get`. Blocks for some seconds.
 ///
 /// # Errors
 /// Anything that fails.
@@ -113,13 +115,8 @@ pub fn key_value(session: &mut Session, options: &KeyValueOptions) -> Result<Fin
     manners.extend(options.batches.iter().map(|batch| Manner::Batched(*batch)));
     manners.push(Manner::Tuned);
     manners.extend(options.batches.iter().map(|batch| Manner::MultiGet(*batch)));
-    let kind = ServiceKind::KeyValue {
-        memory_bytes: (64 << 20) + options.records * BYTES_PER_ITEM,
-        // Room to spare: few buckets overflow, so few items go before they are asked for.
-        records: 2 * options.records,
-    };
     // One store for all: its memory counts.
-    let served = session.serve(kind, Drive::Busy)?;
+    let served = session.serve(memory_for(options.records), Drive::Busy)?;
     let plan = protocol.plan(CompletionMode::Busy);
     let config = |window: usize| ClientConfig {
         window: window as u16,
@@ -185,25 +182,36 @@ pub fn key_value(session: &mut Session, options: &KeyValueOptions) -> Result<Fin
             findings.rows.push(row);
         }
     }
+    let others = super::systems::systems(session, options.records, rounds)?;
+    findings.rows.extend(others.rows);
     Ok(findings)
+}
+
+/// A store with room for so many records.
+pub(super) fn memory_for(records: usize) -> ServiceKind {
+    ServiceKind::KeyValue {
+        memory_bytes: (64 << 20) + records * BYTES_PER_ITEM,
+        // Room to spare: few buckets overflow, so few items go before they are asked for.
+        records: 2 * records,
+    }
 }
 
 /// The key of record `number`: mixed, so that neighbours are not alike.
 #[inline]
-fn key_of(number: u64) -> [u8; KEY] {
+pub(super) fn key_of(number: u64) -> [u8; KEY] {
     let mixed = (number ^ number >> 31).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (u128::from(mixed) << 64 | u128::from(number)).to_le_bytes()
 }
 
 /// The value of record `number`.
 #[inline]
-fn value_of(number: u64) -> [u8; VALUE] {
+pub(super) fn value_of(number: u64) -> [u8; VALUE] {
     let mut value = [0; VALUE];
     super::flow::stamp(&mut value, number);
     value
 }
 
-fn load(
+pub(super) fn load(
     client: &mut KvClient<ShmFabric>,
     records: usize,
     progress: impl Fn(u64),

@@ -24,6 +24,7 @@ mod latency;
 mod peer;
 mod process;
 mod session;
+mod systems;
 mod throughput;
 mod typed;
 mod ycsb;

@@ -1,19 +1,22 @@
 //! The peer's side: servers in the pinned peer process, each a subject of its own.
 
+use std::any::Any;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use dunlin::thrift::{Adapter, Processor};
-use dunlin_fabric::{Address, Nanos};
+use dunlin_fabric::{Address, AddressError, Nanos};
 use dunlin_fabric_shm::{ShmConfig, ShmFabric};
 use dunlin_hatkv::Durability;
 use dunlin_hatkv::hatkv::HatKvProcessor;
 use dunlin_kv::KvService;
-use dunlin_rpc::{FunctionMode, Reply, Request, Server, ServerBuilder, Service, Worker};
+use dunlin_kv::bypass::{BypassConfig, BypassServer, Kind};
+use dunlin_rpc::{FunctionMode, Reply, Request, Server, ServerBuilder, ServerConfig, Service, Worker};
 use serde::{Deserialize, Serialize};
 
 use super::atb::Handler;
+use super::key_value::{KEY, VALUE};
 use super::process::{ProcessCost, raise_file_limit};
 use super::typed;
 use crate::atb::AtbProcessor;
@@ -49,6 +52,8 @@ pub(super) enum ServiceKind {
     Typed,
     /// The store.
     KeyValue { memory_bytes: usize, records: usize },
+    /// Tables that clients READ, in FaRM's or Pilaf's manner.
+    Tables { farm: bool, records: usize },
     /// The Thrift benchmarks' service.
     Atb,
     /// HatKV. All servers of a process have one store.
@@ -79,8 +84,8 @@ struct Hosted {
     /// Driven by hand; `None` where it runs on a thread of its own.
     worker: Option<Worker<ShmFabric>>,
     before: ProcessCost,
-    /// Ended after the worker.
-    _server: Server<ShmFabric>,
+    /// A server, ended after the worker.
+    _server: Box<dyn Any + Send>,
 }
 
 impl RpcSubject {
@@ -101,6 +106,9 @@ impl RpcSubject {
         };
         let address: Address =
             setup.address.parse().map_err(|error: dunlin_fabric::AddressError| error.to_string())?;
+        if let ServiceKind::Tables { farm, records } = setup.service {
+            return start_tables(&fabric, &address, setup.drive, (farm, records));
+        }
         let builder = ServerBuilder::new(&fabric);
         let (builder, service): (_, Box<dyn Service>) = match setup.service {
             ServiceKind::Bytes => {
@@ -114,6 +122,7 @@ impl RpcSubject {
                     KvService::new(memory_bytes, Some(records), 0, 1).map_err(|error| error.to_string())?;
                 (KvService::declare(builder), Box::new(service))
             }
+            ServiceKind::Tables { .. } => (builder, Box::new(bytes_service)),
             ServiceKind::Atb => adapted(AtbProcessor(Handler::new()), builder),
             ServiceKind::HatKv { map_bytes } => {
                 let handler = match &self.hat_kv {
@@ -126,15 +135,37 @@ impl RpcSubject {
         let mut service = Some(service);
         // One worker, so the service is asked for once.
         let mut service = move |_| service.take().unwrap_or_else(|| Box::new(bytes_service));
-        let (server, worker) = if setup.drive == Drive::Thread {
+        let (server, worker): (Server<ShmFabric>, _) = if setup.drive == Drive::Thread {
             (builder.serve(&address, &mut service).map_err(|error| error.to_string())?, None)
         } else {
             let (server, mut workers) =
                 builder.serve_with(&address, &mut service).map_err(|error| error.to_string())?;
             (server, workers.pop())
         };
-        Ok(Hosted { drive: setup.drive, worker, before: ProcessCost::default(), _server: server })
+        Ok(Hosted { drive: setup.drive, worker, before: ProcessCost::default(), _server: Box::new(server) })
     }
+}
+
+/// Where clients READ the tables of a store whose engine is at that address.
+pub(super) fn reads_address(engine: &Address) -> Result<Address, AddressError> {
+    format!("{engine}-reads").parse()
+}
+
+/// Tables that clients READ; a worker of their own serves PUTs.
+fn start_tables(
+    fabric: &ShmFabric,
+    address: &Address,
+    drive: Drive,
+    (farm, records): (bool, usize),
+) -> Result<Hosted, String> {
+    let kind = if farm { Kind::Farm } else { Kind::Pilaf };
+    let tables = BypassConfig::for_items(kind, records as u64, KEY + VALUE);
+    let reads = reads_address(address).map_err(|error| error.to_string())?;
+    let (server, mut workers) =
+        BypassServer::serve_with(fabric, [address, &reads], tables, ServerConfig::default())
+            .map_err(|error| error.to_string())?;
+    let worker = workers.pop();
+    Ok(Hosted { drive, worker, before: ProcessCost::default(), _server: Box::new(server) })
 }
 
 /// A typed service, with its functions declared.

@@ -158,6 +158,9 @@ impl<F: Fabric> Locked<F> {
         if self.parked {
             self.parked = false;
             inner.signal.raise();
+        } else if self.core.batches_due() < Nanos::MAX {
+            // It may sleep until later than that.
+            inner.doorbell.wake();
         }
         if self.thread.is_none() && !self.stopping {
             let shared = Arc::clone(inner);
@@ -184,6 +187,7 @@ fn wake_loop<F: Fabric>(inner: &Inner<F>) {
             locked.core.progress();
             let earliest = locked.core.expire();
             let earliest = locked.look_for_room(inner.fabric.host().now()).min(earliest);
+            let earliest = earliest.min(locked.core.batches_due());
             locked.waking = true;
             let armed = if locked.core.in_flight() == 0 && locked.room.is_empty() {
                 locked.parked = true;
@@ -233,7 +237,9 @@ struct Connection<F: Fabric> {
     state: Mutex<ConnectionState>,
 }
 
-/// An asynchronous client. Clones share the connection; all methods may be called from any thread.
+/// An asynchronous client. Clones share the connection; all methods may be called from any thread. With
+/// [`ClientConfig::batching`] calls that threads make while others are under way to the same worker go together in one message, when
+/// these are answered, or as the batching says.
 #[derive(Debug)]
 pub struct AsyncClient<F: Fabric>(Arc<Connection<F>>);
 
@@ -404,8 +410,14 @@ impl<F: Fabric> AsyncClient<F> {
     ) -> Result<CallId, CallError> {
         let timeout = self.0.config.timeout;
         let submitted = match self.0.lane(locked, worker, function) {
-            Some(lane) => locked.core.with_lane(lane, |fabric, domain, lane| {
-                lane.submit(fabric, domain, function, payload, timeout)
+            Some(lane) => locked.core.with_lane(lane, |fabric, domain, lane| match lane.batching {
+                None => lane.submit(fabric, domain, function, payload, timeout),
+                // Together with what other threads call until the messages under way are answered.
+                Some(_) => {
+                    let call = lane.push(fabric, domain, function, payload, timeout)?;
+                    lane.flush_alone(fabric, domain).map_err(|_| SubmitError::Broken)?;
+                    Ok(call)
+                }
             }),
             None => Err(SubmitError::Broken),
         };

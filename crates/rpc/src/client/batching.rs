@@ -109,7 +109,12 @@ impl Batches {
 
     /// Whether the open batch has stood open for too long.
     pub(crate) fn is_late(&self, now: Nanos) -> bool {
-        now >= self.opened.saturating_add(self.timeout)
+        now >= self.due()
+    }
+
+    /// Until when the open batch may stand open.
+    pub(crate) fn due(&self) -> Nanos {
+        self.opened.saturating_add(self.timeout)
     }
 
     /// The open batch was sent.

@@ -291,6 +291,12 @@ impl<F: Fabric> Core<F> {
         }
     }
 
+    /// When the first of the open batches goes out at the latest that go out by themselves.
+    pub(crate) fn batches_due(&self) -> Nanos {
+        let open = self.lanes.iter().flatten().filter(|lane| !lane.batch.is_empty());
+        open.filter_map(|lane| Some(lane.batching.as_ref()?.due())).min().unwrap_or(Nanos::MAX)
+    }
+
     /// Takes what has arrived. Never blocks. Answers how many messages and completions there were.
     #[inline]
     pub(crate) fn progress(&mut self) -> usize {

@@ -193,6 +193,30 @@ impl<F: Fabric> ClientLane<F> {
         self.send_call(fabric, domain, function, payload, Flags::NONE, timeout)
     }
 
+    /// Sends one call with the first `length` bytes of a buffer. What is long leaves with its memory, for which the buffer gets
+    /// other of the same length; if it could not be sent, the buffer is as before.
+    pub(crate) fn submit_message(
+        &mut self,
+        fabric: &F,
+        domain: &mut F::Domain,
+        function: u16,
+        (buffer, length): (&mut Buffer<F::Memory>, usize),
+        timeout: Nanos,
+    ) -> Result<u32, SubmitError> {
+        if length <= self.rendezvous_above || !self.exports.can_send(buffer) {
+            return self.submit(fabric, domain, function, &buffer[..length], timeout);
+        }
+        let capacity = buffer.len();
+        let other = self.request_buffer(fabric, capacity)?;
+        let mut leaves = std::mem::replace(buffer, other);
+        leaves.set_length(length);
+        self.submit_buffer(fabric, domain, function, leaves, timeout).map_err(|(error, mut back)| {
+            back.set_length(capacity);
+            *buffer = back;
+            error
+        })
+    }
+
     /// Sends one call whose payload lies in a buffer of ours for the server to READ; gives the buffer back when
     /// it could not be sent.
     pub(crate) fn submit_buffer(
@@ -334,7 +358,7 @@ impl<F: Fabric> ClientLane<F> {
 
     /// Sends the open batch of a lane that sends them by itself, if nothing else is under way whose answer could be waited for.
     #[inline(never)]
-    fn flush_alone(&mut self, fabric: &F, domain: &mut F::Domain) -> Result<(), Violation> {
+    pub(crate) fn flush_alone(&mut self, fabric: &F, domain: &mut F::Domain) -> Result<(), Violation> {
         let open = self.batch.count();
         let full = self.batching.as_ref().is_some_and(|b| b.is_full(open, self.batch.total()));
         if open > 0 && (full || self.slots.in_flight() == open as usize) {

@@ -352,6 +352,34 @@ impl<F: Fabric> Client<F> {
         self.settle(submitted)
     }
 
+    /// Memory for messages to `worker`, as of [`large_request_for`](Client::large_request_for).
+    pub(crate) fn message_memory(
+        &mut self,
+        worker: usize,
+        function: u16,
+        length: usize,
+    ) -> Result<Buffer<F::Memory>, CallError> {
+        self.large_request_for(worker, function, length).map(|request| request.buffer)
+    }
+
+    /// Submits the first `length` bytes of a buffer, waiting for room; what is long leaves with its memory
+    /// ([`ClientLane::submit_message`](super::lane::ClientLane::submit_message)).
+    pub(crate) fn submit_message(
+        &mut self,
+        worker: usize,
+        function: u16,
+        buffer: &mut Buffer<F::Memory>,
+        length: usize,
+    ) -> Result<CallId, CallError> {
+        let timeout = self.timeout;
+        self.submit_waiting(worker, function, |client| match client.lanes.of(worker, function) {
+            Some(lane) => client.core.with_lane(lane, |fabric, domain, lane| {
+                lane.submit_message(fabric, domain, function, (&mut *buffer, length), timeout)
+            }),
+            None => Err(SubmitError::Broken),
+        })
+    }
+
     /// What is chosen now on each connection to a worker whose results are fetched or written back; empty for other plans.
     pub fn tuning(&mut self) -> Vec<Tuning> {
         self.core.tuning()
@@ -419,13 +447,19 @@ impl<F: Fabric> Client<F> {
         self.core.forget(id);
     }
 
-    /// Waits for a call.
+    /// Waits until a call has its outcome.
     #[inline]
-    pub fn wait(&mut self, id: CallId) -> Result<Response<'_, F>, CallError> {
+    pub(crate) fn wait_until_done(&mut self, id: CallId) {
         self.waiter.reset();
         while !self.core.is_done(id) {
             self.step(Nanos::MAX, |core| core.is_done(id));
         }
+    }
+
+    /// Waits for a call.
+    #[inline]
+    pub fn wait(&mut self, id: CallId) -> Result<Response<'_, F>, CallError> {
+        self.wait_until_done(id);
         match self.core.outcome(id) {
             Ok(_) => Ok(Response { core: &mut self.core, id }),
             Err(error) => {

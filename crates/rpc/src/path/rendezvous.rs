@@ -179,6 +179,11 @@ impl<F: Fabric> Pool<F> {
         granted
     }
 
+    /// Whether the peer can be sent what is in a buffer, from where it lies.
+    pub(crate) fn can_send(&self, buffer: &Buffer<F::Memory>) -> bool {
+        self.link.is_none() || self.descriptor(buffer).is_some()
+    }
+
     /// What names a buffer of this pool to the peer; `None` for one of another pool.
     pub(crate) fn descriptor(&self, buffer: &Buffer<F::Memory>) -> Option<Descriptor> {
         let part = self.parts.iter().find(|p| std::sync::Arc::ptr_eq(p.arena.memory(), buffer.memory()))?;

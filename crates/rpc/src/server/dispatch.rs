@@ -1,6 +1,7 @@
 //! What a worker does with the messages of a lane: check, hand to the service, the pool or the application, answer.
 
 use super::deferred::{Deferred, Incoming};
+use super::held::Held;
 use super::inbox::Inbox;
 use super::lane::{Reading, ServerLane, answer_meta, time_left};
 use super::open;
@@ -34,6 +35,8 @@ pub(super) struct Dispatcher<F: Fabric> {
     /// Large requests are READ into these.
     pub(super) imports: Pool<F>,
     pub(super) out: Out,
+    /// Calls that who runs the worker takes by itself, if it does.
+    pub(super) held: Option<Box<Held>>,
 }
 
 /// How answers leave a worker.
@@ -96,12 +99,12 @@ impl Out {
 }
 
 /// What dispatching must know of a call beside its payload.
-#[derive(Clone, Copy)]
-pub(super) struct Call {
-    pub(super) call: u32,
-    pub(super) function: u16,
-    pub(super) thread: u16,
-    pub(super) time: u32,
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Call {
+    pub(crate) call: u32,
+    pub(crate) function: u16,
+    pub(crate) thread: u16,
+    pub(crate) time: u32,
 }
 
 impl From<Reading> for Call {
@@ -508,7 +511,7 @@ impl<F: Fabric> Dispatcher<F> {
 
     /// Sends the descriptor of a large result, which stays until the client has read it.
     #[inline(never)]
-    fn export(
+    pub(super) fn export(
         &mut self,
         domain: &mut F::Domain,
         lane: &mut ServerLane<F>,
@@ -578,6 +581,9 @@ impl<F: Fabric> Dispatcher<F> {
         mode: FunctionMode,
         batch: Option<&mut BatchState>,
     ) -> Result<(), Violation> {
+        if mode == FunctionMode::Pull && self.hold(lane, call, payload) {
+            return Ok(());
+        }
         let deadline = time_left(call.time).map(|left| self.fabric.host().now() + left);
         let deferred = Deferred::new(Arc::clone(&self.inbox), lane.index, lane.serial, call.call);
         let incoming = Incoming::new(call.function, payload.to_vec(), deadline, lane.session, deferred);
@@ -595,6 +601,24 @@ impl<F: Fabric> Dispatcher<F> {
         }
     }
 
+    /// The longest answer to a call that did not run on this worker that goes in one message.
+    pub(super) fn small_limit(&self, lane: &ServerLane<F>) -> usize {
+        (lane.plan.rendezvous_above as usize).min(SMALL_LIMIT as usize)
+    }
+
+    /// Answers in one message.
+    pub(super) fn answer_small(
+        &mut self,
+        domain: &mut F::Domain,
+        lane: &mut ServerLane<F>,
+        call: Call,
+        status: Status,
+        payload: &[u8],
+    ) -> Result<(), Violation> {
+        let meta = answer_meta(call.call, call.thread, status, Flags::NONE);
+        self.out.put_answer(&self.fabric, domain, lane, meta, payload, None)
+    }
+
     /// The answer of a call that ran elsewhere.
     pub(super) fn answer_owned(
         &mut self,
@@ -608,10 +632,8 @@ impl<F: Fabric> Dispatcher<F> {
         if status == Status::TooLarge {
             return self.refuse_result(domain, lane, call, None);
         }
-        let small_limit = (lane.plan.rendezvous_above as usize).min(SMALL_LIMIT as usize);
-        if payload.len() <= small_limit {
-            let meta = answer_meta(call.call, call.thread, status, Flags::NONE);
-            return self.out.put_answer(&self.fabric, domain, lane, meta, payload, None);
+        if payload.len() <= self.small_limit(lane) {
+            return self.answer_small(domain, lane, call, status, payload);
         }
         if status != Status::Ok {
             return self.refuse(domain, lane, call, status, None);

@@ -1,5 +1,6 @@
 //! The server's end of a lane: what it knows of one client handle, and how its answers go out.
 
+use super::held::HeldLane;
 use crate::client::lane::warm_lines;
 use crate::client::slots::{is_newer, split_call};
 use crate::path::again::Replies;
@@ -81,6 +82,8 @@ pub(crate) struct ServerLane<F: Fabric> {
     pub(crate) arrivals: Arrivals<F>,
     /// Calls in the pool or with the application.
     pub(crate) in_service: usize,
+    /// Calls that who runs the worker takes by itself.
+    pub(crate) held: Option<Box<HeldLane>>,
 }
 
 /// What a lane is made of.
@@ -142,6 +145,7 @@ impl<F: Fabric> ServerLane<F> {
             exported: Vec::with_capacity(parts.window as usize),
             reading: Vec::with_capacity(parts.window as usize),
             in_service: 0,
+            held: None,
             hot: 1,
             more: false,
             listed: false,

@@ -63,7 +63,7 @@ pub struct Worker<F: Fabric> {
     pub(crate) by_queue_pair: BTreeMap<QueuePairId, u16>,
     completions: Vec<Completion<F::Memory>>,
     scratch: Box<Scratch>,
-    dispatcher: Dispatcher<F>,
+    pub(super) dispatcher: Dispatcher<F>,
     number: u16,
     serials: u64,
     ticks: u32,
@@ -132,6 +132,7 @@ impl<F: Fabric> Worker<F> {
                 prepares: service.prepares(),
                 service,
                 out: Out { staging: vec![0; MAX_MESSAGE], draining: false },
+                held: None,
                 shared: Arc::clone(&shared),
             },
             number,
@@ -572,6 +573,9 @@ impl<F: Fabric> Worker<F> {
         self.ready.retain(|ready| *ready != index);
         self.domain.unwatch(&lane.region);
         let _ = self.domain.destroy_queue_pair(lane.queue_pair);
+        if let Some(held) = &mut self.dispatcher.held {
+            held.forget(index);
+        }
         // Messages that nobody has taken go with the lane; their RECVs belong to all lanes.
         drop(lane);
         open::refill_shared(self);
@@ -611,10 +615,9 @@ impl<F: Fabric> Worker<F> {
                         continue;
                     }
                     place.in_service = place.in_service.saturating_sub(1);
-                    match self.dispatcher.answer_owned(&mut self.domain, place, call, status, &payload) {
-                        Ok(()) => self.list(lane),
-                        Err(_) => self.remove(lane),
-                    }
+                    let answered =
+                        self.dispatcher.answer_owned(&mut self.domain, place, call, status, &payload);
+                    self.after_answer(lane, answered);
                 }
                 Command::Close { session } => {
                     for index in 0..self.lanes.len() {
@@ -629,6 +632,14 @@ impl<F: Fabric> Worker<F> {
                     self.last_message = self.dispatcher.fabric.host().now();
                 }
             }
+        }
+    }
+
+    /// A call was answered that was not served at once: the lane is looked at, or gone.
+    pub(super) fn after_answer(&mut self, lane: u16, answered: Result<(), Violation>) {
+        match answered {
+            Ok(()) => self.list(lane),
+            Err(_) => self.remove(lane),
         }
     }
 

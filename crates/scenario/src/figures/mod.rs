@@ -25,12 +25,16 @@ mod rf_rpc_5;
 mod rf_rpc_7;
 mod rf_rpc_8;
 mod rf_rpc_9;
+mod rf_rpc_bypass;
 mod rf_rpc_hybrid;
+mod rf_rpc_shared;
 mod rf_rpc_tables;
 mod rf_rpc_verbs;
 
+use crate::bypass::{Bypass, BypassError};
 use crate::datagrams::{Datagrams, DatagramsError};
 use crate::load::{Load, LoadError};
+use crate::shared::{Shared, SharedError};
 use dunlin_fabric::Nanos;
 use dunlin_rnic_model::driver::TestError;
 use dunlin_rnic_model::figure::{self as raw_verbs, FIGURES};
@@ -156,6 +160,8 @@ enum Work {
     Load(Box<Load>),
     Clients(rf_rpc_verbs::Clients),
     Datagrams(Datagrams),
+    Bypass(Bypass),
+    Shared(Shared),
 }
 
 /// Functions of a load that are told apart.
@@ -181,6 +187,8 @@ pub struct Outcome {
     pub mean_us: f64,
     /// So long take 15% of calls at most, 50%, 99%.
     pub quantiles_us: [f64; 3],
+    /// So long take 95% of calls at most.
+    pub p95_us: f64,
     /// Work requests that clients post for a call, where they are counted.
     pub posted_per_call: f64,
     /// Rate and mean latency of each function, the first ones of its load.
@@ -219,6 +227,26 @@ pub enum FigureError {
         x: u32,
         /// Why.
         error: DatagramsError,
+    },
+    /// A load of threads that share connections did not come to its end.
+    #[error("{series} at {x}: {error}")]
+    Shared {
+        /// The run's series.
+        series: String,
+        /// The run's place in it.
+        x: u32,
+        /// Why.
+        error: SharedError,
+    },
+    /// A load of tables that clients READ did not come to its end.
+    #[error("{series} at {x}: {error}")]
+    Bypass {
+        /// The run's series.
+        series: String,
+        /// The run's place in it.
+        x: u32,
+        /// Why.
+        error: BypassError,
     },
     /// A load did not come to its end.
     #[error("{series} at {x}: {error}")]
@@ -262,6 +290,8 @@ pub fn all() -> Vec<Figure> {
         rf_rpc_8::FIGURE,
         rf_rpc_9::FIGURE,
         rf_rpc_hybrid::FIGURE,
+        rf_rpc_bypass::FIGURE,
+        rf_rpc_shared::FIGURE,
         rf_rpc_10::FIGURE,
         rf_rpc_11::FIGURE,
         rf_rpc_13::UNIFORM,
@@ -365,6 +395,14 @@ impl Run {
         Run { series: series.to_owned(), x, work: Work::Datagrams(load) }
     }
 
+    fn bypass(series: impl Into<String>, x: u32, load: Bypass) -> Run {
+        Run { series: series.into(), x, work: Work::Bypass(load) }
+    }
+
+    fn shared(series: &str, x: u32, load: Shared) -> Run {
+        Run { series: series.to_owned(), x, work: Work::Shared(load) }
+    }
+
     /// Runs it: for a second or so, on the calling thread, with the same outcome each time.
     ///
     /// # Errors
@@ -387,6 +425,7 @@ impl Run {
                     mean_us: outcome.all.mean_ns / 1e3,
                     quantiles_us: [outcome.all.p15_ns, outcome.all.p50_ns, outcome.all.p99_ns]
                         .map(|nanos| nanos as f64 / 1e3),
+                    p95_us: outcome.all.p95_ns as f64 / 1e3,
                     posted_per_call: outcome.posted as f64 / outcome.all.calls.max(1) as f64,
                     functions: std::array::from_fn(|place| {
                         outcome.functions.get(place).map_or_else(OfFunction::default, |function| OfFunction {
@@ -394,6 +433,25 @@ impl Run {
                             mean_us: function.mean_ns / 1e3,
                         })
                     }),
+                    ..Outcome::default()
+                })
+            }
+            Work::Shared(load) => {
+                let failed = |error| FigureError::Shared { series: self.series.clone(), x: self.x, error };
+                let outcome = load.run(SEED).map_err(failed)?;
+                Ok(Outcome {
+                    mops: outcome.calls as f64 * 1e3 / outcome.time_ns.max(1) as f64,
+                    mean_us: outcome.mean_ns / 1e3,
+                    ..Outcome::default()
+                })
+            }
+            Work::Bypass(load) => {
+                let failed = |error| FigureError::Bypass { series: self.series.clone(), x: self.x, error };
+                let outcome = load.run(SEED).map_err(failed)?;
+                Ok(Outcome {
+                    mops: outcome.operations as f64 * 1e3 / outcome.time_ns.max(1) as f64,
+                    mean_us: outcome.mean_ns / 1e3,
+                    posted_per_call: outcome.reads_per_get,
                     ..Outcome::default()
                 })
             }

@@ -3,7 +3,8 @@
 use super::rf_rpc::{THREADS, gets};
 use super::rf_rpc_11::{KEYS, SKEW};
 use super::{Effort, Figure, Outcome, Outcomes, Paper, Point, Run, measured, say};
-use crate::load::{Load, Pace};
+use crate::load::{Extent, Load, Pace};
+use dunlin_fabric::Nanos;
 use dunlin_rpc::ResponseHalf;
 
 pub(super) const UNIFORM: Figure = Figure::predicted(
@@ -31,13 +32,20 @@ pub(super) const SKEWED: Figure = Figure::predicted(
 
 const NOTES: &str = "A client has one batch under way, to one server thread: the paper's throughput times its latency is 33 \
     batches of 4, and 24 of 24. A batch of 1 is a plain call. A call's latency is from when it is put into the batch to when its result is at hand. A fetch \
-    takes 256 bytes, and what is longer a second fetch. RF-RPC-auto-batch is not run. With skewed keys a batch goes to the owner of a key that \
+    takes 256 bytes, and what is longer a second fetch. RF-RPC-auto-batch finds the size of its batches by itself, for each server thread by \
+    equation 3, so that 95% of the calls are within a limit, which is its place on the axis, in us; it is measured after 60 or 160 ms, in which it has found them. With skewed keys a batch goes to the owner of a key that \
     is drawn for it.";
 
 pub(super) const FETCH: &str = "RF-RPC-batch";
 pub(super) const REPLY: &str = "server-reply-batch";
 pub(super) const BOTH: [(&str, ResponseHalf); 2] =
     [(FETCH, ResponseHalf::FetchOrWrite), (REPLY, ResponseHalf::Write)];
+/// Whose batches are as long as a latency allows; by that limit in us.
+const AUTO: &str = "RF-RPC-auto-batch, by limit";
+/// At most so many calls are later than the limit (5.6).
+const TOLERANCE: f64 = 0.05;
+/// Limits, in us.
+const LIMITS_US: [u32; 2] = [12, 24];
 /// Throughput and latency of a system, as series.
 pub(super) const LATENCY: &str = "latency";
 /// The average latency at which the paper compares both (5.6).
@@ -52,6 +60,47 @@ pub(super) fn in_batches(mut load: Load, size: u32, effort: Effort) -> Load {
     load
 }
 
+/// That load in batches whose size is found, when it has been found.
+fn within(mut load: Load, limit_us: u32, effort: Effort) -> Load {
+    load.pace = Pace::TunedBatches { limit: Nanos::from(limit_us) * 1_000, tolerance: TOLERANCE };
+    load.extent = match effort {
+        // A size is one call longer after 32 batches to a thread, of which there are 16, and each takes nearly the limit.
+        Effort::Full => Extent::Time {
+            warm_up: if limit_us < 20 { 60_000_000 } else { 160_000_000 },
+            measured: 2_000_000,
+        },
+        Effort::Quick => Extent::Time { warm_up: 3_000_000, measured: 200_000 },
+    };
+    load
+}
+
+fn limits(effort: Effort) -> &'static [u32] {
+    match effort {
+        Effort::Full => &LIMITS_US,
+        Effort::Quick => &LIMITS_US[..1],
+    }
+}
+
+/// What the paper says of batches whose size is found: their limit holds, and they do not do more than the others that take as long on
+/// average.
+fn tuned_points(outcomes: &Outcomes, points: &mut Vec<Point>, auto: &str, by_hand: &str) {
+    for limit in outcomes.xs() {
+        let Some(p95) = outcomes.get(auto, limit, |outcome| outcome.p95_us) else { continue };
+        let said = Some((Paper::AtMost(1.0), "5.6: at most 5% of the calls are later than the limit"));
+        let (series, predicted) =
+            (format!("{auto}, 95% of the calls over the limit"), p95 / f64::from(limit));
+        points.push(Point { series, x: limit, unit: "ratio", predicted, said });
+        let (Some(rate), Some(most)) =
+            (outcomes.get(auto, limit, mops), at_latency(outcomes, by_hand, f64::from(limit)))
+        else {
+            continue;
+        };
+        let said = Some((Paper::AtMost(1.0), "5.6: lower than RF-RPC-batch of that average latency"));
+        let (series, predicted) = (format!("{auto}, over {by_hand} of that latency"), rate / most);
+        points.push(Point { series, x: limit, unit: "ratio", predicted, said });
+    }
+}
+
 fn uniform_runs(effort: Effort) -> Vec<Run> {
     let sizes: &[u32] = match effort {
         Effort::Full => &[1, 2, 4, 8, 16, 24, 32, 48, 64, 96],
@@ -59,7 +108,12 @@ fn uniform_runs(effort: Effort) -> Vec<Run> {
     };
     let run =
         |(name, half), size| Run::of(name, size, in_batches(gets(half, THREADS, 0, effort), size, effort));
-    sizes.iter().flat_map(|size| BOTH.map(|system| run(system, *size))).collect()
+    let tuned = |limit: &u32| {
+        let load = gets(ResponseHalf::FetchOrWrite, THREADS, 0, effort);
+        Run::of(AUTO, *limit, within(load, *limit, effort))
+    };
+    let runs = sizes.iter().flat_map(|size| BOTH.map(|system| run(system, *size)));
+    runs.chain(limits(effort).iter().map(tuned)).collect()
 }
 
 /// Throughput of every run, and its latency as a series of its own.
@@ -134,6 +188,7 @@ fn uniform_points(outcomes: &Outcomes) -> Vec<Point> {
         let series = "server-reply-batch at 12.63 us".to_owned();
         points.push(Point { series, x: 24, unit: "mops", predicted, said });
     }
+    tuned_points(outcomes, &mut points, AUTO, FETCH);
     points
 }
 
@@ -152,6 +207,11 @@ fn skewed_runs(effort: Effort) -> Vec<Run> {
             runs.push(Run::of(name, *size, Load { key_skew: Some((KEYS, SKEW)), ..load }));
         }
     }
+    for limit in &limits(effort)[..1] {
+        let load = gets(ResponseHalf::FetchOrWrite, THREADS, 0, effort);
+        let load = Load { key_skew: Some((KEYS, SKEW)), ..load };
+        runs.push(Run::of(AUTO, *limit, within(load, *limit, effort)));
+    }
     runs
 }
 
@@ -166,5 +226,6 @@ fn skewed_points(outcomes: &Outcomes) -> Vec<Point> {
             say(&mut points, &title, x, Paper::Between(0.9, 1.1), source);
         }
     }
+    tuned_points(outcomes, &mut points, AUTO, FETCH);
     points
 }

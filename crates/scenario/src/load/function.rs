@@ -62,6 +62,8 @@ pub struct FunctionOutcome {
     /// As above.
     pub p50_ns: Nanos,
     /// As above.
+    pub p95_ns: Nanos,
+    /// As above.
     pub p99_ns: Nanos,
     /// As above.
     pub max_ns: Nanos,

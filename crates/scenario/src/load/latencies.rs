@@ -77,6 +77,7 @@ impl Latencies {
             mean_ns: self.sum.load(Ordering::Relaxed) as f64 / calls.max(1) as f64,
             p15_ns: self.quantile(0.15),
             p50_ns: self.quantile(0.5),
+            p95_ns: self.quantile(0.95),
             p99_ns: self.quantile(0.99),
             max_ns: self.max(),
         }

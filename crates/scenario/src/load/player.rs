@@ -96,6 +96,7 @@ impl Player {
             large_memory: load.large_memory(),
             worker,
             functions: load.plans(),
+            batching: load.batching(),
             ..ClientConfig::with_plan(load.functions[0].plan)
         };
         Client::connect(fabric, address, config)
@@ -138,7 +139,11 @@ impl Player {
         match self.table.load.pace {
             Pace::Closed { window: 0 | 1, think } => self.call_by_call(client, think),
             Pace::Closed { window, .. } => self.call_in_windows(client, usize::from(window)),
-            Pace::Batches { size } => self.call_in_batches(client, usize::from(size.max(1))),
+            Pace::Batches { size } => self.call_in_batches(client, |_, _| usize::from(size.max(1))),
+            // The lanes of a plan stand in the order of the workers.
+            Pace::TunedBatches { .. } => self.call_in_batches(client, |client, worker| {
+                client.batch_calls().get(worker).map_or(1, |calls| usize::from(*calls))
+            }),
             Pace::Open { gaps } => self.call_in_time(client, gaps),
         }
     }
@@ -193,11 +198,16 @@ impl Player {
     /// So many calls are made together, and then all answers waited for. A call's latency begins when it is made, the time in
     /// which the batch is put together included.
     #[inline(never)]
-    fn call_in_batches<F: Fabric>(&mut self, client: &mut Client<F>, size: usize) -> Result<(), CallError> {
+    fn call_in_batches<F: Fabric>(
+        &mut self,
+        client: &mut Client<F>,
+        size: impl Fn(&Client<F>, usize) -> usize,
+    ) -> Result<(), CallError> {
         let table = Arc::clone(&self.table);
-        let mut open: Vec<Open> = Vec::with_capacity(size);
+        let mut open: Vec<Open> = Vec::with_capacity(usize::from(table.load.window()));
         while self.wants() {
             let worker = self.worker();
+            let size = size(client, worker);
             while open.len() < size && self.left > 0 {
                 let next = self.next_to(worker);
                 let since = self.sim.time();

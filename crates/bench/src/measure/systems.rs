@@ -1,0 +1,189 @@
+//! Systems that RF-RPC's text compares, on one machine: one GET after the other of the same records, by RPC under the protocols of Jakiro,
+//! ServerReply and HERD, and by READs of the tables of Pilaf and FaRM, which the server knows nothing of.
+
+use std::time::Duration;
+
+use dunlin_fabric::Address;
+use dunlin_fabric_shm::ShmFabric;
+use dunlin_kv::KvClient;
+use dunlin_kv::bypass::{BypassClient, Kind};
+use dunlin_kv::client::refused;
+use dunlin_kv::protocol::{Function, Status};
+use dunlin_rpc::{Client, ClientConfig, CompletionMode, Plan, Protocol};
+
+use super::contest::{Contestant, contest};
+use super::key_value::{KEY, VALUE, key_of, load, memory_for, value_of};
+use super::peer::{Drive, ServiceKind, reads_address};
+use super::session::{Served, Session};
+use super::{Findings, MeasureError, progress_bar};
+use crate::floor::{Floor, FloorError, FloorPair, RING_WINDOW, Slice, compare};
+use crate::random::Random;
+use crate::report::Row;
+use crate::statistics::ratio;
+
+const SLICE: Duration = Duration::from_millis(2);
+/// The systems that call, and by which protocol.
+const CALLING: [(&str, &str); 3] =
+    [("Jakiro", "RF-RPC"), ("ServerReply", "Server-reply"), ("HERD-style", "HERD")];
+
+/// Who makes GETs.
+enum Getter {
+    Calls { client: Client<ShmFabric>, protocol: &'static str, reads_before: u64 },
+    Reads { client: BypassClient<ShmFabric> },
+}
+
+/// One system under load.
+struct System {
+    name: &'static str,
+    getter: Getter,
+    served: Served,
+    random: Random,
+    records: u64,
+    value: Vec<u8>,
+    gets: u64,
+    missed: u64,
+    wrong: u64,
+}
+
+impl System {
+    fn new(name: &'static str, getter: Getter, served: Served, records: usize) -> Self {
+        System {
+            name,
+            getter,
+            served,
+            random: Random::new(7),
+            records: records as u64,
+            value: Vec::with_capacity(VALUE),
+            gets: 0,
+            missed: 0,
+            wrong: 0,
+        }
+    }
+
+    fn slice(&mut self, pair: &mut FloorPair) -> Result<Slice, FloorError> {
+        let index = self.served.index;
+        let (slice, _) = pair.subject_slice(index, &[], |pair| pair.count_subject(SLICE, || self.get()))?;
+        Ok(slice)
+    }
+
+    /// One GET.
+    #[inline]
+    fn get(&mut self) -> Result<u64, String> {
+        let number = self.random.below(self.records);
+        let key = key_of(number);
+        let found = match &mut self.getter {
+            Getter::Calls { client, .. } => match client.call_on(0, Function::Get.id(), &key) {
+                Ok(value) => {
+                    self.wrong += u64::from(*value != value_of(number));
+                    true
+                }
+                Err(error) if refused(&error) == Some(Status::NotFound) => false,
+                Err(error) => return Err(error.to_string()),
+            },
+            Getter::Reads { client } => {
+                let found = client.get(&key, &mut self.value).map_err(|error| error.to_string())?;
+                self.wrong += u64::from(found && self.value != value_of(number));
+                found
+            }
+        };
+        self.gets += 1;
+        self.missed += u64::from(!found);
+        Ok(1)
+    }
+
+    /// READs of a GET so far, on average.
+    fn reads_per_get(&mut self) -> Option<f64> {
+        match &mut self.getter {
+            Getter::Calls { client, reads_before, .. } => {
+                ratio((reads_of(client) - *reads_before) as f64, self.gets as f64)
+            }
+            Getter::Reads { client } => Some(client.counts().reads_per_get()),
+        }
+    }
+}
+
+/// READs that a client has fetched results with.
+fn reads_of(client: &mut Client<ShmFabric>) -> u64 {
+    client.tuning().iter().map(|tuning| tuning.reads.0).sum()
+}
+
+/// Measures each system with `records` in it. Rows have `operation` `GET`, `system`, `protocol`, `window` 1, `reads_per_get`,
+/// `throughput_ops`, `hit_share`. Every value is checked. Blocks for some seconds.
+pub(super) fn systems(
+    session: &mut Session,
+    records: usize,
+    rounds: usize,
+) -> Result<Findings, MeasureError> {
+    let mut all = Vec::new();
+    for (name, protocol) in CALLING {
+        let Some(plan) = Protocol::by_name(protocol).map(|row| row.plan(CompletionMode::Busy)) else {
+            continue;
+        };
+        let served = session.serve(memory_for(records), Drive::Busy)?;
+        session.while_serving(&served, |fabric, address| fill(fabric, address, records))?;
+        let mut client = session.connect(&served, &ClientConfig::with_plan(plan))?;
+        let reads_before = reads_of(&mut client);
+        all.push(System::new(name, Getter::Calls { client, protocol, reads_before }, served, records));
+    }
+    for kind in Kind::ALL {
+        let served = session.serve(ServiceKind::Tables { farm: kind == Kind::Farm, records }, Drive::Busy)?;
+        let client = session.while_serving(&served, |fabric, address| {
+            fill(fabric, address, records)?;
+            let wrong = |error: &dyn std::fmt::Display| MeasureError::BadArgument(error.to_string());
+            let reads = reads_address(address).map_err(|error| wrong(&error))?;
+            let config = ClientConfig::with_plan(Plan::default());
+            BypassClient::connect(fabric, [address, &reads], config).map_err(|error| wrong(&error))
+        })?;
+        all.push(System::new(kind.name(), Getter::Reads { client }, served, records));
+    }
+    let progress = progress_bar(rounds * all.len());
+    let mut contestants: Vec<Contestant<'_>> = all
+        .iter_mut()
+        .map(|system| Contestant {
+            name: system.name.to_owned(),
+            floor: Floor::Ring { window: RING_WINDOW },
+            floor_duration: SLICE,
+            slice: Box::new(move |pair| system.slice(pair)),
+            found: Vec::new(),
+        })
+        .collect();
+    contest(&mut session.pair, &mut contestants, rounds, &progress)?;
+    progress.finish_and_clear();
+    let found: Vec<_> = contestants.into_iter().map(|one| one.found).collect();
+    let mut findings = Findings::default();
+    for (system, found) in all.iter_mut().zip(&found) {
+        if system.wrong > 0 {
+            return Err(MeasureError::WrongData(format!("{} of {} keys", system.name, system.wrong)));
+        }
+        let protocol = match &system.getter {
+            Getter::Calls { protocol, .. } => protocol,
+            Getter::Reads { .. } => "READs",
+        };
+        let reads_per_get = system.reads_per_get();
+        for comparison in compare(found) {
+            let mut row = Row::new()
+                .with("operation", "GET")
+                .with("system", system.name)
+                .with("protocol", protocol)
+                .with("records", records)
+                .with("key_bytes", KEY)
+                .with("value_bytes", VALUE)
+                .with("keys_per_message", 1)
+                .with("window", 1)
+                .with("reads_per_get", reads_per_get)
+                .with("throughput_ops", comparison.subject_throughput_ops.round())
+                .with("hit_share", ratio((system.gets - system.missed) as f64, system.gets as f64));
+            comparison.set_common(&mut row);
+            findings.rows.push(row);
+        }
+    }
+    Ok(findings)
+}
+
+fn fill(fabric: &ShmFabric, address: &Address, records: usize) -> Result<(), MeasureError> {
+    let config =
+        ClientConfig { window: 256, ring_bytes: 64 * 1024, ..ClientConfig::with_plan(Plan::default()) };
+    let mut client = KvClient::connect(fabric, address, config)
+        .map_err(|source| MeasureError::Connect { protocol: "a store".to_owned(), source })?;
+    load(&mut client, records, |_| {})
+}

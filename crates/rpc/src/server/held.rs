@@ -1,0 +1,216 @@
+//! Calls that the thread which runs a worker takes and answers by itself: no lock and no other thread is on their way.
+
+use super::dispatch::{Call, Dispatcher};
+use super::lane::{ServerLane, time_left};
+use super::worker::Worker;
+use crate::messages::ClientId;
+use crate::path::Violation;
+use dunlin_fabric::{Buffer, Fabric, Host, Link, Nanos, Work};
+use dunlin_wire::Status;
+use std::collections::VecDeque;
+
+/// Copies of messages that are longer give their memory back.
+const KEPT_ROOM: usize = 64 * 1024;
+/// Copies that wait to be used again.
+const KEPT_COPIES: usize = 1024;
+
+/// One that was not taken yet.
+#[derive(Debug)]
+struct Waiting {
+    call: Call,
+    deadline: Option<Nanos>,
+    payload: Vec<u8>,
+}
+
+/// Those of one lane, which the window bounds.
+#[derive(Debug, Default)]
+pub(crate) struct HeldLane {
+    waiting: VecDeque<Waiting>,
+    /// Taken and not answered, the oldest first.
+    taken: VecDeque<Call>,
+    /// Among the lanes that have turns.
+    listed: bool,
+}
+
+/// What a worker knows of the calls that it holds.
+#[derive(Debug, Default)]
+pub(crate) struct Held {
+    /// Lanes that something waits of, with their serials.
+    turns: VecDeque<(u16, u64)>,
+    /// Copies of messages that were taken, to be used again.
+    copies: Vec<Vec<u8>>,
+}
+
+impl Held {
+    /// The lane is gone, and what it had with it.
+    pub(super) fn forget(&mut self, lane: u16) {
+        self.turns.retain(|(index, _)| *index != lane);
+    }
+
+    fn give_back(&mut self, mut copy: Vec<u8>) {
+        if copy.capacity() <= KEPT_ROOM && self.copies.len() < KEPT_COPIES {
+            copy.clear();
+            self.copies.push(copy);
+        }
+    }
+}
+
+/// A message was not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NotTaken {
+    /// There is no such lane any more.
+    Gone,
+    /// It has so many bytes, and stays.
+    TooLong(usize),
+}
+
+/// A message was not answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NotAnswered {
+    /// There is no such lane any more.
+    Gone,
+    /// All that was taken is answered.
+    NothingTaken,
+    /// No memory to answer from.
+    OutOfMemory,
+}
+
+impl<F: Fabric> Dispatcher<F> {
+    /// Keeps a request for who runs the worker; `false` if that is not wanted here.
+    pub(super) fn hold(&mut self, lane: &mut ServerLane<F>, call: Call, payload: &[u8]) -> bool {
+        let Some(held) = &mut self.held else { return false };
+        let mut copy = held.copies.pop().unwrap_or_default();
+        copy.extend_from_slice(payload);
+        self.fabric.host().charge(Work::CopyBytes, payload.len() as u32);
+        let deadline = time_left(call.time).map(|left| self.fabric.host().now() + left);
+        let of_lane = lane.held.get_or_insert_default();
+        of_lane.waiting.push_back(Waiting { call, deadline, payload: copy });
+        if !std::mem::replace(&mut of_lane.listed, true) {
+            held.turns.push_back((lane.index, lane.serial));
+        }
+        lane.in_service += 1;
+        true
+    }
+
+    /// Answers one with the first `size` bytes of a buffer. What is long leaves with its memory, for which the buffer gets other.
+    fn answer_from(
+        &mut self,
+        domain: &mut F::Domain,
+        lane: &mut ServerLane<F>,
+        call: Call,
+        buffer: &mut Buffer<F::Memory>,
+        size: usize,
+    ) -> Result<Result<(), Violation>, NotAnswered> {
+        if size <= self.small_limit(lane) {
+            return Ok(self.answer_small(domain, lane, call, Status::Ok, &buffer[..size]));
+        }
+        let reserved = lane.exports.reserve_to_fill(&self.fabric, buffer.len());
+        let mut leaves = reserved.map_err(|_| no_memory(lane))?;
+        if lane.exports.can_send(buffer) {
+            std::mem::swap(&mut leaves, buffer);
+        } else {
+            self.fabric.host().charge(Work::CopyBytes, size as u32);
+            leaves[..size].copy_from_slice(&buffer[..size]);
+        }
+        leaves.set_length(size);
+        Ok(self.export(domain, lane, call, Some(leaves), None))
+    }
+}
+
+impl<F: Fabric> Worker<F> {
+    /// From now on calls of functions that are pulled are held for who runs this worker.
+    pub(crate) fn hold(&mut self) {
+        self.dispatcher.held = Some(Box::default());
+    }
+
+    /// A lane with calls that wait to be taken, and its serial; each such lane has its turn.
+    pub(crate) fn next_held(&mut self) -> Option<(u16, u64)> {
+        let held = self.dispatcher.held.as_mut()?;
+        while let Some((index, serial)) = held.turns.pop_front() {
+            let Some(lane) = self.lanes.get_mut(index as usize).and_then(Option::as_mut) else { continue };
+            let Some(of_lane) = lane.held.as_mut().filter(|_| lane.serial == serial) else { continue };
+            if !of_lane.waiting.is_empty() {
+                held.turns.push_back((index, serial));
+                return Some((index, serial));
+            }
+            of_lane.listed = false;
+        }
+        None
+    }
+
+    /// Copies the oldest call of a lane that was not taken into a buffer, and says how long it is.
+    pub(crate) fn take_held(
+        &mut self,
+        client: ClientId,
+        buffer: &mut Buffer<F::Memory>,
+    ) -> Result<Option<usize>, NotTaken> {
+        loop {
+            let Some(lane) = lane_of(&mut self.lanes, client) else { return Err(NotTaken::Gone) };
+            let Some(of_lane) = &mut lane.held else { return Ok(None) };
+            let Some(first) = of_lane.waiting.front() else { return Ok(None) };
+            let host = self.dispatcher.fabric.host();
+            let late = first.deadline.is_some_and(|deadline| deadline <= host.now());
+            let size = first.payload.len();
+            if !late && size > buffer.len() {
+                return Err(NotTaken::TooLong(size));
+            }
+            let Some(waiting) = of_lane.waiting.pop_front() else { return Ok(None) };
+            if !late {
+                host.charge(Work::Dispatch, 1);
+                host.charge(Work::CopyBytes, size as u32);
+                buffer[..size].copy_from_slice(&waiting.payload);
+                of_lane.taken.push_back(waiting.call);
+            }
+            if let Some(held) = &mut self.dispatcher.held {
+                held.give_back(waiting.payload);
+            }
+            if !late {
+                return Ok(Some(size));
+            }
+            lane.in_service -= 1;
+            let status = Status::DeadlineExceeded;
+            let refused = self.dispatcher.answer_small(&mut self.domain, lane, waiting.call, status, &[]);
+            self.after_answer(client.lane, refused);
+        }
+    }
+
+    /// A buffer to build an answer to a client in.
+    pub(crate) fn held_memory(
+        &mut self,
+        client: ClientId,
+        length: usize,
+    ) -> Result<Buffer<F::Memory>, NotAnswered> {
+        let Some(lane) = lane_of(&mut self.lanes, client) else { return Err(NotAnswered::Gone) };
+        lane.exports.reserve_to_fill(&self.dispatcher.fabric, length).map_err(|_| no_memory(lane))
+    }
+
+    /// Answers the oldest call of a lane that was taken and not answered.
+    pub(crate) fn answer_held(
+        &mut self,
+        client: ClientId,
+        buffer: &mut Buffer<F::Memory>,
+        size: usize,
+    ) -> Result<(), NotAnswered> {
+        let Some(lane) = lane_of(&mut self.lanes, client) else { return Err(NotAnswered::Gone) };
+        let oldest = lane.held.as_ref().and_then(|of_lane| of_lane.taken.front().copied());
+        let Some(call) = oldest else { return Err(NotAnswered::NothingTaken) };
+        let answered = self.dispatcher.answer_from(&mut self.domain, lane, call, buffer, size)?;
+        if let Some(of_lane) = &mut lane.held {
+            of_lane.taken.pop_front();
+        }
+        lane.in_service = lane.in_service.saturating_sub(1);
+        let broke = answered.is_err();
+        self.after_answer(client.lane, answered);
+        if broke { Err(NotAnswered::Gone) } else { Ok(()) }
+    }
+}
+
+/// There is no memory that a client could read; it may be gone without our having looked after its lane.
+fn no_memory<F: Fabric>(lane: &ServerLane<F>) -> NotAnswered {
+    if lane.link.is_alive() { NotAnswered::OutOfMemory } else { NotAnswered::Gone }
+}
+
+fn lane_of<F: Fabric>(lanes: &mut [Option<ServerLane<F>>], client: ClientId) -> Option<&mut ServerLane<F>> {
+    let lane = lanes.get_mut(client.lane as usize)?.as_mut()?;
+    (lane.serial == client.serial).then_some(lane)
+}

@@ -1,0 +1,88 @@
+//! Beyond RF-RPC: two in-bound operations a call cap Jakiro at half of what a NIC serves. Threads of a client machine that share one
+//! connection, and whose calls go together, make less than two of them a call.
+
+use super::rf_rpc::gets;
+use super::{Effort, Figure, Outcomes, Paper, Point, Run, measured};
+use crate::load::{Extent, Load, Pace};
+use crate::random_values::Times;
+use crate::shared::Shared;
+use dunlin_rpc::{CompletionMode, Plan, RequestHalf, ResponseHalf};
+
+pub(super) const FIGURE: Figure = Figure::predicted(
+    [
+        "rf-rpc-shared",
+        "GETs of 35 threads on seven machines, by a connection each or by one a machine, 8 server threads",
+        "rf-rpc",
+        "calls_in_flight",
+    ],
+    "No figure of the paper's. Each thread has so many GETs in flight. Shared: the five threads of a machine have one connection, in which each call is a \
+     message, or goes together with those that were made while others were under way to the same server thread (at most 64). The cap is half of the in-bound \
+     READs that the NIC serves (11.26 MOPS, figure 1). A thread looks at its oldest call every 200 ns; what a lock costs where threads meet \
+     on it is not in the model.",
+    runs,
+    points,
+);
+
+const OWN: &str = "a connection each";
+const SHARED: &str = "shared";
+const TOGETHER: &str = "shared, calls together";
+const WORKERS: u16 = 8;
+/// What a GET takes of the store, as elsewhere.
+const STORE: u64 = 200;
+/// Half of figure 1's in-bound rate.
+const CAP: f64 = 11.26 / 2.0;
+
+fn shared(window: u32, together: u16, effort: Effort) -> Shared {
+    let (warm_up, measured) = match measured(effort, 2_000_000) {
+        Extent::Time { warm_up, measured } => (warm_up, measured),
+        Extent::Calls(_) => (0, 1),
+    };
+    Shared {
+        profile: "rf-rpc".to_owned(),
+        client_hosts: 7,
+        threads_per_host: 5,
+        window: window as usize,
+        workers: WORKERS,
+        plan: Plan::new(RequestHalf::Write, ResponseHalf::FetchOrWrite)
+            .completion(CompletionMode::Busy, CompletionMode::Busy),
+        together,
+        service: STORE,
+        bytes: [16, 32],
+        warm_up,
+        measured,
+        limit: 10_000_000_000,
+    }
+}
+
+fn runs(effort: Effort) -> Vec<Run> {
+    let windows: &[u32] = match effort {
+        Effort::Full => &[1, 2, 4, 8, 16],
+        Effort::Quick => &[1, 8],
+    };
+    let mut runs = Vec::new();
+    for window in windows {
+        let load = gets(ResponseHalf::FetchOrWrite, WORKERS, 0, effort);
+        let pace = Pace::Closed { window: *window as u16, think: Times::Fixed(0) };
+        runs.push(Run::of(OWN, *window, Load { pace, extent: measured(effort, 2_000_000), ..load }));
+        runs.push(Run::shared(SHARED, *window, shared(*window, 1, effort)));
+        runs.push(Run::shared(TOGETHER, *window, shared(*window, 64, effort)));
+    }
+    runs
+}
+
+fn points(outcomes: &Outcomes) -> Vec<Point> {
+    let mut points = outcomes.as_they_are("mops", |outcome| outcome.mops);
+    let mut latencies = outcomes.as_they_are("us", |outcome| outcome.mean_us);
+    latencies.iter_mut().for_each(|point| point.series = format!("{}, latency", point.series));
+    points.extend(latencies);
+    for series in [OWN, SHARED, TOGETHER] {
+        let Some((x, peak)) = outcomes.peak(series, |outcome| outcome.mops) else { continue };
+        let (series, predicted) = (format!("peak of {series} over the cap"), peak / CAP);
+        let said = (series.starts_with("peak of shared, calls together")).then_some((
+            Paper::AtLeast(1.0),
+            "5.2: the peak of calls by themselves is half of the in-bound rate",
+        ));
+        points.push(Point { series, x, unit: "ratio", predicted, said });
+    }
+    points
+}

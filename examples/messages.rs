@@ -1,0 +1,131 @@
+//! An RPC of one's own on RF-RPC's messages (its table 2): dispatch and serialization are this program's, the way of the bytes is
+//! Dunlin's. The server leaves each answer where the client READs it, until that takes too long.
+//!
+//! `cargo run --release --example messages` serves and calls over shared memory; with an address (`shm:NAME`, `rdma:HOST:PORT`) and
+//! `serve` or `call` in front it does one of these.
+
+use dunlin::messages::{ClientId, MessageBuffer, MessageClient, MessageServer};
+use dunlin::{Address, ClientConfig, CompletionMode, Fabric, Fabrics, Protocol, ServerConfig, on_fabric};
+use std::error::Error;
+
+/// The longest message of this little protocol.
+const LONGEST: usize = 4096;
+
+/// What can be asked: a number of one byte, then its arguments.
+enum Question<'a> {
+    Add(u32, u32),
+    Reverse(&'a str),
+}
+
+impl<'a> Question<'a> {
+    /// Writes the question to the front of a buffer, and says how long it is.
+    fn encode(&self, into: &mut [u8]) -> usize {
+        match self {
+            Question::Add(one, other) => {
+                into[0] = 1;
+                into[1..5].copy_from_slice(&one.to_le_bytes());
+                into[5..9].copy_from_slice(&other.to_le_bytes());
+                9
+            }
+            Question::Reverse(text) => {
+                into[0] = 2;
+                into[1..=text.len()].copy_from_slice(text.as_bytes());
+                1 + text.len()
+            }
+        }
+    }
+
+    /// Reads a question; `None` if it is none. Whoever sent it may have meant ill.
+    fn parse(bytes: &'a [u8]) -> Option<Self> {
+        match bytes.split_first()? {
+            (1, numbers) => {
+                let (one, other) = numbers.split_first_chunk::<4>()?;
+                let other = other.first_chunk::<4>()?;
+                Some(Question::Add(u32::from_le_bytes(*one), u32::from_le_bytes(*other)))
+            }
+            (2, text) => Some(Question::Reverse(std::str::from_utf8(text).ok()?)),
+            _ => None,
+        }
+    }
+
+    fn answer(&self) -> String {
+        match self {
+            Question::Add(one, other) => one.wrapping_add(*other).to_string(),
+            Question::Reverse(text) => text.chars().rev().collect(),
+        }
+    }
+}
+
+/// Receives and answers everything that one client has sent. A client may go at any time; that ends nothing but its own messages.
+fn answer_all<F: Fabric>(
+    thread: &mut MessageServer<F>,
+    client: ClientId,
+    buffer: &mut MessageBuffer<F>,
+) -> Result<(), Box<dyn Error>> {
+    while let Some(size) = thread.server_recv(client, buffer)? {
+        let answer = match Question::parse(&buffer[..size]) {
+            Some(question) => question.answer(),
+            None => "what?".to_owned(),
+        };
+        let size = answer.len().min(buffer.len());
+        buffer[..size].copy_from_slice(&answer.as_bytes()[..size]);
+        thread.server_send(client, buffer, size)?;
+    }
+    Ok(())
+}
+
+fn serve<F: Fabric>(mut thread: MessageServer<F>) {
+    while !thread.is_ended() {
+        let Some(client) = thread.next_client(u64::MAX) else { continue };
+        let Ok(mut buffer) = thread.malloc_buf(client, LONGEST) else { continue };
+        if let Err(error) = answer_all(&mut thread, client, &mut buffer) {
+            eprintln!("a client's messages end: {error}");
+        }
+    }
+}
+
+fn ask<F: Fabric>(
+    client: &mut MessageClient<F>,
+    buffer: &mut MessageBuffer<F>,
+    question: &Question<'_>,
+) -> Result<String, Box<dyn Error>> {
+    let size = question.encode(buffer);
+    client.client_send(0, buffer, size)?;
+    let size = client.client_recv(0, buffer)?;
+    Ok(String::from_utf8_lossy(&buffer[..size]).into_owned())
+}
+
+fn call<F: Fabric>(fabric: &F, address: &Address) -> Result<(), Box<dyn Error>> {
+    let plan = Protocol::by_name("RF-RPC").ok_or("no such protocol")?.plan(CompletionMode::Busy);
+    let mut client = MessageClient::connect(fabric, address, ClientConfig::with_plan(plan))?;
+    let mut buffer = client.malloc_buf(0, LONGEST)?;
+    println!("20 + 22 = {}", ask(&mut client, &mut buffer, &Question::Add(20, 22))?);
+    println!("dunlin backwards: {}", ask(&mut client, &mut buffer, &Question::Reverse("dunlin"))?);
+    Ok(())
+}
+
+fn run<F: Fabric>(fabric: &F, address: &Address, what: &str) -> Result<(), Box<dyn Error>> {
+    if what == "call" {
+        return call(fabric, address);
+    }
+    let (server, threads) = MessageServer::listen(fabric, address, ServerConfig::default())?;
+    let threads: Vec<_> = threads.into_iter().map(|t| std::thread::spawn(move || serve(t))).collect();
+    let called = if what == "serve" { Ok(()) } else { call(fabric, address) };
+    if what != "serve" {
+        server.shutdown(1_000_000_000);
+    }
+    for thread in threads {
+        thread.join().map_err(|_| "a thread of the server panicked")?;
+    }
+    called
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let mut arguments = std::env::args().skip(1);
+    let what = arguments.next().unwrap_or_default();
+    let address: Address = match arguments.next() {
+        Some(address) => address.parse()?,
+        None => format!("shm:messages-{}", std::process::id()).parse()?,
+    };
+    on_fabric!(&Fabrics::default().choose(&address)?, fabric => run(fabric, &address, &what))
+}
