@@ -8,6 +8,7 @@ pub mod kv_driver;
 pub mod loader;
 pub mod measure;
 pub mod random;
+pub mod rates;
 pub mod report;
 pub mod statistics;
 pub mod workload;

@@ -120,6 +120,19 @@ impl On {
 }
 
 impl DeviceArguments {
+    /// The options again, for a process that is to use the same device.
+    pub(crate) fn words(&self) -> Vec<String> {
+        let mut words = Vec::new();
+        let mut say = |option: &str, value: Option<String>| {
+            words.extend(value.map(|value| format!("--{option}={value}")));
+        };
+        say("rdma-device", self.rdma_device.clone());
+        say("rdma-port", self.rdma_port.map(|port| port.to_string()));
+        say("gid-index", self.gid_index.map(|index| index.to_string()));
+        say("rdma-mtu", self.rdma_mtu.map(|mtu| mtu.to_string()));
+        words
+    }
+
     /// The fabrics of this process; clients of other users may connect to shared memory where `anyone` says so. What is
     /// not said here goes by the environment (`DUNLIN_RDMA_DEVICE` and its like).
     pub(crate) fn fabrics(&self, anyone: bool) -> Result<Fabrics, SettingError> {
@@ -132,7 +145,8 @@ impl DeviceArguments {
             mtu: self.rdma_mtu.or(named.mtu),
         };
         let allow = if anyone { AllowPolicy::Anyone } else { AllowPolicy::default() };
-        Ok(Fabrics::new(FabricsConfig { shm: ShmConfig { allow, ..ShmConfig::default() }, rdma }))
+        let shm = ShmConfig { allow, ..ShmConfig::default() };
+        Ok(Fabrics::new(FabricsConfig { shm, rdma, ..FabricsConfig::default() }))
     }
 }
 

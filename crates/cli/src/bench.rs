@@ -17,6 +17,7 @@ use crate::output::Failure;
 
 mod all;
 mod atb;
+pub(crate) mod fetch_table;
 
 /// What can be measured.
 #[derive(Debug, Subcommand)]
@@ -112,7 +113,8 @@ pub(crate) enum Bench {
     Atb(atb::Atb),
     /// HatRPC's key-value service on LMDB under YCSB's workloads, by hints and by other systems' protocols.
     Ycsb(atb::YcsbArguments),
-    /// All of these but atb and ycsb with the parameters that the project's figures are given for; some minutes.
+    FetchTable(fetch_table::FetchTableArguments),
+    /// All of these but atb, ycsb and fetch-table with the parameters that the project's figures are given for; some minutes.
     All {
         /// Write the tables as Markdown, each with the command that prints it.
         #[arg(long, value_name = "PATH")]
@@ -162,6 +164,7 @@ pub(crate) fn run(command: Bench) -> Result<(), Failure> {
     match command {
         Bench::Atb(command) => atb::run(command),
         Bench::Ycsb(arguments) => atb::run_ycsb(arguments),
+        Bench::FetchTable(arguments) => fetch_table::run(&arguments),
         Bench::All { markdown, output } => all::run(markdown.as_deref(), &output).map_err(failed),
         command => {
             let (document, output) = measure(command).map_err(failed)?;
@@ -227,7 +230,7 @@ fn measure(command: Bench) -> Result<(Document, Output)> {
             let parameters = Row::new().with("connections", connections).with("seconds", seconds);
             (document("bench idle", "shm", parameters, findings), output)
         }
-        Bench::Atb(_) | Bench::Ycsb(_) | Bench::All { .. } => {
+        Bench::Atb(_) | Bench::Ycsb(_) | Bench::FetchTable(_) | Bench::All { .. } => {
             anyhow::bail!("only single measurements have one document each")
         }
     })

@@ -83,6 +83,7 @@ struct InternalArguments {
 enum InternalCommand {
     EchoServer(echo::EchoServerArguments),
     DemoClient(demo::client::ClientArguments),
+    FetchTablePeer(bench::fetch_table::PeerArguments),
 }
 
 /// The word before an [`InternalCommand`].
@@ -111,6 +112,7 @@ fn run_internal(arguments: &InternalArguments) -> Result<ExitCode, Failure> {
     match &arguments.command {
         InternalCommand::EchoServer(arguments) => echo::run(arguments),
         InternalCommand::DemoClient(arguments) => demo::client::run(arguments),
+        InternalCommand::FetchTablePeer(arguments) => bench::fetch_table::run_peer(arguments),
     }
 }
 

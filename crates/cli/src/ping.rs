@@ -8,7 +8,7 @@ use crate::output::{self, Failure, ReportArguments};
 use crate::progress;
 use clap::Args;
 use dunlin::engine::Client;
-use dunlin::{Address, ClientConfig, Fabric, Plan, on_fabric};
+use dunlin::{Address, ClientConfig, Fabric, Plan, Tuning, on_fabric};
 use dunlin_bench::floor::TickClock;
 use dunlin_bench::report::{Document, Row, readable};
 use dunlin_bench::statistics::Latency;
@@ -171,6 +171,7 @@ fn ping<F: Fabric>(
     }
     let document = document(arguments, fabric.capabilities().name, address, &plan, &latency, count);
     output::print(summary(made, &latency, took))?;
+    output::print(client.tuning().iter().map(tuning).collect::<String>())?;
     arguments.report.write(&document)?;
     if let Some(error) = failed {
         return Err(error.into());
@@ -203,6 +204,20 @@ fn summary(made: u64, latency: &Latency, took: Duration) -> String {
         ));
     }
     text
+}
+
+/// What was chosen on a connection whose results are fetched or written back, and by which rates.
+fn tuning(of: &Tuning) -> String {
+    let (fetched, written) = of.results;
+    format!(
+        "results: {fetched} fetched, {written} written back; R {} of at most {}, F {} of {} to {} bytes; rates {}\n",
+        of.retries,
+        of.retries_at_most,
+        of.fetch_bytes,
+        of.fetch_bytes_between.0,
+        of.fetch_bytes_between.1,
+        of.table
+    )
 }
 
 fn document(

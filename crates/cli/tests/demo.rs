@@ -72,3 +72,16 @@ fn a_server_that_dies_ends_the_demo() {
     demo.end().failed(1, &["error:", "the server"]);
     assert_eq!(processes_with(&children), [0u32; 0]);
 }
+
+#[test]
+fn the_scene_of_the_tuner_is_the_same_everywhere() {
+    let text = dunlin(["demo", "--quick"]).well().text();
+    let scene = text.split("Protocol RF-RPC").nth(1).expect("the scene");
+    let modes: Vec<bool> = scene
+        .lines()
+        .filter(|line| line.contains(" B ") && (line.contains("fetched") || line.contains("written back")))
+        .map(|line| line.contains("written back"))
+        .collect();
+    assert_eq!(modes, [false, true, false, false, false], "{scene}");
+    assert!(scene.contains("N = 5") && scene.contains("of the model of rf-rpc"), "{scene}");
+}

@@ -38,8 +38,8 @@
 //! ```
 
 pub use dunlin_fabric::{
-    Address, AddressError, BindError, Capabilities, DialError, Fabric, ListenError, Nanos, Scheme, Topology,
-    Unavailable,
+    Address, AddressError, BadRates, BindError, Capabilities, DeviceIdentity, DialError, Fabric, ListenError,
+    Nanos, RateRow, Rates, RatesSource, Scheme, Topology, Unavailable,
 };
 pub use dunlin_fabric_rdma::{DeviceChoice, OpenError as RdmaError, RdmaConfig, RdmaFabric, SettingError};
 pub use dunlin_fabric_shm::{AllowPolicy, ShmConfig, ShmFabric};
@@ -49,15 +49,14 @@ pub use dunlin_rpc::{
     ApplicationCode, BackoffConfig, BatchCalls, Batching, CallError, CallId, Cause, Certainty, ClientConfig,
     CompletionMode, ConnectError, Counters, FunctionMode, Illegal, LargePayload, PROTOCOLS, Plan,
     PoolService, Protocol, Reply, ReplyTooLarge, Request, RequestHalf, ResponseHalf, SMALL_LIMIT, ServeError,
-    ServerConfig, Service, Sharing, Status, Tuning, messages,
-    tune::table::{BadTable, FetchRow, FetchTable},
+    ServerConfig, Service, Sharing, Status, Tuning, messages, tune::table::FetchTable,
 };
 #[cfg(feature = "thrift")]
 pub use dunlin_thrift as thrift;
 pub use dunlin_transport::{
     AsyncClient, AsyncHubs, AsyncResponse, Call, Choose, ChosenFabric, Client, Fabrics, FabricsConfig,
     Incoming, LargeRequest, PassedOver, ResolveError, Resolved, Response, Server, ServerBuilder,
-    SeveralServers, Worker, on_fabric,
+    SeveralServers, TableError, Tables, TablesFrom, Worker, on_fabric,
 };
 use std::io;
 
@@ -85,6 +84,7 @@ macro_rules! include_service {
 }
 
 /// Shared memory with its defaults: one for a process is enough. It takes addresses of `shm:` only; [`Fabrics`] takes all.
+/// What was measured of this machine is looked for in the user's tables ([`Tables::of_user`]).
 pub fn fabric() -> io::Result<DefaultFabric> {
-    ShmFabric::new(ShmConfig::default())
+    Fabrics::default().shm()
 }

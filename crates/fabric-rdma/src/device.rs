@@ -136,6 +136,24 @@ pub(crate) struct Attributes {
     pub(crate) in_order: bool,
     /// Whether a completion tells nothing of the buffers of requests before it that were not signaled.
     pub(crate) lingers: bool,
+    pub(crate) made: Made,
+}
+
+/// Who made a device, and which one it is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Made {
+    pub(crate) vendor: u32,
+    pub(crate) part: u32,
+    pub(crate) guid: u64,
+    firmware: [u8; 64],
+}
+
+impl Made {
+    /// The firmware's version.
+    pub(crate) fn firmware(&self) -> String {
+        let end = self.firmware.iter().position(|byte| *byte == 0).unwrap_or(self.firmware.len());
+        String::from_utf8_lossy(&self.firmware[..end]).trim().to_owned()
+    }
 }
 
 // SAFETY: libibverbs may be called from any thread ("thread safe" in its README); the pointers stay valid until the drop.
@@ -353,6 +371,12 @@ impl Device {
             atomics: got.atomic_capability != sys::ATOMICS_NONE,
             in_order: IN_ORDER_VENDORS.contains(&got.vendor_id),
             lingers: got.vendor_id == SOFT_IWARP,
+            made: Made {
+                vendor: got.vendor_id,
+                part: got.vendor_part_id,
+                guid: u64::from_be(got.node_guid),
+                firmware: got.firmware,
+            },
         })
     }
 
@@ -420,6 +444,7 @@ impl Attributes {
         atomics: false,
         in_order: false,
         lingers: false,
+        made: Made { vendor: 0, part: 0, guid: 0, firmware: [0; 64] },
     };
 }
 

@@ -14,8 +14,8 @@ use crate::memory::{RdmaMemory, Registration};
 use crate::send::MAX_PARTS;
 use crate::{socket, sys};
 use dunlin_fabric::{
-    Access, Address, Capabilities, CreateError, DialError, Fabric, Host, ListenError, Nanos, RealHost,
-    RegisterError, Scheme, Transport, TransportSet,
+    Access, Address, Capabilities, CreateError, DeviceIdentity, DialError, Fabric, Host, KnownRates,
+    ListenError, Nanos, Rates, RatesBook, RealHost, RegisterError, Scheme, Transport, TransportSet,
 };
 use std::io::{self, ErrorKind};
 use std::net::TcpListener;
@@ -34,6 +34,7 @@ const DATAGRAM_HEADROOM: u32 = 40;
 struct Inner {
     io: Arc<IoHandle>,
     capabilities: Arc<Capabilities>,
+    rates: KnownRates,
     /// Memory that peers may do anything with, at an address where there is none of it.
     trap: Arc<Registration>,
 }
@@ -101,7 +102,7 @@ impl RdmaFabric {
         );
         let io = IoHandle::start(Arc::clone(&device), manager, config)
             .map_err(|e| failed("the control thread", e))?;
-        Ok(RdmaFabric(Arc::new(Inner { io, capabilities, trap })))
+        Ok(RdmaFabric(Arc::new(Inner { io, capabilities, rates: KnownRates::default(), trap })))
     }
 
     /// Device, port and address in words, with the MTU in bytes.
@@ -120,8 +121,13 @@ impl RdmaFabric {
     }
 
     /// The device's name.
-    pub fn device(&self) -> &str {
+    pub fn device_name(&self) -> &str {
         &self.0.io.io().device().name
+    }
+
+    /// Says who knows what was measured of this device; the first word counts. Nobody is asked before somebody asks for the rates.
+    pub fn set_rates_book(&self, book: Arc<dyn RatesBook>) {
+        self.0.rates.set_book(book);
     }
 }
 
@@ -175,12 +181,31 @@ impl Fabric for RdmaFabric {
         &self.0.capabilities
     }
 
+    fn device(&self) -> DeviceIdentity {
+        let device = self.0.io.io().device();
+        let made = &device.attributes.made;
+        DeviceIdentity::of(self.0.capabilities.name)
+            .with("device", &device.name)
+            .with("vendor", format_args!("{:#x}", made.vendor))
+            .with("part", made.part)
+            .with("firmware", made.firmware())
+            .with("GUID", format_args!("{:016x}", made.guid))
+            .with("port", device.port.number)
+            .with("network", device.port.gid.link.name())
+            .with("Mb/s", device.port.megabits)
+            .with("MTU", device.port.mtu_bytes())
+    }
+
+    fn rates(&self) -> Option<Arc<Rates>> {
+        self.0.rates.get(|| self.device())
+    }
+
     fn register(&self, length: u64, access: Access) -> Result<RdmaMemory, RegisterError> {
         RdmaMemory::new(self.0.io.io().device(), length, access)
     }
 
     fn domain(&self) -> Result<RdmaDomain, CreateError> {
-        let Inner { io, capabilities, trap } = &*self.0;
+        let Inner { io, capabilities, trap, .. } = &*self.0;
         RdmaDomain::new(Arc::clone(capabilities), trap.remote_key(), Arc::clone(io))
     }
 

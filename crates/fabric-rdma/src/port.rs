@@ -67,10 +67,36 @@ pub(crate) struct Port {
     /// The code of `ibv_mtu`.
     pub(crate) mtu: u32,
     pub(crate) max_message: u32,
+    /// How much it carries, in megabits a second; 0 if that is not known.
+    pub(crate) megabits: u32,
     /// The best address, or the one that was asked for.
     pub(crate) gid: PortGid,
     /// Those to choose from; one, if it was asked for.
     gids: Vec<PortGid>,
+}
+
+/// What a port carries, in megabits a second, from verbs' codes of its width and of its lanes' speed; 0 for codes that we do not know.
+fn megabits(width: u8, speed: u8) -> u32 {
+    let lanes = match width {
+        1 => 1,
+        2 => 4,
+        4 => 8,
+        8 => 12,
+        16 => 2,
+        _ => 0,
+    };
+    let lane = match speed {
+        1 => 2_500,
+        2 => 5_000,
+        4 => 10_000,
+        8 => 10_312,
+        16 => 14_062,
+        32 => 25_781,
+        64 => 53_125,
+        128 => 106_250,
+        _ => 0,
+    };
+    lanes * lane
 }
 
 impl Port {
@@ -103,6 +129,7 @@ impl Port {
             service_level: attributes.subnet_manager_service_level,
             mtu: attributes.active_mtu.min(wanted).clamp(1, sys::MTU_4096),
             max_message: attributes.max_message,
+            megabits: megabits(attributes.active_width, attributes.active_speed),
             gid: *gids.iter().min_by_key(|gid| gid.rank())?,
             gids,
         })
@@ -154,6 +181,15 @@ mod tests {
         let mut attributes = sys::PortAttributes::default();
         (attributes.active_mtu, attributes.link_layer) = (5, sys::LINK_LAYER_ETHERNET);
         Port::new(1, &attributes, table, false, choice)
+    }
+
+    #[test]
+    fn speeds() {
+        // A port of 40 Gb/s (4 lanes of QDR), one of 100 (4 of EDR), and one that says what we do not know.
+        assert_eq!(
+            [megabits(2, 4), megabits(2, 32), megabits(2, 0), megabits(99, 4)],
+            [40_000, 103_124, 0, 0]
+        );
     }
 
     #[test]

@@ -165,8 +165,8 @@ pub(crate) struct PortAttributes {
     pub(crate) subnet_manager_service_level: u8,
     _subnet_timeout: u8,
     _init_type_reply: u8,
-    _active_width: u8,
-    _active_speed: u8,
+    pub(crate) active_width: u8,
+    pub(crate) active_speed: u8,
     _physical_state: u8,
     pub(crate) link_layer: u8,
     _flags: u8,
@@ -539,7 +539,8 @@ mod tests {
         layout!(CompletionChannel "ibv_comp_channel" size);
         layout!(CompletionChannel "ibv_comp_channel" context "context", descriptor "fd", references "refcnt");
         layout!(DeviceAttributes "ibv_device_attr" size);
-        layout!(DeviceAttributes "ibv_device_attr" max_mr_size "max_mr_size", vendor_id "vendor_id", max_qp "max_qp",
+        layout!(DeviceAttributes "ibv_device_attr" firmware "fw_ver", node_guid "node_guid", max_mr_size "max_mr_size",
+            vendor_id "vendor_id", vendor_part_id "vendor_part_id", max_qp "max_qp",
             max_qp_wr "max_qp_wr", capability_flags "device_cap_flags", max_sge "max_sge", max_cqe "max_cqe",
             max_qp_read_atomic "max_qp_rd_atom", max_responder_resources "max_res_rd_atom",
             max_qp_initiator_read_atomic "max_qp_init_rd_atom", atomic_capability "atomic_cap", max_ah "max_ah",
@@ -547,7 +548,8 @@ mod tests {
             local_ack_delay "local_ca_ack_delay", ports "phys_port_cnt");
         layout!(PortAttributes "ibv_port_attr" size);
         layout!(PortAttributes "ibv_port_attr" state "state", active_mtu "active_mtu", gid_table_length "gid_tbl_len",
-            max_message "max_msg_sz", lid "lid", subnet_manager_service_level "sm_sl", link_layer "link_layer");
+            max_message "max_msg_sz", lid "lid", subnet_manager_service_level "sm_sl",
+            active_width "active_width", active_speed "active_speed", link_layer "link_layer");
         layout!(GidEntry "ibv_gid_entry" size);
         layout!(GidEntry "ibv_gid_entry" gid "gid", index "gid_index", port "port_num", kind "gid_type",
             interface "ndev_ifindex");

@@ -1,5 +1,6 @@
 //! The fabric: makes everything else.
 
+use crate::device;
 use crate::domain::ShmDomain;
 use crate::frame::{Frame, Refusal, VERSION};
 use crate::io::IoHandle;
@@ -8,8 +9,8 @@ use crate::listener::{ListenerShared, ShmListener};
 use crate::memory::ShmMemory;
 use crate::socket::{self, Received};
 use dunlin_fabric::{
-    Access, Address, Capabilities, CreateError, DialError, Fabric, Host, ListenError, Nanos, RealHost,
-    RegisterError, Scheme, TransportSet,
+    Access, Address, Capabilities, CreateError, DeviceIdentity, DialError, Fabric, Host, KnownRates,
+    ListenError, Nanos, Rates, RatesBook, RealHost, RegisterError, Scheme, TransportSet,
 };
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
@@ -65,6 +66,7 @@ pub(crate) const MAX_QUEUE_DEPTH: u32 = 1 << 15;
 struct Inner {
     io: Arc<IoHandle>,
     capabilities: Capabilities,
+    rates: KnownRates,
     domains: AtomicU32,
 }
 
@@ -97,7 +99,17 @@ impl ShmFabric {
             max_queue_depth: MAX_QUEUE_DEPTH,
         };
         let io = IoHandle::start(config)?;
-        Ok(ShmFabric(Arc::new(Inner { io, capabilities, domains: AtomicU32::new(1) })))
+        Ok(ShmFabric(Arc::new(Inner {
+            io,
+            capabilities,
+            rates: KnownRates::default(),
+            domains: AtomicU32::new(1),
+        })))
+    }
+
+    /// Says who knows what was measured of this machine; the first word counts. Nobody is asked before somebody asks for the rates.
+    pub fn set_rates_book(&self, book: Arc<dyn RatesBook>) {
+        self.0.rates.set_book(book);
     }
 
     fn greet(&self, socket: OwnedFd, address: &Address, until: Nanos) -> Result<ShmLink, DialError> {
@@ -163,6 +175,14 @@ impl Fabric for ShmFabric {
 
     fn capabilities(&self) -> &Capabilities {
         &self.0.capabilities
+    }
+
+    fn device(&self) -> DeviceIdentity {
+        device::this_machine()
+    }
+
+    fn rates(&self) -> Option<Arc<Rates>> {
+        self.0.rates.get(|| self.device())
     }
 
     fn register(&self, length: u64, access: Access) -> Result<ShmMemory, RegisterError> {

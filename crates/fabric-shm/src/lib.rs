@@ -52,6 +52,7 @@
 
 mod completion_queue;
 mod datagram;
+mod device;
 mod domain;
 mod doorbell;
 mod endpoint;

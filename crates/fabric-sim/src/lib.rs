@@ -64,7 +64,7 @@ pub use settings::{
 };
 
 use dunlin_fabric::{
-    Access, Address, Capabilities, CreateError, DialError, Fabric, ListenError, Nanos, RegisterError,
+    Access, Address, Capabilities, CreateError, DialError, Fabric, ListenError, Nanos, Rates, RegisterError,
 };
 use process::Process;
 use scheduler::State;
@@ -82,6 +82,7 @@ const MAX_REGION: u64 = 1 << 36;
 pub struct Sim {
     host: SimHost,
     capabilities: Arc<Capabilities>,
+    rates: Option<Arc<Rates>>,
     registered: Arc<AtomicU64>,
     /// Numbers of regions given out.
     regions: Arc<AtomicU32>,
@@ -108,12 +109,13 @@ impl Sim {
     ) -> Result<RunReport, RunError> {
         settings.check()?;
         let capabilities = Arc::new(settings.capabilities.clone());
+        let rates = settings.rates.clone();
         let timing = Timing::new(&settings.timing, &settings.prices).map_err(SettingsError::from)?;
         let state = State::new(settings, timing, seed);
         let registered = Arc::clone(&state.network.registered);
         let shared = Arc::new(Shared::new(state));
         let host = SimHost { shared: Arc::clone(&shared), process: 0 };
-        let sim = Sim { host, capabilities, registered, regions: Arc::default() };
+        let sim = Sim { host, capabilities, rates, registered, regions: Arc::default() };
         run::run(&shared, Box::new(move || root(sim)))
     }
 
@@ -198,6 +200,10 @@ impl Fabric for Sim {
 
     fn capabilities(&self) -> &Capabilities {
         &self.capabilities
+    }
+
+    fn rates(&self) -> Option<Arc<Rates>> {
+        self.rates.clone()
     }
 
     fn register(&self, length: u64, access: Access) -> Result<SimMemory, RegisterError> {

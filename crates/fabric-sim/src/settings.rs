@@ -1,6 +1,6 @@
 //! What can be set about a run.
 
-use dunlin_fabric::{Capabilities, Nanos, TransportSet, Work};
+use dunlin_fabric::{Capabilities, Nanos, Rates, TransportSet, Work};
 use dunlin_rnic_model::{ClusterError, Prices as ModelPrices, Profile};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -37,6 +37,8 @@ pub struct Settings {
     pub preemption: u64,
     /// What the fabric says it can do, and then does.
     pub capabilities: Capabilities,
+    /// What its NICs do in a second, for who asks.
+    pub rates: Option<Arc<Rates>>,
     /// Where the latest events are kept as text, for who wants to see how it came to a failure; `None` is fast.
     pub history: Option<History>,
 }
@@ -268,6 +270,7 @@ impl Default for Settings {
                 max_queue_pairs: 1 << 16,
                 max_queue_depth: 1 << 14,
             },
+            rates: None,
             history: None,
         }
     }

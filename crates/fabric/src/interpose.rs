@@ -17,10 +17,10 @@ pub use trace::Trace;
 
 use crate::work::{AddressHandleId, CompletionQueueId, SharedReceiveQueueId};
 use crate::{
-    AcceptError, Access, Address, Armed, Buffer, Capabilities, Completion, CreateError, DialError, Endpoint,
-    Fabric, GrantError, Link, LinkError, ListenError, Listener, Nanos, PeerIdentity, PostError,
-    QueuePairConfig, QueuePairId, QueuePairState, ReceiveTarget, Region, RegionKey, RegisterError,
-    Subscription, ThreadDomain, WaitMode, Wake, WorkId, WorkRequest,
+    AcceptError, Access, Address, Armed, Buffer, Capabilities, Completion, CreateError, DeviceIdentity,
+    DialError, Endpoint, Fabric, GrantError, Link, LinkError, ListenError, Listener, Nanos, PeerIdentity,
+    PostError, QueuePairConfig, QueuePairId, QueuePairState, Rates, ReceiveTarget, Region, RegionKey,
+    RegisterError, Subscription, ThreadDomain, WaitMode, Wake, WorkId, WorkRequest,
 };
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -231,6 +231,14 @@ impl<F: Fabric, H: Hooks<F>> Fabric for Interposed<F, H> {
 
     fn capabilities(&self) -> &Capabilities {
         self.inner.capabilities()
+    }
+
+    fn device(&self) -> DeviceIdentity {
+        self.inner.device()
+    }
+
+    fn rates(&self) -> Option<Arc<Rates>> {
+        self.inner.rates()
     }
 
     fn register(&self, length: u64, access: Access) -> Result<F::Memory, RegisterError> {

@@ -25,6 +25,7 @@ pub mod inbox;
 pub mod interpose;
 pub mod memory;
 pub mod news;
+pub mod rates;
 pub mod verbs;
 pub mod work;
 
@@ -41,6 +42,7 @@ pub use host::{BindError, Host, Nanos, RealHost, Signal, Site, Task, Topology, W
 pub use interpose::{Count, Fault, FaultPlan, Trace};
 pub use memory::{Access, Memory, Region};
 pub use news::{Mark, ReadyList, Subscription};
+pub use rates::{BadRates, DeviceIdentity, KnownRates, RateRow, Rates, RatesBook, RatesSource};
 pub use verbs::{Armed, Fabric, Link, Listener, PeerIdentity, ThreadDomain, WaitMode, Wake, Waker};
 pub use work::{
     AddressHandleId, CompletionQueueId, Data, Endpoint, Gather, InlineLine, InlineWrite, Operation,

@@ -16,6 +16,7 @@ use crate::error::{
 use crate::host::{Host, Nanos};
 use crate::memory::{Access, Memory};
 use crate::news::Subscription;
+use crate::rates::{DeviceIdentity, Rates};
 use crate::work::{
     AddressHandleId, CompletionQueueId, Endpoint, InlineLine, InlineWrite, QueuePairConfig, QueuePairId,
     QueuePairState, ReceiveTarget, RegionKey, SharedReceiveQueueId, WorkId, WorkRequest,
@@ -42,6 +43,16 @@ pub trait Fabric: Clone + Send + Sync + Debug + 'static {
 
     /// What this fabric can do.
     fn capabilities(&self) -> &Capabilities;
+
+    /// The device, as far as what it does in a second depends on it. May read files of the system.
+    fn device(&self) -> DeviceIdentity {
+        DeviceIdentity::of(self.capabilities().name)
+    }
+
+    /// What the device does in a second, if that is known. The first call may read a file.
+    fn rates(&self) -> Option<Arc<Rates>> {
+        None
+    }
 
     /// Registers zeroed memory that granted peers may use within `access`. Pages are touched lazily where the
     /// system allows it.

@@ -21,6 +21,7 @@ pub mod figure;
 mod network;
 mod prices;
 pub mod profile;
+pub mod rates;
 mod request;
 mod station;
 pub mod sweep;

@@ -7,16 +7,17 @@ mod common;
 
 use common::turns::Turns;
 use common::*;
-use dunlin_rpc::tune::table::{FetchRow, FetchTable};
+use dunlin_fabric::RateRow;
+use dunlin_rpc::tune::table::FetchTable;
 use dunlin_rpc::*;
 use std::sync::Arc;
 
 /// A table by which R = 5 and F = 256; how long a READ takes decides what counts as quick.
 fn config(read_nanos: f64) -> ClientConfig {
-    let row = |bytes, reads| FetchRow { bytes, reads, writes: 2e6, read_nanos };
+    let row = |bytes, reads| RateRow { bytes, reads, writes: 2e6, read_nanos };
     let rows = vec![row(32, 10.5e6), row(256, 10.5e6), row(1024, 4e6), row(2048, 2e6)];
     ClientConfig {
-        fetch_table: Arc::new(FetchTable::new(rows).unwrap()),
+        fetch_table: Some(Arc::new(FetchTable::new(rows).unwrap())),
         ..ClientConfig::with_plan(Protocol::by_name("RF-RPC").unwrap().plan(CompletionMode::Busy))
     }
 }

@@ -6,6 +6,8 @@
 //! * [`shared`]: threads that share their machine's connection.
 //! * [`datagrams`]: RPC over datagrams without the engine, for what it takes of the server's processors.
 //! * [`advice`]: what the model says of the plan that hints select, for a function of anybody.
+//! * [`rates`]: what the NICs of simulated clusters do in a second, for clients that choose by it.
+//! * [`tuning`]: a client of a function that changes, and what its tuner makes of it.
 //! * [`figures`]: the papers' figures, with what the papers' texts say of them.
 //!
 //! What may come in: descriptions of clusters and loads, and the code that plays them. What never does: how anything is
@@ -17,5 +19,7 @@ pub mod datagrams;
 pub mod figures;
 pub mod load;
 pub mod random_values;
+pub mod rates;
 pub mod shared;
 pub mod swarm;
+pub mod tuning;

@@ -12,6 +12,7 @@ use player::{Player, Table};
 use signaled::Signaled;
 
 use crate::random_values::{Sizes, Skew, Times};
+use crate::rates::{ModelledRatesError, modelled_rates};
 use dunlin_fabric::interpose::{Count, Interposed};
 use dunlin_fabric::{Address, Fabric, Host, Nanos, Scheme, Signal, Task};
 use dunlin_fabric_sim::{
@@ -21,7 +22,7 @@ use dunlin_fabric_sim::{
 use dunlin_rnic_model::{Parameter, Profile, ProfileError};
 use dunlin_rpc::{
     BatchCalls, Batching, CallError, CompletionMode, ConnectError, FunctionMode, PROTOCOLS, Plan, Reply,
-    Request, ServeError, ServerBuilder, ServerConfig,
+    Request, ResponseHalf, ServeError, ServerBuilder, ServerConfig,
 };
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -168,6 +169,9 @@ pub enum LoadError {
     /// No such profile, or a bad one.
     #[error(transparent)]
     Profile(#[from] ProfileError),
+    /// Its NIC has no rates to choose by.
+    #[error(transparent)]
+    Rates(#[from] ModelledRatesError),
     /// More connections than the cluster can hold.
     #[error("{clients} clients make {queue_pairs} queue pairs at the server's NIC, which holds {limit}")]
     QueuePairs {
@@ -344,6 +348,11 @@ impl Load {
             Network::Modelled(name) => {
                 let profile = Arc::new(Profile::built_in(name)?);
                 settings.prices = Prices::of(&profile);
+                // What its clients choose by is their own NIC's, as if it had been measured on this cluster.
+                if self.functions.iter().any(|function| function.plan.response == ResponseHalf::FetchOrWrite)
+                {
+                    settings.rates = Some(modelled_rates(name)?);
+                }
                 settings.capabilities.max_inline = profile.number(Parameter::InlineLimit) as u32;
                 let machines = vec![(profile, self.nics); hosts];
                 let control_ns = 5_000;

@@ -1,7 +1,8 @@
 //! The fabrics of a process: each opened when an address first asks for it.
 
 use crate::resolve::Resolved;
-use dunlin_fabric::{Address, Capabilities, Fabric, Scheme, Unavailable};
+use crate::tables::Tables;
+use dunlin_fabric::{Address, Capabilities, Fabric, RatesBook, Scheme, Unavailable};
 use dunlin_fabric_rdma::{OpenError, RdmaConfig, RdmaFabric};
 use dunlin_fabric_shm::{ShmConfig, ShmFabric};
 use std::io;
@@ -14,6 +15,36 @@ pub struct FabricsConfig {
     pub shm: ShmConfig,
     /// Of RDMA: which device, port and address above all.
     pub rdma: RdmaConfig,
+    /// Where to look for what was measured of the devices.
+    pub tables: TablesFrom,
+}
+
+/// Where tables of devices are looked for: by clients that have to choose between fetching and writing back, and were given none.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum TablesFrom {
+    /// In the user's cache folder ([`Tables::of_user`]).
+    #[default]
+    User,
+    /// There.
+    Tables(Tables),
+    /// Nowhere: clients go by the rates that are built in.
+    Nowhere,
+}
+
+impl TablesFrom {
+    fn book(&self) -> Option<Arc<dyn RatesBook>> {
+        match self {
+            TablesFrom::User => match Tables::of_user() {
+                Ok(tables) => Some(Arc::new(tables)),
+                Err(error) => {
+                    tracing::debug!(target: "dunlin::transport", "measured tables are not looked for: {error}");
+                    None
+                }
+            },
+            TablesFrom::Tables(tables) => Some(Arc::new(tables.clone())),
+            TablesFrom::Nowhere => None,
+        }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -93,12 +124,24 @@ impl Fabrics {
 
     /// Shared memory; opened by the first call.
     pub fn shm(&self) -> io::Result<ShmFabric> {
-        opened(&self.0.shm, || ShmFabric::new(self.0.config.shm.clone()))
+        opened(&self.0.shm, || {
+            let fabric = ShmFabric::new(self.0.config.shm.clone())?;
+            if let Some(book) = self.0.config.tables.book() {
+                fabric.set_rates_book(book);
+            }
+            Ok(fabric)
+        })
     }
 
     /// RDMA; opened by the first call. The error says what is missing, and a later call tries again.
     pub fn rdma(&self) -> Result<RdmaFabric, OpenError> {
-        opened(&self.0.rdma, || RdmaFabric::new(self.0.config.rdma.clone()))
+        opened(&self.0.rdma, || {
+            let fabric = RdmaFabric::new(self.0.config.rdma.clone())?;
+            if let Some(book) = self.0.config.tables.book() {
+                fabric.set_rates_book(book);
+            }
+            Ok(fabric)
+        })
     }
 
     /// The fabric that an address names, opened if need be; never another one.

@@ -36,10 +36,12 @@ mod fabrics;
 mod resolve;
 mod server;
 mod several;
+mod tables;
 
 pub use asynchronous::{AsyncClient, AsyncHubs, AsyncResponse, Call};
 pub use client::{Client, LargeRequest, Response};
-pub use fabrics::{Choose, ChosenFabric, Fabrics, FabricsConfig};
+pub use fabrics::{Choose, ChosenFabric, Fabrics, FabricsConfig, TablesFrom};
 pub use resolve::{PassedOver, ResolveError, Resolved};
 pub use server::{Incoming, Server, ServerBuilder, Worker};
 pub use several::SeveralServers;
+pub use tables::{TableError, Tables};

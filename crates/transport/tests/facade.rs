@@ -1,12 +1,15 @@
 //! Clients and servers whose address says which fabric: on shared memory here, on RDMA in the guest
 //! (`examples/every_protocol.rs`).
 
-use dunlin_fabric::{Address, DialError, ListenError};
+use dunlin_fabric::{Address, DialError, Fabric as _, ListenError, RateRow, RatesSource};
+use dunlin_rpc::tune::table::FetchTable;
 use dunlin_rpc::{
-    CallError, Cause, ClientConfig, ConnectError, FunctionMode, Reply, Request, ServeError, ServerConfig,
-    Service, Status,
+    CallError, Cause, ClientConfig, CompletionMode, ConnectError, FunctionMode, Plan, Reply, Request,
+    RequestHalf, ResponseHalf, ServeError, ServerConfig, Service, Status,
 };
-use dunlin_transport::{AsyncClient, AsyncHubs, Client, Fabrics, Server, ServerBuilder};
+use dunlin_transport::{
+    AsyncClient, AsyncHubs, Client, Fabrics, FabricsConfig, Server, ServerBuilder, Tables, TablesFrom,
+};
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
@@ -146,4 +149,40 @@ fn a_named_fabric_is_used_or_refused() {
     let server = serve(&fabrics, "alone");
     let mut client = Client::connect(&shm, server.address(), ClientConfig::default()).unwrap();
     assert_eq!(&*client.call(ECHO, b"hello").unwrap(), b"hello");
+}
+
+/// A client goes by the table that it was given, else by what was measured of its device, else by what is built in; and says so.
+#[test]
+fn the_rates_are_those_given_or_measured_or_built_in() {
+    let folder = tempfile::tempdir().unwrap();
+    let tables = Tables::in_folder(folder.path());
+    let server = serve(&Fabrics::default(), "rates");
+    let source = |from: TablesFrom, given: Option<FetchTable>| {
+        let fabrics = Fabrics::new(FabricsConfig { tables: from, ..FabricsConfig::default() });
+        let plan = Plan::new(RequestHalf::Write, ResponseHalf::FetchOrWrite)
+            .completion(CompletionMode::Busy, CompletionMode::Busy);
+        let config = ClientConfig {
+            fetch_table: given.map(Arc::new),
+            worker: Some(0),
+            ..ClientConfig::with_plan(plan)
+        };
+        let mut client = Client::connect(&fabrics, server.address(), config).unwrap();
+        assert_eq!(&*client.call(ECHO, b"hello").unwrap(), b"hello");
+        let [tuning] = client.tuning().try_into().unwrap();
+        (tuning.table, tuning.retries_at_most)
+    };
+    let measured = || TablesFrom::Tables(tables.clone());
+    assert_eq!(source(measured(), None), (RatesSource::BuiltIn, 5));
+    let device = Fabrics::default().shm().unwrap().device();
+    let row = |bytes, reads| RateRow { bytes, reads, writes: 1e6, read_nanos: 500.0 };
+    tables.save(&device, &[row(64, 3e6), row(1024, 1e6)], 1_795_305_600).unwrap();
+    let (found, reads_at_most) = source(measured(), None);
+    assert_eq!(found, RatesSource::Measured { device: device.to_string(), unix_time_s: 1_795_305_600 });
+    assert_eq!(reads_at_most, 3);
+    let given = FetchTable::new(vec![row(64, 8e6), row(1024, 1e6)]).unwrap();
+    assert_eq!(source(measured(), Some(given)), (RatesSource::Given, 8));
+    assert_eq!(source(TablesFrom::Nowhere, None), (RatesSource::BuiltIn, 5));
+    std::fs::write(tables.path(&device), b"no table").unwrap();
+    assert_eq!(source(measured(), None), (RatesSource::BuiltIn, 5));
+    server.shutdown(1_000_000_000);
 }

@@ -28,8 +28,8 @@ const CALLING: [(&str, &str); 3] =
 
 /// Who makes GETs.
 enum Getter {
-    Calls { client: Client<ShmFabric>, protocol: &'static str, reads_before: u64 },
-    Reads { client: BypassClient<ShmFabric> },
+    Calls { client: Box<Client<ShmFabric>>, protocol: &'static str, reads_before: u64 },
+    Reads { client: Box<BypassClient<ShmFabric>> },
 }
 
 /// One system under load.
@@ -121,7 +121,7 @@ pub(super) fn systems(
         };
         let served = session.serve(memory_for(records), Drive::Busy)?;
         session.while_serving(&served, |fabric, address| fill(fabric, address, records))?;
-        let mut client = session.connect(&served, &ClientConfig::with_plan(plan))?;
+        let mut client = Box::new(session.connect(&served, &ClientConfig::with_plan(plan))?);
         let reads_before = reads_of(&mut client);
         all.push(System::new(name, Getter::Calls { client, protocol, reads_before }, served, records));
     }
@@ -134,7 +134,7 @@ pub(super) fn systems(
             let config = ClientConfig::with_plan(Plan::default());
             BypassClient::connect(fabric, [address, &reads], config).map_err(|error| wrong(&error))
         })?;
-        all.push(System::new(kind.name(), Getter::Reads { client }, served, records));
+        all.push(System::new(kind.name(), Getter::Reads { client: Box::new(client) }, served, records));
     }
     let progress = progress_bar(rounds * all.len());
     let mut contestants: Vec<Contestant<'_>> = all

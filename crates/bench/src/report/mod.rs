@@ -16,9 +16,11 @@ mod host;
 mod plot;
 
 mod table;
+mod tidy;
 mod unit;
 
 pub use chart::charts_of;
+pub use dunlin_fabric::rates::day;
 pub use host::HostDescription;
 pub use plot::{Axis, Bars, Chart, Content, Lines, PlotError, draw};
 

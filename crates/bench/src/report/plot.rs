@@ -126,7 +126,7 @@ pub fn draw(charts: &[Chart], foot: &str) -> Result<String, PlotError> {
         rest.draw(&Text::new(foot.to_owned(), (16, 6), small)).map_err(drawing)?;
         rest.present().map_err(drawing)?;
     }
-    Ok(text)
+    Ok(super::tidy::tidy(&text))
 }
 
 /// What the legend tells apart; a single series of bars needs none.

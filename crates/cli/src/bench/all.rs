@@ -5,7 +5,7 @@ use std::path::Path;
 
 use anyhow::{Context as _, Result};
 use clap::Parser;
-use dunlin_bench::report::{Document, Row, markdown};
+use dunlin_bench::report::{Document, Row, day, markdown};
 
 use super::{Bench, Output, document, finish, measure, notes};
 
@@ -82,7 +82,7 @@ fn head(document: &Document) -> String {
         host.kernel,
         if host.virtual_machine { " (virtual)" } else { "" },
         host.memory_bytes >> 20,
-        date(host.unix_time_s),
+        day(host.unix_time_s),
         document.commit,
     )
 }
@@ -94,19 +94,6 @@ fn section(text: &mut String, command: &str, document: &Document) {
     }
 }
 
-/// The day of a time in seconds since 1970, in UTC (Howard Hinnant's `civil_from_days`).
-fn date(unix_time_s: u64) -> String {
-    let days = (unix_time_s / 86_400) as i64 + 719_468;
-    let (era, day_of_era) = (days.div_euclid(146_097), days.rem_euclid(146_097));
-    let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let shifted = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * shifted + 2) / 5 + 1;
-    let month = if shifted < 10 { shifted + 3 } else { shifted - 9 };
-    let year = year_of_era + era * 400 + i64::from(month <= 2);
-    format!("{year}-{month:02}-{day:02}")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -116,12 +103,5 @@ mod tests {
         for command in COMMANDS {
             assert!(Words::try_parse_from(command.split(' ')).is_ok(), "{command}");
         }
-    }
-
-    #[test]
-    fn dates() {
-        assert_eq!(date(0), "1970-01-01");
-        assert_eq!(date(951_782_400), "2000-02-29");
-        assert_eq!(date(1_795_305_600), "2026-11-22");
     }
 }

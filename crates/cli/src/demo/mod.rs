@@ -3,6 +3,7 @@
 pub(crate) mod client;
 mod cpu;
 mod phase;
+mod tuning;
 
 use crate::child::{ChildProcess, START_TIMEOUT};
 use crate::echo;
@@ -25,7 +26,9 @@ const AFTER_HELP: &str = "\
 Starts a key-value server in a process of its own and client processes beside it, all over shared memory, loads
 records of 16-byte keys and 32-byte values, and runs YCSB workload B (95 % reads, 5 % updates, zipfian) under each
 protocol: first with both sides spinning, as many clients as have a core to themselves; then, where a protocol can
-sleep, with all clients waiting adaptively. Everything is ended and removed afterwards, after Ctrl-C too.
+sleep, with all clients waiting adaptively. Then follows a scene on a simulated NIC: a function that becomes slow and
+quick again, and whether its client fetches the results or has them written back. Everything is ended and removed
+afterwards, after Ctrl-C too.
 
 Examples:
   dunlin demo --seconds 5 --clients 4 --plot demo.svg
@@ -114,6 +117,7 @@ pub(crate) fn run(arguments: &DemoArguments) -> Result<ExitCode, Failure> {
         ))?;
     }
     arguments.report.write(&document)?;
+    tuning::show()?;
     output::print(NEXT)?;
     Ok(ExitCode::SUCCESS)
 }
@@ -123,6 +127,7 @@ Try next:
   dunlin ping                              round trips, by protocol and size
   dunlin kv serve --listen shm:store       a server of your own; then kv put, get, load, bench shm:store
   dunlin protocols                         what the protocols are
+  dunlin bench fetch-table                 measure by what clients choose between fetching and writing back here
   dunlin doctor                            what this machine offers, and what would make it faster
 ";
 

@@ -179,5 +179,22 @@ pub(super) fn charts(made: &Made) -> Vec<Chart> {
             }
         }
     }
+    for chart in &mut charts {
+        chart.values.label = words(&chart.values.label);
+        if let Content::Lines(lines) = &mut chart.content {
+            lines.along.label = words(&lines.along.label);
+        }
+    }
     charts
+}
+
+/// What a figure calls an axis, in words.
+fn words(name: &str) -> String {
+    match (name, name.strip_suffix("_us"), name.strip_suffix("_bytes")) {
+        ("mops", ..) => "million operations a second".to_owned(),
+        ("us", ..) => "microseconds".to_owned(),
+        (_, Some(stem), _) => format!("{}, microseconds", stem.replace('_', " ")),
+        (_, _, Some(stem)) => format!("{}, bytes", stem.replace('_', " ")),
+        _ => name.replace('_', " "),
+    }
 }

@@ -97,8 +97,25 @@ impl Running {
     }
 
     pub fn with_input<S: AsRef<OsStr>>(arguments: impl IntoIterator<Item = S>, input: &[u8]) -> Self {
+        Self::with(&[], arguments, input)
+    }
+
+    /// With these variables in its environment.
+    pub fn with_variables<S: AsRef<OsStr>>(
+        variables: &[(&str, &str)],
+        arguments: impl IntoIterator<Item = S>,
+    ) -> Self {
+        Self::with(variables, arguments, b"")
+    }
+
+    fn with<S: AsRef<OsStr>>(
+        variables: &[(&str, &str)],
+        arguments: impl IntoIterator<Item = S>,
+        input: &[u8],
+    ) -> Self {
         let mut child = Command::new(env!("CARGO_BIN_EXE_dunlin"))
             .args(arguments)
+            .envs(variables.iter().copied())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())

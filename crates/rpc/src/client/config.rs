@@ -43,8 +43,10 @@ pub struct ClientConfig {
     pub token: Vec<u8>,
     /// How long an adaptive wait spins before it sleeps, in nanoseconds.
     pub spin: Nanos,
-    /// What the fabric does in a second, by which plans that fetch or write back choose (`dunlin bench fetch-table` measures it).
-    pub fetch_table: Arc<FetchTable>,
+    /// What the fabric does in a second, by which plans that fetch or write back choose. If not given, what is known of the fabric's
+    /// device ([`Fabric::rates`](dunlin_fabric::Fabric::rates); `dunlin bench fetch-table` measures it), else the rates of RF-RPC's
+    /// cluster. [`Tuning::table`](crate::Tuning::table) tells which it is.
+    pub fetch_table: Option<Arc<FetchTable>>,
     /// When batches go out that were not flushed; if not given, when a message is full or the caller waits.
     pub batching: Option<Batching>,
     /// Back-off of reconnecting.
@@ -67,7 +69,7 @@ impl Default for ClientConfig {
             service: String::new(),
             token: Vec::new(),
             spin: 20_000,
-            fetch_table: Arc::new(FetchTable::rf_rpc()),
+            fetch_table: None,
             batching: None,
             backoff: BackoffConfig::default(),
         }

@@ -22,6 +22,7 @@ use crate::path::rendezvous::Pool;
 use crate::path::tx::{Lossy, TxParts};
 use crate::path::{CONTROL_BYTES, MAX_MESSAGE, Rx, RxSource, Tx, TxHalf};
 use crate::plan::{Carrier, CompletionMode, LargePayload, Notice, Plan};
+use crate::tune::table::FetchTable;
 use dunlin_fabric::{
     Access, Address, Arena, Endpoint, Fabric, Link, Nanos, QueuePairConfig, QueuePairId, Region, RegionKey,
     ThreadDomain, Transport,
@@ -298,7 +299,8 @@ impl<F: Fabric> PreparedLane<F> {
             Carrier::Hybrid(_) => {
                 let tags = TagKey::derive(secret, self.number, Direction::Fetched);
                 let rx = Rx::new(fetched(0)?, tags, false);
-                Some(Box::new(Hybrid::new(rx, ready.window, Arc::clone(&config.fetch_table))))
+                let table = FetchTable::chosen(config.fetch_table.as_ref(), &core.fabric);
+                Some(Box::new(Hybrid::new(rx, ready.window, table)))
             }
             _ => None,
         };

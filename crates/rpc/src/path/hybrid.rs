@@ -18,7 +18,7 @@ use crate::path::fetch::Fetcher;
 use crate::tune::fetch::FetchTuner;
 use crate::tune::mode::ModeSwitch;
 use crate::tune::table::FetchTable;
-use dunlin_fabric::{Fabric, Host, Nanos, Region};
+use dunlin_fabric::{Fabric, Host, Nanos, RatesSource, Region};
 use dunlin_wire::Flags;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
@@ -96,6 +96,8 @@ pub struct Tuning {
     pub doubled: u64,
     /// How often R or F has changed.
     pub retuned: u64,
+    /// Where the rates come from that this is chosen by.
+    pub table: RatesSource,
 }
 
 /// What READs in vain ask for.
@@ -154,6 +156,7 @@ impl<F: Fabric> Hybrid<F> {
             rescued: self.rescued,
             doubled: self.doubled,
             retuned: self.tuner.changes(),
+            table: table.source().clone(),
         }
     }
 

@@ -1,0 +1,41 @@
+//! The scene of the demo in which a client finds out by itself whether results are fetched or written back.
+
+use crate::output::{self, Failure};
+use dunlin_bench::report::{Row, table};
+use dunlin_scenario::tuning::{PARTS, PartOutcome, play};
+
+/// The cluster: a NIC that serves READs five times as fast as it makes WRITEs.
+const PROFILE: &str = "rf-rpc";
+
+/// Plays the scene and prints it. Between processes of one host fetching wins nothing, so it is played on a simulated NIC: by the
+/// same engine, in virtual time, with the same outcome on every machine.
+pub(super) fn show() -> Result<(), Failure> {
+    let outcomes = play(PROFILE, &PARTS).map_err(Failure::new)?;
+    let rows: Vec<Row> = outcomes.iter().map(row).collect();
+    output::print_line(
+        "\nProtocol RF-RPC, on a simulated NIC (profile rf-rpc, virtual time): the function changes, and its client with it.\n",
+    )?;
+    output::print(table(&rows))?;
+    let Some(last) = outcomes.last() else { return Ok(()) };
+    output::print_line(format_args!(
+        "\nR: READs that may find nothing, at most N = {}; F: bytes of a READ, {} to {}; both chosen by rates {}.",
+        last.tuning.retries_at_most,
+        last.tuning.fetch_bytes_between.0,
+        last.tuning.fetch_bytes_between.1,
+        last.tuning.table
+    ))
+}
+
+fn row(outcome: &PartOutcome) -> Row {
+    let PartOutcome { part, mean_ns, results: (fetched, written), tuning } = outcome;
+    let mode = if tuning.written_back.is_empty() { "fetched" } else { "written back" };
+    Row::new()
+        .with("handler_ns", part.process)
+        .with("result_bytes", part.result)
+        .with("mean_ns", mean_ns.round())
+        .with("fetched", *fetched)
+        .with("written_back", *written)
+        .with("now", mode)
+        .with("R", tuning.retries)
+        .with("F_bytes", tuning.fetch_bytes)
+}

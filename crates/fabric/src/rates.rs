@@ -1,0 +1,286 @@
+//! What a device does with one-sided operations, by size: what RF-RPC measures once for each kind of NIC (section 3.2, figure 1).
+//!
+//! A fabric knows of which device it is ([`DeviceIdentity`]), and whom to ask what was measured of it ([`RatesBook`]); it measures
+//! nothing and reads no file itself.
+
+use std::fmt;
+use std::sync::{Arc, OnceLock};
+use thiserror::Error;
+
+/// What a device does with transfers of one size.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RateRow {
+    /// Bytes of a transfer.
+    pub bytes: u32,
+    /// READs a second that a host can serve (in-bound).
+    pub reads: f64,
+    /// WRITEs a second that a host can make (out-bound).
+    pub writes: f64,
+    /// How long one READ takes when nothing else is under way, in nanoseconds.
+    pub read_nanos: f64,
+}
+
+/// Where rates come from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RatesSource {
+    /// Those of RF-RPC's cluster, from its paper.
+    BuiltIn,
+    /// The application gave them.
+    Given,
+    /// They were measured on this device.
+    Measured {
+        /// The device, in words.
+        device: String,
+        /// When, in seconds since 1970.
+        unix_time_s: u64,
+    },
+    /// The model's, of a simulated cluster.
+    Modelled {
+        /// The cluster's profile.
+        profile: String,
+    },
+}
+
+impl fmt::Display for RatesSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            RatesSource::BuiltIn => f.write_str("built in (RF-RPC's figure 1)"),
+            RatesSource::Given => f.write_str("given by the application"),
+            RatesSource::Measured { device, unix_time_s } => {
+                write!(f, "measured on {} for {device}", day(*unix_time_s))
+            }
+            RatesSource::Modelled { profile } => write!(f, "of the model of {profile}"),
+        }
+    }
+}
+
+/// Why rows are no rates.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum BadRates {
+    /// Too few or too many.
+    #[error("a table of rates has 2 to {MAX_ROWS} rows, not {0}")]
+    Rows(usize),
+    /// Sizes that do not grow, or are no transfer.
+    #[error("row {0}: sizes have to grow from row to row, from 1 byte to 1 MiB")]
+    Size(usize),
+    /// A rate or duration that cannot be.
+    #[error("row {0}: rates and durations have to be positive numbers below 10^12")]
+    Number(usize),
+}
+
+/// The most rows.
+pub const MAX_ROWS: usize = 64;
+
+/// Rates by size, checked: 2 to [`MAX_ROWS`] rows with growing sizes and positive numbers.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Rates {
+    rows: Vec<RateRow>,
+    source: RatesSource,
+}
+
+impl Rates {
+    /// Rates of these rows, by size.
+    pub fn new(rows: Vec<RateRow>, source: RatesSource) -> Result<Self, BadRates> {
+        if !(2..=MAX_ROWS).contains(&rows.len()) {
+            return Err(BadRates::Rows(rows.len()));
+        }
+        let mut before = 0;
+        for (index, row) in rows.iter().enumerate() {
+            if row.bytes <= before || row.bytes > 1 << 20 {
+                return Err(BadRates::Size(index));
+            }
+            before = row.bytes;
+            // Also false for what is no number.
+            let possible = |value: f64| value > 0.0 && value < 1e12;
+            if ![row.reads, row.writes, row.read_nanos].into_iter().all(possible) {
+                return Err(BadRates::Number(index));
+            }
+        }
+        Ok(Rates { rows, source })
+    }
+
+    /// The rates of RF-RPC's cluster (ConnectX-3, 40 Gb/s): 11.26 and 2.11 million a second, flat to 256 bytes, equal beyond 2 KiB
+    /// (figure 1); a READ takes 1.4 us, so that five that fail take the 7 us of section 3.2.
+    pub fn rf_rpc() -> Self {
+        let row = |bytes, reads, writes| RateRow { bytes, reads, writes, read_nanos: 1400.0 };
+        let rows = vec![
+            row(32, 11.26e6, 2.11e6),
+            row(256, 11.26e6, 2.11e6),
+            row(1024, 4.2e6, 2.11e6),
+            row(2048, 2.1e6, 2.1e6),
+            row(4096, 1.05e6, 1.05e6),
+            row(8192, 0.53e6, 0.53e6),
+        ];
+        Rates { rows, source: RatesSource::BuiltIn }
+    }
+
+    /// The rows, by size.
+    pub fn rows(&self) -> &[RateRow] {
+        &self.rows
+    }
+
+    /// Where they come from.
+    pub fn source(&self) -> &RatesSource {
+        &self.source
+    }
+
+    /// A value at a size: between two rows on the line between them, beyond the ends that of the end.
+    pub fn at(&self, bytes: u32, value: impl Fn(&RateRow) -> f64) -> f64 {
+        let after = self.rows.partition_point(|row| row.bytes < bytes);
+        match (after.checked_sub(1).and_then(|before| self.rows.get(before)), self.rows.get(after)) {
+            (Some(before), Some(after)) => {
+                let share = f64::from(bytes - before.bytes) / f64::from(after.bytes - before.bytes);
+                value(before) + share * (value(after) - value(before))
+            }
+            (Some(end), None) | (None, Some(end)) => value(end),
+            (None, None) => 0.0,
+        }
+    }
+}
+
+/// A device, as far as rates depend on it: what was measured of one holds for all that say the same.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct DeviceIdentity {
+    /// The fabric's name, as [`Capabilities::name`](crate::Capabilities::name) has it.
+    pub fabric: String,
+    /// What else tells it from others, each as a name and a value.
+    pub properties: Vec<(String, String)>,
+}
+
+impl DeviceIdentity {
+    /// A device of which nothing is known yet but its fabric.
+    pub fn of(fabric: &str) -> Self {
+        DeviceIdentity { fabric: fabric.to_owned(), properties: Vec::new() }
+    }
+
+    /// Adds what tells it from others.
+    #[must_use]
+    pub fn with(mut self, name: &str, value: impl fmt::Display) -> Self {
+        self.properties.push((name.to_owned(), value.to_string()));
+        self
+    }
+}
+
+impl fmt::Display for DeviceIdentity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.fabric)?;
+        for (place, (name, value)) in self.properties.iter().enumerate() {
+            write!(f, "{}{name} {value}", if place == 0 { ": " } else { ", " })?;
+        }
+        Ok(())
+    }
+}
+
+/// Who knows what was measured of devices. May read files; called from any thread.
+pub trait RatesBook: fmt::Debug + Send + Sync {
+    /// The rates of a device, if they were measured.
+    fn rates_of(&self, device: &DeviceIdentity) -> Option<Rates>;
+}
+
+/// A fabric's rates: looked up when somebody first asks for them, and kept. Clones of a fabric share one.
+#[derive(Debug, Default)]
+pub struct KnownRates {
+    book: OnceLock<Arc<dyn RatesBook>>,
+    found: OnceLock<Option<Arc<Rates>>>,
+}
+
+impl KnownRates {
+    /// Says whom to ask. The first word counts; `false` if this was a later one.
+    pub fn set_book(&self, book: Arc<dyn RatesBook>) -> bool {
+        self.book.set(book).is_ok()
+    }
+
+    /// The rates; without a book none, which may still change.
+    pub fn get(&self, device: impl FnOnce() -> DeviceIdentity) -> Option<Arc<Rates>> {
+        let book = self.book.get()?;
+        self.found.get_or_init(|| book.rates_of(&device()).map(Arc::new)).clone()
+    }
+}
+
+/// The day of a time in seconds since 1970, in UTC, as 2026-11-22 (Howard Hinnant's `civil_from_days`).
+pub fn day(unix_time_s: u64) -> String {
+    let days = (unix_time_s / 86_400) as i64 + 719_468;
+    let (era, day_of_era) = (days.div_euclid(146_097), days.rem_euclid(146_097));
+    let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let shifted = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * shifted + 2) / 5 + 1;
+    let month = if shifted < 10 { shifted + 3 } else { shifted - 9 };
+    let year = year_of_era + era * 400 + i64::from(month <= 2);
+    format!("{year}-{month:02}-{day:02}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    const ROW: RateRow = RateRow { bytes: 64, reads: 1e6, writes: 1e6, read_nanos: 1e3 };
+
+    fn rates(rows: Vec<RateRow>) -> Result<Rates, BadRates> {
+        Rates::new(rows, RatesSource::Given)
+    }
+
+    #[test]
+    fn nonsense_is_refused_with_its_row() {
+        assert_eq!(rates(vec![]), Err(BadRates::Rows(0)));
+        assert_eq!(rates(vec![ROW]), Err(BadRates::Rows(1)));
+        assert_eq!(rates(vec![ROW; 65]), Err(BadRates::Rows(65)));
+        assert_eq!(rates(vec![ROW, ROW]), Err(BadRates::Size(1)));
+        assert_eq!(rates(vec![RateRow { bytes: 0, ..ROW }, ROW]), Err(BadRates::Size(0)));
+        assert_eq!(rates(vec![ROW, RateRow { bytes: (1 << 20) + 1, ..ROW }]), Err(BadRates::Size(1)));
+        for bad in [0.0, -1.0, f64::NAN, f64::INFINITY, f64::NEG_INFINITY, 1e300] {
+            for second in [
+                RateRow { bytes: 128, reads: bad, ..ROW },
+                RateRow { bytes: 128, writes: bad, ..ROW },
+                RateRow { bytes: 128, read_nanos: bad, ..ROW },
+            ] {
+                assert_eq!(rates(vec![ROW, second]), Err(BadRates::Number(1)), "{bad}");
+            }
+        }
+    }
+
+    #[test]
+    fn between_rows_lie_the_lines_between_them() {
+        let built_in = Rates::rf_rpc();
+        assert_eq!(rates(built_in.rows().to_vec()).unwrap().rows(), built_in.rows());
+        let reads = |bytes| built_in.at(bytes, |row| row.reads);
+        assert_eq!((reads(1), reads(1 << 20)), (11.26e6, 0.53e6));
+        assert!((reads(640) - (11.26e6 + 4.2e6) / 2.0).abs() < 1.0);
+    }
+
+    #[derive(Debug, Default)]
+    struct Counting(AtomicU32);
+
+    impl RatesBook for Counting {
+        fn rates_of(&self, device: &DeviceIdentity) -> Option<Rates> {
+            self.0.fetch_add(1, Ordering::Relaxed);
+            (device.fabric == "known").then(Rates::rf_rpc)
+        }
+    }
+
+    #[test]
+    fn rates_are_looked_up_once_and_when_they_are_asked_for() {
+        for (fabric, there) in [("known", true), ("unknown", false)] {
+            let (known, book) = (KnownRates::default(), Arc::new(Counting::default()));
+            assert_eq!(known.get(|| panic!("nobody to ask")), None);
+            assert!(known.set_book(Arc::clone(&book) as _));
+            assert!(!known.set_book(Arc::new(Counting::default())), "the first counts");
+            assert_eq!(book.0.load(Ordering::Relaxed), 0);
+            for _ in 0..3 {
+                assert_eq!(known.get(|| DeviceIdentity::of(fabric)).is_some(), there);
+            }
+            assert_eq!(book.0.load(Ordering::Relaxed), 1);
+        }
+    }
+
+    #[test]
+    fn words() {
+        let device = DeviceIdentity::of("rdma").with("device", "mlx5_0").with("port", 1);
+        assert_eq!(device.to_string(), "rdma: device mlx5_0, port 1");
+        let measured = RatesSource::Measured { device: device.to_string(), unix_time_s: 1_795_305_600 };
+        assert_eq!(measured.to_string(), "measured on 2026-11-22 for rdma: device mlx5_0, port 1");
+        assert_eq!(day(0), "1970-01-01");
+        assert_eq!(day(951_782_400), "2000-02-29");
+    }
+}

@@ -1,0 +1,174 @@
+//! A client of one function whose process time and results change under way: what its tuner makes of that (RF-RPC section 3.2).
+
+use crate::rates::{ModelledRatesError, modelled_rates};
+use dunlin_fabric::{Address, AddressError, Fabric, Nanos, Scheme};
+use dunlin_fabric_sim::{MachineSettings, ModelTiming, Prices, RunError, Settings, Sim, TimingSettings};
+use dunlin_rnic_model::{Parameter, Profile, ProfileError};
+use dunlin_rpc::{
+    CallError, Client, ClientConfig, CompletionMode, ConnectError, FunctionMode, Plan, Reply, Request,
+    RequestHalf, ResponseHalf, ServeError, ServerBuilder, Service, Tuning,
+};
+use std::sync::{Arc, Mutex, PoisonError};
+use thiserror::Error;
+
+/// The function that is called.
+const FUNCTION: u16 = 1;
+/// The seed: nothing here goes by chance.
+const SEED: u64 = 1;
+
+/// What the function does for a while.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// What the handler takes, in nanoseconds.
+    pub process: Nanos,
+    /// Bytes of its results.
+    pub result: u32,
+    /// Calls.
+    pub calls: u32,
+}
+
+/// What came of a part.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PartOutcome {
+    /// What it was.
+    pub part: Part,
+    /// Mean time of a call, in virtual nanoseconds.
+    pub mean_ns: f64,
+    /// Of the part's results, those that were fetched, and that were written back.
+    pub results: (u64, u64),
+    /// What the client has chosen at the end of it.
+    pub tuning: Tuning,
+}
+
+/// The parts that show what the tuner does: quick calls, long ones, quick ones again, longer results, and short ones again.
+pub const PARTS: [Part; 5] = [
+    Part { process: 500, result: 32, calls: 500 },
+    Part { process: 20_000, result: 32, calls: 500 },
+    Part { process: 500, result: 32, calls: 500 },
+    Part { process: 500, result: 400, calls: 1500 },
+    Part { process: 500, result: 32, calls: 1500 },
+];
+
+/// Why there is no outcome.
+#[derive(Debug, Error)]
+pub enum TuningError {
+    /// No such cluster.
+    #[error(transparent)]
+    Profile(#[from] ProfileError),
+    /// Its NIC has no rates to choose by.
+    #[error(transparent)]
+    Rates(#[from] ModelledRatesError),
+    /// The run did not end as it should.
+    #[error(transparent)]
+    Run(#[from] RunError),
+    /// The server's name is none: cannot be.
+    #[error(transparent)]
+    Address(#[from] AddressError),
+    /// The server did not start.
+    #[error("the simulated server: {0}")]
+    Serve(#[from] ServeError),
+    /// The client could not connect.
+    #[error("the simulated client: {0}")]
+    Connect(#[from] ConnectError),
+    /// A call failed.
+    #[error("a simulated call failed: {0}")]
+    Call(#[from] CallError),
+}
+
+/// Plays these parts one after the other, by a single client on a host of its own, a call at a time, on the cluster of a built-in
+/// profile. Takes a moment, on the calling thread, with the same outcome each time.
+///
+/// # Errors
+/// An unknown profile.
+pub fn play(profile: &str, parts: &[Part]) -> Result<Vec<PartOutcome>, TuningError> {
+    let rates = modelled_rates(profile)?;
+    let profile = Arc::new(Profile::built_in(profile)?);
+    let mut settings = Settings { spurious: 0, preemption: 0, rates: Some(rates), ..Settings::default() };
+    settings.machines = vec![MachineSettings::default(); 2];
+    settings.prices = Prices::of(&profile);
+    settings.capabilities.max_inline = profile.number(Parameter::InlineLimit) as u32;
+    let machines = vec![(profile, 1); 2];
+    settings.timing = TimingSettings::Model(ModelTiming { machines, switch_ns: None, control_ns: 5_000 });
+    let found = Arc::new(Mutex::new(Ok(Vec::new())));
+    let (into, parts) = (Arc::clone(&found), parts.to_vec());
+    Sim::run_with(settings, SEED, move |sim| {
+        *into.lock().unwrap_or_else(PoisonError::into_inner) = on(&sim, &parts);
+    })?;
+    std::mem::replace(&mut *found.lock().unwrap_or_else(PoisonError::into_inner), Ok(Vec::new()))
+}
+
+fn on(sim: &Sim, parts: &[Part]) -> Result<Vec<PartOutcome>, TuningError> {
+    let address = Address::new(Scheme::Sim, "tuning")?;
+    let host = sim.host().clone();
+    let server = ServerBuilder::new(sim).function(FUNCTION, FunctionMode::Worker).serve(&address, |_| {
+        let host = host.clone();
+        Box::new(move |request: &Request<'_>, reply: &mut Reply<'_>| {
+            let (process, result) = decode(request.payload);
+            host.work(process);
+            reply.reserve(result as usize)?.fill(0);
+            Ok(())
+        }) as Box<dyn Service>
+    })?;
+    let plan = Plan::new(RequestHalf::Write, ResponseHalf::FetchOrWrite)
+        .completion(CompletionMode::Busy, CompletionMode::Busy);
+    let fabric = sim.process_on(1);
+    let mut client = Client::connect(&fabric, &address, ClientConfig::with_plan(plan))?;
+    let mut before = (0, 0);
+    let mut outcomes = Vec::with_capacity(parts.len());
+    for part in parts {
+        let began = sim.time();
+        for _ in 0..part.calls {
+            client.call(FUNCTION, &encode(part))?;
+        }
+        let took = sim.time() - began;
+        let Some(tuning) = client.tuning().pop() else { continue };
+        let now = tuning.results;
+        outcomes.push(PartOutcome {
+            part: *part,
+            mean_ns: took as f64 / f64::from(part.calls.max(1)),
+            results: (now.0 - before.0, now.1 - before.1),
+            tuning,
+        });
+        before = now;
+    }
+    client.close();
+    server.shutdown(1_000_000_000);
+    Ok(outcomes)
+}
+
+/// A request says what the handler is to do.
+fn encode(part: &Part) -> [u8; 12] {
+    let mut bytes = [0; 12];
+    bytes[..8].copy_from_slice(&part.process.to_le_bytes());
+    bytes[8..].copy_from_slice(&part.result.to_le_bytes());
+    bytes
+}
+
+fn decode(payload: &[u8]) -> (Nanos, u32) {
+    let (process, result) = payload.split_at(payload.len().min(8));
+    let process = process.try_into().map_or(0, u64::from_le_bytes);
+    (process, result.try_into().map_or(0, u32::from_le_bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_choice_follows_the_function_there_and_back() {
+        let outcomes = play("rf-rpc", &PARTS).unwrap();
+        assert_eq!(outcomes, play("rf-rpc", &PARTS).unwrap(), "the same each time");
+        let [quick, long, again, longer, last] = &outcomes[..] else { panic!("{outcomes:?}") };
+        for fetched in [quick, again, longer, last] {
+            assert!(fetched.tuning.written_back.is_empty(), "{fetched:?}");
+            assert!(fetched.results.0 > 9 * fetched.results.1, "{fetched:?}");
+        }
+        assert_eq!(long.tuning.written_back, [FUNCTION]);
+        assert!(long.results.1 > 9 * long.results.0, "{long:?}");
+        assert_eq!((long.tuning.changes, last.tuning.changes), ((1, 0), (1, 1)));
+        assert!(longer.tuning.fetch_bytes > quick.tuning.fetch_bytes, "{longer:?}");
+        assert_eq!(last.tuning.fetch_bytes, quick.tuning.fetch_bytes);
+        assert_eq!(quick.tuning.table.to_string(), "of the model of rf-rpc");
+        assert!(matches!(play("rf-rpd", &PARTS), Err(TuningError::Rates(_))));
+    }
+}
