@@ -100,6 +100,8 @@ pub(crate) enum On {
     Rnic,
     /// A NIC of iWARP: reliable connections only, no immediate data, no atomics
     Iwarp,
+    /// libfabric on a host without RDMA: reliable connections only, no atomics, WRITEs land in any order
+    Ofi,
     /// This machine's RDMA device; DUNLIN_RDMA_DEVICE names one of several
     Rdma,
 }
@@ -111,6 +113,7 @@ impl On {
             On::Shm => crate::echo::fabric()?.capabilities().clone(),
             On::Rnic => Capabilities { name: "rnic", ..Capabilities::EVERYTHING },
             On::Iwarp => Capabilities::IWARP,
+            On::Ofi => Capabilities::OFI,
             On::Rdma => {
                 let fabric = DeviceArguments::default().fabrics(false)?.rdma();
                 fabric.map_err(Failure::new)?.capabilities().clone()

@@ -20,6 +20,7 @@ Examples:
   dunlin ping                                            an echo server of its own, 10 000 calls of 32 bytes
   dunlin ping shm:store --size 64KiB                     a server that runs already (dunlin kv serve answers pings)
   dunlin ping rdma:node-7:7000                           the same over an RNIC
+  dunlin ping ofi:tcp:node-7:7000                        the same over libfabric (builds with the feature ofi)
   dunlin ping --protocol Server-reply --completion busy  the fastest way, a whole core on each side
   dunlin ping shm:store --interval 1                     one call a second, each with its line, like ping(8)
   dunlin ping shm:store --idle-connections 100 --seconds 10   hold quiet connections; what does the server use?
@@ -33,7 +34,7 @@ const MAX_SIZE: u64 = 64 << 20;
 #[derive(Args, Debug)]
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct PingArguments {
-    /// The server, as shm:NAME or rdma:HOST:PORT; without it an echo server is started for this run
+    /// The server, as shm:NAME, rdma:HOST:PORT, ofi:tcp:HOST:PORT or auto:HOST:PORT; without it an echo server is started for this run
     address: Option<Address>,
     /// Bytes of each request and response, to 64MiB
     #[arg(long, short, default_value = "32", value_parser = arguments::size, value_name = "SIZE")]

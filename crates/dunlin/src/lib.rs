@@ -41,6 +41,8 @@ pub use dunlin_fabric::{
     Address, AddressError, BadRates, BindError, Capabilities, DeviceIdentity, DialError, Fabric, ListenError,
     Nanos, RateRow, Rates, RatesSource, Scheme, Topology, Unavailable,
 };
+#[cfg(feature = "ofi")]
+pub use dunlin_fabric_ofi::{OfiConfig, OfiFabric, OpenError as OfiError};
 pub use dunlin_fabric_rdma::{DeviceChoice, OpenError as RdmaError, RdmaConfig, RdmaFabric, SettingError};
 pub use dunlin_fabric_shm::{AllowPolicy, ShmConfig, ShmFabric};
 #[cfg(feature = "thrift")]

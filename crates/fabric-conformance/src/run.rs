@@ -349,6 +349,10 @@ fn named(scheme: Scheme, case: &str) -> Address {
     Address::new(scheme, &name).expect("made of letters, digits and dashes")
 }
 
+/// An environment variable: what starts the second role's process, before its own command; `ip netns exec NAME`, for example,
+/// which has to become that process, not to wait for it.
+pub const SECOND_BY: &str = "DUNLIN_CONFORMANCE_SECOND_BY";
+
 /// What a back-end's test binary (`harness = false`) hands over: the suite in one process, and across two.
 #[derive(Clone, Copy, Debug)]
 pub struct Suite<F: Fabric> {
@@ -419,7 +423,19 @@ impl<F: Fabric> Suite<F> {
             (fabric, (self.address)(self.scheme, case.name))
         };
         let child = |case: &Case<F>, address: &Address| {
-            Command::new(std::env::current_exe()?)
+            // In another network namespace, for example: words to put in front.
+            let before = std::env::var(SECOND_BY).unwrap_or_default();
+            let mut words = before.split_whitespace();
+            let this = std::env::current_exe()?;
+            let mut command = match words.next() {
+                Some(first) => Command::new(first),
+                None => Command::new(&this),
+            };
+            command.args(words);
+            if !before.trim().is_empty() {
+                command.arg(&this);
+            }
+            command
                 .args([PLAY_SECOND, case.name, &address.to_string()])
                 .stdin(Stdio::null())
                 .stderr(Stdio::piped())

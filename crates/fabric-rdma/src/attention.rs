@@ -3,6 +3,7 @@
 use crate::device::Device;
 use crate::handles::Channel;
 use dunlin_fabric::{Armed, Host, Nanos, RealHost, WaitMode, Wake, Waker};
+use dunlin_fabric_control::News;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
 use rustix::fd::OwnedFd;
 use std::io;
@@ -40,12 +41,6 @@ impl Attention {
         let _ = rustix::io::write(&self.call, &1u64.to_ne_bytes());
     }
 
-    /// There is news of a link or of the other end of a queue pair.
-    pub(crate) fn tell_news(&self) {
-        self.news.fetch_add(1, Ordering::AcqRel);
-        self.wake();
-    }
-
     /// How often there was news.
     #[inline]
     pub(crate) fn news(&self) -> u64 {
@@ -78,6 +73,13 @@ impl Attention {
             self.has_events.store(true, Ordering::Release);
         }
         Wake::Arrived
+    }
+}
+
+impl News for Attention {
+    fn tell_news(&self) {
+        self.news.fetch_add(1, Ordering::AcqRel);
+        self.wake();
     }
 }
 

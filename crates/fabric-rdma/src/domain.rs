@@ -5,10 +5,8 @@ use crate::concluded::{abandoned, concluded, received};
 use crate::config::RdmaConfig;
 use crate::device::Device;
 use crate::endpoint::QueuePairAddress;
-use crate::events::{Flag, Object};
+use crate::events::Object;
 use crate::handles::{self, QueuePairParts, ReceiveRequest};
-use crate::io::IoHandle;
-use crate::link::RdmaLink;
 use crate::manager::{Manager, Terms};
 use crate::memory::RdmaMemory;
 use crate::port::PortGid;
@@ -16,6 +14,7 @@ use crate::queue_pair::{QueuePair, Receive};
 use crate::send::{Destination, Kind, MAX_PARTS, Means, OWNER, name, parse_name};
 use crate::status::{acknowledgement_timer, rnr_timer};
 use crate::sys;
+use crate::{Control, RdmaLink};
 use dunlin_fabric::idle::Idle;
 use dunlin_fabric::{
     Access, AddressHandleId, AddressHandles, Arena, Armed, Buffer, Capabilities, Completion,
@@ -23,6 +22,7 @@ use dunlin_fabric::{
     QueuePairId, QueuePairState, RealHost, ReceiveTarget, Region, RnrRetry, SharedReceiveQueueId,
     ThreadDomain, Transport, WaitMode, Wake, WorkRequest,
 };
+use dunlin_fabric_control::Flag;
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::sync::Arc;
@@ -80,7 +80,7 @@ pub struct RdmaDomain {
     shared: Vec<Shared>,
     queues: Vec<Queue>,
     attention: Arc<Attention>,
-    io: Arc<IoHandle>,
+    control: Arc<Control>,
 }
 
 const fn slot_of(id: QueuePairId) -> usize {
@@ -107,9 +107,9 @@ impl RdmaDomain {
     pub(crate) fn new(
         capabilities: Arc<Capabilities>,
         trap_key: u32,
-        io: Arc<IoHandle>,
+        control: Arc<Control>,
     ) -> Result<Self, CreateError> {
-        let device = Arc::clone(io.io().device());
+        let device = Arc::clone(&control.backend().device);
         let attention = Attention::new(&device).map_err(cannot("a completion channel"))?;
         Ok(RdmaDomain {
             device,
@@ -129,7 +129,7 @@ impl RdmaDomain {
             destinations: AddressHandles::default(),
             shared: Vec::new(),
             queues: Vec::new(),
-            io,
+            control,
         })
     }
 
@@ -340,7 +340,7 @@ impl RdmaDomain {
         }
         self.by_number.remove(&number);
         // Before the number can be another's.
-        if let Some(manager) = self.io.io().manager() {
+        if let Some(manager) = &self.control.backend().manager {
             manager.forget(number);
         }
         self.device.health.forget(Object::QueuePair(number));
@@ -474,7 +474,7 @@ impl ThreadDomain for RdmaDomain {
 
     fn endpoint(&mut self, queue_pair: QueuePairId, link: &RdmaLink) -> Result<Endpoint, CreateError> {
         let (attention, trap_key) = (Arc::clone(&self.attention), self.trap_key);
-        let (device, io) = (Arc::clone(&self.device), Arc::clone(&self.io));
+        let (device, control) = (Arc::clone(&self.device), Arc::clone(&self.control));
         let queue_pair = self.queue_pair_mut(queue_pair)?;
         if queue_pair.handle.is_none() {
             return Err(CreateError::State("the queue pair is broken"));
@@ -492,7 +492,8 @@ impl ThreadDomain for RdmaDomain {
             }
         }
         let from = device.port.gid_for(link.shared().local_address());
-        let (gid, lid) = io.io().manager().map_or((from.gid, device.port.lid), Manager::place);
+        let (gid, lid) =
+            control.backend().manager.as_ref().map_or((from.gid, device.port.lid), Manager::place);
         let address = QueuePairAddress {
             transport: queue_pair.config.transport,
             number: queue_pair.number(),
@@ -505,7 +506,7 @@ impl ThreadDomain for RdmaDomain {
             gid,
             trap_key,
         };
-        if let Some(manager) = io.io().manager()
+        if let Some(manager) = &control.backend().manager
             && !link.shared().has_dialled()
             && queue_pair.awaited.is_none()
         {
@@ -522,7 +523,7 @@ impl ThreadDomain for RdmaDomain {
         remote: &Endpoint,
     ) -> Result<(), CreateError> {
         let address = QueuePairAddress::decode(remote)?;
-        let (device, io) = (Arc::clone(&self.device), Arc::clone(&self.io));
+        let (device, control) = (Arc::clone(&self.device), Arc::clone(&self.control));
         let attention = Arc::clone(&self.attention);
         let queue_pair = self.queue_pair_mut(queue_pair)?;
         if !queue_pair.is_connected_kind() {
@@ -537,11 +538,11 @@ impl ThreadDomain for RdmaDomain {
         if address.transport != queue_pair.config.transport {
             return Err(CreateError::Endpoint("it is of another transport"));
         }
-        match io.io().manager() {
+        match &control.backend().manager {
             Some(manager) => Self::meet((&device, &attention), manager, queue_pair, link, &address)?,
             None => {
                 let from = device.port.gid_for(link.shared().local_address());
-                Self::join(&device, io.io().config(), queue_pair, from, &address)?;
+                Self::join(&device, &control.backend().config, queue_pair, from, &address)?;
             }
         }
         queue_pair.meet(&address);

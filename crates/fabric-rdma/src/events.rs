@@ -2,27 +2,11 @@
 //! hears it and tells the domains, which break what is broken.
 
 use crate::attention::Attention;
-use crate::link::lock;
 use crate::sys;
+use dunlin_fabric_control::{Flag, News, lock};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
-
-/// Set once, by the control thread.
-#[derive(Debug, Default)]
-pub(crate) struct Flag(AtomicBool);
-
-impl Flag {
-    /// Sets it.
-    pub(crate) fn raise(&self) {
-        self.0.store(true, Ordering::Release);
-    }
-
-    /// Whether it is set.
-    pub(crate) fn is_raised(&self) -> bool {
-        self.0.load(Ordering::Acquire)
-    }
-}
 
 /// What an event is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

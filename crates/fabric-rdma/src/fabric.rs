@@ -1,24 +1,20 @@
 //! The fabric: makes everything else.
 
+use crate::backend::RdmaBackend;
 use crate::config::RdmaConfig;
 use crate::device::{self, Device, OpenError};
 use crate::domain::RdmaDomain;
-use crate::frame::VERSION;
 use crate::handles::{self, QueuePairParts};
-use crate::io::{GreetError, IoHandle};
 use crate::library::{Library, LibraryError};
-use crate::link::RdmaLink;
-use crate::listener::{ListenerShared, RdmaListener};
 use crate::manager::Manager;
 use crate::memory::{RdmaMemory, Registration};
 use crate::send::MAX_PARTS;
-use crate::{socket, sys};
+use crate::{Control, RdmaLink, RdmaListener, sys};
 use dunlin_fabric::{
-    Access, Address, Capabilities, CreateError, DeviceIdentity, DialError, Fabric, Host, KnownRates,
-    ListenError, Nanos, Rates, RatesBook, RealHost, RegisterError, Scheme, Transport, TransportSet,
+    Access, Address, Capabilities, CreateError, DeviceIdentity, DialError, Fabric, KnownRates, ListenError,
+    Nanos, Rates, RatesBook, RealHost, RegisterError, Scheme, Transport, TransportSet,
 };
-use std::io::{self, ErrorKind};
-use std::net::TcpListener;
+use std::io;
 use std::sync::Arc;
 
 /// The longest message that is sent at once, whatever the device takes: a longer one gains nothing and keeps others waiting.
@@ -32,7 +28,7 @@ const DATAGRAM_HEADROOM: u32 = 40;
 
 #[derive(Debug)]
 struct Inner {
-    io: Arc<IoHandle>,
+    control: Arc<Control>,
     capabilities: Arc<Capabilities>,
     rates: KnownRates,
     /// Memory that peers may do anything with, at an address where there is none of it.
@@ -100,19 +96,19 @@ impl RdmaFabric {
             mtu = device.port.mtu_bytes(),
             "opened an RDMA device"
         );
-        let io = IoHandle::start(Arc::clone(&device), manager, config)
-            .map_err(|e| failed("the control thread", e))?;
-        Ok(RdmaFabric(Arc::new(Inner { io, capabilities, rates: KnownRates::default(), trap })))
+        let backend = Arc::new(RdmaBackend::new(Arc::clone(&device), manager, config));
+        let control = Control::start(backend).map_err(|e| failed("the control thread", e))?;
+        Ok(RdmaFabric(Arc::new(Inner { control, capabilities, rates: KnownRates::default(), trap })))
     }
 
     /// Device, port and address in words, with the MTU in bytes.
     pub fn description(&self) -> String {
-        let device = self.0.io.io().device();
+        let device = &self.0.control.backend().device;
         let (port, gid) = (&device.port, &device.port.gid);
         let address = std::net::Ipv6Addr::from(gid.gid.0);
         let address = address.to_ipv4_mapped().map_or_else(|| address.to_string(), |v4| v4.to_string());
         let (name, number, network, index) = (&device.name, port.number, gid.link.name(), gid.index);
-        match self.0.io.io().manager() {
+        match &self.0.control.backend().manager {
             Some(manager) => format!("{name} port {number}, {network}, address {}", manager.address()),
             None => {
                 format!("{name} port {number}, {network}, GID {index} ({address}), MTU {}", port.mtu_bytes())
@@ -122,7 +118,7 @@ impl RdmaFabric {
 
     /// The device's name.
     pub fn device_name(&self) -> &str {
-        &self.0.io.io().device().name
+        &self.0.control.backend().device.name
     }
 
     /// Says who knows what was measured of this device; the first word counts. Nobody is asked before somebody asks for the rates.
@@ -182,7 +178,7 @@ impl Fabric for RdmaFabric {
     }
 
     fn device(&self) -> DeviceIdentity {
-        let device = self.0.io.io().device();
+        let device = &self.0.control.backend().device;
         let made = &device.attributes.made;
         DeviceIdentity::of(self.0.capabilities.name)
             .with("device", &device.name)
@@ -201,49 +197,21 @@ impl Fabric for RdmaFabric {
     }
 
     fn register(&self, length: u64, access: Access) -> Result<RdmaMemory, RegisterError> {
-        RdmaMemory::new(self.0.io.io().device(), length, access)
+        RdmaMemory::new(&self.0.control.backend().device, length, access)
     }
 
     fn domain(&self) -> Result<RdmaDomain, CreateError> {
-        let Inner { io, capabilities, trap, .. } = &*self.0;
-        RdmaDomain::new(Arc::clone(capabilities), trap.remote_key(), Arc::clone(io))
+        let Inner { control, capabilities, trap, .. } = &*self.0;
+        RdmaDomain::new(Arc::clone(capabilities), trap.remote_key(), Arc::clone(control))
     }
 
     fn listen(&self, address: &Address) -> Result<RdmaListener, ListenError> {
         let (host, port) = host_and_port(address).ok_or_else(|| ListenError::WrongScheme(address.clone()))?;
-        let system = |source| ListenError::System { address: address.clone(), source };
-        let socket = TcpListener::bind((host, port)).map_err(|error| match error.kind() {
-            ErrorKind::AddrInUse => ListenError::InUse { address: address.clone() },
-            _ => system(error),
-        })?;
-        socket.set_nonblocking(true).map_err(system)?;
-        let port = socket.local_addr().map_err(system)?.port();
-        // With port 0 the system has chosen one.
-        let host = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
-        let actual = Address::new(Scheme::Rdma, &format!("{host}:{port}"))
-            .map_err(|error| system(io::Error::other(error)))?;
-        let shared = ListenerShared::new(socket, self.0.io.io());
-        self.0.io.io().add_listener(Arc::clone(&shared)).map_err(system)?;
-        Ok(RdmaListener::new(shared, actual, Arc::clone(&self.0.io)))
+        self.0.control.listen(address, ("", host, port))
     }
 
     fn dial(&self, address: &Address, until: Nanos) -> Result<RdmaLink, DialError> {
         let (host, port) = host_and_port(address).ok_or_else(|| DialError::WrongScheme(address.clone()))?;
-        let address = || address.clone();
-        if let Some(trouble) = self.0.io.io().device().trouble() {
-            return Err(DialError::System { address: address(), source: io::Error::other(trouble) });
-        }
-        let within = until.saturating_sub(RealHost.now());
-        let socket = socket::connect(host, port, within).map_err(|error| match error.kind() {
-            ErrorKind::ConnectionRefused => DialError::NobodyListens { address: address() },
-            ErrorKind::TimedOut | ErrorKind::WouldBlock => DialError::TimedOut { address: address() },
-            _ => DialError::System { address: address(), source: error },
-        })?;
-        let link = self.0.io.io().greet(socket, until).map_err(|error| match error {
-            GreetError::Version(theirs) => DialError::Version { address: address(), ours: VERSION, theirs },
-            GreetError::TimedOut => DialError::TimedOut { address: address() },
-            GreetError::Other(source) => DialError::System { address: address(), source },
-        })?;
-        Ok(RdmaLink::new(link, Arc::clone(&self.0.io)))
+        self.0.control.dial(address, (host, port), until)
     }
 }

@@ -6,11 +6,10 @@
 use crate::attention::Attention;
 use crate::device::{Device, OpenError, errno};
 use crate::endpoint::QueuePairAddress;
-use crate::events::Flag;
 use crate::library::ManagerLibrary;
-use crate::link::lock;
 use crate::sys;
 use dunlin_fabric::{Host, RealHost};
+use dunlin_fabric_control::{Flag, News, lock};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_void};

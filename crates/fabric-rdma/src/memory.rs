@@ -3,7 +3,7 @@
 use crate::device::Device;
 use crate::sys;
 use dunlin_fabric::{Access, Memory, RegisterError};
-use rustix::mm::{Advice, MapFlags, ProtFlags};
+use dunlin_fabric_control::Mapping;
 use std::io;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -11,66 +11,9 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 /// The longest region.
 const MAX_REGION: u64 = 1 << 40;
 
-const HUGE_PAGE: usize = 2 << 20;
-
-/// One private mapping, unmapped when dropped.
-#[derive(Debug)]
-struct Mapping {
-    base: NonNull<u8>,
-    length: usize,
-    mapped: usize,
-}
-
-// SAFETY: a mapping belongs to the process, and is only reached through `Region`, `Arena`, the NIC, and their rules.
-unsafe impl Send for Mapping {}
-// SAFETY: as above.
-unsafe impl Sync for Mapping {}
-
-impl Mapping {
-    /// Zeroed memory, in huge pages where there are any: the fewer pages, the fewer entries in the NIC's cache.
-    fn new(length: usize) -> io::Result<Self> {
-        let protection = ProtFlags::READ | ProtFlags::WRITE;
-        let map = |bytes, flags| {
-            // SAFETY: a fresh mapping at an address of the kernel's choice.
-            unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), bytes, protection, flags) }
-        };
-        let huge = length.next_multiple_of(HUGE_PAGE);
-        let reserved = MapFlags::PRIVATE | MapFlags::HUGETLB | MapFlags::HUGE_2MB;
-        let (base, mapped) = match (length >= HUGE_PAGE).then(|| map(huge, reserved)) {
-            Some(Ok(base)) => (base, huge),
-            _ => (map(length, MapFlags::PRIVATE)?, length),
-        };
-        let base = NonNull::new(base.cast::<u8>())
-            .ok_or_else(|| io::Error::other("the kernel mapped memory at address zero"))?;
-        let mapping = Mapping { base, length, mapped };
-        if mapped >= HUGE_PAGE {
-            mapping.advise(Advice::LinuxHugepage);
-        }
-        // After a fork the NIC would go on with the pages of whichever process writes first, on kernels before 5.12.
-        mapping.advise(Advice::LinuxDontFork);
-        Ok(mapping)
-    }
-
-    fn advise(&self, advice: Advice) {
-        // SAFETY: the range is our own mapping, and neither advice changes its contents. Both are only wishes: where the
-        // kernel knows them not, nothing is lost.
-        let _ = unsafe { rustix::mm::madvise(self.base.as_ptr().cast(), self.mapped, advice) };
-    }
-}
-
-impl Drop for Mapping {
-    fn drop(&mut self) {
-        // SAFETY: mapped in `new` with this range; registrations of it keep the value alive, and nothing else borrows
-        // from it longer than that.
-        if let Err(error) = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.mapped) } {
-            tracing::warn!(%error, "a mapping cannot be unmapped");
-        }
-    }
-}
-
 /// A memory region of verbs: what the NIC may do with a mapping, by two keys.
 #[derive(Debug)]
-pub(crate) struct Registration {
+pub struct Registration {
     raw: NonNull<sys::MemoryRegion>,
     local_key: u32,
     remote_key: u32,
@@ -101,13 +44,13 @@ impl Registration {
         let raw = unsafe {
             (device.library.reg_mr)(
                 device.domain.as_ptr(),
-                mapping.base.as_ptr().cast(),
-                mapping.length,
+                mapping.base().as_ptr().cast(),
+                mapping.length(),
                 flags,
             )
         };
         let Some(raw) = NonNull::new(raw) else {
-            return Err(refused(mapping.length as u64, io::Error::last_os_error()));
+            return Err(refused(mapping.length() as u64, io::Error::last_os_error()));
         };
         // SAFETY: just made.
         let (local_key, remote_key) = unsafe { (raw.as_ref().local_key, raw.as_ref().remote_key) };
@@ -127,12 +70,12 @@ impl Registration {
 
     /// The address that peers' offsets count from.
     pub(crate) fn address(&self) -> u64 {
-        self.mapping.base.as_ptr() as u64
+        self.mapping.base().as_ptr() as u64
     }
 
     /// The length in bytes.
     pub(crate) fn length(&self) -> u64 {
-        self.mapping.length as u64
+        self.mapping.length() as u64
     }
 }
 
@@ -231,10 +174,10 @@ impl RdmaMemory {
 // SAFETY: a mapping is page-aligned, and valid for reads and writes until the value is dropped.
 unsafe impl Memory for RdmaMemory {
     fn base(&self) -> NonNull<u8> {
-        self.mapping.base
+        self.mapping.base()
     }
     fn length(&self) -> usize {
-        self.mapping.length
+        self.mapping.length()
     }
     fn access(&self) -> Access {
         self.access
@@ -244,17 +187,6 @@ unsafe impl Memory for RdmaMemory {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn mappings_are_zeroed_aligned_and_as_long_as_asked_for() {
-        for length in [1, 100, 4096, HUGE_PAGE, HUGE_PAGE + 1] {
-            let mapping = Mapping::new(length).unwrap();
-            assert_eq!((mapping.length, mapping.base.as_ptr() as usize % 4096), (length, 0));
-            // SAFETY: mapped above, and nobody else knows it.
-            let bytes = unsafe { std::slice::from_raw_parts(mapping.base.as_ptr(), length) };
-            assert!(bytes.iter().all(|byte| *byte == 0));
-        }
-    }
 
     #[test]
     fn too_little_locked_memory_is_told_with_the_limit() {

@@ -1,10 +1,9 @@
 //! A queue pair with what is in flight on it.
 
+use crate::LinkShared;
 use crate::early::Early;
 use crate::endpoint::QueuePairAddress;
-use crate::events::Flag;
 use crate::handles;
-use crate::link::{LinkShared, RemoteRegion};
 use crate::manager::Awaited;
 use crate::memory::RdmaMemory;
 use crate::sys;
@@ -12,6 +11,7 @@ use dunlin_fabric::{
     Buffer, CompletionQueueId, Gather, Host, Opcode, QueuePairConfig, QueuePairId, QueuePairState, RealHost,
     RegionKey, Transport, WorkId,
 };
+use dunlin_fabric_control::{Flag, Place, RemoteRegion};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -296,7 +296,10 @@ impl QueuePair {
         match place {
             // Bounds are the NIC's business: the peer's registration ends where its grant does.
             Some(region) => {
-                sys::RemoteMemory { address: region.address.wrapping_add(offset), key: region.remote_key }
+                let Place { remote_key, address, .. } = region.place;
+                // The peer has it from its device, whose keys are as long as this; another one is none.
+                let key = u32::try_from(remote_key).unwrap_or(peer.trap_key);
+                sys::RemoteMemory { address: address.wrapping_add(offset), key }
             }
             None => self.trap(),
         }

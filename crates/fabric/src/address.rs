@@ -1,4 +1,4 @@
-//! Where a service is found: `shm:NAME`, `rdma:HOST:PORT` or `auto:HOST:PORT`, with room for the schemes of the other back-ends.
+//! Where a service is found: `shm:NAME`, `rdma:HOST:PORT`, `ofi:PROVIDER:HOST:PORT` or `auto:HOST:PORT`, with room for the schemes of the other back-ends.
 
 use std::fmt;
 use std::str::FromStr;
@@ -13,6 +13,8 @@ pub enum Scheme {
     Sim,
     /// RDMA verbs; names are HOST:PORT of the control connection, which is TCP.
     Rdma,
+    /// libfabric; names are PROVIDER:HOST:PORT, of the control connection, which is TCP.
+    Ofi,
     /// No back-end: whichever both sides can use, as the server at HOST:PORT tells.
     Auto,
 }
@@ -24,13 +26,14 @@ impl Scheme {
             Scheme::Shm => "shm",
             Scheme::Sim => "sim",
             Scheme::Rdma => "rdma",
+            Scheme::Ofi => "ofi",
             Scheme::Auto => "auto",
         }
     }
 
-    /// Whether names are HOST:PORT.
+    /// Whether names are HOST:PORT, or end so.
     const fn has_port(self) -> bool {
-        matches!(self, Scheme::Rdma | Scheme::Auto)
+        matches!(self, Scheme::Rdma | Scheme::Ofi | Scheme::Auto)
     }
 }
 
@@ -48,7 +51,9 @@ pub enum AddressError {
     #[error("'{0}' has no scheme; write for example shm:{0}")]
     NoScheme(String),
     /// A scheme that this build does not know.
-    #[error("'{0}' is not a scheme that this build knows; use shm:NAME, rdma:HOST:PORT or auto:HOST:PORT")]
+    #[error(
+        "'{0}' is not a scheme that this build knows; use shm:NAME, rdma:HOST:PORT, ofi:tcp:HOST:PORT or auto:HOST:PORT"
+    )]
     UnknownScheme(String),
     /// The part behind the colon cannot be used.
     #[error("'{name}' cannot be a name: {why}")]
@@ -65,7 +70,8 @@ pub const MAX_NAME: usize = 90;
 
 impl Address {
     /// Makes an address of a scheme and a name. Names are 1 to [`MAX_NAME`] printable ASCII characters
-    /// without spaces; those of [`Scheme::Rdma`] and [`Scheme::Auto`] are HOST:PORT, IPv6 addresses in brackets.
+    /// without spaces; those of [`Scheme::Rdma`] and [`Scheme::Auto`] are HOST:PORT, IPv6 addresses in brackets, those of
+    /// [`Scheme::Ofi`] PROVIDER:HOST:PORT.
     pub fn new(scheme: Scheme, name: &str) -> Result<Self, AddressError> {
         let bad = |why| Err(AddressError::BadName { name: name.chars().take(100).collect(), why });
         if name.is_empty() {
@@ -77,7 +83,12 @@ impl Address {
         if !name.bytes().all(|b| b.is_ascii_graphic()) {
             return bad("only printable ASCII characters without spaces may stand in it");
         }
-        if scheme.has_port() && host_and_port(name).is_none() {
+        if scheme == Scheme::Ofi
+            && provider_and_rest(name).is_none_or(|(_, rest)| host_and_port(rest).is_none())
+        {
+            return bad("it has to be PROVIDER:HOST:PORT, as in tcp:10.0.0.1:7000");
+        }
+        if scheme != Scheme::Ofi && scheme.has_port() && host_and_port(name).is_none() {
             return bad("it has to be HOST:PORT, as in 10.0.0.1:7000 or [fe80::1]:7000");
         }
         Ok(Address { scheme, name: name.to_owned() })
@@ -95,8 +106,25 @@ impl Address {
 
     /// Host (without brackets) and port, where the scheme has them.
     pub fn host_and_port(&self) -> Option<(&str, u16)> {
-        if self.scheme.has_port() { host_and_port(&self.name) } else { None }
+        let place = match self.scheme {
+            Scheme::Ofi => provider_and_rest(&self.name)?.1,
+            scheme if scheme.has_port() => &self.name,
+            _ => return None,
+        };
+        host_and_port(place)
     }
+
+    /// libfabric's provider, of addresses that name one.
+    pub fn provider(&self) -> Option<&str> {
+        (self.scheme == Scheme::Ofi).then(|| provider_and_rest(&self.name).map(|(provider, _)| provider))?
+    }
+}
+
+/// Providers' names are words, with a semicolon between layers.
+fn provider_and_rest(name: &str) -> Option<(&str, &str)> {
+    let (provider, rest) = name.split_once(':')?;
+    let word = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_' || b == b';';
+    (!provider.is_empty() && provider.len() <= 32 && provider.bytes().all(word)).then_some((provider, rest))
 }
 
 fn host_and_port(name: &str) -> Option<(&str, u16)> {
@@ -126,6 +154,7 @@ impl FromStr for Address {
             "shm" => Scheme::Shm,
             "sim" => Scheme::Sim,
             "rdma" => Scheme::Rdma,
+            "ofi" => Scheme::Ofi,
             "auto" => Scheme::Auto,
             other => return Err(AddressError::UnknownScheme(other.chars().take(20).collect())),
         };
@@ -167,6 +196,19 @@ mod tests {
             assert!(matches!(text.parse::<Address>(), Err(AddressError::BadName { .. })), "{text}");
         }
         assert_eq!("shm:a:1".parse::<Address>().unwrap().host_and_port(), None);
+    }
+
+    #[test]
+    fn providers() {
+        let address: Address = "ofi:tcp:[fe80::1]:7000".parse().unwrap();
+        assert_eq!((address.provider(), address.host_and_port()), (Some("tcp"), Some(("fe80::1", 7000))));
+        assert_eq!(address.to_string(), "ofi:tcp:[fe80::1]:7000");
+        assert_eq!("rdma:tcp:7000".parse::<Address>().unwrap().provider(), None);
+        for text in
+            ["ofi:10.0.0.1:7000", "ofi::h:1", "ofi:tcp:h", "ofi:TCP:h:1", "ofi:tcp:h:65536", "ofi:tcp"]
+        {
+            assert!(matches!(text.parse::<Address>(), Err(AddressError::BadName { .. })), "{text}");
+        }
     }
 
     #[test]

@@ -26,7 +26,7 @@ impl TransportSet {
 /// What a fabric can do. Sizes are in bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Capabilities {
-    /// The fabric's name: `shm`, `rdma`, `iwarp`, `sim`.
+    /// The fabric's name: `shm`, `rdma`, `iwarp`, `ofi`, `sim`.
     pub name: &'static str,
     /// The transports of which queue pairs can be made.
     pub transports: TransportSet,
@@ -57,7 +57,8 @@ pub struct Capabilities {
     /// having a completion tell of a message then: that costs as much as the message; and an answer is there long before a
     /// thread that sleeps would be awake.
     pub initiator_copies: bool,
-    /// Two-sided operations complete only while the target polls; one-sided ones never need the target.
+    /// Two-sided operations complete only while the target polls. One-sided ones never need the target, or (libfabric) a thread
+    /// of its process that the fabric itself keeps for them.
     pub target_progress: bool,
     /// The most queue pairs that one domain holds.
     pub max_queue_pairs: u32,
@@ -94,6 +95,23 @@ impl Capabilities {
         atomics: false,
         immediate: false,
         acknowledged: false,
+        ..Capabilities::EVERYTHING
+    };
+
+    /// What libfabric's provider `tcp` can do: reliable connections without atomics, whose completions do not tell what became
+    /// of a request, and whose WRITEs land in any order. One-sided operations are done by whichever thread of the target makes
+    /// progress; the fabric has one of its own for when no other does.
+    pub const OFI: Capabilities = Capabilities {
+        name: "ofi",
+        transports: TransportSet::NONE.with(Transport::ReliableConnection),
+        max_inline: 256,
+        max_message: 64 << 20,
+        max_datagram: 0,
+        atomics: false,
+        acknowledged: false,
+        in_order_write: false,
+        target_progress: true,
+        max_queue_depth: 4096,
         ..Capabilities::EVERYTHING
     };
 }

@@ -428,10 +428,11 @@ impl Plan {
         Plan { client, server, ..self }
     }
 
-    /// What calls go by where nobody says how: the [`Default`], or, where that needs immediate data that the fabric does
-    /// not have (iWARP), SENDs with large payloads by read rendezvous, which let both sides sleep, too.
+    /// What calls go by where nobody says how: the [`Default`], or SENDs with large payloads by read rendezvous, which let both
+    /// sides sleep, too. These where the default needs immediate data that the fabric does not have (iWARP), or that cost it a
+    /// message of their own (libfabric), as on a fabric that is not acknowledged, where nothing but messages has a RECV.
     pub fn usual(capabilities: &Capabilities) -> Plan {
-        if capabilities.immediate {
+        if capabilities.immediate && capabilities.acknowledged {
             return Plan::default();
         }
         let Plan { client, server, .. } = Plan::default();

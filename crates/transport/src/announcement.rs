@@ -10,11 +10,13 @@ const MAX_REASON: usize = 400;
 const MAGIC: [u8; 8] = *b"DunlinAU";
 const VERSION: u8 = 1;
 
-/// Where a server is on one fabric: the name behind `shm:`, the port behind `rdma:HOST:`; or why it is not there.
+/// Where a server is on one fabric: the name behind `shm:`, the port behind `rdma:HOST:`, provider and
+/// port of `ofi:PROVIDER:HOST:PORT`; or why it is not there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Offer {
     Shm(Result<String, String>),
     Rdma(Result<u16, String>),
+    Ofi(Result<(String, u16), String>),
 }
 
 /// All that it says.
@@ -30,6 +32,7 @@ impl Offer {
         match self {
             Offer::Shm(_) => Scheme::Shm,
             Offer::Rdma(_) => Scheme::Rdma,
+            Offer::Ofi(_) => Scheme::Ofi,
         }
     }
 }
@@ -37,6 +40,7 @@ impl Offer {
 /// The kinds of offers on the way.
 const SHM: u8 = 1;
 const RDMA: u8 = 2;
+const OFI: u8 = 3;
 
 impl Announcement {
     /// As bytes: the end of the connection is the end of it.
@@ -49,6 +53,9 @@ impl Announcement {
             let (kind, place) = match offer {
                 Offer::Shm(place) => (SHM, place.clone()),
                 Offer::Rdma(port) => (RDMA, port.clone().map(|port| port.to_string())),
+                Offer::Ofi(place) => {
+                    (OFI, place.clone().map(|(provider, port)| format!("{provider}:{port}")))
+                }
             };
             bytes.extend([kind, u8::from(place.is_ok())]);
             put(&mut bytes, &place.unwrap_or_else(|why| why));
@@ -79,6 +86,12 @@ impl Announcement {
                     offers.push(Offer::Rdma(Ok(port.parse().map_err(|_| "a port is none")?)))
                 }
                 (RDMA, Err(why)) => offers.push(Offer::Rdma(Err(why))),
+                (OFI, Ok(place)) => {
+                    let (provider, port) = place.split_once(':').ok_or("a place is none")?;
+                    let port = port.parse().map_err(|_| "a port is none")?;
+                    offers.push(Offer::Ofi(Ok((provider.to_owned(), port))));
+                }
+                (OFI, Err(why)) => offers.push(Offer::Ofi(Err(why))),
                 _ => {}
             }
         }
@@ -115,6 +128,8 @@ mod tests {
         prop_oneof![
             "[!-~]{1,90}".prop_map(|name| Offer::Shm(Ok(name))),
             any::<u16>().prop_map(|port| Offer::Rdma(Ok(port))),
+            ("[a-z;_]{1,20}", any::<u16>()).prop_map(|place| Offer::Ofi(Ok(place))),
+            "[ -~]{0,300}".prop_map(|why| Offer::Ofi(Err(why))),
             "[ -~]{0,300}".prop_map(|why| Offer::Shm(Err(why))),
             "[ -~]{0,300}".prop_map(|why| Offer::Rdma(Err(why))),
         ]

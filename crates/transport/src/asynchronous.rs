@@ -2,6 +2,8 @@
 
 use crate::fabrics::{ChosenFabric, Fabrics};
 use dunlin_fabric::{Address, DialError};
+#[cfg(feature = "ofi")]
+use dunlin_fabric_ofi::OfiFabric;
 use dunlin_fabric_rdma::RdmaFabric;
 use dunlin_fabric_shm::ShmFabric;
 use dunlin_rpc::{CallError, ClientConfig, ConnectError};
@@ -15,6 +17,9 @@ struct Hubs {
     fabrics: Fabrics,
     shm: Mutex<Option<dunlin_rpc::AsyncHub<ShmFabric>>>,
     rdma: Mutex<Option<dunlin_rpc::AsyncHub<RdmaFabric>>>,
+    /// By provider.
+    #[cfg(feature = "ofi")]
+    ofi: Mutex<std::collections::BTreeMap<String, dunlin_rpc::AsyncHub<OfiFabric>>>,
 }
 
 /// What all asynchronous clients of a process share: the engine's hub of each fabric that a client has used. Clones are the
@@ -25,7 +30,13 @@ pub struct AsyncHubs(Arc<Hubs>);
 impl AsyncHubs {
     /// No hub yet. One such for a process is enough.
     pub fn new(fabrics: &Fabrics) -> Self {
-        AsyncHubs(Arc::new(Hubs { fabrics: fabrics.clone(), shm: Mutex::new(None), rdma: Mutex::new(None) }))
+        AsyncHubs(Arc::new(Hubs {
+            fabrics: fabrics.clone(),
+            shm: Mutex::new(None),
+            rdma: Mutex::new(None),
+            #[cfg(feature = "ofi")]
+            ofi: Mutex::default(),
+        }))
     }
 }
 
@@ -50,6 +61,9 @@ pub enum AsyncClient {
     Shm(dunlin_rpc::AsyncClient<ShmFabric>),
     /// On RDMA.
     Rdma(dunlin_rpc::AsyncClient<RdmaFabric>),
+    /// On libfabric.
+    #[cfg(feature = "ofi")]
+    Ofi(dunlin_rpc::AsyncClient<OfiFabric>),
 }
 
 impl AsyncClient {
@@ -67,6 +81,21 @@ impl AsyncClient {
                 let hub = made(&hubs.rdma, || dunlin_rpc::AsyncHub::new(&fabric))?;
                 AsyncClient::Rdma(dunlin_rpc::AsyncClient::connect(&hub, address, config)?)
             }
+            #[cfg(feature = "ofi")]
+            ChosenFabric::Ofi(fabric) => {
+                let hub = {
+                    let mut known = hubs.ofi.lock().unwrap_or_else(PoisonError::into_inner);
+                    match known.get(fabric.provider()) {
+                        Some(hub) => hub.clone(),
+                        None => {
+                            let hub = dunlin_rpc::AsyncHub::new(&fabric)?;
+                            known.insert(fabric.provider().to_owned(), hub.clone());
+                            hub
+                        }
+                    }
+                };
+                AsyncClient::Ofi(dunlin_rpc::AsyncClient::connect(&hub, address, config)?)
+            }
         })
     }
 
@@ -80,6 +109,8 @@ impl AsyncClient {
         match self {
             AsyncClient::Shm(_) => "shm",
             AsyncClient::Rdma(_) => "rdma",
+            #[cfg(feature = "ofi")]
+            AsyncClient::Ofi(_) => "ofi",
         }
     }
 
@@ -103,6 +134,9 @@ pub enum Call {
     Shm(dunlin_rpc::Call<ShmFabric>),
     /// On RDMA.
     Rdma(dunlin_rpc::Call<RdmaFabric>),
+    /// On libfabric.
+    #[cfg(feature = "ofi")]
+    Ofi(dunlin_rpc::Call<OfiFabric>),
 }
 
 impl Call {
@@ -122,6 +156,8 @@ impl Future for Call {
         match self.get_mut() {
             Call::Shm(call) => Pin::new(call).poll(context).map_ok(AsyncResponse::Shm),
             Call::Rdma(call) => Pin::new(call).poll(context).map_ok(AsyncResponse::Rdma),
+            #[cfg(feature = "ofi")]
+            Call::Ofi(call) => Pin::new(call).poll(context).map_ok(AsyncResponse::Ofi),
         }
     }
 }
@@ -133,6 +169,9 @@ pub enum AsyncResponse {
     Shm(dunlin_rpc::AsyncResponse<ShmFabric>),
     /// On RDMA.
     Rdma(dunlin_rpc::AsyncResponse<RdmaFabric>),
+    /// On libfabric.
+    #[cfg(feature = "ofi")]
+    Ofi(dunlin_rpc::AsyncResponse<OfiFabric>),
 }
 
 impl Deref for AsyncResponse {

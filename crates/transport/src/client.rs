@@ -2,6 +2,8 @@
 
 use crate::fabrics::{Choose, ChosenFabric};
 use dunlin_fabric::{Address, DialError};
+#[cfg(feature = "ofi")]
+use dunlin_fabric_ofi::OfiFabric;
 use dunlin_fabric_rdma::RdmaFabric;
 use dunlin_fabric_shm::ShmFabric;
 use dunlin_rpc::{CallError, CallId, ClientConfig, ConnectError, Tuning};
@@ -15,6 +17,9 @@ pub enum Client {
     Shm(dunlin_rpc::Client<ShmFabric>),
     /// On RDMA.
     Rdma(dunlin_rpc::Client<RdmaFabric>),
+    /// On libfabric.
+    #[cfg(feature = "ofi")]
+    Ofi(dunlin_rpc::Client<OfiFabric>),
 }
 
 /// A result, borrowed from the client; dropping it makes room for the next call.
@@ -24,6 +29,9 @@ pub enum Response<'a> {
     Shm(dunlin_rpc::Response<'a, ShmFabric>),
     /// On RDMA.
     Rdma(dunlin_rpc::Response<'a, RdmaFabric>),
+    /// On libfabric.
+    #[cfg(feature = "ofi")]
+    Ofi(dunlin_rpc::Response<'a, OfiFabric>),
 }
 
 impl Deref for Response<'_> {
@@ -42,6 +50,9 @@ pub enum LargeRequest {
     Shm(dunlin_rpc::LargeRequest<ShmFabric>),
     /// On RDMA.
     Rdma(dunlin_rpc::LargeRequest<RdmaFabric>),
+    /// On libfabric.
+    #[cfg(feature = "ofi")]
+    Ofi(dunlin_rpc::LargeRequest<OfiFabric>),
 }
 
 impl Deref for LargeRequest {
@@ -72,6 +83,8 @@ impl Client {
             ChosenFabric::Rdma(fabric) => {
                 Client::Rdma(dunlin_rpc::Client::connect(&fabric, address, config)?)
             }
+            #[cfg(feature = "ofi")]
+            ChosenFabric::Ofi(fabric) => Client::Ofi(dunlin_rpc::Client::connect(&fabric, address, config)?),
         })
     }
 
@@ -80,8 +93,8 @@ impl Client {
         Ok(each_into!(self, Client, client => client.another()?))
     }
 
-    /// The transport that the calls take, as [`Capabilities::name`](dunlin_fabric::Capabilities::name) has it: `shm`, `rdma`
-    /// or `iwarp`.
+    /// The transport that the calls take, as [`Capabilities::name`](dunlin_fabric::Capabilities::name) has it: `shm`, `rdma`,
+    /// `iwarp` or `ofi`.
     pub fn transport(&self) -> &'static str {
         each!(self, client => client.capabilities().name)
     }
@@ -214,6 +227,8 @@ impl Client {
         match (self, request) {
             (Client::Shm(client), LargeRequest::Shm(request)) => client.submit_large(function, request),
             (Client::Rdma(client), LargeRequest::Rdma(request)) => client.submit_large(function, request),
+            #[cfg(feature = "ofi")]
+            (Client::Ofi(client), LargeRequest::Ofi(request)) => client.submit_large(function, request),
             _ => Err(CallError::NotExecuted(dunlin_rpc::Cause::Closed)),
         }
     }

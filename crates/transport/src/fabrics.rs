@@ -3,6 +3,8 @@
 use crate::resolve::Resolved;
 use crate::tables::Tables;
 use dunlin_fabric::{Address, Capabilities, Fabric, RatesBook, Scheme, Unavailable};
+#[cfg(feature = "ofi")]
+use dunlin_fabric_ofi::{OfiConfig, OfiFabric};
 use dunlin_fabric_rdma::{OpenError, RdmaConfig, RdmaFabric};
 use dunlin_fabric_shm::{ShmConfig, ShmFabric};
 use std::io;
@@ -17,6 +19,9 @@ pub struct FabricsConfig {
     pub rdma: RdmaConfig,
     /// Where to look for what was measured of the devices.
     pub tables: TablesFrom,
+    /// Of libfabric.
+    #[cfg(feature = "ofi")]
+    pub ofi: OfiConfig,
 }
 
 /// Where tables of devices are looked for: by clients that have to choose between fetching and writing back, and were given none.
@@ -52,6 +57,9 @@ struct Inner {
     config: FabricsConfig,
     shm: Mutex<Option<ShmFabric>>,
     rdma: Mutex<Option<RdmaFabric>>,
+    /// By provider.
+    #[cfg(feature = "ofi")]
+    ofi: Mutex<std::collections::BTreeMap<String, OfiFabric>>,
 }
 
 /// All fabrics that this build has, none of them opened before an address names it: a machine without RDMA is as good as any
@@ -67,6 +75,9 @@ pub enum ChosenFabric {
     Shm(ShmFabric),
     /// RDMA verbs.
     Rdma(RdmaFabric),
+    /// libfabric.
+    #[cfg(feature = "ofi")]
+    Ofi(OfiFabric),
 }
 
 /// What an address chooses from: all fabrics, or a single one, which takes its own addresses only.
@@ -99,6 +110,13 @@ impl Choose for ShmFabric {
 impl Choose for RdmaFabric {
     fn choose(&self, address: &Address) -> Result<ChosenFabric, Unavailable> {
         only(address, Scheme::Rdma).map(|()| ChosenFabric::Rdma(self.clone()))
+    }
+}
+
+#[cfg(feature = "ofi")]
+impl Choose for OfiFabric {
+    fn choose(&self, address: &Address) -> Result<ChosenFabric, Unavailable> {
+        only(address, Scheme::Ofi).map(|()| ChosenFabric::Ofi(self.clone()))
     }
 }
 
@@ -144,11 +162,29 @@ impl Fabrics {
         })
     }
 
+    /// A provider of libfabric; opened by the first call. The error says what is missing, and a later call tries again.
+    #[cfg(feature = "ofi")]
+    pub fn ofi(&self, provider: &str) -> Result<OfiFabric, dunlin_fabric_ofi::OpenError> {
+        let mut known = self.0.ofi.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(fabric) = known.get(provider) {
+            return Ok(fabric.clone());
+        }
+        let fabric = OfiFabric::new(provider, self.0.config.ofi.clone())?;
+        known.insert(provider.to_owned(), fabric.clone());
+        Ok(fabric)
+    }
+
     /// The fabric that an address names, opened if need be; never another one.
     pub fn choose(&self, address: &Address) -> Result<ChosenFabric, Unavailable> {
         let chosen: Result<_, Box<dyn std::error::Error + Send + Sync>> = match address.scheme() {
             Scheme::Shm => self.shm().map(ChosenFabric::Shm).map_err(Into::into),
             Scheme::Rdma => self.rdma().map(ChosenFabric::Rdma).map_err(Into::into),
+            #[cfg(feature = "ofi")]
+            Scheme::Ofi => {
+                self.ofi(address.provider().unwrap_or_default()).map(ChosenFabric::Ofi).map_err(Into::into)
+            }
+            #[cfg(not(feature = "ofi"))]
+            Scheme::Ofi => Err("this build is without libfabric: build it with the feature `ofi`".into()),
             Scheme::Auto => Err(
                 "this takes the address of one fabric, shm:NAME or rdma:HOST:PORT; Fabrics::resolve gives it"
                     .into(),
@@ -192,12 +228,37 @@ impl ChosenFabric {
 /// assert!(atomics);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+#[cfg(not(feature = "ofi"))]
 #[macro_export]
 macro_rules! on_fabric {
     ($chosen:expr, $fabric:ident => $body:expr) => {
         match $chosen {
             $crate::ChosenFabric::Shm($fabric) => $body,
             $crate::ChosenFabric::Rdma($fabric) => $body,
+        }
+    };
+}
+
+/// Runs a block with the fabric itself, whichever was chosen: the block is compiled for each, so that what it does with
+/// the fabric costs what it costs with that fabric alone. `$chosen` is a [`ChosenFabric`], or a reference to one.
+///
+/// ```
+/// use dunlin_fabric::Fabric;
+/// use dunlin_transport::{Fabrics, on_fabric};
+///
+/// let chosen = Fabrics::default().choose(&"shm:orders".parse()?)?;
+/// let atomics = on_fabric!(&chosen, fabric => fabric.capabilities().atomics);
+/// assert!(atomics);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[cfg(feature = "ofi")]
+#[macro_export]
+macro_rules! on_fabric {
+    ($chosen:expr, $fabric:ident => $body:expr) => {
+        match $chosen {
+            $crate::ChosenFabric::Shm($fabric) => $body,
+            $crate::ChosenFabric::Rdma($fabric) => $body,
+            $crate::ChosenFabric::Ofi($fabric) => $body,
         }
     };
 }

@@ -1,4 +1,5 @@
-//! Which fabric an address means: `shm:NAME` shared memory, `rdma:HOST:PORT` RDMA verbs, `auto:HOST:PORT` the one that client
+//! Which fabric an address means: `shm:NAME` shared memory, `rdma:HOST:PORT` RDMA verbs,
+//! `ofi:PROVIDER:HOST:PORT` libfabric (feature `ofi`), `auto:HOST:PORT` the one that client
 //! and server can both use, chosen when the program runs.
 //!
 //! What may come in: opening fabrics, and clients and servers that are one of several kinds. What never does: anything
@@ -15,6 +16,8 @@ macro_rules! each {
         match $value {
             Self::Shm($inner) => $body,
             Self::Rdma($inner) => $body,
+            #[cfg(feature = "ofi")]
+            Self::Ofi($inner) => $body,
         }
     };
 }
@@ -25,6 +28,8 @@ macro_rules! each_into {
         match $value {
             Self::Shm($inner) => $kind::Shm($body),
             Self::Rdma($inner) => $kind::Rdma($body),
+            #[cfg(feature = "ofi")]
+            Self::Ofi($inner) => $kind::Ofi($body),
         }
     };
 }

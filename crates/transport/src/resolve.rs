@@ -1,5 +1,5 @@
 //! What `auto:HOST:PORT` means for this process: the server there is asked which fabrics it is on, and the first that both
-//! sides can use is taken, shared memory before RDMA. Nothing is left out in silence: what was passed over is told with its
+//! sides can use is taken, shared memory before RDMA before libfabric. Nothing is left out in silence: what was passed over is told with its
 //! reason, and an address that names a fabric never becomes another.
 
 use crate::announcement::{Announcement, MAX_BYTES, Offer};
@@ -82,7 +82,7 @@ pub(crate) fn this_host() -> String {
 
 impl Fabrics {
     /// The address of a fabric that an address means: itself, unless it is of `auto:`. Then the server there is asked, and
-    /// the first way that works is taken: shared memory if it is on this host, else RDMA. Opens fabrics, and blocks for some
+    /// the first way that works is taken: shared memory if it is on this host, else RDMA, else libfabric. Opens fabrics, and blocks for some
     /// seconds at most.
     pub fn resolve(&self, address: &Address) -> Result<Resolved, Unavailable> {
         if address.scheme() != Scheme::Auto {
@@ -105,6 +105,8 @@ impl Fabrics {
         match self.choose(to).map_err(|unavailable| unavailable.source.to_string())? {
             ChosenFabric::Shm(fabric) => dial(&fabric, to),
             ChosenFabric::Rdma(fabric) => dial(&fabric, to),
+            #[cfg(feature = "ofi")]
+            ChosenFabric::Ofi(fabric) => dial(&fabric, to),
         }
     }
 }
@@ -159,11 +161,11 @@ fn decide(
     reach: impl Fn(&Address) -> Result<(), String>,
 ) -> Result<Resolved, ResolveError> {
     let mut passed_over = Vec::new();
-    for scheme in [Scheme::Shm, Scheme::Rdma] {
+    for scheme in [Scheme::Shm, Scheme::Rdma, Scheme::Ofi] {
         let offer = said.offers.iter().find(|offer| offer.scheme() == scheme);
         let way = match offer {
             None => Err("the server says nothing of it".to_owned()),
-            Some(Offer::Shm(Err(why)) | Offer::Rdma(Err(why))) => {
+            Some(Offer::Shm(Err(why)) | Offer::Rdma(Err(why)) | Offer::Ofi(Err(why))) => {
                 Err(format!("the server is not on it: {why}"))
             }
             Some(Offer::Shm(Ok(_))) if this_host.is_empty() || said.host != this_host => {
@@ -178,12 +180,17 @@ fn decide(
                 let name = address.name().rsplit_once(':').map_or("", |(host, _)| host);
                 Address::new(scheme, &format!("{name}:{port}")).map_err(|error| error.to_string())
             }
+            Some(Offer::Ofi(Ok((provider, port)))) => {
+                let name = address.name().rsplit_once(':').map_or("", |(host, _)| host);
+                Address::new(scheme, &format!("{provider}:{name}:{port}")).map_err(|error| error.to_string())
+            }
         };
         match way.and_then(|to| reach(&to).map(|()| to)) {
             Ok(address) => {
                 let why = match scheme {
                     Scheme::Shm => "the server is on this host",
-                    _ => "both sides have RDMA",
+                    Scheme::Rdma => "both sides have RDMA",
+                    _ => "both sides have libfabric",
                 };
                 return Ok(Resolved { address, why: why.to_owned(), passed_over });
             }
@@ -203,6 +210,13 @@ mod tests {
         Announcement { host: host.into(), offers }
     }
 
+    /// As `said`, from a server that is on libfabric too.
+    fn said_all(host: &str, rdma: Result<u16, &str>) -> Announcement {
+        let mut said = said(host, Ok("auto-h:7000"), rdma);
+        said.offers.push(Offer::Ofi(Ok(("tcp".into(), 7002))));
+        said
+    }
+
     fn decided(said: &Announcement, reachable: &[Scheme]) -> Result<String, String> {
         let address = "auto:[::1]:7000".parse().expect("an address");
         let reach = |to: &Address| match reachable.contains(&to.scheme()) {
@@ -211,6 +225,26 @@ mod tests {
         };
         let decided = decide(&address, said, "here", reach);
         decided.map(|resolved| resolved.to_string()).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn libfabric_comes_last_and_what_came_before_is_told() {
+        let all = [Scheme::Shm, Scheme::Rdma, Scheme::Ofi];
+        let other = "not shm: the server is on another host";
+        assert_eq!(
+            decided(&said_all("there", Ok(7001)), &all).unwrap(),
+            format!("rdma:[::1]:7001: both sides have RDMA; {other}")
+        );
+        assert_eq!(
+            decided(&said_all("there", Ok(7001)), &[Scheme::Ofi]).unwrap(),
+            format!("ofi:tcp:[::1]:7002: both sides have libfabric; {other}; not rdma: cannot be opened")
+        );
+        assert_eq!(
+            decided(&said_all("there", Err("no device")), &all).unwrap(),
+            format!(
+                "ofi:tcp:[::1]:7002: both sides have libfabric; {other}; not rdma: the server is not on it: no device"
+            )
+        );
     }
 
     const BOTH: [Scheme; 2] = [Scheme::Shm, Scheme::Rdma];
@@ -233,7 +267,7 @@ mod tests {
         );
         assert_eq!(
             decided(&said("", Ok("auto-h:7000"), Err("no device")), &BOTH).unwrap_err(),
-            "there is no way to it: not shm: the server is on another host; not rdma: the server is not on it: no device"
+            "there is no way to it: not shm: the server is on another host; not rdma: the server is not on it: no device; not ofi: the server says nothing of it"
         );
         let silent = Announcement { host: "here".into(), offers: Vec::new() };
         assert!(decided(&silent, &BOTH).unwrap_err().contains("not rdma: the server says nothing of it"));

@@ -3,6 +3,8 @@
 use crate::fabrics::{Choose, ChosenFabric};
 use crate::several::SeveralServers;
 use dunlin_fabric::{Address, Fabric, ListenError, Nanos, Scheme, Unavailable};
+#[cfg(feature = "ofi")]
+use dunlin_fabric_ofi::OfiFabric;
 use dunlin_fabric_rdma::RdmaFabric;
 use dunlin_fabric_shm::ShmFabric;
 use dunlin_rpc::{Counters, FunctionMode, PoolService, ServeError, ServerConfig, Service, Status};
@@ -110,6 +112,8 @@ impl ServerBuilder {
         Ok(match self.fabrics.choose(address).map_err(ListenError::from)? {
             ChosenFabric::Shm(fabric) => Server::Shm(self.on(&fabric).serve(address, service)?),
             ChosenFabric::Rdma(fabric) => Server::Rdma(self.on(&fabric).serve(address, service)?),
+            #[cfg(feature = "ofi")]
+            ChosenFabric::Ofi(fabric) => Server::Ofi(self.on(&fabric).serve(address, service)?),
         })
     }
 
@@ -142,6 +146,11 @@ impl ServerBuilder {
                 let (server, workers) = self.on(&fabric).serve_with(address, service)?;
                 (Server::Rdma(server), workers.into_iter().map(Worker::Rdma).collect())
             }
+            #[cfg(feature = "ofi")]
+            ChosenFabric::Ofi(fabric) => {
+                let (server, workers) = self.on(&fabric).serve_with(address, service)?;
+                (Server::Ofi(server), workers.into_iter().map(Worker::Ofi).collect())
+            }
         })
     }
 }
@@ -164,6 +173,9 @@ pub enum Server {
     Shm(dunlin_rpc::Server<ShmFabric>),
     /// On RDMA.
     Rdma(dunlin_rpc::Server<RdmaFabric>),
+    /// On libfabric.
+    #[cfg(feature = "ofi")]
+    Ofi(dunlin_rpc::Server<OfiFabric>),
     /// On several fabrics, at an address of `auto:`.
     Several(Box<SeveralServers>),
 }
@@ -174,6 +186,8 @@ impl Server {
         match self {
             Server::Shm(server) => server.address(),
             Server::Rdma(server) => server.address(),
+            #[cfg(feature = "ofi")]
+            Server::Ofi(server) => server.address(),
             Server::Several(servers) => servers.address(),
         }
     }
@@ -183,6 +197,8 @@ impl Server {
         match self {
             Server::Shm(server) => server.connections(),
             Server::Rdma(server) => server.connections(),
+            #[cfg(feature = "ofi")]
+            Server::Ofi(server) => server.connections(),
             Server::Several(servers) => servers.servers().iter().map(Server::connections).sum(),
         }
     }
@@ -192,6 +208,8 @@ impl Server {
         match self {
             Server::Shm(server) => server.counters(),
             Server::Rdma(server) => server.counters(),
+            #[cfg(feature = "ofi")]
+            Server::Ofi(server) => server.counters(),
             Server::Several(servers) => {
                 let all = servers.servers().iter().map(Server::counters);
                 all.fold(Counters::default(), |sum, of| Counters {
@@ -210,6 +228,8 @@ impl Server {
         match self {
             Server::Shm(server) => server.receive(until).map(|call| Incoming::of(call, Deferred::Shm)),
             Server::Rdma(server) => server.receive(until).map(|call| Incoming::of(call, Deferred::Rdma)),
+            #[cfg(feature = "ofi")]
+            Server::Ofi(server) => server.receive(until).map(|call| Incoming::of(call, Deferred::Ofi)),
             Server::Several(_) => None,
         }
     }
@@ -220,6 +240,8 @@ impl Server {
         match self {
             Server::Shm(server) => server.shutdown(timeout),
             Server::Rdma(server) => server.shutdown(timeout),
+            #[cfg(feature = "ofi")]
+            Server::Ofi(server) => server.shutdown(timeout),
             Server::Several(servers) => std::thread::scope(|scope| {
                 for server in servers.into_servers() {
                     scope.spawn(move || server.shutdown(timeout));
@@ -236,6 +258,9 @@ pub enum Worker {
     Shm(dunlin_rpc::Worker<ShmFabric>),
     /// On RDMA.
     Rdma(dunlin_rpc::Worker<RdmaFabric>),
+    /// On libfabric.
+    #[cfg(feature = "ofi")]
+    Ofi(dunlin_rpc::Worker<OfiFabric>),
 }
 
 impl Worker {
@@ -269,6 +294,8 @@ impl Worker {
 enum Deferred {
     Shm(dunlin_rpc::Incoming<ShmFabric>),
     Rdma(dunlin_rpc::Incoming<RdmaFabric>),
+    #[cfg(feature = "ofi")]
+    Ofi(dunlin_rpc::Incoming<OfiFabric>),
 }
 
 /// A call taken off its worker. Dropped without an answer it answers that the handler failed.
@@ -304,6 +331,8 @@ impl Incoming {
         match self.deferred {
             Deferred::Shm(call) => call.reply(payload),
             Deferred::Rdma(call) => call.reply(payload),
+            #[cfg(feature = "ofi")]
+            Deferred::Ofi(call) => call.reply(payload),
         }
     }
 
@@ -312,6 +341,8 @@ impl Incoming {
         match self.deferred {
             Deferred::Shm(call) => call.refuse(status),
             Deferred::Rdma(call) => call.refuse(status),
+            #[cfg(feature = "ofi")]
+            Deferred::Ofi(call) => call.refuse(status),
         }
     }
 }

@@ -13,6 +13,9 @@ use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
+/// The provider of libfabric that every host has.
+const PROVIDER: &str = "tcp";
+
 /// Tells at an address what it was given to tell. Dropping it ends it and frees the address.
 #[derive(Debug)]
 struct Teller {
@@ -114,10 +117,14 @@ impl SeveralServers {
                 .map_err(|error| system(io::Error::new(ErrorKind::InvalidInput, error.to_string())))
         };
         let actual = named(Scheme::Auto, format!("{host}:{port}"))?;
-        // The next port, so that clients find it again after a restart; any port if ours is any.
+        // The next ports, so that clients find it again after a restart; any port if ours is any.
         let rdma_port = if place.1 == 0 { 0 } else { port.checked_add(1).unwrap_or(0) };
-        let wanted =
-            [named(Scheme::Shm, shm_name(host, port))?, named(Scheme::Rdma, format!("{host}:{rdma_port}"))?];
+        let ofi_port = if place.1 == 0 { 0 } else { port.checked_add(2).unwrap_or(0) };
+        let wanted = [
+            named(Scheme::Shm, shm_name(host, port))?,
+            named(Scheme::Rdma, format!("{host}:{rdma_port}"))?,
+            named(Scheme::Ofi, format!("{PROVIDER}:{host}:{ofi_port}"))?,
+        ];
         let (mut servers, mut others, mut passed_over) = (Vec::new(), Vec::new(), Vec::new());
         let mut announcement = Announcement { host: this_host(), offers: Vec::new() };
         for wanted in wanted {
@@ -134,6 +141,9 @@ impl SeveralServers {
             }
             announcement.offers.push(match scheme {
                 Scheme::Rdma => Offer::Rdma(place.map(|place| place.host_and_port().map_or(0, |at| at.1))),
+                Scheme::Ofi => Offer::Ofi(
+                    place.map(|place| (PROVIDER.into(), place.host_and_port().map_or(0, |at| at.1))),
+                ),
                 _ => Offer::Shm(place.map(|place| place.name().to_owned())),
             });
         }

@@ -2,6 +2,7 @@
 
 mod checks;
 mod devices;
+mod libfabric;
 
 use crate::output::{self, Failure};
 use clap::Args;
@@ -78,6 +79,7 @@ impl Finding {
 pub(crate) fn run(arguments: &DoctorArguments) -> Result<ExitCode, Failure> {
     let mut findings = checks::all();
     findings.extend(devices::all());
+    findings.push(libfabric::finding());
     let worst = findings.iter().map(|finding| finding.mark).max().unwrap_or(Mark::Ok);
     let json = serde_json::to_string_pretty(&findings).map_err(Failure::new)? + "\n";
     match &arguments.json {
@@ -122,6 +124,7 @@ mod tests {
     fn every_finding_that_is_not_well_says_what_to_do() {
         let mut findings = checks::all();
         findings.extend(devices::all());
+        findings.push(libfabric::finding());
         assert!(findings.len() >= 10);
         for finding in &findings {
             assert_eq!(finding.advice.is_none(), finding.mark == Mark::Ok, "{finding:?}");

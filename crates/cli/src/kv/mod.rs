@@ -59,7 +59,7 @@ pub(crate) fn run(arguments: KvArguments) -> Result<ExitCode, Failure> {
 /// How to reach a store.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct ConnectArguments {
-    /// The server, as shm:NAME or rdma:HOST:PORT
+    /// The server, as shm:NAME, rdma:HOST:PORT or ofi:tcp:HOST:PORT
     address: Address,
     #[command(flatten)]
     plan: PlanArguments,

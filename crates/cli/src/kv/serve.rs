@@ -27,7 +27,7 @@ Examples:
 #[derive(Args, Debug)]
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct ServeArguments {
-    /// The address to serve, as shm:NAME or rdma:HOST:PORT; port 0 for any that is free
+    /// The address to serve, as shm:NAME, rdma:HOST:PORT or ofi:tcp:HOST:PORT; port 0 for any that is free
     #[arg(long, short, value_name = "ADDRESS")]
     listen: Address,
     /// Worker threads; each owns a part of the keys

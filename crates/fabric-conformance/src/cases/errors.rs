@@ -20,7 +20,7 @@ pub(super) fn add<F: Fabric>(all: &mut Vec<Case<F>>) {
             fails(c, r, WRITE, RemoteAccess, |s, _| write(s, BAD, 0, 8))
         }),
         Case::pair("a_bad_key_breaks_both_ends", &[RC], both_break),
-        Case::pair("bad_key_write_immediate", &[RC, Need::Immediate], |c, r| {
+        Case::pair("bad_key_write_immediate", &[RC, Need::Immediate, Need::Acknowledged], |c, r| {
             fails(c, r, WRITE, RemoteAccess, |s, _| {
                 let data = Data::Buffer(s.buffer(b"bad")?);
                 Ok(Operation::Write { data, key: BAD, offset: 0, immediate: Some(7) })

@@ -282,7 +282,10 @@ fn accept_times_out<F: Fabric>(context: &mut Context<F>, _: Role) -> Verdict {
 fn elsewhere<F: Fabric>(context: &Context<F>) -> Result<Address, crate::Failure> {
     let address = &context.address;
     let name = match address.host_and_port() {
-        Some((host, port)) => format!("{host}:{}", port + 1),
+        Some((host, port)) => {
+            let provider = address.provider().map(|provider| format!("{provider}:")).unwrap_or_default();
+            format!("{provider}{host}:{}", port + 1)
+        }
         None => format!("{}-2", address.name()),
     };
     Ok(Address::new(address.scheme(), &name)?)

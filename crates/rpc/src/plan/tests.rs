@@ -88,6 +88,8 @@ fn where_sends_do_not_wait() {
     let iwarp = &Capabilities::IWARP;
     assert_eq!(Plan::usual(iwarp).check(iwarp), Ok(()));
     assert_eq!(Plan::usual(&Capabilities::EVERYTHING), Plan::default());
+    let usual = Plan::usual(&Capabilities::OFI);
+    assert_eq!((usual.request, usual.check(&Capabilities::OFI)), (RequestHalf::Send, Ok(())));
     let legal = |mode| {
         let rows = PROTOCOLS.iter().filter(move |row| row.plan(mode).check(iwarp).is_ok());
         rows.map(|row| row.name).collect::<Vec<_>>()

@@ -1,10 +1,8 @@
 //! The control connection: messages, grants of memory, liveness.
 
-use crate::attention::Attention;
-use crate::events::Flag;
+use crate::backend::{Backend, Flag, News, Place, lock};
 use crate::frame::{Frame, FrameError, Grant};
-use crate::io::{Io, IoHandle};
-use crate::memory::{RdmaMemory, Registration};
+use crate::io::{Control, Io};
 use crate::socket;
 use dunlin_fabric::host::RealSignal;
 use dunlin_fabric::inbox::{Inbox, InboxLimits, Nothing};
@@ -17,7 +15,7 @@ use std::collections::BTreeMap;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{IpAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use thiserror::Error;
 
 /// What may wait in the inbox before the socket is left to push back.
@@ -29,40 +27,39 @@ const MAX_OUTGOING: usize = 1 << 20;
 /// The size of the buffer that [`LinkShared::read`] is given.
 pub(crate) const READ_BUFFER: usize = 64 * 1024;
 
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// A queue pair whose address was given to the peer.
 #[derive(Debug)]
 struct Attachment {
     number: u32,
     closed: Weak<Flag>,
-    attention: Weak<Attention>,
+    attention: Weak<dyn News>,
 }
 
 /// Memory that the peer has granted to us.
 #[derive(Debug)]
-pub(crate) struct RemoteRegion {
-    pub(crate) key: RegionKey,
-    pub(crate) remote_key: u32,
-    pub(crate) address: u64,
+pub struct RemoteRegion {
+    /// Its name on the link.
+    pub key: RegionKey,
+    /// Where it is.
+    pub place: Place,
+    /// What may be done there.
+    pub access: Access,
     revoked: AtomicBool,
 }
 
 impl RemoteRegion {
     /// Whether the grant has ended.
     #[inline]
-    pub(crate) fn is_revoked(&self) -> bool {
+    pub fn is_revoked(&self) -> bool {
         self.revoked.load(Ordering::Relaxed)
     }
 }
 
 /// What we have granted: holds the registrations, so that the memory stays.
 #[derive(Debug)]
-struct Exports {
+struct Exports<R> {
     next: u64,
-    granted: BTreeMap<RegionKey, Arc<Registration>>,
+    granted: BTreeMap<RegionKey, R>,
 }
 
 /// Why the peer is not spoken to any longer.
@@ -80,7 +77,7 @@ enum Violation {
 
 /// What the control thread, the handles and the queue pairs share of a link.
 #[derive(Debug)]
-pub(crate) struct LinkShared {
+pub struct LinkShared<B: Backend> {
     number: u64,
     socket: TcpStream,
     /// This side has dialled.
@@ -89,20 +86,20 @@ pub(crate) struct LinkShared {
     /// It ended for our own device's sake.
     device_broke: AtomicBool,
     max_grants: usize,
-    io: Arc<Io>,
+    io: Arc<Io<B>>,
     /// Bytes read that are no whole frame yet. Whose turn it is to read holds it.
     incoming: Mutex<Vec<u8>>,
     outgoing: Mutex<Vec<u8>>,
     interest: Mutex<EventFlags>,
     inbox: Inbox<Vec<u8>>,
-    exports: Mutex<Exports>,
+    exports: Mutex<Exports<B::Registration>>,
     imports: Mutex<BTreeMap<RegionKey, Arc<RemoteRegion>>>,
     attachments: Mutex<Vec<Attachment>>,
 }
 
-impl LinkShared {
+impl<B: Backend> LinkShared<B> {
     /// A link over a socket on which both have said hello; `rest` is what was read behind the peer's.
-    pub(crate) fn new(socket: TcpStream, dialled: bool, rest: Vec<u8>, io: &Arc<Io>) -> Arc<Self> {
+    pub(crate) fn new(socket: TcpStream, dialled: bool, rest: Vec<u8>, io: &Arc<Io<B>>) -> Arc<Self> {
         // A link's keys start somewhere: a key of one link is not taken for one of another.
         let next = (RealHost.random() & !0xffff_ffff) | 0x10;
         Arc::new(LinkShared {
@@ -111,7 +108,7 @@ impl LinkShared {
             dialled,
             alive: AtomicBool::new(true),
             device_broke: AtomicBool::new(false),
-            max_grants: io.config().max_grants_per_link,
+            max_grants: io.backend().limits().max_grants,
             io: Arc::clone(io),
             incoming: Mutex::new(rest),
             outgoing: Mutex::default(),
@@ -129,13 +126,18 @@ impl LinkShared {
     }
 
     /// Whether this side has dialled.
-    pub(crate) fn has_dialled(&self) -> bool {
+    pub fn has_dialled(&self) -> bool {
         self.dialled
     }
 
     /// The address of this side.
-    pub(crate) fn local_address(&self) -> Option<IpAddr> {
+    pub fn local_address(&self) -> Option<IpAddr> {
         self.socket.local_addr().ok().map(|address| address.ip())
+    }
+
+    /// The address of the other side.
+    pub fn peer_address(&self) -> Option<IpAddr> {
+        self.socket.peer_addr().ok().map(|address| address.ip())
     }
 
     /// The socket.
@@ -145,7 +147,7 @@ impl LinkShared {
 
     /// Whether the peer is there.
     #[inline]
-    pub(crate) fn is_alive(&self) -> bool {
+    pub fn is_alive(&self) -> bool {
         self.alive.load(Ordering::Acquire)
     }
 
@@ -171,7 +173,7 @@ impl LinkShared {
 
     /// The connection has ended from outside. If our own device is in trouble, that says more.
     fn lost(&self, reason: &str) {
-        match self.io.device().trouble() {
+        match self.io.backend().trouble() {
             Some(trouble) => self.end_for_device(&trouble),
             None => self.end(reason),
         }
@@ -229,12 +231,12 @@ impl LinkShared {
         match frame {
             Frame::Hello(_) | Frame::Full => return Err(Violation::Hello),
             Frame::Message(message) => self.inbox.push(message.to_vec(), message.len()),
-            Frame::Grant(Grant { key, remote_key, address, .. }) => {
+            Frame::Grant(Grant { key, place, access }) => {
                 let mut imports = lock(&self.imports);
                 if imports.len() >= self.max_grants {
                     return Err(Violation::GrantCount(self.max_grants));
                 }
-                let region = RemoteRegion { key, remote_key, address, revoked: AtomicBool::new(false) };
+                let region = RemoteRegion { key, place, access, revoked: AtomicBool::new(false) };
                 if imports.insert(key, Arc::new(region)).is_some() {
                     return Err(Violation::GrantName);
                 }
@@ -330,7 +332,7 @@ impl LinkShared {
 
     /// Tells the peer that a queue pair of its is without its other end. Does not wait: if the peer does not read its
     /// control connection, the connection is closed, which tells it the same.
-    pub(crate) fn tell_closed(&self, theirs: u32) {
+    pub fn tell_closed(&self, theirs: u32) {
         match self.send_frame(&Frame::QueuePairClosed(theirs), false) {
             Ok(()) => {}
             Err(LinkError::Backlog) => self.end("it does not read its control connection"),
@@ -339,11 +341,11 @@ impl LinkShared {
     }
 
     /// Has a queue pair of ours told about the end of its peer, from when the peer can know its number.
-    pub(crate) fn attach(&self, number: u32, closed: &Arc<Flag>, attention: &Arc<Attention>) {
+    pub fn attach(&self, number: u32, closed: &Arc<Flag>, attention: &Arc<impl News>) {
         lock(&self.attachments).push(Attachment {
             number,
             closed: Arc::downgrade(closed),
-            attention: Arc::downgrade(attention),
+            attention: Arc::downgrade(attention) as Weak<dyn News>,
         });
         if !self.is_alive() {
             attention.tell_news();
@@ -351,13 +353,13 @@ impl LinkShared {
     }
 
     /// Takes that back.
-    pub(crate) fn detach(&self, number: u32) {
+    pub fn detach(&self, number: u32) {
         lock(&self.attachments).retain(|a| a.number != number);
     }
 
     /// What the peer has granted under a name. A key can get here through memory before the control thread has read the
     /// grant itself, so an unknown one has the socket read first.
-    pub(crate) fn import(&self, key: RegionKey) -> Option<Arc<RemoteRegion>> {
+    pub fn import(&self, key: RegionKey) -> Option<Arc<RemoteRegion>> {
         let find = || lock(&self.imports).get(&key).map(Arc::clone);
         find().or_else(|| {
             self.read(&mut vec![0; READ_BUFFER], false);
@@ -365,14 +367,11 @@ impl LinkShared {
         })
     }
 
-    fn grant(&self, memory: &RdmaMemory, access: Access) -> Result<RegionKey, GrantError> {
+    fn grant(&self, memory: &Arc<B::Memory>, access: Access) -> Result<RegionKey, GrantError> {
         if access == Access::LOCAL || !memory.access().contains(access) {
             return Err(GrantError::Access);
         }
-        if !memory.is_of(self.io.device()) {
-            return Err(io::Error::other("it was registered with another fabric").into());
-        }
-        let registration = memory.registration(access).map_err(io::Error::other)?;
+        let (registration, place) = self.io.backend().grant(memory, access)?;
         let (key, frame) = {
             let mut exports = lock(&self.exports);
             if exports.granted.len() >= self.max_grants {
@@ -380,13 +379,7 @@ impl LinkShared {
             }
             let key = RegionKey(exports.next);
             exports.next += 1;
-            let frame = Frame::Grant(Grant {
-                key,
-                remote_key: registration.remote_key(),
-                address: registration.address(),
-                length: registration.length(),
-                access,
-            });
+            let frame = Frame::Grant(Grant { key, place, access });
             exports.granted.insert(key, registration);
             (key, frame)
         };
@@ -396,7 +389,7 @@ impl LinkShared {
         Ok(key)
     }
 
-    /// The peer is told before the NIC forgets the key, and forgets it whether or not it was told.
+    /// The peer is told before the device forgets the key, and forgets it whether or not it was told.
     fn revoke(&self, key: RegionKey) {
         let Some(registration) = lock(&self.exports).granted.remove(&key) else { return };
         if let Err(error) = self.send_frame(&Frame::Revoke(key), true) {
@@ -407,20 +400,26 @@ impl LinkShared {
 }
 
 /// A control connection. Clones are the same connection; the last one closes it.
-#[derive(Clone, Debug)]
-pub struct RdmaLink {
-    shared: Arc<LinkShared>,
-    _closer: Arc<Closer>,
+#[derive(Debug)]
+pub struct TcpLink<B: Backend> {
+    shared: Arc<LinkShared<B>>,
+    closer: Arc<Closer<B>>,
+}
+
+impl<B: Backend> Clone for TcpLink<B> {
+    fn clone(&self) -> Self {
+        TcpLink { shared: Arc::clone(&self.shared), closer: Arc::clone(&self.closer) }
+    }
 }
 
 /// Closes the link when the last user handle is gone; keeps the control thread until then.
 #[derive(Debug)]
-struct Closer {
-    shared: Arc<LinkShared>,
-    _io: Arc<IoHandle>,
+struct Closer<B: Backend> {
+    shared: Arc<LinkShared<B>>,
+    _control: Arc<Control<B>>,
 }
 
-impl Drop for Closer {
+impl<B: Backend> Drop for Closer<B> {
     fn drop(&mut self) {
         self.shared.io.drop_link(&self.shared, CLOSED_HERE);
     }
@@ -428,13 +427,13 @@ impl Drop for Closer {
 
 const CLOSED_HERE: &str = "this side closed the connection";
 
-impl RdmaLink {
-    pub(crate) fn new(shared: Arc<LinkShared>, io: Arc<IoHandle>) -> Self {
-        RdmaLink { _closer: Arc::new(Closer { shared: Arc::clone(&shared), _io: io }), shared }
+impl<B: Backend> TcpLink<B> {
+    pub(crate) fn new(shared: Arc<LinkShared<B>>, control: Arc<Control<B>>) -> Self {
+        TcpLink { closer: Arc::new(Closer { shared: Arc::clone(&shared), _control: control }), shared }
     }
 
     /// The shared part.
-    pub(crate) fn shared(&self) -> &Arc<LinkShared> {
+    pub fn shared(&self) -> &Arc<LinkShared<B>> {
         &self.shared
     }
 
@@ -444,8 +443,8 @@ impl RdmaLink {
     }
 }
 
-impl Link for RdmaLink {
-    type Memory = RdmaMemory;
+impl<B: Backend> Link for TcpLink<B> {
+    type Memory = B::Memory;
     type Signal = RealSignal;
 
     fn send(&self, message: &[u8]) -> Result<(), LinkError> {
@@ -469,7 +468,7 @@ impl Link for RdmaLink {
         }
     }
 
-    fn grant(&self, memory: &Arc<RdmaMemory>, access: Access) -> Result<RegionKey, GrantError> {
+    fn grant(&self, memory: &Arc<B::Memory>, access: Access) -> Result<RegionKey, GrantError> {
         self.shared.grant(memory, access)
     }
 

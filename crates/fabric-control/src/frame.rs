@@ -1,14 +1,10 @@
 //! Frames of the control connection: what the bytes on the socket mean. Pure; whatever bytes come, decoding gives a frame
 //! or a reason.
 
+use crate::backend::{Greeting, Place};
 use dunlin_fabric::verbs::MAX_CONTROL_MESSAGE;
 use dunlin_fabric::{Access, RegionKey};
 use thiserror::Error;
-
-/// Raised when what is in the frames or endpoints changes its meaning.
-pub(crate) const VERSION: u16 = 1;
-
-const MAGIC: [u8; 8] = *b"DunlinRD";
 
 /// Bytes in front of each frame: its length.
 pub(crate) const PREFIX: usize = 4;
@@ -21,12 +17,8 @@ pub(crate) const MAX_FRAME: usize = MAX_CONTROL_MESSAGE + 1;
 pub(crate) struct Grant {
     /// Its name on this link.
     pub(crate) key: RegionKey,
-    /// The key that the sender's NIC knows.
-    pub(crate) remote_key: u32,
-    /// The address that offsets count from.
-    pub(crate) address: u64,
-    /// The length in bytes.
-    pub(crate) length: u64,
+    /// Where it is.
+    pub(crate) place: Place,
     /// What may be done.
     pub(crate) access: Access,
 }
@@ -34,8 +26,8 @@ pub(crate) struct Grant {
 /// One frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Frame<'a> {
-    /// The first one in each direction, with the sender's version.
-    Hello(u16),
+    /// The first one in each direction: who the sender is.
+    Hello(Greeting),
     /// Instead of a hello: too many connections wait to be accepted.
     Full,
     /// A message of the user's.
@@ -57,8 +49,6 @@ pub(crate) enum FrameError {
     Kind(u8),
     #[error("it sent a frame of kind {kind} with {length} bytes")]
     Body { kind: u8, length: usize },
-    #[error("it does not speak this protocol")]
-    Magic,
     #[error("it granted access {0:#x}")]
     Access(u8),
 }
@@ -69,9 +59,9 @@ impl<'a> Frame<'a> {
         let start = into.len();
         into.extend([0; PREFIX]);
         match self {
-            Frame::Hello(version) => {
+            Frame::Hello(Greeting { magic, version }) => {
                 into.push(1);
-                into.extend(MAGIC);
+                into.extend(magic);
                 into.extend(version.to_le_bytes());
             }
             Frame::Full => into.push(2),
@@ -82,9 +72,9 @@ impl<'a> Frame<'a> {
             Frame::Grant(grant) => {
                 into.push(4);
                 into.extend(grant.key.0.to_le_bytes());
-                into.extend(grant.remote_key.to_le_bytes());
-                into.extend(grant.address.to_le_bytes());
-                into.extend(grant.length.to_le_bytes());
+                into.extend(grant.place.remote_key.to_le_bytes());
+                into.extend(grant.place.address.to_le_bytes());
+                into.extend(grant.place.length.to_le_bytes());
                 into.push(grant.access.bits());
             }
             Frame::Revoke(key) => {
@@ -117,23 +107,21 @@ impl<'a> Frame<'a> {
         let number = |at: usize| body.get(at..at + 8).and_then(|b| b.try_into().ok()).map(u64::from_le_bytes);
         let half = |at: usize| body.get(at..at + 4).and_then(|b| b.try_into().ok()).map(u32::from_le_bytes);
         match (kind, body.len()) {
-            (1, 10) => match body.split_first_chunk::<8>() {
-                Some((&MAGIC, version)) => {
-                    Ok(Frame::Hello(u16::from_le_bytes(version.try_into().map_err(|_| wrong)?)))
-                }
-                _ => Err(FrameError::Magic),
-            },
+            (1, 10) => {
+                let (magic, version) = body.split_first_chunk::<8>().ok_or(wrong)?;
+                let version = u16::from_le_bytes(version.try_into().map_err(|_| wrong)?);
+                Ok(Frame::Hello(Greeting { magic: *magic, version }))
+            }
             (2, 0) => Ok(Frame::Full),
             (3, _) => Ok(Frame::Message(body)),
-            (4, 29) => {
-                let access = Access::from_bits(body[28]).ok_or(FrameError::Access(body[28]))?;
-                Ok(Frame::Grant(Grant {
-                    key: RegionKey(number(0).ok_or(wrong)?),
-                    remote_key: half(8).ok_or(wrong)?,
-                    address: number(12).ok_or(wrong)?,
-                    length: number(20).ok_or(wrong)?,
-                    access,
-                }))
+            (4, 33) => {
+                let access = Access::from_bits(body[32]).ok_or(FrameError::Access(body[32]))?;
+                let place = Place {
+                    remote_key: number(8).ok_or(wrong)?,
+                    address: number(16).ok_or(wrong)?,
+                    length: number(24).ok_or(wrong)?,
+                };
+                Ok(Frame::Grant(Grant { key: RegionKey(number(0).ok_or(wrong)?), place, access }))
             }
             (5, 8) => Ok(Frame::Revoke(RegionKey(number(0).ok_or(wrong)?))),
             (6, 4) => Ok(Frame::QueuePairClosed(half(0).ok_or(wrong)?)),
@@ -150,9 +138,10 @@ mod tests {
 
     fn frames() -> Vec<Frame<'static>> {
         let access = Access::READ.with(Access::ATOMIC);
-        let grant = Grant { key: RegionKey(1 << 40), remote_key: 7, address: u64::MAX, length: 100, access };
+        let place = Place { remote_key: 7 << 40, address: u64::MAX, length: 100 };
+        let grant = Grant { key: RegionKey(1 << 40), place, access };
         vec![
-            Frame::Hello(VERSION),
+            Frame::Hello(Greeting { magic: *b"DunlinXX", version: 3 }),
             Frame::Full,
             Frame::Message(b""),
             Frame::Message(b"hello"),
@@ -186,9 +175,8 @@ mod tests {
         assert_eq!(Frame::split(&of(&[9])), Err(FrameError::Kind(9)));
         assert_eq!(Frame::split(&of(&[6, 1])), Err(FrameError::Body { kind: 6, length: 1 }));
         assert_eq!(Frame::split(&of(b"\x01GET / HTT")), Err(FrameError::Body { kind: 1, length: 9 }));
-        assert_eq!(Frame::split(&of(b"\x01GET / HTTP")), Err(FrameError::Magic));
-        let mut grant = vec![4; 30];
-        grant[29] = 8;
+        let mut grant = vec![4; 34];
+        grant[33] = 8;
         assert_eq!(Frame::split(&of(&grant)), Err(FrameError::Access(8)));
     }
 

@@ -1,7 +1,8 @@
 //! Where control connections arrive.
 
-use crate::io::{Io, IoHandle};
-use crate::link::{LinkShared, RdmaLink, lock};
+use crate::backend::{Backend, lock};
+use crate::io::{Control, Io};
+use crate::link::{LinkShared, TcpLink};
 use dunlin_fabric::host::RealSignal;
 use dunlin_fabric::inbox::{Inbox, InboxLimits, Nothing};
 use dunlin_fabric::{AcceptError, Address, Listener, Nanos};
@@ -13,16 +14,16 @@ const WAITING: InboxLimits = InboxLimits { items: 1024, bytes: usize::MAX };
 
 /// What the control thread and the handle share of a listener.
 #[derive(Debug)]
-pub(crate) struct ListenerShared {
+pub(crate) struct ListenerShared<B: Backend> {
     number: u64,
     /// `None` once it is closed: the kernel frees the port with the last descriptor, so only one place has it.
     socket: Mutex<Option<TcpListener>>,
     /// Those that were greeted.
-    waiting: Inbox<Arc<LinkShared>>,
+    waiting: Inbox<Arc<LinkShared<B>>>,
 }
 
-impl ListenerShared {
-    pub(crate) fn new(socket: TcpListener, io: &Io) -> Arc<Self> {
+impl<B: Backend> ListenerShared<B> {
+    pub(crate) fn new(socket: TcpListener, io: &Io<B>) -> Arc<Self> {
         let (number, waiting) = (io.next_number(), Inbox::new(WAITING));
         Arc::new(ListenerShared { number, socket: Mutex::new(Some(socket)), waiting })
     }
@@ -41,26 +42,26 @@ impl ListenerShared {
     }
 
     /// A greeted connection.
-    pub(crate) fn arrived(&self, link: Arc<LinkShared>) {
+    pub(crate) fn arrived(&self, link: Arc<LinkShared<B>>) {
         self.waiting.push(link, 0);
     }
 }
 
 /// Listens on a TCP port. Dropping it frees the port.
 #[derive(Debug)]
-pub struct RdmaListener {
-    shared: Arc<ListenerShared>,
+pub struct TcpControlListener<B: Backend> {
+    shared: Arc<ListenerShared<B>>,
     address: Address,
-    io: Arc<IoHandle>,
+    io: Arc<Control<B>>,
 }
 
-impl RdmaListener {
-    pub(crate) fn new(shared: Arc<ListenerShared>, address: Address, io: Arc<IoHandle>) -> Self {
-        RdmaListener { shared, address, io }
+impl<B: Backend> TcpControlListener<B> {
+    pub(crate) fn new(shared: Arc<ListenerShared<B>>, address: Address, io: Arc<Control<B>>) -> Self {
+        TcpControlListener { shared, address, io }
     }
 }
 
-impl Drop for RdmaListener {
+impl<B: Backend> Drop for TcpControlListener<B> {
     fn drop(&mut self) {
         self.io.io().drop_listener(&self.shared);
         *lock(&self.shared.socket) = None;
@@ -70,19 +71,19 @@ impl Drop for RdmaListener {
     }
 }
 
-impl Listener for RdmaListener {
-    type Link = RdmaLink;
+impl<B: Backend> Listener for TcpControlListener<B> {
+    type Link = TcpLink<B>;
     type Signal = RealSignal;
 
-    fn accept(&self, until: Nanos) -> Result<RdmaLink, AcceptError> {
+    fn accept(&self, until: Nanos) -> Result<TcpLink<B>, AcceptError> {
         match self.shared.waiting.take(until, || {}) {
-            Ok(link) => Ok(RdmaLink::new(link, Arc::clone(&self.io))),
+            Ok(link) => Ok(TcpLink::new(link, Arc::clone(&self.io))),
             Err(Nothing::TimedOut) => Err(AcceptError::TimedOut),
             Err(Nothing::Ended(_)) => Err(AcceptError::Closed),
         }
     }
 
-    fn try_accept(&self) -> Result<Option<RdmaLink>, AcceptError> {
+    fn try_accept(&self) -> Result<Option<TcpLink<B>>, AcceptError> {
         match self.accept(0) {
             Err(AcceptError::TimedOut) => Ok(None),
             other => other.map(Some),

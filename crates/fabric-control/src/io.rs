@@ -1,22 +1,19 @@
 //! The control thread: one for each fabric, asleep in `epoll` over all control sockets. It accepts, greets, reads control
 //! messages, and notices a peer's death. No call of the data path waits for it.
 
-use crate::config::RdmaConfig;
-use crate::device::Device;
-use crate::events::Event;
-use crate::frame::{Frame, MAX_FRAME, VERSION};
-use crate::link::{LinkShared, READ_BUFFER, lock};
-use crate::listener::ListenerShared;
-use crate::manager::Manager;
+use crate::backend::{Backend, Greeting, Heard, lock};
+use crate::frame::{Frame, MAX_FRAME};
+use crate::link::{LinkShared, READ_BUFFER, TcpLink};
+use crate::listener::{ListenerShared, TcpControlListener};
 use crate::socket;
-use dunlin_fabric::{Host, RealHost};
+use dunlin_fabric::{Address, DialError, Host, ListenError, Nanos, RealHost};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{EventfdFlags, Timespec, eventfd};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -26,78 +23,135 @@ const TICK: u64 = 250_000_000;
 const MAX_GREETINGS: usize = 256;
 
 const WAKE: u64 = 0;
-const DEVICE: u64 = 1;
-const MANAGER: u64 = 2;
+/// The first of the back-end's descriptors.
+const BACKEND: u64 = 1;
+/// The most of them.
+const MAX_DESCRIPTORS: u64 = 8;
 
+/// Who has connected and not been greeted yet.
 #[derive(Debug)]
-struct Greeting {
+struct Greeted<B: Backend> {
     socket: TcpStream,
-    listener: Arc<ListenerShared>,
+    listener: Arc<ListenerShared<B>>,
     incoming: Mutex<Vec<u8>>,
     deadline: u64,
 }
 
-#[derive(Clone, Debug)]
-enum Entry {
-    Link(Arc<LinkShared>),
-    Listener(Arc<ListenerShared>),
-    Greeting(Arc<Greeting>),
+#[derive(Debug)]
+enum Entry<B: Backend> {
+    Link(Arc<LinkShared<B>>),
+    Listener(Arc<ListenerShared<B>>),
+    Greeting(Arc<Greeted<B>>),
+}
+
+impl<B: Backend> Clone for Entry<B> {
+    fn clone(&self) -> Self {
+        match self {
+            Entry::Link(link) => Entry::Link(Arc::clone(link)),
+            Entry::Listener(listener) => Entry::Listener(Arc::clone(listener)),
+            Entry::Greeting(greeting) => Entry::Greeting(Arc::clone(greeting)),
+        }
+    }
 }
 
 /// What the control thread and the handles share.
 #[derive(Debug)]
-pub(crate) struct Io {
+pub struct Io<B: Backend> {
     epoll: OwnedFd,
     call: OwnedFd,
-    device: Arc<Device>,
-    manager: Option<Manager>,
-    config: RdmaConfig,
+    backend: Arc<B>,
     numbers: AtomicU64,
     stopped: AtomicBool,
-    entries: Mutex<BTreeMap<u64, Entry>>,
+    entries: Mutex<BTreeMap<u64, Entry<B>>>,
     /// Those of the entries that are greetings; the control thread's.
     greetings: AtomicUsize,
 }
 
-/// Keeps the control thread running; the last one stops it.
+/// The control connections of a fabric. Keeps the control thread running; dropping it stops that.
 #[derive(Debug)]
-pub(crate) struct IoHandle(Arc<Io>);
+pub struct Control<B: Backend>(Arc<Io<B>>);
 
-impl IoHandle {
+impl<B: Backend> Control<B> {
     /// Starts the thread.
-    pub(crate) fn start(
-        device: Arc<Device>,
-        manager: Option<Manager>,
-        config: RdmaConfig,
-    ) -> io::Result<Arc<Self>> {
+    pub fn start(backend: Arc<B>) -> io::Result<Arc<Self>> {
         let io = Arc::new(Io {
             epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
             call: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
-            device,
-            manager,
-            config,
-            numbers: AtomicU64::new(MANAGER + 1),
+            backend,
+            numbers: AtomicU64::new(BACKEND + MAX_DESCRIPTORS),
             stopped: AtomicBool::new(false),
             entries: Mutex::default(),
             greetings: AtomicUsize::new(0),
         });
         epoll::add(&io.epoll, &io.call, EventData::new_u64(WAKE), EventFlags::IN)?;
-        epoll::add(&io.epoll, io.device.events(), EventData::new_u64(DEVICE), EventFlags::IN)?;
-        if let Some(manager) = &io.manager {
-            epoll::add(&io.epoll, manager.descriptor(), EventData::new_u64(MANAGER), EventFlags::IN)?;
+        for (number, descriptor) in (BACKEND..BACKEND + MAX_DESCRIPTORS).zip(io.backend.descriptors()) {
+            epoll::add(&io.epoll, descriptor, EventData::new_u64(number), EventFlags::IN)?;
         }
         let thread = Arc::clone(&io);
-        RealHost.spawn("dunlin-rdma-control", Box::new(move || thread.run()))?;
-        Ok(Arc::new(IoHandle(io)))
+        RealHost.spawn(B::THREAD, Box::new(move || thread.run()))?;
+        Ok(Arc::new(Control(io)))
+    }
+
+    /// The back-end.
+    pub fn backend(&self) -> &Arc<B> {
+        &self.0.backend
     }
 
     /// The shared part.
-    pub(crate) fn io(&self) -> &Arc<Io> {
+    pub(crate) fn io(&self) -> &Arc<Io<B>> {
         &self.0
+    }
+
+    /// Listens at HOST:PORT; the listener's address has the port that the system has chosen for port 0. `name` is what stands
+    /// in front of HOST:PORT in addresses, if anything does, with its colon.
+    pub fn listen(
+        self: &Arc<Self>,
+        address: &Address,
+        (prefix, host, port): (&str, &str, u16),
+    ) -> Result<TcpControlListener<B>, ListenError> {
+        let system = |source| ListenError::System { address: address.clone(), source };
+        let socket = TcpListener::bind((host, port)).map_err(|error| match error.kind() {
+            ErrorKind::AddrInUse => ListenError::InUse { address: address.clone() },
+            _ => system(error),
+        })?;
+        socket.set_nonblocking(true).map_err(system)?;
+        let port = socket.local_addr().map_err(system)?.port();
+        let host = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
+        let actual = Address::new(B::SCHEME, &format!("{prefix}{host}:{port}"))
+            .map_err(|error| system(io::Error::other(error)))?;
+        let shared = ListenerShared::new(socket, &self.0);
+        self.0.add_listener(Arc::clone(&shared)).map_err(system)?;
+        Ok(TcpControlListener::new(shared, actual, Arc::clone(self)))
+    }
+
+    /// Opens a control connection to HOST:PORT; blocks until then at most.
+    pub fn dial(
+        self: &Arc<Self>,
+        address: &Address,
+        (host, port): (&str, u16),
+        until: Nanos,
+    ) -> Result<TcpLink<B>, DialError> {
+        let address = || address.clone();
+        if let Some(trouble) = self.0.backend.trouble() {
+            return Err(DialError::System { address: address(), source: io::Error::other(trouble) });
+        }
+        let within = until.saturating_sub(RealHost.now());
+        let socket = socket::connect(host, port, within).map_err(|error| match error.kind() {
+            ErrorKind::ConnectionRefused => DialError::NobodyListens { address: address() },
+            ErrorKind::TimedOut | ErrorKind::WouldBlock => DialError::TimedOut { address: address() },
+            _ => DialError::System { address: address(), source: error },
+        })?;
+        let ours = self.0.backend.greeting().version;
+        let link = self.0.greet(socket, until).map_err(|error| match error {
+            GreetError::Version(theirs) => DialError::Version { address: address(), ours, theirs },
+            GreetError::TimedOut => DialError::TimedOut { address: address() },
+            GreetError::Other(source) => DialError::System { address: address(), source },
+        })?;
+        Ok(TcpLink::new(link, Arc::clone(self)))
     }
 }
 
-impl Drop for IoHandle {
+impl<B: Backend> Drop for Control<B> {
     fn drop(&mut self) {
         self.0.stopped.store(true, Ordering::Release);
         // Cannot fail: this is the only thing that is ever written there.
@@ -106,7 +160,7 @@ impl Drop for IoHandle {
 }
 
 /// How a greeting goes.
-enum Greeted {
+enum Heed {
     /// Not all of it is there.
     Waits,
     /// The peer's version, and what it said behind its hello.
@@ -117,26 +171,29 @@ enum Greeted {
     Failed(io::Error),
 }
 
-fn hear_greeting(socket: &mut &TcpStream, incoming: &mut Vec<u8>) -> Greeted {
+fn hear_greeting(socket: &mut &TcpStream, incoming: &mut Vec<u8>, ours: Greeting) -> Heed {
     let mut buffer = [0; 512];
     loop {
         match socket.read(&mut buffer) {
             Ok(0) => {
-                return Greeted::Failed(io::Error::other("it closed the connection before its greeting"));
+                return Heed::Failed(io::Error::other("it closed the connection before its greeting"));
             }
             Ok(count) => incoming.extend_from_slice(&buffer[..count]),
-            Err(error) if error.kind() == ErrorKind::WouldBlock => return Greeted::Waits,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return Heed::Waits,
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            Err(error) => return Greeted::Failed(error),
+            Err(error) => return Heed::Failed(error),
         }
         match Frame::split(incoming) {
-            Ok(Some((Frame::Hello(version), length))) => {
-                return Greeted::Hello(version, incoming.split_off(length));
+            Ok(Some((Frame::Hello(theirs), length))) => {
+                if theirs.magic != ours.magic {
+                    return Heed::Failed(io::Error::other("it is no service of this fabric"));
+                }
+                return Heed::Hello(theirs.version, incoming.split_off(length));
             }
-            Ok(Some((Frame::Full, _))) => return Greeted::Full,
+            Ok(Some((Frame::Full, _))) => return Heed::Full,
             Ok(None) if incoming.len() <= MAX_FRAME => {}
-            Ok(_) => return Greeted::Failed(io::Error::other("its first word was no greeting")),
-            Err(error) => return Greeted::Failed(io::Error::other(error)),
+            Ok(_) => return Heed::Failed(io::Error::other("its first word was no greeting")),
+            Err(error) => return Heed::Failed(io::Error::other(error)),
         }
     }
 }
@@ -150,7 +207,7 @@ fn say(mut socket: &TcpStream, frame: &Frame<'_>) -> io::Result<()> {
 
 /// Why a greeting by who dials failed.
 #[derive(Debug)]
-pub(crate) enum GreetError {
+pub enum GreetError {
     /// The listener speaks this version.
     Version(u16),
     /// No answer in time, or no room.
@@ -159,8 +216,8 @@ pub(crate) enum GreetError {
     Other(io::Error),
 }
 
-impl Io {
-    fn entries(&self) -> MutexGuard<'_, BTreeMap<u64, Entry>> {
+impl<B: Backend> Io<B> {
+    fn entries(&self) -> MutexGuard<'_, BTreeMap<u64, Entry<B>>> {
         lock(&self.entries)
     }
 
@@ -169,19 +226,9 @@ impl Io {
         self.numbers.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// The device.
-    pub(crate) fn device(&self) -> &Arc<Device> {
-        &self.device
-    }
-
-    /// The connection manager, where the device needs it.
-    pub(crate) fn manager(&self) -> Option<&Manager> {
-        self.manager.as_ref()
-    }
-
-    /// The settings.
-    pub(crate) fn config(&self) -> &RdmaConfig {
-        &self.config
+    /// The back-end.
+    pub(crate) fn backend(&self) -> &B {
+        &self.backend
     }
 
     /// The first words of who dials; blocks until then at most.
@@ -189,22 +236,23 @@ impl Io {
         self: &Arc<Self>,
         socket: TcpStream,
         until: u64,
-    ) -> Result<Arc<LinkShared>, GreetError> {
-        let said = say(&socket, &Frame::Hello(VERSION));
+    ) -> Result<Arc<LinkShared<B>>, GreetError> {
+        let ours = self.backend.greeting();
+        let said = say(&socket, &Frame::Hello(ours));
         let mut incoming = Vec::new();
         let rest = loop {
-            match hear_greeting(&mut &socket, &mut incoming) {
-                Greeted::Waits => {
+            match hear_greeting(&mut &socket, &mut incoming, ours) {
+                Heed::Waits => {
                     let left = until.saturating_sub(RealHost.now());
                     if left == 0 {
                         return Err(GreetError::TimedOut);
                     }
                     socket::wait(&socket, false, left.min(1_000_000_000));
                 }
-                Greeted::Hello(VERSION, rest) => break rest,
-                Greeted::Hello(version, _) => return Err(GreetError::Version(version)),
-                Greeted::Full => return Err(GreetError::TimedOut),
-                Greeted::Failed(error) => return Err(GreetError::Other(error)),
+                Heed::Hello(version, rest) if version == ours.version => break rest,
+                Heed::Hello(version, _) => return Err(GreetError::Version(version)),
+                Heed::Full => return Err(GreetError::TimedOut),
+                Heed::Failed(error) => return Err(GreetError::Other(error)),
             }
         };
         said.map_err(GreetError::Other)?;
@@ -214,7 +262,7 @@ impl Io {
     }
 
     /// Watches a link from now on.
-    fn add_link(&self, link: Arc<LinkShared>) -> io::Result<()> {
+    fn add_link(&self, link: Arc<LinkShared<B>>) -> io::Result<()> {
         // What came behind the greeting does not make the socket readable.
         link.read(&mut [0; 4096], false);
         let number = link.number();
@@ -226,7 +274,7 @@ impl Io {
     }
 
     /// Watches a listener from now on.
-    pub(crate) fn add_listener(&self, listener: Arc<ListenerShared>) -> io::Result<()> {
+    pub(crate) fn add_listener(&self, listener: Arc<ListenerShared<B>>) -> io::Result<()> {
         let number = listener.number();
         let data = EventData::new_u64(number);
         let added = listener.with_socket(|socket| epoll::add(&self.epoll, socket, data, EventFlags::IN));
@@ -236,14 +284,14 @@ impl Io {
     }
 
     /// Forgets a listener.
-    pub(crate) fn drop_listener(&self, listener: &ListenerShared) {
+    pub(crate) fn drop_listener(&self, listener: &ListenerShared<B>) {
         // The kernel forgets the socket by itself when it is closed; nothing is lost if it has been.
         listener.with_socket(|socket| epoll::delete(&self.epoll, socket).ok());
         self.entries().remove(&listener.number());
     }
 
     /// Ends a link and forgets it.
-    pub(crate) fn drop_link(&self, link: &LinkShared, reason: &str) {
+    pub(crate) fn drop_link(&self, link: &LinkShared<B>, reason: &str) {
         link.end(reason);
         self.forget(link.number(), link.socket());
     }
@@ -255,7 +303,7 @@ impl Io {
     }
 
     /// Waits for these events of a link from now on.
-    pub(crate) fn watch(&self, link: &LinkShared, flags: EventFlags) {
+    pub(crate) fn watch(&self, link: &LinkShared<B>, flags: EventFlags) {
         let data = EventData::new_u64(link.number());
         if let Err(error) = epoll::modify(&self.epoll, link.socket(), data, flags) {
             // Not yet, or not any more.
@@ -267,15 +315,15 @@ impl Io {
         let mut events: Vec<epoll::Event> = Vec::with_capacity(64);
         let mut buffer = vec![0; READ_BUFFER];
         let mut next_tick = u64::MAX;
-        // When the links end, as long as the port is down.
-        let mut port_deadline = None;
         while !self.stopped.load(Ordering::Acquire) {
-            let ticks = self.greetings.load(Ordering::Relaxed) > 0 || port_deadline.is_some();
+            let ticks = self.greetings.load(Ordering::Relaxed) > 0;
             next_tick = if ticks { next_tick.min(RealHost.now() + TICK) } else { u64::MAX };
-            let timeout = Timespec { tv_sec: 0, tv_nsec: TICK as _ };
+            let look_at = self.backend.look_at();
+            let left = look_at.unwrap_or(u64::MAX).min(next_tick).saturating_sub(RealHost.now()).min(TICK);
+            let timeout = Timespec { tv_sec: 0, tv_nsec: left as _ };
             events.clear();
             let spare = rustix::buffer::spare_capacity(&mut events);
-            match epoll::wait(&self.epoll, spare, ticks.then_some(&timeout)) {
+            match epoll::wait(&self.epoll, spare, (ticks || look_at.is_some()).then_some(&timeout)) {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(error) => {
                     tracing::error!(%error, "the control thread cannot wait for its sockets and ends");
@@ -284,14 +332,15 @@ impl Io {
             }
             for event in &events {
                 match event.data.u64() {
-                    DEVICE => self.hear_device(event.flags, &mut port_deadline),
-                    MANAGER => self.manager.iter().for_each(Manager::hear),
+                    WAKE => {}
+                    number if number < BACKEND + MAX_DESCRIPTORS => {
+                        self.hear_backend((number - BACKEND) as usize, event.flags);
+                    }
                     number => self.handle(number, event.flags, &mut buffer),
                 }
             }
-            if port_deadline.is_some_and(|deadline| RealHost.now() >= deadline) {
-                port_deadline = None;
-                self.end_links(&self.device.trouble().unwrap_or_default());
+            if let Some(reason) = look_at.and_then(|_| self.backend.look()) {
+                self.end_links(&reason);
             }
             if RealHost.now() >= next_tick {
                 next_tick = u64::MAX;
@@ -306,51 +355,21 @@ impl Io {
         }
     }
 
-    /// What the device tells by itself.
-    fn hear_device(&self, flags: EventFlags, port_deadline: &mut Option<u64>) {
-        let (device, ours) = (&self.device, self.device.port.number);
-        let name = &device.name;
-        while let Some(event) = device.next_event() {
-            match event {
-                Event::PortDown(port) if port == ours => {
-                    tracing::warn!(device = name, port, "the port is down");
-                    device.health.set_port_down(true);
-                    port_deadline.get_or_insert(RealHost.now().saturating_add(self.config.port_patience));
-                }
-                Event::PortUp(port) if port == ours => {
-                    tracing::info!(device = name, port, "the port is up");
-                    device.health.set_port_down(false);
-                    *port_deadline = None;
-                }
-                Event::Broken(object, what) => {
-                    tracing::warn!(device = name, ?object, "{what}");
-                    device.health.break_one(object);
-                }
-                Event::DeviceFailed => self.device_failed(),
-                Event::PortDown(_) | Event::PortUp(_) | Event::Other(_) => {
-                    tracing::debug!(device = name, ?event, "an event that changes nothing here");
-                }
-            }
+    /// One of the back-end's descriptors can be read.
+    fn hear_backend(&self, place: usize, flags: EventFlags) {
+        let Heard { forget, end_links } = self.backend.hear(place, flags);
+        if forget && let Some(descriptor) = self.backend.descriptors().get(place) {
+            // Nothing will be told any more.
+            let _ = epoll::delete(&self.epoll, descriptor);
         }
-        if flags.intersects(EventFlags::HUP | EventFlags::ERR) {
-            // Removed: nothing will be told any more.
-            let _ = epoll::delete(&self.epoll, device.events());
-            self.device_failed();
-        }
-    }
-
-    fn device_failed(&self) {
-        let name = &self.device.name;
-        if !self.device.health.has_failed() {
-            tracing::error!(device = name, "the device failed or was removed");
-            self.device.health.fail();
-            self.end_links(&self.device.trouble().unwrap_or_default());
+        if let Some(reason) = end_links {
+            self.end_links(&reason);
         }
     }
 
     /// All links end, for the device's sake.
     fn end_links(&self, reason: &str) {
-        let entries: Vec<Entry> = self.entries().values().cloned().collect();
+        let entries: Vec<Entry<B>> = self.entries().values().cloned().collect();
         for entry in entries {
             if let Entry::Link(link) = entry {
                 link.end_for_device(reason);
@@ -379,7 +398,7 @@ impl Io {
         }
     }
 
-    fn accept(&self, listener: &Arc<ListenerShared>) {
+    fn accept(&self, listener: &Arc<ListenerShared<B>>) {
         loop {
             let accepted = listener.with_socket(|socket| socket.accept());
             let socket = match accepted {
@@ -397,7 +416,7 @@ impl Io {
                 },
             };
             let full = listener.is_full() || self.greetings.load(Ordering::Relaxed) >= MAX_GREETINGS;
-            let word = if full { Frame::Full } else { Frame::Hello(VERSION) };
+            let word = if full { Frame::Full } else { Frame::Hello(self.backend.greeting()) };
             if let Err(error) = socket::prepare(&socket).and_then(|()| say(&socket, &word)) {
                 tracing::debug!(%error, "a connection ended before its greeting");
                 continue;
@@ -407,23 +426,24 @@ impl Io {
             if full || epoll::add(&self.epoll, &socket, data, EventFlags::IN | EventFlags::RDHUP).is_err() {
                 continue;
             }
-            let deadline = RealHost.now().saturating_add(self.config.greeting_patience);
+            let deadline = RealHost.now().saturating_add(self.backend.limits().greeting_patience);
             let greeting =
-                Greeting { socket, listener: Arc::clone(listener), incoming: Mutex::default(), deadline };
+                Greeted { socket, listener: Arc::clone(listener), incoming: Mutex::default(), deadline };
             self.entries().insert(number, Entry::Greeting(Arc::new(greeting)));
             self.greetings.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    fn greeted(self: &Arc<Self>, number: u64, greeting: &Greeting) {
-        let link = match hear_greeting(&mut &greeting.socket, &mut lock(&greeting.incoming)) {
-            Greeted::Waits => return,
-            Greeted::Hello(VERSION, rest) => {
+    fn greeted(self: &Arc<Self>, number: u64, greeting: &Greeted<B>) {
+        let ours = self.backend.greeting();
+        let link = match hear_greeting(&mut &greeting.socket, &mut lock(&greeting.incoming), ours) {
+            Heed::Waits => return,
+            Heed::Hello(version, rest) if version == ours.version => {
                 greeting.socket.try_clone().ok().map(|socket| LinkShared::new(socket, false, rest, self))
             }
             // It has heard our version, and says so to its user.
-            Greeted::Hello(..) | Greeted::Full => None,
-            Greeted::Failed(error) => {
+            Heed::Hello(..) | Heed::Full => None,
+            Heed::Failed(error) => {
                 tracing::info!(%error, "a connection was dropped in its greeting");
                 None
             }
@@ -445,7 +465,7 @@ impl Io {
 
     fn drop_overdue(&self) {
         let now = RealHost.now();
-        let overdue: Vec<(u64, Arc<Greeting>)> = self
+        let overdue: Vec<(u64, Arc<Greeted<B>>)> = self
             .entries()
             .iter()
             .filter_map(|(number, entry)| match entry {

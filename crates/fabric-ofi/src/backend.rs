@@ -1,0 +1,46 @@
+//! What libfabric adds to control connections: grants are memory regions of its own, under keys of ours.
+
+use crate::device::Device;
+use crate::memory::{Grant, OfiMemory};
+use dunlin_fabric::{Access, GrantError, Host, Memory, RealHost, Scheme};
+use dunlin_fabric_control::{Backend, Greeting, Limits, Place};
+use std::io;
+use std::sync::Arc;
+
+/// A provider as its control connections need it.
+#[derive(Debug)]
+pub struct OfiBackend {
+    pub(crate) device: Arc<Device>,
+}
+
+impl Backend for OfiBackend {
+    type Memory = OfiMemory;
+    type Registration = Grant;
+
+    const SCHEME: Scheme = Scheme::Ofi;
+    const THREAD: &'static str = "dunlin-ofi-control";
+
+    fn greeting(&self) -> Greeting {
+        Greeting { magic: *b"DunlinOF", version: 1 }
+    }
+
+    fn limits(&self) -> Limits {
+        let config = &self.device.config;
+        Limits { max_grants: config.max_grants_per_link, greeting_patience: config.greeting_patience }
+    }
+
+    /// Each grant has a key of its own that nobody can guess, since a provider's keys are good on all its connections.
+    fn grant(&self, memory: &Arc<OfiMemory>, access: Access) -> Result<(Grant, Place), GrantError> {
+        if !memory.is_of(&self.device) {
+            return Err(io::Error::other("it was registered with another fabric").into());
+        }
+        if self.device.retired.is_full() {
+            let why = "too much memory that was granted before waits for connections to close";
+            return Err(io::Error::other(why).into());
+        }
+        let grant = Grant::new(memory, access, RealHost.random())?;
+        // Offsets count from the region's first byte.
+        let place = Place { remote_key: grant.key(), address: 0, length: memory.length() as u64 };
+        Ok((grant, place))
+    }
+}

@@ -1,0 +1,344 @@
+//! A provider of libfabric, opened: its domain, and how connections are made. Who dialled the control connection asks; the other
+//! end accepts for queue pairs whose endpoint has gone out, and knows who asks by what the endpoint says: a number and a secret.
+//! Others that find the port are turned down.
+
+use crate::attention::Attention;
+use crate::config::OfiConfig;
+use crate::handles::{Domain, Endpoint, Event, EventQueue, Info, PassiveEndpoint, Place, SharedReceives};
+use crate::keeper::Keeper;
+use crate::library::{Library, LibraryError};
+use crate::memory::Retired;
+use dunlin_fabric_control::{Flag, News, lock};
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+use thiserror::Error;
+
+/// Why a provider cannot be used.
+#[derive(Debug, Error)]
+pub enum OpenError {
+    /// libfabric itself.
+    #[error(transparent)]
+    Library(#[from] LibraryError),
+    /// It is not there, or not as it is needed.
+    #[error(
+        "libfabric's provider '{provider}' offers no connected endpoints with messages and remote memory here ({why}); \
+         see what there is: fi_info -t FI_EP_MSG -c 'FI_MSG|FI_RMA' (EFA and Slingshot have datagram-like endpoints only, which \
+         this fabric does not use)"
+    )]
+    Provider {
+        /// The provider's name.
+        provider: String,
+        /// What libfabric says.
+        why: io::Error,
+    },
+    /// The provider has refused something.
+    #[error("libfabric's provider '{provider}': {what} failed: {source}")]
+    System {
+        /// The provider's name.
+        provider: String,
+        /// What was tried.
+        what: &'static str,
+        /// What it said.
+        source: io::Error,
+    },
+}
+
+/// What is said with a request: `number` and `secret` of the endpoint that is asked.
+pub(crate) fn request(number: u32, secret: u64) -> Vec<u8> {
+    [&MAGIC[..], &number.to_le_bytes(), &secret.to_le_bytes()].concat()
+}
+
+const MAGIC: [u8; 4] = *b"Dnl1";
+
+/// The reverse of [`request`].
+fn parse_request(said: &[u8]) -> Option<(u32, u64)> {
+    let (number, secret) = said.strip_prefix(&MAGIC)?.split_first_chunk()?;
+    Some((u32::from_le_bytes(*number), u64::from_le_bytes(secret.try_into().ok()?)))
+}
+
+/// What is known of a connection.
+#[derive(Debug, Default)]
+pub(crate) struct Connection {
+    /// It is there.
+    pub(crate) connected: Flag,
+    /// It was there, or will never be.
+    pub(crate) closed: Flag,
+}
+
+#[derive(Debug)]
+struct Watched {
+    connection: Weak<Connection>,
+    attention: Weak<Attention>,
+}
+
+/// An endpoint that is open, with what counts it.
+#[derive(Debug)]
+pub(crate) struct Open {
+    pub(crate) endpoint: Endpoint,
+    pub(crate) connection: Arc<Connection>,
+    /// Its number for [`Retired`].
+    pub(crate) number: u64,
+}
+
+/// How far an awaited connection is.
+#[derive(Debug, Default)]
+struct Meeting {
+    /// Its queue pair knows its other end.
+    wanted: bool,
+    /// Who has asked: passive endpoint and request. The first one only.
+    request: Option<(usize, Info)>,
+    asked: bool,
+    accepted: Option<Open>,
+}
+
+/// A queue pair that waits to be asked for its connection. Whichever thread hears of the request accepts it, so that the other
+/// end need not wait for ours to look.
+#[derive(Debug)]
+pub(crate) struct Awaited {
+    number: u32,
+    secret: u64,
+    meeting: Mutex<Meeting>,
+    /// It cannot be accepted.
+    pub(crate) failed: Flag,
+    attention: Weak<Attention>,
+    shared: Option<Arc<SharedReceives>>,
+    device: Arc<Device>,
+}
+
+impl Awaited {
+    /// From now on a request is accepted, also one that is there.
+    pub(crate) fn want(&self) {
+        let mut meeting = lock(&self.meeting);
+        meeting.wanted = true;
+        self.accept(&mut meeting);
+    }
+
+    /// The endpoint, once a request was accepted.
+    pub(crate) fn take(&self) -> Option<Open> {
+        lock(&self.meeting).accepted.take()
+    }
+
+    fn accept(&self, meeting: &mut Meeting) {
+        let Some(attention) = self.attention.upgrade() else { return };
+        let Some((_, mut info)) = meeting.request.take_if(|_| meeting.wanted) else { return };
+        let opened = self.device.open_endpoint(&mut info, &attention, self.shared.as_ref());
+        let accepted = opened.and_then(|open| match open.endpoint.accept() {
+            Ok(()) => Ok(open),
+            Err(error) => {
+                self.device.give_up(open);
+                Err(error)
+            }
+        });
+        match accepted {
+            Ok(open) => meeting.accepted = Some(open),
+            Err(error) => {
+                tracing::warn!(%error, "a connection cannot be accepted");
+                self.failed.raise();
+            }
+        }
+        attention.tell_news();
+    }
+}
+
+impl Drop for Awaited {
+    fn drop(&mut self) {
+        lock(&self.device.awaited).remove(&self.number);
+        let meeting = std::mem::take(&mut *lock(&self.meeting));
+        if let Some((passive, request)) = meeting.request {
+            self.device.reject(passive, &request);
+        }
+        if let Some(open) = meeting.accepted {
+            self.device.give_up(open);
+        }
+    }
+}
+
+/// A provider, opened.
+#[derive(Debug)]
+pub(crate) struct Device {
+    pub(crate) provider: String,
+    /// What it is like: the first way that it offers.
+    pub(crate) info: Info,
+    pub(crate) config: OfiConfig,
+    pub(crate) keeper: Keeper,
+    pub(crate) retired: Retired,
+    passive: Mutex<BTreeMap<IpAddr, PassiveEndpoint>>,
+    /// By number. Weak, since those who wait hold them.
+    awaited: Mutex<BTreeMap<u32, Weak<Awaited>>>,
+    /// By what events call them.
+    watched: Mutex<BTreeMap<usize, Watched>>,
+    /// Events are taken by one thread at a time.
+    hearing: Mutex<()>,
+    numbers: AtomicU32,
+    pub(crate) events: Arc<EventQueue>,
+    pub(crate) domain: Arc<Domain>,
+}
+
+impl Device {
+    /// Opens a provider.
+    pub(crate) fn open(provider: &str, config: OfiConfig) -> Result<Arc<Self>, OpenError> {
+        let library = Library::get()?;
+        let info = Info::find(library, provider, Place::Any)
+            .map_err(|why| OpenError::Provider { provider: provider.to_owned(), why })?;
+        let failed = |what| move |source| OpenError::System { provider: provider.to_owned(), what, source };
+        let domain = Domain::open(&info).map_err(failed("opening it"))?;
+        let events = EventQueue::new(&domain).map_err(failed("an event queue"))?;
+        let keeper = Keeper::new().map_err(failed("the thread that keeps progress"))?;
+        Ok(Arc::new(Device {
+            provider: provider.to_owned(),
+            info,
+            config,
+            keeper,
+            retired: Retired::default(),
+            passive: Mutex::default(),
+            awaited: Mutex::default(),
+            watched: Mutex::default(),
+            hearing: Mutex::default(),
+            numbers: AtomicU32::new(1),
+            events,
+            domain,
+        }))
+    }
+
+    /// A number that no other queue pair of this device has, as long as there are not 2^32.
+    pub(crate) fn next_number(&self) -> u32 {
+        self.numbers.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Where connections to this host's address are asked for; from the first call on.
+    pub(crate) fn listen_at(&self, address: IpAddr) -> io::Result<SocketAddr> {
+        let mut passive = lock(&self.passive);
+        if let Some(known) = passive.get(&address) {
+            return Ok(SocketAddr::new(address, known.address.port()));
+        }
+        let place = Place::Source(SocketAddr::new(address, 0));
+        let info = Info::find(self.domain.library, &self.provider, place)?;
+        let endpoint = PassiveEndpoint::listen(&self.events, &info)?;
+        let port = endpoint.address.port();
+        passive.insert(address, endpoint);
+        Ok(SocketAddr::new(address, port))
+    }
+
+    /// Waits for who asks with this number and secret.
+    pub(crate) fn await_peer(
+        self: &Arc<Self>,
+        number: u32,
+        secret: u64,
+        attention: &Arc<Attention>,
+        shared: Option<Arc<SharedReceives>>,
+    ) -> Arc<Awaited> {
+        let awaited = Arc::new(Awaited {
+            number,
+            secret,
+            meeting: Mutex::default(),
+            failed: Flag::default(),
+            attention: Arc::downgrade(attention),
+            shared,
+            device: Arc::clone(self),
+        });
+        lock(&self.awaited).insert(number, Arc::downgrade(&awaited));
+        awaited
+    }
+
+    /// An endpoint that completes where this domain looks, and whose connection is told of there.
+    pub(crate) fn open_endpoint(
+        &self,
+        info: &mut Info,
+        attention: &Arc<Attention>,
+        shared: Option<&Arc<SharedReceives>>,
+    ) -> io::Result<Open> {
+        if shared.is_some() {
+            info.share_receives();
+        }
+        let endpoint = Endpoint::new(info, &attention.queue, &self.events, shared)?;
+        let connection = Arc::new(Connection::default());
+        let watched =
+            Watched { connection: Arc::downgrade(&connection), attention: Arc::downgrade(attention) };
+        lock(&self.watched).insert(endpoint.name(), watched);
+        Ok(Open { endpoint, connection, number: self.retired.opened() })
+    }
+
+    /// Closes an endpoint that no queue pair has had.
+    fn give_up(&self, open: Open) {
+        lock(&self.watched).remove(&open.endpoint.name());
+        drop(open.endpoint);
+        self.retired.closed(open.number);
+    }
+
+    /// Has a connection told of no more; `name` is its endpoint's. What is still told of that name is heard before another
+    /// endpoint can have it.
+    pub(crate) fn forget(&self, name: usize) {
+        let _turn = lock(&self.hearing);
+        self.hear_all();
+        lock(&self.watched).remove(&name);
+    }
+
+    /// Hears of requests, connections and their ends, if no other thread does.
+    pub(crate) fn hear(&self) {
+        if let Ok(_turn) = self.hearing.try_lock() {
+            self.hear_all();
+        }
+    }
+
+    fn hear_all(&self) {
+        while let Some(event) = self.events.next() {
+            match event {
+                Event::Request(passive, info, said) => self.asked(passive, info, &said),
+                Event::Connected(name) => self.tell(name, |connection| &connection.connected),
+                Event::Closed(name) => self.tell(name, |connection| &connection.closed),
+            }
+        }
+    }
+
+    fn tell(&self, name: usize, flag: impl FnOnce(&Connection) -> &Flag) {
+        let told = lock(&self.watched)
+            .get(&name)
+            .and_then(|watched| Some((watched.connection.upgrade()?, watched.attention.upgrade()?)));
+        if let Some((connection, attention)) = told {
+            flag(&connection).raise();
+            attention.tell_news();
+        }
+    }
+
+    fn asked(&self, passive: usize, info: Info, said: &[u8]) {
+        let wanted = parse_request(said)
+            .and_then(|(number, secret)| Some((lock(&self.awaited).get(&number)?.upgrade()?, secret)))
+            .filter(|(awaited, secret)| awaited.secret == *secret);
+        let Some((awaited, _)) = wanted else {
+            tracing::info!("somebody asked for a connection that nobody waits for");
+            return self.reject(passive, &info);
+        };
+        let mut meeting = lock(&awaited.meeting);
+        if std::mem::replace(&mut meeting.asked, true) {
+            drop(meeting);
+            return self.reject(passive, &info);
+        }
+        meeting.request = Some((passive, info));
+        awaited.accept(&mut meeting);
+    }
+
+    fn reject(&self, passive: usize, request: &Info) {
+        if let Some(endpoint) = lock(&self.passive).values().find(|endpoint| endpoint.name() == passive) {
+            endpoint.reject(request);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_are_read_as_they_were_written() {
+        let said = request(7, u64::MAX - 1);
+        assert_eq!(parse_request(&said), Some((7, u64::MAX - 1)));
+        for end in 0..said.len() {
+            assert_eq!(parse_request(&said[..end]), None, "{end} bytes");
+        }
+        assert_eq!(parse_request(&[&said[..], &[0]].concat()), None);
+        assert_eq!(parse_request(&[b'x'; 16]), None);
+    }
+}

@@ -1,0 +1,781 @@
+//! A thread domain: the completion queues, queue pairs and shared receive queues of one thread, and where it waits.
+//!
+//! The provider has one completion queue for it. Those of the user are lists that are filled from there, in the order in which
+//! requests of each queue pair were posted.
+
+use crate::attention::{Attention, OfiWaker, Rest};
+use crate::device::{Device, request};
+use crate::endpoint::QueuePairAddress;
+use crate::handles::{BATCH, CompletionQueue, Entry, Info, Place, SharedReceives};
+use crate::header::{HEADER, Header};
+use crate::keeper::{Kept, Running};
+use crate::memory::OfiMemory;
+use crate::queue_pair::{Peer, Places, QueuePair, Receive, Received};
+use crate::send::{Kind, OWNER, name, parse_name};
+use crate::{Control, OfiLink, sys};
+use dunlin_fabric::idle::Idle;
+use dunlin_fabric::{
+    AddressHandleId, Armed, Buffer, Capabilities, Completion, CompletionQueueId, CompletionStatus,
+    CreateError, Endpoint, Host, Nanos, PostError, QueuePairConfig, QueuePairId, QueuePairState, RealHost,
+    ReceiveTarget, Region, SharedReceiveQueueId, ThreadDomain, WaitMode, Wake, WorkId, WorkRequest,
+};
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+/// The deepest completion queue.
+const MAX_COMPLETIONS: u32 = 1 << 20;
+/// Entries that the provider's queue begins with; it grows by itself.
+const PROVIDER_COMPLETIONS: usize = 1024;
+/// Looks in vain between two at connections that are being made.
+const CONNECTING_EVERY: u32 = 16;
+/// How long a sleep is at most while connections are being made, in nanoseconds.
+const CONNECTING_SLEEP: Nanos = 10_000_000;
+
+/// A completion queue of the user's.
+#[derive(Debug)]
+struct Queue {
+    events: bool,
+    ready: VecDeque<Completion<OfiMemory>>,
+}
+
+/// A shared receive queue: RECVs by place, since those of several queue pairs complete in any order.
+#[derive(Debug)]
+struct Shared {
+    // Closed before what it may fill goes.
+    handle: Arc<SharedReceives>,
+    posted: Vec<Option<Receive>>,
+    free: Vec<u32>,
+    incoming: Places,
+    /// Places of RECVs that the provider has no room for yet.
+    unposted: VecDeque<u32>,
+}
+
+impl Shared {
+    /// Hands RECVs to the provider, as far as it has room.
+    fn drive(&mut self, number: u32) {
+        while let Some(place) = self.unposted.pop_front() {
+            let Some(receive) = self.posted.get_mut(place as usize).and_then(Option::as_mut) else {
+                continue;
+            };
+            let (parts, count) = receive.parts(self.incoming.at(place));
+            // SAFETY: buffer and place are exclusive, and held until the RECV's completion or until the handle, which is dropped
+            // before, is closed.
+            let taken = unsafe { self.handle.receive(&parts[..count], name(Kind::Shared, number, place)) };
+            if let Err(error) = taken {
+                self.unposted.push_front(place);
+                if error.kind() != io::ErrorKind::WouldBlock {
+                    tracing::warn!(%error, "a shared receive queue takes no RECV");
+                }
+                return;
+            }
+        }
+    }
+}
+
+/// What one thread owns of the data path; see [`ThreadDomain`].
+#[derive(Debug)]
+pub struct OfiDomain {
+    // What is dropped first is what needs the others.
+    queue_pairs: Vec<Option<QueuePair>>,
+    shared: Vec<Shared>,
+    /// By slot: how often it was used, the upper half of the next number given out.
+    generations: Vec<u16>,
+    free: VecDeque<u16>,
+    /// By their numbers on the device: the message of a shared RECV names its queue pair so.
+    by_number: BTreeMap<u32, u16>,
+    queues: Vec<Queue>,
+    /// Slots of those that have something to hand to the provider.
+    pending: Vec<u16>,
+    /// Slots of those that have broken, and are flushed when all is taken that completed before.
+    failing: Vec<u16>,
+    /// Those that wait for their other end.
+    connecting: u32,
+    looks: u32,
+    news_seen: u64,
+    idle: Idle,
+    capabilities: Arc<Capabilities>,
+    attention: Arc<Attention>,
+    device: Arc<Device>,
+    _control: Arc<Control>,
+    _running: Arc<Running>,
+}
+
+const fn slot_of(id: QueuePairId) -> usize {
+    (id.0 & 0xffff) as usize
+}
+
+fn limited(what: &'static str, value: u32, limit: u32) -> Result<(), CreateError> {
+    if value <= limit {
+        Ok(())
+    } else {
+        Err(CreateError::Limit { what, value: value.into(), limit: limit.into() })
+    }
+}
+
+fn cannot(what: &'static str) -> impl FnOnce(io::Error) -> CreateError {
+    move |source| CreateError::System { what, source }
+}
+
+fn found_by(queue_pairs: &mut [Option<QueuePair>], id: QueuePairId) -> Option<&mut QueuePair> {
+    queue_pairs.get_mut(slot_of(id))?.as_mut().filter(|found| found.id == id)
+}
+
+/// What an error of a completion means.
+fn status(error: i32, receives: bool) -> CompletionStatus {
+    match error {
+        0 => CompletionStatus::Success,
+        libc::ECANCELED => CompletionStatus::Flushed,
+        sys::ERROR_TRUNCATED if receives => CompletionStatus::LocalLength,
+        _ if receives => CompletionStatus::Flushed,
+        _ => CompletionStatus::TransportRetry,
+    }
+}
+
+impl OfiDomain {
+    pub(crate) fn new(
+        capabilities: Arc<Capabilities>,
+        device: Arc<Device>,
+        control: Arc<Control>,
+        running: Arc<Running>,
+    ) -> Result<Self, CreateError> {
+        let queue = CompletionQueue::new(&device.domain, PROVIDER_COMPLETIONS)
+            .map_err(cannot("a completion queue"))?;
+        let attention = Attention::new(Arc::new(queue)).map_err(cannot("an eventfd"))?;
+        device.keeper.look_after(&attention);
+        Ok(OfiDomain {
+            queue_pairs: Vec::new(),
+            shared: Vec::new(),
+            generations: Vec::new(),
+            free: VecDeque::new(),
+            by_number: BTreeMap::new(),
+            queues: Vec::new(),
+            pending: Vec::new(),
+            failing: Vec::new(),
+            connecting: 0,
+            looks: 0,
+            news_seen: 0,
+            idle: Idle::default(),
+            capabilities,
+            attention,
+            device,
+            _control: control,
+            _running: running,
+        })
+    }
+
+    fn queue_pair_mut(&mut self, id: QueuePairId) -> Result<&mut QueuePair, CreateError> {
+        found_by(&mut self.queue_pairs, id).ok_or(CreateError::NoSuch("queue pair"))
+    }
+
+    fn queue_pair(&self, id: QueuePairId) -> Option<&QueuePair> {
+        self.queue_pairs.get(slot_of(id))?.as_ref().filter(|found| found.id == id)
+    }
+
+    /// The RECVs that a queue pair shares.
+    fn shared_by(&self, config: &QueuePairConfig) -> Option<Arc<SharedReceives>> {
+        let shared = self.shared.get(config.shared_receive?.0 as usize)?;
+        Some(Arc::clone(&shared.handle))
+    }
+
+    /// Asks for a queue pair's connection.
+    fn ask(&mut self, slot: usize, mut info: Info, say: &[u8]) -> io::Result<()> {
+        let Some(queue_pair) = self.queue_pairs.get(slot).and_then(Option::as_ref) else { return Ok(()) };
+        let shared = self.shared_by(&queue_pair.config);
+        let open = self.device.open_endpoint(&mut info, &self.attention, shared.as_ref())?;
+        let asked = open.endpoint.connect(&info, say);
+        if let Some(queue_pair) = self.queue_pairs.get_mut(slot).and_then(Option::as_mut) {
+            queue_pair.open = Some(open);
+        }
+        asked?;
+        // RECVs can be there before the connection is.
+        self.drive(slot);
+        Ok(())
+    }
+
+    /// Its other end is there.
+    fn meet(&mut self, slot: usize) {
+        let Some(queue_pair) = self.queue_pairs.get_mut(slot).and_then(Option::as_mut) else { return };
+        if !std::mem::replace(&mut queue_pair.met, true) {
+            self.connecting -= 1;
+            if let Some(kept) = &mut queue_pair.kept {
+                kept.meet();
+            }
+        }
+    }
+
+    /// Hands over what waits on a queue pair, and lists it if something waits still.
+    #[inline]
+    fn drive(&mut self, slot: usize) {
+        let Some(queue_pair) = self.queue_pairs.get_mut(slot).and_then(Option::as_mut) else { return };
+        match queue_pair.drive() {
+            Ok(false) => {}
+            Ok(true) => {
+                // Those that are connecting are driven when they have met.
+                if queue_pair.met && !std::mem::replace(&mut queue_pair.is_pending, true) {
+                    self.pending.push(slot as u16);
+                }
+            }
+            Err(error) => {
+                tracing::warn!(%error, "a queue pair takes no work requests");
+                self.fail(slot);
+            }
+        }
+        self.emit(slot);
+    }
+
+    /// Tells of what has ended on a queue pair.
+    #[inline]
+    fn emit(&mut self, slot: usize) {
+        let Some(queue_pair) = self.queue_pairs.get_mut(slot).and_then(Option::as_mut) else { return };
+        let (sends, receives) =
+            (queue_pair.config.send_completions.0 as usize, queue_pair.config.receive_completions.0 as usize);
+        while let Some(completion) = queue_pair.take_sent() {
+            if let Some(queue) = self.queues.get_mut(sends) {
+                queue.ready.push_back(completion);
+            }
+        }
+        while let Some(completion) = queue_pair.take_received() {
+            if let Some(queue) = self.queues.get_mut(receives) {
+                queue.ready.push_back(completion);
+            }
+        }
+    }
+
+    /// It is broken, or its other end is: its endpoint is closed, everything posted will be flushed, and the other end told.
+    fn fail(&mut self, slot: usize) {
+        let Some(queue_pair) = self.queue_pairs.get_mut(slot).and_then(Option::as_mut) else { return };
+        if queue_pair.state == QueuePairState::Error {
+            return;
+        }
+        queue_pair.state = QueuePairState::Error;
+        queue_pair.tell_closed();
+        self.close(slot);
+        self.failing.push(slot as u16);
+    }
+
+    /// Closes a queue pair's endpoint and gives up its connection.
+    fn close(&mut self, slot: usize) {
+        let Some(queue_pair) = self.queue_pairs.get_mut(slot).and_then(Option::as_mut) else { return };
+        if let Some(open) = queue_pair.open.take() {
+            self.device.forget(open.endpoint.name());
+            drop(open.endpoint);
+            self.device.retired.closed(open.number);
+        }
+        queue_pair.awaited = None;
+        if queue_pair.kept.take().is_some() && !std::mem::replace(&mut queue_pair.met, true) {
+            self.connecting -= 1;
+        }
+        if let Some(link) = &queue_pair.link {
+            link.detach(queue_pair.number);
+        }
+    }
+
+    /// A link, the other end of a queue pair or a connection has news.
+    fn hear_news(&mut self) {
+        self.news_seen = self.attention.news();
+        let now = if self.connecting > 0 { RealHost.now() } else { 0 };
+        for slot in 0..self.queue_pairs.len() {
+            let Some(queue_pair) = &self.queue_pairs[slot] else { continue };
+            if queue_pair.state != QueuePairState::Ready {
+                if queue_pair.state == QueuePairState::Initialised && queue_pair.is_orphan() {
+                    self.fail(slot);
+                }
+                continue;
+            }
+            if queue_pair.is_orphan() || (!queue_pair.met && now >= queue_pair.meet_by) {
+                self.fail(slot);
+                continue;
+            }
+            if queue_pair.met {
+                continue;
+            }
+            if queue_pair.awaited.as_ref().is_some_and(|awaited| awaited.failed.is_raised()) {
+                self.fail(slot);
+                continue;
+            }
+            if queue_pair.open.is_none()
+                && let Some(open) = queue_pair.awaited.as_ref().and_then(|awaited| awaited.take())
+                && let Some(queue_pair) = self.queue_pairs.get_mut(slot).and_then(Option::as_mut)
+            {
+                queue_pair.open = Some(open);
+                self.drive(slot);
+            }
+            // Nothing of ours may go before libfabric says that it is connected: version 1.17 would send it before its own
+            // answer.
+            let open = self.queue_pair_at(slot).and_then(|queue_pair| queue_pair.open.as_ref());
+            if open.is_some_and(|open| open.connection.connected.is_raised()) {
+                self.meet(slot);
+                self.drive(slot);
+            }
+        }
+    }
+
+    fn queue_pair_at(&self, slot: usize) -> Option<&QueuePair> {
+        self.queue_pairs.get(slot)?.as_ref()
+    }
+
+    /// Takes what the provider has completed, and hands it what waits.
+    fn progress(&mut self) {
+        self.attention.attendance.has_polled();
+        if self.connecting > 0 {
+            self.looks = self.looks.wrapping_add(1);
+            if self.looks.is_multiple_of(CONNECTING_EVERY) {
+                self.device.hear();
+                self.hear_news();
+            }
+        }
+        if self.attention.news() != self.news_seen {
+            self.hear_news();
+        }
+        loop {
+            self.take_completions();
+            let failing = std::mem::take(&mut self.failing);
+            for slot in &failing {
+                if let Some(queue_pair) =
+                    self.queue_pairs.get_mut(usize::from(*slot)).and_then(Option::as_mut)
+                {
+                    queue_pair.flush();
+                }
+                self.emit(usize::from(*slot));
+            }
+            if self.pending.is_empty() {
+                break;
+            }
+            for slot in std::mem::take(&mut self.pending) {
+                if let Some(queue_pair) = self.queue_pairs.get_mut(usize::from(slot)).and_then(Option::as_mut)
+                {
+                    queue_pair.is_pending = false;
+                }
+                self.drive(usize::from(slot));
+            }
+            if self.failing.is_empty() {
+                break;
+            }
+        }
+    }
+
+    #[inline]
+    fn take_completions(&mut self) {
+        let mut batch = [Entry { context: 0, length: 0, error: 0 }; BATCH];
+        loop {
+            let queue = Arc::clone(&self.attention.queue);
+            let count = queue.read(&mut batch);
+            for entry in &batch[..count] {
+                self.conclude(entry);
+            }
+            // A single error is no sign that nothing is behind it.
+            if count == 0 || (count < BATCH && batch[0].error == 0) {
+                return;
+            }
+        }
+    }
+
+    /// A part of something posted has completed.
+    #[inline]
+    fn conclude(&mut self, entry: &Entry) {
+        let Some((kind, owner, number)) = parse_name(entry.context) else { return };
+        if kind == Kind::Shared {
+            return self.conclude_shared(entry, owner, number);
+        }
+        let slot = slot_of(QueuePairId(owner));
+        let Some(queue_pair) = self.queue_pairs.get_mut(slot).and_then(Option::as_mut) else { return };
+        if queue_pair.id.0 & OWNER != owner {
+            return;
+        }
+        let failed = if kind == Kind::Send {
+            let failed = (entry.error != 0).then(|| status(entry.error, false));
+            queue_pair.sends.complete(number, failed);
+            failed.is_some()
+        } else {
+            let how = if entry.error != 0 {
+                Received::failed(status(entry.error, true))
+            } else {
+                // SAFETY: the RECV has completed.
+                let header = unsafe { queue_pair.incoming.header(number) };
+                let ours = (queue_pair.number, queue_pair.secret);
+                received(&header, entry.length, |header| (header.number, header.secret) == ours)
+                    .unwrap_or_else(|why| {
+                        tracing::warn!(why, "a peer is not spoken to any longer");
+                        Received::FLUSHED
+                    })
+            };
+            queue_pair.receives.complete(number, how);
+            how.status != CompletionStatus::Success
+        };
+        if failed {
+            self.fail(slot);
+        }
+        self.emit(slot);
+    }
+
+    /// A RECV of a shared queue: its message says whose it is.
+    fn conclude_shared(&mut self, entry: &Entry, owner: u32, place: u32) {
+        let Some(shared) = self.shared.get_mut(owner as usize) else { return };
+        let mut slot = None;
+        let how = if entry.error != 0 {
+            Err("its connection ended")
+        } else {
+            // SAFETY: the RECV has completed.
+            let header = unsafe { shared.incoming.header(place) };
+            let (queue_pairs, by_number) = (&self.queue_pairs, &self.by_number);
+            received(&header, entry.length, |header| {
+                slot = by_number.get(&header.number).copied().filter(|slot| {
+                    queue_pairs.get(usize::from(*slot)).and_then(Option::as_ref).is_some_and(|queue_pair| {
+                        queue_pair.secret == header.secret
+                            && queue_pair.config.shared_receive.is_some_and(|id| id.0 == owner)
+                    })
+                });
+                slot.is_some()
+            })
+        };
+        let (Ok(how), Some(slot)) = (how, slot) else {
+            // Whoever it was for is gone, or has broken: the RECV is nobody's, and waits on.
+            shared.unposted.push_back(place);
+            return shared.drive(owner);
+        };
+        let Some(receive) = shared.posted.get_mut(place as usize).and_then(Option::take) else { return };
+        shared.free.push(place);
+        shared.drive(owner);
+        let Some(queue_pair) = self.queue_pairs.get(usize::from(slot)).and_then(Option::as_ref) else {
+            return;
+        };
+        let completion = receive.concluded(queue_pair.id, how);
+        if let Some(queue) = self.queues.get_mut(queue_pair.config.receive_completions.0 as usize) {
+            queue.ready.push_back(completion);
+        }
+    }
+
+    fn has_events(&self) -> bool {
+        self.queues.iter().any(|queue| queue.events && !queue.ready.is_empty())
+    }
+}
+
+/// What a message that has arrived says; or what is wrong with it.
+fn received(
+    header: &[u8; HEADER],
+    length: usize,
+    is_ours: impl FnOnce(&Header) -> bool,
+) -> Result<Received, &'static str> {
+    let bytes = length.checked_sub(HEADER).ok_or("it sent a message without a header")?;
+    let header = Header::decode(header).ok_or("it sent a header that is none")?;
+    if !is_ours(&header) {
+        return Err("it sent a message for another queue pair");
+    }
+    if header.written.is_some() && bytes > 0 {
+        return Err("it sent a message with the news of a WRITE");
+    }
+    Ok(Received {
+        status: CompletionStatus::Success,
+        bytes: header.written.unwrap_or(bytes as u32),
+        immediate: header.immediate,
+        with_write: header.written.is_some(),
+    })
+}
+
+impl ThreadDomain for OfiDomain {
+    type Memory = OfiMemory;
+    type Link = OfiLink;
+    type Waker = OfiWaker;
+
+    fn create_completion_queue(
+        &mut self,
+        depth: u32,
+        events: bool,
+    ) -> Result<CompletionQueueId, CreateError> {
+        limited("the completion queue's depth", depth, MAX_COMPLETIONS)?;
+        self.queues.push(Queue { events, ready: VecDeque::with_capacity(depth as usize) });
+        Ok(CompletionQueueId(self.queues.len() as u32 - 1))
+    }
+
+    fn create_shared_receive_queue(&mut self, depth: u32) -> Result<SharedReceiveQueueId, CreateError> {
+        if !self.capabilities.shared_receive_queue {
+            return Err(CreateError::Unsupported("shared receive queues"));
+        }
+        limited("the shared receive queue's depth", depth, self.capabilities.max_queue_depth)?;
+        let depth = depth.max(1);
+        let handle = SharedReceives::new(&self.device.domain, &self.device.info)
+            .map_err(cannot("a shared receive context"))?;
+        let incoming = Places::new(depth, HEADER).map_err(cannot("memory"))?;
+        let posted = (0..depth).map(|_| None).collect();
+        self.shared.push(Shared {
+            handle,
+            posted,
+            free: (0..depth).rev().collect(),
+            incoming,
+            unposted: VecDeque::new(),
+        });
+        Ok(SharedReceiveQueueId(self.shared.len() as u32 - 1))
+    }
+
+    fn create_queue_pair(&mut self, config: &QueuePairConfig) -> Result<QueuePairId, CreateError> {
+        limited("max_send", config.max_send, self.capabilities.max_queue_depth)?;
+        limited("max_receive", config.max_receive, self.capabilities.max_queue_depth)?;
+        if !self.capabilities.transports.contains(config.transport) {
+            return Err(CreateError::Unsupported("queue pairs of that transport"));
+        }
+        for queue in [config.send_completions, config.receive_completions] {
+            self.queues.get(queue.0 as usize).ok_or(CreateError::NoSuch("completion queue"))?;
+        }
+        if let Some(shared) = config.shared_receive {
+            self.shared.get(shared.0 as usize).ok_or(CreateError::NoSuch("shared receive queue"))?;
+        }
+        let most = self.capabilities.max_queue_pairs;
+        // The slot that was free for the longest time, so that numbers come again as late as can be.
+        let slot = if self.queue_pairs.len() < most as usize && self.free.len() < 64 {
+            self.queue_pairs.push(None);
+            self.generations.push(0);
+            (self.queue_pairs.len() - 1) as u16
+        } else {
+            self.free.pop_front().ok_or(CreateError::Limit {
+                what: "the number of queue pairs",
+                value: u64::from(most) + 1,
+                limit: most.into(),
+            })?
+        };
+        let id = QueuePairId(u32::from(self.generations[usize::from(slot)]) << 16 | u32::from(slot));
+        let number = self.device.next_number();
+        let made = QueuePair::new(id, *config, (number, RealHost.random()), self.capabilities.max_inline);
+        match made {
+            Ok(queue_pair) => self.queue_pairs[usize::from(slot)] = Some(queue_pair),
+            Err(error) => {
+                self.free.push_back(slot);
+                return Err(cannot("a queue pair's memory")(error));
+            }
+        }
+        self.by_number.insert(number, slot);
+        Ok(id)
+    }
+
+    fn endpoint(&mut self, queue_pair: QueuePairId, link: &OfiLink) -> Result<Endpoint, CreateError> {
+        let (attention, device) = (Arc::clone(&self.attention), Arc::clone(&self.device));
+        let shared = self.queue_pair(queue_pair).and_then(|found| self.shared_by(&found.config));
+        let queue_pair = self.queue_pair_mut(queue_pair)?;
+        if queue_pair.state == QueuePairState::Error {
+            return Err(CreateError::State("the queue pair is broken"));
+        }
+        match &queue_pair.link {
+            Some(known) if !Arc::ptr_eq(known, link.shared()) => {
+                return Err(CreateError::State("the queue pair's endpoint was made for another link"));
+            }
+            Some(_) => {}
+            None => {
+                queue_pair.link = Some(Arc::clone(link.shared()));
+                link.shared().attach(queue_pair.number, &queue_pair.closed, &attention);
+            }
+        }
+        let mut port = 0;
+        if !link.shared().has_dialled() {
+            let local = link.shared().local_address();
+            let local = local.ok_or(CreateError::State("the control connection is gone"))?;
+            port = device.listen_at(local).map_err(cannot("listening for connections"))?.port();
+            if queue_pair.awaited.is_none() && queue_pair.state == QueuePairState::Initialised {
+                queue_pair.awaited =
+                    Some(device.await_peer(queue_pair.number, queue_pair.secret, &attention, shared));
+            }
+        }
+        let QueuePair { number, secret, .. } = *queue_pair;
+        Ok(QueuePairAddress { number, secret, port, provider: device.provider.clone() }.encode())
+    }
+
+    fn connect(&mut self, id: QueuePairId, link: &OfiLink, remote: &Endpoint) -> Result<(), CreateError> {
+        let address = QueuePairAddress::decode(remote)?;
+        let device = Arc::clone(&self.device);
+        let queue_pair = self.queue_pair_mut(id)?;
+        if queue_pair.state != QueuePairState::Initialised {
+            return Err(CreateError::State("the queue pair is connected already"));
+        }
+        if queue_pair.link.as_ref().is_none_or(|known| !Arc::ptr_eq(known, link.shared())) {
+            return Err(CreateError::State("make this queue pair's endpoint for the same link first"));
+        }
+        if address.provider != device.provider {
+            return Err(CreateError::Endpoint("it is of another provider of libfabric"));
+        }
+        if link.shared().has_dialled() == (address.port == 0) {
+            return Err(CreateError::Endpoint("it is of the wrong side of the control connection"));
+        }
+        // Only to where the control connection leads.
+        let place = link
+            .shared()
+            .peer_address()
+            .map(|ip| SocketAddr::new(ip, address.port))
+            .ok_or(CreateError::State("the control connection is gone"))?;
+        queue_pair.peer = Some(Peer::new(address.number, address.secret));
+        queue_pair.kept = Some(Kept::new(&device));
+        queue_pair.meet_by = RealHost.now().saturating_add(device.config.connect_patience);
+        queue_pair.state = QueuePairState::Ready;
+        let awaited = queue_pair.awaited.clone();
+        self.connecting += 1;
+        if let Some(awaited) = awaited {
+            awaited.want();
+        }
+        if address.port != 0 {
+            let say = request(address.number, address.secret);
+            let asked = Info::find(device.domain.library, &device.provider, Place::Destination(place))
+                .and_then(|info| self.ask(slot_of(id), info, &say));
+            if let Err(error) = asked {
+                self.fail(slot_of(id));
+                return Err(cannot("asking for a connection")(error));
+            }
+        }
+        // The other end may have asked, or gone, before: the next look sees it.
+        self.news_seen = self.news_seen.wrapping_sub(1);
+        Ok(())
+    }
+
+    fn create_address_handle(
+        &mut self,
+        queue_pair: QueuePairId,
+        _link: &OfiLink,
+        _remote: &Endpoint,
+    ) -> Result<AddressHandleId, CreateError> {
+        self.queue_pair_mut(queue_pair)?;
+        Err(CreateError::State("only datagram queue pairs take address handles"))
+    }
+
+    fn destroy_address_handle(&mut self, _handle: AddressHandleId) -> Result<(), CreateError> {
+        Err(CreateError::NoSuch("address handle"))
+    }
+
+    fn destroy_queue_pair(&mut self, id: QueuePairId) -> Result<(), CreateError> {
+        let queue_pair = self.queue_pair_mut(id)?;
+        let number = queue_pair.number;
+        if queue_pair.state != QueuePairState::Error {
+            queue_pair.tell_closed();
+        }
+        self.close(slot_of(id));
+        self.by_number.remove(&number);
+        self.queue_pairs[slot_of(id)] = None;
+        self.pending.retain(|slot| usize::from(*slot) != slot_of(id));
+        self.failing.retain(|slot| usize::from(*slot) != slot_of(id));
+        // What it completed is dropped with it.
+        for queue in &mut self.queues {
+            queue.ready.retain(|completion| completion.queue_pair != id);
+        }
+        let generation = &mut self.generations[slot_of(id)];
+        *generation = generation.wrapping_add(1);
+        self.free.push_back(slot_of(id) as u16);
+        Ok(())
+    }
+
+    fn state(&self, queue_pair: QueuePairId) -> Option<QueuePairState> {
+        self.queue_pair(queue_pair).map(|q| q.state)
+    }
+
+    fn send_room(&self, queue_pair: QueuePairId) -> u32 {
+        self.queue_pair(queue_pair).map_or(0, |q| q.sends.room() as u32)
+    }
+
+    #[inline]
+    fn post(
+        &mut self,
+        queue_pair: QueuePairId,
+        request: WorkRequest<'_, OfiMemory>,
+    ) -> Result<(), PostError> {
+        self.idle.reset();
+        let found = found_by(&mut self.queue_pairs, queue_pair).ok_or(PostError::NoSuch("queue pair"))?;
+        found.post(request, &self.capabilities)?;
+        if !found.is_pending {
+            self.drive(slot_of(queue_pair));
+        }
+        Ok(())
+    }
+
+    fn post_receive(
+        &mut self,
+        target: ReceiveTarget,
+        id: WorkId,
+        buffer: Option<Buffer<OfiMemory>>,
+    ) -> Result<(), PostError> {
+        let receive = Receive { id, buffer };
+        match target {
+            ReceiveTarget::QueuePair(id) => {
+                let found = found_by(&mut self.queue_pairs, id).ok_or(PostError::NoSuch("queue pair"))?;
+                if found.state == QueuePairState::Error {
+                    return Err(PostError::QueuePairError);
+                }
+                if found.receives.is_full() {
+                    return Err(PostError::QueueFull);
+                }
+                found.receives.push(receive);
+                if !found.is_pending {
+                    self.drive(slot_of(id));
+                }
+            }
+            ReceiveTarget::Shared(id) => {
+                let queue =
+                    self.shared.get_mut(id.0 as usize).ok_or(PostError::NoSuch("shared receive queue"))?;
+                let place = queue.free.pop().ok_or(PostError::QueueFull)?;
+                queue.posted[place as usize] = Some(receive);
+                queue.unposted.push_back(place);
+                queue.drive(id.0);
+            }
+        }
+        Ok(())
+    }
+
+    fn poll(
+        &mut self,
+        queue: CompletionQueueId,
+        into: &mut Vec<Completion<OfiMemory>>,
+        limit: usize,
+    ) -> usize {
+        self.progress();
+        let Some(queue) = self.queues.get_mut(queue.0 as usize) else { return 0 };
+        let count = queue.ready.len().min(limit);
+        into.extend(queue.ready.drain(..count));
+        if count > 0 {
+            self.idle.reset();
+        }
+        count
+    }
+
+    fn arm(&mut self, mode: WaitMode) -> Armed {
+        Armed { mode, token: 0 }
+    }
+
+    fn disarm(&mut self, _armed: Armed) {}
+
+    fn wait(&mut self, armed: Armed, until: Nanos) -> Wake {
+        if armed.mode == WaitMode::Busy {
+            if self.idle.is_long() {
+                rustix::thread::sched_yield();
+            }
+            return Wake::Arrived;
+        }
+        loop {
+            self.progress();
+            if self.has_events() {
+                return Wake::Arrived;
+            }
+            let soon = RealHost.now().saturating_add(CONNECTING_SLEEP);
+            let is_short = (self.connecting > 0 || !self.pending.is_empty()) && soon < until;
+            match self.attention.rest(if is_short { soon } else { until }) {
+                Rest::Called => return Wake::Arrived,
+                Rest::TimedOut if !is_short => return Wake::TimedOut,
+                Rest::TimedOut | Rest::Progress => {}
+            }
+        }
+    }
+
+    fn waker(&self) -> OfiWaker {
+        OfiWaker(Arc::clone(&self.attention))
+    }
+
+    fn watch(&mut self, _region: &Region<OfiMemory>) {}
+
+    fn unwatch(&mut self, _region: &Region<OfiMemory>) {}
+}
+
+impl Drop for OfiDomain {
+    fn drop(&mut self) {
+        for slot in 0..self.queue_pairs.len() {
+            if let Some(id) = self.queue_pairs[slot].as_ref().map(|q| q.id)
+                && let Err(error) = self.destroy_queue_pair(id)
+            {
+                tracing::error!(%error, "a queue pair cannot be destroyed with its domain");
+            }
+        }
+    }
+}

@@ -1,0 +1,787 @@
+//! The objects of libfabric as values that free themselves. All calls are here.
+//!
+//! libfabric was asked to be safe for threads (`FI_THREAD_SAFE`), so each may be called from any thread. What has to be closed
+//! before what is kept by references: each value holds those that it needs.
+
+use crate::library::Library;
+use crate::sys;
+use dunlin_fabric::Access;
+use dunlin_fabric_control::Mapping;
+use std::ffi::{CString, c_int, c_void};
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::BorrowedFd;
+use std::ptr::{NonNull, null, null_mut};
+use std::sync::Arc;
+
+/// Closes an object.
+///
+/// # Safety
+/// It is open, nothing uses it any more, and it is closed once.
+unsafe fn close(library: &Library, what: &str, object: *mut sys::Object) {
+    // SAFETY: an open object has its table.
+    let code = unsafe { ((*(*object).operations).close)(object) };
+    if let Err(error) = library.outcome(code) {
+        tracing::error!(%error, "{what} cannot be closed");
+    }
+}
+
+fn made<T>(library: &Library, code: c_int, raw: *mut T) -> io::Result<NonNull<T>> {
+    library.outcome(code)?;
+    NonNull::new(raw).ok_or_else(|| io::Error::other("libfabric gave nothing"))
+}
+
+/// What a way to a network is like: a list of libfabric's, of which the first is used.
+#[derive(Debug)]
+pub(crate) struct Info {
+    raw: NonNull<sys::Info>,
+    library: &'static Library,
+}
+
+// SAFETY: plain memory that has one owner.
+unsafe impl Send for Info {}
+// SAFETY: shared, it is only read.
+unsafe impl Sync for Info {}
+
+/// What is asked for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Place {
+    /// Any.
+    Any,
+    /// From this address.
+    Source(SocketAddr),
+    /// To this address.
+    Destination(SocketAddr),
+}
+
+impl Info {
+    /// Connected endpoints of a provider with messages and remote memory.
+    pub(crate) fn find(library: &'static Library, provider: &str, place: Place) -> io::Result<Self> {
+        // SAFETY: null asks for an empty one.
+        let hints = NonNull::new(unsafe { (library.dupinfo)(null()) })
+            .ok_or_else(|| io::Error::from(io::ErrorKind::OutOfMemory))?;
+        let hints = Info { raw: hints, library };
+        let name = CString::new(provider).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
+        // SAFETY: libfabric made it with all its attributes; the name is the C library's memory, which `freeinfo` frees.
+        unsafe {
+            let info = &mut *hints.raw.as_ptr();
+            info.caps = sys::MSG | sys::RMA;
+            (*info.ep_attr).kind = sys::ENDPOINT_MSG;
+            (*info.domain_attr).threading = sys::THREAD_SAFE;
+            (*info.domain_attr).control_progress = sys::PROGRESS_MANUAL;
+            (*info.domain_attr).data_progress = sys::PROGRESS_MANUAL;
+            // Neither memory of ours needs registration, nor have keys a form of the provider's.
+            (*info.domain_attr).mr_mode = 0;
+            let order = sys::ORDER_SAS | sys::ORDER_SAW | sys::ORDER_RAW | sys::ORDER_WAW;
+            (*info.tx_attr).msg_order = order;
+            (*info.rx_attr).msg_order = order;
+            (*info.fabric_attr).prov_name = libc::strdup(name.as_ptr());
+        }
+        let (address, flags) = match place {
+            Place::Any => (None, 0),
+            Place::Source(address) => (Some(address), sys::SOURCE | sys::NUMERIC_HOST),
+            Place::Destination(address) => (Some(address), sys::NUMERIC_HOST),
+        };
+        let text = |text: String| CString::new(text).map_err(io::Error::other);
+        let node = address.map(|address| text(address.ip().to_string())).transpose()?;
+        let service = address.map(|address| text(address.port().to_string())).transpose()?;
+        let pointer = |text: &Option<CString>| text.as_ref().map_or(null(), |text| text.as_ptr());
+        let mut found = null_mut();
+        // SAFETY: strings and hints are alive during the call.
+        let code = unsafe {
+            (library.getinfo)(
+                sys::VERSION,
+                pointer(&node),
+                pointer(&service),
+                flags,
+                hints.raw.as_ptr(),
+                &mut found,
+            )
+        };
+        Ok(Info { raw: made(library, code, found)?, library })
+    }
+
+    /// Takes what an event brought.
+    ///
+    /// # Safety
+    /// libfabric gave it, and nobody else frees it.
+    unsafe fn from_event(library: &'static Library, raw: *mut sys::Info) -> Option<Self> {
+        NonNull::new(raw).map(|raw| Info { raw, library })
+    }
+
+    fn get(&self) -> &sys::Info {
+        // SAFETY: libfabric made it, and it is this value's.
+        unsafe { self.raw.as_ref() }
+    }
+
+    pub(crate) fn transmit(&self) -> sys::TransmitAttributes {
+        // SAFETY: libfabric makes each with all attributes.
+        unsafe { *self.get().tx_attr }
+    }
+
+    pub(crate) fn receive(&self) -> sys::ReceiveAttributes {
+        // SAFETY: as above.
+        unsafe { *self.get().rx_attr }
+    }
+
+    pub(crate) fn endpoint(&self) -> sys::EndpointAttributes {
+        // SAFETY: as above.
+        unsafe { *self.get().ep_attr }
+    }
+
+    pub(crate) fn domain(&self) -> sys::DomainAttributes {
+        // SAFETY: as above.
+        unsafe { *self.get().domain_attr }
+    }
+
+    /// Endpoints made of it have no RECVs of their own.
+    pub(crate) fn share_receives(&mut self) {
+        // SAFETY: as above, and it is this value's alone.
+        unsafe { (*self.raw.as_mut().ep_attr).rx_ctx_cnt = sys::SHARED_CONTEXT }
+    }
+}
+
+impl Drop for Info {
+    fn drop(&mut self) {
+        // SAFETY: libfabric's, freed once.
+        unsafe { (self.library.freeinfo)(self.raw.as_ptr()) }
+    }
+}
+
+/// A fabric of libfabric with one domain.
+#[derive(Debug)]
+pub(crate) struct Domain {
+    fabric: NonNull<sys::Fabric>,
+    domain: NonNull<sys::Domain>,
+    pub(crate) library: &'static Library,
+}
+
+// SAFETY: libfabric was asked to be safe for threads.
+unsafe impl Send for Domain {}
+// SAFETY: as above.
+unsafe impl Sync for Domain {}
+
+impl Domain {
+    pub(crate) fn open(info: &Info) -> io::Result<Arc<Self>> {
+        let library = info.library;
+        let (mut fabric, mut domain) = (null_mut(), null_mut());
+        // SAFETY: the attributes are libfabric's own.
+        let code = unsafe { (library.fabric)(info.get().fabric_attr, &mut fabric, null_mut()) };
+        let fabric = made(library, code, fabric)?;
+        // SAFETY: the fabric is open, the description is libfabric's own, and only read.
+        let code = unsafe {
+            ((*fabric.as_ref().operations).domain)(
+                fabric.as_ptr(),
+                info.raw.as_ptr(),
+                &mut domain,
+                null_mut(),
+            )
+        };
+        match made(library, code, domain) {
+            Ok(domain) => Ok(Arc::new(Domain { fabric, domain, library })),
+            Err(error) => {
+                // SAFETY: just opened, and nothing is on it.
+                unsafe { close(library, "a fabric", fabric.as_ptr().cast()) };
+                Err(error)
+            }
+        }
+    }
+}
+
+impl Drop for Domain {
+    fn drop(&mut self) {
+        // SAFETY: opened in `open`; all that is made of it holds it, so nothing is left.
+        unsafe {
+            close(self.library, "a domain", self.domain.as_ptr().cast());
+            close(self.library, "a fabric", self.fabric.as_ptr().cast());
+        }
+    }
+}
+
+/// Memory that peers may use by a key.
+#[derive(Debug)]
+pub(crate) struct MemoryRegion {
+    raw: NonNull<sys::MemoryRegion>,
+    domain: Arc<Domain>,
+}
+
+// SAFETY: as for `Domain`; only closed.
+unsafe impl Send for MemoryRegion {}
+// SAFETY: as above.
+unsafe impl Sync for MemoryRegion {}
+
+impl MemoryRegion {
+    /// Exactly the mapping's length, within `access`, under a key of ours. The caller keeps the mapping as long as an endpoint
+    /// may be at work in it, which can be longer than this value is there.
+    pub(crate) fn new(domain: &Arc<Domain>, mapping: &Mapping, access: Access, key: u64) -> io::Result<Self> {
+        let mut flags = 0;
+        for (right, flag) in [(Access::READ, sys::REMOTE_READ), (Access::WRITE, sys::REMOTE_WRITE)] {
+            if access.contains(right) {
+                flags |= flag;
+            }
+        }
+        let mut raw = null_mut();
+        // SAFETY: the domain is open; the range is mapped.
+        let code = unsafe {
+            let owner = domain.domain.as_ref();
+            ((*owner.memory).reg)(
+                domain.domain.as_ptr().cast(),
+                mapping.base().as_ptr().cast(),
+                mapping.length(),
+                flags,
+                0,
+                key,
+                0,
+                &mut raw,
+                null_mut(),
+            )
+        };
+        Ok(MemoryRegion { raw: made(domain.library, code, raw)?, domain: Arc::clone(domain) })
+    }
+
+    /// The key that the provider knows it by.
+    pub(crate) fn key(&self) -> u64 {
+        // SAFETY: open.
+        unsafe { self.raw.as_ref().key }
+    }
+}
+
+impl Drop for MemoryRegion {
+    fn drop(&mut self) {
+        // SAFETY: made in `new`, closed once.
+        unsafe { close(self.domain.library, "a memory region", self.raw.as_ptr().cast()) }
+    }
+}
+
+/// What a completion queue yields.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Entry {
+    /// The context that was posted.
+    pub(crate) context: u64,
+    /// Bytes received.
+    pub(crate) length: usize,
+    /// 0, or what went wrong.
+    pub(crate) error: c_int,
+}
+
+/// A completion queue with a descriptor to sleep on.
+#[derive(Debug)]
+pub(crate) struct CompletionQueue {
+    raw: NonNull<sys::CompletionQueue>,
+    descriptor: c_int,
+    domain: Arc<Domain>,
+}
+
+// SAFETY: as for `Domain`.
+unsafe impl Send for CompletionQueue {}
+// SAFETY: as above.
+unsafe impl Sync for CompletionQueue {}
+
+impl CompletionQueue {
+    pub(crate) fn new(domain: &Arc<Domain>, size: usize) -> io::Result<Self> {
+        let mut attributes = sys::CompletionQueueAttributes {
+            size,
+            flags: 0,
+            format: sys::CQ_FORMAT_MSG,
+            wait_obj: sys::WAIT_DESCRIPTOR,
+            signaling_vector: 0,
+            wait_cond: 0,
+            wait_set: null_mut(),
+        };
+        let mut raw = null_mut();
+        // SAFETY: the domain is open, the attributes are of the library's layout.
+        let code = unsafe {
+            let owner = domain.domain.as_ref();
+            ((*owner.operations).cq_open)(domain.domain.as_ptr(), &mut attributes, &mut raw, null_mut())
+        };
+        let raw = made(domain.library, code, raw)?;
+        let mut queue = CompletionQueue { raw, descriptor: -1, domain: Arc::clone(domain) };
+        // SAFETY: the queue is open, and its wait object is a descriptor, for which there is room.
+        let code = unsafe {
+            let object = raw.as_ref().object;
+            let place = (&raw mut queue.descriptor).cast();
+            ((*object.operations).control)(raw.as_ptr().cast(), sys::GET_WAIT, place)
+        };
+        domain.library.outcome(code)?;
+        Ok(queue)
+    }
+
+    /// The descriptor that can be read when there may be something.
+    pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
+        // SAFETY: the queue has it open until it is closed, which the borrow prevents.
+        unsafe { BorrowedFd::borrow_raw(self.descriptor) }
+    }
+
+    /// Before sleeping on the descriptor: `false` if there is something already.
+    pub(crate) fn may_sleep(&self) -> bool {
+        let mut object: *mut sys::Object = self.raw.as_ptr().cast();
+        let fabric = self.domain.fabric;
+        // SAFETY: fabric and queue are open; the list has one object.
+        unsafe { ((*fabric.as_ref().operations).trywait)(fabric.as_ptr(), &mut object, 1) == 0 }
+    }
+
+    /// Makes progress of the whole domain without taking anything. Whether there is something to take.
+    pub(crate) fn progress(&self) -> bool {
+        // SAFETY: the queue is open; nothing is written for a count of 0.
+        let count = unsafe { ((*self.raw.as_ref().operations).read)(self.raw.as_ptr(), null_mut(), 0) };
+        count != -(libc::EAGAIN as isize)
+    }
+
+    /// Takes at most as many as there is room for in `into`, one if what comes next is an error. Makes progress if there is
+    /// nothing. How many.
+    #[inline]
+    pub(crate) fn read(&self, into: &mut [Entry; BATCH]) -> usize {
+        let mut raw = [sys::Completion { context: null_mut(), flags: 0, length: 0 }; BATCH];
+        // SAFETY: the queue is open, and of the format that the array has.
+        let count = unsafe {
+            ((*self.raw.as_ref().operations).read)(self.raw.as_ptr(), raw.as_mut_ptr().cast(), BATCH)
+        };
+        if count > 0 {
+            let count = (count as usize).min(BATCH);
+            for (entry, raw) in into.iter_mut().zip(&raw[..count]) {
+                *entry = Entry { context: raw.context as u64, length: raw.length, error: 0 };
+            }
+            return count;
+        }
+        if count == -sys::ERROR_AVAILABLE { usize::from(self.read_error(&mut into[0])) } else { 0 }
+    }
+
+    fn read_error(&self, into: &mut Entry) -> bool {
+        /// With room for what later versions have behind it.
+        #[repr(C)]
+        struct Roomy(sys::CompletionError, [u64; 8]);
+        // SAFETY: numbers and null pointers, for which zeros are values.
+        let mut raw: Roomy = unsafe { std::mem::zeroed() };
+        // SAFETY: the queue is open, and there is room for the entry.
+        let count = unsafe { ((*self.raw.as_ref().operations).readerr)(self.raw.as_ptr(), &mut raw.0, 0) };
+        if count <= 0 {
+            return false;
+        }
+        let error = if raw.0.error == 0 { libc::EIO } else { raw.0.error };
+        *into = Entry { context: raw.0.context as u64, length: raw.0.length, error };
+        true
+    }
+}
+
+/// Completions taken at once.
+pub(crate) const BATCH: usize = 32;
+
+impl Drop for CompletionQueue {
+    fn drop(&mut self) {
+        // SAFETY: made in `new`; endpoints that use it hold it.
+        unsafe { close(self.domain.library, "a completion queue", self.raw.as_ptr().cast()) }
+    }
+}
+
+/// What the event queue tells.
+#[derive(Debug)]
+pub(crate) enum Event {
+    /// Somebody asks this passive endpoint (its [name](PassiveEndpoint::name)) for a connection, and says so much (cut at
+    /// [`MAX_SAID`]).
+    Request(usize, Info, Vec<u8>),
+    /// This endpoint (its [name](Endpoint::name)) is connected.
+    Connected(usize),
+    /// This endpoint has no other end any more, or never got one.
+    Closed(usize),
+}
+
+/// The most that is heard of what a peer says with its request.
+pub(crate) const MAX_SAID: usize = 64;
+
+/// Where connections and their ends are told.
+#[derive(Debug)]
+pub(crate) struct EventQueue {
+    raw: NonNull<sys::EventQueue>,
+    domain: Arc<Domain>,
+}
+
+// SAFETY: as for `Domain`.
+unsafe impl Send for EventQueue {}
+// SAFETY: as above.
+unsafe impl Sync for EventQueue {}
+
+impl EventQueue {
+    pub(crate) fn new(domain: &Arc<Domain>) -> io::Result<Arc<Self>> {
+        let mut attributes = sys::EventQueueAttributes {
+            size: 0,
+            flags: 0,
+            wait_obj: sys::WAIT_NONE,
+            signaling_vector: 0,
+            wait_set: null_mut(),
+        };
+        let mut raw = null_mut();
+        // SAFETY: the fabric is open, the attributes are of the library's layout.
+        let code = unsafe {
+            let owner = domain.fabric.as_ref();
+            ((*owner.operations).eq_open)(domain.fabric.as_ptr(), &mut attributes, &mut raw, null_mut())
+        };
+        Ok(Arc::new(EventQueue { raw: made(domain.library, code, raw)?, domain: Arc::clone(domain) }))
+    }
+
+    /// The next event, if there is one. Makes progress of connecting.
+    pub(crate) fn next(&self) -> Option<Event> {
+        #[repr(C)]
+        struct Roomy(sys::ConnectionEvent, [u8; MAX_SAID]);
+        loop {
+            let mut kind = 0;
+            let mut raw = Roomy(sys::ConnectionEvent { object: null_mut(), info: null_mut() }, [0; MAX_SAID]);
+            // SAFETY: the queue is open, and there is as much room as is said.
+            let count = unsafe {
+                let place = (&raw mut raw).cast();
+                ((*self.raw.as_ref().operations).read)(
+                    self.raw.as_ptr(),
+                    &mut kind,
+                    place,
+                    size_of::<Roomy>(),
+                    0,
+                )
+            };
+            if count == -sys::ERROR_AVAILABLE {
+                // SAFETY: numbers and null pointers, for which zeros are values.
+                let mut error: sys::EventError = unsafe { std::mem::zeroed() };
+                // SAFETY: the queue is open, and there is room for the entry.
+                let count =
+                    unsafe { ((*self.raw.as_ref().operations).readerr)(self.raw.as_ptr(), &mut error, 0) };
+                if count <= 0 {
+                    return None;
+                }
+                return Some(Event::Closed(error.object as usize));
+            }
+            let said = usize::try_from(count).ok()?.saturating_sub(size_of::<sys::ConnectionEvent>());
+            let said = raw.1[..said.min(MAX_SAID)].to_vec();
+            let object = raw.0.object as usize;
+            match kind {
+                sys::EVENT_CONNECTION_REQUEST => {
+                    // SAFETY: the event has brought it for us to free.
+                    if let Some(info) = unsafe { Info::from_event(self.domain.library, raw.0.info) } {
+                        return Some(Event::Request(object, info, said));
+                    }
+                }
+                sys::EVENT_CONNECTED => return Some(Event::Connected(object)),
+                sys::EVENT_SHUTDOWN => return Some(Event::Closed(object)),
+                _ => {}
+            }
+        }
+    }
+}
+
+impl Drop for EventQueue {
+    fn drop(&mut self) {
+        // SAFETY: made in `new`; endpoints that use it hold it.
+        unsafe { close(self.domain.library, "an event queue", self.raw.as_ptr().cast()) }
+    }
+}
+
+/// Where connections are asked for.
+#[derive(Debug)]
+pub(crate) struct PassiveEndpoint {
+    raw: NonNull<sys::PassiveEndpoint>,
+    /// As the provider has it, its port with it.
+    pub(crate) address: SocketAddr,
+    events: Arc<EventQueue>,
+}
+
+// SAFETY: as for `Domain`.
+unsafe impl Send for PassiveEndpoint {}
+// SAFETY: as above.
+unsafe impl Sync for PassiveEndpoint {}
+
+impl PassiveEndpoint {
+    /// Listens at an address of this host, on a port of the system's choice.
+    pub(crate) fn listen(events: &Arc<EventQueue>, info: &Info) -> io::Result<Self> {
+        let domain = &events.domain;
+        let library = domain.library;
+        let mut raw = null_mut();
+        // SAFETY: the fabric is open; the description is libfabric's own.
+        let code = unsafe {
+            let owner = domain.fabric.as_ref();
+            ((*owner.operations).passive_ep)(domain.fabric.as_ptr(), info.raw.as_ptr(), &mut raw, null_mut())
+        };
+        let raw = made(library, code, raw)?;
+        let unknown = SocketAddr::from(([0, 0, 0, 0], 0));
+        let mut endpoint = PassiveEndpoint { raw, address: unknown, events: Arc::clone(events) };
+        // SAFETY: endpoint and queue are open, and the queue is held as long as the endpoint is.
+        unsafe {
+            let object = raw.as_ref().object;
+            library.outcome(((*object.operations).bind)(
+                raw.as_ptr().cast(),
+                events.raw.as_ptr().cast(),
+                0,
+            ))?;
+            let manager = raw.as_ref().manager;
+            library.outcome(((*manager).listen)(raw.as_ptr()))?;
+            let mut storage: libc::sockaddr_storage = std::mem::zeroed();
+            let mut length = size_of::<libc::sockaddr_storage>();
+            let place = (&raw mut storage).cast();
+            library.outcome(((*manager).getname)(raw.as_ptr().cast(), place, &mut length))?;
+            endpoint.address = address_of(&storage)
+                .ok_or_else(|| io::Error::other("the provider's addresses are not those of the Internet"))?;
+        }
+        Ok(endpoint)
+    }
+
+    /// What events call it.
+    pub(crate) fn name(&self) -> usize {
+        self.raw.as_ptr() as usize
+    }
+
+    /// Turns a request down.
+    pub(crate) fn reject(&self, request: &Info) {
+        // SAFETY: the endpoint is open, and the handle is of its request.
+        let code = unsafe {
+            let manager = self.raw.as_ref().manager;
+            ((*manager).reject)(self.raw.as_ptr(), request.get().handle, null(), 0)
+        };
+        if let Err(error) = self.events.domain.library.outcome(code) {
+            tracing::debug!(%error, "a connection cannot be turned down");
+        }
+    }
+}
+
+impl Drop for PassiveEndpoint {
+    fn drop(&mut self) {
+        // SAFETY: made in `listen`, closed once.
+        unsafe { close(self.events.domain.library, "a passive endpoint", self.raw.as_ptr().cast()) }
+    }
+}
+
+fn address_of(storage: &libc::sockaddr_storage) -> Option<SocketAddr> {
+    match c_int::from(storage.ss_family) {
+        libc::AF_INET => {
+            // SAFETY: of this family it is that structure.
+            let v4 = unsafe { &*(&raw const *storage).cast::<libc::sockaddr_in>() };
+            Some((v4.sin_addr.s_addr.to_ne_bytes(), u16::from_be(v4.sin_port)).into())
+        }
+        libc::AF_INET6 => {
+            // SAFETY: of this family it is that structure.
+            let v6 = unsafe { &*(&raw const *storage).cast::<libc::sockaddr_in6>() };
+            Some((v6.sin6_addr.s6_addr, u16::from_be(v6.sin6_port)).into())
+        }
+        _ => None,
+    }
+}
+
+/// RECVs that several endpoints share.
+#[derive(Debug)]
+pub(crate) struct SharedReceives {
+    raw: NonNull<sys::Endpoint>,
+    domain: Arc<Domain>,
+}
+
+// SAFETY: as for `Domain`.
+unsafe impl Send for SharedReceives {}
+// SAFETY: as above.
+unsafe impl Sync for SharedReceives {}
+
+impl SharedReceives {
+    pub(crate) fn new(domain: &Arc<Domain>, info: &Info) -> io::Result<Arc<Self>> {
+        let mut attributes = info.receive();
+        let mut raw = null_mut();
+        // SAFETY: the domain is open, the attributes are of the library's layout.
+        let code = unsafe {
+            let owner = domain.domain.as_ref();
+            ((*owner.operations).srx_ctx)(domain.domain.as_ptr(), &mut attributes, &mut raw, null_mut())
+        };
+        Ok(Arc::new(SharedReceives { raw: made(domain.library, code, raw)?, domain: Arc::clone(domain) }))
+    }
+
+    /// Posts a RECV. `WouldBlock` if there is no room now.
+    ///
+    /// # Safety
+    /// As [`Endpoint::receive`].
+    pub(crate) unsafe fn receive(&self, parts: &[libc::iovec], context: u64) -> io::Result<()> {
+        // SAFETY: the caller's promise.
+        unsafe { receive(self.domain.library, self.raw, parts, context) }
+    }
+}
+
+impl Drop for SharedReceives {
+    fn drop(&mut self) {
+        // SAFETY: made in `new`; endpoints that use it hold it.
+        unsafe { close(self.domain.library, "a shared receive context", self.raw.as_ptr().cast()) }
+    }
+}
+
+/// # Safety
+/// As [`Endpoint::receive`]; the endpoint is open.
+unsafe fn receive(
+    library: &Library,
+    raw: NonNull<sys::Endpoint>,
+    parts: &[libc::iovec],
+    context: u64,
+) -> io::Result<()> {
+    // SAFETY: the caller's promise. Nothing needs descriptors, as was asked for.
+    let code = unsafe {
+        ((*raw.as_ref().messages).recvv)(
+            raw.as_ptr(),
+            parts.as_ptr(),
+            null_mut(),
+            parts.len(),
+            sys::ADDRESS_UNSPECIFIED,
+            context as *mut c_void,
+        )
+    };
+    posted(library, code)
+}
+
+fn posted(library: &Library, code: isize) -> io::Result<()> {
+    if code == 0 { Ok(()) } else { library.outcome(code as c_int) }
+}
+
+/// Memory of a peer.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Remote {
+    pub(crate) address: u64,
+    pub(crate) key: u64,
+}
+
+/// An active endpoint: one end of a connection. Closing it ends all that is posted there.
+#[derive(Debug)]
+pub(crate) struct Endpoint {
+    raw: NonNull<sys::Endpoint>,
+    library: &'static Library,
+    // What it uses, closed after it.
+    _queue: Arc<CompletionQueue>,
+    _events: Arc<EventQueue>,
+    _shared: Option<Arc<SharedReceives>>,
+}
+
+// SAFETY: as for `Domain`.
+unsafe impl Send for Endpoint {}
+
+impl Endpoint {
+    /// An endpoint that is enabled and not connected.
+    pub(crate) fn new(
+        info: &Info,
+        queue: &Arc<CompletionQueue>,
+        events: &Arc<EventQueue>,
+        shared: Option<&Arc<SharedReceives>>,
+    ) -> io::Result<Self> {
+        let domain = &queue.domain;
+        let library = domain.library;
+        let mut raw = null_mut();
+        // SAFETY: the domain is open; the description is libfabric's own.
+        let code = unsafe {
+            let owner = domain.domain.as_ref();
+            ((*owner.operations).endpoint)(domain.domain.as_ptr(), info.raw.as_ptr(), &mut raw, null_mut())
+        };
+        let raw = made(library, code, raw)?;
+        let endpoint = Endpoint {
+            raw,
+            library,
+            _queue: Arc::clone(queue),
+            _events: Arc::clone(events),
+            _shared: shared.map(Arc::clone),
+        };
+        let bind = |object: *mut sys::Object, flags| {
+            // SAFETY: all are open, and held as long as the endpoint is.
+            library.outcome(unsafe {
+                ((*raw.as_ref().object.operations).bind)(raw.as_ptr().cast(), object, flags)
+            })
+        };
+        bind(events.raw.as_ptr().cast(), 0)?;
+        bind(queue.raw.as_ptr().cast(), sys::SEND | sys::RECV)?;
+        if let Some(shared) = shared {
+            bind(shared.raw.as_ptr().cast(), 0)?;
+        }
+        // SAFETY: the endpoint is open and has what it needs.
+        library.outcome(unsafe {
+            ((*raw.as_ref().object.operations).control)(raw.as_ptr().cast(), sys::ENABLE, null_mut())
+        })?;
+        Ok(endpoint)
+    }
+
+    /// What events call it. Another may have the name when this one is closed.
+    pub(crate) fn name(&self) -> usize {
+        self.raw.as_ptr() as usize
+    }
+
+    /// Asks the passive endpoint that the description leads to for a connection.
+    pub(crate) fn connect(&self, info: &Info, say: &[u8]) -> io::Result<()> {
+        // SAFETY: the endpoint is open; address and words are read during the call.
+        self.library.outcome(unsafe {
+            let manager = self.raw.as_ref().manager;
+            ((*manager).connect)(self.raw.as_ptr(), info.get().dest_addr, say.as_ptr().cast(), say.len())
+        })
+    }
+
+    /// Accepts the request that it was made of.
+    pub(crate) fn accept(&self) -> io::Result<()> {
+        // SAFETY: the endpoint is open.
+        self.library.outcome(unsafe {
+            let manager = self.raw.as_ref().manager;
+            ((*manager).accept)(self.raw.as_ptr(), null(), 0)
+        })
+    }
+
+    /// Posts a RECV. `WouldBlock` if there is no room now.
+    ///
+    /// # Safety
+    /// The parts are valid for writes, and no one else's, until a completion with this context came or the endpoint (or shared
+    /// context) is closed.
+    pub(crate) unsafe fn receive(&self, parts: &[libc::iovec], context: u64) -> io::Result<()> {
+        // SAFETY: the caller's promise.
+        unsafe { receive(self.library, self.raw, parts, context) }
+    }
+
+    /// Sends a message. `WouldBlock` if there is no room now.
+    ///
+    /// # Safety
+    /// The parts are valid for reads until a completion with this context came or the endpoint is closed.
+    #[inline]
+    pub(crate) unsafe fn send(&self, parts: &[libc::iovec], context: u64) -> io::Result<()> {
+        let message = sys::Message {
+            parts: parts.as_ptr(),
+            descriptors: null_mut(),
+            count: parts.len(),
+            address: sys::ADDRESS_UNSPECIFIED,
+            context: context as *mut c_void,
+            data: 0,
+        };
+        // SAFETY: the endpoint is open; the rest is the caller's promise.
+        let code =
+            unsafe { ((*self.raw.as_ref().messages).sendmsg)(self.raw.as_ptr(), &message, sys::COMPLETION) };
+        posted(self.library, code)
+    }
+
+    /// Writes into a peer's memory, or with `reads` reads from there. `WouldBlock` if there is no room now.
+    ///
+    /// # Safety
+    /// The parts are valid for reads (or writes, and no one else's) until a completion with this context came or the endpoint
+    /// is closed.
+    #[inline]
+    pub(crate) unsafe fn remote(
+        &self,
+        reads: bool,
+        parts: &[libc::iovec],
+        at: Remote,
+        context: u64,
+    ) -> io::Result<()> {
+        let length = parts.iter().map(|part| part.iov_len).sum();
+        let remote = sys::RemotePart { address: at.address, length, key: at.key };
+        let message = sys::RemoteMessage {
+            parts: parts.as_ptr(),
+            descriptors: null_mut(),
+            count: parts.len(),
+            address: sys::ADDRESS_UNSPECIFIED,
+            remote: &remote,
+            remote_count: 1,
+            context: context as *mut c_void,
+            data: 0,
+        };
+        // SAFETY: the endpoint is open; the rest is the caller's promise.
+        let code = unsafe {
+            let operations = &*self.raw.as_ref().memory;
+            let post = if reads { operations.readmsg } else { operations.writemsg };
+            post(self.raw.as_ptr(), &message, sys::COMPLETION)
+        };
+        posted(self.library, code)
+    }
+}
+
+impl Drop for Endpoint {
+    fn drop(&mut self) {
+        // SAFETY: made in `new`, closed once. After this the provider touches nothing that was posted here.
+        unsafe { close(self.library, "an endpoint", self.raw.as_ptr().cast()) }
+    }
+}
