@@ -49,9 +49,10 @@ pub use dunlin_fabric_shm::{AllowPolicy, ShmConfig, ShmFabric};
 pub use dunlin_hints as hints;
 pub use dunlin_rpc::{
     ApplicationCode, BackoffConfig, BatchCalls, Batching, CallError, CallId, Cause, Certainty, ClientConfig,
-    CompletionMode, ConnectError, Counters, FunctionMode, Illegal, LargePayload, PROTOCOLS, Plan,
-    PoolService, Protocol, Reply, ReplyTooLarge, Request, RequestHalf, ResponseHalf, SMALL_LIMIT, ServeError,
-    ServerConfig, Service, Sharing, Status, Tuning, messages, tune::table::FetchTable,
+    CompletionMode, ConnectError, Counters, FetchChoice, FirstRead, FunctionMode, FunctionTuning, Illegal,
+    LargePayload, PROTOCOLS, Plan, PoolService, Protocol, Reply, ReplyTooLarge, Request, RequestHalf,
+    ResponseHalf, SMALL_LIMIT, ServeError, ServerConfig, Service, Sharing, Status, Tuning, messages,
+    tune::table::FetchTable,
 };
 #[cfg(feature = "thrift")]
 pub use dunlin_thrift as thrift;

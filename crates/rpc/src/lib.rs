@@ -29,10 +29,11 @@ pub use client::{
 pub use connect::backoff::{Backoff, BackoffConfig};
 pub use dunlin_wire::{ApplicationCode, Status};
 pub use error::{CallError, Cause, Certainty, ConnectError, ServeError};
-pub use path::hybrid::Tuning;
+pub use path::hybrid::{FunctionTuning, Tuning};
 pub use plan::{
     CompletionMode, Illegal, LargePayload, PROTOCOLS, Plan, Protocol, RequestHalf, ResponseHalf, SMALL_LIMIT,
     Sharing,
 };
 pub use server::{Counters, Incoming, Server, ServerBuilder, ServerConfig, Worker};
 pub use service::{FunctionMode, PoolService, Reply, ReplyTooLarge, Request, Service};
+pub use tune::{shared::FetchChoice, wait::FirstRead};

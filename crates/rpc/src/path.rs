@@ -21,6 +21,7 @@
 
 pub(crate) mod again;
 mod areas;
+mod awaited;
 pub(crate) mod datagram;
 pub(crate) mod fetch;
 pub(crate) mod hybrid;

@@ -5,10 +5,16 @@
 //! |---|---|---|
 //! | `tune/table.rs` | nothing; what the fabric does in a second, measured once | RF-RPC section 3.2, figure 1 |
 //! | `tune/fetch.rs` | R, the READs that may fail, and F, the bytes that one READ brings | RF-RPC section 3.2, equations 1 and 2 |
+//! | `tune/shared.rs` | the same for each function, once for all connections of a client | RF-RPC section 3.2 |
 //! | `tune/batch.rs` | how many calls a batch has | RF-RPC section 4.2, equation 3 |
+//! | `tune/wait.rs` | when the first READ for a result is sent | beyond RF-RPC, which sends it at once |
+//! | `tune/way.rs` | whether a function is quicker fetched or written back, by trying | beyond RF-RPC, which goes by R alone |
 //! | `tune/mode.rs` | for each function whether results are fetched or written back | RF-RPC section 3.2, "Discussion" |
 
 pub(crate) mod batch;
 pub(crate) mod fetch;
 pub(crate) mod mode;
+pub mod shared;
 pub mod table;
+pub mod wait;
+pub(crate) mod way;

@@ -18,6 +18,9 @@ fn config(read_nanos: f64) -> ClientConfig {
     let rows = vec![row(32, 10.5e6), row(256, 10.5e6), row(1024, 4e6), row(2048, 2e6)];
     ClientConfig {
         fetch_table: Some(Arc::new(FetchTable::new(rows).unwrap())),
+        // What goes by the clock has tests in virtual time.
+        fetch_choice: FetchChoice::Enumerated,
+        first_read: FirstRead::AtOnce,
         ..ClientConfig::with_plan(Protocol::by_name("RF-RPC").unwrap().plan(CompletionMode::Busy))
     }
 }
@@ -39,6 +42,9 @@ tests!(
     calls_under_way_are_given_over_with_the_slow_one,
     batches_go_one_way_or_the_other,
     the_bytes_of_a_read_follow_the_results,
+    each_function_has_r_and_f_of_its_own,
+    what_one_lane_has_found_out_all_know,
+    fixed_r_and_f_stay,
     a_plan_with_a_fixed_path_has_no_tuning,
     on_threads_of_their_own_nothing_is_lost,
 );
@@ -170,18 +176,77 @@ fn the_bytes_of_a_read_follow_the_results() {
         assert_eq!(turns.client.outcome(call).unwrap(), payload);
         turns.client.forget(call);
     };
-    // One of eight is a sample, and 64 are needed.
-    (0..8 * 64).for_each(|_| call(&mut turns));
+    // The first calls are samples all, and four are enough.
+    (0..4).for_each(|_| call(&mut turns));
     let first = tuning(&mut turns);
-    assert_eq!((first.fetch_bytes, first.retuned), (576, 1));
-    (0..8 * 64).for_each(|_| call(&mut turns));
+    assert_eq!((first.fetch_bytes, first.retuned, first.reads.0), (576, 1, 8));
+    (0..512).for_each(|_| call(&mut turns));
     let second = tuning(&mut turns);
     // Two READs for each result before, one after; and one where the ring begins anew, which is after some thirty results.
-    let reads = (first.reads.0, second.reads.0 - first.reads.0);
-    assert!((2 * 512..2 * 512 + 25).contains(&reads.0), "{reads:?}");
-    assert!((512..512 + 25).contains(&reads.1), "{reads:?}");
-    (0..8 * 64).for_each(|number| turns.call(ECHO, 0, number));
+    let reads = second.reads.0 - first.reads.0;
+    assert!((512..512 + 25).contains(&reads), "{reads:?}");
+    // Later on one call of eight is a sample, and 32 make a round.
+    (0..2 * 8 * 32).for_each(|number| turns.call(ECHO, 0, number));
     assert_eq!(tuning(&mut turns).fetch_bytes, 256);
+}
+
+/// A function with short results and one with long ones, in turn: each has READs of its own size.
+fn each_function_has_r_and_f_of_its_own() {
+    let mut turns = Turns::new(config(ALWAYS_QUICK), |_| ());
+    let payload = pattern(500, 3);
+    let both = |turns: &mut Turns, number| {
+        turns.call(ECHO, 0, number);
+        let call = turns.client.submit_on(0, ECHO + 1, &payload).unwrap();
+        turns.settle();
+        assert_eq!(turns.client.outcome(call).unwrap(), payload);
+        turns.client.forget(call);
+    };
+    (0..8).for_each(|number| both(&mut turns, number));
+    let of = |tuning: &Tuning, function: u16| {
+        tuning.functions.iter().find(|of| of.function == function % 32).unwrap().fetch_bytes
+    };
+    let before = tuning(&mut turns);
+    assert_eq!((of(&before, ECHO), of(&before, ECHO + 1)), (256, 576));
+    let reads = turns.counts()[0].posted_read;
+    (0..10).for_each(|number| both(&mut turns, number));
+    assert_eq!(turns.counts()[0].posted_read - reads, 20);
+}
+
+/// What one lane, or the client of another thread, has found out all others know.
+fn what_one_lane_has_found_out_all_know() {
+    let fabric = fabric();
+    let config = ClientConfig { window: 1, ..config(ALWAYS_QUICK) };
+    let server = ServerBuilder::new(&fabric)
+        .config(ServerConfig { workers: 2, ..ServerConfig::default() })
+        .function(ECHO, FunctionMode::Worker)
+        .serve(&unique("hybrid"), |_| Box::new(common::turns::echo))
+        .unwrap();
+    let mut client = Client::connect(&fabric, server.address(), config).unwrap();
+    let payload = pattern(500, 3);
+    (0..4).for_each(|_| drop(client.call_on(0, ECHO, &payload).unwrap()));
+    let mut another = client.another().unwrap();
+    for tuning in [client.tuning(), another.tuning()].concat() {
+        assert_eq!(tuning.functions[usize::from(ECHO % 32)].fetch_bytes, 576);
+    }
+    // Its calls count, too: short ones bring F down again for both.
+    let sampled = std::thread::spawn(move || {
+        (0..32 * 8 * 3).for_each(|_| drop(another.call_on(1, ECHO, &payload[..9]).unwrap()));
+    });
+    sampled.join().unwrap();
+    assert_eq!(client.tuning()[0].functions[usize::from(ECHO % 32)].fetch_bytes, 256);
+}
+
+/// R and F that are given stay.
+fn fixed_r_and_f_stay() {
+    let fetch_choice = FetchChoice::Fixed { retries: 2, bytes: 1000 };
+    let mut turns = Turns::new(ClientConfig { fetch_choice, ..config(NEVER_QUICK) }, |_| ());
+    turns.calls(200);
+    // Two READs in vain are past R.
+    turns.call(ECHO, 2, 0);
+    turns.call(ECHO, 2, 0);
+    let tuning = tuning(&mut turns);
+    assert_eq!((tuning.retries, tuning.fetch_bytes, tuning.retuned), (2, 1024, 0));
+    assert_eq!(tuning.written_back, [ECHO % 32]);
 }
 
 fn a_plan_with_a_fixed_path_has_no_tuning() {

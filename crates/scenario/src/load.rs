@@ -6,7 +6,7 @@ mod latencies;
 mod player;
 mod signaled;
 
-pub use function::{Function, FunctionOutcome};
+pub use function::{Function, FunctionOutcome, Step};
 use latencies::Latencies;
 use player::{Player, Table};
 use signaled::Signaled;
@@ -21,8 +21,8 @@ use dunlin_fabric_sim::{
 };
 use dunlin_rnic_model::{Parameter, Profile, ProfileError};
 use dunlin_rpc::{
-    BatchCalls, Batching, CallError, CompletionMode, ConnectError, FunctionMode, PROTOCOLS, Plan, Reply,
-    Request, ResponseHalf, ServeError, ServerBuilder, ServerConfig,
+    BatchCalls, Batching, CallError, CompletionMode, ConnectError, FetchChoice, FirstRead, FunctionMode,
+    PROTOCOLS, Plan, Reply, Request, ResponseHalf, ServeError, ServerBuilder, ServerConfig,
 };
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -70,6 +70,13 @@ pub enum Pace {
         limit: Nanos,
         /// The share of calls that may be later.
         tolerance: f64,
+    },
+    /// So many calls are in flight; each is put into a batch that goes out by itself.
+    Pushed {
+        /// Calls in flight.
+        window: u16,
+        /// When batches go out.
+        batching: Batching,
     },
     /// One after each gap, whatever is in flight; latency counts from when a call was due.
     Open {
@@ -148,6 +155,12 @@ pub struct Load {
     pub inline: bool,
     /// How clients post.
     pub posting: Posting,
+    /// How clients that fetch or have written back choose R and F.
+    pub fetch_choice: FetchChoice,
+    /// When such clients send the first READ for a result.
+    pub first_read: FirstRead,
+    /// The width of what [`LoadOutcome::timeline`] counts; 0 for none.
+    pub timeline: Nanos,
     /// Whether threads of the server have each of their work requests signaled and wait for its completion, too.
     pub server_waits: bool,
     /// Bytes of each ring.
@@ -213,6 +226,8 @@ pub struct LoadOutcome {
     pub switches: u64,
     /// What `probe` said at the first call and after the last answer, everything still connected.
     pub probes: [u64; 4],
+    /// Calls answered in each stretch of [`Load::timeline`] since calls began, whether they count or not.
+    pub timeline: Vec<u64>,
     /// A hash over all events.
     pub trace_hash: u64,
 }
@@ -241,10 +256,15 @@ struct Board {
     counting: Arc<AtomicBool>,
     /// No more calls are made.
     over: Arc<AtomicBool>,
+    /// When calls began.
+    began: Arc<AtomicU64>,
+    /// Calls answered in each stretch of so long, if that is not 0.
+    stretch: Nanos,
+    timeline: Arc<Vec<AtomicU64>>,
 }
 
 impl Board {
-    fn new(functions: usize, counting: bool) -> Self {
+    fn new(functions: usize, counting: bool, (stretch, stretches): (Nanos, usize)) -> Self {
         Board {
             latencies: Arc::new((0..functions).map(|_| Latencies::new()).collect()),
             error: Arc::default(),
@@ -252,6 +272,23 @@ impl Board {
             done: Arc::default(),
             counting: Arc::new(AtomicBool::new(counting)),
             over: Arc::default(),
+            began: Arc::default(),
+            stretch,
+            timeline: Arc::new((0..stretches).map(|_| AtomicU64::new(0)).collect()),
+        }
+    }
+
+    /// How long calls have been made.
+    fn since(&self, now: Nanos) -> Nanos {
+        now.saturating_sub(self.began.load(Ordering::Relaxed))
+    }
+
+    /// A call was answered, whether it counts or not.
+    fn note(&self, now: Nanos) {
+        if self.stretch > 0
+            && let Some(count) = self.timeline.get((self.since(now) / self.stretch) as usize)
+        {
+            count.fetch_add(1, Ordering::Relaxed);
         }
     }
 
@@ -273,6 +310,8 @@ const TUNED_WINDOW: u16 = 128;
 /// Bytes after which such a batch goes out though it has fewer calls: RF-RPC's L is 2048 with 4 bytes in front of each entry, where the
 /// engine has more, so that as many small calls fit.
 const TUNED_BYTES: u32 = 3968;
+/// Stretches that a timeline can have.
+const MOST_STRETCHES: usize = 1 << 20;
 /// Connections that one server's NIC can have.
 const MOST_QUEUE_PAIRS: usize = 60_000;
 /// The virtual time within which a load has to end where nothing else is said.
@@ -298,6 +337,9 @@ impl Load {
             key_skew: None,
             inline: true,
             posting: Posting::Engine,
+            fetch_choice: FetchChoice::Enumerated,
+            first_read: FirstRead::AtOnce,
+            timeline: 0,
             server_waits: false,
             ring_bytes: 16 * 1024,
             limit: LIMIT,
@@ -367,9 +409,13 @@ impl Load {
     }
 
     /// The largest payload of that kind.
-    fn largest(&self, of: fn(&Function) -> Sizes) -> u64 {
-        let largest = self.functions.iter().map(|function| of(function).largest()).max();
+    fn largest(&self, of: fn(&Function) -> u32) -> u64 {
+        let largest = self.functions.iter().map(of).max();
         u64::from(largest.unwrap_or(0)).max(4096)
+    }
+
+    fn largest_request(&self) -> u64 {
+        self.largest(|function| function.requests.largest())
     }
 
     /// The most calls that a client has in flight.
@@ -378,6 +424,7 @@ impl Load {
             Pace::Closed { window, .. } => window.max(1),
             Pace::Batches { size } => size.max(1),
             Pace::TunedBatches { .. } => TUNED_WINDOW,
+            Pace::Pushed { window, .. } => window.max(1),
             Pace::Open { .. } => OPEN_WINDOW,
         }
     }
@@ -386,8 +433,7 @@ impl Load {
     /// of clients do not map an arena each of which a corner is used.
     fn large_memory(&self) -> u64 {
         let window = self.window();
-        let payload =
-            self.largest(|function| function.requests).max(self.largest(|function| function.results));
+        let payload = self.largest_request().max(self.largest(Function::largest_result));
         4 * payload * u64::from(window)
     }
 
@@ -398,6 +444,7 @@ impl Load {
                 let calls = BatchCalls::WithinLatency { limit, tolerance };
                 Some(Batching { calls, bytes: TUNED_BYTES, ..Batching::default() })
             }
+            Pace::Pushed { batching, .. } => Some(batching),
             _ => None,
         }
     }
@@ -431,7 +478,12 @@ impl Load {
     /// A load of which nothing could come, and a run that did not end well.
     pub fn run(&self, seed: u64, probe: fn() -> [u64; 2]) -> Result<LoadOutcome, LoadError> {
         let settings = self.settings()?;
-        let board = Board::new(self.functions.len(), matches!(self.extent, Extent::Calls(_)));
+        let stretches = match self.extent {
+            Extent::Time { warm_up, measured } if self.timeline > 0 => (warm_up + measured) / self.timeline,
+            _ => 0,
+        };
+        let timeline = (self.timeline, (stretches as usize).min(MOST_STRETCHES));
+        let board = Board::new(self.functions.len(), matches!(self.extent, Extent::Calls(_)), timeline);
         let found = Arc::new(Mutex::new(LoadOutcome::default()));
         let (load, played, told) = (self.clone(), board.clone(), Arc::clone(&found));
         let report = Sim::run_with(settings, seed, move |sim| {
@@ -446,6 +498,7 @@ impl Load {
         board.latencies.iter().for_each(|one| all.add(one));
         outcome.all = all.outcome();
         outcome.functions = board.latencies.iter().map(Latencies::outcome).collect();
+        outcome.timeline = board.timeline.iter().map(|count| count.load(Ordering::Relaxed)).collect();
         outcome.trace_hash = report.trace_hash;
         Ok(outcome)
     }
@@ -457,14 +510,15 @@ impl Load {
         host: &SimHost,
         address: &Address,
         seed: u64,
+        board: &Board,
     ) -> Result<Box<dyn FnOnce()>, ServeError> {
         let server_config = ServerConfig {
             workers: self.workers,
             window: 1024,
             max_ring_bytes: self.ring_bytes,
             max_connections: self.clients as u32 + 1,
-            max_payload: self.largest(|function| function.requests),
-            max_response: self.largest(|function| function.results),
+            max_payload: self.largest_request(),
+            max_response: self.largest(Function::largest_result),
             large_memory: self.large_memory(),
             ..ServerConfig::default()
         };
@@ -475,11 +529,12 @@ impl Load {
         let (functions, lock) = (Arc::new(self.functions.clone()), Arc::new(function::Exclusive::default()));
         let server = builder.serve(address, |worker| {
             let (host, functions, lock) = (host.clone(), Arc::clone(&functions), Arc::clone(&lock));
+            let board = board.clone();
             let mut random = Random::new(seed, 100 + u64::from(worker));
             Box::new(move |request: &Request<'_>, reply: &mut Reply<'_>| {
                 let number = request.function.wrapping_sub(FIRST_FUNCTION);
                 if let Some(function) = functions.get(usize::from(number)) {
-                    let result = function.work(&host, &lock, &mut random);
+                    let result = function.work(&host, &lock, board.since(host.now()), &mut random);
                     reply.reserve(result)?;
                 }
                 Ok(())
@@ -494,10 +549,10 @@ impl Load {
         let mut outcome = LoadOutcome::default();
         let Ok(address) = Address::new(Scheme::Sim, "load") else { return outcome };
         let served = match self.server_waits {
-            false => self.serve(sim, sim.host(), &address, seed),
+            false => self.serve(sim, sim.host(), &address, seed, board),
             true => {
                 let signaled = Interposed::with_hooks(sim.clone(), Signaled);
-                self.serve(&signaled, sim.host(), &address, seed)
+                self.serve(&signaled, sim.host(), &address, seed, board)
             }
         };
         let end_server = match served {
@@ -517,7 +572,7 @@ impl Load {
         let chosen = || owners.or_else(|| skew.clone()).unwrap_or(Skew::Uniform(self.workers.into()));
         let calls_to = per_call.then(chosen);
         let mut random = Random::new(seed, 50);
-        let payload = vec![7; self.largest(|function| function.requests) as usize];
+        let payload = vec![7; self.largest_request() as usize];
         let table = Arc::new(Table { load: self.clone(), board: board.clone(), payload });
         let tasks: Vec<Task> = (0..self.clients)
             .filter_map(|number| {
@@ -571,6 +626,7 @@ impl Load {
         all(&board.connected);
         let (mut began, events, switches, first) = (sim.time(), sim.events(), sim.switches(), probe());
         let mut before = posted();
+        board.began.store(sim.host().now(), Ordering::Relaxed);
         start.raise();
         if let Extent::Time { warm_up, measured } = self.extent {
             let host = sim.host();

@@ -339,6 +339,59 @@ fn rf_rpc_hybrid() {
     }
 }
 
+/// What a size that is found comes to, where no limit can be kept: no collapse.
+#[test]
+fn rf_rpc_batch_tuner() {
+    let points = quick("rf-rpc-batch-tuner");
+    for (what, least, most, count) in
+        [("tuned over the best fixed size", 0.5, 9.0, 4), ("settled", 0.0, 100.0, 1)]
+    {
+        let mine: Vec<_> = points.iter().filter(|point| point.series.starts_with(what)).collect();
+        assert!(mine.len() >= count, "{what}: {points:#?}");
+        for point in mine {
+            assert!((least..=most).contains(&point.predicted), "{point:?}");
+        }
+    }
+}
+
+/// Waiting for results costs neither many READs nor much time.
+#[test]
+fn rf_rpc_wait() {
+    let points = quick("rf-rpc-wait");
+    let over = |what: &str| {
+        let mine: Vec<_> = points.iter().filter(|point| point.series.starts_with(what)).collect();
+        assert!(!mine.is_empty(), "{what}");
+        mine.iter().map(|point| point.predicted).fold(0.0, f64::max)
+    };
+    assert!(over("when expected over at once, READs a call") <= 1.5);
+    assert!(over("when expected over at once, median") <= 1.25);
+    assert!(over("when expected over at once, 99% of calls") <= 1.25);
+}
+
+/// Near the best fixed R and F, hardly ever worse than replies, and soon.
+#[test]
+fn rf_rpc_tuner() {
+    let points = quick("rf-rpc-tuner");
+    let of = |what: &str| {
+        let mine: Vec<Point> =
+            points.iter().filter(|point| point.series.starts_with(what)).cloned().collect();
+        assert!(!mine.is_empty(), "{what}");
+        mine
+    };
+    for (what, least) in [
+        ("tuned over the best fixed R and F", 0.9),
+        ("tuned over plain reply", 0.95),
+        ("tuned over tuned from the start", 0.85),
+    ] {
+        for point in of(what) {
+            assert!(point.predicted >= least, "{point:?}");
+        }
+    }
+    for point in of("settled") {
+        assert!(point.predicted <= 100.0, "{point:?}");
+    }
+}
+
 #[test]
 fn the_catalogue_names_each_figure_once_and_knows_near_misses() {
     let all = all();
@@ -349,7 +402,7 @@ fn the_catalogue_names_each_figure_once_and_knows_near_misses() {
         // What is not said by the paper has to be told.
         assert!(one.kind == Kind::Calibrated || !one.notes.is_empty(), "{}", one.id);
     }
-    assert_eq!(all.iter().filter(|figure| figure.kind == Kind::Predicted).count(), 24);
+    assert_eq!(all.iter().filter(|figure| figure.kind == Kind::Predicted).count(), 27);
     let error = figure("hatrpc-6").expect_err("no such figure").to_string();
     assert!(error.contains("did you mean 'hatrpc-4'") && error.contains("rf-rpc-9"), "{error}");
 }

@@ -110,7 +110,7 @@ impl<F: Fabric> ClientLane<F> {
         match answered {
             Some(_) => {
                 if let Some(hybrid) = &mut self.hybrid {
-                    hybrid.answered(entry.call);
+                    hybrid.answered(entry.call, || fabric.host().now());
                 }
                 if let Some(batching) = &mut self.batching {
                     batching.answered(entry.call, || fabric.host().now());
@@ -154,7 +154,7 @@ impl<F: Fabric> ClientLane<F> {
             return Err(Violation::Call(call));
         }
         if let Some(hybrid) = &mut self.hybrid {
-            hybrid.answered(call);
+            hybrid.answered(call, || fabric.host().now());
         }
         let descriptor = Descriptor::decode(entry.payload, self.max_response)?;
         let status = entry.status().unwrap_or(Status::Ok);

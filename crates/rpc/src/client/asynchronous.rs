@@ -15,6 +15,7 @@ use crate::connect::backoff::Backoff;
 use crate::connect::establish::{greet, negotiate};
 use crate::error::{CallError, Cause, ConnectError};
 use crate::plan::CompletionMode;
+use crate::tune::shared::FetchTuner;
 use dunlin_fabric::{Address, Buffer, Fabric, Host, Nanos, Signal, Task, ThreadDomain, WaitMode, Waker as _};
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -186,8 +187,8 @@ fn wake_loop<F: Fabric>(inner: &Inner<F>) {
             }
             locked.core.progress();
             let earliest = locked.core.expire();
-            let earliest = locked.look_for_room(inner.fabric.host().now()).min(earliest);
-            let earliest = earliest.min(locked.core.batches_due());
+            let mut earliest = locked.look_for_room(inner.fabric.host().now()).min(earliest);
+            earliest = earliest.min(locked.core.batches_due());
             locked.waking = true;
             let armed = if locked.core.in_flight() == 0 && locked.room.is_empty() {
                 locked.parked = true;
@@ -200,6 +201,7 @@ fn wake_loop<F: Fabric>(inner: &Inner<F>) {
                     inner.lock().waking = false;
                     continue;
                 }
+                earliest = earliest.min(locked.core.fetch_due());
                 Some(armed)
             };
             inner.wake_tasks(locked);
@@ -232,6 +234,8 @@ struct Connection<F: Fabric> {
     hub: AsyncHub<F>,
     address: Address,
     config: ClientConfig,
+    /// What all connections choose together.
+    tuner: Option<Arc<FetchTuner>>,
     /// Whether futures wake themselves.
     busy: bool,
     state: Mutex<ConnectionState>,
@@ -261,7 +265,10 @@ impl<F: Fabric> Connection<F> {
         let greeting = greet(&inner.fabric, &self.address, &self.config, until)?;
         let prepared = inner.lock().core.prepare(&greeting, &self.config)?;
         match negotiate(&greeting, &prepared, until) {
-            Ok(ready) => inner.lock().core.install(&greeting, &self.config, prepared, &ready),
+            Ok(ready) => {
+                let tuner = self.tuner.as_ref();
+                inner.lock().core.install(&greeting, &self.config, prepared, &ready, tuner)
+            }
             Err(error) => {
                 inner.lock().core.discard(prepared);
                 Err(error)
@@ -359,6 +366,7 @@ impl<F: Fabric> AsyncClient<F> {
             hub: hub.clone(),
             address: address.clone(),
             busy: config.mode() == CompletionMode::Busy,
+            tuner: config.fetch_tuner(&hub.inner().fabric),
             config,
             state: Mutex::new(state),
         });

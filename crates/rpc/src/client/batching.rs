@@ -11,7 +11,7 @@ pub enum BatchCalls {
     /// So many.
     Fixed(u16),
     /// As many as the latency allows: from 1 to 128, found while calls are made (RF-RPC section 4.2). A limit that many calls in flight
-    /// exceed by their number alone is kept by no size, and leads to 1.
+    /// exceed by their number alone is kept by no size: then it is the size with which they are earliest.
     WithinLatency {
         /// From the first call of a batch until it is answered, in nanoseconds.
         limit: Nanos,
@@ -131,7 +131,7 @@ impl Batches {
         let Some(tuner) = &mut self.tuner else { return };
         let Some(at) = self.under_way.iter().position(|batch| batch.call == call) else { return };
         if let Some(batch) = self.under_way.remove(at) {
-            tuner.answered(now().saturating_sub(batch.opened), batch.calls);
+            tuner.answered(batch.opened, now(), batch.calls);
         }
     }
 }

@@ -4,9 +4,11 @@ use super::batching::Batching;
 use super::slots::MAX_WINDOW;
 use crate::connect::backoff::BackoffConfig;
 use crate::error::ConnectError;
-use crate::plan::{CompletionMode, Plan};
+use crate::plan::{Carrier, CompletionMode, Plan};
+use crate::tune::shared::{FetchChoice, FetchTuner};
 use crate::tune::table::FetchTable;
-use dunlin_fabric::{Capabilities, Nanos};
+use crate::tune::wait::FirstRead;
+use dunlin_fabric::{Capabilities, Fabric, Nanos};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -47,6 +49,10 @@ pub struct ClientConfig {
     /// device ([`Fabric::rates`](dunlin_fabric::Fabric::rates); `dunlin bench fetch-table` measures it), else the rates of RF-RPC's
     /// cluster. [`Tuning::table`](crate::Tuning::table) tells which it is.
     pub fetch_table: Option<Arc<FetchTable>>,
+    /// How such plans choose R and F.
+    pub fetch_choice: FetchChoice,
+    /// When such plans send the first READ for a result.
+    pub first_read: FirstRead,
     /// When batches go out that were not flushed; if not given, when a message is full or the caller waits.
     pub batching: Option<Batching>,
     /// Back-off of reconnecting.
@@ -70,6 +76,8 @@ impl Default for ClientConfig {
             token: Vec::new(),
             spin: 20_000,
             fetch_table: None,
+            fetch_choice: FetchChoice::Enumerated,
+            first_read: FirstRead::AtOnce,
             batching: None,
             backoff: BackoffConfig::default(),
         }
@@ -97,6 +105,16 @@ impl ClientConfig {
             }
         }
         plans
+    }
+
+    /// What chooses R and F for all connections of a client; none if no plan needs it.
+    pub(crate) fn fetch_tuner<F: Fabric>(&self, fabric: &F) -> Option<Arc<FetchTuner>> {
+        let plans = self.plans();
+        let needed = plans.iter().any(|plan| matches!(plan.response.carrier(), Carrier::Hybrid(_)));
+        needed.then(|| {
+            let table = FetchTable::chosen(self.fetch_table.as_ref(), fabric);
+            Arc::new(FetchTuner::new(table, self.fetch_choice, self.first_read))
+        })
     }
 
     /// How the client waits: as the most impatient of its plans has it.

@@ -9,11 +9,13 @@ use crate::error::{CallError, Cause, ConnectError};
 use crate::path::hybrid::Tuning;
 use crate::path::route::{self, Route};
 use crate::path::{HEAD_IMMEDIATE, Scratch, Violation, scratch};
+use crate::tune::shared::FetchTuner;
 use dunlin_fabric::{
     Completion, CompletionQueueId, CompletionStatus, Fabric, Host, Link, Nanos, Opcode, QueuePairId,
     QueuePairState, ThreadDomain, Work, copy,
 };
 use dunlin_wire::handshake::{LaneReady, Record};
+use std::sync::Arc;
 
 /// Every so many looks the slow things are looked at: the health of queue pairs, completions of sends.
 const HEALTH_EVERY: u32 = 64;
@@ -126,13 +128,14 @@ impl<F: Fabric> Core<F> {
         }
     }
 
-    /// Joins our halves with the server's; answers the lanes' indices, in the order of plans and workers.
+    /// Joins our halves with the server's, which go by what `tuner` chooses for all lanes of their client; answers the lanes' indices, in the order of plans and workers.
     pub(crate) fn install(
         &mut self,
         greeting: &Greeting<F>,
         config: &ClientConfig,
         prepared: Vec<PreparedLane<F>>,
         ready: &[LaneReady],
+        tuner: Option<&Arc<FetchTuner>>,
     ) -> Result<Vec<u16>, ConnectError> {
         self.connections += 1;
         let mut indices = Vec::with_capacity(prepared.len());
@@ -141,7 +144,7 @@ impl<F: Fabric> Core<F> {
             let index = self.free_index();
             let queue_pairs: Vec<_> = half.queue_pairs().collect();
             let made = match ready.iter().find(|ready| ready.lane == half.number) {
-                Some(ready) => half.complete(self, greeting, config, ready, index),
+                Some(ready) => half.complete(self, greeting, config, ready, index, tuner),
                 None => Err(ConnectError::Handshake("a lane was not answered".into())),
             };
             match made {
@@ -281,11 +284,12 @@ impl<F: Fabric> Core<F> {
         self.with_lane(index, |fabric, domain, lane| lane.flush(fabric, domain).map(|()| 0)).map(|_| ())
     }
 
-    /// Sends the open batches of all lanes, as far as there is room.
+    /// Sends the open batches of all lanes, as far as there is room, since the caller waits; but not those that have answers of
+    /// others to wait for.
     #[inline]
     pub(crate) fn flush_all(&mut self) {
         for index in 0..self.lanes.len() {
-            if self.lanes[index].as_ref().is_some_and(|lane| !lane.batch.is_empty()) {
+            if self.lanes[index].as_ref().is_some_and(ClientLane::goes_out_when_waiting) {
                 let _ = self.flush(index as u16);
             }
         }
@@ -357,7 +361,7 @@ impl<F: Fabric> Core<F> {
             if lane.broken.is_some() || lane.slots.in_flight() == 0 {
                 continue;
             }
-            let Some(fetcher) = lane.fetcher_with_work() else { continue };
+            let Some(fetcher) = lane.fetcher_with_work(|| self.fabric.host().now()) else { continue };
             if let Err(violation) = fetcher.read(&mut self.domain) {
                 tracing::debug!(target: "dunlin::client", lane = index, %violation, "a lane that fetches broke");
                 self.break_lane(index as u16, Cause::ConnectionLost);
@@ -562,6 +566,21 @@ impl<F: Fabric> Core<F> {
     /// Whether something is being fetched: nothing wakes who sleeps when that is there.
     pub(crate) fn is_fetching(&self) -> bool {
         self.by_fetch > 0 && self.lanes.iter().flatten().any(ClientLane::is_fetching)
+    }
+
+    /// When an open batch has stood open for too long; the end of time if there is none that goes out by itself.
+    #[inline]
+    pub(crate) fn batch_due(&self) -> Nanos {
+        self.lanes.iter().flatten().filter_map(ClientLane::batch_due).min().unwrap_or(Nanos::MAX)
+    }
+
+    /// When the next READ is to be posted that waits for its time; the end of time if none does.
+    #[inline]
+    pub(crate) fn fetch_due(&self) -> Nanos {
+        if self.by_fetch == 0 {
+            return Nanos::MAX;
+        }
+        self.lanes.iter().flatten().filter_map(ClientLane::fetch_due).min().unwrap_or(Nanos::MAX)
     }
 
     /// What the lanes that fetch or have written back have chosen, by lane.

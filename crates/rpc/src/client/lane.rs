@@ -285,7 +285,7 @@ impl<F: Fabric> ClientLane<F> {
             again.keep(call, function, flags, payload);
         }
         if let Some(hybrid) = &mut self.hybrid {
-            hybrid.sent(call, function, flags);
+            hybrid.sent(call, function, flags, || fabric.host().now());
         }
         let sequence = self.tx.next_sequence() - 1;
         self.slots.take(call, timeout, sequence);
@@ -390,7 +390,7 @@ impl<F: Fabric> ClientLane<F> {
         }
         self.slots.sent(sequence);
         if let Some(hybrid) = &mut self.hybrid {
-            hybrid.sent_batch(self.batch.count() as usize);
+            hybrid.sent_batch(self.batch.count() as usize, || fabric.host().now());
         }
         if let Some(batching) = &mut self.batching {
             batching.sent(self.batch.count());
@@ -504,14 +504,36 @@ impl<F: Fabric> ClientLane<F> {
         }
     }
 
-    /// As [`fetcher`](ClientLane::fetcher), if there may be something to fetch.
+    /// As [`fetcher`](ClientLane::fetcher), if there may be something to fetch by now.
     #[inline]
-    pub(crate) fn fetcher_with_work(&mut self) -> Option<&mut Fetcher<F>> {
+    pub(crate) fn fetcher_with_work(&mut self, now: impl FnOnce() -> Nanos) -> Option<&mut Fetcher<F>> {
         match &mut self.hybrid {
-            Some(hybrid) if hybrid.is_fetching() => hybrid.fetcher(),
+            Some(hybrid) if hybrid.is_fetching() && hybrid.is_due(now) => hybrid.fetcher_for_next(),
             Some(_) => None,
             None => self.rx.fetcher(),
         }
+    }
+
+    /// Whether the open batch goes out because the caller waits: not if it goes out by itself and calls before it are under way.
+    /// Who waits after every answer would else send each call by itself, for ever.
+    #[inline]
+    pub(crate) fn goes_out_when_waiting(&self) -> bool {
+        let open = self.batch.count() as usize;
+        open > 0 && (self.batching.is_none() || self.slots.in_flight() <= open)
+    }
+
+    /// When the open batch has stood open for too long, if it goes out by itself.
+    #[inline]
+    pub(crate) fn batch_due(&self) -> Option<Nanos> {
+        let batching = self.batching.as_ref().filter(|_| !self.batch.is_empty())?;
+        Some(batching.due())
+    }
+
+    /// When the next READ is to be posted, if that is not at once, none is under way and there will be one.
+    #[inline]
+    pub(crate) fn fetch_due(&self) -> Option<Nanos> {
+        let hybrid = self.hybrid.as_ref().filter(|hybrid| hybrid.is_fetching() && !hybrid.rx.is_reading())?;
+        Some(hybrid.due()).filter(|due| *due > 0)
     }
 
     /// Whether results are being fetched, where they may also be written back.

@@ -10,9 +10,11 @@ use crate::connect::establish::{greet, negotiate};
 use crate::error::{CallError, Cause, ConnectError};
 use crate::path::hybrid::Tuning;
 use crate::plan::CompletionMode;
+use crate::tune::shared::FetchTuner;
 use crate::wait::Waiter;
 use dunlin_fabric::{Address, Buffer, Capabilities, Fabric, Host, Nanos, Site, ThreadDomain, WaitMode, Wake};
 use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
 
 /// A client. `Send`, not shared: one thread at a time; [`another`](Client::another) makes one for another thread.
 // What every call touches comes first, and what only connecting needs stands elsewhere: a client is small.
@@ -38,6 +40,8 @@ struct Target {
     address: Address,
     config: ClientConfig,
     backoff: Backoff,
+    /// What all connections choose together, reconnected ones and those of other threads included.
+    tuner: Option<Arc<FetchTuner>>,
 }
 
 /// A result, borrowed from the client; dropping it makes room for the next call.
@@ -104,6 +108,17 @@ impl<F: Fabric> Client<F> {
     /// Connects to all workers of a server. Blocks for at most the configured time.
     pub fn connect(fabric: &F, address: &Address, config: ClientConfig) -> Result<Self, ConnectError> {
         config.check()?;
+        let tuner = config.fetch_tuner(fabric);
+        Self::connect_with(fabric, address, config, tuner)
+    }
+
+    /// As [`connect`](Client::connect), with choices that other clients may share; the settings are checked.
+    fn connect_with(
+        fabric: &F,
+        address: &Address,
+        config: ClientConfig,
+        tuner: Option<Arc<FetchTuner>>,
+    ) -> Result<Self, ConnectError> {
         config.check_plans(fabric.capabilities())?;
         let core = Core::new(fabric, config.mode() != CompletionMode::Busy)?;
         let mut client = Client {
@@ -119,6 +134,7 @@ impl<F: Fabric> Client<F> {
                 address: address.clone(),
                 backoff: Backoff::new(config.backoff),
                 config,
+                tuner,
             }),
         };
         let until = fabric.host().now().saturating_add(client.target.config.connect_timeout);
@@ -126,9 +142,11 @@ impl<F: Fabric> Client<F> {
         Ok(client)
     }
 
-    /// Another client of the same server with the same settings, with connections of its own, for another thread.
+    /// Another client of the same server with the same settings, with connections of its own, for another thread. Where results
+    /// are fetched or written back, both learn from each other's calls how (see [`tuning`](Client::tuning)).
     pub fn another(&self) -> Result<Self, ConnectError> {
-        Client::connect(&self.core.fabric, &self.target.address, self.target.config.clone())
+        let (config, tuner) = (self.target.config.clone(), self.target.tuner.clone());
+        Client::connect_with(&self.core.fabric, &self.target.address, config, tuner)
     }
 
     fn establish(&mut self, until: Nanos) -> Result<(), ConnectError> {
@@ -142,7 +160,8 @@ impl<F: Fabric> Client<F> {
                 return Err(error);
             }
         };
-        let indices = self.core.install(&greeting, &self.target.config, prepared, &ready)?;
+        let Target { config, tuner, .. } = &*self.target;
+        let indices = self.core.install(&greeting, config, prepared, &ready, tuner.as_ref())?;
         self.lanes.set(indices, self.target.config.plans().len());
         self.session = greeting.reply.session;
         Ok(())
@@ -516,10 +535,13 @@ impl<F: Fabric> Client<F> {
             return;
         }
         self.core.fabric.host().checkpoint(Site::BeforeSleep);
-        let wake = self.core.domain.wait(armed, until.min(self.earliest).min(limit));
+        let (fetch, others) =
+            (self.core.fetch_due(), until.min(self.earliest).min(limit).min(self.core.batch_due()));
+        let wake = self.core.domain.wait(armed, fetch.min(others));
         self.core.warm();
         // What has woken us is most likely an answer: nothing else is looked at before that is found.
-        if (mode == WaitMode::Event || wake != Wake::Arrived) && self.core.progress() == 0 {
+        if (mode == WaitMode::Event || wake != Wake::Arrived) && self.core.progress() == 0 && others <= fetch
+        {
             self.core.progress_after_sleep();
         }
     }

@@ -22,7 +22,7 @@ use crate::path::rendezvous::Pool;
 use crate::path::tx::{Lossy, TxParts};
 use crate::path::{CONTROL_BYTES, MAX_MESSAGE, Rx, RxSource, Tx, TxHalf};
 use crate::plan::{Carrier, CompletionMode, LargePayload, Notice, Plan};
-use crate::tune::table::FetchTable;
+use crate::tune::shared::FetchTuner;
 use dunlin_fabric::{
     Access, Address, Arena, Endpoint, Fabric, Link, Nanos, QueuePairConfig, QueuePairId, Region, RegionKey,
     ThreadDomain, Transport,
@@ -213,6 +213,7 @@ impl<F: Fabric> PreparedLane<F> {
         config: &ClientConfig,
         ready: &LaneReady,
         index: u16,
+        tuner: Option<&Arc<FetchTuner>>,
     ) -> Result<ClientLane<F>, ConnectError> {
         let broken = |what: &str| ConnectError::Handshake(what.to_owned());
         let plan = self.plan;
@@ -295,12 +296,14 @@ impl<F: Fabric> PreparedLane<F> {
             }
             Carrier::Published { metadata } => fetched(metadata)?,
         };
-        let hybrid = match carrier {
-            Carrier::Hybrid(_) => {
+        let hybrid = match (carrier, tuner) {
+            (Carrier::Hybrid(_), None) => {
+                return Err(broken("nothing chooses between fetching and writing back"));
+            }
+            (Carrier::Hybrid(_), Some(tuner)) => {
                 let tags = TagKey::derive(secret, self.number, Direction::Fetched);
                 let rx = Rx::new(fetched(0)?, tags, false);
-                let table = FetchTable::chosen(config.fetch_table.as_ref(), &core.fabric);
-                Some(Box::new(Hybrid::new(rx, ready.window, table)))
+                Some(Box::new(Hybrid::new(rx, ready.window, Arc::clone(tuner))))
             }
             _ => None,
         };

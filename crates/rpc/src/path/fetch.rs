@@ -55,8 +55,10 @@ pub(crate) struct Fetcher<F: Fabric> {
     state: State<F>,
     /// How much a READ of the ring takes: F.
     fetch_bytes: usize,
-    /// How much the next one takes: more than usual once a long message was seen to begin.
-    wanted: usize,
+    /// How much the next one takes, once a long message was seen to begin or metadata has said.
+    wanted: Option<usize>,
+    /// How much the last one took.
+    asked: usize,
     ring_bytes: usize,
     /// Levels of metadata, and how many of them have told what they know of the next message.
     metadata: u8,
@@ -93,13 +95,15 @@ impl<F: Fabric> Fetcher<F> {
             lane,
             state: State::Idle(Some(buffer)),
             fetch_bytes: FETCH_BYTES,
-            wanted: FETCH_BYTES,
+            wanted: None,
+            asked: 0,
             reads: 0,
             misses: 0,
         })
     }
 
-    /// Has READs bring so many bytes from the next message on: at least a line, at most a message.
+    /// Has the next READ, and those after it, bring so many bytes: at least a line, at most a message.
+    #[inline]
     pub(crate) fn set_fetch_bytes(&mut self, bytes: usize) {
         self.fetch_bytes = bytes.clamp(LINE, MAX_MESSAGE);
     }
@@ -117,8 +121,9 @@ impl<F: Fabric> Fetcher<F> {
         let (offset, length) = if self.known < self.metadata {
             (entry_offset(self.ring_bytes, self.known.into(), self.slot), LINE)
         } else {
-            (self.reader.position(), self.wanted.min(self.reader.to_end()))
+            (self.reader.position(), self.wanted.unwrap_or(self.fetch_bytes).min(self.reader.to_end()))
         };
+        self.asked = length;
         let from = RemoteSlice { key: self.key, offset: offset as u64, length: length as u32 };
         let request = WorkRequest {
             id: route::fetch(self.lane),
@@ -171,12 +176,12 @@ impl<F: Fabric> Fetcher<F> {
         if place != self.reader.position() || !(LINE..=longest).contains(&length) {
             return Err(Violation::Transfer("metadata that names no message"));
         }
-        self.wanted = length;
+        self.wanted = Some(length);
         Ok(())
     }
 
     fn next_message(&mut self) {
-        self.wanted = self.fetch_bytes;
+        self.wanted = None;
         self.known = 0;
         self.sequence += 1;
         self.slot = self.sequence as usize % (self.ring_bytes / LINE);
@@ -215,10 +220,9 @@ impl<F: Fabric> Fetcher<F> {
             return Ok(Taken::Skip { told_of: false });
         }
         let total = first.total();
-        let fetched = self.wanted.min(self.reader.to_end());
-        if total > fetched {
+        if total > self.asked {
             // The rest in a second READ; the first line is fetched again with it, so the message is of one moment.
-            self.wanted = total;
+            self.wanted = Some(total);
             self.state = State::Idle(Some(buffer));
             return Ok(Taken::Nothing);
         }

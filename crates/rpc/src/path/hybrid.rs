@@ -14,10 +14,12 @@
 
 use super::{CONTROL_BYTES, Rx, Tx, Violation};
 use crate::client::slots::{SLOT_BITS, split_call};
+use crate::path::awaited::Awaited;
 use crate::path::fetch::Fetcher;
-use crate::tune::fetch::FetchTuner;
-use crate::tune::mode::ModeSwitch;
-use crate::tune::table::FetchTable;
+use crate::tune::mode::{FUNCTIONS, ModeSwitch};
+use crate::tune::shared::FetchTuner;
+use crate::tune::wait::EARLY;
+use crate::tune::way::WayTuner;
 use dunlin_fabric::{Fabric, Host, Nanos, RatesSource, Region};
 use dunlin_wire::Flags;
 use std::sync::Arc;
@@ -31,25 +33,23 @@ const _: () = assert!(PUBLISHED_HEAD + 8 <= CONTROL_BYTES);
 /// One call of so many has its time taken where it is fetched, and where it is written back.
 const TIMED_FETCHED: u32 = 8;
 const TIMED_WRITTEN: u32 = 4;
+/// The first messages of a lane all have their time taken, so that its client soon has something to choose from.
+const TIMED_FIRST: u64 = 64;
+
+/// So many calls of a function are told to what the lanes share at once.
+const TOLD_AT_ONCE: u8 = 4;
 
 /// READs may fail so many times as often as R says until a single call is given over to the server, whatever others did.
 const RESCUE: u32 = 4;
-
-/// What was sent of a call, by slot.
-#[derive(Clone, Copy, Debug, Default)]
-struct Sent {
-    function: u16,
-    /// Its result is to be fetched, and was not yet.
-    fetched: bool,
-}
 
 /// The client's part: what is fetched, and the choices.
 #[derive(Debug)]
 pub(crate) struct Hybrid<F: Fabric> {
     /// The fetching end.
     pub(crate) rx: Rx<F>,
-    sent: Box<[Sent]>,
-    /// Results to be fetched.
+    /// What was sent, and what of it is to be fetched.
+    awaited: Awaited,
+    /// Results to be fetched, those of the open batch not counted.
     outstanding: u32,
     /// READs that have still to come back in vain until nothing can be there that was published before the mode word arrived.
     last_looks: u8,
@@ -60,7 +60,16 @@ pub(crate) struct Hybrid<F: Fabric> {
     /// The open batch asks for answers that are written back.
     batch_is_written: bool,
     modes: ModeSwitch,
-    tuner: FetchTuner,
+    /// Shared with the other lanes of the client.
+    tuner: Arc<FetchTuner>,
+    /// Of which of the tuner's changes the mode of each function is: one of before does not count any more.
+    epochs: [u8; FUNCTIONS],
+    /// Calls of each function that [`tuner`](Hybrid::tuner) was not told of yet.
+    called: [u8; FUNCTIONS],
+    /// The first call of the open batch, and whether it is to be timed.
+    batch_first: u32,
+    /// The function of the last answer that had its time taken.
+    timed_last: u16,
     /// Calls that were given over to the server while they were fetched.
     rescued: u64,
     /// Results that were fetched, and written back.
@@ -73,10 +82,12 @@ pub(crate) struct Hybrid<F: Fabric> {
 /// What a client has chosen for a lane whose results are fetched or written back.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Tuning {
-    /// R: READs that may fail for a call (RF-RPC section 3.2).
+    /// R: READs that may fail for a call (RF-RPC section 3.2), of the function that was sampled last on this lane.
     pub retries: u32,
-    /// F: bytes that a READ brings.
+    /// F: bytes that a READ brings, of the same function.
     pub fetch_bytes: u32,
+    /// R and F of every function, by its remainder by 32: what all lanes of the client have chosen together.
+    pub functions: Vec<FunctionTuning>,
     /// N, the largest R that makes sense on this fabric.
     pub retries_at_most: u32,
     /// L and H, between which F is chosen, in bytes.
@@ -94,10 +105,23 @@ pub struct Tuning {
     pub rescued: u64,
     /// Calls that were answered both ways, because the client changed its mind while the answer was on its way.
     pub doubled: u64,
-    /// How often R or F has changed.
+    /// How often R or F of some function has changed.
     pub retuned: u64,
     /// Where the rates come from that this is chosen by.
     pub table: RatesSource,
+}
+
+/// R and F of a function, and of all that have the same remainder by 32.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FunctionTuning {
+    /// The remainder.
+    pub function: u16,
+    /// R.
+    pub retries: u32,
+    /// F, in bytes.
+    pub fetch_bytes: u32,
+    /// How often they have changed.
+    pub changes: u32,
 }
 
 /// What READs in vain ask for.
@@ -111,30 +135,25 @@ pub(crate) enum Patience {
 
 impl<F: Fabric> Hybrid<F> {
     /// `rx` fetches.
-    pub(crate) fn new(rx: Rx<F>, window: u16, table: Arc<FetchTable>) -> Self {
-        let mut hybrid = Hybrid {
+    pub(crate) fn new(rx: Rx<F>, window: u16, tuner: Arc<FetchTuner>) -> Self {
+        Hybrid {
             rx,
-            sent: vec![Sent::default(); window as usize].into(),
+            called: [0; FUNCTIONS],
+            epochs: [0; FUNCTIONS],
+            batch_first: 0,
+            awaited: Awaited::new(window),
             outstanding: 0,
             last_looks: 0,
             missed: 0,
             misses_before: 0,
             batch_is_written: false,
             modes: ModeSwitch::new(),
-            tuner: FetchTuner::new(table),
+            tuner,
+            timed_last: 0,
             rescued: 0,
             fetched: 0,
             written: 0,
             doubled: 0,
-        };
-        hybrid.apply();
-        hybrid
-    }
-
-    fn apply(&mut self) {
-        let bytes = self.tuner.bytes() as usize;
-        if let Some(fetcher) = self.rx.fetcher() {
-            fetcher.set_fetch_bytes(bytes);
         }
     }
 
@@ -142,28 +161,44 @@ impl<F: Fabric> Hybrid<F> {
     pub(crate) fn tuning(&mut self) -> Tuning {
         let reads = self.rx.fetcher().map_or((0, 0), |fetcher| (fetcher.reads, fetcher.misses));
         let table = self.tuner.table();
+        let choice = self.tuner.choice(self.timed_last);
+        let of = |function| {
+            let choice = self.tuner.choice(function);
+            let changes = self.tuner.changes(function);
+            FunctionTuning { function, retries: choice.retries, fetch_bytes: choice.bytes, changes }
+        };
+        let functions: Vec<_> = (0..FUNCTIONS as u16).map(of).collect();
         Tuning {
-            retries: self.tuner.retries(),
-            fetch_bytes: self.tuner.bytes(),
+            retries: choice.retries,
+            fetch_bytes: choice.bytes,
             retries_at_most: table.reads_at_most(),
             fetch_bytes_between: (table.low(), table.high()),
-            written_back: (0..crate::tune::mode::FUNCTIONS as u16)
-                .filter(|f| self.modes.replies(*f))
-                .collect(),
+            written_back: (0..FUNCTIONS as u16).filter(|function| self.is_written(*function)).collect(),
             results: (self.fetched, self.written),
+            retuned: functions.iter().map(|of| u64::from(of.changes)).sum(),
+            functions,
             reads,
             changes: self.modes.changes(),
             rescued: self.rescued,
             doubled: self.doubled,
-            retuned: self.tuner.changes(),
             table: table.source().clone(),
         }
+    }
+
+    /// Whether results of this function are written back: as READs have failed, or as trying has shown.
+    #[inline]
+    fn is_written(&self, function: u16) -> bool {
+        let course = self.tuner.course(function);
+        course.written
+            || (!course.trial
+                && self.epochs[function as usize % FUNCTIONS] == course.epoch
+                && self.modes.replies(function))
     }
 
     /// The flags and head of a request for this function.
     #[inline]
     pub(crate) fn ask(&self, function: u16, written_head: u32) -> (Flags, u32) {
-        match self.modes.replies(function) {
+        match self.is_written(function) {
             true => (Flags::MODE, written_head),
             false => (Flags::NONE, self.rx.head()),
         }
@@ -171,32 +206,64 @@ impl<F: Fabric> Hybrid<F> {
 
     /// A request was sent by itself, with flags that [`ask`](Hybrid::ask) gave.
     #[inline]
-    pub(crate) fn sent(&mut self, call: u32, function: u16, flags: Flags) {
+    pub(crate) fn sent(&mut self, call: u32, function: u16, flags: Flags, now: impl FnOnce() -> Nanos) {
         let fetched = !flags.contains(Flags::MODE);
-        self.note(call, function, fetched);
+        self.awaited.note(split_call(call).0, function, fetched);
         self.outstanding += u32::from(fetched);
+        self.began(call, function, fetched, 1, now);
     }
 
+    /// A message went out whose first call is this one. The clock is looked at if its time is of interest.
     #[inline]
-    fn note(&mut self, call: u32, function: u16, fetched: bool) {
-        if let Some(sent) = self.sent.get_mut(split_call(call).0) {
-            *sent = Sent { function, fetched };
+    fn began(&mut self, call: u32, function: u16, fetched: bool, calls: u32, now: impl FnOnce() -> Nanos) {
+        let timed = self.tuner.course(function).timed;
+        if timed || (fetched && self.tuner.wait(function, false) > 0) {
+            let (slot, generation) = split_call(call);
+            self.awaited.sent_at(slot, now().max(1), generation.is_multiple_of(EARLY));
         }
+        let called = &mut self.called[function as usize % FUNCTIONS];
+        *called = called.saturating_add(calls.min(TOLD_AT_ONCE.into()) as u8);
+        if *called >= TOLD_AT_ONCE || timed {
+            let called = std::mem::take(called);
+            self.tuner.tell(function, |way| way.called(called.into()));
+        }
+    }
+
+    /// When the next READ is to be posted; 0 for at once.
+    #[inline]
+    pub(crate) fn due(&self) -> Nanos {
+        if self.missed > 0 || self.last_looks > 0 {
+            return 0;
+        }
+        let Some(oldest) = self.awaited.first() else { return 0 };
+        match self.awaited.since(oldest) {
+            0 => 0,
+            since => since.saturating_add(
+                self.tuner.wait(self.awaited.function(oldest), self.awaited.is_early(oldest)).into(),
+            ),
+        }
+    }
+
+    /// Whether the next READ may be posted. The clock is looked at only where it could not.
+    #[inline]
+    pub(crate) fn is_due(&self, now: impl FnOnce() -> Nanos) -> bool {
+        let due = self.due();
+        due == 0 || now() >= due
     }
 
     /// Whether a call of this function can go into the open batch, which has `count` calls: all of one message are answered alike.
     #[inline]
     pub(crate) fn fits_batch(&self, function: u16, count: usize) -> bool {
-        count == 0 || self.modes.replies(function) == self.batch_is_written
+        count == 0 || self.is_written(function) == self.batch_is_written
     }
 
     /// A call was put into the open batch, as its first or as another.
     #[inline]
     pub(crate) fn batched(&mut self, call: u32, function: u16, first: bool) {
         if first {
-            self.batch_is_written = self.modes.replies(function);
+            (self.batch_is_written, self.batch_first) = (self.is_written(function), call);
         }
-        self.note(call, function, !self.batch_is_written);
+        self.awaited.note(split_call(call).0, function, !self.batch_is_written);
     }
 
     /// The flags and head of the open batch.
@@ -210,10 +277,18 @@ impl<F: Fabric> Hybrid<F> {
 
     /// The open batch of `count` calls was sent.
     #[inline]
-    pub(crate) fn sent_batch(&mut self, count: usize) {
-        if !self.batch_is_written {
+    pub(crate) fn sent_batch(&mut self, count: usize, now: impl FnOnce() -> Nanos) {
+        let (first, fetched) = (self.batch_first, !self.batch_is_written);
+        if fetched {
             self.outstanding += count as u32;
         }
+        self.began(first, self.awaited.function(split_call(first).0), fetched, count as u32, now);
+    }
+
+    /// The function whose result is there next, most likely.
+    #[inline]
+    fn oldest(&self) -> u16 {
+        self.awaited.first().map_or(0, |slot| self.awaited.function(slot))
     }
 
     /// Whether something may be there to be fetched.
@@ -224,16 +299,21 @@ impl<F: Fabric> Hybrid<F> {
 
     /// An answer has come for a call, the first one.
     #[inline]
-    pub(crate) fn answered(&mut self, call: u32) {
-        let Some(sent) = self.sent.get_mut(split_call(call).0) else { return };
-        if !std::mem::take(&mut sent.fetched) {
+    pub(crate) fn answered(&mut self, call: u32, now: impl FnOnce() -> Nanos) {
+        let slot = split_call(call).0;
+        let fetched = self.awaited.take(slot);
+        let (function, since) = (self.awaited.function(slot), self.awaited.since(slot));
+        if since > 0 && self.tuner.course(function).timed {
+            let latency = now().saturating_sub(since);
+            self.tuner.tell(function, |way| way.timed(!fetched, latency));
+        }
+        if !fetched {
             self.written += 1;
             return;
         }
-        let function = sent.function;
         self.outstanding = self.outstanding.saturating_sub(1);
         self.fetched += 1;
-        if std::mem::take(&mut self.missed) < self.tuner.retries() {
+        if std::mem::take(&mut self.missed) < self.tuner.choice(function).retries {
             self.modes.fetched(function);
         }
     }
@@ -245,17 +325,17 @@ impl<F: Fabric> Hybrid<F> {
 
     /// The server says how long it took for the message of this call: `process` nanoseconds for an answer of so many bytes.
     pub(crate) fn timed(&mut self, call: u32, process: u32, bytes: usize) {
-        let Some(sent) = self.sent.get(split_call(call).0) else { return };
-        let function = sent.function;
-        self.modes.replied(function, process < self.tuner.patience());
-        if self.tuner.sample(process, bytes as u32) {
-            self.apply();
-        }
+        let function = self.awaited.function(split_call(call).0);
+        self.timed_last = function;
+        self.modes.replied(function, process < self.tuner.choice(function).patience);
+        self.tuner.sample(function, process, bytes as u32, !self.is_written(function));
     }
 
     /// Something was fetched.
     #[inline]
     pub(crate) fn hit(&mut self) {
+        let early = self.awaited.first().is_some_and(|slot| self.awaited.is_early(slot));
+        self.tuner.found(self.oldest(), self.missed, early);
         // The next READ is posted behind the mode word, if there was one.
         self.last_looks = self.last_looks.min(1);
     }
@@ -273,9 +353,14 @@ impl<F: Fabric> Hybrid<F> {
             return Patience::Left;
         }
         self.missed = self.missed.saturating_add(new);
-        let retries = self.tuner.retries();
+        let function = self.oldest();
+        let retries = self.tuner.choice(function).retries;
         let struck = self.missed == retries && {
-            let function = self.sent.iter().find(|sent| sent.fetched).map_or(0, |sent| sent.function);
+            self.tuner.tell(function, WayTuner::struck);
+            let (epoch, of) = (self.tuner.course(function).epoch, function as usize % FUNCTIONS);
+            if std::mem::replace(&mut self.epochs[of], epoch) != epoch {
+                self.modes.start_anew(function);
+            }
             self.modes.strike(function)
         };
         if struck || self.missed >= RESCUE * retries { Patience::Over } else { Patience::Left }
@@ -289,7 +374,7 @@ impl<F: Fabric> Hybrid<F> {
         self.last_looks = 1 + u8::from(under_way);
         self.rescued += u64::from(self.outstanding);
         (self.outstanding, self.missed) = (0, 0);
-        self.sent.iter_mut().for_each(|sent| sent.fetched = false);
+        self.awaited.clear();
         self.batch_is_written = true;
     }
 
@@ -297,6 +382,15 @@ impl<F: Fabric> Hybrid<F> {
     #[inline]
     pub(crate) fn fetcher(&mut self) -> Option<&mut Fetcher<F>> {
         self.rx.fetcher()
+    }
+
+    /// As [`fetcher`](Hybrid::fetcher), ready for the next READ.
+    #[inline]
+    pub(crate) fn fetcher_for_next(&mut self) -> Option<&mut Fetcher<F>> {
+        let bytes = self.tuner.choice(self.oldest()).bytes as usize;
+        let fetcher = self.rx.fetcher()?;
+        fetcher.set_fetch_bytes(bytes);
+        Some(fetcher)
     }
 }
 
@@ -333,7 +427,7 @@ impl<F: Fabric> Published<F> {
         let written = flags.contains(Flags::MODE);
         let every = if written { TIMED_WRITTEN } else { TIMED_FETCHED };
         // By the generation: of a client that makes one call at a time, each such one.
-        let timed = (call >> SLOT_BITS).is_multiple_of(every);
+        let timed = next <= TIMED_FIRST || (call >> SLOT_BITS).is_multiple_of(every);
         let since = if timed { fabric.host().now().max(1) } else { 0 };
         self.current = Asked { sequence: next.wrapping_sub(1), written, since };
     }

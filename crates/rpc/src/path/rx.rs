@@ -224,6 +224,12 @@ impl<F: Fabric> Rx<F> {
         }
     }
 
+    /// Whether a READ is under way, or has come back and was not looked at.
+    #[inline]
+    pub(crate) fn is_reading(&self) -> bool {
+        matches!(&self.source, RxSource::Fetch(fetcher) if fetcher.is_busy())
+    }
+
     /// Whether the head should be told without waiting for such a message.
     #[inline]
     pub(crate) fn head_overdue(&self) -> bool {

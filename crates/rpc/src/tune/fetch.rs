@@ -8,133 +8,101 @@
 //! all samples take together (the sum of the reciprocals) is what a mix of them really needs.
 
 use super::table::FetchTable;
-use std::sync::Arc;
 
-/// Calls after which R and F are chosen anew.
-const SAMPLES: usize = 64;
 /// Candidates of F are so many bytes apart: a line.
 const STEP: u32 = 64;
 /// At most so many candidates of F; then they are further apart.
 const CANDIDATES: u32 = 16;
 /// Another F has to be so much better: who stands on the edge between two stays.
 const BETTER: f64 = 1.03;
+/// R is never larger, whatever a table says.
+const MOST_RETRIES: usize = 16;
 
 /// A sampled call.
-#[derive(Clone, Copy, Debug, PartialEq)]
-struct Sample {
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Sample {
     /// How long the server took, in nanoseconds.
-    process: u32,
+    pub(crate) process: u32,
     /// Bytes of the answer with its header.
-    bytes: u32,
+    pub(crate) bytes: u32,
 }
 
-/// Chooses R and F.
-#[derive(Clone, Debug)]
-pub(crate) struct FetchTuner {
-    table: Arc<FetchTable>,
-    samples: [Sample; SAMPLES],
-    count: usize,
-    /// R: READs that may fail for a call.
-    retries: u32,
-    /// F: bytes that a READ brings.
-    bytes: u32,
-    /// R READs of F bytes take so long, in nanoseconds.
-    patience: u32,
-    /// How often R or F has changed.
-    changes: u64,
-}
-
-impl FetchTuner {
-    /// Starts with R = N and F = L.
-    pub(crate) fn new(table: Arc<FetchTable>) -> Self {
-        let (retries, bytes) = (table.reads_at_most(), lines(table.low()));
-        let samples = [Sample { process: 0, bytes: 0 }; SAMPLES];
-        let mut tuner = FetchTuner { table, samples, count: 0, retries, bytes, patience: 0, changes: 0 };
-        tuner.patience = tuner.time_of_retries();
-        tuner
-    }
-
-    /// R.
-    #[inline]
-    pub(crate) fn retries(&self) -> u32 {
-        self.retries
-    }
-
-    /// F, whole lines.
-    #[inline]
-    pub(crate) fn bytes(&self) -> u32 {
-        self.bytes
-    }
-
+/// R and F.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Choice {
+    /// R: READs that may fail for a call, 1 to 16.
+    pub(crate) retries: u32,
+    /// F: bytes that a READ brings, whole lines.
+    pub(crate) bytes: u32,
     /// How long R READs take, in nanoseconds: a server that is quicker is fetched from.
-    #[inline]
-    pub(crate) fn patience(&self) -> u32 {
-        self.patience
+    pub(crate) patience: u32,
+}
+
+impl Choice {
+    /// These, as far as they can be.
+    pub(crate) fn new(table: &FetchTable, retries: u32, bytes: u32) -> Self {
+        let (retries, bytes) = (retries.clamp(1, MOST_RETRIES as u32), lines(bytes.clamp(1, 1 << 20)));
+        let patience = (f64::from(retries) * table.read_nanos(bytes)) as u32;
+        Choice { retries, bytes, patience }
     }
 
-    pub(crate) fn table(&self) -> &FetchTable {
-        &self.table
-    }
-
-    pub(crate) fn changes(&self) -> u64 {
-        self.changes
-    }
-
-    fn time_of_retries(&self) -> u32 {
-        (f64::from(self.retries) * self.table.read_nanos(self.bytes)) as u32
-    }
-
-    /// Takes a sample: how long the server took, in nanoseconds, and how long its answer is. Says whether R or F has changed.
-    pub(crate) fn sample(&mut self, process: u32, bytes: u32) -> bool {
-        self.samples[self.count] = Sample { process, bytes };
-        self.count += 1;
-        if self.count < SAMPLES {
-            return false;
-        }
-        self.count = 0;
-        self.choose()
-    }
-
-    fn choose(&mut self) -> bool {
-        let (low, high) = (lines(self.table.low()), lines(self.table.high()));
-        let step = STEP.max(lines((high - low) / CANDIDATES));
-        let now = self.time(self.retries, self.bytes);
-        let mut best = (now, self.retries, self.bytes);
-        for bytes in (low..=high).step_by(step as usize) {
-            for retries in 1..=self.table.reads_at_most() {
-                let time = self.time(retries, bytes);
-                // Of equal ones the largest R: a call that takes longer than others did is no reason to change.
-                if time < best.0 || (time == best.0 && bytes == best.2 && retries > best.1) {
-                    best = (time, retries, bytes);
-                }
-            }
-        }
-        let (time, retries, bytes) = best;
-        let other = (retries, bytes) != (self.retries, self.bytes);
-        let better = time * BETTER < now || (bytes == self.bytes && time <= now);
-        if !other || !better {
-            return false;
-        }
-        (self.retries, self.bytes) = (retries, bytes);
-        self.patience = self.time_of_retries();
-        self.changes += 1;
-        true
-    }
-
-    /// How long the server's NIC is busy with all samples, in seconds.
-    fn time(&self, retries: u32, bytes: u32) -> f64 {
-        let read = self.table.read_nanos(bytes);
-        let served = self.table.reads(bytes);
-        let of = |sample: &Sample| {
-            let failed = (f64::from(sample.process) / read) as u32;
-            if failed >= retries {
-                return 1.0 / self.table.writes(sample.bytes);
-            }
-            f64::from(failed + 1 + u32::from(sample.bytes > bytes)) / served
-        };
-        self.samples.iter().map(of).sum()
+    /// What a client starts with: R = N and F = L.
+    pub(crate) fn start(table: &FetchTable) -> Self {
+        Choice::new(table, table.reads_at_most(), table.low())
     }
 }
+
+/// R and F for calls like these; what is chosen now, unless others are better by enough to matter.
+pub(crate) fn choose(table: &FetchTable, samples: &[Sample], now: Choice) -> Choice {
+    let (low, high) = (lines(table.low()), lines(table.high()));
+    let step = STEP.max(lines((high - low) / CANDIDATES));
+    let written = samples.iter().map(|sample| 1.0 / table.writes(sample.bytes));
+    let mut costs = [0.0; MAX_SAMPLES];
+    costs.iter_mut().zip(written).for_each(|(cost, written)| *cost = written);
+    let taken = |bytes| times(table, samples, &costs, bytes);
+    let of = |times: &[f64; MOST_RETRIES + 1], retries: u32| times[(retries as usize).min(MOST_RETRIES)];
+    let standing = of(&taken(now.bytes), now.retries);
+    let mut best = (standing, now.retries, now.bytes);
+    for bytes in (low..=high).step_by(step as usize) {
+        let times = taken(bytes);
+        for retries in 1..=table.reads_at_most() {
+            let time = of(&times, retries);
+            // Of equal ones the largest R: a call that takes longer than others did is no reason to change.
+            if time < best.0 || (time == best.0 && bytes == best.2 && retries > best.1) {
+                best = (time, retries, bytes);
+            }
+        }
+    }
+    let (time, retries, bytes) = best;
+    let better = time * BETTER < standing || (bytes == now.bytes && time <= standing);
+    if better { Choice::new(table, retries, bytes) } else { now }
+}
+
+/// How long the server's NIC is busy with all samples where READs bring so many bytes, in seconds: for each R.
+fn times(table: &FetchTable, samples: &[Sample], written: &[f64], bytes: u32) -> [f64; MOST_RETRIES + 1] {
+    let read = table.read_nanos(bytes);
+    let served = table.reads(bytes);
+    // By the READs that fail: what the samples take if they are fetched, and how much less (or more) if they are written back.
+    let mut times = [0.0; MOST_RETRIES + 1];
+    let mut all = 0.0;
+    for (sample, written) in samples.iter().zip(written) {
+        all += written;
+        let failed = (f64::from(sample.process) / read) as usize;
+        if failed < MOST_RETRIES {
+            let reads = failed as u32 + 1 + u32::from(sample.bytes > bytes);
+            times[failed + 1] += f64::from(reads) / served - written;
+        }
+    }
+    // With R all those are fetched for which fewer fail.
+    for time in &mut times {
+        all += *time;
+        *time = all;
+    }
+    times
+}
+
+/// The most samples that are looked at together.
+pub(crate) const MAX_SAMPLES: usize = 32;
 
 /// Whole lines of at least so many bytes, as a READ takes them.
 const fn lines(bytes: u32) -> u32 {
@@ -146,89 +114,118 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn tuner() -> FetchTuner {
-        FetchTuner::new(Arc::new(FetchTable::rf_rpc()))
+    fn start() -> (FetchTable, Choice) {
+        let table = FetchTable::rf_rpc();
+        let start = Choice::start(&table);
+        (table, start)
     }
 
-    fn feed(tuner: &mut FetchTuner, process: u32, bytes: u32) {
-        for _ in 0..2 * SAMPLES {
-            tuner.sample(process, bytes);
-        }
+    fn alike(process: u32, bytes: u32) -> Vec<Sample> {
+        vec![Sample { process, bytes }; MAX_SAMPLES]
+    }
+
+    /// R and F after such calls, from what was chosen before.
+    fn after(table: &FetchTable, now: Choice, process: u32, bytes: u32) -> Choice {
+        choose(table, &alike(process, bytes), now)
     }
 
     #[test]
     fn short_results_keep_the_start() {
-        let mut tuner = tuner();
-        assert_eq!((tuner.retries(), tuner.bytes(), tuner.patience()), (5, 256, 7000));
-        feed(&mut tuner, 300, 64);
-        assert_eq!((tuner.retries(), tuner.bytes()), (5, 256));
-        assert_eq!(tuner.changes(), 0);
+        let (table, start) = start();
+        assert_eq!(start, Choice { retries: 5, bytes: 256, patience: 7000 });
+        assert_eq!(after(&table, start, 300, 64), start);
     }
 
     #[test]
     fn results_beyond_f_raise_it_as_far_as_one_read_is_better_than_two() {
-        let mut tuner = tuner();
-        feed(&mut tuner, 300, 500);
-        assert_eq!(tuner.bytes(), 512);
+        let (table, start) = start();
+        let longer = after(&table, start, 300, 500);
+        assert_eq!(longer.bytes, 512);
         // With 1 KiB one READ of all is no better than half of the rate of READs of 256 bytes.
-        feed(&mut tuner, 300, 1024);
-        assert_eq!(tuner.bytes(), 256);
+        let beyond = after(&table, longer, 300, 1024);
+        assert_eq!(beyond.bytes, 256);
         // Beyond H it makes no difference that would be worth it.
-        feed(&mut tuner, 300, 3000);
-        assert_eq!(tuner.bytes(), 256);
+        assert_eq!(after(&table, beyond, 300, 3000).bytes, 256);
         // And back.
-        feed(&mut tuner, 300, 500);
-        feed(&mut tuner, 300, 100);
-        assert_eq!(tuner.bytes(), 256);
+        assert_eq!(after(&table, longer, 300, 100).bytes, 256);
     }
 
     #[test]
     fn a_mix_is_weighed_by_the_time_that_it_takes() {
-        let mut tuner = tuner();
+        let (table, start) = start();
         // Three of four fit: two READs for the fourth are better than slower ones for all.
-        for index in 0..4 * SAMPLES {
-            tuner.sample(300, if index % 4 == 0 { 700 } else { 64 });
-        }
-        assert_eq!(tuner.bytes(), 256);
+        let mut samples = alike(300, 64);
+        samples.iter_mut().step_by(4).for_each(|sample| sample.bytes = 700);
+        assert_eq!(choose(&table, &samples, start).bytes, 256);
     }
 
     #[test]
     fn r_falls_where_writing_back_is_better_than_so_many_reads() {
-        let mut tuner = tuner();
+        let (table, start) = start();
         // Three READs are served in less than the time of one WRITE, and so are five.
-        feed(&mut tuner, 4_000, 64);
-        assert_eq!(tuner.retries(), 5);
-        feed(&mut tuner, 6_000, 64);
-        assert_eq!(tuner.retries(), 5);
+        assert_eq!(after(&table, start, 4_000, 64).retries, 5);
+        assert_eq!(after(&table, start, 6_000, 64).retries, 5);
         // Not so six, if the result takes one more.
-        feed(&mut tuner, 6_000, 600);
-        assert_eq!((tuner.retries(), tuner.bytes()), (4, 256));
-        feed(&mut tuner, 1_000, 64);
-        assert_eq!(tuner.retries(), 5);
+        let fewer = after(&table, start, 6_000, 600);
+        assert_eq!((fewer.retries, fewer.bytes), (4, 256));
+        assert_eq!(after(&table, fewer, 1_000, 64).retries, 5);
+    }
+
+    /// Equation 2 as it stands in the head of this file, sample by sample.
+    fn plainly(table: &FetchTable, samples: &[Sample], retries: u32, bytes: u32) -> f64 {
+        let of = |sample: &Sample| {
+            let failed = (f64::from(sample.process) / table.read_nanos(bytes)) as u32;
+            if failed >= retries {
+                return 1.0 / table.writes(sample.bytes);
+            }
+            f64::from(failed + 1 + u32::from(sample.bytes > bytes)) / table.reads(bytes)
+        };
+        samples.iter().map(of).sum()
+    }
+
+    fn samples() -> impl Strategy<Value = Vec<Sample>> {
+        let sample = (0u32..20_000, 64u32..8192).prop_map(|(process, bytes)| Sample { process, bytes });
+        prop::collection::vec(sample, 1..=MAX_SAMPLES)
     }
 
     proptest! {
-        /// Within 5% of the best of all candidates, for any workload, after two rounds of samples; and always within bounds.
+        /// Within 5% of the best of all candidates, for any workload.
         #[test]
-        fn the_choice_is_near_the_best(process in 0u32..20_000, bytes in 64u32..8192, other in 64u32..8192) {
-            let mut tuner = tuner();
-            for index in 0..2 * SAMPLES {
-                tuner.sample(process, if index % 2 == 0 { bytes } else { other });
-            }
-            let chosen = tuner.time(tuner.retries(), tuner.bytes());
+        fn the_choice_is_near_the_best(samples in samples()) {
+            let (table, start) = start();
+            let chosen = choose(&table, &samples, start);
+            let time = |retries, bytes| plainly(&table, &samples, retries, bytes);
             let best = (4..=16u32).flat_map(|f| (1..=5).map(move |r| (r, 64 * f)))
-                .map(|(r, f)| tuner.time(r, f)).fold(f64::MAX, f64::min);
+                .map(|(r, f)| time(r, f)).fold(f64::MAX, f64::min);
+            let chosen = time(chosen.retries, chosen.bytes);
             prop_assert!(chosen <= best * 1.05, "{chosen} against {best}");
         }
 
         #[test]
-        fn nonsense_is_borne(samples in prop::collection::vec((any::<u32>(), any::<u32>()), 0..500)) {
-            let mut tuner = tuner();
-            for (process, bytes) in samples {
-                tuner.sample(process, bytes);
-                prop_assert!((1..=5).contains(&tuner.retries()));
-                prop_assert!((256..=1024).contains(&tuner.bytes()) && tuner.bytes().is_multiple_of(64));
+        fn all_retries_at_once_are_each_by_itself(samples in samples(), line in 1u32..32) {
+            let (table, bytes) = (FetchTable::rf_rpc(), 64 * line);
+            let written: Vec<f64> = samples.iter().map(|sample| 1.0 / table.writes(sample.bytes)).collect();
+            let all = times(&table, &samples, &written, bytes);
+            for retries in 1..=16u32 {
+                let (one, other) = (all[retries as usize], plainly(&table, &samples, retries, bytes));
+                prop_assert!((one - other).abs() <= other * 1e-9, "{retries}: {one} and {other}");
             }
+        }
+
+        /// A server may say of its time what it likes, and answer with any number of bytes.
+        #[test]
+        fn nonsense_is_borne(
+            samples in prop::collection::vec((any::<u32>(), any::<u32>()), 0..=MAX_SAMPLES),
+            retries in any::<u32>(), bytes in any::<u32>(),
+        ) {
+            let (table, _) = start();
+            let samples: Vec<_> = samples.into_iter().map(|(process, bytes)| Sample { process, bytes }).collect();
+            let fixed = Choice::new(&table, retries, bytes);
+            prop_assert!((1..=16).contains(&fixed.retries) && (64..=1 << 20).contains(&fixed.bytes));
+            let chosen = choose(&table, &samples, Choice::start(&table));
+            prop_assert!((1..=5).contains(&chosen.retries));
+            prop_assert!((256..=1024).contains(&chosen.bytes) && chosen.bytes.is_multiple_of(64));
+            prop_assert!(chosen.patience > 0);
         }
     }
 }

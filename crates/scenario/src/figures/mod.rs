@@ -25,11 +25,14 @@ mod rf_rpc_5;
 mod rf_rpc_7;
 mod rf_rpc_8;
 mod rf_rpc_9;
+mod rf_rpc_batch_tuner;
 mod rf_rpc_bypass;
 mod rf_rpc_hybrid;
 mod rf_rpc_shared;
 mod rf_rpc_tables;
+mod rf_rpc_tuner;
 mod rf_rpc_verbs;
+mod rf_rpc_wait;
 
 use crate::bypass::{Bypass, BypassError};
 use crate::datagrams::{Datagrams, DatagramsError};
@@ -152,6 +155,8 @@ pub struct Run {
     /// Where in it.
     pub x: u32,
     work: Work,
+    /// When something changes in it, since calls began.
+    step: Option<Nanos>,
 }
 
 #[derive(Clone, Debug)]
@@ -187,7 +192,7 @@ pub struct Outcome {
     pub mean_us: f64,
     /// So long take 15% of calls at most, 50%, 99%.
     pub quantiles_us: [f64; 3],
-    /// So long take 95% of calls at most.
+    /// So long take 95% of calls at most, in microseconds.
     pub p95_us: f64,
     /// Work requests that clients post for a call, where they are counted.
     pub posted_per_call: f64,
@@ -197,6 +202,8 @@ pub struct Outcome {
     pub verbs_share: f64,
     /// The same, of the time in which it does not poll in vain.
     pub verbs_share_of_work: f64,
+    /// How long after a step the rate was as it then stayed, in milliseconds.
+    pub settled_ms: f64,
 }
 
 /// Why a figure cannot be made.
@@ -292,6 +299,9 @@ pub fn all() -> Vec<Figure> {
         rf_rpc_hybrid::FIGURE,
         rf_rpc_bypass::FIGURE,
         rf_rpc_shared::FIGURE,
+        rf_rpc_tuner::FIGURE,
+        rf_rpc_batch_tuner::FIGURE,
+        rf_rpc_wait::FIGURE,
         rf_rpc_10::FIGURE,
         rf_rpc_11::FIGURE,
         rf_rpc_13::UNIFORM,
@@ -332,10 +342,9 @@ impl Figure {
     pub fn runs(&self, effort: Effort) -> Vec<Run> {
         match self.source {
             Source::RawVerbs(figure) => {
-                let run = |series: &'static raw_verbs::Series, x: &u32| Run {
-                    series: series.name.to_owned(),
-                    x: *x,
-                    work: Work::RawVerbs { series, profile: figure.profile, effort },
+                let run = |series: &'static raw_verbs::Series, x: &u32| {
+                    let work = Work::RawVerbs { series, profile: figure.profile, effort };
+                    Run::doing(series.name, *x, work)
                 };
                 figure
                     .series
@@ -376,7 +385,16 @@ const SEED: u64 = 1;
 
 impl Run {
     fn of(series: impl Into<String>, x: u32, load: Load) -> Run {
-        Run { series: series.into(), x, work: Work::Load(Box::new(load)) }
+        Run::doing(series, x, Work::Load(Box::new(load)))
+    }
+
+    fn doing(series: impl Into<String>, x: u32, work: Work) -> Run {
+        Run { series: series.into(), x, work, step: None }
+    }
+
+    /// The same, in which something changes so long after calls began.
+    fn settling(self, step: Nanos) -> Run {
+        Run { step: Some(step), ..self }
     }
 
     /// A point of a raw-verb figure.
@@ -384,23 +402,23 @@ impl Run {
         let figure = FIGURES.iter().find(|known| known.id == figure)?;
         let series = figure.series.iter().find(|known| known.name == series)?;
         let work = Work::RawVerbs { series, profile: figure.profile, effort };
-        Some(Run { series: series.name.to_owned(), x, work })
+        Some(Run::doing(series.name, x, work))
     }
 
     fn clients(series: &str, x: u32, clients: rf_rpc_verbs::Clients) -> Run {
-        Run { series: series.to_owned(), x, work: Work::Clients(clients) }
+        Run::doing(series, x, Work::Clients(clients))
     }
 
     fn datagrams(series: &str, x: u32, load: Datagrams) -> Run {
-        Run { series: series.to_owned(), x, work: Work::Datagrams(load) }
+        Run::doing(series, x, Work::Datagrams(load))
     }
 
     fn bypass(series: impl Into<String>, x: u32, load: Bypass) -> Run {
-        Run { series: series.into(), x, work: Work::Bypass(load) }
+        Run::doing(series, x, Work::Bypass(load))
     }
 
     fn shared(series: &str, x: u32, load: Shared) -> Run {
-        Run { series: series.to_owned(), x, work: Work::Shared(load) }
+        Run::doing(series, x, Work::Shared(load))
     }
 
     /// Runs it: for a second or so, on the calling thread, with the same outcome each time.
@@ -433,6 +451,7 @@ impl Run {
                             mean_us: function.mean_ns / 1e3,
                         })
                     }),
+                    settled_ms: self.step.map_or(0.0, |step| settled(&outcome.timeline, load.timeline, step)),
                     ..Outcome::default()
                 })
             }
@@ -520,6 +539,24 @@ fn say(points: &mut [Point], series: &str, x: u32, paper: Paper, source: &'stati
     if let Some(point) = points.iter_mut().find(|point| point.series == series && point.x == x) {
         point.said = Some((paper, source));
     }
+}
+
+/// Stretches of a timeline whose mean is one rate.
+const STRETCHES: usize = 10;
+/// A rate so near to that of the end is settled.
+const SETTLED: f64 = 0.95;
+
+/// How long after a step calls were answered as quickly as in the last tenth of the time, less a twentieth, and so from then on,
+/// in milliseconds.
+fn settled(timeline: &[u64], stretch: Nanos, step: Nanos) -> f64 {
+    let from = (step / stretch.max(1)) as usize;
+    let after = timeline.get(from..).unwrap_or_default();
+    let end = &after[after.len() - after.len() / 10..];
+    let wanted = SETTLED * STRETCHES as f64 * end.iter().sum::<u64>() as f64 / end.len().max(1) as f64;
+    let slow = after.windows(STRETCHES).rposition(|window| (window.iter().sum::<u64>() as f64) < wanted);
+    // To the end of the stretch in which it was so.
+    let settled = slow.map_or(1, |last| last as u64 + 2) * stretch;
+    settled as f64 / 1e6
 }
 
 /// So long calls count, after half as long a warm-up.

@@ -4,7 +4,7 @@ use super::{Effort, measured};
 use crate::load::{Connections, Function, Load, Network, Posting};
 use crate::random_values::{Sizes, Times};
 use dunlin_fabric::Nanos;
-use dunlin_rpc::{CompletionMode, Plan, RequestHalf, ResponseHalf};
+use dunlin_rpc::{CompletionMode, FetchChoice, FirstRead, Plan, RequestHalf, ResponseHalf};
 
 /// Both systems' names, as they stand in its figures.
 pub(super) const FETCH: &str = "Jakiro";
@@ -66,6 +66,8 @@ pub(super) fn calls(response: ResponseHalf, threads: u16, service: Nanos, effort
     load.connections = Connections::EachWorker;
     load.extent = measured(effort, 4_000_000);
     load.limit = 10_000_000_000;
+    // As in the paper: R and F by enumeration, and fetched over and over.
+    (load.fetch_choice, load.first_read) = (FetchChoice::Enumerated, FirstRead::AtOnce);
     load
 }
 

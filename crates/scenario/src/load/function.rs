@@ -6,6 +6,17 @@ use dunlin_fabric_sim::{Random, SimHost};
 use dunlin_rpc::Plan;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+/// What a function is like from some time on.
+#[derive(Clone, Copy, Debug)]
+pub struct Step {
+    /// So long after calls began.
+    pub after: Nanos,
+    /// What the handler takes beside the engine.
+    pub service: Times,
+    /// Result payloads.
+    pub results: Sizes,
+}
+
 /// A function that clients call.
 #[derive(Clone, Debug)]
 pub struct Function {
@@ -19,6 +30,8 @@ pub struct Function {
     pub results: Sizes,
     /// What the handler takes beside the engine.
     pub service: Times,
+    /// From then on, in the order of time, the handler takes other times and gives other results.
+    pub steps: Vec<Step>,
     /// What it takes beyond that with the lock that all functions share, as the one writer of an LMDB. Who waits for it
     /// sleeps, and gets it in the order of asking.
     pub exclusive: Times,
@@ -29,12 +42,20 @@ impl Function {
     #[must_use]
     pub fn new(plan: Plan, requests: Sizes, results: Sizes) -> Self {
         let none = Times::Fixed(0);
-        Function { weight: 1, plan, requests, results, service: none, exclusive: none }
+        let steps = Vec::new();
+        Function { weight: 1, plan, requests, results, service: none, steps, exclusive: none }
+    }
+
+    /// The largest result that it ever gives.
+    pub(super) fn largest_result(&self) -> u32 {
+        let later = self.steps.iter().map(|step| step.results.largest());
+        later.fold(self.results.largest(), u32::max)
     }
 
     /// Does what the handler does, on the calling thread of the server. The size of the result.
-    pub(super) fn work(&self, host: &SimHost, lock: &Exclusive, random: &mut Random) -> usize {
-        let time = self.service.next(random);
+    pub(super) fn work(&self, host: &SimHost, lock: &Exclusive, since: Nanos, random: &mut Random) -> usize {
+        let (service, results) = self.now(since);
+        let time = service.next(random);
         if time > 0 {
             host.work(time);
         }
@@ -46,7 +67,13 @@ impl Function {
             }
             host.work(time);
         }
-        self.results.next(random) as usize
+        results.next(random) as usize
+    }
+
+    /// What the handler takes and gives so long after calls began.
+    fn now(&self, since: Nanos) -> (Times, Sizes) {
+        let step = self.steps.iter().rev().find(|step| step.after <= since);
+        step.map_or((self.service, self.results), |step| (step.service, step.results))
     }
 }
 

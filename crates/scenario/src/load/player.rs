@@ -1,6 +1,6 @@
 //! One client of a load: what it calls, when, and what it records.
 
-use super::{Board, FIRST_FUNCTION, Load, LoadError, Pace};
+use super::{Board, FIRST_FUNCTION, Function, Load, LoadError, Pace};
 use crate::random_values::{Skew, Times};
 use dunlin_fabric::{Address, Fabric, Host, Nanos, Signal};
 use dunlin_fabric_sim::{Random, Sim};
@@ -92,9 +92,11 @@ impl Player {
             ring_bytes: load.ring_bytes,
             timeout: 0,
             connect_timeout: Nanos::MAX / 8,
-            max_response: load.largest(|function| function.results),
+            max_response: load.largest(Function::largest_result),
             large_memory: load.large_memory(),
             worker,
+            fetch_choice: load.fetch_choice,
+            first_read: load.first_read,
             functions: load.plans(),
             batching: load.batching(),
             ..ClientConfig::with_plan(load.functions[0].plan)
@@ -103,6 +105,7 @@ impl Player {
     }
 
     fn answered(&self, function: usize, since: Nanos) {
+        self.table.board.note(self.sim.host().now());
         if self.table.board.counting.load(Ordering::Relaxed) {
             self.table.board.latencies[function].record(self.sim.time().saturating_sub(since));
         }
@@ -144,6 +147,7 @@ impl Player {
             Pace::TunedBatches { .. } => self.call_in_batches(client, |client, worker| {
                 client.batch_calls().get(worker).map_or(1, |calls| usize::from(*calls))
             }),
+            Pace::Pushed { window, .. } => self.push(client, usize::from(window.max(1))),
             Pace::Open { gaps } => self.call_in_time(client, gaps),
         }
     }
@@ -221,6 +225,31 @@ impl Player {
             }
         }
         Ok(())
+    }
+
+    /// So many calls are in flight, in batches that go out by themselves. A call's latency begins when it is made.
+    #[inline(never)]
+    fn push<F: Fabric>(&mut self, client: &mut Client<F>, window: usize) -> Result<(), CallError> {
+        let table = Arc::clone(&self.table);
+        let mut open: Vec<(usize, Nanos)> = Vec::new();
+        let mut in_flight = 0;
+        loop {
+            while in_flight < window && self.wants() {
+                let next = self.next();
+                let since = self.sim.time();
+                let id = client.push_waiting_on(next.worker, next.id(), &table.payload[..next.bytes])?;
+                open.resize(open.len().max(id.index() + 1), (0, 0));
+                open[id.index()] = (next.function, since);
+                in_flight += 1;
+            }
+            let Some(id) = client.wait_any() else { return Ok(()) };
+            let outcome = client.outcome(id).map(|_| ());
+            client.forget(id);
+            outcome?;
+            in_flight -= 1;
+            let (function, since) = open[id.index()];
+            self.answered(function, since);
+        }
     }
 
     /// Calls are made when they are due.

@@ -1,0 +1,153 @@
+//! Which calls of a lane have results that are to be fetched, oldest first: a list through the slots of the window, so that each
+//! step is a few loads and stores, and memory is what the window has.
+
+use dunlin_fabric::Nanos;
+
+/// No slot.
+const NONE: u16 = u16::MAX;
+
+/// What was sent of a call.
+#[derive(Clone, Copy, Debug)]
+struct Slot {
+    function: u16,
+    /// Its result is to be fetched, and was not yet: it is in the list.
+    awaited: bool,
+    /// When it was sent, 0 if nobody has looked at the clock.
+    since: Nanos,
+    /// It is looked for before others of its function are.
+    early: bool,
+    before: u16,
+    after: u16,
+}
+
+/// The calls of a lane, and those of them whose results are awaited.
+#[derive(Debug)]
+pub(crate) struct Awaited {
+    slots: Box<[Slot]>,
+    first: u16,
+    last: u16,
+}
+
+impl Awaited {
+    /// For slots below `window`.
+    pub(crate) fn new(window: u16) -> Self {
+        let none = Slot { function: 0, awaited: false, since: 0, early: false, before: NONE, after: NONE };
+        Awaited { slots: vec![none; window as usize].into(), first: NONE, last: NONE }
+    }
+
+    /// A call takes a slot, whatever was there before.
+    #[inline]
+    pub(crate) fn note(&mut self, slot: usize, function: u16, awaited: bool) {
+        self.take(slot);
+        let last = self.last;
+        let Some(place) = self.slots.get_mut(slot) else { return };
+        (place.function, place.since, place.early) = (function, 0, false);
+        if !awaited {
+            return;
+        }
+        (place.awaited, place.before, place.after) = (true, last, NONE);
+        match self.slots.get_mut(last as usize) {
+            Some(last) => last.after = slot as u16,
+            None => self.first = slot as u16,
+        }
+        self.last = slot as u16;
+    }
+
+    /// The function of the call in a slot; 0 if there was none.
+    #[inline]
+    pub(crate) fn function(&self, slot: usize) -> u16 {
+        self.slots.get(slot).map_or(0, |slot| slot.function)
+    }
+
+    /// The call in a slot was sent now.
+    #[inline]
+    pub(crate) fn sent_at(&mut self, slot: usize, now: Nanos, early: bool) {
+        if let Some(slot) = self.slots.get_mut(slot) {
+            (slot.since, slot.early) = (now, early);
+        }
+    }
+
+    /// Whether the call in a slot is looked for before others of its function are.
+    #[inline]
+    pub(crate) fn is_early(&self, slot: usize) -> bool {
+        self.slots.get(slot).is_some_and(|slot| slot.early)
+    }
+
+    /// When the call in a slot was sent; 0 if nobody has looked at the clock.
+    #[inline]
+    pub(crate) fn since(&self, slot: usize) -> Nanos {
+        self.slots.get(slot).map_or(0, |slot| slot.since)
+    }
+
+    /// The oldest call that is awaited.
+    #[inline]
+    pub(crate) fn first(&self) -> Option<usize> {
+        (self.first != NONE).then_some(self.first.into())
+    }
+
+    /// Takes a call out of the list; whether it was there.
+    #[inline]
+    pub(crate) fn take(&mut self, slot: usize) -> bool {
+        let Some(place) = self.slots.get_mut(slot) else { return false };
+        if !std::mem::take(&mut place.awaited) {
+            return false;
+        }
+        let (before, after) = (place.before, place.after);
+        match self.slots.get_mut(before as usize) {
+            Some(before) => before.after = after,
+            None => self.first = after,
+        }
+        match self.slots.get_mut(after as usize) {
+            Some(after) => after.before = before,
+            None => self.last = before,
+        }
+        true
+    }
+
+    /// Nothing is awaited any more.
+    pub(crate) fn clear(&mut self) {
+        while let Some(slot) = self.first() {
+            self.take(slot);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// As a plain queue would have it.
+        #[test]
+        fn it_is_a_queue_of_which_any_can_be_taken(
+            steps in prop::collection::vec((0usize..9, any::<u16>(), 0u8..4), 0..200),
+        ) {
+            let mut awaited = Awaited::new(8);
+            let mut model: Vec<usize> = Vec::new();
+            for (slot, function, what) in steps {
+                match what {
+                    0 | 1 if slot < 8 => {
+                        awaited.note(slot, function, what == 1);
+                        model.retain(|other| *other != slot);
+                        prop_assert_eq!(awaited.function(slot), function);
+                        if what == 1 {
+                            model.push(slot);
+                        }
+                    }
+                    2 => {
+                        prop_assert_eq!(awaited.take(slot), model.contains(&slot));
+                        model.retain(|other| *other != slot);
+                    }
+                    3 if function % 8 == 0 => {
+                        awaited.clear();
+                        model.clear();
+                    }
+                    // Outside of the window there is nothing.
+                    _ => awaited.note(8, function, true),
+                }
+                prop_assert_eq!(awaited.first(), model.first().copied());
+            }
+        }
+    }
+}

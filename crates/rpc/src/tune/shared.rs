@@ -1,0 +1,331 @@
+//! R and F of each function, chosen once for all connections of a client (RF-RPC section 3.2).
+//!
+//! Every lane, of whatever thread, gives its samples to one [`FetchTuner`] and goes by what that has chosen, so that a client of
+//! many workers has found out what one of a single worker would find out in the same number of calls. It is atomics only: who
+//! posts a READ loads one word; who has a sample stores one, and now and then chooses, unless another is at it. Nobody waits and
+//! nothing is allocated.
+
+use super::fetch::{Choice, MAX_SAMPLES, Sample, choose};
+use super::mode::FUNCTIONS;
+use super::table::FetchTable;
+use super::wait::{FirstRead, Wait, Waiting};
+use super::way::{Course, WayTuner};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+/// So many samples are enough for a first choice; there are others after twice as many, four times as many and so on, and then
+/// after each [`MAX_SAMPLES`].
+const FIRST: u32 = 4;
+
+/// How R and F are chosen (RF-RPC section 3.2).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum FetchChoice {
+    /// By enumeration over samples of the calls, for each function; and where R allows fetching, by trying now and then whether
+    /// calls are quicker written back.
+    Tuned,
+    /// By enumeration alone, as in RF-RPC.
+    #[default]
+    Enumerated,
+    /// As they are given here.
+    Fixed {
+        /// R, 1 to 16 READs.
+        retries: u32,
+        /// F, rounded up to lines of 64 bytes, at most 8 KiB.
+        bytes: u32,
+    },
+}
+
+/// What is read with each READ.
+#[derive(Debug)]
+#[repr(align(64))]
+struct Chosen {
+    /// A [`Choice`] as a word, see [`pack`].
+    word: AtomicU64,
+    changes: AtomicU32,
+    /// A [`Course`] as a number.
+    course: AtomicU32,
+    /// A [`Wait`]. Of two threads that change it at once one is not heard.
+    wait: AtomicU32,
+    least: AtomicU32,
+    process: AtomicU32,
+    late: AtomicU32,
+}
+
+impl Chosen {
+    fn wait(&self) -> Wait {
+        let of = |part: &AtomicU32| part.load(Ordering::Relaxed);
+        Wait {
+            nanos: of(&self.wait),
+            least: of(&self.least),
+            process: of(&self.process),
+            late: of(&self.late),
+        }
+    }
+
+    fn set_wait(&self, before: Wait, wait: Wait) {
+        for (part, before, now) in [
+            (&self.wait, before.nanos, wait.nanos),
+            (&self.least, before.least, wait.least),
+            (&self.process, before.process, wait.process),
+            (&self.late, before.late, wait.late),
+        ] {
+            if now != before {
+                part.store(now, Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Function {
+    chosen: Chosen,
+    /// Samples so far.
+    count: AtomicU32,
+    /// Somebody is choosing.
+    choosing: AtomicBool,
+    /// Tried by who has something to tell it, and never waited for.
+    way: Mutex<WayTuner>,
+    /// The latest: time in the upper half, bytes in the lower. 0 is none, since an answer has bytes.
+    samples: [AtomicU64; MAX_SAMPLES],
+}
+
+/// Chooses R and F for the functions of a client. Functions with equal remainders by 32 are one.
+#[derive(Debug)]
+pub(crate) struct FetchTuner {
+    table: Arc<FetchTable>,
+    how: FetchChoice,
+    /// None if the first READs go out at once.
+    waiting: Option<Waiting>,
+    functions: Box<[Function]>,
+}
+
+const WRITTEN: u32 = 1;
+const TIMED: u32 = 2;
+const TRIAL: u32 = 4;
+
+fn pack(choice: Choice) -> u64 {
+    u64::from(choice.retries) << 56 | u64::from(choice.bytes) << 32 | u64::from(choice.patience)
+}
+
+fn unpack(word: u64) -> Choice {
+    Choice { retries: (word >> 56) as u32, bytes: (word >> 32) as u32 & 0xFF_FFFF, patience: word as u32 }
+}
+
+impl FetchTuner {
+    /// Starts with R = N and F = L, or with what is fixed.
+    pub(crate) fn new(table: Arc<FetchTable>, how: FetchChoice, first_read: FirstRead) -> Self {
+        let start = match how {
+            FetchChoice::Tuned | FetchChoice::Enumerated => Choice::start(&table),
+            FetchChoice::Fixed { retries, bytes } => Choice::new(&table, retries, bytes),
+        };
+        let function = |_| Function {
+            chosen: Chosen {
+                word: AtomicU64::new(pack(start)),
+                changes: AtomicU32::new(0),
+                course: AtomicU32::new(0),
+                wait: AtomicU32::new(0),
+                least: AtomicU32::new(0),
+                process: AtomicU32::new(0),
+                late: AtomicU32::new(0),
+            },
+            count: AtomicU32::new(0),
+            choosing: AtomicBool::new(false),
+            way: Mutex::new(WayTuner::new()),
+            samples: [const { AtomicU64::new(0) }; MAX_SAMPLES],
+        };
+        let waiting = match first_read {
+            FirstRead::AtOnce => None,
+            FirstRead::WhenExpected => Some(Waiting::new(table.read_nanos(table.low()))),
+        };
+        FetchTuner { table, how, waiting, functions: (0..FUNCTIONS).map(function).collect() }
+    }
+
+    /// What is chosen for a function now.
+    #[inline]
+    pub(crate) fn choice(&self, function: u16) -> Choice {
+        unpack(self.functions[function as usize % FUNCTIONS].chosen.word.load(Ordering::Relaxed))
+    }
+
+    /// How long after a request of this function its result is looked for, in nanoseconds.
+    #[inline]
+    pub(crate) fn wait(&self, function: u16, early: bool) -> u32 {
+        let Some(waiting) = self.waiting else { return 0 };
+        let chosen = &self.functions[function as usize % FUNCTIONS].chosen;
+        let least = chosen.least.load(Ordering::Relaxed);
+        if early { least } else { waiting.of(chosen.wait.load(Ordering::Relaxed), least) }
+    }
+
+    /// A result was fetched, after so many READs in vain, of which the first was sent when others are not yet expected, if `early`.
+    #[inline]
+    pub(crate) fn found(&self, function: u16, missed: u32, early: bool) {
+        if let Some(waiting) = self.waiting {
+            let chosen = &self.functions[function as usize % FUNCTIONS].chosen;
+            let before = chosen.wait();
+            chosen.set_wait(before, waiting.found(before, missed, early));
+        }
+    }
+
+    pub(crate) fn table(&self) -> &FetchTable {
+        &self.table
+    }
+
+    /// How often R or F of a function has changed.
+    pub(crate) fn changes(&self, function: u16) -> u32 {
+        self.functions[function as usize % FUNCTIONS].chosen.changes.load(Ordering::Relaxed)
+    }
+
+    /// Takes a sample: how long the server took, in nanoseconds, how long its answer is, and whether it was fetched.
+    pub(crate) fn sample(&self, function: u16, process: u32, bytes: u32, fetched: bool) {
+        if let Some(waiting) = self.waiting {
+            let chosen = &self.functions[function as usize % FUNCTIONS].chosen;
+            let before = chosen.wait();
+            chosen.set_wait(before, waiting.timed(before, process, fetched));
+        }
+        if matches!(self.how, FetchChoice::Fixed { .. }) {
+            return;
+        }
+        let of = &self.functions[function as usize % FUNCTIONS];
+        let count = of.count.fetch_add(1, Ordering::Relaxed);
+        let word = u64::from(process) << 32 | u64::from(bytes.max(1));
+        of.samples[count as usize % MAX_SAMPLES].store(word, Ordering::Relaxed);
+        if is_due(count.wrapping_add(1)) {
+            self.choose(of);
+        }
+    }
+
+    /// Whether calls of a function that are sent now are to be written back though they could be fetched, and to be timed.
+    #[inline]
+    pub(crate) fn course(&self, function: u16) -> Course {
+        let course = self.functions[function as usize % FUNCTIONS].chosen.course.load(Ordering::Relaxed);
+        let is = |bit: u32| course & bit != 0;
+        Course { written: is(WRITTEN), timed: is(TIMED), trial: is(TRIAL), epoch: (course >> 8) as u8 }
+    }
+
+    /// Tells what tries both ways of a function; what comes while another thread does is not missed.
+    pub(crate) fn tell(&self, function: u16, what: impl FnOnce(&mut WayTuner)) {
+        if self.how != FetchChoice::Tuned {
+            return;
+        }
+        let of = &self.functions[function as usize % FUNCTIONS];
+        let Ok(mut way) = of.way.try_lock() else { return };
+        let changes = way.changes;
+        what(&mut way);
+        let course = way.course();
+        let bit = |is: bool, bit: u32| if is { bit } else { 0 };
+        let word = bit(course.written, WRITTEN) | bit(course.timed, TIMED) | bit(course.trial, TRIAL);
+        of.chosen.course.store(word | u32::from(course.epoch) << 8, Ordering::Relaxed);
+        of.chosen.changes.fetch_add(way.changes - changes, Ordering::Relaxed);
+    }
+
+    fn choose(&self, of: &Function) {
+        if of.choosing.swap(true, Ordering::Acquire) {
+            return;
+        }
+        // Of a sample that another thread is about to store, the one before is taken: each is whole.
+        let (mut samples, mut count) = ([Sample::default(); MAX_SAMPLES], 0);
+        for word in of.samples.iter().map(|word| word.load(Ordering::Relaxed)).filter(|word| *word != 0) {
+            samples[count] = Sample { process: (word >> 32) as u32, bytes: word as u32 };
+            count += 1;
+        }
+        let now = unpack(of.chosen.word.load(Ordering::Relaxed));
+        let next = choose(&self.table, &samples[..count], now);
+        if next != now {
+            of.chosen.word.store(pack(next), Ordering::Relaxed);
+            of.chosen.changes.fetch_add(1, Ordering::Relaxed);
+        }
+        of.choosing.store(false, Ordering::Release);
+    }
+}
+
+/// Whether it is time to choose after so many samples.
+const fn is_due(count: u32) -> bool {
+    let full = MAX_SAMPLES as u32;
+    (count >= FIRST && count < full && count.is_power_of_two()) || (count > 0 && count.is_multiple_of(full))
+}
+
+#[cfg(test)]
+#[allow(clippy::disallowed_methods)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn tuner() -> FetchTuner {
+        FetchTuner::new(Arc::new(FetchTable::rf_rpc()), FetchChoice::Tuned, FirstRead::WhenExpected)
+    }
+
+    #[test]
+    fn the_first_choice_comes_early_and_others_with_twice_as_many() {
+        let due: Vec<u32> = (0..200).filter(|count| is_due(*count)).collect();
+        assert_eq!(due, [4, 8, 16, 32, 64, 96, 128, 160, 192]);
+        let tuner = tuner();
+        (0..FIRST - 1).for_each(|_| tuner.sample(3, 300, 500, true));
+        assert_eq!(tuner.choice(3).bytes, 256);
+        tuner.sample(3, 300, 500, true);
+        assert_eq!((tuner.choice(3).bytes, tuner.changes(3)), (512, 1));
+        // Each function by itself.
+        assert_eq!((tuner.choice(4).bytes, tuner.changes(4)), (256, 0));
+    }
+
+    #[test]
+    fn a_step_is_followed_within_two_rounds_of_samples() {
+        let tuner = tuner();
+        (0..1000).for_each(|_| tuner.sample(7, 300, 500, true));
+        (0..2 * MAX_SAMPLES).for_each(|_| tuner.sample(7, 300, 64, true));
+        assert_eq!((tuner.choice(7).bytes, tuner.changes(7)), (256, 2));
+    }
+
+    #[test]
+    fn what_is_fixed_stays() {
+        let table = Arc::new(FetchTable::rf_rpc());
+        let tuner = FetchTuner::new(table, FetchChoice::Fixed { retries: 2, bytes: 1000 }, FirstRead::AtOnce);
+        (0..1000).for_each(|_| tuner.sample(0, 300, 64, true));
+        assert_eq!((tuner.choice(0).retries, tuner.choice(0).bytes), (2, 1024));
+        assert_eq!(tuner.changes(0), 0);
+    }
+
+    #[test]
+    fn threads_share_it() {
+        let tuner = tuner();
+        std::thread::scope(|scope| {
+            for thread in 0..4u16 {
+                let tuner = &tuner;
+                scope.spawn(move || {
+                    for _ in 0..2000 {
+                        tuner.sample(thread % 2, 300, if thread % 2 == 0 { 64 } else { 500 }, true);
+                        let choice = tuner.choice(thread);
+                        assert!((1..=5).contains(&choice.retries) && [256, 512].contains(&choice.bytes));
+                    }
+                });
+            }
+        });
+        (0..MAX_SAMPLES).for_each(|_| tuner.sample(1, 300, 500, true));
+        assert_eq!((tuner.choice(0).bytes, tuner.choice(1).bytes), (256, 512));
+    }
+
+    proptest! {
+        /// Whatever a server says of its time, and with whatever bytes it answers.
+        #[test]
+        fn nonsense_is_borne(samples in prop::collection::vec((any::<u16>(), any::<u32>(), any::<u32>()), 0..500)) {
+            let tuner = tuner();
+            for (function, process, bytes) in samples {
+                tuner.sample(function, process, bytes, true);
+                let choice = tuner.choice(function);
+                prop_assert!((1..=5).contains(&choice.retries));
+                prop_assert!((256..=1024).contains(&choice.bytes) && choice.bytes.is_multiple_of(64));
+                prop_assert_eq!(unpack(pack(choice)), choice);
+            }
+        }
+
+        /// However slowly words change, a choice is followed only if it is better for what the samples are: a server that
+        /// answers at random makes no more than one change in each round.
+        #[test]
+        fn changes_are_bounded_by_rounds(samples in prop::collection::vec((0u32..20_000, 64u32..8192), 0..2000)) {
+            let tuner = tuner();
+            let rounds = samples.len() / MAX_SAMPLES + 3;
+            for (process, bytes) in samples {
+                tuner.sample(9, process, bytes, true);
+            }
+            prop_assert!(tuner.changes(9) as usize <= rounds);
+        }
+    }
+}

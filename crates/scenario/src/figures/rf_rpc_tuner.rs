@@ -1,0 +1,208 @@
+//! What R and F by enumeration are worth (RF-RPC section 3.2): a grid of process times, sizes of results and numbers of clients, each
+//! cell with what the engine chooses, with every fixed R and F, and with plain replies; and steps from one cell to another. No figure
+//! of the paper's; it says that who chooses is as good as the best fixed choice, that it never loses to replies, and how soon it has
+//! found out what has changed.
+
+use super::rf_rpc::{THREADS, gets};
+use super::{Effort, Figure, Outcome, Outcomes, Point, Run};
+use crate::load::{Extent, Load, Step};
+use crate::random_values::Sizes;
+use dunlin_fabric::Nanos;
+use dunlin_rpc::{FetchChoice, FirstRead, ResponseHalf};
+
+pub(super) const FIGURE: Figure = Figure::predicted(
+    [
+        "rf-rpc-tuner",
+        "R and F chosen by the engine, over the best fixed ones and over plain replies, 16 server threads",
+        "rf-rpc",
+        "process_time_us",
+    ],
+    "As rf-rpc-9, with FetchChoice::Tuned and FirstRead::WhenExpected. The best fixed R and F of each cell are found by trying: R of 1, 3 and 5, F of 256, 512, 768 and 1024 bytes. A step changes process time \
+     and results for all calls at once; settled is from when on no millisecond has a rate that is more than a twentieth below that \
+     of the end.",
+    runs,
+    points,
+);
+
+/// R and F as the engine chooses.
+const TUNED: &str = "tuned";
+/// Answers that are always written.
+const REPLY: &str = "plain reply";
+
+/// Results, in bytes, of which some fit the smallest F, some a larger one, and some none.
+const RESULTS: [u32; 4] = [32, 400, 700, 1500];
+const QUICK_RESULTS: [u32; 2] = [32, 400];
+const TIMES_US: [u32; 5] = [0, 3, 6, 10, 20];
+const QUICK_TIMES_US: [u32; 2] = [0, 10];
+const CLIENTS: [usize; 2] = [7, 35];
+const QUICK_CLIENTS: [usize; 1] = [35];
+const R: [u32; 3] = [1, 3, 5];
+const F: [u32; 4] = [256, 512, 768, 1024];
+const QUICK_R: [u32; 2] = [1, 5];
+const QUICK_F: [u32; 2] = [256, 512];
+
+/// Process time and size of results, before and after.
+type Change = [(u32, u32); 2];
+const STEPS: [Change; 7] = [
+    [(0, 32), (20, 32)],
+    [(20, 32), (0, 32)],
+    [(0, 32), (0, 400)],
+    [(0, 400), (0, 32)],
+    [(0, 32), (10, 700)],
+    [(10, 700), (0, 32)],
+    [(0, 400), (6, 32)],
+];
+const QUICK_STEPS: [Change; 2] = [[(0, 32), (10, 400)], [(10, 400), (0, 32)]];
+
+/// What is looked at in which effort.
+struct Grid {
+    results: &'static [u32],
+    times: &'static [u32],
+    clients: &'static [usize],
+    r: &'static [u32],
+    f: &'static [u32],
+    steps: &'static [Change],
+    /// How long a cell runs until it counts, and for how long it does.
+    extent: (Nanos, Nanos),
+    /// As above, where something has to be found out.
+    tuned: (Nanos, Nanos),
+    /// How long after calls began a step is, and how long after that the end begins that counts.
+    step: (Nanos, Nanos),
+}
+
+fn grid(effort: Effort) -> Grid {
+    match effort {
+        Effort::Full => Grid {
+            results: &RESULTS,
+            times: &TIMES_US,
+            clients: &CLIENTS,
+            r: &R,
+            f: &F,
+            steps: &STEPS,
+            extent: (1_000_000, 4_000_000),
+            tuned: (20_000_000, 5_000_000),
+            step: (10_000_000, 100_000_000),
+        },
+        Effort::Quick => Grid {
+            results: &QUICK_RESULTS,
+            times: &QUICK_TIMES_US,
+            clients: &QUICK_CLIENTS,
+            r: &QUICK_R,
+            f: &QUICK_F,
+            steps: &QUICK_STEPS,
+            extent: (500_000, 2_000_000),
+            tuned: (12_000_000, 4_000_000),
+            step: (5_000_000, 30_000_000),
+        },
+    }
+}
+
+/// So many clients get results of that size after such a time.
+fn cell(half: ResponseHalf, clients: usize, (time, bytes): (u32, u32), effort: Effort) -> Load {
+    let mut load = gets(half, THREADS, u64::from(time) * 1000, effort);
+    load.clients = clients;
+    load.client_hosts = clients.min(7);
+    load.functions.iter_mut().for_each(|function| function.results = Sizes::Fixed(bytes));
+    let (warm_up, measured) = grid(effort).extent;
+    load.extent = Extent::Time { warm_up, measured };
+    (load.fetch_choice, load.first_read) = (FetchChoice::Tuned, FirstRead::WhenExpected);
+    load
+}
+
+/// The same, that changes.
+fn step(half: ResponseHalf, clients: usize, [before, after]: Change, effort: Effort) -> Load {
+    let mut load = cell(half, clients, before, effort);
+    let (at, later) = grid(effort).step;
+    let changed = cell(half, clients, after, effort);
+    for (function, changed) in load.functions.iter_mut().zip(changed.functions) {
+        function.steps = vec![Step { after: at, service: changed.service, results: changed.results }];
+    }
+    load.extent = Extent::Time { warm_up: at + later, measured: later / 10 };
+    load.timeline = STRETCH;
+    load
+}
+
+/// Rates are looked at in stretches of a tenth of what a settled rate is over.
+const STRETCH: Nanos = 100_000;
+
+fn series(what: &str, bytes: u32, clients: usize) -> String {
+    format!("{what}, {bytes} B, {clients} clients")
+}
+
+fn fixed(retries: u32, bytes: u32) -> String {
+    format!("R {retries} F {bytes}")
+}
+
+fn stepped(what: &str, [(time, bytes), (_, then)]: Change) -> String {
+    format!("{what}, {bytes} B to {then} B from {time} us")
+}
+
+fn runs(effort: Effort) -> Vec<Run> {
+    let grid = grid(effort);
+    let mut runs = Vec::new();
+    for clients in grid.clients {
+        for bytes in grid.results {
+            for time in grid.times {
+                let load = |half| cell(half, *clients, (*time, *bytes), effort);
+                let mut run =
+                    |what: &str, load| runs.push(Run::of(series(what, *bytes, *clients), *time, load));
+                let mut tuned = load(ResponseHalf::FetchOrWrite);
+                let (warm_up, measured) = grid.tuned;
+                tuned.extent = Extent::Time { warm_up, measured };
+                run(TUNED, tuned);
+                run(REPLY, load(ResponseHalf::Write));
+                for (retries, bytes) in grid.r.iter().flat_map(|r| grid.f.iter().map(move |f| (*r, *f))) {
+                    let fetch_choice = FetchChoice::Fixed { retries, bytes };
+                    let load = Load { fetch_choice, ..load(ResponseHalf::FetchOrWrite) };
+                    run(&fixed(retries, bytes), load);
+                }
+            }
+        }
+    }
+    for change in grid.steps {
+        for (what, half) in [(TUNED, ResponseHalf::FetchOrWrite), (REPLY, ResponseHalf::Write)] {
+            let load = step(half, CLIENTS[1], *change, effort);
+            runs.push(Run::of(stepped(what, *change), change[1].0, load).settling(grid.step.0));
+        }
+    }
+    runs
+}
+
+fn mops(outcome: &Outcome) -> f64 {
+    outcome.mops
+}
+
+fn points(outcomes: &Outcomes) -> Vec<Point> {
+    let mut points = Vec::new();
+    let mut point = |series: String, x, unit, predicted| {
+        points.push(Point { series, x, unit, predicted, said: None });
+    };
+    for clients in CLIENTS {
+        for bytes in RESULTS {
+            for x in outcomes.xs() {
+                let of = |what: &str| outcomes.get(&series(what, bytes, clients), x, mops);
+                let (Some(tuned), Some(reply)) = (of(TUNED), of(REPLY)) else { continue };
+                let tried = R.iter().flat_map(|r| F.iter().filter_map(|f| of(&fixed(*r, *f))));
+                let best = tried.fold(0.0, f64::max);
+                point(series(TUNED, bytes, clients), x, "mops", tuned);
+                point(series("tuned over the best fixed R and F", bytes, clients), x, "ratio", tuned / best);
+                point(series("tuned over plain reply", bytes, clients), x, "ratio", tuned / reply);
+            }
+        }
+    }
+    for change in STEPS.into_iter().chain(QUICK_STEPS) {
+        let (x, name) = (change[1].0, |what| stepped(what, change));
+        let of = |what, value| outcomes.get(&name(what), x, value);
+        let Some(settled) = of(TUNED, |outcome| outcome.settled_ms) else { continue };
+        point(name("settled"), x, "ms", settled);
+        if let (Some(tuned), Some(reply)) = (of(TUNED, mops), of(REPLY, mops)) {
+            point(name("tuned over plain reply"), x, "ratio", tuned / reply);
+        }
+        // What a run without a step comes to that was always so.
+        let series = series(TUNED, change[1].1, CLIENTS[1]);
+        if let (Some(tuned), Some(always)) = (of(TUNED, mops), outcomes.get(&series, x, mops)) {
+            point(name("tuned over tuned from the start"), x, "ratio", tuned / always);
+        }
+    }
+    points
+}
