@@ -28,9 +28,9 @@ const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "lost_wakeup",
         file: "crates/rpc/src/client/synchronous.rs",
-        from: "let wake = self.core.domain.wait(armed, until.min(self.earliest).min(limit));",
+        from: "let wake = self.core.domain.wait(armed, fetch.min(others));",
         to: "let armed = if dunlin_fabric::mutant(\"lost_wakeup\") { self.core.domain.disarm(armed); self.core.domain.arm(mode) } else { armed };
-        let wake = self.core.domain.wait(armed, until.min(self.earliest).min(limit));",
+        let wake = self.core.domain.wait(armed, fetch.min(others));",
     },
     Mutant {
         name: "skipped_tag_check",
