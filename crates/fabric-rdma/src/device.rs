@@ -134,6 +134,8 @@ pub(crate) struct Attributes {
     pub(crate) responder_resources: u8,
     pub(crate) atomics: bool,
     pub(crate) in_order: bool,
+    /// Software copies what READs bring, byte by byte while others store.
+    pub(crate) copies: bool,
     /// Whether a completion tells nothing of the buffers of requests before it that were not signaled.
     pub(crate) lingers: bool,
     pub(crate) made: Made,
@@ -370,6 +372,7 @@ impl Device {
             responder_resources: small(got.max_qp_read_atomic),
             atomics: got.atomic_capability != sys::ATOMICS_NONE,
             in_order: IN_ORDER_VENDORS.contains(&got.vendor_id),
+            copies: [SOFT_ROCE, SOFT_IWARP].contains(&got.vendor_id),
             lingers: got.vendor_id == SOFT_IWARP,
             made: Made {
                 vendor: got.vendor_id,
@@ -443,6 +446,7 @@ impl Attributes {
         responder_resources: 0,
         atomics: false,
         in_order: false,
+        copies: false,
         lingers: false,
         made: Made { vendor: 0, part: 0, guid: 0, firmware: [0; 64] },
     };

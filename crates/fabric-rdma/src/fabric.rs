@@ -75,6 +75,7 @@ impl RdmaFabric {
             immediate: !device.is_iwarp,
             acknowledged: !device.is_iwarp,
             in_order_write: config.in_order_write.unwrap_or(attributes.in_order),
+            whole_line_reads: !attributes.copies,
             shared_receive_queue: attributes.shared_receive_queues,
             events: true,
             initiator_copies: false,

@@ -91,6 +91,7 @@ impl ShmFabric {
             immediate: true,
             acknowledged: true,
             in_order_write: true,
+            whole_line_reads: true,
             shared_receive_queue: true,
             events: true,
             initiator_copies: true,

@@ -49,6 +49,10 @@ pub struct Capabilities {
     /// The bytes of one WRITE become visible in increasing address order, at least as far as its last 8 bytes
     /// (at an 8-byte boundary) are never seen before all others. Memory polling needs this.
     pub in_order_write: bool,
+    /// A READ never shows the last 8 bytes of a cache line as they are after they were stored last, with earlier bytes of that line as
+    /// they were before. NICs read whole lines; who copies by software, in increasing order (Soft-RoCE), may be overtaken within one.
+    /// Without it what was fetched is fetched once more when it is seen to be there.
+    pub whole_line_reads: bool,
     /// Shared receive queues exist.
     pub shared_receive_queue: bool,
     /// Completion queues can be slept on.
@@ -79,6 +83,7 @@ impl Capabilities {
         immediate: true,
         acknowledged: true,
         in_order_write: true,
+        whole_line_reads: true,
         shared_receive_queue: true,
         events: true,
         initiator_copies: false,

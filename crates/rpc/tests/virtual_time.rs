@@ -113,6 +113,39 @@ fn who_is_told_of_messages_needs_no_order_within_them() {
     assert!(legal >= 2 * 4 * 4, "{legal}");
 }
 
+/// Where a READ may show a line half old with a new tag (who copies by software), what was seen to be there is READ once more.
+#[test]
+fn results_are_fetched_once_more_where_lines_are_not_read_whole() {
+    const CALLS: u64 = 40;
+    for (whole, reads) in [(true, 1), (false, 2)] {
+        let mut settings = Settings::default();
+        settings.capabilities.whole_line_reads = whole;
+        let run = Sim::run_with(settings, 3, move |fabric| {
+            let address = Address::new(Scheme::Sim, "echo").unwrap();
+            let function = ServerBuilder::new(&fabric).function(1, FunctionMode::Worker);
+            let server = function.serve(&address, |_| echo()).unwrap();
+            let plan = Protocol::by_name("RF-RPC").unwrap().plan(CompletionMode::Busy);
+            let mut client = Client::connect(&fabric, &address, ClientConfig::with_plan(plan)).unwrap();
+            for call in 0..CALLS {
+                assert_eq!(*client.call(1, &call.to_le_bytes()).unwrap(), call.to_le_bytes());
+            }
+            let tuning = client.tuning().remove(0);
+            assert!(tuning.results.0 > 0, "{tuning:?}");
+            assert_eq!(tuning.reads.0 - tuning.reads.1, reads * tuning.results.0, "{tuning:?}");
+            drop(client);
+            server.shutdown(1_000_000_000);
+        });
+        run.unwrap_or_else(|error| panic!("{whole}: {error}"));
+    }
+    // All that is fetched, and metadata, of any length.
+    let mut settings = Settings::default();
+    settings.capabilities.whole_line_reads = false;
+    for protocol in ["Remote-fetch", "FaRM", "Pilaf", "RF-RPC"] {
+        let plan = Protocol::by_name(protocol).unwrap().plan(CompletionMode::Busy);
+        scenario_with(settings.clone(), 1, plan, 200);
+    }
+}
+
 /// Where a SEND does not wait for a RECV (iWARP), one that finds none breaks the lane: nothing that a client may do may come to
 /// that, however many lanes a worker has and however slow it is.
 #[test]

@@ -280,7 +280,8 @@ impl<F: Fabric> PreparedLane<F> {
             let arena = Arena::new(core.fabric.register(MAX_MESSAGE as u64, Access::LOCAL)?)
                 .map_err(|error| broken(&error.to_string()))?;
             let key = RegionKey(published);
-            let fetcher = Fetcher::new(ring_bytes as usize, metadata, key, queue_pair, index, &arena)
+            let whole = core.fabric.capabilities().whole_line_reads;
+            let fetcher = Fetcher::new(ring_bytes as usize, metadata, key, queue_pair, index, whole, &arena)
                 .map_err(|error| broken(&error.to_string()))?;
             Ok(RxSource::Fetch(Box::new(fetcher)))
         };

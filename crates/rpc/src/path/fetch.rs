@@ -59,6 +59,9 @@ pub(crate) struct Fetcher<F: Fabric> {
     wanted: Option<usize>,
     /// How much the last one took.
     asked: usize,
+    /// Whether the fabric's READs show lines whole, and if not, whether what is waited for was seen: the READ after that shows it as it is.
+    whole: bool,
+    seen: bool,
     ring_bytes: usize,
     /// Levels of metadata, and how many of them have told what they know of the next message.
     metadata: u8,
@@ -73,13 +76,15 @@ pub(crate) struct Fetcher<F: Fabric> {
 }
 
 impl<F: Fabric> Fetcher<F> {
-    /// `arena` gives the buffer that READs go to.
+    /// `arena` gives the buffer that READs go to; `whole` says whether READs show lines whole
+    /// ([`Capabilities::whole_line_reads`](dunlin_fabric::Capabilities::whole_line_reads)).
     pub(crate) fn new(
         ring_bytes: usize,
         metadata: u8,
         key: RegionKey,
         queue_pair: QueuePairId,
         lane: u16,
+        whole: bool,
         arena: &Arena<F::Memory>,
     ) -> Result<Self, dunlin_fabric::ArenaError> {
         let buffer = arena.reserve(MAX_MESSAGE)?;
@@ -97,6 +102,8 @@ impl<F: Fabric> Fetcher<F> {
             fetch_bytes: FETCH_BYTES,
             wanted: None,
             asked: 0,
+            whole,
+            seen: false,
             reads: 0,
             misses: 0,
         })
@@ -182,6 +189,7 @@ impl<F: Fabric> Fetcher<F> {
 
     fn next_message(&mut self) {
         self.wanted = None;
+        self.seen = false;
         self.known = 0;
         self.sequence += 1;
         self.slot = self.sequence as usize % (self.ring_bytes / LINE);
@@ -206,7 +214,13 @@ impl<F: Fabric> Fetcher<F> {
             self.state = State::Idle(Some(buffer));
             return Ok(Taken::Nothing);
         }
+        // Its other bytes may be older than its tag, which was there before the next READ begins.
+        if !self.whole && !std::mem::replace(&mut self.seen, true) {
+            self.state = State::Idle(Some(buffer));
+            return Ok(Taken::Nothing);
+        }
         if self.known < self.metadata {
+            self.seen = false;
             let value = line.first_chunk::<8>().map_or(0, |value| u64::from_le_bytes(*value));
             self.learn(value)?;
             self.state = State::Idle(Some(buffer));
