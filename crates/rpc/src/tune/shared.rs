@@ -1,6 +1,6 @@
 //! R and F of each function, chosen once for all connections of a client (RF-RPC section 3.2).
 //!
-//! Every lane, of whatever thread, gives its samples to one [`FetchTuner`] and goes by what that has chosen, so that a client of
+//! Every lane, of whatever thread, gives its samples to one `FetchTuner` and goes by what that has chosen, so that a client of
 //! many workers has found out what one of a single worker would find out in the same number of calls. It is atomics only: who
 //! posts a READ loads one word; who has a sample stores one, and now and then chooses, unless another is at it. Nobody waits and
 //! nothing is allocated.

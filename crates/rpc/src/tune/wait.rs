@@ -5,7 +5,7 @@
 //! What the server says of its time is where that begins, and whether READs met is what moves it: later by three steps after one in
 //! vain, earlier by one after one that met. Where results come at any time that alone would wait for the late ones, so one call of
 //! eight is READ earlier, and nobody waits for more than a READ beyond the time at which hardly any of those has met. What a server says
-//! can only make its own client wait, for no longer than [`MOST_READS`] READs, and only until READs that meet bring it down again.
+//! can only make its own client wait, for no longer than `MOST_READS` READs, and only until READs that meet bring it down again.
 
 /// No first READ waits for longer than so many READs take: calls that take longer are few, whatever they cost.
 const MOST_READS: f64 = 64.0;
