@@ -106,18 +106,6 @@ const fn slot_of(id: QueuePairId) -> usize {
     (id.0 & 0xffff) as usize
 }
 
-fn limited(what: &'static str, value: u32, limit: u32) -> Result<(), CreateError> {
-    if value <= limit {
-        Ok(())
-    } else {
-        Err(CreateError::Limit { what, value: value.into(), limit: limit.into() })
-    }
-}
-
-fn cannot(what: &'static str) -> impl FnOnce(io::Error) -> CreateError {
-    move |source| CreateError::System { what, source }
-}
-
 fn found_by(queue_pairs: &mut [Option<QueuePair>], id: QueuePairId) -> Option<&mut QueuePair> {
     queue_pairs.get_mut(slot_of(id))?.as_mut().filter(|found| found.id == id)
 }
@@ -141,8 +129,8 @@ impl OfiDomain {
         running: Arc<Running>,
     ) -> Result<Self, CreateError> {
         let queue = CompletionQueue::new(&device.domain, PROVIDER_COMPLETIONS)
-            .map_err(cannot("a completion queue"))?;
-        let attention = Attention::new(Arc::new(queue)).map_err(cannot("an eventfd"))?;
+            .map_err(CreateError::system("a completion queue"))?;
+        let attention = Attention::new(Arc::new(queue)).map_err(CreateError::system("an eventfd"))?;
         device.keeper.look_after(&attention);
         Ok(OfiDomain {
             queue_pairs: Vec::new(),
@@ -484,7 +472,7 @@ impl ThreadDomain for OfiDomain {
         depth: u32,
         events: bool,
     ) -> Result<CompletionQueueId, CreateError> {
-        limited("the completion queue's depth", depth, MAX_COMPLETIONS)?;
+        CreateError::check_limit("the completion queue's depth", depth, MAX_COMPLETIONS)?;
         self.queues.push(Queue { events, ready: VecDeque::with_capacity(depth as usize) });
         Ok(CompletionQueueId(self.queues.len() as u32 - 1))
     }
@@ -493,11 +481,15 @@ impl ThreadDomain for OfiDomain {
         if !self.capabilities.shared_receive_queue {
             return Err(CreateError::Unsupported("shared receive queues"));
         }
-        limited("the shared receive queue's depth", depth, self.capabilities.max_queue_depth)?;
+        CreateError::check_limit(
+            "the shared receive queue's depth",
+            depth,
+            self.capabilities.max_queue_depth,
+        )?;
         let depth = depth.max(1);
         let handle = SharedReceives::new(&self.device.domain, &self.device.info)
-            .map_err(cannot("a shared receive context"))?;
-        let incoming = Places::new(depth, HEADER).map_err(cannot("memory"))?;
+            .map_err(CreateError::system("a shared receive context"))?;
+        let incoming = Places::new(depth, HEADER).map_err(CreateError::system("memory"))?;
         let posted = (0..depth).map(|_| None).collect();
         self.shared.push(Shared {
             handle,
@@ -510,8 +502,8 @@ impl ThreadDomain for OfiDomain {
     }
 
     fn create_queue_pair(&mut self, config: &QueuePairConfig) -> Result<QueuePairId, CreateError> {
-        limited("max_send", config.max_send, self.capabilities.max_queue_depth)?;
-        limited("max_receive", config.max_receive, self.capabilities.max_queue_depth)?;
+        CreateError::check_limit("max_send", config.max_send, self.capabilities.max_queue_depth)?;
+        CreateError::check_limit("max_receive", config.max_receive, self.capabilities.max_queue_depth)?;
         if !self.capabilities.transports.contains(config.transport) {
             return Err(CreateError::Unsupported("queue pairs of that transport"));
         }
@@ -541,7 +533,7 @@ impl ThreadDomain for OfiDomain {
             Ok(queue_pair) => self.queue_pairs[usize::from(slot)] = Some(queue_pair),
             Err(error) => {
                 self.free.push_back(slot);
-                return Err(cannot("a queue pair's memory")(error));
+                return Err(CreateError::system("a queue pair's memory")(error));
             }
         }
         self.by_number.insert(number, slot);
@@ -569,7 +561,7 @@ impl ThreadDomain for OfiDomain {
         if !link.shared().has_dialled() {
             let local = link.shared().local_address();
             let local = local.ok_or(CreateError::State("the control connection is gone"))?;
-            port = device.listen_at(local).map_err(cannot("listening for connections"))?.port();
+            port = device.listen_at(local).map_err(CreateError::system("listening for connections"))?.port();
             if queue_pair.awaited.is_none() && queue_pair.state == QueuePairState::Initialised {
                 queue_pair.awaited =
                     Some(device.await_peer(queue_pair.number, queue_pair.secret, &attention, shared));
@@ -616,7 +608,7 @@ impl ThreadDomain for OfiDomain {
                 .and_then(|info| self.ask(slot_of(id), info, &say));
             if let Err(error) = asked {
                 self.fail(slot_of(id));
-                return Err(cannot("asking for a connection")(error));
+                return Err(CreateError::system("asking for a connection")(error));
             }
         }
         // The other end may have asked, or gone, before: the next look sees it.

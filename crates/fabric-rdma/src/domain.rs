@@ -87,18 +87,6 @@ const fn slot_of(id: QueuePairId) -> usize {
     (id.0 & 0xffff) as usize
 }
 
-fn limited(what: &'static str, value: u32, limit: u32) -> Result<(), CreateError> {
-    if value <= limit {
-        Ok(())
-    } else {
-        Err(CreateError::Limit { what, value: value.into(), limit: limit.into() })
-    }
-}
-
-fn cannot(what: &'static str) -> impl FnOnce(io::Error) -> CreateError {
-    move |source| CreateError::System { what, source }
-}
-
 fn found_by(queue_pairs: &mut [Option<QueuePair>], id: QueuePairId) -> Option<&mut QueuePair> {
     queue_pairs.get_mut(slot_of(id))?.as_mut().filter(|found| found.id == id)
 }
@@ -110,7 +98,7 @@ impl RdmaDomain {
         control: Arc<Control>,
     ) -> Result<Self, CreateError> {
         let device = Arc::clone(&control.backend().device);
-        let attention = Attention::new(&device).map_err(cannot("a completion channel"))?;
+        let attention = Attention::new(&device).map_err(CreateError::system("a completion channel"))?;
         Ok(RdmaDomain {
             device,
             capabilities,
@@ -164,7 +152,7 @@ impl RdmaDomain {
                 max_inline: self.capabilities.max_inline,
             },
         };
-        handles::QueuePair::new(&self.device, parts).map_err(cannot("a queue pair"))
+        handles::QueuePair::new(&self.device, parts).map_err(CreateError::system("a queue pair"))
     }
 
     /// To where it takes RECVs; a datagram queue pair to where it is ready.
@@ -218,7 +206,7 @@ impl RdmaDomain {
             terms.initiator_depth = terms.initiator_depth.min(remote.responder_resources);
             manager
                 .ask(terms, remote, &queue_pair.broken, attention)
-                .map_err(cannot("an iWARP connection"))?;
+                .map_err(CreateError::system("an iWARP connection"))?;
         } else {
             queue_pair.early = Some(Vec::new());
             queue_pair.look_for_peer();
@@ -267,7 +255,7 @@ impl RdmaDomain {
         handle
             .modify(step(sys::STATE_READY_TO_RECEIVE), receive)
             .and_then(|()| handle.modify(step(sys::STATE_READY_TO_SEND), send))
-            .map_err(cannot("a connection"))
+            .map_err(CreateError::system("a connection"))
     }
 
     /// A link or the other end of a queue pair has ended, or the device has told of something that is broken.
@@ -405,11 +393,15 @@ impl ThreadDomain for RdmaDomain {
         depth: u32,
         events: bool,
     ) -> Result<CompletionQueueId, CreateError> {
-        limited("the completion queue's depth", depth, self.device.attributes.max_completions)?;
+        CreateError::check_limit(
+            "the completion queue's depth",
+            depth,
+            self.device.attributes.max_completions,
+        )?;
         let number = self.queues.len();
         let channel = events.then(|| self.attention.channel());
         let handle = handles::CompletionQueue::new(&self.device, depth.max(1), channel, number)
-            .map_err(cannot("a completion queue"))?;
+            .map_err(CreateError::system("a completion queue"))?;
         let broken = Arc::default();
         self.device.health.watch(handle.object(), &broken, &self.attention);
         self.queues.push(Queue { handle, events, armed: false, broken });
@@ -421,9 +413,9 @@ impl ThreadDomain for RdmaDomain {
             return Err(CreateError::Unsupported("shared receive queues"));
         }
         let limit = self.capabilities.max_queue_depth.min(self.device.attributes.max_shared_receives);
-        limited("the shared receive queue's depth", depth, limit)?;
+        CreateError::check_limit("the shared receive queue's depth", depth, limit)?;
         let handle = handles::SharedReceiveQueue::new(&self.device, depth.max(1))
-            .map_err(cannot("a shared receive queue"))?;
+            .map_err(CreateError::system("a shared receive queue"))?;
         let posted = (0..depth).map(|_| None).collect();
         let broken = Arc::default();
         self.device.health.watch(handle.object(), &broken, &self.attention);
@@ -432,8 +424,8 @@ impl ThreadDomain for RdmaDomain {
     }
 
     fn create_queue_pair(&mut self, config: &QueuePairConfig) -> Result<QueuePairId, CreateError> {
-        limited("max_send", config.max_send, self.capabilities.max_queue_depth)?;
-        limited("max_receive", config.max_receive, self.capabilities.max_queue_depth)?;
+        CreateError::check_limit("max_send", config.max_send, self.capabilities.max_queue_depth)?;
+        CreateError::check_limit("max_receive", config.max_receive, self.capabilities.max_queue_depth)?;
         if !self.capabilities.transports.contains(config.transport) {
             return Err(CreateError::Unsupported("queue pairs of that transport"));
         }
@@ -463,7 +455,7 @@ impl ThreadDomain for RdmaDomain {
         let mut queue_pair = QueuePair::new(id, *config, handle, RealHost.random());
         if let Err(error) = self.initialise(&mut queue_pair) {
             self.free.push_back(slot);
-            return Err(cannot("a queue pair")(error));
+            return Err(CreateError::system("a queue pair")(error));
         }
         let object = Object::QueuePair(queue_pair.number());
         self.device.health.watch(object, &queue_pair.broken, &self.attention);
@@ -571,7 +563,8 @@ impl ThreadDomain for RdmaDomain {
         }
         let from = self.device.port.gid_for(link.shared().local_address());
         let route = address.route(&self.device.port, from)?;
-        let handle = handles::AddressHandle::new(&self.device, route).map_err(cannot("an address handle"))?;
+        let handle = handles::AddressHandle::new(&self.device, route)
+            .map_err(CreateError::system("an address handle"))?;
         let destination = Destination { handle, number: address.number, qkey: address.qkey };
         Ok(self.destinations.insert(queue_pair, destination))
     }

@@ -289,13 +289,6 @@ fn outlet(link: &ShmLink, address: Address) -> Result<(Producer, PeerDoorbell), 
     Ok((producer, doorbell))
 }
 
-fn limited(what: &'static str, value: u32, limit: u32) -> Result<(), CreateError> {
-    if value > limit {
-        return Err(CreateError::Limit { what, value: value.into(), limit: limit.into() });
-    }
-    Ok(())
-}
-
 impl ThreadDomain for ShmDomain {
     type Memory = ShmMemory;
     type Link = ShmLink;
@@ -307,7 +300,7 @@ impl ThreadDomain for ShmDomain {
         events: bool,
     ) -> Result<CompletionQueueId, CreateError> {
         // Several queue pairs with full queues may feed one.
-        limited("the completion queue's depth", depth, MAX_QUEUE_DEPTH * 64)?;
+        CreateError::check_limit("the completion queue's depth", depth, MAX_QUEUE_DEPTH * 64)?;
         self.queues.push(CompletionQueue::new(depth.max(1), events));
         self.events |= events;
         self.set_flags();
@@ -315,14 +308,14 @@ impl ThreadDomain for ShmDomain {
     }
 
     fn create_shared_receive_queue(&mut self, depth: u32) -> Result<SharedReceiveQueueId, CreateError> {
-        limited("the shared receive queue's depth", depth, MAX_QUEUE_DEPTH)?;
+        CreateError::check_limit("the shared receive queue's depth", depth, MAX_QUEUE_DEPTH)?;
         self.shared.push(SharedReceiveQueue::new(depth));
         Ok(SharedReceiveQueueId(self.shared.len() as u32 - 1))
     }
 
     fn create_queue_pair(&mut self, config: &QueuePairConfig) -> Result<QueuePairId, CreateError> {
-        limited("max_send", config.max_send, MAX_QUEUE_DEPTH)?;
-        limited("max_receive", config.max_receive, MAX_QUEUE_DEPTH)?;
+        CreateError::check_limit("max_send", config.max_send, MAX_QUEUE_DEPTH)?;
+        CreateError::check_limit("max_receive", config.max_receive, MAX_QUEUE_DEPTH)?;
         for queue in [config.send_completions, config.receive_completions] {
             if queue.0 as usize >= self.queues.len() {
                 return Err(CreateError::NoSuch("completion queue"));

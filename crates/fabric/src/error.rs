@@ -78,6 +78,21 @@ pub enum CreateError {
     },
 }
 
+impl CreateError {
+    /// Refuses more of something than there can be.
+    pub fn check_limit(what: &'static str, value: u32, limit: u32) -> Result<(), CreateError> {
+        if value <= limit {
+            return Ok(());
+        }
+        Err(CreateError::Limit { what, value: value.into(), limit: limit.into() })
+    }
+
+    /// The error of a call to the system that did this.
+    pub fn system(what: &'static str) -> impl FnOnce(std::io::Error) -> CreateError {
+        move |source| CreateError::System { what, source }
+    }
+}
+
 /// Posting failed; the work request was not taken and has had no effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum PostError {

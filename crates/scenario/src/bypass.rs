@@ -1,15 +1,12 @@
 //! A store whose clients READ its tables, on a simulated cluster: GETs by one READ after the other, PUTs by RPC, in closed loop.
 
+use crate::course::{Course, CourseError, FOREVER, Phase, cluster, cost_as, not_zero, thread};
 use dunlin_fabric::{Address, Fabric, Host, Nanos, Scheme, Signal, Task};
-use dunlin_fabric_sim::{
-    MachineSettings, ModelTiming, Prices, Random, RunError, Settings, Sim, TimingSettings,
-};
+use dunlin_fabric_sim::{Random, Sim};
 use dunlin_kv::bypass::{BypassClient, BypassConfig, BypassServer, Kind, ReadCounts};
-use dunlin_rnic_model::{Parameter, Profile, ProfileError};
+use dunlin_rnic_model::Profile;
 use dunlin_rpc::{ClientConfig, Plan, ServerConfig};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use thiserror::Error;
+use std::sync::Arc;
 
 /// A load of GETs and PUTs on tables that clients READ.
 #[derive(Clone, Debug)]
@@ -57,70 +54,15 @@ pub struct BypassOutcome {
     pub trace_hash: u64,
 }
 
-/// Why it did not come to its end.
-#[derive(Debug, Error)]
-pub enum BypassError {
-    /// It describes nothing that could run.
-    #[error("{what} cannot be {value}")]
-    Nothing {
-        /// What.
-        what: &'static str,
-        /// Its value.
-        value: u64,
-    },
-    /// No such profile, or a bad one.
-    #[error(transparent)]
-    Profile(#[from] ProfileError),
-    /// The run did not end as it should.
-    #[error(transparent)]
-    Run(#[from] RunError),
-    /// A client or the server could not go on.
-    #[error("a simulated thread cannot go on: {0}")]
-    Thread(String),
-}
-
-fn thread(error: impl std::fmt::Display) -> BypassError {
-    BypassError::Thread(error.to_string())
-}
-
-#[derive(Default)]
-struct Shared {
+/// What all clients together did while it counted.
+#[derive(Debug, Default)]
+struct Done {
     operations: u64,
     latencies: u128,
     counts: ReadCounts,
-    error: Option<BypassError>,
-}
-
-/// What all threads of a run share. One of them runs at a time, so nobody ever waits for the lock.
-#[derive(Clone, Default)]
-struct Board {
-    shared: Arc<Mutex<Shared>>,
-    connected: Arc<AtomicU64>,
-    phase: Arc<AtomicU64>,
-}
-
-const COUNTING: u64 = 1;
-const OVER: u64 = 2;
-
-impl Board {
-    fn lock(&self) -> MutexGuard<'_, Shared> {
-        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn phase(&self) -> u64 {
-        self.phase.load(Ordering::Relaxed)
-    }
-
-    fn ended(&self, result: Result<(), BypassError>) {
-        if let Err(error) = result {
-            self.lock().error.get_or_insert(error);
-            self.phase.store(OVER, Ordering::Relaxed);
-        }
-    }
 }
 
 const KEY_BYTES: usize = 16;
-const FOREVER: Nanos = Nanos::MAX;
 
 fn key_of(number: u64) -> [u8; KEY_BYTES] {
     let mut key = [0; KEY_BYTES];
@@ -130,21 +72,17 @@ fn key_of(number: u64) -> [u8; KEY_BYTES] {
 }
 
 impl Bypass {
-    fn check(&self) -> Result<(), BypassError> {
-        let wrong = |what, value: u64| Err(BypassError::Nothing { what, value });
-        for (what, value) in [
+    fn check(&self) -> Result<(), CourseError> {
+        not_zero([
             ("the number of client hosts", self.client_hosts as u64),
             ("the number of clients", self.clients as u64),
             ("the number of server threads", self.threads.into()),
             ("the number of items", self.items),
             ("the measured time", self.measured),
-        ] {
-            if value == 0 {
-                return wrong(what, 0);
-            }
-        }
+        ])?;
         if self.gets_percent > 100 {
-            return wrong("the share of GETs", self.gets_percent.into());
+            let (what, value) = ("the share of GETs", self.gets_percent.into());
+            return Err(CourseError::Nothing { what, value });
         }
         Ok(())
     }
@@ -153,46 +91,25 @@ impl Bypass {
     ///
     /// # Errors
     /// A load of which nothing could come, and a run that did not end well.
-    pub fn run(&self, seed: u64) -> Result<BypassOutcome, BypassError> {
+    pub fn run(&self, seed: u64) -> Result<BypassOutcome, CourseError> {
         self.check()?;
-        let profile = Arc::new(Profile::built_in(&self.profile)?);
-        let hosts = self.client_hosts + 1;
-        let defaults = Settings::default();
-        let mut settings = Settings {
-            machines: vec![MachineSettings::default(); hosts],
-            limit: defaults.start.saturating_add(self.limit),
-            max_tasks: self.clients + usize::from(self.threads) + 64,
-            run_ahead: 10_000_000_000,
-            spurious: 0,
-            preemption: 0,
-            slack: 300,
-            prices: Prices::of(&profile),
-            ..defaults
-        };
-        settings.capabilities.max_inline = profile.number(Parameter::InlineLimit) as u32;
-        let machines = vec![(Arc::clone(&profile), 1); hosts];
-        settings.timing = TimingSettings::Model(ModelTiming { machines, switch_ns: None, control_ns: 5_000 });
-        let board = Board::default();
-        let (load, played) = (self.clone(), board.clone());
-        let report = Sim::run_with(settings, seed, move |sim| {
-            let result = load.play(&sim, seed, &played);
-            played.ended(result);
-        })?;
-        let mut shared = board.lock();
-        if let Some(error) = shared.error.take() {
-            return Err(error);
-        }
+        let threads = self.clients + usize::from(self.threads) + 64;
+        let mut settings = cluster(self.client_hosts + 1, threads, self.limit);
+        cost_as(&mut settings, Profile::built_in(&self.profile)?, 1);
+        let load = self.clone();
+        let play = move |sim: &Sim, course: &Arc<Course<Done>>| load.play(sim, seed, course);
+        let (done, trace_hash) = Course::run(settings, seed, play)?;
         Ok(BypassOutcome {
-            operations: shared.operations,
+            operations: done.operations,
             time_ns: self.measured,
-            mean_ns: shared.latencies as f64 / shared.operations.max(1) as f64,
-            reads_per_get: shared.counts.reads_per_get(),
-            retries_per_get: shared.counts.retries as f64 / shared.counts.gets.max(1) as f64,
-            trace_hash: report.trace_hash,
+            mean_ns: done.latencies as f64 / done.operations.max(1) as f64,
+            reads_per_get: done.counts.reads_per_get(),
+            retries_per_get: done.counts.retries as f64 / done.counts.gets.max(1) as f64,
+            trace_hash,
         })
     }
 
-    fn play(&self, sim: &Sim, seed: u64, board: &Board) -> Result<(), BypassError> {
+    fn play(&self, sim: &Sim, seed: u64, course: &Arc<Course<Done>>) -> Result<(), CourseError> {
         let addresses = [
             Address::new(Scheme::Sim, "puts").map_err(thread)?,
             Address::new(Scheme::Sim, "reads").map_err(thread)?,
@@ -207,27 +124,28 @@ impl Bypass {
         let server = BypassServer::serve(sim, [puts, reads], tables, engine).map_err(thread)?;
         let hosts: Vec<Sim> = (0..self.client_hosts).map(|host| sim.process_on(1 + host)).collect();
         let (news, start, stop) = (sim.host().signal(), sim.host().signal(), sim.host().signal());
-        let tasks: Vec<Task> = (0..self.clients)
-            .filter_map(|number| {
+        let tasks = (0..self.clients)
+            .map(|number| {
                 let player = Player {
                     sim: hosts[number % hosts.len()].clone(),
                     random: Random::new(seed, 1000 + number as u64),
                     load: self.clone(),
-                    board: board.clone(),
+                    course: Arc::clone(course),
                     number: number as u64,
                 };
                 let (addresses, host) = (addresses.clone(), player.sim.host().clone());
-                let (news, start, stop, board) = (news.clone(), start.clone(), stop.clone(), board.clone());
+                let (news, start, stop) = (news.clone(), start.clone(), stop.clone());
+                let course = Arc::clone(course);
                 let body = move || {
                     let played = player.play(&addresses, &start, || {
-                        board.connected.fetch_add(1, Ordering::Relaxed);
+                        course.is_ready();
                         news.raise();
                     });
                     // Who goes early would have others wait for what its end costs.
                     let client = match played {
                         Ok(client) => Some(client),
                         Err(error) => {
-                            board.ended(Err(error));
+                            course.ended(Err(error));
                             news.raise();
                             None
                         }
@@ -235,12 +153,12 @@ impl Bypass {
                     stop.wait(0, FOREVER);
                     drop(client);
                 };
-                host.spawn("client", Box::new(body)).ok()
+                host.spawn("client", Box::new(body)).map_err(thread)
             })
-            .collect();
+            .collect::<Result<Vec<Task>, _>>()?;
         loop {
             let seen = news.seen();
-            if board.connected.load(Ordering::Relaxed) >= tasks.len() as u64 || board.phase() == OVER {
+            if course.may_begin(tasks.len()) {
                 break;
             }
             news.wait(seen, FOREVER);
@@ -248,9 +166,9 @@ impl Bypass {
         start.raise();
         let host = sim.host();
         host.sleep(host.now() + self.warm_up);
-        board.phase.fetch_max(COUNTING, Ordering::Relaxed);
+        course.count();
         host.sleep(host.now() + self.measured);
-        board.phase.store(OVER, Ordering::Relaxed);
+        course.end();
         // Operations that are under way end.
         host.sleep(host.now() + 1_000_000);
         stop.raise();
@@ -265,7 +183,7 @@ struct Player {
     sim: Sim,
     random: Random,
     load: Bypass,
-    board: Board,
+    course: Arc<Course<Done>>,
     number: u64,
 }
 
@@ -276,7 +194,7 @@ impl Player {
         [puts, reads]: &[Address; 2],
         start: &impl Signal,
         connected: impl FnOnce(),
-    ) -> Result<BypassClient<Sim>, BypassError> {
+    ) -> Result<BypassClient<Sim>, CourseError> {
         let config = ClientConfig {
             timeout: 0,
             connect_timeout: FOREVER / 8,
@@ -293,8 +211,8 @@ impl Player {
         start.wait(0, FOREVER);
         let (mut before, mut operations, mut latencies) = (None, 0, 0);
         let mut got = Vec::with_capacity(self.load.value_bytes);
-        while self.board.phase() != OVER {
-            if before.is_none() && self.board.phase() == COUNTING {
+        while self.course.phase() != Phase::Over {
+            if before.is_none() && self.course.phase() == Phase::Counting {
                 before = Some(client.counts());
             }
             let key = key_of(self.random.below(self.load.items));
@@ -307,19 +225,19 @@ impl Player {
                 value.fill(operations as u8);
                 client.put(&key, &value).map_err(thread)?;
             }
-            if before.is_some() && self.board.phase() == COUNTING {
+            if before.is_some() && self.course.phase() == Phase::Counting {
                 operations += 1;
                 latencies += u128::from(self.sim.time() - since);
             }
         }
         let (before, after) = (before.unwrap_or_default(), client.counts());
-        let mut shared = self.board.lock();
-        shared.operations += operations;
-        shared.latencies += latencies;
-        shared.counts.gets += after.gets - before.gets;
-        shared.counts.reads += after.reads - before.reads;
-        shared.counts.retries += after.retries - before.retries;
-        drop(shared);
+        let mut done = self.course.gathered();
+        done.operations += operations;
+        done.latencies += latencies;
+        done.counts.gets += after.gets - before.gets;
+        done.counts.reads += after.reads - before.reads;
+        done.counts.retries += after.retries - before.retries;
+        drop(done);
         Ok(client)
     }
 }

@@ -4,19 +4,15 @@
 //!
 //! No message is lost here (there are as many RECVs as senders), so nothing is sent again, and nothing controls congestion.
 
+use crate::course::{Course, CourseError, FOREVER, Phase, cluster, cost_as, not_zero, thread};
 use dunlin_fabric::{
     Access, Address, AddressHandleId, Arena, Completion, CompletionQueueId, Data, Endpoint, Fabric, Host,
     Link, Listener, Nanos, Operation, QueuePairConfig, QueuePairId, ReceiveTarget, Scheme, Signal, Site,
     Task, ThreadDomain, Transport, WaitMode, Waker, Work, WorkId, WorkRequest,
 };
-use dunlin_fabric_sim::{
-    MachineSettings, ModelTiming, Prices, RunError, Settings, Sim, SimDomain, SimLink, SimMemory, SimWaker,
-    TimingSettings,
-};
-use dunlin_rnic_model::{Parameter, Profile, ProfileError};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use thiserror::Error;
+use dunlin_fabric_sim::{Sim, SimDomain, SimLink, SimMemory, SimWaker};
+use dunlin_rnic_model::Profile;
+use std::sync::Arc;
 
 /// A load of datagrams.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,33 +50,10 @@ pub struct DatagramsOutcome {
     pub trace_hash: u64,
 }
 
-/// Why it did not come to its end.
-#[derive(Debug, Error)]
-pub enum DatagramsError {
-    /// It describes nothing that could run.
-    #[error("{what} cannot be {value}")]
-    Nothing {
-        /// What.
-        what: &'static str,
-        /// Its value.
-        value: u64,
-    },
-    /// No such profile, or a bad one.
-    #[error(transparent)]
-    Profile(#[from] ProfileError),
-    /// The run did not end as it should.
-    #[error(transparent)]
-    Run(#[from] RunError),
-    /// A verbs call failed.
-    #[error("a simulated thread cannot go on: {0}")]
-    Verbs(String),
-}
-
 /// Completions that one poll takes at most.
 const AT_ONCE: usize = 16;
 /// Requests between two signaled ones.
 const SIGNAL_EVERY: u64 = 16;
-const FOREVER: Nanos = Nanos::MAX;
 
 /// Where the time of server threads went.
 #[derive(Clone, Copy, Debug, Default)]
@@ -91,44 +64,10 @@ struct Spent {
     in_vain: Nanos,
 }
 
-#[derive(Default)]
-struct Shared {
+#[derive(Debug, Default)]
+struct Gathered {
     spent: Spent,
     wakers: Vec<SimWaker>,
-    error: Option<DatagramsError>,
-}
-
-/// What all threads of a run share. One of them runs at a time, so nobody ever waits for the lock.
-#[derive(Clone, Default)]
-struct Board {
-    shared: Arc<Mutex<Shared>>,
-    ready: Arc<AtomicU64>,
-    phase: Arc<AtomicU64>,
-}
-
-const COUNTING: u64 = 1;
-const OVER: u64 = 2;
-
-impl Board {
-    fn lock(&self) -> MutexGuard<'_, Shared> {
-        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn phase(&self) -> u64 {
-        self.phase.load(Ordering::Relaxed)
-    }
-
-    /// Notes how a thread ended.
-    fn ended(&self, result: Result<(), DatagramsError>) {
-        if let Err(error) = result {
-            self.lock().error.get_or_insert(error);
-            self.phase.store(OVER, Ordering::Relaxed);
-        }
-    }
-}
-
-fn verbs(error: impl std::fmt::Display) -> DatagramsError {
-    DatagramsError::Verbs(error.to_string())
 }
 
 /// A thread's datagram queue pair.
@@ -148,22 +87,22 @@ struct End {
 }
 
 impl End {
-    fn new(sim: &Sim, receives: usize, bytes: u32) -> Result<End, DatagramsError> {
-        let mut domain = sim.domain().map_err(verbs)?;
+    fn new(sim: &Sim, receives: usize, bytes: u32) -> Result<End, CourseError> {
+        let mut domain = sim.domain().map_err(thread)?;
         let depth = receives.max(64) as u32;
-        let send_queue = domain.create_completion_queue(depth, false).map_err(verbs)?;
-        let receive_queue = domain.create_completion_queue(depth, false).map_err(verbs)?;
+        let send_queue = domain.create_completion_queue(depth, false).map_err(thread)?;
+        let receive_queue = domain.create_completion_queue(depth, false).map_err(thread)?;
         let config = QueuePairConfig {
             transport: Transport::UnreliableDatagram,
             max_send: depth,
             max_receive: depth,
             ..QueuePairConfig::reliable(send_queue, receive_queue)
         };
-        let pair = domain.create_queue_pair(&config).map_err(verbs)?;
+        let pair = domain.create_queue_pair(&config).map_err(thread)?;
         let headroom = sim.capabilities().datagram_headroom as usize;
         let whole = (headroom + bytes as usize).next_power_of_two().max(64);
-        let memory = sim.register((whole * receives) as u64, Access::LOCAL).map_err(verbs)?;
-        let arena = Arena::new(memory).map_err(verbs)?;
+        let memory = sim.register((whole * receives) as u64, Access::LOCAL).map_err(thread)?;
+        let arena = Arena::new(memory).map_err(thread)?;
         let mut end = End {
             domain,
             pair,
@@ -177,30 +116,30 @@ impl End {
             done: 0,
         };
         for _ in 0..receives {
-            let buffer = end.arena.reserve(headroom + bytes as usize).map_err(verbs)?;
+            let buffer = end.arena.reserve(headroom + bytes as usize).map_err(thread)?;
             end.domain
                 .post_receive(ReceiveTarget::QueuePair(pair), WorkId(0), Some(buffer))
-                .map_err(verbs)?;
+                .map_err(thread)?;
         }
         Ok(end)
     }
 
     /// The way to the peer at the other end of a link.
-    fn meet(&mut self, link: &SimLink) -> Result<AddressHandleId, DatagramsError> {
-        let endpoint = self.domain.endpoint(self.pair, link).map_err(verbs)?;
-        link.send(&endpoint.0).map_err(verbs)?;
-        let remote = Endpoint(link.receive(FOREVER).map_err(verbs)?);
-        self.domain.create_address_handle(self.pair, link, &remote).map_err(verbs)
+    fn meet(&mut self, link: &SimLink) -> Result<AddressHandleId, CourseError> {
+        let endpoint = self.domain.endpoint(self.pair, link).map_err(thread)?;
+        link.send(&endpoint.0).map_err(thread)?;
+        let remote = Endpoint(link.receive(FOREVER).map_err(thread)?);
+        self.domain.create_address_handle(self.pair, link, &remote).map_err(thread)
     }
 
-    fn send(&mut self, to: AddressHandleId, message: &[u8]) -> Result<(), DatagramsError> {
+    fn send(&mut self, to: AddressHandleId, message: &[u8]) -> Result<(), CourseError> {
         self.posted += 1;
         let signaled = self.posted.is_multiple_of(SIGNAL_EVERY);
         let data = Data::Inline(&[message]);
         let operation = Operation::Send { data, immediate: None, to: Some(to) };
         self.domain
             .post(self.pair, WorkRequest { id: WorkId(self.posted), operation, signaled })
-            .map_err(verbs)
+            .map_err(thread)
     }
 
     /// Looks for completions of what was sent, once half of the send queue may be taken.
@@ -213,29 +152,23 @@ impl End {
         }
     }
 
-    fn recycle(&mut self, completion: Completion<SimMemory>) -> Result<(), DatagramsError> {
+    fn recycle(&mut self, completion: Completion<SimMemory>) -> Result<(), CourseError> {
         let target = ReceiveTarget::QueuePair(self.pair);
-        self.domain.post_receive(target, completion.id, completion.buffer).map_err(verbs)
+        self.domain.post_receive(target, completion.id, completion.buffer).map_err(thread)
     }
 }
 
 impl Datagrams {
-    fn check(&self) -> Result<(), DatagramsError> {
-        let wrong = |what, value: u64| Err(DatagramsError::Nothing { what, value });
-        for (what, value) in [
-            ("the number of client hosts", self.client_hosts),
-            ("the number of senders", self.senders),
-            ("the number of server threads", self.threads),
-        ] {
-            if value == 0 {
-                return wrong(what, 0);
-            }
-        }
+    fn check(&self) -> Result<(), CourseError> {
+        not_zero([
+            ("the number of client hosts", self.client_hosts as u64),
+            ("the number of senders", self.senders as u64),
+            ("the number of server threads", self.threads as u64),
+            ("the measured time", self.measured),
+        ])?;
         if self.bytes < 4 {
-            return wrong("the size of a request", self.bytes.into());
-        }
-        if self.measured == 0 {
-            return wrong("the measured time", 0);
+            let (what, value) = ("the size of a request", self.bytes.into());
+            return Err(CourseError::Nothing { what, value });
         }
         Ok(())
     }
@@ -244,78 +177,58 @@ impl Datagrams {
     ///
     /// # Errors
     /// A load of which nothing could come, and a run that did not end well.
-    pub fn run(&self, seed: u64) -> Result<DatagramsOutcome, DatagramsError> {
+    pub fn run(&self, seed: u64) -> Result<DatagramsOutcome, CourseError> {
         self.check()?;
-        let profile = Arc::new(Profile::built_in(&self.profile)?);
-        let hosts = self.client_hosts + 1;
-        let defaults = Settings::default();
-        let mut settings = Settings {
-            machines: vec![MachineSettings::default(); hosts],
-            limit: defaults.start.saturating_add(self.limit),
-            max_tasks: self.senders + self.threads + 16,
-            spurious: 0,
-            preemption: 0,
-            slack: 300,
-            prices: Prices::of(&profile),
-            ..defaults
-        };
-        settings.capabilities.max_inline = profile.number(Parameter::InlineLimit) as u32;
-        let machines = vec![(Arc::clone(&profile), 1); hosts];
-        settings.timing = TimingSettings::Model(ModelTiming { machines, switch_ns: None, control_ns: 5_000 });
-        let board = Board::default();
-        let (load, played) = (self.clone(), board.clone());
-        let report = Sim::run_with(settings, seed, move |sim| {
-            let result = load.play(&sim, &played);
-            played.ended(result);
-        })?;
-        let mut shared = board.lock();
-        if let Some(error) = shared.error.take() {
-            return Err(error);
-        }
-        let Spent { calls, all, verbs, in_vain } = shared.spent;
+        let mut settings = cluster(self.client_hosts + 1, self.senders + self.threads + 16, self.limit);
+        cost_as(&mut settings, Profile::built_in(&self.profile)?, 1);
+        let load = self.clone();
+        let play = move |sim: &Sim, course: &Arc<Course<Gathered>>| load.play(sim, course);
+        let (gathered, trace_hash) = Course::run(settings, seed, play)?;
+        let Spent { calls, all, verbs, in_vain } = gathered.spent;
         let share = |of: Nanos, all: Nanos| of as f64 / all.max(1) as f64;
         Ok(DatagramsOutcome {
             calls,
             time_ns: all / self.threads as u64,
             verbs_share: share(verbs + in_vain, all),
             verbs_share_of_work: share(verbs, all.saturating_sub(in_vain)),
-            trace_hash: report.trace_hash,
+            trace_hash,
         })
     }
 
-    fn play(&self, sim: &Sim, board: &Board) -> Result<(), DatagramsError> {
+    fn play(&self, sim: &Sim, course: &Arc<Course<Gathered>>) -> Result<(), CourseError> {
         let host = sim.host();
         let (news, start) = (host.signal(), host.signal());
         let mut tasks: Vec<Task> = Vec::new();
         for number in 0..self.threads {
-            let address = Address::new(Scheme::Sim, &format!("datagrams-{number}")).map_err(verbs)?;
-            let listener = sim.listen(&address).map_err(verbs)?;
+            let address = Address::new(Scheme::Sim, &format!("datagrams-{number}")).map_err(thread)?;
+            let listener = sim.listen(&address).map_err(thread)?;
             let mine = (self.senders + self.threads - 1 - number) / self.threads;
-            let server = Server { sim: sim.clone(), board: board.clone(), load: self.clone(), senders: mine };
+            let server =
+                Server { sim: sim.clone(), course: Arc::clone(course), load: self.clone(), senders: mine };
             let news = news.clone();
             let body = move || {
-                let board = server.board.clone();
-                board.ended(server.serve(&listener, &news));
+                let course = Arc::clone(&server.course);
+                course.ended(server.serve(&listener, &news));
                 news.raise();
             };
-            tasks.push(host.spawn("server", Box::new(body)).map_err(verbs)?);
+            tasks.push(host.spawn("server", Box::new(body)).map_err(thread)?);
         }
         let processes: Vec<Sim> = (0..self.client_hosts).map(|host| sim.process_on(1 + host)).collect();
         for number in 0..self.senders {
             let address =
-                Address::new(Scheme::Sim, &format!("datagrams-{}", number % self.threads)).map_err(verbs)?;
+                Address::new(Scheme::Sim, &format!("datagrams-{}", number % self.threads)).map_err(thread)?;
             let sim = processes[number % processes.len()].clone();
-            let (board, bytes, start) = (board.clone(), self.bytes, start.clone());
+            let (course, bytes, start) = (Arc::clone(course), self.bytes, start.clone());
             let host = sim.host().clone();
             let body = move || {
-                let result = send_on_and_on(&sim, &address, bytes, &board, &start);
-                board.ended(result);
+                let result = send_on_and_on(&sim, &address, bytes, &course, &start);
+                course.ended(result);
             };
-            tasks.push(host.spawn("sender", Box::new(body)).map_err(verbs)?);
+            tasks.push(host.spawn("sender", Box::new(body)).map_err(thread)?);
         }
         loop {
             let seen = news.seen();
-            if board.ready.load(Ordering::Relaxed) >= self.threads as u64 || board.phase() == OVER {
+            if course.may_begin(self.threads) {
                 break;
             }
             news.wait(seen, FOREVER);
@@ -323,11 +236,11 @@ impl Datagrams {
         start.raise();
         host.sleep(host.now() + self.warm_up);
         // Who waits is roused, so that everybody counts from the same time on.
-        let wakers = std::mem::take(&mut board.lock().wakers);
-        board.phase.fetch_max(COUNTING, Ordering::Relaxed);
+        let wakers = std::mem::take(&mut course.gathered().wakers);
+        course.count();
         wakers.iter().for_each(Waker::wake);
         host.sleep(host.now() + self.measured);
-        board.phase.store(OVER, Ordering::Relaxed);
+        course.end();
         wakers.iter().for_each(Waker::wake);
         tasks.into_iter().for_each(Task::join);
         Ok(())
@@ -337,47 +250,47 @@ impl Datagrams {
 /// One thread of the server.
 struct Server {
     sim: Sim,
-    board: Board,
+    course: Arc<Course<Gathered>>,
     load: Datagrams,
     senders: usize,
 }
 
 impl Server {
-    fn serve<L>(self, listener: &L, news: &impl Signal) -> Result<(), DatagramsError>
+    fn serve<L>(self, listener: &L, news: &impl Signal) -> Result<(), CourseError>
     where
         L: Listener<Link = SimLink>,
     {
         let host = self.sim.host().clone();
         // Room for all requests that can be under way.
         let mut end = End::new(&self.sim, self.senders.max(1) * 2, self.load.bytes)?;
-        self.board.lock().wakers.push(end.domain.waker());
+        self.course.gathered().wakers.push(end.domain.waker());
         let mut links = Vec::new();
         for _ in 0..self.senders {
-            let link = listener.accept(FOREVER).map_err(verbs)?;
+            let link = listener.accept(FOREVER).map_err(thread)?;
             let handle = end.meet(&link)?;
             // What the sender puts into its requests, so that we know whom to answer.
-            link.send(&handle.0.to_le_bytes()).map_err(verbs)?;
+            link.send(&handle.0.to_le_bytes()).map_err(thread)?;
             links.push(link);
         }
-        self.board.ready.fetch_add(1, Ordering::Relaxed);
+        self.course.is_ready();
         news.raise();
         let mut found = Vec::with_capacity(AT_ONCE);
         let mut answer = vec![0u8; self.load.bytes as usize];
         let mut spent = Spent::default();
         let mut since = None;
         loop {
-            match (self.board.phase(), since) {
-                (COUNTING, None) => {
+            match (self.course.phase(), since) {
+                (Phase::Counting, None) => {
                     (since, spent) = (Some(self.sim.time()), Spent::default());
                 }
-                (OVER, began) => {
+                (Phase::Over, began) => {
                     if let Some(began) = began {
                         spent.all = self.sim.time() - began;
-                        let mut shared = self.board.lock();
-                        shared.spent.calls += spent.calls;
-                        shared.spent.all += spent.all;
-                        shared.spent.verbs += spent.verbs;
-                        shared.spent.in_vain += spent.in_vain;
+                        let mut gathered = self.course.gathered();
+                        gathered.spent.calls += spent.calls;
+                        gathered.spent.all += spent.all;
+                        gathered.spent.verbs += spent.verbs;
+                        gathered.spent.in_vain += spent.in_vain;
                     }
                     return Ok(());
                 }
@@ -388,7 +301,7 @@ impl Server {
             let before = self.sim.time();
             let count = end.domain.poll(end.receives, &mut found, AT_ONCE);
             if count == 0 {
-                if self.board.phase() != OVER {
+                if self.course.phase() != Phase::Over {
                     // It polls on and on: a simulator need not do that to know what it costs.
                     end.domain.wait(armed, FOREVER);
                 }
@@ -424,18 +337,18 @@ fn send_on_and_on(
     sim: &Sim,
     address: &Address,
     bytes: u32,
-    board: &Board,
+    course: &Course<Gathered>,
     start: &impl Signal,
-) -> Result<(), DatagramsError> {
+) -> Result<(), CourseError> {
     let mut end = End::new(sim, 4, bytes)?;
-    let link = sim.dial(address, FOREVER).map_err(verbs)?;
+    let link = sim.dial(address, FOREVER).map_err(thread)?;
     let to = end.meet(&link)?;
     let mut request = vec![0u8; bytes as usize];
-    let name = link.receive(FOREVER).map_err(verbs)?;
+    let name = link.receive(FOREVER).map_err(thread)?;
     request[..4].copy_from_slice(name.first_chunk::<4>().unwrap_or(&[0; 4]));
     start.wait(0, FOREVER);
     let mut found = Vec::new();
-    while board.phase() != OVER {
+    while course.phase() != Phase::Over {
         end.send(to, &request)?;
         loop {
             let armed = end.domain.arm(WaitMode::Busy);
@@ -445,7 +358,8 @@ fn send_on_and_on(
             }
             // The server's threads end with what they have taken; nobody waits for more than that.
             let until = sim.host().now() + 1_000_000;
-            if end.domain.wait(armed, until) == dunlin_fabric::Wake::TimedOut && board.phase() == OVER {
+            if end.domain.wait(armed, until) == dunlin_fabric::Wake::TimedOut && course.phase() == Phase::Over
+            {
                 return Ok(());
             }
         }

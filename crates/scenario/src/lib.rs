@@ -4,6 +4,7 @@
 //! * [`load`]: clients by the thousand on a cluster, open or closed loop, for figures and for the simulator's own speed.
 //! * [`bypass`]: a store whose clients READ its tables.
 //! * [`shared`]: threads that share their machine's connection.
+//! * [`course`]: what those that are measured for a while have in common.
 //! * [`datagrams`]: RPC over datagrams without the engine, for what it takes of the server's processors.
 //! * [`advice`]: what the model says of the plan that hints select, for a function of anybody.
 //! * [`rates`]: what the NICs of simulated clusters do in a second, for clients that choose by it.
@@ -15,6 +16,7 @@
 
 pub mod advice;
 pub mod bypass;
+pub mod course;
 pub mod datagrams;
 pub mod figures;
 pub mod load;

@@ -11,15 +11,13 @@ use latencies::Latencies;
 use player::{Player, Table};
 use signaled::Signaled;
 
+use crate::course::{cluster, cost_as};
 use crate::random_values::{Sizes, Skew, Times};
 use crate::rates::{ModelledRatesError, modelled_rates};
 use dunlin_fabric::interpose::{Count, Interposed};
 use dunlin_fabric::{Address, Fabric, Host, Nanos, Scheme, Signal, Task};
-use dunlin_fabric_sim::{
-    FixedTiming, MachineSettings, ModelTiming, Prices, Random, RunError, Settings, Sim, SimHost,
-    TimingSettings,
-};
-use dunlin_rnic_model::{Parameter, Profile, ProfileError};
+use dunlin_fabric_sim::{FixedTiming, Random, RunError, Settings, Sim, SimHost, TimingSettings};
+use dunlin_rnic_model::{Profile, ProfileError};
 use dunlin_rpc::{
     BatchCalls, Batching, CallError, CompletionMode, ConnectError, FetchChoice, FirstRead, FunctionMode,
     PROTOCOLS, Plan, Reply, Request, ResponseHalf, ServeError, ServerBuilder, ServerConfig,
@@ -370,36 +368,23 @@ impl Load {
             let limit = MOST_QUEUE_PAIRS;
             return Err(LoadError::QueuePairs { clients: self.clients, queue_pairs, limit });
         }
-        let hosts = self.client_hosts + 1;
-        let mut settings = Settings::default();
-        let machine = |cores| MachineSettings { cores, ..MachineSettings::default() };
-        settings.machines = vec![machine(self.client_cores); hosts];
-        settings.machines[0] = machine(self.server_cores);
-        settings.limit = settings.start.saturating_add(self.limit);
-        settings.max_tasks = self.clients + 1024 + usize::from(self.workers);
-        // The end of all clients at once is told to all workers in one go: hundreds of milliseconds with 512 of each.
-        settings.run_ahead = 10_000_000_000;
-        settings.spurious = 0;
-        settings.preemption = 0;
-        settings.slack = 300;
+        let threads = self.clients + 1024 + usize::from(self.workers);
+        let mut settings = cluster(self.client_hosts + 1, threads, self.limit);
+        for (number, machine) in settings.machines.iter_mut().enumerate() {
+            machine.cores = if number == 0 { self.server_cores } else { self.client_cores };
+        }
         match &self.network {
             Network::Rates => {
                 let rates = FixedTiming { latency: 600, message: 20, byte_picoseconds: 80 };
                 settings.timing = TimingSettings::Fixed(rates);
             }
             Network::Modelled(name) => {
-                let profile = Arc::new(Profile::built_in(name)?);
-                settings.prices = Prices::of(&profile);
                 // What its clients choose by is their own NIC's, as if it had been measured on this cluster.
                 if self.functions.iter().any(|function| function.plan.response == ResponseHalf::FetchOrWrite)
                 {
                     settings.rates = Some(modelled_rates(name)?);
                 }
-                settings.capabilities.max_inline = profile.number(Parameter::InlineLimit) as u32;
-                let machines = vec![(profile, self.nics); hosts];
-                let control_ns = 5_000;
-                settings.timing =
-                    TimingSettings::Model(ModelTiming { machines, switch_ns: None, control_ns });
+                cost_as(&mut settings, Profile::built_in(name)?, self.nics);
             }
         }
         if !self.inline {

@@ -34,10 +34,11 @@ mod rf_rpc_tuner;
 mod rf_rpc_verbs;
 mod rf_rpc_wait;
 
-use crate::bypass::{Bypass, BypassError};
-use crate::datagrams::{Datagrams, DatagramsError};
+use crate::bypass::Bypass;
+use crate::course::CourseError;
+use crate::datagrams::Datagrams;
 use crate::load::{Load, LoadError};
-use crate::shared::{Shared, SharedError};
+use crate::shared::Shared;
 use dunlin_fabric::Nanos;
 use dunlin_rnic_model::driver::TestError;
 use dunlin_rnic_model::figure::{self as raw_verbs, FIGURES};
@@ -225,35 +226,15 @@ pub enum FigureError {
     /// Its test cannot be run on the profile.
     #[error(transparent)]
     Test(#[from] TestError),
-    /// Datagrams did not come to their end.
+    /// Another run that is measured for a while did not come to its end.
     #[error("{series} at {x}: {error}")]
-    Datagrams {
+    Course {
         /// The run's series.
         series: String,
         /// The run's place in it.
         x: u32,
         /// Why.
-        error: DatagramsError,
-    },
-    /// A load of threads that share connections did not come to its end.
-    #[error("{series} at {x}: {error}")]
-    Shared {
-        /// The run's series.
-        series: String,
-        /// The run's place in it.
-        x: u32,
-        /// Why.
-        error: SharedError,
-    },
-    /// A load of tables that clients READ did not come to its end.
-    #[error("{series} at {x}: {error}")]
-    Bypass {
-        /// The run's series.
-        series: String,
-        /// The run's place in it.
-        x: u32,
-        /// Why.
-        error: BypassError,
+        error: CourseError,
     },
     /// A load did not come to its end.
     #[error("{series} at {x}: {error}")]
@@ -456,7 +437,7 @@ impl Run {
                 })
             }
             Work::Shared(load) => {
-                let failed = |error| FigureError::Shared { series: self.series.clone(), x: self.x, error };
+                let failed = |error| FigureError::Course { series: self.series.clone(), x: self.x, error };
                 let outcome = load.run(SEED).map_err(failed)?;
                 Ok(Outcome {
                     mops: outcome.calls as f64 * 1e3 / outcome.time_ns.max(1) as f64,
@@ -465,7 +446,7 @@ impl Run {
                 })
             }
             Work::Bypass(load) => {
-                let failed = |error| FigureError::Bypass { series: self.series.clone(), x: self.x, error };
+                let failed = |error| FigureError::Course { series: self.series.clone(), x: self.x, error };
                 let outcome = load.run(SEED).map_err(failed)?;
                 Ok(Outcome {
                     mops: outcome.operations as f64 * 1e3 / outcome.time_ns.max(1) as f64,
@@ -475,7 +456,7 @@ impl Run {
                 })
             }
             Work::Datagrams(load) => {
-                let failed = |error| FigureError::Datagrams { series: self.series.clone(), x: self.x, error };
+                let failed = |error| FigureError::Course { series: self.series.clone(), x: self.x, error };
                 let outcome = load.run(SEED).map_err(failed)?;
                 Ok(Outcome {
                     mops: outcome.calls as f64 * 1e3 / outcome.time_ns.max(1) as f64,
