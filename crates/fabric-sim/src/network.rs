@@ -711,7 +711,8 @@ impl State {
         }
     }
 
-    /// Reads a first part of the range now, the rest a little later.
+    /// Reads a first part of the range now, the rest a little later: parted between two lines, or, where READs are
+    /// copies that software makes in increasing order, within one.
     #[allow(clippy::too_many_arguments, reason = "the parts of a READ")]
     fn sample(
         &mut self,
@@ -733,7 +734,9 @@ impl State {
             let sample = Rare::Sample { back_to, serial, region, offset, length, got, answer };
             return self.schedule(when, sample);
         };
-        let first = (self.chance.below(length as u64 + 1) & !63) as usize;
+        let whole = if self.settings.capabilities.whole_line_reads { LINE } else { 8 };
+        let parted = offset + self.chance.below(length as u64 + 1) as usize;
+        let first = (parted / whole * whole).saturating_sub(offset);
         let mut got = vec![0; first];
         if let Some(memory) = self.network.links.memory(region) {
             memory.copy_out(offset, &mut got);

@@ -196,19 +196,20 @@ fn read_and_atomics_give_what_was_there() {
     }
 }
 
-#[test]
-fn a_read_can_be_torn_by_its_owner() {
-    let torn = Arc::new(Mutex::new(0));
+/// How many of 100 READs of two pages were torn by the owner of the memory, and how many of them within a line.
+fn torn_reads(whole_line_reads: bool) -> (u32, u32) {
+    let torn = Arc::new(Mutex::new((0, 0)));
     for seed in 0..100 {
         let torn = Arc::clone(&torn);
         // A pre-empted owner writes nothing.
-        let settings = Settings { preemption: 0, ..Settings::default() };
+        let mut settings = Settings { preemption: 0, ..Settings::default() };
+        settings.capabilities.whole_line_reads = whole_line_reads;
         let root = move |sim: Sim| {
             let (mut one, two) = connected(&sim, |_| {});
             let memory = region(&sim, 4096, Access::READ);
             let key = two.link.grant(memory.memory(), Access::READ).expect("a grant");
-            let into = one.arena.reserve(4096).expect("room");
-            one.post(1, Operation::Read { from: RemoteSlice { key, offset: 0, length: 4096 }, into });
+            let into = one.arena.reserve(4000).expect("room");
+            one.post(1, Operation::Read { from: RemoteSlice { key, offset: 24, length: 4000 }, into });
             let mut got = Vec::new();
             for round in 1..=u8::MAX {
                 memory.copy_in(0, &[round; 4096]);
@@ -219,11 +220,22 @@ fn a_read_can_be_torn_by_its_owner() {
             }
             let got = if let Some(got) = got.pop() { got } else { one.expect(1, CompletionStatus::Success) };
             let buffer = got.buffer.expect("given back");
-            *torn.lock().expect("no panic") += usize::from(buffer[0] != buffer[4095]);
+            let mut torn = torn.lock().expect("no panic");
+            torn.0 += u32::from(buffer[0] != buffer[3999]);
+            torn.1 += u32::from(buffer[40..].chunks(64).any(|line| line[0] != line[line.len() - 1]));
         };
         Sim::run_with(settings, seed, root).expect("a run");
     }
-    assert!(*torn.lock().expect("no panic") > 10, "READs are never torn");
+    let torn = torn.lock().expect("no panic");
+    *torn
+}
+
+#[test]
+fn a_read_can_be_torn_by_its_owner_and_within_a_line_where_software_copies() {
+    let (torn, within) = torn_reads(true);
+    assert!(torn > 10 && within == 0, "{torn} {within}");
+    let (torn, within) = torn_reads(false);
+    assert!(torn > 10 && within > 10, "{torn} {within}");
 }
 
 #[test]

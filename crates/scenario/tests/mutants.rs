@@ -1,4 +1,4 @@
-//! The swarm is worth what it catches: an engine with a bug in it, twelve times, each of which must be caught within a
+//! The swarm is worth what it catches: an engine with a bug in it, thirteen times, each of which must be caught within a
 //! minute. The bugs are put into a copy of the sources (the engine's own build knows nothing of them), all into one
 //! build, and one is switched on at a time by the environment.
 //!
@@ -110,6 +110,12 @@ const MUTANTS: &[Mutant] = &[
         from: "        lossy.ring.start_round();",
         to: "        if dunlin_fabric::mutant(\"lost_write_not_written_again\") { return Ok(true); }
         lossy.ring.start_round();",
+    },
+    Mutant {
+        name: "torn_line_taken",
+        file: "crates/rpc/src/path/fetch.rs",
+        from: "        if !self.whole && !std::mem::replace(&mut self.seen, true) {",
+        to: "        if !self.whole && !std::mem::replace(&mut self.seen, true) && !dunlin_fabric::mutant(\"torn_line_taken\") {",
     },
     Mutant {
         name: "worker_not_woken",

@@ -1,7 +1,7 @@
 //! What a seed stands for: cluster, timing, faults, server, clients. Drawn once, before anything runs.
 
 use super::server::{POOLED, PULLED};
-use dunlin_fabric::Nanos;
+use dunlin_fabric::{Capabilities, Nanos};
 use dunlin_fabric_sim::{
     ChanceTiming, Faults, History, MachineSettings, ModelTiming, Prices, Random, Settings, TimingSettings,
 };
@@ -100,8 +100,20 @@ fn profile(random: &mut Random) -> Option<Arc<Profile>> {
     Profile::built_in(name).ok().map(Arc::new)
 }
 
-fn settings(random: &mut Random) -> Settings {
-    let mut settings = Settings { machines: machines(random), ..Settings::default() };
+/// What the fabric can do: mostly all, else what one of the kinds that can less does.
+fn capabilities(random: &mut Random) -> Capabilities {
+    let all = Settings::default().capabilities;
+    let (name, max_inline) = (all.name, all.max_inline);
+    match random.below(12) {
+        0 => Capabilities { whole_line_reads: false, ..all },
+        1 => Capabilities { name, max_inline, ..Capabilities::IWARP },
+        2 => Capabilities { name, max_inline, ..Capabilities::OFI },
+        _ => all,
+    }
+}
+
+fn settings(random: &mut Random, capabilities: Capabilities) -> Settings {
+    let mut settings = Settings { machines: machines(random), capabilities, ..Settings::default() };
     settings.limit = settings.start + 30_000_000_000;
     settings.timing = TimingSettings::Chance(ChanceTiming {
         latency: 100 + random.below(2000),
@@ -212,7 +224,7 @@ fn acts(random: &mut Random, clients: usize, machines: usize) -> Vec<(Nanos, Act
 impl Drawn {
     pub(super) fn from_seed(seed: u64, history: Option<History>) -> Self {
         let mut random = Random::new(seed, 7);
-        let mut settings = settings(&mut random);
+        let mut settings = settings(&mut random, capabilities(&mut Random::new(seed, 8)));
         settings.history = history;
         let server = ServerConfig {
             workers: 1 + random.below(3) as u16,
