@@ -9,7 +9,7 @@ use dunlin_fabric::{Completion, CompletionQueueId, CompletionStatus, Opcode, Que
 /// What the caller learns of a request that has ended.
 pub(crate) fn concluded(
     queue_pair: QueuePairId,
-    sent: Sent,
+    (sent, held): (Sent, Option<Held>),
     raw: &sys::WorkCompletion,
 ) -> Completion<RdmaMemory> {
     let status = match status(raw.status, sent.opcode) {
@@ -17,13 +17,13 @@ pub(crate) fn concluded(
         other => other,
     };
     let mut value = 0;
-    let buffer = match sent.held {
-        Held::Destination(buffer) => Some(buffer),
-        Held::One(result) if matches!(sent.opcode, Opcode::FetchAdd | Opcode::CompareSwap) => {
+    let buffer = match held {
+        Some(Held::Destination(buffer)) => Some(buffer),
+        Some(Held::One(result)) if matches!(sent.opcode, Opcode::FetchAdd | Opcode::CompareSwap) => {
             value = result.first_chunk().map_or(0, |bytes| u64::from_ne_bytes(*bytes));
             None
         }
-        Held::Nothing | Held::One(_) | Held::Several(_) => None,
+        None | Some(Held::One(_) | Held::Several(_)) => None,
     };
     let Sent { id, opcode, bytes, .. } = sent;
     Completion { id, status, opcode, bytes, immediate: None, value, queue_pair, buffer }

@@ -18,9 +18,9 @@ use crate::{Control, RdmaLink};
 use dunlin_fabric::idle::Idle;
 use dunlin_fabric::{
     Access, AddressHandleId, AddressHandles, Arena, Armed, Buffer, Capabilities, Completion,
-    CompletionQueueId, CompletionStatus, CreateError, Endpoint, Host, Nanos, PostError, QueuePairConfig,
-    QueuePairId, QueuePairState, RealHost, ReceiveTarget, Region, RnrRetry, SharedReceiveQueueId,
-    ThreadDomain, Transport, WaitMode, Wake, WorkRequest,
+    CompletionQueueId, CompletionStatus, CreateError, Endpoint, Host, InlineWrite, Nanos, PostError,
+    QueuePairConfig, QueuePairId, QueuePairState, RealHost, ReceiveTarget, Region, RnrRetry,
+    SharedReceiveQueueId, ThreadDomain, Transport, WaitMode, Wake, WorkRequest,
 };
 use dunlin_fabric_control::Flag;
 use std::collections::{BTreeMap, VecDeque};
@@ -381,6 +381,29 @@ impl RdmaDomain {
             }
         }
     }
+
+    /// Posts on a queue pair.
+    #[inline]
+    fn post_by(
+        &mut self,
+        queue_pair: QueuePairId,
+        post: impl FnOnce(&mut QueuePair, Means<'_>) -> Result<(), PostError>,
+    ) -> Result<(), PostError> {
+        self.idle.reset();
+        let found = found_by(&mut self.queue_pairs, queue_pair).ok_or(PostError::NoSuch("queue pair"))?;
+        let means = Means {
+            capabilities: &self.capabilities,
+            destinations: &self.destinations,
+            results: self.results.as_ref(),
+            // A completion ends all requests before it. Soft-iWARP would have what follows a READ complete before it.
+            flags: if self.device.is_iwarp { sys::SEND_FENCE } else { 0 },
+            lingers: self.device.attributes.lingers,
+            scratch: &mut self.scratch,
+        };
+        post(found, means).inspect_err(|_| {
+            self.flush_at = self.flush_at.min(found.flush_at.unwrap_or(Nanos::MAX));
+        })
+    }
 }
 
 impl ThreadDomain for RdmaDomain {
@@ -610,20 +633,12 @@ impl ThreadDomain for RdmaDomain {
         queue_pair: QueuePairId,
         requests: [WorkRequest<'_, RdmaMemory>; N],
     ) -> Result<(), PostError> {
-        self.idle.reset();
-        let found = found_by(&mut self.queue_pairs, queue_pair).ok_or(PostError::NoSuch("queue pair"))?;
-        let means = Means {
-            capabilities: &self.capabilities,
-            destinations: &self.destinations,
-            results: self.results.as_ref(),
-            // A completion ends all requests before it. Soft-iWARP would have what follows a READ complete before it.
-            flags: if self.device.is_iwarp { sys::SEND_FENCE } else { 0 },
-            lingers: self.device.attributes.lingers,
-            scratch: &mut self.scratch,
-        };
-        found.post(requests, means).inspect_err(|_| {
-            self.flush_at = self.flush_at.min(found.flush_at.unwrap_or(Nanos::MAX));
-        })
+        self.post_by(queue_pair, |found, means| found.post(requests, means))
+    }
+
+    #[inline]
+    fn post_write(&mut self, queue_pair: QueuePairId, write: InlineWrite<'_>) -> Result<(), PostError> {
+        self.post_by(queue_pair, |found, means| found.post_write(write, means))
     }
 
     fn post_receive(

@@ -15,11 +15,9 @@ use dunlin_fabric_control::{Flag, Place, RemoteRegion};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// What a work request holds until it is done.
+/// What a work request holds until it is done, unless its data is inline.
 #[derive(Debug)]
 pub(crate) enum Held {
-    /// Nothing: inline data.
-    Nothing,
     /// A buffer that is sent, or an atomic's result.
     One(Buffer<RdmaMemory>),
     /// Buffers that are sent.
@@ -37,7 +35,6 @@ pub(crate) struct Sent {
     pub(crate) bytes: u32,
     /// Whether its success would be told.
     pub(crate) signaled: bool,
-    pub(crate) held: Held,
     /// An atomic on an address that is not aligned. Drivers refuse it in ways of their own, some when it is posted; so it
     /// goes to the trap, and its completion says what is wrong with it.
     pub(crate) misaligned: bool,
@@ -45,16 +42,20 @@ pub(crate) struct Sent {
 
 /// Work requests in flight, numbered in the order in which they were posted. A completion ends all before it.
 #[derive(Debug)]
-pub(crate) struct SendQueue {
+pub(crate) struct SendQueue<H = Held> {
     sent: VecDeque<Sent>,
+    /// What they hold, in their order, each with its number: apart, since most hold nothing and this is most of the bytes.
+    held: VecDeque<(u32, H)>,
     depth: usize,
     /// The number of the first of `sent`. Numbers wrap; there are never 2^31 at once.
     first: u32,
 }
 
-impl SendQueue {
+impl<H> SendQueue<H> {
     fn new(depth: u32) -> Self {
-        SendQueue { sent: VecDeque::with_capacity(depth as usize), depth: depth as usize, first: 0 }
+        let depth = depth as usize;
+        let (sent, held) = (VecDeque::with_capacity(depth), VecDeque::with_capacity(depth));
+        SendQueue { sent, held, depth, first: 0 }
     }
 
     /// How many more fit.
@@ -71,25 +72,38 @@ impl SendQueue {
 
     /// Adds one.
     #[inline]
-    pub(crate) fn push(&mut self, sent: Sent) {
+    pub(crate) fn push(&mut self, sent: Sent, held: Option<H>) {
+        if let Some(held) = held {
+            self.held.push_back((self.next(), held));
+        }
         self.sent.push_back(sent);
     }
 
     /// Takes back the newest, down to this number.
     pub(crate) fn take_back(&mut self, number: u32) {
-        self.sent.truncate(number.wrapping_sub(self.first) as usize);
+        let left = number.wrapping_sub(self.first);
+        self.sent.truncate(left as usize);
+        let first = self.first;
+        let kept = self.held.partition_point(|(holder, _)| holder.wrapping_sub(first) < left);
+        self.held.truncate(kept);
     }
 
-    /// This one has completed, and with it all before it; `None` if it is none of ours.
+    /// This one has completed, and with it all before it; gives what it held. `None` if it is none of ours.
     #[inline]
-    pub(crate) fn complete(&mut self, number: u32) -> Option<Sent> {
-        let before = number.wrapping_sub(self.first) as usize;
-        if before >= self.sent.len() {
+    pub(crate) fn complete(&mut self, number: u32) -> Option<(Sent, Option<H>)> {
+        let before = number.wrapping_sub(self.first);
+        if before as usize >= self.sent.len() {
             return None;
         }
+        let mut its_own = None;
+        while let Some((holder, _)) = self.held.front()
+            && holder.wrapping_sub(self.first) <= before
+        {
+            its_own = self.held.pop_front().filter(|(holder, _)| *holder == number);
+        }
         self.first = number.wrapping_add(1);
-        self.sent.drain(..before);
-        self.sent.pop_front()
+        self.sent.drain(..before as usize);
+        Some((self.sent.pop_front()?, its_own.map(|(_, held)| held)))
     }
 
     /// Whether this one is there, and nobody waits for its success.
@@ -104,7 +118,7 @@ impl SendQueue {
     }
 
     /// Takes the next that somebody is to be told of. Those before it that nobody waits for may have succeeded.
-    pub(crate) fn abandon(&mut self) -> Option<Sent> {
+    pub(crate) fn abandon(&mut self) -> Option<(Sent, Option<H>)> {
         let before = self.sent.iter().position(|sent| sent.signaled)?;
         self.complete(self.first.wrapping_add(before as u32))
     }
@@ -375,51 +389,77 @@ mod tests {
     use super::*;
 
     fn sent(id: u64) -> Sent {
-        let (id, opcode, held) = (WorkId(id), Opcode::Write, Held::Nothing);
-        Sent { id, opcode, bytes: 0, signaled: true, held, misaligned: false }
+        Sent { id: WorkId(id), opcode: Opcode::Write, bytes: 0, signaled: true, misaligned: false }
+    }
+
+    #[test]
+    fn a_completion_gives_what_it_held_and_drops_what_those_before_it_held() {
+        let mut queue = SendQueue::new(8);
+        queue.first = u32::MAX - 1;
+        let held: Vec<Arc<()>> = (0..4).map(|_| Arc::default()).collect();
+        let count = |at: usize| Arc::strong_count(&held[at]) - 1;
+        let counts = || [count(0), count(1), count(2), count(3)];
+        // Numbers MAX - 1 to 4, every other one with something.
+        for id in 0..7 {
+            queue.push(sent(id), (id % 2 == 0).then(|| Arc::clone(&held[id as usize / 2])));
+        }
+        let (_, nothing) = queue.complete(1).unwrap();
+        assert!(nothing.is_none());
+        assert_eq!(counts(), [0, 0, 1, 1]);
+        let (_, its_own) = queue.complete(2).unwrap();
+        assert!(its_own.is_some_and(|its_own| Arc::ptr_eq(&its_own, &held[2])));
+        queue.take_back(4);
+        assert_eq!((queue.next(), counts()), (4, [0, 0, 0, 0]));
+        queue.push(sent(9), Some(Arc::clone(&held[0])));
+        queue.push(sent(10), Some(Arc::clone(&held[1])));
+        queue.take_back(5);
+        assert_eq!(counts(), [1, 0, 0, 0]);
+        let (last, its_own) = queue.complete(4).unwrap();
+        assert_eq!((last.id, its_own.is_some(), queue.room()), (WorkId(9), true, 8));
     }
 
     #[test]
     fn a_completion_frees_all_before_it() {
-        let mut queue = SendQueue::new(4);
+        let mut queue = SendQueue::<()>::new(4);
         queue.first = u32::MAX - 1;
         let numbers: Vec<u32> = (0..4)
             .map(|id| {
                 let number = queue.next();
-                queue.push(sent(id));
+                queue.push(sent(id), None);
                 number
             })
             .collect();
         assert_eq!(numbers, [u32::MAX - 1, u32::MAX, 0, 1]);
         assert_eq!(queue.room(), 0);
-        assert_eq!(queue.complete(0).map(|sent| sent.id), Some(WorkId(2)));
+        assert_eq!(queue.complete(0).map(|(sent, _)| sent.id), Some(WorkId(2)));
         assert_eq!(queue.room(), 3);
         for strange in [0, u32::MAX, 2, 77] {
             assert!(queue.complete(strange).is_none(), "{strange}");
         }
-        queue.push(sent(4));
+        queue.push(sent(4), None);
         queue.take_back(2);
         assert_eq!((queue.room(), queue.next()), (3, 2));
-        assert_eq!(queue.complete(1).map(|sent| sent.id), Some(WorkId(3)));
+        assert_eq!(queue.complete(1).map(|(sent, _)| sent.id), Some(WorkId(3)));
     }
 
     #[test]
     fn what_is_abandoned_is_told_once_and_only_to_who_waits() {
-        let mut queue = SendQueue::new(8);
+        let mut queue = SendQueue::<()>::new(8);
         queue.first = u32::MAX - 1;
         for id in 0..6 {
-            queue.push(Sent { signaled: id == 1 || id == 3, ..sent(id) });
+            queue.push(Sent { signaled: id == 1 || id == 3, ..sent(id) }, None);
         }
-        assert_eq!(queue.complete(u32::MAX - 1).map(|sent| sent.id), Some(WorkId(0)));
+        assert_eq!(queue.complete(u32::MAX - 1).map(|(sent, _)| sent.id), Some(WorkId(0)));
         let unsignaled = [u32::MAX, 0, 1, 2, 3, 4].map(|number| queue.is_unsignaled(number));
         assert_eq!(unsignaled, [false, true, false, true, true, false]);
-        let abandoned: Vec<WorkId> = std::iter::from_fn(|| queue.abandon()).map(|sent| sent.id).collect();
+        let abandoned: Vec<WorkId> =
+            std::iter::from_fn(|| queue.abandon()).map(|(sent, _)| sent.id).collect();
         assert_eq!(abandoned, [WorkId(1), WorkId(3)]);
         // What the device says of them after all is too late; the two unsignaled ones behind are its own.
         assert!(
             !queue.owes() && (0..2).all(|late: u32| queue.complete(u32::MAX.wrapping_add(late)).is_none())
         );
-        assert_eq!(queue.complete(3).map(|sent| sent.id), Some(WorkId(5)));
+        assert_eq!(queue.complete(3).map(|(sent, _)| sent.id), Some(WorkId(5)));
 
         let mut queue = ReceiveQueue::new(2);
         for id in 0..2 {
