@@ -2,7 +2,7 @@
 
 mod support;
 
-use support::{Folder, Running, await_none_with, debris, dunlin, processes_with, signal};
+use support::{Folder, Running, await_none_with, await_two_with, debris, dunlin, processes_with, signal};
 
 #[test]
 fn the_quick_demo_measures_every_protocol() {
@@ -27,11 +27,7 @@ fn long_demo() -> (Running, String) {
     let demo = Running::start(["demo", "--seconds", "100"]);
     let name = format!("dunlin-demo-{}", demo.id());
     demo.line_with("records");
-    let begin = std::time::Instant::now();
-    while processes_with(&name).len() < 2 {
-        assert!(begin.elapsed() < support::HANG);
-        std::thread::sleep(std::time::Duration::from_millis(10));
-    }
+    await_two_with(&name);
     (demo, name)
 }
 

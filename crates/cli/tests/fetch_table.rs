@@ -2,7 +2,7 @@
 
 mod support;
 
-use support::{Ended, Folder, Running, await_none_with, dunlin, unique};
+use support::{Ended, Folder, Running, await_none_with, await_two_with, dunlin, unique};
 
 const QUICK: [&str; 7] =
     ["bench", "fetch-table", "--rounds", "1", "--sizes", "32,256,1KiB,4KiB", "--peers=2"];
@@ -76,9 +76,7 @@ fn ctrl_c_ends_it_and_keeps_nothing() {
     let address = unique("fetch-table");
     let running =
         Running::with_variables(&variables, ["bench", "fetch-table", &address, "--rounds", "10000000"]);
-    while support::processes_with(&address).len() < 2 {
-        std::thread::sleep(std::time::Duration::from_millis(5));
-    }
+    await_two_with(&address);
     running.signal("INT");
     assert_eq!(running.end().code(), Some(130));
     await_none_with(&address);

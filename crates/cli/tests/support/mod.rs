@@ -256,14 +256,26 @@ pub fn processes_with(word: &str) -> Vec<u32> {
     found
 }
 
+/// Waits until as many processes as are wanted have a command line that holds a word.
+#[track_caller]
+fn await_processes(word: &str, wanted: impl Fn(usize) -> bool) {
+    let begin = Instant::now();
+    while !wanted(processes_with(word).len()) {
+        assert!(begin.elapsed() < HANG, "running: {:?}", processes_with(word));
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
 /// Waits until no process is left whose command line holds a word.
 #[track_caller]
 pub fn await_none_with(word: &str) {
-    let begin = Instant::now();
-    while !processes_with(word).is_empty() {
-        assert!(begin.elapsed() < HANG, "still running: {:?}", processes_with(word));
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    await_processes(word, |count| count == 0);
+}
+
+/// Waits until two processes run whose command line holds a word.
+#[track_caller]
+pub fn await_two_with(word: &str) {
+    await_processes(word, |count| count >= 2);
 }
 
 /// What lies in /dev/shm and /tmp under our name.
