@@ -8,6 +8,7 @@ pub(crate) mod held;
 pub(crate) mod inbox;
 pub(crate) mod lane;
 pub(crate) mod open;
+pub(crate) mod ways;
 pub(crate) mod worker;
 
 pub use self::config::ServerConfig;
@@ -17,6 +18,7 @@ pub use crate::connect::accept::Counters;
 
 use self::deferred::WaitingCalls;
 use self::inbox::Inbox;
+use self::ways::Ways;
 use self::worker::Shared;
 use crate::connect::accept::{Control, ControlState};
 use crate::error::ServeError;
@@ -127,6 +129,7 @@ impl<F: Fabric> ServerBuilder<F> {
             functions: self.functions,
             pool: WaitingCalls::new(&fabric, waiting),
             pulled: WaitingCalls::new(&fabric, waiting),
+            ways: Arc::new(Ways::new(self.config.workers)),
             config: self.config,
             stray_datagrams: AtomicU64::new(0),
         });

@@ -28,6 +28,9 @@ impl<F: Fabric> ClientLane<F> {
                 fabric.host().charge(Work::ParseMessage, 1);
                 self.tx.on_head(header.head)?;
                 self.draining |= header.flags.contains(Flags::DRAINING);
+                if let Some(hybrid) = &self.hybrid {
+                    hybrid.asked_for(header.call, header.credits);
+                }
                 if header.time != 0 {
                     self.on_time(header.call, header.time, LINE);
                 }
@@ -54,10 +57,13 @@ impl<F: Fabric> ClientLane<F> {
         }
         match header.kind {
             Kind::Response | Kind::ResponseBatch => {
-                if header.time != 0
-                    && let Some(first) = message.entries().next()
-                {
-                    self.on_time(first.call, header.time, bytes.len());
+                if let Some(first) = message.entries().next() {
+                    if let Some(hybrid) = &self.hybrid {
+                        hybrid.asked_for(first.call, header.credits);
+                    }
+                    if header.time != 0 {
+                        self.on_time(first.call, header.time, bytes.len());
+                    }
                 }
                 for entry in message.entries() {
                     self.on_answer(fabric, domain, &entry, sink)?;
@@ -110,7 +116,7 @@ impl<F: Fabric> ClientLane<F> {
         match answered {
             Some(_) => {
                 if let Some(hybrid) = &mut self.hybrid {
-                    hybrid.answered(entry.call, || fabric.host().now());
+                    hybrid.answered(entry.call);
                 }
                 if let Some(batching) = &mut self.batching {
                     batching.answered(entry.call, || fabric.host().now());
@@ -154,7 +160,7 @@ impl<F: Fabric> ClientLane<F> {
             return Err(Violation::Call(call));
         }
         if let Some(hybrid) = &mut self.hybrid {
-            hybrid.answered(call, || fabric.host().now());
+            hybrid.answered(call);
         }
         let descriptor = Descriptor::decode(entry.payload, self.max_response)?;
         let status = entry.status().unwrap_or(Status::Ok);

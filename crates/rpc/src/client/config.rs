@@ -76,7 +76,7 @@ impl Default for ClientConfig {
             token: Vec::new(),
             spin: 20_000,
             fetch_table: None,
-            fetch_choice: FetchChoice::Enumerated,
+            fetch_choice: FetchChoice::Tuned,
             first_read: FirstRead::AtOnce,
             batching: None,
             backoff: BackoffConfig::default(),

@@ -19,7 +19,8 @@ use crate::path::fetch::Fetcher;
 use crate::tune::mode::{FUNCTIONS, ModeSwitch};
 use crate::tune::shared::FetchTuner;
 use crate::tune::wait::EARLY;
-use crate::tune::way::WayTuner;
+use crate::server::ways::Ways;
+use crate::tune::way::Way;
 use dunlin_fabric::{Fabric, Host, Nanos, RatesSource, Region};
 use dunlin_wire::Flags;
 use std::sync::Arc;
@@ -35,9 +36,6 @@ const TIMED_FETCHED: u32 = 8;
 const TIMED_WRITTEN: u32 = 4;
 /// The first messages of a lane all have their time taken, so that its client soon has something to choose from.
 const TIMED_FIRST: u64 = 64;
-
-/// So many calls of a function are told to what the lanes share at once.
-const TOLD_AT_ONCE: u8 = 4;
 
 /// READs may fail so many times as often as R says until a single call is given over to the server, whatever others did.
 const RESCUE: u32 = 4;
@@ -62,11 +60,7 @@ pub(crate) struct Hybrid<F: Fabric> {
     modes: ModeSwitch,
     /// Shared with the other lanes of the client.
     tuner: Arc<FetchTuner>,
-    /// Of which of the tuner's changes the mode of each function is: one of before does not count any more.
-    epochs: [u8; FUNCTIONS],
-    /// Calls of each function that [`tuner`](Hybrid::tuner) was not told of yet.
-    called: [u8; FUNCTIONS],
-    /// The first call of the open batch, and whether it is to be timed.
+    /// The first call of the open batch.
     batch_first: u32,
     /// The function of the last answer that had its time taken.
     timed_last: u16,
@@ -138,8 +132,6 @@ impl<F: Fabric> Hybrid<F> {
     pub(crate) fn new(rx: Rx<F>, window: u16, tuner: Arc<FetchTuner>) -> Self {
         Hybrid {
             rx,
-            called: [0; FUNCTIONS],
-            epochs: [0; FUNCTIONS],
             batch_first: 0,
             awaited: Awaited::new(window),
             outstanding: 0,
@@ -185,14 +177,16 @@ impl<F: Fabric> Hybrid<F> {
         }
     }
 
-    /// Whether results of this function are written back: as READs have failed, or as trying has shown.
+    /// Whether results of this function are written back: as READs have failed, or as the server has found to be better.
     #[inline]
     fn is_written(&self, function: u16) -> bool {
-        let course = self.tuner.course(function);
-        course.written
-            || (!course.trial
-                && self.epochs[function as usize % FUNCTIONS] == course.epoch
-                && self.modes.replies(function))
+        self.tuner.way(function) == Way::Written || self.modes.replies(function)
+    }
+
+    /// The answer to a call asks for a way, by its number.
+    #[inline]
+    pub(crate) fn asked_for(&self, call: u32, way: u8) {
+        self.tuner.ask(self.awaited.function(split_call(call).0), way);
     }
 
     /// The flags and head of a request for this function.
@@ -210,22 +204,15 @@ impl<F: Fabric> Hybrid<F> {
         let fetched = !flags.contains(Flags::MODE);
         self.awaited.note(split_call(call).0, function, fetched);
         self.outstanding += u32::from(fetched);
-        self.began(call, function, fetched, 1, now);
+        self.began(call, function, fetched, now);
     }
 
     /// A message went out whose first call is this one. The clock is looked at if its time is of interest.
     #[inline]
-    fn began(&mut self, call: u32, function: u16, fetched: bool, calls: u32, now: impl FnOnce() -> Nanos) {
-        let timed = self.tuner.course(function).timed;
-        if timed || (fetched && self.tuner.wait(function, false) > 0) {
+    fn began(&mut self, call: u32, function: u16, fetched: bool, now: impl FnOnce() -> Nanos) {
+        if fetched && self.tuner.wait(function, false) > 0 {
             let (slot, generation) = split_call(call);
             self.awaited.sent_at(slot, now().max(1), generation.is_multiple_of(EARLY));
-        }
-        let called = &mut self.called[function as usize % FUNCTIONS];
-        *called = called.saturating_add(calls.min(TOLD_AT_ONCE.into()) as u8);
-        if *called >= TOLD_AT_ONCE || timed {
-            let called = std::mem::take(called);
-            self.tuner.tell(function, |way| way.called(called.into()));
         }
     }
 
@@ -282,7 +269,7 @@ impl<F: Fabric> Hybrid<F> {
         if fetched {
             self.outstanding += count as u32;
         }
-        self.began(first, self.awaited.function(split_call(first).0), fetched, count as u32, now);
+        self.began(first, self.awaited.function(split_call(first).0), fetched, now);
     }
 
     /// The function whose result is there next, most likely.
@@ -299,18 +286,13 @@ impl<F: Fabric> Hybrid<F> {
 
     /// An answer has come for a call, the first one.
     #[inline]
-    pub(crate) fn answered(&mut self, call: u32, now: impl FnOnce() -> Nanos) {
+    pub(crate) fn answered(&mut self, call: u32) {
         let slot = split_call(call).0;
-        let fetched = self.awaited.take(slot);
-        let (function, since) = (self.awaited.function(slot), self.awaited.since(slot));
-        if since > 0 && self.tuner.course(function).timed {
-            let latency = now().saturating_sub(since);
-            self.tuner.tell(function, |way| way.timed(!fetched, latency));
-        }
-        if !fetched {
+        if !self.awaited.take(slot) {
             self.written += 1;
             return;
         }
+        let function = self.awaited.function(slot);
         self.outstanding = self.outstanding.saturating_sub(1);
         self.fetched += 1;
         if std::mem::take(&mut self.missed) < self.tuner.choice(function).retries {
@@ -355,14 +337,7 @@ impl<F: Fabric> Hybrid<F> {
         self.missed = self.missed.saturating_add(new);
         let function = self.oldest();
         let retries = self.tuner.choice(function).retries;
-        let struck = self.missed == retries && {
-            self.tuner.tell(function, WayTuner::struck);
-            let (epoch, of) = (self.tuner.course(function).epoch, function as usize % FUNCTIONS);
-            if std::mem::replace(&mut self.epochs[of], epoch) != epoch {
-                self.modes.start_anew(function);
-            }
-            self.modes.strike(function)
-        };
+        let struck = self.missed == retries && self.modes.strike(function);
         if struck || self.missed >= RESCUE * retries { Patience::Over } else { Patience::Left }
     }
 
@@ -403,6 +378,7 @@ pub(crate) struct Asked {
     written: bool,
     /// When it was taken, if its time is taken.
     since: Nanos,
+    function: u16,
 }
 
 /// The server's part: the published ring, and what was asked for.
@@ -413,12 +389,20 @@ pub(crate) struct Published<F: Fabric> {
     control: Region<F::Memory>,
     asked: Box<[Asked]>,
     current: Asked,
+    /// Which way results are asked for, and the worker that is ours.
+    ways: Arc<Ways>,
+    worker: u16,
 }
 
 impl<F: Fabric> Published<F> {
-    pub(crate) fn new(tx: Tx<F>, control: Region<F::Memory>, window: u16) -> Self {
+    pub(crate) fn new(
+        tx: Tx<F>,
+        control: Region<F::Memory>,
+        window: u16,
+        (ways, worker): (Arc<Ways>, u16),
+    ) -> Self {
         let asked = vec![Asked::default(); window as usize].into();
-        Published { tx, control, asked, current: Asked::default() }
+        Published { tx, control, asked, current: Asked::default(), ways, worker }
     }
 
     /// A request was taken, the message before `next`; its head is of the ring that its flags name.
@@ -429,7 +413,10 @@ impl<F: Fabric> Published<F> {
         // By the generation: of a client that makes one call at a time, each such one.
         let timed = next <= TIMED_FIRST || (call >> SLOT_BITS).is_multiple_of(every);
         let since = if timed { fabric.host().now().max(1) } else { 0 };
-        self.current = Asked { sequence: next.wrapping_sub(1), written, since };
+        if timed {
+            self.ways.look(since);
+        }
+        self.current = Asked { sequence: next.wrapping_sub(1), written, since, function: 0 };
     }
 
     /// What is asked for by the message that is being served.
@@ -440,7 +427,9 @@ impl<F: Fabric> Published<F> {
 
     /// The message that was taken has this call in it.
     #[inline]
-    pub(crate) fn admit(&mut self, call: u32) {
+    pub(crate) fn admit(&mut self, call: u32, function: u16) {
+        self.current.function = function;
+        self.ways.taken(self.worker, function);
         if let Some(asked) = self.asked.get_mut(split_call(call).0) {
             *asked = self.current;
         }
@@ -450,6 +439,12 @@ impl<F: Fabric> Published<F> {
     #[inline]
     pub(crate) fn asked(&self, call: u32) -> Asked {
         self.asked.get(split_call(call).0).copied().unwrap_or_default()
+    }
+
+    /// Which way results are asked for by an answer.
+    #[inline]
+    pub(crate) fn way(&self, asked: Asked) -> u8 {
+        self.ways.asked(asked.function)
     }
 
     /// Whether the answer is to be published.

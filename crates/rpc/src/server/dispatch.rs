@@ -288,7 +288,7 @@ impl<F: Fabric> Dispatcher<F> {
     ) -> Result<(), Violation> {
         self.fabric.host().charge(Work::ParseEntry, 1);
         let call = Call { call: entry.call, function: entry.function_or_status, thread: entry.thread, time };
-        if !lane.admit(entry.call)? {
+        if !lane.admit(entry.call, entry.function_or_status)? {
             return self.on_repeated(domain, lane, call, batch);
         }
         if !entry.flags.contains(Flags::RENDEZVOUS) {

@@ -169,14 +169,14 @@ impl<F: Fabric> ServerLane<F> {
     /// Whether a request may be executed: its slot is in the window, and its call id is newer than all before.
     /// A client outside its window has broken the protocol; an id that comes twice is refused.
     #[inline]
-    pub(crate) fn admit(&mut self, call: u32) -> Result<bool, Violation> {
+    pub(crate) fn admit(&mut self, call: u32, function: u16) -> Result<bool, Violation> {
         let (slot, generation) = split_call(call);
         let Some(last) = self.generations.get_mut(slot) else { return Err(Violation::Call(call)) };
         let newer = is_newer(generation, *last);
         if newer {
             *last = generation;
             if let Some(published) = &mut self.published {
-                published.admit(call);
+                published.admit(call, function);
             }
             self.begin(call);
         }
@@ -293,7 +293,8 @@ impl<F: Fabric> ServerLane<F> {
             None => self.tx.single(fabric, domain, &header, payload)?,
             Some(published) => {
                 let asked = published.asked(meta.call);
-                let header = Header { time: published.time(fabric, asked), ..header };
+                let (time, credits) = (published.time(fabric, asked), published.way(asked));
+                let header = Header { time, credits, ..header };
                 if published.wants(asked) {
                     published.tx.single(fabric, domain, &header, payload)?;
                 }
@@ -352,7 +353,7 @@ impl<F: Fabric> ServerLane<F> {
         match &mut self.published {
             None => send(&mut self.tx, &header)?,
             Some(published) => {
-                header.time = published.time(fabric, asked);
+                (header.time, header.credits) = (published.time(fabric, asked), published.way(asked));
                 if published.wants(asked) {
                     send(&mut published.tx, &header)?;
                 }

@@ -291,7 +291,8 @@ fn finish<F: Fabric>(
         Some(region) if hybrid => {
             let half = TxHalf::Publish { region, metadata: 0, ring_bytes: command.ring_bytes };
             let tx = sender(half, command.ring_bytes, Direction::Fetched, PUBLISHED_HEAD as u8);
-            Some(Box::new(Published::new(tx, command.region.clone(), command.window)))
+            let ways = (Arc::clone(&worker.shared().ways), worker.number());
+            Some(Box::new(Published::new(tx, command.region.clone(), command.window, ways)))
         }
         _ => None,
     };

@@ -6,6 +6,7 @@ use super::dispatch::{Dispatcher, Out};
 use super::inbox::{Command, Inbox};
 use super::lane::ServerLane;
 use super::open::{self, DatagramPair};
+use super::ways::Ways;
 use crate::path::datagram;
 use crate::path::rendezvous::Pool;
 use crate::path::route::{self, Route};
@@ -45,6 +46,8 @@ pub(crate) struct Shared<F: Fabric> {
     pub(crate) functions: Vec<Option<FunctionMode>>,
     pub(crate) pool: WaitingCalls<F>,
     pub(crate) pulled: WaitingCalls<F>,
+    /// Which way results go where they can go either way.
+    pub(crate) ways: Arc<Ways>,
     /// Datagrams that were dropped: of nobody's, or too many.
     pub(crate) stray_datagrams: AtomicU64,
 }

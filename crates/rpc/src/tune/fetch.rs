@@ -10,7 +10,7 @@
 use super::table::FetchTable;
 
 /// Candidates of F are so many bytes apart: a line.
-const STEP: u32 = 64;
+pub(crate) const STEP: u32 = 64;
 /// At most so many candidates of F; then they are further apart.
 const CANDIDATES: u32 = 16;
 /// Another F has to be so much better: who stands on the edge between two stays.

@@ -67,12 +67,6 @@ impl ModeSwitch {
         true
     }
 
-    /// Starts anew with fetching, which others have found to be right.
-    pub(crate) fn start_anew(&mut self, function: u16) {
-        let of = self.of(function);
-        (of.replies, of.strikes, of.quick) = (false, 0, 0);
-    }
-
     /// A result was fetched before R READs had failed.
     #[inline]
     pub(crate) fn fetched(&mut self, function: u16) {

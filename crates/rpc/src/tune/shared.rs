@@ -5,13 +5,13 @@
 //! posts a READ loads one word; who has a sample stores one, and now and then chooses, unless another is at it. Nobody waits and
 //! nothing is allocated.
 
-use super::fetch::{Choice, MAX_SAMPLES, Sample, choose};
+use super::fetch::{Choice, MAX_SAMPLES, STEP, Sample, choose};
 use super::mode::FUNCTIONS;
 use super::table::FetchTable;
 use super::wait::{FirstRead, Wait, Waiting};
-use super::way::{Course, WayTuner};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use super::way::Way;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::Arc;
 
 /// So many samples are enough for a first choice; there are others after twice as many, four times as many and so on, and then
 /// after each [`MAX_SAMPLES`].
@@ -20,11 +20,12 @@ const FIRST: u32 = 4;
 /// How R and F are chosen (RF-RPC section 3.2).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FetchChoice {
-    /// By enumeration over samples of the calls, for each function; and where R allows fetching, by trying now and then whether
-    /// calls are quicker written back.
-    Tuned,
-    /// By enumeration alone, as in RF-RPC.
+    /// By enumeration over samples of the calls, for each function, unless the server asks for another way. It tries now and then, for
+    /// all clients at once, whether more calls are made if their results are written back, or fetched with an F that holds them whole;
+    /// if so, its answers ask for that.
     #[default]
+    Tuned,
+    /// By enumeration alone, as in RF-RPC, whatever the server asks for.
     Enumerated,
     /// As they are given here.
     Fixed {
@@ -42,8 +43,10 @@ struct Chosen {
     /// A [`Choice`] as a word, see [`pack`].
     word: AtomicU64,
     changes: AtomicU32,
-    /// A [`Course`] as a number.
-    course: AtomicU32,
+    /// What the server asks for: the number of a [`Way`].
+    way: AtomicU8,
+    /// The longest result of the latest samples, in bytes.
+    longest: AtomicU32,
     /// A [`Wait`]. Of two threads that change it at once one is not heard.
     wait: AtomicU32,
     least: AtomicU32,
@@ -83,8 +86,6 @@ struct Function {
     count: AtomicU32,
     /// Somebody is choosing.
     choosing: AtomicBool,
-    /// Tried by who has something to tell it, and never waited for.
-    way: Mutex<WayTuner>,
     /// The latest: time in the upper half, bytes in the lower. 0 is none, since an answer has bytes.
     samples: [AtomicU64; MAX_SAMPLES],
 }
@@ -99,9 +100,8 @@ pub(crate) struct FetchTuner {
     functions: Box<[Function]>,
 }
 
-const WRITTEN: u32 = 1;
-const TIMED: u32 = 2;
-const TRIAL: u32 = 4;
+/// F is never more than that: the longest message.
+const MOST_BYTES: u32 = 8192;
 
 fn pack(choice: Choice) -> u64 {
     u64::from(choice.retries) << 56 | u64::from(choice.bytes) << 32 | u64::from(choice.patience)
@@ -122,7 +122,8 @@ impl FetchTuner {
             chosen: Chosen {
                 word: AtomicU64::new(pack(start)),
                 changes: AtomicU32::new(0),
-                course: AtomicU32::new(0),
+                way: AtomicU8::new(0),
+                longest: AtomicU32::new(0),
                 wait: AtomicU32::new(0),
                 least: AtomicU32::new(0),
                 process: AtomicU32::new(0),
@@ -130,7 +131,6 @@ impl FetchTuner {
             },
             count: AtomicU32::new(0),
             choosing: AtomicBool::new(false),
-            way: Mutex::new(WayTuner::new()),
             samples: [const { AtomicU64::new(0) }; MAX_SAMPLES],
         };
         let waiting = match first_read {
@@ -143,7 +143,27 @@ impl FetchTuner {
     /// What is chosen for a function now.
     #[inline]
     pub(crate) fn choice(&self, function: u16) -> Choice {
-        unpack(self.functions[function as usize % FUNCTIONS].chosen.word.load(Ordering::Relaxed))
+        let chosen = &self.functions[function as usize % FUNCTIONS].chosen;
+        let choice = unpack(chosen.word.load(Ordering::Relaxed));
+        if Way::of(chosen.way.load(Ordering::Relaxed)) != Way::Whole {
+            return choice;
+        }
+        Choice { bytes: chosen.longest.load(Ordering::Relaxed).max(choice.bytes), ..choice }
+    }
+
+    /// Which way the server asks for.
+    #[inline]
+    pub(crate) fn way(&self, function: u16) -> Way {
+        Way::of(self.functions[function as usize % FUNCTIONS].chosen.way.load(Ordering::Relaxed))
+    }
+
+    /// An answer asks for a way, by its number.
+    #[inline]
+    pub(crate) fn ask(&self, function: u16, way: u8) {
+        let chosen = &self.functions[function as usize % FUNCTIONS].chosen;
+        if chosen.way.load(Ordering::Relaxed) != way && self.how == FetchChoice::Tuned {
+            chosen.way.store(way, Ordering::Relaxed);
+        }
     }
 
     /// How long after a request of this function its result is looked for, in nanoseconds.
@@ -187,34 +207,13 @@ impl FetchTuner {
         let of = &self.functions[function as usize % FUNCTIONS];
         let count = of.count.fetch_add(1, Ordering::Relaxed);
         let word = u64::from(process) << 32 | u64::from(bytes.max(1));
+        if bytes > of.chosen.longest.load(Ordering::Relaxed) {
+            of.chosen.longest.store(bytes.min(MOST_BYTES).next_multiple_of(STEP), Ordering::Relaxed);
+        }
         of.samples[count as usize % MAX_SAMPLES].store(word, Ordering::Relaxed);
         if is_due(count.wrapping_add(1)) {
             self.choose(of);
         }
-    }
-
-    /// Whether calls of a function that are sent now are to be written back though they could be fetched, and to be timed.
-    #[inline]
-    pub(crate) fn course(&self, function: u16) -> Course {
-        let course = self.functions[function as usize % FUNCTIONS].chosen.course.load(Ordering::Relaxed);
-        let is = |bit: u32| course & bit != 0;
-        Course { written: is(WRITTEN), timed: is(TIMED), trial: is(TRIAL), epoch: (course >> 8) as u8 }
-    }
-
-    /// Tells what tries both ways of a function; what comes while another thread does is not missed.
-    pub(crate) fn tell(&self, function: u16, what: impl FnOnce(&mut WayTuner)) {
-        if self.how != FetchChoice::Tuned {
-            return;
-        }
-        let of = &self.functions[function as usize % FUNCTIONS];
-        let Ok(mut way) = of.way.try_lock() else { return };
-        let changes = way.changes;
-        what(&mut way);
-        let course = way.course();
-        let bit = |is: bool, bit: u32| if is { bit } else { 0 };
-        let word = bit(course.written, WRITTEN) | bit(course.timed, TIMED) | bit(course.trial, TRIAL);
-        of.chosen.course.store(word | u32::from(course.epoch) << 8, Ordering::Relaxed);
-        of.chosen.changes.fetch_add(way.changes - changes, Ordering::Relaxed);
     }
 
     fn choose(&self, of: &Function) {
@@ -227,6 +226,8 @@ impl FetchTuner {
             samples[count] = Sample { process: (word >> 32) as u32, bytes: word as u32 };
             count += 1;
         }
+        let longest = samples.iter().map(|sample| sample.bytes.min(MOST_BYTES)).max().unwrap_or(0);
+        of.chosen.longest.store(longest.next_multiple_of(STEP), Ordering::Relaxed);
         let now = unpack(of.chosen.word.load(Ordering::Relaxed));
         let next = choose(&self.table, &samples[..count], now);
         if next != now {
