@@ -6,8 +6,8 @@ use dunlin_fabric::{Address, Fabric, Host, Nanos, Scheme, Signal, Task};
 use dunlin_fabric_sim::{Random, Sim};
 use dunlin_rnic_model::Profile;
 use dunlin_rpc::{
-    AsyncClient, AsyncHub, BatchCalls, Batching, Call, ClientConfig, FunctionMode, Plan, Reply, Request,
-    ServerBuilder, ServerConfig,
+    AsyncClient, AsyncHub, BatchCalls, Batching, Call, ClientConfig, FetchChoice, FirstRead, FunctionMode,
+    Plan, Reply, Request, ServerBuilder, ServerConfig,
 };
 use std::collections::VecDeque;
 use std::future::Future;
@@ -119,6 +119,9 @@ impl Shared {
                 timeout: 0,
                 connect_timeout: FOREVER / 8,
                 batching,
+                // As in the paper: by enumeration, and fetched over and over.
+                fetch_choice: FetchChoice::Enumerated,
+                first_read: FirstRead::AtOnce,
                 ..ClientConfig::with_plan(self.plan)
             };
             let hub = AsyncHub::new(&sim).map_err(thread)?;

@@ -5,8 +5,8 @@ use dunlin_fabric::{Address, AddressError, Fabric, Nanos, Scheme};
 use dunlin_fabric_sim::{MachineSettings, ModelTiming, Prices, RunError, Settings, Sim, TimingSettings};
 use dunlin_rnic_model::{Parameter, Profile, ProfileError};
 use dunlin_rpc::{
-    CallError, Client, ClientConfig, CompletionMode, ConnectError, FunctionMode, Plan, Reply, Request,
-    RequestHalf, ResponseHalf, ServeError, ServerBuilder, Service, Tuning,
+    CallError, Client, ClientConfig, CompletionMode, ConnectError, FetchChoice, FirstRead, FunctionMode,
+    Plan, Reply, Request, RequestHalf, ResponseHalf, ServeError, ServerBuilder, Service, Tuning,
 };
 use std::sync::{Arc, Mutex, PoisonError};
 use thiserror::Error;
@@ -112,7 +112,10 @@ fn on(sim: &Sim, parts: &[Part]) -> Result<Vec<PartOutcome>, TuningError> {
     let plan = Plan::new(RequestHalf::Write, ResponseHalf::FetchOrWrite)
         .completion(CompletionMode::Busy, CompletionMode::Busy);
     let fabric = sim.process_on(1);
-    let mut client = Client::connect(&fabric, &address, ClientConfig::with_plan(plan))?;
+    // As in the paper: by enumeration, and fetched over and over.
+    let (fetch_choice, first_read) = (FetchChoice::Enumerated, FirstRead::AtOnce);
+    let config = ClientConfig { fetch_choice, first_read, ..ClientConfig::with_plan(plan) };
+    let mut client = Client::connect(&fabric, &address, config)?;
     let mut before = (0, 0);
     let mut outcomes = Vec::with_capacity(parts.len());
     for part in parts {

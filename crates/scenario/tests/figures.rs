@@ -379,9 +379,9 @@ fn rf_rpc_tuner() {
         mine
     };
     for (what, least) in [
-        ("tuned over the best fixed R and F", 0.9),
-        ("tuned over plain reply", 0.95),
-        ("tuned over tuned from the start", 0.85),
+        ("tuned over the best fixed R and F", 0.95),
+        ("tuned over plain reply", 0.97),
+        ("tuned over tuned from the start", 0.95),
     ] {
         for point in of(what) {
             assert!(point.predicted >= least, "{point:?}");

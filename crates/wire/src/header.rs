@@ -188,7 +188,8 @@ pub struct Header {
     /// How far the sender of this message has consumed the ring of the other direction: a wrapping count of lines.
     pub head: u32,
     /// Credits granted to the receiver of this message (FLOCK section 5). Responses of lanes whose results are fetched or written back
-    /// have here which way the server asks for: 0 as the client chooses, 1 written back, 2 fetched whole.
+    /// have here which way the server asks for: 0 as the client chooses, 1 written back, 2 fetched whole, 3 fetched
+    /// patiently.
     pub credits: u8,
     /// Low bits of the epoch of the lease that this message is written under.
     pub epoch: u8,

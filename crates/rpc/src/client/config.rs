@@ -77,7 +77,7 @@ impl Default for ClientConfig {
             spin: 20_000,
             fetch_table: None,
             fetch_choice: FetchChoice::Tuned,
-            first_read: FirstRead::AtOnce,
+            first_read: FirstRead::WhenExpected,
             batching: None,
             backoff: BackoffConfig::default(),
         }

@@ -16,10 +16,10 @@ use super::{CONTROL_BYTES, Rx, Tx, Violation};
 use crate::client::slots::{SLOT_BITS, split_call};
 use crate::path::awaited::Awaited;
 use crate::path::fetch::Fetcher;
+use crate::server::ways::Ways;
 use crate::tune::mode::{FUNCTIONS, ModeSwitch};
 use crate::tune::shared::FetchTuner;
 use crate::tune::wait::EARLY;
-use crate::server::ways::Ways;
 use crate::tune::way::Way;
 use dunlin_fabric::{Fabric, Host, Nanos, RatesSource, Region};
 use dunlin_wire::Flags;
@@ -180,7 +180,11 @@ impl<F: Fabric> Hybrid<F> {
     /// Whether results of this function are written back: as READs have failed, or as the server has found to be better.
     #[inline]
     fn is_written(&self, function: u16) -> bool {
-        self.tuner.way(function) == Way::Written || self.modes.replies(function)
+        match self.tuner.way(function) {
+            Way::Chosen => self.modes.replies(function),
+            Way::Written => true,
+            Way::Whole | Way::Patient => false,
+        }
     }
 
     /// The answer to a call asks for a way, by its number.
@@ -337,7 +341,8 @@ impl<F: Fabric> Hybrid<F> {
         self.missed = self.missed.saturating_add(new);
         let function = self.oldest();
         let retries = self.tuner.choice(function).retries;
-        let struck = self.missed == retries && self.modes.strike(function);
+        let struck =
+            self.missed == retries && self.tuner.way(function) == Way::Chosen && self.modes.strike(function);
         if struck || self.missed >= RESCUE * retries { Patience::Over } else { Patience::Left }
     }
 

@@ -10,8 +10,8 @@ use super::mode::FUNCTIONS;
 use super::table::FetchTable;
 use super::wait::{FirstRead, Wait, Waiting};
 use super::way::Way;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 /// So many samples are enough for a first choice; there are others after twice as many, four times as many and so on, and then
 /// after each [`MAX_SAMPLES`].
@@ -21,8 +21,8 @@ const FIRST: u32 = 4;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FetchChoice {
     /// By enumeration over samples of the calls, for each function, unless the server asks for another way. It tries now and then, for
-    /// all clients at once, whether more calls are made if their results are written back, or fetched with an F that holds them whole;
-    /// if so, its answers ask for that.
+    /// all clients at once, whether more calls are made if their results are written back, fetched with an F that
+    /// holds them whole, or fetched with more READs than R; if so, its answers ask for that.
     #[default]
     Tuned,
     /// By enumeration alone, as in RF-RPC, whatever the server asks for.
@@ -100,6 +100,8 @@ pub(crate) struct FetchTuner {
     functions: Box<[Function]>,
 }
 
+/// Who is asked to fetch patiently READs so many times as often as N says.
+const PATIENCE: u32 = 2;
 /// F is never more than that: the longest message.
 const MOST_BYTES: u32 = 8192;
 
@@ -145,10 +147,13 @@ impl FetchTuner {
     pub(crate) fn choice(&self, function: u16) -> Choice {
         let chosen = &self.functions[function as usize % FUNCTIONS].chosen;
         let choice = unpack(chosen.word.load(Ordering::Relaxed));
-        if Way::of(chosen.way.load(Ordering::Relaxed)) != Way::Whole {
-            return choice;
+        match Way::of(chosen.way.load(Ordering::Relaxed)) {
+            Way::Chosen | Way::Written => choice,
+            Way::Whole => {
+                Choice { bytes: chosen.longest.load(Ordering::Relaxed).max(choice.bytes), ..choice }
+            }
+            Way::Patient => Choice::new(&self.table, PATIENCE * self.table.reads_at_most(), choice.bytes),
         }
-        Choice { bytes: chosen.longest.load(Ordering::Relaxed).max(choice.bytes), ..choice }
     }
 
     /// Which way the server asks for.

@@ -17,9 +17,10 @@ pub(super) const FIGURE: Figure = Figure::predicted(
         "rf-rpc",
         "process_time_us",
     ],
-    "As rf-rpc-9, with FetchChoice::Tuned and FirstRead::WhenExpected. The best fixed R and F of each cell are found by trying: R of 1, 3 and 5, F of 256, 512, 768 and 1024 bytes. A step changes process time \
-     and results for all calls at once; settled is from when on no millisecond has a rate that is more than a twentieth below that \
-     of the end.",
+    "As rf-rpc-9, with a client's defaults (FetchChoice::Tuned, FirstRead::WhenExpected), measured once that has found its way. The best fixed R and F of each \
+     cell are found by trying: R of 1, 3 and 5 with F of 256, 512 and 768 bytes where the first READ is sent at once, and R 5 with each F where it is sent when the result is \
+     expected. A step changes process time and results for all calls at once; settled is from when on no five milliseconds have a rate that is more than a twentieth below \
+     that of the end.",
     runs,
     points,
 );
@@ -35,24 +36,28 @@ const QUICK_RESULTS: [u32; 2] = [32, 400];
 const TIMES_US: [u32; 5] = [0, 3, 6, 10, 20];
 const QUICK_TIMES_US: [u32; 2] = [0, 10];
 const CLIENTS: [usize; 2] = [7, 35];
-const QUICK_CLIENTS: [usize; 1] = [35];
+const QUICK_CLIENTS: [usize; 1] = [7];
 const R: [u32; 3] = [1, 3, 5];
-const F: [u32; 4] = [256, 512, 768, 1024];
+const F: [u32; 3] = [256, 512, 768];
+/// R where the first READ is sent when the result is expected: then it makes little difference.
+const R_EXPECTED: u32 = 5;
 const QUICK_R: [u32; 2] = [1, 5];
 const QUICK_F: [u32; 2] = [256, 512];
 
-/// Process time and size of results, before and after.
-type Change = [(u32, u32); 2];
-const STEPS: [Change; 7] = [
-    [(0, 32), (20, 32)],
-    [(20, 32), (0, 32)],
-    [(0, 32), (0, 400)],
-    [(0, 400), (0, 32)],
-    [(0, 32), (10, 700)],
-    [(10, 700), (0, 32)],
-    [(0, 400), (6, 32)],
+/// Clients; process time and size of results, before and after.
+type Change = (usize, [(u32, u32); 2]);
+const STEPS: [Change; 9] = [
+    (35, [(0, 32), (20, 32)]),
+    (35, [(20, 32), (0, 32)]),
+    (35, [(0, 1500), (10, 1500)]),
+    (35, [(0, 400), (6, 32)]),
+    (7, [(0, 32), (0, 400)]),
+    (7, [(0, 400), (0, 32)]),
+    (7, [(0, 32), (10, 700)]),
+    (7, [(10, 700), (0, 32)]),
+    (7, [(0, 400), (6, 32)]),
 ];
-const QUICK_STEPS: [Change; 2] = [[(0, 32), (10, 400)], [(10, 400), (0, 32)]];
+const QUICK_STEPS: [Change; 2] = [(7, [(0, 32), (10, 400)]), (7, [(10, 400), (0, 32)])];
 
 /// What is looked at in which effort.
 struct Grid {
@@ -64,8 +69,8 @@ struct Grid {
     steps: &'static [Change],
     /// How long a cell runs until it counts, and for how long it does.
     extent: (Nanos, Nanos),
-    /// As above, where something has to be found out.
-    tuned: (Nanos, Nanos),
+    /// As above, where something has to be found out: for calls of no process time, and how much longer for each microsecond of it.
+    tuned: [(Nanos, Nanos); 2],
     /// How long after calls began a step is, and how long after that the end begins that counts.
     step: (Nanos, Nanos),
 }
@@ -80,8 +85,8 @@ fn grid(effort: Effort) -> Grid {
             f: &F,
             steps: &STEPS,
             extent: (1_000_000, 4_000_000),
-            tuned: (20_000_000, 5_000_000),
-            step: (10_000_000, 100_000_000),
+            tuned: [(25_000_000, 10_000_000), (7_500_000, 1_000_000)],
+            step: (20_000_000, 100_000_000),
         },
         Effort::Quick => Grid {
             results: &QUICK_RESULTS,
@@ -91,8 +96,8 @@ fn grid(effort: Effort) -> Grid {
             f: &QUICK_F,
             steps: &QUICK_STEPS,
             extent: (500_000, 2_000_000),
-            tuned: (12_000_000, 4_000_000),
-            step: (5_000_000, 30_000_000),
+            tuned: [(25_000_000, 5_000_000), (7_500_000, 1_000_000)],
+            step: (20_000_000, 100_000_000),
         },
     }
 }
@@ -103,14 +108,16 @@ fn cell(half: ResponseHalf, clients: usize, (time, bytes): (u32, u32), effort: E
     load.clients = clients;
     load.client_hosts = clients.min(7);
     load.functions.iter_mut().for_each(|function| function.results = Sizes::Fixed(bytes));
+    // Where calls take longer there are fewer of them, and chance counts for more.
     let (warm_up, measured) = grid(effort).extent;
-    load.extent = Extent::Time { warm_up, measured };
+    load.extent = Extent::Time { warm_up, measured: measured * (1 + u64::from(time) / 5) };
     (load.fetch_choice, load.first_read) = (FetchChoice::Tuned, FirstRead::WhenExpected);
     load
 }
 
 /// The same, that changes.
-fn step(half: ResponseHalf, clients: usize, [before, after]: Change, effort: Effort) -> Load {
+fn step((clients, [before, after]): Change, effort: Effort) -> Load {
+    let half = ResponseHalf::FetchOrWrite;
     let mut load = cell(half, clients, before, effort);
     let (at, later) = grid(effort).step;
     let changed = cell(half, clients, after, effort);
@@ -123,7 +130,7 @@ fn step(half: ResponseHalf, clients: usize, [before, after]: Change, effort: Eff
 }
 
 /// Rates are looked at in stretches of a tenth of what a settled rate is over.
-const STRETCH: Nanos = 100_000;
+const STRETCH: Nanos = 500_000;
 
 fn series(what: &str, bytes: u32, clients: usize) -> String {
     format!("{what}, {bytes} B, {clients} clients")
@@ -133,8 +140,12 @@ fn fixed(retries: u32, bytes: u32) -> String {
     format!("R {retries} F {bytes}")
 }
 
-fn stepped(what: &str, [(time, bytes), (_, then)]: Change) -> String {
-    format!("{what}, {bytes} B to {then} B from {time} us")
+fn expected(bytes: u32) -> String {
+    format!("expected, F {bytes}")
+}
+
+fn stepped(what: &str, (clients, [(time, bytes), (_, then)]): Change) -> String {
+    format!("{what}, {bytes} B to {then} B from {time} us, {clients} clients")
 }
 
 fn runs(effort: Effort) -> Vec<Run> {
@@ -147,23 +158,34 @@ fn runs(effort: Effort) -> Vec<Run> {
                 let mut run =
                     |what: &str, load| runs.push(Run::of(series(what, *bytes, *clients), *time, load));
                 let mut tuned = load(ResponseHalf::FetchOrWrite);
-                let (warm_up, measured) = grid.tuned;
+                let [(warm_up, measured), (warm_longer, longer)] = grid.tuned;
+                let (warm_up, measured) = (
+                    warm_up + u64::from((*time).min(10)) * warm_longer,
+                    measured + u64::from(*time) * longer,
+                );
                 tuned.extent = Extent::Time { warm_up, measured };
                 run(TUNED, tuned);
                 run(REPLY, load(ResponseHalf::Write));
                 for (retries, bytes) in grid.r.iter().flat_map(|r| grid.f.iter().map(move |f| (*r, *f))) {
                     let fetch_choice = FetchChoice::Fixed { retries, bytes };
-                    let load = Load { fetch_choice, ..load(ResponseHalf::FetchOrWrite) };
+                    let load = Load {
+                        fetch_choice,
+                        first_read: FirstRead::AtOnce,
+                        ..load(ResponseHalf::FetchOrWrite)
+                    };
                     run(&fixed(retries, bytes), load);
+                }
+                for bytes in grid.f.iter().copied() {
+                    let fetch_choice = FetchChoice::Fixed { retries: R_EXPECTED, bytes };
+                    let load = Load { fetch_choice, ..load(ResponseHalf::FetchOrWrite) };
+                    run(&expected(bytes), load);
                 }
             }
         }
     }
     for change in grid.steps {
-        for (what, half) in [(TUNED, ResponseHalf::FetchOrWrite), (REPLY, ResponseHalf::Write)] {
-            let load = step(half, CLIENTS[1], *change, effort);
-            runs.push(Run::of(stepped(what, *change), change[1].0, load).settling(grid.step.0));
-        }
+        let run = Run::of(stepped(TUNED, *change), change.1[1].0, step(*change, effort));
+        runs.push(run.settling(grid.step.0));
     }
     runs
 }
@@ -183,7 +205,8 @@ fn points(outcomes: &Outcomes) -> Vec<Point> {
                 let of = |what: &str| outcomes.get(&series(what, bytes, clients), x, mops);
                 let (Some(tuned), Some(reply)) = (of(TUNED), of(REPLY)) else { continue };
                 let tried = R.iter().flat_map(|r| F.iter().filter_map(|f| of(&fixed(*r, *f))));
-                let best = tried.fold(0.0, f64::max);
+                let expected = F.iter().filter_map(|bytes| of(&expected(*bytes)));
+                let best = tried.chain(expected).fold(0.0, f64::max);
                 point(series(TUNED, bytes, clients), x, "mops", tuned);
                 point(series("tuned over the best fixed R and F", bytes, clients), x, "ratio", tuned / best);
                 point(series("tuned over plain reply", bytes, clients), x, "ratio", tuned / reply);
@@ -191,17 +214,17 @@ fn points(outcomes: &Outcomes) -> Vec<Point> {
         }
     }
     for change in STEPS.into_iter().chain(QUICK_STEPS) {
-        let (x, name) = (change[1].0, |what| stepped(what, change));
+        let (clients, [_, (x, bytes)]) = change;
+        let name = |what| stepped(what, change);
         let of = |what, value| outcomes.get(&name(what), x, value);
         let Some(settled) = of(TUNED, |outcome| outcome.settled_ms) else { continue };
         point(name("settled"), x, "ms", settled);
-        if let (Some(tuned), Some(reply)) = (of(TUNED, mops), of(REPLY, mops)) {
-            point(name("tuned over plain reply"), x, "ratio", tuned / reply);
-        }
-        // What a run without a step comes to that was always so.
-        let series = series(TUNED, change[1].1, CLIENTS[1]);
-        if let (Some(tuned), Some(always)) = (of(TUNED, mops), outcomes.get(&series, x, mops)) {
-            point(name("tuned over tuned from the start"), x, "ratio", tuned / always);
+        // What runs without a step come to that were always so.
+        for (what, over) in [(REPLY, "tuned over plain reply"), (TUNED, "tuned over tuned from the start")] {
+            let always = outcomes.get(&series(what, bytes, clients), x, mops);
+            if let (Some(tuned), Some(always)) = (of(TUNED, mops), always) {
+                point(name(over), x, "ratio", tuned / always);
+            }
         }
     }
     points
