@@ -8,7 +8,7 @@
 //! | `tune/shared.rs` | the same for each function, once for all connections of a client | RF-RPC section 3.2 |
 //! | `tune/batch.rs` | how many calls a batch has | RF-RPC section 4.2, equation 3 |
 //! | `tune/wait.rs` | when the first READ for a result is sent | beyond RF-RPC, which sends it at once |
-//! | `tune/way.rs` | whether a function is quicker fetched or written back, by trying | beyond RF-RPC, which goes by R alone |
+//! | `tune/way.rs` | for a server, which way makes more calls, by trying | beyond RF-RPC, which goes by R alone |
 //! | `tune/mode.rs` | for each function whether results are fetched or written back | RF-RPC section 3.2, "Discussion" |
 
 pub(crate) mod batch;
