@@ -274,7 +274,7 @@ fn on_threads_of_their_own_nothing_is_lost() {
                 CompletionMode::Busy
             };
             let plan = Plan::new(request, response).completion(client, CompletionMode::Busy);
-            let config = ClientConfig { plan, window: 16, spin: 2000, ..config(200.0) };
+            let config = ClientConfig { plan: Some(plan), window: 16, spin: 2000, ..config(200.0) };
             let mut client = Client::connect(&fabric, server.address(), config).unwrap();
             for number in 0..3000u64 {
                 let calls: Vec<_> = (0..1 + number % 7)

@@ -1,7 +1,7 @@
 //! The engine, unmodified, in virtual time: the simulator carries it, and a run is a pure
 //! function of its seed.
 
-use dunlin_fabric::{Address, Fabric, Host, Nanos, Scheme};
+use dunlin_fabric::{Address, Capabilities, Fabric, Host, Nanos, Scheme};
 use dunlin_fabric_sim::{RunReport, Settings, Sim};
 use dunlin_rpc::messages::{MessageClient, MessageServer};
 use dunlin_rpc::*;
@@ -111,6 +111,45 @@ fn who_is_told_of_messages_needs_no_order_within_them() {
         }
     }
     assert!(legal >= 2 * 4 * 4, "{legal}");
+}
+
+/// Who says no plan gets the one that suits the fabric; who says one that cannot be is refused, and gets no other.
+#[test]
+fn a_client_without_a_plan_takes_the_usual_one_of_the_fabric() {
+    let everything = Settings::default().capabilities;
+    let iwarp = Capabilities { max_inline: everything.max_inline, ..Capabilities::IWARP };
+    for capabilities in [everything, iwarp] {
+        let settings = Settings { capabilities, ..Settings::default() };
+        let run = Sim::run_with(settings, 11, |fabric| {
+            let address = Address::new(Scheme::Sim, "echo").unwrap();
+            let function = ServerBuilder::new(&fabric).function(1, FunctionMode::Worker);
+            let server = function.serve(&address, |_| echo()).unwrap();
+            let usual = Plan::usual(fabric.capabilities());
+            let mut client = Client::connect(&fabric, &address, ClientConfig::default()).unwrap();
+            assert_eq!(client.config().plan, Some(usual));
+            for size in [0, 32, 4096, 100_000] {
+                let payload = vec![size as u8; size];
+                assert_eq!(*client.call(1, &payload).unwrap(), *payload);
+            }
+            let mut another = client.another().unwrap();
+            assert_eq!(*another.call(1, b"another").unwrap(), *b"another");
+            let hub = AsyncHub::new(&fabric).unwrap();
+            drop(AsyncClient::connect(&hub, &address, ClientConfig::default()).unwrap());
+
+            let chosen = Client::connect(&fabric, &address, ClientConfig::with_plan(Plan::default()));
+            let chosen_too = AsyncClient::connect(&hub, &address, ClientConfig::with_plan(Plan::default()));
+            match fabric.capabilities().immediate {
+                true => assert!(usual == Plan::default() && chosen.is_ok() && chosen_too.is_ok()),
+                false => {
+                    assert!(matches!(chosen, Err(ConnectError::Plan(_))), "{chosen:?}");
+                    assert!(matches!(chosen_too, Err(ConnectError::Plan(_))), "{chosen_too:?}");
+                }
+            }
+            drop((client, another));
+            server.shutdown(1_000_000_000);
+        });
+        run.unwrap_or_else(|error| panic!("{error}"));
+    }
 }
 
 /// Where a READ may show a line half old with a new tag (who copies by software), what was seen to be there is READ once more.

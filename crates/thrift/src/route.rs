@@ -27,8 +27,8 @@ pub struct ClientOptions {
     pub cores: Option<u32>,
     /// NUMA nodes; this machine's if not given, and the server's are taken to be as many.
     pub topology: Option<Topology>,
-    /// Where the server answers stock Thrift (`host:port`), for functions whose hints say TCP; what the server says of itself if
-    /// not given.
+    /// Where the server answers stock Thrift (`host:port`), for functions whose hints say TCP; where the server of an address of `auto:`
+    /// tells, else what the server says of itself, if not given.
     pub tcp: Option<String>,
     /// How to speak there.
     pub connection: ConnectionOptions,
@@ -115,7 +115,7 @@ impl Choice {
             })
             .collect();
         // What has no plan of its own, the introduction above all, goes by one that there is anyhow.
-        let plan = functions.values().next().copied().unwrap_or(options.engine.plan);
+        let plan = functions.values().next().copied().or(options.engine.plan);
         ClientConfig { plan, functions, ..options.engine.clone() }
     }
 

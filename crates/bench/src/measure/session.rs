@@ -113,10 +113,12 @@ impl Session {
         config: &ClientConfig,
     ) -> Result<Client<ShmFabric>, MeasureError> {
         Client::connect(fabric, address, config.clone()).map_err(|source| MeasureError::Connect {
-            protocol: config
-                .plan
-                .protocol()
-                .map_or_else(|| format!("{:?}", config.plan), |protocol| protocol.name.to_owned()),
+            protocol: match config.plan {
+                Some(plan) => {
+                    plan.protocol().map_or_else(|| format!("{plan:?}"), |protocol| protocol.name.to_owned())
+                }
+                None => "the usual plan".to_owned(),
+            },
             source,
         })
     }

@@ -353,6 +353,7 @@ impl<F: Fabric> AsyncClient<F> {
     /// runs, or where blocking is allowed.
     pub fn connect(hub: &AsyncHub<F>, address: &Address, config: ClientConfig) -> Result<Self, ConnectError> {
         config.check()?;
+        let config = config.settled(hub.inner().fabric.capabilities());
         config.check_plans(hub.inner().fabric.capabilities())?;
         let backoff = Backoff::new(config.backoff);
         let state = ConnectionState {

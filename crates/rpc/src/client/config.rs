@@ -15,9 +15,9 @@ use std::sync::Arc;
 /// Settings of a client, with defaults that fit most.
 #[derive(Clone, Debug)]
 pub struct ClientConfig {
-    /// The plan of all calls whose function has none of its own. The default is refused where there is no immediate data
-    /// (iWARP): [`Plan::usual`] is what goes by the fabric.
-    pub plan: Plan,
+    /// The plan of all calls whose function has none of its own; [`Plan::usual`] of the fabric if not given. A plan that is
+    /// given and cannot run on the fabric is refused, never replaced.
+    pub plan: Option<Plan>,
     /// Plans of functions by their ids. Functions of different plans have lanes of their own, on the same connection, and
     /// do not wait for each other; at most 8 different plans, `plan` included. The client waits as the most impatient asks.
     pub functions: BTreeMap<u16, Plan>,
@@ -62,7 +62,7 @@ pub struct ClientConfig {
 impl Default for ClientConfig {
     fn default() -> Self {
         ClientConfig {
-            plan: Plan::default(),
+            plan: None,
             functions: BTreeMap::new(),
             window: 64,
             ring_bytes: 16 * 1024,
@@ -93,12 +93,22 @@ pub(crate) const RING_BYTES: std::ops::RangeInclusive<u32> = 16 * 1024..=1 << 20
 impl ClientConfig {
     /// The defaults with another plan.
     pub fn with_plan(plan: Plan) -> Self {
-        ClientConfig { plan, ..ClientConfig::default() }
+        ClientConfig { plan: Some(plan), ..ClientConfig::default() }
+    }
+
+    /// With a plan: the usual one of the fabric if none is given. What connects asks here first.
+    pub(crate) fn settled(mut self, capabilities: &Capabilities) -> Self {
+        self.plan.get_or_insert_with(|| Plan::usual(capabilities));
+        self
+    }
+
+    fn usual(&self) -> Plan {
+        self.plan.unwrap_or_default()
     }
 
     /// The different plans, the usual one first.
     pub(crate) fn plans(&self) -> Vec<Plan> {
-        let mut plans = vec![self.plan];
+        let mut plans = vec![self.usual()];
         for plan in self.functions.values() {
             if !plans.contains(plan) {
                 plans.push(*plan);
@@ -125,7 +135,7 @@ impl ClientConfig {
             CompletionMode::Adaptive => 1,
             CompletionMode::Event => 0,
         };
-        modes.max_by_key(impatience).unwrap_or(self.plan.client)
+        modes.max_by_key(impatience).unwrap_or(self.usual().client)
     }
 
     /// Whether the plans can run on a fabric.

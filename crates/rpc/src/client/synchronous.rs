@@ -108,6 +108,7 @@ impl<F: Fabric> Client<F> {
     /// Connects to all workers of a server. Blocks for at most the configured time.
     pub fn connect(fabric: &F, address: &Address, config: ClientConfig) -> Result<Self, ConnectError> {
         config.check()?;
+        let config = config.settled(fabric.capabilities());
         let tuner = config.fetch_tuner(fabric);
         Self::connect_with(fabric, address, config, tuner)
     }

@@ -261,7 +261,7 @@ impl fmt::Display for Drawn {
             write!(f, " times of {};", profile.name())?;
         }
         for client in &self.clients {
-            let plan = &client.config.plan;
+            let plan = client.config.plan.unwrap_or_default();
             let name = plan.protocol().map_or("a protocol", |protocol| protocol.name);
             write!(f, " {name} {}/{} {:?}", plan.client, plan.server, client.style)?;
             for (function, plan) in &client.config.functions {
