@@ -1,9 +1,9 @@
-//! The smallest typed service: an echo for who wants its answer soon, on the fabric that an address names.
+//! The smallest typed service: an echo for who wants its answer soon, on the transport that an address means.
 //!
-//! `cargo run --release --example echo [shm:NAME|rdma:HOST:PORT [CALLS]]`
+//! `cargo run --release --example echo [shm:NAME|rdma:HOST:PORT|tcp:HOST:PORT|auto:HOST:PORT [CALLS]]`
 
+use dunlin::Fabrics;
 use dunlin::thrift::{Bytes, ClientOptions, Context, Failure, Never, ServerOptions, serve};
-use dunlin::{Address, Fabric, Fabrics, on_fabric};
 use dunlin_examples::echo::{Echo, EchoClient, EchoProcessor};
 use std::time::Instant;
 
@@ -18,14 +18,12 @@ impl Echo for Handler {
 fn main() -> anyhow::Result<()> {
     let own = || format!("shm:example-echo-{}", std::process::id());
     let address = std::env::args().nth(1).unwrap_or_else(own).parse()?;
-    let calls = std::env::args().nth(2).map_or(Ok(10_000), |text| text.parse())?;
-    let chosen = Fabrics::default().choose(&address)?;
-    on_fabric!(&chosen, fabric => run(fabric, &address, calls))
-}
-
-fn run<F: Fabric>(fabric: &F, address: &Address, calls: u32) -> anyhow::Result<()> {
-    let server = serve(fabric, address, EchoProcessor(Handler), ServerOptions::default())?;
-    let mut client = EchoClient::connect(fabric, server.address(), ClientOptions::default())?;
+    let calls: u32 = std::env::args().nth(2).map_or(Ok(10_000), |text| text.parse())?;
+    // One fabric in the place of all of them saves a branch in each call: `on_fabric!`.
+    let fabrics = Fabrics::default();
+    let server = serve(&fabrics, &address, EchoProcessor(Handler), ServerOptions::default())?;
+    let mut client = EchoClient::connect(&fabrics, server.address(), ClientOptions::default())?;
+    println!("by {}", client.transport());
     assert_eq!(client.ping(b"hello")?, "hello");
     let start = Instant::now();
     for _ in 0..calls {

@@ -1,20 +1,32 @@
 //! HatRPC's key-value service on LMDB (its section 4.4), with records as in its section 5.4.
 //!
-//! `cargo run --release --example hatkv`
+//! `cargo run --release --example hatkv [ADDRESS]`: with an address it calls the server there (`dunlin-hatkv --listen ADDRESS`), whatever
+//! transport that means, without one a server of its own.
 
 use dunlin::thrift::{Bytes, ClientOptions, ServerOptions, serve};
+use dunlin::{Address, Fabrics};
 use dunlin_hatkv::hatkv::{HatKvClient, HatKvProcessor};
 use dunlin_hatkv::{Durability, Handler};
 
 fn main() -> anyhow::Result<()> {
+    let fabrics = Fabrics::default();
+    if let Some(address) = std::env::args().nth(1) {
+        return call(&fabrics, &address.parse()?);
+    }
     let folder = std::env::temp_dir().join(format!("dunlin-example-hatkv-{}", std::process::id()));
     let handler = Handler::open(&folder, 64 << 20, Durability::Durable)?;
     println!("{} reader slots, as the hint concurrency says", handler.store().options().max_readers);
-    let fabric = dunlin::fabric()?;
     let address = format!("shm:example-hatkv-{}", std::process::id()).parse()?;
-    let server = serve(&fabric, &address, HatKvProcessor(handler), ServerOptions::default())?;
-    let mut client = HatKvClient::connect(&fabric, &address, ClientOptions::default())?;
+    let server = serve(&fabrics, &address, HatKvProcessor(handler), ServerOptions::default())?;
+    call(&fabrics, server.address())?;
+    server.shutdown(1_000_000_000);
+    std::fs::remove_dir_all(folder)?;
+    Ok(())
+}
 
+fn call(fabrics: &Fabrics, address: &Address) -> anyhow::Result<()> {
+    let mut client = HatKvClient::connect(fabrics, address, ClientOptions::default())?;
+    println!("by {}", client.transport());
     let record = |number: u8| (Bytes::from(format!("user{number:020}")), Bytes::from(vec![number; 1000]));
     let (keys, values): (Vec<_>, Vec<_>) = (0..10).map(record).unzip();
     client.multiput(&keys, &values)?;
@@ -27,7 +39,5 @@ fn main() -> anyhow::Result<()> {
         keys.len()
     );
 
-    server.shutdown(1_000_000_000);
-    std::fs::remove_dir_all(folder)?;
     Ok(())
 }

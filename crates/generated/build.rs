@@ -1,6 +1,7 @@
 //! Generates the services.
 
 fn main() {
+    dunlin_idl_build::compile("idl/asked.thrift").unwrap();
     dunlin_idl_build::compile("idl/everything.thrift").unwrap();
     dunlin_idl_build::compile("idl/forms.thrift").unwrap();
     dunlin_idl_build::compile("idl/numa.thrift").unwrap();

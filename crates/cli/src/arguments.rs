@@ -4,7 +4,7 @@ use crate::output::Failure;
 use clap::{Args, ValueEnum};
 use dunlin::{
     AllowPolicy, Capabilities, CompletionMode, DeviceChoice, Fabric as _, Fabrics, FabricsConfig, PROTOCOLS,
-    Plan, Protocol, RdmaConfig, SettingError, ShmConfig,
+    Plan, Protocol, RdmaConfig, Scheme, ShmConfig,
 };
 use std::time::Duration;
 
@@ -89,6 +89,33 @@ pub(crate) struct DeviceArguments {
     /// Send packets of at most so many bytes: 256, 512, 1024, 2048 or 4096 [default: what the port has]
     #[arg(long, value_name = "BYTES")]
     rdma_mtu: Option<u32>,
+    /// Do without this transport, also where an address of auto: leaves the choice; may be said several times
+    #[arg(long, value_enum, value_name = "TRANSPORT")]
+    without: Vec<Without>,
+}
+
+/// What to do without.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Without {
+    /// Shared memory
+    Shm,
+    /// RDMA verbs
+    Rdma,
+    /// libfabric
+    Ofi,
+    /// Stock Thrift, which typed services go by
+    Tcp,
+}
+
+impl Without {
+    fn scheme(self) -> Scheme {
+        match self {
+            Without::Shm => Scheme::Shm,
+            Without::Rdma => Scheme::Rdma,
+            Without::Ofi => Scheme::Ofi,
+            Without::Tcp => Scheme::Tcp,
+        }
+    }
 }
 
 /// The fabric that is asked what it can do.
@@ -108,14 +135,14 @@ pub(crate) enum On {
 
 impl On {
     /// What it can do.
-    pub(crate) fn capabilities(self) -> Result<Capabilities, Failure> {
+    pub(crate) fn capabilities(self, device: &DeviceArguments) -> Result<Capabilities, Failure> {
         Ok(match self {
             On::Shm => crate::echo::fabric()?.capabilities().clone(),
             On::Rnic => Capabilities { name: "rnic", ..Capabilities::EVERYTHING },
             On::Iwarp => Capabilities::IWARP,
             On::Ofi => Capabilities::OFI,
             On::Rdma => {
-                let fabric = DeviceArguments::default().fabrics(false)?.rdma();
+                let fabric = device.fabrics(false).rdma();
                 fabric.map_err(Failure::new)?.capabilities().clone()
             }
         })
@@ -133,23 +160,26 @@ impl DeviceArguments {
         say("rdma-port", self.rdma_port.map(|port| port.to_string()));
         say("gid-index", self.gid_index.map(|index| index.to_string()));
         say("rdma-mtu", self.rdma_mtu.map(|mtu| mtu.to_string()));
+        for without in &self.without {
+            say("without", Some(without.scheme().as_str().to_owned()));
+        }
         words
     }
 
     /// The fabrics of this process; clients of other users may connect to shared memory where `anyone` says so. What is
     /// not said here goes by the environment (`DUNLIN_RDMA_DEVICE` and its like).
-    pub(crate) fn fabrics(&self, anyone: bool) -> Result<Fabrics, SettingError> {
-        let mut rdma = RdmaConfig::from_environment()?;
-        let named = rdma.device;
-        rdma.device = DeviceChoice {
-            device: self.rdma_device.clone().or(named.device),
-            port: self.rdma_port.or(named.port),
-            gid_index: self.gid_index.or(named.gid_index),
-            mtu: self.rdma_mtu.or(named.mtu),
+    pub(crate) fn fabrics(&self, anyone: bool) -> Fabrics {
+        let device = DeviceChoice {
+            device: self.rdma_device.clone(),
+            port: self.rdma_port,
+            gid_index: self.gid_index,
+            mtu: self.rdma_mtu,
         };
+        let rdma = RdmaConfig { device, ..RdmaConfig::default() };
+        let disabled = self.without.iter().map(|without| without.scheme()).collect();
         let allow = if anyone { AllowPolicy::Anyone } else { AllowPolicy::default() };
         let shm = ShmConfig { allow, ..ShmConfig::default() };
-        Ok(Fabrics::new(FabricsConfig { shm, rdma, ..FabricsConfig::default() }))
+        Fabrics::new(FabricsConfig { shm, rdma, disabled, ..FabricsConfig::default() })
     }
 }
 

@@ -40,7 +40,7 @@ pub(crate) struct EchoServerArguments {
 
 pub(crate) fn run(arguments: &EchoServerArguments) -> Result<ExitCode, Failure> {
     let interrupt = Interrupt::install()?;
-    let server = ServerBuilder::new(&arguments.device.fabrics(false)?)
+    let server = ServerBuilder::new(&arguments.device.fabrics(false))
         .function(ECHO, FunctionMode::Worker)
         .serve(&arguments.listen, |_| Box::new(echo) as Box<dyn Service>)?;
     child::say_ready(server.address())?;

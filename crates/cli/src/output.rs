@@ -3,7 +3,7 @@
 
 use crate::interrupt;
 use clap::Args;
-use dunlin::{CallError, Cause, ConnectError, Illegal, ServeError, SettingError, Unavailable};
+use dunlin::{CallError, Cause, ConnectError, Illegal, ServeError, Unavailable};
 use dunlin_bench::kv_driver::DriveError;
 use dunlin_bench::report::{Chart, Document};
 use dunlin_kv::{KvError, PartitionError};
@@ -162,13 +162,6 @@ impl From<ConnectError> for Failure {
 impl From<Unavailable> for Failure {
     fn from(error: Unavailable) -> Self {
         Failure::new(error).help("dunlin doctor says what this machine has and what is missing")
-    }
-}
-
-impl From<SettingError> for Failure {
-    fn from(error: SettingError) -> Self {
-        Failure::new(error)
-            .help("change or unset it; options such as --rdma-device say the same for one command")
     }
 }
 

@@ -80,7 +80,7 @@ pub(crate) fn run(arguments: &PingArguments) -> Result<ExitCode, Failure> {
             (address, Some(server))
         }
     };
-    let fabrics = arguments.device.fabrics(false)?;
+    let fabrics = arguments.device.fabrics(false);
     let resolved = fabrics.resolve(&address)?;
     if resolved.address != address {
         output::print_line(format_args!("{address} is {resolved}"))?;

@@ -1,6 +1,6 @@
 //! `dunlin protocols`: the table of protocols, and which ways of waiting each allows.
 
-use crate::arguments::On;
+use crate::arguments::{DeviceArguments, On};
 use crate::output::{self, Failure};
 use clap::Args;
 use dunlin::{Capabilities, CompletionMode, PROTOCOLS, Plan, Protocol};
@@ -52,7 +52,7 @@ fn waits(protocol: &Protocol, capabilities: &Capabilities, client: bool) -> Stri
 }
 
 pub(crate) fn run(arguments: &ProtocolsArguments) -> Result<ExitCode, Failure> {
-    let capabilities = &arguments.fabric.capabilities()?;
+    let capabilities = &arguments.fabric.capabilities(&DeviceArguments::default())?;
     let rows: Vec<[String; 7]> = PROTOCOLS
         .iter()
         .map(|protocol| {

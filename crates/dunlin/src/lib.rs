@@ -23,8 +23,9 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Typed clients and servers are generic over the fabric. [`on_fabric!`] compiles a block for each fabric and runs the one that
-//! the address has chosen:
+//! Typed clients and servers take every address through [`Fabrics`], `tcp:HOST:PORT` (stock Thrift) among them, to which `auto:` comes in
+//! the end. Who gives them one fabric instead saves a branch in each call; [`on_fabric!`] compiles a block for each fabric and runs the one
+//! that the address has chosen:
 //!
 //! ```no_run
 //! use dunlin::{Fabrics, on_fabric};
@@ -38,8 +39,8 @@
 //! ```
 
 pub use dunlin_fabric::{
-    Address, AddressError, BadRates, BindError, Capabilities, DeviceIdentity, DialError, Fabric, ListenError,
-    Nanos, RateRow, Rates, RatesSource, Scheme, Topology, Unavailable,
+    Address, AddressError, BadRates, BindError, Capabilities, ChosenTransport, DeviceIdentity, DialError,
+    Fabric, ListenError, Nanos, PassedOver, RateRow, Rates, RatesSource, Scheme, Topology, Unavailable,
 };
 #[cfg(feature = "ofi")]
 pub use dunlin_fabric_ofi::{OfiConfig, OfiFabric, OpenError as OfiError};
@@ -58,9 +59,11 @@ pub use dunlin_rpc::{
 pub use dunlin_thrift as thrift;
 pub use dunlin_transport::{
     AsyncClient, AsyncHubs, AsyncResponse, Call, Choose, ChosenFabric, Client, Fabrics, FabricsConfig,
-    Incoming, LargeRequest, PassedOver, ResolveError, Resolved, Response, Server, ServerBuilder,
-    SeveralServers, TableError, Tables, TablesFrom, Worker, on_fabric,
+    Incoming, LargeRequest, ResolveError, Resolved, Response, Server, ServerBuilder, SeveralServers,
+    TableError, Tables, TablesFrom, Worker, on_fabric,
 };
+#[cfg(feature = "thrift")]
+pub use dunlin_transport::{TypedAsyncClient, TypedCall, TypedClient, TypedServer};
 use std::io;
 
 /// The engine itself, for one fabric each: for programs that are generic over the fabric, as with [`on_fabric!`].

@@ -12,7 +12,7 @@ fn fabric() -> RdmaFabric {
         eprintln!("{error}");
         std::process::exit(1);
     };
-    let config = RdmaConfig::from_environment().unwrap_or_else(|error| failed(&error));
+    let config = RdmaConfig::default();
     RdmaFabric::new(config).unwrap_or_else(|error| failed(&error))
 }
 

@@ -141,7 +141,7 @@ fn counted(name: &str, mut round: impl FnMut()) {
 }
 
 fn play() {
-    let fabric = RdmaFabric::new(RdmaConfig::from_environment().unwrap()).unwrap();
+    let fabric = RdmaFabric::new(RdmaConfig::default()).unwrap();
     for (name, round) in CASES {
         let mut ends = Ends::new(&fabric);
         counted(name, || round(&mut ends));
@@ -218,7 +218,7 @@ fn main() -> ExitCode {
         }
         [word] if word == "play" => play(),
         [word, case] if word == "loop" => {
-            let fabric = RdmaFabric::new(RdmaConfig::from_environment().unwrap()).unwrap();
+            let fabric = RdmaFabric::new(RdmaConfig::default()).unwrap();
             let mut ends = Ends::new(&fabric);
             let (_, round) = CASES.iter().find(|(name, _)| name == case).expect("a case");
             (0..ROUNDS).for_each(|_| round(&mut ends));

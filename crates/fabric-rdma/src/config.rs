@@ -1,4 +1,4 @@
-//! Settings of a fabric, and how the environment gives them.
+//! Settings of a fabric, and how the environment gives what they leave open.
 
 use crate::device::DeviceChoice;
 use thiserror::Error;
@@ -16,11 +16,11 @@ pub struct RdmaConfig {
     /// The most regions one link's side may have granted at once.
     pub max_grants_per_link: usize,
     /// The time in nanoseconds until a packet without an acknowledgement is sent again; rounded up to a power of two of
-    /// 4.096 us. With [`retries`](RdmaConfig::retries) it bounds how long a peer that answers nothing is taken for alive,
+    /// 4.096 us; 250 ms if not given. With [`retries`](RdmaConfig::retries) it bounds how long a peer that answers nothing is taken for alive,
     /// and a live one may be silent.
-    pub acknowledgement_timeout: u64,
-    /// How often it is sent again, at most 7.
-    pub retries: u8,
+    pub acknowledgement_timeout: Option<u64>,
+    /// How often it is sent again, at most 7, which it is if not given.
+    pub retries: Option<u8>,
     /// How long, in nanoseconds, the port may be down before all links end with
     /// [`LinkError::Device`](dunlin_fabric::LinkError::Device).
     pub port_patience: u64,
@@ -41,14 +41,14 @@ pub struct SettingError {
 }
 
 impl RdmaConfig {
-    /// The usual settings, with what the environment says: `DUNLIN_RDMA_DEVICE` (a name), `DUNLIN_RDMA_PORT`,
-    /// `DUNLIN_RDMA_GID_INDEX`, `DUNLIN_RDMA_MTU` (bytes), `DUNLIN_RDMA_TIMEOUT` (milliseconds until a packet is sent
-    /// again), `DUNLIN_RDMA_RETRIES` (0 to 7).
-    pub fn from_environment() -> Result<Self, SettingError> {
-        Self::from_variables(|name| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned()))
+    /// With what the environment says of the device and of time-outs that is not given here: `DUNLIN_RDMA_DEVICE` (a name),
+    /// `DUNLIN_RDMA_PORT`, `DUNLIN_RDMA_GID_INDEX`, `DUNLIN_RDMA_MTU` (bytes), `DUNLIN_RDMA_TIMEOUT` (milliseconds until a packet
+    /// is sent again), `DUNLIN_RDMA_RETRIES` (0 to 7). [`RdmaFabric::new`](crate::RdmaFabric::new) does so, so nobody else has to.
+    pub fn completed(self) -> Result<Self, SettingError> {
+        self.completed_by(|name| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned()))
     }
 
-    fn from_variables(get: impl Fn(&'static str) -> Option<String>) -> Result<Self, SettingError> {
+    fn completed_by(self, get: impl Fn(&'static str) -> Option<String>) -> Result<Self, SettingError> {
         let number = |name, most: u64, wanted| {
             get(name)
                 .map(|value| match value.parse::<u64>() {
@@ -57,21 +57,22 @@ impl RdmaConfig {
                 })
                 .transpose()
         };
-        let mut config = RdmaConfig::default();
-        let choice = &mut config.device;
-        choice.device = get("DUNLIN_RDMA_DEVICE");
-        choice.port = number("DUNLIN_RDMA_PORT", 255, "the number of a port")?.map(|port| port as u8);
+        let port = number("DUNLIN_RDMA_PORT", 255, "the number of a port")?;
         let index = number("DUNLIN_RDMA_GID_INDEX", 255, "an index of the table of GIDs, 0 to 255")?;
-        choice.gid_index = index.map(|index| index as u32);
         let mtu = number("DUNLIN_RDMA_MTU", 65_536, "bytes: 256, 512, 1024, 2048 or 4096")?;
-        choice.mtu = mtu.map(|mtu| mtu as u32);
-        if let Some(timeout) = number("DUNLIN_RDMA_TIMEOUT", 60_000, "milliseconds, at most 60000")? {
-            config.acknowledgement_timeout = timeout * 1_000_000;
-        }
-        if let Some(retries) = number("DUNLIN_RDMA_RETRIES", 7, "a number from 0 to 7")? {
-            config.retries = retries as u8;
-        }
-        Ok(config)
+        let timeout = number("DUNLIN_RDMA_TIMEOUT", 60_000, "milliseconds, at most 60000")?;
+        let retries = number("DUNLIN_RDMA_RETRIES", 7, "a number from 0 to 7")?;
+        let DeviceChoice { device, .. } = self.device;
+        let device = DeviceChoice {
+            device: device.or_else(|| get("DUNLIN_RDMA_DEVICE")),
+            port: self.device.port.or(port.map(|port| port as u8)),
+            gid_index: self.device.gid_index.or(index.map(|index| index as u32)),
+            mtu: self.device.mtu.or(mtu.map(|mtu| mtu as u32)),
+        };
+        let acknowledgement_timeout =
+            self.acknowledgement_timeout.or(timeout.map(|timeout| timeout * 1_000_000));
+        let retries = self.retries.or(retries.map(|retries| retries as u8));
+        Ok(RdmaConfig { device, acknowledgement_timeout, retries, ..self })
     }
 }
 
@@ -82,8 +83,8 @@ impl Default for RdmaConfig {
             in_order_write: None,
             max_inline: 256,
             max_grants_per_link: 1024,
-            acknowledgement_timeout: 250_000_000,
-            retries: 7,
+            acknowledgement_timeout: None,
+            retries: None,
             port_patience: 2_000_000_000,
             greeting_patience: 5_000_000_000,
         }
@@ -95,34 +96,44 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_environment_overrides() {
-        let set = |pairs: &'static [(&'static str, &'static str)]| {
-            RdmaConfig::from_variables(move |wanted| {
+    fn the_environment_says_what_settings_leave_open() {
+        let set = |config: RdmaConfig, pairs: &'static [(&'static str, &'static str)]| {
+            config.completed_by(move |wanted| {
                 pairs.iter().find(|(name, _)| *name == wanted).map(|(_, value)| (*value).to_owned())
             })
         };
-        assert_eq!(set(&[]).unwrap(), RdmaConfig::default());
-        let config = set(&[
+        assert_eq!(set(RdmaConfig::default(), &[]).unwrap(), RdmaConfig::default());
+        const ALL: &[(&str, &str)] = &[
             ("DUNLIN_RDMA_DEVICE", "mlx5_1"),
             ("DUNLIN_RDMA_PORT", "2"),
             ("DUNLIN_RDMA_GID_INDEX", "3"),
             ("DUNLIN_RDMA_MTU", "1024"),
             ("DUNLIN_RDMA_TIMEOUT", "100"),
             ("DUNLIN_RDMA_RETRIES", "3"),
-        ])
-        .unwrap();
-        let device = DeviceChoice {
-            device: Some("mlx5_1".into()),
-            port: Some(2),
-            gid_index: Some(3),
-            mtu: Some(1024),
+        ];
+        let said = RdmaConfig {
+            device: DeviceChoice {
+                device: Some("mlx5_1".into()),
+                port: Some(2),
+                gid_index: Some(3),
+                mtu: Some(1024),
+            },
+            acknowledgement_timeout: Some(100_000_000),
+            retries: Some(3),
+            ..RdmaConfig::default()
         };
-        assert_eq!((config.device, config.acknowledgement_timeout, config.retries), (device, 100_000_000, 3));
+        assert_eq!(set(RdmaConfig::default(), ALL).unwrap(), said);
+        // What the program says it keeps.
+        let device = DeviceChoice { device: Some("rxe0".into()), ..DeviceChoice::default() };
+        let own = RdmaConfig { device, retries: Some(0), ..RdmaConfig::default() };
+        let completed = set(own, ALL).unwrap();
+        assert_eq!((completed.device.device.as_deref(), completed.retries), (Some("rxe0"), Some(0)));
+        assert_eq!((completed.device.port, completed.acknowledgement_timeout), (Some(2), Some(100_000_000)));
         for (name, value) in
             [("DUNLIN_RDMA_RETRIES", "8"), ("DUNLIN_RDMA_PORT", "one"), ("DUNLIN_RDMA_GID_INDEX", "-1")]
         {
-            let error =
-                RdmaConfig::from_variables(|wanted| (wanted == name).then(|| value.to_owned())).unwrap_err();
+            let get = |wanted| (wanted == name).then(|| value.to_owned());
+            let error = RdmaConfig::default().completed_by(get).unwrap_err();
             assert_eq!((error.name, error.value.as_str()), (name, value));
         }
     }

@@ -14,6 +14,9 @@ use thiserror::Error;
 /// Why there is no fabric.
 #[derive(Debug, Error)]
 pub enum OpenError {
+    /// The environment says what cannot be.
+    #[error(transparent)]
+    Setting(#[from] crate::config::SettingError),
     /// No libibverbs.
     #[error(transparent)]
     Library(#[from] LibraryError),

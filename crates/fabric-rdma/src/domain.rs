@@ -232,8 +232,8 @@ impl RdmaDomain {
             max_read_atomic: device.attributes.read_atomic.min(remote.responder_resources),
             max_destination_read_atomic: device.attributes.responder_resources,
             min_rnr_timer: rnr_timer(queue_pair.config.rnr_timer),
-            timeout: acknowledgement_timer(config.acknowledgement_timeout),
-            retry_count: config.retries.min(7),
+            timeout: acknowledgement_timer(config.acknowledgement_timeout.unwrap_or(250_000_000)),
+            retry_count: config.retries.unwrap_or(7).min(7),
             rnr_retry: match queue_pair.config.rnr_retry {
                 RnrRetry::Forever => 7,
                 RnrRetry::Count(count) => count.min(6),

@@ -51,8 +51,10 @@ pub fn device_names() -> Result<Vec<String>, OpenError> {
 }
 
 impl RdmaFabric {
-    /// Opens libibverbs and a device, and starts the control thread.
+    /// Opens libibverbs and a device, and starts the control thread. What the settings leave open goes by the environment, which is
+    /// read here ([`RdmaConfig::completed`]), then by what there is.
     pub fn new(config: RdmaConfig) -> Result<Self, OpenError> {
+        let config = config.completed()?;
         let device = Device::open(&config.device)?;
         let failed = |what, source| OpenError::System { device: device.name.clone(), what, source };
         let manager = device.is_iwarp.then(|| Manager::new(&device)).transpose()?;

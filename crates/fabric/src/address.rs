@@ -1,4 +1,4 @@
-//! Where a service is found: `shm:NAME`, `rdma:HOST:PORT`, `ofi:PROVIDER:HOST:PORT` or `auto:HOST:PORT`, with room for the schemes of the other back-ends.
+//! Where a service is found: `shm:NAME`, `rdma:HOST:PORT`, `ofi:PROVIDER:HOST:PORT`, `tcp:HOST:PORT` or `auto:HOST:PORT`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -15,6 +15,8 @@ pub enum Scheme {
     Rdma,
     /// libfabric; names are PROVIDER:HOST:PORT, of the control connection, which is TCP.
     Ofi,
+    /// Stock Thrift over TCP, which is no fabric: typed services go by it, and nothing else does.
+    Tcp,
     /// No back-end: whichever both sides can use, as the server at HOST:PORT tells.
     Auto,
 }
@@ -27,13 +29,14 @@ impl Scheme {
             Scheme::Sim => "sim",
             Scheme::Rdma => "rdma",
             Scheme::Ofi => "ofi",
+            Scheme::Tcp => "tcp",
             Scheme::Auto => "auto",
         }
     }
 
     /// Whether names are HOST:PORT, or end so.
     const fn has_port(self) -> bool {
-        matches!(self, Scheme::Rdma | Scheme::Ofi | Scheme::Auto)
+        matches!(self, Scheme::Rdma | Scheme::Ofi | Scheme::Tcp | Scheme::Auto)
     }
 }
 
@@ -52,7 +55,7 @@ pub enum AddressError {
     NoScheme(String),
     /// A scheme that this build does not know.
     #[error(
-        "'{0}' is not a scheme that this build knows; use shm:NAME, rdma:HOST:PORT, ofi:tcp:HOST:PORT or auto:HOST:PORT"
+        "'{0}' is not a scheme that this build knows; use shm:NAME, rdma:HOST:PORT, ofi:tcp:HOST:PORT, tcp:HOST:PORT or auto:HOST:PORT"
     )]
     UnknownScheme(String),
     /// The part behind the colon cannot be used.
@@ -70,7 +73,7 @@ pub const MAX_NAME: usize = 90;
 
 impl Address {
     /// Makes an address of a scheme and a name. Names are 1 to [`MAX_NAME`] printable ASCII characters
-    /// without spaces; those of [`Scheme::Rdma`] and [`Scheme::Auto`] are HOST:PORT, IPv6 addresses in brackets, those of
+    /// without spaces; those of [`Scheme::Rdma`], [`Scheme::Tcp`] and [`Scheme::Auto`] are HOST:PORT, IPv6 addresses in brackets, those of
     /// [`Scheme::Ofi`] PROVIDER:HOST:PORT.
     pub fn new(scheme: Scheme, name: &str) -> Result<Self, AddressError> {
         let bad = |why| Err(AddressError::BadName { name: name.chars().take(100).collect(), why });
@@ -155,6 +158,7 @@ impl FromStr for Address {
             "sim" => Scheme::Sim,
             "rdma" => Scheme::Rdma,
             "ofi" => Scheme::Ofi,
+            "tcp" => Scheme::Tcp,
             "auto" => Scheme::Auto,
             other => return Err(AddressError::UnknownScheme(other.chars().take(20).collect())),
         };
@@ -179,6 +183,7 @@ mod tests {
             ("rdma:10.0.0.1:7000", "10.0.0.1", 7000),
             ("rdma:[fe80::1]:0", "fe80::1", 0),
             ("rdma:node-7:65535", "node-7", 65535),
+            ("tcp:[::1]:9090", "::1", 9090),
         ] {
             let address: Address = text.parse().unwrap();
             assert_eq!(address.host_and_port(), Some((host, port)));
@@ -214,7 +219,7 @@ mod tests {
     #[test]
     fn tells_what_is_wrong() {
         assert_eq!("orders".parse::<Address>(), Err(AddressError::NoScheme("orders".into())));
-        assert!(matches!("tcp:x".parse::<Address>(), Err(AddressError::UnknownScheme(_))));
+        assert!(matches!("udp:x".parse::<Address>(), Err(AddressError::UnknownScheme(_))));
         assert!(matches!("shm:".parse::<Address>(), Err(AddressError::BadName { .. })));
         assert!(matches!("shm:a b".parse::<Address>(), Err(AddressError::BadName { .. })));
         assert!(matches!(

@@ -16,6 +16,7 @@ pub mod address;
 pub mod address_handles;
 pub mod arena;
 pub mod capabilities;
+pub mod chosen;
 pub mod completion;
 pub mod copy;
 pub mod error;
@@ -33,6 +34,7 @@ pub use address::{Address, AddressError, MAX_NAME, Scheme};
 pub use address_handles::AddressHandles;
 pub use arena::{Arena, ArenaError, Buffer};
 pub use capabilities::{Capabilities, TransportSet};
+pub use chosen::{ChosenTransport, PassedOver};
 pub use completion::{Broke, Completion, CompletionStatus, Opcode};
 pub use error::{
     AcceptError, CreateError, DialError, GrantError, LinkError, ListenError, PostError, RegisterError,

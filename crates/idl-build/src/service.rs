@@ -67,7 +67,7 @@ fn free(name: &str, taken: impl Fn(&str) -> bool) -> String {
 }
 
 /// The methods that every client has beside its functions.
-const CLIENT_METHODS: [&str; 5] = ["connect", "connect_tcp", "flush", "inner", "wait"];
+const CLIENT_METHODS: [&str; 6] = ["connect", "connect_tcp", "flush", "inner", "transport", "wait"];
 
 /// What pilota makes for each function and we do not use, and what is kept under a name of ours.
 pub(crate) fn pilotas_names(
@@ -342,14 +342,14 @@ fn clients(out: &mut String, cx: &Context, name: &str, service: &rir::Service, f
                 calls,
                 "{docs}
                 pub fn {function_name}(&mut self, {parameters}) -> ::std::result::Result<(), {error}> {{
-                    self.0.oneway({number}, &{arguments} {{ {names} }})
+                    ::dunlin::thrift::Calls::oneway(&mut self.0, {number}, &{arguments} {{ {names} }})
                 }}"
             );
             let _ = write!(
                 futures,
                 "{docs}
                 pub fn {function_name}(&self, {parameters}) -> ::std::result::Result<(), {error}> {{
-                    self.0.oneway({number}, &{arguments} {{ {names} }})
+                    ::dunlin::thrift::AsyncCalls::oneway(&self.0, {number}, &{arguments} {{ {names} }})
                 }}"
             );
             continue;
@@ -360,13 +360,13 @@ fn clients(out: &mut String, cx: &Context, name: &str, service: &rir::Service, f
             ///
             /// Waits for the result.
             pub fn {function_name}(&mut self, {parameters}) -> ::std::result::Result<{value}, {error}> {{
-                self.0.call::<_, {outcome}>({number}, &{arguments} {{ {names} }})
+                ::dunlin::thrift::Calls::call::<_, {outcome}>(&mut self.0, {number}, &{arguments} {{ {names} }})
             }}
 
             /// Adds a call of [`{function_name}`](Self::{function_name}) to a batch: it goes out when the batch is full, with
             /// [`flush`](Self::flush), or when its result is waited for.
             pub fn {push_name}(&mut self, {parameters}) -> ::std::result::Result<::dunlin::thrift::Pending<{outcome}>, {error}> {{
-                self.0.push({number}, &{arguments} {{ {names} }})
+                ::dunlin::thrift::Calls::push(&mut self.0, {number}, &{arguments} {{ {names} }})
             }}"
         );
         let _ = write!(
@@ -374,8 +374,8 @@ fn clients(out: &mut String, cx: &Context, name: &str, service: &rir::Service, f
             "{docs}
             ///
             /// It is sent at once; dropping the future gives it up.
-            pub fn {function_name}(&self, {parameters}) -> ::dunlin::thrift::AsyncCall<F, {outcome}> {{
-                self.0.call::<_, {outcome}>({number}, &{arguments} {{ {names} }})
+            pub fn {function_name}(&self, {parameters}) -> <F::AsyncClient as ::dunlin::thrift::AsyncCalls>::Call<{outcome}> {{
+                ::dunlin::thrift::AsyncCalls::call::<_, {outcome}>(&self.0, {number}, &{arguments} {{ {names} }})
             }}"
         );
     }
@@ -385,33 +385,39 @@ fn clients(out: &mut String, cx: &Context, name: &str, service: &rir::Service, f
         out,
         "/// A client of `{idl}`, for one thread at a time.
         #[derive(Debug)]
-        pub struct {name}Client<F: ::dunlin::Fabric = ::dunlin::DefaultFabric>(::dunlin::thrift::Client<F>);
+        pub struct {name}Client<F: ::dunlin::thrift::Connector = ::dunlin::DefaultFabric>(F::Client);
 
-        impl<F: ::dunlin::Fabric> {name}Client<F> {{
-            /// Connects to a server; each function goes as its hints say. Blocks.
+        impl<F: ::dunlin::thrift::Connector> {name}Client<F> {{
+            /// Connects to a server; each function goes as its hints say. `fabric` is one fabric, or `dunlin::Fabrics`, which takes
+            /// every address. Blocks.
             pub fn connect(fabric: &F, address: &::dunlin::Address, options: ::dunlin::thrift::ClientOptions) -> ::std::result::Result<Self, ::dunlin::thrift::ConnectError> {{
-                ::std::result::Result::Ok({name}Client(::dunlin::thrift::Client::connect(fabric, address, &{constant}, options)?))
+                ::std::result::Result::Ok({name}Client(fabric.client(address, &{constant}, options)?))
             }}
 
             /// Connects to any server of stock Thrift, Dunlin's or Apache's, at `address` (`host:port`). All functions go by TCP.
             /// Blocks.
             pub fn connect_tcp(address: &str, options: ::dunlin::thrift::tcp::ConnectionOptions) -> ::std::result::Result<Self, ::dunlin::thrift::ConnectError> {{
-                ::std::result::Result::Ok({name}Client(::dunlin::thrift::Client::connect_tcp(address, &{constant}, options)?))
+                ::std::result::Result::Ok({name}Client(F::tcp_client(address, &{constant}, options)?))
             }}
 
             /// The client below: routes, deadlines, connections.
-            pub fn inner(&mut self) -> &mut ::dunlin::thrift::Client<F> {{
+            pub fn inner(&mut self) -> &mut F::Client {{
                 &mut self.0
+            }}
+
+            /// The transport of the calls whose hints do not say TCP, and why it is that.
+            pub fn transport(&self) -> &::dunlin::ChosenTransport {{
+                ::dunlin::thrift::Calls::transport(&self.0)
             }}
 
             /// Sends the open batches.
             pub fn flush(&mut self) -> ::std::result::Result<(), ::dunlin::CallError> {{
-                self.0.flush()
+                ::dunlin::thrift::Calls::flush(&mut self.0)
             }}
 
             /// Waits for a call of a batch.
             pub fn wait<R: ::dunlin::thrift::Outcome>(&mut self, pending: ::dunlin::thrift::Pending<R>) -> ::std::result::Result<R::Value, ::dunlin::thrift::CallError<R::Exception>> {{
-                self.0.wait(pending)
+                ::dunlin::thrift::Calls::wait(&mut self.0, pending)
             }}
 
             {calls}
@@ -419,18 +425,23 @@ fn clients(out: &mut String, cx: &Context, name: &str, service: &rir::Service, f
 
         /// An asynchronous client of `{idl}`, for any executor and any number of tasks.
         #[derive(Clone, Debug)]
-        pub struct {name}AsyncClient<F: ::dunlin::Fabric = ::dunlin::DefaultFabric>(::dunlin::thrift::AsyncClient<F>);
+        pub struct {name}AsyncClient<F: ::dunlin::thrift::Connector = ::dunlin::DefaultFabric>(F::AsyncClient);
 
-        impl<F: ::dunlin::Fabric> {name}AsyncClient<F> {{
+        impl<F: ::dunlin::thrift::Connector> {name}AsyncClient<F> {{
             /// Connects to a server; each function goes as its hints say. Blocks.
-            pub fn connect(hub: &::dunlin::AsyncHub<F>, fabric: &F, address: &::dunlin::Address, options: ::dunlin::thrift::ClientOptions) -> ::std::result::Result<Self, ::dunlin::thrift::ConnectError> {{
-                ::std::result::Result::Ok({name}AsyncClient(::dunlin::thrift::AsyncClient::connect(hub, fabric, address, &{constant}, options)?))
+            pub fn connect(hub: &F::Hub, fabric: &F, address: &::dunlin::Address, options: ::dunlin::thrift::ClientOptions) -> ::std::result::Result<Self, ::dunlin::thrift::ConnectError> {{
+                ::std::result::Result::Ok({name}AsyncClient(fabric.async_client(hub, address, &{constant}, options)?))
             }}
 
             /// Connects to any server of stock Thrift, Dunlin's or Apache's, at `address` (`host:port`). All functions go by TCP.
             /// Blocks.
             pub fn connect_tcp(address: &str, options: ::dunlin::thrift::tcp::ConnectionOptions) -> ::std::result::Result<Self, ::dunlin::thrift::ConnectError> {{
-                ::std::result::Result::Ok({name}AsyncClient(::dunlin::thrift::AsyncClient::connect_tcp(address, &{constant}, options)?))
+                ::std::result::Result::Ok({name}AsyncClient(F::async_tcp_client(address, &{constant}, options)?))
+            }}
+
+            /// The transport of the calls whose hints do not say TCP, and why it is that.
+            pub fn transport(&self) -> &::dunlin::ChosenTransport {{
+                ::dunlin::thrift::AsyncCalls::transport(&self.0)
             }}
 
             {futures}

@@ -1,14 +1,14 @@
 //! The asynchronous client under generated code: for any executor, any number of tasks, one hub.
 
 use crate::arguments::{Arguments, Outcome};
-use crate::client::{failed, introduce, numa};
+use crate::client::{by_tcp, failed, introduce, numa};
 use crate::descriptor::ServiceDescriptor;
 use crate::error::{CallError, ConnectError};
 use crate::form::Form;
 use crate::numa::Bound;
 use crate::route::{Choice, ClientOptions, Route, no_route};
 use crate::tcp::{AsyncConnection, ConnectionOptions, TcpCall};
-use dunlin_fabric::{Address, Fabric};
+use dunlin_fabric::{Address, ChosenTransport, Fabric};
 use dunlin_rpc::{AsyncHub, Call, SMALL_LIMIT};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -26,6 +26,7 @@ struct Shared<F: Fabric> {
     tcp: Option<AsyncConnection>,
     routes: Vec<Route>,
     cores: Vec<u32>,
+    transport: ChosenTransport,
 }
 
 impl<F: Fabric> AsyncClient<F> {
@@ -51,8 +52,9 @@ impl<F: Fabric> AsyncClient<F> {
             None => None,
         };
         drop(bound);
-        let cores = choice.cores;
-        Ok(AsyncClient(Arc::new(Shared { service, engine: Some(engine), tcp, routes, cores })))
+        let (cores, engine) = (choice.cores, Some(engine));
+        let transport = ChosenTransport::named(fabric.capabilities().name, address.to_string());
+        Ok(AsyncClient(Arc::new(Shared { service, engine, tcp, routes, cores, transport })))
     }
 
     /// The cores of the NUMA node that the hints bind the client to; none for any. Its memory lies there; the executor's
@@ -69,7 +71,13 @@ impl<F: Fabric> AsyncClient<F> {
     ) -> Result<Self, ConnectError> {
         let routes = vec![Route::Tcp; service.functions.len()];
         let tcp = Some(AsyncConnection::connect(address, options)?);
-        Ok(AsyncClient(Arc::new(Shared { service, engine: None, tcp, routes, cores: Vec::new() })))
+        let (cores, transport) = (Vec::new(), by_tcp(address));
+        Ok(AsyncClient(Arc::new(Shared { service, engine: None, tcp, routes, cores, transport })))
+    }
+
+    /// The transport of the calls whose hints do not say TCP.
+    pub fn transport(&self) -> &ChosenTransport {
+        &self.0.transport
     }
 
     /// The route of each function, in the order of the service's descriptor.

@@ -8,7 +8,7 @@ use crate::introduction::{INTRODUCTION, Introduction};
 use crate::numa::{Bound, NumaError};
 use crate::route::{Choice, ClientOptions, Route, no_route};
 use crate::tcp::{Connection, ConnectionOptions};
-use dunlin_fabric::{Address, BindError, Fabric, Host};
+use dunlin_fabric::{Address, BindError, ChosenTransport, Fabric, Host, Scheme};
 use dunlin_hints::Selection;
 use dunlin_rpc::{CallId, SMALL_LIMIT};
 use pilota::thrift::{ApplicationException, ApplicationExceptionKind};
@@ -40,6 +40,7 @@ pub struct Client<F: Fabric> {
     scratch: Box<[u8; SMALL_LIMIT as usize]>,
     /// The worker of the last call: they take turns, a batch each.
     turn: usize,
+    transport: ChosenTransport,
 }
 
 /// How a call that nobody waits for at once is handed to the engine.
@@ -78,7 +79,9 @@ impl<F: Fabric> Client<F> {
         };
         drop(bound);
         let binding = Some((fabric.host().clone(), choice.cores));
-        Ok(Client { engine: Some(engine), tcp, binding, ..Client::new(service, routes, choice.selections) })
+        let transport = ChosenTransport::named(fabric.capabilities().name, address.to_string());
+        let client = Client::new(service, routes, choice.selections, transport);
+        Ok(Client { engine: Some(engine), tcp, binding, ..client })
     }
 
     /// Connects to any server of stock Thrift, Dunlin's or Apache's, at `address` (`host:port`). All functions go by TCP. Blocks.
@@ -89,12 +92,23 @@ impl<F: Fabric> Client<F> {
     ) -> Result<Self, ConnectError> {
         let routes = vec![Route::Tcp; service.functions.len()];
         let tcp = Some(Connection::connect(address, options)?);
-        Ok(Client { tcp, ..Client::new(service, routes, Vec::new()) })
+        Ok(Client { tcp, ..Client::new(service, routes, Vec::new(), by_tcp(address)) })
     }
 
-    fn new(service: &'static ServiceDescriptor, routes: Vec<Route>, selections: Vec<Selection>) -> Self {
+    fn new(
+        service: &'static ServiceDescriptor,
+        routes: Vec<Route>,
+        selections: Vec<Selection>,
+        transport: ChosenTransport,
+    ) -> Self {
         let scratch = Box::new([0; SMALL_LIMIT as usize]);
-        Client { service, engine: None, tcp: None, routes, selections, binding: None, scratch, turn: 0 }
+        let (engine, tcp, binding) = (None, None, None);
+        Client { service, engine, tcp, routes, selections, binding, scratch, turn: 0, transport }
+    }
+
+    /// The transport of the calls whose hints do not say TCP.
+    pub fn transport(&self) -> &ChosenTransport {
+        &self.transport
     }
 
     /// The cores of the NUMA node that the hints bind the client to; none for any.
@@ -241,6 +255,11 @@ impl<F: Fabric> Client<F> {
             }
         }
     }
+}
+
+/// Stock Thrift at `host:port`.
+pub(crate) fn by_tcp(address: &str) -> ChosenTransport {
+    ChosenTransport::named(Scheme::Tcp.as_str(), format!("tcp:{address}"))
 }
 
 pub(crate) fn numa(service: &'static ServiceDescriptor, error: BindError) -> ConnectError {

@@ -16,6 +16,7 @@ mod arguments;
 mod asynchronous;
 mod client;
 pub mod codec;
+mod connector;
 mod descriptor;
 mod error;
 mod form;
@@ -33,6 +34,7 @@ pub use arguments::{
 pub use asynchronous::{AsyncCall, AsyncClient};
 pub use client::{Client, Pending};
 pub use codec::{Input, Output, owned_str};
+pub use connector::{AsyncCalls, Calls, Connector, serve};
 pub use descriptor::ServiceDescriptor;
 pub use error::{
     CallError, ConnectError, Failure, Never, Refusal, ServeError, not_asynchronous, unknown_function,
@@ -43,5 +45,5 @@ pub use pilota;
 pub use pilota::thrift::{ApplicationException, ApplicationExceptionKind, Message, TType, ThriftException};
 pub use pilota::{Bytes, FastStr};
 pub use route::{ClientOptions, Route};
-pub use server::{Adapter, Context, Processor, Responder, Server, ServerOptions, serve};
+pub use server::{Adapter, Context, Processor, Responder, Server, ServerOptions};
 pub use shape::{Bare, Field, Part, Shape};

@@ -103,6 +103,23 @@ impl<P: Processor> Adapter<P> {
         builder.pool(self.clone())
     }
 
+    /// Starts an engine's server of the service on one fabric, bound as the hints say: unless the settings name cores, the hint
+    /// `numa` does. The topology is this machine's if not given.
+    pub fn serve<F: Fabric>(
+        &self,
+        fabric: &F,
+        address: &Address,
+        mut config: ServerConfig,
+        topology: Option<Topology>,
+    ) -> Result<dunlin_rpc::Server<F>, ServeError> {
+        if config.cores.is_empty() {
+            config.cores = bound_cores(fabric, self.processor.service(), topology)?;
+        }
+        let builder = self.declare(ServerBuilder::new(fabric).config(config));
+        let adapter = self.clone();
+        Ok(builder.serve(address, move |_| Box::new(adapter.clone()))?)
+    }
+
     #[inline]
     fn answer(&self, request: &Request<'_>, reply: &mut Reply<'_>) -> Result<(), Status> {
         let Some((function, form)) = function_number(request.function) else {
@@ -198,25 +215,20 @@ pub struct Server<F: Fabric, P: Processor> {
     tcp: Option<tcp::Server<P>>,
 }
 
-/// Starts a server of `processor` at `address`, and for stock Thrift if the options say so: one handler for both.
-pub fn serve<F: Fabric, P: Processor>(
+/// A server on one fabric, and for stock Thrift if the options say so: one handler for both.
+pub(crate) fn serve_on<F: Fabric, P: Processor>(
     fabric: &F,
     address: &Address,
     processor: P,
     options: ServerOptions,
 ) -> Result<Server<F, P>, ServeError> {
-    let mut config = options.engine;
-    if config.cores.is_empty() {
-        config.cores = bound_cores(fabric, processor.service(), options.topology)?;
-    }
     let processor = Arc::new(processor);
     let tcp = match &options.tcp {
         Some(address) => Some(tcp::Server::bind(address, Arc::clone(&processor), options.tcp_options)?),
         None => None,
     };
     let adapter = Adapter::new(processor, tcp.as_ref().map(|tcp| tcp.address().to_string()));
-    let builder = adapter.declare(ServerBuilder::new(fabric).config(config));
-    let engine = builder.serve(address, move |_| Box::new(adapter.clone()))?;
+    let engine = adapter.serve(fabric, address, options.engine, options.topology)?;
     Ok(Server { engine, tcp })
 }
 

@@ -10,8 +10,8 @@
 
 use dunlin_fabric::{Address, Fabric};
 use dunlin_rpc::{
-    CallId, Client, ClientConfig, CompletionMode, FunctionMode, LargePayload, PROTOCOLS, Plan, Reply,
-    Request, ServerBuilder, Service, Status,
+    CallId, Client, ClientConfig, CompletionMode, ConnectError, FunctionMode, LargePayload, PROTOCOLS, Plan,
+    Reply, Request, ServerBuilder, Service, Status,
 };
 use dunlin_transport::{Fabrics, on_fabric};
 use std::error::Error;
@@ -167,17 +167,28 @@ fn call_all<F: Fabric>(fabric: &F, address: &Address) -> bool {
     failed == 0 && !plans.is_empty()
 }
 
-/// As an application that leaves the choice of the fabric to the address.
+/// As an application that leaves the choice of the fabric to the address, and that of the plan to the fabric.
 fn call_chosen(fabrics: &Fabrics, address: &Address) -> Outcome<()> {
-    let plan = Plan::usual(fabrics.choose(address)?.capabilities());
-    let mut client = dunlin_transport::Client::connect(fabrics, address, ClientConfig::with_plan(plan))?;
+    let chosen = fabrics.choose(address)?;
+    let usual = Plan::usual(chosen.capabilities());
+    let mut client = dunlin_transport::Client::connect(fabrics, address, ClientConfig::default())?;
+    if client.config().plan != Some(usual) {
+        return Err(format!("goes by {:?}, not by {usual:?}", client.config().plan).into());
+    }
+    // A plan that is named is taken or refused.
+    if let Err(why) = Plan::default().check(chosen.capabilities()) {
+        match dunlin_transport::Client::connect(fabrics, address, ClientConfig::with_plan(Plan::default())) {
+            Err(ConnectError::Plan(refused)) if refused == why => println!("as named: {why}"),
+            other => return Err(format!("a plan that cannot be: {other:?}").into()),
+        }
+    }
     for (number, size) in SIZES.into_iter().enumerate() {
         let request = payload(size, number);
         if !is_backwards(&client.call(BACKWARDS, &request)?, &request) {
-            return Err(format!("{size} bytes by {}: the answer is wrong", client.transport()).into());
+            return Err(format!("{size} bytes by {}: the answer is wrong", client.transport().name).into());
         }
     }
-    println!("{} chosen by {address}", client.transport());
+    println!("{}, by {} and {}", client.transport(), usual.request.name(), usual.response.name());
     client.close();
     Ok(())
 }

@@ -11,12 +11,13 @@ const MAGIC: [u8; 8] = *b"DunlinAU";
 const VERSION: u8 = 1;
 
 /// Where a server is on one fabric: the name behind `shm:`, the port behind `rdma:HOST:`, provider and
-/// port of `ofi:PROVIDER:HOST:PORT`; or why it is not there.
+/// port of `ofi:PROVIDER:HOST:PORT`, the port of stock Thrift; or why it is not there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Offer {
     Shm(Result<String, String>),
     Rdma(Result<u16, String>),
     Ofi(Result<(String, u16), String>),
+    Tcp(Result<u16, String>),
 }
 
 /// All that it says.
@@ -33,6 +34,7 @@ impl Offer {
             Offer::Shm(_) => Scheme::Shm,
             Offer::Rdma(_) => Scheme::Rdma,
             Offer::Ofi(_) => Scheme::Ofi,
+            Offer::Tcp(_) => Scheme::Tcp,
         }
     }
 }
@@ -41,6 +43,7 @@ impl Offer {
 const SHM: u8 = 1;
 const RDMA: u8 = 2;
 const OFI: u8 = 3;
+const TCP: u8 = 4;
 
 impl Announcement {
     /// As bytes: the end of the connection is the end of it.
@@ -53,6 +56,7 @@ impl Announcement {
             let (kind, place) = match offer {
                 Offer::Shm(place) => (SHM, place.clone()),
                 Offer::Rdma(port) => (RDMA, port.clone().map(|port| port.to_string())),
+                Offer::Tcp(port) => (TCP, port.clone().map(|port| port.to_string())),
                 Offer::Ofi(place) => {
                     (OFI, place.clone().map(|(provider, port)| format!("{provider}:{port}")))
                 }
@@ -82,10 +86,8 @@ impl Announcement {
             match (*kind, place) {
                 (SHM, Ok(name)) if name.len() > MAX_NAME => return Err("a name is too long"),
                 (SHM, place) => offers.push(Offer::Shm(place)),
-                (RDMA, Ok(port)) => {
-                    offers.push(Offer::Rdma(Ok(port.parse().map_err(|_| "a port is none")?)))
-                }
-                (RDMA, Err(why)) => offers.push(Offer::Rdma(Err(why))),
+                (RDMA, place) => offers.push(Offer::Rdma(port(place)?)),
+                (TCP, place) => offers.push(Offer::Tcp(port(place)?)),
                 (OFI, Ok(place)) => {
                     let (provider, port) = place.split_once(':').ok_or("a place is none")?;
                     let port = port.parse().map_err(|_| "a port is none")?;
@@ -101,6 +103,13 @@ impl Announcement {
             Err("it does not end where it should")
         }
     }
+}
+
+/// What may be the text of a port.
+fn port(place: Result<String, String>) -> Result<Result<u16, String>, &'static str> {
+    place
+        .map(|port| port.parse().map_err(|_| "a port is none"))
+        .map_or_else(|why| Ok(Err(why)), |port| port.map(Ok))
 }
 
 /// A text behind its length, cut if it is too long.
@@ -128,6 +137,8 @@ mod tests {
         prop_oneof![
             "[!-~]{1,90}".prop_map(|name| Offer::Shm(Ok(name))),
             any::<u16>().prop_map(|port| Offer::Rdma(Ok(port))),
+            any::<u16>().prop_map(|port| Offer::Tcp(Ok(port))),
+            "[ -~]{0,300}".prop_map(|why| Offer::Tcp(Err(why))),
             ("[a-z;_]{1,20}", any::<u16>()).prop_map(|place| Offer::Ofi(Ok(place))),
             "[ -~]{0,300}".prop_map(|why| Offer::Ofi(Err(why))),
             "[ -~]{0,300}".prop_map(|why| Offer::Shm(Err(why))),
@@ -141,7 +152,7 @@ mod tests {
         #[test]
         fn announcements_are_read_as_they_were_written(
             host in "[ -~]{0,60}",
-            offers in proptest::collection::vec(offer(), 0..4),
+            offers in proptest::collection::vec(offer(), 0..=4),
             more in any::<u8>(),
         ) {
             let said = Announcement { host, offers };

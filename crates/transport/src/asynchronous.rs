@@ -1,7 +1,7 @@
 //! Asynchronous clients on whichever fabric their address names.
 
 use crate::fabrics::{ChosenFabric, Fabrics};
-use dunlin_fabric::{Address, DialError};
+use dunlin_fabric::{Address, ChosenTransport, DialError};
 #[cfg(feature = "ofi")]
 use dunlin_fabric_ofi::OfiFabric;
 use dunlin_fabric_rdma::RdmaFabric;
@@ -38,6 +38,25 @@ impl AsyncHubs {
             ofi: Mutex::default(),
         }))
     }
+
+    pub(crate) fn shm(&self, fabric: &ShmFabric) -> Result<dunlin_rpc::AsyncHub<ShmFabric>, ConnectError> {
+        made(&self.0.shm, || dunlin_rpc::AsyncHub::new(fabric))
+    }
+
+    pub(crate) fn rdma(&self, fabric: &RdmaFabric) -> Result<dunlin_rpc::AsyncHub<RdmaFabric>, ConnectError> {
+        made(&self.0.rdma, || dunlin_rpc::AsyncHub::new(fabric))
+    }
+
+    #[cfg(feature = "ofi")]
+    pub(crate) fn ofi(&self, fabric: &OfiFabric) -> Result<dunlin_rpc::AsyncHub<OfiFabric>, ConnectError> {
+        let mut known = self.0.ofi.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(hub) = known.get(fabric.provider()) {
+            return Ok(hub.clone());
+        }
+        let hub = dunlin_rpc::AsyncHub::new(fabric)?;
+        known.insert(fabric.provider().to_owned(), hub.clone());
+        Ok(hub)
+    }
 }
 
 /// The hub in its place, made by the first client.
@@ -56,73 +75,64 @@ fn made<H: Clone>(
 
 /// An asynchronous client. Clones share the connection; all methods may be called from any thread.
 #[derive(Clone, Debug)]
-pub enum AsyncClient {
-    /// On shared memory.
+pub struct AsyncClient {
+    on: On,
+    transport: Arc<ChosenTransport>,
+}
+
+/// The engine's client, on each fabric.
+#[derive(Clone, Debug)]
+enum On {
     Shm(dunlin_rpc::AsyncClient<ShmFabric>),
-    /// On RDMA.
     Rdma(dunlin_rpc::AsyncClient<RdmaFabric>),
-    /// On libfabric.
     #[cfg(feature = "ofi")]
     Ofi(dunlin_rpc::AsyncClient<OfiFabric>),
 }
 
 impl AsyncClient {
-    /// Connects to all workers of a server, by the fabric that the address names. Blocks for at most the configured time, and
-    /// while the fabric is opened: call it before the executor runs, or where blocking is allowed.
+    /// Connects to all workers of a server, by the fabric that the address names or, of one of `auto:`, the first that works. Blocks for
+    /// at most the configured time, and while the fabric is opened: call it before the executor runs, or where blocking is
+    /// allowed. Errors are those of [`Client::connect`](crate::Client::connect).
     pub fn connect(hubs: &AsyncHubs, address: &Address, config: ClientConfig) -> Result<Self, ConnectError> {
-        let hubs = &*hubs.0;
-        let address = &hubs.fabrics.resolve(address).map_err(DialError::from)?.address;
-        Ok(match hubs.fabrics.choose(address).map_err(DialError::from)? {
+        let fabrics = &hubs.0.fabrics;
+        let resolved = fabrics.resolve(address).map_err(DialError::from)?;
+        let to = &resolved.address;
+        let chosen = fabrics.choose(to).map_err(DialError::from)?;
+        let name = chosen.capabilities().name;
+        let on = match chosen {
             ChosenFabric::Shm(fabric) => {
-                let hub = made(&hubs.shm, || dunlin_rpc::AsyncHub::new(&fabric))?;
-                AsyncClient::Shm(dunlin_rpc::AsyncClient::connect(&hub, address, config)?)
+                On::Shm(dunlin_rpc::AsyncClient::connect(&hubs.shm(&fabric)?, to, config)?)
             }
             ChosenFabric::Rdma(fabric) => {
-                let hub = made(&hubs.rdma, || dunlin_rpc::AsyncHub::new(&fabric))?;
-                AsyncClient::Rdma(dunlin_rpc::AsyncClient::connect(&hub, address, config)?)
+                On::Rdma(dunlin_rpc::AsyncClient::connect(&hubs.rdma(&fabric)?, to, config)?)
             }
             #[cfg(feature = "ofi")]
             ChosenFabric::Ofi(fabric) => {
-                let hub = {
-                    let mut known = hubs.ofi.lock().unwrap_or_else(PoisonError::into_inner);
-                    match known.get(fabric.provider()) {
-                        Some(hub) => hub.clone(),
-                        None => {
-                            let hub = dunlin_rpc::AsyncHub::new(&fabric)?;
-                            known.insert(fabric.provider().to_owned(), hub.clone());
-                            hub
-                        }
-                    }
-                };
-                AsyncClient::Ofi(dunlin_rpc::AsyncClient::connect(&hub, address, config)?)
+                On::Ofi(dunlin_rpc::AsyncClient::connect(&hubs.ofi(&fabric)?, to, config)?)
             }
-        })
+        };
+        Ok(AsyncClient { on, transport: Arc::new(resolved.transport(name)) })
     }
 
     /// Workers of the server that this client has lanes to.
     pub fn workers(&self) -> usize {
-        each!(self, client => client.workers())
+        each!(On, &self.on, client => client.workers())
     }
 
-    /// The transport that the calls take, as [`Capabilities::name`](dunlin_fabric::Capabilities::name) has it.
-    pub fn transport(&self) -> &'static str {
-        match self {
-            AsyncClient::Shm(_) => "shm",
-            AsyncClient::Rdma(_) => "rdma",
-            #[cfg(feature = "ofi")]
-            AsyncClient::Ofi(_) => "ofi",
-        }
+    /// The transport that the calls take, and why it is that.
+    pub fn transport(&self) -> &ChosenTransport {
+        &self.transport
     }
 
     /// Makes a call on any worker. It is sent at once if there is room, without waiting for the first poll; dropping the
     /// future gives the call up.
     pub fn call(&self, function: u16, payload: &[u8]) -> Call {
-        each_into!(self, Call, client => client.call(function, payload))
+        each_into!(On, &self.on, Call, client => client.call(function, payload))
     }
 
     /// As [`call`](AsyncClient::call), on one worker.
     pub fn call_on(&self, worker: usize, function: u16, payload: &[u8]) -> Call {
-        each_into!(self, Call, client => client.call_on(worker, function, payload))
+        each_into!(On, &self.on, Call, client => client.call_on(worker, function, payload))
     }
 }
 
@@ -145,7 +155,7 @@ impl Call {
     /// # Errors
     /// It was not sent, [`Cause::WindowFull`](dunlin_rpc::Cause::WindowFull) if there was no room: not executed.
     pub fn leave(self) -> Result<(), CallError> {
-        each!(self, call => call.leave())
+        each!(Self, self, call => call.leave())
     }
 }
 
@@ -178,6 +188,6 @@ impl Deref for AsyncResponse {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        each!(self, response => response)
+        each!(Self, self, response => response)
     }
 }

@@ -1,7 +1,7 @@
 //! The client of one thread, on whichever fabric its address names.
 
 use crate::fabrics::{Choose, ChosenFabric};
-use dunlin_fabric::{Address, DialError};
+use dunlin_fabric::{Address, ChosenTransport, DialError};
 #[cfg(feature = "ofi")]
 use dunlin_fabric_ofi::OfiFabric;
 use dunlin_fabric_rdma::RdmaFabric;
@@ -12,12 +12,16 @@ use std::ops::{Deref, DerefMut};
 /// A client. `Send`, not shared: one thread at a time; [`another`](Client::another) makes one for another thread. Its methods
 /// are those of the engine's client, [`dunlin_rpc::Client`], whose documentation has the details.
 #[derive(Debug)]
-pub enum Client {
-    /// On shared memory.
+pub struct Client {
+    on: On,
+    transport: ChosenTransport,
+}
+
+/// The engine's client, on each fabric.
+#[derive(Debug)]
+enum On {
     Shm(dunlin_rpc::Client<ShmFabric>),
-    /// On RDMA.
     Rdma(dunlin_rpc::Client<RdmaFabric>),
-    /// On libfabric.
     #[cfg(feature = "ofi")]
     Ofi(dunlin_rpc::Client<OfiFabric>),
 }
@@ -39,7 +43,7 @@ impl Deref for Response<'_> {
 
     #[inline(always)]
     fn deref(&self) -> &[u8] {
-        each!(self, response => response)
+        each!(Self, self, response => response)
     }
 }
 
@@ -59,86 +63,92 @@ impl Deref for LargeRequest {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        each!(self, request => request)
+        each!(Self, self, request => request)
     }
 }
 
 impl DerefMut for LargeRequest {
     fn deref_mut(&mut self) -> &mut [u8] {
-        each!(self, request => request)
+        each!(Self, self, request => request)
     }
 }
 
 impl Client {
-    /// Connects to all workers of a server, by the fabric that the address names. Blocks for at most the configured time, and
-    /// while the fabric is opened.
+    /// Connects to all workers of a server, by the fabric that the address names or, of one of `auto:`, the first that works. Blocks for
+    /// at most the configured time, and while the fabric is opened.
+    ///
+    /// # Errors
+    /// Where no fabric works, an address of `auto:` is [`Unavailable`](dunlin_fabric::Unavailable) with a
+    /// [`ResolveError`](crate::ResolveError) in it that says of each why not. Calls by number never go by TCP; typed services do.
     pub fn connect(
         fabrics: &impl Choose,
         address: &Address,
         config: ClientConfig,
     ) -> Result<Self, ConnectError> {
-        let address = &fabrics.resolve(address).map_err(DialError::from)?.address;
-        Ok(match fabrics.choose(address).map_err(DialError::from)? {
-            ChosenFabric::Shm(fabric) => Client::Shm(dunlin_rpc::Client::connect(&fabric, address, config)?),
-            ChosenFabric::Rdma(fabric) => {
-                Client::Rdma(dunlin_rpc::Client::connect(&fabric, address, config)?)
-            }
+        let resolved = fabrics.resolve(address).map_err(DialError::from)?;
+        let to = &resolved.address;
+        let chosen = fabrics.choose(to).map_err(DialError::from)?;
+        let name = chosen.capabilities().name;
+        let on = match chosen {
+            ChosenFabric::Shm(fabric) => On::Shm(dunlin_rpc::Client::connect(&fabric, to, config)?),
+            ChosenFabric::Rdma(fabric) => On::Rdma(dunlin_rpc::Client::connect(&fabric, to, config)?),
             #[cfg(feature = "ofi")]
-            ChosenFabric::Ofi(fabric) => Client::Ofi(dunlin_rpc::Client::connect(&fabric, address, config)?),
-        })
+            ChosenFabric::Ofi(fabric) => On::Ofi(dunlin_rpc::Client::connect(&fabric, to, config)?),
+        };
+        Ok(Client { on, transport: resolved.transport(name) })
     }
 
     /// Another client of the same server with the same settings, with connections of its own, for another thread.
     pub fn another(&self) -> Result<Self, ConnectError> {
-        Ok(each_into!(self, Client, client => client.another()?))
+        let on = each_into!(On, &self.on, On, client => client.another()?);
+        Ok(Client { on, transport: self.transport.clone() })
     }
 
-    /// The transport that the calls take, as [`Capabilities::name`](dunlin_fabric::Capabilities::name) has it: `shm`, `rdma`,
-    /// `iwarp` or `ofi`.
-    pub fn transport(&self) -> &'static str {
-        each!(self, client => client.capabilities().name)
+    /// The transport that the calls take, and why it is that.
+    pub fn transport(&self) -> &ChosenTransport {
+        &self.transport
     }
 
     /// Workers of the server that this client has lanes to.
     pub fn workers(&self) -> usize {
-        each!(self, client => client.workers())
+        each!(On, &self.on, client => client.workers())
     }
 
     /// The session of the current connection, as the server's logs call it.
     pub fn session(&self) -> u64 {
-        each!(self, client => client.session())
+        each!(On, &self.on, client => client.session())
     }
 
     /// The settings.
     pub fn config(&self) -> &ClientConfig {
-        each!(self, client => client.config())
+        each!(On, &self.on, client => client.config())
     }
 
     /// How many more calls `worker` takes now, of functions without a plan of their own.
     pub fn room(&mut self, worker: usize) -> usize {
-        each!(self, client => client.room(worker))
+        each!(On, &mut self.on, client => client.room(worker))
     }
 
     /// What is chosen now on each connection to a worker whose results are fetched or written back; empty for other plans.
     pub fn tuning(&mut self) -> Vec<Tuning> {
-        each!(self, client => client.tuning())
+        each!(On, &mut self.on, client => client.tuning())
     }
 
     /// How many calls a batch has at most now, on each connection to a worker; empty without
     /// [`ClientConfig::batching`](dunlin_rpc::ClientConfig::batching).
     pub fn batch_calls(&self) -> Vec<u16> {
-        each!(self, client => client.batch_calls())
+        each!(On, &self.on, client => client.batch_calls())
     }
 
     /// Calls sent and not answered yet.
     pub fn in_flight(&self) -> usize {
-        each!(self, client => client.in_flight())
+        each!(On, &self.on, client => client.in_flight())
     }
 
     /// Makes a call and waits for the result. Without a worker in mind; they take turns.
     #[inline(always)]
     pub fn call(&mut self, function: u16, payload: &[u8]) -> Result<Response<'_>, CallError> {
-        Ok(each_into!(self, Response, client => client.call(function, payload)?))
+        Ok(each_into!(On, &mut self.on, Response, client => client.call(function, payload)?))
     }
 
     /// As [`call`](Client::call), on one worker: the one that owns what the call is about.
@@ -149,7 +159,7 @@ impl Client {
         function: u16,
         payload: &[u8],
     ) -> Result<Response<'_>, CallError> {
-        Ok(each_into!(self, Response, client => client.call_on(worker, function, payload)?))
+        Ok(each_into!(On, &mut self.on, Response, client => client.call_on(worker, function, payload)?))
     }
 
     /// Submits a call as a message of its own; does not wait for room or for the result.
@@ -158,7 +168,7 @@ impl Client {
     /// Always "not executed"; [`Cause::WindowFull`](dunlin_rpc::Cause::WindowFull) asks to collect results first.
     #[inline(always)]
     pub fn submit_on(&mut self, worker: usize, function: u16, payload: &[u8]) -> Result<CallId, CallError> {
-        each!(self, client => client.submit_on(worker, function, payload))
+        each!(On, &mut self.on, client => client.submit_on(worker, function, payload))
     }
 
     /// As [`submit_on`](Client::submit_on), but waits for room, as long as a call may take.
@@ -169,13 +179,13 @@ impl Client {
         function: u16,
         payload: &[u8],
     ) -> Result<CallId, CallError> {
-        each!(self, client => client.submit_waiting_on(worker, function, payload))
+        each!(On, &mut self.on, client => client.submit_waiting_on(worker, function, payload))
     }
 
     /// Adds a call to the batch of a worker, which goes out when it is full, or with [`flush`](Client::flush).
     #[inline(always)]
     pub fn push_on(&mut self, worker: usize, function: u16, payload: &[u8]) -> Result<CallId, CallError> {
-        each!(self, client => client.push_on(worker, function, payload))
+        each!(On, &mut self.on, client => client.push_on(worker, function, payload))
     }
 
     /// As [`push_on`](Client::push_on), but waits for room, as long as a call may take.
@@ -186,7 +196,7 @@ impl Client {
         function: u16,
         payload: &[u8],
     ) -> Result<CallId, CallError> {
-        each!(self, client => client.push_waiting_on(worker, function, payload))
+        each!(On, &mut self.on, client => client.push_waiting_on(worker, function, payload))
     }
 
     /// Sends the open batches.
@@ -195,18 +205,18 @@ impl Client {
     /// [`Cause::WindowFull`](dunlin_rpc::Cause::WindowFull) while a ring is full: make progress and flush again.
     #[inline(always)]
     pub fn flush(&mut self) -> Result<(), CallError> {
-        each!(self, client => client.flush())
+        each!(On, &mut self.on, client => client.flush())
     }
 
     /// As [`flush`](Client::flush), but waits for room, as long as a call may take.
     pub fn flush_waiting(&mut self) -> Result<(), CallError> {
-        each!(self, client => client.flush_waiting())
+        each!(On, &mut self.on, client => client.flush_waiting())
     }
 
     /// A buffer for a request of `length` bytes to `worker`, to be filled and given to
     /// [`submit_large`](Client::submit_large). What is in it is undefined.
     pub fn large_request(&mut self, worker: usize, length: usize) -> Result<LargeRequest, CallError> {
-        Ok(each_into!(self, LargeRequest, client => client.large_request(worker, length)?))
+        Ok(each_into!(On, &mut self.on, LargeRequest, client => client.large_request(worker, length)?))
     }
 
     /// As [`large_request`](Client::large_request), by the plan of `function`.
@@ -216,7 +226,9 @@ impl Client {
         function: u16,
         length: usize,
     ) -> Result<LargeRequest, CallError> {
-        Ok(each_into!(self, LargeRequest, client => client.large_request_for(worker, function, length)?))
+        Ok(
+            each_into!(On, &mut self.on, LargeRequest, client => client.large_request_for(worker, function, length)?),
+        )
     }
 
     /// Submits a call whose payload is in a buffer of this client.
@@ -224,11 +236,11 @@ impl Client {
     /// # Errors
     /// A buffer of another client on another fabric is [`Cause::Closed`](dunlin_rpc::Cause::Closed): not executed.
     pub fn submit_large(&mut self, function: u16, request: LargeRequest) -> Result<CallId, CallError> {
-        match (self, request) {
-            (Client::Shm(client), LargeRequest::Shm(request)) => client.submit_large(function, request),
-            (Client::Rdma(client), LargeRequest::Rdma(request)) => client.submit_large(function, request),
+        match (&mut self.on, request) {
+            (On::Shm(client), LargeRequest::Shm(request)) => client.submit_large(function, request),
+            (On::Rdma(client), LargeRequest::Rdma(request)) => client.submit_large(function, request),
             #[cfg(feature = "ofi")]
-            (Client::Ofi(client), LargeRequest::Ofi(request)) => client.submit_large(function, request),
+            (On::Ofi(client), LargeRequest::Ofi(request)) => client.submit_large(function, request),
             _ => Err(CallError::NotExecuted(dunlin_rpc::Cause::Closed)),
         }
     }
@@ -236,53 +248,53 @@ impl Client {
     /// Looks for results once; how many calls are done now.
     #[inline(always)]
     pub fn progress(&mut self) -> usize {
-        each!(self, client => client.progress())
+        each!(On, &mut self.on, client => client.progress())
     }
 
     /// Looks for results once and shows each where it arrived; how many there were.
     #[inline(always)]
     pub fn collect(&mut self, each: impl FnMut(CallId, Result<&[u8], CallError>)) -> usize {
-        each!(self, client => client.collect(each))
+        each!(On, &mut self.on, client => client.collect(each))
     }
 
     /// A call that is done and was not asked for yet.
     #[inline(always)]
     pub fn next_done(&mut self) -> Option<CallId> {
-        each!(self, client => client.next_done())
+        each!(On, &mut self.on, client => client.next_done())
     }
 
     /// Whether a call is done.
     #[inline(always)]
     pub fn is_done(&mut self, id: CallId) -> bool {
-        each!(self, client => client.is_done(id))
+        each!(On, &mut self.on, client => client.is_done(id))
     }
 
     /// What became of a call that is done.
     #[inline(always)]
     pub fn outcome(&self, id: CallId) -> Result<&[u8], CallError> {
-        each!(self, client => client.outcome(id))
+        each!(On, &self.on, client => client.outcome(id))
     }
 
     /// Lets a call's result go, or gives the call up.
     #[inline(always)]
     pub fn forget(&mut self, id: CallId) {
-        each!(self, client => client.forget(id));
+        each!(On, &mut self.on, client => client.forget(id));
     }
 
     /// Waits for a call's result.
     #[inline(always)]
     pub fn wait(&mut self, id: CallId) -> Result<Response<'_>, CallError> {
-        Ok(each_into!(self, Response, client => client.wait(id)?))
+        Ok(each_into!(On, &mut self.on, Response, client => client.wait(id)?))
     }
 
     /// Waits until some call is done; `None` if none is in flight.
     #[inline(always)]
     pub fn wait_any(&mut self) -> Option<CallId> {
-        each!(self, client => client.wait_any())
+        each!(On, &mut self.on, client => client.wait_any())
     }
 
     /// Ends the connections, telling the server.
     pub fn close(self) {
-        each!(self, client => client.close());
+        each!(On, self.on, client => client.close());
     }
 }

@@ -19,6 +19,8 @@ pub struct FabricsConfig {
     pub rdma: RdmaConfig,
     /// Where to look for what was measured of the devices.
     pub tables: TablesFrom,
+    /// What is not to be used, neither where an address of `auto:` leaves the choice nor by its name: fabrics, and TCP.
+    pub disabled: Vec<Scheme>,
     /// Of libfabric.
     #[cfg(feature = "ofi")]
     pub ofi: OfiConfig,
@@ -174,8 +176,18 @@ impl Fabrics {
         Ok(fabric)
     }
 
+    /// Whether the settings let an address's transport be used.
+    pub(crate) fn allow(&self, address: &Address) -> Result<(), Unavailable> {
+        if self.0.config.disabled.contains(&address.scheme()) {
+            let source = "it is disabled by the settings of this process".into();
+            return Err(Unavailable { address: address.clone(), source });
+        }
+        Ok(())
+    }
+
     /// The fabric that an address names, opened if need be; never another one.
     pub fn choose(&self, address: &Address) -> Result<ChosenFabric, Unavailable> {
+        self.allow(address)?;
         let chosen: Result<_, Box<dyn std::error::Error + Send + Sync>> = match address.scheme() {
             Scheme::Shm => self.shm().map(ChosenFabric::Shm).map_err(Into::into),
             Scheme::Rdma => self.rdma().map(ChosenFabric::Rdma).map_err(Into::into),
@@ -185,6 +197,9 @@ impl Fabrics {
             }
             #[cfg(not(feature = "ofi"))]
             Scheme::Ofi => Err("this build is without libfabric: build it with the feature `ofi`".into()),
+            Scheme::Tcp => {
+                Err("TCP is no fabric: typed services go by it, calls of functions by number do not".into())
+            }
             Scheme::Auto => Err(
                 "this takes the address of one fabric, shm:NAME or rdma:HOST:PORT; Fabrics::resolve gives it"
                     .into(),
@@ -212,7 +227,7 @@ fn opened<F: Clone, E>(place: &Mutex<Option<F>>, open: impl FnOnce() -> Result<F
 impl ChosenFabric {
     /// What it can do.
     pub fn capabilities(&self) -> &Capabilities {
-        each!(self, fabric => fabric.capabilities())
+        each!(Self, self, fabric => fabric.capabilities())
     }
 }
 

@@ -1,6 +1,7 @@
 //! Which fabric an address means: `shm:NAME` shared memory, `rdma:HOST:PORT` RDMA verbs,
 //! `ofi:PROVIDER:HOST:PORT` libfabric (feature `ofi`), `auto:HOST:PORT` the one that client
-//! and server can both use, chosen when the program runs.
+//! and server can both use, chosen when the program runs. Typed services (feature `thrift`) also take `tcp:HOST:PORT`, stock
+//! Thrift, and go by it where `auto:` finds no fabric.
 //!
 //! What may come in: opening fabrics, and clients and servers that are one of several kinds. What never does: anything
 //! that the engine or a back-end would need, and any choice that the user has made already.
@@ -10,26 +11,26 @@
 //! call by [`Client`] and its like, which are enums over the engine's own types: one branch that is always the same.
 #![forbid(unsafe_code)]
 
-/// Does the same with whatever variant it is.
+/// Does the same with whatever variant of `$kind` it is.
 macro_rules! each {
-    ($value:expr, $inner:pat => $body:expr) => {
+    ($kind:ident, $value:expr, $inner:pat => $body:expr) => {
         match $value {
-            Self::Shm($inner) => $body,
-            Self::Rdma($inner) => $body,
+            $kind::Shm($inner) => $body,
+            $kind::Rdma($inner) => $body,
             #[cfg(feature = "ofi")]
-            Self::Ofi($inner) => $body,
+            $kind::Ofi($inner) => $body,
         }
     };
 }
 
-/// Does the same with whatever variant it is, and makes the same variant of the outcome.
+/// Does the same with whatever variant of `$from` it is, and makes the same variant of `$into` of the outcome.
 macro_rules! each_into {
-    ($value:expr, $kind:ident, $inner:pat => $body:expr) => {
+    ($from:ident, $value:expr, $into:ident, $inner:pat => $body:expr) => {
         match $value {
-            Self::Shm($inner) => $kind::Shm($body),
-            Self::Rdma($inner) => $kind::Rdma($body),
+            $from::Shm($inner) => $into::Shm($body),
+            $from::Rdma($inner) => $into::Rdma($body),
             #[cfg(feature = "ofi")]
-            Self::Ofi($inner) => $kind::Ofi($body),
+            $from::Ofi($inner) => $into::Ofi($body),
         }
     };
 }
@@ -42,11 +43,20 @@ mod resolve;
 mod server;
 mod several;
 mod tables;
+#[cfg(feature = "thrift")]
+mod typed;
+#[cfg(feature = "thrift")]
+mod typed_server;
 
 pub use asynchronous::{AsyncClient, AsyncHubs, AsyncResponse, Call};
 pub use client::{Client, LargeRequest, Response};
+pub use dunlin_fabric::{ChosenTransport, PassedOver};
 pub use fabrics::{Choose, ChosenFabric, Fabrics, FabricsConfig, TablesFrom};
-pub use resolve::{PassedOver, ResolveError, Resolved};
+pub use resolve::{ResolveError, Resolved};
 pub use server::{Incoming, Server, ServerBuilder, Worker};
 pub use several::SeveralServers;
 pub use tables::{TableError, Tables};
+#[cfg(feature = "thrift")]
+pub use typed::{TypedAsyncClient, TypedCall, TypedClient};
+#[cfg(feature = "thrift")]
+pub use typed_server::TypedServer;

@@ -1,33 +1,24 @@
 //! What `auto:HOST:PORT` means for this process: the server there is asked which fabrics it is on, and the first that both
-//! sides can use is taken, shared memory before RDMA before libfabric. Nothing is left out in silence: what was passed over is told with its
+//! sides can use is taken, shared memory before RDMA before libfabric, and for typed services stock Thrift over TCP behind these. Nothing is left out in silence: what was passed over is told with its
 //! reason, and an address that names a fabric never becomes another.
 
 use crate::announcement::{Announcement, MAX_BYTES, Offer};
 use crate::fabrics::{ChosenFabric, Fabrics};
-use dunlin_fabric::{Address, Fabric, Host, Nanos, RealHost, Scheme, Unavailable};
+use dunlin_fabric::chosen::NAMED;
+use dunlin_fabric::{
+    Address, ChosenTransport, Fabric, Host, Nanos, PassedOver, RealHost, Scheme, Unavailable,
+};
 use std::fmt;
 use std::io::{self, Read};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::time::Duration;
 use thiserror::Error;
 
+/// The order of preference.
+pub(crate) const ORDER: [Scheme; 4] = [Scheme::Shm, Scheme::Rdma, Scheme::Ofi, Scheme::Tcp];
+
 /// How long asking may take, and how long seeing whether the server can be reached on one fabric.
 const PATIENCE: Duration = Duration::from_secs(5);
-
-/// A way that was not taken, and why.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PassedOver {
-    /// Its fabric.
-    pub scheme: Scheme,
-    /// Why not.
-    pub why: String,
-}
-
-impl fmt::Display for PassedOver {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "not {}: {}", self.scheme.as_str(), self.why)
-    }
-}
 
 /// An address that names a fabric, and how it came to be.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,8 +33,13 @@ pub struct Resolved {
 
 impl Resolved {
     pub(crate) fn named(address: &Address) -> Self {
-        let why = "named by the address".to_owned();
-        Resolved { address: address.clone(), why, passed_over: Vec::new() }
+        Resolved { address: address.clone(), why: NAMED.to_owned(), passed_over: Vec::new() }
+    }
+
+    /// The transport of a client that has connected there.
+    pub(crate) fn transport(self, name: &'static str) -> ChosenTransport {
+        let Resolved { address, why, passed_over } = self;
+        ChosenTransport { name, address: address.to_string(), why, passed_over }
     }
 }
 
@@ -65,7 +61,7 @@ pub enum ResolveError {
     /// Who is there is no such server.
     #[error("who listens there is no server on an auto: address: {0}")]
     Foreign(&'static str),
-    /// There is no fabric that both sides can use.
+    /// There is nothing that both sides can use.
     #[error("there is no way to it: {}", listed(.0))]
     NoWay(Vec<PassedOver>),
 }
@@ -85,15 +81,54 @@ impl Fabrics {
     /// the first way that works is taken: shared memory if it is on this host, else RDMA, else libfabric. Opens fabrics, and blocks for some
     /// seconds at most.
     pub fn resolve(&self, address: &Address) -> Result<Resolved, Unavailable> {
+        Ok(self.resolve_for(address, Calls::Raw)?.0)
+    }
+
+    /// As [`resolve`](Fabrics::resolve), for typed services: these also go by stock Thrift over TCP, if no fabric is left.
+    pub fn resolve_typed(&self, address: &Address) -> Result<Resolved, Unavailable> {
+        Ok(self.resolve_for(address, Calls::Typed)?.0)
+    }
+
+    /// What an address of `auto:` may come to in this process, in the order of preference: each transport, as
+    /// [`Capabilities::name`](dunlin_fabric::Capabilities::name) has it, or why it cannot be used here. Opens fabrics.
+    pub fn usable(&self) -> [(Scheme, Result<&'static str, String>); 4] {
+        ORDER.map(|scheme| {
+            let name = match scheme {
+                Scheme::Shm => "any",
+                Scheme::Ofi => "tcp:any:0",
+                _ => "any:0",
+            };
+            let usable = Address::new(scheme, name).map_err(|error| error.to_string()).and_then(|address| {
+                let told = |unavailable: Unavailable| unavailable.source.to_string();
+                match scheme {
+                    Scheme::Tcp => self.allow(&address).map(|()| Scheme::Tcp.as_str()).map_err(told),
+                    _ => self.choose(&address).map(|chosen| chosen.capabilities().name).map_err(told),
+                }
+            });
+            (scheme, usable)
+        })
+    }
+
+    /// What an address means for such calls; of one of `auto:`, where its server says that it answers stock Thrift too
+    /// (`host:port`).
+    pub(crate) fn resolve_for(
+        &self,
+        address: &Address,
+        calls: Calls,
+    ) -> Result<(Resolved, Option<String>), Unavailable> {
         if address.scheme() != Scheme::Auto {
-            return Ok(Resolved::named(address));
+            return Ok((Resolved::named(address), None));
         }
         let failed = |error: ResolveError| Unavailable { address: address.clone(), source: Box::new(error) };
         let said = ask(address).map_err(failed)?;
         let reach = |to: &Address| self.reach(to);
-        let resolved = decide(address, &said, &this_host(), reach).map_err(failed)?;
+        let resolved = decide(address, &said, &this_host(), calls, reach).map_err(failed)?;
         tracing::info!(target: "dunlin::transport", %address, "chosen: {resolved}");
-        Ok(resolved)
+        let tcp = said.offers.iter().find_map(|offer| match offer {
+            Offer::Tcp(Ok(port)) => Some(format!("{}:{port}", host_of(address))),
+            _ => None,
+        });
+        Ok((resolved, tcp))
     }
 
     /// Whether the server can be reached there; if not, why.
@@ -101,6 +136,10 @@ impl Fabrics {
         fn dial<F: Fabric>(fabric: &F, to: &Address) -> Result<(), String> {
             let until = RealHost.now().saturating_add(PATIENCE.as_nanos() as Nanos);
             fabric.dial(to, until).map(drop).map_err(|error| error.to_string())
+        }
+        if to.scheme() == Scheme::Tcp {
+            self.allow(to).map_err(|unavailable| unavailable.source.to_string())?;
+            return asked(to, |_, _| Ok(())).map_err(|error| error.to_string());
         }
         match self.choose(to).map_err(|unavailable| unavailable.source.to_string())? {
             ChosenFabric::Shm(fabric) => dial(&fabric, to),
@@ -113,32 +152,43 @@ impl Fabrics {
 
 /// Asks who listens at the address.
 fn ask(address: &Address) -> Result<Announcement, ResolveError> {
-    let (host, port) = address.host_and_port().ok_or(ResolveError::Foreign("it has no HOST:PORT"))?;
+    if address.host_and_port().is_none() {
+        return Err(ResolveError::Foreign("it has no HOST:PORT"));
+    }
+    let said = asked(address, |mut socket, left| {
+        let mut said = Vec::new();
+        let mut piece = [0; 512];
+        loop {
+            socket.set_read_timeout(Some(left()))?;
+            match socket.read(&mut piece)? {
+                0 => return Ok(said),
+                count => said.extend(&piece[..count]),
+            }
+            if said.len() > MAX_BYTES {
+                return Ok(said);
+            }
+        }
+    });
+    Announcement::decode(&said.map_err(ResolveError::Asking)?).map_err(ResolveError::Foreign)
+}
+
+/// Connects by TCP to HOST:PORT and talks there, at each place that the host's name means until it works once. `talk` is told
+/// how much time is left.
+fn asked<T>(
+    address: &Address,
+    talk: impl Fn(TcpStream, &dyn Fn() -> Duration) -> io::Result<T>,
+) -> io::Result<T> {
+    let (host, port) = address.host_and_port().unwrap_or_default();
     let until = RealHost.now().saturating_add(PATIENCE.as_nanos() as Nanos);
     let left = || Duration::from_nanos(until.saturating_sub(RealHost.now()).max(1));
     let mut failure = io::Error::other(format!("{host} has no address"));
-    let places = (host, port).to_socket_addrs().map_err(ResolveError::Asking)?;
-    for place in places {
-        let asked = TcpStream::connect_timeout(&place, left()).and_then(|mut socket| {
-            let mut said = Vec::new();
-            let mut piece = [0; 512];
-            loop {
-                socket.set_read_timeout(Some(left()))?;
-                match socket.read(&mut piece)? {
-                    0 => return Ok(said),
-                    count => said.extend(&piece[..count]),
-                }
-                if said.len() > MAX_BYTES {
-                    return Ok(said);
-                }
-            }
-        });
-        match asked {
-            Ok(said) => return Announcement::decode(&said).map_err(ResolveError::Foreign),
+    for place in (host, port).to_socket_addrs()? {
+        match TcpStream::connect_timeout(&place, left()).and_then(|socket| talk(socket, &left)) {
+            Ok(outcome) => return Ok(outcome),
             Err(error) => failure = error,
         }
     }
-    Err(ResolveError::Asking(failure))
+    Err(failure)
 }
 
 /// Where a server on an `auto:` address with that host and port is on shared memory.
@@ -153,21 +203,40 @@ fn is_of(name: &str, address: &Address) -> bool {
     !host.is_empty() && name == shm_name(host, port)
 }
 
+/// The host of HOST:PORT, with the brackets that it may have.
+pub(crate) fn host_of(address: &Address) -> &str {
+    address.name().rsplit_once(':').map_or("", |(host, _)| host)
+}
+
+/// Whose calls are to find their way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Calls {
+    /// Those of functions by number, which only the engine carries.
+    Raw,
+    /// Those of a typed service.
+    Typed,
+}
+
 /// The first way, in the order of preference, that can be reached.
 fn decide(
     address: &Address,
     said: &Announcement,
     this_host: &str,
+    calls: Calls,
     reach: impl Fn(&Address) -> Result<(), String>,
 ) -> Result<Resolved, ResolveError> {
     let mut passed_over = Vec::new();
-    for scheme in [Scheme::Shm, Scheme::Rdma, Scheme::Ofi] {
+    for scheme in ORDER {
         let offer = said.offers.iter().find(|offer| offer.scheme() == scheme);
         let way = match offer {
-            None => Err("the server says nothing of it".to_owned()),
-            Some(Offer::Shm(Err(why)) | Offer::Rdma(Err(why)) | Offer::Ofi(Err(why))) => {
-                Err(format!("the server is not on it: {why}"))
+            _ if scheme == Scheme::Tcp && calls == Calls::Raw => {
+                Err("calls without a typed service have no form there; typed services go by TCP too"
+                    .to_owned())
             }
+            None => Err("the server says nothing of it".to_owned()),
+            Some(
+                Offer::Shm(Err(why)) | Offer::Rdma(Err(why)) | Offer::Ofi(Err(why)) | Offer::Tcp(Err(why)),
+            ) => Err(format!("the server is not on it: {why}")),
             Some(Offer::Shm(Ok(_))) if this_host.is_empty() || said.host != this_host => {
                 Err("the server is on another host".to_owned())
             }
@@ -176,13 +245,13 @@ fn decide(
                 Err("the server names the place of another service".to_owned())
             }
             Some(Offer::Shm(Ok(name))) => Address::new(scheme, name).map_err(|error| error.to_string()),
-            Some(Offer::Rdma(Ok(port))) => {
-                let name = address.name().rsplit_once(':').map_or("", |(host, _)| host);
-                Address::new(scheme, &format!("{name}:{port}")).map_err(|error| error.to_string())
+            Some(Offer::Rdma(Ok(port)) | Offer::Tcp(Ok(port))) => {
+                Address::new(scheme, &format!("{}:{port}", host_of(address)))
+                    .map_err(|error| error.to_string())
             }
             Some(Offer::Ofi(Ok((provider, port)))) => {
-                let name = address.name().rsplit_once(':').map_or("", |(host, _)| host);
-                Address::new(scheme, &format!("{provider}:{name}:{port}")).map_err(|error| error.to_string())
+                Address::new(scheme, &format!("{provider}:{}:{port}", host_of(address)))
+                    .map_err(|error| error.to_string())
             }
         };
         match way.and_then(|to| reach(&to).map(|()| to)) {
@@ -190,6 +259,7 @@ fn decide(
                 let why = match scheme {
                     Scheme::Shm => "the server is on this host",
                     Scheme::Rdma => "both sides have RDMA",
+                    Scheme::Tcp => "no fabric is left, and the server answers stock Thrift",
                     _ => "both sides have libfabric",
                 };
                 return Ok(Resolved { address, why: why.to_owned(), passed_over });
@@ -218,12 +288,16 @@ mod tests {
     }
 
     fn decided(said: &Announcement, reachable: &[Scheme]) -> Result<String, String> {
+        decided_for(Calls::Raw, said, reachable)
+    }
+
+    fn decided_for(calls: Calls, said: &Announcement, reachable: &[Scheme]) -> Result<String, String> {
         let address = "auto:[::1]:7000".parse().expect("an address");
         let reach = |to: &Address| match reachable.contains(&to.scheme()) {
             true => Ok(()),
             false => Err("cannot be opened".to_owned()),
         };
-        let decided = decide(&address, said, "here", reach);
+        let decided = decide(&address, said, "here", calls, reach);
         decided.map(|resolved| resolved.to_string()).map_err(|error| error.to_string())
     }
 
@@ -247,6 +321,31 @@ mod tests {
         );
     }
 
+    #[test]
+    fn typed_services_go_by_tcp_when_no_fabric_is_left() {
+        let mut said = said_all("there", Ok(7001));
+        assert!(
+            decided_for(Calls::Typed, &said, &[])
+                .unwrap_err()
+                .contains("not tcp: the server says nothing of it")
+        );
+        said.offers.push(Offer::Tcp(Ok(7003)));
+        let others =
+            "not shm: the server is on another host; not rdma: cannot be opened; not ofi: cannot be opened";
+        assert_eq!(
+            decided_for(Calls::Typed, &said, &[Scheme::Tcp]).unwrap(),
+            format!("tcp:[::1]:7003: no fabric is left, and the server answers stock Thrift; {others}")
+        );
+        // Before it comes whatever fabric there is.
+        assert!(decided_for(Calls::Typed, &said, &ORDER).unwrap().starts_with("rdma:"));
+        let raw = decided_for(Calls::Raw, &said, &[Scheme::Tcp]).unwrap_err();
+        assert!(raw.contains(others) && raw.contains("typed services go by TCP too"), "{raw}");
+        said.offers.pop();
+        said.offers.push(Offer::Tcp(Err("the port is taken".into())));
+        let error = decided_for(Calls::Typed, &said, &[Scheme::Tcp]).unwrap_err();
+        assert!(error.contains("not tcp: the server is not on it: the port is taken"), "{error}");
+    }
+
     const BOTH: [Scheme; 2] = [Scheme::Shm, Scheme::Rdma];
 
     #[test]
@@ -267,7 +366,7 @@ mod tests {
         );
         assert_eq!(
             decided(&said("", Ok("auto-h:7000"), Err("no device")), &BOTH).unwrap_err(),
-            "there is no way to it: not shm: the server is on another host; not rdma: the server is not on it: no device; not ofi: the server says nothing of it"
+            "there is no way to it: not shm: the server is on another host; not rdma: the server is not on it: no device; not ofi: the server says nothing of it; not tcp: calls without a typed service have no form there; typed services go by TCP too"
         );
         let silent = Announcement { host: "here".into(), offers: Vec::new() };
         assert!(decided(&silent, &BOTH).unwrap_err().contains("not rdma: the server says nothing of it"));

@@ -1,7 +1,7 @@
 //! Servers on whichever fabric their address names.
 
 use crate::fabrics::{Choose, ChosenFabric};
-use crate::several::SeveralServers;
+use crate::several::{Place, SeveralServers, reason};
 use dunlin_fabric::{Address, Fabric, ListenError, Nanos, Scheme, Unavailable};
 #[cfg(feature = "ofi")]
 use dunlin_fabric_ofi::OfiFabric;
@@ -100,7 +100,15 @@ impl ServerBuilder {
             return Err(ListenError::Unavailable(unavailable).into());
         }
         let mut numbers = Numbers(0);
-        let started = SeveralServers::start(address, |address| start(self.clone(), address, &mut numbers));
+        let tcp = Err("it serves calls without a typed service, which have no form there".to_owned());
+        let started = SeveralServers::start(Place::bind(address)?, tcp, |address| {
+            let before = numbers.0;
+            start(self.clone(), address, &mut numbers).map_err(|error| {
+                // What has no server has no workers either, whoever was asked for.
+                numbers.0 = before;
+                reason(&error)
+            })
+        });
         started.map(|(servers, others)| (Server::Several(Box::new(servers)), others))
     }
 
@@ -266,27 +274,27 @@ pub enum Worker {
 impl Worker {
     /// Its number, from 0 on.
     pub fn number(&self) -> u16 {
-        each!(self, worker => worker.number())
+        each!(Self, self, worker => worker.number())
     }
 
     /// Serves until the server ends.
     pub fn run(self) {
-        each!(self, worker => worker.run());
+        each!(Self, self, worker => worker.run());
     }
 
     /// Makes progress, and waits until then at most if there is nothing to do; how much was done.
     pub fn step(&mut self, until: Nanos) -> usize {
-        each!(self, worker => worker.step(until))
+        each!(Self, self, worker => worker.step(until))
     }
 
     /// Whether the server has ended it.
     pub fn is_ended(&self) -> bool {
-        each!(self, worker => worker.is_ended())
+        each!(Self, self, worker => worker.is_ended())
     }
 
     /// Makes progress without waiting; how much was done.
     pub fn progress(&mut self) -> usize {
-        each!(self, worker => worker.progress())
+        each!(Self, self, worker => worker.progress())
     }
 }
 

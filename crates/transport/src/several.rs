@@ -2,9 +2,9 @@
 //! with workers of its own, and a thread that tells at HOST:PORT which these are.
 
 use crate::announcement::{Announcement, Offer};
-use crate::resolve::{PassedOver, ResolveError, shm_name, this_host};
+use crate::resolve::{ResolveError, host_of, shm_name, this_host};
 use crate::server::Server;
-use dunlin_fabric::{Address, ListenError, Scheme, Unavailable};
+use dunlin_fabric::{Address, ListenError, PassedOver, Scheme, Unavailable};
 use dunlin_rpc::ServeError;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
 use rustix::fd::OwnedFd;
@@ -95,13 +95,22 @@ pub struct SeveralServers {
     passed_over: Vec<PassedOver>,
 }
 
-impl SeveralServers {
-    /// Binds HOST:PORT, starts a server on each fabric by `start`, and tells of them. Fabrics that cannot be used are passed
-    /// over, as long as there is one that can.
-    pub(crate) fn start<T>(
-        address: &Address,
-        mut start: impl FnMut(&Address) -> Result<(Server, T), ServeError>,
-    ) -> Result<(Self, Vec<T>), ServeError> {
+/// HOST:PORT of an address of `auto:`, bound, and where its servers are to be.
+#[derive(Debug)]
+pub(crate) struct Place {
+    listener: TcpListener,
+    /// As it was given.
+    wanted: Address,
+    /// With the port that it has.
+    actual: Address,
+    /// Whether any port will do.
+    any: bool,
+    host: String,
+    port: u16,
+}
+
+impl Place {
+    pub(crate) fn bind(address: &Address) -> Result<Self, ServeError> {
         let system = |source: io::Error| match source.kind() {
             ErrorKind::AddrInUse => ListenError::InUse { address: address.clone() },
             _ => ListenError::System { address: address.clone(), source },
@@ -111,26 +120,55 @@ impl SeveralServers {
         };
         let listener = TcpListener::bind(place).map_err(system)?;
         let port = listener.local_addr().map_err(system)?.port();
-        let host = address.name().rsplit_once(':').map_or("", |(host, _)| host);
-        let named = |scheme, name: String| {
-            Address::new(scheme, &name)
-                .map_err(|error| system(io::Error::new(ErrorKind::InvalidInput, error.to_string())))
-        };
-        let actual = named(Scheme::Auto, format!("{host}:{port}"))?;
-        // The next ports, so that clients find it again after a restart; any port if ours is any.
-        let rdma_port = if place.1 == 0 { 0 } else { port.checked_add(1).unwrap_or(0) };
-        let ofi_port = if place.1 == 0 { 0 } else { port.checked_add(2).unwrap_or(0) };
-        let wanted = [
-            named(Scheme::Shm, shm_name(host, port))?,
-            named(Scheme::Rdma, format!("{host}:{rdma_port}"))?,
-            named(Scheme::Ofi, format!("{PROVIDER}:{host}:{ofi_port}"))?,
-        ];
+        let host = host_of(address).to_owned();
+        let (wanted, any) = (address.clone(), place.1 == 0);
+        let mut place = Place { listener, wanted, actual: address.clone(), any, host, port };
+        place.actual = place.named(Scheme::Auto, format!("{}:{port}", place.host))?;
+        Ok(place)
+    }
+
+    fn named(&self, scheme: Scheme, name: String) -> Result<Address, ServeError> {
+        Address::new(scheme, &name).map_err(|error| {
+            let source = io::Error::new(ErrorKind::InvalidInput, error.to_string());
+            ListenError::System { address: self.wanted.clone(), source }.into()
+        })
+    }
+
+    /// The port so many behind ours, so that clients find it again after a restart; any port if ours is any.
+    fn behind(&self, distance: u16) -> u16 {
+        if self.any { 0 } else { self.port.checked_add(distance).unwrap_or(0) }
+    }
+
+    /// Where stock Thrift is answered unless something else is said: `host:port`.
+    #[cfg(feature = "thrift")]
+    pub(crate) fn tcp(&self) -> String {
+        format!("{}:{}", self.host, self.behind(3))
+    }
+
+    /// Where the server of each fabric is.
+    fn fabrics(&self) -> Result<[Address; 3], ServeError> {
+        let Place { host, port, .. } = self;
+        Ok([
+            self.named(Scheme::Shm, shm_name(host, *port))?,
+            self.named(Scheme::Rdma, format!("{host}:{}", self.behind(1)))?,
+            self.named(Scheme::Ofi, format!("{PROVIDER}:{host}:{}", self.behind(2)))?,
+        ])
+    }
+}
+
+impl SeveralServers {
+    /// Starts a server on each fabric by `start`, whose error is the reason why there is none, and tells of them. Fabrics that cannot
+    /// be used are passed over, as long as there is one that can, or stock Thrift is answered, at a port: `tcp` tells.
+    pub(crate) fn start<T>(
+        place: Place,
+        tcp: Result<u16, String>,
+        mut start: impl FnMut(&Address) -> Result<(Server, T), String>,
+    ) -> Result<(Self, Vec<T>), ServeError> {
         let (mut servers, mut others, mut passed_over) = (Vec::new(), Vec::new(), Vec::new());
         let mut announcement = Announcement { host: this_host(), offers: Vec::new() };
-        for wanted in wanted {
+        for wanted in place.fabrics()? {
             let scheme = wanted.scheme();
-            let started = start(&wanted).map_err(|error| reason(&error));
-            let place = started.map(|(server, other)| {
+            let place = start(&wanted).map(|(server, other)| {
                 let place = server.address().clone();
                 servers.push(server);
                 others.push(other);
@@ -147,15 +185,20 @@ impl SeveralServers {
                 _ => Offer::Shm(place.map(|place| place.name().to_owned())),
             });
         }
-        if servers.is_empty() {
-            let source = Box::new(ResolveError::NoWay(passed_over));
-            return Err(ListenError::Unavailable(Unavailable { address: address.clone(), source }).into());
+        if let Err(why) = &tcp {
+            passed_over.push(PassedOver { scheme: Scheme::Tcp, why: why.clone() });
         }
-        let teller = Teller::start(listener, announcement.encode())?;
-        let places: Vec<String> = servers.iter().map(|server| server.address().to_string()).collect();
+        announcement.offers.push(Offer::Tcp(tcp.clone()));
+        if servers.is_empty() && tcp.is_err() {
+            let source = Box::new(ResolveError::NoWay(passed_over));
+            return Err(ListenError::Unavailable(Unavailable { address: place.wanted, source }).into());
+        }
+        let teller = Teller::start(place.listener, announcement.encode())?;
+        let mut places: Vec<String> = servers.iter().map(|server| server.address().to_string()).collect();
+        places.extend(tcp.ok().map(|port| format!("tcp:{}:{port}", place.host)));
         let told: String = passed_over.iter().map(|passed| format!("; {passed}")).collect();
-        tracing::info!(target: "dunlin::transport", address = %actual, "serving on {}{told}", places.join(" and "));
-        Ok((SeveralServers { teller, address: actual, servers, passed_over }, others))
+        tracing::info!(target: "dunlin::transport", address = %place.actual, "serving on {}{told}", places.join(" and "));
+        Ok((SeveralServers { teller, address: place.actual, servers, passed_over }, others))
     }
 
     /// The address of `auto:` that clients resolve.
@@ -168,7 +211,7 @@ impl SeveralServers {
         &self.servers
     }
 
-    /// The fabrics that it is not on, and why.
+    /// The fabrics that it is not on, and TCP if it is not there, and why.
     pub fn passed_over(&self) -> &[PassedOver] {
         &self.passed_over
     }
@@ -181,7 +224,7 @@ impl SeveralServers {
 }
 
 /// Why a server could not be started, without the address that nobody has named.
-fn reason(error: &ServeError) -> String {
+pub(crate) fn reason(error: &ServeError) -> String {
     match error {
         ServeError::Listen(ListenError::Unavailable(unavailable)) => unavailable.source.to_string(),
         error => error.to_string(),

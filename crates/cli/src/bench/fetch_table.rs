@@ -94,7 +94,7 @@ pub(crate) fn run_peer(arguments: &PeerArguments) -> Result<ExitCode, Failure> {
 }
 
 fn join(address: &Address, device: &DeviceArguments) -> Result<(), Failure> {
-    let chosen = device.fabrics(false)?.choose(address)?;
+    let chosen = device.fabrics(false).choose(address)?;
     on_fabric!(&chosen, fabric => serve(fabric, address))?;
     Ok(())
 }
@@ -145,7 +145,7 @@ pub(super) fn run(arguments: &FetchTableArguments) -> Result<(), Failure> {
         return join(&address, &arguments.device);
     }
     arguments.report.check()?;
-    let chosen = arguments.device.fabrics(false)?.choose(&address)?;
+    let chosen = arguments.device.fabrics(false).choose(&address)?;
     on_fabric!(&chosen, fabric => match arguments.show {
         true => show(arguments, fabric),
         false => run_on(arguments, fabric, &address),

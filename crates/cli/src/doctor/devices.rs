@@ -185,7 +185,7 @@ fn verbs_names(paths: &[PathBuf]) -> String {
 /// Opens each device as a server would, with what the environment says.
 fn fabric(root: &Path) -> Finding {
     const NAME: &str = "fabric rdma";
-    let config = match RdmaConfig::from_environment() {
+    let config = match RdmaConfig::default().completed() {
         Ok(config) => config,
         Err(error) => return Finding::warn(NAME, error.to_string(), "correct or unset the variable"),
     };
@@ -215,6 +215,7 @@ fn fabric(root: &Path) -> Finding {
 
 fn advice(error: &OpenError) -> &'static str {
     match error {
+        OpenError::Setting(_) => "correct or unset the variable",
         OpenError::Library(_) => "install the library; see the first line about RDMA",
         OpenError::NoDevice | OpenError::NoSuchDevice { .. } => {
             "see `rdma link`; unset DUNLIN_RDMA_DEVICE to take any"

@@ -1,0 +1,283 @@
+//! One service, one client, and every address: shared memory, stock Thrift, and `auto:`, which takes the best that is there,
+//! TCP in the end, and tells which and why. (RDMA is in the guest's turn, `tests/guest/calls`; libfabric is where a build has it.)
+
+use dunlin::thrift::{
+    CallError, ClientOptions, ConnectError, Context, Failure, FastStr, Never, ServerOptions, serve,
+};
+use dunlin::{
+    Address, AsyncHubs, ChosenTransport, Client, ClientConfig, Fabrics, FabricsConfig, FunctionMode, Scheme,
+    Server, ServerBuilder, TypedServer,
+};
+use dunlin_generated::asked::*;
+use std::net::TcpListener;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, Ordering};
+use std::task::{Poll, Waker};
+
+#[derive(Clone, Debug, Default)]
+struct Handler(Arc<AtomicI32>);
+
+impl Asked for Handler {
+    fn say(&self, _: &Context, text: &str) -> Result<FastStr, Failure<AskedSayException>> {
+        match text {
+            "" => Err(Silent { why: "nothing was said".into() }.into()),
+            text => Ok(FastStr::new(text)),
+        }
+    }
+
+    fn by_tcp(&self, context: &Context) -> Result<bool, Failure<Never>> {
+        Ok(context.tcp)
+    }
+
+    fn note(&self, _: &Context, number: i32) -> Result<(), Failure<Never>> {
+        self.0.fetch_add(number, Ordering::SeqCst);
+        Ok(())
+    }
+
+    fn remote(&self, context: &Context) -> Result<bool, Failure<Never>> {
+        Ok(context.tcp)
+    }
+}
+
+/// Without these, and with a device of RDMA that no machine has.
+fn without(disabled: &[Scheme]) -> Fabrics {
+    let mut config = FabricsConfig { disabled: disabled.to_vec(), ..FabricsConfig::default() };
+    config.rdma.device.device = Some("none-such".into());
+    Fabrics::new(config)
+}
+
+fn anywhere() -> Address {
+    "auto:127.0.0.1:0".parse().unwrap()
+}
+
+fn served(fabrics: &Fabrics, address: &Address) -> (Handler, TypedServer<AskedProcessor<Handler>>) {
+    let handler = Handler::default();
+    let server = serve(fabrics, address, AskedProcessor(handler.clone()), ServerOptions::default()).unwrap();
+    (handler, server)
+}
+
+fn client(fabrics: &Fabrics, address: &Address) -> AskedClient<Fabrics> {
+    AskedClient::connect(fabrics, address, ClientOptions::default()).unwrap()
+}
+
+fn wait<T>(future: impl Future<Output = T>) -> T {
+    let mut future = pin!(future);
+    loop {
+        if let Poll::Ready(value) = future.as_mut().poll(&mut std::task::Context::from_waker(Waker::noop())) {
+            return value;
+        }
+        std::thread::yield_now();
+    }
+}
+
+/// All kinds of calls, of clients of both kinds; what they say of themselves.
+fn talk(fabrics: &Fabrics, address: &Address, handler: &Handler, by_tcp: bool) -> ChosenTransport {
+    let mut client = client(fabrics, address);
+    assert_eq!(client.say("hello").unwrap(), "hello");
+    assert!(matches!(client.say(""), Err(CallError::Exception(AskedSayException::Silent(_)))));
+    assert_eq!(client.by_tcp().unwrap(), by_tcp);
+    let calls: Vec<_> = (0..10).map(|number| client.push_say(&format!("no. {number}")).unwrap()).collect();
+    client.flush().unwrap();
+    for (number, call) in calls.into_iter().enumerate() {
+        assert_eq!(client.wait(call).unwrap(), format!("no. {number}"));
+    }
+    let before = handler.0.load(Ordering::SeqCst);
+    client.note(3).unwrap();
+    // Behind it on the same connection: it has been executed when this is answered, on TCP; elsewhere workers take turns.
+    while handler.0.load(Ordering::SeqCst) != before + 3 {
+        client.by_tcp().unwrap();
+    }
+
+    let hubs = AsyncHubs::new(fabrics);
+    let futures = AskedAsyncClient::connect(&hubs, fabrics, address, ClientOptions::default()).unwrap();
+    let (first, second) = (futures.say("one"), futures.say("two"));
+    assert_eq!((wait(second).unwrap(), wait(first).unwrap()), ("two".into(), "one".into()));
+    assert_eq!(wait(futures.clone().by_tcp()).unwrap(), by_tcp);
+    assert!(matches!(wait(futures.say("")), Err(CallError::Exception(_))));
+    assert_eq!(futures.transport(), client.transport());
+    client.transport().clone()
+}
+
+#[test]
+fn auto_takes_shared_memory_here_and_the_server_answers_stock_thrift_besides() {
+    let fabrics = without(&[]);
+    let (handler, server) = served(&fabrics, &anywhere());
+    let address = server.address().clone();
+    let said = talk(&fabrics, &address, &handler, false);
+    assert_eq!(
+        (said.name, said.why.as_str(), said.passed_over.len()),
+        ("shm", "the server is on this host", 0)
+    );
+    assert!(said.to_string().starts_with("shm (shm:auto-127.0.0.1:"), "{said}");
+    assert_eq!(fabrics.resolve_typed(&address).unwrap().address.to_string(), said.address);
+    // What its hints send by TCP knows the way, which the announcement told.
+    assert!(client(&fabrics, &address).remote().unwrap());
+
+    let Some(Server::Several(servers)) = server.engine() else { panic!("{server:?}") };
+    assert_eq!(servers.passed_over()[0].scheme, Scheme::Rdma);
+    assert!(servers.passed_over().iter().all(|passed| passed.scheme != Scheme::Tcp));
+    let tcp = server.tcp_address().unwrap();
+    let mut stock: AskedClient = AskedClient::connect_tcp(&tcp.to_string(), Default::default()).unwrap();
+    assert!(stock.by_tcp().unwrap());
+    assert_eq!(stock.transport().to_string(), format!("tcp (tcp:{tcp}): named by the address"));
+    drop(stock);
+    server.shutdown(1_000_000_000);
+}
+
+#[test]
+fn auto_ends_at_tcp_where_the_settings_leave_nothing_else() {
+    let only_tcp = without(&[Scheme::Shm, Scheme::Rdma, Scheme::Ofi]);
+    // The client has no fabric; then neither has the server.
+    for server_side in [without(&[]), only_tcp.clone()] {
+        let (handler, server) = served(&server_side, &anywhere());
+        let said = talk(&only_tcp, server.address(), &handler, true);
+        assert_eq!(said.name, "tcp");
+        assert_eq!(said.address, format!("tcp:{}", server.tcp_address().unwrap()));
+        assert_eq!(said.why, "no fabric is left, and the server answers stock Thrift");
+        let passed: Vec<Scheme> = said.passed_over.iter().map(|passed| passed.scheme).collect();
+        assert_eq!(passed, [Scheme::Shm, Scheme::Rdma, Scheme::Ofi]);
+        assert!(said.to_string().contains("not shm: "), "{said}");
+        assert!(client(&only_tcp, server.address()).remote().unwrap());
+
+        // Calls by number have no form on TCP: the error names all, and who goes by TCP.
+        let error =
+            Client::connect(&only_tcp, server.address(), ClientConfig::default()).unwrap_err().to_string();
+        for part in ["not shm: ", "not rdma: ", "not ofi: ", "not tcp: ", "typed services go by TCP too"] {
+            assert!(error.contains(part), "{error}");
+        }
+        server.shutdown(1_000_000_000);
+    }
+}
+
+#[test]
+fn without_any_way_each_says_why() {
+    let nothing = without(&[Scheme::Shm, Scheme::Rdma, Scheme::Ofi, Scheme::Tcp]);
+    let (_, server) = served(&without(&[]), &anywhere());
+    let error =
+        AskedClient::connect(&nothing, server.address(), ClientOptions::default()).unwrap_err().to_string();
+    for part in ["not shm: ", "not rdma: ", "not ofi: ", "not tcp: it is disabled by the settings"] {
+        assert!(error.contains(part), "{error}");
+    }
+    let processor = AskedProcessor(Handler::default());
+    let error = serve(&nothing, &anywhere(), processor, ServerOptions::default()).unwrap_err().to_string();
+    assert!(error.contains("not tcp: it is disabled by the settings"), "{error}");
+}
+
+/// Whoever named a transport gets it or an error.
+#[test]
+fn what_is_named_is_never_another() {
+    let fabrics = without(&[]);
+    let (_, server) = served(&fabrics, &anywhere());
+    let Some(Server::Several(servers)) = server.engine() else { panic!("{server:?}") };
+    let shm = servers.servers()[0].address().clone();
+    assert_eq!(client(&fabrics, &shm).transport().to_string(), format!("shm ({shm}): named by the address"));
+    let (host, port) = server.address().host_and_port().unwrap();
+    let cases = [
+        (without(&[Scheme::Shm]), shm.to_string(), "disabled by the settings"),
+        (without(&[]), format!("rdma:{host}:{}", port.wrapping_add(1)), "rdma:"),
+        (
+            without(&[Scheme::Tcp]),
+            format!("tcp:{}", server.tcp_address().unwrap()),
+            "disabled by the settings",
+        ),
+    ];
+    for (fabrics, address, why) in cases {
+        let address = address.parse().unwrap();
+        let error = AskedClient::connect(&fabrics, &address, ClientOptions::default()).unwrap_err();
+        assert!(matches!(error, ConnectError::Engine(_)) && error.to_string().contains(why), "{error}");
+    }
+    // A server neither.
+    for named in ["shm:asked-named", "rdma:127.0.0.1:0", "tcp:127.0.0.1:0"] {
+        let fabrics = without(&[Scheme::Shm, Scheme::Tcp]);
+        let processor = AskedProcessor(Handler::default());
+        assert!(
+            serve(&fabrics, &named.parse().unwrap(), processor, ServerOptions::default()).is_err(),
+            "{named}"
+        );
+    }
+    // One fabric alone takes its own addresses.
+    let shared_memory = dunlin::fabric().unwrap();
+    for address in ["auto:127.0.0.1:1", "tcp:127.0.0.1:1"] {
+        let address = address.parse().unwrap();
+        assert!(AskedClient::connect(&shared_memory, &address, ClientOptions::default()).is_err());
+    }
+}
+
+#[test]
+fn tcp_by_name() {
+    let fabrics = without(&[]);
+    let (handler, server) = served(&fabrics, &"tcp:127.0.0.1:0".parse().unwrap());
+    assert!(server.engine().is_none());
+    let address = server.address().clone();
+    assert_eq!(address.to_string(), format!("tcp:{}", server.tcp_address().unwrap()));
+    let said = talk(&fabrics, &address, &handler, true);
+    assert_eq!(said.to_string(), format!("tcp ({address}): named by the address"));
+    // It is no fabric.
+    let error = Client::connect(&fabrics, &address, ClientConfig::default()).unwrap_err().to_string();
+    assert!(error.contains("TCP is no fabric"), "{error}");
+    server.shutdown(1_000_000_000);
+}
+
+/// Where TCP is, by rule and by name; a port that is taken is told.
+#[test]
+fn stock_thrift_is_three_ports_behind_or_where_it_was_told() {
+    let fabrics = without(&[]);
+    // Ports that are free together, found by trying; whoever else takes one meanwhile makes us try again.
+    let (address, server) = (0..100)
+        .find_map(|_| {
+            let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+            let address: Address = format!("auto:127.0.0.1:{port}").parse().unwrap();
+            let processor = AskedProcessor(Handler::default());
+            let server = serve(&fabrics, &address, processor, ServerOptions::default()).ok()?;
+            (server.tcp_address()?.port() == port.checked_add(3)?).then_some((address, server))
+        })
+        .expect("four ports in a row");
+    assert_eq!(server.address(), &address);
+    drop(server);
+
+    let holder = TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = holder.local_addr().unwrap();
+    let options = ServerOptions { tcp: Some(taken.to_string()), ..ServerOptions::default() };
+    assert!(serve(&fabrics, &anywhere(), AskedProcessor(Handler::default()), options.clone()).is_err());
+    drop(holder);
+    let server = serve(&fabrics, &anywhere(), AskedProcessor(Handler::default()), options).unwrap();
+    assert_eq!(server.tcp_address(), Some(taken));
+    let only_tcp = without(&[Scheme::Shm, Scheme::Ofi]);
+    assert_eq!(client(&only_tcp, server.address()).transport().address, format!("tcp:{taken}"));
+
+    // What is not named and not free is passed over, and told.
+    let next = TcpListener::bind("127.0.0.1:0").unwrap();
+    let Some(port) = next.local_addr().unwrap().port().checked_sub(3) else { return };
+    let address: Address = format!("auto:127.0.0.1:{port}").parse().unwrap();
+    // Somebody else may have the first port; nothing can be seen then.
+    let Ok(server) = serve(&fabrics, &address, AskedProcessor(Handler::default()), ServerOptions::default())
+    else {
+        return;
+    };
+    let Some(Server::Several(servers)) = server.engine() else { panic!("{server:?}") };
+    let told = servers.passed_over().iter().find(|passed| passed.scheme == Scheme::Tcp).expect("told");
+    assert!(told.why.contains("in use"), "{told}");
+}
+
+/// A server of calls by number at `auto:` says that it is none of Thrift.
+#[test]
+fn a_raw_server_has_no_tcp() {
+    let fabrics = without(&[]);
+    let builder = ServerBuilder::new(&fabrics).function(1, FunctionMode::Worker);
+    let echo = |request: &dunlin::Request<'_>, reply: &mut dunlin::Reply<'_>| -> Result<(), dunlin::Status> {
+        reply.write(request.payload)?;
+        Ok(())
+    };
+    let server = builder.serve(&anywhere(), |_| Box::new(echo)).unwrap();
+    let only_tcp = without(&[Scheme::Shm, Scheme::Rdma, Scheme::Ofi]);
+    let error =
+        AskedClient::connect(&only_tcp, server.address(), ClientOptions::default()).unwrap_err().to_string();
+    assert!(
+        error.contains("not tcp: the server is not on it: it serves calls without a typed service"),
+        "{error}"
+    );
+    let mut client = Client::connect(&fabrics, server.address(), ClientConfig::default()).unwrap();
+    assert_eq!(&*client.call(1, b"raw").unwrap(), b"raw");
+    assert_eq!(client.transport().why, "the server is on this host");
+}

@@ -1,0 +1,302 @@
+//! Typed clients on whatever transport their address means: a fabric, or stock Thrift over TCP. `auto:` takes the first
+//! that works, a name never becomes another.
+
+use crate::asynchronous::AsyncHubs;
+use crate::fabrics::{ChosenFabric, Fabrics};
+use crate::resolve::{Calls as Whose, Resolved};
+use crate::typed_server::{TypedServer, serve};
+use dunlin_fabric::{Address, ChosenTransport, DialError, Fabric, Scheme};
+#[cfg(feature = "ofi")]
+use dunlin_fabric_ofi::OfiFabric;
+use dunlin_fabric_rdma::RdmaFabric;
+use dunlin_fabric_shm::ShmFabric;
+use dunlin_thrift::tcp::ConnectionOptions;
+use dunlin_thrift::{
+    Arguments, AsyncCall, AsyncCalls, CallError, Calls, ClientOptions, ConnectError, Connector, Outcome,
+    Pending, Processor, ServeError, ServerOptions, ServiceDescriptor,
+};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+/// Does the same with whatever variant of `$kind` it is.
+macro_rules! each_way {
+    ($kind:ident, $value:expr, $inner:pat => $body:expr) => {
+        match $value {
+            $kind::Shm($inner) | $kind::Tcp($inner) => $body,
+            $kind::Rdma($inner) => $body,
+            #[cfg(feature = "ofi")]
+            $kind::Ofi($inner) => $body,
+        }
+    };
+}
+
+/// As one fabric's client, on each. A client of TCP has no engine, so its fabric means nothing.
+#[derive(Debug)]
+enum Way {
+    Shm(dunlin_thrift::Client<ShmFabric>),
+    Rdma(dunlin_thrift::Client<RdmaFabric>),
+    #[cfg(feature = "ofi")]
+    Ofi(dunlin_thrift::Client<OfiFabric>),
+    Tcp(dunlin_thrift::Client<ShmFabric>),
+}
+
+/// A typed client on the transport that its address means, for one thread at a time: what generated clients on [`Fabrics`]
+/// are made of.
+#[derive(Debug)]
+pub struct TypedClient {
+    way: Way,
+    transport: ChosenTransport,
+}
+
+impl TypedClient {
+    fn connect(
+        fabrics: &Fabrics,
+        address: &Address,
+        service: &'static ServiceDescriptor,
+        options: ClientOptions,
+    ) -> Result<Self, ConnectError> {
+        let (resolved, options) = resolve(fabrics, address, options)?;
+        let to = &resolved.address;
+        if let Some(place) = tcp_place(fabrics, to)? {
+            let client = dunlin_thrift::Client::connect_tcp(place, service, options.connection)?;
+            let transport = resolved.transport(Scheme::Tcp.as_str());
+            return Ok(TypedClient { way: Way::Tcp(client), transport });
+        }
+        let chosen = fabrics.choose(to).map_err(unavailable)?;
+        let name = chosen.capabilities().name;
+        let way = match chosen {
+            ChosenFabric::Shm(fabric) => {
+                Way::Shm(dunlin_thrift::Client::connect(&fabric, to, service, options)?)
+            }
+            ChosenFabric::Rdma(fabric) => {
+                Way::Rdma(dunlin_thrift::Client::connect(&fabric, to, service, options)?)
+            }
+            #[cfg(feature = "ofi")]
+            ChosenFabric::Ofi(fabric) => {
+                Way::Ofi(dunlin_thrift::Client::connect(&fabric, to, service, options)?)
+            }
+        };
+        Ok(TypedClient { way, transport: resolved.transport(name) })
+    }
+}
+
+fn unavailable(error: dunlin_fabric::Unavailable) -> ConnectError {
+    dunlin_rpc::ConnectError::from(DialError::from(error)).into()
+}
+
+/// Where the address leads; the options know the server's TCP address, if it has told one and none is given.
+fn resolve(
+    fabrics: &Fabrics,
+    address: &Address,
+    mut options: ClientOptions,
+) -> Result<(Resolved, ClientOptions), ConnectError> {
+    let (resolved, tcp) = fabrics.resolve_for(address, Whose::Typed).map_err(unavailable)?;
+    options.tcp = options.tcp.or(tcp);
+    Ok((resolved, options))
+}
+
+/// `host:port` of an address of TCP.
+fn tcp_place<'a>(fabrics: &Fabrics, address: &'a Address) -> Result<Option<&'a str>, ConnectError> {
+    if address.scheme() != Scheme::Tcp {
+        return Ok(None);
+    }
+    fabrics.allow(address).map_err(unavailable)?;
+    Ok(Some(address.name()))
+}
+
+impl Calls for TypedClient {
+    #[inline]
+    fn call<A: Arguments, R: Outcome>(
+        &mut self,
+        function: usize,
+        arguments: &A,
+    ) -> Result<R::Value, CallError<R::Exception>> {
+        each_way!(Way, &mut self.way, client => client.call::<A, R>(function, arguments))
+    }
+
+    #[inline]
+    fn oneway<A: Arguments, E>(&mut self, function: usize, arguments: &A) -> Result<(), CallError<E>> {
+        each_way!(Way, &mut self.way, client => client.oneway(function, arguments))
+    }
+
+    #[inline]
+    fn push<A: Arguments, R: Outcome>(
+        &mut self,
+        function: usize,
+        arguments: &A,
+    ) -> Result<Pending<R>, CallError<R::Exception>> {
+        each_way!(Way, &mut self.way, client => client.push(function, arguments))
+    }
+
+    fn flush(&mut self) -> Result<(), dunlin_rpc::CallError> {
+        each_way!(Way, &mut self.way, client => client.flush())
+    }
+
+    #[inline]
+    fn wait<R: Outcome>(&mut self, pending: Pending<R>) -> Result<R::Value, CallError<R::Exception>> {
+        each_way!(Way, &mut self.way, client => client.wait(pending))
+    }
+
+    fn transport(&self) -> &ChosenTransport {
+        &self.transport
+    }
+}
+
+#[derive(Clone, Debug)]
+enum AsyncWay {
+    Shm(dunlin_thrift::AsyncClient<ShmFabric>),
+    Rdma(dunlin_thrift::AsyncClient<RdmaFabric>),
+    #[cfg(feature = "ofi")]
+    Ofi(dunlin_thrift::AsyncClient<OfiFabric>),
+    Tcp(dunlin_thrift::AsyncClient<ShmFabric>),
+}
+
+/// A typed client whose calls are futures, on the transport that its address means. Clones share its connections.
+#[derive(Clone, Debug)]
+pub struct TypedAsyncClient {
+    way: AsyncWay,
+    transport: Arc<ChosenTransport>,
+}
+
+impl TypedAsyncClient {
+    fn connect(
+        fabrics: &Fabrics,
+        hubs: &AsyncHubs,
+        address: &Address,
+        service: &'static ServiceDescriptor,
+        options: ClientOptions,
+    ) -> Result<Self, ConnectError> {
+        fn on<F: Fabric>(
+            hub: Result<dunlin_rpc::AsyncHub<F>, dunlin_rpc::ConnectError>,
+            fabric: &F,
+            to: &Address,
+            service: &'static ServiceDescriptor,
+            options: ClientOptions,
+        ) -> Result<dunlin_thrift::AsyncClient<F>, ConnectError> {
+            dunlin_thrift::AsyncClient::connect(&hub?, fabric, to, service, options)
+        }
+        let (resolved, options) = resolve(fabrics, address, options)?;
+        let to = &resolved.address;
+        if let Some(place) = tcp_place(fabrics, to)? {
+            let client = dunlin_thrift::AsyncClient::connect_tcp(place, service, options.connection)?;
+            let transport = Arc::new(resolved.transport(Scheme::Tcp.as_str()));
+            return Ok(TypedAsyncClient { way: AsyncWay::Tcp(client), transport });
+        }
+        let chosen = fabrics.choose(to).map_err(unavailable)?;
+        let name = chosen.capabilities().name;
+        let way = match chosen {
+            ChosenFabric::Shm(fabric) => AsyncWay::Shm(on(hubs.shm(&fabric), &fabric, to, service, options)?),
+            ChosenFabric::Rdma(fabric) => {
+                AsyncWay::Rdma(on(hubs.rdma(&fabric), &fabric, to, service, options)?)
+            }
+            #[cfg(feature = "ofi")]
+            ChosenFabric::Ofi(fabric) => AsyncWay::Ofi(on(hubs.ofi(&fabric), &fabric, to, service, options)?),
+        };
+        Ok(TypedAsyncClient { way, transport: Arc::new(resolved.transport(name)) })
+    }
+}
+
+/// A call under way. Dropping it gives the call up here; the server may still execute it.
+#[derive(Debug)]
+#[must_use = "a call that is dropped is given up"]
+pub struct TypedCall<R: Outcome>(CallWay<R>);
+
+#[derive(Debug)]
+enum CallWay<R: Outcome> {
+    Shm(AsyncCall<ShmFabric, R>),
+    Rdma(AsyncCall<RdmaFabric, R>),
+    #[cfg(feature = "ofi")]
+    Ofi(AsyncCall<OfiFabric, R>),
+}
+
+impl<R: Outcome> Future for TypedCall<R> {
+    type Output = Result<R::Value, CallError<R::Exception>>;
+
+    /// # Panics
+    /// When polled again after it was ready, as futures may.
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        match &mut self.get_mut().0 {
+            CallWay::Shm(call) => Pin::new(call).poll(context),
+            CallWay::Rdma(call) => Pin::new(call).poll(context),
+            #[cfg(feature = "ofi")]
+            CallWay::Ofi(call) => Pin::new(call).poll(context),
+        }
+    }
+}
+
+impl AsyncCalls for TypedAsyncClient {
+    type Call<R: Outcome> = TypedCall<R>;
+
+    fn call<A: Arguments, R: Outcome>(&self, function: usize, arguments: &A) -> TypedCall<R> {
+        TypedCall(match &self.way {
+            AsyncWay::Shm(client) | AsyncWay::Tcp(client) => CallWay::Shm(client.call(function, arguments)),
+            AsyncWay::Rdma(client) => CallWay::Rdma(client.call(function, arguments)),
+            #[cfg(feature = "ofi")]
+            AsyncWay::Ofi(client) => CallWay::Ofi(client.call(function, arguments)),
+        })
+    }
+
+    fn oneway<A: Arguments, E>(&self, function: usize, arguments: &A) -> Result<(), CallError<E>> {
+        each_way!(AsyncWay, &self.way, client => client.oneway(function, arguments))
+    }
+
+    fn transport(&self) -> &ChosenTransport {
+        &self.transport
+    }
+}
+
+impl Connector for Fabrics {
+    type Client = TypedClient;
+    type AsyncClient = TypedAsyncClient;
+    type Hub = AsyncHubs;
+    type Server<P: Processor> = TypedServer<P>;
+
+    fn client(
+        &self,
+        address: &Address,
+        service: &'static ServiceDescriptor,
+        options: ClientOptions,
+    ) -> Result<TypedClient, ConnectError> {
+        TypedClient::connect(self, address, service, options)
+    }
+
+    fn tcp_client(
+        address: &str,
+        service: &'static ServiceDescriptor,
+        options: ConnectionOptions,
+    ) -> Result<TypedClient, ConnectError> {
+        let client = dunlin_thrift::Client::connect_tcp(address, service, options)?;
+        let transport = client.transport().clone();
+        Ok(TypedClient { way: Way::Tcp(client), transport })
+    }
+
+    fn async_client(
+        &self,
+        hub: &AsyncHubs,
+        address: &Address,
+        service: &'static ServiceDescriptor,
+        options: ClientOptions,
+    ) -> Result<TypedAsyncClient, ConnectError> {
+        TypedAsyncClient::connect(self, hub, address, service, options)
+    }
+
+    fn async_tcp_client(
+        address: &str,
+        service: &'static ServiceDescriptor,
+        options: ConnectionOptions,
+    ) -> Result<TypedAsyncClient, ConnectError> {
+        let client = dunlin_thrift::AsyncClient::connect_tcp(address, service, options)?;
+        let transport = Arc::new(client.transport().clone());
+        Ok(TypedAsyncClient { way: AsyncWay::Tcp(client), transport })
+    }
+
+    fn server<P: Processor>(
+        &self,
+        address: &Address,
+        processor: P,
+        options: ServerOptions,
+    ) -> Result<TypedServer<P>, ServeError> {
+        serve(self, address, processor, options)
+    }
+}
