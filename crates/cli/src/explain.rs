@@ -1,14 +1,17 @@
 //! `dunlin explain`: which plan each function of an IDL file gets, and why.
 
+mod ground;
 mod model;
 
-use crate::arguments::On;
+use crate::arguments::{DeviceArguments, On};
 use crate::output::{self, Failure};
 use clap::{Args, ValueEnum};
+use dunlin::Address;
 use dunlin_bench::report::{Document, Row};
 use dunlin_hints::{Environment, FunctionHints, Selection, Side, Subject, Transport, Value, select};
 use dunlin_idl::{Diagnostics, Disk, Lenience, Options, Service};
 use dunlin_scenario::advice::Cluster;
+use ground::Ground;
 use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -29,7 +32,8 @@ Examples:
   dunlin explain kv.thrift --clients 64
   dunlin explain kv.thrift --side server --cores 16 --machine-cores 28 --fabric rnic
   dunlin explain kv.thrift --profile hatrpc --clients 64
-  dunlin explain kv.thrift --lenient --json plans.json";
+  dunlin explain kv.thrift --lenient --json plans.json
+  dunlin explain kv.thrift --at auto:node-7:7000     what a client here takes to that server, and why";
 
 /// Explain the plans that follow from the hints of an IDL file.
 #[derive(Args, Debug)]
@@ -58,6 +62,11 @@ pub(crate) struct ExplainArguments {
     /// On what
     #[arg(long, value_enum, default_value_t = On::Shm)]
     fabric: On,
+    /// On what a client of this machine takes to this server, as auto:HOST:PORT or any other address; a server at auto: is asked
+    #[arg(long, value_name = "ADDRESS", conflicts_with_all = ["fabric", "profile"])]
+    at: Option<Address>,
+    #[command(flatten)]
+    device: DeviceArguments,
     /// Explain for the cluster of this profile, and simulate every other protocol there too: who is better than the one
     /// that the hints select; dunlin sim list shows profiles
     #[arg(long, value_name = "NAME", conflicts_with = "fabric")]
@@ -177,9 +186,15 @@ pub(crate) fn run(arguments: &ExplainArguments) -> Result<ExitCode, Failure> {
     }
     let cluster = arguments.profile.as_deref().map(model::cluster).transpose()?;
     let (node_cores, cores) = cores(arguments, cluster.as_ref());
-    let capabilities = match &cluster {
-        Some(cluster) => &cluster.capabilities,
-        None => &arguments.fabric.capabilities()?,
+    let ground = match (&cluster, &arguments.at) {
+        (Some(cluster), _) => Ground::simulated(cluster),
+        (None, Some(address)) => Ground::at(address, &arguments.device)?,
+        (None, None) => Ground::on(arguments.fabric, &arguments.device)?,
+    };
+    let Some(capabilities) = &ground.capabilities else {
+        let how = "all functions go by stock Thrift over TCP, whatever their hints say";
+        output::print(format!("{}\n{how}\n", ground.auto.as_deref().unwrap_or_default()))?;
+        return Ok(ExitCode::SUCCESS);
     };
     let environment = Environment {
         node_cores,
@@ -188,10 +203,14 @@ pub(crate) fn run(arguments: &ExplainArguments) -> Result<ExitCode, Failure> {
         ..Environment::new(capabilities, cores)
     };
     let clients = arguments.clients.map_or("as hinted, else 1".to_owned(), |clients| clients.to_string());
-    let fabric_name = cluster.as_ref().map_or(capabilities.name, |cluster| &cluster.profile);
+    let fabric_name = ground.name.as_str();
     let mut text = format!(
-        "clients: {clients}; cores of the NIC's NUMA node: {node_cores}, of the server: {cores}; fabric: {fabric_name}\n\n"
+        "clients: {clients}; cores of the NIC's NUMA node: {node_cores}, of the server: {cores}; fabric: {fabric_name}\n"
     );
+    for line in &ground.auto {
+        let _ = writeln!(text, "{line}");
+    }
+    text.push('\n');
     let parameters = Row::new()
         .with("file", arguments.file.display().to_string())
         .with("clients", arguments.clients)
@@ -241,6 +260,9 @@ pub(crate) fn run(arguments: &ExplainArguments) -> Result<ExitCode, Failure> {
             if arguments.side.shown().any(|side| concerns(reason.subject, side)) {
                 let _ = writeln!(why, "  {reason}");
             }
+        }
+        if let Some(rates) = selection.plan.and_then(|plan| ground.told_of_rates(plan.response)) {
+            let _ = writeln!(why, "  {rates}");
         }
         if let Some(verdict) = &verdict {
             let _ = writeln!(why, "  {}", verdict.text);

@@ -2,7 +2,7 @@
 
 mod support;
 
-use support::{Folder, dunlin};
+use support::{Folder, Running, dunlin};
 
 const KV: &str = "\
 service KV {
@@ -197,4 +197,65 @@ fn the_model_of_a_cluster_has_its_say() {
         assert_eq!(forecasts > 5, row["function"] == "get", "{row}");
     }
     dunlin(["explain", &file, "--profile", "hatrcp"]).failed(1, &["hatrpc"]);
+}
+
+/// What `auto:` may come to from here, and what it is towards a server; the functions' plans go by that.
+#[test]
+fn what_auto_takes_is_told() {
+    let folder = Folder::new("explain-auto");
+    let file = folder.write("s.thrift", "service S { void quick() [ hint: perf_goal = latency; ] }");
+    let told = |more: &[&str]| dunlin(["explain", &file].iter().chain(more)).well().text();
+    let text = told(&["--rdma-device", "none-such"]);
+    assert!(text.contains("auto: takes from here shm to a server on this host, else "), "{text}");
+    assert!(text.contains("tcp (typed services only), as far as the server has it; not rdma: "), "{text}");
+    let text = told(&["--without", "shm", "--without", "rdma", "--without", "ofi"]);
+    assert!(text.contains("auto: takes from here tcp (typed services only), "), "{text}");
+
+    let server = Running::start(["kv", "serve", "--listen", "auto:127.0.0.1:0"]);
+    let line = server.line();
+    let address = line.strip_prefix("listening on ").expect("an address");
+    let text = told(&["--at", address]);
+    assert!(
+        text.contains(&format!("{address} is shm:auto-127.0.0.1:")) && text.contains("fabric: shm"),
+        "{text}"
+    );
+    dunlin(["explain", &file, "--at", address, "--fabric", "shm"]).failed(2, &["--fabric"]);
+    let text = told(&["--at", "tcp:127.0.0.1:1"]);
+    assert!(text.contains("tcp:127.0.0.1:1 is tcp:127.0.0.1:1: named by the address"), "{text}");
+    assert!(text.contains("all functions go by stock Thrift over TCP"), "{text}");
+    server.signal("TERM");
+    server.end().well();
+}
+
+/// By which rates a plan chooses that fetches results or has them written back.
+#[test]
+fn the_table_of_rates_is_told() {
+    let folder = Folder::new("explain-rates");
+    let file = folder.write(
+        "s.thrift",
+        "service S { void both() [ hint: protocol = RF-RPC; ] void fetched() [ hint: protocol = Remote-fetch; ] }",
+    );
+    let cache = folder.file("cache");
+    let told = |more: &[&str]| {
+        let arguments = ["explain", &file].into_iter().chain(more.iter().copied());
+        Running::with_variables(&[("XDG_CACHE_HOME", &cache)], arguments).end().well().text()
+    };
+    let rates = "rates by which results are fetched or written back: ";
+    for fabric in ["shm", "rnic"] {
+        let text = told(&["--fabric", fabric]);
+        assert!(
+            text.contains(&format!("{rates}built in (RF-RPC's figure 1); `dunlin bench fetch-table`")),
+            "{text}"
+        );
+        assert!(text.contains("results are always fetched, whatever the rates"), "{text}");
+    }
+    // Measured, of this machine; of a NIC nothing was.
+    Running::with_variables(
+        &[("XDG_CACHE_HOME", cache.as_str())],
+        ["bench", "fetch-table", "--rounds", "1", "--sizes", "32,256,1KiB,4KiB", "--peers=1"],
+    )
+    .end()
+    .well();
+    assert!(told(&[]).contains(&format!("{rates}measured on ")), "{}", told(&[]));
+    assert!(told(&["--fabric", "rnic"]).contains("built in"));
 }

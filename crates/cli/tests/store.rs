@@ -30,6 +30,50 @@ fn what_is_put_is_got_byte_for_byte_until_deleted() {
     assert!(stats.lines().any(|line| line.starts_with("all")) && stats.contains("item"), "{stats}");
 }
 
+/// One store on every fabric that there is; clients take shared memory here, and say so. (RDMA: in the guest.)
+#[test]
+fn a_store_on_whichever_fabric_both_sides_have() {
+    let server = Running::start([
+        "kv",
+        "serve",
+        "--listen",
+        "auto:127.0.0.1:0",
+        "--workers",
+        "2",
+        "--without",
+        "rdma",
+    ]);
+    let line = server.line();
+    let address = line.strip_prefix("listening on ").expect("an address");
+    assert!(address.starts_with("auto:127.0.0.1:") && !address.ends_with(":0"), "{address}");
+    let put = dunlin(["kv", "put", address, "greeting", "hello"]).well();
+    let chosen = format!("{address} is shm:auto-127.0.0.1:");
+    assert!(
+        put.errors.contains(&chosen) && put.errors.contains("the server is on this host"),
+        "{}",
+        put.errors
+    );
+    // The value is all that comes by standard output.
+    assert_eq!(dunlin(["kv", "get", address, "greeting"]).well().out, b"hello");
+    let bench = dunlin(["kv", "bench", address, "--seconds", "0.2", "-P", "recordcount=500"]).well();
+    assert!(bench.text().contains("throughput"), "{}", bench.text());
+    assert!(dunlin(["kv", "stats", address]).well().text().contains("501"));
+    assert_eq!(dunlin(["ping", address, "-n", "10"]).well().text().matches("10 answered").count(), 1);
+    // Who may not use what there is hears of each why not.
+    dunlin(["kv", "get", address, "greeting", "--without", "shm", "--without", "ofi"]).failed(
+        1,
+        &[
+            "not shm: it is disabled by the settings",
+            "not rdma: the server is not on it",
+            "typed services go by TCP too",
+        ],
+    );
+    server.signal("TERM");
+    let ended = server.end().well();
+    assert!(ended.errors.contains("serving on shm:auto-127.0.0.1:"), "{}", ended.errors);
+    assert!(ended.errors.contains("not rdma: it is disabled by the settings"), "{}", ended.errors);
+}
+
 #[test]
 fn what_cannot_be_stored_is_refused_with_a_reason() {
     let server = Server::start(&["--memory", "4MiB"]);

@@ -1,21 +1,23 @@
 //! `hatkv`: serves HatKV until SIGINT or SIGTERM.
 
-use anyhow::Context as _;
 use clap::Parser;
+use dunlin::Fabrics;
 use dunlin::thrift::{ServerOptions, serve};
 use dunlin_hatkv::hatkv::HatKvProcessor;
 use dunlin_hatkv::{Durability, Handler};
 use signal_hook::consts::{SIGINT, SIGTERM};
+use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::time::Duration;
 
 /// Serves HatKV, a key-value store on LMDB, until SIGINT or SIGTERM.
 #[derive(Debug, Parser)]
 #[command(
-    after_help = "Examples:\n  hatkv --listen shm:hat --data /var/lib/hat\n  hatkv --listen shm:hat --data /dev/shm/hat --fast"
+    after_help = "Examples:\n  hatkv --listen shm:hat --data /var/lib/hat\n  hatkv --listen shm:hat --data /dev/shm/hat --fast\n  hatkv --listen rdma:0.0.0.0:7000 --data /var/lib/hat\n  hatkv --listen auto:0.0.0.0:7000 --data /var/lib/hat"
 )]
 struct Arguments {
-    /// Where clients find it
+    /// Where clients find it: shm:NAME, rdma:HOST:PORT, tcp:HOST:PORT, or auto:HOST:PORT for all of these; the environment
+    /// (DUNLIN_RDMA_DEVICE) names one of several RDMA devices
     #[arg(long, value_name = "ADDRESS")]
     listen: dunlin::Address,
     /// The folder of the store; made if need be
@@ -38,9 +40,21 @@ fn main() -> anyhow::Result<()> {
     };
     let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM])?;
     let handler = Handler::open(&arguments.data, (arguments.map_size as usize) << 20, durability)?;
-    let fabric = dunlin::fabric().context("shared memory")?;
-    let server = serve(&fabric, &arguments.listen, HatKvProcessor(handler), ServerOptions::default())?;
-    println!("serving {} from {}", server.address(), arguments.data.display());
+    let fabrics = Fabrics::default();
+    let server = serve(&fabrics, &arguments.listen, HatKvProcessor(handler), ServerOptions::default())?;
+    let mut says = format!("serving {} from {}", server.address(), arguments.data.display());
+    if let Some(dunlin::Server::Several(servers)) = server.engine() {
+        for server in servers.servers() {
+            let _ = write!(says, "; on {}", server.address());
+        }
+        for passed in servers.passed_over() {
+            let _ = write!(says, "; {passed}");
+        }
+    }
+    if let Some(place) = server.tcp_address() {
+        let _ = write!(says, "; stock Thrift on {place}");
+    }
+    println!("{says}");
     signals.forever().next();
     server.shutdown(1_000_000_000);
     Ok(())

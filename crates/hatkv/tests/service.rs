@@ -62,6 +62,11 @@ fn the_four_functions_and_their_exceptions() {
 }
 
 fn start(address: &str, folder: &Path, more: &[&str]) -> Child {
+    start_saying(address, folder, more).0
+}
+
+/// A server, and what it says when it serves.
+fn start_saying(address: &str, folder: &Path, more: &[&str]) -> (Child, String) {
     let mut server = Command::new(env!("CARGO_BIN_EXE_dunlin-hatkv"))
         .args(["--listen", address, "--data", &folder.to_string_lossy()])
         .args(more)
@@ -71,7 +76,27 @@ fn start(address: &str, folder: &Path, more: &[&str]) -> Child {
     let mut line = String::new();
     BufReader::new(server.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
     assert!(line.starts_with("serving"), "{line}");
-    server
+    (server, line)
+}
+
+/// The server on all that there is: on this host that is shared memory, and stock Thrift for whoever asks for it.
+#[test]
+fn one_store_on_every_transport() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut server, line) = start_saying("auto:127.0.0.1:0", folder.path(), &[]);
+    let address: dunlin::Address = line.split(' ').nth(1).unwrap().parse().unwrap();
+    let fabrics = dunlin::Fabrics::default();
+    let connect = |address| HatKvClient::connect(&fabrics, address, ClientOptions::default()).unwrap();
+    let mut client = connect(&address);
+    assert_eq!(client.transport().name, "shm");
+    let (key, value) = record(7);
+    client.put(&key, &value).unwrap();
+
+    let stock = line.trim_end().rsplit_once("stock Thrift on ").unwrap().1;
+    let mut client = connect(&format!("tcp:{stock}").parse().unwrap());
+    assert_eq!((client.get(&key).unwrap(), client.transport().name), (value, "tcp"));
+    assert!(Command::new("kill").args(["-TERM", &server.id().to_string()]).status().unwrap().success());
+    assert!(server.wait().unwrap().success());
 }
 
 /// What was answered is there after kill -9, in both modes; and of a batch that was not answered all or nothing.

@@ -8,6 +8,7 @@ use crate::partition::{Partition, PartitionConfig};
 use crate::protocol::Function;
 use dunlin_fabric::Fabric;
 use dunlin_rpc::{ApplicationCode, FunctionMode, Reply, Request, ServerBuilder, Service, Status};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// One worker's partition as its service.
 #[derive(Debug)]
@@ -33,12 +34,35 @@ impl KvService {
         Ok(KvService { partition: Partition::with_config(config)? })
     }
 
+    /// The service's functions, all of which run on the worker.
+    pub fn functions() -> impl Iterator<Item = u16> {
+        [Function::Get, Function::Put, Function::Delete, Function::MultiGet, Function::Stats]
+            .into_iter()
+            .map(Function::id)
+    }
+
     /// Declares the service's functions.
     #[must_use]
     pub fn declare<F: Fabric>(builder: ServerBuilder<F>) -> ServerBuilder<F> {
-        [Function::Get, Function::Put, Function::Delete, Function::MultiGet, Function::Stats]
-            .into_iter()
-            .fold(builder, |builder, function| builder.function(function.id(), FunctionMode::Worker))
+        Self::functions().fold(builder, |builder, id| builder.function(id, FunctionMode::Worker))
+    }
+
+    /// The same partition for workers on several fabrics.
+    pub fn shared(self) -> SharedKvService {
+        SharedKvService(Arc::new(Mutex::new(self)))
+    }
+}
+
+/// One partition as the service of several workers, one on each fabric of a server at an address of `auto:`. Each call takes
+/// a lock, which nobody else holds as long as clients come by one fabric.
+#[derive(Clone, Debug)]
+pub struct SharedKvService(Arc<Mutex<KvService>>);
+
+impl Service for SharedKvService {
+    #[inline]
+    fn call(&mut self, request: &Request<'_>, reply: &mut Reply<'_>) -> Result<(), Status> {
+        // A call that panicked has had its say; the others are as well served as without the lock.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).call(request, reply)
     }
 }
 

@@ -7,7 +7,7 @@ use crate::interrupt::Interrupt;
 use crate::output::{self, Failure, ReportArguments};
 use crate::progress;
 use clap::Args;
-use dunlin::{Fabric, on_fabric};
+use dunlin::{Address, Fabric, on_fabric};
 use dunlin_bench::floor::TickClock;
 use dunlin_bench::kv_driver::{
     DriveError, DriverConfig, KvDriver, Limit, OperationKind, Tally, load_records,
@@ -201,11 +201,15 @@ fn load<F: Fabric>(
 }
 
 pub(crate) fn run(arguments: &BenchArguments) -> Result<ExitCode, Failure> {
-    let chosen = arguments.connect.choose()?;
-    on_fabric!(&chosen, fabric => measure(arguments, fabric))
+    let (chosen, address) = arguments.connect.choose()?;
+    on_fabric!(&chosen, fabric => measure(arguments, fabric, &address))
 }
 
-fn measure<F: Fabric>(arguments: &BenchArguments, fabric: &F) -> Result<ExitCode, Failure> {
+fn measure<F: Fabric>(
+    arguments: &BenchArguments,
+    fabric: &F,
+    address: &Address,
+) -> Result<ExitCode, Failure> {
     arguments.report.check()?;
     let workload = arguments.workload.read()?;
     let interrupt = Interrupt::install()?;
@@ -215,7 +219,7 @@ fn measure<F: Fabric>(arguments: &BenchArguments, fabric: &F) -> Result<ExitCode
     let mut clients = Vec::new();
     for _ in 0..arguments.clients {
         let window = config.window as u16;
-        clients.push(connect(fabric, &arguments.connect.address, plan, window, arguments.connect.timeout)?);
+        clients.push(connect(fabric, address, plan, window, arguments.connect.timeout)?);
     }
     if !arguments.no_load {
         load(&mut clients, &workload, &interrupt)?;

@@ -62,11 +62,11 @@ enum FormatArgument {
 }
 
 pub(crate) fn run(arguments: &LoadArguments) -> Result<ExitCode, Failure> {
-    let chosen = arguments.connect.choose()?;
-    on_fabric!(&chosen, fabric => load(arguments, fabric))
+    let (chosen, address) = arguments.connect.choose()?;
+    on_fabric!(&chosen, fabric => load(arguments, fabric, &address))
 }
 
-fn load<F: Fabric>(arguments: &LoadArguments, fabric: &F) -> Result<ExitCode, Failure> {
+fn load<F: Fabric>(arguments: &LoadArguments, fabric: &F, address: &Address) -> Result<ExitCode, Failure> {
     let interrupt = Interrupt::install()?;
     let name = arguments.file.display().to_string();
     let (reader, length): (Box<dyn Read>, Option<u64>) = if name == "-" {
@@ -88,7 +88,7 @@ fn load<F: Fabric>(arguments: &LoadArguments, fabric: &F) -> Result<ExitCode, Fa
         Some(FormatArgument::Jsonl) => Loader::with_format(reader, Format::JsonLines, limits),
         None => Loader::new(reader, limits),
     };
-    let mut client = arguments.connect.connect(fabric, WINDOW as u16)?;
+    let mut client = arguments.connect.connect(fabric, address, WINDOW as u16)?;
     let bar = progress::bytes(length, "loading");
     let report = |text: String| bar.suspend(|| output::note(text));
     let mut pipeline = PutPipeline::new(&mut client, WINDOW, BATCH);

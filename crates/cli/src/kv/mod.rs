@@ -7,7 +7,7 @@ mod serve;
 mod stats;
 
 use crate::arguments::{self, DeviceArguments, PlanArguments};
-use crate::output::Failure;
+use crate::output::{self, Failure};
 use clap::{Args, Subcommand};
 use dunlin::{Address, ChosenFabric, ClientConfig, Fabric, Plan};
 use dunlin_kv::KvClient;
@@ -23,7 +23,9 @@ Examples:
   dunlin kv bench shm:store --workload a --clients 4 --seconds 5
   dunlin kv stats shm:store
   dunlin kv serve --listen rdma:10.0.0.1:7000      the same over an RNIC
-  dunlin kv bench rdma:10.0.0.1:7000";
+  dunlin kv bench rdma:10.0.0.1:7000
+  dunlin kv serve --listen auto:10.0.0.1:7000      on every fabric that there is; clients take the best that both have
+  dunlin kv bench auto:10.0.0.1:7000";
 
 /// Run a key-value server, and use, fill, inspect and measure one.
 #[derive(Args, Debug)]
@@ -59,7 +61,7 @@ pub(crate) fn run(arguments: KvArguments) -> Result<ExitCode, Failure> {
 /// How to reach a store.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct ConnectArguments {
-    /// The server, as shm:NAME, rdma:HOST:PORT or ofi:tcp:HOST:PORT
+    /// The server, as shm:NAME, rdma:HOST:PORT, ofi:tcp:HOST:PORT or auto:HOST:PORT
     address: Address,
     #[command(flatten)]
     plan: PlanArguments,
@@ -71,15 +73,20 @@ pub(crate) struct ConnectArguments {
 }
 
 impl ConnectArguments {
-    /// The fabric of the address.
-    fn choose(&self) -> Result<ChosenFabric, Failure> {
-        Ok(self.device.fabrics(false)?.choose(&self.address)?)
+    /// The fabric that the address means, and the address there. Which was chosen for one of `auto:`, and why, is a note.
+    fn choose(&self) -> Result<(ChosenFabric, Address), Failure> {
+        let fabrics = self.device.fabrics(false);
+        let resolved = fabrics.resolve(&self.address)?;
+        if resolved.address != self.address {
+            output::note(format_args!("{} is {resolved}", self.address));
+        }
+        Ok((fabrics.choose(&resolved.address)?, resolved.address))
     }
 
     /// Connects a client with a window of so many calls for each worker.
-    fn connect<F: Fabric>(&self, fabric: &F, window: u16) -> Result<KvClient<F>, Failure> {
+    fn connect<F: Fabric>(&self, fabric: &F, address: &Address, window: u16) -> Result<KvClient<F>, Failure> {
         let plan = self.plan.plan(fabric.capabilities());
-        connect(fabric, &self.address, plan, window, self.timeout)
+        connect(fabric, address, plan, window, self.timeout)
     }
 }
 

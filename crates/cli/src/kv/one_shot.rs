@@ -63,8 +63,9 @@ fn not_found(key: &[u8]) -> Failure {
 
 pub(crate) fn get(arguments: &GetArguments) -> Result<ExitCode, Failure> {
     let key = arguments.key.clone().into_vec();
-    let chosen = arguments.connect.choose()?;
-    let value = on_fabric!(&chosen, fabric => arguments.connect.connect(fabric, WINDOW)?.get(&key)?);
+    let (chosen, address) = arguments.connect.choose()?;
+    let value =
+        on_fabric!(&chosen, fabric => arguments.connect.connect(fabric, &address, WINDOW)?.get(&key)?);
     let Some(mut value) = value else {
         return Err(not_found(&key));
     };
@@ -92,15 +93,15 @@ pub(crate) fn put(arguments: &PutArguments) -> Result<ExitCode, Failure> {
     if value.len() > MAX_VALUE_LENGTH {
         return Err(Failure::new("the value has more than 1 MiB").help("split it over several keys"));
     }
-    let chosen = arguments.connect.choose()?;
-    on_fabric!(&chosen, fabric => arguments.connect.connect(fabric, WINDOW)?.put(&key, &value)?);
+    let (chosen, address) = arguments.connect.choose()?;
+    on_fabric!(&chosen, fabric => arguments.connect.connect(fabric, &address, WINDOW)?.put(&key, &value)?);
     Ok(ExitCode::SUCCESS)
 }
 
 pub(crate) fn delete(arguments: &DeleteArguments) -> Result<ExitCode, Failure> {
     let key = arguments.key.clone().into_vec();
-    let chosen = arguments.connect.choose()?;
-    if on_fabric!(&chosen, fabric => arguments.connect.connect(fabric, WINDOW)?.delete(&key)?) {
+    let (chosen, address) = arguments.connect.choose()?;
+    if on_fabric!(&chosen, fabric => arguments.connect.connect(fabric, &address, WINDOW)?.delete(&key)?) {
         Ok(ExitCode::SUCCESS)
     } else {
         Err(not_found(&key))

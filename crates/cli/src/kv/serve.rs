@@ -6,8 +6,9 @@ use crate::echo::{self, DRAIN, ECHO};
 use crate::interrupt::Interrupt;
 use crate::output::{self, Failure};
 use clap::Args;
-use dunlin::engine::ServerBuilder;
-use dunlin::{Address, Fabric, FunctionMode, Reply, Request, ServerConfig, Service, Status, on_fabric};
+use dunlin::{
+    Address, FunctionMode, Reply, Request, Scheme, Server, ServerBuilder, ServerConfig, Service, Status,
+};
 use dunlin_bench::report::Unit;
 use dunlin_kv::KvService;
 use std::process::ExitCode;
@@ -21,13 +22,14 @@ Ctrl-C or SIGTERM answers what was received and ends with exit status 0; a secon
 Examples:
   dunlin kv serve --listen shm:store
   dunlin kv serve --listen shm:store --workers 4 --memory 8g --expected-items 10000000
-  dunlin kv serve --listen rdma:0.0.0.0:7000";
+  dunlin kv serve --listen rdma:0.0.0.0:7000
+  dunlin kv serve --listen auto:0.0.0.0:7000     on every fabric that can be used here, the same store on each";
 
 /// Run a key-value server until it is interrupted.
 #[derive(Args, Debug)]
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct ServeArguments {
-    /// The address to serve, as shm:NAME, rdma:HOST:PORT or ofi:tcp:HOST:PORT; port 0 for any that is free
+    /// The address to serve, as shm:NAME, rdma:HOST:PORT, ofi:tcp:HOST:PORT or auto:HOST:PORT; port 0 for any that is free
     #[arg(long, short, value_name = "ADDRESS")]
     listen: Address,
     /// Worker threads; each owns a part of the keys
@@ -50,9 +52,18 @@ pub(crate) struct ServeArguments {
 }
 
 /// The store of one worker, and the echo that pings ask for.
-struct Store(KvService);
+struct Store<S>(S);
 
-impl Service for Store {
+impl<S: Service> Service for Store<S> {
+    fn prepares(&self) -> bool {
+        self.0.prepares()
+    }
+
+    #[inline]
+    fn prepare(&mut self, function: u16, payload: &[u8]) {
+        self.0.prepare(function, payload);
+    }
+
     #[inline]
     fn call(&mut self, request: &Request<'_>, reply: &mut Reply<'_>) -> Result<(), Status> {
         if request.function == ECHO { echo::echo(request, reply) } else { self.0.call(request, reply) }
@@ -60,28 +71,44 @@ impl Service for Store {
 }
 
 pub(crate) fn run(arguments: &ServeArguments) -> Result<ExitCode, Failure> {
-    let chosen = arguments.device.fabrics(arguments.allow_anyone)?.choose(&arguments.listen)?;
-    on_fabric!(&chosen, fabric => serve(arguments, fabric))
-}
-
-fn serve<F: Fabric>(arguments: &ServeArguments, fabric: &F) -> Result<ExitCode, Failure> {
     let interrupt = Interrupt::install()?;
     let memory = usize::try_from(arguments.memory)
         .map_err(|_| Failure::new("this machine cannot address so much memory").help("lower --memory"))?;
     let items = arguments.expected_items.map(|items| usize::try_from(items).unwrap_or(usize::MAX));
     let mut stores = Vec::with_capacity(arguments.workers.into());
     for worker in 0..arguments.workers {
-        stores.push(Some(KvService::new(memory, items, worker, arguments.workers)?));
+        stores.push(KvService::new(memory, items, worker, arguments.workers)?);
     }
     let config = ServerConfig { workers: arguments.workers, ..ServerConfig::default() };
-    let builder = ServerBuilder::new(fabric).config(config).function(ECHO, FunctionMode::Worker);
-    let server = KvService::declare(builder).serve(&arguments.listen, |worker| {
-        match stores.get_mut(usize::from(worker)).and_then(Option::take) {
-            Some(store) => Box::new(Store(store)) as Box<dyn Service>,
-            // A worker without a part of the keys has nothing to answer.
-            None => Box::new(|_: &Request<'_>, _: &mut Reply<'_>| Err(Status::UnknownFunction)),
+    let fabrics = arguments.device.fabrics(arguments.allow_anyone);
+    let builder = ServerBuilder::new(&fabrics).config(config).function(ECHO, FunctionMode::Worker);
+    let builder =
+        KvService::functions().fold(builder, |builder, id| builder.function(id, FunctionMode::Worker));
+    let server = match arguments.listen.scheme() {
+        // As many workers on each fabric, numbered on: each has its part of the keys on all of them.
+        Scheme::Auto => {
+            let stores: Vec<_> = stores.into_iter().map(KvService::shared).collect();
+            builder.serve(&arguments.listen, |worker| {
+                Box::new(Store(stores[usize::from(worker) % stores.len()].clone()))
+            })?
         }
-    })?;
+        _ => {
+            let mut stores: Vec<_> = stores.into_iter().map(Some).collect();
+            builder.serve(&arguments.listen, |worker| {
+                match stores.get_mut(usize::from(worker)).and_then(Option::take) {
+                    Some(store) => Box::new(Store(store)) as Box<dyn Service>,
+                    // A worker without a part of the keys has nothing to answer.
+                    None => Box::new(|_: &Request<'_>, _: &mut Reply<'_>| Err(Status::UnknownFunction)),
+                }
+            })?
+        }
+    };
+    if let Server::Several(servers) = &server {
+        let places: Vec<String> =
+            servers.servers().iter().map(|server| server.address().to_string()).collect();
+        let passed: String = servers.passed_over().iter().map(|passed| format!("; {passed}")).collect();
+        output::note(format_args!("serving on {}{passed}", places.join(" and ")));
+    }
     // A server whose output nobody reads serves all the same.
     let _ = child::say_ready(server.address());
     let _ = output::print_line(format_args!(

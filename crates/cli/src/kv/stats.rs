@@ -57,8 +57,8 @@ pub(super) fn total(stats: &[Stats]) -> Stats {
 
 pub(crate) fn run(arguments: &StatsArguments) -> Result<ExitCode, Failure> {
     arguments.report.check()?;
-    let chosen = arguments.connect.choose()?;
-    let stats = on_fabric!(&chosen, fabric => arguments.connect.connect(fabric, 4)?.stats()?);
+    let (chosen, address) = arguments.connect.choose()?;
+    let stats = on_fabric!(&chosen, fabric => arguments.connect.connect(fabric, &address, 4)?.stats()?);
     let mut rows: Vec<Row> =
         stats.iter().enumerate().map(|(worker, one)| row(&worker.to_string(), one)).collect();
     if rows.len() > 1 {
