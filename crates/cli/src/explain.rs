@@ -207,7 +207,7 @@ pub(crate) fn run(arguments: &ExplainArguments) -> Result<ExitCode, Failure> {
     let mut text = format!(
         "clients: {clients}; cores of the NIC's NUMA node: {node_cores}, of the server: {cores}; fabric: {fabric_name}\n"
     );
-    for line in &ground.auto {
+    if let Some(line) = &ground.auto {
         let _ = writeln!(text, "{line}");
     }
     text.push('\n');

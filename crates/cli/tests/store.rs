@@ -126,7 +126,7 @@ fn wrong_options_are_refused_with_advice() {
         ended.failed(code, words);
     }
     dunlin(["kv", "serve", "--listen", "store"]).failed(2, &["shm:store"]);
-    dunlin(["kv", "serve", "--listen", "tcp:store"]).failed(2, &["shm:NAME"]);
+    dunlin(["kv", "serve", "--listen", "udp:store"]).failed(2, &["shm:NAME"]);
     dunlin(["kv", "get", "shm:has space", "key"]).failed(2, &["printable"]);
 }
 

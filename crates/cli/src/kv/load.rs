@@ -5,7 +5,7 @@ use crate::interrupt::Interrupt;
 use crate::output::{self, Failure};
 use crate::progress;
 use clap::{Args, ValueEnum};
-use dunlin::{Fabric, on_fabric};
+use dunlin::{Address, Fabric, on_fabric};
 use dunlin_bench::kv_driver::PutPipeline;
 use dunlin_bench::loader::{BadLineReason, Format, Limits, Loader};
 use dunlin_bench::report::Unit;
