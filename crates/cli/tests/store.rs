@@ -127,6 +127,8 @@ fn wrong_options_are_refused_with_advice() {
     }
     dunlin(["kv", "serve", "--listen", "store"]).failed(2, &["shm:store"]);
     dunlin(["kv", "serve", "--listen", "udp:store"]).failed(2, &["shm:NAME"]);
+    // Stock Thrift is for typed services, which this is not.
+    dunlin(["kv", "serve", "--listen", "tcp:127.0.0.1:0"]).failed(1, &["TCP is no fabric"]);
     dunlin(["kv", "get", "shm:has space", "key"]).failed(2, &["printable"]);
 }
 
