@@ -6,7 +6,7 @@
 //! | `tune/table.rs` | nothing; what the fabric does in a second, measured once | RF-RPC section 3.2, figure 1 |
 //! | `tune/fetch.rs` | R, the READs that may fail, and F, the bytes that one READ brings | RF-RPC section 3.2, equations 1 and 2 |
 //! | `tune/shared.rs` | the same for each function, once for all connections of a client | RF-RPC section 3.2 |
-//! | `tune/batch.rs` | how many calls a batch has | RF-RPC section 4.2, equation 3 |
+//! | `tune/batch.rs` | how many calls a batch has, once for all connections of a client | RF-RPC section 4.2, equation 3 |
 //! | `tune/wait.rs` | when the first READ for a result is sent | beyond RF-RPC, which sends it at once |
 //! | `tune/way.rs` | for a server, which way makes more calls, by trying | beyond RF-RPC, which goes by R alone |
 //! | `tune/mode.rs` | for each function whether results are fetched or written back | RF-RPC section 3.2, "Discussion" |
@@ -18,3 +18,14 @@ pub mod shared;
 pub mod table;
 pub mod wait;
 pub(crate) mod way;
+
+use std::sync::Arc;
+
+/// What all connections of a client choose together.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Tuners {
+    /// R and F; none if no plan needs them.
+    pub(crate) fetch: Option<Arc<shared::FetchTuner>>,
+    /// The size of batches; none if it is fixed, or there are none.
+    pub(crate) batch: Option<Arc<batch::BatchSize>>,
+}

@@ -162,6 +162,9 @@ impl<F: Fabric> ClientLane<F> {
         if let Some(hybrid) = &mut self.hybrid {
             hybrid.answered(call);
         }
+        if let Some(batching) = &mut self.batching {
+            batching.answered(call, || fabric.host().now());
+        }
         let descriptor = Descriptor::decode(entry.payload, self.max_response)?;
         let status = entry.status().unwrap_or(Status::Ok);
         if status != Status::Ok {

@@ -15,7 +15,7 @@ use crate::connect::backoff::Backoff;
 use crate::connect::establish::{greet, negotiate};
 use crate::error::{CallError, Cause, ConnectError};
 use crate::plan::CompletionMode;
-use crate::tune::shared::FetchTuner;
+use crate::tune::Tuners;
 use dunlin_fabric::{Address, Buffer, Fabric, Host, Nanos, Signal, Task, ThreadDomain, WaitMode, Waker as _};
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -235,7 +235,7 @@ struct Connection<F: Fabric> {
     address: Address,
     config: ClientConfig,
     /// What all connections choose together.
-    tuner: Option<Arc<FetchTuner>>,
+    tuners: Tuners,
     /// Whether futures wake themselves.
     busy: bool,
     state: Mutex<ConnectionState>,
@@ -265,10 +265,7 @@ impl<F: Fabric> Connection<F> {
         let greeting = greet(&inner.fabric, &self.address, &self.config, until)?;
         let prepared = inner.lock().core.prepare(&greeting, &self.config)?;
         match negotiate(&greeting, &prepared, until) {
-            Ok(ready) => {
-                let tuner = self.tuner.as_ref();
-                inner.lock().core.install(&greeting, &self.config, prepared, &ready, tuner)
-            }
+            Ok(ready) => inner.lock().core.install(&greeting, &self.config, prepared, &ready, &self.tuners),
             Err(error) => {
                 inner.lock().core.discard(prepared);
                 Err(error)
@@ -367,7 +364,7 @@ impl<F: Fabric> AsyncClient<F> {
             hub: hub.clone(),
             address: address.clone(),
             busy: config.mode() == CompletionMode::Busy,
-            tuner: config.fetch_tuner(&hub.inner().fabric),
+            tuners: config.tuners(&hub.inner().fabric),
             config,
             state: Mutex::new(state),
         });

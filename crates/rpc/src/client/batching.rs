@@ -1,9 +1,11 @@
 //! When the batches that [`push`](crate::Client::push_on) fills go out by themselves (RF-RPC section 4.1): when they have N calls or L
 //! bytes, when they have stood open for T, and when nothing else is under way that could be waited for.
 
-use crate::tune::batch::BatchTuner;
+use super::slots::split_call;
+use crate::tune::batch::{Answered, BatchSize};
 use dunlin_fabric::Nanos;
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 /// How many calls a batch has at most: RF-RPC's N.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -42,13 +44,25 @@ impl Default for Batching {
     }
 }
 
+impl Batching {
+    /// What finds N for all lanes of a client; none if it is fixed.
+    pub(crate) fn finds(&self) -> Option<Arc<BatchSize>> {
+        match self.calls {
+            BatchCalls::Fixed(_) => None,
+            BatchCalls::WithinLatency { limit, tolerance } => {
+                Some(Arc::new(BatchSize::new(limit, tolerance)))
+            }
+        }
+    }
+}
+
 /// A batch that was sent and not answered.
 #[derive(Clone, Copy, Debug)]
 struct UnderWay {
-    /// Its first call.
-    call: u32,
     opened: Nanos,
-    calls: u16,
+    /// Calls that are not answered yet.
+    left: u16,
+    answered: Answered,
 }
 
 /// The batches of a lane.
@@ -58,35 +72,43 @@ pub(crate) struct Batches {
     timeout: Nanos,
     /// N while it is fixed.
     calls: u16,
-    tuner: Option<BatchTuner>,
-    /// The open batch: its first call, and since when.
-    first: u32,
+    /// N while it is found, by all lanes of the client together.
+    found: Option<Arc<BatchSize>>,
+    /// Since when the open batch is, and its number.
     opened: Nanos,
-    /// Those whose latency will be told to the tuner; never more than calls of the window.
+    number: u64,
+    /// Those before it, as far as their latency will be told.
     under_way: VecDeque<UnderWay>,
+    /// By slot, the number of the batch of the call there, 0 if it has none.
+    of: Box<[u64]>,
+    /// Calls of a batch that were answered and not looked at yet: its number, and how many.
+    part: (u64, u16),
 }
 
 impl Batches {
-    pub(crate) fn new(batching: &Batching, window: u16) -> Self {
-        let (calls, tuner) = match batching.calls {
-            BatchCalls::Fixed(calls) => (calls.max(1), None),
-            BatchCalls::WithinLatency { limit, tolerance } => (1, Some(BatchTuner::new(limit, tolerance))),
+    /// `found` is where N is found for all lanes of a client, if it is.
+    pub(crate) fn new(batching: &Batching, window: u16, found: Option<Arc<BatchSize>>) -> Self {
+        let calls = match batching.calls {
+            BatchCalls::Fixed(calls) => calls.max(1),
+            BatchCalls::WithinLatency { .. } => 1,
         };
         Batches {
             bytes: batching.bytes,
             timeout: batching.timeout,
             calls,
-            tuner,
-            first: 0,
+            found,
             opened: 0,
+            number: 1,
             under_way: VecDeque::with_capacity(window.into()),
+            of: vec![0; window.into()].into(),
+            part: (0, 0),
         }
     }
 
     /// N as it is now.
     #[inline]
     pub(crate) fn calls(&self) -> u16 {
-        self.tuner.as_ref().map_or(self.calls, BatchTuner::size)
+        self.found.as_ref().map_or(self.calls, |found| found.get())
     }
 
     /// Whether a call of so many bytes goes by itself.
@@ -95,10 +117,15 @@ impl Batches {
         bytes > self.bytes as usize
     }
 
-    /// A batch was opened with this call.
+    /// A call was put into the open batch, as its first or as another.
     #[inline]
-    pub(crate) fn open(&mut self, call: u32, now: Nanos) {
-        (self.first, self.opened) = (call, now);
+    pub(crate) fn pushed(&mut self, call: u32, first: bool, now: impl FnOnce() -> Nanos) {
+        if first {
+            self.opened = now();
+        }
+        if let Some(of) = self.of.get_mut(split_call(call).0) {
+            *of = self.number;
+        }
     }
 
     /// Whether a batch of so many calls and bytes goes out.
@@ -120,18 +147,55 @@ impl Batches {
     /// The open batch was sent.
     #[inline]
     pub(crate) fn sent(&mut self, calls: u16) {
-        if self.tuner.is_some() && self.under_way.len() < self.under_way.capacity() {
-            self.under_way.push_back(UnderWay { call: self.first, opened: self.opened, calls });
-        }
+        let Some(found) = &self.found else { return };
+        found.sent();
+        let answered = Answered { calls, ..Answered::default() };
+        self.under_way.push_back(UnderWay { opened: self.opened, left: calls, answered });
+        self.number += 1;
     }
 
-    /// A call was answered. The clock is looked at once for each batch.
+    /// A call was answered. The clock is looked at only if the call before was of another batch.
     #[inline]
     pub(crate) fn answered(&mut self, call: u32, now: impl FnOnce() -> Nanos) {
-        let Some(tuner) = &mut self.tuner else { return };
-        let Some(at) = self.under_way.iter().position(|batch| batch.call == call) else { return };
-        if let Some(batch) = self.under_way.remove(at) {
-            tuner.answered(batch.opened, now(), batch.calls);
+        let Some(of) = self.of.get_mut(split_call(call).0) else { return };
+        let number = std::mem::take(of);
+        if number == 0 {
+            return;
+        }
+        if number != self.part.0 {
+            self.look(now);
+            self.part.0 = number;
+        }
+        self.part.1 += 1;
+    }
+
+    /// What has arrived was taken: calls that it answered were answered now. The clock is looked at once for each batch, or part of one.
+    #[inline]
+    pub(crate) fn look(&mut self, now: impl FnOnce() -> Nanos) {
+        let (number, calls) = std::mem::take(&mut self.part);
+        let (Some(found), true) = (&self.found, calls > 0) else { return };
+        let first = self.number - self.under_way.len() as u64;
+        let Some(batch) = number.checked_sub(first).and_then(|at| self.under_way.get_mut(at as usize)) else {
+            return;
+        };
+        let now = now();
+        let latency = now.saturating_sub(batch.opened);
+        batch.answered.taken = batch.answered.taken.saturating_add(latency.saturating_mul(calls.into()));
+        batch.answered.late += if latency > found.limit() { calls } else { 0 };
+        batch.left = batch.left.saturating_sub(calls);
+        if batch.left == 0 {
+            found.answered(batch.opened, now, batch.answered);
+        }
+        while self.under_way.front().is_some_and(|batch| batch.left == 0) {
+            self.under_way.pop_front();
+        }
+    }
+}
+
+impl Drop for Batches {
+    fn drop(&mut self) {
+        if let Some(found) = &self.found {
+            found.lost(self.under_way.iter().filter(|batch| batch.left > 0).count());
         }
     }
 }

@@ -5,6 +5,7 @@ use super::slots::MAX_WINDOW;
 use crate::connect::backoff::BackoffConfig;
 use crate::error::ConnectError;
 use crate::plan::{Carrier, CompletionMode, Plan};
+use crate::tune::Tuners;
 use crate::tune::shared::{FetchChoice, FetchTuner};
 use crate::tune::table::FetchTable;
 use crate::tune::wait::FirstRead;
@@ -117,14 +118,15 @@ impl ClientConfig {
         plans
     }
 
-    /// What chooses R and F for all connections of a client; none if no plan needs it.
-    pub(crate) fn fetch_tuner<F: Fabric>(&self, fabric: &F) -> Option<Arc<FetchTuner>> {
+    /// What chooses for all connections of a client.
+    pub(crate) fn tuners<F: Fabric>(&self, fabric: &F) -> Tuners {
         let plans = self.plans();
         let needed = plans.iter().any(|plan| matches!(plan.response.carrier(), Carrier::Hybrid(_)));
-        needed.then(|| {
+        let fetch = needed.then(|| {
             let table = FetchTable::chosen(self.fetch_table.as_ref(), fabric);
             Arc::new(FetchTuner::new(table, self.fetch_choice, self.first_read))
-        })
+        });
+        Tuners { fetch, batch: self.batching.as_ref().and_then(Batching::finds) }
     }
 
     /// How the client waits: as the most impatient of its plans has it.

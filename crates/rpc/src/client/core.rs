@@ -9,13 +9,12 @@ use crate::error::{CallError, Cause, ConnectError};
 use crate::path::hybrid::Tuning;
 use crate::path::route::{self, Route};
 use crate::path::{HEAD_IMMEDIATE, Scratch, Violation, scratch};
-use crate::tune::shared::FetchTuner;
+use crate::tune::Tuners;
 use dunlin_fabric::{
     Completion, CompletionQueueId, CompletionStatus, Fabric, Host, Link, Nanos, Opcode, QueuePairId,
     QueuePairState, ThreadDomain, Work, copy,
 };
 use dunlin_wire::handshake::{LaneReady, Record};
-use std::sync::Arc;
 
 /// Every so many looks the slow things are looked at: the health of queue pairs, completions of sends.
 const HEALTH_EVERY: u32 = 64;
@@ -128,14 +127,14 @@ impl<F: Fabric> Core<F> {
         }
     }
 
-    /// Joins our halves with the server's, which go by what `tuner` chooses for all lanes of their client; answers the lanes' indices, in the order of plans and workers.
+    /// Joins our halves with the server's, which go by what `tuners` choose for all lanes of their client; answers the lanes' indices, in the order of plans and workers.
     pub(crate) fn install(
         &mut self,
         greeting: &Greeting<F>,
         config: &ClientConfig,
         prepared: Vec<PreparedLane<F>>,
         ready: &[LaneReady],
-        tuner: Option<&Arc<FetchTuner>>,
+        tuners: &Tuners,
     ) -> Result<Vec<u16>, ConnectError> {
         self.connections += 1;
         let mut indices = Vec::with_capacity(prepared.len());
@@ -144,7 +143,7 @@ impl<F: Fabric> Core<F> {
             let index = self.free_index();
             let queue_pairs: Vec<_> = half.queue_pairs().collect();
             let made = match ready.iter().find(|ready| ready.lane == half.number) {
-                Some(ready) => half.complete(self, greeting, config, ready, index, tuner),
+                Some(ready) => half.complete(self, greeting, config, ready, index, tuners),
                 None => Err(ConnectError::Handshake("a lane was not answered".into())),
             };
             match made {

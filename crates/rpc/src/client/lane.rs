@@ -338,9 +338,7 @@ impl<F: Fabric> ClientLane<F> {
         }
         self.slots.take(call, timeout, self.batch_sequence);
         if let Some(batching) = &mut self.batching {
-            if self.batch.count() == 1 {
-                batching.open(call, fabric.host().now());
-            }
+            batching.pushed(call, self.batch.count() == 1, || fabric.host().now());
             if batching.is_full(self.batch.count(), self.batch.total()) {
                 self.flush_if_room(fabric, domain)?;
             }
@@ -439,6 +437,11 @@ impl<F: Fabric> ClientLane<F> {
         }
         if self.hybrid.is_some() {
             messages += self.progress_fetched(fabric, domain, scratch, sink)?;
+        }
+        if messages > 0
+            && let Some(batching) = &mut self.batching
+        {
+            batching.look(|| fabric.host().now());
         }
         if !self.releases.is_empty() {
             self.send_releases(fabric, domain);

@@ -10,11 +10,10 @@ use crate::connect::establish::{greet, negotiate};
 use crate::error::{CallError, Cause, ConnectError};
 use crate::path::hybrid::Tuning;
 use crate::plan::CompletionMode;
-use crate::tune::shared::FetchTuner;
+use crate::tune::Tuners;
 use crate::wait::Waiter;
 use dunlin_fabric::{Address, Buffer, Capabilities, Fabric, Host, Nanos, Site, ThreadDomain, WaitMode, Wake};
 use std::ops::{Deref, DerefMut};
-use std::sync::Arc;
 
 /// A client. `Send`, not shared: one thread at a time; [`another`](Client::another) makes one for another thread.
 // What every call touches comes first, and what only connecting needs stands elsewhere: a client is small.
@@ -41,7 +40,7 @@ struct Target {
     config: ClientConfig,
     backoff: Backoff,
     /// What all connections choose together, reconnected ones and those of other threads included.
-    tuner: Option<Arc<FetchTuner>>,
+    tuners: Tuners,
 }
 
 /// A result, borrowed from the client; dropping it makes room for the next call.
@@ -109,8 +108,8 @@ impl<F: Fabric> Client<F> {
     pub fn connect(fabric: &F, address: &Address, config: ClientConfig) -> Result<Self, ConnectError> {
         config.check()?;
         let config = config.settled(fabric.capabilities());
-        let tuner = config.fetch_tuner(fabric);
-        Self::connect_with(fabric, address, config, tuner)
+        let tuners = config.tuners(fabric);
+        Self::connect_with(fabric, address, config, tuners)
     }
 
     /// As [`connect`](Client::connect), with choices that other clients may share; the settings are checked.
@@ -118,7 +117,7 @@ impl<F: Fabric> Client<F> {
         fabric: &F,
         address: &Address,
         config: ClientConfig,
-        tuner: Option<Arc<FetchTuner>>,
+        tuners: Tuners,
     ) -> Result<Self, ConnectError> {
         config.check_plans(fabric.capabilities())?;
         let core = Core::new(fabric, config.mode() != CompletionMode::Busy)?;
@@ -135,7 +134,7 @@ impl<F: Fabric> Client<F> {
                 address: address.clone(),
                 backoff: Backoff::new(config.backoff),
                 config,
-                tuner,
+                tuners,
             }),
         };
         let until = fabric.host().now().saturating_add(client.target.config.connect_timeout);
@@ -146,8 +145,8 @@ impl<F: Fabric> Client<F> {
     /// Another client of the same server with the same settings, with connections of its own, for another thread. Where results
     /// are fetched or written back, both learn from each other's calls how (see [`tuning`](Client::tuning)).
     pub fn another(&self) -> Result<Self, ConnectError> {
-        let (config, tuner) = (self.target.config.clone(), self.target.tuner.clone());
-        Client::connect_with(&self.core.fabric, &self.target.address, config, tuner)
+        let (config, tuners) = (self.target.config.clone(), self.target.tuners.clone());
+        Client::connect_with(&self.core.fabric, &self.target.address, config, tuners)
     }
 
     fn establish(&mut self, until: Nanos) -> Result<(), ConnectError> {
@@ -161,8 +160,8 @@ impl<F: Fabric> Client<F> {
                 return Err(error);
             }
         };
-        let Target { config, tuner, .. } = &*self.target;
-        let indices = self.core.install(&greeting, config, prepared, &ready, tuner.as_ref())?;
+        let Target { config, tuners, .. } = &*self.target;
+        let indices = self.core.install(&greeting, config, prepared, &ready, tuners)?;
         self.lanes.set(indices, self.target.config.plans().len());
         self.session = greeting.reply.session;
         Ok(())

@@ -22,7 +22,7 @@ use crate::path::rendezvous::Pool;
 use crate::path::tx::{Lossy, TxParts};
 use crate::path::{CONTROL_BYTES, MAX_MESSAGE, Rx, RxSource, Tx, TxHalf};
 use crate::plan::{Carrier, CompletionMode, LargePayload, Notice, Plan};
-use crate::tune::shared::FetchTuner;
+use crate::tune::Tuners;
 use dunlin_fabric::{
     Access, Address, Arena, Endpoint, Fabric, Link, Nanos, QueuePairConfig, QueuePairId, Region, RegionKey,
     ThreadDomain, Transport,
@@ -213,7 +213,7 @@ impl<F: Fabric> PreparedLane<F> {
         config: &ClientConfig,
         ready: &LaneReady,
         index: u16,
-        tuner: Option<&Arc<FetchTuner>>,
+        tuners: &Tuners,
     ) -> Result<ClientLane<F>, ConnectError> {
         let broken = |what: &str| ConnectError::Handshake(what.to_owned());
         let plan = self.plan;
@@ -297,7 +297,7 @@ impl<F: Fabric> PreparedLane<F> {
             }
             Carrier::Published { metadata } => fetched(metadata)?,
         };
-        let hybrid = match (carrier, tuner) {
+        let hybrid = match (carrier, &tuners.fetch) {
             (Carrier::Hybrid(_), None) => {
                 return Err(broken("nothing chooses between fetching and writing back"));
             }
@@ -360,7 +360,10 @@ impl<F: Fabric> PreparedLane<F> {
             errands: Errands::new(plan.large, ready.window),
             releases: Vec::with_capacity(config.window as usize),
             batch: BatchState::new(),
-            batching: config.batching.as_ref().map(|batching| Box::new(Batches::new(batching, ready.window))),
+            batching: config
+                .batching
+                .as_ref()
+                .map(|batching| Box::new(Batches::new(batching, ready.window, tuners.batch.clone()))),
             staging: vec![0; max_message],
             batch_sequence: 0,
             batch_timeout: 0,

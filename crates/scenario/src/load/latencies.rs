@@ -4,7 +4,7 @@ use super::FunctionOutcome;
 use dunlin_fabric::Nanos;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Latencies in buckets an eighth of a power of two wide.
+/// Latencies in buckets a sixteenth of a power of two wide.
 ///
 /// One task of a run runs at a time, so plain loads and stores of the shared numbers lose nothing, and a locked
 /// instruction for each call would make its cache misses wait for one another.
@@ -47,12 +47,15 @@ impl Latencies {
     }
 
     fn quantile(&self, share: f64) -> Nanos {
+        // Within its bucket as if all there were evenly apart.
         let mut left = (self.count() as f64 * share) as u64;
         for (bucket, count) in self.buckets.iter().enumerate() {
             let count = count.load(Ordering::Relaxed);
             if count > left {
                 let (power, step) = (bucket / 16, bucket % 16);
-                return (16 + step as u64) << power.saturating_sub(4);
+                let (start, width) =
+                    ((16 + step as u64) << power.saturating_sub(4), 1 << power.saturating_sub(4));
+                return (start + (width * left + width / 2) / count).min(self.max());
             }
             left -= count;
         }
