@@ -64,6 +64,8 @@ pub enum Times {
     Fixed(Nanos),
     /// Exponential with this mean: a Poisson process.
     Exponential(f64),
+    /// Mostly the first, and in one of so many cases the second.
+    Bimodal(Nanos, Nanos, u32),
     /// Gaps between requests of Facebook's ETC pool (generalized Pareto with scale 16.0292 us and shape 0.154971), times
     /// a factor: LITE figure 13 stretches them by 1 to 8.
     FacebookGaps(f64),
@@ -75,6 +77,10 @@ impl Times {
         match *self {
             Times::Fixed(time) => time,
             Times::Exponential(mean) => (-libm::log(1.0 - unit(random)) * mean) as Nanos,
+            Times::Bimodal(mostly, seldom, one_of) => match random.below(one_of.max(1).into()) {
+                0 => seldom,
+                _ => mostly,
+            },
             Times::FacebookGaps(factor) => (pareto(random, 0.0, 16_029.2, 0.154_971) * factor) as Nanos,
         }
     }

@@ -1,98 +1,169 @@
-//! What finding the size of batches is worth (RF-RPC section 4.2, equation 3): a grid of limits, process times and calls in flight, each
-//! cell with the size that the engine finds and with every fixed one, and steps from one process time to another. No figure of the paper's; it says that
-//! the found size is as good as the best fixed one that keeps the limit, and that a limit that none keeps does not end in batches of one.
+//! What finding the size of batches is worth (RF-RPC section 4.2, equation 3): a grid of process times, results, clients and limits, each
+//! cell with the size that the engine finds and with every fixed one, and steps from one cell to another. No figure of the paper's; it says
+//! that the found size does as much as the best fixed one that keeps the limit, and that a limit that none keeps does not end in batches of
+//! one.
 
 use super::rf_rpc::{THREADS, gets};
 use super::{Effort, Figure, Outcome, Outcomes, Point, Run};
 use crate::load::{Connections, Extent, Load, Pace, Step};
+use crate::random_values::Sizes;
 use dunlin_fabric::Nanos;
 use dunlin_rpc::{BatchCalls, Batching, ResponseHalf};
 
 pub(super) const FIGURE: Figure = Figure::predicted(
     [
         "rf-rpc-batch-tuner",
-        "Sizes of batches found by the engine, over the best fixed ones that keep the limit, 16 server threads, 35 clients",
+        "Sizes of batches found by the engine, over the best fixed ones that keep the limit, 16 server threads",
         "rf-rpc",
         "limit_us",
     ],
-    "Each client keeps so many calls to one server thread in flight, each of which goes into a batch that goes out by itself. A fixed \
-     size of 1, 2, 4, 8, 16, 32, 64 or 128 keeps a limit if 95% of its calls are answered within it; where none does, the best is the one whose calls are \
-     earliest. A step changes the process time of all calls at once; settled as in rf-rpc-tuner.",
+    "As rf-rpc-13: a client has one batch under way, to one server thread. A fixed size keeps a limit if 95% of its calls are answered within it; \
+     where none does, the best is the one whose calls are earliest. A step changes the process time or the results of all calls at once; \
+     settled as in rf-rpc-tuner. 'In flight': each client keeps so many calls to one server thread in flight, each of which goes into a batch \
+     that goes out by itself.",
     runs,
     points,
 );
 
 const TUNED: &str = "tuned";
-const SIZES: [u16; 8] = [1, 2, 4, 8, 16, 32, 64, 128];
-const QUICK_SIZES: [u16; 4] = [1, 8, 32, 128];
-const LIMITS_US: [u32; 4] = [5, 20, 60, 200];
-const QUICK_LIMITS_US: [u32; 2] = [5, 60];
-/// Process time of a call, in nanoseconds, and calls in flight.
-const CELLS: [(u32, u16); 6] = [(0, 32), (0, 128), (500, 32), (500, 128), (2000, 32), (2000, 128)];
-const QUICK_CELLS: [(u32, u16); 2] = [(0, 128), (500, 32)];
-/// Process times before and after, with the limit in microseconds.
-const STEPS: [(u32, u32, u32); 3] = [(0, 500, 60), (500, 0, 60), (0, 2000, 200)];
-/// Calls in flight of those.
-const STEP_WINDOW: u16 = 64;
+/// Fixed sizes, the next at most a quarter larger from 4 on.
+const SIZES: [u16; 24] =
+    [1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 112, 128];
+const QUICK_SIZES: [u16; 9] = [1, 2, 4, 7, 14, 28, 40, 64, 128];
+const LIMITS_US: [u32; 3] = [12, 24, 60];
+const QUICK_LIMITS_US: [u32; 2] = [12, 60];
+/// The share of calls that may be later.
+const TOLERANCE: f64 = 0.05;
 
-fn load(effort: Effort, (time, window): (u32, u16), calls: BatchCalls) -> Load {
-    let mut load = gets(ResponseHalf::FetchOrWrite, THREADS, time.into(), effort);
-    load.connections = Connections::One;
-    load.pace = Pace::Pushed { window, batching: Batching { calls, bytes: 8192, ..Batching::default() } };
-    // A size takes some 20 rounds of 32 batches to be found.
-    load.extent = match (effort, calls) {
-        (_, BatchCalls::Fixed(_)) => Extent::Time { warm_up: 500_000, measured: 500_000 },
-        (Effort::Quick, _) => Extent::Time { warm_up: 20_000_000, measured: 2_000_000 },
-        (Effort::Full, _) => Extent::Time { warm_up: 60_000_000, measured: 10_000_000 },
-    };
+/// What calls are like, and who makes them.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Cell {
+    /// Process time of a call beside the store's, in nanoseconds.
+    process: u32,
+    /// Bytes of a result.
+    result: u32,
+    clients: usize,
+    /// Calls in flight of each, in batches that go out by themselves; none for one batch at a time.
+    in_flight: Option<u16>,
+}
+
+impl Cell {
+    const fn new(process: u32, result: u32, clients: usize) -> Cell {
+        Cell { process, result, clients, in_flight: None }
+    }
+
+    fn series(self, what: &str) -> String {
+        let Cell { process, result, clients, in_flight } = self;
+        let flying = in_flight.map_or_else(String::new, |calls| format!(", {calls} in flight"));
+        format!("{what}, {process} ns, {result} B, {clients} clients{flying}")
+    }
+
+    /// The load of this cell; how batches go out is still to be said.
+    fn load(self, effort: Effort) -> Load {
+        let mut load = gets(ResponseHalf::FetchOrWrite, THREADS, self.process.into(), effort);
+        (load.clients, load.client_hosts) = (self.clients, self.clients.min(7));
+        for function in &mut load.functions {
+            function.results = Sizes::Fixed(self.result);
+        }
+        load
+    }
+
+    fn fixed(self, effort: Effort, size: u16) -> Load {
+        let mut load = self.load(effort);
+        load.pace = Pace::Batches { size };
+        load.extent = Extent::Time { warm_up: 300_000, measured: 1_000_000 };
+        self.flying(load, BatchCalls::Fixed(size))
+    }
+
+    fn tuned(self, effort: Effort, limit_us: u32) -> Load {
+        let limit = Nanos::from(limit_us) * 1000;
+        let mut load = self.load(effort);
+        load.pace = Pace::TunedBatches { limit, tolerance: TOLERANCE };
+        let warm_up = if self.in_flight.is_some() { FOUND_IN_FLIGHT } else { FOUND };
+        let measured = match effort {
+            Effort::Full => 5_000_000,
+            Effort::Quick => 2_000_000,
+        };
+        load.extent = Extent::Time { warm_up, measured };
+        self.flying(load, BatchCalls::WithinLatency { limit, tolerance: TOLERANCE })
+    }
+
+    fn flying(self, mut load: Load, calls: BatchCalls) -> Load {
+        if let Some(window) = self.in_flight {
+            load.connections = Connections::One;
+            load.pace =
+                Pace::Pushed { window, batching: Batching { calls, bytes: 8192, ..Batching::default() } };
+        }
+        load
+    }
+}
+
+/// By then a size has been found.
+const FOUND: Nanos = 20_000_000;
+
+const PROCESS: [u32; 3] = [0, 500, 2000];
+/// By then that has been, in batches that go out by themselves: many are under way, and their round trips take as long as all of them.
+const FOUND_IN_FLIGHT: Nanos = 100_000_000;
+
+const RESULTS: [u32; 2] = [32, 256];
+const CLIENTS: [usize; 2] = [7, 35];
+const QUICK_CELLS: [Cell; 2] = [Cell::new(0, 32, 35), Cell::new(2000, 256, 7)];
+const IN_FLIGHT: Cell = Cell { in_flight: Some(128), ..Cell::new(0, 32, 35) };
+/// Limits of that one, in microseconds.
+const LIMITS_IN_FLIGHT_US: [u32; 2] = [60, 200];
+/// From which cell to which, and the limit in microseconds.
+const STEPS: [(Cell, Cell, u32); 4] = [
+    (Cell::new(0, 32, 35), Cell::new(2000, 32, 35), 60),
+    (Cell::new(2000, 32, 35), Cell::new(0, 32, 35), 60),
+    (Cell::new(0, 32, 35), Cell::new(0, 256, 35), 24),
+    (Cell::new(0, 256, 35), Cell::new(0, 32, 35), 24),
+];
+
+fn cells(effort: Effort) -> Vec<Cell> {
+    match effort {
+        Effort::Quick => QUICK_CELLS.to_vec(),
+        Effort::Full => {
+            let of =
+                |process| RESULTS.map(|result| CLIENTS.map(|clients| Cell::new(process, result, clients)));
+            PROCESS.into_iter().flat_map(of).flatten().chain([IN_FLIGHT]).collect()
+        }
+    }
+}
+
+fn step_name(what: &str, (before, after, _): (Cell, Cell, u32)) -> String {
+    let Cell { process, result, .. } = before;
+    format!("{what}, {process} ns and {result} B to {} ns and {} B", after.process, after.result)
+}
+
+fn step(effort: Effort, (before, after, limit): (Cell, Cell, u32)) -> Load {
+    let mut load = before.tuned(effort, limit);
+    let changed = after.load(effort);
+    for (function, changed) in load.functions.iter_mut().zip(changed.functions) {
+        function.steps = vec![Step { after: FOUND, service: changed.service, results: changed.results }];
+    }
+    load.extent = Extent::Time { warm_up: 2 * FOUND, measured: FOUND / 4 };
+    load.timeline = 100_000;
     load
 }
 
-fn within(limit_us: u32) -> BatchCalls {
-    BatchCalls::WithinLatency { limit: u64::from(limit_us) * 1000, tolerance: 0.05 }
-}
-
-fn series(what: &str, (time, window): (u32, u16)) -> String {
-    format!("{what}, {time} ns, {window} in flight")
-}
-
-fn stepped(what: &str, (before, after, _): (u32, u32, u32)) -> String {
-    format!("{what}, {before} to {after} ns")
-}
-
-fn step(effort: Effort, (before, after, limit): (u32, u32, u32)) -> (Load, Nanos) {
-    let mut load = load(effort, (before, STEP_WINDOW), within(limit));
-    let changed = self::load(effort, (after, STEP_WINDOW), within(limit));
-    let at = match effort {
-        Effort::Quick => 20_000_000,
-        Effort::Full => 60_000_000,
-    };
-    for (function, changed) in load.functions.iter_mut().zip(changed.functions) {
-        function.steps = vec![Step { after: at, service: changed.service, results: changed.results }];
-    }
-    load.extent = Extent::Time { warm_up: 2 * at, measured: at / 5 };
-    load.timeline = 100_000;
-    (load, at)
-}
-
 fn runs(effort: Effort) -> Vec<Run> {
-    let (cells, sizes, limits, steps): (&[_], &[u16], &[u32], &[_]) = match effort {
-        Effort::Full => (&CELLS, &SIZES, &LIMITS_US, &STEPS),
-        Effort::Quick => (&QUICK_CELLS, &QUICK_SIZES, &QUICK_LIMITS_US, &STEPS[..1]),
+    let (sizes, limits, steps): (&[u16], &[u32], &[_]) = match effort {
+        Effort::Full => (&SIZES, &LIMITS_US, &STEPS),
+        Effort::Quick => (&QUICK_SIZES, &QUICK_LIMITS_US, &STEPS[..1]),
     };
     let mut runs = Vec::new();
-    for cell in cells {
+    for cell in cells(effort) {
+        let limits = if cell.in_flight.is_some() { &LIMITS_IN_FLIGHT_US } else { limits };
         for limit in limits {
-            runs.push(Run::of(series(TUNED, *cell), *limit, load(effort, *cell, within(*limit))));
+            runs.push(Run::of(cell.series(TUNED), *limit, cell.tuned(effort, *limit)));
         }
         for size in sizes {
-            let load = load(effort, *cell, BatchCalls::Fixed(*size));
-            runs.push(Run::of(series(&size.to_string(), *cell), 0, load));
+            runs.push(Run::of(cell.series(&size.to_string()), 0, cell.fixed(effort, *size)));
         }
     }
     for change in steps {
-        let (load, at) = step(effort, *change);
-        runs.push(Run::of(stepped(TUNED, *change), change.2, load).settling(at));
+        let load = step(effort, *change);
+        runs.push(Run::of(step_name(TUNED, *change), change.2, load).settling(FOUND));
     }
     runs
 }
@@ -105,40 +176,46 @@ fn p95(outcome: &Outcome) -> f64 {
     outcome.p95_us
 }
 
+/// The best fixed size of a cell: its rate, and if none keeps the limit, the time within which 95% of the calls are answered with it.
+fn best(outcomes: &Outcomes, cell: Cell, limit: u32) -> Option<(f64, Option<f64>)> {
+    let of = |size: u16| {
+        let name = cell.series(&size.to_string());
+        Some((outcomes.get(&name, 0, mops)?, outcomes.get(&name, 0, p95)?))
+    };
+    let fixed: Vec<(f64, f64)> = SIZES.into_iter().filter_map(of).collect();
+    let kept = fixed.iter().filter(|one| one.1 <= f64::from(limit));
+    if let Some(best) = kept.max_by(|one, other| one.0.total_cmp(&other.0)) {
+        return Some((best.0, None));
+    }
+    let earliest = fixed.iter().min_by(|one, other| one.1.total_cmp(&other.1))?;
+    Some((earliest.0, Some(earliest.1)))
+}
+
 fn points(outcomes: &Outcomes) -> Vec<Point> {
     let mut points = Vec::new();
     let mut point = |series: String, x, unit, predicted| {
         points.push(Point { series, x, unit, predicted, said: None });
     };
-    for cell in CELLS {
-        let fixed = SIZES.into_iter().filter_map(|size| {
-            let name = series(&size.to_string(), cell);
-            Some((size, outcomes.get(&name, 0, mops)?, outcomes.get(&name, 0, p95)?))
-        });
-        let fixed: Vec<(u16, f64, f64)> = fixed.collect();
+    for cell in cells(Effort::Full) {
         for limit in outcomes.xs().into_iter().filter(|limit| *limit > 0) {
-            let of = |value| outcomes.get(&series(TUNED, cell), limit, value);
+            let of = |value| outcomes.get(&cell.series(TUNED), limit, value);
             let (Some(tuned), Some(late)) = (of(mops), of(p95)) else { continue };
-            let kept = fixed.iter().filter(|one| one.2 <= f64::from(limit));
-            let best = kept.max_by(|one, other| one.1.total_cmp(&other.1));
-            point(series(TUNED, cell), limit, "mops", tuned);
-            match best {
-                Some((_, rate, _)) => {
-                    point(series("tuned over the best fixed size", cell), limit, "ratio", tuned / rate);
-                    let ratio = late / f64::from(limit);
-                    point(series("95% of calls over the limit", cell), limit, "ratio", ratio);
-                }
+            let Some((rate, least)) = best(outcomes, cell, limit) else { continue };
+            point(cell.series(TUNED), limit, "mops", tuned);
+            match least {
                 None => {
-                    let earliest = fixed.iter().min_by(|one, other| one.2.total_cmp(&other.2));
-                    let Some((_, rate, least)) = earliest else { continue };
+                    point(cell.series("tuned over the best fixed size"), limit, "ratio", tuned / rate);
                     point(
-                        series("tuned over the best fixed size, no limit kept", cell),
+                        cell.series("95% of calls over the limit"),
                         limit,
                         "ratio",
-                        tuned / rate,
+                        late / f64::from(limit),
                     );
+                }
+                Some(least) => {
+                    point(cell.series("tuned over the earliest fixed size"), limit, "ratio", tuned / rate);
                     point(
-                        series("95% of calls over those of the earliest size", cell),
+                        cell.series("95% of calls over those of the earliest size"),
                         limit,
                         "ratio",
                         late / least,
@@ -148,10 +225,17 @@ fn points(outcomes: &Outcomes) -> Vec<Point> {
         }
     }
     for change in STEPS {
-        let of = |value| outcomes.get(&stepped(TUNED, change), change.2, value);
+        let of = |value| outcomes.get(&step_name(TUNED, change), change.2, value);
         let (Some(settled), Some(rate)) = (of(|outcome| outcome.settled_ms), of(mops)) else { continue };
-        point(stepped("settled", change), change.2, "ms", settled);
-        point(stepped(TUNED, change), change.2, "mops", rate);
+        point(step_name("settled", change), change.2, "ms", settled);
+        if let Some((best, None)) = best(outcomes, change.1, change.2) {
+            point(
+                step_name("tuned over the best fixed size after the step", change),
+                change.2,
+                "ratio",
+                rate / best,
+            );
+        }
     }
     points
 }

@@ -1,67 +1,115 @@
 //! What it is worth to send the first READ for a result when that is likely to be there, instead of at once and then over and over
-//! (RF-RPC section 3.2): READs of a call, and its latency. No figure of the paper's.
+//! (RF-RPC section 3.2), beside replies for which the client spins, spins for a while, or sleeps: READs of a call, its latency, and
+//! throughput. No figure of the paper's.
 
 use super::rf_rpc::{THREADS, gets};
 use super::{Effort, Figure, Outcome, Outcomes, Point, Run};
 use crate::load::{Extent, Load, Posting};
 use crate::random_values::Times;
-use dunlin_rpc::{FetchChoice, FirstRead, ResponseHalf};
+use dunlin_fabric::Nanos;
+use dunlin_rpc::{CompletionMode, FetchChoice, FirstRead, ResponseHalf};
 
 pub(super) const FIGURE: Figure = Figure::predicted(
     [
         "rf-rpc-wait",
-        "READs and latency of calls whose first READ is sent at once, or when the result is expected, 16 server threads",
+        "READs and latency of calls whose first READ is sent at once, or when the result is expected, and of replies, 16 server threads",
         "rf-rpc",
         "process_time_us",
     ],
-    "As rf-rpc-9, with 7 and 35 clients, results of 32 bytes, R 5 and F 256, so that nothing but the time of the first READ differs. 'Varying' has process times \
-     that are exponentially distributed, with the same mean. A call has one WRITE; the other work requests of a client are its READs, and its words that results shall be \
-     written back.",
+    "As rf-rpc-9, with 7 and 35 clients and results of 32 bytes. 'At once' fetches over and over, as in the paper. Both ways of fetching have F 256 and R \
+     16, so that all results are fetched; beside them 'expected, R 5', which has results written back beyond. 'Exponential' has process times that are \
+     exponentially distributed, 'bimodal' ones of which one in ten is ten times as long as the others, both with the same mean. Replies are written with immediate \
+     data; adaptive waiting spins for 20 us before it sleeps. A call has one WRITE; the other work requests of a client are its READs, and its words that \
+     results shall be written back.",
     runs,
     points,
 );
 
+/// How clients come by their results.
+#[derive(Clone, Copy)]
+struct Way {
+    name: &'static str,
+    response: ResponseHalf,
+    completion: CompletionMode,
+    first_read: FirstRead,
+    retries: u32,
+}
+
+const fn fetched(name: &'static str, first_read: FirstRead, retries: u32) -> Way {
+    Way {
+        name,
+        response: ResponseHalf::FetchOrWriteImm,
+        completion: CompletionMode::Busy,
+        first_read,
+        retries,
+    }
+}
+
+const fn written(name: &'static str, completion: CompletionMode) -> Way {
+    Way { name, response: ResponseHalf::WriteImm, completion, first_read: FirstRead::AtOnce, retries: 5 }
+}
+
 const AT_ONCE: &str = "at once";
 const EXPECTED: &str = "when expected";
-const WAYS: [(&str, FirstRead); 2] = [(AT_ONCE, FirstRead::AtOnce), (EXPECTED, FirstRead::WhenExpected)];
-const TIMES_US: [u32; 6] = [0, 1, 2, 3, 5, 10];
+const WAYS: [Way; 7] = [
+    fetched(AT_ONCE, FirstRead::AtOnce, 16),
+    fetched(EXPECTED, FirstRead::WhenExpected, 16),
+    fetched("at once, R 5", FirstRead::AtOnce, 5),
+    fetched("when expected, R 5", FirstRead::WhenExpected, 5),
+    written("replies, busy", CompletionMode::Busy),
+    written("replies, adaptive", CompletionMode::Adaptive),
+    written("replies, events", CompletionMode::Event),
+];
+const QUICK_WAYS: usize = 2;
+const TIMES_US: [u32; 6] = [0, 1, 3, 5, 10, 30];
 const QUICK_TIMES_US: [u32; 2] = [0, 3];
 const CLIENTS: [usize; 2] = [7, 35];
-const KINDS: [&str; 2] = ["steady", "varying"];
+const KINDS: [&str; 3] = ["fixed", "exponential", "bimodal"];
 
 fn series(way: &str, kind: &str, clients: usize) -> String {
     format!("{way}, {kind}, {clients} clients")
 }
 
+/// Process times of that kind with that mean.
+fn times(kind: &str, mean: Nanos) -> Times {
+    match kind {
+        "exponential" => Times::Exponential(mean as f64),
+        // Nine of a and one of 10 a are ten of 1.9 a.
+        "bimodal" => Times::Bimodal(mean * 10 / 19, mean * 100 / 19, 10),
+        _ => Times::Fixed(mean),
+    }
+}
+
+fn load(effort: Effort, way: Way, kind: &str, time: u32, clients: usize) -> Load {
+    let mut load = gets(way.response, THREADS, u64::from(time) * 1000, effort);
+    (load.clients, load.client_hosts, load.posting) = (clients, clients.min(7), Posting::Counted);
+    load.fetch_choice = FetchChoice::Fixed { retries: way.retries, bytes: 256 };
+    load.first_read = way.first_read;
+    load.extent = match effort {
+        Effort::Full => Extent::Time { warm_up: 4_000_000, measured: 4_000_000 },
+        Effort::Quick => Extent::Time { warm_up: 2_000_000, measured: 1_000_000 },
+    };
+    for function in &mut load.functions {
+        function.plan = function.plan.completion(way.completion, CompletionMode::Busy);
+        if let Times::Fixed(nanos) = function.service {
+            function.service = times(kind, nanos);
+        }
+    }
+    load
+}
+
 fn runs(effort: Effort) -> Vec<Run> {
-    let (times, kinds): (&[u32], &[&str]) = match effort {
-        Effort::Full => (&TIMES_US, &KINDS),
-        Effort::Quick => (&QUICK_TIMES_US, &KINDS[..1]),
+    let (times, ways): (&[u32], &[Way]) = match effort {
+        Effort::Full => (&TIMES_US, &WAYS),
+        Effort::Quick => (&QUICK_TIMES_US, &WAYS[..QUICK_WAYS]),
     };
     let mut runs = Vec::new();
     for clients in CLIENTS {
-        for kind in kinds {
+        for kind in KINDS {
             for time in times {
-                for (way, first_read) in WAYS {
-                    let gets = gets(ResponseHalf::FetchOrWrite, THREADS, u64::from(*time) * 1000, effort);
-                    let mut load = Load {
-                        clients,
-                        client_hosts: clients.min(7),
-                        posting: Posting::Counted,
-                        fetch_choice: FetchChoice::Fixed { retries: 5, bytes: 256 },
-                        first_read,
-                        extent: match effort {
-                            Effort::Full => Extent::Time { warm_up: 4_000_000, measured: 4_000_000 },
-                            Effort::Quick => Extent::Time { warm_up: 2_000_000, measured: 1_000_000 },
-                        },
-                        ..gets
-                    };
-                    for function in &mut load.functions {
-                        if let (Times::Fixed(nanos), "varying") = (function.service, *kind) {
-                            function.service = Times::Exponential(nanos as f64);
-                        }
-                    }
-                    runs.push(Run::of(series(way, kind, clients), *time, load));
+                for way in ways {
+                    let load = load(effort, *way, kind, *time, clients);
+                    runs.push(Run::of(series(way.name, kind, clients), *time, load));
                 }
             }
         }
@@ -72,8 +120,9 @@ fn runs(effort: Effort) -> Vec<Run> {
 /// What a series is called, its unit, and what it is of a run.
 type Value = (&'static str, &'static str, fn(&Outcome) -> f64);
 
+const READS: &str = "READs a call";
 const VALUES: [Value; 4] = [
-    ("READs a call", "reads", |outcome| outcome.posted_per_call - 1.0),
+    (READS, "reads", |outcome| outcome.posted_per_call - 1.0),
     ("median", "us", |outcome| outcome.quantiles_us[1]),
     ("99% of calls", "us", |outcome| outcome.quantiles_us[2]),
     ("throughput", "mops", |outcome| outcome.mops),
@@ -89,10 +138,20 @@ fn points(outcomes: &Outcomes) -> Vec<Point> {
             for x in outcomes.xs() {
                 for (what, unit, value) in VALUES {
                     let of = |way| outcomes.get(&series(way, kind, clients), x, value);
-                    let (Some(at_once), Some(expected)) = (of(AT_ONCE), of(EXPECTED)) else { continue };
-                    for (way, value) in [(AT_ONCE, at_once), (EXPECTED, expected)] {
-                        point(format!("{what}, {}", series(way, kind, clients)), x, unit, value.max(0.001));
+                    for way in WAYS {
+                        // Replies take no READs.
+                        if way.response == ResponseHalf::WriteImm && what == READS {
+                            continue;
+                        }
+                        let Some(value) = of(way.name) else { continue };
+                        point(
+                            format!("{what}, {}", series(way.name, kind, clients)),
+                            x,
+                            unit,
+                            value.max(0.001),
+                        );
                     }
+                    let (Some(at_once), Some(expected)) = (of(AT_ONCE), of(EXPECTED)) else { continue };
                     let name = format!("{EXPECTED} over {AT_ONCE}, {what}, {kind}, {clients} clients");
                     point(name, x, "ratio", (expected / at_once).max(0.001));
                 }
