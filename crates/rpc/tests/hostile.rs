@@ -34,6 +34,7 @@ tests!(
     many_who_never_read_stop_nobody_else,
     lanes_that_end_with_messages_unread_cost_the_others_nothing,
     half_a_message_holds_up_nobody,
+    a_mode_word_that_is_anything_is_borne,
 );
 
 /// One plan for each request half; servers that poll and servers that sleep.
@@ -568,4 +569,41 @@ fn half_a_message_holds_up_nobody() {
         assert_eq!((header.call, &body), (call(0, 1), &payload));
         assert_eq!(server.executed(&raw.fabric), before + others + 1);
     });
+}
+
+/// The client may write into its mode word what it likes, whenever it likes: it decides which of its own rings its own answers go to.
+fn a_mode_word_that_is_anything_is_borne() {
+    let (fabric, server) = (fabric(), ServerProcess::start(""));
+    let plan = Plan::new(RequestHalf::Write, ResponseHalf::FetchOrWrite);
+    let before = server.executed(&fabric);
+    let mut made = 0;
+    for words in [&[0, u64::MAX][..], &[u64::MAX], &[0], &[1, 1 << 63, 3, u64::MAX - 1]] {
+        let mut raw = RawClient::connect(&fabric, &server.address, plan);
+        for number in 1..60u32 {
+            raw.request(ECHO, call(0, number), b"either way");
+            for flip in 0..number as usize % 7 {
+                raw.put_mode_word(words[flip % words.len()]);
+            }
+            made += 1;
+        }
+        // One that has to be written back comes behind all others that were; each of those was asked for, and came once.
+        let header = Header { flags: Flags::MODE, ..request(call(1, 1)) };
+        let bytes = raw.message(&header, b"written");
+        raw.deliver(&bytes);
+        made += 1;
+        let mut last = 0;
+        loop {
+            let (header, body) = raw.answer();
+            if header.call == call(1, 1) {
+                assert_eq!(body, b"written");
+                break;
+            }
+            assert_eq!((header.code, &*body), (0, &b"either way"[..]));
+            assert!(header.call > last, "{} after {last}", header.call);
+            last = header.call;
+        }
+        server.assert_serves(&fabric);
+    }
+    // Those of the good clients, and of this one each once.
+    assert!(server.executed(&fabric) >= before + made);
 }

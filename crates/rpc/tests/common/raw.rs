@@ -215,6 +215,16 @@ impl RawClient {
         self.poll();
     }
 
+    /// WRITEs the mode word, which stands before the server's ring (`path/hybrid.rs`).
+    pub fn put_mode_word(&mut self, word: u64) {
+        let (key, bytes) = (self.server_key(), word.to_le_bytes());
+        let parts = [&bytes[..]];
+        let operation = Operation::Write { data: Data::Inline(&parts), key, offset: 8, immediate: None };
+        let request = WorkRequest { id: WorkId(7), operation, signaled: true };
+        let _ = self.half.domain.post(self.half.queue_pair, request);
+        self.poll();
+    }
+
     /// SENDs bytes.
     pub fn send(&mut self, bytes: &[u8]) {
         let parts = [bytes];
