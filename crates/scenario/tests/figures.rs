@@ -242,6 +242,7 @@ fn rf_rpc_13_and_14() {
             ("server-reply-batch at 12.63 us", 1),
             ("RF-RPC-auto-batch, by limit, 95% of the calls over the limit", 1),
             ("RF-RPC-auto-batch, by limit, over RF-RPC-batch of that latency", 1),
+            ("RF-RPC-auto-batch, by limit, over RF-RPC-batch with 95% within that", 1),
         ],
     );
 }
@@ -255,6 +256,7 @@ fn rf_rpc_15_and_16() {
             ("server-reply-batch, skewed over uniform keys", 1),
             ("RF-RPC-auto-batch, by limit, 95% of the calls over the limit", 1),
             ("RF-RPC-auto-batch, by limit, over RF-RPC-batch of that latency", 1),
+            ("RF-RPC-auto-batch, by limit, over RF-RPC-batch with 95% within that", 1),
         ],
     );
     says(
@@ -339,13 +341,15 @@ fn rf_rpc_hybrid() {
     }
 }
 
-/// What a size that is found comes to, where no limit can be kept: no collapse.
+/// A size that is found does as much as the best fixed one that keeps the limit, keeps it itself, and is found soon after a step.
 #[test]
 fn rf_rpc_batch_tuner() {
     let points = quick("rf-rpc-batch-tuner");
-    for (what, least, most, count) in
-        [("tuned over the best fixed size", 0.5, 9.0, 4), ("settled", 0.0, 100.0, 1)]
-    {
+    for (what, least, most, count) in [
+        ("tuned over the best fixed size", 0.95, 9.0, 4),
+        ("95% of calls over the limit", 0.0, 1.03, 4),
+        ("settled", 0.0, 100.0, 1),
+    ] {
         let mine: Vec<_> = points.iter().filter(|point| point.series.starts_with(what)).collect();
         assert!(mine.len() >= count, "{what}: {points:#?}");
         for point in mine {
@@ -354,18 +358,21 @@ fn rf_rpc_batch_tuner() {
     }
 }
 
-/// Waiting for results costs neither many READs nor much time.
+/// Waiting for results takes no more READs than fetching over and over, half as many where nothing varies, and next to no time.
 #[test]
 fn rf_rpc_wait() {
     let points = quick("rf-rpc-wait");
-    let over = |what: &str| {
-        let mine: Vec<_> = points.iter().filter(|point| point.series.starts_with(what)).collect();
+    let over = |what: &str, which: fn(f64, f64) -> f64| {
+        let name = format!("when expected over at once, {what}");
+        let mine: Vec<_> = points.iter().filter(|point| point.series.starts_with(&name)).collect();
         assert!(!mine.is_empty(), "{what}");
-        mine.iter().map(|point| point.predicted).fold(0.0, f64::max)
+        mine.iter().map(|point| point.predicted).reduce(which).unwrap()
     };
-    assert!(over("when expected over at once, READs a call") <= 1.5);
-    assert!(over("when expected over at once, median") <= 1.25);
-    assert!(over("when expected over at once, 99% of calls") <= 1.25);
+    assert!(over("READs a call", f64::max) <= 1.03);
+    assert!(over("READs a call, fixed, 7 clients", f64::min) <= 0.5);
+    assert!(over("median", f64::max) <= 1.1);
+    assert!(over("99% of calls", f64::max) <= 1.15);
+    assert!(over("throughput", f64::min) >= 0.95);
 }
 
 /// Near the best fixed R and F, hardly ever worse than replies, and soon.

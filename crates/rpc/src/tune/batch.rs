@@ -50,11 +50,11 @@ const SAME: RangeInclusive<f64> = 0.7..=1.4;
 
 /// Below this size it is compared what a size and its half, which is one, do: a call more is much there, and may take another READ.
 const COMPARED: usize = 4;
-/// The half is taken if it does more than this part, but for one batch of so many.
+/// The half is taken if it does more than this part; one batch of so many goes the other way, so that both stay known.
 const HALF_DOES: f64 = 0.9;
-const TRIED_AGAIN: u32 = 32;
-/// How much of what is known of a size the last batch is.
-const LAST_COUNTS: f64 = 0.125;
+const OTHER_WAY: u32 = 32;
+/// What is known of a size is of so many batches.
+const KNOWN_BY: u16 = 32;
 
 /// What is known of a size: how long calls took there in the mean, in nanoseconds.
 #[derive(Clone, Copy, Debug)]
@@ -131,9 +131,9 @@ pub(crate) struct BatchTuner {
     patience: u16,
     /// The size that batches are to have.
     offered: u16,
-    /// Batches answered, and what small ones do: calls of a client for each nanosecond.
+    /// Batches answered, and of small ones how many, and the nanoseconds that one call takes a client, those under way together.
     batches: u32,
-    rates: [f64; COMPARED],
+    small: [(u16, f64); COMPARED],
     /// When a size was tried last. What was opened before does not count, and then what was opened before the first batch of
     /// the new size was answered: it still waits for those of the old one.
     changed: Nanos,
@@ -158,7 +158,7 @@ impl BatchTuner {
             patience: *PATIENCE.start(),
             offered: *SIZES.start(),
             batches: 0,
-            rates: [0.0; COMPARED],
+            small: [(0, 0.0); COMPARED],
             changed: 0,
             settling: false,
             round: Round::default(),
@@ -185,13 +185,13 @@ impl BatchTuner {
     /// The size, or half of it if that does nearly as much, or more: a call more may take another READ.
     fn offer(&self) -> u16 {
         let size = self.size as u16;
-        let rate = |size: u16| self.rates.get(usize::from(size)).copied().unwrap_or(0.0);
-        let half_does = rate(size) > 0.0 && rate(size / 2) > HALF_DOES * rate(size);
-        if half_does && !self.is_trying() && !self.batches.is_multiple_of(TRIED_AGAIN) {
-            size / 2
-        } else {
-            size
-        }
+        let known =
+            |size: u16| self.small.get(usize::from(size)).filter(|known| known.0 > 0).map(|known| known.1);
+        let (Some(half), Some(whole), false) = (known(size / 2), known(size), self.is_trying()) else {
+            return size;
+        };
+        let half_does = half * HALF_DOES < whole;
+        if half_does != self.batches.is_multiple_of(OTHER_WAY) { size / 2 } else { size }
     }
 
     fn take(&mut self, opened: Nanos, now: Nanos, batch: Answered, under_way: u32) {
@@ -205,9 +205,9 @@ impl BatchTuner {
         // What is under way at once says one thing, and a batch that is not full less than one that is.
         let trips = 1.0 / f64::from(under_way.max(1));
         self.batches = self.batches.wrapping_add(1);
-        if let Some(rate) = self.rates.get_mut(usize::from(batch.calls)) {
-            let now = (calls * calls) as f64 / (batch.taken.max(1) as f64 * trips);
-            *rate += (now - *rate) * if *rate == 0.0 { 1.0 } else { LAST_COUNTS };
+        if let Some((known, mean)) = self.small.get_mut(usize::from(batch.calls)) {
+            *known = (*known + 1).min(KNOWN_BY);
+            *mean += (batch.taken as f64 * trips / (calls * calls) as f64 - *mean) / f64::from(*known);
         }
         if !self.is_trying() {
             let late = f64::from(batch.late) / calls as f64;

@@ -71,7 +71,10 @@ impl Cell {
     fn fixed(self, effort: Effort, size: u16) -> Load {
         let mut load = self.load(effort);
         load.pace = Pace::Batches { size };
-        load.extent = Extent::Time { warm_up: 300_000, measured: 1_000_000 };
+        load.extent = match effort {
+            Effort::Full => Extent::Time { warm_up: 500_000, measured: 3_000_000 },
+            Effort::Quick => Extent::Time { warm_up: 500_000, measured: 2_000_000 },
+        };
         self.flying(load, BatchCalls::Fixed(size))
     }
 
@@ -141,7 +144,7 @@ fn step(effort: Effort, (before, after, limit): (Cell, Cell, u32)) -> Load {
     for (function, changed) in load.functions.iter_mut().zip(changed.functions) {
         function.steps = vec![Step { after: FOUND, service: changed.service, results: changed.results }];
     }
-    load.extent = Extent::Time { warm_up: 2 * FOUND, measured: FOUND / 4 };
+    load.extent = Extent::Time { warm_up: 3 * FOUND, measured: FOUND / 4 };
     load.timeline = 100_000;
     load
 }
