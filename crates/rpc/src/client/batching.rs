@@ -148,6 +148,13 @@ impl Batches {
     #[inline]
     pub(crate) fn sent(&mut self, calls: u16) {
         let Some(found) = &self.found else { return };
+        // Behind one that is not answered others are kept that were, but no more than a window of them.
+        if self.under_way.len() >= self.of.len()
+            && let Some(oldest) = self.under_way.pop_front()
+            && oldest.left > 0
+        {
+            found.lost(1);
+        }
         found.sent();
         let answered = Answered { calls, ..Answered::default() };
         self.under_way.push_back(UnderWay { opened: self.opened, left: calls, answered });
@@ -197,5 +204,62 @@ impl Drop for Batches {
         if let Some(found) = &self.found {
             found.lost(self.under_way.iter().filter(|batch| batch.left > 0).count());
         }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::disallowed_methods)]
+mod tests {
+    use super::super::slots::SLOT_BITS;
+    use super::*;
+
+    const fn call(slot: u32, generation: u32) -> u32 {
+        generation << SLOT_BITS | slot
+    }
+
+    /// A call that is never answered holds up nothing and takes no memory.
+    #[test]
+    fn one_batch_that_is_not_answered_costs_nothing() {
+        let batching = Batching::default();
+        let found = batching.finds().unwrap();
+        let mut batches = Batches::new(&batching, 4, Some(Arc::clone(&found)));
+        batches.pushed(call(0, 1), true, || 5);
+        batches.sent(1);
+        let capacity = batches.under_way.capacity();
+        for round in 1..500u32 {
+            batches.pushed(call(1, round), true, || 10);
+            batches.pushed(call(2, round), false, || unreachable!("one look at the clock"));
+            batches.sent(2);
+            batches.answered(call(1, round), || unreachable!("nothing came before"));
+            batches.look(|| 20);
+            assert!(batches.under_way.len() <= 4);
+            batches.answered(call(2, round), || unreachable!("what came before was looked at"));
+            batches.look(|| 30);
+        }
+        assert_eq!(batches.under_way.capacity(), capacity);
+        assert!(found.get() > 1, "{}", found.get());
+        // What comes at last is of no batch that is known.
+        batches.answered(call(0, 1), || 40);
+        batches.look(|| 40);
+        batches.answered(call(0, 1), || 50);
+    }
+
+    /// Calls are late one by one: those that come in a later part of the answer.
+    #[test]
+    fn parts_of_a_batch_count_when_they_come() {
+        let batching = Batching {
+            calls: BatchCalls::WithinLatency { limit: 100, tolerance: 0.05 },
+            ..Batching::default()
+        };
+        let mut batches = Batches::new(&batching, 8, batching.finds());
+        (0..4).for_each(|slot| batches.pushed(call(slot, 1), slot == 0, || 1000));
+        batches.sent(4);
+        (0..3).for_each(|slot| batches.answered(call(slot, 1), || 0));
+        batches.look(|| 1050);
+        let kept = batches.under_way[0];
+        assert_eq!((kept.left, kept.answered.late, kept.answered.taken), (1, 0, 150));
+        batches.answered(call(3, 1), || 0);
+        batches.look(|| 1200);
+        assert!(batches.under_way.is_empty());
     }
 }
