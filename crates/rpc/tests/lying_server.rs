@@ -353,10 +353,10 @@ impl Lane {
         let number = self.taken - 1;
         let covered = request.flags.contains(Flags::MODE) || number < self.requests.load(MODE_WORD);
         let written = self.hybrid && covered;
-        if written || self.lie == "both" && self.hybrid {
-            if let Some(bytes) = self.made_up(&request, &payload, self.to_write.tags()) {
-                self.write(&bytes);
-            }
+        if (written || self.lie == "both" && self.hybrid)
+            && let Some(bytes) = self.made_up(&request, &payload, self.to_write.tags())
+        {
+            self.write(&bytes);
         }
         if written {
             return;
