@@ -1,5 +1,5 @@
 //! Where a domain's thread waits: for its completion queue, whose descriptor also tells of whatever the provider has to do, and
-//! for those who call it.
+//! for those who call it. Where there is no descriptor (EFA), it naps and looks.
 
 use crate::handles::CompletionQueue;
 use crate::keeper::Attendance;
@@ -14,6 +14,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// The longest sleep: nothing relies on it, but no bug of a provider hangs us.
 const LONGEST: Nanos = 200_000_000;
 
+/// The first nap, of a thread that waits where nothing tells it of completions; each that is in vain is followed by one twice as
+/// long, up to the longest.
+const FIRST_NAP: Nanos = 20_000;
+const LONGEST_NAP: Nanos = 1_000_000;
+
 /// What a domain shares with those who wake it.
 #[derive(Debug)]
 pub(crate) struct Attention {
@@ -21,6 +26,8 @@ pub(crate) struct Attention {
     pub(crate) attendance: Attendance,
     call: OwnedFd,
     news: AtomicU64,
+    /// Of the next nap, in nanoseconds.
+    nap: AtomicU64,
 }
 
 /// How a sleep ended.
@@ -37,7 +44,14 @@ pub(crate) enum Rest {
 impl Attention {
     pub(crate) fn new(queue: Arc<CompletionQueue>) -> io::Result<Arc<Self>> {
         let call = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Arc::new(Attention { queue, attendance: Attendance::default(), call, news: AtomicU64::new(0) }))
+        let nap = AtomicU64::new(FIRST_NAP);
+        Ok(Arc::new(Attention {
+            queue,
+            attendance: Attendance::default(),
+            call,
+            news: AtomicU64::new(0),
+            nap,
+        }))
     }
 
     /// Ends the current or next sleep.
@@ -52,15 +66,22 @@ impl Attention {
         self.news.load(Ordering::Acquire)
     }
 
+    /// Something has come: naps are short again.
+    #[inline]
+    pub(crate) fn has_come(&self) {
+        if self.nap.load(Ordering::Relaxed) != FIRST_NAP {
+            self.nap.store(FIRST_NAP, Ordering::Relaxed);
+        }
+    }
+
     /// Sleeps until then at most. Whoever sleeps here makes progress when it is woken, so the keeper need not.
     pub(crate) fn rest(&self, until: Nanos) -> Rest {
         let left = until.saturating_sub(RealHost.now()).min(LONGEST);
+        let Some(descriptor) = self.queue.descriptor() else { return self.nap(left) };
         let may_sleep = self.queue.may_sleep();
         let timeout = Timespec { tv_sec: 0, tv_nsec: if may_sleep { left as _ } else { 0 } };
-        let mut descriptors = [
-            PollFd::new(&self.call, PollFlags::IN),
-            PollFd::from_borrowed_fd(self.queue.descriptor(), PollFlags::IN),
-        ];
+        let mut descriptors =
+            [PollFd::new(&self.call, PollFlags::IN), PollFd::from_borrowed_fd(descriptor, PollFlags::IN)];
         self.attendance.falls_asleep();
         let polled = rustix::event::poll(&mut descriptors, Some(&timeout));
         self.attendance.is_awake();
@@ -75,6 +96,23 @@ impl Attention {
             }
             Ok(_) if progress => Rest::Progress,
             // Interrupted: look again.
+            _ => Rest::Called,
+        }
+    }
+
+    /// Sleeps a little, and then there may be something to do.
+    fn nap(&self, left: Nanos) -> Rest {
+        let nap = self.nap.load(Ordering::Relaxed);
+        self.nap.store((nap * 2).min(LONGEST_NAP), Ordering::Relaxed);
+        let timeout = Timespec { tv_sec: 0, tv_nsec: left.min(nap) as _ };
+        let mut descriptors = [PollFd::new(&self.call, PollFlags::IN)];
+        match rustix::event::poll(&mut descriptors, Some(&timeout)) {
+            Ok(0) if left <= nap => Rest::TimedOut,
+            Ok(0) => Rest::Progress,
+            Ok(_) => {
+                let _ = rustix::io::read(&self.call, &mut [0; 8]);
+                Rest::Called
+            }
             _ => Rest::Called,
         }
     }

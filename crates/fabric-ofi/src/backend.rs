@@ -21,7 +21,7 @@ impl Backend for OfiBackend {
     const THREAD: &'static str = "dunlin-ofi-control";
 
     fn greeting(&self) -> Greeting {
-        Greeting { magic: *b"DunlinOF", version: 1 }
+        Greeting { magic: *b"DunlinOF", version: 2 }
     }
 
     fn limits(&self) -> Limits {
@@ -29,7 +29,8 @@ impl Backend for OfiBackend {
         Limits { max_grants: config.max_grants_per_link, greeting_patience: config.greeting_patience }
     }
 
-    /// Each grant has a key of its own that nobody can guess, since a provider's keys are good on all its connections.
+    /// Each grant has a key of its own, since a provider's keys are good for all who reach it; and one that nobody can guess, if
+    /// the provider leaves the choice to us.
     fn grant(&self, memory: &Arc<OfiMemory>, access: Access) -> Result<(Grant, Place), GrantError> {
         if !memory.is_of(&self.device) {
             return Err(io::Error::other("it was registered with another fabric").into());
@@ -39,8 +40,8 @@ impl Backend for OfiBackend {
             return Err(io::Error::other(why).into());
         }
         let grant = Grant::new(memory, access, RealHost.random())?;
-        // Offsets count from the region's first byte.
-        let place = Place { remote_key: grant.key(), address: 0, length: memory.length() as u64 };
+        let remote = grant.remote();
+        let place = Place { remote_key: remote.key, address: remote.address, length: memory.length() as u64 };
         Ok((grant, place))
     }
 }

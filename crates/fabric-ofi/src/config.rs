@@ -1,5 +1,6 @@
 //! Settings of a fabric.
 
+use crate::features::{EndpointKind, Without};
 use dunlin_fabric::Nanos;
 
 /// Settings of a fabric.
@@ -13,6 +14,10 @@ pub struct OfiConfig {
     pub greeting_patience: Nanos,
     /// How long, in nanoseconds, the two ends of a queue pair may take to meet once one has connected; then it breaks.
     pub connect_patience: Nanos,
+    /// The kind of endpoints; connected ones where the provider has them, if it is not said.
+    pub endpoints: Option<EndpointKind>,
+    /// What of the provider is not to be used. For tests.
+    pub without: Without,
 }
 
 impl Default for OfiConfig {
@@ -22,6 +27,8 @@ impl Default for OfiConfig {
             max_grants_per_link: 1024,
             greeting_patience: 5_000_000_000,
             connect_patience: 10_000_000_000,
+            endpoints: None,
+            without: Without::default(),
         }
     }
 }

@@ -1,13 +1,18 @@
-//! A provider of libfabric, opened: its domain, and how connections are made. Who dialled the control connection asks; the other
+//! A provider of libfabric, opened: its domain, and how connections are made (datagrams: `reach`). Who dialled the control connection asks; the other
 //! end accepts for queue pairs whose endpoint has gone out, and knows who asks by what the endpoint says: a number and a secret.
 //! Others that find the port are turned down.
 
 use crate::attention::Attention;
 use crate::config::OfiConfig;
-use crate::handles::{Domain, Endpoint, Event, EventQueue, Info, PassiveEndpoint, Place, SharedReceives};
+use crate::features::{ASKED, Asked, EndpointKind, Features};
+use crate::handles::{
+    AddressVector, CompletionQueue, Domain, Endpoint, Event, EventQueue, Finds, Info, PassiveEndpoint, Place,
+    SharedReceives,
+};
 use crate::keeper::Keeper;
 use crate::library::{Library, LibraryError};
 use crate::memory::Retired;
+use crate::reach::Reach;
 use dunlin_fabric_control::{Flag, News, lock};
 use std::collections::BTreeMap;
 use std::io;
@@ -24,9 +29,8 @@ pub enum OpenError {
     Library(#[from] LibraryError),
     /// It is not there, or not as it is needed.
     #[error(
-        "libfabric's provider '{provider}' offers no connected endpoints with messages and remote memory here ({why}); \
-         see what there is: fi_info -t FI_EP_MSG -c 'FI_MSG|FI_RMA' (EFA and Slingshot have datagram-like endpoints only, which \
-         this fabric does not use)"
+        "libfabric's provider '{provider}' offers no endpoints with messages and remote memory here, neither connected nor for \
+         reliable datagrams ({why}); see what there is: fi_info -c 'FI_MSG|FI_RMA'"
     )]
     Provider {
         /// The provider's name.
@@ -160,6 +164,13 @@ impl Drop for Awaited {
 #[derive(Debug)]
 pub(crate) struct Device {
     pub(crate) provider: String,
+    /// What it was asked for, and what it is like.
+    pub(crate) asked: Asked,
+    pub(crate) features: Features,
+    /// Its completion queues have descriptors to sleep on.
+    pub(crate) has_descriptor: bool,
+    /// Of providers with datagrams.
+    pub(crate) reach: Option<Reach>,
     /// What it is like: the first way that it offers.
     pub(crate) info: Info,
     pub(crate) config: OfiConfig,
@@ -181,14 +192,33 @@ impl Device {
     /// Opens a provider.
     pub(crate) fn open(provider: &str, config: OfiConfig) -> Result<Arc<Self>, OpenError> {
         let library = Library::get()?;
-        let info = Info::find(library, provider, Place::Any)
+        let (asked, info) = Self::ask(library, provider, &config)
             .map_err(|why| OpenError::Provider { provider: provider.to_owned(), why })?;
         let failed = |what| move |source| OpenError::System { provider: provider.to_owned(), what, source };
+        let features = Features::of(&asked, &info.told(), config.without)
+            .map_err(io::Error::other)
+            .map_err(failed("opening it"))?;
         let domain = Domain::open(&info).map_err(failed("opening it"))?;
+        let has_descriptor = (features.is_connected() || !config.without.descriptor)
+            && CompletionQueue::new(&domain, 0, true).is_ok();
+        if !has_descriptor {
+            tracing::info!(provider, "it tells sleeping threads of nothing: they look from time to time");
+        }
+        let reach = match features.kind {
+            EndpointKind::Connected => None,
+            EndpointKind::Datagram => {
+                let addresses = AddressVector::new(&domain).map_err(failed("an address vector"))?;
+                Some(Reach::new(addresses))
+            }
+        };
         let events = EventQueue::new(&domain).map_err(failed("an event queue"))?;
         let keeper = Keeper::new().map_err(failed("the thread that keeps progress"))?;
         Ok(Arc::new(Device {
             provider: provider.to_owned(),
+            asked,
+            features,
+            has_descriptor,
+            reach,
             info,
             config,
             keeper,
@@ -203,6 +233,18 @@ impl Device {
         }))
     }
 
+    /// The first thing that the provider has of what can be used.
+    fn ask(library: &'static Library, provider: &str, config: &OfiConfig) -> io::Result<(Asked, Info)> {
+        let mut refused = None;
+        for asked in ASKED.iter().filter(|asked| config.endpoints.is_none_or(|kind| kind == asked.kind)) {
+            match Info::find(library, provider, asked, Place::Any) {
+                Ok(info) => return Ok((*asked, info)),
+                Err(why) => refused = Some(why),
+            }
+        }
+        Err(refused.unwrap_or_else(|| io::Error::from(io::ErrorKind::Unsupported)))
+    }
+
     /// A number that no other queue pair of this device has, as long as there are not 2^32.
     pub(crate) fn next_number(&self) -> u32 {
         self.numbers.fetch_add(1, Ordering::Relaxed)
@@ -215,7 +257,7 @@ impl Device {
             return Ok(SocketAddr::new(address, known.address.port()));
         }
         let place = Place::Source(SocketAddr::new(address, 0));
-        let info = Info::find(self.domain.library, &self.provider, place)?;
+        let info = Info::find(self.domain.library, &self.provider, &self.asked, place)?;
         let endpoint = PassiveEndpoint::listen(&self.events, &info)?;
         let port = endpoint.address.port();
         passive.insert(address, endpoint);
@@ -253,7 +295,8 @@ impl Device {
         if shared.is_some() {
             info.share_receives();
         }
-        let endpoint = Endpoint::new(info, &attention.queue, &self.events, shared)?;
+        let endpoint =
+            Endpoint::new(info, &attention.queue, &Finds::Connection(Arc::clone(&self.events)), shared)?;
         let connection = Arc::new(Connection::default());
         let watched =
             Watched { connection: Arc::downgrade(&connection), attention: Arc::downgrade(attention) };

@@ -3,25 +3,24 @@
 //! The provider has one completion queue for it. Those of the user are lists that are filled from there, in the order in which
 //! requests of each queue pair were posted.
 
+use crate::arrival::{Verdict, received, status};
 use crate::attention::{Attention, OfiWaker, Rest};
-use crate::device::{Device, request};
-use crate::endpoint::QueuePairAddress;
-use crate::handles::{BATCH, CompletionQueue, Entry, Info, Place, SharedReceives};
-use crate::header::{HEADER, Header};
-use crate::keeper::{Kept, Running};
+use crate::device::Device;
+use crate::handles::{BATCH, CompletionQueue, Entry, SharedReceives};
+use crate::keeper::Running;
 use crate::memory::OfiMemory;
-use crate::queue_pair::{Peer, Places, QueuePair, Receive, Received};
-use crate::send::{Kind, OWNER, name, parse_name};
-use crate::{Control, OfiLink, sys};
+use crate::queue_pair::QueuePair;
+use crate::receives::Receives;
+use crate::shared::Shared;
+use crate::{Control, OfiLink};
 use dunlin_fabric::idle::Idle;
 use dunlin_fabric::{
-    AddressHandleId, Armed, Buffer, Capabilities, Completion, CompletionQueueId, CompletionStatus,
-    CreateError, Endpoint, Host, Nanos, PostError, QueuePairConfig, QueuePairId, QueuePairState, RealHost,
-    ReceiveTarget, Region, SharedReceiveQueueId, ThreadDomain, WaitMode, Wake, WorkId, WorkRequest,
+    AddressHandleId, Armed, Buffer, Capabilities, Completion, CompletionQueueId, CreateError, Endpoint, Host,
+    Nanos, PostError, QueuePairConfig, QueuePairId, QueuePairState, REQUEST_OWNER, RealHost, ReceiveTarget,
+    Region, RequestKind, SharedReceiveQueueId, ThreadDomain, WaitMode, Wake, WorkId, WorkRequest,
+    parse_request_name,
 };
 use std::collections::{BTreeMap, VecDeque};
-use std::io;
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 /// The deepest completion queue.
@@ -40,45 +39,11 @@ struct Queue {
     ready: VecDeque<Completion<OfiMemory>>,
 }
 
-/// A shared receive queue: RECVs by place, since those of several queue pairs complete in any order.
-#[derive(Debug)]
-struct Shared {
-    // Closed before what it may fill goes.
-    handle: Arc<SharedReceives>,
-    posted: Vec<Option<Receive>>,
-    free: Vec<u32>,
-    incoming: Places,
-    /// Places of RECVs that the provider has no room for yet.
-    unposted: VecDeque<u32>,
-}
-
-impl Shared {
-    /// Hands RECVs to the provider, as far as it has room.
-    fn drive(&mut self, number: u32) {
-        while let Some(place) = self.unposted.pop_front() {
-            let Some(receive) = self.posted.get_mut(place as usize).and_then(Option::as_mut) else {
-                continue;
-            };
-            let (parts, count) = receive.parts(self.incoming.at(place));
-            // SAFETY: buffer and place are exclusive, and held until the RECV's completion or until the handle, which is dropped
-            // before, is closed.
-            let taken = unsafe { self.handle.receive(&parts[..count], name(Kind::Shared, number, place)) };
-            if let Err(error) = taken {
-                self.unposted.push_front(place);
-                if error.kind() != io::ErrorKind::WouldBlock {
-                    tracing::warn!(%error, "a shared receive queue takes no RECV");
-                }
-                return;
-            }
-        }
-    }
-}
-
 /// What one thread owns of the data path; see [`ThreadDomain`].
 #[derive(Debug)]
 pub struct OfiDomain {
     // What is dropped first is what needs the others.
-    queue_pairs: Vec<Option<QueuePair>>,
+    pub(crate) queue_pairs: Vec<Option<QueuePair>>,
     shared: Vec<Shared>,
     /// By slot: how often it was used, the upper half of the next number given out.
     generations: Vec<u16>,
@@ -91,34 +56,23 @@ pub struct OfiDomain {
     /// Slots of those that have broken, and are flushed when all is taken that completed before.
     failing: Vec<u16>,
     /// Those that wait for their other end.
-    connecting: u32,
+    pub(crate) connecting: u32,
     looks: u32,
-    news_seen: u64,
+    pub(crate) news_seen: u64,
     idle: Idle,
     capabilities: Arc<Capabilities>,
-    attention: Arc<Attention>,
-    device: Arc<Device>,
+    pub(crate) attention: Arc<Attention>,
+    pub(crate) device: Arc<Device>,
     _control: Arc<Control>,
     _running: Arc<Running>,
 }
 
-const fn slot_of(id: QueuePairId) -> usize {
+pub(crate) const fn slot_of(id: QueuePairId) -> usize {
     (id.0 & 0xffff) as usize
 }
 
 fn found_by(queue_pairs: &mut [Option<QueuePair>], id: QueuePairId) -> Option<&mut QueuePair> {
     queue_pairs.get_mut(slot_of(id))?.as_mut().filter(|found| found.id == id)
-}
-
-/// What an error of a completion means.
-fn status(error: i32, receives: bool) -> CompletionStatus {
-    match error {
-        0 => CompletionStatus::Success,
-        libc::ECANCELED => CompletionStatus::Flushed,
-        sys::ERROR_TRUNCATED if receives => CompletionStatus::LocalLength,
-        _ if receives => CompletionStatus::Flushed,
-        _ => CompletionStatus::TransportRetry,
-    }
 }
 
 impl OfiDomain {
@@ -128,7 +82,7 @@ impl OfiDomain {
         control: Arc<Control>,
         running: Arc<Running>,
     ) -> Result<Self, CreateError> {
-        let queue = CompletionQueue::new(&device.domain, PROVIDER_COMPLETIONS)
+        let queue = CompletionQueue::new(&device.domain, PROVIDER_COMPLETIONS, device.has_descriptor)
             .map_err(CreateError::system("a completion queue"))?;
         let attention = Attention::new(Arc::new(queue)).map_err(CreateError::system("an eventfd"))?;
         device.keeper.look_after(&attention);
@@ -153,37 +107,22 @@ impl OfiDomain {
         })
     }
 
-    fn queue_pair_mut(&mut self, id: QueuePairId) -> Result<&mut QueuePair, CreateError> {
+    pub(crate) fn queue_pair_mut(&mut self, id: QueuePairId) -> Result<&mut QueuePair, CreateError> {
         found_by(&mut self.queue_pairs, id).ok_or(CreateError::NoSuch("queue pair"))
     }
 
-    fn queue_pair(&self, id: QueuePairId) -> Option<&QueuePair> {
+    pub(crate) fn queue_pair(&self, id: QueuePairId) -> Option<&QueuePair> {
         self.queue_pairs.get(slot_of(id))?.as_ref().filter(|found| found.id == id)
     }
 
     /// The RECVs that a queue pair shares.
-    fn shared_by(&self, config: &QueuePairConfig) -> Option<Arc<SharedReceives>> {
+    pub(crate) fn shared_by(&self, config: &QueuePairConfig) -> Option<Arc<SharedReceives>> {
         let shared = self.shared.get(config.shared_receive?.0 as usize)?;
         Some(Arc::clone(&shared.handle))
     }
 
-    /// Asks for a queue pair's connection.
-    fn ask(&mut self, slot: usize, mut info: Info, say: &[u8]) -> io::Result<()> {
-        let Some(queue_pair) = self.queue_pairs.get(slot).and_then(Option::as_ref) else { return Ok(()) };
-        let shared = self.shared_by(&queue_pair.config);
-        let open = self.device.open_endpoint(&mut info, &self.attention, shared.as_ref())?;
-        let asked = open.endpoint.connect(&info, say);
-        if let Some(queue_pair) = self.queue_pairs.get_mut(slot).and_then(Option::as_mut) {
-            queue_pair.open = Some(open);
-        }
-        asked?;
-        // RECVs can be there before the connection is.
-        self.drive(slot);
-        Ok(())
-    }
-
     /// Its other end is there.
-    fn meet(&mut self, slot: usize) {
+    pub(crate) fn meet(&mut self, slot: usize) {
         let Some(queue_pair) = self.queue_pairs.get_mut(slot).and_then(Option::as_mut) else { return };
         if !std::mem::replace(&mut queue_pair.met, true) {
             self.connecting -= 1;
@@ -195,13 +134,12 @@ impl OfiDomain {
 
     /// Hands over what waits on a queue pair, and lists it if something waits still.
     #[inline]
-    fn drive(&mut self, slot: usize) {
+    pub(crate) fn drive(&mut self, slot: usize) {
         let Some(queue_pair) = self.queue_pairs.get_mut(slot).and_then(Option::as_mut) else { return };
         match queue_pair.drive() {
             Ok(false) => {}
             Ok(true) => {
-                // Those that are connecting are driven when they have met.
-                if queue_pair.met && !std::mem::replace(&mut queue_pair.is_pending, true) {
+                if !std::mem::replace(&mut queue_pair.is_pending, true) {
                     self.pending.push(slot as u16);
                 }
             }
@@ -232,7 +170,7 @@ impl OfiDomain {
     }
 
     /// It is broken, or its other end is: its endpoint is closed, everything posted will be flushed, and the other end told.
-    fn fail(&mut self, slot: usize) {
+    pub(crate) fn fail(&mut self, slot: usize) {
         let Some(queue_pair) = self.queue_pairs.get_mut(slot).and_then(Option::as_mut) else { return };
         if queue_pair.state == QueuePairState::Error {
             return;
@@ -247,10 +185,13 @@ impl OfiDomain {
     fn close(&mut self, slot: usize) {
         let Some(queue_pair) = self.queue_pairs.get_mut(slot).and_then(Option::as_mut) else { return };
         if let Some(open) = queue_pair.open.take() {
-            self.device.forget(open.endpoint.name());
+            if queue_pair.features.is_connected() {
+                self.device.forget(open.endpoint.name());
+            }
             drop(open.endpoint);
             self.device.retired.closed(open.number);
         }
+        queue_pair.datagram = None;
         queue_pair.awaited = None;
         if queue_pair.kept.take().is_some() && !std::mem::replace(&mut queue_pair.met, true) {
             self.connecting -= 1;
@@ -281,6 +222,13 @@ impl OfiDomain {
             }
             if queue_pair.awaited.as_ref().is_some_and(|awaited| awaited.failed.is_raised()) {
                 self.fail(slot);
+                continue;
+            }
+            if let Some(datagram) = &queue_pair.datagram {
+                if datagram.has_met(queue_pair.secret) {
+                    self.meet(slot);
+                    self.drive(slot);
+                }
                 continue;
             }
             if queue_pair.open.is_none()
@@ -363,37 +311,42 @@ impl OfiDomain {
     /// A part of something posted has completed.
     #[inline]
     fn conclude(&mut self, entry: &Entry) {
-        let Some((kind, owner, number)) = parse_name(entry.context) else { return };
-        if kind == Kind::Shared {
+        let Some((kind, owner, number)) = parse_request_name(entry.context) else { return };
+        if kind == RequestKind::Shared {
             return self.conclude_shared(entry, owner, number);
         }
         let slot = slot_of(QueuePairId(owner));
         let Some(queue_pair) = self.queue_pairs.get_mut(slot).and_then(Option::as_mut) else { return };
-        if queue_pair.id.0 & OWNER != owner {
+        if queue_pair.id.0 & REQUEST_OWNER != owner {
             return;
         }
-        let failed = if kind == Kind::Send {
-            let failed = (entry.error != 0).then(|| status(entry.error, false));
-            queue_pair.sends.complete(number, failed);
-            failed.is_some()
-        } else {
-            let how = if entry.error != 0 {
-                Received::failed(status(entry.error, true))
-            } else {
-                // SAFETY: the RECV has completed.
-                let header = unsafe { queue_pair.incoming.header(number) };
-                let ours = (queue_pair.number, queue_pair.secret);
-                received(&header, entry.length, |header| (header.number, header.secret) == ours)
-                    .unwrap_or_else(|why| {
-                        tracing::warn!(why, "a peer is not spoken to any longer");
-                        Received::FLUSHED
-                    })
-            };
-            queue_pair.receives.complete(number, how);
-            how.status != CompletionStatus::Success
+        let (failed, drives) = match kind {
+            RequestKind::Send => {
+                let failed = (entry.error != 0).then(|| status(entry.error, false));
+                queue_pair.sends.complete(number, failed);
+                (failed.is_some(), false)
+            }
+            RequestKind::Credit => {
+                let Some(datagram) = &mut queue_pair.datagram else { return };
+                datagram.told();
+                (entry.error != 0, datagram.owes().is_some())
+            }
+            RequestKind::Receive | RequestKind::Shared => match queue_pair.receive(entry, number) {
+                Verdict::Ours => {
+                    let owes = queue_pair.datagram.as_ref().is_some_and(|datagram| datagram.owes().is_some());
+                    (false, owes)
+                }
+                Verdict::Stray => {
+                    self.device.has_stray();
+                    (false, true)
+                }
+                Verdict::Broken => (true, false),
+            },
         };
         if failed {
             self.fail(slot);
+        } else if drives && queue_pair.state == QueuePairState::Ready && !queue_pair.is_pending {
+            return self.drive(slot);
         }
         self.emit(slot);
     }
@@ -406,7 +359,7 @@ impl OfiDomain {
             Err("its connection ended")
         } else {
             // SAFETY: the RECV has completed.
-            let header = unsafe { shared.incoming.header(place) };
+            let header = unsafe { shared.receives.header(place) };
             let (queue_pairs, by_number) = (&self.queue_pairs, &self.by_number);
             received(&header, entry.length, |header| {
                 slot = by_number.get(&header.number).copied().filter(|slot| {
@@ -418,13 +371,13 @@ impl OfiDomain {
                 slot.is_some()
             })
         };
-        let (Ok(how), Some(slot)) = (how, slot) else {
+        let (Ok((_, how)), Some(slot)) = (how, slot) else {
             // Whoever it was for is gone, or has broken: the RECV is nobody's, and waits on.
-            shared.unposted.push_back(place);
+            shared.receives.post_again(place);
             return shared.drive(owner);
         };
-        let Some(receive) = shared.posted.get_mut(place as usize).and_then(Option::take) else { return };
-        shared.free.push(place);
+        // SAFETY: the RECV has completed.
+        let Some(receive) = (unsafe { shared.receives.take(place, how.bytes as usize) }) else { return };
         shared.drive(owner);
         let Some(queue_pair) = self.queue_pairs.get(usize::from(slot)).and_then(Option::as_ref) else {
             return;
@@ -438,28 +391,6 @@ impl OfiDomain {
     fn has_events(&self) -> bool {
         self.queues.iter().any(|queue| queue.events && !queue.ready.is_empty())
     }
-}
-
-/// What a message that has arrived says; or what is wrong with it.
-fn received(
-    header: &[u8; HEADER],
-    length: usize,
-    is_ours: impl FnOnce(&Header) -> bool,
-) -> Result<Received, &'static str> {
-    let bytes = length.checked_sub(HEADER).ok_or("it sent a message without a header")?;
-    let header = Header::decode(header).ok_or("it sent a header that is none")?;
-    if !is_ours(&header) {
-        return Err("it sent a message for another queue pair");
-    }
-    if header.written.is_some() && bytes > 0 {
-        return Err("it sent a message with the news of a WRITE");
-    }
-    Ok(Received {
-        status: CompletionStatus::Success,
-        bytes: header.written.unwrap_or(bytes as u32),
-        immediate: header.immediate,
-        with_write: header.written.is_some(),
-    })
 }
 
 impl ThreadDomain for OfiDomain {
@@ -489,15 +420,9 @@ impl ThreadDomain for OfiDomain {
         let depth = depth.max(1);
         let handle = SharedReceives::new(&self.device.domain, &self.device.info)
             .map_err(CreateError::system("a shared receive context"))?;
-        let incoming = Places::new(depth, HEADER).map_err(CreateError::system("memory"))?;
-        let posted = (0..depth).map(|_| None).collect();
-        self.shared.push(Shared {
-            handle,
-            posted,
-            free: (0..depth).rev().collect(),
-            incoming,
-            unposted: VecDeque::new(),
-        });
+        let parts = self.device.features.receive_parts;
+        let receives = Receives::new(depth, parts).map_err(CreateError::system("memory"))?;
+        self.shared.push(Shared { handle, receives });
         Ok(SharedReceiveQueueId(self.shared.len() as u32 - 1))
     }
 
@@ -528,7 +453,8 @@ impl ThreadDomain for OfiDomain {
         };
         let id = QueuePairId(u32::from(self.generations[usize::from(slot)]) << 16 | u32::from(slot));
         let number = self.device.next_number();
-        let made = QueuePair::new(id, *config, (number, RealHost.random()), self.capabilities.max_inline);
+        let (identity, features) = ((number, RealHost.random()), &self.device.features);
+        let made = QueuePair::new(id, *config, identity, self.capabilities.max_inline, features);
         match made {
             Ok(queue_pair) => self.queue_pairs[usize::from(slot)] = Some(queue_pair),
             Err(error) => {
@@ -541,79 +467,16 @@ impl ThreadDomain for OfiDomain {
     }
 
     fn endpoint(&mut self, queue_pair: QueuePairId, link: &OfiLink) -> Result<Endpoint, CreateError> {
-        let (attention, device) = (Arc::clone(&self.attention), Arc::clone(&self.device));
-        let shared = self.queue_pair(queue_pair).and_then(|found| self.shared_by(&found.config));
-        let queue_pair = self.queue_pair_mut(queue_pair)?;
-        if queue_pair.state == QueuePairState::Error {
-            return Err(CreateError::State("the queue pair is broken"));
-        }
-        match &queue_pair.link {
-            Some(known) if !Arc::ptr_eq(known, link.shared()) => {
-                return Err(CreateError::State("the queue pair's endpoint was made for another link"));
-            }
-            Some(_) => {}
-            None => {
-                queue_pair.link = Some(Arc::clone(link.shared()));
-                link.shared().attach(queue_pair.number, &queue_pair.closed, &attention);
-            }
-        }
-        let mut port = 0;
-        if !link.shared().has_dialled() {
-            let local = link.shared().local_address();
-            let local = local.ok_or(CreateError::State("the control connection is gone"))?;
-            port = device.listen_at(local).map_err(CreateError::system("listening for connections"))?.port();
-            if queue_pair.awaited.is_none() && queue_pair.state == QueuePairState::Initialised {
-                queue_pair.awaited =
-                    Some(device.await_peer(queue_pair.number, queue_pair.secret, &attention, shared));
-            }
-        }
-        let QueuePair { number, secret, .. } = *queue_pair;
-        Ok(QueuePairAddress { number, secret, port, provider: device.provider.clone() }.encode())
+        self.make_endpoint(queue_pair, link)
     }
 
-    fn connect(&mut self, id: QueuePairId, link: &OfiLink, remote: &Endpoint) -> Result<(), CreateError> {
-        let address = QueuePairAddress::decode(remote)?;
-        let device = Arc::clone(&self.device);
-        let queue_pair = self.queue_pair_mut(id)?;
-        if queue_pair.state != QueuePairState::Initialised {
-            return Err(CreateError::State("the queue pair is connected already"));
-        }
-        if queue_pair.link.as_ref().is_none_or(|known| !Arc::ptr_eq(known, link.shared())) {
-            return Err(CreateError::State("make this queue pair's endpoint for the same link first"));
-        }
-        if address.provider != device.provider {
-            return Err(CreateError::Endpoint("it is of another provider of libfabric"));
-        }
-        if link.shared().has_dialled() == (address.port == 0) {
-            return Err(CreateError::Endpoint("it is of the wrong side of the control connection"));
-        }
-        // Only to where the control connection leads.
-        let place = link
-            .shared()
-            .peer_address()
-            .map(|ip| SocketAddr::new(ip, address.port))
-            .ok_or(CreateError::State("the control connection is gone"))?;
-        queue_pair.peer = Some(Peer::new(address.number, address.secret));
-        queue_pair.kept = Some(Kept::new(&device));
-        queue_pair.meet_by = RealHost.now().saturating_add(device.config.connect_patience);
-        queue_pair.state = QueuePairState::Ready;
-        let awaited = queue_pair.awaited.clone();
-        self.connecting += 1;
-        if let Some(awaited) = awaited {
-            awaited.want();
-        }
-        if address.port != 0 {
-            let say = request(address.number, address.secret);
-            let asked = Info::find(device.domain.library, &device.provider, Place::Destination(place))
-                .and_then(|info| self.ask(slot_of(id), info, &say));
-            if let Err(error) = asked {
-                self.fail(slot_of(id));
-                return Err(CreateError::system("asking for a connection")(error));
-            }
-        }
-        // The other end may have asked, or gone, before: the next look sees it.
-        self.news_seen = self.news_seen.wrapping_sub(1);
-        Ok(())
+    fn connect(
+        &mut self,
+        queue_pair: QueuePairId,
+        link: &OfiLink,
+        remote: &Endpoint,
+    ) -> Result<(), CreateError> {
+        self.connect_to(queue_pair, link, remote)
     }
 
     fn create_address_handle(
@@ -680,28 +543,28 @@ impl ThreadDomain for OfiDomain {
         id: WorkId,
         buffer: Option<Buffer<OfiMemory>>,
     ) -> Result<(), PostError> {
-        let receive = Receive { id, buffer };
         match target {
-            ReceiveTarget::QueuePair(id) => {
-                let found = found_by(&mut self.queue_pairs, id).ok_or(PostError::NoSuch("queue pair"))?;
+            ReceiveTarget::QueuePair(target) => {
+                let found = found_by(&mut self.queue_pairs, target).ok_or(PostError::NoSuch("queue pair"))?;
                 if found.state == QueuePairState::Error {
                     return Err(PostError::QueuePairError);
                 }
-                if found.receives.is_full() {
+                if !found.receives.push(id, buffer) {
                     return Err(PostError::QueueFull);
                 }
-                found.receives.push(receive);
                 if !found.is_pending {
-                    self.drive(slot_of(id));
+                    self.drive(slot_of(target));
                 }
             }
-            ReceiveTarget::Shared(id) => {
-                let queue =
-                    self.shared.get_mut(id.0 as usize).ok_or(PostError::NoSuch("shared receive queue"))?;
-                let place = queue.free.pop().ok_or(PostError::QueueFull)?;
-                queue.posted[place as usize] = Some(receive);
-                queue.unposted.push_back(place);
-                queue.drive(id.0);
+            ReceiveTarget::Shared(target) => {
+                let queue = self
+                    .shared
+                    .get_mut(target.0 as usize)
+                    .ok_or(PostError::NoSuch("shared receive queue"))?;
+                if !queue.receives.push(id, buffer) {
+                    return Err(PostError::QueueFull);
+                }
+                queue.drive(target.0);
             }
         }
         Ok(())
@@ -719,6 +582,7 @@ impl ThreadDomain for OfiDomain {
         into.extend(queue.ready.drain(..count));
         if count > 0 {
             self.idle.reset();
+            self.attention.has_come();
         }
         count
     }

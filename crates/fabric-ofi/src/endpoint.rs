@@ -1,37 +1,68 @@
 //! A queue pair's address as the peer gets it. Pure.
 
+use crate::handles::{MAX_ADDRESS, Remote};
 use dunlin_fabric::{CreateError, Endpoint};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// The first byte: changes when the rest does.
-const FORMAT: u8 = 0x0f;
+const FORMAT: u8 = 0x1f;
 /// The longest name of a provider that is told.
 const MAX_PROVIDER: usize = 32;
-/// All but the provider's name.
-const LENGTH: usize = 19;
 
 /// Where a queue pair is, and what it is to be told.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct QueuePairAddress {
     /// Its number on the device.
     pub(crate) number: u32,
-    /// What who asks for the connection says, and each message for it.
+    /// What who asks for the connection says, each message for it, and each WRITE that tells of RECVs.
     pub(crate) secret: u64,
-    /// The port where the connection is asked for, on the host at the other end of the control connection; 0 of the side that
-    /// asks.
-    pub(crate) port: u16,
+    pub(crate) place: Whereabouts,
     /// Only like talks to like.
     pub(crate) provider: String,
+}
+
+/// How a queue pair is reached.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Whereabouts {
+    /// The port where the connection is asked for, on the host at the other end of the control connection; 0 of the side that
+    /// asks.
+    Port(u16),
+    /// An endpoint for datagrams.
+    Datagrams {
+        /// Its address, as the provider has it.
+        messages: Vec<u8>,
+        /// The address of the endpoint through which memory is reached; empty if it is the same.
+        memory: Vec<u8>,
+        /// Where it is told of RECVs.
+        cell: Remote,
+    },
 }
 
 impl QueuePairAddress {
     /// As it travels.
     pub(crate) fn encode(&self) -> Endpoint {
-        let mut bytes = Vec::with_capacity(LENGTH + MAX_PROVIDER);
-        bytes.push(FORMAT);
+        let mut bytes = vec![FORMAT];
         bytes.extend(self.number.to_le_bytes());
         bytes.extend(self.secret.to_le_bytes());
-        bytes.extend(self.port.to_le_bytes());
-        bytes.extend(self.provider.bytes().take(MAX_PROVIDER));
+        let text = |bytes: &mut Vec<u8>, text: &[u8], most: usize| {
+            let text = &text[..text.len().min(most)];
+            bytes.extend((text.len() as u16).to_le_bytes());
+            bytes.extend(text);
+        };
+        match &self.place {
+            Whereabouts::Port(port) => {
+                bytes.push(0);
+                bytes.extend(port.to_le_bytes());
+            }
+            Whereabouts::Datagrams { messages, memory, cell } => {
+                bytes.push(1);
+                bytes.extend(cell.key.to_le_bytes());
+                bytes.extend(cell.address.to_le_bytes());
+                text(&mut bytes, messages, MAX_ADDRESS);
+                text(&mut bytes, memory, MAX_ADDRESS);
+            }
+        }
+        text(&mut bytes, self.provider.as_bytes(), MAX_PROVIDER);
         let sum = checksum(&bytes);
         bytes.extend(sum.to_le_bytes());
         Endpoint(bytes)
@@ -40,26 +71,71 @@ impl QueuePairAddress {
     /// Reads what a peer sent.
     pub(crate) fn decode(endpoint: &Endpoint) -> Result<Self, CreateError> {
         let refuse = |why| Err(CreateError::Endpoint(why));
-        let bytes = &endpoint.0[..];
-        if !(LENGTH..=LENGTH + MAX_PROVIDER).contains(&bytes.len()) || bytes[0] != FORMAT {
+        if endpoint.0.first() != Some(&FORMAT) {
             return refuse("it is not of this fabric, or of another version");
         }
-        let (bytes, sum) = bytes.split_at(bytes.len() - 4);
-        if checksum(bytes).to_le_bytes() != sum {
+        let Some((bytes, sum)) = endpoint.0.split_last_chunk() else { return refuse("it is cut") };
+        if checksum(bytes).to_le_bytes() != *sum {
             return refuse("it was damaged on its way");
         }
-        let chunk = |at: usize| -> [u8; 8] { std::array::from_fn(|byte| bytes[at + byte]) };
-        let [a, b, c, d, ..] = chunk(1);
-        let Ok(provider) = std::str::from_utf8(&bytes[15..]) else {
-            return refuse("its provider has no name");
-        };
-        Ok(QueuePairAddress {
-            number: u32::from_le_bytes([a, b, c, d]),
-            secret: u64::from_le_bytes(chunk(5)),
-            port: u16::from_le_bytes([bytes[13], bytes[14]]),
-            provider: provider.to_owned(),
-        })
+        Self::read(&mut Reader(&bytes[1..])).map_or_else(|| refuse("it does not say where it is"), Ok)
     }
+
+    fn read(reader: &mut Reader<'_>) -> Option<Self> {
+        let number = u32::from_le_bytes(reader.chunk()?);
+        let secret = u64::from_le_bytes(reader.chunk()?);
+        let place = match reader.chunk::<1>()? {
+            [0] => Whereabouts::Port(u16::from_le_bytes(reader.chunk()?)),
+            [1] => {
+                let (key, address) =
+                    (u64::from_le_bytes(reader.chunk()?), u64::from_le_bytes(reader.chunk()?));
+                let (messages, memory) =
+                    (reader.text(MAX_ADDRESS)?.to_vec(), reader.text(MAX_ADDRESS)?.to_vec());
+                if messages.is_empty() {
+                    return None;
+                }
+                Whereabouts::Datagrams { messages, memory, cell: Remote { key, address } }
+            }
+            _ => return None,
+        };
+        let provider = std::str::from_utf8(reader.text(MAX_PROVIDER)?).ok()?.to_owned();
+        reader.0.is_empty().then_some(QueuePairAddress { number, secret, place, provider })
+    }
+}
+
+/// Takes bytes off the front.
+struct Reader<'a>(&'a [u8]);
+
+impl<'a> Reader<'a> {
+    fn chunk<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (chunk, rest) = self.0.split_first_chunk()?;
+        self.0 = rest;
+        Some(*chunk)
+    }
+
+    fn text(&mut self, most: usize) -> Option<&'a [u8]> {
+        let length = usize::from(u16::from_le_bytes(self.chunk()?));
+        let (text, rest) = self.0.split_at_checked(length).filter(|_| length <= most)?;
+        self.0 = rest;
+        Some(text)
+    }
+}
+
+/// Whether an address of the Internet in a provider's form (`sockaddr_in`, `sockaddr_in6`) leads to this host, so that a peer
+/// cannot have us talk to others. Addresses of other forms mean something on their own network only, and are taken as they are.
+pub(crate) fn leads_to(address: &[u8], host: IpAddr) -> bool {
+    let family = address.first_chunk().map(|family| i32::from(u16::from_ne_bytes(*family)));
+    let ip = match (family, address.len()) {
+        (Some(libc::AF_INET), 16) => {
+            address[4..8].first_chunk::<4>().map(|bytes| IpAddr::from(Ipv4Addr::from(*bytes)))
+        }
+        (Some(libc::AF_INET6), 28) => {
+            address[8..24].first_chunk::<16>().map(|bytes| IpAddr::from(Ipv6Addr::from(*bytes)))
+        }
+        _ => None,
+    };
+    let has_port = address.get(2..4).is_some_and(|port| port != [0, 0]);
+    has_port && ip.is_some_and(|ip| ip.to_canonical() == host.to_canonical())
 }
 
 /// FNV-1a: garbage in an endpoint should not become a queue pair's address.
@@ -72,13 +148,61 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn address() -> QueuePairAddress {
-        QueuePairAddress { number: 0x12_3456, secret: u64::MAX - 7, port: 7000, provider: "tcp".into() }
+    fn addresses() -> [QueuePairAddress; 3] {
+        let cell = Remote { key: u64::MAX - 9, address: 4096 };
+        let places = [
+            Whereabouts::Port(7000),
+            Whereabouts::Datagrams { messages: vec![7; 16], memory: Vec::new(), cell },
+            Whereabouts::Datagrams { messages: vec![7; MAX_ADDRESS], memory: vec![9; 32], cell },
+        ];
+        places.map(|place| QueuePairAddress {
+            number: 0x12_3456,
+            secret: u64::MAX - 7,
+            place,
+            provider: "tcp;ofi_rxm".into(),
+        })
     }
 
     #[test]
     fn what_is_encoded_is_decoded() {
-        assert_eq!(QueuePairAddress::decode(&address().encode()).unwrap(), address());
+        for address in addresses() {
+            assert_eq!(QueuePairAddress::decode(&address.encode()).unwrap(), address);
+        }
+    }
+
+    #[test]
+    fn what_is_cut_is_refused_also_with_a_good_checksum() {
+        for address in addresses() {
+            let Endpoint(bytes) = address.encode();
+            for end in 0..bytes.len() - 4 {
+                let mut bytes = bytes[..end].to_vec();
+                assert!(QueuePairAddress::decode(&Endpoint(bytes.clone())).is_err());
+                let sum = checksum(&bytes);
+                bytes.extend(sum.to_le_bytes());
+                assert!(QueuePairAddress::decode(&Endpoint(bytes)).is_err(), "{end}");
+            }
+        }
+    }
+
+    #[test]
+    fn peers_cannot_send_us_elsewhere() {
+        let host = IpAddr::from([10, 0, 0, 1]);
+        let v4 = |ip: [u8; 4], port: u16| {
+            let family = (libc::AF_INET as u16).to_ne_bytes();
+            [&family[..], &port.to_be_bytes(), &ip, &[0; 8]].concat()
+        };
+        assert!(leads_to(&v4([10, 0, 0, 1], 7), host));
+        assert!(!leads_to(&v4([10, 0, 0, 2], 7), host));
+        assert!(!leads_to(&v4([10, 0, 0, 1], 0), host));
+        assert!(!leads_to(&v4([10, 0, 0, 1], 7)[..15], host));
+        let v6 = |ip: Ipv6Addr| {
+            let family = (libc::AF_INET6 as u16).to_ne_bytes();
+            [&family[..], &[0, 7, 0, 0, 0, 0], &ip.octets(), &[0; 4]].concat()
+        };
+        assert!(leads_to(&v6(Ipv6Addr::LOCALHOST), Ipv6Addr::LOCALHOST.into()));
+        assert!(!leads_to(&v6(Ipv6Addr::LOCALHOST), host));
+        assert!(leads_to(&v6(Ipv4Addr::new(10, 0, 0, 1).to_ipv6_mapped()), host));
+        assert!(!leads_to(&[], host) && !leads_to(&[0xff; 28], host));
     }
 
     proptest! {
@@ -88,8 +212,9 @@ mod tests {
         }
 
         #[test]
-        fn a_changed_byte_is_noticed(at in 0..LENGTH + 3, bit in 0..8u32) {
-            let mut endpoint = address().encode();
+        fn a_changed_byte_is_noticed(which in 0..3usize, at in any::<prop::sample::Index>(), bit in 0..8u32) {
+            let mut endpoint = addresses()[which].encode();
+            let at = at.index(endpoint.0.len());
             endpoint.0[at] ^= 1 << bit;
             prop_assert!(QueuePairAddress::decode(&endpoint).is_err());
         }

@@ -4,17 +4,18 @@ use crate::backend::OfiBackend;
 use crate::config::OfiConfig;
 use crate::device::{Device, OpenError};
 use crate::domain::OfiDomain;
+use crate::features::EndpointKind;
+use crate::header::HEADER;
 use crate::keeper::{Keeper, Running};
 use crate::library::{Library, LibraryError};
 use crate::memory::OfiMemory;
-use crate::send::MAX_PARTS;
 use crate::{Control, OfiLink, OfiListener};
 use dunlin_fabric::{
     Access, Address, Capabilities, CreateError, DialError, Fabric, ListenError, Nanos, RealHost,
     RegisterError, Scheme,
 };
-use std::io;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// The longest message that is sent at once, whatever the provider takes: a longer one gains nothing and keeps others waiting.
 const MAX_MESSAGE: usize = Capabilities::OFI.max_message as usize;
@@ -44,19 +45,14 @@ impl OfiFabric {
     pub fn new(provider: &str, config: OfiConfig) -> Result<Self, OpenError> {
         let device = Device::open(provider, config)?;
         let system = |what| move |source| OpenError::System { provider: provider.to_owned(), what, source };
-        let (transmit, receive) = (device.info.transmit(), device.info.receive());
-        let limits = [transmit.iov_limit, receive.iov_limit, transmit.rma_iov_limit];
-        if limits[0] < MAX_PARTS || limits[1] < 2 || limits[2] < 1 {
-            let source = io::Error::other(format!("it takes messages of {limits:?} parts only"));
-            return Err(system("opening it")(source));
-        }
-        let domain = device.info.domain();
-        let pairs = u32::try_from(domain.ep_cnt).unwrap_or(u32::MAX).min(MAX_QUEUE_PAIRS);
+        let features = &device.features;
+        let pairs =
+            features.endpoints.map_or(MAX_QUEUE_PAIRS, |most| u32::try_from(most).unwrap_or(u32::MAX));
         let capabilities = Arc::new(Capabilities {
             max_inline: device.config.max_inline,
-            max_message: device.info.endpoint().max_msg_size.min(MAX_MESSAGE) as u32,
-            shared_receive_queue: domain.max_ep_srx_ctx > 0,
-            max_queue_pairs: if pairs == 0 { MAX_QUEUE_PAIRS } else { pairs },
+            max_message: features.max_message.saturating_sub(HEADER).min(MAX_MESSAGE) as u32,
+            shared_receive_queue: features.shared_receives,
+            max_queue_pairs: pairs.min(MAX_QUEUE_PAIRS),
             ..Capabilities::OFI
         });
         let running = Keeper::start(&device).map_err(system("the thread that keeps progress"))?;
@@ -64,6 +60,16 @@ impl OfiFabric {
         let control = Control::start(backend).map_err(system("the control thread"))?;
         tracing::info!(provider, "opened a provider of libfabric");
         Ok(OfiFabric(Arc::new(Inner { control, running, device, capabilities })))
+    }
+
+    /// The kind of its endpoints.
+    pub fn endpoints(&self) -> EndpointKind {
+        self.0.device.features.kind
+    }
+
+    /// How many messages came from elsewhere than queue pairs' other ends, and were dropped. Connections have none.
+    pub fn strays(&self) -> u64 {
+        self.0.device.reach.as_ref().map_or(0, |reach| reach.strays().load(Ordering::Relaxed))
     }
 
     /// The provider's name.

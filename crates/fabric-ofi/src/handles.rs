@@ -3,16 +3,23 @@
 //! libfabric was asked to be safe for threads (`FI_THREAD_SAFE`), so each may be called from any thread. What has to be closed
 //! before what is kept by references: each value holds those that it needs.
 
+mod addresses;
+mod connecting;
+
+pub(crate) use addresses::{AddressVector, Inserted, MAX_ADDRESS};
+pub(crate) use connecting::{Event, EventQueue, PassiveEndpoint};
+
+use crate::features::{Asked, EndpointKind, Told};
 use crate::library::Library;
 use crate::sys;
 use dunlin_fabric::Access;
-use dunlin_fabric_control::Mapping;
+use dunlin_fabric_control::{Mapping, lock};
 use std::ffi::{CString, c_int, c_void};
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::ptr::{NonNull, null, null_mut};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 /// Closes an object.
 ///
@@ -55,8 +62,13 @@ pub(crate) enum Place {
 }
 
 impl Info {
-    /// Connected endpoints of a provider with messages and remote memory.
-    pub(crate) fn find(library: &'static Library, provider: &str, place: Place) -> io::Result<Self> {
+    /// Endpoints of a provider with messages and remote memory, as they are asked for.
+    pub(crate) fn find(
+        library: &'static Library,
+        provider: &str,
+        asked: &Asked,
+        place: Place,
+    ) -> io::Result<Self> {
         // SAFETY: null asks for an empty one.
         let hints = NonNull::new(unsafe { (library.dupinfo)(null()) })
             .ok_or_else(|| io::Error::from(io::ErrorKind::OutOfMemory))?;
@@ -66,15 +78,20 @@ impl Info {
         unsafe {
             let info = &mut *hints.raw.as_ptr();
             info.caps = sys::MSG | sys::RMA;
-            (*info.ep_attr).kind = sys::ENDPOINT_MSG;
+            match asked.kind {
+                EndpointKind::Connected => (*info.ep_attr).kind = sys::ENDPOINT_MSG,
+                EndpointKind::Datagram => {
+                    (*info.ep_attr).kind = sys::ENDPOINT_RDM;
+                    (*info.domain_attr).resource_mgmt = sys::RESOURCES_MANAGED;
+                }
+            }
             (*info.domain_attr).threading = sys::THREAD_SAFE;
             (*info.domain_attr).control_progress = sys::PROGRESS_MANUAL;
             (*info.domain_attr).data_progress = sys::PROGRESS_MANUAL;
-            // Neither memory of ours needs registration, nor have keys a form of the provider's.
-            (*info.domain_attr).mr_mode = 0;
-            let order = sys::ORDER_SAS | sys::ORDER_SAW | sys::ORDER_RAW | sys::ORDER_WAW;
-            (*info.tx_attr).msg_order = order;
-            (*info.rx_attr).msg_order = order;
+            // Of these it may want some: none is that memory which is sent needs registration.
+            (*info.domain_attr).mr_mode = asked.registration;
+            (*info.tx_attr).msg_order = asked.order;
+            (*info.rx_attr).msg_order = asked.order;
             (*info.fabric_attr).prov_name = libc::strdup(name.as_ptr());
         }
         let (address, flags) = match place {
@@ -114,24 +131,28 @@ impl Info {
         unsafe { self.raw.as_ref() }
     }
 
-    pub(crate) fn transmit(&self) -> sys::TransmitAttributes {
+    /// What it says that matters.
+    pub(crate) fn told(&self) -> Told {
         // SAFETY: libfabric makes each with all attributes.
-        unsafe { *self.get().tx_attr }
+        let (transmit, endpoint, domain) =
+            unsafe { (*self.get().tx_attr, *self.get().ep_attr, *self.get().domain_attr) };
+        let receive = self.receive();
+        let remote = transmit.rma_iov_limit;
+        Told {
+            order: transmit.msg_order,
+            registration: domain.mr_mode,
+            key: domain.mr_key_size,
+            parts: [transmit.iov_limit, receive.iov_limit, transmit.iov_limit, remote],
+            max_message: endpoint.max_msg_size,
+            endpoints: domain.ep_cnt,
+            shared_receives: domain.max_ep_srx_ctx > 0,
+            address_format: self.get().addr_format,
+        }
     }
 
-    pub(crate) fn receive(&self) -> sys::ReceiveAttributes {
+    fn receive(&self) -> sys::ReceiveAttributes {
         // SAFETY: as above.
         unsafe { *self.get().rx_attr }
-    }
-
-    pub(crate) fn endpoint(&self) -> sys::EndpointAttributes {
-        // SAFETY: as above.
-        unsafe { *self.get().ep_attr }
-    }
-
-    pub(crate) fn domain(&self) -> sys::DomainAttributes {
-        // SAFETY: as above.
-        unsafe { *self.get().domain_attr }
     }
 
     /// Endpoints made of it have no RECVs of their own.
@@ -211,9 +232,16 @@ unsafe impl Send for MemoryRegion {}
 unsafe impl Sync for MemoryRegion {}
 
 impl MemoryRegion {
-    /// Exactly the mapping's length, within `access`, under a key of ours. The caller keeps the mapping as long as an endpoint
-    /// may be at work in it, which can be longer than this value is there.
-    pub(crate) fn new(domain: &Arc<Domain>, mapping: &Mapping, access: Access, key: u64) -> io::Result<Self> {
+    /// Exactly the mapping's length, within `access`, under this key or one of the provider's. The caller keeps the mapping as
+    /// long as an endpoint may be at work in it, which can be longer than this value is there. Where memory belongs to an
+    /// endpoint, `through` is that.
+    pub(crate) fn new(
+        domain: &Arc<Domain>,
+        mapping: &Mapping,
+        access: Access,
+        key: u64,
+        through: Option<&Endpoint>,
+    ) -> io::Result<Self> {
         let mut flags = 0;
         for (right, flag) in [(Access::READ, sys::REMOTE_READ), (Access::WRITE, sys::REMOTE_WRITE)] {
             if access.contains(right) {
@@ -236,7 +264,17 @@ impl MemoryRegion {
                 null_mut(),
             )
         };
-        Ok(MemoryRegion { raw: made(domain.library, code, raw)?, domain: Arc::clone(domain) })
+        let region = MemoryRegion { raw: made(domain.library, code, raw)?, domain: Arc::clone(domain) };
+        if let Some(endpoint) = through {
+            let object: *mut sys::Object = region.raw.as_ptr().cast();
+            // SAFETY: region and endpoint are open; the endpoint is the device's, and closed after all regions.
+            unsafe {
+                let operations = &*(*object).operations;
+                domain.library.outcome((operations.bind)(object, endpoint.raw.as_ptr().cast(), 0))?;
+                domain.library.outcome((operations.control)(object, sys::ENABLE, null_mut()))?;
+            }
+        }
+        Ok(region)
     }
 
     /// The key that the provider knows it by.
@@ -264,11 +302,14 @@ pub(crate) struct Entry {
     pub(crate) error: c_int,
 }
 
-/// A completion queue with a descriptor to sleep on.
+/// A completion queue, with a descriptor to sleep on where the provider has such.
 #[derive(Debug)]
 pub(crate) struct CompletionQueue {
     raw: NonNull<sys::CompletionQueue>,
-    descriptor: c_int,
+    descriptor: Option<c_int>,
+    /// Held while endpoints come and go, and by who makes progress from another thread than they do: layered providers look at
+    /// endpoints that are not enabled yet.
+    changing: Mutex<()>,
     domain: Arc<Domain>,
 }
 
@@ -278,12 +319,13 @@ unsafe impl Send for CompletionQueue {}
 unsafe impl Sync for CompletionQueue {}
 
 impl CompletionQueue {
-    pub(crate) fn new(domain: &Arc<Domain>, size: usize) -> io::Result<Self> {
+    /// A queue that begins with so many entries.
+    pub(crate) fn new(domain: &Arc<Domain>, size: usize, has_descriptor: bool) -> io::Result<Self> {
         let mut attributes = sys::CompletionQueueAttributes {
             size,
             flags: 0,
             format: sys::CQ_FORMAT_MSG,
-            wait_obj: sys::WAIT_DESCRIPTOR,
+            wait_obj: if has_descriptor { sys::WAIT_DESCRIPTOR } else { sys::WAIT_NONE },
             signaling_vector: 0,
             wait_cond: 0,
             wait_set: null_mut(),
@@ -295,25 +337,34 @@ impl CompletionQueue {
             ((*owner.operations).cq_open)(domain.domain.as_ptr(), &mut attributes, &mut raw, null_mut())
         };
         let raw = made(domain.library, code, raw)?;
-        let mut queue = CompletionQueue { raw, descriptor: -1, domain: Arc::clone(domain) };
-        // SAFETY: the queue is open, and its wait object is a descriptor, for which there is room.
-        let code = unsafe {
-            let object = raw.as_ref().object;
-            let place = (&raw mut queue.descriptor).cast();
-            ((*object.operations).control)(raw.as_ptr().cast(), sys::GET_WAIT, place)
-        };
-        domain.library.outcome(code)?;
+        let mut queue =
+            CompletionQueue { raw, descriptor: None, changing: Mutex::default(), domain: Arc::clone(domain) };
+        if has_descriptor {
+            let mut descriptor: c_int = -1;
+            // SAFETY: the queue is open, and its wait object is a descriptor, for which there is room.
+            let code = unsafe {
+                let object = raw.as_ref().object;
+                let place = (&raw mut descriptor).cast();
+                ((*object.operations).control)(raw.as_ptr().cast(), sys::GET_WAIT, place)
+            };
+            domain.library.outcome(code)?;
+            queue.descriptor = (descriptor >= 0).then_some(descriptor);
+        }
         Ok(queue)
     }
 
     /// The descriptor that can be read when there may be something.
-    pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
+    pub(crate) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         // SAFETY: the queue has it open until it is closed, which the borrow prevents.
-        unsafe { BorrowedFd::borrow_raw(self.descriptor) }
+        self.descriptor.map(|descriptor| unsafe { BorrowedFd::borrow_raw(descriptor) })
     }
 
     /// Before sleeping on the descriptor: `false` if there is something already.
     pub(crate) fn may_sleep(&self) -> bool {
+        if self.descriptor.is_none() {
+            return true;
+        }
+        let _unchanged = lock(&self.changing);
         let mut object: *mut sys::Object = self.raw.as_ptr().cast();
         let fabric = self.domain.fabric;
         // SAFETY: fabric and queue are open; the list has one object.
@@ -322,6 +373,7 @@ impl CompletionQueue {
 
     /// Makes progress of the whole domain without taking anything. Whether there is something to take.
     pub(crate) fn progress(&self) -> bool {
+        let _unchanged = lock(&self.changing);
         // SAFETY: the queue is open; nothing is written for a count of 0.
         let count = unsafe { ((*self.raw.as_ref().operations).read)(self.raw.as_ptr(), null_mut(), 0) };
         count != -(libc::EAGAIN as isize)
@@ -370,194 +422,6 @@ impl Drop for CompletionQueue {
     fn drop(&mut self) {
         // SAFETY: made in `new`; endpoints that use it hold it.
         unsafe { close(self.domain.library, "a completion queue", self.raw.as_ptr().cast()) }
-    }
-}
-
-/// What the event queue tells.
-#[derive(Debug)]
-pub(crate) enum Event {
-    /// Somebody asks this passive endpoint (its [name](PassiveEndpoint::name)) for a connection, and says so much (cut at
-    /// [`MAX_SAID`]).
-    Request(usize, Info, Vec<u8>),
-    /// This endpoint (its [name](Endpoint::name)) is connected.
-    Connected(usize),
-    /// This endpoint has no other end any more, or never got one.
-    Closed(usize),
-}
-
-/// The most that is heard of what a peer says with its request.
-pub(crate) const MAX_SAID: usize = 64;
-
-/// Where connections and their ends are told.
-#[derive(Debug)]
-pub(crate) struct EventQueue {
-    raw: NonNull<sys::EventQueue>,
-    domain: Arc<Domain>,
-}
-
-// SAFETY: as for `Domain`.
-unsafe impl Send for EventQueue {}
-// SAFETY: as above.
-unsafe impl Sync for EventQueue {}
-
-impl EventQueue {
-    pub(crate) fn new(domain: &Arc<Domain>) -> io::Result<Arc<Self>> {
-        let mut attributes = sys::EventQueueAttributes {
-            size: 0,
-            flags: 0,
-            wait_obj: sys::WAIT_NONE,
-            signaling_vector: 0,
-            wait_set: null_mut(),
-        };
-        let mut raw = null_mut();
-        // SAFETY: the fabric is open, the attributes are of the library's layout.
-        let code = unsafe {
-            let owner = domain.fabric.as_ref();
-            ((*owner.operations).eq_open)(domain.fabric.as_ptr(), &mut attributes, &mut raw, null_mut())
-        };
-        Ok(Arc::new(EventQueue { raw: made(domain.library, code, raw)?, domain: Arc::clone(domain) }))
-    }
-
-    /// The next event, if there is one. Makes progress of connecting.
-    pub(crate) fn next(&self) -> Option<Event> {
-        #[repr(C)]
-        struct Roomy(sys::ConnectionEvent, [u8; MAX_SAID]);
-        loop {
-            let mut kind = 0;
-            let mut raw = Roomy(sys::ConnectionEvent { object: null_mut(), info: null_mut() }, [0; MAX_SAID]);
-            // SAFETY: the queue is open, and there is as much room as is said.
-            let count = unsafe {
-                let place = (&raw mut raw).cast();
-                ((*self.raw.as_ref().operations).read)(
-                    self.raw.as_ptr(),
-                    &mut kind,
-                    place,
-                    size_of::<Roomy>(),
-                    0,
-                )
-            };
-            if count == -sys::ERROR_AVAILABLE {
-                // SAFETY: numbers and null pointers, for which zeros are values.
-                let mut error: sys::EventError = unsafe { std::mem::zeroed() };
-                // SAFETY: the queue is open, and there is room for the entry.
-                let count =
-                    unsafe { ((*self.raw.as_ref().operations).readerr)(self.raw.as_ptr(), &mut error, 0) };
-                if count <= 0 {
-                    return None;
-                }
-                return Some(Event::Closed(error.object as usize));
-            }
-            let said = usize::try_from(count).ok()?.saturating_sub(size_of::<sys::ConnectionEvent>());
-            let said = raw.1[..said.min(MAX_SAID)].to_vec();
-            let object = raw.0.object as usize;
-            match kind {
-                sys::EVENT_CONNECTION_REQUEST => {
-                    // SAFETY: the event has brought it for us to free.
-                    if let Some(info) = unsafe { Info::from_event(self.domain.library, raw.0.info) } {
-                        return Some(Event::Request(object, info, said));
-                    }
-                }
-                sys::EVENT_CONNECTED => return Some(Event::Connected(object)),
-                sys::EVENT_SHUTDOWN => return Some(Event::Closed(object)),
-                _ => {}
-            }
-        }
-    }
-}
-
-impl Drop for EventQueue {
-    fn drop(&mut self) {
-        // SAFETY: made in `new`; endpoints that use it hold it.
-        unsafe { close(self.domain.library, "an event queue", self.raw.as_ptr().cast()) }
-    }
-}
-
-/// Where connections are asked for.
-#[derive(Debug)]
-pub(crate) struct PassiveEndpoint {
-    raw: NonNull<sys::PassiveEndpoint>,
-    /// As the provider has it, its port with it.
-    pub(crate) address: SocketAddr,
-    events: Arc<EventQueue>,
-}
-
-// SAFETY: as for `Domain`.
-unsafe impl Send for PassiveEndpoint {}
-// SAFETY: as above.
-unsafe impl Sync for PassiveEndpoint {}
-
-impl PassiveEndpoint {
-    /// Listens at an address of this host, on a port of the system's choice.
-    pub(crate) fn listen(events: &Arc<EventQueue>, info: &Info) -> io::Result<Self> {
-        let domain = &events.domain;
-        let library = domain.library;
-        let mut raw = null_mut();
-        // SAFETY: the fabric is open; the description is libfabric's own.
-        let code = unsafe {
-            let owner = domain.fabric.as_ref();
-            ((*owner.operations).passive_ep)(domain.fabric.as_ptr(), info.raw.as_ptr(), &mut raw, null_mut())
-        };
-        let raw = made(library, code, raw)?;
-        let unknown = SocketAddr::from(([0, 0, 0, 0], 0));
-        let mut endpoint = PassiveEndpoint { raw, address: unknown, events: Arc::clone(events) };
-        // SAFETY: endpoint and queue are open, and the queue is held as long as the endpoint is.
-        unsafe {
-            let object = raw.as_ref().object;
-            library.outcome(((*object.operations).bind)(
-                raw.as_ptr().cast(),
-                events.raw.as_ptr().cast(),
-                0,
-            ))?;
-            let manager = raw.as_ref().manager;
-            library.outcome(((*manager).listen)(raw.as_ptr()))?;
-            let mut storage: libc::sockaddr_storage = std::mem::zeroed();
-            let mut length = size_of::<libc::sockaddr_storage>();
-            let place = (&raw mut storage).cast();
-            library.outcome(((*manager).getname)(raw.as_ptr().cast(), place, &mut length))?;
-            endpoint.address = address_of(&storage)
-                .ok_or_else(|| io::Error::other("the provider's addresses are not those of the Internet"))?;
-        }
-        Ok(endpoint)
-    }
-
-    /// What events call it.
-    pub(crate) fn name(&self) -> usize {
-        self.raw.as_ptr() as usize
-    }
-
-    /// Turns a request down.
-    pub(crate) fn reject(&self, request: &Info) {
-        // SAFETY: the endpoint is open, and the handle is of its request.
-        let code = unsafe {
-            let manager = self.raw.as_ref().manager;
-            ((*manager).reject)(self.raw.as_ptr(), request.get().handle, null(), 0)
-        };
-        if let Err(error) = self.events.domain.library.outcome(code) {
-            tracing::debug!(%error, "a connection cannot be turned down");
-        }
-    }
-}
-
-impl Drop for PassiveEndpoint {
-    fn drop(&mut self) {
-        // SAFETY: made in `listen`, closed once.
-        unsafe { close(self.events.domain.library, "a passive endpoint", self.raw.as_ptr().cast()) }
-    }
-}
-
-fn address_of(storage: &libc::sockaddr_storage) -> Option<SocketAddr> {
-    match c_int::from(storage.ss_family) {
-        libc::AF_INET => {
-            // SAFETY: of this family it is that structure.
-            let v4 = unsafe { &*(&raw const *storage).cast::<libc::sockaddr_in>() };
-            Some((v4.sin_addr.s_addr.to_ne_bytes(), u16::from_be(v4.sin_port)).into())
-        }
-        libc::AF_INET6 => {
-            // SAFETY: of this family it is that structure.
-            let v6 = unsafe { &*(&raw const *storage).cast::<libc::sockaddr_in6>() };
-            Some((v6.sin6_addr.s6_addr, u16::from_be(v6.sin6_port)).into())
-        }
-        _ => None,
     }
 }
 
@@ -628,21 +492,43 @@ fn posted(library: &Library, code: isize) -> io::Result<()> {
     if code == 0 { Ok(()) } else { library.outcome(code as c_int) }
 }
 
+/// What is done with a peer's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum OneSided {
+    Read,
+    /// Complete when the provider needs its bytes no more.
+    Write,
+    /// Complete when its bytes can be seen at the other end.
+    WriteDelivered,
+}
+
 /// Memory of a peer.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Remote {
     pub(crate) address: u64,
     pub(crate) key: u64,
 }
 
-/// An active endpoint: one end of a connection. Closing it ends all that is posted there.
+/// What an endpoint finds its other end by.
+#[derive(Clone, Debug)]
+pub(crate) enum Finds {
+    /// A connection, whose beginning and end are told here.
+    Connection(Arc<EventQueue>),
+    /// Addresses of datagrams.
+    Addresses(Arc<AddressVector>),
+}
+
+/// Where an operation of an endpoint goes: to an address of its table, or where it is connected to.
+pub(crate) const CONNECTED: u64 = sys::ADDRESS_UNSPECIFIED;
+
+/// An active endpoint: one end of a connection, or one for datagrams. Closing it ends all that is posted there.
 #[derive(Debug)]
 pub(crate) struct Endpoint {
     raw: NonNull<sys::Endpoint>,
     library: &'static Library,
     // What it uses, closed after it.
-    _queue: Arc<CompletionQueue>,
-    _events: Arc<EventQueue>,
+    queue: Arc<CompletionQueue>,
+    _finds: Finds,
     _shared: Option<Arc<SharedReceives>>,
 }
 
@@ -654,11 +540,12 @@ impl Endpoint {
     pub(crate) fn new(
         info: &Info,
         queue: &Arc<CompletionQueue>,
-        events: &Arc<EventQueue>,
+        finds: &Finds,
         shared: Option<&Arc<SharedReceives>>,
     ) -> io::Result<Self> {
         let domain = &queue.domain;
         let library = domain.library;
+        let changing = lock(&queue.changing);
         let mut raw = null_mut();
         // SAFETY: the domain is open; the description is libfabric's own.
         let code = unsafe {
@@ -669,8 +556,8 @@ impl Endpoint {
         let endpoint = Endpoint {
             raw,
             library,
-            _queue: Arc::clone(queue),
-            _events: Arc::clone(events),
+            queue: Arc::clone(queue),
+            _finds: finds.clone(),
             _shared: shared.map(Arc::clone),
         };
         let bind = |object: *mut sys::Object, flags| {
@@ -679,21 +566,42 @@ impl Endpoint {
                 ((*raw.as_ref().object.operations).bind)(raw.as_ptr().cast(), object, flags)
             })
         };
-        bind(events.raw.as_ptr().cast(), 0)?;
-        bind(queue.raw.as_ptr().cast(), sys::SEND | sys::RECV)?;
-        if let Some(shared) = shared {
-            bind(shared.raw.as_ptr().cast(), 0)?;
-        }
-        // SAFETY: the endpoint is open and has what it needs.
-        library.outcome(unsafe {
-            ((*raw.as_ref().object.operations).control)(raw.as_ptr().cast(), sys::ENABLE, null_mut())
-        })?;
-        Ok(endpoint)
+        let enable = || {
+            match finds {
+                Finds::Connection(events) => bind(events.as_ptr(), 0)?,
+                Finds::Addresses(vector) => bind(vector.raw.as_ptr().cast(), 0)?,
+            }
+            bind(queue.raw.as_ptr().cast(), sys::SEND | sys::RECV)?;
+            if let Some(shared) = shared {
+                bind(shared.raw.as_ptr().cast(), 0)?;
+            }
+            // SAFETY: the endpoint is open and has what it needs.
+            library.outcome(unsafe {
+                ((*raw.as_ref().object.operations).control)(raw.as_ptr().cast(), sys::ENABLE, null_mut())
+            })
+        };
+        let enabled = enable();
+        // Before an endpoint that is of no use is closed.
+        drop(changing);
+        enabled.map(|()| endpoint)
     }
 
     /// What events call it. Another may have the name when this one is closed.
     pub(crate) fn name(&self) -> usize {
         self.raw.as_ptr() as usize
+    }
+
+    /// Its address, in the provider's form.
+    pub(crate) fn address(&self) -> io::Result<Vec<u8>> {
+        let mut bytes = vec![0; MAX_ADDRESS];
+        let mut length = bytes.len();
+        // SAFETY: the endpoint is open, and there is as much room as is said.
+        self.library.outcome(unsafe {
+            let manager = self.raw.as_ref().manager;
+            ((*manager).getname)(self.raw.as_ptr().cast(), bytes.as_mut_ptr().cast(), &mut length)
+        })?;
+        bytes.truncate(length);
+        Ok(bytes)
     }
 
     /// Asks the passive endpoint that the description leads to for a connection.
@@ -729,12 +637,12 @@ impl Endpoint {
     /// # Safety
     /// The parts are valid for reads until a completion with this context came or the endpoint is closed.
     #[inline]
-    pub(crate) unsafe fn send(&self, parts: &[libc::iovec], context: u64) -> io::Result<()> {
+    pub(crate) unsafe fn send(&self, to: u64, parts: &[libc::iovec], context: u64) -> io::Result<()> {
         let message = sys::Message {
             parts: parts.as_ptr(),
             descriptors: null_mut(),
             count: parts.len(),
-            address: sys::ADDRESS_UNSPECIFIED,
+            address: to,
             context: context as *mut c_void,
             data: 0,
         };
@@ -744,7 +652,7 @@ impl Endpoint {
         posted(self.library, code)
     }
 
-    /// Writes into a peer's memory, or with `reads` reads from there. `WouldBlock` if there is no room now.
+    /// Does `what` with a peer's memory. `WouldBlock` if there is no room now.
     ///
     /// # Safety
     /// The parts are valid for reads (or writes, and no one else's) until a completion with this context came or the endpoint
@@ -752,7 +660,8 @@ impl Endpoint {
     #[inline]
     pub(crate) unsafe fn remote(
         &self,
-        reads: bool,
+        what: OneSided,
+        to: u64,
         parts: &[libc::iovec],
         at: Remote,
         context: u64,
@@ -763,7 +672,7 @@ impl Endpoint {
             parts: parts.as_ptr(),
             descriptors: null_mut(),
             count: parts.len(),
-            address: sys::ADDRESS_UNSPECIFIED,
+            address: to,
             remote: &remote,
             remote_count: 1,
             context: context as *mut c_void,
@@ -772,8 +681,12 @@ impl Endpoint {
         // SAFETY: the endpoint is open; the rest is the caller's promise.
         let code = unsafe {
             let operations = &*self.raw.as_ref().memory;
-            let post = if reads { operations.readmsg } else { operations.writemsg };
-            post(self.raw.as_ptr(), &message, sys::COMPLETION)
+            let (post, flags) = match what {
+                OneSided::Read => (operations.readmsg, sys::COMPLETION),
+                OneSided::Write => (operations.writemsg, sys::COMPLETION),
+                OneSided::WriteDelivered => (operations.writemsg, sys::COMPLETION | sys::DELIVERY_COMPLETE),
+            };
+            post(self.raw.as_ptr(), &message, flags)
         };
         posted(self.library, code)
     }
@@ -781,6 +694,7 @@ impl Endpoint {
 
 impl Drop for Endpoint {
     fn drop(&mut self) {
+        let _changing = lock(&self.queue.changing);
         // SAFETY: made in `new`, closed once. After this the provider touches nothing that was posted here.
         unsafe { close(self.library, "an endpoint", self.raw.as_ptr().cast()) }
     }

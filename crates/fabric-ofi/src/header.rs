@@ -3,11 +3,15 @@
 //! A WRITE with immediate data is a WRITE and, behind it, a message of a header alone, which consumes a RECV as it has to.
 //! libfabric's own immediate data consume none, and say nothing of whose they are where RECVs are shared.
 
+use crate::receives::SEQUENCE;
+
 /// Bytes of a header.
 pub(crate) const HEADER: usize = 24;
 
 const IMMEDIATE: u32 = 1;
 const WRITE: u32 = 2;
+/// Bits of those; the number of the message stands above them.
+const FLAGS: u32 = 2;
 
 /// In front of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,6 +22,8 @@ pub(crate) struct Header {
     pub(crate) immediate: Option<u32>,
     /// Of a WRITE that this tells of: its length.
     pub(crate) written: Option<u32>,
+    /// The how manieth message of its sender's queue pair it is, in the bits of [`SEQUENCE`].
+    pub(crate) sequence: u32,
 }
 
 impl Header {
@@ -25,7 +31,8 @@ impl Header {
     pub(crate) fn encode(&self) -> [u8; HEADER] {
         let mut bytes = [0; HEADER];
         let flags = if self.immediate.is_some() { IMMEDIATE } else { 0 }
-            | if self.written.is_some() { WRITE } else { 0 };
+            | if self.written.is_some() { WRITE } else { 0 }
+            | (self.sequence & SEQUENCE) << FLAGS;
         bytes[..8].copy_from_slice(&self.secret.to_le_bytes());
         for (place, value) in [
             (8, self.number),
@@ -47,12 +54,12 @@ impl Header {
             true => Some(Some(value)),
             false => (value == 0).then_some(None),
         };
-        (flags & !(IMMEDIATE | WRITE) == 0).then_some(())?;
         let header = Header {
             number: word(8),
             secret,
             immediate: told(IMMEDIATE, immediate)?,
             written: told(WRITE, written)?,
+            sequence: flags >> FLAGS,
         };
         // A WRITE is told of for its immediate data only.
         (header.written.is_none() || header.immediate.is_some()).then_some(header)
@@ -71,14 +78,15 @@ mod tests {
             secret in any::<u64>(),
             immediate in any::<Option<u32>>(),
             written in any::<Option<u32>>(),
+            sequence in 0..=SEQUENCE,
         ) {
             let written = written.filter(|_| immediate.is_some());
-            let header = Header { number, secret, immediate, written };
+            let header = Header { number, secret, immediate, written, sequence };
             prop_assert_eq!(Header::decode(&header.encode()), Some(header));
         }
 
         #[test]
-        fn no_bytes_mean_two_things(bytes in any::<[u8; HEADER]>(), flags in 0..6u8) {
+        fn no_bytes_mean_two_things(bytes in any::<[u8; HEADER]>(), flags in any::<u8>()) {
             let mut bytes = bytes;
             bytes[12..16].copy_from_slice(&[flags, 0, 0, 0]);
             if let Some(header) = Header::decode(&bytes) {
@@ -89,7 +97,7 @@ mod tests {
 
     #[test]
     fn a_write_without_immediate_data_is_not_told_of() {
-        let header = Header { number: 1, secret: 2, immediate: None, written: Some(3) };
+        let header = Header { number: 1, secret: 2, immediate: None, written: Some(3), sequence: 4 };
         assert_eq!(Header::decode(&header.encode()), None);
     }
 }

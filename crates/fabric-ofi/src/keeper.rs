@@ -183,6 +183,8 @@ fn run(device: &Weak<Device>) {
             (false, true) => SLOW_TICK,
             (false, false) => LONGEST,
         };
+        let without_descriptor = alone.iter().any(|domain| domain.queue.descriptor().is_none());
+        let longest = if without_descriptor { longest.min(TICK) } else { longest };
         let may_sleep = alone.iter().all(|domain| domain.queue.may_sleep());
         sleep(keeper, &alone, Some(if may_sleep { longest } else { 0 }));
     }
@@ -192,8 +194,8 @@ fn run(device: &Weak<Device>) {
 fn sleep(keeper: &Keeper, alone: &[Arc<Attention>], longest: Option<u64>) {
     let timeout = longest.map(|longest| Timespec { tv_sec: 0, tv_nsec: longest as _ });
     let call = PollFd::new(&keeper.call, PollFlags::IN);
-    let others =
-        alone.iter().map(|domain| PollFd::from_borrowed_fd(domain.queue.descriptor(), PollFlags::IN));
+    let others = alone.iter().filter_map(|domain| domain.queue.descriptor());
+    let others = others.map(|descriptor| PollFd::from_borrowed_fd(descriptor, PollFlags::IN));
     let mut descriptors: Vec<PollFd<'_>> = std::iter::once(call).chain(others).collect();
     // Interrupted, it looks again.
     let _ = rustix::event::poll(&mut descriptors, timeout.as_ref());

@@ -3,7 +3,7 @@
 //! could reach are not another's until every endpoint is closed that was open when they were given up.
 
 use crate::device::Device;
-use crate::handles::MemoryRegion;
+use crate::handles::{MemoryRegion, Remote};
 use dunlin_fabric::{Access, Memory, RegisterError};
 use dunlin_fabric_control::{Mapping, lock};
 use std::collections::BTreeSet;
@@ -106,7 +106,7 @@ impl OfiMemory {
     pub(crate) fn export(&self, access: Access, key: u64) -> std::io::Result<MemoryRegion> {
         self.granted.store(true, Ordering::Relaxed);
         let mapping = self.mapping.as_ref().ok_or_else(|| std::io::Error::other("it is gone"))?;
-        MemoryRegion::new(&self.device.domain, mapping, access, key)
+        self.device.register(mapping, access, key)
     }
 }
 
@@ -138,17 +138,20 @@ unsafe impl Memory for OfiMemory {
 pub struct Grant {
     // The key ends before the memory does.
     region: MemoryRegion,
-    _memory: Arc<OfiMemory>,
+    memory: Arc<OfiMemory>,
 }
 
 impl Grant {
     pub(crate) fn new(memory: &Arc<OfiMemory>, access: Access, key: u64) -> std::io::Result<Self> {
-        Ok(Grant { region: memory.export(access, key)?, _memory: Arc::clone(memory) })
+        Ok(Grant { region: memory.export(access, key)?, memory: Arc::clone(memory) })
     }
 
-    /// The key that the provider knows it by.
-    pub(crate) fn key(&self) -> u64 {
-        self.region.key()
+    /// What peers call its first byte.
+    pub(crate) fn remote(&self) -> Remote {
+        let first = self.memory.base.as_ptr() as u64;
+        // Else offsets count from the region's first byte.
+        let address = if self.memory.device.features.virtual_addresses { first } else { 0 };
+        Remote { key: self.region.key(), address }
     }
 }
 

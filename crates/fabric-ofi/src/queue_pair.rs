@@ -1,65 +1,24 @@
 //! A queue pair with what is in flight on it.
 
 use crate::LinkShared;
+use crate::datagram::Datagram;
 use crate::device::{Awaited, Open};
+use crate::features::Features;
 use crate::handles::Remote;
 use crate::header::HEADER;
 use crate::keeper::Kept;
 use crate::memory::OfiMemory;
+use crate::order::{self, Next, Piece};
+use crate::places::Places;
+use crate::receives::{Arrivals, Receive, Received, Receives};
 use dunlin_fabric::{
     Buffer, Completion, CompletionStatus, Gather, Nanos, Opcode, QueuePairConfig, QueuePairId,
     QueuePairState, RegionKey, WorkId,
 };
-use dunlin_fabric_control::{Flag, Mapping, RemoteRegion};
+use dunlin_fabric_control::{Flag, RemoteRegion};
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
-
-/// Places of equal length that the provider reads or writes; reached by pointers only.
-#[derive(Debug)]
-pub(crate) struct Places {
-    mapping: Mapping,
-    length: usize,
-    mask: u32,
-}
-
-impl Places {
-    /// Places for so many numbers in a row.
-    pub(crate) fn new(count: u32, length: usize) -> io::Result<Self> {
-        let count = count.max(1).next_power_of_two();
-        let length = length.next_multiple_of(8);
-        Ok(Places { mapping: Mapping::new(count as usize * length)?, length, mask: count - 1 })
-    }
-
-    /// The place of a number.
-    #[inline]
-    pub(crate) fn at(&self, number: u32) -> *mut u8 {
-        let place = (number & self.mask) as usize * self.length;
-        // SAFETY: within the mapping, which has as many places as there are numbers under the mask.
-        unsafe { self.mapping.base().as_ptr().add(place) }
-    }
-
-    /// Copies bytes into a place.
-    ///
-    /// # Safety
-    /// Nothing that was posted uses the place, and there is room behind `offset`.
-    #[inline]
-    pub(crate) unsafe fn put(&self, number: u32, offset: usize, bytes: &[u8]) {
-        debug_assert!(offset + bytes.len() <= self.length);
-        // SAFETY: the caller's promise.
-        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.at(number).add(offset), bytes.len()) }
-    }
-
-    /// The header in a place.
-    ///
-    /// # Safety
-    /// What was posted there has completed.
-    #[inline]
-    pub(crate) unsafe fn header(&self, number: u32) -> [u8; HEADER] {
-        // SAFETY: each place is as long as a header at least, and nobody writes there now.
-        unsafe { self.at(number).cast::<[u8; HEADER]>().read_unaligned() }
-    }
-}
 
 /// What a work request holds until it is done.
 #[derive(Debug)]
@@ -72,8 +31,32 @@ pub(crate) enum Held {
     Several(Gather<OfiMemory>),
     /// Their bytes, where they are too many parts with the header.
     Copied(Box<[u8]>),
+    /// The same behind a copy of the header, for providers that take one part.
+    Whole(Box<[u8]>),
     /// A READ's destination, given back.
     Destination(Buffer<OfiMemory>),
+}
+
+impl Held {
+    /// How many parts of a message it is.
+    pub(crate) fn parts(&self) -> usize {
+        match self {
+            Held::Nothing => 0,
+            Held::One(buffer) | Held::Destination(buffer) => usize::from(!buffer.is_empty()),
+            Held::Several(gather) => gather.iter().filter(|buffer| !buffer.is_empty()).count(),
+            Held::Copied(_) | Held::Whole(_) => 1,
+        }
+    }
+
+    /// Its bytes, one behind the other.
+    pub(crate) fn bytes(&self) -> Vec<u8> {
+        match self {
+            Held::Nothing => Vec::new(),
+            Held::One(buffer) | Held::Destination(buffer) => buffer.to_vec(),
+            Held::Several(gather) => gather.iter().flat_map(|buffer| buffer.iter().copied()).collect(),
+            Held::Copied(bytes) | Held::Whole(bytes) => bytes.to_vec(),
+        }
+    }
 }
 
 /// What of a request is still to be handed to the provider.
@@ -96,11 +79,18 @@ pub(crate) struct Sent {
     pub(crate) to_post: u8,
     /// Handed to the provider and not completed.
     pub(crate) outstanding: u8,
+    /// It is a WRITE that has to be delivered before what is to see it is posted, and is under way.
+    pub(crate) writing: bool,
     /// What went wrong.
     pub(crate) failed: Option<CompletionStatus>,
 }
 
 impl Sent {
+    /// What a WRITE writes.
+    pub(crate) fn piece(&self) -> Piece {
+        Piece { remote: self.remote, bytes: self.bytes }
+    }
+
     fn is_done(&self) -> bool {
         self.outstanding == 0 && (self.to_post == 0 || self.failed.is_some())
     }
@@ -116,6 +106,8 @@ pub(crate) struct SendQueue {
     first: u32,
     /// How many of `sent` the provider has all of.
     posted: usize,
+    /// How many WRITEs are under way that others have to wait for.
+    writing: u32,
     /// How many of the first of `sent` have succeeded without anybody to be told: they keep their places until one ends of
     /// which somebody is.
     quiet: usize,
@@ -124,7 +116,7 @@ pub(crate) struct SendQueue {
 impl SendQueue {
     fn new(depth: u32) -> Self {
         let (sent, depth) = (VecDeque::with_capacity(depth as usize), depth as usize);
-        SendQueue { sent, depth, first: 0, posted: 0, quiet: 0 }
+        SendQueue { sent, depth, first: 0, posted: 0, writing: 0, quiet: 0 }
     }
 
     /// How many more fit.
@@ -147,15 +139,28 @@ impl SendQueue {
 
     /// The next to hand to the provider, with its number.
     #[inline]
-    pub(crate) fn unposted(&mut self) -> Option<(u32, &mut Sent)> {
+    pub(crate) fn unposted(&self) -> Option<(u32, &Sent)> {
         let number = self.first.wrapping_add(self.posted as u32);
-        self.sent.get_mut(self.posted).map(|sent| (number, sent))
+        self.sent.get(self.posted).map(|sent| (number, sent))
     }
 
-    /// The provider has all of it.
+    /// The provider has this step of the next one ([`DATA`] or [`NOTICE`], or 0: nothing of it is to be posted). With `writing`
+    /// it is a WRITE that others have to wait for.
     #[inline]
-    pub(crate) fn is_posted(&mut self) {
-        self.posted += 1;
+    pub(crate) fn is_posted(&mut self, step: u8, writing: bool) {
+        let Some(sent) = self.sent.get_mut(self.posted) else { return };
+        sent.to_post &= !step;
+        sent.outstanding += u8::from(step != 0);
+        sent.writing |= writing;
+        self.writing += u32::from(writing);
+        self.posted += usize::from(sent.to_post == 0);
+    }
+
+    /// Whether this has to wait for WRITEs that are under way.
+    #[inline]
+    pub(crate) fn must_wait(&self, next: Next) -> bool {
+        let under_way = || self.sent.iter().take(self.posted + 1).filter(|sent| sent.writing);
+        self.writing > 0 && order::must_wait(next, under_way().map(Sent::piece))
     }
 
     /// A part of this one has completed. Says nothing of a number that is none of ours.
@@ -164,13 +169,18 @@ impl SendQueue {
         let place = number.wrapping_sub(self.first) as usize;
         if let Some(sent) = self.sent.get_mut(place) {
             sent.outstanding = sent.outstanding.saturating_sub(1);
+            if std::mem::take(&mut sent.writing) {
+                self.writing -= 1;
+            }
             sent.failed = sent.failed.or(failed);
         }
     }
 
     /// Everything that has not completed is flushed.
     fn flush(&mut self) {
+        self.writing = 0;
         for sent in &mut self.sent {
+            sent.writing = false;
             if sent.outstanding > 0 || sent.to_post != 0 {
                 sent.outstanding = 0;
                 sent.failed.get_or_insert(CompletionStatus::Flushed);
@@ -197,109 +207,6 @@ impl SendQueue {
         self.posted = self.posted.saturating_sub(ended);
         self.sent.drain(..ended - 1);
         self.sent.pop_front()
-    }
-}
-
-/// How a RECV ended.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Received {
-    pub(crate) status: CompletionStatus,
-    pub(crate) bytes: u32,
-    pub(crate) immediate: Option<u32>,
-    pub(crate) with_write: bool,
-}
-
-impl Received {
-    /// It was not used.
-    pub(crate) const FLUSHED: Received = Received::failed(CompletionStatus::Flushed);
-
-    pub(crate) const fn failed(status: CompletionStatus) -> Self {
-        Received { status, bytes: 0, immediate: None, with_write: false }
-    }
-}
-
-/// A RECV that is posted.
-#[derive(Debug)]
-pub(crate) struct Receive {
-    pub(crate) id: WorkId,
-    pub(crate) buffer: Option<Buffer<OfiMemory>>,
-}
-
-impl Receive {
-    /// The memory that it may fill: the header's place and the buffer. How many of the parts there are.
-    pub(crate) fn parts(&mut self, place: *mut u8) -> ([libc::iovec; 2], usize) {
-        let header = libc::iovec { iov_base: place.cast(), iov_len: HEADER };
-        match &mut self.buffer {
-            Some(buffer) if !buffer.is_empty() => {
-                let body = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
-                ([header, body], 2)
-            }
-            _ => ([header, header], 1),
-        }
-    }
-
-    /// What its user learns.
-    pub(crate) fn concluded(self, queue_pair: QueuePairId, how: Received) -> Completion<OfiMemory> {
-        let Received { status, bytes, immediate, with_write } = how;
-        let opcode = if with_write { Opcode::ReceiveWriteImmediate } else { Opcode::Receive };
-        let Receive { id, buffer } = self;
-        Completion { id, status, opcode, bytes, immediate, value: 0, queue_pair, buffer }
-    }
-}
-
-/// RECVs of a queue pair, which end in the order in which they were posted.
-#[derive(Debug)]
-pub(crate) struct ReceiveQueue {
-    waiting: VecDeque<(Receive, Option<Received>)>,
-    depth: usize,
-    first: u32,
-    posted: usize,
-}
-
-impl ReceiveQueue {
-    fn new(depth: u32) -> Self {
-        let (waiting, depth) = (VecDeque::with_capacity(depth as usize), depth as usize);
-        ReceiveQueue { waiting, depth, first: 0, posted: 0 }
-    }
-
-    pub(crate) fn is_full(&self) -> bool {
-        self.waiting.len() >= self.depth
-    }
-
-    pub(crate) fn push(&mut self, receive: Receive) {
-        self.waiting.push_back((receive, None));
-    }
-
-    /// The next to hand to the provider, with its number.
-    pub(crate) fn unposted(&mut self) -> Option<(u32, &mut Receive)> {
-        let number = self.first.wrapping_add(self.posted as u32);
-        self.waiting.get_mut(self.posted).map(|(receive, _)| (number, receive))
-    }
-
-    /// The provider has it.
-    pub(crate) fn is_posted(&mut self) {
-        self.posted += 1;
-    }
-
-    /// This one has ended. Says nothing of a number that is none of ours.
-    pub(crate) fn complete(&mut self, number: u32, how: Received) {
-        let place = number.wrapping_sub(self.first) as usize;
-        if let Some((_, ended)) = self.waiting.get_mut(place) {
-            ended.get_or_insert(how);
-        }
-    }
-
-    fn flush(&mut self) {
-        self.waiting.iter_mut().for_each(|(_, ended)| {
-            ended.get_or_insert(Received::FLUSHED);
-        });
-    }
-
-    fn take(&mut self) -> Option<(Receive, Received)> {
-        let how = self.waiting.front().and_then(|(_, ended)| *ended)?;
-        self.first = self.first.wrapping_add(1);
-        self.posted = self.posted.saturating_sub(1);
-        self.waiting.pop_front().map(|(receive, _)| (receive, how))
     }
 }
 
@@ -345,12 +252,19 @@ pub(crate) struct QueuePair {
     pub(crate) peer: Option<Peer>,
     /// Listed among those that have something to hand to the provider.
     pub(crate) is_pending: bool,
+    /// What the provider is like.
+    pub(crate) features: Features,
     pub(crate) sends: SendQueue,
-    pub(crate) receives: ReceiveQueue,
+    /// The number of the next message.
+    pub(crate) sequence: u32,
+    pub(crate) receives: Receives,
+    pub(crate) arrivals: Arrivals<(Receive, Received)>,
+    /// RECVs that have ended without a message; told of after all that have arrived.
+    pub(crate) ended: VecDeque<(Receive, Received)>,
     /// Headers and inline data of what is sent.
     pub(crate) outgoing: Places,
-    /// Headers of RECVs.
-    pub(crate) incoming: Places,
+    /// Of reliable datagrams, once the endpoint is open.
+    pub(crate) datagram: Option<Datagram>,
 }
 
 impl QueuePair {
@@ -359,6 +273,7 @@ impl QueuePair {
         config: QueuePairConfig,
         (number, secret): (u32, u64),
         max_inline: u32,
+        features: &Features,
     ) -> io::Result<Self> {
         Ok(QueuePair {
             open: None,
@@ -375,10 +290,14 @@ impl QueuePair {
             closed: Arc::default(),
             peer: None,
             is_pending: false,
+            features: *features,
             sends: SendQueue::new(config.max_send),
-            receives: ReceiveQueue::new(config.max_receive),
+            sequence: 0,
+            receives: Receives::new(config.max_receive, features.receive_parts)?,
+            arrivals: Arrivals::default(),
+            ended: VecDeque::new(),
             outgoing: Places::new(config.max_send, HEADER + max_inline as usize)?,
-            incoming: Places::new(config.max_receive, HEADER)?,
+            datagram: None,
         })
     }
 
@@ -419,7 +338,11 @@ impl QueuePair {
     /// Everything that has not ended is flushed. The endpoint is closed, and all that it completed was taken.
     pub(crate) fn flush(&mut self) {
         self.sends.flush();
-        self.receives.flush();
+        while let Some(arrived) = self.arrivals.take() {
+            self.ended.push_back(arrived);
+        }
+        let gone = self.arrivals.drain().map(|(receive, _)| receive).chain(self.receives.drain());
+        self.ended.extend(gone.map(|receive| (receive, Received::FLUSHED)));
     }
 
     /// The next request of the send queue that has ended and of which its user is to be told.
@@ -429,7 +352,7 @@ impl QueuePair {
         let Sent { id, opcode, bytes, held, failed, .. } = sent;
         let buffer = match held {
             Held::Destination(buffer) => Some(buffer),
-            Held::Nothing | Held::One(_) | Held::Several(_) | Held::Copied(_) => None,
+            Held::Nothing | Held::One(_) | Held::Several(_) | Held::Copied(_) | Held::Whole(_) => None,
         };
         Some(Completion {
             id,
@@ -446,7 +369,7 @@ impl QueuePair {
     /// The next RECV that has ended.
     #[inline]
     pub(crate) fn take_received(&mut self) -> Option<Completion<OfiMemory>> {
-        let (receive, how) = self.receives.take()?;
+        let (receive, how) = self.arrivals.take().or_else(|| self.ended.pop_front())?;
         Some(receive.concluded(self.id, how))
     }
 }
@@ -471,8 +394,9 @@ mod tests {
             held: Held::Nothing,
             inline: 0,
             remote: Remote::default(),
-            to_post: 0,
-            outstanding: 1,
+            to_post: DATA,
+            outstanding: 0,
+            writing: false,
             failed: None,
         }
     }
@@ -483,7 +407,7 @@ mod tests {
         queue.first = u32::MAX - 1;
         for id in 0..4 {
             queue.push(sent(id, true));
-            queue.is_posted();
+            queue.is_posted(DATA, false);
         }
         assert_eq!((queue.room(), queue.next()), (0, 2));
         queue.complete(0, None);
@@ -505,7 +429,7 @@ mod tests {
         let mut queue = SendQueue::new(4);
         for id in 0..4 {
             queue.push(sent(id, id == 2));
-            queue.is_posted();
+            queue.is_posted(DATA, false);
         }
         for number in [0, 1] {
             queue.complete(number, None);
@@ -520,26 +444,37 @@ mod tests {
     }
 
     #[test]
-    fn places_are_apart_and_come_again() {
-        let places = Places::new(3, 20).unwrap();
-        let at: Vec<usize> = (0..5).map(|number| places.at(number) as usize).collect();
-        assert_eq!(at[4], at[0]);
-        assert!(at.windows(2).take(3).all(|two| two[1] - two[0] == 24));
-        assert_eq!(places.at(u32::MAX) as usize, at[3]);
+    fn what_sees_a_write_waits_until_it_is_delivered() {
+        let mut queue = SendQueue::new(4);
+        let written = |id, address| Sent { remote: Remote { address, key: 1 }, bytes: 8, ..sent(id, true) };
+        queue.push(written(0, 64));
+        assert!(!queue.must_wait(Next::Write(queue.unposted().unwrap().1.piece())));
+        queue.is_posted(DATA, true);
+        queue.push(written(1, 128));
+        let far = queue.unposted().unwrap().1.piece();
+        assert!(!queue.must_wait(Next::Write(far)), "elsewhere");
+        assert!(queue.must_wait(Next::Write(Piece { bytes: 100, remote: Remote { address: 0, key: 1 } })));
+        assert!(queue.must_wait(Next::Sees));
+        queue.is_posted(DATA, true);
+        queue.complete(0, None);
+        assert!(queue.must_wait(Next::Sees), "the second is under way");
+        queue.complete(1, None);
+        assert!(!queue.must_wait(Next::Sees));
     }
 
     #[test]
-    fn receives_end_in_order() {
-        let mut queue = ReceiveQueue::new(2);
-        for id in 0..2 {
-            queue.push(Receive { id: WorkId(id), buffer: None });
-            queue.is_posted();
-        }
-        assert!(queue.is_full());
-        queue.complete(1, Received::FLUSHED);
-        assert!(queue.take().is_none());
-        queue.complete(0, Received { status: CompletionStatus::Success, ..Received::FLUSHED });
-        assert_eq!(queue.take().map(|(receive, _)| receive.id), Some(WorkId(0)));
-        assert_eq!(queue.take().map(|(receive, _)| receive.id), Some(WorkId(1)));
+    fn the_news_of_a_write_waits_for_the_write_itself() {
+        let mut queue = SendQueue::new(2);
+        queue.push(Sent { to_post: DATA | NOTICE, bytes: 8, ..sent(0, true) });
+        queue.is_posted(DATA, true);
+        assert!(queue.unposted().is_some_and(|(number, sent)| number == 0 && sent.to_post == NOTICE));
+        assert!(queue.must_wait(Next::Sees));
+        queue.complete(0, None);
+        assert!(queue.take().is_none(), "its news is not posted");
+        assert!(!queue.must_wait(Next::Sees));
+        queue.is_posted(NOTICE, false);
+        assert!(queue.unposted().is_none());
+        queue.complete(0, None);
+        assert!(queue.take().is_some());
     }
 }

@@ -1,51 +1,20 @@
 //! From work requests to what libfabric takes: checked, put in order, and handed over as far as the provider has room.
 
-use crate::handles::Remote;
+use crate::datagram::Datagram;
+use crate::handles::{CONNECTED, OneSided, Remote};
 use crate::header::{HEADER, Header};
 use crate::memory::OfiMemory;
+use crate::order::Next;
 use crate::queue_pair::{DATA, Held, NOTICE, QueuePair, Sent};
-use dunlin_fabric::{Buffer, Capabilities, Data, Opcode, Operation, PostError, QueuePairState, WorkRequest};
+use crate::receives::SEQUENCE;
+use dunlin_fabric::{
+    Buffer, Capabilities, Data, Opcode, Operation, PostError, QueuePairState, RequestKind, WorkRequest,
+    request_name,
+};
 use std::io::{self, ErrorKind};
 
-/// The most parts of one message, the header among them: what every provider takes.
+/// The most parts of one message, the header among them.
 pub(crate) const MAX_PARTS: usize = 4;
-
-/// The kinds of completions, in the upper two bits of their contexts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
-    /// Of the send queue.
-    Send,
-    /// Of a queue pair's own RECVs.
-    Receive,
-    /// Of a shared receive queue.
-    Shared,
-}
-
-/// The bits of a queue pair's id that fit.
-pub(crate) const OWNER: u32 = 0x3fff_ffff;
-
-/// What a work request is called towards the provider: kind, generation (14 bits) and slot of the queue pair (or the number of
-/// the shared receive queue), its number in its queue.
-pub(crate) fn name(kind: Kind, owner: u32, number: u32) -> u64 {
-    // Never zero, which some providers take for none.
-    let kind = match kind {
-        Kind::Send => 1,
-        Kind::Receive => 2,
-        Kind::Shared => 3,
-    };
-    kind << 62 | u64::from(owner & OWNER) << 32 | u64::from(number)
-}
-
-/// The parts of a name; `None` for what was never given.
-pub(crate) fn parse_name(name: u64) -> Option<(Kind, u32, u32)> {
-    let kind = match name >> 62 {
-        1 => Kind::Send,
-        2 => Kind::Receive,
-        3 => Kind::Shared,
-        _ => return None,
-    };
-    Some((kind, (name >> 32) as u32 & OWNER, name as u32))
-}
 
 /// Refuses what cannot be done here, as verbs does for who asks it.
 fn only(allowed: bool, why: &'static str) -> Result<(), PostError> {
@@ -83,7 +52,7 @@ impl Parts {
             Held::Nothing => {}
             Held::One(buffer) => self.push(part(buffer)),
             Held::Several(gather) => gather.iter().for_each(|buffer| self.push(part(buffer))),
-            Held::Copied(bytes) => {
+            Held::Copied(bytes) | Held::Whole(bytes) => {
                 self.push(libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() });
             }
             Held::Destination(buffer) => self.push(libc::iovec { iov_len: read as usize, ..part(buffer) }),
@@ -127,14 +96,15 @@ impl QueuePair {
             Operation::Send { data, immediate, to } => {
                 only(to.is_none(), "address handles are for datagrams")?;
                 let mut sent = self.sent(id, Opcode::Send, signaled, data, capabilities)?;
-                self.put_header(immediate, None);
+                let header = self.put_header(immediate, None);
                 sent.to_post = DATA;
-                if let Held::Several(gather) = &sent.held
-                    && gather.iter().filter(|buffer| !buffer.is_empty()).count() >= MAX_PARTS
-                {
+                let parts = self.most_parts();
+                if sent.held.parts() >= parts {
                     // With the header they are one part too many.
-                    let bytes = gather.iter().flat_map(|buffer| buffer.iter().copied()).collect();
-                    sent.held = Held::Copied(bytes);
+                    sent.held = match parts {
+                        1 => Held::Whole([&header[..], &sent.held.bytes()].concat().into()),
+                        _ => Held::Copied(sent.held.bytes().into()),
+                    };
                 }
                 Ok(sent)
             }
@@ -142,6 +112,9 @@ impl QueuePair {
                 let mut sent = self.sent(id, Opcode::Write, signaled, data, capabilities)?;
                 sent.remote = self.remote(key, offset);
                 sent.to_post = if sent.bytes > 0 { DATA } else { 0 };
+                if sent.held.parts() > self.most_parts() {
+                    sent.held = Held::Copied(sent.held.bytes().into());
+                }
                 if immediate.is_some() {
                     self.put_header(immediate, Some(sent.bytes));
                     sent.to_post |= NOTICE;
@@ -167,6 +140,7 @@ impl QueuePair {
                     remote,
                     to_post: if from.length > 0 { DATA } else { 0 },
                     outstanding: 0,
+                    writing: false,
                     failed: None,
                 })
             }
@@ -214,15 +188,25 @@ impl QueuePair {
         };
         let bytes = length as u32;
         let (remote, failed) = (Remote::default(), None);
-        Ok(Sent { id, opcode, bytes, signaled, held, inline, remote, to_post: 0, outstanding: 0, failed })
+        let (to_post, outstanding, writing) = (0, 0, false);
+        Ok(Sent { id, opcode, bytes, signaled, held, inline, remote, to_post, outstanding, writing, failed })
     }
 
+    /// Puts the header of the next message into its place; and what it is.
     #[inline]
-    fn put_header(&mut self, immediate: Option<u32>, written: Option<u32>) {
-        let Some(peer) = &self.peer else { return };
-        let header = Header { number: peer.number, secret: peer.secret, immediate, written };
+    fn put_header(&mut self, immediate: Option<u32>, written: Option<u32>) -> [u8; HEADER] {
+        let Some(peer) = &self.peer else { return [0; HEADER] };
+        let sequence = self.sequence;
+        self.sequence = sequence.wrapping_add(1) & SEQUENCE;
+        let header = Header { number: peer.number, secret: peer.secret, immediate, written, sequence };
+        let bytes = header.encode();
         // SAFETY: as in `sent`.
-        unsafe { self.outgoing.put(self.sends.next(), 0, &header.encode()) };
+        unsafe { self.outgoing.put(self.sends.next(), 0, &bytes) };
+        bytes
+    }
+
+    fn most_parts(&self) -> usize {
+        self.features.parts.min(MAX_PARTS)
     }
 
     /// Hands to the provider what waits for it, as far as it has room. Whether something waits still; an error breaks the queue
@@ -230,78 +214,92 @@ impl QueuePair {
     #[inline]
     pub(crate) fn drive(&mut self) -> io::Result<bool> {
         let Some(open) = &self.open else { return Ok(false) };
-        let endpoint = &open.endpoint;
-        while let Some((number, receive)) = self.receives.unposted() {
-            let (parts, count) = receive.parts(self.incoming.at(number));
-            // SAFETY: buffer and place are exclusive, and held until the RECV has ended or the endpoint is closed.
-            let posted = unsafe { endpoint.receive(&parts[..count], name(Kind::Receive, self.id.0, number)) };
-            match posted {
-                Ok(()) => self.receives.is_posted(),
-                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
-                Err(error) => return Err(error),
+        let (endpoint, id) = (&open.endpoint, self.id.0);
+        if self.receives.has_unposted() {
+            let (count, handed) = self.receives.hand_over(|parts, place| {
+                // SAFETY: buffer and place are exclusive, and held until the RECV has completed or the endpoint is closed.
+                unsafe { endpoint.receive(parts, request_name(RequestKind::Receive, id, place)) }
+            });
+            if let Some(datagram) = &mut self.datagram {
+                datagram.posts(count);
+            }
+            handed?;
+        }
+        if let Some(datagram) = &mut self.datagram {
+            match datagram.tell(endpoint, request_name(RequestKind::Credit, id, 0)) {
+                Err(error) if error.kind() != ErrorKind::WouldBlock => return Err(error),
+                _ if !self.met => return Ok(datagram.owes().is_some()),
+                _ => {}
             }
         }
         if !self.met {
-            return Ok(true);
+            return Ok(false);
         }
+        // Connected endpoints know where things go.
+        let (to, to_memory) =
+            self.datagram.as_ref().and_then(Datagram::addresses).unwrap_or((CONNECTED, CONNECTED));
+        let ordered = self.features.ordered;
         while let Some((number, sent)) = self.sends.unposted() {
+            if sent.to_post == 0 {
+                self.sends.is_posted(0, false);
+                continue;
+            }
+            let is_send = sent.opcode == Opcode::Send;
+            // Of a WRITE first its data, then the message that tells of it.
+            let step = if sent.to_post & DATA != 0 { DATA } else { NOTICE };
+            let writes = sent.opcode == Opcode::Write && step == DATA;
+            let is_message = is_send || step == NOTICE;
+            if !ordered {
+                let next = if writes { Next::Write(sent.piece()) } else { Next::Sees };
+                if self.sends.must_wait(next) {
+                    return Ok(true);
+                }
+            }
+            if is_message
+                && let Some(datagram) = &mut self.datagram
+                && !datagram.may_send(self.secret)?
+            {
+                return Ok(true);
+            }
             let place = self.outgoing.at(number);
-            let context = name(Kind::Send, self.id.0, number);
+            let context = request_name(RequestKind::Send, id, number);
             let header = libc::iovec { iov_base: place.cast(), iov_len: HEADER };
-            while sent.to_post != 0 {
-                let mut parts = Parts::new();
-                let is_send = sent.opcode == Opcode::Send;
-                if is_send {
-                    // The inline data are behind it.
-                    parts.push(libc::iovec { iov_len: HEADER + sent.inline as usize, ..header });
-                } else if sent.inline > 0 && sent.to_post & DATA != 0 {
-                    // SAFETY: behind the header in the same place.
-                    let base = unsafe { place.add(HEADER) };
-                    parts.push(libc::iovec { iov_base: base.cast(), iov_len: sent.inline as usize });
-                }
-                let (step, posted) = if sent.to_post & DATA == 0 {
-                    parts.push(header);
-                    // SAFETY: the place is held until the request has ended or the endpoint is closed.
-                    (NOTICE, unsafe { endpoint.send(parts.list(), context) })
-                } else {
-                    parts.push_held(&sent.held, sent.bytes);
-                    // SAFETY: so are the buffers, of which a READ's destination is nobody else's.
-                    let posted = unsafe {
-                        if is_send {
-                            endpoint.send(parts.list(), context)
-                        } else {
-                            let reads = sent.opcode == Opcode::Read;
-                            endpoint.remote(reads, parts.list(), sent.remote, context)
-                        }
-                    };
-                    (DATA, posted)
+            let mut parts = Parts::new();
+            if is_send && !matches!(sent.held, Held::Whole(_)) {
+                // The inline data are behind it.
+                parts.push(libc::iovec { iov_len: HEADER + sent.inline as usize, ..header });
+            } else if step == NOTICE {
+                parts.push(header);
+            } else if sent.inline > 0 {
+                // SAFETY: behind the header in the same place.
+                let base = unsafe { place.add(HEADER) };
+                parts.push(libc::iovec { iov_base: base.cast(), iov_len: sent.inline as usize });
+            }
+            if step == DATA {
+                parts.push_held(&sent.held, sent.bytes);
+            }
+            let posted = if is_message {
+                // SAFETY: place and buffers are held until the request has ended or the endpoint is closed.
+                unsafe { endpoint.send(to, parts.list(), context) }
+            } else {
+                let what = match (sent.opcode, ordered) {
+                    (Opcode::Read, _) => OneSided::Read,
+                    (_, true) => OneSided::Write,
+                    (_, false) => OneSided::WriteDelivered,
                 };
-                match posted {
-                    Ok(()) => {
-                        sent.to_post &= !step;
-                        sent.outstanding += 1;
-                    }
-                    Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(true),
-                    Err(error) => return Err(error),
-                }
+                // SAFETY: as above; and a READ's destination is nobody else's.
+                unsafe { endpoint.remote(what, to_memory, parts.list(), sent.remote, context) }
+            };
+            match posted {
+                Ok(()) => self.sends.is_posted(step, writes && !ordered),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(true),
+                Err(error) => return Err(error),
             }
-            self.sends.is_posted();
-        }
-        Ok(self.receives.unposted().is_some())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_are_read_as_they_were_given() {
-        for kind in [Kind::Send, Kind::Receive, Kind::Shared] {
-            for (owner, number) in [(0, 0), (OWNER, u32::MAX), (0x1_0002, 7)] {
-                assert_eq!(parse_name(name(kind, owner, number)), Some((kind, owner, number)));
+            if is_message && let Some(datagram) = &mut self.datagram {
+                datagram.sends();
             }
         }
-        assert_eq!(parse_name(0), None);
+        let owes = self.datagram.as_ref().is_some_and(|datagram| datagram.owes().is_some());
+        Ok(self.receives.has_unposted() || owes)
     }
 }

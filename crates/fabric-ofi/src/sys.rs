@@ -19,6 +19,7 @@ pub(crate) const SEND: u64 = 1 << 11;
 pub(crate) const REMOTE_READ: u64 = 1 << 12;
 pub(crate) const REMOTE_WRITE: u64 = 1 << 13;
 pub(crate) const COMPLETION: u64 = 1 << 24;
+pub(crate) const DELIVERY_COMPLETE: u64 = 1 << 28;
 pub(crate) const NUMERIC_HOST: u64 = 1 << 55;
 pub(crate) const SOURCE: u64 = 1 << 57;
 
@@ -28,6 +29,17 @@ pub(crate) const ORDER_RAW: u64 = 1 << 1;
 pub(crate) const ORDER_WAW: u64 = 1 << 4;
 
 pub(crate) const ENDPOINT_MSG: c_int = 1;
+pub(crate) const ENDPOINT_RDM: c_int = 3;
+/// The provider keeps its queues from overrunning.
+pub(crate) const RESOURCES_MANAGED: c_int = 2;
+pub(crate) const ADDRESS_TABLE: c_int = 2;
+pub(crate) const FORMAT_INTERNET_4: u32 = 2;
+pub(crate) const FORMAT_INTERNET_6: u32 = 3;
+pub(crate) const REGISTER_LOCAL: c_int = 1 << 2;
+pub(crate) const REGISTER_VIRTUAL_ADDRESSES: c_int = 1 << 4;
+pub(crate) const REGISTER_ALLOCATED: c_int = 1 << 5;
+pub(crate) const REGISTER_PROVIDERS_KEYS: c_int = 1 << 6;
+pub(crate) const REGISTER_ENDPOINT: c_int = 1 << 9;
 pub(crate) const THREAD_SAFE: c_int = 1;
 pub(crate) const PROGRESS_MANUAL: c_int = 2;
 pub(crate) const SHARED_CONTEXT: usize = usize::MAX;
@@ -211,7 +223,7 @@ structures! {
     }
     DomainOperations = "struct fi_ops_domain" {
         size: usize,
-        av_open: Unused,
+        av_open: unsafe extern "C" fn(*mut Domain, *mut AddressVectorAttributes, *mut *mut AddressVector, *mut c_void) -> c_int,
         cq_open: unsafe extern "C" fn(*mut Domain, *mut CompletionQueueAttributes, *mut *mut CompletionQueue, *mut c_void) -> c_int,
         endpoint: unsafe extern "C" fn(*mut Domain, *mut Info, *mut *mut Endpoint, *mut c_void) -> c_int,
         scalable_ep: Unused,
@@ -222,6 +234,29 @@ structures! {
         query_atomic: Unused,
         query_collective: Unused,
         endpoint2: Unused,
+    }
+    AddressVectorAttributes = "struct fi_av_attr" {
+        kind = "type": c_int,
+        rx_ctx_bits: c_int,
+        count: usize,
+        ep_per_node: usize,
+        name: *const c_char,
+        map_addr: *mut c_void,
+        flags: u64,
+    }
+    AddressVector = "struct fid_av" {
+        object = "fid": Object,
+        operations = "ops": *mut AddressVectorOperations,
+    }
+    AddressVectorOperations = "struct fi_ops_av" {
+        size: usize,
+        // Addresses, how many, what they are called from now on, flags, context.
+        insert: unsafe extern "C" fn(*mut AddressVector, *const c_void, usize, *mut u64, u64, *mut c_void) -> c_int,
+        insertsvc: Unused,
+        insertsym: Unused,
+        remove: unsafe extern "C" fn(*mut AddressVector, *mut u64, usize, u64) -> c_int,
+        lookup: Unused,
+        straddr: Unused,
     }
     MemoryOperations = "struct fi_ops_mr" {
         size: usize,
@@ -400,6 +435,7 @@ fn numbers() -> Vec<(&'static str, u64)> {
         ("FI_REMOTE_READ", REMOTE_READ),
         ("FI_REMOTE_WRITE", REMOTE_WRITE),
         ("FI_COMPLETION", COMPLETION),
+        ("FI_DELIVERY_COMPLETE", DELIVERY_COMPLETE),
         ("FI_NUMERICHOST", NUMERIC_HOST),
         ("FI_SOURCE", SOURCE),
         ("FI_ORDER_SAW", ORDER_SAW),
@@ -407,6 +443,16 @@ fn numbers() -> Vec<(&'static str, u64)> {
         ("FI_ORDER_RAW", ORDER_RAW),
         ("FI_ORDER_WAW", ORDER_WAW),
         ("FI_EP_MSG", ENDPOINT_MSG as u64),
+        ("FI_EP_RDM", ENDPOINT_RDM as u64),
+        ("FI_RM_ENABLED", RESOURCES_MANAGED as u64),
+        ("FI_AV_TABLE", ADDRESS_TABLE as u64),
+        ("FI_SOCKADDR_IN", FORMAT_INTERNET_4.into()),
+        ("FI_SOCKADDR_IN6", FORMAT_INTERNET_6.into()),
+        ("FI_MR_LOCAL", REGISTER_LOCAL as u64),
+        ("FI_MR_VIRT_ADDR", REGISTER_VIRTUAL_ADDRESSES as u64),
+        ("FI_MR_ALLOCATED", REGISTER_ALLOCATED as u64),
+        ("FI_MR_PROV_KEY", REGISTER_PROVIDERS_KEYS as u64),
+        ("FI_MR_ENDPOINT", REGISTER_ENDPOINT as u64),
         ("FI_THREAD_SAFE", THREAD_SAFE as u64),
         ("FI_PROGRESS_MANUAL", PROGRESS_MANUAL as u64),
         ("FI_SHARED_CONTEXT", SHARED_CONTEXT as u64),

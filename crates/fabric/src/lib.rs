@@ -27,6 +27,7 @@ pub mod interpose;
 pub mod memory;
 pub mod news;
 pub mod rates;
+pub mod request_names;
 pub mod verbs;
 pub mod work;
 
@@ -45,6 +46,7 @@ pub use interpose::{Count, Fault, FaultPlan, Trace};
 pub use memory::{Access, Memory, Region};
 pub use news::{Mark, ReadyList, Subscription};
 pub use rates::{BadRates, DeviceIdentity, KnownRates, RateRow, Rates, RatesBook, RatesSource};
+pub use request_names::{REQUEST_OWNER, RequestKind, parse_request_name, request_name};
 pub use verbs::{Armed, Fabric, Link, Listener, PeerIdentity, ThreadDomain, WaitMode, Wake, Waker};
 pub use work::{
     AddressHandleId, CompletionQueueId, Data, Endpoint, Gather, InlineLine, InlineWrite, Operation,

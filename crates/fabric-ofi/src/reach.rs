@@ -1,0 +1,125 @@
+//! Endpoints for reliable datagrams, as a device opens them: one for each queue pair, and where memory belongs to an endpoint
+//! (Slingshot), one through which peers reach all that is granted.
+
+use crate::attention::Attention;
+use crate::device::{Device, Open};
+use crate::handles::{AddressVector, CompletionQueue, Endpoint, Finds, Info, Inserted, MemoryRegion, Place};
+use dunlin_fabric::Access;
+use dunlin_fabric_control::{Mapping, lock};
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+/// Entries that a memory endpoint's completion queue begins with: nothing completes there.
+const MEMORY_COMPLETIONS: usize = 64;
+
+/// What a device has for datagrams.
+#[derive(Debug)]
+pub(crate) struct Reach {
+    pub(crate) addresses: Arc<AddressVector>,
+    /// By the address of this host that they are at, where endpoints have such.
+    memory: Mutex<BTreeMap<Option<IpAddr>, MemoryEndpoint>>,
+    /// Messages that came from elsewhere.
+    strays: AtomicU64,
+}
+
+/// An endpoint through which peers reach memory. Nobody polls it but the keeper.
+#[derive(Debug)]
+struct MemoryEndpoint {
+    endpoint: Endpoint,
+    address: Vec<u8>,
+    _attention: Arc<Attention>,
+}
+
+impl Reach {
+    pub(crate) fn new(addresses: Arc<AddressVector>) -> Self {
+        Reach { addresses, memory: Mutex::default(), strays: AtomicU64::new(0) }
+    }
+
+    /// One message more that came from elsewhere, and is dropped.
+    pub(crate) fn strays(&self) -> &AtomicU64 {
+        &self.strays
+    }
+}
+
+impl Device {
+    /// What it has for datagrams.
+    pub(crate) fn reach(&self) -> io::Result<&Reach> {
+        self.reach.as_ref().ok_or_else(|| io::Error::other("this provider's endpoints are connections"))
+    }
+
+    /// Where endpoints are that peers find by this address of ours.
+    fn own(&self, local: IpAddr) -> Option<IpAddr> {
+        self.features.internet.then_some(local)
+    }
+
+    fn described(&self, own: Option<IpAddr>) -> io::Result<Info> {
+        let place = own.map_or(Place::Any, |ip| Place::Source(SocketAddr::new(ip, 0)));
+        Info::find(self.domain.library, &self.provider, &self.asked, place)
+    }
+
+    /// An endpoint for datagrams at this address of the host, which completes where this domain looks.
+    pub(crate) fn open_datagrams(&self, local: IpAddr, attention: &Arc<Attention>) -> io::Result<Open> {
+        let finds = Finds::Addresses(Arc::clone(&self.reach()?.addresses));
+        let info = self.described(self.own(local))?;
+        let endpoint = Endpoint::new(&info, &attention.queue, &finds, None)?;
+        Ok(Open { endpoint, connection: Arc::default(), number: self.retired.opened() })
+    }
+
+    /// The address of the endpoint through which peers reach memory that is granted; empty if through each queue pair's.
+    pub(crate) fn memory_address(&self, local: IpAddr) -> io::Result<Vec<u8>> {
+        if !self.features.memory_endpoint {
+            return Ok(Vec::new());
+        }
+        self.with_memory_endpoint(self.own(local), |memory| Ok(memory.address.clone()))
+    }
+
+    /// Adds an address to the table.
+    pub(crate) fn insert(&self, address: &[u8]) -> io::Result<Inserted> {
+        self.reach()?.addresses.insert(address)
+    }
+
+    /// Lets peers use memory; see [`MemoryRegion::new`].
+    pub(crate) fn register(&self, mapping: &Mapping, access: Access, key: u64) -> io::Result<MemoryRegion> {
+        let key = key & self.features.key_mask;
+        if !self.features.binds_memory {
+            return MemoryRegion::new(&self.domain, mapping, access, key, None);
+        }
+        self.with_memory_endpoint(None, |memory| {
+            MemoryRegion::new(&self.domain, mapping, access, key, Some(&memory.endpoint))
+        })
+    }
+
+    fn with_memory_endpoint<T>(
+        &self,
+        own: Option<IpAddr>,
+        what: impl FnOnce(&MemoryEndpoint) -> io::Result<T>,
+    ) -> io::Result<T> {
+        let reach = self.reach()?;
+        let mut known = lock(&reach.memory);
+        if let Some(memory) = known.get(&own) {
+            return what(memory);
+        }
+        let queue = Arc::new(CompletionQueue::new(&self.domain, MEMORY_COMPLETIONS, self.has_descriptor)?);
+        let finds = Finds::Addresses(Arc::clone(&reach.addresses));
+        let endpoint = Endpoint::new(&self.described(own)?, &queue, &finds, None)?;
+        let address = endpoint.address()?;
+        let attention = Attention::new(queue)?;
+        self.keeper.look_after(&attention);
+        what(known.entry(own).or_insert(MemoryEndpoint { endpoint, address, _attention: attention }))
+    }
+
+    /// A message came from elsewhere, and is dropped.
+    pub(crate) fn has_stray(&self) {
+        let Some(reach) = &self.reach else { return };
+        let before = reach.strays().fetch_add(1, Ordering::Relaxed);
+        if before == 0 {
+            tracing::warn!(
+                provider = self.provider,
+                "messages come from elsewhere; they are dropped and counted"
+            );
+        }
+    }
+}
