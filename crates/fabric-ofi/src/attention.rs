@@ -1,5 +1,5 @@
 //! Where a domain's thread waits: for its completion queue, whose descriptor also tells of whatever the provider has to do, and
-//! for those who call it. Where there is no descriptor (EFA), it naps and looks.
+//! for those who call it. Where there is no descriptor (datagrams), it naps and looks.
 
 use crate::handles::CompletionQueue;
 use crate::keeper::Attendance;

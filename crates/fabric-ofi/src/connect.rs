@@ -1,6 +1,6 @@
 //! How the two ends of a queue pair meet. Connected endpoints: who dialled the control connection asks, the other accepts
-//! (`device`). Datagrams: each opens an endpoint and says where it is; each tells the other of its RECVs when it knows where that
-//! is, and has met the other when it is told.
+//! (`device`). Datagrams: each opens an endpoint and says where it is, and has met the other when it knows where that is; messages wait
+//! until the other has told of RECVs.
 
 use crate::OfiLink;
 use crate::datagram::Datagram;
@@ -71,6 +71,10 @@ impl OfiDomain {
             queue_pair.open = Some(open.map_err(CreateError::system("an endpoint"))?);
             let datagram = Datagram::new(&device);
             queue_pair.datagram = Some(datagram.map_err(CreateError::system("what tells of RECVs"))?);
+            // From now on the other end can reach it, whoever polls; and nothing is left to wait for.
+            let mut kept = Kept::new(&device);
+            kept.meet();
+            (queue_pair.kept, queue_pair.met) = (Some(kept), true);
         }
         let (Some(open), Some(datagram)) = (&queue_pair.open, &queue_pair.datagram) else { return Err(GONE) };
         let messages = open.endpoint.address().map_err(CreateError::system("an endpoint's address"))?;
@@ -125,11 +129,13 @@ impl OfiDomain {
             }
         };
         queue_pair.peer = Some(Peer::new(address.number, address.secret));
-        queue_pair.kept = Some(Kept::new(&device));
-        queue_pair.meet_by = RealHost.now().saturating_add(device.config.connect_patience);
         queue_pair.state = QueuePairState::Ready;
         let awaited = queue_pair.awaited.clone();
-        self.connecting += 1;
+        if !queue_pair.met {
+            queue_pair.kept = Some(Kept::new(&device));
+            queue_pair.meet_by = RealHost.now().saturating_add(device.config.connect_patience);
+            self.connecting += 1;
+        }
         if let Some(awaited) = awaited {
             awaited.want();
         }

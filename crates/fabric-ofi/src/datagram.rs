@@ -75,14 +75,9 @@ impl Datagram {
         Some((peer.messages.name, peer.memory.as_ref().unwrap_or(&peer.messages).name))
     }
 
-    /// What the other end has written last, if it has greeted.
+    /// What the other end has written last, if anything. `secret` is that of our queue pair.
     fn heard(&self, secret: u64) -> Option<u32> {
         flow::decode(self.cell.load(0), self.cell.load(8), secret)
-    }
-
-    /// Whether the other end has greeted. `secret` is that of our queue pair.
-    pub(crate) fn has_met(&self, secret: u64) -> bool {
-        self.heard(secret).is_some()
     }
 
     /// Whether the other end has a RECV for one more message. An error if it says what cannot be.

@@ -6,8 +6,7 @@ use crate::attention::Attention;
 use crate::config::OfiConfig;
 use crate::features::{ASKED, Asked, EndpointKind, Features};
 use crate::handles::{
-    AddressVector, CompletionQueue, Domain, Endpoint, Event, EventQueue, Finds, Info, PassiveEndpoint, Place,
-    SharedReceives,
+    AddressVector, Domain, Endpoint, Event, EventQueue, Finds, Info, PassiveEndpoint, Place, SharedReceives,
 };
 use crate::keeper::Keeper;
 use crate::library::{Library, LibraryError};
@@ -167,8 +166,6 @@ pub(crate) struct Device {
     /// What it was asked for, and what it is like.
     pub(crate) asked: Asked,
     pub(crate) features: Features,
-    /// Its completion queues have descriptors to sleep on.
-    pub(crate) has_descriptor: bool,
     /// Of providers with datagrams.
     pub(crate) reach: Option<Reach>,
     /// What it is like: the first way that it offers.
@@ -199,11 +196,6 @@ impl Device {
             .map_err(io::Error::other)
             .map_err(failed("opening it"))?;
         let domain = Domain::open(&info).map_err(failed("opening it"))?;
-        let has_descriptor = (features.is_connected() || !config.without.descriptor)
-            && CompletionQueue::new(&domain, 0, true).is_ok();
-        if !has_descriptor {
-            tracing::info!(provider, "it tells sleeping threads of nothing: they look from time to time");
-        }
         let reach = match features.kind {
             EndpointKind::Connected => None,
             EndpointKind::Datagram => {
@@ -217,7 +209,6 @@ impl Device {
             provider: provider.to_owned(),
             asked,
             features,
-            has_descriptor,
             reach,
             info,
             config,

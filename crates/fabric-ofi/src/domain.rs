@@ -82,8 +82,9 @@ impl OfiDomain {
         control: Arc<Control>,
         running: Arc<Running>,
     ) -> Result<Self, CreateError> {
-        let queue = CompletionQueue::new(&device.domain, PROVIDER_COMPLETIONS, device.has_descriptor)
-            .map_err(CreateError::system("a completion queue"))?;
+        let queue =
+            CompletionQueue::new(&device.domain, PROVIDER_COMPLETIONS, device.features.is_connected())
+                .map_err(CreateError::system("a completion queue"))?;
         let attention = Attention::new(Arc::new(queue)).map_err(CreateError::system("an eventfd"))?;
         device.keeper.look_after(&attention);
         Ok(OfiDomain {
@@ -222,13 +223,6 @@ impl OfiDomain {
             }
             if queue_pair.awaited.as_ref().is_some_and(|awaited| awaited.failed.is_raised()) {
                 self.fail(slot);
-                continue;
-            }
-            if let Some(datagram) = &queue_pair.datagram {
-                if datagram.has_met(queue_pair.secret) {
-                    self.meet(slot);
-                    self.drive(slot);
-                }
                 continue;
             }
             if queue_pair.open.is_none()

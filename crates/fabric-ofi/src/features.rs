@@ -11,8 +11,11 @@
 //! | remote addresses | offsets | offsets | virtual | offsets | virtual |
 //! | memory belongs to | the domain | the domain | the domain | an endpoint | the domain |
 //! | parts of a message | 4 | 4 | 4, of remote memory 1 | 1 | 4 |
-//! | sleeps on a descriptor | yes | yes | no | older versions: no | no |
+//! | tells sleeping threads | yes | badly (below) | no | older versions: no | no |
 //! | addresses | Internet | Internet | its own | its own | names |
+//!
+//! With datagrams no thread sleeps on a descriptor of the provider's: most have none, and version 1.17 of `ofi_rxm` leaves an
+//! endpoint that is closed on the list of what its queue waits for, and reads its memory when it is free. Threads nap instead.
 //!
 //! None of them wants local memory registered (`FI_MR_LOCAL`) or contexts of its own layout (`FI_CONTEXT`, `FI_CONTEXT2`); those
 //! that do are not used: they are not offered it, so libfabric does not list them.
@@ -36,17 +39,15 @@ pub struct Without {
     pub order: bool,
     /// Take it that a message has one part.
     pub parts: bool,
-    /// Take it that nothing tells a sleeping thread of completions.
-    pub descriptor: bool,
     /// Take it that memory belongs to an endpoint.
     pub domain_memory: bool,
 }
 
 impl Without {
     /// What EFA lacks.
-    pub const EFA: Without = Without { order: true, parts: false, descriptor: true, domain_memory: false };
+    pub const EFA: Without = Without { order: true, parts: false, domain_memory: false };
     /// What Slingshot lacks.
-    pub const CXI: Without = Without { order: true, parts: true, descriptor: true, domain_memory: true };
+    pub const CXI: Without = Without { order: true, parts: true, domain_memory: true };
 }
 
 /// One question to libfabric.

@@ -302,7 +302,7 @@ pub(crate) struct Entry {
     pub(crate) error: c_int,
 }
 
-/// A completion queue, with a descriptor to sleep on where the provider has such.
+/// A completion queue, of connected endpoints with a descriptor to sleep on.
 #[derive(Debug)]
 pub(crate) struct CompletionQueue {
     raw: NonNull<sys::CompletionQueue>,

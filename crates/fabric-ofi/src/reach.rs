@@ -102,7 +102,8 @@ impl Device {
         if let Some(memory) = known.get(&own) {
             return what(memory);
         }
-        let queue = Arc::new(CompletionQueue::new(&self.domain, MEMORY_COMPLETIONS, self.has_descriptor)?);
+        let queue =
+            Arc::new(CompletionQueue::new(&self.domain, MEMORY_COMPLETIONS, self.features.is_connected())?);
         let finds = Finds::Addresses(Arc::clone(&reach.addresses));
         let endpoint = Endpoint::new(&self.described(own)?, &queue, &finds, None)?;
         let address = endpoint.address()?;

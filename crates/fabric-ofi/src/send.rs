@@ -225,12 +225,11 @@ impl QueuePair {
             }
             handed?;
         }
-        if let Some(datagram) = &mut self.datagram {
-            match datagram.tell(endpoint, request_name(RequestKind::Credit, id, 0)) {
-                Err(error) if error.kind() != ErrorKind::WouldBlock => return Err(error),
-                _ if !self.met => return Ok(datagram.owes().is_some()),
-                _ => {}
-            }
+        if let Some(datagram) = &mut self.datagram
+            && let Err(error) = datagram.tell(endpoint, request_name(RequestKind::Credit, id, 0))
+            && error.kind() != ErrorKind::WouldBlock
+        {
+            return Err(error);
         }
         if !self.met {
             return Ok(false);
@@ -282,10 +281,11 @@ impl QueuePair {
                 // SAFETY: place and buffers are held until the request has ended or the endpoint is closed.
                 unsafe { endpoint.send(to, parts.list(), context) }
             } else {
-                let what = match (sent.opcode, ordered) {
+                let what = match (sent.opcode, to_memory) {
                     (Opcode::Read, _) => OneSided::Read,
-                    (_, true) => OneSided::Write,
-                    (_, false) => OneSided::WriteDelivered,
+                    (_, CONNECTED) => OneSided::Write,
+                    // What is refused must have its error here: no connection breaks for it.
+                    _ => OneSided::WriteDelivered,
                 };
                 // SAFETY: as above; and a READ's destination is nobody else's.
                 unsafe { endpoint.remote(what, to_memory, parts.list(), sent.remote, context) }
