@@ -90,7 +90,7 @@ impl QueuePair {
             return Verdict::Broken;
         }
         // SAFETY: as above.
-        let Some(receive) = (unsafe { self.receives.take(place, how.bytes as usize) }) else {
+        let Some(receive) = (unsafe { self.receives.take(place, how.carried()) }) else {
             return Verdict::Broken;
         };
         if !self.arrivals.arrive(header.sequence, self.config.max_receive, (receive, how)) {

@@ -371,7 +371,7 @@ impl OfiDomain {
             return shared.drive(owner);
         };
         // SAFETY: the RECV has completed.
-        let Some(receive) = (unsafe { shared.receives.take(place, how.bytes as usize) }) else { return };
+        let Some(receive) = (unsafe { shared.receives.take(place, how.carried()) }) else { return };
         shared.drive(owner);
         let Some(queue_pair) = self.queue_pairs.get(usize::from(slot)).and_then(Option::as_ref) else {
             return;

@@ -21,6 +21,9 @@ use std::sync::atomic::Ordering;
 const MAX_MESSAGE: usize = Capabilities::OFI.max_message as usize;
 /// The most queue pairs of a domain: they have slots of 16 bits.
 const MAX_QUEUE_PAIRS: u32 = 1 << 16;
+/// The same where each of them is an endpoint for datagrams, which are made to be few: `tcp;ofi_rxm` has 25 MB of buffers in each,
+/// Slingshot's NIC 511 of them, EFA's some hundred.
+const MAX_DATAGRAM_PAIRS: u32 = 128;
 
 #[derive(Debug)]
 struct Inner {
@@ -46,13 +49,13 @@ impl OfiFabric {
         let device = Device::open(provider, config)?;
         let system = |what| move |source| OpenError::System { provider: provider.to_owned(), what, source };
         let features = &device.features;
-        let pairs =
-            features.endpoints.map_or(MAX_QUEUE_PAIRS, |most| u32::try_from(most).unwrap_or(u32::MAX));
+        let most = if features.is_connected() { MAX_QUEUE_PAIRS } else { MAX_DATAGRAM_PAIRS };
+        let pairs = features.endpoints.map_or(most, |pairs| u32::try_from(pairs).unwrap_or(u32::MAX));
         let capabilities = Arc::new(Capabilities {
             max_inline: device.config.max_inline,
             max_message: features.max_message.saturating_sub(HEADER).min(MAX_MESSAGE) as u32,
             shared_receive_queue: features.shared_receives,
-            max_queue_pairs: pairs.min(MAX_QUEUE_PAIRS),
+            max_queue_pairs: pairs.min(most),
             ..Capabilities::OFI
         });
         let running = Keeper::start(&device).map_err(system("the thread that keeps progress"))?;
@@ -70,6 +73,18 @@ impl OfiFabric {
     /// How many messages came from elsewhere than queue pairs' other ends, and were dropped. Connections have none.
     pub fn strays(&self) -> u64 {
         self.0.device.reach.as_ref().map_or(0, |reach| reach.strays().load(Ordering::Relaxed))
+    }
+
+    /// Sends messages, as they are, to where an endpoint says that a queue pair is, from an endpoint that nobody knows at this
+    /// address of the host. For tests of how that is borne.
+    #[cfg(feature = "testing")]
+    pub fn send_as_stranger(
+        &self,
+        local: std::net::IpAddr,
+        to: &dunlin_fabric::Endpoint,
+        messages: &[Vec<u8>],
+    ) -> std::io::Result<()> {
+        crate::stranger::send(&self.0.device, local, to, messages)
     }
 
     /// The provider's name.

@@ -42,6 +42,8 @@ mod reach;
 mod receives;
 mod send;
 mod shared;
+#[cfg(feature = "testing")]
+mod stranger;
 // Fields that nobody reads are there for the layout.
 #[allow(dead_code)]
 mod sys;

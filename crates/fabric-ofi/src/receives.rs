@@ -25,6 +25,11 @@ impl Received {
     pub(crate) const fn failed(status: CompletionStatus) -> Self {
         Received { status, bytes: 0, immediate: None, with_write: false }
     }
+
+    /// Bytes behind the header. What tells of a WRITE has none.
+    pub(crate) fn carried(&self) -> usize {
+        if self.with_write { 0 } else { self.bytes as usize }
+    }
 }
 
 /// A RECV.

@@ -6,8 +6,8 @@ use std::io;
 use std::ptr::{NonNull, null, null_mut};
 use std::sync::Arc;
 
-/// The longest address of an endpoint, in bytes: names of `shm` are the longest.
-pub(crate) const MAX_ADDRESS: usize = 256;
+/// The longest address of an endpoint, in bytes: names of `shm` are the longest. Two fit into what links carry of a queue pair.
+pub(crate) const MAX_ADDRESS: usize = 88;
 
 /// A table of addresses, which endpoints are bound to.
 #[derive(Debug)]
