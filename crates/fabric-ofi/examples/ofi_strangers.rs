@@ -50,7 +50,7 @@ impl Side {
 
     fn look(&mut self, queue: CompletionQueueId) -> Vec<Completion<OfiMemory>> {
         let mut found = Vec::new();
-        self.domain.poll(queue, &mut found, 16);
+        self.domain.poll(queue, &mut found, 1);
         found
     }
 }
