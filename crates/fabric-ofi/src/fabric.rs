@@ -4,7 +4,8 @@ use crate::backend::OfiBackend;
 use crate::config::OfiConfig;
 use crate::device::{Device, OpenError};
 use crate::domain::OfiDomain;
-use crate::features::EndpointKind;
+use crate::features::{ASKED, EndpointKind};
+use crate::handles::Info;
 use crate::header::HEADER;
 use crate::keeper::{Keeper, Running};
 use crate::library::{Library, LibraryError};
@@ -14,6 +15,7 @@ use dunlin_fabric::{
     Access, Address, Capabilities, CreateError, DialError, Fabric, ListenError, Nanos, RealHost,
     RegisterError, Scheme,
 };
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -43,8 +45,22 @@ pub fn open_library() -> Result<(), LibraryError> {
     Library::get().map(|_| ())
 }
 
+/// The providers of libfabric that can be used here, and the kind of endpoints that a queue pair is made of on each: connected
+/// ones where a provider has both.
+pub fn providers() -> Result<Vec<(String, EndpointKind)>, LibraryError> {
+    let library = Library::get()?;
+    let mut known = BTreeMap::new();
+    for asked in &ASKED {
+        // That there are none is said by an error.
+        for name in Info::providers(library, asked).unwrap_or_default() {
+            known.entry(name).or_insert(asked.kind);
+        }
+    }
+    Ok(known.into_iter().collect())
+}
+
 impl OfiFabric {
-    /// Opens libfabric and a provider, `tcp` for example, and starts the threads.
+    /// Opens libfabric and a provider (`tcp`, `tcp;ofi_rxm`, `efa`, `cxi`), and starts the threads.
     pub fn new(provider: &str, config: OfiConfig) -> Result<Self, OpenError> {
         let device = Device::open(provider, config)?;
         let system = |what| move |source| OpenError::System { provider: provider.to_owned(), what, source };

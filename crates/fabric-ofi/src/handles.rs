@@ -14,7 +14,8 @@ use crate::library::Library;
 use crate::sys;
 use dunlin_fabric::Access;
 use dunlin_fabric_control::{Mapping, lock};
-use std::ffi::{CString, c_int, c_void};
+use std::collections::BTreeSet;
+use std::ffi::{CStr, CString, c_int, c_void};
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
@@ -69,11 +70,39 @@ impl Info {
         asked: &Asked,
         place: Place,
     ) -> io::Result<Self> {
+        Self::look(library, Some(provider), asked, place)
+    }
+
+    /// The providers that have such endpoints, each once.
+    pub(crate) fn providers(library: &'static Library, asked: &Asked) -> io::Result<BTreeSet<String>> {
+        let found = Self::look(library, None, asked, Place::Any)?;
+        let mut names = BTreeSet::new();
+        let mut next: *const sys::Info = found.raw.as_ptr();
+        // SAFETY: a list of libfabric's, which ends with null; each has all attributes, whose names are strings or null.
+        while let Some(info) = unsafe { next.as_ref() } {
+            // SAFETY: as above.
+            let name = unsafe { (*info.fabric_attr).prov_name };
+            if !name.is_null() {
+                // SAFETY: as above.
+                names.insert(unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned());
+            }
+            next = info.next;
+        }
+        Ok(names)
+    }
+
+    fn look(
+        library: &'static Library,
+        provider: Option<&str>,
+        asked: &Asked,
+        place: Place,
+    ) -> io::Result<Self> {
         // SAFETY: null asks for an empty one.
         let hints = NonNull::new(unsafe { (library.dupinfo)(null()) })
             .ok_or_else(|| io::Error::from(io::ErrorKind::OutOfMemory))?;
         let hints = Info { raw: hints, library };
-        let name = CString::new(provider).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
+        let name = provider.map(CString::new).transpose();
+        let name = name.map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
         // SAFETY: libfabric made it with all its attributes; the name is the C library's memory, which `freeinfo` frees.
         unsafe {
             let info = &mut *hints.raw.as_ptr();
@@ -92,7 +121,9 @@ impl Info {
             (*info.domain_attr).mr_mode = asked.registration;
             (*info.tx_attr).msg_order = asked.order;
             (*info.rx_attr).msg_order = asked.order;
-            (*info.fabric_attr).prov_name = libc::strdup(name.as_ptr());
+            if let Some(name) = &name {
+                (*info.fabric_attr).prov_name = libc::strdup(name.as_ptr());
+            }
         }
         let (address, flags) = match place {
             Place::Any => (None, 0),

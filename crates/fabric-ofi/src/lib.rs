@@ -53,7 +53,7 @@ pub use backend::OfiBackend;
 pub use config::OfiConfig;
 pub use device::OpenError;
 pub use domain::OfiDomain;
-pub use fabric::{OfiFabric, open_library};
+pub use fabric::{OfiFabric, open_library, providers};
 pub use features::{EndpointKind, Without};
 pub use library::LibraryError;
 pub use memory::{Grant, OfiMemory};

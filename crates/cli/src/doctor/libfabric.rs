@@ -1,4 +1,4 @@
-//! libfabric: the library and its provider `tcp`, or why there is none.
+//! libfabric: the library, the providers that can be used and the endpoints of each, and `tcp` opened; or why there is none.
 
 use super::Finding;
 
@@ -9,7 +9,7 @@ const NAME: &str = "fabric ofi";
 pub(super) fn finding() -> Finding {
     use dunlin_fabric_ofi::{OfiConfig, OfiFabric, OpenError};
     match OfiFabric::new("tcp", OfiConfig::default()) {
-        Ok(_) => Finding::ok(NAME, "libfabric, opened; starts on its provider tcp"),
+        Ok(_) => Finding::ok(NAME, format!("libfabric, opened; starts on its provider tcp; {}", offers())),
         Err(error) => {
             let advice = match error {
                 OpenError::Library(_) => {
@@ -23,6 +23,20 @@ pub(super) fn finding() -> Finding {
             Finding::warn(NAME, error.to_string(), advice)
         }
     }
+}
+
+/// What can be named by addresses of `ofi:`.
+#[cfg(feature = "ofi")]
+fn offers() -> String {
+    use dunlin_fabric_ofi::{EndpointKind, providers};
+    let known = providers().unwrap_or_default();
+    let of = |kind| {
+        let names: Vec<&str> =
+            known.iter().filter(|(_, its)| *its == kind).map(|(name, _)| name.as_str()).collect();
+        if names.is_empty() { "none".to_owned() } else { names.join(", ") }
+    };
+    let (connected, datagrams) = (of(EndpointKind::Connected), of(EndpointKind::Datagram));
+    format!("providers with connections: {connected}; with reliable datagrams: {datagrams}")
 }
 
 /// This build has none.

@@ -12,8 +12,8 @@ use crate::path::tx::TxParts;
 use crate::path::{CONTROL_BYTES, MAX_MESSAGE, Rx, RxSource, Tx, TxHalf, route};
 use crate::plan::{Carrier, CompletionMode, Plan};
 use dunlin_fabric::{
-    Access, AddressHandleId, Arena, Buffer, Fabric, Link, QueuePairConfig, QueuePairId, ReceiveTarget,
-    RegionKey, ThreadDomain, Transport,
+    Access, AddressHandleId, Arena, Buffer, Capabilities, CreateError, Fabric, Link, QueuePairConfig,
+    QueuePairId, ReceiveTarget, RegionKey, SharedReceiveQueueId, ThreadDomain, Transport,
 };
 use dunlin_wire::handshake::{LaneReady, LaneRefused, Record, RefusalCode, Secret};
 use dunlin_wire::{Direction, TagKey};
@@ -62,7 +62,7 @@ pub(crate) fn open_lane<F: Fabric>(
     let mut queue_pair = QueuePairConfig::reliable(worker.send_completions, worker.receive_completions);
     queue_pair.max_send = MAX_SEND.max(2 * command.window as u32).min(fabric.capabilities().max_queue_depth);
     let (carrier, answers) = (plan.request.carrier(), plan.response.carrier());
-    if carrier == Carrier::Receive && !fabric.capabilities().acknowledged {
+    if has_own_receives(carrier, fabric.capabilities()) {
         queue_pair.max_receive = own_receives(command.window);
     } else if carrier == Carrier::Receive || (carrier == Carrier::Datagram && answers.has_room_to_tell()) {
         // Reports of room for answers take RECVs, too.
@@ -167,8 +167,19 @@ pub(crate) fn refill_datagrams<F: Fabric>(worker: &mut Worker<F>) {
     }
 }
 
+/// What a worker has in the place of a shared receive queue on fabrics without: nothing can be posted there.
+pub(crate) const NO_SHARED_RECEIVES: SharedReceiveQueueId = SharedReceiveQueueId(u32::MAX);
+
+/// Whether each lane has RECVs of its own: where one that finds none breaks its queue pair, they cannot be counted together.
+fn has_own_receives(carrier: Carrier, capabilities: &Capabilities) -> bool {
+    carrier == Carrier::Receive && !(capabilities.acknowledged && capabilities.shared_receive_queue)
+}
+
 /// Fills the shared receive queue when the first lane needs it.
 fn prepare_shared<F: Fabric>(worker: &mut Worker<F>, fabric: &F) -> Result<(), ConnectError> {
+    if !fabric.capabilities().shared_receive_queue {
+        return Err(CreateError::Unsupported("shared receive queues").into());
+    }
     if worker.receive_arena.is_some() {
         return Ok(());
     }
@@ -220,7 +231,7 @@ fn finish<F: Fabric>(
     let endpoint = worker.domain.endpoint(queue_pair, &link)?;
     worker.domain.connect(queue_pair, &link, &command.endpoint)?;
     let carrier = plan.request.carrier();
-    let own_receives = carrier == Carrier::Receive && !fabric.capabilities().acknowledged;
+    let own_receives = has_own_receives(carrier, fabric.capabilities());
     if own_receives {
         post_own_receives(worker, fabric, queue_pair, command.window)?;
     }

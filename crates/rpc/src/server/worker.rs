@@ -115,7 +115,10 @@ impl<F: Fabric> Worker<F> {
         let depth = fabric.capabilities().max_queue_depth;
         let send_completions = domain.create_completion_queue(depth, true)?;
         let receive_completions = domain.create_completion_queue(depth, true)?;
-        let shared_receive = domain.create_shared_receive_queue(SHARED_RECEIVES)?;
+        let shared_receive = match fabric.capabilities().shared_receive_queue {
+            true => domain.create_shared_receive_queue(SHARED_RECEIVES)?,
+            false => open::NO_SHARED_RECEIVES,
+        };
         let inbox = Arc::new(Inbox::new(domain.waker()));
         Ok(Worker {
             send_completions,
