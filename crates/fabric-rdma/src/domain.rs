@@ -11,7 +11,7 @@ use crate::manager::{Manager, Terms};
 use crate::memory::RdmaMemory;
 use crate::port::PortGid;
 use crate::queue_pair::{QueuePair, Receive};
-use crate::send::{Destination, Kind, MAX_PARTS, Means, OWNER, name, parse_name};
+use crate::send::{Destination, MAX_PARTS, Means};
 use crate::status::{acknowledgement_timer, rnr_timer};
 use crate::sys;
 use crate::{Control, RdmaLink};
@@ -19,8 +19,9 @@ use dunlin_fabric::idle::Idle;
 use dunlin_fabric::{
     Access, AddressHandleId, AddressHandles, Arena, Armed, Buffer, Capabilities, Completion,
     CompletionQueueId, CompletionStatus, CreateError, Endpoint, Host, InlineWrite, Nanos, PostError,
-    QueuePairConfig, QueuePairId, QueuePairState, RealHost, ReceiveTarget, Region, RnrRetry,
-    SharedReceiveQueueId, ThreadDomain, Transport, WaitMode, Wake, WorkRequest,
+    QueuePairConfig, QueuePairId, QueuePairState, REQUEST_OWNER, RealHost, ReceiveTarget, Region,
+    RequestKind, RnrRetry, SharedReceiveQueueId, ThreadDomain, Transport, WaitMode, Wake, WorkRequest,
+    parse_request_name, request_name,
 };
 use dunlin_fabric_control::Flag;
 use std::collections::{BTreeMap, VecDeque};
@@ -336,33 +337,36 @@ impl RdmaDomain {
 
     /// What the caller learns of a completion of the NIC's; `None` if it is of a queue pair that is gone, or of none.
     fn conclude(&mut self, raw: &sys::WorkCompletion) -> Option<Completion<RdmaMemory>> {
-        let (kind, owner, number) = parse_name(raw.id)?;
+        let (kind, owner, number) = parse_request_name(raw.id)?;
         let slot = match kind {
-            Kind::Shared => self.by_number.get(&raw.queue_pair).map(|slot| usize::from(*slot)),
-            Kind::Send | Kind::Receive => Some(slot_of(QueuePairId(owner))),
+            RequestKind::Shared => self.by_number.get(&raw.queue_pair).map(|slot| usize::from(*slot)),
+            RequestKind::Send | RequestKind::Receive => Some(slot_of(QueuePairId(owner))),
+            RequestKind::Credit => None,
         };
         let queue_pair = slot.and_then(|slot| self.queue_pairs.get_mut(slot)).and_then(Option::as_mut);
         let receive = match kind {
-            Kind::Shared => {
+            RequestKind::Shared => {
                 // Taken in any case: the RECV is used up.
                 let shared = self.shared.get_mut(owner as usize)?;
                 let receive = shared.posted.get_mut(number as usize)?.take()?;
                 shared.free.push(number);
                 Some(receive)
             }
-            Kind::Send | Kind::Receive => None,
+            RequestKind::Send | RequestKind::Receive | RequestKind::Credit => None,
         };
-        let queue_pair = queue_pair.filter(|q| kind == Kind::Shared || q.id.0 & OWNER == owner)?;
+        let queue_pair =
+            queue_pair.filter(|q| kind == RequestKind::Shared || q.id.0 & REQUEST_OWNER == owner)?;
         let mut completion = match kind {
-            Kind::Send => {
+            RequestKind::Send => {
                 if raw.status == sys::STATUS_SUCCESS && queue_pair.sends.is_unsignaled(number) {
                     // Signaled for its buffer's sake only; its place comes back with the next that is.
                     return None;
                 }
                 concluded(queue_pair.id, queue_pair.sends.complete(number)?, raw)
             }
-            Kind::Receive => received(queue_pair.id, queue_pair.receives.complete(number)?, raw),
-            Kind::Shared => received(queue_pair.id, receive?, raw),
+            RequestKind::Receive => received(queue_pair.id, queue_pair.receives.complete(number)?, raw),
+            RequestKind::Shared => received(queue_pair.id, receive?, raw),
+            RequestKind::Credit => return None,
         };
         completion.queue_pair = queue_pair.id;
         if completion.status != CompletionStatus::Success {
@@ -659,7 +663,10 @@ impl ThreadDomain for RdmaDomain {
                 if found.receives.is_full() {
                     return Err(PostError::QueueFull);
                 }
-                let request = ReceiveRequest { id: name(Kind::Receive, id.0, found.receives.next()), memory };
+                let request = ReceiveRequest {
+                    id: request_name(RequestKind::Receive, id.0, found.receives.next()),
+                    memory,
+                };
                 let Some(handle) = &mut found.handle else { return Err(PostError::QueuePairError) };
                 // SAFETY: the buffer is exclusive, and `receives` holds it until the completion of this RECV, or until
                 // the handle is gone.
@@ -675,7 +682,8 @@ impl ThreadDomain for RdmaDomain {
                     .get_mut(shared.0 as usize)
                     .ok_or(PostError::NoSuch("shared receive queue"))?;
                 let place = *queue.free.last().ok_or(PostError::QueueFull)?;
-                let request = ReceiveRequest { id: name(Kind::Shared, shared.0, place), memory };
+                let request =
+                    ReceiveRequest { id: request_name(RequestKind::Shared, shared.0, place), memory };
                 // SAFETY: the buffer is exclusive, and `posted` holds it until the completion of this RECV, or until the
                 // handle is gone, which is dropped before.
                 if let Err(error) = unsafe { queue.handle.post(request) } {

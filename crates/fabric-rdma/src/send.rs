@@ -7,7 +7,7 @@ use crate::queue_pair::{Held, QueuePair, Sent, part_of};
 use crate::sys;
 use dunlin_fabric::{
     AddressHandleId, AddressHandles, Arena, Capabilities, Data, InlineWrite, Opcode, Operation, PostError,
-    QueuePairState, RegionKey, Transport, WorkRequest,
+    QueuePairState, RegionKey, RequestKind, Transport, WorkRequest, request_name,
 };
 
 /// The most parts of one message.
@@ -33,42 +33,6 @@ pub(crate) struct Means<'a> {
     pub(crate) lingers: bool,
     /// For inline messages of more parts than verbs takes.
     pub(crate) scratch: &'a mut Vec<u8>,
-}
-
-/// The kinds of completions, in the upper two bits of their numbers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
-    /// Of the send queue.
-    Send,
-    /// Of a queue pair's own RECVs.
-    Receive,
-    /// Of a shared receive queue.
-    Shared,
-}
-
-/// What a work request is called towards the NIC: kind, generation (14 bits) and slot of the queue pair (or the number of
-/// the shared receive queue), its number in its queue.
-pub(crate) fn name(kind: Kind, owner: u32, number: u32) -> u64 {
-    let kind = match kind {
-        Kind::Send => 0,
-        Kind::Receive => 1,
-        Kind::Shared => 2,
-    };
-    kind << 62 | u64::from(owner & OWNER) << 32 | u64::from(number)
-}
-
-/// The bits of a queue pair's id that fit.
-pub(crate) const OWNER: u32 = 0x3fff_ffff;
-
-/// The parts of a name; `None` for what was never given.
-pub(crate) fn parse_name(name: u64) -> Option<(Kind, u32, u32)> {
-    let kind = match name >> 62 {
-        0 => Kind::Send,
-        1 => Kind::Receive,
-        2 => Kind::Shared,
-        _ => return None,
-    };
-    Some((kind, (name >> 32) as u32 & OWNER, name as u32))
 }
 
 /// The parts of one message in verbs' form.
@@ -180,7 +144,7 @@ impl QueuePair {
         request.parts = parts.as_mut_ptr();
         self.write_to(&mut request, immediate, key, offset);
         let first = self.sends.next();
-        request.id = name(Kind::Send, self.id.0, first);
+        request.id = request_name(RequestKind::Send, self.id.0, first);
         request.flags = means.flags | sys::SEND_INLINE | if signaled { sys::SEND_SIGNALED } else { 0 };
         let sent = Sent { id, opcode: Opcode::Write, bytes: bytes as u32, signaled, misaligned: false };
         self.sends.push(sent, None);
@@ -318,7 +282,7 @@ impl QueuePair {
                 (Opcode::CompareSwap, self.atomic(means, into, parts, (key, offset), (expected, swap))?)
             }
         };
-        into.id = name(Kind::Send, self.id.0, self.sends.next());
+        into.id = request_name(RequestKind::Send, self.id.0, self.sends.next());
         let holds = matches!(local.held, Some(Held::One(_) | Held::Several(_)));
         into.flags = if signaled || (means.lingers && holds) { sys::SEND_SIGNALED } else { 0 };
         if opcode != Opcode::Read {
@@ -368,16 +332,6 @@ impl QueuePair {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn names_are_read_as_they_were_given() {
-        for kind in [Kind::Send, Kind::Receive, Kind::Shared] {
-            for (owner, number) in [(0, 0), (OWNER, u32::MAX), (0x1_0002, 7)] {
-                assert_eq!(parse_name(name(kind, owner, number)), Some((kind, owner, number)));
-            }
-        }
-        assert_eq!(parse_name(u64::MAX), None);
-    }
 
     #[test]
     fn inline_messages_of_any_number_of_parts() {
