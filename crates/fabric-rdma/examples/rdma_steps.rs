@@ -85,7 +85,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let (calls, size, in_flight) = (calls.parse()?, size.parse()?, in_flight.parse::<u32>()?.max(1));
     let plan = Protocol::by_name(name).ok_or("no such protocol")?.plan(CompletionMode::Busy);
 
-    let fabric = RdmaFabric::new(RdmaConfig::from_environment()?)?;
+    let fabric = RdmaFabric::new(RdmaConfig::default())?;
     let address = Address::new(Scheme::Rdma, "127.0.0.1:0")?;
     let described = ServerBuilder::new(&fabric).function(1, FunctionMode::Worker);
     let (server, mut workers) = described.serve_with(&address, |_| {
