@@ -257,6 +257,7 @@ structures! {
         remove: unsafe extern "C" fn(*mut AddressVector, *mut u64, usize, u64) -> c_int,
         lookup: Unused,
         straddr: Unused,
+        av_set: Unused,
     }
     MemoryOperations = "struct fi_ops_mr" {
         size: usize,

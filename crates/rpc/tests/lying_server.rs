@@ -387,7 +387,7 @@ impl Lane {
             "death" => std::process::abort(),
             "length" => bytes[4..8].copy_from_slice(&number.to_le_bytes()),
             "tail" => {
-                bytes = self.message(&right, &pattern(1500, 2), tags);
+                bytes = self.message(&right, &pattern(300, 2), tags);
                 let end = bytes.len();
                 bytes[end - 8..].fill(0);
             }

@@ -100,9 +100,9 @@ const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "repeated_call_executed",
         file: "crates/rpc/src/server/dispatch.rs",
-        from: "        if !lane.admit(entry.call)? {",
+        from: "        if !lane.admit(entry.call, entry.function_or_status)? {",
         to: "        let twice = lane.replies.is_some() && dunlin_fabric::mutant(\"repeated_call_executed\");
-        if !lane.admit(entry.call)? && !twice {",
+        if !lane.admit(entry.call, entry.function_or_status)? && !twice {",
     },
     Mutant {
         name: "lost_write_not_written_again",
