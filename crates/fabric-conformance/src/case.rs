@@ -41,6 +41,8 @@ pub enum Need {
     Acknowledged,
     /// Placement in address order.
     InOrderWrite,
+    /// READs that show lines whole.
+    WholeLineReads,
     /// Shared receive queues.
     SharedReceiveQueue,
     /// Completion queues to sleep on.
@@ -61,6 +63,7 @@ impl Need {
             Need::Inline => capabilities.max_inline >= 64,
             Need::Acknowledged => capabilities.acknowledged,
             Need::InOrderWrite => capabilities.in_order_write,
+            Need::WholeLineReads => capabilities.whole_line_reads,
             Need::SharedReceiveQueue => capabilities.shared_receive_queue,
             Need::Events => capabilities.events,
             Need::QueuePairs(count) => capabilities.max_queue_pairs >= count,
@@ -80,6 +83,7 @@ impl fmt::Display for Need {
             Need::Inline => f.write_str("max_inline of at least 64"),
             Need::Acknowledged => f.write_str("acknowledged"),
             Need::InOrderWrite => f.write_str("in_order_write"),
+            Need::WholeLineReads => f.write_str("whole_line_reads"),
             Need::SharedReceiveQueue => f.write_str("shared_receive_queue"),
             Need::Events => f.write_str("events"),
             Need::QueuePairs(count) => write!(f, "max_queue_pairs of at least {count}"),

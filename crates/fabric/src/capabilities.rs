@@ -49,9 +49,9 @@ pub struct Capabilities {
     /// The bytes of one WRITE become visible in increasing address order, at least as far as its last 8 bytes
     /// (at an 8-byte boundary) are never seen before all others. Memory polling needs this.
     pub in_order_write: bool,
-    /// A READ never shows the last 8 bytes of a cache line as they are after they were stored last, with earlier bytes of that line as
-    /// they were before. NICs read whole lines; who copies by software, in increasing order (Soft-RoCE), may be overtaken within one.
-    /// Without it what was fetched is fetched once more when it is seen to be there.
+    /// A READ that begins with a cache line shows nothing that is older than that line's last 8 bytes: who stores those 8 bytes last is seen
+    /// with all or not at all. NICs read whole lines, one after the other; who copies by software in increasing order (Soft-RoCE, a
+    /// socket) may be overtaken within one. Without it what was fetched is fetched once more when it is seen to be there.
     pub whole_line_reads: bool,
     /// Shared receive queues exist.
     pub shared_receive_queue: bool,
@@ -115,6 +115,7 @@ impl Capabilities {
         atomics: false,
         acknowledged: false,
         in_order_write: false,
+        whole_line_reads: false,
         target_progress: true,
         max_queue_depth: 4096,
         ..Capabilities::EVERYTHING

@@ -5,23 +5,29 @@
 //! elsewhere they are relaxed atomics. A volatile loop would be sound too, but costs 1.6 times as much at 4 KiB.
 //!
 //! Ordering of [`to_peer`]: the last 8 bytes (where the destination's end is 8-byte aligned) become visible
-//! after all others. Ordering of [`from_peer`], below [`STRING_MOVE_FROM`] bytes: lines are read in ascending
-//! order, and the last 16 bytes of a line before its others. So a line whose last 8 bytes are new is new
-//! altogether, as if it had been read at once, and so is what follows it: that is what a NIC's READ gives, and
-//! what a fetching client needs.
+//! after all others. Ordering of [`from_peer`]: the last 8 bytes of the first line are read before all others. So what is
+//! stored with those 8 bytes last is whole if they are new, as if it had been read at once: that is what a NIC's READ
+//! gives, and what a fetching client needs. A string move alone does not: it may be interrupted amid a line.
 
 /// Below this many bytes a loop of 16-byte moves is faster than the start-up of `rep movsb`.
 pub const STRING_MOVE_FROM: usize = 1024;
 
-/// Copies `length` bytes out of memory that a peer may be writing into private memory.
+/// Copies `length` bytes out of memory that a peer may be writing into private memory, the last 8 bytes of the first 64 first.
 ///
 /// # Safety
 /// `source` must be readable and `destination` writable for `length` bytes; they must not overlap, and no Rust
 /// reference other than the caller's may exist to the destination.
 #[inline]
 pub unsafe fn from_peer(source: *const u8, destination: *mut u8, length: usize) {
-    // SAFETY: the caller's contract is exactly that of the architecture's copy.
-    unsafe { arch::copy(source, destination, length) }
+    // SAFETY: the caller's contract, for the two pieces apart.
+    unsafe {
+        if length >= 64 {
+            arch::copy_line(source, destination);
+            arch::copy(source.add(64), destination.add(64), length - 64);
+        } else {
+            arch::copy(source, destination, length);
+        }
+    }
 }
 
 /// Copies `length` bytes of private memory into memory that a peer may be reading or writing, last 8 bytes last.
@@ -233,7 +239,12 @@ mod arch {
 
     pub(super) unsafe fn copy_line(source: *const u8, destination: *mut u8) {
         // SAFETY: 64 bytes each, by the caller's word.
-        unsafe { copy(source, destination, 64) }
+        unsafe {
+            copy(source.add(56), destination.add(56), 8);
+            // Aligned words of the peer are stored behind all before them, and so the others are not read before this one.
+            fence(Ordering::Acquire);
+            copy(source, destination, 56);
+        }
     }
 
     pub(super) unsafe fn copy_line_ordered(source: *const u8, destination: *mut u8) {

@@ -30,6 +30,11 @@ pub(super) fn add<F: Fabric>(all: &mut Vec<Case<F>>) {
         Case::pair("sends_complete_in_order", &[RC], sends_in_order),
         Case::pair("peer_writes_while_we_copy", &[RC], hostile_writes),
         Case::pair("owner_writes_while_peer_reads", &[RC], hostile_owner),
+        Case::pair(
+            "nothing_read_is_older_than_the_tag_of_its_first_line",
+            &[RC, Need::WholeLineReads],
+            tag_read_first,
+        ),
     ]);
 }
 
@@ -372,6 +377,60 @@ fn hostile_owner<F: Fabric>(context: &mut Context<F>, role: Role) -> Verdict {
         round = round.wrapping_add(1);
         region.copy_in(0, &[round; LENGTH]);
         region.store(64, u64::from(round));
+        use dunlin_fabric::Link;
+        Ok(link.try_receive()?)
+    })?;
+    expect_eq!(message, b"done");
+    context.meet_at(&mut station)
+}
+
+/// The owner publishes as results are published: the first line last, and of each line its last 8 bytes. So nothing that a READ shows
+/// is older than the last 8 bytes of its first line.
+fn tag_read_first<F: Fabric>(context: &mut Context<F>, role: Role) -> Verdict {
+    const LENGTH: usize = 8192;
+    const LINE: usize = 64;
+    const READS: usize = 60_000;
+    /// Lines that change; the others are newer than all.
+    const CHANGING: usize = 6;
+    let mut station = context.station()?;
+    let config = station.reliable();
+    let queue_pair = context.connect(&mut station, &config)?;
+    if role == Role::First {
+        let key = context.borrow_key()?;
+        let lengths = [64, 256, 1024, 1088, 2048, 4224, LENGTH];
+        let mut latest = 0;
+        for (round, length) in lengths.into_iter().cycle().take(READS).enumerate() {
+            let into = station.arena.reserve(length)?;
+            let from = RemoteSlice { key, offset: 0, length: length as u32 };
+            station.post(queue_pair, round as u64, Operation::Read { from, into }, true)?;
+            let got = station.sent(round as u64)?;
+            let Some(buffer) = got.buffer else { return Err(Failure::new("a READ without its buffer")) };
+            let (words, _) = buffer.as_chunks::<8>();
+            let tag = u64::from_le_bytes(words[LINE / 8 - 1]);
+            let oldest = words.iter().fold(u64::MAX, |oldest, word| oldest.min(u64::from_le_bytes(*word)));
+            expect!(
+                oldest >= tag,
+                "a READ of {length} bytes has {oldest}, and {tag} at the end of its first line"
+            );
+            latest = latest.max(tag);
+        }
+        expect!(latest > 0, "the owner's stores are seen");
+        context.tell(b"done")?;
+        return context.meet_at(&mut station);
+    }
+    let region = context.region(LENGTH, Access::READ)?;
+    region.copy_in(0, &[u8::MAX; LENGTH]);
+    region.copy_in(0, &[0; CHANGING * LINE]);
+    context.lend(&region, Access::READ)?;
+    let mut round = 0u64;
+    let link = context.link();
+    let message = station.until("the end", |_| {
+        for _ in 0..200 {
+            round += 1;
+            let mut line = [0; LINE];
+            line.as_chunks_mut::<8>().0.fill(round.to_le_bytes());
+            (1..CHANGING).chain([0]).for_each(|changing| region.copy_in(changing * LINE, &line));
+        }
         use dunlin_fabric::Link;
         Ok(link.try_receive()?)
     })?;
