@@ -23,9 +23,9 @@ pub enum FetchChoice {
     /// By enumeration over samples of the calls, for each function, unless the server asks for another way. It tries now and then, for
     /// all clients at once, whether more calls are made if their results are written back, fetched with an F that
     /// holds them whole, or fetched with more READs than R; if so, its answers ask for that.
+    #[default]
     Tuned,
     /// By enumeration alone, as in RF-RPC, whatever the server asks for.
-    #[default]
     Enumerated,
     /// As they are given here.
     Fixed {

@@ -17,7 +17,7 @@ pub(super) const FIGURE: Figure = Figure::predicted(
         "rf-rpc",
         "process_time_us",
     ],
-    "As rf-rpc-9, with FetchChoice::Tuned and FirstRead::WhenExpected, measured once that has found its way. The best fixed R and F of each \
+    "As rf-rpc-9, with a client's defaults (FetchChoice::Tuned, FirstRead::WhenExpected), measured once that has found its way. The best fixed R and F of each \
      cell are found by trying: R of 1, 3 and 5 with F of 256, 512 and 768 bytes where the first READ is sent at once, and R 5 with each F where it is sent when the result is \
      expected. A step changes process time and results for all calls at once; settled is from when on no five milliseconds have a rate that is more than a twentieth below \
      that of the end.",
