@@ -77,8 +77,8 @@ impl Default for ClientConfig {
             token: Vec::new(),
             spin: 20_000,
             fetch_table: None,
-            fetch_choice: FetchChoice::Tuned,
-            first_read: FirstRead::WhenExpected,
+            fetch_choice: FetchChoice::default(),
+            first_read: FirstRead::default(),
             batching: None,
             backoff: BackoffConfig::default(),
         }

@@ -26,9 +26,9 @@ pub(crate) const EARLY: u32 = 8;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FirstRead {
     /// When the result is likely to be there, as the calls before have shown.
+    #[default]
     WhenExpected,
     /// With the request, as in RF-RPC.
-    #[default]
     AtOnce,
 }
 

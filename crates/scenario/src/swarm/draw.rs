@@ -6,7 +6,10 @@ use dunlin_fabric_sim::{
     ChanceTiming, Faults, History, MachineSettings, ModelTiming, Prices, Random, Settings, TimingSettings,
 };
 use dunlin_rnic_model::Profile;
-use dunlin_rpc::{BackoffConfig, ClientConfig, CompletionMode, PROTOCOLS, Plan, ServerConfig};
+use dunlin_rpc::{
+    BackoffConfig, ClientConfig, CompletionMode, FetchChoice, FirstRead, PROTOCOLS, Plan, Protocol,
+    ServerConfig,
+};
 use std::fmt;
 use std::sync::Arc;
 
@@ -197,6 +200,31 @@ fn client(random: &mut Random, settings: &Settings) -> DrawnClient {
     }
 }
 
+/// How clients choose between fetching and being written to. One seed of sixteen has calls enough of all clients by RF-RPC that the
+/// server finds time to try one way and another.
+fn ways(random: &mut Random, settings: &Settings, clients: &mut [DrawnClient]) {
+    let long = random.one_in(16);
+    for client in clients {
+        client.config.fetch_choice = match random.below(4) {
+            _ if long => FetchChoice::Tuned,
+            0 | 1 => FetchChoice::Tuned,
+            2 => FetchChoice::Enumerated,
+            _ => FetchChoice::Fixed { retries: 1 + random.below(8) as u32, bytes: 64 << random.below(8) },
+        };
+        client.config.first_read = [FirstRead::WhenExpected, FirstRead::AtOnce][random.below(2) as usize];
+        let Some(protocol) = Protocol::by_name("RF-RPC").filter(|_| long) else { continue };
+        let mut plan = protocol.plan(CompletionMode::Busy);
+        if random.one_in(2) {
+            plan.server = CompletionMode::Adaptive;
+        }
+        if plan.check(&settings.capabilities).is_ok() {
+            client.config.plan = Some(plan);
+            client.config.functions.clear();
+            client.calls *= 100;
+        }
+    }
+}
+
 fn acts(random: &mut Random, clients: usize, machines: usize) -> Vec<(Nanos, Act)> {
     let count = if random.one_in(3) { 0 } else { 1 + random.below(3) };
     let mut acts: Vec<(Nanos, Act)> = (0..count)
@@ -235,7 +263,8 @@ impl Drawn {
             hello_timeout: 20_000_000,
             ..ServerConfig::default()
         };
-        let clients: Vec<_> = (0..1 + random.below(4)).map(|_| client(&mut random, &settings)).collect();
+        let mut clients: Vec<_> = (0..1 + random.below(4)).map(|_| client(&mut random, &settings)).collect();
+        ways(&mut Random::new(seed, 9), &settings, &mut clients);
         let acts = acts(&mut random, clients.len(), settings.machines.len());
         let tasks = 16 + 2 * clients.len() as u64;
         // Who waits for a core waits for the quanta of all others; who works is slow, stalled or pre-empted meanwhile;
