@@ -284,14 +284,16 @@ impl<F: Fabric> Core<F> {
     }
 
     /// Sends the open batches of all lanes, as far as there is room, since the caller waits; but not those that have answers of
-    /// others to wait for.
+    /// others to wait for. Says whether one is held back for want of room.
     #[inline]
-    pub(crate) fn flush_all(&mut self) {
+    pub(crate) fn flush_all(&mut self) -> bool {
+        let mut held_back = false;
         for index in 0..self.lanes.len() {
             if self.lanes[index].as_ref().is_some_and(ClientLane::goes_out_when_waiting) {
-                let _ = self.flush(index as u16);
+                held_back |= matches!(self.flush(index as u16), Err(SubmitError::Full));
             }
         }
+        held_back
     }
 
     /// When the first of the open batches goes out at the latest that go out by themselves.

@@ -24,6 +24,8 @@ pub struct Client<F: Fabric> {
     lanes: Lanes,
     waiter: Waiter,
     earliest: Nanos,
+    /// A batch found no room: whatever wakes us may have made some.
+    held_back: bool,
     /// The settings' timeout.
     timeout: Nanos,
     next_worker: usize,
@@ -127,6 +129,7 @@ impl<F: Fabric> Client<F> {
             old: Vec::new(),
             waiter: Waiter::new(config.mode(), config.spin),
             earliest: Nanos::MAX,
+            held_back: false,
             timeout: config.timeout,
             session: 0,
             next_worker: 0,
@@ -516,7 +519,7 @@ impl<F: Fabric> Client<F> {
     }
 
     fn idle(&mut self, limit: Nanos, is_so: impl Fn(&mut Core<F>) -> bool) {
-        let due = self.waiter.clock_is_due();
+        let due = self.waiter.clock_is_due() || self.held_back;
         if due {
             self.before_waiting();
         }
@@ -549,7 +552,7 @@ impl<F: Fabric> Client<F> {
     /// Ends calls whose time is over, and sends open batches: who waits for a call of one would wait for ever.
     fn before_waiting(&mut self) {
         self.earliest = self.core.expire();
-        self.core.flush_all();
+        self.held_back = self.core.flush_all();
     }
 
     fn take_turn(&mut self) -> usize {

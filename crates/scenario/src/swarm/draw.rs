@@ -202,8 +202,12 @@ fn client(random: &mut Random, settings: &Settings) -> DrawnClient {
 
 /// How clients choose between fetching and being written to. One seed of sixteen has calls enough of all clients by RF-RPC that the
 /// server finds time to try one way and another.
-fn ways(random: &mut Random, settings: &Settings, clients: &mut [DrawnClient]) {
+fn ways(random: &mut Random, settings: &mut Settings, clients: &mut [DrawnClient]) {
     let long = random.one_in(16);
+    if long {
+        // Where threads share cores a call can take milliseconds.
+        settings.limit += 300_000_000_000;
+    }
     for client in clients {
         client.config.fetch_choice = match random.below(4) {
             _ if long => FetchChoice::Tuned,
@@ -264,7 +268,7 @@ impl Drawn {
             ..ServerConfig::default()
         };
         let mut clients: Vec<_> = (0..1 + random.below(4)).map(|_| client(&mut random, &settings)).collect();
-        ways(&mut Random::new(seed, 9), &settings, &mut clients);
+        ways(&mut Random::new(seed, 9), &mut settings, &mut clients);
         let acts = acts(&mut random, clients.len(), settings.machines.len());
         let tasks = 16 + 2 * clients.len() as u64;
         // Who waits for a core waits for the quanta of all others; who works is slow, stalled or pre-empted meanwhile;
