@@ -2,8 +2,8 @@
 //! needs and what its one or two roles do, and the runners that play the roles on threads of one process or in
 //! two processes. A back-end passes the suite, or is wrong.
 //!
-//! What may come in: cases in terms of the `dunlin-fabric` traits alone, runners, and the [mod@reference] fabric that
-//! the suite itself is tested on. What never does: anything that knows a back-end, times that a case asserts
+//! What may come in: cases in terms of the `dunlin-fabric` traits alone, runners, the [mod@reference] fabric that
+//! the suite itself is tested on, and the counting of system calls ([trace]). What never does: anything that knows a back-end, times that a case asserts
 //! (deadlines only end what is stuck), and waiting outside of the fabric and its `Host`, which would shut out
 //! simulators.
 //!
@@ -26,6 +26,7 @@ pub mod failure;
 pub mod reference;
 pub mod run;
 pub mod station;
+pub mod trace;
 
 pub use case::{Body, Case, Need, Role};
 pub use cases::cases;

@@ -6,6 +6,7 @@
 //! device (a [`Backend`] makes them), what an RPC is, and any trust in what a peer has sent: it is bounded, checked, then used.
 
 mod backend;
+mod bond;
 mod frame;
 mod io;
 mod link;
@@ -14,6 +15,7 @@ mod mapping;
 mod socket;
 
 pub use backend::{Backend, Flag, Greeting, Heard, Limits, News, Place, lock};
+pub use bond::Bond;
 pub use io::{Control, GreetError, Io};
 pub use link::{LinkShared, RemoteRegion, TcpLink};
 pub use listener::TcpControlListener;

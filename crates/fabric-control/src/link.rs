@@ -332,7 +332,7 @@ impl<B: Backend> LinkShared<B> {
 
     /// Tells the peer that a queue pair of its is without its other end. Does not wait: if the peer does not read its
     /// control connection, the connection is closed, which tells it the same.
-    pub fn tell_closed(&self, theirs: u32) {
+    pub(crate) fn tell_closed(&self, theirs: u32) {
         match self.send_frame(&Frame::QueuePairClosed(theirs), false) {
             Ok(()) => {}
             Err(LinkError::Backlog) => self.end("it does not read its control connection"),
@@ -341,7 +341,7 @@ impl<B: Backend> LinkShared<B> {
     }
 
     /// Has a queue pair of ours told about the end of its peer, from when the peer can know its number.
-    pub fn attach(&self, number: u32, closed: &Arc<Flag>, attention: &Arc<impl News>) {
+    pub(crate) fn attach(&self, number: u32, closed: &Arc<Flag>, attention: &Arc<impl News>) {
         lock(&self.attachments).push(Attachment {
             number,
             closed: Arc::downgrade(closed),
@@ -353,13 +353,13 @@ impl<B: Backend> LinkShared<B> {
     }
 
     /// Takes that back.
-    pub fn detach(&self, number: u32) {
+    pub(crate) fn detach(&self, number: u32) {
         lock(&self.attachments).retain(|a| a.number != number);
     }
 
     /// What the peer has granted under a name. A key can get here through memory before the control thread has read the
     /// grant itself, so an unknown one has the socket read first.
-    pub fn import(&self, key: RegionKey) -> Option<Arc<RemoteRegion>> {
+    pub(crate) fn import(&self, key: RegionKey) -> Option<Arc<RemoteRegion>> {
         let find = || lock(&self.imports).get(&key).map(Arc::clone);
         find().or_else(|| {
             self.read(&mut vec![0; READ_BUFFER], false);

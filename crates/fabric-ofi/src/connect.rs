@@ -26,16 +26,7 @@ impl OfiDomain {
         if queue_pair.state == QueuePairState::Error {
             return Err(CreateError::State("the queue pair is broken"));
         }
-        match &queue_pair.link {
-            Some(known) if !Arc::ptr_eq(known, link.shared()) => {
-                return Err(CreateError::State("the queue pair's endpoint was made for another link"));
-            }
-            Some(_) => {}
-            None => {
-                queue_pair.link = Some(Arc::clone(link.shared()));
-                link.shared().attach(queue_pair.number, &queue_pair.closed, &attention);
-            }
-        }
+        queue_pair.bond.bind(link.shared(), queue_pair.number, &attention)?;
         let (number, secret) = (queue_pair.number, queue_pair.secret);
         let place = match device.features.kind {
             EndpointKind::Connected => self.await_connection(id, link)?,
@@ -95,9 +86,7 @@ impl OfiDomain {
         if queue_pair.state != QueuePairState::Initialised {
             return Err(CreateError::State("the queue pair is connected already"));
         }
-        if queue_pair.link.as_ref().is_none_or(|known| !Arc::ptr_eq(known, link.shared())) {
-            return Err(CreateError::State("make this queue pair's endpoint for the same link first"));
-        }
+        queue_pair.bond.check(link.shared())?;
         if address.provider != device.provider {
             return Err(CreateError::Endpoint("it is of another provider of libfabric"));
         }
@@ -128,7 +117,8 @@ impl OfiDomain {
                 None
             }
         };
-        queue_pair.peer = Some(Peer::new(address.number, address.secret));
+        queue_pair.bond.meet(address.number);
+        queue_pair.peer = Some(Peer { number: address.number, secret: address.secret });
         queue_pair.state = QueuePairState::Ready;
         let awaited = queue_pair.awaited.clone();
         if !queue_pair.met {

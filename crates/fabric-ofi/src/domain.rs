@@ -177,7 +177,7 @@ impl OfiDomain {
             return;
         }
         queue_pair.state = QueuePairState::Error;
-        queue_pair.tell_closed();
+        queue_pair.bond.tell_closed();
         self.close(slot);
         self.failing.push(slot as u16);
     }
@@ -197,9 +197,7 @@ impl OfiDomain {
         if queue_pair.kept.take().is_some() && !std::mem::replace(&mut queue_pair.met, true) {
             self.connecting -= 1;
         }
-        if let Some(link) = &queue_pair.link {
-            link.detach(queue_pair.number);
-        }
+        queue_pair.bond.detach(queue_pair.number);
     }
 
     /// A link, the other end of a queue pair or a connection has news.
@@ -491,7 +489,7 @@ impl ThreadDomain for OfiDomain {
         let queue_pair = self.queue_pair_mut(id)?;
         let number = queue_pair.number;
         if queue_pair.state != QueuePairState::Error {
-            queue_pair.tell_closed();
+            queue_pair.bond.tell_closed();
         }
         self.close(slot_of(id));
         self.by_number.remove(&number);

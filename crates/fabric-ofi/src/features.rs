@@ -94,6 +94,8 @@ pub(crate) struct Told {
     /// The most parts of a SEND, of a RECV, of a WRITE or READ here, and at the other end.
     pub(crate) parts: [usize; 4],
     pub(crate) max_message: usize,
+    /// Bytes of the longest message that it copies when it is posted.
+    pub(crate) inject: usize,
     /// The most endpoints of a domain; 0 if it does not say.
     pub(crate) endpoints: usize,
     pub(crate) shared_receives: bool,
@@ -123,6 +125,9 @@ pub(crate) struct Features {
     pub(crate) internet: bool,
     /// Bytes of the longest message.
     pub(crate) max_message: usize,
+    /// Bytes of the longest message that is handed over for good when it is posted. None of datagrams are: what their target
+    /// refuses is told by nothing but their completion.
+    pub(crate) inject: usize,
     /// The most queue pairs that the provider says it has, if it says.
     pub(crate) endpoints: Option<usize>,
     pub(crate) shared_receives: bool,
@@ -154,6 +159,7 @@ impl Features {
             binds_memory,
             internet: [sys::FORMAT_INTERNET_4, sys::FORMAT_INTERNET_6].contains(&told.address_format),
             max_message: told.max_message,
+            inject: if datagram { 0 } else { told.inject },
             endpoints: (told.endpoints > 0).then_some(told.endpoints),
             // Of datagrams each queue pair has its own: credits go by them.
             shared_receives: told.shared_receives && !datagram,
@@ -181,6 +187,7 @@ mod tests {
         key: 8,
         parts: [4, 4, 4, 4],
         max_message: usize::MAX,
+        inject: 16320,
         endpoints: 32768,
         shared_receives: false,
         address_format: sys::FORMAT_INTERNET_4,
@@ -195,6 +202,7 @@ mod tests {
         key: 4,
         parts: [4, 4, 4, 1],
         max_message: usize::MAX,
+        inject: 16320,
         endpoints: 256,
         shared_receives: false,
         address_format: 11,
@@ -207,6 +215,7 @@ mod tests {
         key: 4,
         parts: [1, 1, 1, 1],
         max_message: 1 << 30,
+        inject: 192,
         endpoints: 128,
         shared_receives: false,
         address_format: 14,

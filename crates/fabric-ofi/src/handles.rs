@@ -175,6 +175,7 @@ impl Info {
             key: domain.mr_key_size,
             parts: [transmit.iov_limit, receive.iov_limit, transmit.iov_limit, remote],
             max_message: endpoint.max_msg_size,
+            inject: transmit.inject_size,
             endpoints: domain.ep_cnt,
             shared_receives: domain.max_ep_srx_ctx > 0,
             address_format: self.get().addr_format,
@@ -529,6 +530,8 @@ pub(crate) enum OneSided {
     Read,
     /// Complete when the provider needs its bytes no more.
     Write,
+    /// Copied at once, and told of only if it fails.
+    WriteCopied,
     /// Complete when its bytes can be seen at the other end.
     WriteDelivered,
 }
@@ -602,7 +605,9 @@ impl Endpoint {
                 Finds::Connection(events) => bind(events.as_ptr(), 0)?,
                 Finds::Addresses(vector) => bind(vector.raw.as_ptr().cast(), 0)?,
             }
-            bind(queue.raw.as_ptr().cast(), sys::SEND | sys::RECV)?;
+            // What is sent says by itself whether it is to be told of.
+            bind(queue.raw.as_ptr().cast(), sys::SEND | sys::SELECTIVE_COMPLETION)?;
+            bind(queue.raw.as_ptr().cast(), sys::RECV)?;
             if let Some(shared) = shared {
                 bind(shared.raw.as_ptr().cast(), 0)?;
             }
@@ -666,9 +671,16 @@ impl Endpoint {
     /// Sends a message. `WouldBlock` if there is no room now.
     ///
     /// # Safety
-    /// The parts are valid for reads until a completion with this context came or the endpoint is closed.
+    /// The parts are valid for reads until a completion with this context came or the endpoint is closed; if it is to be
+    /// `copied`, until this returns, and then they are no longer than the provider [copies](Told::inject).
     #[inline]
-    pub(crate) unsafe fn send(&self, to: u64, parts: &[libc::iovec], context: u64) -> io::Result<()> {
+    pub(crate) unsafe fn send(
+        &self,
+        to: u64,
+        parts: &[libc::iovec],
+        context: u64,
+        copied: bool,
+    ) -> io::Result<()> {
         let message = sys::Message {
             parts: parts.as_ptr(),
             descriptors: null_mut(),
@@ -678,8 +690,10 @@ impl Endpoint {
             data: 0,
         };
         // SAFETY: the endpoint is open; the rest is the caller's promise.
-        let code =
-            unsafe { ((*self.raw.as_ref().messages).sendmsg)(self.raw.as_ptr(), &message, sys::COMPLETION) };
+        let code = unsafe {
+            let flags = if copied { sys::INJECT } else { sys::COMPLETION };
+            ((*self.raw.as_ref().messages).sendmsg)(self.raw.as_ptr(), &message, flags)
+        };
         posted(self.library, code)
     }
 
@@ -687,7 +701,8 @@ impl Endpoint {
     ///
     /// # Safety
     /// The parts are valid for reads (or writes, and no one else's) until a completion with this context came or the endpoint
-    /// is closed.
+    /// is closed; of [`OneSided::WriteCopied`] until this returns, and then they are no longer than the provider
+    /// [copies](Told::inject).
     #[inline]
     pub(crate) unsafe fn remote(
         &self,
@@ -715,6 +730,7 @@ impl Endpoint {
             let (post, flags) = match what {
                 OneSided::Read => (operations.readmsg, sys::COMPLETION),
                 OneSided::Write => (operations.writemsg, sys::COMPLETION),
+                OneSided::WriteCopied => (operations.writemsg, sys::INJECT),
                 OneSided::WriteDelivered => (operations.writemsg, sys::COMPLETION | sys::DELIVERY_COMPLETE),
             };
             post(self.raw.as_ptr(), &message, flags)

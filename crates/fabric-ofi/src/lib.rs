@@ -63,4 +63,4 @@ pub type OfiLink = dunlin_fabric_control::TcpLink<OfiBackend>;
 /// Listens on a TCP port. Dropping it frees the port.
 pub type OfiListener = dunlin_fabric_control::TcpControlListener<OfiBackend>;
 type Control = dunlin_fabric_control::Control<OfiBackend>;
-type LinkShared = dunlin_fabric_control::LinkShared<OfiBackend>;
+type Bond = dunlin_fabric_control::Bond<OfiBackend>;

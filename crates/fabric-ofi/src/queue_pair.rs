@@ -1,6 +1,6 @@
 //! A queue pair with what is in flight on it.
 
-use crate::LinkShared;
+use crate::Bond;
 use crate::datagram::Datagram;
 use crate::device::{Awaited, Open};
 use crate::features::Features;
@@ -15,7 +15,6 @@ use dunlin_fabric::{
     Buffer, Completion, CompletionStatus, Gather, Nanos, Opcode, QueuePairConfig, QueuePairId,
     QueuePairState, RegionKey, WorkId,
 };
-use dunlin_fabric_control::{Flag, RemoteRegion};
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
@@ -96,6 +95,17 @@ impl Sent {
     }
 }
 
+/// How the provider has got a step of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Posted {
+    /// It needs nothing of it any more, and tells of it only if it fails.
+    Copied,
+    /// It tells when it needs it no more.
+    Told,
+    /// The same of a WRITE that others have to wait for.
+    Awaited,
+}
+
 /// Work requests in flight, numbered in the order in which they were posted. The provider completes them in any order (READs
 /// later than what is behind them); they end in theirs.
 #[derive(Debug)]
@@ -144,13 +154,13 @@ impl SendQueue {
         self.sent.get(self.posted).map(|sent| (number, sent))
     }
 
-    /// The provider has this step of the next one ([`DATA`] or [`NOTICE`], or 0: nothing of it is to be posted). With `writing`
-    /// it is a WRITE that others have to wait for.
+    /// The provider has this step of the next one ([`DATA`] or [`NOTICE`], or 0: nothing of it is to be posted).
     #[inline]
-    pub(crate) fn is_posted(&mut self, step: u8, writing: bool) {
+    pub(crate) fn is_posted(&mut self, step: u8, how: Posted) {
         let Some(sent) = self.sent.get_mut(self.posted) else { return };
+        let writing = how == Posted::Awaited;
         sent.to_post &= !step;
-        sent.outstanding += u8::from(step != 0);
+        sent.outstanding += u8::from(how != Posted::Copied);
         sent.writing |= writing;
         self.writing += u32::from(writing);
         self.posted += usize::from(sent.to_post == 0);
@@ -210,21 +220,11 @@ impl SendQueue {
     }
 }
 
-const KNOWN: usize = 8;
-
-/// What a queue pair knows of its other end.
-#[derive(Debug)]
+/// What a queue pair says to its other end to be known.
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Peer {
     pub(crate) number: u32,
     pub(crate) secret: u64,
-    /// The regions used last, so that the data path takes no lock; each at the place that its key says.
-    known: [Option<Arc<RemoteRegion>>; KNOWN],
-}
-
-impl Peer {
-    pub(crate) fn new(number: u32, secret: u64) -> Self {
-        Peer { number, secret, known: Default::default() }
-    }
 }
 
 /// One queue pair.
@@ -245,10 +245,8 @@ pub(crate) struct QueuePair {
     /// On its device, and in its messages.
     pub(crate) number: u32,
     pub(crate) secret: u64,
-    /// The link that its address went out on.
-    pub(crate) link: Option<Arc<LinkShared>>,
-    /// The other end is gone.
-    pub(crate) closed: Arc<Flag>,
+    /// To the link that its address went out on, and to its other end.
+    pub(crate) bond: Bond,
     pub(crate) peer: Option<Peer>,
     /// Listed among those that have something to hand to the provider.
     pub(crate) is_pending: bool,
@@ -286,8 +284,7 @@ impl QueuePair {
             state: QueuePairState::Initialised,
             number,
             secret,
-            link: None,
-            closed: Arc::default(),
+            bond: Bond::default(),
             peer: None,
             is_pending: false,
             features: *features,
@@ -306,33 +303,16 @@ impl QueuePair {
     #[inline]
     pub(crate) fn remote(&mut self, key: RegionKey, offset: u64) -> Remote {
         let nowhere = Remote { address: 0, key: 0 };
-        let (Some(peer), Some(link)) = (&mut self.peer, &self.link) else { return nowhere };
-        let place = &mut peer.known[key.0 as usize % KNOWN];
-        if place.as_ref().is_none_or(|region| region.key != key || region.is_revoked()) {
-            *place = link.import(key);
-        }
         // Bounds are the peer's business: its registration ends where its grant does.
-        place.as_ref().map_or(nowhere, |region| Remote {
+        self.bond.region(key).map_or(nowhere, |region| Remote {
             address: region.place.address.wrapping_add(offset),
             key: region.place.remote_key,
         })
     }
 
-    /// Tells the other end that this one is of no use any more.
-    pub(crate) fn tell_closed(&self) {
-        if let (Some(peer), Some(link)) = (&self.peer, &self.link)
-            && !self.closed.is_raised()
-            && link.is_alive()
-        {
-            link.tell_closed(peer.number);
-        }
-    }
-
     /// Whether the other end is gone, as far as is known.
     pub(crate) fn is_orphan(&self) -> bool {
-        self.closed.is_raised()
-            || self.link.as_ref().is_some_and(|link| !link.is_alive())
-            || self.open.as_ref().is_some_and(|open| open.connection.closed.is_raised())
+        self.bond.is_orphan() || self.open.as_ref().is_some_and(|open| open.connection.closed.is_raised())
     }
 
     /// Everything that has not ended is flushed. The endpoint is closed, and all that it completed was taken.
@@ -407,7 +387,7 @@ mod tests {
         queue.first = u32::MAX - 1;
         for id in 0..4 {
             queue.push(sent(id, true));
-            queue.is_posted(DATA, false);
+            queue.is_posted(DATA, Posted::Told);
         }
         assert_eq!((queue.room(), queue.next()), (0, 2));
         queue.complete(0, None);
@@ -429,7 +409,7 @@ mod tests {
         let mut queue = SendQueue::new(4);
         for id in 0..4 {
             queue.push(sent(id, id == 2));
-            queue.is_posted(DATA, false);
+            queue.is_posted(DATA, Posted::Told);
         }
         for number in [0, 1] {
             queue.complete(number, None);
@@ -449,13 +429,13 @@ mod tests {
         let written = |id, address| Sent { remote: Remote { address, key: 1 }, bytes: 8, ..sent(id, true) };
         queue.push(written(0, 64));
         assert!(!queue.must_wait(Next::Write(queue.unposted().unwrap().1.piece())));
-        queue.is_posted(DATA, true);
+        queue.is_posted(DATA, Posted::Awaited);
         queue.push(written(1, 128));
         let far = queue.unposted().unwrap().1.piece();
         assert!(!queue.must_wait(Next::Write(far)), "elsewhere");
         assert!(queue.must_wait(Next::Write(Piece { bytes: 100, remote: Remote { address: 0, key: 1 } })));
         assert!(queue.must_wait(Next::Sees));
-        queue.is_posted(DATA, true);
+        queue.is_posted(DATA, Posted::Awaited);
         queue.complete(0, None);
         assert!(queue.must_wait(Next::Sees), "the second is under way");
         queue.complete(1, None);
@@ -466,13 +446,13 @@ mod tests {
     fn the_news_of_a_write_waits_for_the_write_itself() {
         let mut queue = SendQueue::new(2);
         queue.push(Sent { to_post: DATA | NOTICE, bytes: 8, ..sent(0, true) });
-        queue.is_posted(DATA, true);
+        queue.is_posted(DATA, Posted::Awaited);
         assert!(queue.unposted().is_some_and(|(number, sent)| number == 0 && sent.to_post == NOTICE));
         assert!(queue.must_wait(Next::Sees));
         queue.complete(0, None);
         assert!(queue.take().is_none(), "its news is not posted");
         assert!(!queue.must_wait(Next::Sees));
-        queue.is_posted(NOTICE, false);
+        queue.is_posted(NOTICE, Posted::Told);
         assert!(queue.unposted().is_none());
         queue.complete(0, None);
         assert!(queue.take().is_some());

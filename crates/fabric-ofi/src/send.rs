@@ -5,7 +5,7 @@ use crate::handles::{CONNECTED, OneSided, Remote};
 use crate::header::{HEADER, Header};
 use crate::memory::OfiMemory;
 use crate::order::Next;
-use crate::queue_pair::{DATA, Held, NOTICE, QueuePair, Sent};
+use crate::queue_pair::{DATA, Held, NOTICE, Posted, QueuePair, Sent};
 use crate::receives::SEQUENCE;
 use dunlin_fabric::{
     Buffer, Capabilities, Data, Opcode, Operation, PostError, QueuePairState, RequestKind, WorkRequest,
@@ -61,6 +61,10 @@ impl Parts {
 
     fn list(&self) -> &[libc::iovec] {
         &self.list[..self.count]
+    }
+
+    fn bytes(&self) -> usize {
+        self.list().iter().map(|part| part.iov_len).sum()
     }
 }
 
@@ -240,7 +244,7 @@ impl QueuePair {
         let ordered = self.features.ordered;
         while let Some((number, sent)) = self.sends.unposted() {
             if sent.to_post == 0 {
-                self.sends.is_posted(0, false);
+                self.sends.is_posted(0, Posted::Copied);
                 continue;
             }
             let is_send = sent.opcode == Opcode::Send;
@@ -277,12 +281,18 @@ impl QueuePair {
             if step == DATA {
                 parts.push_held(&sent.held, sent.bytes);
             }
+            // What is short and not to be told of, or has more to come, is over when it is posted: each completion costs `tcp` two
+            // system calls. Who posts wants to know of one in so many as its queue has places, which bounds what the provider keeps.
+            let told = sent.signaled && sent.to_post == step;
+            let copied = sent.opcode != Opcode::Read && !told && parts.bytes() <= self.features.inject;
             let posted = if is_message {
-                // SAFETY: place and buffers are held until the request has ended or the endpoint is closed.
-                unsafe { endpoint.send(to, parts.list(), context) }
+                // SAFETY: place and buffers are held until the request has ended or the endpoint is closed; and the length was
+                // checked.
+                unsafe { endpoint.send(to, parts.list(), context, copied) }
             } else {
                 let what = match (sent.opcode, to_memory) {
                     (Opcode::Read, _) => OneSided::Read,
+                    _ if copied => OneSided::WriteCopied,
                     (_, CONNECTED) => OneSided::Write,
                     // What is refused must have its error here: no connection breaks for it.
                     _ => OneSided::WriteDelivered,
@@ -291,7 +301,14 @@ impl QueuePair {
                 unsafe { endpoint.remote(what, to_memory, parts.list(), sent.remote, context) }
             };
             match posted {
-                Ok(()) => self.sends.is_posted(step, writes && !ordered),
+                Ok(()) => {
+                    let how = match (copied, writes && !ordered) {
+                        (true, _) => Posted::Copied,
+                        (false, false) => Posted::Told,
+                        (false, true) => Posted::Awaited,
+                    };
+                    self.sends.is_posted(step, how);
+                }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(true),
                 Err(error) => return Err(error),
             }

@@ -34,7 +34,7 @@ pub(crate) fn send(
         for _ in 0..PATIENCE {
             if !posted {
                 // SAFETY: the message is there until the endpoint is closed.
-                match unsafe { open.endpoint.send(place.name, &[part], number as u64 + 1) } {
+                match unsafe { open.endpoint.send(place.name, &[part], number as u64 + 1, false) } {
                     Ok(()) => posted = true,
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                     Err(error) => return Err(error),

@@ -19,9 +19,11 @@ pub(crate) const SEND: u64 = 1 << 11;
 pub(crate) const REMOTE_READ: u64 = 1 << 12;
 pub(crate) const REMOTE_WRITE: u64 = 1 << 13;
 pub(crate) const COMPLETION: u64 = 1 << 24;
+pub(crate) const INJECT: u64 = 1 << 25;
 pub(crate) const DELIVERY_COMPLETE: u64 = 1 << 28;
 pub(crate) const NUMERIC_HOST: u64 = 1 << 55;
 pub(crate) const SOURCE: u64 = 1 << 57;
+pub(crate) const SELECTIVE_COMPLETION: u64 = 1 << 59;
 
 pub(crate) const ORDER_SAW: u64 = 1 << 7;
 pub(crate) const ORDER_SAS: u64 = 1 << 8;
@@ -436,9 +438,11 @@ fn numbers() -> Vec<(&'static str, u64)> {
         ("FI_REMOTE_READ", REMOTE_READ),
         ("FI_REMOTE_WRITE", REMOTE_WRITE),
         ("FI_COMPLETION", COMPLETION),
+        ("FI_INJECT", INJECT),
         ("FI_DELIVERY_COMPLETE", DELIVERY_COMPLETE),
         ("FI_NUMERICHOST", NUMERIC_HOST),
         ("FI_SOURCE", SOURCE),
+        ("FI_SELECTIVE_COMPLETION", SELECTIVE_COMPLETION),
         ("FI_ORDER_SAW", ORDER_SAW),
         ("FI_ORDER_SAS", ORDER_SAS),
         ("FI_ORDER_RAW", ORDER_RAW),

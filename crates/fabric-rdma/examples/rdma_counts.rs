@@ -5,14 +5,13 @@
 //! `rdma_counts` counts everything; `rdma_counts loop CASE` only plays one case, for a profiler.
 
 use dunlin_fabric::*;
+use dunlin_fabric_conformance::trace::{mark, traced};
 use dunlin_fabric_rdma::{RdmaConfig, RdmaDomain, RdmaFabric, RdmaLink, RdmaMemory};
 use dunlin_rpc::{
     Client, ClientConfig, CompletionMode, FunctionMode, Protocol, Reply, Request, ServerBuilder, Service,
 };
 use std::alloc::{GlobalAlloc, Layout, System};
-use std::collections::BTreeMap;
-use std::ffi::CString;
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 struct Counting;
@@ -122,13 +121,6 @@ fn look(ends: &mut Ends) {
 type Round = fn(&mut Ends);
 const CASES: &[(&str, Round)] = &[("one_write", one_write), ("three_writes", three_writes), ("look", look)];
 
-/// A line in strace's log.
-fn mark(text: &str) {
-    let path = CString::new(format!("/mark/{text}")).unwrap();
-    // SAFETY: a C string. It fails, as it is meant to.
-    unsafe { libc::access(path.as_ptr(), libc::F_OK) };
-}
-
 fn counted(name: &str, mut round: impl FnMut()) {
     (0..ROUNDS).for_each(|_| round());
     mark(name);
@@ -164,35 +156,7 @@ fn play() {
 
 /// Plays again under strace, and counts what its log has between the marks: by case, thread and name.
 fn system_calls() {
-    let log = std::env::temp_dir().join(format!("rdma_counts-{}", std::process::id()));
-    let status = Command::new("strace")
-        .args(["-f", "-qq", "-o"])
-        .arg(&log)
-        .arg(std::env::current_exe().unwrap())
-        .arg("play")
-        .status()
-        .unwrap();
-    assert!(status.success(), "strace: {status}");
-    let text = std::fs::read_to_string(&log).unwrap();
-    let _ = std::fs::remove_file(&log);
-    let mut section: Option<(String, String)> = None;
-    let mut counts: BTreeMap<(String, bool, String), u64> = BTreeMap::new();
-    for line in text.lines() {
-        let Some((thread, call)) = line.split_once(' ') else { continue };
-        let call = call.trim_start();
-        if let Some(rest) = call.strip_prefix("access(\"/mark/") {
-            let name = rest.split('"').next().unwrap_or_default();
-            section = (name != "end").then(|| (name.to_owned(), thread.to_owned()));
-            continue;
-        }
-        // What was interrupted by another thread's line is told twice.
-        if call.starts_with("<...") || call.starts_with("---") || call.starts_with("+++") {
-            continue;
-        }
-        if let (Some((name, own)), Some((what, _))) = (&section, call.split_once('(')) {
-            *counts.entry((name.clone(), own == thread, what.to_owned())).or_default() += 1;
-        }
-    }
+    let counts = traced(&["play"]).unwrap();
     for ((name, own, what), count) in &counts {
         let who = if *own { "this thread" } else { "others" };
         println!("{name:<40} {ROUNDS} rounds: {count} x {what} by {who}");

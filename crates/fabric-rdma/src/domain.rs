@@ -272,7 +272,7 @@ impl RdmaDomain {
             let shared_is_broken = shared_receive
                 .and_then(|id| shared.get(id.0 as usize))
                 .is_some_and(|shared| shared.broken.is_raised());
-            let orphan = queue_pair.is_connected_kind() && queue_pair.is_orphan();
+            let orphan = queue_pair.is_connected_kind() && queue_pair.bond.is_orphan();
             queue_pair.look_for_peer();
             if orphan || queue_is_broken || shared_is_broken || queue_pair.broken.is_raised() {
                 queue_pair.fail();
@@ -324,9 +324,7 @@ impl RdmaDomain {
         let Some(queue_pair) = self.queue_pairs.get_mut(slot).and_then(Option::as_mut) else { return };
         let Some(handle) = queue_pair.handle.take() else { return };
         let number = handle.number();
-        if let Some(link) = &queue_pair.link {
-            link.detach(number);
-        }
+        queue_pair.bond.detach(number);
         self.by_number.remove(&number);
         // Before the number can be another's.
         if let Some(manager) = &self.control.backend().manager {
@@ -499,16 +497,8 @@ impl ThreadDomain for RdmaDomain {
             return Err(CreateError::State("the queue pair is broken"));
         }
         if queue_pair.is_connected_kind() {
-            match &queue_pair.link {
-                Some(known) if !Arc::ptr_eq(known, link.shared()) => {
-                    return Err(CreateError::State("the queue pair's endpoint was made for another link"));
-                }
-                Some(_) => {}
-                None => {
-                    queue_pair.link = Some(Arc::clone(link.shared()));
-                    link.shared().attach(queue_pair.number(), &queue_pair.closed, &attention);
-                }
-            }
+            let number = queue_pair.number();
+            queue_pair.bond.bind(link.shared(), number, &attention)?;
         }
         let from = device.port.gid_for(link.shared().local_address());
         let (gid, lid) =
@@ -551,9 +541,7 @@ impl ThreadDomain for RdmaDomain {
         if queue_pair.state != QueuePairState::Initialised {
             return Err(CreateError::State("the queue pair is connected already"));
         }
-        if queue_pair.link.as_ref().is_none_or(|known| !Arc::ptr_eq(known, link.shared())) {
-            return Err(CreateError::State("make this queue pair's endpoint for the same link first"));
-        }
+        queue_pair.bond.check(link.shared())?;
         if address.transport != queue_pair.config.transport {
             return Err(CreateError::Endpoint("it is of another transport"));
         }
@@ -603,7 +591,7 @@ impl ThreadDomain for RdmaDomain {
     fn destroy_queue_pair(&mut self, id: QueuePairId) -> Result<(), CreateError> {
         let queue_pair = self.queue_pair_mut(id)?;
         if queue_pair.state != QueuePairState::Error {
-            queue_pair.tell_closed();
+            queue_pair.bond.tell_closed();
         }
         self.release(slot_of(id));
         self.queue_pairs[slot_of(id)] = None;

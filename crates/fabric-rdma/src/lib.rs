@@ -51,4 +51,4 @@ pub type RdmaLink = dunlin_fabric_control::TcpLink<RdmaBackend>;
 /// Listens on a TCP port. Dropping it frees the port.
 pub type RdmaListener = dunlin_fabric_control::TcpControlListener<RdmaBackend>;
 type Control = dunlin_fabric_control::Control<RdmaBackend>;
-type LinkShared = dunlin_fabric_control::LinkShared<RdmaBackend>;
+type Bond = dunlin_fabric_control::Bond<RdmaBackend>;

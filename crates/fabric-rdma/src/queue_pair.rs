@@ -1,6 +1,6 @@
 //! A queue pair with what is in flight on it.
 
-use crate::LinkShared;
+use crate::Bond;
 use crate::early::Early;
 use crate::endpoint::QueuePairAddress;
 use crate::handles;
@@ -11,7 +11,7 @@ use dunlin_fabric::{
     Buffer, CompletionQueueId, Gather, Host, Opcode, QueuePairConfig, QueuePairId, QueuePairState, RealHost,
     RegionKey, Transport, WorkId,
 };
-use dunlin_fabric_control::{Flag, Place, RemoteRegion};
+use dunlin_fabric_control::{Flag, Place};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -195,18 +195,6 @@ impl ReceiveQueue {
     }
 }
 
-/// What a connected queue pair knows of its other end.
-#[derive(Debug)]
-pub(crate) struct Peer {
-    pub(crate) number: u32,
-    /// Where work requests with a key that the peer has not granted go: to fail there, as verbs has it.
-    trap_key: u32,
-    /// The regions used last, so that the data path takes no lock; each at the place that its key says.
-    known: [Option<Arc<RemoteRegion>>; KNOWN],
-}
-
-const KNOWN: usize = 8;
-
 /// How long a device may take to flush what is posted on a broken queue pair, in nanoseconds.
 const FLUSH_PATIENCE: u64 = 100_000_000;
 /// How much longer one of its completion queues may go without being looked at, in nanoseconds.
@@ -221,17 +209,16 @@ pub(crate) struct QueuePair {
     /// The first packet number of ours, which the peer is told.
     pub(crate) psn: u32,
     pub(crate) qkey: u32,
-    /// The link that its address went out on.
-    pub(crate) link: Option<Arc<LinkShared>>,
-    /// The other end is gone.
-    pub(crate) closed: Arc<Flag>,
+    /// To the link that its address went out on, and to its other end. Datagrams have none.
+    pub(crate) bond: Bond,
     /// The device says that this end is of no use.
     pub(crate) broken: Arc<Flag>,
     /// Once it is broken: when what the device has not flushed is ended by us, in nanoseconds; `None` again when that is done.
     pub(crate) flush_at: Option<u64>,
     /// Whether all completions were taken of the queues of sends and receives since then.
     emptied: [bool; 2],
-    pub(crate) peer: Option<Peer>,
+    /// Where work requests with a key that the peer has not granted go: to fail there, as verbs has it.
+    trap_key: u32,
     pub(crate) sends: SendQueue,
     pub(crate) receives: ReceiveQueue,
     /// What was posted before both ends of an iWARP connection have met; `None` once they have, and everywhere else.
@@ -256,12 +243,11 @@ impl QueuePair {
             psn: random as u32 & 0xff_ffff,
             // The highest bit is for privileged ones.
             qkey: (random >> 32) as u32 & 0x7fff_ffff,
-            link: None,
-            closed: Arc::default(),
+            bond: Bond::default(),
             broken: Arc::default(),
             flush_at: None,
             emptied: [false; 2],
-            peer: None,
+            trap_key: 0,
             sends: SendQueue::new(config.max_send),
             receives: ReceiveQueue::new(config.max_receive),
             early: None,
@@ -277,8 +263,8 @@ impl QueuePair {
 
     /// Knows its other end from now on.
     pub(crate) fn meet(&mut self, address: &QueuePairAddress) {
-        self.peer =
-            Some(Peer { number: address.number, trap_key: address.trap_key, known: Default::default() });
+        self.bond.meet(address.number);
+        self.trap_key = address.trap_key;
         self.state = QueuePairState::Ready;
     }
 
@@ -302,17 +288,12 @@ impl QueuePair {
     /// Where a region of the peer's is.
     #[inline]
     pub(crate) fn remote(&mut self, key: RegionKey, offset: u64) -> sys::RemoteMemory {
-        let (Some(peer), Some(link)) = (&mut self.peer, &self.link) else { return self.trap() };
-        let place = &mut peer.known[key.0 as usize % KNOWN];
-        if place.as_ref().is_none_or(|region| region.key != key || region.is_revoked()) {
-            *place = link.import(key);
-        }
-        match place {
+        match self.bond.region(key) {
             // Bounds are the NIC's business: the peer's registration ends where its grant does.
             Some(region) => {
                 let Place { remote_key, address, .. } = region.place;
                 // The peer has it from its device, whose keys are as long as this; another one is none.
-                let key = u32::try_from(remote_key).unwrap_or(peer.trap_key);
+                let key = u32::try_from(remote_key).unwrap_or(self.trap_key);
                 sys::RemoteMemory { address: address.wrapping_add(offset), key }
             }
             None => self.trap(),
@@ -321,7 +302,7 @@ impl QueuePair {
 
     /// Where nothing of the peer's is.
     pub(crate) fn trap(&self) -> sys::RemoteMemory {
-        sys::RemoteMemory { address: 0, key: self.peer.as_ref().map_or(0, |peer| peer.trap_key) }
+        sys::RemoteMemory { address: 0, key: self.trap_key }
     }
 
     /// It is broken, or its other end is: everything posted is flushed, and the other end told.
@@ -339,22 +320,7 @@ impl QueuePair {
                 tracing::warn!(%error, "a queue pair cannot be put into the error state");
             }
         }
-        self.tell_closed();
-    }
-
-    /// Tells the other end that this one is of no use any more.
-    pub(crate) fn tell_closed(&self) {
-        if let (Some(peer), Some(link)) = (&self.peer, &self.link)
-            && !self.closed.is_raised()
-            && link.is_alive()
-        {
-            link.tell_closed(peer.number);
-        }
-    }
-
-    /// Whether the other end is gone, as far as is known.
-    pub(crate) fn is_orphan(&self) -> bool {
-        self.closed.is_raised() || self.link.as_ref().is_some_and(|link| !link.is_alive())
+        self.bond.tell_closed();
     }
 
     /// All completions of this queue were taken, so long after the device should have flushed. Says whether that is so of
