@@ -288,8 +288,7 @@ impl OfiDomain {
     fn take_completions(&mut self) {
         let mut batch = [Entry { context: 0, length: 0, error: 0 }; BATCH];
         loop {
-            let queue = Arc::clone(&self.attention.queue);
-            let count = queue.read(&mut batch);
+            let count = self.attention.queue.read(&mut batch);
             for entry in &batch[..count] {
                 self.conclude(entry);
             }
