@@ -110,6 +110,16 @@ impl SimDomain {
     fn pass(&self, price: impl Fn(&crate::settings::Prices) -> u64) -> Guard<'_> {
         self.shared.pass_at(price)
     }
+
+    /// Posts a line that cannot be posted as such: as any WRITE, which tells why.
+    #[cold]
+    #[inline(never)]
+    fn refuse_line(&mut self, queue_pair: QueuePairId, line: InlineLine<'_>) -> Result<(), PostError> {
+        let InlineLine { id, line, key, offset, .. } = line;
+        let parts: &[&[u8]] = &[line];
+        let write = InlineWrite { id, parts, key, offset, immediate: None, signaled: false, ahead: 0 };
+        self.post_write(queue_pair, write)
+    }
 }
 
 /// A queue pair, if it is this domain's.
@@ -151,14 +161,17 @@ impl Sender {
     #[inline]
     fn find_room(&self, state: &mut State, wanted: usize) -> Result<(), PostError> {
         let refusal = state.settings.faults.refusal;
-        // As when the queue is full: something is under way whose completion tells that there is room again.
-        let busy = |state: &mut State| {
-            state.queue_pair(self.at).is_some_and(|q| q.sends.iter().any(|sent| sent.signaled))
-        };
-        if self.room < wanted || (refusal != 0 && busy(state) && state.breaks(refusal)) {
+        if self.room < wanted || (refusal != 0 && self.is_refused(state, refusal)) {
             return Err(PostError::QueueFull);
         }
         Ok(())
+    }
+
+    #[cold]
+    fn is_refused(&self, state: &mut State, refusal: u64) -> bool {
+        // As when the queue is full: something is under way whose completion tells that there is room again.
+        let busy = state.queue_pair(self.at).is_some_and(|q| q.sends.iter().any(|sent| sent.signaled));
+        busy && state.breaks(refusal)
     }
 }
 
@@ -201,17 +214,11 @@ impl Posting {
     fn leave(self, state: &mut State, sender: Sender, to: u32, packet: u32) {
         let Posting { id, opcode, signaled, linked, local, offset, held, into, local_error } = self;
         let Sender { at, place: from, transport, .. } = sender;
-        let place = &state.network.packets[packet];
-        let length = place.bytes();
-        let immediate = matches!(place.action, Action::Write { immediate: Some(_), .. });
         let now = state.now();
-        let modelled = state.timing.is_modelled();
-        let target = match modelled {
-            true => state.queue_pair(to).map_or(Place::default(), |q| q.place),
-            // Rates ask for the target's machine when it arrives.
-            false => Place::default(),
-        };
-        let Some(queue_pair) = state.queue_pair(at) else { return state.give_packets([packet]) };
+        let network = &mut state.network;
+        let place = &mut network.packets[packet];
+        let length = place.bytes();
+        let Some(queue_pair) = network.queue_pairs.get_mut(at) else { return state.give_packets([packet]) };
         let serial = queue_pair.next_serial;
         queue_pair.next_serial += 1;
         queue_pair.occupied += 1;
@@ -221,29 +228,30 @@ impl Posting {
         let local = local.unwrap_or_default();
         let request = InFlight { serial, id, opcode, signaled, bytes: length, local, held, into };
         queue_pair.sends.push_back(request);
-        let place = &mut state.network.packets[packet];
         (place.from, place.to, place.serial, place.signaled) = (at, to, serial, signaled);
         place.retrying = false;
-        let request = Request {
-            initiator: at,
-            target: to,
-            opcode: model_opcode(opcode, immediate),
-            transport,
-            bytes: length,
-            inline,
-            signaled,
-            linked,
-            local,
-            remote: Touch { offset, ..Touch::default() },
-        };
-        let message = Message { from, to: target, request };
-        if modelled {
-            place.message = message;
-        }
         if local_error || stopped {
             state.give_packets([packet]);
         } else {
-            state.transmit(packet, &message);
+            if state.timing.is_modelled() {
+                let immediate = matches!(place.action, Action::Write { immediate: Some(_), .. });
+                let target = network.queue_pairs.get(to).map_or(Place::default(), |q| q.place);
+                let request = Request {
+                    initiator: at,
+                    target: to,
+                    opcode: model_opcode(opcode, immediate),
+                    transport,
+                    bytes: length,
+                    inline,
+                    signaled,
+                    linked,
+                    local,
+                    remote: Touch { offset, ..Touch::default() },
+                };
+                place.message = Message { from, to: target, request };
+            }
+            let carries = matches!(opcode, Opcode::Send | Opcode::Write);
+            state.transmit(at, packet, if carries { length } else { 0 });
         }
         if local_error && !stopped {
             state.done_at(at, serial, now + 100, Outcome::of(CompletionStatus::LocalProtection));
@@ -527,16 +535,13 @@ impl ThreadDomain for SimDomain {
         let most = capabilities.max_inline.min(capabilities.max_message);
         let fits = line.line.len() <= most as usize;
         let sender = Sender::of(&mut state, self.id, queue_pair).ok().filter(|_| fits);
-        let sender = sender.and_then(|sender| Some((sender, sender.remote?)));
-        drop(state);
-        let InlineLine { id, line, key, offset, .. } = line;
-        let Some((sender, to)) = sender else {
-            // Which refuses it.
-            let parts: &[&[u8]] = &[line];
-            let write = InlineWrite { id, parts, key, offset, immediate: None, signaled: false, ahead: 0 };
-            return self.post_write(queue_pair, write);
+        let Some((sender, to)) = sender.and_then(|sender| Some((sender, sender.remote?))) else {
+            drop(state);
+            return self.refuse_line(queue_pair, line);
         };
-        let mut state = self.pass(|prices| prices.post);
+        let InlineLine { id, line, key, offset, .. } = line;
+        let price = state.settings.prices.post;
+        let mut state = self.shared.pass_on(state, price);
         sender.find_room(&mut state, 1)?;
         let (packet, place) = state.network.packets.take();
         place.set_line(line);

@@ -77,15 +77,14 @@ impl Code {
 
 #[derive(Clone, Copy, Debug)]
 struct Entry {
-    /// Time, and below it the number: one comparison without a branch.
-    key: u128,
+    key: Key,
     code: Code,
 }
 
 impl Entry {
     #[inline(always)]
     fn at(&self) -> Nanos {
-        (self.key >> 64) as Nanos
+        self.key.at()
     }
 }
 
@@ -315,15 +314,42 @@ pub(crate) struct Events {
     /// So many events are kept in order at least, if there are so many beyond the next one.
     in_order: usize,
     number: u64,
+    /// The key of the next event, and that of the first in `far`; each [`NEVER`] if there is none. Who only asks whether something is
+    /// due, as most do, looks nowhere else.
+    next: Key,
+    next_far: Key,
+}
+
+/// Time, and below it the number: one comparison without a branch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Key(u128);
+
+/// Behind all events.
+const NEVER: Key = Key(u128::MAX);
+
+impl Default for Key {
+    fn default() -> Self {
+        NEVER
+    }
+}
+
+impl Key {
+    #[inline(always)]
+    fn at(self) -> Nanos {
+        (self.0 >> 64) as Nanos
+    }
 }
 
 impl Events {
     #[inline(always)]
     fn first(&self) -> Option<&Entry> {
-        match (self.near.first(), self.far.first()) {
-            (Some(near), Some(far)) => Some(if near.key < far.key { near } else { far }),
-            (near, far) => near.or(far),
-        }
+        if self.next == self.next_far { self.far.first() } else { self.near.first() }
+    }
+
+    /// What is next has changed.
+    #[inline(always)]
+    fn find_next(&mut self) {
+        self.next = self.near.first().map_or(NEVER, |entry| entry.key).min(self.next_far);
     }
 
     /// The time of the next event, and the event.
@@ -335,7 +361,13 @@ impl Events {
     /// The time of the next event.
     #[inline(always)]
     pub(crate) fn next_at(&self) -> Option<Nanos> {
-        self.first().map(Entry::at)
+        (self.next != NEVER).then(|| self.next.at())
+    }
+
+    /// The time of the next event; the end of time if there is none.
+    #[inline(always)]
+    pub(crate) fn next_time(&self) -> Nanos {
+        self.next.at()
     }
 
     /// The time of the next event, and whether it happens in the network.
@@ -364,41 +396,47 @@ impl Events {
     #[inline]
     fn push_code(&mut self, at: Nanos, code: Code) {
         self.number += 1;
-        let entry = Entry { key: u128::from(at) << 64 | u128::from(self.number), code };
+        let entry = Entry { key: Key(u128::from(at) << 64 | u128::from(self.number)), code };
         let bucket = bucket_of(at);
         if bucket < self.near_end {
-            return self.near.push(entry);
-        }
-        if bucket - self.near_end >= BUCKETS as u64 {
-            return self.far.push(entry);
-        }
-        if self.near.first().is_none() {
+            self.near.push(entry);
+        } else if bucket - self.near_end >= BUCKETS as u64 {
+            self.push_far(entry);
+        } else if self.near.first().is_none() {
             self.near_end = bucket + 1;
-            return self.near.push(entry);
+            self.near.push(entry);
+        } else {
+            // Behind what stands in `near`.
+            return self.wheel.push(entry);
         }
-        self.wheel.push(entry);
+        self.next = self.next.min(entry.key);
+    }
+
+    #[inline(never)]
+    fn push_far(&mut self, entry: Entry) {
+        self.far.push(entry);
+        self.next_far = self.next_far.min(entry.key);
     }
 
     /// Takes the next event.
     #[inline]
     pub(crate) fn pop(&mut self) -> Option<(Nanos, Event)> {
-        let near = match (self.near.first(), self.far.first()) {
-            (Some(near), Some(far)) => near.key < far.key,
-            (near, _) => near.is_some(),
-        };
-        if !near {
+        if self.next == self.next_far {
             return self.pop_far();
         }
         let entry = self.near.pop()?;
         if self.near.count() <= self.in_order && self.wheel.count > 0 {
             self.advance();
         }
+        self.find_next();
         Some((entry.at(), entry.code.event()))
     }
 
     #[inline(never)]
     fn pop_far(&mut self) -> Option<(Nanos, Event)> {
         let entry = self.far.pop()?;
+        self.next_far = self.far.first().map_or(NEVER, |entry| entry.key);
+        self.find_next();
         if self.near.first().is_none() {
             // Nothing is due before it, and nothing will be put before it any more.
             self.near_end = self.near_end.max(bucket_of(entry.at()));

@@ -1,7 +1,7 @@
 //! The simulated host: time, threads, signals and randomness, all virtual.
 
 use crate::scheduler::{Reason, State, Waiter};
-use crate::shared::Shared;
+use crate::shared::{Guard, Shared};
 use dunlin_fabric::{Host, Nanos, Signal, Site, Task, Work};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -48,6 +48,22 @@ impl SimHost {
         drop(state);
         drop(self.shared.enter(time * slowness));
     }
+
+    /// Has the running task lose its core for a while now and then.
+    #[cold]
+    #[inline(never)]
+    fn lose_core<'a>(&'a self, mut state: Guard<'a>) {
+        let (preemption, stall, stall_by) =
+            (state.settings.preemption, state.settings.faults.stall, state.settings.faults.stall_by);
+        if preemption != 0 && state.chance.one_in(preemption) {
+            let at = state.now() + state.chance.below(PREEMPTION);
+            state = self.shared.give_way(state, at);
+        }
+        if state.breaks(stall) {
+            let at = state.now() + state.chance.below(stall_by + 1);
+            drop(self.shared.give_way(state, at));
+        }
+    }
 }
 
 impl Host for SimHost {
@@ -66,16 +82,9 @@ impl Host for SimHost {
     }
 
     fn checkpoint(&self, _site: Site) {
-        let mut state = self.shared.enter(0);
-        let (preemption, stall, stall_by) =
-            (state.settings.preemption, state.settings.faults.stall, state.settings.faults.stall_by);
-        if preemption != 0 && state.chance.one_in(preemption) {
-            let at = state.now() + state.chance.below(PREEMPTION);
-            state = self.shared.give_way(state, at);
-        }
-        if state.breaks(stall) {
-            let at = state.now() + state.chance.below(stall_by + 1);
-            drop(self.shared.give_way(state, at));
+        let state = self.shared.enter(0);
+        if state.settings.preemption != 0 || state.settings.faults.stall != 0 {
+            self.lose_core(state);
         }
     }
 

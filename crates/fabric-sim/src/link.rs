@@ -44,7 +44,7 @@ impl Links {
 
     /// The place of what a key stands for on a link, if the side has granted it with such access.
     #[inline]
-    pub(crate) fn granted(&self, by: LinkSide, key: RegionKey, wants: Access) -> Option<u32> {
+    fn granted(&self, by: LinkSide, key: RegionKey, wants: Access) -> Option<u32> {
         let place = key.0 as u32;
         let grant = self.grants.places.get(place as usize)?.as_ref()?;
         let good = grant.generation == (key.0 >> 32) as u32
@@ -52,6 +52,22 @@ impl Links {
             && !grant.ended
             && grant.access.contains(wants);
         good.then_some(place)
+    }
+
+    /// The place of the memory that a key names at the end of a link, if a range of it may be used so.
+    #[inline]
+    pub(crate) fn range(
+        &self,
+        by: Option<LinkSide>,
+        key: RegionKey,
+        wants: Access,
+        offset: u64,
+        length: u64,
+    ) -> Option<u32> {
+        let place = self.granted(by?, key, wants)?;
+        let whole = self.grants.places.get(place as usize)?.as_ref()?.length as u64;
+        let end = offset.checked_add(length)?;
+        (end <= whole).then_some(place)
     }
 
     /// The memory of a grant, by the place that [`granted`](Links::granted) has just told.
@@ -66,12 +82,6 @@ impl Links {
         if let Some(place) = self.grants.places.get(place as usize) {
             copy::prefetch_to_write((&raw const *place).cast());
         }
-    }
-
-    /// The length of that memory.
-    #[inline]
-    pub(crate) fn length(&self, place: u32) -> usize {
-        self.grants.places.get(place as usize).and_then(Option::as_ref).map_or(0, |grant| grant.length)
     }
 
     /// Has the memory of a grant stay until it is released.

@@ -3,11 +3,11 @@
 
 use crate::events::Event;
 use crate::link::{Held, LinkEvent, Links};
-use crate::memory::SimMemory;
+use crate::memory::{SimMemory, Watchers};
 use crate::queues::{Action, DomainState, Outcome, Packet, PostedReceive, QueuePair};
 use crate::scheduler::State;
 use crate::slab::{Places, Slab};
-use crate::timing::{Arrived, Message, Timing, model_opcode};
+use crate::timing::{Arrived, Posted, Timing, model_opcode};
 use dunlin_fabric::{
     Access, Completion, CompletionStatus, Memory, Nanos, Opcode, QueuePairId, QueuePairState, RegionKey,
     RnrRetry, Transport, copy,
@@ -173,22 +173,24 @@ impl State {
                 self.serve(queue_pair);
             }
             Event::Land { packet } => {
-                let place = &mut self.network.packets[packet];
-                let (target, bytes) = (place.target.take(), place.take_payload());
+                let State { network: Network { packets, links, .. }, trace, .. } = self;
+                let place = &mut packets[packet];
                 let offset =
                     if let Action::Write { offset, .. } = place.action { offset as usize } else { 0 };
-                self.note_bytes(4, &bytes);
-                self.tell(|_| format!("{} bytes at {offset} become visible", bytes.len()));
+                let mut watchers = Watchers::Nobody;
+                let (target, bytes) = (place.target.take(), place.payload());
+                let length = bytes.len();
+                trace.note_bytes(4, bytes);
                 if let Some(held) = target {
-                    if let Some(target) = self.network.links.held(&held) {
-                        target.copy_in(offset, &bytes);
-                        let watchers = target.memory().watchers();
-                        self.landed(watchers);
+                    if let Some(target) = links.held(&held) {
+                        target.copy_in(offset, bytes);
+                        watchers = target.memory().watchers();
                     }
-                    self.network.links.release(held);
+                    links.release(held);
                 }
-                self.network.packets[packet].give_payload(bytes);
-                self.network.packets.give(packet);
+                packets.give(packet);
+                self.tell(|_| format!("{length} bytes at {offset} become visible"));
+                self.landed(watchers);
             }
             Event::Done { queue_pair, serial } => {
                 self.note_at(7, queue_pair, serial);
@@ -257,6 +259,7 @@ impl State {
         }
     }
 
+    #[inline]
     fn note_at(&mut self, kind: u64, at: u32, detail: u64) {
         self.note(kind << 56 | u64::from(at));
         self.note(detail);
@@ -264,16 +267,7 @@ impl State {
 
     #[inline]
     pub(crate) fn note_bytes(&mut self, kind: u64, bytes: &[u8]) {
-        self.note(kind << 56 | bytes.len() as u64);
-        let (words, rest) = bytes.as_chunks::<8>();
-        for word in words {
-            self.note(u64::from_le_bytes(*word));
-        }
-        if !rest.is_empty() {
-            let mut word = [0; 8];
-            word[..rest.len()].copy_from_slice(rest);
-            self.note(u64::from_le_bytes(word));
-        }
+        self.trace.note_bytes(kind, bytes);
     }
 
     pub(crate) fn give_packets(&mut self, packets: impl IntoIterator<Item = u32>) {
@@ -285,17 +279,42 @@ impl State {
         }
     }
 
-    /// Puts a packet on the wire behind those of the same queue pair.
-    pub(crate) fn transmit(&mut self, packet: u32, message: &Message) {
-        let Packet { from, serial, signaled, .. } = self.network.packets[packet];
+    /// Puts a packet of a queue pair, which carries so many bytes, on the wire behind those of the same one.
+    #[inline]
+    pub(crate) fn transmit(&mut self, from: u32, packet: u32, bytes: u32) {
         self.tell(|state| {
             let place = &state.network.packets[packet];
-            let (to, action, length) = (place.to, &place.action, place.payload().len());
+            let (to, serial, action, length) = (place.to, place.serial, &place.action, place.payload().len());
             format!("queue pair {from} to {to}: request {serial}, {length} bytes, {action:?}")
         });
         let now = self.now();
-        let posted = self.timing.post(&mut self.chance, now, message);
-        self.charge(posted.processor);
+        let Some(sender) = self.network.queue_pairs.get_mut(from) else {
+            return self.give_packets([packet]);
+        };
+        let message = || self.network.packets[packet].message;
+        let posted = self.timing.post(&mut self.chance, now, (sender.place.machine, bytes), message);
+        let faults = &self.settings.faults;
+        let (disturbed, mut held_up) = (faults.delay != 0 || faults.queue_pair_error != 0, 0);
+        let reliable = sender.transport == Transport::ReliableConnection;
+        if disturbed || !reliable || posted.processor != 0 {
+            self.charge(posted.processor);
+            if disturbed {
+                held_up = self.disturb(from, now);
+            }
+            if !reliable {
+                return self.transmit_unreliably(from, packet, posted, held_up);
+            }
+        }
+        let Some(sender) = self.network.queue_pairs.get_mut(from) else { return };
+        sender.last_arrival = sender.last_arrival.max(posted.arrives + held_up);
+        let at = sender.last_arrival;
+        self.put(at, Event::Arrive { packet });
+    }
+
+    /// How long a packet of a queue pair that is posted now is held up, and whether that breaks soon.
+    #[cold]
+    #[inline(never)]
+    fn disturb(&mut self, from: u32, now: Nanos) -> Nanos {
         let faults = &self.settings.faults;
         let (delay, delay_by, breaks) = (faults.delay, faults.delay_by, faults.queue_pair_error);
         let held_up = if self.breaks(delay) { self.chance.below(delay_by + 1) } else { 0 };
@@ -303,20 +322,24 @@ impl State {
             let at = now + self.chance.below(2_000);
             self.schedule(at, Rare::Break { at: from });
         }
-        let Some(sender) = self.queue_pair(from) else { return self.give_packets([packet]) };
+        held_up
+    }
+
+    /// The end of [`transmit`](State::transmit) where nobody acknowledges: it is done when it has left.
+    #[inline(never)]
+    fn transmit_unreliably(&mut self, from: u32, packet: u32, posted: Posted, held_up: Nanos) {
+        let Packet { serial, signaled, .. } = self.network.packets[packet];
+        let Some(sender) = self.queue_pair(from) else { return };
         sender.last_arrival = sender.last_arrival.max(posted.arrives + held_up);
-        let (at, transport) = (sender.last_arrival, sender.transport);
-        if transport != Transport::ReliableConnection {
-            // Nobody acknowledges: it is done when it has left.
-            sender.carried_out = serial;
-            if signaled {
-                self.done_at(from, serial, posted.left, Outcome::of(CompletionStatus::Success));
-            }
-            let loss = self.settings.faults.loss;
-            if self.breaks(loss) {
-                self.tell(|_| format!("message {serial} of queue pair {from} is lost"));
-                return self.give_packets([packet]);
-            }
+        let at = sender.last_arrival;
+        sender.carried_out = serial;
+        if signaled {
+            self.done_at(from, serial, posted.left, Outcome::of(CompletionStatus::Success));
+        }
+        let loss = self.settings.faults.loss;
+        if self.breaks(loss) {
+            self.tell(|_| format!("message {serial} of queue pair {from} is lost"));
+            return self.give_packets([packet]);
         }
         self.put(at, Event::Arrive { packet });
     }
@@ -342,24 +365,39 @@ impl State {
         answer: Option<Nanos>,
         outcome: Outcome,
     ) {
+        if outcome.is_plain() {
+            return self.answer_plain(to, serial, signaled, answer);
+        }
         let Some(initiator) = self.queue_pair(to) else { return };
         if initiator.transport != Transport::ReliableConnection {
             return;
         }
-        let plain = outcome.is_plain();
-        if plain {
-            initiator.carried_out = initiator.carried_out.max(serial);
-        }
         match answer {
-            Some(at) if plain => self.put(at, Event::Acknowledged { queue_pair: to, serial }),
             Some(at) => self.schedule(at, Rare::Answered { at: to, serial, outcome }),
-            None if plain && !signaled => initiator.retire_before(serial + 1),
-            None => {
-                let now = self.now();
-                let arrives = self.timing.answer(&mut self.chance, now);
-                self.done_at(to, serial, arrives, outcome);
-            }
+            None => self.answer_now(to, serial, outcome),
         }
+    }
+
+    /// [`answer`](State::answer) that it was good, and no more.
+    #[inline]
+    fn answer_plain(&mut self, to: u32, serial: u64, signaled: bool, answer: Option<Nanos>) {
+        let Some(initiator) = self.queue_pair(to) else { return };
+        if initiator.transport != Transport::ReliableConnection {
+            return;
+        }
+        initiator.carried_out = initiator.carried_out.max(serial);
+        match answer {
+            Some(at) => self.put(at, Event::Acknowledged { queue_pair: to, serial }),
+            None if !signaled => initiator.retire_before(serial + 1),
+            None => self.answer_now(to, serial, Outcome::of(CompletionStatus::Success)),
+        }
+    }
+
+    #[inline(never)]
+    fn answer_now(&mut self, to: u32, serial: u64, outcome: Outcome) {
+        let now = self.now();
+        let arrives = self.timing.answer(&mut self.chance, now);
+        self.done_at(to, serial, arrives, outcome);
     }
 
     /// An answer is at its initiator's NIC.
@@ -392,14 +430,24 @@ impl State {
         }
     }
 
+    #[inline]
     fn arrive(&mut self, packet: u32) {
-        let Packet { to, serial, .. } = self.network.packets[packet];
+        let Packet { to, serial, action, .. } = self.network.packets[packet];
         self.note_at(1, to, serial);
         let now = self.now();
-        let Some(target) = self.queue_pair(to).filter(|target| !target.refusing) else {
+        let network = &mut self.network;
+        let Some(target) = network.queue_pairs.get_mut(to).filter(|target| !target.refusing) else {
             return self.give_packets([packet]);
         };
         if target.inbound.is_empty() && target.ready_at <= now && target.state == QueuePairState::Ready {
+            // What nearly all packets are has a shorter way.
+            if let Action::Write { key, offset, immediate: None } = action
+                && let length @ 1.. = network.packets[packet].payload().len() as u64
+                && !self.timing.is_by_chance()
+                && let Some(region) = network.links.range(target.link, key, Access::WRITE, offset, length)
+            {
+                return self.write(to, packet, region);
+            }
             if !self.carry_out(to, packet)
                 && let Some(target) = self.queue_pair(to)
             {
@@ -452,13 +500,45 @@ impl State {
         }
     }
 
+    /// Carries out one packet that is a WRITE without immediate data into a range that was found to be good, where chance does
+    /// not tear it.
+    #[inline]
+    fn write(&mut self, at: u32, packet: u32, region: u32) {
+        let place = &self.network.packets[packet];
+        let (from, serial, signaled, bytes) = (place.from, place.serial, place.signaled, place.bytes());
+        let arrived = self.arrived(at, packet, bytes, Some(region));
+        self.land(at, packet, region, arrived.visible);
+        self.answer_plain(from, serial, signaled, arrived.answer);
+    }
+
+    /// What a packet does at its target, a queue pair, where it is for the memory at a place of the links, if it is for any.
+    #[inline]
+    fn arrived(&mut self, at: u32, packet: u32, bytes: u32, place: Option<u32>) -> Arrived {
+        let now = self.now();
+        let network = &mut self.network;
+        match &mut self.timing {
+            Timing::Chance(_) => Arrived { visible: now, receive: now, answer: None },
+            Timing::Fixed(fixed) => {
+                let machine = network.queue_pairs.get(at).map_or(0, |target| target.place.machine);
+                fixed.arrive(now, machine, bytes)
+            }
+            Timing::Model(model) => {
+                let message = &mut network.packets[packet].message;
+                let memory = place.and_then(|place| network.links.memory(place));
+                let region = memory.map(|memory| memory.memory().number());
+                message.request.remote.region = region.unwrap_or(u32::MAX - at);
+                model.arrive(now, message)
+            }
+        }
+    }
+
     /// Carries out one packet; `false` if it has to wait for a RECV.
     fn carry_out(&mut self, at: u32, packet: u32) -> bool {
         let Some(target) = self.queue_pair(at) else {
             self.give_packets([packet]);
             return true;
         };
-        let (reliable, machine) = (target.transport == Transport::ReliableConnection, target.place.machine);
+        let reliable = target.transport == Transport::ReliableConnection;
         let place = &self.network.packets[packet];
         let Packet { from, serial, action, signaled, .. } = *place;
         let (length, bytes) = (place.payload().len(), place.bytes());
@@ -491,22 +571,7 @@ impl State {
                 return false;
             }
         }
-        let now = self.now();
-        let arrived = match &mut self.timing {
-            Timing::Chance(_) => Arrived { visible: now, receive: now, answer: None },
-            Timing::Fixed(fixed) => fixed.arrive(now, machine, bytes),
-            Timing::Model(model) => {
-                let message = &mut self.network.packets[packet].message;
-                message.request.remote.region = match &checked {
-                    Ok(Some(place)) => {
-                        self.network.links.memory(*place).map(|memory| memory.memory().number())
-                    }
-                    _ => None,
-                }
-                .unwrap_or(u32::MAX - at);
-                model.arrive(now, message)
-            }
-        };
+        let arrived = self.arrived(at, packet, bytes, checked.as_ref().ok().copied().flatten());
         let mut kept = false;
         let outcome = checked.and_then(|region| match action {
             Action::Nothing => Ok(None),
@@ -573,15 +638,8 @@ impl State {
             }
         };
         let link = self.queue_pair(at).and_then(|q| q.link);
-        let links = &self.network.links;
-        let place = link
-            .and_then(|link| links.granted(link, key, wants))
-            .ok_or(Refused(CompletionStatus::RemoteAccess))?;
-        let end = offset.checked_add(length);
-        let whole = links.length(place);
-        if end.is_none_or(|end| end > whole as u64) {
-            return Err(Refused(CompletionStatus::RemoteAccess));
-        }
+        let place = self.network.links.range(link, key, wants, offset, length);
+        let place = place.ok_or(Refused(CompletionStatus::RemoteAccess))?;
         if wants == Access::ATOMIC && !offset.is_multiple_of(8) {
             return Err(Refused(CompletionStatus::RemoteInvalidRequest));
         }

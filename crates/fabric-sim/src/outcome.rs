@@ -19,9 +19,8 @@ impl State {
 
     #[inline]
     fn seen_by(&mut self, domain: u32, name: u32) {
-        if name != NAMELESS
-            && let Some(state) = self.domain(domain)
-        {
+        let Some(state) = self.network.domains.get_mut(domain) else { return };
+        if name != NAMELESS {
             state.note_active(name);
         }
         self.notify(domain, false);

@@ -116,7 +116,8 @@ pub(crate) struct InFlight {
     pub(crate) into: Option<Box<Buffer<SimMemory>>>,
 }
 
-/// Requests in flight, oldest first. The oldest, which mostly is the only one, stands in place.
+/// Requests in flight, oldest first. The oldest, which mostly is the only one, stands in place, and what is left of it
+/// once it is done, too.
 #[repr(C)]
 pub(crate) struct Sends {
     count: u32,
@@ -149,7 +150,7 @@ impl Sends {
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &InFlight> {
-        self.first.iter().chain(&self.rest)
+        self.front().into_iter().chain(&self.rest)
     }
 
     #[inline]
@@ -162,7 +163,17 @@ impl Sends {
         self.count += 1;
     }
 
-    #[inline]
+    /// Drops the oldest but for the buffers that its data came from. There has to be one.
+    #[inline(always)]
+    fn drop_front(&mut self) -> Option<Box<Gather<SimMemory>>> {
+        let held = self.first.as_mut().and_then(|oldest| oldest.held.take());
+        self.count -= 1;
+        if self.count > 0 {
+            self.first = self.rest.pop_front();
+        }
+        held
+    }
+
     fn pop_front(&mut self) -> Option<InFlight> {
         let next = match self.count {
             0 => return None,
@@ -260,12 +271,14 @@ impl QueuePair {
             && oldest.serial < serial
             && !oldest.signaled
         {
-            self.retire_oldest();
+            self.unretired += 1;
+            if let Some(held) = self.sends.drop_front() {
+                self.unretired_held.push(*held);
+            }
         }
     }
 
     /// Takes the oldest request off the queue; its slot and buffers come back with the next completion.
-    #[inline]
     pub(crate) fn retire_oldest(&mut self) -> Option<InFlight> {
         let mut request = self.sends.pop_front()?;
         self.unretired += 1;

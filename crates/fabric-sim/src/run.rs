@@ -103,9 +103,12 @@ fn drive(shared: &Arc<Shared>, strands: &mut Strands, stack: usize) -> Result<()
                 RunError::Deadlock { at: state.now(), waits }
             }));
         };
-        let started = std::mem::take(&mut state.started);
+        let started = match state.started.is_empty() {
+            true => None,
+            false => Some(std::mem::take(&mut state.started)),
+        };
         drop(state);
-        for (task, body) in started {
+        for (task, body) in started.into_iter().flatten() {
             let wrapped = guarded(shared, task, body, Arc::clone(&strands.root_panic));
             let (strand, end) = Strand::new(&strands.stacks, wrapped)
                 .map_err(|error| Stop::Error(RunError::Stack { bytes: stack, reason: error.to_string() }))?;

@@ -115,6 +115,30 @@ impl TaskState {
     }
 }
 
+/// A hash over all that happened (FNV-1a by words): equal hashes mean equal runs.
+pub(crate) struct Trace(u64);
+
+impl Trace {
+    #[inline(always)]
+    fn note(&mut self, value: u64) {
+        self.0 = (self.0 ^ value).wrapping_mul(0x0000_0100_0000_01b3).rotate_left(23);
+    }
+
+    #[inline]
+    pub(crate) fn note_bytes(&mut self, kind: u64, bytes: &[u8]) {
+        self.note(kind << 56 | bytes.len() as u64);
+        let (words, rest) = bytes.as_chunks::<8>();
+        for word in words {
+            self.note(u64::from_le_bytes(*word));
+        }
+        if !rest.is_empty() {
+            let mut word = [0; 8];
+            word[..rest.len()].copy_from_slice(rest);
+            self.note(u64::from_le_bytes(word));
+        }
+    }
+}
+
 /// Everything about a run but its stacks.
 pub(crate) struct State {
     pub(crate) settings: Settings,
@@ -137,7 +161,7 @@ pub(crate) struct State {
     handled: u64,
     /// Times that a task was given the processor.
     pub(crate) switches: u64,
-    trace: u64,
+    pub(crate) trace: Trace,
     pub(crate) tasks: Vec<TaskState>,
     /// How many of them have not ended.
     pub(crate) live: usize,
@@ -170,7 +194,7 @@ impl State {
             events: Events::default(),
             handled: 0,
             switches: 0,
-            trace: 0xcbf2_9ce4_8422_2325,
+            trace: Trace(0xcbf2_9ce4_8422_2325),
             tasks: Vec::new(),
             live: 0,
             started: VecDeque::new(),
@@ -208,7 +232,7 @@ impl State {
     }
 
     pub(crate) fn trace(&self) -> u64 {
-        self.trace
+        self.trace.0
     }
 
     /// Puts work on the running task's clock.
@@ -231,14 +255,29 @@ impl State {
     /// The queue's time follows the running task's, as far as nothing is due before.
     #[inline]
     pub(crate) fn settle(&mut self) {
-        let next = self.events.next_at().unwrap_or(Nanos::MAX);
-        self.event_clock = self.event_clock.max(self.clock.min(next));
+        self.event_clock = self.event_clock.max(self.clock.min(self.events.next_time()));
     }
 
-    /// Mixes a number into the trace hash (FNV-1a by words): equal hashes mean equal runs.
+    /// Whether the running task may go on as it is: nothing is due, it shall not end, and there is no core that it may have to
+    /// give to another.
+    #[inline(always)]
+    pub(crate) fn has_the_time_to_itself(&self) -> bool {
+        self.events.next_time() > self.clock
+            && self.clock <= self.settings.limit
+            && !self.over()
+            && self.running.is_some_and(|task| self.tasks[task as usize].core.is_none())
+    }
+
+    /// [`settle`](State::settle), for a task that has the time to itself.
+    #[inline(always)]
+    pub(crate) fn settle_at_clock(&mut self) {
+        self.event_clock = self.event_clock.max(self.clock);
+    }
+
+    /// Mixes a number into the trace hash.
     #[inline(always)]
     pub(crate) fn note(&mut self, value: u64) {
-        self.trace = (self.trace ^ value).wrapping_mul(0x0000_0100_0000_01b3).rotate_left(23);
+        self.trace.note(value);
     }
 
     /// Keeps a line of history, if somebody wants it.

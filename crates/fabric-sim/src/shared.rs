@@ -103,11 +103,16 @@ impl Shared {
     /// For what does not block, which may be called with a lock held and so must not switch: charges `price`
     /// picoseconds. The task runs ahead on a clock of its own; what happens until then it sees after its next
     /// [`enter`](Shared::enter).
-    #[inline]
-    pub(crate) fn pass(&self, price: u64) -> Guard<'_> {
-        let mut state = self.lock();
+    #[inline(always)]
+    pub(crate) fn pass_on<'a>(&'a self, mut state: Guard<'a>, price: u64) -> Guard<'a> {
         state.charge(price);
-        if !state.is_hogging() || !switch::inside() {
+        if state.is_hogging() { self.hog(state) } else { state }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn hog<'a>(&'a self, mut state: Guard<'a>) -> Guard<'a> {
+        if !switch::inside() {
             return state;
         }
         if state.over() {
@@ -120,14 +125,15 @@ impl Shared {
         self.end_if_over(self.lock())
     }
 
-    /// [`pass`](Shared::pass), at a price of the list.
+    /// [`pass_on`](Shared::pass_on), at a price of the list.
     #[inline]
     pub(crate) fn pass_at(&self, price: impl Fn(&Prices) -> u64) -> Guard<'_> {
-        let price = price(&self.lock().settings.prices);
-        self.pass(price)
+        let state = self.lock();
+        let price = price(&state.settings.prices);
+        self.pass_on(state, price)
     }
 
-    /// [`pass`](Shared::pass), at the price of a system call.
+    /// [`pass_on`](Shared::pass_on), at the price of a system call.
     pub(crate) fn system_call(&self) -> Guard<'_> {
         self.pass_at(|prices| prices.system_call * 1000)
     }
@@ -139,8 +145,15 @@ impl Shared {
     }
 
     /// Ends the calling task if its process was killed or the run is over, unless it is ending already.
+    #[inline(always)]
     fn end_if_over<'a>(&'a self, state: Guard<'a>) -> Guard<'a> {
-        if state.over() && switch::inside() && !std::thread::panicking() {
+        if state.over() { self.end(state) } else { state }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn end<'a>(&'a self, state: Guard<'a>) -> Guard<'a> {
+        if switch::inside() && !std::thread::panicking() {
             drop(state);
             std::panic::resume_unwind(Box::new(Killed));
         }
@@ -149,19 +162,29 @@ impl Shared {
 
     /// For what may block: the state at the running task's time. Charges `price` picoseconds, and everything that
     /// happens until then has happened. May switch tasks.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn enter(&self, price: u64) -> Guard<'_> {
         let mut state = self.lock();
         state.charge(price);
         if !switch::inside() {
             return state;
         }
+        match state.has_the_time_to_itself() {
+            true => state.settle_at_clock(),
+            false => state = self.let_happen(state),
+        }
+        state
+    }
+
+    /// Lets everything happen that is due before the running task goes on.
+    #[inline(never)]
+    fn let_happen<'a>(&'a self, mut state: Guard<'a>) -> Guard<'a> {
         if state.over() {
             return self.end_if_over(state);
         }
         let clock = state.now();
-        while let Some((at, of_network)) = state.events.next_kind()
-            && at <= clock
+        while state.events.next_time() <= clock
+            && let Some((at, of_network)) = state.events.next_kind()
         {
             // What happens in the network happens here as well as anywhere; as long as little else is in the caches, on a stack that is.
             if of_network {

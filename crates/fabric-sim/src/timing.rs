@@ -102,16 +102,23 @@ pub(crate) struct Model {
 }
 
 impl Fixed {
+    #[inline(always)]
     fn stage(free: &mut Vec<Nanos>, machine: u32, now: Nanos, takes: Nanos) -> Nanos {
-        let machine = machine as usize;
-        if free.len() <= machine {
-            free.resize(machine + 1, 0);
-        }
-        let start = free[machine].max(now);
-        free[machine] = start + takes;
-        start + takes
+        let Some(free) = free.get_mut(machine as usize) else {
+            return Fixed::first_of_stage(free, machine as usize, now + takes);
+        };
+        *free = (*free).max(now) + takes;
+        *free
     }
 
+    #[cold]
+    fn first_of_stage(free: &mut Vec<Nanos>, machine: usize, done: Nanos) -> Nanos {
+        free.resize(machine + 1, 0);
+        free[machine] = done;
+        done
+    }
+
+    #[inline(always)]
     fn takes(&self, bytes: u32) -> Nanos {
         self.settings.message + u64::from(bytes) * self.settings.byte_picoseconds / 1000
     }
@@ -175,9 +182,15 @@ impl Timing {
         matches!(self, Timing::Chance(_))
     }
 
-    /// A message leaves.
-    #[inline]
-    pub(crate) fn post(&mut self, chance: &mut Random, now: Nanos, message: &Message) -> Posted {
+    /// A message leaves, which carries so many bytes. What else is known of it is asked for by a model only.
+    #[inline(always)]
+    pub(crate) fn post(
+        &mut self,
+        chance: &mut Random,
+        now: Nanos,
+        (machine, bytes): (u32, u32),
+        message: impl FnOnce() -> Message,
+    ) -> Posted {
         match self {
             Timing::Chance(settings) => Posted {
                 processor: 0,
@@ -185,12 +198,12 @@ impl Timing {
                 arrives: now + settings.latency + chance.below(settings.jitter + 1),
             },
             Timing::Fixed(fixed) => {
-                let carries = !message.request.opcode.answers_with_data();
-                let takes = fixed.takes(if carries { message.request.bytes } else { 0 });
-                let left = Fixed::stage(&mut fixed.sends, message.from.machine, now, takes);
+                let takes = fixed.takes(bytes);
+                let left = Fixed::stage(&mut fixed.sends, machine, now, takes);
                 Posted { processor: 0, left, arrives: left + fixed.settings.latency }
             }
             Timing::Model(model) => {
+                let message = message();
                 let Place { machine, nic } = message.from;
                 let posted = model.network.post(now, machine as usize, nic as usize, &message.request);
                 Posted {

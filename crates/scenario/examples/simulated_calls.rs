@@ -1,0 +1,35 @@
+//! The load of `dunlin sim bench` in a program of its own, for tools that count instructions or cache lines of a process.
+//!
+//! `simulated_calls CLIENTS CALLS [NETWORK]`. What a call takes is the difference of two runs over that of their calls.
+
+use dunlin_scenario::load::{Load, LoadError, Network};
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let number = |at: usize| arguments.get(at).and_then(|text| text.parse::<u64>().ok());
+    let (Some(clients), Some(calls)) = (number(0), number(1)) else {
+        eprintln!("usage: simulated_calls CLIENTS CALLS [NETWORK]");
+        return ExitCode::from(2);
+    };
+    let network = match arguments.get(2).map(String::as_str) {
+        None | Some("rates") => Network::Rates,
+        Some(profile) => Network::Modelled(profile.to_owned()),
+    };
+    match run(clients as usize, calls, network) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(clients: usize, calls: u64, network: Network) -> Result<(), LoadError> {
+    let outcome = Load::bench(clients, calls, network).run(1, || [0, 0])?;
+    println!(
+        "{} calls, {} events, {} switches, trace {:016x}",
+        outcome.all.calls, outcome.events, outcome.switches, outcome.trace_hash
+    );
+    Ok(())
+}
