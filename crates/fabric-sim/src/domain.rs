@@ -36,8 +36,7 @@ pub struct SimWaker {
 
 /// Waits until something concerns a domain.
 fn wait(shared: &Shared, id: u32, armed: Armed, until: Nanos) -> Wake {
-    let price = shared.lock().settings.prices.look;
-    let mut state = shared.enter(price);
+    let mut state = shared.enter_at(|prices| prices.look);
     let event = armed.mode == WaitMode::Event;
     let arrived = if event { Wake::Arrived } else { Wake::Rested };
     let Some(domain) = state.domain(id) else { return Wake::TimedOut };

@@ -243,8 +243,10 @@ impl Wheel {
         }
         // The list has the last one first; mostly they were put in about the order in which they happen.
         let added = &mut sorted[before..];
-        added.reverse();
-        added.sort_unstable_by_key(|entry| entry.key);
+        if added.len() > 1 {
+            added.reverse();
+            added.sort_unstable_by_key(|entry| entry.key);
+        }
     }
 }
 
@@ -265,6 +267,14 @@ impl Near {
     #[inline]
     fn push(&mut self, entry: Entry) {
         // Mostly it is the last, or nearly.
+        match self.sorted.last() {
+            Some(last) if last.key > entry.key => self.insert(entry),
+            _ => self.sorted.push(entry),
+        }
+    }
+
+    #[inline(never)]
+    fn insert(&mut self, entry: Entry) {
         let mut place = self.sorted.len();
         self.sorted.push(entry);
         while place > self.head && self.sorted[place - 1].key > entry.key {
@@ -370,10 +380,19 @@ impl Events {
         self.next.at()
     }
 
-    /// The time of the next event, and whether it happens in the network.
+    /// Whether the next event happens in the network.
     #[inline(always)]
-    pub(crate) fn next_kind(&self) -> Option<(Nanos, bool)> {
-        self.first().map(|entry| (entry.at(), entry.code.is_of_network()))
+    pub(crate) fn next_is_of_network(&self) -> bool {
+        self.first().is_some_and(|entry| entry.code.is_of_network())
+    }
+
+    /// Takes the next event, if it happens in the network and not later than `until`.
+    #[inline(always)]
+    pub(crate) fn pop_of_network(&mut self, until: Nanos) -> Option<(Nanos, Event)> {
+        if self.next.at() > until || !self.next_is_of_network() {
+            return None;
+        }
+        self.pop()
     }
 
     /// From now on so many events are kept in order for [`ahead`](Events::ahead), if there are so many.

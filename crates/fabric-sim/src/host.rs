@@ -23,8 +23,19 @@ impl State {
         self.machines[machine as usize].clock(self.now())
     }
 
+    /// What work takes on a process's machine.
+    #[cold]
+    #[inline(never)]
+    fn slowly(&self, process: u32, price: u64) -> u64 {
+        price * self.machines[self.processes[process as usize].machine as usize].slowness / 1000
+    }
+
     /// When the clock of a process's machine will show this.
+    #[inline]
     pub(crate) fn time_of(&self, process: u32, shown: Nanos) -> Nanos {
+        if shown == Nanos::MAX {
+            return shown;
+        }
         let machine = self.processes[process as usize].machine;
         self.machines[machine as usize].time(shown)
     }
@@ -76,9 +87,9 @@ impl Host for SimHost {
     #[inline]
     fn charge(&self, work: Work, count: u32) {
         let mut state = self.shared.lock();
-        let slowness = state.machines[state.processes[self.process as usize].machine as usize].slowness;
         let price = state.settings.prices.work[work as usize] * u64::from(count);
-        state.charge(if slowness == 1000 { price } else { price * slowness / 1000 });
+        let price = if state.has_slow_machines { state.slowly(self.process, price) } else { price };
+        state.charge(price);
     }
 
     fn checkpoint(&self, _site: Site) {

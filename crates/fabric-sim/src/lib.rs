@@ -146,7 +146,9 @@ impl Sim {
 
     /// Has a machine's processors take so many times as long for everything from now on, in thousandths.
     pub fn set_slowness(&self, machine: usize, thousandths: u64) {
-        self.host.shared.lock().machines[machine].slowness = thousandths.max(1);
+        let mut state = self.host.shared.lock();
+        state.machines[machine].slowness = thousandths.max(1);
+        state.has_slow_machines = state.machines.iter().any(|machine| machine.slowness != 1000);
     }
 
     /// The run's own time, whatever the machines' clocks show.

@@ -294,27 +294,20 @@ impl State {
         let message = || self.network.packets[packet].message;
         let posted = self.timing.post(&mut self.chance, now, (sender.place.machine, bytes), message);
         let faults = &self.settings.faults;
-        let (disturbed, mut held_up) = (faults.delay != 0 || faults.queue_pair_error != 0, 0);
-        let reliable = sender.transport == Transport::ReliableConnection;
-        if disturbed || !reliable || posted.processor != 0 {
-            self.charge(posted.processor);
-            if disturbed {
-                held_up = self.disturb(from, now);
-            }
-            if !reliable {
-                return self.transmit_unreliably(from, packet, posted, held_up);
-            }
+        let disturbed = faults.delay != 0 || faults.queue_pair_error != 0;
+        if disturbed || sender.transport != Transport::ReliableConnection {
+            return self.transmit_otherwise(from, packet, now, posted);
         }
-        let Some(sender) = self.network.queue_pairs.get_mut(from) else { return };
-        sender.last_arrival = sender.last_arrival.max(posted.arrives + held_up);
+        sender.last_arrival = sender.last_arrival.max(posted.arrives);
         let at = sender.last_arrival;
+        self.charge(posted.processor);
         self.put(at, Event::Arrive { packet });
     }
 
-    /// How long a packet of a queue pair that is posted now is held up, and whether that breaks soon.
-    #[cold]
+    /// The end of [`transmit`](State::transmit) where there are faults, or where nobody acknowledges.
     #[inline(never)]
-    fn disturb(&mut self, from: u32, now: Nanos) -> Nanos {
+    fn transmit_otherwise(&mut self, from: u32, packet: u32, now: Nanos, posted: Posted) {
+        self.charge(posted.processor);
         let faults = &self.settings.faults;
         let (delay, delay_by, breaks) = (faults.delay, faults.delay_by, faults.queue_pair_error);
         let held_up = if self.breaks(delay) { self.chance.below(delay_by + 1) } else { 0 };
@@ -322,24 +315,21 @@ impl State {
             let at = now + self.chance.below(2_000);
             self.schedule(at, Rare::Break { at: from });
         }
-        held_up
-    }
-
-    /// The end of [`transmit`](State::transmit) where nobody acknowledges: it is done when it has left.
-    #[inline(never)]
-    fn transmit_unreliably(&mut self, from: u32, packet: u32, posted: Posted, held_up: Nanos) {
         let Packet { serial, signaled, .. } = self.network.packets[packet];
-        let Some(sender) = self.queue_pair(from) else { return };
+        let Some(sender) = self.queue_pair(from) else { return self.give_packets([packet]) };
         sender.last_arrival = sender.last_arrival.max(posted.arrives + held_up);
-        let at = sender.last_arrival;
-        sender.carried_out = serial;
-        if signaled {
-            self.done_at(from, serial, posted.left, Outcome::of(CompletionStatus::Success));
-        }
-        let loss = self.settings.faults.loss;
-        if self.breaks(loss) {
-            self.tell(|_| format!("message {serial} of queue pair {from} is lost"));
-            return self.give_packets([packet]);
+        let (at, transport) = (sender.last_arrival, sender.transport);
+        if transport != Transport::ReliableConnection {
+            // It is done when it has left.
+            sender.carried_out = serial;
+            if signaled {
+                self.done_at(from, serial, posted.left, Outcome::of(CompletionStatus::Success));
+            }
+            let loss = self.settings.faults.loss;
+            if self.breaks(loss) {
+                self.tell(|_| format!("message {serial} of queue pair {from} is lost"));
+                return self.give_packets([packet]);
+            }
         }
         self.put(at, Event::Arrive { packet });
     }
@@ -441,12 +431,23 @@ impl State {
         };
         if target.inbound.is_empty() && target.ready_at <= now && target.state == QueuePairState::Ready {
             // What nearly all packets are has a shorter way.
+            let place = &mut network.packets[packet];
+            let bytes = place.bytes();
             if let Action::Write { key, offset, immediate: None } = action
-                && let length @ 1.. = network.packets[packet].payload().len() as u64
+                && bytes > 0
                 && !self.timing.is_by_chance()
-                && let Some(region) = network.links.range(target.link, key, Access::WRITE, offset, length)
+                && let Some(region) =
+                    network.links.range(target.link, key, Access::WRITE, offset, bytes.into())
             {
-                return self.write(to, packet, region);
+                let timing = &mut self.timing;
+                let machine = target.place.machine;
+                let arrived = arrived(timing, &network.links, place, (to, machine), now, bytes, Some(region));
+                target.last_landing = target.last_landing.max(arrived.visible);
+                let (from, serial, signaled, visible) =
+                    (place.from, place.serial, place.signaled, target.last_landing);
+                place.target = Some(network.links.hold(region));
+                self.put(visible, Event::Land { packet });
+                return self.answer_plain(from, serial, signaled, arrived.answer);
             }
             if !self.carry_out(to, packet)
                 && let Some(target) = self.queue_pair(to)
@@ -500,45 +501,13 @@ impl State {
         }
     }
 
-    /// Carries out one packet that is a WRITE without immediate data into a range that was found to be good, where chance does
-    /// not tear it.
-    #[inline]
-    fn write(&mut self, at: u32, packet: u32, region: u32) {
-        let place = &self.network.packets[packet];
-        let (from, serial, signaled, bytes) = (place.from, place.serial, place.signaled, place.bytes());
-        let arrived = self.arrived(at, packet, bytes, Some(region));
-        self.land(at, packet, region, arrived.visible);
-        self.answer_plain(from, serial, signaled, arrived.answer);
-    }
-
-    /// What a packet does at its target, a queue pair, where it is for the memory at a place of the links, if it is for any.
-    #[inline]
-    fn arrived(&mut self, at: u32, packet: u32, bytes: u32, place: Option<u32>) -> Arrived {
-        let now = self.now();
-        let network = &mut self.network;
-        match &mut self.timing {
-            Timing::Chance(_) => Arrived { visible: now, receive: now, answer: None },
-            Timing::Fixed(fixed) => {
-                let machine = network.queue_pairs.get(at).map_or(0, |target| target.place.machine);
-                fixed.arrive(now, machine, bytes)
-            }
-            Timing::Model(model) => {
-                let message = &mut network.packets[packet].message;
-                let memory = place.and_then(|place| network.links.memory(place));
-                let region = memory.map(|memory| memory.memory().number());
-                message.request.remote.region = region.unwrap_or(u32::MAX - at);
-                model.arrive(now, message)
-            }
-        }
-    }
-
     /// Carries out one packet; `false` if it has to wait for a RECV.
     fn carry_out(&mut self, at: u32, packet: u32) -> bool {
         let Some(target) = self.queue_pair(at) else {
             self.give_packets([packet]);
             return true;
         };
-        let reliable = target.transport == Transport::ReliableConnection;
+        let (reliable, machine) = (target.transport == Transport::ReliableConnection, target.place.machine);
         let place = &self.network.packets[packet];
         let Packet { from, serial, action, signaled, .. } = *place;
         let (length, bytes) = (place.payload().len(), place.bytes());
@@ -571,7 +540,10 @@ impl State {
                 return false;
             }
         }
-        let arrived = self.arrived(at, packet, bytes, checked.as_ref().ok().copied().flatten());
+        let now = self.now();
+        let (place, links) = (&mut self.network.packets[packet], &self.network.links);
+        let region = checked.as_ref().ok().copied().flatten();
+        let arrived = arrived(&mut self.timing, links, place, (at, machine), now, bytes, region);
         let mut kept = false;
         let outcome = checked.and_then(|region| match action {
             Action::Nothing => Ok(None),
@@ -817,6 +789,29 @@ impl State {
         self.note(old);
         self.landed(watchers);
         Ok(Some(Outcome { status: CompletionStatus::Success, value: old, read: Vec::new() }))
+    }
+}
+
+/// What a packet of so many bytes does at its target, a queue pair on a machine, where it is for the memory at a place of the
+/// links, if it is for any.
+#[inline(always)]
+fn arrived(
+    timing: &mut Timing,
+    links: &Links,
+    packet: &mut Packet,
+    (at, machine): (u32, u32),
+    now: Nanos,
+    bytes: u32,
+    region: Option<u32>,
+) -> Arrived {
+    match timing {
+        Timing::Chance(_) => Arrived { visible: now, receive: now, answer: None },
+        Timing::Fixed(fixed) => fixed.arrive(now, machine, bytes),
+        Timing::Model(model) => {
+            let region = region.and_then(|place| links.memory(place)).map(|memory| memory.memory().number());
+            packet.message.request.remote.region = region.unwrap_or(u32::MAX - at);
+            model.arrive(now, &packet.message)
+        }
     }
 }
 

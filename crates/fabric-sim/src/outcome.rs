@@ -3,12 +3,12 @@
 use crate::memory::{NAMELESS, SimMemory, Watchers};
 use crate::network::{Rare, receive_completion};
 use crate::queues::{Entry, Outcome};
-use crate::scheduler::State;
+use crate::scheduler::{State, Waiter};
 use dunlin_fabric::{Completion, CompletionStatus, Nanos, Opcode, QueuePairId, QueuePairState, WaitMode};
 
 impl State {
     /// Ends the busy waits of those who look at this memory.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn landed(&mut self, watchers: Watchers) {
         match watchers {
             Watchers::Nobody => {}
@@ -23,11 +23,20 @@ impl State {
         if name != NAMELESS {
             state.note_active(name);
         }
-        self.notify(domain, false);
+        state.arrivals += 1;
+        if let Some((waiter, WaitMode::Busy)) = state.waiting {
+            state.waiting = None;
+            self.wake_by_arrival(waiter, true);
+        }
+    }
+
+    #[inline]
+    fn wake_by_arrival(&mut self, waiter: Waiter, busy: bool) {
+        let at = self.now() + self.timing.notice(&mut self.chance, busy);
+        self.wake(waiter, at);
     }
 
     /// Something concerns a domain: ends its wait, in event mode only if it is an event.
-    #[inline]
     pub(crate) fn notify(&mut self, domain: u32, event: bool) {
         let Some(state) = self.domain(domain) else { return };
         state.arrivals += 1;
@@ -35,8 +44,7 @@ impl State {
         let Some((waiter, mode)) = state.waiting else { return };
         if mode == WaitMode::Busy || event {
             state.waiting = None;
-            let at = self.now() + self.timing.notice(&mut self.chance, mode == WaitMode::Busy);
-            self.wake(waiter, at);
+            self.wake_by_arrival(waiter, mode == WaitMode::Busy);
         }
     }
 

@@ -103,19 +103,10 @@ fn drive(shared: &Arc<Shared>, strands: &mut Strands, stack: usize) -> Result<()
                 RunError::Deadlock { at: state.now(), waits }
             }));
         };
-        let started = match state.started.is_empty() {
-            true => None,
-            false => Some(std::mem::take(&mut state.started)),
-        };
+        let has_started = !state.started.is_empty();
         drop(state);
-        for (task, body) in started.into_iter().flatten() {
-            let wrapped = guarded(shared, task, body, Arc::clone(&strands.root_panic));
-            let (strand, end) = Strand::new(&strands.stacks, wrapped)
-                .map_err(|error| Stop::Error(RunError::Stack { bytes: stack, reason: error.to_string() }))?;
-            let place = strands.all.push(strand);
-            debug_assert_eq!(place, task, "tasks start in the order of their numbers");
-            let address = strands.all.place(place).map_or(0, |place| place.addr());
-            shared.lock().has_stack(task, end, address);
+        if has_started {
+            begin_started(shared, strands, stack)?;
         }
         let ended = strands.all.get_mut(task).is_some_and(Strand::resume);
         state = shared.lock();
@@ -139,6 +130,23 @@ fn drive(shared: &Arc<Shared>, strands: &mut Strands, stack: usize) -> Result<()
             }
         }
     }
+}
+
+/// Gives stacks to the tasks that were made.
+#[cold]
+#[inline(never)]
+fn begin_started(shared: &Arc<Shared>, strands: &mut Strands, stack: usize) -> Result<(), Stop> {
+    let started = std::mem::take(&mut shared.lock().started);
+    for (task, body) in started {
+        let wrapped = guarded(shared, task, body, Arc::clone(&strands.root_panic));
+        let (strand, end) = Strand::new(&strands.stacks, wrapped)
+            .map_err(|error| Stop::Error(RunError::Stack { bytes: stack, reason: error.to_string() }))?;
+        let place = strands.all.push(strand);
+        debug_assert_eq!(place, task, "tasks start in the order of their numbers");
+        let address = strands.all.place(place).map_or(0, |place| place.addr());
+        shared.lock().has_stack(task, end, address);
+    }
+    Ok(())
 }
 
 /// Catches a task's panic: the root's ends the run, another's is reported at its end.

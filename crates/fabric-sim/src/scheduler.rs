@@ -150,11 +150,13 @@ pub(crate) struct State {
     pub(crate) network: Network,
     pub(crate) signals: Signals,
     pub(crate) machines: Vec<Machine>,
+    /// Whether work takes longer or shorter than its price on any of them.
+    pub(crate) has_slow_machines: bool,
     pub(crate) processes: Vec<Process>,
     /// The time of the latest event.
     event_clock: Nanos,
-    /// The running task's clock, and the part of a nanosecond on top of it in picoseconds. While an event happens: its
-    /// time.
+    /// The running task's clock is the sum of a time and of picoseconds, which are only added to: it is moved much more often than
+    /// read. While an event happens: its time.
     clock: Nanos,
     fraction: u64,
     pub(crate) events: Events,
@@ -186,6 +188,7 @@ impl State {
             network: Network::default(),
             signals: Signals::default(),
             machines: settings.machines.iter().map(Machine::new).collect(),
+            has_slow_machines: false,
             processes: vec![Process::on(0)],
             event_clock: settings.start,
             clock: settings.start,
@@ -210,7 +213,7 @@ impl State {
     /// The time on the running task's clock, or of the event that happens.
     #[inline(always)]
     pub(crate) fn now(&self) -> Nanos {
-        self.clock
+        self.clock + self.fraction / 1000
     }
 
     pub(crate) fn clock_of_events(&self) -> Nanos {
@@ -238,32 +241,27 @@ impl State {
     /// Puts work on the running task's clock.
     #[inline(always)]
     pub(crate) fn charge(&mut self, picoseconds: u64) {
-        let sum = self.fraction + picoseconds;
-        if sum < 1000 {
-            self.fraction = sum;
-        } else {
-            self.clock += sum / 1000;
-            self.fraction = sum % 1000;
-        }
+        self.fraction += picoseconds;
     }
 
     #[inline(always)]
     pub(crate) fn is_hogging(&self) -> bool {
-        self.clock - self.event_clock > self.settings.run_ahead
+        self.now() - self.event_clock > self.settings.run_ahead
     }
 
     /// The queue's time follows the running task's, as far as nothing is due before.
     #[inline]
     pub(crate) fn settle(&mut self) {
-        self.event_clock = self.event_clock.max(self.clock.min(self.events.next_time()));
+        self.event_clock = self.event_clock.max(self.now().min(self.events.next_time()));
     }
 
     /// Whether the running task may go on as it is: nothing is due, it shall not end, and there is no core that it may have to
     /// give to another.
     #[inline(always)]
     pub(crate) fn has_the_time_to_itself(&self) -> bool {
-        self.events.next_time() > self.clock
-            && self.clock <= self.settings.limit
+        let now = self.now();
+        self.events.next_time() > now
+            && now <= self.settings.limit
             && !self.over()
             && self.running.is_some_and(|task| self.tasks[task as usize].core.is_none())
     }
@@ -271,7 +269,7 @@ impl State {
     /// [`settle`](State::settle), for a task that has the time to itself.
     #[inline(always)]
     pub(crate) fn settle_at_clock(&mut self) {
-        self.event_clock = self.event_clock.max(self.clock);
+        self.event_clock = self.event_clock.max(self.now());
     }
 
     /// Mixes a number into the trace hash.
@@ -284,7 +282,7 @@ impl State {
     #[inline]
     pub(crate) fn tell(&self, what: impl FnOnce(&State) -> String) {
         if let Some(history) = &self.settings.history {
-            history.push(self.clock, what(self));
+            history.push(self.now(), what(self));
         }
     }
 
@@ -341,7 +339,7 @@ impl State {
     pub(crate) fn stay(&mut self, reason: Reason) -> Waiter {
         let task = self.running.expect("a blocking call of the simulated host was made outside of Sim::run");
         self.stays += 1;
-        let since = self.clock;
+        let since = self.now();
         self.tasks[task as usize].stay = Some(Stay { number: self.stays, reason, woken: false, since });
         Waiter { task, stay: self.stays }
     }
@@ -349,7 +347,7 @@ impl State {
     /// The running task is about to be suspended in its stay.
     #[inline]
     pub(crate) fn begin_stay(&mut self, waiter: Waiter, until: Nanos, spurious: bool) {
-        let clock = self.clock;
+        let clock = self.now();
         let task = &mut self.tasks[waiter.task as usize];
         task.timer = if until == Nanos::MAX { until } else { until.max(clock) };
         task.timer_outcome = Wake::TimedOut;
@@ -421,7 +419,7 @@ impl State {
         if self.running == Some(task) {
             self.doomed = true;
         } else {
-            self.put(self.clock, Event::Run { task });
+            self.put(self.now(), Event::Run { task });
         }
     }
 
@@ -504,25 +502,17 @@ impl State {
         }
     }
 
-    /// Lets the next event happen, which is one of the network, on the running task's stack.
-    pub(crate) fn happen_next(&mut self) {
-        let Some((at, event)) = self.events.pop() else { return };
-        let clock = (self.clock, self.fraction);
-        self.begin_event(at);
-        self.happen(event);
-        (self.clock, self.fraction) = clock;
-    }
-
-    /// Lets the next events happen as long as they are the network's and not later than `clock`.
+    /// Lets the next events happen as long as they are the network's and not later than `clock`, on the running task's time.
     pub(crate) fn happen_until(&mut self, clock: Nanos) {
-        while let Some((at, true)) = self.events.next_kind()
-            && at <= clock
-        {
-            self.happen_next();
+        let own = (self.clock, self.fraction);
+        while let Some((at, event)) = self.events.pop_of_network(clock) {
+            self.begin_event(at);
+            self.happen(event);
         }
+        (self.clock, self.fraction) = own;
     }
 
-    #[inline]
+    #[inline(always)]
     fn begin_event(&mut self, at: Nanos) {
         self.handled += 1;
         if self.is_large() {
@@ -557,17 +547,7 @@ impl State {
                     None
                 }
             };
-            let task = match self.next.take() {
-                Some((next, stay, at)) if task.is_none() => {
-                    self.clock = at;
-                    self.end_stay(next, |number| number == stay, Wake::Arrived)
-                }
-                Some((next, stay, at)) => {
-                    self.put(at, Event::Wake { task: next, stay });
-                    task
-                }
-                None => task,
-            };
+            let task = if self.next.is_some() { self.take_next(task) } else { task };
             let Some(task) = task else { continue };
             if self.tasks[task as usize].ended {
                 continue;
@@ -584,6 +564,18 @@ impl State {
         None
     }
 
+    /// What is to run, if an event has woken a task that runs at once: that, unless there is another.
+    fn take_next(&mut self, other: Option<TaskId>) -> Option<TaskId> {
+        let (next, stay, at) = self.next.take()?;
+        if other.is_some() {
+            self.put(at, Event::Wake { task: next, stay });
+            return other;
+        }
+        self.clock = at;
+        self.end_stay(next, |number| number == stay, Wake::Arrived)
+    }
+
+    #[inline]
     fn end_stay(&mut self, task: TaskId, is_it: impl Fn(u64) -> bool, outcome: Wake) -> Option<TaskId> {
         let state = &mut self.tasks[task as usize];
         state.stay.filter(|stay| is_it(stay.number))?;

@@ -140,8 +140,7 @@ impl Shared {
 
     /// [`enter`](Shared::enter), at the price of a system call.
     pub(crate) fn blocking_call(&self) -> Guard<'_> {
-        let price = self.lock().settings.prices.system_call;
-        self.enter(price * 1000)
+        self.enter_at(|prices| prices.system_call * 1000)
     }
 
     /// Ends the calling task if its process was killed or the run is over, unless it is ending already.
@@ -166,6 +165,11 @@ impl Shared {
     pub(crate) fn enter(&self, price: u64) -> Guard<'_> {
         let mut state = self.lock();
         state.charge(price);
+        self.enter_on(state)
+    }
+
+    #[inline(always)]
+    fn enter_on<'a>(&'a self, mut state: Guard<'a>) -> Guard<'a> {
         if !switch::inside() {
             return state;
         }
@@ -176,6 +180,15 @@ impl Shared {
         state
     }
 
+    /// [`enter`](Shared::enter), at a price of the list.
+    #[inline(always)]
+    pub(crate) fn enter_at(&self, price: impl Fn(&Prices) -> u64) -> Guard<'_> {
+        let mut state = self.lock();
+        let price = price(&state.settings.prices);
+        state.charge(price);
+        self.enter_on(state)
+    }
+
     /// Lets everything happen that is due before the running task goes on.
     #[inline(never)]
     fn let_happen<'a>(&'a self, mut state: Guard<'a>) -> Guard<'a> {
@@ -183,14 +196,16 @@ impl Shared {
             return self.end_if_over(state);
         }
         let clock = state.now();
-        while state.events.next_time() <= clock
-            && let Some((at, of_network)) = state.events.next_kind()
-        {
+        loop {
+            let at = state.events.next_time();
+            if at > clock {
+                break;
+            }
             // What happens in the network happens here as well as anywhere; as long as little else is in the caches, on a stack that is.
-            if of_network {
+            if state.events.next_is_of_network() {
                 match state.is_large() {
                     true => switch::on_outer_stack(|| state.happen_until(clock)),
-                    false => state.happen_next(),
+                    false => state.happen_until(clock),
                 }
                 continue;
             }

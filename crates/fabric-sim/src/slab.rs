@@ -65,62 +65,60 @@ const BLOCK: usize = 32;
 /// Values by number, where numbers are not used again. They lie in blocks that do not move, side by side: one step to reach
 /// one, and no allocation for each.
 #[derive(Debug)]
-pub(crate) struct Places<T>(Vec<Vec<Option<T>>>);
+pub(crate) struct Places<T> {
+    blocks: Vec<Box<[Option<T>; BLOCK]>>,
+    count: u32,
+}
 
 impl<T> Default for Places<T> {
     fn default() -> Self {
-        Places(Vec::new())
+        Places { blocks: Vec::new(), count: 0 }
     }
 }
 
 impl<T> Places<T> {
     /// How many numbers were given.
     pub(crate) fn count(&self) -> u32 {
-        match self.0.as_slice() {
-            [full @ .., last] => (full.len() * BLOCK + last.len()) as u32,
-            [] => 0,
-        }
+        self.count
     }
 
     /// Puts a value into the next place.
     pub(crate) fn push(&mut self, value: T) -> u32 {
-        let number = self.count();
-        if self.0.last().is_none_or(|last| last.len() == BLOCK) {
-            self.0.push(Vec::with_capacity(BLOCK));
+        let number = self.count;
+        if number as usize == self.blocks.len() * BLOCK {
+            let places: Vec<Option<T>> = (0..BLOCK).map(|_| None).collect();
+            // By way of the heap: a block may be larger than a stack.
+            let block = places.into_boxed_slice().try_into();
+            self.blocks.push(block.unwrap_or_else(|_| unreachable!("as many as a block has")));
         }
-        if let Some(last) = self.0.last_mut() {
-            last.push(Some(value));
-        }
+        self.count += 1;
+        self.blocks[number as usize / BLOCK][number as usize % BLOCK] = Some(value);
         number
     }
 
     /// The place of a number that was given, for asking for its lines.
     #[inline]
     pub(crate) fn place(&self, number: u32) -> Option<*const Option<T>> {
-        let number = number as usize;
-        Some(&raw const *self.0.get(number / BLOCK)?.get(number % BLOCK)?)
+        Some(&raw const self.blocks.get(number as usize / BLOCK)?[number as usize % BLOCK])
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn get(&self, number: u32) -> Option<&T> {
-        let number = number as usize;
-        self.0.get(number / BLOCK)?.get(number % BLOCK)?.as_ref()
+        self.blocks.get(number as usize / BLOCK)?[number as usize % BLOCK].as_ref()
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn get_mut(&mut self, number: u32) -> Option<&mut T> {
-        let number = number as usize;
-        self.0.get_mut(number / BLOCK)?.get_mut(number % BLOCK)?.as_mut()
+        self.blocks.get_mut(number as usize / BLOCK)?[number as usize % BLOCK].as_mut()
     }
 
     /// Takes a value out for good.
     pub(crate) fn remove(&mut self, number: u32) -> Option<T> {
-        let number = number as usize;
-        self.0.get_mut(number / BLOCK)?.get_mut(number % BLOCK)?.take()
+        self.blocks.get_mut(number as usize / BLOCK)?[number as usize % BLOCK].take()
     }
 
     /// The values that are there.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
-        self.0.iter().flatten().flatten()
+        self.blocks.iter().flat_map(|block| block.iter()).flatten()
     }
 }

@@ -29,7 +29,13 @@ pub enum Sizes {
 
 impl Sizes {
     /// A size.
+    #[inline]
     pub fn next(&self, random: &mut Random) -> u32 {
+        if let Sizes::Fixed(size) = *self { size } else { self.draw(random) }
+    }
+
+    #[inline(never)]
+    fn draw(&self, random: &mut Random) -> u32 {
         match *self {
             Sizes::Fixed(size) => size,
             Sizes::Uniform(low, high) => {
@@ -73,7 +79,13 @@ pub enum Times {
 
 impl Times {
     /// A time.
+    #[inline]
     pub fn next(&self, random: &mut Random) -> Nanos {
+        if let Times::Fixed(time) = *self { time } else { self.draw(random) }
+    }
+
+    #[inline(never)]
+    fn draw(&self, random: &mut Random) -> Nanos {
         match *self {
             Times::Fixed(time) => time,
             Times::Exponential(mean) => (-libm::log(1.0 - unit(random)) * mean) as Nanos,

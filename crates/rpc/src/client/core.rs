@@ -302,14 +302,15 @@ impl<F: Fabric> Core<F> {
         open.filter_map(|lane| Some(lane.batching.as_ref()?.due())).min().unwrap_or(Nanos::MAX)
     }
 
-    /// Takes what has arrived. Never blocks. Answers how many messages and completions there were.
-    #[inline]
+    /// Takes what has arrived. Never blocks. Answers how many messages and completions there were. Once in the program, not at each
+    /// place: who waits comes here from two.
+    #[inline(never)]
     pub(crate) fn progress(&mut self) -> usize {
         self.progress_into(&mut Keep)
     }
 
     /// As [`progress`](Core::progress), with results offered to `sink` as they come.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn progress_into(&mut self, sink: &mut impl Sink) -> usize {
         self.ticks = self.ticks.wrapping_add(1);
         let healthy = !self.ticks.is_multiple_of(HEALTH_EVERY);
