@@ -148,6 +148,8 @@ impl Heap {
 const WIDTH_BITS: u32 = 6;
 /// Buckets of the wheel, a power of two: together a quarter of a millisecond, which few messages take, queues and all.
 const BUCKETS: usize = 4096;
+/// So many events of a bucket are put in order by what is shortest for a few.
+const FEW: usize = 16;
 /// So many that have happened may still stand before those.
 const GONE: usize = 64;
 /// The end of a bucket's list.
@@ -243,9 +245,18 @@ impl Wheel {
         }
         // The list has the last one first; mostly they were put in about the order in which they happen.
         let added = &mut sorted[before..];
-        if added.len() > 1 {
-            added.reverse();
-            added.sort_unstable_by_key(|entry| entry.key);
+        if added.len() > FEW {
+            return added.sort_unstable_by_key(|entry| entry.key);
+        }
+        added.reverse();
+        for next in 1..added.len() {
+            let entry = added[next];
+            let mut place = next;
+            while place > 0 && added[place - 1].key > entry.key {
+                added[place] = added[place - 1];
+                place -= 1;
+            }
+            added[place] = entry;
         }
     }
 }
@@ -386,15 +397,6 @@ impl Events {
         self.first().is_some_and(|entry| entry.code.is_of_network())
     }
 
-    /// Takes the next event, if it happens in the network and not later than `until`.
-    #[inline(always)]
-    pub(crate) fn pop_of_network(&mut self, until: Nanos) -> Option<(Nanos, Event)> {
-        if self.next.at() > until || !self.next_is_of_network() {
-            return None;
-        }
-        self.pop()
-    }
-
     /// From now on so many events are kept in order for [`ahead`](Events::ahead), if there are so many.
     pub(crate) fn keep_in_order(&mut self, events: usize) {
         self.in_order = events;
@@ -438,7 +440,7 @@ impl Events {
     }
 
     /// Takes the next event.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn pop(&mut self) -> Option<(Nanos, Event)> {
         if self.next == self.next_far {
             return self.pop_far();

@@ -64,11 +64,6 @@ impl Machine {
 }
 
 impl State {
-    fn machine_of(&mut self, task: TaskId) -> &mut Machine {
-        let machine = self.tasks[task as usize].machine;
-        &mut self.machines[machine as usize]
-    }
-
     /// The task, if it can run now; else it waits for a core.
     pub(crate) fn on_a_core(&mut self, task: TaskId) -> Option<TaskId> {
         let now = self.now();
@@ -185,11 +180,16 @@ impl State {
     }
 
     /// Whether the running task should let another have its core.
-    pub(crate) fn has_had_its_quantum(&mut self) -> bool {
-        let (now, quantum) = (self.now(), self.settings.prices.quantum);
+    #[inline(always)]
+    pub(crate) fn has_had_its_quantum(&self) -> bool {
         let Some(task) = self.running() else { return false };
-        let Some(core) = self.tasks[task as usize].core else { return false };
-        let machine = self.machine_of(task);
+        self.tasks[task as usize].core.is_some_and(|core| self.is_over_quantum(task, core))
+    }
+
+    #[inline(never)]
+    fn is_over_quantum(&self, task: TaskId, core: u32) -> bool {
+        let (now, quantum) = (self.now(), self.settings.prices.quantum);
+        let machine = &self.machines[self.tasks[task as usize].machine as usize];
         !machine.queue.is_empty() && machine.cores[core as usize].since + quantum <= now
     }
 

@@ -78,14 +78,18 @@ impl SimMemory {
         }
     }
 
+    #[cold]
+    #[inline(never)]
+    fn several_watchers(&self) -> Watchers {
+        Watchers::Several(self.watchers.lock().unwrap_or_else(PoisonError::into_inner).clone())
+    }
+
     /// Who looks at the memory.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn watchers(&self) -> Watchers {
         match self.watcher.load(Ordering::Relaxed) {
             0 => Watchers::Nobody,
-            SEVERAL => {
-                Watchers::Several(self.watchers.lock().unwrap_or_else(PoisonError::into_inner).clone())
-            }
+            SEVERAL => self.several_watchers(),
             one => Watchers::One((one >> 32) as u32 - 1, one as u32),
         }
     }

@@ -165,6 +165,7 @@ impl State {
     }
 
     /// Lets a network event happen now.
+    #[inline(always)]
     pub(crate) fn happen(&mut self, event: Event) {
         match event {
             Event::Arrive { packet } => self.arrive(packet),

@@ -17,7 +17,7 @@ impl State {
         }
     }
 
-    #[inline]
+    #[inline(never)]
     fn seen_by(&mut self, domain: u32, name: u32) {
         let Some(state) = self.network.domains.get_mut(domain) else { return };
         if name != NAMELESS {

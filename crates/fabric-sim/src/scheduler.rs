@@ -505,11 +505,19 @@ impl State {
     /// Lets the next events happen as long as they are the network's and not later than `clock`, on the running task's time.
     pub(crate) fn happen_until(&mut self, clock: Nanos) {
         let own = (self.clock, self.fraction);
-        while let Some((at, event)) = self.events.pop_of_network(clock) {
+        while self.events.next_time() <= clock && self.events.next_is_of_network() {
+            self.happen_first();
+        }
+        (self.clock, self.fraction) = own;
+    }
+
+    /// Lets the next event happen, which is one of the network.
+    #[inline(never)]
+    fn happen_first(&mut self) {
+        if let Some((at, event)) = self.events.pop() {
             self.begin_event(at);
             self.happen(event);
         }
-        (self.clock, self.fraction) = own;
     }
 
     #[inline(always)]
@@ -532,20 +540,12 @@ impl State {
             if at > self.settings.limit && !self.is_stale_timer() {
                 return None;
             }
-            let Some((_, event)) = self.events.pop() else { break };
-            self.begin_event(at);
-            let task = match event {
-                Event::Run { task } => Some(task),
-                Event::Wake { task, stay } => self.end_stay(task, |number| number == stay, Wake::Arrived),
-                Event::Timer { task } => self.look_at_timer(task, at),
-                Event::Quantum { machine, core } => {
-                    self.quantum_is_over(machine, core);
+            let task = match self.events.next_is_of_network() {
+                true => {
+                    self.happen_first();
                     None
                 }
-                network => {
-                    self.happen(network);
-                    None
-                }
+                false => self.happen_to_task(),
             };
             let task = if self.next.is_some() { self.take_next(task) } else { task };
             let Some(task) = task else { continue };
@@ -562,6 +562,23 @@ impl State {
             }
         }
         None
+    }
+
+    /// Lets the next event happen, which is one of a task; says who is to run by it.
+    #[inline]
+    fn happen_to_task(&mut self) -> Option<TaskId> {
+        let (at, event) = self.events.pop()?;
+        self.begin_event(at);
+        match event {
+            Event::Run { task } => Some(task),
+            Event::Wake { task, stay } => self.end_stay(task, |number| number == stay, Wake::Arrived),
+            Event::Timer { task } => self.look_at_timer(task, at),
+            Event::Quantum { machine, core } => {
+                self.quantum_is_over(machine, core);
+                None
+            }
+            _ => None,
+        }
     }
 
     /// What is to run, if an event has woken a task that runs at once: that, unless there is another.

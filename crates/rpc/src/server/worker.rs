@@ -337,7 +337,8 @@ impl<F: Fabric> Worker<F> {
         }
     }
 
-    #[inline]
+    /// Once in the program: it is most of what a server does, and called from two places.
+    #[inline(never)]
     fn serve_lane(&mut self, index: usize) -> usize {
         let Some(lane) = &mut self.lanes[index] else { return 0 };
         if lane.tx.awaits_completion() && !std::mem::replace(&mut lane.signaled, true) {
