@@ -266,29 +266,16 @@ fn processor(out: &mut String, cx: &Context, name: &str, functions: &[Function<'
         } else {
             format!("{body} let ({places}) = ({given});")
         };
-        let Function { name: function_name, outcome, value, .. } = function;
-        let ok = if value == "()" { "()" } else { "value" };
-        let failures: String = match &function.exceptions {
-            None => "::std::result::Result::Err(thrift::Failure::Exception(never)) => match never {},".into(),
-            Some((path, variants)) => variants
-                .iter()
-                .map(|(variant, _)| {
-                    format!(
-                        "::std::result::Result::Err(thrift::Failure::Exception({path}::{variant}(exception))) => ::std::result::Result::Ok({outcome}::{variant}(exception)),"
-                    )
-                })
-                .collect(),
-        };
+        let Function { name: function_name, outcome, .. } = function;
         let _ = write!(
             arms,
-            "{number} => responder.respond((|| {{
+            "{number} => match (|| -> ::std::result::Result<_, thrift::Refusal> {{
                 {read}
-                match self.0.{function_name}(context, {places}) {{
-                    ::std::result::Result::Ok({ok}) => ::std::result::Result::Ok({outcome}::Ok({ok})),
-                    {failures}
-                    ::std::result::Result::Err(thrift::Failure::Application(exception)) => ::std::result::Result::Err(thrift::Refusal::Application(exception)),
-                }}
-            }})()),"
+                ::std::result::Result::Ok(({places}))
+            }})() {{
+                ::std::result::Result::Ok(({places})) => responder.answer::<{outcome}>(self.0.{function_name}(context, {places})),
+                ::std::result::Result::Err(refusal) => responder.refuse(refusal),
+            }},"
         );
     }
     let constant = format!("{}_SERVICE", upper_snake(name));
@@ -605,7 +592,7 @@ fn outcome(out: &mut String, cx: &Context, function: &Function<'_>) {
             format!("protocol.write_rest({})", values.bytes(kind, "value")),
             match kind {
                 TyKind::String => of_call("text", "text.to_owned()", "input.read_rest_str()"),
-                TyKind::FastStr => of_call("text", "thrift::owned_str(text)", "input.read_rest_str()"),
+                TyKind::FastStr => "thrift::read_owned_rest(input)".to_owned(),
                 TyKind::BytesVec => "::std::result::Result::Ok(input.read_rest().to_vec())".to_owned(),
                 _ => {
                     "::std::result::Result::Ok(thrift::Bytes::copy_from_slice(input.read_rest()))".to_owned()
@@ -618,8 +605,15 @@ fn outcome(out: &mut String, cx: &Context, function: &Function<'_>) {
             of_call("value", "value", &values.read(kind)),
         ),
     };
-    let mut arms = String::new();
+    let (mut arms, mut failures) = (String::new(), String::new());
+    if !throws {
+        failures.push_str("::std::result::Result::Err(thrift::Failure::Exception(never)) => match never {},");
+    }
     for (variant, _) in function.exceptions.iter().flat_map(|(_, variants)| variants) {
+        let _ = write!(
+            failures,
+            "::std::result::Result::Err(thrift::Failure::Exception({exception}::{variant}(exception))) => ::std::result::Result::Ok({outcome}::{variant}(exception)),"
+        );
         let _ = write!(
             arms,
             "{outcome}::{variant}(exception) => ::std::result::Result::Err({exception}::{variant}(exception)),"
@@ -631,6 +625,15 @@ fn outcome(out: &mut String, cx: &Context, function: &Function<'_>) {
             type Value = {value};
             type Exception = {exception};
             const THROWS: bool = {throws};
+
+            fn of(result: ::std::result::Result<{value}, ::dunlin::thrift::Failure<{exception}>>) -> ::std::result::Result<Self, ::dunlin::thrift::Refusal> {{
+                use ::dunlin::thrift;
+                match result {{
+                    ::std::result::Result::Ok({ok}) => ::std::result::Result::Ok({outcome}::Ok({ok})),
+                    {failures}
+                    ::std::result::Result::Err(thrift::Failure::Application(exception)) => ::std::result::Result::Err(thrift::Refusal::Application(exception)),
+                }}
+            }}
 
             fn into_result(self) -> ::std::result::Result<{value}, {exception}> {{
                 match self {{

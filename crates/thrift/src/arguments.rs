@@ -1,7 +1,7 @@
 //! Arguments and results: the structs that Thrift makes of a function's parameter list and of what it gives back.
 
 use crate::codec::{BinaryInput, BinaryOutput, Input, Output};
-use crate::error::{CallError, Refusal};
+use crate::error::{CallError, Failure, Refusal};
 use pilota::thrift::{
     Message, ProtocolExceptionKind, TInputProtocol, TLengthProtocol, TStructIdentifier, TType,
     ThriftException, new_protocol_exception,
@@ -49,6 +49,9 @@ pub trait Outcome: Message {
 
     /// Whether it declares any.
     const THROWS: bool;
+
+    /// Of what a handler gave; the error is what the function does not declare.
+    fn of(result: Result<Self::Value, Failure<Self::Exception>>) -> Result<Self, Refusal>;
 
     /// Parts the two.
     fn into_result(self) -> Result<Self::Value, Self::Exception>;

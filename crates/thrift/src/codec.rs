@@ -16,7 +16,7 @@ pub(crate) use binary::part;
 pub use binary::{BinaryInput, BinaryOutput};
 pub use compact::CompactInput;
 pub use compact_output::CompactOutput;
-pub use cursor::{Input, Limits, owned_str};
+pub use cursor::{Input, Limits, owned_str, read_owned_rest};
 #[cfg(test)]
 pub(crate) use lending::LENT;
 pub use lending::Output;

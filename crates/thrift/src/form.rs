@@ -67,10 +67,7 @@ impl Form {
     pub(crate) fn result_size<R: Outcome>(self, result: &R) -> usize {
         match (self, result.value()) {
             (Form::Tagged, _) => result.size(&mut BinaryOutput::new(&mut [])),
-            (Form::Bare, Some(value)) => {
-                let size = R::value_size(value);
-                size + usize::from(R::THROWS && size > SHORT)
-            }
+            (Form::Bare, Some(value)) => bare_size::<R>(value),
             (Form::Bare, None) => result.size(&mut BinaryOutput::new(&mut [])).max(SHORT) + 1,
         }
     }
@@ -84,16 +81,7 @@ impl Form {
     ) -> Result<(), ThriftException> {
         match (self, result.value()) {
             (Form::Tagged, _) => result.encode(&mut BinaryOutput::new(place)),
-            (Form::Bare, Some(value)) => {
-                let place = match place.split_last_mut() {
-                    Some((last, place)) if R::THROWS && place.len() >= SHORT => {
-                        *last = VALUE;
-                        place
-                    }
-                    _ => place,
-                };
-                R::encode_value(value, &mut BinaryOutput::new(place))
-            }
+            (Form::Bare, Some(value)) => encode_bare::<R>(value, place),
             (Form::Bare, None) => {
                 // What is longer than the exception stays zero.
                 place.fill(0);
@@ -113,6 +101,26 @@ impl Form {
             Form::Tagged => decode_tagged::<R>(bytes),
         }
     }
+}
+
+/// Bytes of a value's bare form in a result.
+#[inline]
+pub(crate) fn bare_size<R: Outcome>(value: &R::Value) -> usize {
+    let size = R::value_size(value);
+    size + usize::from(R::THROWS && size > SHORT)
+}
+
+/// Writes a value's bare form into a place of just its size.
+#[inline]
+pub(crate) fn encode_bare<R: Outcome>(value: &R::Value, place: &mut [u8]) -> Result<(), ThriftException> {
+    let place = match place.split_last_mut() {
+        Some((last, place)) if R::THROWS && place.len() >= SHORT => {
+            *last = VALUE;
+            place
+        }
+        _ => place,
+    };
+    R::encode_value(value, &mut BinaryOutput::new(place))
 }
 
 #[inline]

@@ -33,7 +33,7 @@ pub use arguments::{
 };
 pub use asynchronous::{AsyncCall, AsyncClient};
 pub use client::{Client, Pending};
-pub use codec::{Input, Output, owned_str};
+pub use codec::{Input, Output, owned_str, read_owned_rest};
 pub use connector::{AsyncCalls, Calls, Connector, serve};
 pub use descriptor::ServiceDescriptor;
 pub use error::{

@@ -3,8 +3,8 @@
 use crate::arguments::Outcome;
 use crate::codec::{BinaryInput, Input, part};
 use crate::descriptor::ServiceDescriptor;
-use crate::error::{Refusal, ServeError};
-use crate::form::Form;
+use crate::error::{Failure, Refusal, ServeError};
+use crate::form::{Form, bare_size, encode_bare};
 use crate::introduction::{INTRODUCTION, Introduction, function_number};
 use crate::numa;
 use crate::route::environment;
@@ -15,7 +15,7 @@ use dunlin_rpc::{
     ApplicationCode, FunctionMode, PoolService, Reply, Request, ServerBuilder, ServerConfig, Service, Status,
 };
 use pilota::Bytes;
-use pilota::thrift::{ApplicationException, ApplicationExceptionKind};
+use pilota::thrift::{ApplicationException, ApplicationExceptionKind, ThriftException};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -49,6 +49,15 @@ pub trait Responder {
 
     /// Answers. The calls of oneway functions are answered too, and nobody hears it.
     fn respond<R: Outcome>(self, outcome: Result<R, Refusal>) -> Self::Done;
+
+    /// Answers with what the handler gave.
+    #[inline]
+    fn answer<R: Outcome>(self, result: Result<R::Value, Failure<R::Exception>>) -> Self::Done
+    where
+        Self: Sized,
+    {
+        self.respond(R::of(result))
+    }
 
     /// Answers a call of what is no function.
     fn refuse(self, refusal: Refusal) -> Self::Done;
@@ -163,18 +172,22 @@ impl Responder for IntoReply<'_, '_> {
         match outcome {
             Ok(result) => {
                 let place = reply.reserve(form.result_size(&result))?;
-                match form.encode_result(&result, place) {
-                    Ok(()) => Ok(()),
-                    Err(error) => {
-                        let text = error.message().clone();
-                        refuse(
-                            reply,
-                            &ApplicationException::new(ApplicationExceptionKind::INTERNAL_ERROR, text),
-                        )
-                    }
-                }
+                form.encode_result(&result, place).or_else(|error| not_encoded(reply, &error))
             }
             Err(refusal) => refuse(reply, &refusal.into_exception()),
+        }
+    }
+
+    /// A value in the bare form is encoded from where the handler left it: to move it there first would wait for the stores that
+    /// made it.
+    #[inline]
+    fn answer<R: Outcome>(self, result: Result<R::Value, Failure<R::Exception>>) -> Self::Done {
+        match (self.form, &result) {
+            (Form::Bare, Ok(value)) => {
+                let place = self.reply.reserve(bare_size::<R>(value))?;
+                encode_bare::<R>(value, place).or_else(|error| not_encoded(self.reply, &error))
+            }
+            _ => self.respond(R::of(result)),
         }
     }
 
@@ -182,6 +195,13 @@ impl Responder for IntoReply<'_, '_> {
     fn refuse(self, refusal: Refusal) -> Self::Done {
         refuse(self.reply, &refusal.into_exception())
     }
+}
+
+/// A result that cannot be encoded.
+#[cold]
+fn not_encoded(reply: &mut Reply<'_>, error: &ThriftException) -> Result<(), Status> {
+    let text = error.message().clone();
+    refuse(reply, &ApplicationException::new(ApplicationExceptionKind::INTERNAL_ERROR, text))
 }
 
 /// An exception that the IDL does not know travels as an error of the application: its kind is the code and its text the

@@ -304,6 +304,61 @@ pub(crate) fn run_ycsb(arguments: YcsbArguments) -> Result<(), Failure> {
     })
 }
 
+/// What hints make of a point, beside the best single protocol there, a row each, for what compares these; other rows as they
+/// are.
+pub(super) fn summary(rows: &[Row]) -> Vec<Row> {
+    if rows.iter().all(|row| row.get("best").is_none()) {
+        return rows.to_vec();
+    }
+    let hinted = rows.iter().filter(|row| word(row, "protocol").contains("hint"));
+    hinted.map(|row| summarized(row, rows)).collect()
+}
+
+/// Fields that say which point a row is of.
+const POINT: [&str; 4] = ["clients", "request_bytes", "response_bytes", "placement"];
+
+fn word<'r>(row: &'r Row, field: &str) -> &'r str {
+    row.get(field).and_then(|value| value.as_str()).unwrap_or_default()
+}
+
+fn summarized(row: &Row, rows: &[Row]) -> Row {
+    let mut summary = Row::new();
+    let copied = |summary: &mut Row, fields: &[&str]| {
+        for field in fields {
+            if let Some(value) = row.get(field) {
+                summary.set(field, value.clone());
+            }
+        }
+    };
+    copied(&mut summary, &POINT);
+    copied(&mut summary, &["slices", "protocol", "plan"]);
+    let metrics = [("latency_", "p50_ns"), ("", "throughput_ops"), ("", "p50_ns")];
+    let compared = metrics.into_iter().filter(|(prefix, field)| {
+        let rate = row.get("throughput_ops").is_some();
+        row.get(&format!("{prefix}best")).is_some()
+            && row.get(field).is_some()
+            && (*prefix != "" || rate == (*field == "throughput_ops"))
+    });
+    for (prefix, field) in compared {
+        let best = word(row, &format!("{prefix}best"));
+        let same = |other: &&Row| {
+            word(other, "protocol") == best && POINT.iter().all(|of| other.get(of) == row.get(of))
+        };
+        copied(&mut summary, &[field]);
+        if field == "p50_ns" {
+            copied(&mut summary, &["p99_ns"]);
+        }
+        summary.set(&format!("{prefix}best"), best);
+        if let Some(value) = rows.iter().find(same).and_then(|other| other.get(field)) {
+            summary.set(&format!("best_{field}"), value.clone());
+        }
+        let number = |name: &str| row.number(&format!("{prefix}{name}")).unwrap_or(f64::NAN);
+        let (middle, low, high) = (number("ratio"), number("ratio_p25"), number("ratio_p75"));
+        summary.set(&format!("{prefix}ratio"), format!("{middle:.3} [{low:.2}-{high:.2}]"));
+    }
+    summary
+}
+
 /// Runs one measurement in a process pair of its own and shows what it gives, also after a signal.
 fn measure(
     name: &str,
@@ -311,7 +366,7 @@ fn measure(
     output: &Output,
     measurement: impl FnOnce(&mut Session, Stop) -> Result<Findings, MeasureError>,
 ) -> Result<(), Failure> {
-    for path in [&output.json, &output.plot].into_iter().flatten() {
+    for path in [&output.json, &output.plot, &output.markdown].into_iter().flatten() {
         output::check_writable(path)?;
     }
     let interrupt = Interrupt::install()?;

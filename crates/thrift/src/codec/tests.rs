@@ -1,4 +1,5 @@
-use super::{BinaryInput, BinaryOutput, CompactInput, CompactOutput, Input, Limits};
+use super::{BinaryInput, BinaryOutput, CompactInput, CompactOutput, Input, Limits, read_owned_rest};
+use crate::{CallError, Never};
 use pilota::thrift::{
     ProtocolExceptionKind, TFieldIdentifier, TInputProtocol, TListIdentifier, TMapIdentifier,
     TMessageIdentifier, TMessageType, TOutputProtocol, TSetIdentifier, TStructIdentifier, TType,
@@ -330,4 +331,24 @@ fn large_values_share_the_memory_that_they_are_most_of() {
     let memory = encoded(&[100]);
     let value = BinaryInput::within(&memory, Some(&memory)).read_bytes().unwrap();
     assert_ne!(value.as_ptr(), memory[4..].as_ptr());
+}
+
+/// Short texts are taken for ASCII first; what is none is found all the same, wherever it stands.
+#[test]
+fn texts_are_utf8_whatever_their_length() {
+    for length in [0, 1, 31, 32, 127, 128, 129, 400] {
+        let ascii = "x".repeat(length);
+        assert_eq!(BinaryInput::bare(ascii.as_bytes()).read_rest_str().unwrap(), ascii);
+        let other = ascii.clone() + "é";
+        assert_eq!(BinaryInput::bare(other.as_bytes()).read_rest_str().unwrap(), other);
+        assert_eq!(read_owned_rest::<Never>(&mut BinaryInput::bare(other.as_bytes())).unwrap(), other);
+        for at in 0..length {
+            let mut broken = ascii.clone().into_bytes();
+            broken[at] = 0xff;
+            let error = BinaryInput::bare(&broken).read_rest_str().unwrap_err();
+            assert!(error.message().contains(&format!("from index {at}")), "{error:?}");
+            let read = read_owned_rest::<Never>(&mut BinaryInput::bare(&broken));
+            assert!(matches!(read, Err(CallError::Decode(_))));
+        }
+    }
 }

@@ -190,7 +190,8 @@ impl Verdict {
 pub(in crate::measure) type Describe<'d> = dyn Fn(&mut Row, &[&Sample]) + 'd;
 
 /// A row for each entrant and placement that was seen: `head`, name, plan, what `describe` sets, for each metric the best
-/// single protocol and the ratio to it, `placement`, `slices`, `preempted`. Ratios are medians over rounds, with quartiles.
+/// single protocol and the ratio to the one that was best in the other half of the rounds, `placement`, `slices`, `preempted`.
+/// Ratios are medians over rounds, with quartiles.
 /// The verdicts, one for each metric, get what those that are no single protocol reached.
 pub(in crate::measure) fn rows(
     entrants: &mut [Entrant<'_>],
@@ -216,24 +217,23 @@ pub(in crate::measure) fn rows(
         let samples: Vec<&Sample> = taken.iter().map(|taken| &taken.sample).collect();
         describe(&mut row, &samples);
         for (compared, verdict) in metrics.iter().zip(&mut *verdicts) {
-            let rivals = chosen.iter().filter(|(rival, at, ..)| at == placement && entrants[*rival].single);
-            let middle = |taken: &[&Taken]| median(taken.iter().map(|t| compared.metric.of(&t.sample)));
-            let merit = |taken: &[&Taken]| middle(taken).filter(|value| *value > 0.0);
-            let best = rivals
-                .filter_map(|(rival, _, _, taken)| {
-                    Some((compared.metric.behind(merit(taken)?), rival, taken))
-                })
-                .min_by(|one, other| one.0.total_cmp(&other.0));
-            let Some((_, rival, theirs)) = best else { continue };
-            let ratios = ratios(compared.metric, taken, theirs);
-            let found = median(ratios.iter().copied()).or_else(|| ratio(merit(taken)?, merit(theirs)?));
+            let rivals: Vec<(usize, &[&Taken])> = chosen
+                .iter()
+                .filter(|(rival, at, ..)| at == placement && entrants[*rival].single)
+                .map(|(rival, _, _, taken)| (*rival, &taken[..]))
+                .collect();
+            let metric = compared.metric;
+            let Some((rival, theirs)) = best(metric, &rivals, |_| true) else { continue };
+            let ratios = ratios(metric, taken, &rivals);
+            let found = median(ratios.iter().copied())
+                .or_else(|| ratio(merit(metric, taken, |_| true)?, merit(metric, theirs, |_| true)?));
             let prefix = compared.prefix;
-            row.set(&format!("{prefix}best"), entrants[*rival].name.as_str())
+            row.set(&format!("{prefix}best"), entrants[rival].name.as_str())
                 .set(&format!("{prefix}ratio"), found.map(rounded))
                 .set(&format!("{prefix}ratio_p25"), quantile(&ratios, 0.25).map(rounded))
                 .set(&format!("{prefix}ratio_p75"), quantile(&ratios, 0.75).map(rounded));
             if let (false, Some(found)) = (entrant.single, found) {
-                let point = format!("{}, {placement} (best: {})", label(head), entrants[*rival].name);
+                let point = format!("{}, {placement} (best: {})", label(head), entrants[rival].name);
                 verdict.add(compared.metric.behind(found), &point);
             }
         }
@@ -243,14 +243,42 @@ pub(in crate::measure) fn rows(
     rows
 }
 
-/// Of each round that both have a slice of, the one's value over the other's.
-fn ratios(metric: Metric, one: &[&Taken], other: &[&Taken]) -> Vec<f64> {
-    let of_round = |round: usize| other.iter().find(|taken| taken.round == round);
-    let mut found: Vec<f64> = one
+/// What an entrant reached in those of its slices whose round is `wanted`: their median.
+fn merit(metric: Metric, taken: &[&Taken], wanted: impl Fn(usize) -> bool) -> Option<f64> {
+    let slices = taken.iter().filter(|taken| wanted(taken.round));
+    median(slices.map(|taken| metric.of(&taken.sample))).filter(|value| *value > 0.0)
+}
+
+/// The rival that did best in those rounds.
+fn best<'t>(
+    metric: Metric,
+    rivals: &[(usize, &'t [&'t Taken])],
+    wanted: impl Fn(usize) -> bool + Copy,
+) -> Option<(usize, &'t [&'t Taken])> {
+    rivals
         .iter()
-        .filter_map(|taken| ratio(metric.of(&taken.sample), metric.of(&of_round(taken.round)?.sample)))
-        .filter(|ratio| *ratio > 0.0)
-        .collect();
+        .filter_map(|(rival, taken)| Some((metric.behind(merit(metric, taken, wanted)?), (*rival, *taken))))
+        .min_by(|one, other| one.0.total_cmp(&other.0))
+        .map(|(_, best)| best)
+}
+
+/// Of each round the value over that of the best rival. Who that is, the rounds of the other half say (even and odd ones): of a
+/// dozen that are as good as each other one is always ahead by chance, in the rounds that it is chosen by and in no others.
+fn ratios(metric: Metric, one: &[&Taken], rivals: &[(usize, &[&Taken])]) -> Vec<f64> {
+    let mut found = Vec::new();
+    for half in 0..2 {
+        let chosen = best(metric, rivals, |round| round % 2 != half);
+        let Some((_, other)) = chosen.or_else(|| best(metric, rivals, |_| true)) else { continue };
+        let of_round = |round: usize| other.iter().find(|taken| taken.round == round);
+        found.extend(
+            one.iter()
+                .filter(|taken| taken.round % 2 == half)
+                .filter_map(|taken| {
+                    ratio(metric.of(&taken.sample), metric.of(&of_round(taken.round)?.sample))
+                })
+                .filter(|ratio| *ratio > 0.0),
+        );
+    }
     found.sort_by(f64::total_cmp);
     found
 }
@@ -347,5 +375,19 @@ mod tests {
         let words = verdicts[0].words("latency").expect("compared");
         assert!(words.contains("at 0 of 1 points") && words.contains("+10.0%"), "{words}");
         assert!(words.contains("size bytes 4, far (best: best)"), "{words}");
+    }
+
+    #[test]
+    fn who_is_ahead_by_chance_is_not_compared_with_by_that() {
+        // Two that are equal but for chance: each is ahead in the rounds of one half.
+        let mut entrants = [
+            entrant("one", true, &[80, 120, 80, 120]),
+            entrant("other", true, &[120, 81, 120, 81]),
+            entrant("hinted", false, &[100, 100, 100, 100]),
+        ];
+        let metrics = [Compared { metric: Metric::Latency(0), prefix: "" }];
+        let rows = rows(&mut entrants, &Row::new(), &metrics, &|_, _| {}, &mut [Verdict::default()]);
+        let ratio = rows[0].number("ratio").expect("a ratio");
+        assert!((ratio - 100.0 / 120.0).abs() < 1e-3, "{ratio}");
     }
 }

@@ -1,7 +1,7 @@
 //! A service for tests. All its functions take and give binary.
 
 use crate::codec::{BinaryInput, BinaryOutput, Input, Output};
-use crate::error::Refusal;
+use crate::error::{Failure, Refusal};
 use crate::tcp::Wire;
 use crate::tcp::client::OfArguments;
 use crate::tcp::head::{CALL, Head, append};
@@ -204,6 +204,14 @@ impl Outcome for Answer {
     type Value = Vec<u8>;
     type Exception = Vec<u8>;
     const THROWS: bool = true;
+
+    fn of(result: Result<Vec<u8>, Failure<Vec<u8>>>) -> Result<Self, Refusal> {
+        match result {
+            Ok(bytes) => Ok(Answer::Value(bytes)),
+            Err(Failure::Exception(bytes)) => Ok(Answer::Refused(bytes)),
+            Err(Failure::Application(exception)) => Err(Refusal::Application(exception)),
+        }
+    }
 
     fn into_result(self) -> Result<Vec<u8>, Vec<u8>> {
         match self {
