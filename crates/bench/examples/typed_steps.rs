@@ -1,9 +1,9 @@
-//! Counts what generated code costs: client and worker take turns on ONE thread, so that callgrind sees a call's instructions
-//! and nothing of waiting, and the clock sees no cache line travel.
+//! What generated code costs: client and worker take turns on ONE thread, so that the clock sees no cache line travel and a
+//! profiler nothing of waiting.
 //!
 //! `typed_steps CALLS FUNCTION`: `raw` is the engine's echo of 32 bytes; `echo`, `look`, `say`, `sum` and `turn` are the functions
 //! of `bench/idl/typed.thrift` with as many. Without arguments all, in turns, with nanoseconds of the best of many rounds.
-//! `valgrind --tool=callgrind --toggle-collect='*Steps*run*' typed_steps 10000 say` counts instructions.
+//! `perf record typed_steps 10000000 say` tells where they go.
 
 use dunlin::thrift::{
     Adapter, Bytes, ClientOptions, Context, Failure, FastStr, Never, Outcome, Pending, owned_str,

@@ -14,7 +14,7 @@ use dunlin_wire::Descriptor;
 const FIRST_ARENA: u64 = 1 << 20;
 
 /// From how many bytes on memory that the peer has READ is taken back before it is filled.
-const TAKE_BACK_FROM: usize = 8192;
+const TAKE_BACK_FROM: usize = 4096;
 /// Up to how many: most of what is longer has left the peer's cache by itself.
 const TAKE_BACK_UP_TO: usize = 1 << 20;
 /// The longest buffer that is made ready before it is asked for: two of them fit into a core's cache.
