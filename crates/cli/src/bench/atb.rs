@@ -337,7 +337,7 @@ fn summarized(row: &Row, rows: &[Row]) -> Row {
         let rate = row.get("throughput_ops").is_some();
         row.get(&format!("{prefix}best")).is_some()
             && row.get(field).is_some()
-            && (*prefix != "" || rate == (*field == "throughput_ops"))
+            && (!prefix.is_empty() || rate == (*field == "throughput_ops"))
     });
     for (prefix, field) in compared {
         let best = word(row, &format!("{prefix}best"));
@@ -352,9 +352,12 @@ fn summarized(row: &Row, rows: &[Row]) -> Row {
         if let Some(value) = rows.iter().find(same).and_then(|other| other.get(field)) {
             summary.set(&format!("best_{field}"), value.clone());
         }
-        let number = |name: &str| row.number(&format!("{prefix}{name}")).unwrap_or(f64::NAN);
-        let (middle, low, high) = (number("ratio"), number("ratio_p25"), number("ratio_p75"));
-        summary.set(&format!("{prefix}ratio"), format!("{middle:.3} [{low:.2}-{high:.2}]"));
+        let number = |name: &str| row.number(&format!("{prefix}{name}"));
+        if let (Some(middle), Some(low), Some(high)) =
+            (number("ratio"), number("ratio_p25"), number("ratio_p75"))
+        {
+            summary.set(&format!("{prefix}ratio"), format!("{middle:.3} [{low:.2}-{high:.2}]"));
+        }
     }
     summary
 }
@@ -383,4 +386,39 @@ fn measure(
     let shown = finish(&document(name, "shm", parameters, findings), output);
     shown.map_err(|error| Failure::new(format!("{error:#}")))?;
     interrupt.check()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(protocol: &str, p50: f64, rate: f64) -> Row {
+        Row::new()
+            .with("clients", 4)
+            .with("protocol", protocol)
+            .with("p50_ns", p50)
+            .with("throughput_ops", rate)
+            .with("latency_best", "FaRM")
+            .with("latency_ratio", 1.01)
+            .with("latency_ratio_p25", 1.0)
+            .with("latency_ratio_p75", 1.02)
+            .with("best", "FaRM")
+            .with("ratio", 0.99)
+            .with("placement", "near")
+    }
+
+    #[test]
+    fn a_point_is_a_row_with_both_that_are_compared() {
+        let rows = [row("function hints", 500.0, 2e6), row("FaRM", 495.0, 2.1e6), row("Pilaf", 600.0, 1e6)];
+        let summaries = summary(&rows);
+        assert_eq!(summaries.len(), 1);
+        let summary = &summaries[0];
+        assert_eq!(summary.number("p50_ns"), Some(500.0));
+        assert_eq!(summary.number("best_p50_ns"), Some(495.0));
+        assert_eq!(summary.number("best_throughput_ops"), Some(2.1e6));
+        assert_eq!(summary.get("latency_ratio"), Some(&"1.010 [1.00-1.02]".into()));
+        assert_eq!(summary.get("ratio"), None, "without quartiles there is nothing to be told");
+        let others = [Row::new().with("protocol", "FaRM")];
+        assert_eq!(super::summary(&others).len(), 1);
+    }
 }
