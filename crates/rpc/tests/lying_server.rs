@@ -17,7 +17,8 @@ use dunlin_fabric_shm::{ShmDomain, ShmFabric, ShmLink, ShmMemory};
 use dunlin_rpc::*;
 use dunlin_wire::handshake::{HelloReply, LaneReady, MAX_VERSION, OpenLane, Record, Secret};
 use dunlin_wire::{
-    Descriptor, Direction, Flags, Header, Kind, LINE, Message, SingleLayout, TAG_OFFSET, TagKey, Tags,
+    BatchBuilder, Descriptor, Direction, EntryMeta, Flags, Header, Kind, LINE, Message, SingleLayout,
+    TAG_OFFSET, TagKey, Tags,
 };
 use std::time::Duration;
 
@@ -31,6 +32,10 @@ fn main() {
         ("flags_and_times_that_mean_nothing", flags_and_times_that_mean_nothing),
         ("answers_to_calls_that_were_not_made", answers_to_calls_that_were_not_made),
         ("answers_both_ways", answers_both_ways),
+        ("batches_that_are_right_are_taken", batches_that_are_right_are_taken),
+        ("batches_whose_counts_lie", batches_whose_counts_lie),
+        ("batches_whose_lengths_lie", batches_whose_lengths_lie),
+        ("batches_of_calls_that_were_not_made", batches_of_calls_that_were_not_made),
         ("results_that_lie_elsewhere", results_that_lie_elsewhere),
         ("lines_that_change_while_they_are_read", lines_that_change_while_they_are_read),
         ("a_server_that_says_nothing", a_server_that_says_nothing),
@@ -147,6 +152,50 @@ fn answers_to_calls_that_were_not_made() {
 
 fn answers_both_ways() {
     each("both", |outcome| outcome.is_ok());
+}
+
+fn batches_that_are_right_are_taken() {
+    each("batch", |outcome| outcome.is_ok());
+}
+
+/// Said are more entries than there are, fewer, or none at all.
+fn batches_whose_counts_lie() {
+    for count in [0u32, 2, 3, 128, u32::from(u16::MAX)] {
+        each(&format!("batch_count={count}"), |outcome| outcome.is_err_and(|error| is_violation(&error)));
+    }
+    each("batch_of_two_count=1", |outcome| outcome.is_err_and(|error| is_violation(&error)));
+}
+
+/// Of the entry, beyond the batch; and of the batch, beyond what a message may have.
+fn batches_whose_lengths_lie() {
+    for length in [100u32, 8000, 1 << 20, u32::MAX] {
+        each(&format!("batch_entry_length={length}"), |outcome| {
+            outcome.is_err_and(|error| is_violation(&error))
+        });
+    }
+    for length in [RING, 1 << 20, u32::MAX] {
+        each(&format!("batch_length={length}"), |outcome| outcome.is_err_and(|error| is_violation(&error)));
+    }
+    // As much as may still come is waited for.
+    each("batch_length=4000", |outcome| outcome.is_err_and(|error| is_late(&error) || is_violation(&error)));
+}
+
+/// A batch of the right answer and one to a call that nobody made, or to the same call again: the first is taken, and what follows is dropped
+/// where an answer may come both ways and else ends the connection. Without the right one nothing is answered.
+fn batches_of_calls_that_were_not_made() {
+    for id in [call(5, 9), call(4095, 1), u32::MAX] {
+        each(&format!("batch_call={id}"), |outcome| {
+            outcome.is_err_and(|error| is_late(&error) || is_violation(&error))
+        });
+        each(&format!("batch_and_call={id}"), |outcome| match outcome {
+            Ok(_) => true,
+            Err(error) => is_violation(&error),
+        });
+    }
+    each("batch_twice", |outcome| match outcome {
+        Ok(_) => true,
+        Err(error) => is_violation(&error),
+    });
 }
 
 fn results_that_lie_elsewhere() {
@@ -314,6 +363,18 @@ impl Lane {
         bytes
     }
 
+    /// A batch of these calls' answers, all with the same payload.
+    fn batch(&self, calls: &[u32], payload: &[u8], tags: Tags) -> Vec<u8> {
+        let mut bytes = vec![0; LONGEST];
+        let mut batch = BatchBuilder::new(&mut bytes);
+        for call in calls {
+            batch.push(&EntryMeta { call: *call, ..EntryMeta::default() }, payload).unwrap();
+        }
+        let total = batch.finish(&Header::new(Kind::ResponseBatch), tags).unwrap();
+        bytes.truncate(total);
+        bytes
+    }
+
     /// Publishes an answer.
     fn publish(&mut self, bytes: &[u8]) -> usize {
         let place = self.to_publish.take(bytes.len());
@@ -410,6 +471,26 @@ impl Lane {
             "code" => bytes = self.message(&Header { code: number as u16, ..right }, payload, tags),
             "head" => bytes = self.message(&Header { head: number, ..right }, payload, tags),
             "call" => bytes = self.message(&Header { call: number, ..right }, payload, tags),
+            "batch" => bytes = self.batch(&[request.call], payload, tags),
+            "batch_count" => {
+                bytes = self.batch(&[request.call], payload, tags);
+                bytes[2..4].copy_from_slice(&(number as u16).to_le_bytes());
+            }
+            "batch_of_two_count" => {
+                bytes = self.batch(&[request.call, call(5, 9)], payload, tags);
+                bytes[2..4].copy_from_slice(&(number as u16).to_le_bytes());
+            }
+            "batch_entry_length" => {
+                bytes = self.batch(&[request.call], payload, tags);
+                bytes[LINE..LINE + 4].copy_from_slice(&number.to_le_bytes());
+            }
+            "batch_length" => {
+                bytes = self.batch(&[request.call], payload, tags);
+                bytes[4..8].copy_from_slice(&number.to_le_bytes());
+            }
+            "batch_call" => bytes = self.batch(&[number], payload, tags),
+            "batch_and_call" => bytes = self.batch(&[request.call, number], payload, tags),
+            "batch_twice" => bytes = self.batch(&[request.call; 2], payload, tags),
             "elsewhere" => {
                 let (key, length) = match number {
                     0 => (u64::MAX, 5000),
