@@ -11,7 +11,7 @@ use dunlin_bench::measure::{
     EventOptions, Findings, IdleOptions, KeyValueOptions, LatencyOptions, MeasureError, Session,
     ThroughputOptions, TypedOptions, event, idle, key_value, latency, serve_peer_if_asked, throughput, typed,
 };
-use dunlin_bench::report::{Document, Row};
+use dunlin_bench::report::{Document, Row, markdown};
 
 use crate::output::Failure;
 
@@ -116,9 +116,6 @@ pub(crate) enum Bench {
     FetchTable(fetch_table::FetchTableArguments),
     /// All of these but atb, ycsb and fetch-table with the parameters that the project's figures are given for; some minutes.
     All {
-        /// Write the tables as Markdown, each with the command that prints it.
-        #[arg(long, value_name = "PATH")]
-        markdown: Option<PathBuf>,
         #[command(flatten)]
         output: Output,
     },
@@ -144,6 +141,9 @@ pub(crate) struct Output {
     /// Draw the rows as SVG.
     #[arg(long, value_name = "PATH.svg")]
     plot: Option<PathBuf>,
+    /// Write the tables as Markdown, each with the command that prints it.
+    #[arg(long, value_name = "PATH")]
+    markdown: Option<PathBuf>,
 }
 
 /// In a process that a measurement started as its peer: serves, and gives the exit code.
@@ -165,7 +165,7 @@ pub(crate) fn run(command: Bench) -> Result<(), Failure> {
         Bench::Atb(command) => atb::run(command),
         Bench::Ycsb(arguments) => atb::run_ycsb(arguments),
         Bench::FetchTable(arguments) => fetch_table::run(&arguments),
-        Bench::All { markdown, output } => all::run(markdown.as_deref(), &output).map_err(failed),
+        Bench::All { output } => all::run(&output).map_err(failed),
         command => {
             let (document, output) = measure(command).map_err(failed)?;
             finish(&document, &output).map_err(failed)
@@ -251,8 +251,23 @@ fn notes(document: &Document) -> impl Iterator<Item = &str> {
     notes.into_iter().flatten().filter_map(|note| note.as_str())
 }
 
+/// The document in Markdown: the command, the table, the notes.
+fn section(command: &str, rows: &[Row], document: &Document) -> String {
+    let notes: String = notes(document).map(|note| format!("\nNote: {note}.\n")).collect();
+    format!("\n## `dunlin {command}`\n\n{}{notes}", markdown(rows))
+}
+
+/// The command line as it was typed, without the program.
+fn typed_words() -> String {
+    std::env::args().skip(1).collect::<Vec<_>>().join(" ")
+}
+
 /// Prints the table and the notes; writes what was asked for.
 fn finish(document: &Document, output: &Output) -> Result<()> {
+    if let Some(path) = &output.markdown {
+        let text = section(&typed_words(), &atb::summary(&document.rows), document);
+        std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?;
+    }
     print!("{}", document.table());
     for note in notes(document) {
         println!("note: {note}");

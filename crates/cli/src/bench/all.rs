@@ -1,13 +1,10 @@
 //! `dunlin bench all`: every measurement with the parameters of the project's figures, and their tables in one file.
 
-use std::fmt::Write as _;
-use std::path::Path;
-
 use anyhow::{Context as _, Result};
 use clap::Parser;
-use dunlin_bench::report::{Document, Row, day, markdown};
+use dunlin_bench::report::{Document, Row, day};
 
-use super::{Bench, Output, document, finish, measure, notes};
+use super::{Bench, Output, document, finish, measure, section};
 
 /// What is run, as one would type it after `dunlin bench`.
 const COMMANDS: [&str; 12] = [
@@ -34,7 +31,7 @@ struct Words {
 }
 
 /// Runs everything; prints each table as it comes.
-pub(super) fn run(path: Option<&Path>, output: &Output) -> Result<()> {
+pub(super) fn run(output: &Output) -> Result<()> {
     let mut rows: Vec<Row> = Vec::new();
     let mut text = String::new();
     for command in COMMANDS {
@@ -45,7 +42,7 @@ pub(super) fn run(path: Option<&Path>, output: &Output) -> Result<()> {
         if text.is_empty() {
             text = head(&found);
         }
-        section(&mut text, command, &found);
+        text += &section(&format!("bench {command}"), &found.rows, &found);
         // In one document the rows need to say whose they are.
         rows.extend(found.rows.iter().map(|row| {
             let mut named = Row::new().with("command", format!("bench {command}"));
@@ -55,7 +52,7 @@ pub(super) fn run(path: Option<&Path>, output: &Output) -> Result<()> {
             named
         }));
     }
-    if let Some(path) = path {
+    if let Some(path) = &output.markdown {
         std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?;
     }
     let mut whole = document("bench all", "shm", Row::new(), Default::default());
@@ -85,13 +82,6 @@ fn head(document: &Document) -> String {
         day(host.unix_time_s),
         document.commit,
     )
-}
-
-fn section(text: &mut String, command: &str, document: &Document) {
-    let _ = write!(text, "\n## `dunlin bench {command}`\n\n{}", markdown(&document.rows));
-    for note in notes(document) {
-        let _ = write!(text, "\nNote: {note}.\n");
-    }
 }
 
 #[cfg(test)]

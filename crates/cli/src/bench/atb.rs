@@ -304,6 +304,64 @@ pub(crate) fn run_ycsb(arguments: YcsbArguments) -> Result<(), Failure> {
     })
 }
 
+/// What hints make of a point, beside the best single protocol there, a row each, for what compares these; other rows as they
+/// are.
+pub(super) fn summary(rows: &[Row]) -> Vec<Row> {
+    if rows.iter().all(|row| row.get("best").is_none()) {
+        return rows.to_vec();
+    }
+    let hinted = rows.iter().filter(|row| word(row, "protocol").contains("hint"));
+    hinted.map(|row| summarized(row, rows)).collect()
+}
+
+/// Fields that say which point a row is of.
+const POINT: [&str; 4] = ["clients", "request_bytes", "response_bytes", "placement"];
+
+fn word<'r>(row: &'r Row, field: &str) -> &'r str {
+    row.get(field).and_then(|value| value.as_str()).unwrap_or_default()
+}
+
+fn summarized(row: &Row, rows: &[Row]) -> Row {
+    let mut summary = Row::new();
+    let copied = |summary: &mut Row, fields: &[&str]| {
+        for field in fields {
+            if let Some(value) = row.get(field) {
+                summary.set(field, value.clone());
+            }
+        }
+    };
+    copied(&mut summary, &POINT);
+    copied(&mut summary, &["slices", "protocol", "plan"]);
+    let metrics = [("latency_", "p50_ns"), ("", "throughput_ops"), ("", "p50_ns")];
+    let compared = metrics.into_iter().filter(|(prefix, field)| {
+        let rate = row.get("throughput_ops").is_some();
+        row.get(&format!("{prefix}best")).is_some()
+            && row.get(field).is_some()
+            && (!prefix.is_empty() || rate == (*field == "throughput_ops"))
+    });
+    for (prefix, field) in compared {
+        let best = word(row, &format!("{prefix}best"));
+        let same = |other: &&Row| {
+            word(other, "protocol") == best && POINT.iter().all(|of| other.get(of) == row.get(of))
+        };
+        copied(&mut summary, &[field]);
+        if field == "p50_ns" {
+            copied(&mut summary, &["p99_ns"]);
+        }
+        summary.set(&format!("{prefix}best"), best);
+        if let Some(value) = rows.iter().find(same).and_then(|other| other.get(field)) {
+            summary.set(&format!("best_{field}"), value.clone());
+        }
+        let number = |name: &str| row.number(&format!("{prefix}{name}"));
+        if let (Some(middle), Some(low), Some(high)) =
+            (number("ratio"), number("ratio_p25"), number("ratio_p75"))
+        {
+            summary.set(&format!("{prefix}ratio"), format!("{middle:.3} [{low:.2}-{high:.2}]"));
+        }
+    }
+    summary
+}
+
 /// Runs one measurement in a process pair of its own and shows what it gives, also after a signal.
 fn measure(
     name: &str,
@@ -311,7 +369,7 @@ fn measure(
     output: &Output,
     measurement: impl FnOnce(&mut Session, Stop) -> Result<Findings, MeasureError>,
 ) -> Result<(), Failure> {
-    for path in [&output.json, &output.plot].into_iter().flatten() {
+    for path in [&output.json, &output.plot, &output.markdown].into_iter().flatten() {
         output::check_writable(path)?;
     }
     let interrupt = Interrupt::install()?;
@@ -328,4 +386,39 @@ fn measure(
     let shown = finish(&document(name, "shm", parameters, findings), output);
     shown.map_err(|error| Failure::new(format!("{error:#}")))?;
     interrupt.check()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(protocol: &str, p50: f64, rate: f64) -> Row {
+        Row::new()
+            .with("clients", 4)
+            .with("protocol", protocol)
+            .with("p50_ns", p50)
+            .with("throughput_ops", rate)
+            .with("latency_best", "FaRM")
+            .with("latency_ratio", 1.01)
+            .with("latency_ratio_p25", 1.0)
+            .with("latency_ratio_p75", 1.02)
+            .with("best", "FaRM")
+            .with("ratio", 0.99)
+            .with("placement", "near")
+    }
+
+    #[test]
+    fn a_point_is_a_row_with_both_that_are_compared() {
+        let rows = [row("function hints", 500.0, 2e6), row("FaRM", 495.0, 2.1e6), row("Pilaf", 600.0, 1e6)];
+        let summaries = summary(&rows);
+        assert_eq!(summaries.len(), 1);
+        let summary = &summaries[0];
+        assert_eq!(summary.number("p50_ns"), Some(500.0));
+        assert_eq!(summary.number("best_p50_ns"), Some(495.0));
+        assert_eq!(summary.number("best_throughput_ops"), Some(2.1e6));
+        assert_eq!(summary.get("latency_ratio"), Some(&"1.010 [1.00-1.02]".into()));
+        assert_eq!(summary.get("ratio"), None, "without quartiles there is nothing to be told");
+        let others = [Row::new().with("protocol", "FaRM")];
+        assert_eq!(super::summary(&others).len(), 1);
+    }
 }

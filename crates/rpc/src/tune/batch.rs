@@ -2,12 +2,14 @@
 //!
 //! The caller says how late an answer may be and how many may be later. Each batch that was in time makes the next ones a little longer,
 //! each late one makes them shorter, by so much more that both balance where the tolerated share is late. That is equation 3 call by
-//! call: one step up or down is many small ones. Two things differ from the paper:
+//! call: one step up or down is many small ones. Three things differ from the paper:
 //!
 //! * It has no share between a tenth of what is tolerated and all of it at which a size stays. Where latency varies, a size at which half a
 //!   percent of the calls is late does far less than one at which four percent are.
 //! * Steps grow while nothing but in time, or nothing but late, is heard, so that a change of the world is followed in some dozens of batches,
 //!   and halve with each late batch that follows timely ones, down to a fiftieth of the size.
+//! * The size travels with each batch, as its count, and not in a field of its own that says what the next will be: a server answers what came
+//!   together together, and so uses its client's size with the first batch that has it.
 //!
 //! Shorter batches are not always earlier. Calls that are in flight wait for each other by their number alone, and the less they
 //! travel together the longer they do. So where most are late, shrinking has to be worth it: if half of the size makes calls no earlier,
