@@ -1,6 +1,6 @@
 //! `dunlin bench`: options, documents, output. What is measured and how is in `dunlin_bench::measure`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -141,7 +141,7 @@ pub(crate) struct Output {
     /// Draw the rows as SVG.
     #[arg(long, value_name = "PATH.svg")]
     plot: Option<PathBuf>,
-    /// Write the tables as Markdown, each with the command that prints it.
+    /// Write the tables as Markdown, each with the command that prints it; - for standard output instead of the plain table.
     #[arg(long, value_name = "PATH")]
     markdown: Option<PathBuf>,
 }
@@ -262,15 +262,29 @@ fn typed_words() -> String {
     std::env::args().skip(1).collect::<Vec<_>>().join(" ")
 }
 
-/// Prints the table and the notes; writes what was asked for.
-fn finish(document: &Document, output: &Output) -> Result<()> {
-    if let Some(path) = &output.markdown {
-        let text = section(&typed_words(), &atb::summary(&document.rows), document);
-        std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?;
+/// Writes Markdown where it was asked for; says whether that is standard output.
+fn write_markdown(path: &Path, text: &str) -> Result<bool> {
+    if path == Path::new("-") {
+        print!("{text}");
+        return Ok(true);
     }
-    print!("{}", document.table());
-    for note in notes(document) {
-        println!("note: {note}");
+    std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?;
+    Ok(false)
+}
+
+/// Prints the table and the notes, unless Markdown is printed instead; writes what was asked for.
+fn finish(document: &Document, output: &Output) -> Result<()> {
+    let printed = match &output.markdown {
+        Some(path) => {
+            write_markdown(path, &section(&typed_words(), &atb::summary(&document.rows), document))?
+        }
+        None => false,
+    };
+    if !printed {
+        print!("{}", document.table());
+        for note in notes(document) {
+            println!("note: {note}");
+        }
     }
     if let Some(path) = &output.json {
         document.write_json(path)?;

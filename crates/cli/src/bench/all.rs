@@ -4,7 +4,7 @@ use anyhow::{Context as _, Result};
 use clap::Parser;
 use dunlin_bench::report::{Document, Row, day};
 
-use super::{Bench, Output, document, finish, measure, section};
+use super::{Bench, Output, document, finish, measure, section, write_markdown};
 
 /// What is run, as one would type it after `dunlin bench`.
 const COMMANDS: [&str; 12] = [
@@ -53,7 +53,7 @@ pub(super) fn run(output: &Output) -> Result<()> {
         }));
     }
     if let Some(path) = &output.markdown {
-        std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?;
+        write_markdown(path, &text)?;
     }
     let mut whole = document("bench all", "shm", Row::new(), Default::default());
     whole.rows = rows;
