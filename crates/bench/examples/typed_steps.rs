@@ -5,8 +5,11 @@
 //! of `bench/idl/typed.thrift` with as many. Without arguments all, in turns, with nanoseconds of the best of many rounds.
 //! `perf record typed_steps 10000000 say` tells where they go.
 
-use dunlin::thrift::{
-    Adapter, Bytes, ClientOptions, Context, Failure, FastStr, Never, Outcome, Pending, owned_str,
+use dunlin::thrift::{Adapter, ClientOptions, Outcome, Pending};
+use dunlin_bench::typed_service::{
+    Handler, Point, TypedClient, TypedEchoArguments, TypedEchoOutcome, TypedLookArguments, TypedLookOutcome,
+    TypedProcessor, TypedSayArguments, TypedSayOutcome, TypedSumArguments, TypedSumOutcome,
+    TypedTurnArguments, TypedTurnOutcome,
 };
 use dunlin_fabric::Address;
 use dunlin_fabric_shm::{ShmConfig, ShmFabric};
@@ -21,45 +24,11 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-#[allow(missing_docs, unreachable_pub, unused)]
-mod service {
-    dunlin::include_service!("typed");
-}
-use service::typed::{
-    Point, Typed, TypedClient, TypedEchoArguments, TypedEchoOutcome, TypedLookArguments, TypedLookException,
-    TypedLookOutcome, TypedProcessor, TypedSayArguments, TypedSayOutcome, TypedSumArguments, TypedSumOutcome,
-    TypedTurnArguments, TypedTurnOutcome,
-};
-
 /// What is called.
 const NAMES: [&str; 6] = ["raw", "echo", "look", "say", "sum", "turn"];
 /// Rounds of all, and calls of each in a round.
 const ROUNDS: usize = 300;
 const CALLS: usize = 2_000;
-
-struct Handler;
-
-impl Typed for Handler {
-    fn echo(&self, _: &Context, data: &[u8]) -> Result<Bytes, Failure<Never>> {
-        Ok(Bytes::copy_from_slice(data))
-    }
-
-    fn look(&self, _: &Context, data: &[u8]) -> Result<Bytes, Failure<TypedLookException>> {
-        Ok(Bytes::copy_from_slice(data))
-    }
-
-    fn say(&self, _: &Context, text: &str) -> Result<FastStr, Failure<Never>> {
-        Ok(owned_str(text))
-    }
-
-    fn sum(&self, _: &Context, a: i64, b: i64, c: i64, d: i64) -> Result<i64, Failure<Never>> {
-        Ok(a + b + c + d)
-    }
-
-    fn turn(&self, _: &Context, point: Point) -> Result<Point, Failure<Never>> {
-        Ok(point)
-    }
-}
 
 /// A server whose worker this thread steps.
 struct Served {

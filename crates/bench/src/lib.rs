@@ -11,6 +11,7 @@ pub mod random;
 pub mod rates;
 pub mod report;
 pub mod statistics;
+pub mod typed_service;
 pub mod workload;
 
 // The service of `measure::atb_latency` and its likes.

@@ -1,6 +1,8 @@
 //! The network and the RNICs at its ends: carries packets between queue pairs, and carries them out in memory. Runs
 //! as events, never on a task's own time: the target's processor has no part in it.
 
+mod warm;
+
 use crate::events::Event;
 use crate::link::{Held, LinkEvent, Links};
 use crate::memory::{SimMemory, Watchers};
@@ -9,8 +11,8 @@ use crate::scheduler::State;
 use crate::slab::{Places, Slab};
 use crate::timing::{Arrived, Posted, Timing, model_opcode};
 use dunlin_fabric::{
-    Access, Completion, CompletionStatus, Memory, Nanos, Opcode, QueuePairId, QueuePairState, RegionKey,
-    RnrRetry, Transport, copy,
+    Access, Completion, CompletionStatus, Nanos, Opcode, QueuePairId, QueuePairState, RegionKey, RnrRetry,
+    Transport,
 };
 use dunlin_rnic_model::{Linked, Request, Touch};
 use std::sync::Arc;
@@ -30,79 +32,6 @@ pub(crate) struct Network {
 
 /// Bytes of a line of the processor's caches.
 const LINE: usize = 64;
-/// Lines of a queue pair that a message touches.
-const QUEUE_PAIR_LINES: usize = 3;
-
-impl Network {
-    /// Asks for a packet.
-    #[inline]
-    pub(crate) fn warm_packet(&self, packet: u32) {
-        let place: *const u8 = (&raw const self.packets[packet]).cast();
-        copy::prefetch_to_write(place);
-        copy::prefetch_to_read(place.wrapping_add(LINE));
-    }
-
-    /// Asks for what touches a queue pair.
-    #[inline]
-    pub(crate) fn warm_queue_pair(&self, queue_pair: u32) {
-        let Some(place) = self.queue_pairs.place(queue_pair) else { return };
-        for line in 0..QUEUE_PAIR_LINES {
-            copy::prefetch_to_write(place.cast::<u8>().wrapping_add(line * LINE));
-        }
-    }
-
-    /// Asks for what a packet's arrival will touch: both queue pairs, and what its key stands for.
-    #[inline]
-    pub(crate) fn warm_arrival(&self, packet: u32) {
-        let place = &self.packets[packet];
-        self.warm_queue_pair(place.to);
-        self.warm_queue_pair(place.from);
-        if let Action::Write { key, .. } = place.action {
-            self.links.warm(key.0 as u32);
-        }
-    }
-
-    /// Asks for the grant of the memory that a packet's bytes will become visible in.
-    #[inline]
-    pub(crate) fn warm_grant(&self, packet: u32) {
-        if let Some(held) = &self.packets[packet].target {
-            self.links.warm(held.place());
-        }
-    }
-
-    fn landing(&self, packet: u32) -> Option<(&SimMemory, usize)> {
-        let place = &self.packets[packet];
-        let memory = self.links.held(place.target.as_ref()?)?.memory();
-        let Action::Write { offset, .. } = place.action else { return None };
-        Some((memory, offset as usize))
-    }
-
-    /// Asks for the description of that memory.
-    #[inline]
-    pub(crate) fn warm_memory(&self, packet: u32) {
-        if let Some((memory, _)) = self.landing(packet) {
-            copy::prefetch_to_read((&raw const *memory).cast());
-        }
-    }
-
-    /// Asks for that memory, and for the domain that looks at it.
-    #[inline]
-    pub(crate) fn warm_landing(&self, packet: u32) {
-        let Some((memory, offset)) = self.landing(packet) else { return };
-        copy::prefetch_to_write(memory.base().as_ptr().wrapping_add(offset));
-        if let Some(domain) = memory.watcher().and_then(|domain| self.domains.place(domain)) {
-            copy::prefetch_to_write(domain.cast());
-        }
-    }
-
-    /// The task that waits for that.
-    #[inline]
-    pub(crate) fn waits_for_landing(&self, packet: u32) -> Option<u32> {
-        let (memory, _) = self.landing(packet)?;
-        self.domains.get(memory.watcher()?)?.waiting.map(|(waiter, _)| waiter.task)
-    }
-}
-
 /// What happens in the network now and then.
 pub(crate) enum Rare {
     /// The retries of a packet that found no RECV are used up.

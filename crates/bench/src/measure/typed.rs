@@ -3,7 +3,7 @@
 use std::fmt::Display;
 use std::time::Duration;
 
-use dunlin::thrift::{Bytes, ClientOptions, Context, Failure, FastStr, Never, owned_str};
+use dunlin::thrift::ClientOptions;
 use dunlin_fabric_shm::ShmFabric;
 use dunlin_rpc::{CallError, Client, ClientConfig};
 
@@ -13,12 +13,7 @@ use super::session::{Served, Session};
 use super::{Findings, MeasureError, progress_bar};
 use crate::floor::{FloorError, FloorPair, Slice, compare, take_turns};
 use crate::report::{Row, rounded};
-
-#[allow(missing_docs, unreachable_pub, unused)]
-mod service {
-    dunlin::include_service!("typed");
-}
-use service::typed::{Point, Typed, TypedClient, TypedLookException, TypedProcessor};
+use crate::typed_service::{Handler, Point, TypedClient, TypedProcessor};
 
 /// The largest binary: what still travels in a message.
 const LARGEST: usize = 2048;
@@ -34,32 +29,6 @@ pub struct TypedOptions {
     pub size: usize,
     /// Alternations of raw and typed calls for each row; `None` for 300.
     pub rounds: Option<usize>,
-}
-
-/// Answers as it is asked.
-#[derive(Clone, Debug)]
-pub(super) struct Handler;
-
-impl Typed for Handler {
-    fn echo(&self, _: &Context, data: &[u8]) -> Result<Bytes, Failure<Never>> {
-        Ok(Bytes::copy_from_slice(data))
-    }
-
-    fn look(&self, _: &Context, data: &[u8]) -> Result<Bytes, Failure<TypedLookException>> {
-        Ok(Bytes::copy_from_slice(data))
-    }
-
-    fn say(&self, _: &Context, text: &str) -> Result<FastStr, Failure<Never>> {
-        Ok(owned_str(text))
-    }
-
-    fn sum(&self, _: &Context, a: i64, b: i64, c: i64, d: i64) -> Result<i64, Failure<Never>> {
-        Ok(a.wrapping_add(b).wrapping_add(c).wrapping_add(d))
-    }
-
-    fn turn(&self, _: &Context, point: Point) -> Result<Point, Failure<Never>> {
-        Ok(point)
-    }
 }
 
 /// The service, for the peer's side.
