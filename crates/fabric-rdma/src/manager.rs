@@ -25,6 +25,8 @@ const PATIENCE: u64 = 5_000_000_000;
 const RESOLVE_PATIENCE: c_int = 2000;
 /// Requests that may wait for the control thread.
 const BACKLOG: c_int = 1024;
+/// Ports that are tried before one is said to be in use.
+const PORT_TRIES: usize = 32;
 
 const MAGIC: [u8; 8] = *b"DunlinIW";
 
@@ -184,6 +186,21 @@ fn done(code: c_int) -> io::Result<()> {
     if code == 0 { Ok(()) } else { Err(errno(code)) }
 }
 
+/// Does what needs a port of its own, again while the port is in use: the connection manager draws it from the same range as
+/// TCP and knows its own ones only, but a device in software (siw) then wants it of TCP. Each attempt has an identifier of its
+/// own, and so another port.
+fn with_a_free_port<T>(mut attempt: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    for _ in 1..PORT_TRIES {
+        match attempt() {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+                tracing::debug!("TCP uses the port that the connection manager has drawn: another is drawn");
+            }
+            other => return other,
+        }
+    }
+    attempt()
+}
+
 /// An address as C has it.
 union SocketAddress {
     any: libc::sockaddr,
@@ -289,13 +306,16 @@ impl Manager {
             address_of(device).ok_or_else(|| OpenError::NoAddress { device: device.name.clone() })?;
         let channel =
             Channel::new(library).map_err(failed("rdma_create_event_channel (module rdma_ucm?)"))?;
-        let listener = Id::new(&channel).map_err(failed("rdma_create_id"))?;
-        let mut place = SocketAddress::new(address, 0);
-        // SAFETY: the id is alive, and the address is read during the call only.
-        done(unsafe { (library.bind_address)(listener.raw.as_ptr(), place.raw()) })
-            .map_err(failed("rdma_bind_addr"))?;
-        // SAFETY: the id is alive.
-        done(unsafe { (library.listen)(listener.raw.as_ptr(), BACKLOG) }).map_err(failed("rdma_listen"))?;
+        let listener = with_a_free_port(|| {
+            let listener = Id::new(&channel)?;
+            let mut place = SocketAddress::new(address, 0);
+            // SAFETY: the id is alive, and the address is read during the call only.
+            done(unsafe { (library.bind_address)(listener.raw.as_ptr(), place.raw()) })?;
+            // SAFETY: the id is alive.
+            done(unsafe { (library.listen)(listener.raw.as_ptr(), BACKLOG) })?;
+            Ok(listener)
+        })
+        .map_err(failed("rdma_listen"))?;
         // SAFETY: the id is alive.
         let port = u16::from_be(unsafe { (library.source_port)(listener.raw.as_ptr()) });
         Ok(Manager {
@@ -367,23 +387,27 @@ impl Manager {
     ) -> io::Result<()> {
         let until = RealHost.now().saturating_add(PATIENCE);
         let (library, channel) = (self.library, Channel::new(self.library)?);
-        let id = Id::new(&channel)?;
         let address = Ipv6Addr::from(remote.gid.0);
-        let to = address.to_ipv4_mapped().map_or(IpAddr::V6(address), IpAddr::V4);
-        let mut from = SocketAddress::new(self.address, 0);
-        let mut to = SocketAddress::new(to, remote.lid);
+        let address = address.to_ipv4_mapped().map_or(IpAddr::V6(address), IpAddr::V4);
+        let id = with_a_free_port(|| {
+            let id = Id::new(&channel)?;
+            let mut from = SocketAddress::new(self.address, 0);
+            let mut to = SocketAddress::new(address, remote.lid);
+            let raw = id.raw.as_ptr();
+            // SAFETY: the id is alive, and the addresses are read during the call only.
+            done(unsafe { (library.resolve_address)(raw, from.raw(), to.raw(), RESOLVE_PATIENCE) })?;
+            channel.expect(sys::MANAGER_ADDRESS_RESOLVED, until)?;
+            // SAFETY: the id is alive.
+            done(unsafe { (library.resolve_route)(raw, RESOLVE_PATIENCE) })?;
+            channel.expect(sys::MANAGER_ROUTE_RESOLVED, until)?;
+            let claim = Claim::of(remote).encode();
+            let mut parameters = terms.parameters(&claim);
+            // SAFETY: the id is alive; the parameters and the data that they name are read during the call only.
+            done(unsafe { (library.connect)(raw, &mut parameters) })?;
+            channel.expect(sys::MANAGER_ESTABLISHED, until)?;
+            Ok(id)
+        })?;
         let raw = id.raw.as_ptr();
-        // SAFETY: the id is alive, and the addresses are read during the call only.
-        done(unsafe { (library.resolve_address)(raw, from.raw(), to.raw(), RESOLVE_PATIENCE) })?;
-        channel.expect(sys::MANAGER_ADDRESS_RESOLVED, until)?;
-        // SAFETY: the id is alive.
-        done(unsafe { (library.resolve_route)(raw, RESOLVE_PATIENCE) })?;
-        channel.expect(sys::MANAGER_ROUTE_RESOLVED, until)?;
-        let claim = Claim::of(remote).encode();
-        let mut parameters = terms.parameters(&claim);
-        // SAFETY: the id is alive; the parameters and the data that they name are read during the call only.
-        done(unsafe { (library.connect)(raw, &mut parameters) })?;
-        channel.expect(sys::MANAGER_ESTABLISHED, until)?;
         // Its end is told where all others' are.
         lock(&self.connected).insert(raw as usize, terms.number);
         let awaited = Awaited {
@@ -546,6 +570,30 @@ mod tests {
         fn no_bytes_do_harm(bytes in prop::collection::vec(any::<u8>(), 0..40)) {
             prop_assert_eq!(Claim::decode(&bytes), None);
         }
+    }
+
+    #[test]
+    fn a_port_in_use_is_no_end_as_long_as_others_are_free() {
+        let mut taken = 0;
+        let mut try_with = |in_use: usize, then: io::Result<u16>| {
+            taken = 0;
+            let mut then = Some(then);
+            let got = with_a_free_port(|| {
+                taken += 1;
+                if taken > in_use {
+                    then.take().expect("asked once")
+                } else {
+                    Err(io::ErrorKind::AddrInUse.into())
+                }
+            });
+            (got.map_err(|error| error.kind()), taken)
+        };
+        assert_eq!(try_with(0, Ok(7)), (Ok(7), 1));
+        assert_eq!(try_with(PORT_TRIES - 1, Ok(7)), (Ok(7), PORT_TRIES));
+        assert_eq!(try_with(PORT_TRIES, Ok(7)), (Err(io::ErrorKind::AddrInUse), PORT_TRIES));
+        // Whatever else fails is not tried again: the peer may have seen it.
+        let refused = Err(io::ErrorKind::ConnectionRefused.into());
+        assert_eq!(try_with(1, refused), (Err(io::ErrorKind::ConnectionRefused), 2));
     }
 
     #[test]
