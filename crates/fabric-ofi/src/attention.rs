@@ -8,8 +8,8 @@ use dunlin_fabric_control::News;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
 use rustix::fd::OwnedFd;
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 /// The longest sleep: nothing relies on it, but no bug of a provider hangs us.
 const LONGEST: Nanos = 200_000_000;
@@ -22,7 +22,8 @@ const LONGEST_NAP: Nanos = 1_000_000;
 /// What a domain shares with those who wake it.
 #[derive(Debug)]
 pub(crate) struct Attention {
-    pub(crate) queue: Arc<CompletionQueue>,
+    /// There from the first queue pair on.
+    queue: OnceLock<Arc<CompletionQueue>>,
     pub(crate) attendance: Attendance,
     call: OwnedFd,
     news: AtomicU64,
@@ -42,16 +43,45 @@ pub(crate) enum Rest {
 }
 
 impl Attention {
-    pub(crate) fn new(queue: Arc<CompletionQueue>) -> io::Result<Arc<Self>> {
+    pub(crate) fn new() -> io::Result<Arc<Self>> {
         let call = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let nap = AtomicU64::new(FIRST_NAP);
         Ok(Arc::new(Attention {
-            queue,
+            queue: OnceLock::new(),
             attendance: Attendance::default(),
             call,
             news: AtomicU64::new(0),
             nap,
         }))
+    }
+
+    /// Where endpoints complete, if there is a queue pair yet.
+    #[inline]
+    pub(crate) fn queue(&self) -> Option<&Arc<CompletionQueue>> {
+        self.queue.get()
+    }
+
+    /// The same for who needs it.
+    pub(crate) fn open_queue(&self) -> io::Result<&Arc<CompletionQueue>> {
+        self.queue().ok_or_else(|| io::Error::other("there is no queue to complete to yet"))
+    }
+
+    /// The same, made by that if there is none.
+    pub(crate) fn queue_or(
+        &self,
+        make: impl FnOnce() -> io::Result<CompletionQueue>,
+    ) -> io::Result<&Arc<CompletionQueue>> {
+        if let Some(queue) = self.queue.get() {
+            return Ok(queue);
+        }
+        // Only the domain's thread comes here.
+        let queue = self.queue.get_or_init({
+            let queue = Arc::new(make()?);
+            || queue
+        });
+        // Who sleeps there did not know of it.
+        self.wake();
+        Ok(queue)
     }
 
     /// Ends the current or next sleep.
@@ -77,8 +107,9 @@ impl Attention {
     /// Sleeps until then at most. Whoever sleeps here makes progress when it is woken, so the keeper need not.
     pub(crate) fn rest(&self, until: Nanos) -> Rest {
         let left = until.saturating_sub(RealHost.now()).min(LONGEST);
-        let Some(descriptor) = self.queue.descriptor() else { return self.nap(left) };
-        let may_sleep = self.queue.may_sleep();
+        let Some(queue) = self.queue() else { return self.rest_alone(left) };
+        let Some(descriptor) = queue.descriptor() else { return self.nap(left) };
+        let may_sleep = queue.may_sleep();
         let timeout = Timespec { tv_sec: 0, tv_nsec: if may_sleep { left as _ } else { 0 } };
         let mut descriptors =
             [PollFd::new(&self.call, PollFlags::IN), PollFd::from_borrowed_fd(descriptor, PollFlags::IN)];
@@ -104,11 +135,18 @@ impl Attention {
     fn nap(&self, left: Nanos) -> Rest {
         let nap = self.nap.load(Ordering::Relaxed);
         self.nap.store((nap * 2).min(LONGEST_NAP), Ordering::Relaxed);
-        let timeout = Timespec { tv_sec: 0, tv_nsec: left.min(nap) as _ };
+        match self.rest_alone(left.min(nap)) {
+            Rest::TimedOut if left > nap => Rest::Progress,
+            other => other,
+        }
+    }
+
+    /// Sleeps where only a call is heard.
+    fn rest_alone(&self, left: Nanos) -> Rest {
+        let timeout = Timespec { tv_sec: 0, tv_nsec: left as _ };
         let mut descriptors = [PollFd::new(&self.call, PollFlags::IN)];
         match rustix::event::poll(&mut descriptors, Some(&timeout)) {
-            Ok(0) if left <= nap => Rest::TimedOut,
-            Ok(0) => Rest::Progress,
+            Ok(0) => Rest::TimedOut,
             Ok(_) => {
                 let _ = rustix::io::read(&self.call, &mut [0; 8]);
                 Rest::Called
@@ -140,7 +178,7 @@ impl Waker for OfiWaker {
         }
         loop {
             // Without the domain nothing can be taken, but progress can be made.
-            if self.0.queue.progress() {
+            if self.0.queue().is_some_and(|queue| queue.progress()) {
                 return Wake::Arrived;
             }
             match self.0.rest(until) {

@@ -286,8 +286,12 @@ impl Device {
         if shared.is_some() {
             info.share_receives();
         }
-        let endpoint =
-            Endpoint::new(info, &attention.queue, &Finds::Connection(Arc::clone(&self.events)), shared)?;
+        let endpoint = Endpoint::new(
+            info,
+            attention.open_queue()?,
+            &Finds::Connection(Arc::clone(&self.events)),
+            shared,
+        )?;
         let connection = Arc::new(Connection::default());
         let watched =
             Watched { connection: Arc::downgrade(&connection), attention: Arc::downgrade(attention) };

@@ -5,6 +5,7 @@
 
 use crate::attention::Attention;
 use crate::device::Device;
+use crate::handles::CompletionQueue;
 use dunlin_fabric::{Host, RealHost};
 use dunlin_fabric_control::lock;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
@@ -169,12 +170,14 @@ fn run(device: &Weak<Device>) {
         for domain in domains {
             if domain.attendance.was_polled() {
                 is_soon = true;
-            } else if !domain.attendance.has_sleeper() {
+            } else if !domain.attendance.has_sleeper()
+                && let Some(queue) = domain.queue()
+            {
                 // With completions that nobody has taken its descriptor would not let us sleep.
-                if domain.queue.progress() {
+                if queue.progress() {
                     is_soon = true;
                 } else {
-                    alone.push(domain);
+                    alone.push(Arc::clone(queue));
                 }
             }
         }
@@ -183,18 +186,18 @@ fn run(device: &Weak<Device>) {
             (false, true) => SLOW_TICK,
             (false, false) => LONGEST,
         };
-        let without_descriptor = alone.iter().any(|domain| domain.queue.descriptor().is_none());
+        let without_descriptor = alone.iter().any(|queue| queue.descriptor().is_none());
         let longest = if without_descriptor { longest.min(TICK) } else { longest };
-        let may_sleep = alone.iter().all(|domain| domain.queue.may_sleep());
+        let may_sleep = alone.iter().all(|queue| queue.may_sleep());
         sleep(keeper, &alone, Some(if may_sleep { longest } else { 0 }));
     }
 }
 
-/// Sleeps for so many nanoseconds at most, or until called, or until the provider has something to do for one of these.
-fn sleep(keeper: &Keeper, alone: &[Arc<Attention>], longest: Option<u64>) {
+/// Sleeps for so many nanoseconds at most, or until called, or until the provider has something to do where nobody looks.
+fn sleep(keeper: &Keeper, alone: &[Arc<CompletionQueue>], longest: Option<u64>) {
     let timeout = longest.map(|longest| Timespec { tv_sec: 0, tv_nsec: longest as _ });
     let call = PollFd::new(&keeper.call, PollFlags::IN);
-    let others = alone.iter().filter_map(|domain| domain.queue.descriptor());
+    let others = alone.iter().filter_map(|queue| queue.descriptor());
     let others = others.map(|descriptor| PollFd::from_borrowed_fd(descriptor, PollFlags::IN));
     let mut descriptors: Vec<PollFd<'_>> = std::iter::once(call).chain(others).collect();
     // Interrupted, it looks again.

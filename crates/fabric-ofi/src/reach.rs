@@ -64,7 +64,7 @@ impl Device {
     pub(crate) fn open_datagrams(&self, local: IpAddr, attention: &Arc<Attention>) -> io::Result<Open> {
         let finds = Finds::Addresses(Arc::clone(&self.reach()?.addresses));
         let info = self.described(self.own(local))?;
-        let endpoint = Endpoint::new(&info, &attention.queue, &finds, None)?;
+        let endpoint = Endpoint::new(&info, attention.open_queue()?, &finds, None)?;
         Ok(Open { endpoint, connection: Arc::default(), number: self.retired.opened() })
     }
 
@@ -102,12 +102,11 @@ impl Device {
         if let Some(memory) = known.get(&own) {
             return what(memory);
         }
-        let queue =
-            Arc::new(CompletionQueue::new(&self.domain, MEMORY_COMPLETIONS, self.features.is_connected())?);
+        let attention = Attention::new()?;
+        let make = || CompletionQueue::new(&self.domain, MEMORY_COMPLETIONS, self.features.is_connected());
         let finds = Finds::Addresses(Arc::clone(&reach.addresses));
-        let endpoint = Endpoint::new(&self.described(own)?, &queue, &finds, None)?;
+        let endpoint = Endpoint::new(&self.described(own)?, attention.queue_or(make)?, &finds, None)?;
         let address = endpoint.address()?;
-        let attention = Attention::new(queue)?;
         self.keeper.look_after(&attention);
         what(known.entry(own).or_insert(MemoryEndpoint { endpoint, address, _attention: attention }))
     }

@@ -24,7 +24,8 @@ pub(crate) fn send(
     let Whereabouts::Datagrams { messages: place, .. } = address.place else {
         return Err(io::Error::other("connections know who sends"));
     };
-    let attention = Attention::new(Arc::new(CompletionQueue::new(&device.domain, 64, false)?))?;
+    let attention = Attention::new()?;
+    let queue = attention.queue_or(|| CompletionQueue::new(&device.domain, 64, false))?;
     let place = device.insert(&place)?;
     let open = device.open_datagrams(local, &attention)?;
     let sent = messages.iter().enumerate().try_for_each(|(number, message)| {
@@ -40,7 +41,7 @@ pub(crate) fn send(
                     Err(error) => return Err(error),
                 }
             }
-            if attention.queue.read(&mut batch) > 0 {
+            if queue.read(&mut batch) > 0 {
                 return Ok(());
             }
             RealHost.sleep(RealHost.now() + 10_000);
