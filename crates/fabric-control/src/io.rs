@@ -145,7 +145,8 @@ impl<B: Backend> Control<B> {
         let link = self.0.greet(socket, until).map_err(|error| match error {
             GreetError::Version(theirs) => DialError::Version { address: address(), ours, theirs },
             GreetError::TimedOut => DialError::TimedOut { address: address() },
-            GreetError::Other(source) => DialError::System { address: address(), source },
+            GreetError::None(source) => DialError::NoGreeting { address: address(), source },
+            GreetError::System(source) => DialError::System { address: address(), source },
         })?;
         Ok(TcpLink::new(link, Arc::clone(self)))
     }
@@ -212,8 +213,10 @@ pub enum GreetError {
     Version(u16),
     /// No answer in time, or no room.
     TimedOut,
-    /// Anything else.
-    Other(io::Error),
+    /// It is gone, or no peer of ours.
+    None(io::Error),
+    /// The system refused.
+    System(io::Error),
 }
 
 impl<B: Backend> Io<B> {
@@ -252,12 +255,12 @@ impl<B: Backend> Io<B> {
                 Heed::Hello(version, rest) if version == ours.version => break rest,
                 Heed::Hello(version, _) => return Err(GreetError::Version(version)),
                 Heed::Full => return Err(GreetError::TimedOut),
-                Heed::Failed(error) => return Err(GreetError::Other(error)),
+                Heed::Failed(error) => return Err(GreetError::None(error)),
             }
         };
-        said.map_err(GreetError::Other)?;
+        said.map_err(GreetError::None)?;
         let link = LinkShared::new(socket, true, rest, self);
-        self.add_link(Arc::clone(&link)).map_err(GreetError::Other)?;
+        self.add_link(Arc::clone(&link)).map_err(GreetError::System)?;
         Ok(link)
     }
 

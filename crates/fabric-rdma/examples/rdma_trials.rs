@@ -377,9 +377,11 @@ fn another_version(first: &Place, second: &Place) {
 
 fn hangs_up(first: &Place, second: &Place) {
     let fabric = second.fabric();
-    let address = impostor(first, drop);
-    let error = fabric.dial(&address, later(HANG)).unwrap_err();
-    assert!(matches!(error, DialError::System { .. }), "{error}");
+    for word in [&b""[..], b"HTTP/1.1 400 Bad Request\r\n"] {
+        let address = impostor(first, move |mut socket| socket.write_all(word).unwrap());
+        let error = fabric.dial(&address, later(HANG)).unwrap_err();
+        assert!(matches!(error, DialError::NoGreeting { .. }), "{error}");
+    }
     let address = impostor(first, |socket| {
         std::thread::sleep(Duration::from_secs(3));
         drop(socket);

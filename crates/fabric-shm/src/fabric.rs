@@ -115,12 +115,13 @@ impl ShmFabric {
 
     fn greet(&self, socket: OwnedFd, address: &Address, until: Nanos) -> Result<ShmLink, DialError> {
         let system = |source: io::Error| DialError::System { address: address.clone(), source };
+        let none = |source: io::Error| DialError::NoGreeting { address: address.clone(), source };
         let io = self.0.io.io();
         // A listener that lets us not in has closed the connection before our greeting: what it said still counts.
         let said = io.greet(&socket);
         let mut buffer = vec![0; READ_BUFFER];
         let theirs = loop {
-            match socket::receive(socket.as_fd(), &mut buffer).map_err(|e| system(e.into()))? {
+            match socket::receive(socket.as_fd(), &mut buffer).map_err(|e| none(e.into()))? {
                 Received::Empty => {
                     let left = until.saturating_sub(RealHost.now());
                     if left == 0 {
@@ -144,18 +145,18 @@ impl ShmFabric {
                     Ok(Frame::Refused(Refusal::Full)) => {
                         return Err(DialError::TimedOut { address: address.clone() });
                     }
-                    Ok(_) => return Err(system(io::Error::other("its first word was no greeting"))),
-                    Err(error) => return Err(system(io::Error::other(error))),
+                    Ok(_) => return Err(none(io::Error::other("its first word was no greeting"))),
+                    Err(error) => return Err(none(io::Error::other(error))),
                 },
                 Received::Frame { .. } | Received::Oversized => {
-                    return Err(system(io::Error::other("its first word was no greeting")));
+                    return Err(none(io::Error::other("its first word was no greeting")));
                 }
                 Received::End => {
-                    return Err(system(io::Error::other("it closed the connection before its greeting")));
+                    return Err(none(io::Error::other("it closed the connection before its greeting")));
                 }
             }
         };
-        let ours = said.map_err(|e| system(e.into()))?;
+        let ours = said.map_err(|e| none(e.into()))?;
         let secrets = Secrets { ours, theirs };
         let link = LinkShared::new(socket, secrets, io.config().max_grants_per_link, Arc::clone(io));
         io.add_link(Arc::clone(&link)).map_err(system)?;

@@ -191,6 +191,29 @@ fn a_listener_of_another_version_and_of_another_user_are_told_apart() {
 }
 
 #[test]
+fn a_listener_that_does_not_greet_is_named() {
+    let fabric = ShmFabric::new(ShmConfig::default()).unwrap();
+    for word in [&b""[..], b"HTTP/1.1 400 Bad Request"] {
+        let address = unique();
+        let listener = socket::listen(address.name(), 1).unwrap();
+        let stranger = std::thread::spawn(move || {
+            assert!(socket::wait(listener.as_fd(), false, 10_000_000_000));
+            let socket = socket::accept(listener.as_fd()).unwrap();
+            if !word.is_empty() {
+                socket::send(socket.as_fd(), word, b"", None).unwrap();
+            }
+        });
+        let refused = fabric.dial(&address, soon()).unwrap_err();
+        assert!(
+            matches!(&refused, DialError::NoGreeting { address: named, .. } if *named == address),
+            "{refused:?}"
+        );
+        assert!(refused.to_string().contains("see whether one listens there"), "{refused}");
+        stranger.join().unwrap();
+    }
+}
+
+#[test]
 fn a_peer_that_floods_is_left_to_wait_and_loses_nothing() {
     let (socket, link, _fabric) = intruder();
     let payload = [3u8; 8000];

@@ -196,6 +196,16 @@ pub enum DialError {
         /// The listener's.
         theirs: u16,
     },
+    /// Who listens there vanished before it had greeted, or is no Dunlin server of this fabric.
+    #[error(
+        "{address} did not greet as a server of this fabric does: {source}; see whether one listens there, or why it ended, and try again"
+    )]
+    NoGreeting {
+        /// The address.
+        address: Address,
+        /// What it did.
+        source: io::Error,
+    },
     /// No answer in time.
     #[error("{address} did not answer in time; is the server stuck or overloaded?")]
     TimedOut {
