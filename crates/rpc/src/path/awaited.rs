@@ -1,6 +1,7 @@
 //! Which calls of a lane have results that are to be fetched, oldest first: a list through the slots of the window, so that each
 //! step is a few loads and stores, and memory is what the window has.
 
+use crate::tune::shared::Company;
 use dunlin_fabric::Nanos;
 
 /// No slot.
@@ -10,6 +11,8 @@ const NONE: u16 = u16::MAX;
 #[derive(Clone, Copy, Debug)]
 struct Slot {
     function: u16,
+    /// It is of a message of several.
+    batched: bool,
     /// Its result is to be fetched, and was not yet: it is in the list.
     awaited: bool,
     /// When it was sent, 0 if nobody has looked at the clock.
@@ -31,7 +34,15 @@ pub(crate) struct Awaited {
 impl Awaited {
     /// For slots below `window`.
     pub(crate) fn new(window: u16) -> Self {
-        let none = Slot { function: 0, awaited: false, since: 0, early: false, before: NONE, after: NONE };
+        let none = Slot {
+            function: 0,
+            batched: false,
+            awaited: false,
+            since: 0,
+            early: false,
+            before: NONE,
+            after: NONE,
+        };
         Awaited { slots: vec![none; window as usize].into(), first: NONE, last: NONE }
     }
 
@@ -41,7 +52,7 @@ impl Awaited {
         self.take(slot);
         let last = self.last;
         let Some(place) = self.slots.get_mut(slot) else { return };
-        (place.function, place.since, place.early) = (function, 0, false);
+        (place.function, place.batched, place.since, place.early) = (function, false, 0, false);
         if !awaited {
             return;
         }
@@ -57,6 +68,20 @@ impl Awaited {
     #[inline]
     pub(crate) fn function(&self, slot: usize) -> u16 {
         self.slots.get(slot).map_or(0, |slot| slot.function)
+    }
+
+    /// In what company the call in a slot travels.
+    #[inline]
+    pub(crate) fn company(&self, slot: usize) -> Company {
+        if self.slots.get(slot).is_some_and(|slot| slot.batched) { Company::Batch } else { Company::Alone }
+    }
+
+    /// The call in a slot is of a message of several.
+    #[inline]
+    pub(crate) fn batched(&mut self, slot: usize) {
+        if let Some(slot) = self.slots.get_mut(slot) {
+            slot.batched = true;
+        }
     }
 
     /// The call in a slot was sent now.
