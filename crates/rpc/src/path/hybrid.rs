@@ -18,7 +18,7 @@ use crate::path::awaited::Awaited;
 use crate::path::fetch::Fetcher;
 use crate::server::ways::Ways;
 use crate::tune::mode::{FUNCTIONS, ModeSwitch};
-use crate::tune::shared::{Company, FetchTuner};
+use crate::tune::shared::FetchTuner;
 use crate::tune::wait::EARLY;
 use crate::tune::way::Way;
 use dunlin_fabric::{Fabric, Host, Nanos, RatesSource, Region};
@@ -62,8 +62,8 @@ pub(crate) struct Hybrid<F: Fabric> {
     tuner: Arc<FetchTuner>,
     /// The first call of the open batch.
     batch_first: u32,
-    /// The function of the last answer that had its time taken, and in what company it was.
-    timed_last: (u16, Company),
+    /// The function of the last answer that had its time taken, and the calls of its message.
+    timed_last: (u16, u16),
     /// Calls that were given over to the server while they were fetched.
     rescued: u64,
     /// Results that were fetched, and written back.
@@ -114,7 +114,7 @@ pub struct FunctionTuning {
     pub retries: u32,
     /// F of those, in bytes.
     pub fetch_bytes: u32,
-    /// F where several calls travel together, in bytes.
+    /// F where several calls travel together, in bytes, but for those sizes that are known to fit into another.
     pub batch_fetch_bytes: u32,
     /// How often they have changed.
     pub changes: u32,
@@ -143,7 +143,7 @@ impl<F: Fabric> Hybrid<F> {
             batch_is_written: false,
             modes: ModeSwitch::new(),
             tuner,
-            timed_last: (0, Company::Alone),
+            timed_last: (0, 1),
             rescued: 0,
             fetched: 0,
             written: 0,
@@ -155,15 +155,15 @@ impl<F: Fabric> Hybrid<F> {
     pub(crate) fn tuning(&mut self) -> Tuning {
         let reads = self.rx.fetcher().map_or((0, 0), |fetcher| (fetcher.reads, fetcher.misses));
         let table = self.tuner.table();
-        let (function, company) = self.timed_last;
-        let choice = self.tuner.choice(function, company);
+        let (function, calls) = self.timed_last;
+        let choice = self.tuner.choice(function, calls);
         let of = |function| {
-            let choice = self.tuner.choice(function, Company::Alone);
+            let choice = self.tuner.choice(function, 1);
             FunctionTuning {
                 function,
                 retries: choice.retries,
                 fetch_bytes: choice.bytes,
-                batch_fetch_bytes: self.tuner.choice(function, Company::Batch).bytes,
+                batch_fetch_bytes: self.tuner.choice(function, 0).bytes,
                 changes: self.tuner.changes(function),
             }
         };
@@ -265,7 +265,7 @@ impl<F: Fabric> Hybrid<F> {
         let slot = split_call(call).0;
         self.awaited.note(slot, function, !self.batch_is_written);
         if !first {
-            self.awaited.batched(slot);
+            self.awaited.together(slot, 0);
         }
     }
 
@@ -283,7 +283,7 @@ impl<F: Fabric> Hybrid<F> {
     pub(crate) fn sent_batch(&mut self, count: usize, now: impl FnOnce() -> Nanos) {
         let (first, fetched) = (self.batch_first, !self.batch_is_written);
         if count > 1 {
-            self.awaited.batched(split_call(first).0);
+            self.awaited.together(split_call(first).0, u16::try_from(count).unwrap_or(0));
         }
         if fetched {
             self.outstanding += count as u32;
@@ -291,11 +291,11 @@ impl<F: Fabric> Hybrid<F> {
         self.began(first, self.awaited.function(split_call(first).0), fetched, now);
     }
 
-    /// The function whose result is there next, most likely, and in what company it travels.
+    /// The function whose result is there next, most likely, and the calls of its message.
     #[inline]
-    fn oldest(&self) -> (u16, Company) {
-        let of = |slot| (self.awaited.function(slot), self.awaited.company(slot));
-        self.awaited.first().map_or((0, Company::Alone), of)
+    fn oldest(&self) -> (u16, u16) {
+        let of = |slot| (self.awaited.function(slot), self.awaited.calls(slot));
+        self.awaited.first().map_or((0, 1), of)
     }
 
     /// Whether something may be there to be fetched.
@@ -315,8 +315,7 @@ impl<F: Fabric> Hybrid<F> {
         let function = self.awaited.function(slot);
         self.outstanding = self.outstanding.saturating_sub(1);
         self.fetched += 1;
-        if std::mem::take(&mut self.missed) < self.tuner.choice(function, self.awaited.company(slot)).retries
-        {
+        if std::mem::take(&mut self.missed) < self.tuner.choice(function, self.awaited.calls(slot)).retries {
             self.modes.fetched(function);
         }
     }
@@ -329,10 +328,10 @@ impl<F: Fabric> Hybrid<F> {
     /// The server says how long it took for the message of this call: `process` nanoseconds for an answer of so many bytes.
     pub(crate) fn timed(&mut self, call: u32, process: u32, bytes: usize) {
         let slot = split_call(call).0;
-        let (function, company) = (self.awaited.function(slot), self.awaited.company(slot));
-        self.timed_last = (function, company);
-        self.modes.replied(function, process < self.tuner.choice(function, company).patience);
-        self.tuner.sample(function, company, process, bytes as u32, !self.is_written(function));
+        let (function, calls) = (self.awaited.function(slot), self.awaited.calls(slot));
+        self.timed_last = (function, calls);
+        self.modes.replied(function, process < self.tuner.choice(function, calls).patience);
+        self.tuner.sample(function, calls, process, bytes as u32, !self.is_written(function));
     }
 
     /// Something was fetched.
@@ -357,8 +356,8 @@ impl<F: Fabric> Hybrid<F> {
             return Patience::Left;
         }
         self.missed = self.missed.saturating_add(new);
-        let (function, company) = self.oldest();
-        let retries = self.tuner.choice(function, company).retries;
+        let (function, calls) = self.oldest();
+        let retries = self.tuner.choice(function, calls).retries;
         let struck =
             self.missed == retries && self.tuner.way(function) == Way::Chosen && self.modes.strike(function);
         if struck || self.missed >= RESCUE * retries { Patience::Over } else { Patience::Left }
@@ -385,8 +384,8 @@ impl<F: Fabric> Hybrid<F> {
     /// As [`fetcher`](Hybrid::fetcher), ready for the next READ.
     #[inline]
     pub(crate) fn fetcher_for_next(&mut self) -> Option<&mut Fetcher<F>> {
-        let (function, company) = self.oldest();
-        let bytes = self.tuner.choice(function, company).bytes as usize;
+        let (function, calls) = self.oldest();
+        let bytes = self.tuner.choice(function, calls).bytes as usize;
         let fetcher = self.rx.fetcher()?;
         fetcher.set_fetch_bytes(bytes);
         Some(fetcher)

@@ -7,13 +7,15 @@
 //!
 //! Calls that travel by themselves and those that travel together are chosen for apart, each by its own samples: their answers are of other
 //! lengths, and a client that has both, as one does that looks for the size of its batches, would have F go to and fro between what holds
-//! one result and what is as good as any for many.
+//! one result and what is as good as any for many. Where results are all about as long, F of a batch goes by how many calls it has: else a
+//! size that is tried once in a while would always take a READ more than it needs, and seem worse than it is.
 
 use super::fetch::{Choice, MAX_SAMPLES, STEP, Sample, choose};
 use super::mode::FUNCTIONS;
 use super::table::FetchTable;
 use super::wait::{FirstRead, Wait, Waiting};
 use super::way::Way;
+use dunlin_wire::{HEADER_BYTES, LINE, TAG_BYTES};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
@@ -42,7 +44,7 @@ pub enum FetchChoice {
 
 /// In what company a call travels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Company {
+enum Company {
     /// By itself.
     Alone,
     /// In a message of several.
@@ -51,6 +53,11 @@ pub(crate) enum Company {
 
 impl Company {
     const ALL: [Company; 2] = [Company::Alone, Company::Batch];
+
+    /// That of a message of so many calls.
+    const fn of(calls: u16) -> Company {
+        if calls == 1 { Company::Alone } else { Company::Batch }
+    }
 }
 
 /// What is read with each READ.
@@ -64,6 +71,8 @@ struct Chosen {
     way: AtomicU8,
     /// The longest result of the latest samples of each [`Company`], in bytes.
     longest: [AtomicU32; 2],
+    /// What a call of a batch adds to the answer, in bytes; 0 if that varies, or is not known.
+    per_call: AtomicU32,
     /// A [`Wait`]. Of two threads that change it at once one is not heard.
     wait: AtomicU32,
     least: AtomicU32,
@@ -103,8 +112,7 @@ struct Function {
     count: AtomicU32,
     /// Somebody is choosing.
     choosing: AtomicBool,
-    /// The latest: time in the upper half, bytes in the lower, whose uppermost bit says that it was a batch. 0 is none, since an answer
-    /// has bytes.
+    /// The latest: time in the upper half, then calls, then the lines of the answer. 0 is none, since an answer has lines.
     samples: [AtomicU64; MAX_SAMPLES],
 }
 
@@ -113,6 +121,8 @@ struct Function {
 pub(crate) struct FetchTuner {
     table: Arc<FetchTable>,
     how: FetchChoice,
+    /// Up to so many bytes one READ of all is better than two of L.
+    one_read: u32,
     /// None if the first READs go out at once.
     waiting: Option<Waiting>,
     functions: Box<[Function]>,
@@ -122,9 +132,32 @@ pub(crate) struct FetchTuner {
 const PATIENCE: u32 = 2;
 /// F is never more than that: the longest message.
 const MOST_BYTES: u32 = 8192;
-/// What says of a sample that it was a batch, and the longest answer beside it.
-const BATCH: u32 = 1 << 31;
-const LONGEST: u32 = BATCH - 1;
+/// Results are about as long if what a call adds to answers differs by no more than this.
+const ALIKE: f64 = 1.25;
+/// What a line holds beside its tag.
+const LINE_HOLDS: u32 = (LINE - TAG_BYTES) as u32;
+
+/// A sample as a word.
+fn pack_sample(calls: u16, process: u32, bytes: u32) -> u64 {
+    let lines = u16::try_from(bytes.div_ceil(STEP)).unwrap_or(u16::MAX).max(1);
+    u64::from(process) << 32 | u64::from(calls) << 16 | u64::from(lines)
+}
+
+fn unpack_sample(word: u64) -> (u16, Sample) {
+    let sample = Sample { process: (word >> 32) as u32, bytes: u32::from(word as u16) * STEP };
+    ((word >> 16) as u16, sample)
+}
+
+/// What a call adds to an answer of so many bytes to `calls`, in bytes: rather too much than too little.
+fn per_call(bytes: u32, calls: u16) -> u32 {
+    (bytes / STEP * LINE_HOLDS).saturating_sub(HEADER_BYTES as u32).div_ceil(calls.max(1).into())
+}
+
+/// How long an answer to so many calls is that add so many bytes each.
+fn expected(per_call: u32, calls: u16) -> u32 {
+    let held = per_call.saturating_mul(calls.into()).saturating_add(HEADER_BYTES as u32);
+    held.div_ceil(LINE_HOLDS).saturating_mul(STEP)
+}
 
 fn pack(choice: Choice) -> u64 {
     u64::from(choice.retries) << 56 | u64::from(choice.bytes) << 32 | u64::from(choice.patience)
@@ -147,6 +180,7 @@ impl FetchTuner {
                 changes: AtomicU32::new(0),
                 way: AtomicU8::new(0),
                 longest: Company::ALL.map(|_| AtomicU32::new(0)),
+                per_call: AtomicU32::new(0),
                 wait: AtomicU32::new(0),
                 least: AtomicU32::new(0),
                 process: AtomicU32::new(0),
@@ -160,16 +194,25 @@ impl FetchTuner {
             FirstRead::AtOnce => None,
             FirstRead::WhenExpected => Some(Waiting::new(table.read_nanos(table.low()))),
         };
-        FetchTuner { table, how, waiting, functions: (0..FUNCTIONS).map(function).collect() }
+        let (low, high) = (table.low(), table.high());
+        let better = |bytes: &u32| 2.0 * table.reads(*bytes) > table.reads(low);
+        let one_read = (low..=high).step_by(STEP as usize).take_while(better).last().unwrap_or(low);
+        FetchTuner { table, how, one_read, waiting, functions: (0..FUNCTIONS).map(function).collect() }
     }
 
-    /// What is chosen for a function now.
+    /// What is chosen now for messages of so many calls of a function; 0 if there are several, whoever knows how many.
     #[inline]
-    pub(crate) fn choice(&self, function: u16, company: Company) -> Choice {
+    pub(crate) fn choice(&self, function: u16, calls: u16) -> Choice {
         let chosen = &self.functions[function as usize % FUNCTIONS].chosen;
+        let company = Company::of(calls);
         let choice = unpack(chosen.words[company as usize].load(Ordering::Relaxed));
         match Way::of(chosen.way.load(Ordering::Relaxed)) {
-            Way::Chosen | Way::Written => choice,
+            Way::Chosen | Way::Written => match chosen.per_call.load(Ordering::Relaxed) {
+                known if known > 0 && calls > 1 && expected(known, calls) <= self.one_read => {
+                    Choice { bytes: expected(known, calls).max(self.table.low()), ..choice }
+                }
+                _ => choice,
+            },
             Way::Whole => Choice {
                 bytes: chosen.longest[company as usize].load(Ordering::Relaxed).max(choice.bytes),
                 ..choice
@@ -221,8 +264,8 @@ impl FetchTuner {
         self.functions[function as usize % FUNCTIONS].chosen.changes.load(Ordering::Relaxed)
     }
 
-    /// Takes a sample of a message: how long the server took, in nanoseconds, how long its answer is, and whether it was fetched.
-    pub(crate) fn sample(&self, function: u16, company: Company, process: u32, bytes: u32, fetched: bool) {
+    /// Takes a sample of a message of so many calls: how long the server took, in nanoseconds, how long its answer is, and whether it was fetched.
+    pub(crate) fn sample(&self, function: u16, calls: u16, process: u32, bytes: u32, fetched: bool) {
         if let Some(waiting) = self.waiting {
             let chosen = &self.functions[function as usize % FUNCTIONS].chosen;
             let before = chosen.wait();
@@ -233,9 +276,8 @@ impl FetchTuner {
         }
         let of = &self.functions[function as usize % FUNCTIONS];
         let count = of.count.fetch_add(1, Ordering::Relaxed);
-        let mark = if company == Company::Batch { BATCH } else { 0 };
-        let word = u64::from(process) << 32 | u64::from(bytes.clamp(1, LONGEST) | mark);
-        let longest = &of.chosen.longest[company as usize];
+        let word = pack_sample(calls, process, bytes);
+        let longest = &of.chosen.longest[Company::of(calls) as usize];
         if bytes > longest.load(Ordering::Relaxed) {
             longest.store(bytes.min(MOST_BYTES).next_multiple_of(STEP), Ordering::Relaxed);
         }
@@ -253,14 +295,24 @@ impl FetchTuner {
         let words = of.samples.each_ref().map(|word| word.load(Ordering::Relaxed));
         for company in Company::ALL {
             let (mut samples, mut count) = ([Sample::default(); MAX_SAMPLES], 0);
-            let is_mine = |word: u64| (word as u32 & BATCH != 0) == (company == Company::Batch);
-            for word in words.into_iter().filter(|word| *word != 0 && is_mine(*word)) {
-                samples[count] = Sample { process: (word >> 32) as u32, bytes: word as u32 & LONGEST };
-                count += 1;
+            // The least and the most that a call adds.
+            let mut adds = (u32::MAX, 0);
+            for (calls, sample) in words.into_iter().filter(|word| *word != 0).map(unpack_sample) {
+                if Company::of(calls) == company {
+                    let added = per_call(sample.bytes, calls);
+                    adds = (added.min(adds.0), added.max(adds.1));
+                    samples[count] = sample;
+                    count += 1;
+                }
             }
             // Of what is not made now stays what was chosen when it was.
-            if count > 0 {
-                self.choose_of(&of.chosen, company, &samples[..count]);
+            if count == 0 {
+                continue;
+            }
+            self.choose_of(&of.chosen, company, &samples[..count]);
+            if company == Company::Batch {
+                let alike = f64::from(adds.1) <= ALIKE * f64::from(adds.0);
+                of.chosen.per_call.store(if alike { adds.1 } else { 0 }, Ordering::Relaxed);
             }
         }
         of.choosing.store(false, Ordering::Release);
@@ -291,7 +343,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const ALONE: Company = Company::Alone;
+    const ALONE: u16 = 1;
 
     fn tuner() -> FetchTuner {
         FetchTuner::new(Arc::new(FetchTable::rf_rpc()), FetchChoice::Tuned, FirstRead::WhenExpected)
@@ -323,16 +375,36 @@ mod tests {
     fn batches_are_chosen_for_apart() {
         let tuner = tuner();
         for round in 0..10 * MAX_SAMPLES {
-            let (company, bytes) = if round % 3 == 0 { (Company::Batch, 1100) } else { (ALONE, 300) };
-            tuner.sample(3, company, 500, bytes, true);
+            let (calls, bytes) = if round % 3 == 0 { (4, 1100) } else { (ALONE, 300) };
+            tuner.sample(3, calls, 500, bytes, true);
         }
-        assert_eq!((tuner.choice(3, ALONE).bytes, tuner.choice(3, Company::Batch).bytes), (320, 256));
+        assert_eq!((tuner.choice(3, ALONE).bytes, tuner.choice(3, 4).bytes), (320, 256));
         assert_eq!(tuner.changes(3), 1);
         // None for long: what was chosen stays, and the server may ask to have both whole.
-        (0..10 * MAX_SAMPLES).for_each(|_| tuner.sample(3, Company::Batch, 500, 1100, true));
+        (0..10 * MAX_SAMPLES).for_each(|_| tuner.sample(3, 4, 500, 1100, true));
         assert_eq!(tuner.choice(3, ALONE).bytes, 320);
         tuner.ask(3, Way::Whole.number());
-        assert_eq!((tuner.choice(3, ALONE).bytes, tuner.choice(3, Company::Batch).bytes), (320, 1152));
+        assert_eq!((tuner.choice(3, ALONE).bytes, tuner.choice(3, 4).bytes), (320, 1152));
+    }
+
+    /// Each size of batches has the F that holds its answer while one READ of that is better than two of L, as soon as one of them is known.
+    #[test]
+    fn batches_of_results_that_are_alike_have_an_f_by_their_size() {
+        let tuner = tuner();
+        let answer = |calls: u16| expected(48, calls);
+        (0..10 * MAX_SAMPLES).for_each(|_| tuner.sample(3, 5, 500, answer(5), true));
+        for calls in [2, 4, 5, 6, 8] {
+            let bytes = tuner.choice(3, calls).bytes;
+            assert!(
+                (answer(calls)..=answer(calls) + STEP).contains(&bytes) || bytes == 256,
+                "{calls}: {bytes}"
+            );
+        }
+        assert_eq!(tuner.choice(3, 128).bytes, tuner.choice(3, 0).bytes);
+        assert!(tuner.choice(3, 6).bytes > tuner.choice(3, 0).bytes);
+        // Results of all lengths: no size tells how long its answers are.
+        (0..MAX_SAMPLES as u32).for_each(|round| tuner.sample(3, 5, 500, 320 + round % 4 * 64, true));
+        assert_eq!(tuner.choice(3, 2), tuner.choice(3, 0));
     }
 
     #[test]
