@@ -84,7 +84,7 @@ impl Cell {
         load.pace = Pace::TunedBatches { limit, tolerance: TOLERANCE };
         let warm_up = if self.in_flight.is_some() { FOUND_IN_FLIGHT } else { FOUND };
         let measured = match effort {
-            Effort::Full => 5_000_000,
+            Effort::Full => 20_000_000,
             Effort::Quick => 2_000_000,
         };
         load.extent = Extent::Time { warm_up, measured };
