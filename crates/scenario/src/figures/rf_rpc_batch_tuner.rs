@@ -144,7 +144,7 @@ fn step(effort: Effort, (before, after, limit): (Cell, Cell, u32)) -> Load {
     for (function, changed) in load.functions.iter_mut().zip(changed.functions) {
         function.steps = vec![Step { after: FOUND, service: changed.service, results: changed.results }];
     }
-    load.extent = Extent::Time { warm_up: 3 * FOUND, measured: FOUND / 4 };
+    load.extent = Extent::Time { warm_up: 3 * FOUND, measured: FOUND };
     load.timeline = 100_000;
     load
 }
