@@ -46,15 +46,11 @@ pub(crate) const CONTROL_BYTES: usize = LINE;
 /// has only to be awake: it looks at its control word when it looks for room.
 pub(crate) const HEAD_IMMEDIATE: u32 = u32::MAX;
 
-/// What a message counts for where messages are counted so that lanes take turns: one of several lines takes longer, and
-/// for one that says that a large payload was written, that is copied.
+/// What a message counts for where messages are counted so that lanes take turns: its lines, so that who sends many short ones has as much of a
+/// turn as who sends few long ones. One that says that a large payload was written, that is copied, is a turn of its own.
 #[inline]
 pub(crate) const fn turn_cost(kind: u8, total: usize) -> usize {
-    match total {
-        _ if kind == Kind::Written as u8 => usize::MAX,
-        LINE => 1,
-        _ => 16,
-    }
+    if kind == Kind::Written as u8 { usize::MAX } else { total.div_ceil(LINE) }
 }
 
 /// The longest message: a batch of this many bytes, or a small payload with its lines around it.

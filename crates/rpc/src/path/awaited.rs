@@ -10,6 +10,8 @@ const NONE: u16 = u16::MAX;
 #[derive(Clone, Copy, Debug)]
 struct Slot {
     function: u16,
+    /// Calls of its message, if it is the first of them; 0 if it is another.
+    calls: u16,
     /// Its result is to be fetched, and was not yet: it is in the list.
     awaited: bool,
     /// When it was sent, 0 if nobody has looked at the clock.
@@ -31,7 +33,8 @@ pub(crate) struct Awaited {
 impl Awaited {
     /// For slots below `window`.
     pub(crate) fn new(window: u16) -> Self {
-        let none = Slot { function: 0, awaited: false, since: 0, early: false, before: NONE, after: NONE };
+        let none =
+            Slot { function: 0, calls: 1, awaited: false, since: 0, early: false, before: NONE, after: NONE };
         Awaited { slots: vec![none; window as usize].into(), first: NONE, last: NONE }
     }
 
@@ -41,7 +44,7 @@ impl Awaited {
         self.take(slot);
         let last = self.last;
         let Some(place) = self.slots.get_mut(slot) else { return };
-        (place.function, place.since, place.early) = (function, 0, false);
+        (place.function, place.calls, place.since, place.early) = (function, 1, 0, false);
         if !awaited {
             return;
         }
@@ -57,6 +60,20 @@ impl Awaited {
     #[inline]
     pub(crate) fn function(&self, slot: usize) -> u16 {
         self.slots.get(slot).map_or(0, |slot| slot.function)
+    }
+
+    /// How many calls the message has whose first call is in a slot; 0 if it is not the first of several.
+    #[inline]
+    pub(crate) fn calls(&self, slot: usize) -> u16 {
+        self.slots.get(slot).map_or(1, |slot| slot.calls)
+    }
+
+    /// The call in a slot is the first of so many of its message, or another if there are 0.
+    #[inline]
+    pub(crate) fn together(&mut self, slot: usize, calls: u16) {
+        if let Some(slot) = self.slots.get_mut(slot) {
+            slot.calls = calls;
+        }
     }
 
     /// The call in a slot was sent now.

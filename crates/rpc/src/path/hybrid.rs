@@ -62,8 +62,8 @@ pub(crate) struct Hybrid<F: Fabric> {
     tuner: Arc<FetchTuner>,
     /// The first call of the open batch.
     batch_first: u32,
-    /// The function of the last answer that had its time taken.
-    timed_last: u16,
+    /// The function of the last answer that had its time taken, and the calls of its message.
+    timed_last: (u16, u16),
     /// Calls that were given over to the server while they were fetched.
     rescued: u64,
     /// Results that were fetched, and written back.
@@ -76,9 +76,9 @@ pub(crate) struct Hybrid<F: Fabric> {
 /// What a client has chosen for a lane whose results are fetched or written back.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Tuning {
-    /// R: READs that may fail for a call (RF-RPC section 3.2), of the function that was sampled last on this lane.
+    /// R: READs that may fail for a call (RF-RPC section 3.2), of the function and the kind of message, one call or several, that was sampled last on this lane.
     pub retries: u32,
-    /// F: bytes that a READ brings, of the same function.
+    /// F: bytes that a READ brings, of the same.
     pub fetch_bytes: u32,
     /// R and F of every function, by its remainder by 32: what all lanes of the client have chosen together.
     pub functions: Vec<FunctionTuning>,
@@ -110,10 +110,12 @@ pub struct Tuning {
 pub struct FunctionTuning {
     /// The remainder.
     pub function: u16,
-    /// R.
+    /// R of calls that travel by themselves.
     pub retries: u32,
-    /// F, in bytes.
+    /// F of those, in bytes.
     pub fetch_bytes: u32,
+    /// F where several calls travel together, in bytes, but for those sizes that are known to fit into another.
+    pub batch_fetch_bytes: u32,
     /// How often they have changed.
     pub changes: u32,
 }
@@ -141,7 +143,7 @@ impl<F: Fabric> Hybrid<F> {
             batch_is_written: false,
             modes: ModeSwitch::new(),
             tuner,
-            timed_last: 0,
+            timed_last: (0, 1),
             rescued: 0,
             fetched: 0,
             written: 0,
@@ -153,11 +155,17 @@ impl<F: Fabric> Hybrid<F> {
     pub(crate) fn tuning(&mut self) -> Tuning {
         let reads = self.rx.fetcher().map_or((0, 0), |fetcher| (fetcher.reads, fetcher.misses));
         let table = self.tuner.table();
-        let choice = self.tuner.choice(self.timed_last);
+        let (function, calls) = self.timed_last;
+        let choice = self.tuner.choice(function, calls);
         let of = |function| {
-            let choice = self.tuner.choice(function);
-            let changes = self.tuner.changes(function);
-            FunctionTuning { function, retries: choice.retries, fetch_bytes: choice.bytes, changes }
+            let choice = self.tuner.choice(function, 1);
+            FunctionTuning {
+                function,
+                retries: choice.retries,
+                fetch_bytes: choice.bytes,
+                batch_fetch_bytes: self.tuner.choice(function, 0).bytes,
+                changes: self.tuner.changes(function),
+            }
         };
         let functions: Vec<_> = (0..FUNCTIONS as u16).map(of).collect();
         Tuning {
@@ -254,7 +262,11 @@ impl<F: Fabric> Hybrid<F> {
         if first {
             (self.batch_is_written, self.batch_first) = (self.is_written(function), call);
         }
-        self.awaited.note(split_call(call).0, function, !self.batch_is_written);
+        let slot = split_call(call).0;
+        self.awaited.note(slot, function, !self.batch_is_written);
+        if !first {
+            self.awaited.together(slot, 0);
+        }
     }
 
     /// The flags and head of the open batch.
@@ -270,16 +282,20 @@ impl<F: Fabric> Hybrid<F> {
     #[inline]
     pub(crate) fn sent_batch(&mut self, count: usize, now: impl FnOnce() -> Nanos) {
         let (first, fetched) = (self.batch_first, !self.batch_is_written);
+        if count > 1 {
+            self.awaited.together(split_call(first).0, u16::try_from(count).unwrap_or(0));
+        }
         if fetched {
             self.outstanding += count as u32;
         }
         self.began(first, self.awaited.function(split_call(first).0), fetched, now);
     }
 
-    /// The function whose result is there next, most likely.
+    /// The function whose result is there next, most likely, and the calls of its message.
     #[inline]
-    fn oldest(&self) -> u16 {
-        self.awaited.first().map_or(0, |slot| self.awaited.function(slot))
+    fn oldest(&self) -> (u16, u16) {
+        let of = |slot| (self.awaited.function(slot), self.awaited.calls(slot));
+        self.awaited.first().map_or((0, 1), of)
     }
 
     /// Whether something may be there to be fetched.
@@ -299,7 +315,7 @@ impl<F: Fabric> Hybrid<F> {
         let function = self.awaited.function(slot);
         self.outstanding = self.outstanding.saturating_sub(1);
         self.fetched += 1;
-        if std::mem::take(&mut self.missed) < self.tuner.choice(function).retries {
+        if std::mem::take(&mut self.missed) < self.tuner.choice(function, self.awaited.calls(slot)).retries {
             self.modes.fetched(function);
         }
     }
@@ -311,17 +327,18 @@ impl<F: Fabric> Hybrid<F> {
 
     /// The server says how long it took for the message of this call: `process` nanoseconds for an answer of so many bytes.
     pub(crate) fn timed(&mut self, call: u32, process: u32, bytes: usize) {
-        let function = self.awaited.function(split_call(call).0);
-        self.timed_last = function;
-        self.modes.replied(function, process < self.tuner.choice(function).patience);
-        self.tuner.sample(function, process, bytes as u32, !self.is_written(function));
+        let slot = split_call(call).0;
+        let (function, calls) = (self.awaited.function(slot), self.awaited.calls(slot));
+        self.timed_last = (function, calls);
+        self.modes.replied(function, process < self.tuner.choice(function, calls).patience);
+        self.tuner.sample(function, calls, process, bytes as u32, !self.is_written(function));
     }
 
     /// Something was fetched.
     #[inline]
     pub(crate) fn hit(&mut self) {
         let early = self.awaited.first().is_some_and(|slot| self.awaited.is_early(slot));
-        self.tuner.found(self.oldest(), self.missed, early);
+        self.tuner.found(self.oldest().0, self.missed, early);
         // The next READ is posted behind the mode word, if there was one.
         self.last_looks = self.last_looks.min(1);
     }
@@ -339,8 +356,8 @@ impl<F: Fabric> Hybrid<F> {
             return Patience::Left;
         }
         self.missed = self.missed.saturating_add(new);
-        let function = self.oldest();
-        let retries = self.tuner.choice(function).retries;
+        let (function, calls) = self.oldest();
+        let retries = self.tuner.choice(function, calls).retries;
         let struck =
             self.missed == retries && self.tuner.way(function) == Way::Chosen && self.modes.strike(function);
         if struck || self.missed >= RESCUE * retries { Patience::Over } else { Patience::Left }
@@ -367,7 +384,8 @@ impl<F: Fabric> Hybrid<F> {
     /// As [`fetcher`](Hybrid::fetcher), ready for the next READ.
     #[inline]
     pub(crate) fn fetcher_for_next(&mut self) -> Option<&mut Fetcher<F>> {
-        let bytes = self.tuner.choice(self.oldest()).bytes as usize;
+        let (function, calls) = self.oldest();
+        let bytes = self.tuner.choice(function, calls).bytes as usize;
         let fetcher = self.rx.fetcher()?;
         fetcher.set_fetch_bytes(bytes);
         Some(fetcher)

@@ -84,7 +84,7 @@ impl Cell {
         load.pace = Pace::TunedBatches { limit, tolerance: TOLERANCE };
         let warm_up = if self.in_flight.is_some() { FOUND_IN_FLIGHT } else { FOUND };
         let measured = match effort {
-            Effort::Full => 5_000_000,
+            Effort::Full => 20_000_000,
             Effort::Quick => 2_000_000,
         };
         load.extent = Extent::Time { warm_up, measured };
@@ -144,7 +144,7 @@ fn step(effort: Effort, (before, after, limit): (Cell, Cell, u32)) -> Load {
     for (function, changed) in load.functions.iter_mut().zip(changed.functions) {
         function.steps = vec![Step { after: FOUND, service: changed.service, results: changed.results }];
     }
-    load.extent = Extent::Time { warm_up: 3 * FOUND, measured: FOUND / 4 };
+    load.extent = Extent::Time { warm_up: 3 * FOUND, measured: FOUND };
     load.timeline = 100_000;
     load
 }
