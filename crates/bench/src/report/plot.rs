@@ -222,8 +222,13 @@ fn looks(names: &[&str]) -> Vec<Look> {
     names.iter().map(look).collect()
 }
 
+/// The size of a title's letters: long ones are smaller, so that they end within the drawing.
+fn title_size(title: &str) -> i32 {
+    (10..=18).rev().find(|size| 32 + estimated_width(title, *size) <= WIDTH as i32).unwrap_or(10)
+}
+
 fn draw_panel(panel: &Area<'_>, chart: &Chart) -> Result<(), PlotError> {
-    let title = style(18, &BLACK, HPos::Left, VPos::Top);
+    let title = style(title_size(&chart.title), &BLACK, HPos::Left, VPos::Top);
     panel.draw(&Text::new(chart.title.clone(), (16, 14), title)).map_err(drawing)?;
     let names = names(chart);
     for ((name, look), (left, row)) in names.iter().zip(looks(&names)).zip(legend(&names)) {
@@ -504,6 +509,13 @@ mod tests {
         let drawn = draw(&[chart], "").expect("drawn");
         assert_eq!(drawn.matches("<circle").count(), 3);
         assert!(drawn.contains("clients (logarithmic)"));
+    }
+
+    #[test]
+    fn long_titles_end_within_the_drawing() {
+        let long = "READs and latency of calls whose first READ is sent at once, or when the result is expected, and of replies";
+        assert_eq!(title_size("throughput"), 18);
+        assert!(title_size(long) < 18 && 32 + estimated_width(long, title_size(long)) <= WIDTH as i32);
     }
 
     #[test]

@@ -97,7 +97,7 @@ const CLIENT_HOSTS: usize = 9;
 const QUANTUM: Nanos = 3_000_000;
 /// Bytes that the link moves in a nanosecond (the profile's `gbit_s`), and for how many messages of each client it counts.
 const LINK_BYTES: u64 = 12;
-const MESSAGES: u64 = 6;
+const MESSAGES: u64 = 20;
 
 /// So many clients on nine hosts that call these functions, a server thread for each.
 pub(super) fn crowd(clients: u32, functions: Vec<Function>, effort: Effort) -> Load {
@@ -116,14 +116,17 @@ pub(super) fn crowd(clients: u32, functions: Vec<Function>, effort: Effort) -> L
 }
 
 /// For how long the calls of a crowd count: until each of the threads that spin has had a core for a quantum, since who has none meanwhile
-/// does nothing, while those that sleep take turns with every call; until the link has moved some messages of each client; and for two quanta
-/// at least.
+/// does nothing, while those that sleep take turns with every call (twice where functions differ, since then means of latencies are
+/// compared, into which such waits go); until the link has moved some messages of each client, as all begin at once and it takes half as
+/// many until they do not come in waves; and for two quanta at least.
 fn counted(load: &Load) -> Nanos {
     let spin = |mode: fn(&Plan) -> CompletionMode| {
         load.functions.iter().any(|function| mode(&function.plan) != CompletionMode::Event)
     };
-    let turns =
-        |spin: bool, threads: usize| if spin { threads as Nanos * QUANTUM / Nanos::from(CORES) } else { 0 };
+    let rounds = if load.functions.len() > 1 { 2 } else { 1 };
+    let turns = |spin: bool, threads: usize| {
+        if spin { rounds * threads as Nanos * QUANTUM / Nanos::from(CORES) } else { 0 }
+    };
     let server = turns(spin(|plan| plan.server), load.workers.into());
     let clients = turns(spin(|plan| plan.client), load.clients.div_ceil(load.client_hosts));
     let longest = |function: &Function| function.requests.largest().max(function.results.largest());

@@ -19,7 +19,8 @@ pub(super) const LARGE: Figure = Figure::predicted(
 );
 
 const NOTES: &str = "Clients on nine hosts, a server thread for each, 28 cores on every host; clients and server threads that \
-    are more than cores take turns in quanta. No NUMA. Over 4 KiB those that write into a ring, and those that fetch, go by read rendezvous, and \
+    are more than cores take turns in quanta. Calls count until each thread that spins has had a core for a quantum, the link has moved twenty \
+    messages of each client, and 6 ms have gone by. No NUMA. Over 4 KiB those that write into a ring, and those that fetch, go by read rendezvous, and \
     Eager-SendRecv in messages of 4 KiB.";
 
 /// Under-subscribed (HatRPC 5.3), fully subscribed, over-subscribed.
