@@ -400,6 +400,21 @@ fn rf_rpc_tuner() {
 }
 
 #[test]
+fn crowds_that_sleep_are_smaller_runs_than_those_that_take_turns() {
+    let runs = figure("hatrpc-5-512").unwrap().runs(Effort::Full);
+    let size = |series: &str, x: u32| {
+        let found = runs.iter().find(|run| run.series == series && run.x == x);
+        found.map(dunlin_scenario::figures::Run::size).unwrap()
+    };
+    let (busy, event) = ("Direct-WriteIMM, busy", "Direct-WriteIMM, event");
+    assert_eq!(size(busy, 28), size(event, 28));
+    assert!(size(busy, 64) > size(event, 64) && size(busy, 512) > 8 * size(event, 512));
+    // Turns are longer with more threads, and so are runs for each of them.
+    assert!(size(busy, 512) > 3 * size(busy, 256));
+    assert_eq!(runs.iter().max_by_key(|run| run.size()).map(|run| run.x), Some(512));
+}
+
+#[test]
 fn the_catalogue_names_each_figure_once_and_knows_near_misses() {
     let all = all();
     for (place, one) in all.iter().enumerate() {

@@ -222,8 +222,13 @@ fn looks(names: &[&str]) -> Vec<Look> {
     names.iter().map(look).collect()
 }
 
+/// The size of a title's letters: long ones are smaller, so that they end within the drawing.
+fn title_size(title: &str) -> i32 {
+    (10..=18).rev().find(|size| 32 + estimated_width(title, *size) <= WIDTH as i32).unwrap_or(10)
+}
+
 fn draw_panel(panel: &Area<'_>, chart: &Chart) -> Result<(), PlotError> {
-    let title = style(18, &BLACK, HPos::Left, VPos::Top);
+    let title = style(title_size(&chart.title), &BLACK, HPos::Left, VPos::Top);
     panel.draw(&Text::new(chart.title.clone(), (16, 14), title)).map_err(drawing)?;
     let names = names(chart);
     for ((name, look), (left, row)) in names.iter().zip(looks(&names)).zip(legend(&names)) {
@@ -370,6 +375,18 @@ where
     Ok(())
 }
 
+/// The most ticks along which lines run. What is counted, as the number of an operation, has none between whole numbers.
+fn ticks_along(lines: &Lines) -> usize {
+    const MOST: usize = 10;
+    let xs = || lines.series.iter().flat_map(|(_, points)| points.iter().map(|point| point.0));
+    if lines.along.logarithmic || !xs().all(|x| x.fract() == 0.0) {
+        return MOST;
+    }
+    let (low, high) =
+        xs().fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), x| (low.min(x), high.max(x)));
+    ((high - low) as usize + 1).clamp(2, MOST)
+}
+
 fn draw_lines<X, Y>(
     body: &Area<'_>,
     chart: &Chart,
@@ -391,7 +408,7 @@ where
         .map_err(drawing)?;
     context
         .configure_mesh()
-        .x_labels(10)
+        .x_labels(ticks_along(lines))
         .y_labels(8)
         .x_label_formatter(&|value| lines.along.unit.format(*value))
         .y_label_formatter(&|value| chart.values.unit.format(*value))
@@ -492,6 +509,29 @@ mod tests {
         let drawn = draw(&[chart], "").expect("drawn");
         assert_eq!(drawn.matches("<circle").count(), 3);
         assert!(drawn.contains("clients (logarithmic)"));
+    }
+
+    #[test]
+    fn long_titles_end_within_the_drawing() {
+        let long = "READs and latency of calls whose first READ is sent at once, or when the result is expected, and of replies";
+        assert_eq!(title_size("throughput"), 18);
+        assert!(title_size(long) < 18 && 32 + estimated_width(long, title_size(long)) <= WIDTH as i32);
+    }
+
+    #[test]
+    fn what_is_counted_has_ticks_at_whole_numbers_only() {
+        let along = Axis { label: "operation".to_owned(), unit: Unit::None, logarithmic: false };
+        let at = |xs: &[f64]| {
+            let points = xs.iter().map(|x| (*x, 1.0)).collect();
+            Lines { along: along.clone(), series: vec![("kops".to_owned(), points)] }
+        };
+        assert_eq!(ticks_along(&at(&[1.0, 2.0, 3.0, 4.0])), 4);
+        assert_eq!(ticks_along(&at(&[0.0, 30.0])), 10);
+        assert_eq!(ticks_along(&at(&[0.5, 2.0])), 10);
+        let chart =
+            Chart { title: String::new(), values: latency(), content: Content::Lines(at(&[1.0, 2.0, 4.0])) };
+        let drawn = draw(&[chart], "").expect("drawn");
+        assert!(!drawn.contains("1.5") && !drawn.contains("2.5"), "{drawn}");
     }
 
     #[test]

@@ -192,6 +192,7 @@ pub(super) fn charts(made: &Made) -> Vec<Chart> {
 fn words(name: &str) -> String {
     match (name, name.strip_suffix("_us"), name.strip_suffix("_bytes")) {
         ("mops", ..) => "million operations a second".to_owned(),
+        ("kops", ..) => "thousand operations a second".to_owned(),
         ("us", ..) => "microseconds".to_owned(),
         (_, Some(stem), _) => format!("{}, microseconds", stem.replace('_', " ")),
         (_, _, Some(stem)) => format!("{}, bytes", stem.replace('_', " ")),

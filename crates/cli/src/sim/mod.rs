@@ -37,8 +37,10 @@ fn with_huge_pages() {
     }
     let mut arguments = std::env::args_os();
     let (Some(name), Ok(program)) = (arguments.next(), std::env::current_exe()) else { return };
-    // Answers only if that cannot be done.
-    let _ = Command::new(program).arg0(name).args(arguments).env(TUNABLES, "glibc.malloc.hugetlb=1").exec();
+    // Memory of 128 KiB or more, as buffers for large payloads, is to be mapped whatever was freed before: then only the pages
+    // of it that are used are there, and they are gone with their run. Answers only if that cannot be done.
+    let tuned = "glibc.malloc.hugetlb=1:glibc.malloc.mmap_threshold=131072";
+    let _ = Command::new(program).arg0(name).args(arguments).env(TUNABLES, tuned).exec();
 }
 
 pub(crate) fn run(command: &Sim) -> Result<ExitCode, Failure> {

@@ -6,6 +6,7 @@ use crate::output::Failure;
 use crate::progress;
 use dunlin_rnic_model::Profile;
 use dunlin_scenario::figures::{Effort, Figure, Outcome, Point, Run};
+use std::cmp::Reverse;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -31,12 +32,23 @@ pub(super) fn make(figures: &[Figure], effort: Effort, message: &str) -> Result<
         .collect::<Result<_, _>>()?;
     let plans: Vec<Vec<Run>> = figures.iter().map(|figure| figure.runs(effort)).collect();
     let runs: Vec<Run> = plans.iter().flatten().cloned().collect();
-    let mut outcomes = all(runs, message, Run::go)?.into_iter();
+    let mut outcomes = largest_first(runs, message)?.into_iter();
     let made = figures.iter().zip(plans).zip(hashes).map(|((figure, plan), hash)| {
         let mine: Vec<Outcome> = outcomes.by_ref().take(plan.len()).collect();
         Made { figure: *figure, hash, points: figure.points(effort, &mine) }
     });
     Ok(made.collect())
+}
+
+/// The outcomes of runs, in their order. They are made from the largest to the smallest, so that no core is left with a long one at the end.
+fn largest_first(runs: Vec<Run>, message: &str) -> Result<Vec<Outcome>, Failure> {
+    let mut runs: Vec<(usize, Run)> = runs.into_iter().enumerate().collect();
+    runs.sort_by_key(|(_, run)| Reverse(run.size()));
+    let places: Vec<usize> = runs.iter().map(|(place, _)| *place).collect();
+    let outcomes = all(runs, message, |(_, run)| run.go())?;
+    let mut placed: Vec<(usize, Outcome)> = places.into_iter().zip(outcomes).collect();
+    placed.sort_by_key(|(place, _)| *place);
+    Ok(placed.into_iter().map(|(_, outcome)| outcome).collect())
 }
 
 /// The outcomes of all runs, in their order, each made on one of as many threads as there are cores. A signal ends it at

@@ -1,7 +1,7 @@
 //! HatRPC figure 12: throughput by the number of clients, a service with the goal of throughput, small and large payloads.
 
-use super::hatrpc::{DIRECT, RFP};
-use super::hatrpc_hints::{Best, Hinted, UNDER, UpTo, crowd, each, series};
+use super::hatrpc::{DIRECT, RFP, crowd};
+use super::hatrpc_hints::{Best, Hinted, UNDER, UpTo, each, series};
 use super::{Effort, Figure, Outcome, Outcomes, Paper, Point, Run};
 use crate::load::Function;
 use crate::random_values::Sizes;
@@ -22,7 +22,7 @@ pub(super) const LARGE: Figure = Figure::predicted(
 
 const NOTES: &str = "The service is hinted perf_goal = throughput, payload_size and concurrency; the other protocols are the same hints with \
     the protocol named, so all wait in the same way at one place. Clients on nine hosts, a server thread for each, 28 cores on every host. No \
-    NUMA. What Thrift's encoding takes is not in it.";
+    NUMA. Calls count for as long as in hatrpc-5. What Thrift's encoding takes is not in it.";
 
 fn runs(bytes: u32, effort: Effort) -> Vec<Run> {
     let clients: &[u32] = match effort {

@@ -1,8 +1,8 @@
 //! HatRPC figures 13 and 14: two functions of one service, one with the goal of latency and one of throughput, called in
 //! turn by chance.
 
-use super::hatrpc::{DIRECT, RFP};
-use super::hatrpc_hints::{Best, Hinted, UNDER, UpTo, crowd, each, series};
+use super::hatrpc::{DIRECT, RFP, crowd};
+use super::hatrpc_hints::{Best, Hinted, UNDER, UpTo, each, series};
 use super::{Effort, Figure, Outcome, Outcomes, Paper, Point, Run};
 use crate::load::Function;
 use crate::random_values::{Sizes, Times};
@@ -24,7 +24,8 @@ pub(super) const LARGE: Figure = Figure::predicted(
 
 const NOTES: &str = "Each call is of either function by even chance; latency is of the one with that goal, throughput of the other. The \
     handler's checksum takes a cycle of 2.6 GHz for each byte of the request (assumed). The other protocols are the same hints with the protocol \
-    named for both functions. Clients on nine hosts, a server thread for each, 28 cores on every host.";
+    named for both functions. Clients on nine hosts, a server thread for each, 28 cores on every host. Calls count for as \
+    long as in hatrpc-5, and until each thread that spins has had a core twice.";
 
 fn runs(bytes: u32, effort: Effort) -> Vec<Run> {
     let clients: &[u32] = match effort {

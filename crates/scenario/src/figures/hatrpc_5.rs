@@ -1,7 +1,9 @@
 //! HatRPC figure 5: throughput of its protocols by the number of clients, small and large messages.
 
-use super::hatrpc::{DIRECT, Polling, RFP, load, names, protocols, series};
-use super::{Effort, Figure, Outcomes, Paper, Point, Run, measured, say};
+use super::hatrpc::{DIRECT, Polling, RFP, crowd, names, protocols, series};
+use super::{Effort, Figure, Outcomes, Paper, Point, Run, say};
+use crate::load::Function;
+use crate::random_values::Sizes;
 
 pub(super) const SMALL: Figure = Figure::predicted(
     ["hatrpc-5-512", "Throughput of calls of 512 bytes by the number of clients", "hatrpc", "clients"],
@@ -17,12 +19,10 @@ pub(super) const LARGE: Figure = Figure::predicted(
 );
 
 const NOTES: &str = "Clients on nine hosts, a server thread for each, 28 cores on every host; clients and server threads that \
-    are more than cores take turns in quanta. No NUMA. Over 4 KiB those that write into a ring, and those that fetch, go by read rendezvous, and \
+    are more than cores take turns in quanta. Calls count until each thread that spins has had a core for a quantum, the link has moved twenty \
+    messages of each client, and 6 ms have gone by. No NUMA. Over 4 KiB those that write into a ring, and those that fetch, go by read rendezvous, and \
     Eager-SendRecv in messages of 4 KiB.";
 
-/// Cores of a host (HatRPC 5.1), and hosts that are not the server.
-const CORES: u32 = 28;
-const CLIENT_HOSTS: usize = 9;
 /// Under-subscribed (HatRPC 5.3), fully subscribed, over-subscribed.
 const UNDER: u32 = 16;
 const FULL: u32 = 28;
@@ -36,14 +36,8 @@ fn runs(bytes: u32, effort: Effort) -> Vec<Run> {
     let mut runs = Vec::new();
     for (name, polling, plan) in protocols() {
         for number in clients {
-            let mut load = load(*number as usize, plan, bytes);
-            load.client_hosts = CLIENT_HOSTS.min(*number as usize);
-            load.workers = *number as u16;
-            (load.server_cores, load.client_cores) = (Some(CORES), Some(CORES));
-            // Everybody has had a core for a quantum of 3 ms before it counts, and has it again.
-            let rounds = u64::from(number.div_ceil(CORES));
-            load.extent = measured(effort, 2 * rounds * 3_000_000);
-            load.limit = 1_000_000_000_000;
+            let function = Function::new(plan, Sizes::Fixed(bytes), Sizes::Fixed(bytes));
+            let load = crowd(*number, vec![function], effort);
             runs.push(Run::of(series(name, polling), *number, load));
         }
     }

@@ -1,9 +1,8 @@
 //! What HatRPC's hints come to on its cluster: the plans are those that the selection gives an application, and every
 //! other protocol is the same hints with that protocol named.
 
-use super::hatrpc::{DIRECT, RFP, load};
-use super::{Effort, Outcome, Outcomes, Paper, Point, measured};
-use crate::load::{Function, Load};
+use super::hatrpc::{CORES, DIRECT, RFP};
+use super::{Outcome, Outcomes, Paper, Point};
 use dunlin_hints::{Environment, FunctionHints, Hints, PerfGoal, select};
 use dunlin_rpc::Plan;
 
@@ -12,10 +11,8 @@ pub(super) const HINTED: &str = "HatRPC";
 /// The protocols that HatRPC figures 11 to 14 compare with.
 pub(super) const OTHERS: [&str; 4] = ["Hybrid-EagerRNDV", "Direct-Write-Send", DIRECT, RFP];
 
-/// Cores of a host (HatRPC 5.1); up to so many clients are under-subscription (5.2); hosts that are not the server.
-const CORES: u32 = 28;
+/// Up to so many clients are under-subscription (HatRPC 5.2).
 pub(super) const UNDER: u32 = 16;
-const CLIENT_HOSTS: usize = 9;
 
 /// A function's hints: the goal, clients, and bytes of requests and results.
 #[derive(Clone, Copy)]
@@ -47,20 +44,6 @@ impl Hinted {
 /// All series: the hints, then them with each protocol named.
 pub(super) fn series() -> impl Iterator<Item = (&'static str, Option<&'static str>)> {
     std::iter::once((HINTED, None)).chain(OTHERS.into_iter().map(|name| (name, Some(name))))
-}
-
-/// So many clients on nine hosts that call these functions, a server thread for each.
-pub(super) fn crowd(clients: u32, functions: Vec<Function>, effort: Effort) -> Load {
-    let mut load = load(clients as usize, functions[0].plan, 0);
-    load.functions = functions;
-    load.client_hosts = CLIENT_HOSTS.min(clients as usize);
-    load.workers = clients as u16;
-    (load.server_cores, load.client_cores) = (Some(CORES), Some(CORES));
-    // Everybody has had a core for a quantum of 3 ms before it counts, and has it again.
-    let rounds = u64::from(clients.div_ceil(CORES));
-    load.extent = measured(effort, 2 * rounds * 3_000_000);
-    load.limit = 1_000_000_000_000;
-    load
 }
 
 /// The hints over another series at the places that are asked for, with what the paper says of each.

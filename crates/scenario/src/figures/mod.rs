@@ -37,7 +37,7 @@ mod rf_rpc_wait;
 use crate::bypass::Bypass;
 use crate::course::CourseError;
 use crate::datagrams::Datagrams;
-use crate::load::{Load, LoadError};
+use crate::load::{Extent, Load, LoadError};
 use crate::shared::Shared;
 use dunlin_fabric::Nanos;
 use dunlin_rnic_model::driver::TestError;
@@ -402,6 +402,17 @@ impl Run {
         Run::doing(series, x, Work::Shared(load))
     }
 
+    /// How much there is to simulate, next to other runs: those with the most are best begun first.
+    #[must_use]
+    pub fn size(&self) -> u64 {
+        let Work::Load(load) = &self.work else { return 0 };
+        let time = match load.extent {
+            Extent::Time { warm_up, measured } => warm_up + measured,
+            Extent::Calls(calls) => calls * 1_000 / load.clients.max(1) as u64,
+        };
+        time.saturating_mul(load.clients as u64)
+    }
+
     /// Runs it: for a second or so, on the calling thread, with the same outcome each time.
     ///
     /// # Errors
@@ -541,10 +552,10 @@ fn settled(timeline: &[u64], stretch: Nanos, step: Nanos) -> f64 {
 }
 
 /// So long calls count, after half as long a warm-up.
-fn measured(effort: Effort, full: Nanos) -> crate::load::Extent {
+fn measured(effort: Effort, full: Nanos) -> Extent {
     let measured = match effort {
         Effort::Full => full,
         Effort::Quick => full / 10,
     };
-    crate::load::Extent::Time { warm_up: measured / 2, measured }
+    Extent::Time { warm_up: measured / 2, measured }
 }
