@@ -110,7 +110,7 @@ const FOUND_IN_FLIGHT: Nanos = 100_000_000;
 
 const RESULTS: [u32; 2] = [32, 256];
 const CLIENTS: [usize; 2] = [7, 35];
-const QUICK_CELLS: [Cell; 2] = [Cell::new(0, 32, 35), Cell::new(2000, 256, 7)];
+const QUICK_CELLS: [Cell; 3] = [Cell::new(0, 32, 35), Cell::new(0, 256, 35), Cell::new(2000, 256, 7)];
 const IN_FLIGHT: Cell = Cell { in_flight: Some(128), ..Cell::new(0, 32, 35) };
 /// Limits of that one, in microseconds.
 const LIMITS_IN_FLIGHT_US: [u32; 2] = [60, 200];
