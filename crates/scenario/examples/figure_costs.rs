@@ -4,7 +4,8 @@
 //! processor seconds, the process's memory at its peak since the run began and what of it is left after it (MiB), millions of calls a second,
 //! x, series. Where the kernel does not say (Linux's /proc), it is 0.
 
-use dunlin_scenario::figures::{Effort, FigureError, figure};
+use dunlin_scenario::figures::{Effort, figure};
+use std::error::Error;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
@@ -24,7 +25,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn costs(id: &str, series: &str, x: Option<u32>) -> Result<(), FigureError> {
+fn costs(id: &str, series: &str, x: Option<u32>) -> Result<(), Box<dyn Error>> {
     for run in figure(id)?.runs(Effort::Full) {
         if !run.series.starts_with(series) || x.is_some_and(|x| x != run.x) {
             continue;
