@@ -50,8 +50,16 @@ pub(crate) const HEAD_IMMEDIATE: u32 = u32::MAX;
 /// turn as who sends few long ones. One that says that a large payload was written, that is copied, is a turn of its own.
 #[inline]
 pub(crate) const fn turn_cost(kind: u8, total: usize) -> usize {
-    if kind == Kind::Written as u8 { usize::MAX } else { total.div_ceil(LINE) }
+    let lines = total.div_ceil(LINE);
+    match lines {
+        _ if kind == Kind::Written as u8 => usize::MAX,
+        0..MOST_LINES => lines,
+        _ => MOST_LINES,
+    }
 }
+
+/// No message counts for more lines: two of the longest are a turn, so that the fragments of a large payload go on.
+const MOST_LINES: usize = 16;
 
 /// The longest message: a batch of this many bytes, or a small payload with its lines around it.
 pub(crate) const MAX_MESSAGE: usize = 8192;
