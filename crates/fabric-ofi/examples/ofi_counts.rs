@@ -14,12 +14,12 @@ use std::process::ExitCode;
 
 /// Calls of each case that are counted, after as many that are not.
 const ROUNDS: u64 = 256;
-/// Messages that are no call or answer, completions of SENDs that are asked for and come apart from a message (on a busy machine),
-/// and what is done about connections, in so many calls.
-const OTHERS: u64 = ROUNDS / 4;
-/// Protocol, bytes of a call and of its answer, and messages each way.
-const CASES: [(&str, usize, u64); 4] =
-    [("AR-gRPC", 32, 1), ("AR-gRPC", 64, 1), ("AR-gRPC", 1024, 1), ("Direct-WriteIMM", 32, 2)];
+/// Messages that are no call or answer, and what is done about connections, in so many calls.
+const OTHERS: u64 = ROUNDS / 8;
+/// Protocol, bytes of a call and of its answer, messages each way, and how often at most one side's queue is marked: for a message that
+/// arrives, and for one that is sent unless it is short enough to be copied (which mostly comes together, but not on a busy machine).
+const CASES: [(&str, usize, u64, u64); 4] =
+    [("AR-gRPC", 32, 1, 1), ("AR-gRPC", 64, 1, 2), ("AR-gRPC", 1024, 1, 2), ("Direct-WriteIMM", 32, 2, 2)];
 
 fn case(protocol: &str, size: usize) -> String {
     format!("{protocol} {size}")
@@ -32,7 +32,7 @@ fn play() {
         Box::new(|request: &Request<'_>, reply: &mut Reply<'_>| Ok(reply.write(request.payload)?))
     });
     let server = serving.unwrap();
-    for (protocol, size, _) in CASES {
+    for (protocol, size, ..) in CASES {
         let plan = Protocol::by_name(protocol).unwrap().plan(CompletionMode::Busy);
         let config = ClientConfig { timeout: 60_000_000_000, ..ClientConfig::with_plan(plan) };
         let mut client = Client::connect(&fabric, server.address(), config).unwrap();
@@ -69,7 +69,7 @@ fn main() -> ExitCode {
         }
     }
     let counts = traced(&["play"]).unwrap();
-    for (protocol, size, messages) in CASES {
+    for (protocol, size, messages, marks) in CASES {
         let case = case(protocol, size);
         let [sends, wakes, resets] =
             [&["sendmsg", "sendto"][..], &["write"], &["read"]].map(|names| times(&counts, &case, names));
@@ -81,10 +81,9 @@ fn main() -> ExitCode {
             "{case}: {sends:?} sends"
         );
         assert!(sends.1 <= 2 * ROUNDS * messages + OTHERS, "{case}: {sends:?} sends");
-        // At most one for each message that arrives.
         for (what, times) in [("writes", wakes), ("reads", resets)] {
-            assert!(times.0 <= ROUNDS * messages + OTHERS, "{case}: {times:?} {what}");
-            assert!(times.1 <= 2 * ROUNDS * messages + OTHERS, "{case}: {times:?} {what}");
+            assert!(times.0 <= ROUNDS * marks + OTHERS, "{case}: {times:?} {what}");
+            assert!(times.1 <= 2 * ROUNDS * marks + OTHERS, "{case}: {times:?} {what}");
         }
     }
     ExitCode::SUCCESS

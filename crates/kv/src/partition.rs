@@ -232,6 +232,21 @@ impl Partition {
         self.buckets.prefetch(hash.bucket(self.buckets.count()));
     }
 
+    /// Starts to load the item that a key's bucket names, if it names one; waits for the bucket. Changes nothing.
+    #[inline]
+    pub fn prefetch_item(&self, hash: KeyHash) {
+        let bucket = hash.bucket(self.buckets.count());
+        self.prefetch_first(bucket, self.buckets.matching(bucket, hash.tag()));
+    }
+
+    /// Starts to load the item of the first of these slots, which most likely is the one that is asked for.
+    #[inline]
+    fn prefetch_first(&self, bucket: usize, mut slots: SlotSet) {
+        if let Some(slot) = slots.next() {
+            self.heap.prefetch(self.buckets.location(bucket, slot));
+        }
+    }
+
     /// Whether `key` is stored. Counts as no use of it: neither recency nor hits and misses change.
     pub fn contains(&self, key: &[u8]) -> bool {
         self.find(KeyHash::of(key), key).is_some()
@@ -269,10 +284,7 @@ impl Partition {
             }
             for (bucket, tag, slots) in &mut probes[..length] {
                 *slots = self.buckets.matching(*bucket, *tag);
-                let mut candidates = *slots;
-                if let Some(slot) = candidates.next() {
-                    self.heap.prefetch(self.buckets.location(*bucket, slot));
-                }
+                self.prefetch_first(*bucket, *slots);
             }
             let mut found = [None; GROUP];
             for ((found, key), (bucket, _, slots)) in found.iter_mut().zip(&group[..length]).zip(probes) {

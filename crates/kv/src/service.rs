@@ -81,15 +81,18 @@ impl ResponseSink for Sink<'_, '_> {
 }
 
 impl Service for KvService {
-    fn prepares(&self) -> bool {
-        true
+    fn passes(&self) -> usize {
+        2
     }
 
+    /// First the buckets, then the items that they name, as in a MULTIGET.
     #[inline]
-    fn prepare(&mut self, function: u16, payload: &[u8]) {
-        if function == Function::Get.id() {
-            self.partition.prefetch(KeyHash::of(payload));
+    fn prepare(&mut self, pass: usize, function: u16, payload: &[u8]) {
+        if function != Function::Get.id() {
+            return;
         }
+        let hash = KeyHash::of(payload);
+        if pass == 0 { self.partition.prefetch(hash) } else { self.partition.prefetch_item(hash) }
     }
 
     #[inline]

@@ -73,6 +73,10 @@ proptest! {
         for (version, step) in steps.into_iter().enumerate() {
             match step {
                 Step::Get(number) => {
+                    // Whether or not there is one.
+                    let hash = KeyHash::of(&key(number));
+                    partition.prefetch(hash);
+                    partition.prefetch_item(hash);
                     prop_assert_eq!(partition.get(&key(number)), model.get(&number).map(Vec::as_slice));
                 }
                 Step::Put(number, length) => {

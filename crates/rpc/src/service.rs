@@ -157,15 +157,18 @@ pub trait Service: Send {
     /// with [`Status::HandlerPanicked`].
     fn call(&mut self, request: &Request<'_>, reply: &mut Reply<'_>) -> Result<(), Status>;
 
-    /// Whether [`prepare`](Service::prepare) does anything: asked once, when the worker is made.
-    fn prepares(&self) -> bool {
-        false
+    /// How many times over [`prepare`](Service::prepare) wants to be shown a batch; 0 if it does nothing. Asked once, when the
+    /// worker is made.
+    fn passes(&self) -> usize {
+        0
     }
 
-    /// Told of each request of a batch before the first of them is called: the moment to ask for memory that they
-    /// will need, so that the ways of many overlap. Must not change anything; the call may never come.
-    fn prepare(&mut self, function: u16, payload: &[u8]) {
-        let _ = (function, payload);
+    /// Shown each request of a batch before the first of them is called, in as many passes, counted from 0, as
+    /// [`passes`](Service::passes) says: the moment to ask for memory that they will need, so that the ways of many overlap. What
+    /// one pass has asked for the next may look at, to ask for what it leads to. Must not change anything; the call may never
+    /// come.
+    fn prepare(&mut self, pass: usize, function: u16, payload: &[u8]) {
+        let _ = (pass, function, payload);
     }
 }
 

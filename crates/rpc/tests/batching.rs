@@ -10,8 +10,8 @@ use common::*;
 use dunlin_fabric::{Fabric, Host, Nanos};
 use dunlin_fabric_sim::{Settings, Sim};
 use dunlin_rpc::*;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 /// A day: nothing goes out for having waited.
 const NEVER_LATE: Nanos = 86_400_000_000_000;
@@ -171,4 +171,55 @@ fn batches_grow_as_far_as_the_latency_allows_and_follow_a_step() {
     // With a handler that becomes slower 128 calls in flight take 256 us, by their number alone: no collapse either.
     let (before, after, _) = in_virtual_time(60_000, 60_000_000, (200, 2000));
     assert!(before > 100 && after > 8, "{before} and {after}");
+}
+
+/// Notes what it is shown and what it is asked, by the first byte; 9 is not to be looked at.
+struct Noting(Arc<Mutex<Vec<(Option<usize>, u8)>>>);
+
+impl Service for Noting {
+    fn passes(&self) -> usize {
+        2
+    }
+
+    fn prepare(&mut self, pass: usize, _function: u16, payload: &[u8]) {
+        assert_ne!(payload[0], 9);
+        self.0.lock().unwrap().push((Some(pass), payload[0]));
+    }
+
+    fn call(&mut self, request: &Request<'_>, reply: &mut Reply<'_>) -> Result<(), dunlin_wire::Status> {
+        self.0.lock().unwrap().push((None, request.payload[0]));
+        Ok(reply.write(request.payload)?)
+    }
+}
+
+#[test]
+fn a_service_is_shown_a_batch_before_its_first_call_and_a_panic_there_harms_none() {
+    bounded(|| {
+        let noted = Arc::new(Mutex::new(Vec::new()));
+        let (fabric, noting) = (fabric(), Arc::clone(&noted));
+        let server = ServerBuilder::new(&fabric)
+            .function(ECHO, FunctionMode::Worker)
+            .serve(&unique("shown"), move |_| Box::new(Noting(Arc::clone(&noting))))
+            .unwrap();
+        let mut client = Client::connect(&fabric, server.address(), config(fixed(3))).unwrap();
+        let mut batch = |bytes: [u8; 3]| {
+            let calls = bytes.map(|byte| client.push_on(0, ECHO, &[byte]).unwrap());
+            for (call, byte) in calls.into_iter().zip(bytes) {
+                while !client.is_done(call) {
+                    client.progress();
+                }
+                assert_eq!(client.outcome(call).unwrap(), [byte]);
+                client.forget(call);
+            }
+            std::mem::take(&mut *noted.lock().unwrap())
+        };
+        let of = |pass: Option<usize>| [1, 2, 3].map(|byte| (pass, byte));
+        assert_eq!(batch([1, 2, 3]), [of(Some(0)), of(Some(1)), of(None)].concat());
+        assert_eq!(batch([1, 9, 3]), [(Some(0), 1), (None, 1), (None, 9), (None, 3)]);
+        // A call by itself overlaps with nothing.
+        let plan = Plan::new(RequestHalf::Write, ResponseHalf::Write);
+        let mut alone = Client::connect(&fabric, server.address(), ClientConfig::with_plan(plan)).unwrap();
+        assert_eq!(*alone.call(ECHO, &[4]).unwrap(), [4]);
+        assert_eq!(*noted.lock().unwrap(), [(None, 4)]);
+    });
 }

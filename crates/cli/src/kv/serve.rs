@@ -55,13 +55,13 @@ pub(crate) struct ServeArguments {
 struct Store<S>(S);
 
 impl<S: Service> Service for Store<S> {
-    fn prepares(&self) -> bool {
-        self.0.prepares()
+    fn passes(&self) -> usize {
+        self.0.passes()
     }
 
     #[inline]
-    fn prepare(&mut self, function: u16, payload: &[u8]) {
-        self.0.prepare(function, payload);
+    fn prepare(&mut self, pass: usize, function: u16, payload: &[u8]) {
+        self.0.prepare(pass, function, payload);
     }
 
     #[inline]

@@ -29,7 +29,8 @@ pub(super) struct Dispatcher<F: Fabric> {
     pub(super) shared: Arc<Shared<F>>,
     pub(super) inbox: Arc<Inbox<F>>,
     pub(super) service: Box<dyn Service>,
-    pub(super) prepares: bool,
+    /// How many times over the service is shown a batch.
+    pub(super) passes: usize,
     /// Where small results are written.
     pub(super) reply: Vec<u8>,
     /// Large requests are READ into these.
@@ -241,7 +242,7 @@ impl<F: Fabric> Dispatcher<F> {
                 Ok(())
             }
             Kind::RequestBatch => {
-                if self.prepares {
+                if self.passes > 0 {
                     self.prepare(&message);
                 }
                 let mut batch = BatchState::new();
@@ -416,10 +417,12 @@ impl<F: Fabric> Dispatcher<F> {
 
     /// Shows the service what a batch will ask. A panic there is as harmless as one in a call, and costs a hint.
     fn prepare(&mut self, message: &Message<'_>) {
-        let service = &mut self.service;
+        let (service, passes) = (&mut self.service, self.passes);
         let shown = catch_unwind(AssertUnwindSafe(|| {
-            for entry in message.entries().filter(|entry| !entry.flags.contains(Flags::RENDEZVOUS)) {
-                service.prepare(entry.function_or_status, entry.payload);
+            for pass in 0..passes {
+                for entry in message.entries().filter(|entry| !entry.flags.contains(Flags::RENDEZVOUS)) {
+                    service.prepare(pass, entry.function_or_status, entry.payload);
+                }
             }
         }));
         if shown.is_err() {

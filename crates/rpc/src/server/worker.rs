@@ -135,7 +135,7 @@ impl<F: Fabric> Worker<F> {
                 reply: vec![0; SMALL_LIMIT as usize],
                 imports: Pool::new(None, shared.config.large_memory),
                 inbox,
-                prepares: service.prepares(),
+                passes: service.passes(),
                 service,
                 out: Out { staging: vec![0; MAX_MESSAGE], draining: false },
                 held: None,
