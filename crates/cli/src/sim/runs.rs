@@ -45,7 +45,7 @@ fn largest_first(runs: Vec<Run>, message: &str) -> Result<Vec<Outcome>, Failure>
     let mut runs: Vec<(usize, Run)> = runs.into_iter().enumerate().collect();
     runs.sort_by_key(|(_, run)| Reverse(run.size()));
     let places: Vec<usize> = runs.iter().map(|(place, _)| *place).collect();
-    let outcomes = all(runs, message, |(_, run)| run.go())?;
+    let outcomes = all(runs, message, |(_, run)| run.go().map_err(Box::new))?;
     let mut placed: Vec<(usize, Outcome)> = places.into_iter().zip(outcomes).collect();
     placed.sort_by_key(|(place, _)| *place);
     Ok(placed.into_iter().map(|(_, outcome)| outcome).collect())

@@ -217,7 +217,7 @@ impl BatchTuner {
         // What is under way at once says one thing, and a batch that is not full less than one that is.
         let trips = 1.0 / f64::from(under_way.max(1));
         self.batches = self.batches.wrapping_add(1);
-        if let Some((known, mean)) = self.small.get_mut(usize::from(batch.calls)) {
+        if let Some((known, mean)) = self.small.get_mut(calls as usize) {
             *known = (*known + 1).min(KNOWN_BY);
             *mean += (batch.taken as f64 * trips / (calls * calls) as f64 - *mean) / f64::from(*known);
         }
@@ -596,6 +596,18 @@ mod tests {
         let mut nonsense = Limited::new(0, f64::NAN);
         nonsense.play(300, |_| 1 << 40);
         assert!(nonsense.size() <= 2);
+    }
+
+    /// A batch that says that it had no calls does not make half of one a size.
+    #[test]
+    fn no_batch_is_offered_no_calls() {
+        let mut tuner = BatchTuner::new(0.05);
+        for calls in [0, 1, 0, 1] {
+            for number in 0..100 {
+                tuner.answered(number, number + 10, Answered { calls, late: calls, taken: 10 }, 1);
+                assert!(SIZES.contains(&tuner.size()));
+            }
+        }
     }
 
     /// Lanes of several threads have one size, and what a lane that ends had under way is forgotten.
