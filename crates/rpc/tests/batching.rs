@@ -173,8 +173,11 @@ fn batches_grow_as_far_as_the_latency_allows_and_follow_a_step() {
     assert!(before > 100 && after > 8, "{before} and {after}");
 }
 
-/// Notes what it is shown and what it is asked, by the first byte; 9 is not to be looked at.
-struct Noting(Arc<Mutex<Vec<(Option<usize>, u8)>>>);
+/// In which pass a request was shown, none if it was called; and its first byte.
+type Seen = (Option<usize>, u8);
+
+/// Notes what it is shown and what it is asked; 9 is not to be looked at.
+struct Noting(Arc<Mutex<Vec<Seen>>>);
 
 impl Service for Noting {
     fn passes(&self) -> usize {
