@@ -1,14 +1,11 @@
-//! Where a round trip's time goes: bare SENDs of the fabric, as `fi_pingpong` makes them of libfabric, or calls of the engine.
+//! Where a round trip's time goes: bare SENDs of the fabric, as `fi_pingpong` makes them of libfabric and `dunlin ping` calls on them.
 //!
-//! `ofi_trip serve bare|call PROVIDER:HOST:PORT` on one side, `ofi_trip bare|call PROVIDER:HOST:PORT [BYTES [ROUNDS]]` on the other.
+//! `ofi_trip serve PROVIDER:HOST:PORT` on one side, for one client, `ofi_trip PROVIDER:HOST:PORT [BYTES [ROUNDS]]` on the other.
 
 use dunlin_fabric::*;
 use dunlin_fabric_ofi::{OfiConfig, OfiDomain, OfiFabric, OfiLink, OfiMemory};
-use dunlin_rpc::{
-    Client, ClientConfig, CompletionMode, FunctionMode, Protocol, Reply, Request, ServerBuilder,
-};
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// RECVs that are posted.
 const RECEIVES: usize = 16;
@@ -74,15 +71,8 @@ fn soon() -> Nanos {
     RealHost.now() + 60_000_000_000
 }
 
-fn serve(how: &str, fabric: &OfiFabric, address: &Address) {
-    if how == "call" {
-        let server = ServerBuilder::new(fabric).function(1, FunctionMode::Worker).serve(address, |_| {
-            Box::new(|request: &Request<'_>, reply: &mut Reply<'_>| Ok(reply.write(request.payload)?))
-        });
-        let _server = server.unwrap();
-        std::thread::sleep(Duration::from_secs(600));
-        return;
-    }
+/// Sends back what comes until it is one byte.
+fn serve(fabric: &OfiFabric, address: &Address) {
     let listener = fabric.listen(address).unwrap();
     let mut end = End::new(fabric, listener.accept(soon()).unwrap(), soon());
     let bytes = [7; LONGEST];
@@ -112,32 +102,28 @@ fn measure(rounds: usize, mut round: impl FnMut()) {
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    let (serves, words) = match words[..] {
-        ["serve", ref rest @ ..] => (true, rest),
-        ref rest => (false, rest),
-    };
-    let [how @ ("bare" | "call"), place, rest @ ..] = words else {
-        eprintln!("ofi_trip [serve] bare|call PROVIDER:HOST:PORT [BYTES [ROUNDS]]");
-        return ExitCode::FAILURE;
+    let (serves, place, rest) = match words[..] {
+        ["serve", place] => (true, place, &[][..]),
+        [place, ref rest @ ..] => (false, place, rest),
+        [] => {
+            eprintln!("ofi_trip serve PROVIDER:HOST:PORT, or ofi_trip PROVIDER:HOST:PORT [BYTES [ROUNDS]]");
+            return ExitCode::FAILURE;
+        }
     };
     let number = |at: usize, usual: usize| rest.get(at).map_or(usual, |word| word.parse().unwrap());
     let (bytes, rounds) = (vec![5; number(0, 64)], number(1, 20_000));
     let fabric = OfiFabric::new(place.split(':').next().unwrap(), OfiConfig::default()).unwrap();
     let address = Address::new(Scheme::Ofi, place).unwrap();
     if serves {
-        serve(how, &fabric, &address);
-    } else if *how == "call" {
-        let plan = Protocol::by_name("AR-gRPC").unwrap().plan(CompletionMode::Busy);
-        let mut client = Client::connect(&fabric, &address, ClientConfig::with_plan(plan)).unwrap();
-        measure(rounds, || assert_eq!(client.call_on(0, 1, &bytes).unwrap().len(), bytes.len()));
-    } else {
-        let mut end = End::new(&fabric, fabric.dial(&address, soon()).unwrap(), soon());
-        measure(rounds, || {
-            end.send(&bytes);
-            assert_eq!(end.take(), bytes.len());
-        });
-        end.send(&[1]);
-        end.take();
+        serve(&fabric, &address);
+        return ExitCode::SUCCESS;
     }
+    let mut end = End::new(&fabric, fabric.dial(&address, soon()).unwrap(), soon());
+    measure(rounds, || {
+        end.send(&bytes);
+        assert_eq!(end.take(), bytes.len());
+    });
+    end.send(&[1]);
+    end.take();
     ExitCode::SUCCESS
 }
