@@ -18,6 +18,7 @@ use crate::output::Failure;
 mod all;
 mod atb;
 pub(crate) mod fetch_table;
+mod fetch_tuner;
 
 /// What can be measured.
 #[derive(Debug, Subcommand)]
@@ -114,7 +115,8 @@ pub(crate) enum Bench {
     /// HatRPC's key-value service on LMDB under YCSB's workloads, by hints and by other systems' protocols.
     Ycsb(atb::YcsbArguments),
     FetchTable(fetch_table::FetchTableArguments),
-    /// All of these but atb, ycsb and fetch-table with the parameters that the project's figures are given for; some minutes.
+    FetchTuner(fetch_tuner::FetchTunerArguments),
+    /// All of these but atb, ycsb, fetch-table and fetch-tuner with the parameters that the project's figures are given for; some minutes.
     All {
         #[command(flatten)]
         output: Output,
@@ -165,6 +167,7 @@ pub(crate) fn run(command: Bench) -> Result<(), Failure> {
         Bench::Atb(command) => atb::run(command),
         Bench::Ycsb(arguments) => atb::run_ycsb(arguments),
         Bench::FetchTable(arguments) => fetch_table::run(&arguments),
+        Bench::FetchTuner(arguments) => fetch_tuner::run(arguments),
         Bench::All { output } => all::run(&output).map_err(failed),
         command => {
             let (document, output) = measure(command).map_err(failed)?;
@@ -230,7 +233,7 @@ fn measure(command: Bench) -> Result<(Document, Output)> {
             let parameters = Row::new().with("connections", connections).with("seconds", seconds);
             (document("bench idle", "shm", parameters, findings), output)
         }
-        Bench::Atb(_) | Bench::Ycsb(_) | Bench::FetchTable(_) | Bench::All { .. } => {
+        Bench::Atb(_) | Bench::Ycsb(_) | Bench::FetchTable(_) | Bench::FetchTuner(_) | Bench::All { .. } => {
             anyhow::bail!("only single measurements have one document each")
         }
     })

@@ -67,6 +67,8 @@ struct Inner {
     io: Arc<IoHandle>,
     capabilities: Capabilities,
     rates: KnownRates,
+    /// What is gone by until they are measured.
+    typical_rates: Arc<Rates>,
     domains: AtomicU32,
 }
 
@@ -104,6 +106,7 @@ impl ShmFabric {
             io,
             capabilities,
             rates: KnownRates::default(),
+            typical_rates: Arc::new(Rates::shared_memory()),
             domains: AtomicU32::new(1),
         })))
     }
@@ -184,7 +187,7 @@ impl Fabric for ShmFabric {
     }
 
     fn rates(&self) -> Option<Arc<Rates>> {
-        self.0.rates.get(|| self.device())
+        self.0.rates.get(|| self.device()).or_else(|| Some(Arc::clone(&self.0.typical_rates)))
     }
 
     fn register(&self, length: u64, access: Access) -> Result<ShmMemory, RegisterError> {

@@ -428,6 +428,16 @@ impl Plan {
         Plan { client, server, ..self }
     }
 
+    /// The plan where results that may be fetched or written back are all written back.
+    pub(crate) const fn written_back(self) -> Plan {
+        let response = match self.response {
+            ResponseHalf::FetchOrWrite => ResponseHalf::Write,
+            ResponseHalf::FetchOrWriteImm => ResponseHalf::WriteImm,
+            other => other,
+        };
+        Plan { response, ..self }
+    }
+
     /// What calls go by where nobody says how: the [`Default`], or SENDs with large payloads by read rendezvous, which let both
     /// sides sleep, too. These where the default needs immediate data that the fabric does not have (iWARP), or that cost it a
     /// message of their own (libfabric), as on a fabric that is not acknowledged, where nothing but messages has a RECV.

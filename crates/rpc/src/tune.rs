@@ -19,6 +19,7 @@ pub mod table;
 pub mod wait;
 pub(crate) mod way;
 
+use crate::plan::Plan;
 use std::sync::Arc;
 
 /// What all connections of a client choose together.
@@ -28,4 +29,15 @@ pub(crate) struct Tuners {
     pub(crate) fetch: Option<Arc<shared::FetchTuner>>,
     /// The size of batches; none if it is fixed, or there are none.
     pub(crate) batch: Option<Arc<batch::BatchSize>>,
+}
+
+impl Tuners {
+    /// The plan by which lanes are opened for calls that were to go by this one. Where fetching is ruled out a second way for results would
+    /// only cost something.
+    pub(crate) fn effective(&self, plan: Plan) -> Plan {
+        match &self.fetch {
+            Some(fetch) if fetch.rules_out_fetching() => plan.written_back(),
+            _ => plan,
+        }
+    }
 }

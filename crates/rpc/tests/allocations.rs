@@ -124,7 +124,7 @@ fn calls_allocate_nothing(modes: &[CompletionMode], largest: usize) {
     ];
     let mut wrong = Vec::new();
     for (name, plan) in plans(&fabric, modes) {
-        let config = ClientConfig { spin: 2000, ..ClientConfig::with_plan(plan) };
+        let config = ClientConfig { spin: 2000, ..with_plan(plan) };
         let mut client = Client::connect(&fabric, server.address(), config).unwrap();
         for (what, size, calls) in cases.iter().filter(|case| case.1 <= largest) {
             let payload = pattern(*size, 1);
@@ -168,7 +168,7 @@ fn asynchronous_calls_allocate_nothing() {
     let mut wrong = Vec::new();
     for (name, plan) in plans(&fabric, &[CompletionMode::Busy, CompletionMode::Event]) {
         let hub = AsyncHub::new(&fabric).unwrap();
-        let config = ClientConfig { spin: 2000, ..ClientConfig::with_plan(plan) };
+        let config = ClientConfig { spin: 2000, ..with_plan(plan) };
         let client = AsyncClient::connect(&hub, server.address(), config).unwrap();
         for size in [32, 4096] {
             let payload = pattern(size, 1);
@@ -209,7 +209,7 @@ fn messages_allocate_nothing() {
     for name in ["Direct-WriteIMM", "Server-reply", "RF-RPC"] {
         let plan = Protocol::by_name(name).unwrap().plan(CompletionMode::Busy);
         // Room for all that is under way: what finds none waits as a copy.
-        let config = ClientConfig { spin: 2000, ring_bytes: 64 * 1024, ..ClientConfig::with_plan(plan) };
+        let config = ClientConfig { spin: 2000, ring_bytes: 64 * 1024, ..with_plan(plan) };
         let mut client = MessageClient::connect(&fabric, server.address(), config).unwrap();
         let mut buffer = client.malloc_buf(0, 4096).unwrap();
         for size in [32, 4096] {

@@ -273,7 +273,7 @@ fn differences(counted: &CountSnapshot, golden: &Row, may_exceed: &Row) -> Vec<S
 }
 
 fn measure(plan: Plan) -> [CountSnapshot; 2] {
-    let mut pair = Turns::new(ClientConfig::with_plan(plan), |_| ());
+    let mut pair = Turns::new(with_plan(plan), |_| ());
     pair.calls(WARM_UP);
     pair.settle();
     let [client, server] = pair.counts();
@@ -308,7 +308,7 @@ fn measure_apart(plan: Plan) -> [CountSnapshot; 2] {
         .function(ECHO, FunctionMode::Worker)
         .serve(&unique("golden"), |_| Box::new(turns::echo))
         .unwrap();
-    let mut client = Client::connect(&fabrics[0], server.address(), ClientConfig::with_plan(plan)).unwrap();
+    let mut client = Client::connect(&fabrics[0], server.address(), with_plan(plan)).unwrap();
     let receives = [&fabrics[0], &fabrics[1]].map(|fabric| receives_waiting(&fabric.counts()));
     let mut calls = |count| {
         for number in 0..count {

@@ -71,7 +71,7 @@ fn messages_between_processes_by_every_protocol() {
     let _server = Process::start("answering", &address.to_string());
     for (name, plan) in plans(&fabric, &MODES) {
         println!("  {name}");
-        let mut client = MessageClient::connect(&fabric, &address, ClientConfig::with_plan(plan)).unwrap();
+        let mut client = MessageClient::connect(&fabric, &address, with_plan(plan)).unwrap();
         assert_eq!(client.servers(), 2);
         for server in 0..2 {
             let mut buffer = client.malloc_buf(server, LONGEST).unwrap();
@@ -168,7 +168,7 @@ fn buffers_are_good_for_every_peer() {
     });
     let connect = |protocol: &str| {
         let plan = Protocol::by_name(protocol).unwrap().plan(CompletionMode::Busy);
-        MessageClient::connect(&fabric(), &here.address, ClientConfig::with_plan(plan)).unwrap()
+        MessageClient::connect(&fabric(), &here.address, with_plan(plan)).unwrap()
     };
     let mut clients = [connect("RF-RPC"), connect("Write-RNDV"), connect("Eager-SendRecv")];
     let mut buffer = clients[0].malloc_buf(0, LONGEST).unwrap();
@@ -330,7 +330,7 @@ fn a_killed_server_ends_every_message() {
         let address = unique("messages");
         let mut server = Process::start("silent", &address.to_string());
         // No deadline would end them.
-        let config = ClientConfig { timeout: 0, ..ClientConfig::with_plan(plan) };
+        let config = ClientConfig { timeout: 0, ..with_plan(plan) };
         let mut client = MessageClient::connect(&fabric, &address, config).unwrap();
         let mut buffer = client.malloc_buf(0, 20_000).unwrap();
         for size in [10, 1000, 20_000, 10] {
@@ -354,7 +354,7 @@ fn a_killed_server_ends_every_message() {
 /// Sends messages until it is killed.
 fn sender(address: &str) {
     let plan = Protocol::by_name("RF-RPC").unwrap().plan(CompletionMode::Busy);
-    let config = ClientConfig { window: 8, ..ClientConfig::with_plan(plan) };
+    let config = ClientConfig { window: 8, ..with_plan(plan) };
     let mut client = MessageClient::connect(&fabric(), &address.parse().unwrap(), config).unwrap();
     let mut buffer = client.malloc_buf(0, 10_000).unwrap();
     for number in 0.. {

@@ -77,7 +77,7 @@ impl Local {
 }
 
 fn with(plan: Plan) -> ClientConfig {
-    ClientConfig { spin: 2000, ..ClientConfig::with_plan(plan) }
+    ClientConfig { spin: 2000, ..with_plan(plan) }
 }
 
 fn every_protocol_carries_every_size() {

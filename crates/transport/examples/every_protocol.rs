@@ -9,6 +9,7 @@
 //! itself, in part or as a whole. At the end the client whose kind the address picks calls as well. Prints a line for each row, and ends with status 1 if anything was wrong.
 
 use dunlin_fabric::{Address, Fabric};
+use dunlin_rpc::tune::table::FetchTable;
 use dunlin_rpc::{
     CallId, Client, ClientConfig, CompletionMode, ConnectError, FunctionMode, LargePayload, PROTOCOLS, Plan,
     Reply, Request, ServerBuilder, Service, Status,
@@ -17,6 +18,7 @@ use dunlin_transport::{Fabrics, on_fabric};
 use std::error::Error;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{Child, Command, ExitCode, Stdio};
+use std::sync::Arc;
 use std::time::Instant;
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
@@ -89,6 +91,8 @@ fn call<F: Fabric>(fabric: &F, address: &Address, plan: Plan) -> Outcome<usize> 
         timeout: PATIENCE,
         connect_timeout: PATIENCE,
         silence: PATIENCE,
+        // On shared memory nothing would be fetched by its own rates.
+        fetch_table: Some(Arc::new(FetchTable::rf_rpc())),
         ..ClientConfig::with_plan(plan)
     };
     let mut client = Client::connect(fabric, address, config)?;

@@ -172,7 +172,7 @@ fn the_rates_are_those_given_or_measured_or_built_in() {
         (tuning.table, tuning.retries_at_most)
     };
     let measured = || TablesFrom::Tables(tables.clone());
-    assert_eq!(source(measured(), None), (RatesSource::BuiltIn, 5));
+    assert_eq!(source(measured(), None), (RatesSource::Typical, 1));
     let device = Fabrics::default().shm().unwrap().device();
     let row = |bytes, reads| RateRow { bytes, reads, writes: 1e6, read_nanos: 500.0 };
     tables.save(&device, &[row(64, 3e6), row(1024, 1e6)], 1_795_305_600).unwrap();
@@ -181,8 +181,8 @@ fn the_rates_are_those_given_or_measured_or_built_in() {
     assert_eq!(reads_at_most, 3);
     let given = FetchTable::new(vec![row(64, 8e6), row(1024, 1e6)]).unwrap();
     assert_eq!(source(measured(), Some(given)), (RatesSource::Given, 8));
-    assert_eq!(source(TablesFrom::Nowhere, None), (RatesSource::BuiltIn, 5));
+    assert_eq!(source(TablesFrom::Nowhere, None), (RatesSource::Typical, 1));
     std::fs::write(tables.path(&device), b"no table").unwrap();
-    assert_eq!(source(measured(), None), (RatesSource::BuiltIn, 5));
+    assert_eq!(source(measured(), None), (RatesSource::Typical, 1));
     server.shutdown(1_000_000_000);
 }

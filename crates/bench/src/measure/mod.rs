@@ -17,6 +17,7 @@ mod atb;
 mod contest;
 mod crowd;
 mod event;
+mod fetch_tuner;
 mod flow;
 mod idle;
 mod key_value;
@@ -34,6 +35,7 @@ pub use atb::{
     Stop, atb_latency, atb_mix, atb_throughput,
 };
 pub use event::{EventOptions, event};
+pub use fetch_tuner::{FetchTunerOptions, fetch_tuner};
 pub use idle::{IdleOptions, idle};
 pub use key_value::{KeyValueOptions, key_value};
 pub use latency::{LatencyOptions, latency};

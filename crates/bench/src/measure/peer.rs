@@ -3,7 +3,7 @@
 use std::any::Any;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use dunlin::thrift::{Adapter, Processor};
 use dunlin_fabric::{Address, AddressError, Nanos};
@@ -26,6 +26,47 @@ use crate::floor::{Subject, answer_seed, fill_bytes, sum_bytes};
 pub(super) const ECHO: u16 = 1;
 /// Sums the request, and answers with as many bytes filled anew from that sum, as the payload floors do.
 pub(super) const REFILL: u16 = 2;
+/// Works and answers as the request says ([`Work`]).
+pub(super) const WORK: u16 = 3;
+
+/// What [`WORK`] is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Work {
+    /// How long the handler takes, in nanoseconds.
+    pub(super) process_ns: u32,
+    /// Bytes of the answer.
+    pub(super) answer: u32,
+    /// Each byte of it.
+    pub(super) stamp: u8,
+}
+
+impl Work {
+    pub(super) const BYTES: usize = 9;
+
+    pub(super) fn encode(self) -> [u8; Self::BYTES] {
+        let mut bytes = [self.stamp; Self::BYTES];
+        bytes[..4].copy_from_slice(&self.process_ns.to_le_bytes());
+        bytes[4..8].copy_from_slice(&self.answer.to_le_bytes());
+        bytes
+    }
+
+    fn decode(bytes: &[u8]) -> Option<Self> {
+        let [a, b, c, d, e, f, g, h, stamp] = *bytes.first_chunk::<{ Self::BYTES }>()?;
+        let (process_ns, answer) = (u32::from_le_bytes([a, b, c, d]), u32::from_le_bytes([e, f, g, h]));
+        Some(Work { process_ns, answer, stamp })
+    }
+
+    fn run(self, reply: &mut Reply<'_>) -> Result<(), dunlin_rpc::Status> {
+        if self.process_ns > 0 {
+            let (begin, long) = (Instant::now(), Duration::from_nanos(self.process_ns.into()));
+            while begin.elapsed() < long {
+                std::hint::spin_loop();
+            }
+        }
+        reply.reserve(self.answer as usize)?.fill(self.stamp);
+        Ok(())
+    }
+}
 
 /// Looks of a busy worker between two looks at whether the slice is over.
 const LOOKS_AT_ONCE: usize = 16;
@@ -46,7 +87,7 @@ pub(super) struct Setup {
 /// What a server offers.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(super) enum ServiceKind {
-    /// [`ECHO`] and [`REFILL`].
+    /// [`ECHO`], [`REFILL`] and [`WORK`].
     Bytes,
     /// The typed service.
     Typed,
@@ -112,8 +153,9 @@ impl RpcSubject {
         let builder = ServerBuilder::new(&fabric);
         let (builder, service): (_, Box<dyn Service>) = match setup.service {
             ServiceKind::Bytes => {
+                let all = [ECHO, REFILL, WORK];
                 let builder =
-                    builder.function(ECHO, FunctionMode::Worker).function(REFILL, FunctionMode::Worker);
+                    all.into_iter().fold(builder, |builder, one| builder.function(one, FunctionMode::Worker));
                 (builder, Box::new(bytes_service))
             }
             ServiceKind::Typed => adapted(typed::processor(), builder),
@@ -188,11 +230,13 @@ fn open_hat_kv(map_bytes: usize) -> Result<dunlin_hatkv::Handler, String> {
 }
 
 fn bytes_service(request: &Request<'_>, reply: &mut Reply<'_>) -> Result<(), dunlin_rpc::Status> {
-    if request.function == ECHO {
-        reply.write(request.payload)?;
-    } else {
-        let sum = sum_bytes(request.payload);
-        fill_bytes(reply.reserve(request.payload.len())?, answer_seed(sum));
+    match request.function {
+        ECHO => reply.write(request.payload)?,
+        WORK => Work::decode(request.payload).ok_or(dunlin_rpc::Status::Malformed)?.run(reply)?,
+        _ => {
+            let sum = sum_bytes(request.payload);
+            fill_bytes(reply.reserve(request.payload.len())?, answer_seed(sum));
+        }
     }
     Ok(())
 }

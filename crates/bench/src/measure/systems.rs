@@ -1,6 +1,7 @@
 //! Systems that RF-RPC's text compares, on one machine: one GET after the other of the same records, by RPC under the protocols of Jakiro,
 //! ServerReply and HERD, and by READs of the tables of Pilaf and FaRM, which the server knows nothing of.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use dunlin_fabric::Address;
@@ -9,7 +10,8 @@ use dunlin_kv::KvClient;
 use dunlin_kv::bypass::{BypassClient, Kind};
 use dunlin_kv::client::refused;
 use dunlin_kv::protocol::{Function, Status};
-use dunlin_rpc::{Client, ClientConfig, CompletionMode, Plan, Protocol};
+use dunlin_rpc::tune::table::FetchTable;
+use dunlin_rpc::{Client, ClientConfig, CompletionMode, FetchChoice, Plan, Protocol};
 
 use super::contest::{Contestant, contest};
 use super::key_value::{KEY, VALUE, key_of, load, memory_for, value_of};
@@ -22,9 +24,14 @@ use crate::report::Row;
 use crate::statistics::ratio;
 
 const SLICE: Duration = Duration::from_millis(2);
-/// The systems that call, and by which protocol.
-const CALLING: [(&str, &str); 3] =
-    [("Jakiro", "RF-RPC"), ("ServerReply", "Server-reply"), ("HERD-style", "HERD")];
+/// The systems that call, by which protocol, and whether by the rates of RF-RPC's cluster, by which results are fetched: by those of shared
+/// memory they are written back.
+const CALLING: [(&str, &str, bool); 4] = [
+    ("Jakiro", "RF-RPC", false),
+    ("Jakiro, fetched", "RF-RPC", true),
+    ("ServerReply", "Server-reply", false),
+    ("HERD-style", "HERD", false),
+];
 
 /// Who makes GETs.
 enum Getter {
@@ -115,13 +122,18 @@ pub(super) fn systems(
     rounds: usize,
 ) -> Result<Findings, MeasureError> {
     let mut all = Vec::new();
-    for (name, protocol) in CALLING {
+    for (name, protocol, fetched) in CALLING {
         let Some(plan) = Protocol::by_name(protocol).map(|row| row.plan(CompletionMode::Busy)) else {
             continue;
         };
         let served = session.serve(memory_for(records), Drive::Busy)?;
         session.while_serving(&served, |fabric, address| fill(fabric, address, records))?;
-        let mut client = Box::new(session.connect(&served, &ClientConfig::with_plan(plan))?);
+        let mut config = ClientConfig::with_plan(plan);
+        if fetched {
+            config.fetch_table = Some(Arc::new(FetchTable::rf_rpc()));
+            config.fetch_choice = FetchChoice::Enumerated;
+        }
+        let mut client = Box::new(session.connect(&served, &config)?);
         let reads_before = reads_of(&mut client);
         all.push(System::new(name, Getter::Calls { client, protocol, reads_before }, served, records));
     }

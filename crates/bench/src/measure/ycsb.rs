@@ -166,7 +166,7 @@ pub fn ycsb(session: &mut Session, options: &YcsbOptions) -> Result<Findings, Me
         findings.rows.extend(rows(
             &mut entrants,
             &head.clone().with("operation", "all"),
-            &[Compared { metric: Metric::Throughput(None), prefix: "" }],
+            &[Compared { metric: Metric::Throughput(None), prefix: "", rival: None }],
             &|row, samples| {
                 set_throughput(row, "throughput_ops", samples, None);
                 set_server_cpu(row, samples);
@@ -178,8 +178,8 @@ pub fn ycsb(session: &mut Session, options: &YcsbOptions) -> Result<Findings, Me
                 &mut entrants,
                 &head.clone().with("operation", operation),
                 &[
-                    Compared { metric: Metric::Throughput(Some(kind)), prefix: "" },
-                    Compared { metric: Metric::Latency(kind), prefix: "latency_" },
+                    Compared { metric: Metric::Throughput(Some(kind)), prefix: "", rival: None },
+                    Compared { metric: Metric::Latency(kind), prefix: "latency_", rival: None },
                 ],
                 &|row, samples| {
                     set_throughput(row, "throughput_ops", samples, Some(kind));

@@ -363,7 +363,7 @@ fn summarized(row: &Row, rows: &[Row]) -> Row {
 }
 
 /// Runs one measurement in a process pair of its own and shows what it gives, also after a signal.
-fn measure(
+pub(super) fn measure(
     name: &str,
     parameters: Row,
     output: &Output,

@@ -253,7 +253,7 @@ fn show<F: Fabric>(arguments: &FetchTableArguments, fabric: &F) -> Result<(), Fa
         }
         None => {
             output::print_line(format_args!("nothing was measured of {device}"))?;
-            FetchTable::rf_rpc()
+            fabric.rates().map_or_else(FetchTable::rf_rpc, FetchTable::of)
         }
     };
     present(arguments, fabric.capabilities().name, &found, Row::new())

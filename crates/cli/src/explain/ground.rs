@@ -2,7 +2,9 @@
 
 use crate::arguments::{DeviceArguments, On};
 use crate::output::Failure;
-use dunlin::{Address, Capabilities, ChosenFabric, Fabric, RatesSource, ResponseHalf, Scheme, on_fabric};
+use dunlin::{
+    Address, Capabilities, ChosenFabric, Fabric, FetchTable, RatesSource, ResponseHalf, Scheme, on_fabric,
+};
 use dunlin_scenario::advice::Cluster;
 
 /// What plans are chosen for, and what is to be told of it.
@@ -14,6 +16,8 @@ pub(super) struct Ground {
     pub(super) name: String,
     /// By which rates clients there choose between fetching and having results written back.
     pub(super) rates: RatesSource,
+    /// Whether these rule out that anything is fetched.
+    pub(super) written: bool,
     /// What `auto:` means, in a line.
     pub(super) auto: Option<String>,
 }
@@ -25,6 +29,7 @@ impl Ground {
             capabilities: Some(cluster.capabilities.clone()),
             name: cluster.profile.clone(),
             rates: RatesSource::Modelled { profile: cluster.profile.clone() },
+            written: false,
             auto: None,
         }
     }
@@ -49,10 +54,12 @@ impl Ground {
         }
         let takes = if takes.is_empty() { "nothing".to_owned() } else { takes.join(", else ") };
         let capabilities = on.capabilities(device)?;
+        let (rates, written) = rates.unwrap_or((RatesSource::BuiltIn, false));
         Ok(Ground {
             name: capabilities.name.to_owned(),
             capabilities: Some(capabilities),
-            rates: rates.unwrap_or(RatesSource::BuiltIn),
+            rates,
+            written,
             auto: Some(format!("auto: takes from here {takes}, as far as the server has it{not}")),
         })
     }
@@ -64,12 +71,14 @@ impl Ground {
         let auto = Some(format!("{address} is {resolved}"));
         if resolved.address.scheme() == Scheme::Tcp {
             let name = Scheme::Tcp.as_str().to_owned();
-            return Ok(Ground { capabilities: None, name, rates: RatesSource::BuiltIn, auto });
+            let rates = RatesSource::BuiltIn;
+            return Ok(Ground { capabilities: None, name, rates, written: false, auto });
         }
         let chosen: ChosenFabric = fabrics.choose(&resolved.address)?;
-        let rates = on_fabric!(&chosen, fabric => rates(fabric));
+        let (rates, written) = on_fabric!(&chosen, fabric => rates(fabric));
         let capabilities = chosen.capabilities().clone();
-        Ok(Ground { name: capabilities.name.to_owned(), capabilities: Some(capabilities), rates, auto })
+        let name = capabilities.name.to_owned();
+        Ok(Ground { name, capabilities: Some(capabilities), rates, written, auto })
     }
 
     /// By which rates a function's results travel; `None` where none are READ.
@@ -77,11 +86,15 @@ impl Ground {
         match response {
             ResponseHalf::FetchOrWrite | ResponseHalf::FetchOrWriteImm => {
                 let how = match self.rates {
-                    RatesSource::BuiltIn => "; `dunlin bench fetch-table` measures this device's",
+                    RatesSource::BuiltIn | RatesSource::Typical => {
+                        "; `dunlin bench fetch-table` measures this device's"
+                    }
                     _ => "",
                 };
+                let so =
+                    if self.written { ", by which all are written back: no READ is cheaper" } else { "" };
                 Some(format!(
-                    "rates by which results are fetched or written back: {}{how} (ClientConfig::fetch_table gives others)",
+                    "rates by which results are fetched or written back: {}{so}{how} (ClientConfig::fetch_table gives others)",
                     self.rates
                 ))
             }
@@ -93,7 +106,8 @@ impl Ground {
     }
 }
 
-/// Where the rates of a client on this fabric come from, if the application gives none.
-fn rates<F: Fabric>(fabric: &F) -> RatesSource {
-    fabric.rates().map_or(RatesSource::BuiltIn, |rates| rates.source().clone())
+/// Where the rates of a client on this fabric come from, if the application gives none, and whether they rule fetching out.
+fn rates<F: Fabric>(fabric: &F) -> (RatesSource, bool) {
+    let table = fabric.rates().map_or_else(FetchTable::rf_rpc, FetchTable::of);
+    (table.source().clone(), table.rules_out_fetching())
 }

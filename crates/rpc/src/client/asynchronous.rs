@@ -263,7 +263,7 @@ impl<F: Fabric> Connection<F> {
         let inner = self.hub.inner();
         let until = inner.fabric.host().now().saturating_add(self.config.connect_timeout);
         let greeting = greet(&inner.fabric, &self.address, &self.config, until)?;
-        let prepared = inner.lock().core.prepare(&greeting, &self.config)?;
+        let prepared = inner.lock().core.prepare(&greeting, &self.config, &self.tuners)?;
         match negotiate(&greeting, &prepared, until) {
             Ok(ready) => inner.lock().core.install(&greeting, &self.config, prepared, &ready, &self.tuners),
             Err(error) => {

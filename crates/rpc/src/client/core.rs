@@ -93,6 +93,7 @@ impl<F: Fabric> Core<F> {
         &mut self,
         greeting: &Greeting<F>,
         config: &ClientConfig,
+        tuners: &Tuners,
     ) -> Result<Vec<PreparedLane<F>>, ConnectError> {
         let workers = match config.worker {
             Some(worker) => worker..worker.saturating_add(1),
@@ -101,8 +102,12 @@ impl<F: Fabric> Core<F> {
         let mut prepared = Vec::with_capacity(workers.len());
         for plan in config.plans() {
             for worker in workers.clone() {
-                match PreparedLane::new(self, greeting, config, plan, prepared.len() as u16, worker) {
-                    Ok(lane) => prepared.push(lane),
+                let effective = tuners.effective(plan);
+                match PreparedLane::new(self, greeting, config, effective, prepared.len() as u16, worker) {
+                    Ok(mut lane) => {
+                        lane.ruled_out = effective != plan;
+                        prepared.push(lane);
+                    }
                     Err(error) => {
                         self.discard(prepared);
                         return Err(error);
@@ -358,18 +363,22 @@ impl<F: Fabric> Core<F> {
 
     /// Posts READs for lanes that wait for results, and takes what they bring.
     fn post_fetches(&mut self) {
+        let mut fetching = false;
         for index in 0..self.lanes.len() {
             let Some(lane) = &mut self.lanes[index] else { continue };
             if lane.broken.is_some() || lane.slots.in_flight() == 0 {
                 continue;
             }
+            fetching |= lane.may_have_fetched();
             let Some(fetcher) = lane.fetcher_with_work(|| self.fabric.host().now()) else { continue };
             if let Err(violation) = fetcher.read(&mut self.domain) {
                 tracing::debug!(target: "dunlin::client", lane = index, %violation, "a lane that fetches broke");
                 self.break_lane(index as u16, Cause::ConnectionLost);
             }
         }
-        self.poll(self.send_completions);
+        if fetching {
+            self.poll(self.send_completions);
+        }
     }
 
     fn poll(&mut self, queue: CompletionQueueId) -> usize {
@@ -587,7 +596,7 @@ impl<F: Fabric> Core<F> {
 
     /// What the lanes that fetch or have written back have chosen, by lane.
     pub(crate) fn tuning(&mut self) -> Vec<Tuning> {
-        self.lanes.iter_mut().flatten().filter_map(|lane| Some(lane.hybrid.as_mut()?.tuning())).collect()
+        self.lanes.iter_mut().flatten().filter_map(ClientLane::tuning).collect()
     }
 
     /// How many calls a batch of each lane has at most, of lanes that send them by themselves.

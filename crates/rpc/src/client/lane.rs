@@ -5,17 +5,19 @@ use super::slots::{Sink, Slots};
 use crate::error::{CallError, Cause};
 use crate::path::again::{Requests, Sent, Silent};
 use crate::path::fetch::Fetcher;
-use crate::path::hybrid::{Hybrid, MODE_WORD, PUBLISHED_HEAD, Patience};
+use crate::path::hybrid::{Hybrid, MODE_WORD, PUBLISHED_HEAD, Patience, Tuning};
 use crate::path::large::{Arrivals, Errands};
 use crate::path::rendezvous::Pool;
 use crate::path::route::{self, Route};
 use crate::path::{Incoming, Next, Rx, Scratch, Tx, TxError, Violation, turn_cost};
 use crate::plan::LargePayload;
+use crate::tune::shared::FetchTuner;
 use dunlin_fabric::{
     Buffer, Completion, CompletionStatus, Fabric, Host, Nanos, Operation, PostError, QueuePairId, Region,
     RegionKey, RemoteSlice, ThreadDomain, Work, WorkRequest, copy,
 };
 use dunlin_wire::{BatchState, Descriptor, EntryMeta, Flags, Header, Kind, LINE};
+use std::sync::Arc;
 
 /// The most bytes of call ids that one release message carries: what fits its first line.
 const RELEASES_AT_ONCE: usize = 8;
@@ -62,6 +64,8 @@ pub(crate) struct ClientLane<F: Fabric> {
     /// Large results that were read and that the server may let go.
     pub(crate) releases: Vec<u32>,
     pub(crate) queue_pair: QueuePairId,
+    /// Who has found that its results are all written back, though they might have been fetched.
+    pub(crate) written_by_rates: Option<Arc<FetchTuner>>,
     /// Where the server's messages are taken.
     pub(crate) receives: QueuePairId,
     /// The queue pair for datagrams, of either direction.
@@ -435,7 +439,7 @@ impl<F: Fabric> ClientLane<F> {
         if self.batching.is_some() {
             self.flush_alone(fabric, domain)?;
         }
-        if self.hybrid.is_some() {
+        if self.hybrid.as_ref().is_some_and(|hybrid| hybrid.rx.is_waiting() || hybrid.rx.head_overdue()) {
             messages += self.progress_fetched(fabric, domain, scratch, sink)?;
         }
         if messages > 0
@@ -525,6 +529,12 @@ impl<F: Fabric> ClientLane<F> {
         open > 0 && (self.batching.is_none() || self.slots.in_flight() <= open)
     }
 
+    /// Whether a READ may be under way, or is to be posted.
+    #[inline]
+    pub(crate) fn may_have_fetched(&self) -> bool {
+        self.hybrid.as_ref().is_none_or(|hybrid| hybrid.is_fetching() || hybrid.rx.is_reading())
+    }
+
     /// When the open batch has stood open for too long, if it goes out by itself.
     #[inline]
     pub(crate) fn batch_due(&self) -> Option<Nanos> {
@@ -537,6 +547,15 @@ impl<F: Fabric> ClientLane<F> {
     pub(crate) fn fetch_due(&self) -> Option<Nanos> {
         let hybrid = self.hybrid.as_ref().filter(|hybrid| hybrid.is_fetching() && !hybrid.rx.is_reading())?;
         Some(hybrid.due()).filter(|due| *due > 0)
+    }
+
+    /// What is chosen for results that are fetched or written back; none if the plan has chosen.
+    pub(crate) fn tuning(&mut self) -> Option<Tuning> {
+        match (&mut self.hybrid, &self.written_by_rates) {
+            (Some(hybrid), _) => Some(hybrid.tuning()),
+            (None, Some(tuner)) => Some(Tuning::written_by_rates(tuner, self.tx.next_sequence())),
+            (None, None) => None,
+        }
     }
 
     /// Whether results are being fetched, where they may also be written back.

@@ -155,7 +155,7 @@ impl<F: Fabric> Client<F> {
     fn establish(&mut self, until: Nanos) -> Result<(), ConnectError> {
         let fabric = self.core.fabric.clone();
         let greeting = greet(&fabric, &self.target.address, &self.target.config, until)?;
-        let prepared = self.core.prepare(&greeting, &self.target.config)?;
+        let prepared = self.core.prepare(&greeting, &self.target.config, &self.target.tuners)?;
         let ready = match negotiate(&greeting, &prepared, until) {
             Ok(ready) => ready,
             Err(error) => {

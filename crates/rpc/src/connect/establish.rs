@@ -112,6 +112,8 @@ pub(crate) struct PreparedLane<F: Fabric> {
     /// Control line, and behind it the ring of responses if the path has one.
     region: Region<F::Memory>,
     plan: Plan,
+    /// The plan was to fetch or to write back, and the rates rule fetching out.
+    pub(crate) ruled_out: bool,
     open: OpenLane,
 }
 
@@ -197,7 +199,7 @@ impl<F: Fabric> PreparedLane<F> {
             datagram_endpoint: datagram_endpoint.unwrap_or_default(),
             region_keys: vec![key.0],
         };
-        Ok(PreparedLane { number, queue_pair, unreliable, datagrams, region, plan, open })
+        Ok(PreparedLane { number, queue_pair, unreliable, datagrams, region, plan, ruled_out: false, open })
     }
 
     /// All queue pairs of our half.
@@ -342,6 +344,7 @@ impl<F: Fabric> PreparedLane<F> {
             datagrams: self.datagrams,
             strays: 0,
             hybrid,
+            written_by_rates: tuners.fetch.clone().filter(|_| self.ruled_out),
             again: plan.is_lossy().then(|| Box::new(Requests::new(ready.window, config.silence))),
             link: link.clone(),
             tx,

@@ -6,7 +6,7 @@ use dunlin_fabric::Nanos;
 /// No slot.
 const NONE: u16 = u16::MAX;
 
-/// What was sent of a call.
+/// What was sent of a call: all that is touched where results are written back.
 #[derive(Clone, Copy, Debug)]
 struct Slot {
     function: u16,
@@ -14,6 +14,11 @@ struct Slot {
     calls: u16,
     /// Its result is to be fetched, and was not yet: it is in the list.
     awaited: bool,
+}
+
+/// What belongs to a call that is awaited.
+#[derive(Clone, Copy, Debug)]
+struct Place {
     /// When it was sent, 0 if nobody has looked at the clock.
     since: Nanos,
     /// It is looked for before others of its function are.
@@ -26,6 +31,7 @@ struct Slot {
 #[derive(Debug)]
 pub(crate) struct Awaited {
     slots: Box<[Slot]>,
+    places: Box<[Place]>,
     first: u16,
     last: u16,
 }
@@ -33,23 +39,33 @@ pub(crate) struct Awaited {
 impl Awaited {
     /// For slots below `window`.
     pub(crate) fn new(window: u16) -> Self {
-        let none =
-            Slot { function: 0, calls: 1, awaited: false, since: 0, early: false, before: NONE, after: NONE };
-        Awaited { slots: vec![none; window as usize].into(), first: NONE, last: NONE }
+        let none = Slot { function: 0, calls: 1, awaited: false };
+        let nowhere = Place { since: 0, early: false, before: NONE, after: NONE };
+        let window = window as usize;
+        Awaited {
+            slots: vec![none; window].into(),
+            places: vec![nowhere; window].into(),
+            first: NONE,
+            last: NONE,
+        }
     }
 
     /// A call takes a slot, whatever was there before.
     #[inline]
     pub(crate) fn note(&mut self, slot: usize, function: u16, awaited: bool) {
         self.take(slot);
-        let last = self.last;
-        let Some(place) = self.slots.get_mut(slot) else { return };
-        (place.function, place.calls, place.since, place.early) = (function, 1, 0, false);
-        if !awaited {
-            return;
+        let Some(of) = self.slots.get_mut(slot) else { return };
+        *of = Slot { function, calls: 1, awaited };
+        if awaited {
+            self.append(slot);
         }
-        (place.awaited, place.before, place.after) = (true, last, NONE);
-        match self.slots.get_mut(last as usize) {
+    }
+
+    fn append(&mut self, slot: usize) {
+        let last = self.last;
+        let Some(place) = self.places.get_mut(slot) else { return };
+        *place = Place { since: 0, early: false, before: last, after: NONE };
+        match self.places.get_mut(last as usize) {
             Some(last) => last.after = slot as u16,
             None => self.first = slot as u16,
         }
@@ -79,21 +95,21 @@ impl Awaited {
     /// The call in a slot was sent now.
     #[inline]
     pub(crate) fn sent_at(&mut self, slot: usize, now: Nanos, early: bool) {
-        if let Some(slot) = self.slots.get_mut(slot) {
-            (slot.since, slot.early) = (now, early);
+        if let Some(place) = self.places.get_mut(slot) {
+            (place.since, place.early) = (now, early);
         }
     }
 
     /// Whether the call in a slot is looked for before others of its function are.
     #[inline]
     pub(crate) fn is_early(&self, slot: usize) -> bool {
-        self.slots.get(slot).is_some_and(|slot| slot.early)
+        self.places.get(slot).is_some_and(|place| place.early)
     }
 
     /// When the call in a slot was sent; 0 if nobody has looked at the clock.
     #[inline]
     pub(crate) fn since(&self, slot: usize) -> Nanos {
-        self.slots.get(slot).map_or(0, |slot| slot.since)
+        self.places.get(slot).map_or(0, |place| place.since)
     }
 
     /// The oldest call that is awaited.
@@ -105,20 +121,24 @@ impl Awaited {
     /// Takes a call out of the list; whether it was there.
     #[inline]
     pub(crate) fn take(&mut self, slot: usize) -> bool {
-        let Some(place) = self.slots.get_mut(slot) else { return false };
-        if !std::mem::take(&mut place.awaited) {
-            return false;
+        let Some(of) = self.slots.get_mut(slot) else { return false };
+        let awaited = std::mem::take(&mut of.awaited);
+        if awaited {
+            self.unlink(slot);
         }
-        let (before, after) = (place.before, place.after);
-        match self.slots.get_mut(before as usize) {
+        awaited
+    }
+
+    fn unlink(&mut self, slot: usize) {
+        let Some(Place { before, after, .. }) = self.places.get(slot).copied() else { return };
+        match self.places.get_mut(before as usize) {
             Some(before) => before.after = after,
             None => self.first = after,
         }
-        match self.slots.get_mut(after as usize) {
+        match self.places.get_mut(after as usize) {
             Some(after) => after.before = before,
             None => self.last = before,
         }
-        true
     }
 
     /// Nothing is awaited any more.

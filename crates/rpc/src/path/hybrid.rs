@@ -12,7 +12,7 @@
 //!
 //! The word is the client's to write, and so anything: it decides only which of its own rings the client's own answers go to.
 
-use super::{CONTROL_BYTES, Rx, Tx, Violation};
+use super::{CONTROL_BYTES, Rx, Tx, TxError, Violation};
 use crate::client::slots::{SLOT_BITS, split_call};
 use crate::path::awaited::Awaited;
 use crate::path::fetch::Fetcher;
@@ -22,7 +22,7 @@ use crate::tune::shared::FetchTuner;
 use crate::tune::wait::EARLY;
 use crate::tune::way::Way;
 use dunlin_fabric::{Fabric, Host, Nanos, RatesSource, Region};
-use dunlin_wire::Flags;
+use dunlin_wire::{Flags, Header, Kind};
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
@@ -34,6 +34,15 @@ const _: () = assert!(PUBLISHED_HEAD + 8 <= CONTROL_BYTES);
 /// One call of so many has its time taken where it is fetched, and where it is written back.
 const TIMED_FETCHED: u32 = 8;
 const TIMED_WRITTEN: u32 = 4;
+/// So many in a row that were timed and written back are few enough to ask for more; then one of so many has its time taken: two looks at the
+/// clock are a tenth of a quick call.
+const WRITTEN_FOR_LONG: u32 = 256;
+const TIMED_WRITTEN_LONG: u32 = 32;
+const _: () = assert!(
+    TIMED_FETCHED.is_power_of_two()
+        && TIMED_WRITTEN.is_power_of_two()
+        && TIMED_WRITTEN_LONG.is_power_of_two()
+);
 /// The first messages of a lane all have their time taken, so that its client soon has something to choose from.
 const TIMED_FIRST: u64 = 64;
 
@@ -76,7 +85,7 @@ pub(crate) struct Hybrid<F: Fabric> {
 /// What a client has chosen for a lane whose results are fetched or written back.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Tuning {
-    /// R: READs that may fail for a call (RF-RPC section 3.2), of the function and the kind of message, one call or several, that was sampled last on this lane.
+    /// R: READs that may fail for a call (RF-RPC section 3.2), 0 if results are better written back at once; of the function and the kind of message, one call or several, that was sampled last on this lane.
     pub retries: u32,
     /// F: bytes that a READ brings, of the same.
     pub fetch_bytes: u32,
@@ -89,7 +98,7 @@ pub struct Tuning {
     /// Functions whose results are written back now. Functions with equal remainders by 32 share a mode and stand here once, as the
     /// remainder.
     pub written_back: Vec<u16>,
-    /// Results so far that were fetched, and that were written back.
+    /// Results so far that were fetched, and that were written back; where the rates rule fetching out, the messages that asked for them.
     pub results: (u64, u64),
     /// READs so far, and those of them that found nothing.
     pub reads: (u64, u64),
@@ -110,7 +119,7 @@ pub struct Tuning {
 pub struct FunctionTuning {
     /// The remainder.
     pub function: u16,
-    /// R of calls that travel by themselves.
+    /// R of calls that travel by themselves; 0 if they are better written back at once.
     pub retries: u32,
     /// F of those, in bytes.
     pub fetch_bytes: u32,
@@ -118,6 +127,45 @@ pub struct FunctionTuning {
     pub batch_fetch_bytes: u32,
     /// How often they have changed.
     pub changes: u32,
+}
+
+impl Tuning {
+    /// What is chosen, with the R and F of messages of a function and so many calls.
+    fn of(tuner: &FetchTuner, (function, calls): (u16, u16)) -> Self {
+        let (table, choice) = (tuner.table(), tuner.choice(function, calls));
+        let of = |function| {
+            let choice = tuner.choice(function, 1);
+            FunctionTuning {
+                function,
+                retries: choice.retries,
+                fetch_bytes: choice.bytes,
+                batch_fetch_bytes: tuner.choice(function, 0).bytes,
+                changes: tuner.changes(function),
+            }
+        };
+        let functions: Vec<_> = (0..FUNCTIONS as u16).map(of).collect();
+        Tuning {
+            retries: choice.retries,
+            fetch_bytes: choice.bytes,
+            retries_at_most: table.reads_at_most(),
+            fetch_bytes_between: (table.low(), table.high()),
+            retuned: functions.iter().map(|of| u64::from(of.changes)).sum(),
+            functions,
+            written_back: Vec::new(),
+            results: (0, 0),
+            reads: (0, 0),
+            changes: (0, 0),
+            rescued: 0,
+            doubled: 0,
+            table: table.source().clone(),
+        }
+    }
+
+    /// Of a lane whose results are all written back, since the rates rule fetching out.
+    pub(crate) fn written_by_rates(tuner: &FetchTuner, messages: u64) -> Self {
+        let written_back = (0..FUNCTIONS as u16).collect();
+        Tuning { written_back, results: (0, messages), ..Tuning::of(tuner, (0, 1)) }
+    }
 }
 
 /// What READs in vain ask for.
@@ -154,42 +202,27 @@ impl<F: Fabric> Hybrid<F> {
     /// What is chosen now.
     pub(crate) fn tuning(&mut self) -> Tuning {
         let reads = self.rx.fetcher().map_or((0, 0), |fetcher| (fetcher.reads, fetcher.misses));
-        let table = self.tuner.table();
-        let (function, calls) = self.timed_last;
-        let choice = self.tuner.choice(function, calls);
-        let of = |function| {
-            let choice = self.tuner.choice(function, 1);
-            FunctionTuning {
-                function,
-                retries: choice.retries,
-                fetch_bytes: choice.bytes,
-                batch_fetch_bytes: self.tuner.choice(function, 0).bytes,
-                changes: self.tuner.changes(function),
-            }
-        };
-        let functions: Vec<_> = (0..FUNCTIONS as u16).map(of).collect();
+        let written_back = (0..FUNCTIONS as u16)
+            .filter(|function| self.modes.replies(*function) || self.tuner.is_used(*function))
+            .filter(|function| self.is_written(*function, 1))
+            .collect();
         Tuning {
-            retries: choice.retries,
-            fetch_bytes: choice.bytes,
-            retries_at_most: table.reads_at_most(),
-            fetch_bytes_between: (table.low(), table.high()),
-            written_back: (0..FUNCTIONS as u16).filter(|function| self.is_written(*function)).collect(),
+            written_back,
             results: (self.fetched, self.written),
-            retuned: functions.iter().map(|of| u64::from(of.changes)).sum(),
-            functions,
             reads,
             changes: self.modes.changes(),
             rescued: self.rescued,
             doubled: self.doubled,
-            table: table.source().clone(),
+            ..Tuning::of(&self.tuner, self.timed_last)
         }
     }
 
-    /// Whether results of this function are written back: as READs have failed, or as the server has found to be better.
+    /// Whether results of this function are written back to messages of so many calls, 0 if several: as READs have failed, as the server has
+    /// found to be better, or as the rates say.
     #[inline]
-    fn is_written(&self, function: u16) -> bool {
+    fn is_written(&self, function: u16, calls: u16) -> bool {
         match self.tuner.way(function) {
-            Way::Chosen => self.modes.replies(function),
+            Way::Chosen => self.modes.replies(function) || self.tuner.is_written(function, calls),
             Way::Written => true,
             Way::Whole | Way::Patient => false,
         }
@@ -204,7 +237,7 @@ impl<F: Fabric> Hybrid<F> {
     /// The flags and head of a request for this function.
     #[inline]
     pub(crate) fn ask(&self, function: u16, written_head: u32) -> (Flags, u32) {
-        match self.is_written(function) {
+        match self.is_written(function, 1) {
             true => (Flags::MODE, written_head),
             false => (Flags::NONE, self.rx.head()),
         }
@@ -253,14 +286,14 @@ impl<F: Fabric> Hybrid<F> {
     /// Whether a call of this function can go into the open batch, which has `count` calls: all of one message are answered alike.
     #[inline]
     pub(crate) fn fits_batch(&self, function: u16, count: usize) -> bool {
-        count == 0 || self.is_written(function) == self.batch_is_written
+        count == 0 || self.is_written(function, 0) == self.batch_is_written
     }
 
     /// A call was put into the open batch, as its first or as another.
     #[inline]
     pub(crate) fn batched(&mut self, call: u32, function: u16, first: bool) {
         if first {
-            (self.batch_is_written, self.batch_first) = (self.is_written(function), call);
+            (self.batch_is_written, self.batch_first) = (self.is_written(function, 0), call);
         }
         let slot = split_call(call).0;
         self.awaited.note(slot, function, !self.batch_is_written);
@@ -331,7 +364,7 @@ impl<F: Fabric> Hybrid<F> {
         let (function, calls) = (self.awaited.function(slot), self.awaited.calls(slot));
         self.timed_last = (function, calls);
         self.modes.replied(function, process < self.tuner.choice(function, calls).patience);
-        self.tuner.sample(function, calls, process, bytes as u32, !self.is_written(function));
+        self.tuner.sample(function, calls, process, bytes as u32, !self.is_written(function, calls));
     }
 
     /// Something was fetched.
@@ -392,16 +425,39 @@ impl<F: Fabric> Hybrid<F> {
     }
 }
 
-/// What a client asked for with a request.
+/// What a client asked for with a request. In as few words as can be: for most calls that are written back it is one, which is stored
+/// and loaded whole.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Asked {
-    /// The number of the message.
-    sequence: u64,
-    /// It is to be written back.
-    written: bool,
+    /// The number of the message above [`Asked::SEQUENCE`], then [`Asked::TIMED`], [`Asked::WRITTEN`], the function.
+    what: u64,
     /// When it was taken, if its time is taken.
     since: Nanos,
-    function: u16,
+}
+
+impl Asked {
+    const FUNCTION: u64 = 0xFFFF;
+    /// It is to be written back.
+    const WRITTEN: u64 = 1 << 16;
+    /// Its time is taken.
+    const TIMED: u64 = 1 << 17;
+    const SEQUENCE: u32 = 18;
+
+    fn function(self) -> u16 {
+        (self.what & Self::FUNCTION) as u16
+    }
+
+    fn is_written(self) -> bool {
+        self.what & Self::WRITTEN != 0
+    }
+
+    fn is_timed(self) -> bool {
+        self.what & Self::TIMED != 0
+    }
+
+    fn sequence(self) -> u64 {
+        self.what >> Self::SEQUENCE
+    }
 }
 
 /// The server's part: the published ring, and what was asked for.
@@ -412,6 +468,10 @@ pub(crate) struct Published<F: Fabric> {
     control: Region<F::Memory>,
     asked: Box<[Asked]>,
     current: Asked,
+    /// Requests in a row that were timed and are to be written back.
+    written: u32,
+    /// Of those that follow one of so many is timed, less 1: a power of two.
+    timed_written: u32,
     /// Which way results are asked for, and the worker that is ours.
     ways: Arc<Ways>,
     worker: u16,
@@ -425,21 +485,46 @@ impl<F: Fabric> Published<F> {
         (ways, worker): (Arc<Ways>, u16),
     ) -> Self {
         let asked = vec![Asked::default(); window as usize].into();
-        Published { tx, control, asked, current: Asked::default(), ways, worker }
+        Published {
+            tx,
+            control,
+            asked,
+            current: Asked::default(),
+            written: 0,
+            timed_written: TIMED_WRITTEN - 1,
+            ways,
+            worker,
+        }
     }
 
     /// A request was taken, the message before `next`; its head is of the ring that its flags name.
     #[inline]
-    pub(crate) fn on_request(&mut self, fabric: &F, flags: Flags, call: u32, next: u64) {
-        let written = flags.contains(Flags::MODE);
-        let every = if written { TIMED_WRITTEN } else { TIMED_FETCHED };
-        // By the generation: of a client that makes one call at a time, each such one.
-        let timed = next <= TIMED_FIRST || (call >> SLOT_BITS).is_multiple_of(every);
-        let since = if timed { fabric.host().now().max(1) } else { 0 };
-        if timed {
-            self.ways.look(since);
+    pub(crate) fn on_request(&mut self, fabric: &F, header: &Header, next: u64) {
+        let written = header.flags.contains(Flags::MODE);
+        let alone = header.kind == Kind::Request;
+        // By the generation: of a client that makes one call at a time, each such one. Of batches all that are fetched.
+        let number = if alone { (header.call >> SLOT_BITS).into() } else { next };
+        let others = match written {
+            true => self.timed_written,
+            false if alone => TIMED_FETCHED - 1,
+            false => 0,
+        };
+        self.current.what =
+            next.wrapping_sub(1) << Asked::SEQUENCE | if written { Asked::WRITTEN } else { 0 };
+        if next <= TIMED_FIRST || number & u64::from(others) == 0 {
+            self.current.what |= Asked::TIMED;
+            self.timed(fabric, written);
         }
-        self.current = Asked { sequence: next.wrapping_sub(1), written, since, function: 0 };
+    }
+
+    /// The time of the request that was taken is of interest.
+    #[inline(never)]
+    fn timed(&mut self, fabric: &F, written: bool) {
+        self.current.since = fabric.host().now().max(1);
+        self.ways.look(self.current.since);
+        self.written = if written { self.written.saturating_add(1) } else { 0 };
+        self.timed_written =
+            if self.written < WRITTEN_FOR_LONG { TIMED_WRITTEN } else { TIMED_WRITTEN_LONG } - 1;
     }
 
     /// What is asked for by the message that is being served.
@@ -451,10 +536,13 @@ impl<F: Fabric> Published<F> {
     /// The message that was taken has this call in it.
     #[inline]
     pub(crate) fn admit(&mut self, call: u32, function: u16) {
-        self.current.function = function;
+        self.current.what = self.current.what & !Asked::FUNCTION | u64::from(function);
         self.ways.taken(self.worker, function);
         if let Some(asked) = self.asked.get_mut(split_call(call).0) {
-            *asked = self.current;
+            asked.what = self.current.what;
+            if asked.is_timed() {
+                asked.since = self.current.since;
+            }
         }
     }
 
@@ -467,18 +555,32 @@ impl<F: Fabric> Published<F> {
     /// Which way results are asked for by an answer.
     #[inline]
     pub(crate) fn way(&self, asked: Asked) -> u8 {
-        self.ways.asked(asked.function)
+        self.ways.asked(asked.function())
     }
 
     /// Whether the answer is to be published.
     #[inline]
     pub(crate) fn wants(&self, asked: Asked) -> bool {
-        !asked.written && !self.is_covered(asked)
+        !asked.is_written() && !self.is_covered(asked)
     }
 
     #[inline]
     fn is_covered(&self, asked: Asked) -> bool {
-        asked.sequence < self.control.load(MODE_WORD)
+        asked.sequence() < self.control.load(MODE_WORD)
+    }
+
+    /// Publishes an answer. Whether it has to be written back, too.
+    #[inline(never)]
+    pub(crate) fn publish(
+        &mut self,
+        fabric: &F,
+        domain: &mut F::Domain,
+        header: &Header,
+        payload: &[u8],
+        asked: Asked,
+    ) -> Result<bool, TxError> {
+        self.tx.single(fabric, domain, header, payload)?;
+        Ok(!self.wants(asked) || self.has_changed(asked))
     }
 
     /// After an answer was published: whether it has to be written back too, since the client may have looked for the last time.
@@ -492,7 +594,7 @@ impl<F: Fabric> Published<F> {
     /// What the header of the answer says of the time that it took: nanoseconds, 0 if nobody has taken it.
     #[inline]
     pub(crate) fn time(&self, fabric: &F, asked: Asked) -> u32 {
-        if asked.since == 0 {
+        if !asked.is_timed() {
             return 0;
         }
         u32::try_from(fabric.host().now().saturating_sub(asked.since)).unwrap_or(u32::MAX).max(1)

@@ -186,25 +186,16 @@ impl<F: Fabric> ServerLane<F> {
     /// Takes what the header of a message says of the ring of answers, and how they are wanted.
     #[inline]
     pub(crate) fn on_header(&mut self, fabric: &F, header: &Header) -> Result<(), Violation> {
-        match &mut self.published {
-            None => self.tx.on_head(header.head),
-            Some(_) => self.on_mode(fabric, header),
-        }
-    }
-
-    #[inline(never)]
-    fn on_mode(&mut self, fabric: &F, header: &Header) -> Result<(), Violation> {
-        let next = self.rx.sequence();
-        let Some(published) = &mut self.published else { return Ok(()) };
         // Other messages do not say which ring they mean, and speak of that of written answers.
-        if !matches!(header.kind, Kind::Request | Kind::RequestBatch) {
-            return self.tx.on_head(header.head);
+        if let Some(published) = &mut self.published
+            && matches!(header.kind, Kind::Request | Kind::RequestBatch)
+        {
+            published.on_request(fabric, header, self.rx.sequence());
+            if !header.flags.contains(Flags::MODE) {
+                return published.on_head(header.head);
+            }
         }
-        published.on_request(fabric, header.flags, header.call, next);
-        match header.flags.contains(Flags::MODE) {
-            true => self.tx.on_head(header.head),
-            false => published.on_head(header.head),
-        }
+        self.tx.on_head(header.head)
     }
 
     /// Where answers are kept: the call that the slot had before is over, and the client needs nothing of it any more. Its word
@@ -281,7 +272,7 @@ impl<F: Fabric> ServerLane<F> {
         draining: bool,
     ) -> Result<(), TxError> {
         let flags = if draining { meta.flags | Flags::DRAINING } else { meta.flags };
-        let header = Header {
+        let mut header = Header {
             code: meta.function_or_status,
             flags,
             call: meta.call,
@@ -289,19 +280,16 @@ impl<F: Fabric> ServerLane<F> {
             head: self.rx.head(),
             ..Header::new(Kind::Response)
         };
-        match &mut self.published {
-            None => self.tx.single(fabric, domain, &header, payload)?,
-            Some(published) => {
-                let asked = published.asked(meta.call);
-                let (time, credits) = (published.time(fabric, asked), published.way(asked));
-                let header = Header { time, credits, ..header };
-                if published.wants(asked) {
-                    published.tx.single(fabric, domain, &header, payload)?;
-                }
-                if !published.wants(asked) || published.has_changed(asked) {
-                    self.tx.single(fabric, domain, &header, payload)?;
-                }
+        let mut written = true;
+        if let Some(published) = &mut self.published {
+            let asked = published.asked(meta.call);
+            (header.time, header.credits) = (published.time(fabric, asked), published.way(asked));
+            if published.wants(asked) {
+                written = published.publish(fabric, domain, &header, payload, asked)?;
             }
+        }
+        if written {
+            self.tx.single(fabric, domain, &header, payload)?;
         }
         if self.sure {
             self.rx.told();

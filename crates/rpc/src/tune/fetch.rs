@@ -5,7 +5,8 @@
 //! of READs of F bytes, divided by the READs that it takes until the result is there (and one more if F does not hold it), or
 //! written back, the rate of WRITEs of S bytes, if that would be more READs than R allows. Two things differ from the paper's
 //! equation, which leaves P out and adds up the rates of the calls: with P the choice holds for functions of any length, and what
-//! all samples take together (the sum of the reciprocals) is what a mix of them really needs.
+//! all samples take together (the sum of the reciprocals) is what a mix of them really needs. And R can be 0: where a WRITE is no dearer than
+//! even one READ, as on shared memory, results are written back without a READ for trial.
 
 use super::table::FetchTable;
 
@@ -30,7 +31,7 @@ pub(crate) struct Sample {
 /// R and F.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Choice {
-    /// R: READs that may fail for a call, 1 to 16.
+    /// R: READs that may fail for a call, 1 to 16; 0 if results are better written back at once.
     pub(crate) retries: u32,
     /// F: bytes that a READ brings, whole lines.
     pub(crate) bytes: u32,
@@ -46,9 +47,18 @@ impl Choice {
         Choice { retries, bytes, patience }
     }
 
-    /// What a client starts with: R = N and F = L.
+    /// What a client starts with: R = N and F = L, or 0 and L.
     pub(crate) fn start(table: &FetchTable) -> Self {
-        Choice::new(table, table.reads_at_most(), table.low())
+        let low = table.low();
+        match table.reads(low) > table.writes(low) {
+            true => Choice::new(table, table.reads_at_most(), low),
+            false => Choice::written(low),
+        }
+    }
+
+    /// Nothing is fetched, until other samples say otherwise.
+    fn written(bytes: u32) -> Self {
+        Choice { retries: 0, bytes, patience: 0 }
     }
 }
 
@@ -59,13 +69,18 @@ pub(crate) fn choose(table: &FetchTable, samples: &[Sample], now: Choice) -> Cho
     let written = samples.iter().map(|sample| 1.0 / table.writes(sample.bytes));
     let mut costs = [0.0; MAX_SAMPLES];
     costs.iter_mut().zip(written).for_each(|(cost, written)| *cost = written);
+    // Nothing can be won by fetching, as on shared memory: that is seen without trying all R and F.
+    let fetched = 1.0 / table.reads(low);
+    if now.retries == 0 && costs[..samples.len()].iter().all(|written| *written <= fetched) {
+        return now;
+    }
     let taken = |bytes| times(table, samples, &costs, bytes);
     let of = |times: &[f64; MOST_RETRIES + 1], retries: u32| times[(retries as usize).min(MOST_RETRIES)];
     let standing = of(&taken(now.bytes), now.retries);
     let mut best = (standing, now.retries, now.bytes);
     for bytes in (low..=high).step_by(step as usize) {
         let times = taken(bytes);
-        for retries in 1..=table.reads_at_most() {
+        for retries in 0..=table.reads_at_most() {
             let time = of(&times, retries);
             // Of equal ones the largest R: a call that takes longer than others did is no reason to change.
             if time < best.0 || (time == best.0 && bytes == best.2 && retries > best.1) {
@@ -74,8 +89,13 @@ pub(crate) fn choose(table: &FetchTable, samples: &[Sample], now: Choice) -> Cho
         }
     }
     let (time, retries, bytes) = best;
-    let better = time * BETTER < standing || (bytes == now.bytes && time <= standing);
-    if better { Choice::new(table, retries, bytes) } else { now }
+    let better = time * BETTER < standing || (bytes == now.bytes && time <= standing && now.retries > 0);
+    match (better, retries) {
+        (false, _) => now,
+        // Of a READ that is not sent no F is better than another.
+        (true, 0) => Choice::written(now.bytes),
+        (true, _) => Choice::new(table, retries, bytes),
+    }
 }
 
 /// How long the server's NIC is busy with all samples where READs bring so many bytes, in seconds: for each R.
@@ -171,10 +191,25 @@ mod tests {
         assert_eq!(after(&table, fewer, 1_000, 64).retries, 5);
     }
 
+    /// Where who READs has the work, a WRITE is the better way, from the first call on; and fetching is, as soon as it pays.
+    #[test]
+    fn where_nothing_is_asymmetric_results_are_written_back_at_once() {
+        let shared = FetchTable::of(std::sync::Arc::new(dunlin_fabric::Rates::shared_memory()));
+        let start = Choice::start(&shared);
+        assert_eq!((start.retries, start.patience), (0, 0));
+        for (process, bytes) in [(0, 64), (200, 64), (5_000, 64), (0, 4096), (300, 2000)] {
+            assert_eq!(after(&shared, start, process, bytes), start, "{process} ns, {bytes} bytes");
+        }
+        let (table, _) = self::start();
+        let before = Choice { retries: 0, bytes: 512, patience: 0 };
+        assert_eq!(after(&table, before, 300, 64), Choice::start(&table));
+    }
+
     /// Equation 2 as it stands in the head of this file, sample by sample.
     fn plainly(table: &FetchTable, samples: &[Sample], retries: u32, bytes: u32) -> f64 {
         let of = |sample: &Sample| {
             let failed = (f64::from(sample.process) / table.read_nanos(bytes)) as u32;
+            // With R = 0 all are written back.
             if failed >= retries {
                 return 1.0 / table.writes(sample.bytes);
             }
@@ -195,7 +230,7 @@ mod tests {
             let (table, start) = start();
             let chosen = choose(&table, &samples, start);
             let time = |retries, bytes| plainly(&table, &samples, retries, bytes);
-            let best = (4..=16u32).flat_map(|f| (1..=5).map(move |r| (r, 64 * f)))
+            let best = (4..=16u32).flat_map(|f| (0..=5).map(move |r| (r, 64 * f)))
                 .map(|(r, f)| time(r, f)).fold(f64::MAX, f64::min);
             let chosen = time(chosen.retries, chosen.bytes);
             prop_assert!(chosen <= best * 1.05, "{chosen} against {best}");
@@ -223,9 +258,9 @@ mod tests {
             let fixed = Choice::new(&table, retries, bytes);
             prop_assert!((1..=16).contains(&fixed.retries) && (64..=1 << 20).contains(&fixed.bytes));
             let chosen = choose(&table, &samples, Choice::start(&table));
-            prop_assert!((1..=5).contains(&chosen.retries));
+            prop_assert!((0..=5).contains(&chosen.retries));
             prop_assert!((256..=1024).contains(&chosen.bytes) && chosen.bytes.is_multiple_of(64));
-            prop_assert!(chosen.patience > 0);
+            prop_assert_eq!(chosen.patience > 0, chosen.retries > 0);
         }
     }
 }

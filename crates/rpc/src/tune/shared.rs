@@ -26,7 +26,9 @@ const FIRST: u32 = 4;
 /// How R and F are chosen (RF-RPC section 3.2).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FetchChoice {
-    /// By enumeration over samples of the calls, for each function, unless the server asks for another way. It tries now and then, for
+    /// By enumeration over samples of the calls, for each function, unless the server asks for another way. Where the rates rule fetching
+    /// out whatever is called (on shared memory: [`FetchTable::rules_out_fetching`]), results are
+    /// written back as if the plan had said so, at the price of that. Else the server tries now and then, for
     /// all clients at once, whether more calls are made if their results are written back, fetched with an F that
     /// holds them whole, or fetched with more READs than R; if so, its answers ask for that.
     #[default]
@@ -213,12 +215,32 @@ impl FetchTuner {
                 }
                 _ => choice,
             },
-            Way::Whole => Choice {
-                bytes: chosen.longest[company as usize].load(Ordering::Relaxed).max(choice.bytes),
-                ..choice
-            },
+            Way::Whole => {
+                let bytes = chosen.longest[company as usize].load(Ordering::Relaxed).max(choice.bytes);
+                match choice.retries {
+                    0 => Choice::new(&self.table, self.table.reads_at_most(), bytes),
+                    _ => Choice { bytes, ..choice },
+                }
+            }
             Way::Patient => Choice::new(&self.table, PATIENCE * self.table.reads_at_most(), choice.bytes),
         }
+    }
+
+    /// Whether messages of so many calls of a function are better written back at once, by what is chosen (R = 0).
+    #[inline]
+    pub(crate) fn is_written(&self, function: u16, calls: u16) -> bool {
+        let chosen = &self.functions[function as usize % FUNCTIONS].chosen;
+        unpack(chosen.words[Company::of(calls) as usize].load(Ordering::Relaxed)).retries == 0
+    }
+
+    /// Whether all results are written back, whatever is called: then there is nothing to choose while calls are made.
+    pub(crate) fn rules_out_fetching(&self) -> bool {
+        !matches!(self.how, FetchChoice::Fixed { .. }) && self.table.rules_out_fetching()
+    }
+
+    /// Whether calls of a function were sampled.
+    pub(crate) fn is_used(&self, function: u16) -> bool {
+        self.functions[function as usize % FUNCTIONS].count.load(Ordering::Relaxed) > 0
     }
 
     /// Which way the server asks for.
@@ -426,7 +448,7 @@ mod tests {
                     for _ in 0..2000 {
                         tuner.sample(thread % 2, ALONE, 300, if thread % 2 == 0 { 64 } else { 500 }, true);
                         let choice = tuner.choice(thread, ALONE);
-                        assert!((1..=5).contains(&choice.retries) && [256, 512].contains(&choice.bytes));
+                        assert!((0..=5).contains(&choice.retries) && [256, 512].contains(&choice.bytes));
                     }
                 });
             }
@@ -443,7 +465,7 @@ mod tests {
             for (function, process, bytes) in samples {
                 tuner.sample(function, ALONE, process, bytes, true);
                 let choice = tuner.choice(function, ALONE);
-                prop_assert!((1..=5).contains(&choice.retries));
+                prop_assert!((0..=5).contains(&choice.retries));
                 prop_assert!((256..=1024).contains(&choice.bytes) && choice.bytes.is_multiple_of(64));
                 prop_assert_eq!(unpack(pack(choice)), choice);
             }

@@ -81,6 +81,12 @@ impl FetchTable {
         self.reads_at_most
     }
 
+    /// Whether nothing can be won by fetching, whatever is called: of no size are more READs possible than WRITEs. So it is on shared memory,
+    /// where both are copies by a processor.
+    pub fn rules_out_fetching(&self) -> bool {
+        self.rates.rows().iter().all(|row| row.reads <= row.writes)
+    }
+
     /// READs a second of so many bytes.
     pub fn reads(&self, bytes: u32) -> f64 {
         self.rates.at(bytes, |row| row.reads)
@@ -112,6 +118,16 @@ mod tests {
         assert_eq!((given.reads_at_most(), given.low(), given.high()), (5, 256, 1024));
         assert_eq!(given.source(), &RatesSource::Given);
         assert_eq!(FetchTable::new(Vec::new()), Err(BadRates::Rows(0)));
+    }
+
+    #[test]
+    fn fetching_is_ruled_out_where_no_read_is_cheaper() {
+        let row = |bytes, reads, writes| RateRow { bytes, reads, writes, read_nanos: 200.0 };
+        let rules_out = |rows: &[RateRow]| FetchTable::new(rows.to_vec()).unwrap().rules_out_fetching();
+        assert!(FetchTable::of(Arc::new(Rates::shared_memory())).rules_out_fetching());
+        assert!(!FetchTable::rf_rpc().rules_out_fetching());
+        assert!(rules_out(&[row(64, 6e6, 10e6), row(1024, 5e6, 5e6)]));
+        assert!(!rules_out(&[row(64, 6e6, 10e6), row(1024, 5e6, 4.9e6)]));
     }
 
     #[test]

@@ -123,6 +123,15 @@ pub fn any_plan() -> Plan {
         .completion(CompletionMode::Event, CompletionMode::Event)
 }
 
+/// The settings of a client with this plan. By the rates of RF-RPC's cluster, by which results are fetched: on shared memory they would all be
+/// written back.
+pub fn with_plan(plan: Plan) -> ClientConfig {
+    ClientConfig {
+        fetch_table: Some(std::sync::Arc::new(tune::table::FetchTable::rf_rpc())),
+        ..ClientConfig::with_plan(plan)
+    }
+}
+
 /// Bytes that say what they are.
 pub fn pattern(length: usize, seed: u64) -> Vec<u8> {
     (0..length).map(|i| (i as u64 * 7 + seed * 13 + (i as u64 >> 8)) as u8).collect()

@@ -81,7 +81,7 @@ pub fn atb_latency(session: &mut Session, options: &AtbLatencyOptions) -> Result
         let length = Length { rounds: options.rounds, longest: LONGEST };
         take_turns(session, &mut entrants, length, &options.stop, &progress)
             .map_err(|error| named(error, &progress.message()))?;
-        let compared = [Compared { metric: Metric::Latency(0), prefix: "" }];
+        let compared = [Compared { metric: Metric::Latency(0), prefix: "", rival: None }];
         findings.rows.extend(rows(
             &mut entrants,
             &sizes.row(),

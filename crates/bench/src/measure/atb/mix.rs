@@ -98,8 +98,8 @@ pub fn atb_mix(session: &mut Session, options: &AtbMixOptions) -> Result<Finding
         take_turns(session, &mut entrants, length, &options.stop, &progress)
             .map_err(|error| named(error, &progress.message()))?;
         let compared = [
-            Compared { metric: Metric::Latency(QUICK), prefix: "latency_" },
-            Compared { metric: Metric::Throughput(Some(BULK)), prefix: "" },
+            Compared { metric: Metric::Latency(QUICK), prefix: "latency_", rival: None },
+            Compared { metric: Metric::Throughput(Some(BULK)), prefix: "", rival: None },
         ];
         findings.rows.extend(rows(
             &mut entrants,

@@ -114,7 +114,7 @@ pub fn atb_throughput(
         take_turns(session, &mut entrants, length, &options.stop, &progress)
             .map_err(|error| named(error, &progress.message()))?;
         let head = sizes.row_with_clients(clients);
-        let compared = [Compared { metric: Metric::Throughput(None), prefix: "" }];
+        let compared = [Compared { metric: Metric::Throughput(None), prefix: "", rival: None }];
         findings.rows.extend(rows(
             &mut entrants,
             &head,

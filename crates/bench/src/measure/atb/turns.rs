@@ -152,23 +152,35 @@ pub(in crate::measure) struct Compared {
     pub(in crate::measure) metric: Metric,
     /// Before `ratio`, `ratio_p25`, `ratio_p75` and `best`: nothing, or `latency_`.
     pub(in crate::measure) prefix: &'static str,
+    /// The one rival that counts; if none, the best single protocol.
+    pub(in crate::measure) rival: Option<&'static str>,
 }
 
 /// How often an entrant that is not a single protocol is as good as the best of those, over many points.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(in crate::measure) struct Verdict {
+    /// Percent that are near enough, and to whom.
+    percent: u32,
+    rival: &'static str,
     points: usize,
     within: usize,
     worst: Option<(f64, String)>,
 }
 
-/// What is near enough to the best.
-const NEAR_ENOUGH: f64 = 1.03;
+impl Default for Verdict {
+    fn default() -> Self {
+        Verdict::new(3, "the best single protocol")
+    }
+}
 
 impl Verdict {
+    pub(in crate::measure) fn new(percent: u32, rival: &'static str) -> Self {
+        Verdict { percent, rival, points: 0, within: 0, worst: None }
+    }
+
     fn add(&mut self, behind: f64, point: &str) {
         self.points += 1;
-        self.within += usize::from(behind <= NEAR_ENOUGH);
+        self.within += usize::from(behind <= 1.0 + f64::from(self.percent) / 100.0);
         if self.worst.as_ref().is_none_or(|(worst, _)| behind > *worst) {
             self.worst = Some((behind, point.to_owned()));
         }
@@ -178,7 +190,9 @@ impl Verdict {
     pub(in crate::measure) fn words(&self, what: &str) -> Option<String> {
         let (worst, point) = self.worst.as_ref()?;
         Some(format!(
-            "{what}: within 3% of the best single protocol at {} of {} points; the worst is {:+.1}% at {point}",
+            "{what}: within {}% of {} at {} of {} points; the worst is {:+.1}% at {point}",
+            self.percent,
+            self.rival,
             self.within,
             self.points,
             (worst - 1.0) * 100.0
@@ -220,6 +234,7 @@ pub(in crate::measure) fn rows(
             let rivals: Vec<(usize, &[&Taken])> = chosen
                 .iter()
                 .filter(|(rival, at, ..)| at == placement && entrants[*rival].single)
+                .filter(|(rival, ..)| compared.rival.is_none_or(|name| entrants[*rival].name == name))
                 .map(|(rival, _, _, taken)| (*rival, &taken[..]))
                 .collect();
             let metric = compared.metric;
@@ -352,8 +367,8 @@ mod tests {
             entrant("hinted", false, &[110, 220, 110]),
         ];
         let metrics = [
-            Compared { metric: Metric::Latency(0), prefix: "latency_" },
-            Compared { metric: Metric::Throughput(None), prefix: "" },
+            Compared { metric: Metric::Latency(0), prefix: "latency_", rival: None },
+            Compared { metric: Metric::Throughput(None), prefix: "", rival: None },
         ];
         let mut verdicts = [Verdict::default(), Verdict::default()];
         let head = Row::new().with("size_bytes", 4);
@@ -385,7 +400,7 @@ mod tests {
             entrant("other", true, &[120, 81, 120, 81]),
             entrant("hinted", false, &[100, 100, 100, 100]),
         ];
-        let metrics = [Compared { metric: Metric::Latency(0), prefix: "" }];
+        let metrics = [Compared { metric: Metric::Latency(0), prefix: "", rival: None }];
         let rows = rows(&mut entrants, &Row::new(), &metrics, &|_, _| {}, &mut [Verdict::default()]);
         let ratio = rows[0].number("ratio").expect("a ratio");
         assert!((ratio - 100.0 / 120.0).abs() < 1e-3, "{ratio}");
