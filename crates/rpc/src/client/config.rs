@@ -47,8 +47,8 @@ pub struct ClientConfig {
     /// How long an adaptive wait spins before it sleeps, in nanoseconds.
     pub spin: Nanos,
     /// What the fabric does in a second, by which plans that fetch or write back choose. If not given, what is known of the fabric's
-    /// device ([`Fabric::rates`]; `dunlin bench fetch-table` measures it), else the rates of RF-RPC's
-    /// cluster. [`Tuning::table`](crate::Tuning::table) tells which it is.
+    /// device ([`Fabric::rates`]; `dunlin bench fetch-table` measures it), else what is typical of shared memory, or the rates of RF-RPC's
+    /// cluster. Where they rule fetching out ([`FetchTable::rules_out_fetching`]) results are written back. [`Tuning::table`](crate::Tuning::table) tells which it is.
     pub fetch_table: Option<Arc<FetchTable>>,
     /// How such plans choose R and F.
     pub fetch_choice: FetchChoice,
