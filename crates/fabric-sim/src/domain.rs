@@ -549,6 +549,10 @@ impl ThreadDomain for SimDomain {
         Ok(())
     }
 
+    fn will_post(&self, queue_pair: QueuePairId) {
+        self.shared.lock().network.warm_queue_pair(queue_pair.0);
+    }
+
     fn post_receive(
         &mut self,
         target: ReceiveTarget,

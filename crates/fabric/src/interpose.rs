@@ -444,6 +444,10 @@ impl<D: ThreadDomain, H: DomainHooks<D>, L: LinkHooks<D::Link>> ThreadDomain for
         self.hooks.poll(&mut self.inner, queue, into, limit)
     }
 
+    fn will_post(&self, queue_pair: QueuePairId) {
+        self.inner.will_post(queue_pair);
+    }
+
     fn arm(&mut self, mode: WaitMode) -> Armed {
         self.hooks.arm(&mut self.inner, mode)
     }

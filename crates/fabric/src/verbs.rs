@@ -278,6 +278,13 @@ pub trait ThreadDomain: Send + Debug + 'static {
         self.post_write(queue_pair, write)
     }
 
+    /// A hint: something will be posted on this queue pair soon, after work for others. Costs next to nothing, and does nothing
+    /// that can be seen.
+    #[inline]
+    fn will_post(&self, queue_pair: QueuePairId) {
+        let _ = queue_pair;
+    }
+
     /// Posts a RECV; a `None` buffer takes only empty messages and WRITE_WITH_IMM.
     fn post_receive(
         &mut self,
