@@ -5,7 +5,7 @@ use crate::link::SimLink;
 use crate::memory::{NAMELESS, SimMemory};
 use crate::queues::{
     Action, CompletionQueue, DomainState, Entry, InFlight, LinkSide, Outcome, Packet, PostedReceive,
-    QueuePair, ReceiveQueue,
+    QueuePair, ReceiveQueue, Touched,
 };
 use crate::scheduler::{Reason, State};
 use crate::shared::{Guard, Shared};
@@ -645,6 +645,12 @@ impl ThreadDomain for SimDomain {
 
     fn wait(&mut self, armed: Armed, until: Nanos) -> Wake {
         wait(&self.shared, self.id, armed, until)
+    }
+
+    fn will_touch(&mut self, memory: &[(*const u8, usize)]) {
+        if let Some(domain) = self.shared.lock().domain(self.id) {
+            domain.touched = Touched::of(memory);
+        }
     }
 
     fn waker(&self) -> SimWaker {

@@ -21,11 +21,11 @@ use std::fmt;
 /// Tasks from which on what the next event needs is asked for ahead: with fewer it is in the caches anyhow.
 const LARGE: usize = 256;
 /// Events ahead of the next one of which something is asked for.
-const EVENTS_AHEAD: usize = 6;
+const EVENTS_AHEAD: usize = 12;
 /// Lines of a task's stack that are asked for, from where it was suspended: below it the next calls will lie, above it lie those that
 /// it is in.
-const LINES_BELOW: usize = 10;
-const LINES_ABOVE: usize = 24;
+const LINES_BELOW: usize = 17;
+const LINES_ABOVE: usize = 20;
 const LINE: usize = 64;
 
 /// A task's number: its place in [`State::tasks`].
@@ -450,54 +450,73 @@ impl State {
         }
     }
 
-    /// Asks for the lines that a task will touch first: of its stack, from where it was suspended both ways.
+    /// Asks for the lines that a task will touch first: of its stack, from where it was suspended upwards.
     #[inline]
-    fn warm(&self, task: TaskId) {
+    fn warm_frames(&self, task: TaskId) {
         let TaskState { stack, stack_end, strand, .. } = self.tasks[task as usize];
         copy::prefetch_to_write(strand as *const u8);
-        let first = stack.saturating_sub(LINES_BELOW * LINE);
         let end = stack_end.min(stack + LINES_ABOVE * LINE);
-        (first..end).step_by(LINE).for_each(|line| copy::prefetch_to_write(line as *const u8));
+        (stack..end).step_by(LINE).for_each(|line| copy::prefetch_to_write(line as *const u8));
         // Where it began stands the way back.
         copy::prefetch_to_write(stack_end.wrapping_sub(LINE) as *const u8);
     }
 
+    /// Asks for the lines of a task's stack that it will put its next frames in.
+    #[inline]
+    fn warm_room(&self, task: TaskId) {
+        let TaskState { stack, .. } = self.tasks[task as usize];
+        let first = stack.saturating_sub(LINES_BELOW * LINE);
+        (first..stack).step_by(LINE).for_each(|line| copy::prefetch_to_write(line as *const u8));
+    }
+
     /// Asks for what the next events will touch, while this one happens. Where that is told by what is to be asked for itself, one
-    /// step for each event that goes by.
+    /// step every one or two events that go by. A landing comes so shortly after the arrival that all it takes is asked for with that.
     #[inline]
     fn look_ahead(&self) {
         let network = &self.network;
-        if let Some(Event::Arrive { packet } | Event::Land { packet }) = self.events.ahead(EVENTS_AHEAD) {
+        let arrival = |others| match self.events.ahead(others) {
+            Some(Event::Arrive { packet }) => Some(packet),
+            _ => None,
+        };
+        if let Some(packet) = arrival(EVENTS_AHEAD) {
             network.warm_packet(packet);
         }
-        match self.events.ahead(5) {
+        match self.events.ahead(11) {
             Some(Event::Arrive { packet }) => network.warm_arrival(packet),
-            Some(Event::Land { packet }) => network.warm_grant(packet),
             Some(Event::Acknowledged { queue_pair, .. } | Event::Done { queue_pair, .. }) => {
                 network.warm_queue_pair(queue_pair);
             }
             _ => {}
         }
-        if let Some(Event::Land { packet }) = self.events.ahead(4) {
+        if let Some(packet) = arrival(9) {
             network.warm_memory(packet);
         }
+        if let Some(packet) = arrival(7) {
+            network.warm_landing(packet);
+        }
+        if let Some((task, touched)) = arrival(5).and_then(|packet| network.waits_for_landing(packet)) {
+            self.warm_task(task);
+            touched.lines().for_each(copy::prefetch_to_write);
+        }
         match self.events.ahead(3) {
-            Some(Event::Land { packet }) => network.warm_landing(packet),
+            Some(Event::Arrive { packet }) => {
+                if let Some((task, _)) = network.waits_for_landing(packet) {
+                    self.warm_frames(task);
+                }
+            }
             Some(Event::Wake { task, .. } | Event::Run { task }) => self.warm_task(task),
             _ => {}
         }
-        if let Some(Event::Land { packet }) = self.events.ahead(2)
-            && let Some(task) = network.waits_for_landing(packet)
-        {
-            self.warm_task(task);
-        }
         match self.events.ahead(1) {
-            Some(Event::Land { packet }) => {
-                if let Some(task) = network.waits_for_landing(packet) {
-                    self.warm(task);
+            Some(Event::Arrive { packet }) => {
+                if let Some((task, _)) = network.waits_for_landing(packet) {
+                    self.warm_room(task);
                 }
             }
-            Some(Event::Wake { task, .. } | Event::Run { task }) => self.warm(task),
+            Some(Event::Wake { task, .. } | Event::Run { task }) => {
+                self.warm_frames(task);
+                self.warm_room(task);
+            }
             _ => {}
         }
     }

@@ -460,6 +460,10 @@ impl<D: ThreadDomain, H: DomainHooks<D>, L: LinkHooks<D::Link>> ThreadDomain for
         self.hooks.wait(&mut self.inner, armed, until)
     }
 
+    fn will_touch(&mut self, memory: &[(*const u8, usize)]) {
+        self.inner.will_touch(memory);
+    }
+
     fn waker(&self) -> Self::Waker {
         self.inner.waker()
     }

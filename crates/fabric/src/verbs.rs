@@ -312,6 +312,13 @@ pub trait ThreadDomain: Send + Debug + 'static {
     /// with may cost that delay but never hangs us. It may be 200 ms for who was woken so for nothing a few times.
     fn wait(&mut self, armed: Armed, until: Nanos) -> Wake;
 
+    /// A hint: when a wait of this domain has ended, this memory will be touched; so many bytes each, a few of them. What was said
+    /// before is forgotten. For a simulator of thousands of threads, of whose memory little is in the caches: nobody reads or writes
+    /// it by this.
+    fn will_touch(&mut self, memory: &[(*const u8, usize)]) {
+        let _ = memory;
+    }
+
     /// Ends this domain's waits from other threads.
     fn waker(&self) -> Self::Waker;
 

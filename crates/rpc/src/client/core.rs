@@ -14,6 +14,7 @@ use dunlin_fabric::{
     Completion, CompletionQueueId, CompletionStatus, Fabric, Host, Link, Nanos, Opcode, QueuePairId,
     QueuePairState, ThreadDomain, Work, copy,
 };
+use dunlin_wire::LINE;
 use dunlin_wire::handshake::{LaneReady, Record};
 
 /// Every so many looks the slow things are looked at: the health of queue pairs, completions of sends.
@@ -164,6 +165,7 @@ impl<F: Fabric> Core<F> {
                 }
             }
         }
+        self.tell_what_is_touched();
         Ok(indices)
     }
 
@@ -232,6 +234,14 @@ impl<F: Fabric> Core<F> {
         if let Some(place) = self.lanes.get_mut(index as usize) {
             *place = None;
         }
+        self.tell_what_is_touched();
+    }
+
+    /// Says what answers will touch.
+    fn tell_what_is_touched(&mut self) {
+        let lanes = self.lanes.iter().take(LANES_WARMED).flatten().flat_map(ClientLane::touched);
+        let touched: Vec<_> = lanes.chain([(self.scratch.as_ptr(), LINE)]).collect();
+        self.domain.will_touch(&touched);
     }
 
     /// The lane, if it can still take calls or has results to collect.

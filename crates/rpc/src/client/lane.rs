@@ -139,6 +139,12 @@ impl<F: Fabric> ClientLane<F> {
         self.rx.warm();
     }
 
+    /// Where that lies, but for the ring.
+    pub(crate) fn touched(&self) -> [(*const u8, usize); 2] {
+        let own: *const Self = self;
+        [(own.cast(), std::mem::offset_of!(Self, queue_pair)), (self.slots.first(), LINE)]
+    }
+
     fn refuse(cause: Cause) -> SubmitError {
         SubmitError::Call(CallError::NotExecuted(cause))
     }
