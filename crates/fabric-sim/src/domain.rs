@@ -3,6 +3,7 @@
 use crate::events::Event;
 use crate::link::SimLink;
 use crate::memory::{NAMELESS, SimMemory};
+use crate::network::Network;
 use crate::queues::{
     Action, CompletionQueue, DomainState, Entry, InFlight, LinkSide, Outcome, Packet, PostedReceive,
     QueuePair, ReceiveQueue, Touched,
@@ -233,12 +234,10 @@ impl Posting {
             state.give_packets([packet]);
         } else {
             if state.timing.is_modelled() {
-                let immediate = matches!(place.action, Action::Write { immediate: Some(_), .. });
-                let target = network.queue_pairs.get(to).map_or(Place::default(), |q| q.place);
                 let request = Request {
                     initiator: at,
                     target: to,
-                    opcode: model_opcode(opcode, immediate),
+                    opcode: model_opcode(opcode, false),
                     transport,
                     bytes: length,
                     inline,
@@ -247,7 +246,7 @@ impl Posting {
                     local,
                     remote: Touch { offset, ..Touch::default() },
                 };
-                place.message = Message { from, to: target, request };
+                describe(network, packet, from, request);
             }
             let carries = matches!(opcode, Opcode::Send | Opcode::Write);
             state.transmit(at, packet, if carries { length } else { 0 });
@@ -256,6 +255,16 @@ impl Posting {
             state.done_at(at, serial, now + 100, Outcome::of(CompletionStatus::LocalProtection));
         }
     }
+}
+
+/// Puts into a packet what a model needs to know of it.
+#[inline(never)]
+fn describe(network: &mut Network, packet: u32, from: Place, request: Request) {
+    let place = &mut network.packets[packet];
+    let with_immediate = matches!(place.action, Action::Write { immediate: Some(_), .. });
+    let to = network.queue_pairs.get(request.target).map_or(Place::default(), |q| q.place);
+    let opcode = if with_immediate { dunlin_rnic_model::Opcode::WriteImmediate } else { request.opcode };
+    place.message = Message { from, to, request: Request { opcode, ..request } };
 }
 
 impl Drop for SimDomain {

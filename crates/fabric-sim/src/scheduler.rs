@@ -24,8 +24,8 @@ const LARGE: usize = 256;
 const EVENTS_AHEAD: usize = 12;
 /// Lines of a task's stack that are asked for, from where it was suspended: below it the next calls will lie, above it lie those that
 /// it is in.
-const LINES_BELOW: usize = 17;
-const LINES_ABOVE: usize = 20;
+const LINES_BELOW: usize = 10;
+const LINES_ABOVE: usize = 18;
 const LINE: usize = 64;
 
 /// A task's number: its place in [`State::tasks`].
@@ -281,6 +281,14 @@ impl State {
     /// Keeps a line of history, if somebody wants it.
     #[inline]
     pub(crate) fn tell(&self, what: impl FnOnce(&State) -> String) {
+        if self.settings.history.is_some() {
+            self.tell_history(what);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn tell_history(&self, what: impl FnOnce(&State) -> String) {
         if let Some(history) = &self.settings.history {
             history.push(self.now(), what(self));
         }

@@ -358,6 +358,8 @@ impl<F: Fabric> Core<F> {
         events
     }
 
+    #[cold]
+    #[inline(never)]
     fn violated(&mut self, index: u16, violation: Violation) {
         if violation == Violation::Broken {
             return self.break_lane(index, Cause::ConnectionLost);
@@ -367,6 +369,7 @@ impl<F: Fabric> Core<F> {
     }
 
     /// Posts READs for lanes that wait for results, and takes what they bring.
+    #[inline(never)]
     fn post_fetches(&mut self) {
         for index in 0..self.lanes.len() {
             let Some(lane) = &mut self.lanes[index] else { continue };
@@ -382,6 +385,7 @@ impl<F: Fabric> Core<F> {
         self.poll(self.send_completions);
     }
 
+    #[inline(never)]
     fn poll(&mut self, queue: CompletionQueueId) -> usize {
         let mut completions = std::mem::take(&mut self.completions);
         let count = self.domain.poll(queue, &mut completions, COMPLETIONS_AT_ONCE);
@@ -439,6 +443,7 @@ impl<F: Fabric> Core<F> {
     }
 
     /// The slow things: broken queue pairs, news on control connections.
+    #[inline(never)]
     fn check_health(&mut self) {
         let control = self.ticks.is_multiple_of(CONTROL_EVERY);
         for index in 0..self.lanes.len() as u16 {
