@@ -9,14 +9,6 @@ use dunlin_fabric::{Memory, copy};
 const QUEUE_PAIR_LINES: usize = 3;
 
 impl Network {
-    /// Asks for a packet.
-    #[inline]
-    pub(crate) fn warm_packet(&self, packet: u32) {
-        let place: *const u8 = (&raw const self.packets[packet]).cast();
-        copy::prefetch_to_write(place);
-        copy::prefetch_to_read(place.wrapping_add(LINE));
-    }
-
     /// Asks for what touches a queue pair.
     #[inline]
     pub(crate) fn warm_queue_pair(&self, queue_pair: u32) {
