@@ -657,7 +657,10 @@ impl ThreadDomain for SimDomain {
     }
 
     fn will_touch(&mut self, memory: &[(*const u8, usize)]) {
-        if let Some(domain) = self.shared.lock().domain(self.id) {
+        // Not `lock`: clients may be dropped when the run is over.
+        if let Some(mut state) = self.shared.try_lock()
+            && let Some(domain) = state.domain(self.id)
+        {
             domain.touched = Touched::of(memory);
         }
     }
