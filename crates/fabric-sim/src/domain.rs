@@ -3,9 +3,10 @@
 use crate::events::Event;
 use crate::link::SimLink;
 use crate::memory::{NAMELESS, SimMemory};
+use crate::network::Network;
 use crate::queues::{
     Action, CompletionQueue, DomainState, Entry, InFlight, LinkSide, Outcome, Packet, PostedReceive,
-    QueuePair, ReceiveQueue,
+    QueuePair, ReceiveQueue, Touched,
 };
 use crate::scheduler::{Reason, State};
 use crate::shared::{Guard, Shared};
@@ -233,12 +234,10 @@ impl Posting {
             state.give_packets([packet]);
         } else {
             if state.timing.is_modelled() {
-                let immediate = matches!(place.action, Action::Write { immediate: Some(_), .. });
-                let target = network.queue_pairs.get(to).map_or(Place::default(), |q| q.place);
                 let request = Request {
                     initiator: at,
                     target: to,
-                    opcode: model_opcode(opcode, immediate),
+                    opcode: model_opcode(opcode, false),
                     transport,
                     bytes: length,
                     inline,
@@ -247,7 +246,7 @@ impl Posting {
                     local,
                     remote: Touch { offset, ..Touch::default() },
                 };
-                place.message = Message { from, to: target, request };
+                describe(network, packet, from, request);
             }
             let carries = matches!(opcode, Opcode::Send | Opcode::Write);
             state.transmit(at, packet, if carries { length } else { 0 });
@@ -256,6 +255,16 @@ impl Posting {
             state.done_at(at, serial, now + 100, Outcome::of(CompletionStatus::LocalProtection));
         }
     }
+}
+
+/// Puts into a packet what a model needs to know of it.
+#[inline(never)]
+fn describe(network: &mut Network, packet: u32, from: Place, request: Request) {
+    let place = &mut network.packets[packet];
+    let with_immediate = matches!(place.action, Action::Write { immediate: Some(_), .. });
+    let to = network.queue_pairs.get(request.target).map_or(Place::default(), |q| q.place);
+    let opcode = if with_immediate { dunlin_rnic_model::Opcode::WriteImmediate } else { request.opcode };
+    place.message = Message { from, to, request: Request { opcode, ..request } };
 }
 
 impl Drop for SimDomain {
@@ -549,6 +558,10 @@ impl ThreadDomain for SimDomain {
         Ok(())
     }
 
+    fn will_post(&self, queue_pair: QueuePairId) {
+        self.shared.lock().network.warm_queue_pair(queue_pair.0);
+    }
+
     fn post_receive(
         &mut self,
         target: ReceiveTarget,
@@ -641,6 +654,15 @@ impl ThreadDomain for SimDomain {
 
     fn wait(&mut self, armed: Armed, until: Nanos) -> Wake {
         wait(&self.shared, self.id, armed, until)
+    }
+
+    fn will_touch(&mut self, memory: &[(*const u8, usize)]) {
+        // Not `lock`: clients may be dropped when the run is over.
+        if let Some(mut state) = self.shared.try_lock()
+            && let Some(domain) = state.domain(self.id)
+        {
+            domain.touched = Touched::of(memory);
+        }
     }
 
     fn waker(&self) -> SimWaker {

@@ -188,17 +188,18 @@ impl Default for Wheel {
 
 impl Wheel {
     #[inline]
-    fn push(&mut self, entry: Entry) {
-        let slot = bucket_of(entry.at()) as usize % BUCKETS;
+    fn push(&mut self, key: Key, code: Code) {
+        let slot = bucket_of(key.at()) as usize % BUCKETS;
         let head = self.heads[slot];
         let place = self.free;
-        if let Some(free) = self.entries.get_mut(place as usize) {
-            self.free = free.1;
-            *free = (entry, head);
+        if let Some((entry, next)) = self.entries.get_mut(place as usize) {
+            self.free = *next;
+            (entry.key, entry.code) = (key, code);
+            *next = head;
             self.heads[slot] = place;
         } else {
             self.heads[slot] = self.entries.len() as u32;
-            self.entries.push((entry, head));
+            self.entries.push((Entry { key, code }, head));
         }
         self.occupied[slot / 64] |= 1 << (slot % 64);
         self.count += 1;
@@ -276,23 +277,18 @@ impl Near {
     }
 
     #[inline]
-    fn push(&mut self, entry: Entry) {
+    fn push(&mut self, key: Key, code: Code) {
         // Mostly it is the last, or nearly.
         match self.sorted.last() {
-            Some(last) if last.key > entry.key => self.insert(entry),
-            _ => self.sorted.push(entry),
+            Some(last) if last.key > key => self.insert(key, code),
+            _ => self.sorted.push(Entry { key, code }),
         }
     }
 
     #[inline(never)]
-    fn insert(&mut self, entry: Entry) {
-        let mut place = self.sorted.len();
-        self.sorted.push(entry);
-        while place > self.head && self.sorted[place - 1].key > entry.key {
-            self.sorted[place] = self.sorted[place - 1];
-            place -= 1;
-        }
-        self.sorted[place] = entry;
+    fn insert(&mut self, key: Key, code: Code) {
+        let place = self.head + self.sorted[self.head..].partition_point(|entry| entry.key < key);
+        self.sorted.insert(place, Entry { key, code });
     }
 
     #[inline]
@@ -417,26 +413,27 @@ impl Events {
     #[inline]
     fn push_code(&mut self, at: Nanos, code: Code) {
         self.number += 1;
-        let entry = Entry { key: Key(u128::from(at) << 64 | u128::from(self.number)), code };
+        // Passed on in words, as an event is: see there.
+        let key = Key(u128::from(at) << 64 | u128::from(self.number));
         let bucket = bucket_of(at);
         if bucket < self.near_end {
-            self.near.push(entry);
+            self.near.push(key, code);
         } else if bucket - self.near_end >= BUCKETS as u64 {
-            self.push_far(entry);
+            self.push_far(key, code);
         } else if self.near.first().is_none() {
             self.near_end = bucket + 1;
-            self.near.push(entry);
+            self.near.push(key, code);
         } else {
             // Behind what stands in `near`.
-            return self.wheel.push(entry);
+            return self.wheel.push(key, code);
         }
-        self.next = self.next.min(entry.key);
+        self.next = self.next.min(key);
     }
 
     #[inline(never)]
-    fn push_far(&mut self, entry: Entry) {
-        self.far.push(entry);
-        self.next_far = self.next_far.min(entry.key);
+    fn push_far(&mut self, key: Key, code: Code) {
+        self.far.push(Entry { key, code });
+        self.next_far = self.next_far.min(key);
     }
 
     /// Takes the next event.

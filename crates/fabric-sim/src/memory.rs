@@ -180,6 +180,12 @@ impl Target {
         unsafe { copy::to_peer(source.as_ptr(), destination, source.len()) }
     }
 
+    /// Asks for the line at an offset, wherever that is. A hint.
+    #[inline]
+    pub(crate) fn prefetch(&self, offset: usize) {
+        copy::prefetch_to_read(self.0.base().as_ptr().wrapping_add(offset));
+    }
+
     /// Copies bytes out.
     pub(crate) fn copy_out(&self, offset: usize, destination: &mut [u8]) {
         let source = self.at(offset, destination.len());

@@ -114,6 +114,8 @@ impl State {
                 if let Some(held) = target {
                     if let Some(target) = links.held(&held) {
                         target.copy_in(offset, bytes);
+                        // Who takes a message from a ring looks behind it for the next.
+                        target.prefetch(offset + length);
                         watchers = target.memory().watchers();
                     }
                     links.release(held);

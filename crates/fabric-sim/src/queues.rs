@@ -19,7 +19,36 @@ pub(crate) struct LinkSide {
     pub(crate) side: u32,
 }
 
-/// A domain. What every wait and arrival touches lies in one cache line.
+/// Memory that whoever waits at a domain will touch, to be asked for ahead.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Touched([usize; Touched::MOST]);
+
+impl Touched {
+    const MOST: usize = 6;
+    const LINE: usize = 64;
+
+    /// As many of them as there is room for.
+    pub(crate) fn of(memory: &[(*const u8, usize)]) -> Self {
+        let mut touched = Touched::default();
+        for (place, (start, length)) in touched.0.iter_mut().zip(memory) {
+            let first = start.addr() & !(Self::LINE - 1);
+            // In one word: the first line, and how many there are.
+            *place = first | (start.addr() + length - first).div_ceil(Self::LINE).min(Self::LINE - 1);
+        }
+        touched
+    }
+
+    /// The lines.
+    #[inline]
+    pub(crate) fn lines(&self) -> impl Iterator<Item = *const u8> {
+        let ranges = self.0.iter().map(|place| (place & !(Self::LINE - 1), place % Self::LINE));
+        ranges.flat_map(|(first, count)| {
+            (0..count).map(move |line| std::ptr::without_provenance(first + line * Self::LINE))
+        })
+    }
+}
+
+/// A domain. What every wait and arrival touches lies in one cache line, and what is asked for ahead in the next.
 #[repr(C, align(64))]
 pub(crate) struct DomainState {
     /// Counts everything that arrived; what `arm` remembers for a busy wait.
@@ -28,6 +57,7 @@ pub(crate) struct DomainState {
     pub(crate) event_arrivals: u64,
     pub(crate) waiting: Option<(Waiter, WaitMode)>,
     pub(crate) process: u32,
+    pub(crate) touched: Touched,
     pub(crate) completion_queues: Vec<CompletionQueue>,
     pub(crate) shared_receives: Vec<ReceiveQueue>,
     /// The numbers of its queue pairs.
@@ -48,6 +78,7 @@ impl DomainState {
             event_arrivals: 0,
             waiting: None,
             process,
+            touched: Touched::default(),
             completion_queues: Vec::new(),
             shared_receives: Vec::new(),
             queue_pairs: Vec::new(),
@@ -477,7 +508,8 @@ mod tests {
     /// What a message touches lies in as few cache lines as the types say.
     #[test]
     fn what_is_touched_together_lies_together() {
-        assert!(offset_of!(DomainState, completion_queues) <= 64);
+        assert!(offset_of!(DomainState, touched) <= 64);
+        assert!(offset_of!(DomainState, completion_queues) <= 128);
         assert!(offset_of!(QueuePair, inbound) < 128);
         assert!(offset_of!(QueuePair, sends) + offset_of!(Sends, rest) <= 192);
         assert!(offset_of!(Packet, short) + SHORT <= 128);

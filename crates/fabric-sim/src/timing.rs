@@ -135,6 +135,19 @@ impl Fixed {
 }
 
 impl Model {
+    /// A message leaves. Not inline: what is known of it would take room on the stack where there is no model, too.
+    #[inline(never)]
+    fn post(&mut self, now: Nanos, message: impl FnOnce() -> Message) -> Posted {
+        let message = message();
+        let Place { machine, nic } = message.from;
+        let posted = self.network.post(now, machine as usize, nic as usize, &message.request);
+        Posted {
+            processor: posted.processor * 1000,
+            left: posted.sent.unwrap_or(posted.arrives),
+            arrives: posted.arrives,
+        }
+    }
+
     /// A message has arrived.
     #[inline]
     pub(crate) fn arrive(&mut self, now: Nanos, message: &Message) -> Arrived {
@@ -202,16 +215,7 @@ impl Timing {
                 let left = Fixed::stage(&mut fixed.sends, machine, now, takes);
                 Posted { processor: 0, left, arrives: left + fixed.settings.latency }
             }
-            Timing::Model(model) => {
-                let message = message();
-                let Place { machine, nic } = message.from;
-                let posted = model.network.post(now, machine as usize, nic as usize, &message.request);
-                Posted {
-                    processor: posted.processor * 1000,
-                    left: posted.sent.unwrap_or(posted.arrives),
-                    arrives: posted.arrives,
-                }
-            }
+            Timing::Model(model) => model.post(now, message),
         }
     }
 

@@ -444,6 +444,10 @@ impl<D: ThreadDomain, H: DomainHooks<D>, L: LinkHooks<D::Link>> ThreadDomain for
         self.hooks.poll(&mut self.inner, queue, into, limit)
     }
 
+    fn will_post(&self, queue_pair: QueuePairId) {
+        self.inner.will_post(queue_pair);
+    }
+
     fn arm(&mut self, mode: WaitMode) -> Armed {
         self.hooks.arm(&mut self.inner, mode)
     }
@@ -454,6 +458,10 @@ impl<D: ThreadDomain, H: DomainHooks<D>, L: LinkHooks<D::Link>> ThreadDomain for
 
     fn wait(&mut self, armed: Armed, until: Nanos) -> Wake {
         self.hooks.wait(&mut self.inner, armed, until)
+    }
+
+    fn will_touch(&mut self, memory: &[(*const u8, usize)]) {
+        self.inner.will_touch(memory);
     }
 
     fn waker(&self) -> Self::Waker {

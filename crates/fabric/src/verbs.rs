@@ -278,6 +278,13 @@ pub trait ThreadDomain: Send + Debug + 'static {
         self.post_write(queue_pair, write)
     }
 
+    /// A hint: something will be posted on this queue pair soon, after work for others. Costs next to nothing, and does nothing
+    /// that can be seen.
+    #[inline]
+    fn will_post(&self, queue_pair: QueuePairId) {
+        let _ = queue_pair;
+    }
+
     /// Posts a RECV; a `None` buffer takes only empty messages and WRITE_WITH_IMM.
     fn post_receive(
         &mut self,
@@ -304,6 +311,13 @@ pub trait ThreadDomain: Send + Debug + 'static {
     /// an event, a waker, `until`, or some 20 ms, whichever comes first: a doorbell that a hostile peer has tampered
     /// with may cost that delay but never hangs us. It may be 200 ms for who was woken so for nothing a few times.
     fn wait(&mut self, armed: Armed, until: Nanos) -> Wake;
+
+    /// A hint: when a wait of this domain has ended, this memory will be touched; so many bytes each, a few of them. What was said
+    /// before is forgotten. For a simulator of thousands of threads, of whose memory little is in the caches: nobody reads or writes
+    /// it by this.
+    fn will_touch(&mut self, memory: &[(*const u8, usize)]) {
+        let _ = memory;
+    }
 
     /// Ends this domain's waits from other threads.
     fn waker(&self) -> Self::Waker;

@@ -2,21 +2,13 @@
 
 use super::{LINE, Network};
 use crate::memory::SimMemory;
-use crate::queues::Action;
+use crate::queues::{Action, Touched};
 use dunlin_fabric::{Memory, copy};
 
 /// Lines of a queue pair that a message touches.
 const QUEUE_PAIR_LINES: usize = 3;
 
 impl Network {
-    /// Asks for a packet.
-    #[inline]
-    pub(crate) fn warm_packet(&self, packet: u32) {
-        let place: *const u8 = (&raw const self.packets[packet]).cast();
-        copy::prefetch_to_write(place);
-        copy::prefetch_to_read(place.wrapping_add(LINE));
-    }
-
     /// Asks for what touches a queue pair.
     #[inline]
     pub(crate) fn warm_queue_pair(&self, queue_pair: u32) {
@@ -37,19 +29,11 @@ impl Network {
         }
     }
 
-    /// Asks for the grant of the memory that a packet's bytes will become visible in.
+    /// Where the bytes will land of a packet that has not arrived.
     #[inline]
-    pub(crate) fn warm_grant(&self, packet: u32) {
-        if let Some(held) = &self.packets[packet].target {
-            self.links.warm(held.place());
-        }
-    }
-
     fn landing(&self, packet: u32) -> Option<(&SimMemory, usize)> {
-        let place = &self.packets[packet];
-        let memory = self.links.held(place.target.as_ref()?)?.memory();
-        let Action::Write { offset, .. } = place.action else { return None };
-        Some((memory, offset as usize))
+        let Action::Write { key, offset, .. } = self.packets[packet].action else { return None };
+        Some((self.links.memory(key.0 as u32)?.memory(), offset as usize))
     }
 
     /// Asks for the description of that memory.
@@ -64,16 +48,20 @@ impl Network {
     #[inline]
     pub(crate) fn warm_landing(&self, packet: u32) {
         let Some((memory, offset)) = self.landing(packet) else { return };
-        copy::prefetch_to_write(memory.base().as_ptr().wrapping_add(offset));
+        let first = memory.base().as_ptr().wrapping_add(offset);
+        copy::prefetch_to_write(first);
+        copy::prefetch_to_read(first.wrapping_add(LINE));
         if let Some(domain) = memory.watcher().and_then(|domain| self.domains.place(domain)) {
             copy::prefetch_to_write(domain.cast());
+            copy::prefetch_to_read(domain.cast::<u8>().wrapping_add(LINE));
         }
     }
 
-    /// The task that waits for that.
+    /// The task that waits for that, and what it will touch.
     #[inline]
-    pub(crate) fn waits_for_landing(&self, packet: u32) -> Option<u32> {
+    pub(crate) fn waits_for_landing(&self, packet: u32) -> Option<(u32, &Touched)> {
         let (memory, _) = self.landing(packet)?;
-        self.domains.get(memory.watcher()?)?.waiting.map(|(waiter, _)| waiter.task)
+        let domain = self.domains.get(memory.watcher()?)?;
+        domain.waiting.map(|(waiter, _)| (waiter.task, &domain.touched))
     }
 }

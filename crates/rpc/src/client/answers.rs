@@ -1,7 +1,7 @@
 //! What a client does with the server's messages: each answer finds its call, large results are fetched, and who chooses learns.
 
 use super::lane::{ClientLane, post_read};
-use super::slots::Sink;
+use super::slots::{Answered, Sink};
 use crate::error::{CallError, Cause};
 use crate::path::large::Arrived;
 use crate::path::rendezvous::Exhausted;
@@ -110,8 +110,7 @@ impl<F: Fabric> ClientLane<F> {
         } else if entry.flags.contains(Flags::RENDEZVOUS) {
             return self.on_descriptor(fabric, domain, entry);
         } else {
-            let error = entry.status().and_then(|status| CallError::from_status(status, entry.payload));
-            self.slots.answer(entry.call, entry.payload, error)
+            self.on_status(entry)
         };
         match answered {
             Some(_) => {
@@ -126,6 +125,13 @@ impl<F: Fabric> ClientLane<F> {
             None if self.may_come_twice() => Ok(()),
             None => Err(Violation::Call(entry.call)),
         }
+    }
+
+    /// An answer that may be an error.
+    #[inline(never)]
+    fn on_status(&mut self, entry: &Entry<'_>) -> Option<Answered> {
+        let error = entry.status().and_then(|status| CallError::from_status(status, entry.payload));
+        self.slots.answer(entry.call, entry.payload, error)
     }
 
     /// Whether a call may be answered twice: if it was asked for again, or the mode changed while the answer was on its way.
@@ -146,6 +152,7 @@ impl<F: Fabric> ClientLane<F> {
     }
 
     /// A large result: READ it, or have it written or sent, unless nobody wants it any more.
+    #[inline(never)]
     fn on_descriptor(
         &mut self,
         fabric: &F,

@@ -14,6 +14,7 @@ use dunlin_fabric::{
     Completion, CompletionQueueId, CompletionStatus, Fabric, Host, Link, Nanos, Opcode, QueuePairId,
     QueuePairState, ThreadDomain, Work, copy,
 };
+use dunlin_wire::LINE;
 use dunlin_wire::handshake::{LaneReady, Record};
 
 /// Every so many looks the slow things are looked at: the health of queue pairs, completions of sends.
@@ -169,6 +170,7 @@ impl<F: Fabric> Core<F> {
                 }
             }
         }
+        self.tell_what_is_touched();
         Ok(indices)
     }
 
@@ -237,6 +239,14 @@ impl<F: Fabric> Core<F> {
         if let Some(place) = self.lanes.get_mut(index as usize) {
             *place = None;
         }
+        self.tell_what_is_touched();
+    }
+
+    /// Says what answers will touch.
+    fn tell_what_is_touched(&mut self) {
+        let lanes = self.lanes.iter().take(LANES_WARMED).flatten().flat_map(ClientLane::touched);
+        let touched: Vec<_> = lanes.chain([(self.scratch.as_ptr(), LINE)]).collect();
+        self.domain.will_touch(&touched);
     }
 
     /// The lane, if it can still take calls or has results to collect.
@@ -353,6 +363,8 @@ impl<F: Fabric> Core<F> {
         events
     }
 
+    #[cold]
+    #[inline(never)]
     fn violated(&mut self, index: u16, violation: Violation) {
         if violation == Violation::Broken {
             return self.break_lane(index, Cause::ConnectionLost);
@@ -362,6 +374,7 @@ impl<F: Fabric> Core<F> {
     }
 
     /// Posts READs for lanes that wait for results, and takes what they bring.
+    #[inline(never)]
     fn post_fetches(&mut self) {
         let mut fetching = false;
         for index in 0..self.lanes.len() {
@@ -381,6 +394,7 @@ impl<F: Fabric> Core<F> {
         }
     }
 
+    #[inline(never)]
     fn poll(&mut self, queue: CompletionQueueId) -> usize {
         let mut completions = std::mem::take(&mut self.completions);
         let count = self.domain.poll(queue, &mut completions, COMPLETIONS_AT_ONCE);
@@ -438,6 +452,7 @@ impl<F: Fabric> Core<F> {
     }
 
     /// The slow things: broken queue pairs, news on control connections.
+    #[inline(never)]
     fn check_health(&mut self) {
         let control = self.ticks.is_multiple_of(CONTROL_EVERY);
         for index in 0..self.lanes.len() as u16 {

@@ -143,6 +143,12 @@ impl<F: Fabric> ClientLane<F> {
         self.rx.warm();
     }
 
+    /// Where that lies, but for the ring.
+    pub(crate) fn touched(&self) -> [(*const u8, usize); 2] {
+        let own: *const Self = self;
+        [(own.cast(), std::mem::offset_of!(Self, queue_pair)), (self.slots.first(), LINE)]
+    }
+
     fn refuse(cause: Cause) -> SubmitError {
         SubmitError::Call(CallError::NotExecuted(cause))
     }
@@ -186,15 +192,28 @@ impl<F: Fabric> ClientLane<F> {
     ) -> Result<u32, SubmitError> {
         self.check_call(payload.len())?;
         if payload.len() > self.rendezvous_above {
-            let reserved = self.exports.reserve(fabric, payload.len());
-            let mut buffer = reserved.map_err(|_| Self::refuse(Cause::OutOfMemory))?;
-            buffer.copy_from_slice(payload);
-            return self.submit_buffer(fabric, domain, function, buffer, timeout).map_err(|(error, _)| error);
+            return self.submit_copy(fabric, domain, function, payload, timeout);
         }
         if !self.batch.is_empty() {
             self.flush(fabric, domain)?;
         }
         self.send_call(fabric, domain, function, payload, Flags::NONE, timeout)
+    }
+
+    /// Sends one call with a large payload, out of a buffer.
+    #[inline(never)]
+    fn submit_copy(
+        &mut self,
+        fabric: &F,
+        domain: &mut F::Domain,
+        function: u16,
+        payload: &[u8],
+        timeout: Nanos,
+    ) -> Result<u32, SubmitError> {
+        let reserved = self.exports.reserve(fabric, payload.len());
+        let mut buffer = reserved.map_err(|_| Self::refuse(Cause::OutOfMemory))?;
+        buffer.copy_from_slice(payload);
+        self.submit_buffer(fabric, domain, function, buffer, timeout).map_err(|(error, _)| error)
     }
 
     /// Sends one call with the first `length` bytes of a buffer. What is long leaves with its memory, for which the buffer gets
@@ -425,16 +444,9 @@ impl<F: Fabric> ClientLane<F> {
                 }
                 Next::Other => {}
             }
-            let Some(incoming) = self.rx.poll(fabric, scratch)? else { break };
+            let Some(cost) = self.take_other(fabric, domain, scratch, sink)? else { break };
             messages += 1;
-            left = left.saturating_sub(incoming.turn_cost(scratch));
-            match incoming {
-                Incoming::Scratch(total) => self.on_message(fabric, domain, &scratch[..total], sink)?,
-                Incoming::Buffer(buffer, range) => {
-                    self.on_message(fabric, domain, &buffer[range], sink)?;
-                    self.give_back(domain, buffer)?;
-                }
-            }
+            left = left.saturating_sub(cost);
         }
         if self.batching.is_some() {
             self.flush_alone(fabric, domain)?;
@@ -461,6 +473,28 @@ impl<F: Fabric> ClientLane<F> {
             again.heard();
         }
         Ok(messages + usize::from(went_on))
+    }
+
+    /// Takes a message that is not one line in memory, if one is there; answers what it counts for. Not inline, as other rare ways: what
+    /// they keep on the stack would be room that every call passes over.
+    #[inline(never)]
+    fn take_other(
+        &mut self,
+        fabric: &F,
+        domain: &mut F::Domain,
+        scratch: &mut Scratch,
+        sink: &mut impl Sink,
+    ) -> Result<Option<usize>, Violation> {
+        let Some(incoming) = self.rx.poll(fabric, scratch)? else { return Ok(None) };
+        let cost = incoming.turn_cost(scratch);
+        match incoming {
+            Incoming::Scratch(total) => self.on_message(fabric, domain, &scratch[..total], sink)?,
+            Incoming::Buffer(buffer, range) => {
+                self.on_message(fabric, domain, &buffer[range], sink)?;
+                self.give_back(domain, buffer)?;
+            }
+        }
+        Ok(Some(cost))
     }
 
     /// Takes what was fetched, where results are fetched or written back; answers how many messages there were.

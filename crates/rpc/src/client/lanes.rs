@@ -3,12 +3,18 @@
 
 use super::config::ClientConfig;
 
+/// Lanes of which the indices stand in place.
+const FEW: usize = 4;
+
 /// The lanes of a client.
 #[derive(Debug)]
 pub(crate) struct Lanes {
+    workers: usize,
+    /// How many there are, and the first of them: a client of few lanes looks nowhere else.
+    count: usize,
+    few: [u16; FEW],
     /// Indices in the core: those of the first plan by worker, then those of the next.
     indices: Vec<u16>,
-    workers: usize,
     /// By function the number of its plan, as far as that is not the first: empty with one plan.
     routes: Vec<u8>,
 }
@@ -26,17 +32,20 @@ impl Lanes {
             routes.resize(usize::from(*function) + 1, 0);
             routes[usize::from(*function)] = number as u8;
         }
-        Lanes { indices: Vec::new(), workers: 0, routes }
+        Lanes { workers: 0, count: 0, few: [0; FEW], indices: Vec::new(), routes }
     }
 
     /// Those of a new connection: of `plans` plans, in the order in which they were asked for.
     pub(crate) fn set(&mut self, indices: Vec<u16>, plans: usize) {
         self.workers = indices.len() / plans.max(1);
+        self.count = indices.len();
+        self.few.iter_mut().zip(&indices).for_each(|(place, index)| *place = *index);
         self.indices = indices;
     }
 
     /// All of them, which are not used any more.
     pub(crate) fn take(&mut self) -> Vec<u16> {
+        self.count = 0;
         std::mem::take(&mut self.indices)
     }
 
@@ -57,7 +66,11 @@ impl Lanes {
         if worker >= self.workers {
             return None;
         }
-        self.indices.get(plan as usize * self.workers + worker).copied()
+        let place = plan as usize * self.workers + worker;
+        match self.few.get(place) {
+            Some(index) => (place < self.count).then_some(*index),
+            None => self.indices.get(place).copied(),
+        }
     }
 }
 

@@ -166,7 +166,13 @@ impl<M: Memory> Slots<M> {
     /// Asks for the slot of the oldest call.
     #[inline]
     pub(crate) fn warm(&self) {
-        copy::prefetch_to_write(self.slots.as_ptr().cast());
+        copy::prefetch_to_write(self.first());
+    }
+
+    /// Where it lies.
+    #[inline]
+    pub(crate) fn first(&self) -> *const u8 {
+        self.slots.as_ptr().cast()
     }
 
     /// A waker of a call that is done, to be woken without any lock.

@@ -249,11 +249,20 @@ impl<F: Fabric> Rx<F> {
         }
     }
 
-    /// Asks for the line that the next message begins with.
+    /// Asks for the line that the next message begins with, and the one behind it, which is looked at after that.
     #[inline]
     pub(crate) fn warm(&self) {
         if let RxSource::Ring { region, reader } = &self.source {
             region.prefetch(CONTROL_BYTES + reader.position());
+            region.prefetch(CONTROL_BYTES + reader.position_ahead(1));
+        }
+    }
+
+    /// Asks for what tells where that line is.
+    #[inline]
+    pub(crate) fn warm_region(&self) {
+        if let RxSource::Ring { region, .. } = &self.source {
+            region.prefetch_handle();
         }
     }
 

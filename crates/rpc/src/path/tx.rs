@@ -182,6 +182,12 @@ impl<F: Fabric> Tx<F> {
         matches!(self.half, TxHalf::Datagram(_) | TxHalf::Lossy(_))
     }
 
+    /// Where it posts most of its messages.
+    #[inline]
+    pub(crate) fn queue_pair(&self) -> QueuePairId {
+        self.queue_pair
+    }
+
     /// Where its datagrams go, if it sends any.
     pub(crate) fn address_handle(&self) -> Option<AddressHandleId> {
         match &self.half {

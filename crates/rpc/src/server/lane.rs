@@ -1,7 +1,6 @@
 //! The server's end of a lane: what it knows of one client handle, and how its answers go out.
 
 use super::held::HeldLane;
-use crate::client::lane::warm_lines;
 use crate::client::slots::{is_newer, split_call};
 use crate::path::again::Replies;
 use crate::path::hybrid::{Asked, Published};
@@ -33,8 +32,6 @@ pub(crate) struct Reading {
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct ServerLane<F: Fabric> {
-    /// In the worker's list of lanes to look at.
-    pub(crate) listed: bool,
     /// The last look at this lane found a message: it is looked at each time.
     pub(crate) hot: u8,
     /// The last look did not take all that was there: others had to have their turn.
@@ -148,22 +145,24 @@ impl<F: Fabric> ServerLane<F> {
             held: None,
             hot: 1,
             more: false,
-            listed: false,
             signaled: false,
         }
     }
 
-    /// Asks for what every call touches.
+    /// What every call touches lies in so many bytes at the beginning.
+    pub(crate) const HOT: usize = std::mem::offset_of!(Self, number);
+
+    /// Asks for what every call touches that lies elsewhere.
     #[inline]
-    pub(crate) fn warm(&self) {
-        warm_lines(self, std::mem::offset_of!(Self, number));
+    pub(crate) fn warm_parts(&self) {
+        self.rx.warm_region();
+        copy::prefetch_to_write(self.generations.as_ptr().cast());
     }
 
-    /// Asks for what the next message touches that lies elsewhere.
+    /// Asks for the next message.
     #[inline]
     pub(crate) fn warm_message(&self) {
         self.rx.warm();
-        copy::prefetch_to_write(self.generations.as_ptr().cast());
     }
 
     /// Whether a request may be executed: its slot is in the window, and its call id is newer than all before.

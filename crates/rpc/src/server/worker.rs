@@ -7,6 +7,7 @@ use super::inbox::{Command, Inbox};
 use super::lane::ServerLane;
 use super::open::{self, DatagramPair};
 use super::ways::Ways;
+use crate::client::lane::warm_lines;
 use crate::path::datagram;
 use crate::path::rendezvous::Pool;
 use crate::path::route::{self, Route};
@@ -29,6 +30,11 @@ const HEALTH_EVERY: u32 = 64;
 const COMPLETIONS_AT_ONCE: usize = 64;
 /// Looks at a lane without finding anything until it counts as cold.
 const COLD_AFTER: u8 = 200;
+/// How many lanes ahead of the one that is served each step is taken on the way to what another will touch: the lane, what it
+/// names, and its next message.
+const WARM_STEPS: [usize; 3] = [6, 4, 2];
+/// So few lanes are in the caches anyhow.
+const FEW_LANES: usize = 64;
 /// Cold lanes looked at in each round.
 const COLD_AT_ONCE: usize = 8;
 /// Lanes whose state is looked at together.
@@ -82,6 +88,8 @@ pub struct Worker<F: Fabric> {
     polled: Vec<u16>,
     /// Lanes of which a completion has told something, and those whose answers wait for room.
     ready: Vec<u16>,
+    /// By lane: whether it stands there. Not in the lanes: who lists a thousand of them shall not touch each.
+    listed: Vec<bool>,
     /// Nothing was found yet since the last sleep.
     rested: bool,
     /// Another thread has told something since the last look before a sleep began.
@@ -151,6 +159,7 @@ impl<F: Fabric> Worker<F> {
             by_completion: 0,
             polled: Vec::new(),
             ready: Vec::new(),
+            listed: Vec::new(),
             rested: false,
             told: false,
             reading: 0,
@@ -285,11 +294,6 @@ impl<F: Fabric> Worker<F> {
     fn take_hints(&mut self) -> bool {
         let mut active = std::mem::take(&mut self.active);
         let hinted = self.domain.take_activity(&mut active);
-        for name in &active {
-            if let Some(Some(lane)) = self.lanes.get(*name as usize) {
-                lane.warm();
-            }
-        }
         for name in active.drain(..) {
             self.list(name as u16);
         }
@@ -310,28 +314,54 @@ impl<F: Fabric> Worker<F> {
     fn serve_ready(&mut self) -> usize {
         let mut handled = 0;
         let mut ready = std::mem::take(&mut self.ready);
-        for index in &ready {
-            if let Some(Some(lane)) = self.lanes.get(*index as usize) {
-                lane.warm_message();
+        let many = self.lanes.len() > FEW_LANES;
+        if many {
+            WARM_STEPS.iter().for_each(|step| (0..*step).for_each(|at| self.warm(*step, &ready, at)));
+        }
+        let mut kept = 0;
+        for at in 0..ready.len() {
+            if many {
+                WARM_STEPS.iter().for_each(|step| self.warm(*step, &ready, at + step));
+            }
+            let index = ready[at];
+            handled += self.serve_lane(index as usize);
+            let more = matches!(self.lanes.get(index as usize), Some(Some(lane)) if lane.more);
+            if let Some(listed) = self.listed.get_mut(index as usize) {
+                *listed = more;
+            }
+            if more {
+                ready[kept] = index;
+                kept += 1;
             }
         }
-        ready.retain(|&index| {
-            let messages = self.serve_lane(index as usize);
-            handled += messages;
-            let Some(Some(lane)) = self.lanes.get_mut(index as usize) else { return false };
-            lane.listed = lane.more;
-            lane.listed
-        });
+        ready.truncate(kept);
         ready.append(&mut self.ready);
         self.ready = ready;
         handled
     }
 
+    /// Asks for what the service of a lane will touch that has its turn after so many others, as far as a step goes.
+    #[inline]
+    fn warm(&self, step: usize, ready: &[u16], at: usize) {
+        let Some(index) = ready.get(at) else { return };
+        let Some(lane) = self.lanes.get(*index as usize) else { return };
+        if step == WARM_STEPS[0] {
+            return warm_lines(lane, ServerLane::<F>::HOT);
+        }
+        let Some(lane) = lane else { return };
+        if step == WARM_STEPS[1] {
+            lane.warm_parts();
+            self.domain.will_post(lane.tx.queue_pair());
+        } else {
+            lane.warm_message();
+        }
+    }
+
     /// Has a lane looked at with the next progress.
     #[inline]
     fn list(&mut self, index: u16) {
-        if let Some(Some(lane)) = self.lanes.get_mut(index as usize)
-            && !std::mem::replace(&mut lane.listed, true)
+        if let Some(listed) = self.listed.get_mut(index as usize)
+            && !std::mem::replace(listed, true)
         {
             self.ready.push(index);
         }
@@ -421,12 +451,12 @@ impl<F: Fabric> Worker<F> {
             self.remove(index);
             return 0;
         }
+        if matches!(route::parse(completion.id), Some(Route::Receive { .. })) {
+            self.list(index);
+        }
         let Some(Some(lane)) = self.lanes.get_mut(index as usize) else { return 0 };
         match route::parse(completion.id) {
             Some(Route::Receive { lane: shared }) => {
-                if !std::mem::replace(&mut lane.listed, true) {
-                    self.ready.push(index);
-                }
                 match (completion.opcode, completion.buffer) {
                     // A lane whose messages are datagrams shares these RECVs only for reports.
                     (Opcode::Receive, Some(buffer))
@@ -578,6 +608,7 @@ impl<F: Fabric> Worker<F> {
         self.by_completion -= open::by_completion(&lane.plan) as usize;
         self.polled.retain(|polled| *polled != index);
         self.ready.retain(|ready| *ready != index);
+        self.listed[index as usize] = false;
         self.domain.unwatch(&lane.region);
         let _ = self.domain.destroy_queue_pair(lane.queue_pair);
         if let Some(held) = &mut self.dispatcher.held {
@@ -671,6 +702,7 @@ impl<F: Fabric> Worker<F> {
     pub(crate) fn next_index(&mut self) -> u16 {
         let index = self.lanes.iter().position(Option::is_none).unwrap_or_else(|| {
             self.lanes.push(None);
+            self.listed.push(false);
             self.lanes.len() - 1
         });
         index as u16
