@@ -7,6 +7,7 @@ use crate::path::again::{Requests, Sent, Silent};
 use crate::path::fetch::Fetcher;
 use crate::path::hybrid::{Hybrid, MODE_WORD, PUBLISHED_HEAD, Patience};
 use crate::path::large::{Arrivals, Errands};
+use crate::path::pieces::{PIECE, Pulls, Ways};
 use crate::path::rendezvous::Pool;
 use crate::path::route::{self, Route};
 use crate::path::{Incoming, Next, Rx, Scratch, Tx, TxError, Violation, turn_cost};
@@ -85,6 +86,10 @@ pub(crate) struct ClientLane<F: Fabric> {
     pub(crate) imports: Pool<F>,
     /// Large results that were announced, unless they are READ.
     pub(crate) arrivals: Arrivals<F>,
+    /// Large results that are READ in pieces.
+    pub(crate) pulls: Pulls<F>,
+    /// How large requests are filled that leave in pieces.
+    pub(crate) ways: Ways,
     pub(crate) staging: Vec<u8>,
     /// The message that the open batch will be, unless another goes out before it.
     pub(crate) batch_sequence: u64,
@@ -143,9 +148,14 @@ impl<F: Fabric> ClientLane<F> {
         SubmitError::Call(CallError::NotExecuted(cause))
     }
 
+    #[cold]
+    pub(super) fn out_of_memory() -> SubmitError {
+        Self::refuse(Cause::OutOfMemory)
+    }
+
     /// The checks that need nothing else.
     #[inline]
-    fn check_call(&self, length: usize) -> Result<(), SubmitError> {
+    pub(super) fn check_call(&self, length: usize) -> Result<(), SubmitError> {
         if self.draining {
             return Err(Self::refuse(Cause::Draining));
         }
@@ -153,7 +163,7 @@ impl<F: Fabric> ClientLane<F> {
     }
 
     #[inline]
-    fn check_length(&self, length: usize) -> Result<(), SubmitError> {
+    pub(super) fn check_length(&self, length: usize) -> Result<(), SubmitError> {
         if length as u64 > self.max_payload {
             return Err(Self::refuse(Cause::TooLarge { length: length as u64, limit: self.max_payload }));
         }
@@ -182,6 +192,9 @@ impl<F: Fabric> ClientLane<F> {
     ) -> Result<u32, SubmitError> {
         self.check_call(payload.len())?;
         if payload.len() > self.rendezvous_above {
+            if self.large == LargePayload::Pieces && payload.len() > PIECE {
+                return self.submit_in_pieces(fabric, domain, function, payload, timeout);
+            }
             let reserved = self.exports.reserve(fabric, payload.len());
             let mut buffer = reserved.map_err(|_| Self::refuse(Cause::OutOfMemory))?;
             buffer.copy_from_slice(payload);
@@ -228,7 +241,7 @@ impl<F: Fabric> ClientLane<F> {
         timeout: Nanos,
     ) -> Result<u32, (SubmitError, Buffer<F::Memory>)> {
         let descriptor = match self.large {
-            LargePayload::Read => self.exports.descriptor(&buffer),
+            LargePayload::Read | LargePayload::Pieces => self.exports.descriptor(&buffer),
             LargePayload::Write | LargePayload::Eager => Some(Descriptor::announcement(buffer.len() as u64)),
         };
         let Some(descriptor) = descriptor else {
@@ -254,6 +267,10 @@ impl<F: Fabric> ClientLane<F> {
                 } else {
                     self.slots.keep_request(call, buffer);
                 }
+                if self.large == LargePayload::Pieces && length > PIECE {
+                    self.tell_at_last(fabric, domain, call, length as u32);
+                    return Ok(call);
+                }
                 self.exports.make_spare(length);
                 Ok(call)
             }
@@ -262,7 +279,7 @@ impl<F: Fabric> ClientLane<F> {
     }
 
     #[inline]
-    fn send_call(
+    pub(super) fn send_call(
         &mut self,
         fabric: &F,
         domain: &mut F::Domain,

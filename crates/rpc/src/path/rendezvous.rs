@@ -9,6 +9,7 @@
 
 use dunlin_fabric::{Access, Arena, Buffer, Fabric, GrantError, Link, RegionKey};
 use dunlin_wire::Descriptor;
+use std::collections::VecDeque;
 
 /// The smallest arena that a pool maps.
 const FIRST_ARENA: u64 = 1 << 20;
@@ -19,6 +20,8 @@ const TAKE_BACK_FROM: usize = 4096;
 const TAKE_BACK_UP_TO: usize = 1 << 20;
 /// The longest buffer that is made ready before it is asked for: two of them fit into a core's cache.
 const SPARE_UP_TO: usize = 256 << 10;
+/// The most bytes in buffers that are filled by turns.
+const TURNS_UP_TO: usize = 2 << 20;
 
 /// Takes memory that the peer has READ back from its cache, before an application fills it: sets it to zero. Where the
 /// peer is another core, each store to such a line waits for that core to give the line up, and an application's loop has
@@ -51,6 +54,10 @@ pub(crate) struct Pool<F: Fabric> {
     deaf: bool,
     /// A buffer whose lines are with us already. Nobody's: it goes where there is need.
     spare: Option<Buffer<F::Memory>>,
+    /// Buffers that are filled by turns, the longest unused first. Nobody's, too.
+    kept: VecDeque<Buffer<F::Memory>>,
+    /// How many these are to be.
+    turns: usize,
 }
 
 /// There is no memory for a large payload now.
@@ -60,7 +67,7 @@ pub(crate) struct Exhausted;
 impl<F: Fabric> Pool<F> {
     /// A pool that maps at most `limit` bytes. With a link its buffers can be READ by the peer there.
     pub(crate) fn new(link: Option<F::Link>, limit: u64) -> Self {
-        Pool { parts: Vec::new(), link, mapped: 0, limit, ended: Vec::new(), deaf: false, spare: None }
+        Pool { parts: Vec::new(), link, mapped: 0, limit, ended: Vec::new(), deaf: false, spare: None, kept: VecDeque::new(), turns: 1 }
     }
 
     /// As [`reserve`](Pool::reserve), for an application that will fill it: stores to its lines need not wait for the
@@ -78,6 +85,36 @@ impl<F: Fabric> Pool<F> {
         let mut buffer = self.reserve(fabric, length)?;
         take_back(&mut buffer);
         Ok(buffer)
+    }
+
+    /// As [`reserve`](Pool::reserve), the one that has not been used for longest, so that the peer may have dropped its lines. Says
+    /// whether it was used before.
+    pub(crate) fn reserve_in_turn(
+        &mut self,
+        fabric: &F,
+        length: usize,
+    ) -> Result<(Buffer<F::Memory>, bool), Exhausted> {
+        // Which is the one that came back last, if one did.
+        self.kept.extend(self.free(length));
+        if self.kept.len() > self.turns
+            && let Some(mut longest) = self.kept.pop_front()
+            && longest.set_length(length)
+        {
+            return Ok((longest, true));
+        }
+        Ok((self.reserve(fabric, length)?, false))
+    }
+
+    /// How many buffers are filled by turns.
+    pub(crate) fn turns(&self) -> usize {
+        self.turns
+    }
+
+    /// Has twice as many buffers of this length filled by turns, up to what no peer keeps in the caches of a core.
+    pub(crate) fn more_turns(&mut self, length: usize) {
+        if 2 * self.turns * length <= TURNS_UP_TO {
+            self.turns *= 2;
+        }
     }
 
     /// Makes the next buffer of about this length ready, if the memory that there is has room for one: for the time after a
@@ -123,6 +160,10 @@ impl<F: Fabric> Pool<F> {
             rounded
         } else if self.make_room(exactly) {
             exactly
+        } else if !self.kept.is_empty() {
+            self.kept.clear();
+            self.turns = 1;
+            return self.reserve(fabric, length);
         } else {
             return Err(Exhausted);
         };

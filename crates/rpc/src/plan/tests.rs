@@ -60,7 +60,7 @@ fn every_half_says_who_may_sleep() {
             for (client, server) in MODES.into_iter().flat_map(|c| MODES.map(|s| (c, s))) {
                 let plan = Plan::new(request, response).completion(client, server);
                 for large in LargePayload::ALL {
-                    let past = (large == LargePayload::Write && fetched(response))
+                    let past = (matches!(large, LargePayload::Write | LargePayload::Pieces) && fetched(response))
                         || (large != LargePayload::Read && hybrid(response))
                         || (large != LargePayload::Read && lossy(request, response));
                     let checked = plan.large(large, 0).check(&Capabilities::EVERYTHING);
