@@ -315,7 +315,11 @@ mod tests {
         let arena = arena(1 << 16);
         let mut buffer = arena.reserve(1 << 16).unwrap();
         buffer.fill(1);
-        assert!(buffer.set_window(1000, 24) && !buffer.set_window(65_000, 537) && !buffer.set_window(usize::MAX, 2));
+        assert!(
+            buffer.set_window(1000, 24)
+                && !buffer.set_window(65_000, 537)
+                && !buffer.set_window(usize::MAX, 2)
+        );
         assert_eq!((buffer.offset(), buffer.len(), buffer.capacity()), (1000, 24, 64_536));
         assert!(buffer.set_length(64_536) && !buffer.set_length(64_537) && buffer.set_length(24));
         buffer.fill(2);

@@ -338,7 +338,9 @@ mod tests {
                 let mut destination = vec![0xeeu8; length + shift + 9];
                 stream(&mut destination[shift..shift + length], &source[other..]);
                 assert_eq!(destination[shift..shift + length], source[other..]);
-                assert!(destination[..shift].iter().chain(&destination[shift + length..]).all(|b| *b == 0xee));
+                assert!(
+                    destination[..shift].iter().chain(&destination[shift + length..]).all(|b| *b == 0xee)
+                );
             }
         }
     }

@@ -187,7 +187,11 @@ impl Chooser<'_> {
             for (sender, subject) in [(Side::Client, Subject::Request), (Side::Server, Subject::Response)] {
                 if self.size(sender).is_some_and(|size| size >= PIECES_FROM) {
                     large = LargePayload::Pieces;
-                    let text = format!("from {} on a payload is read while it is being filled: {}", Value::PayloadSize(PIECES_FROM), large.name());
+                    let text = format!(
+                        "from {} on a payload is read while it is being filled: {}",
+                        Value::PayloadSize(PIECES_FROM),
+                        large.name()
+                    );
                     self.say(subject, &[(sender, Key::PayloadSize)], text);
                 }
             }
@@ -417,7 +421,10 @@ fn bound(side: Side, node: &str) -> String {
 /// The name of a plan's protocol; fetching with requests that wake the server is still Remote-fetch.
 fn name_of(plan: &Plan) -> Option<&'static str> {
     let named = |plan: &Plan| plan.protocol().map(|protocol| protocol.name);
-    let whole = Plan { large: if plan.large == LargePayload::Pieces { LargePayload::Read } else { plan.large }, ..*plan };
+    let whole = Plan {
+        large: if plan.large == LargePayload::Pieces { LargePayload::Read } else { plan.large },
+        ..*plan
+    };
     let plan = &whole;
     named(plan).or_else(|| {
         (plan.response == ResponseHalf::Fetch && plan.request == RequestHalf::WriteImm)

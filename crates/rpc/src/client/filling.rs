@@ -76,8 +76,7 @@ impl<F: Fabric> ClientLane<F> {
                 self.check_call(progress.length)?;
                 let Progress { function, timeout, .. } = *progress;
                 let payload = from.encode();
-                let call =
-                    self.send_call(fabric, domain, function, &payload, Flags::RENDEZVOUS, timeout)?;
+                let call = self.send_call(fabric, domain, function, &payload, Flags::RENDEZVOUS, timeout)?;
                 (progress.call, progress.told) = (Some(call), PIECE);
                 call
             }

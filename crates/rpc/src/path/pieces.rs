@@ -43,64 +43,100 @@ impl dyn Filling + '_ {
 
 /// How a sender fills buffers that the peer has READ. Plain stores have to wait for the peer's core to give each line up, unless
 /// it has dropped them meanwhile; that takes 2 ns a line or 30, as the cores lie and as many other bytes went by. Stores past the
-/// caches wait for nobody, but what was stored so has to be READ from memory. So who fills measures: it begins with plain
-/// stores, in more and more buffers by turns while these are slow, and goes past the caches where they are far slower than that.
+/// caches wait for nobody, but what was stored so has to be READ from memory. So who fills measures: it goes past the caches
+/// where plain stores take several times as long, and else has more buffers filled by turns, as long as that helps and plain
+/// stores are not faster already.
 #[derive(Debug)]
 pub(crate) struct Ways {
     streams: bool,
     /// What a line takes past the caches, in sixteenths of a nanosecond.
     streamed: u32,
-    /// Plain fills in a row that were far slower.
+    /// Fills past the caches to find that out.
+    samples: u8,
+    /// Plain fills in a row that took several times as long.
     slow: u8,
     /// Fills until plain stores are tried again.
     left: u32,
     /// How many these are the next time.
     patience: u32,
-    /// Fills until it shows what more buffers have done.
-    settling: usize,
+    /// Plain fills until they are judged, and the shortest of the last of them.
+    until: usize,
+    shortest: u32,
+    /// The shortest before there were more buffers.
+    before: u32,
 }
 
 /// What a line takes past the caches before that was measured.
 const STREAMED: u32 = 3 * 16;
+/// Plain fills that are judged together: others may have had the core during some of them.
+const WINDOW: usize = 8;
+/// So many slow ones in a row are enough.
+const SLOW: u8 = 3;
 const SHORTEST_PATIENCE: u32 = 32;
 const LONGEST_PATIENCE: u32 = 1024;
 
 impl Default for Ways {
     fn default() -> Self {
-        Ways { streams: false, streamed: STREAMED, slow: 0, left: 0, patience: SHORTEST_PATIENCE, settling: 0 }
+        Ways {
+            streams: false,
+            streamed: STREAMED,
+            samples: 2,
+            slow: 0,
+            left: 0,
+            patience: SHORTEST_PATIENCE,
+            until: WINDOW,
+            shortest: u32::MAX,
+            before: u32::MAX,
+        }
     }
 }
 
 impl Ways {
     /// Whether the next payload goes past the caches.
     pub(crate) fn begin(&mut self) -> bool {
-        let streams = self.streams && self.left > 0;
-        self.left = self.left.saturating_sub(1);
-        streams
+        if self.streams {
+            let streams = self.left > 0;
+            self.left = self.left.saturating_sub(1);
+            return streams;
+        }
+        self.until == 0
     }
 
     /// A buffer that the peer has READ was filled so, of `turns` that are filled by turns; says whether there had better be more.
     pub(crate) fn end(&mut self, streamed: bool, bytes: usize, took: Nanos, turns: usize) -> bool {
         let line = u32::try_from(took.saturating_mul(64 * 16) / bytes.max(1) as u64).unwrap_or(u32::MAX);
         if streamed {
-            // Delays of others are no property of it.
-            self.streamed = line.clamp(16, self.streamed.saturating_add(self.streamed / 8)).max(self.streamed / 2);
-            return false;
-        }
-        if line / 7 * 2 > self.streamed {
+            // A delay by others is no property of it.
+            let longest = self.streamed.saturating_add(self.streamed / 8);
+            self.streamed = line.min(longest).max(self.streamed / 2).max(1);
+            self.samples = self.samples.saturating_sub(1);
+        } else if line / 7 * 2 > self.streamed {
             self.slow += 1;
-            if self.slow >= 2 {
-                self.patience = if self.streams { (2 * self.patience).min(LONGEST_PATIENCE) } else { SHORTEST_PATIENCE };
-                (self.streams, self.slow, self.left) = (true, 0, self.patience);
+            if self.slow < SLOW {
+                return false;
             }
+            self.patience =
+                if self.streams { (2 * self.patience).min(LONGEST_PATIENCE) } else { SHORTEST_PATIENCE };
+            (self.streams, self.slow, self.left) = (true, 0, self.patience);
             return false;
+        } else {
+            (self.streams, self.slow) = (false, 0);
+            self.until = self.until.saturating_sub(1);
+            if self.until < WINDOW {
+                self.shortest = self.shortest.min(line);
+            }
         }
-        (self.streams, self.slow) = (false, 0);
-        self.settling = self.settling.saturating_sub(1);
-        let more = self.settling == 0 && line / 4 * 5 > self.streamed;
-        if more {
-            self.settling = 4 * turns;
-        }
+        !self.streams && self.until == 0 && self.samples == 0 && self.judge(turns)
+    }
+
+    /// Whether more buffers may help.
+    fn judge(&mut self, turns: usize) -> bool {
+        let shortest = std::mem::replace(&mut self.shortest, u32::MAX);
+        let more = shortest > self.streamed && shortest < self.before - self.before / 8;
+        // Those of before go round first.
+        self.until = if more { WINDOW + 2 * turns } else { LONGEST_PATIENCE as usize };
+        self.before = if more { shortest } else { u32::MAX };
+        self.samples = 1;
         more
     }
 }
@@ -176,7 +212,12 @@ impl<F: Fabric> Pulls<F> {
     }
 
     /// READs what is new of a payload, if there is something and nothing under way.
-    fn go_on(&mut self, domain: &mut F::Domain, at: (QueuePairId, u16), index: usize) -> Result<(), Violation> {
+    fn go_on(
+        &mut self,
+        domain: &mut F::Domain,
+        at: (QueuePairId, u16),
+        index: usize,
+    ) -> Result<(), Violation> {
         let Some(pull) = self.list.get_mut(index).filter(|pull| pull.read < pull.filled && !pull.over) else {
             return Ok(());
         };

@@ -20,8 +20,9 @@ const TAKE_BACK_FROM: usize = 4096;
 const TAKE_BACK_UP_TO: usize = 1 << 20;
 /// The longest buffer that is made ready before it is asked for: two of them fit into a core's cache.
 const SPARE_UP_TO: usize = 256 << 10;
-/// The most bytes in buffers that are filled by turns.
-const TURNS_UP_TO: usize = 2 << 20;
+/// The smallest arena where buffers are filled by turns: what no peer keeps in the caches of a core. Only what is used of it takes
+/// memory.
+const ARENA_FOR_TURNS: u64 = 4 << 20;
 
 /// Takes memory that the peer has READ back from its cache, before an application fills it: sets it to zero. Where the
 /// peer is another core, each store to such a line waits for that core to give the line up, and an application's loop has
@@ -58,6 +59,8 @@ pub(crate) struct Pool<F: Fabric> {
     kept: VecDeque<Buffer<F::Memory>>,
     /// How many these are to be.
     turns: usize,
+    /// The smallest arena that is mapped.
+    smallest: u64,
 }
 
 /// There is no memory for a large payload now.
@@ -67,7 +70,18 @@ pub(crate) struct Exhausted;
 impl<F: Fabric> Pool<F> {
     /// A pool that maps at most `limit` bytes. With a link its buffers can be READ by the peer there.
     pub(crate) fn new(link: Option<F::Link>, limit: u64) -> Self {
-        Pool { parts: Vec::new(), link, mapped: 0, limit, ended: Vec::new(), deaf: false, spare: None, kept: VecDeque::new(), turns: 1 }
+        Pool {
+            parts: Vec::new(),
+            link,
+            mapped: 0,
+            limit,
+            ended: Vec::new(),
+            deaf: false,
+            spare: None,
+            kept: VecDeque::new(),
+            turns: 1,
+            smallest: FIRST_ARENA,
+        }
     }
 
     /// As [`reserve`](Pool::reserve), for an application that will fill it: stores to its lines need not wait for the
@@ -94,6 +108,7 @@ impl<F: Fabric> Pool<F> {
         fabric: &F,
         length: usize,
     ) -> Result<(Buffer<F::Memory>, bool), Exhausted> {
+        self.smallest = ARENA_FOR_TURNS;
         // Which is the one that came back last, if one did.
         self.kept.extend(self.free(length));
         if self.kept.len() > self.turns
@@ -110,11 +125,10 @@ impl<F: Fabric> Pool<F> {
         self.turns
     }
 
-    /// Has twice as many buffers of this length filled by turns, up to what no peer keeps in the caches of a core.
+    /// Has up to twice as many buffers of this length filled by turns, of memory that there is.
     pub(crate) fn more_turns(&mut self, length: usize) {
-        if 2 * self.turns * length <= TURNS_UP_TO {
-            self.turns *= 2;
-        }
+        let buffers = ARENA_FOR_TURNS as usize / length.next_power_of_two();
+        self.turns = (2 * self.turns).min(buffers.saturating_sub(2)).max(self.turns);
     }
 
     /// Makes the next buffer of about this length ready, if the memory that there is has room for one: for the time after a
@@ -152,7 +166,8 @@ impl<F: Fabric> Pool<F> {
             return Err(Exhausted);
         }
         let exactly = (length as u64).max(1);
-        let rounded = exactly.next_power_of_two().max(FIRST_ARENA);
+        let smallest = if self.smallest <= self.room() { self.smallest } else { FIRST_ARENA };
+        let rounded = exactly.next_power_of_two().max(smallest);
         let doubling = rounded.max(self.mapped);
         let wanted = if doubling <= self.room() {
             doubling
