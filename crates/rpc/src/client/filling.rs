@@ -81,7 +81,8 @@ impl<F: Fabric> ClientLane<F> {
                 call
             }
         };
-        if bytes >= progress.told + PIECE || (bytes == progress.length && bytes > progress.told) {
+        // That it is all there is told last, since it cannot be given up then.
+        if bytes >= progress.told + PIECE && bytes < progress.length {
             self.tell_filled(fabric, domain, call, bytes as u32)?;
             progress.told = bytes;
         }
@@ -128,9 +129,7 @@ impl<F: Fabric> ClientLane<F> {
         let Some(call) = progress.call else {
             return self.submit_buffer(fabric, domain, progress.function, buffer, progress.timeout);
         };
-        if progress.told < progress.length {
-            self.tell_at_last(fabric, domain, call, progress.length as u32);
-        }
+        self.tell_at_last(fabric, domain, call, progress.length as u32);
         self.slots.keep_request(call, buffer);
         Ok(call)
     }

@@ -285,3 +285,64 @@ impl<F: Fabric> Pulls<F> {
         self.go_on(domain, at, index).map(|()| Pulled::Part)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BYTES: usize = 64 * 2048;
+
+    /// Fills so often where a line takes `plain` (by the buffers that are filled by turns) or `streamed` nanoseconds; answers how
+    /// many of the last hundred went past the caches, and how many buffers there are in the end.
+    fn run(ways: &mut Ways, fills: usize, plain: impl Fn(usize) -> u64, streamed: u64) -> (usize, usize) {
+        let (mut turns, mut late) = (1, 0);
+        for fill in 0..fills {
+            let streams = ways.begin();
+            let line = if streams { streamed } else { plain(turns) };
+            if ways.end(streams, BYTES, line * 2048, turns) {
+                turns *= 2;
+            }
+            late += usize::from(streams && fill + 100 >= fills);
+        }
+        (late, turns)
+    }
+
+    #[test]
+    fn what_is_far_slower_goes_past_the_caches() {
+        let (late, turns) = run(&mut Ways::default(), 3000, |_| 30, 3);
+        assert!(late >= 95 && turns == 1, "{late} {turns}");
+        // Not if going past the caches is slow, too.
+        let (late, turns) = run(&mut Ways::default(), 3000, |_| 30, 29);
+        assert!(late <= 5 && turns == 2, "{late} {turns}");
+    }
+
+    #[test]
+    fn more_buffers_as_long_as_they_help() {
+        let (late, turns) = run(&mut Ways::default(), 3000, |turns| 8 / turns.min(8) as u64, 3);
+        assert!(late <= 5 && turns == 4, "{late} {turns}");
+        let (late, turns) = run(&mut Ways::default(), 3000, |_| 6, 3);
+        assert!(late <= 5 && turns == 2, "{late} {turns}");
+        let (late, turns) = run(&mut Ways::default(), 3000, |_| 2, 3);
+        assert!(late <= 5 && turns == 1, "{late} {turns}");
+    }
+
+    /// Cores may come to lie otherwise.
+    #[test]
+    fn what_was_chosen_is_tried_again() {
+        let mut ways = Ways::default();
+        assert!(run(&mut ways, 3000, |_| 30, 3).0 >= 95);
+        assert!(run(&mut ways, 3000, |_| 2, 3).0 <= 5);
+        assert!(run(&mut ways, 3000, |_| 30, 3).0 >= 95);
+    }
+
+    /// As in virtual time, where filling takes none, and where it takes for ever.
+    #[test]
+    fn any_time_is_borne() {
+        assert_eq!(run(&mut Ways::default(), 3000, |_| 0, 0).1, 1);
+        let mut ways = Ways::default();
+        for (fill, took) in [0, Nanos::MAX, 1, 0].into_iter().cycle().take(5000).enumerate() {
+            let streams = ways.begin();
+            ways.end(streams, fill % 3, took, 1 + fill % 9);
+        }
+    }
+}

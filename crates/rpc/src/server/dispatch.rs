@@ -633,15 +633,8 @@ impl<F: Fabric> Dispatcher<F> {
             lane.exports.more_turns(length);
         }
         lane.exported.push((call.call, buffer));
-        if !whole {
-            lane.errands.filled(call.call, 0);
-        } else if told.bytes < length {
-            lane.errands.filled(call.call, length as u32);
-        }
-        if lane.has_pending() {
-            self.send_pending(domain, lane)?;
-        }
-        Ok(())
+        lane.errands.filled(call.call, if whole { length as u32 } else { 0 });
+        self.send_pending(domain, lane).map(drop)
     }
 
     /// Says that a call was executed but its result cannot be sent: it is over the limit, or there is no memory for

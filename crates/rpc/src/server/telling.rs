@@ -73,7 +73,8 @@ impl<F: Fabric> Telling<'_, F> {
             self.tx.single(self.fabric, self.domain, &header, &from.encode())?;
             self.told.bytes = PIECE;
         }
-        if bytes >= self.told.bytes + PIECE || (bytes as u64 == from.length && bytes > self.told.bytes) {
+        // That it is all there is told last, since it cannot be given up then.
+        if bytes >= self.told.bytes + PIECE && (bytes as u64) < from.length {
             let header = Header { call: call.call, time: bytes as u32, head, ..Header::new(Kind::Filled) };
             self.tx.single(self.fabric, self.domain, &header, &[])?;
             self.told.bytes = bytes;
