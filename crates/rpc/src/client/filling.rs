@@ -122,9 +122,8 @@ impl<F: Fabric> ClientLane<F> {
     ) -> Result<u32, (SubmitError, Buffer<F::Memory>)> {
         if let Some(began) = progress.began {
             let took = fabric.host().now() - began;
-            if self.ways.end(progress.streams, progress.length, took, self.exports.turns()) {
-                self.exports.more_turns(progress.length);
-            }
+            let turns = self.ways.end(progress.streams, progress.length, took);
+            self.exports.take_turns(turns, progress.length);
         }
         let Some(call) = progress.call else {
             return self.submit_buffer(fabric, domain, progress.function, buffer, progress.timeout);

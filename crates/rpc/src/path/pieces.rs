@@ -44,8 +44,8 @@ impl dyn Filling + '_ {
 /// How a sender fills buffers that the peer has READ. Plain stores have to wait for the peer's core to give each line up, unless
 /// it has dropped them meanwhile; that takes 2 ns a line or 30, as the cores lie and as many other bytes went by. Stores past the
 /// caches wait for nobody, but what was stored so has to be READ from memory. So who fills measures: it goes past the caches
-/// where plain stores take several times as long, and else has more buffers filled by turns, as long as that helps and plain
-/// stores are not faster already.
+/// where plain stores take several times as long, and has many buffers filled by turns where they take longer and that helps: not
+/// where many lanes do that anyway, and more memory would be less in the caches.
 #[derive(Debug)]
 pub(crate) struct Ways {
     streams: bool,
@@ -62,8 +62,18 @@ pub(crate) struct Ways {
     /// Plain fills until they are judged, and the shortest of the last of them.
     until: usize,
     shortest: u32,
-    /// The shortest before there were more buffers.
-    before: u32,
+    /// The shortest before there were many buffers; none if there are few.
+    before: Option<u32>,
+}
+
+/// How many buffers there had better be.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Turns {
+    /// As there are.
+    #[default]
+    AsBefore,
+    Many,
+    Few,
 }
 
 /// What a line takes past the caches before that was measured.
@@ -86,7 +96,7 @@ impl Default for Ways {
             patience: SHORTEST_PATIENCE,
             until: WINDOW,
             shortest: u32::MAX,
-            before: u32::MAX,
+            before: None,
         }
     }
 }
@@ -102,8 +112,8 @@ impl Ways {
         self.until == 0
     }
 
-    /// A buffer that the peer has READ was filled so, of `turns` that are filled by turns; says whether there had better be more.
-    pub(crate) fn end(&mut self, streamed: bool, bytes: usize, took: Nanos, turns: usize) -> bool {
+    /// A buffer that the peer has READ was filled so.
+    pub(crate) fn end(&mut self, streamed: bool, bytes: usize, took: Nanos) -> Turns {
         let line = u32::try_from(took.saturating_mul(64 * 16) / bytes.max(1) as u64).unwrap_or(u32::MAX);
         if streamed {
             // A delay by others is no property of it.
@@ -113,12 +123,12 @@ impl Ways {
         } else if line / 7 * 2 > self.streamed {
             self.slow += 1;
             if self.slow < SLOW {
-                return false;
+                return Turns::AsBefore;
             }
             self.patience =
                 if self.streams { (2 * self.patience).min(LONGEST_PATIENCE) } else { SHORTEST_PATIENCE };
             (self.streams, self.slow, self.left) = (true, 0, self.patience);
-            return false;
+            return if self.before.take().is_some() { Turns::Few } else { Turns::AsBefore };
         } else {
             (self.streams, self.slow) = (false, 0);
             self.until = self.until.saturating_sub(1);
@@ -126,18 +136,28 @@ impl Ways {
                 self.shortest = self.shortest.min(line);
             }
         }
-        !self.streams && self.until == 0 && self.samples == 0 && self.judge(turns)
+        if self.streams || self.until > 0 || self.samples > 0 {
+            return Turns::AsBefore;
+        }
+        self.judge()
     }
 
-    /// Whether more buffers may help.
-    fn judge(&mut self, turns: usize) -> bool {
+    /// Whether many buffers may help, or have helped.
+    fn judge(&mut self) -> Turns {
         let shortest = std::mem::replace(&mut self.shortest, u32::MAX);
-        let more = shortest > self.streamed && shortest < self.before - self.before / 8;
-        // Those of before go round first.
-        self.until = if more { WINDOW + 2 * turns } else { LONGEST_PATIENCE as usize };
-        self.before = if more { shortest } else { u32::MAX };
-        self.samples = 1;
-        more
+        (self.samples, self.until) = (1, LONGEST_PATIENCE as usize);
+        match self.before {
+            None if shortest > self.streamed + self.streamed / 2 => {
+                // Those of before go round first.
+                (self.before, self.until) = (Some(shortest), 4 * WINDOW);
+                Turns::Many
+            }
+            Some(before) if shortest > before - before / 8 => {
+                self.before = None;
+                Turns::Few
+            }
+            _ => Turns::AsBefore,
+        }
     }
 }
 
@@ -292,57 +312,57 @@ mod tests {
 
     const BYTES: usize = 64 * 2048;
 
-    /// Fills so often where a line takes `plain` (by the buffers that are filled by turns) or `streamed` nanoseconds; answers how
-    /// many of the last hundred went past the caches, and how many buffers there are in the end.
-    fn run(ways: &mut Ways, fills: usize, plain: impl Fn(usize) -> u64, streamed: u64) -> (usize, usize) {
-        let (mut turns, mut late) = (1, 0);
+    /// Fills so often where a line takes `plain` with few buffers and with many, or `streamed` nanoseconds; answers how many of the
+    /// last hundred went past the caches, and whether there are many buffers in the end.
+    fn run(ways: &mut Ways, fills: usize, plain: [u64; 2], streamed: u64) -> (usize, bool) {
+        let (mut many, mut late) = (ways.before.is_some(), 0);
         for fill in 0..fills {
             let streams = ways.begin();
-            let line = if streams { streamed } else { plain(turns) };
-            if ways.end(streams, BYTES, line * 2048, turns) {
-                turns *= 2;
+            let line = if streams { streamed } else { plain[usize::from(many)] };
+            match ways.end(streams, BYTES, line * 2048) {
+                Turns::AsBefore => {}
+                turns => many = turns == Turns::Many,
             }
             late += usize::from(streams && fill + 100 >= fills);
         }
-        (late, turns)
+        (late, many)
     }
 
     #[test]
     fn what_is_far_slower_goes_past_the_caches() {
-        let (late, turns) = run(&mut Ways::default(), 3000, |_| 30, 3);
-        assert!(late >= 95 && turns == 1, "{late} {turns}");
+        let (late, many) = run(&mut Ways::default(), 900, [30, 20], 3);
+        assert!(late >= 95 && !many, "{late} {many}");
         // Not if going past the caches is slow, too.
-        let (late, turns) = run(&mut Ways::default(), 3000, |_| 30, 29);
-        assert!(late <= 5 && turns == 2, "{late} {turns}");
+        let (late, many) = run(&mut Ways::default(), 900, [30, 30], 29);
+        assert!(late <= 5 && !many, "{late} {many}");
     }
 
     #[test]
-    fn more_buffers_as_long_as_they_help() {
-        let (late, turns) = run(&mut Ways::default(), 3000, |turns| 8 / turns.min(8) as u64, 3);
-        assert!(late <= 5 && turns == 4, "{late} {turns}");
-        let (late, turns) = run(&mut Ways::default(), 3000, |_| 6, 3);
-        assert!(late <= 5 && turns == 2, "{late} {turns}");
-        let (late, turns) = run(&mut Ways::default(), 3000, |_| 2, 3);
-        assert!(late <= 5 && turns == 1, "{late} {turns}");
+    fn there_are_many_buffers_where_that_helps() {
+        for (plain, helps) in [([6, 2], true), ([6, 6], false), ([3, 1], false), ([6, 5], true)] {
+            let (late, many) = run(&mut Ways::default(), 900, plain, 3);
+            assert!(late <= 5 && many == helps, "{plain:?} {late} {many}");
+        }
     }
 
     /// Cores may come to lie otherwise.
     #[test]
     fn what_was_chosen_is_tried_again() {
         let mut ways = Ways::default();
-        assert!(run(&mut ways, 3000, |_| 30, 3).0 >= 95);
-        assert!(run(&mut ways, 3000, |_| 2, 3).0 <= 5);
-        assert!(run(&mut ways, 3000, |_| 30, 3).0 >= 95);
+        for _ in 0..3 {
+            assert!(run(&mut ways, 3000, [30, 20], 3).0 >= 90);
+            assert_eq!(run(&mut ways, 3000, [6, 2], 3), (0, true));
+        }
     }
 
     /// As in virtual time, where filling takes none, and where it takes for ever.
     #[test]
     fn any_time_is_borne() {
-        assert_eq!(run(&mut Ways::default(), 3000, |_| 0, 0).1, 1);
+        assert!(!run(&mut Ways::default(), 3000, [0, 0], 0).1);
         let mut ways = Ways::default();
         for (fill, took) in [0, Nanos::MAX, 1, 0].into_iter().cycle().take(5000).enumerate() {
             let streams = ways.begin();
-            ways.end(streams, fill % 3, took, 1 + fill % 9);
+            ways.end(streams, fill % 3, took);
         }
     }
 }

@@ -7,6 +7,7 @@
 //! nothing; only at the limit it gives arenas back that are free as a whole, and their grants, for one of the length
 //! that is needed. Mailboxes do not grow for large payloads.
 
+use super::pieces::Turns;
 use dunlin_fabric::{Access, Arena, Buffer, Fabric, GrantError, Link, RegionKey};
 use dunlin_wire::Descriptor;
 use std::collections::VecDeque;
@@ -120,15 +121,17 @@ impl<F: Fabric> Pool<F> {
         Ok((self.reserve(fabric, length)?, false))
     }
 
-    /// How many buffers are filled by turns.
-    pub(crate) fn turns(&self) -> usize {
-        self.turns
-    }
-
-    /// Has up to twice as many buffers of this length filled by turns, of memory that there is.
-    pub(crate) fn more_turns(&mut self, length: usize) {
+    /// Has many buffers of this length filled by turns, as far as there is memory for them already, or few.
+    pub(crate) fn take_turns(&mut self, turns: Turns, length: usize) {
         let buffers = ARENA_FOR_TURNS as usize / length.next_power_of_two();
-        self.turns = (2 * self.turns).min(buffers.saturating_sub(2)).max(self.turns);
+        match turns {
+            Turns::AsBefore => {}
+            Turns::Many => self.turns = buffers.saturating_sub(2).max(1),
+            Turns::Few => {
+                self.turns = 1;
+                self.kept.truncate(1);
+            }
+        }
     }
 
     /// Makes the next buffer of about this length ready, if the memory that there is has room for one: for the time after a

@@ -158,9 +158,9 @@ impl<F: Fabric> LargeReply for Exported<'_, F> {
             return self.resize_to_fill(length).then(|| (self.bytes(), None));
         }
         let (buffer, used) = self.pool.reserve_in_turn(self.fabric, length).ok()?;
-        let (from, turns) = (self.pool.descriptor(&buffer), self.pool.turns());
+        let from = self.pool.descriptor(&buffer);
         let telling = self.telling.as_mut()?;
-        telling.begin(from, used.then_some(turns));
+        telling.begin(from, used);
         Some((self.buffer.insert(buffer), Some(telling)))
     }
 }
@@ -629,9 +629,7 @@ impl<F: Fabric> Dispatcher<F> {
         }
         lane.answered();
         let length = buffer.len();
-        if told.more_turns {
-            lane.exports.more_turns(length);
-        }
+        lane.exports.take_turns(told.turns, length);
         lane.exported.push((call.call, buffer));
         lane.errands.filled(call.call, if whole { length as u32 } else { 0 });
         self.send_pending(domain, lane).map(drop)

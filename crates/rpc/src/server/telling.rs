@@ -1,7 +1,7 @@
 //! What a client hears of a large result while the handler fills it.
 
 use super::dispatch::Call;
-use crate::path::pieces::{Filling, PIECE, Ways, copy_into};
+use crate::path::pieces::{Filling, PIECE, Turns, Ways, copy_into};
 use crate::path::{Tx, TxError};
 use dunlin_fabric::{Fabric, Host, Nanos};
 use dunlin_wire::{Descriptor, Flags, Header, Kind, Status};
@@ -18,8 +18,8 @@ pub(super) struct Telling<'a, F: Fabric> {
     pub(super) call: Call,
     /// Where the client READs it, once it is being filled.
     pub(super) from: Option<Descriptor>,
-    /// When its buffer was had, if the client has READ that before, and how many buffers are filled by turns.
-    pub(super) began: Option<(Nanos, usize)>,
+    /// When its buffer was had, if the client has READ that before.
+    pub(super) began: Option<Nanos>,
     pub(super) told: Told,
 }
 
@@ -29,19 +29,18 @@ pub(super) struct Told {
     /// How many bytes there are; none, if the answer has not left.
     pub(super) bytes: usize,
     streams: bool,
-    /// There had better be more buffers.
-    pub(super) more_turns: bool,
+    /// How many buffers there had better be.
+    pub(super) turns: Turns,
     /// It cannot be told any more.
     pub(super) broken: bool,
 }
 
 impl<F: Fabric> Telling<'_, F> {
-    /// A result will be filled that the client can READ there, in memory that it may have READ before, of so many buffers that
-    /// are filled by turns.
-    pub(super) fn begin(&mut self, from: Option<Descriptor>, used: Option<usize>) {
+    /// A result will be filled that the client can READ there, in memory that it may have READ before.
+    pub(super) fn begin(&mut self, from: Option<Descriptor>, used: bool) {
         self.from = from;
         self.told.streams = self.ways.begin();
-        self.began = used.map(|turns| (self.fabric.host().now(), turns));
+        self.began = used.then(|| self.fabric.host().now());
     }
 
     /// Whether the answer has left.
@@ -52,9 +51,9 @@ impl<F: Fabric> Telling<'_, F> {
     /// Nothing more is filled: what the client knows, if it knows something.
     pub(super) fn end(self) -> Option<Told> {
         let Telling { mut told, from, began, .. } = self;
-        if let (Some(from), Some((began, turns))) = (from, began) {
+        if let (Some(from), Some(began)) = (from, began) {
             let took = self.fabric.host().now() - began;
-            told.more_turns = self.ways.end(told.streams, from.length as usize, took, turns);
+            told.turns = self.ways.end(told.streams, from.length as usize, took);
         }
         (told.bytes > 0 || told.broken).then_some(told)
     }
