@@ -369,9 +369,9 @@ fn tables_are_constants() {
 fn long_payloads_travel_in_pieces_on_shared_memory() {
     let copies =
         dunlin_fabric::Capabilities { initiator_copies: true, ..dunlin_fabric::Capabilities::EVERYTHING };
-    let large = |capabilities, client: Hints, server: Hints| {
+    let large = |capabilities, of_client: Hints, of_server: Hints| {
         let environment = Environment { capabilities, ..server(1) };
-        let hints = FunctionHints::new("f").client(client).server(server);
+        let hints = FunctionHints::new("f").client(of_client).server(of_server);
         let selection = select(&hints, &environment).expect("a plan");
         assert_eq!(
             selection.protocol,
