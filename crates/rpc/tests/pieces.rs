@@ -265,7 +265,9 @@ proptest! {
                 }
                 // What was not filled must not be told of, but what was told before may be told again.
                 filling.filled(to.min(done));
-                (0..looks).for_each(|_| drop(pair.worker.progress()));
+                for _ in 0..looks {
+                    pair.worker.progress();
+                }
             }
             let (place, filling) = request.parts();
             filling.put(done, &mut place[done..], &payload[done..]);
