@@ -92,7 +92,8 @@ pub(crate) fn run(arguments: &ProtocolsArguments) -> Result<ExitCode, Failure> {
     }
     text.push_str(
         "\nLarge payloads: rendezvous_read leaves them with the sender, and the receiver READs them; rendezvous_write asks the \
-         receiver for a place and WRITEs them there; eager sends them in messages of up to 4 KiB.\n",
+         receiver for a place and WRITEs them there; eager sends them in messages of up to 4 KiB; rendezvous_pieces, which hints choose, has \
+         the receiver READ a piece while the sender fills the next.\n",
     );
     output::print(text)?;
     Ok(ExitCode::SUCCESS)

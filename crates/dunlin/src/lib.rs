@@ -50,10 +50,10 @@ pub use dunlin_fabric_shm::{AllowPolicy, ShmConfig, ShmFabric};
 pub use dunlin_hints as hints;
 pub use dunlin_rpc::{
     ApplicationCode, BackoffConfig, BatchCalls, Batching, CallError, CallId, Cause, Certainty, ClientConfig,
-    CompletionMode, ConnectError, Counters, FetchChoice, FirstRead, FunctionMode, FunctionTuning, Illegal,
-    LargePayload, PROTOCOLS, Plan, PoolService, Protocol, Reply, ReplyTooLarge, Request, RequestHalf,
-    ResponseHalf, SMALL_LIMIT, ServeError, ServerConfig, Service, Sharing, Status, Tuning, messages,
-    tune::table::FetchTable,
+    CompletionMode, ConnectError, Counters, FetchChoice, Filling, FirstRead, FunctionMode, FunctionTuning,
+    Illegal, LargePayload, PROTOCOLS, Plan, PoolService, Protocol, Reply, ReplyTooLarge, Request,
+    RequestHalf, ResponseHalf, SMALL_LIMIT, ServeError, ServerConfig, Service, Sharing, Status, Tuning,
+    messages, tune::table::FetchTable,
 };
 #[cfg(feature = "thrift")]
 pub use dunlin_thrift as thrift;
@@ -69,8 +69,8 @@ use std::io;
 /// The engine itself, for one fabric each: for programs that are generic over the fabric, as with [`on_fabric!`].
 pub mod engine {
     pub use dunlin_rpc::{
-        AsyncClient, AsyncHub, AsyncResponse, Call, Client, Incoming, LargeRequest, Response, Server,
-        ServerBuilder, Worker,
+        AsyncClient, AsyncHub, AsyncResponse, Call, Client, FillingRequest, Incoming, LargeRequest, Response,
+        Server, ServerBuilder, Worker,
     };
 }
 

@@ -172,7 +172,7 @@ impl<M: Memory> Arena<M> {
         let units = length.div_ceil(self.0.unit).max(1).next_power_of_two();
         let order = units.trailing_zeros() as u8;
         let unit = self.0.free.lock().unwrap_or_else(PoisonError::into_inner).take(order).ok_or(exhausted)?;
-        Ok(Buffer { arena: Arc::clone(&self.0), unit, order, length })
+        Ok(Buffer { arena: Arc::clone(&self.0), unit, order, begin: 0, length })
     }
 
     /// Whether no buffer of it is in anybody's hands. Stays so as long as nobody has another handle of it.
@@ -192,18 +192,32 @@ pub struct Buffer<M: Memory> {
     arena: Arc<Inner<M>>,
     unit: u32,
     order: u8,
+    /// Where its window begins.
+    begin: u32,
     length: usize,
 }
 
 impl<M: Memory> Buffer<M> {
     /// The offset in the arena's memory: with the arena's key it names the buffer to a peer.
     pub fn offset(&self) -> u64 {
-        self.unit as u64 * self.arena.unit as u64
+        self.unit as u64 * self.arena.unit as u64 + u64::from(self.begin)
     }
 
     /// The most it can hold.
     pub fn capacity(&self) -> usize {
-        self.arena.unit << self.order
+        (self.arena.unit << self.order) - self.begin as usize
+    }
+
+    /// Makes it the `length` bytes from `begin` of all that it can hold, so that an operation may concern a part of it;
+    /// `false` (and no change) beyond that.
+    pub fn set_window(&mut self, begin: usize, length: usize) -> bool {
+        let whole = self.arena.unit << self.order;
+        let (Ok(start), Some(end)) = (u32::try_from(begin), begin.checked_add(length)) else { return false };
+        let fits = end <= whole;
+        if fits {
+            (self.begin, self.length) = (start, length);
+        }
+        fits
     }
 
     /// Makes it shorter or longer, up to the capacity; `false` (and no change) beyond that.
@@ -221,8 +235,10 @@ impl<M: Memory> Buffer<M> {
     }
 
     fn start(&self) -> *mut u8 {
-        // SAFETY: the allocator gave out a block inside the memory.
-        unsafe { self.arena.memory.base().as_ptr().add(self.unit as usize * self.arena.unit) }
+        // SAFETY: the allocator gave out a block inside the memory, and the window lies in the block.
+        unsafe {
+            self.arena.memory.base().as_ptr().add(self.unit as usize * self.arena.unit + self.begin as usize)
+        }
     }
 }
 
@@ -292,6 +308,27 @@ mod tests {
         drop(whole);
         assert!(arena.is_unused());
         assert!(arena.reserve(5001).is_err());
+    }
+
+    #[test]
+    fn a_window_is_a_part_and_gives_the_whole_back() {
+        let arena = arena(1 << 16);
+        let mut buffer = arena.reserve(1 << 16).unwrap();
+        buffer.fill(1);
+        assert!(
+            buffer.set_window(1000, 24)
+                && !buffer.set_window(65_000, 537)
+                && !buffer.set_window(usize::MAX, 2)
+        );
+        assert_eq!((buffer.offset(), buffer.len(), buffer.capacity()), (1000, 24, 64_536));
+        assert!(buffer.set_length(64_536) && !buffer.set_length(64_537) && buffer.set_length(24));
+        buffer.fill(2);
+        assert!(buffer.set_window(0, 1 << 16));
+        assert_eq!(buffer.iter().filter(|byte| **byte == 2).count(), 24);
+        assert_eq!([buffer[999], buffer[1000], buffer[1023], buffer[1024]], [1, 2, 2, 1]);
+        buffer.set_window(4096, 1);
+        drop(buffer);
+        assert!(arena.reserve(1 << 16).is_ok());
     }
 
     proptest! {

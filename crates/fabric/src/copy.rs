@@ -72,6 +72,23 @@ pub unsafe fn line_to_peer(line: &[u8; 64], destination: *mut u8) {
     unsafe { arch::copy_line_ordered(line.as_ptr(), destination) }
 }
 
+/// Copies so that the copy leads to memory past the caches: for what another core will read, where to take lines away that it
+/// has read before costs more than memory does. What is copied is there for whoever is told of it afterwards. Lengths must be
+/// alike; of the longer one the rest counts for nothing.
+#[inline]
+pub fn stream(to: &mut [u8], from: &[u8]) {
+    let length = to.len().min(from.len());
+    let (to, from) = (&mut to[..length], &from[..length]);
+    // Whole lines go past the caches.
+    let head = to.as_ptr().align_offset(64).min(length);
+    let lines = (length - head) / 64;
+    let tail = head + lines * 64;
+    to[..head].copy_from_slice(&from[..head]);
+    // SAFETY: both have `lines` times 64 bytes from `head` on, the one is borrowed exclusively, and its start there is aligned.
+    unsafe { arch::stream(from.as_ptr().add(head), to.as_mut_ptr().add(head), lines) };
+    to[tail..].copy_from_slice(&from[tail..]);
+}
+
 /// Says that a line that was just written will be read by another core next, so that it may go to the cache that cores
 /// share (CLDEMOTE). A hint: it never faults, and processors that do not know it take it for no operation.
 #[inline(always)]
@@ -177,6 +194,23 @@ mod arch {
         }
     }
 
+    #[inline]
+    pub(super) unsafe fn stream(source: *const u8, destination: *mut u8, lines: usize) {
+        // SAFETY: so many aligned lines each, by the caller's word. Stores past the caches keep no order, so they are waited for.
+        unsafe {
+            for line in 0..lines {
+                asm!(
+                    "movups {a}, [{s}]", "movups {b}, [{s} + 16]", "movups {c}, [{s} + 32]", "movups {d}, [{s} + 48]",
+                    "movntdq [{t}], {a}", "movntdq [{t} + 16], {b}", "movntdq [{t} + 32], {c}", "movntdq [{t} + 48], {d}",
+                    s = in(reg) source.add(line * 64), t = in(reg) destination.add(line * 64),
+                    a = out(xmm_reg) _, b = out(xmm_reg) _, c = out(xmm_reg) _, d = out(xmm_reg) _,
+                    options(nostack, preserves_flags)
+                );
+            }
+            asm!("sfence", options(nostack, preserves_flags));
+        }
+    }
+
     #[inline(always)]
     unsafe fn copy16(source: *const u8, destination: *mut u8) {
         // SAFETY: 16 bytes each, by the caller's word.
@@ -237,6 +271,11 @@ mod arch {
         }
     }
 
+    pub(super) unsafe fn stream(source: *const u8, destination: *mut u8, lines: usize) {
+        // SAFETY: so many lines each, by the caller's word.
+        unsafe { copy(source, destination, lines * 64) }
+    }
+
     pub(super) unsafe fn copy_line(source: *const u8, destination: *mut u8) {
         // SAFETY: 64 bytes each, by the caller's word.
         unsafe {
@@ -287,6 +326,21 @@ mod tests {
                         destination[..shift].iter().chain(&destination[shift + length..]).all(|b| *b == 0xee)
                     );
                 }
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_streamed_is_copied_exactly() {
+        for length in (0..300).chain([4095, 70_000]) {
+            for (shift, other) in [(0usize, 3usize), (1, 0), (63, 4), (64, 64)] {
+                let source: Vec<u8> = (0..length + other).map(|i| (i * 31 + 7) as u8).collect();
+                let mut destination = vec![0xeeu8; length + shift + 9];
+                stream(&mut destination[shift..shift + length], &source[other..]);
+                assert_eq!(destination[shift..shift + length], source[other..]);
+                assert!(
+                    destination[..shift].iter().chain(&destination[shift + length..]).all(|b| *b == 0xee)
+                );
             }
         }
     }

@@ -363,6 +363,39 @@ fn tables_are_constants() {
 }
 
 /// Where the sender's processor copies, memory is polled; but not for who would rather sleep, or has to wait long.
+/// Long payloads are READ while they are filled, in either direction; not those that a protocol by its name has, and not
+/// where a NIC would do it.
+#[test]
+fn long_payloads_travel_in_pieces_on_shared_memory() {
+    let copies =
+        dunlin_fabric::Capabilities { initiator_copies: true, ..dunlin_fabric::Capabilities::EVERYTHING };
+    let large = |capabilities, of_client: Hints, of_server: Hints| {
+        let environment = Environment { capabilities, ..server(1) };
+        let hints = FunctionHints::new("f").client(of_client).server(of_server);
+        let selection = select(&hints, &environment).expect("a plan");
+        assert_eq!(
+            selection.protocol,
+            Some(if capabilities.initiator_copies { "Server-reply" } else { "Direct-WriteIMM" })
+        );
+        let says = selection.reasons.iter().any(|reason| reason.text.contains("rendezvous_pieces"));
+        let large = selection.plan.expect("a plan").large;
+        assert_eq!(says, large == LargePayload::Pieces);
+        large
+    };
+    let of = |size: u64| Hints::NONE.perf_goal(Latency).payload_size(size);
+    let named = of(1 << 20).protocol("Server-reply");
+    for (client, server, expected) in [
+        (of(64 << 10), of(32), LargePayload::Pieces),
+        (of(32), of(64 << 10), LargePayload::Pieces),
+        (of(1 << 20), of(1 << 20), LargePayload::Pieces),
+        (of((64 << 10) - 1), of((64 << 10) - 1), LargePayload::Read),
+        (named, named, LargePayload::Read),
+    ] {
+        assert_eq!(large(&copies, client, server), expected);
+    }
+    assert_eq!(large(&dunlin_fabric::Capabilities::EVERYTHING, of(1 << 20), of(1 << 20)), LargePayload::Read);
+}
+
 #[test]
 fn shared_memory_is_polled_for_latency_and_throughput() {
     let shm =
@@ -382,7 +415,12 @@ fn shared_memory_is_polled_for_latency_and_throughput() {
                     (selection.protocol, plan.client, plan.server),
                     (Some("Server-reply"), Busy, Busy)
                 );
-                assert!(selection.reasons_for(Subject::Request).count() == 2, "{:?}", selection.reasons);
+                let reasons = 2 + usize::from(plan.large == LargePayload::Pieces);
+                assert!(
+                    selection.reasons_for(Subject::Request).count() == reasons,
+                    "{:?}",
+                    selection.reasons
+                );
             }
         }
     }

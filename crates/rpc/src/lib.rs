@@ -24,12 +24,13 @@ mod wait;
 
 pub use client::{
     AsyncClient, AsyncHub, AsyncResponse, BatchCalls, Batching, Call, CallId, Client, ClientConfig,
-    LargeRequest, Response,
+    FillingRequest, LargeRequest, Response,
 };
 pub use connect::backoff::{Backoff, BackoffConfig};
 pub use dunlin_wire::{ApplicationCode, Status};
 pub use error::{CallError, Cause, Certainty, ConnectError, ServeError};
 pub use path::hybrid::{FunctionTuning, Tuning};
+pub use path::pieces::{Filling, PIECE};
 pub use plan::{
     CompletionMode, Illegal, LargePayload, PROTOCOLS, Plan, Protocol, RequestHalf, ResponseHalf, SMALL_LIMIT,
     Sharing,

@@ -15,8 +15,8 @@
 //!
 //! The last two may lose a message: the client sends again, the server answers again (`path/again.rs`).
 //!
-//! Large payloads travel beside them: READ by who gets them (`path/rendezvous.rs`), WRITTEN or sent in fragments
-//! (`path/large.rs`, `path/areas.rs`). Every half carries the same bytes (`dunlin_wire`),
+//! Large payloads travel beside them: READ by who gets them (`path/rendezvous.rs`), while they are
+//! being filled (`path/pieces.rs`), WRITTEN or sent in fragments (`path/large.rs`, `path/areas.rs`). Every half carries the same bytes (`dunlin_wire`),
 //! so that what is above never asks which half it is.
 
 pub(crate) mod again;
@@ -27,6 +27,7 @@ pub(crate) mod fetch;
 pub(crate) mod hybrid;
 pub(crate) mod large;
 pub(crate) mod lossy_ring;
+pub(crate) mod pieces;
 pub(crate) mod rendezvous;
 pub(crate) mod route;
 pub(crate) mod rx;

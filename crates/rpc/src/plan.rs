@@ -271,11 +271,15 @@ pub enum LargePayload {
     Write = 2,
     /// Eager: as messages of at most [`SMALL_LIMIT`] bytes each, like small payloads, copied at both ends.
     Eager = 3,
+    /// Read rendezvous in pieces: announced when the first piece is there, so that the receiver READs it while the sender fills
+    /// the next.
+    Pieces = 4,
 }
 
 impl LargePayload {
     /// All of them.
-    pub const ALL: [LargePayload; 3] = [LargePayload::Read, LargePayload::Write, LargePayload::Eager];
+    pub const ALL: [LargePayload; 4] =
+        [LargePayload::Read, LargePayload::Write, LargePayload::Eager, LargePayload::Pieces];
 
     /// Its name, as in the documents.
     pub const fn name(self) -> &'static str {
@@ -283,7 +287,13 @@ impl LargePayload {
             LargePayload::Read => "rendezvous_read",
             LargePayload::Write => "rendezvous_write",
             LargePayload::Eager => "eager",
+            LargePayload::Pieces => "rendezvous_pieces",
         }
+    }
+
+    /// Whether the receiver READs them where the sender has them.
+    pub(crate) const fn is_read(self) -> bool {
+        matches!(self, LargePayload::Read | LargePayload::Pieces)
     }
 
     /// From its number in the handshake.
@@ -379,9 +389,10 @@ pub enum Illegal {
     LargeOverLossy(LargePayload),
     /// The many messages of a large payload find no RECVs, and a SEND waits for none here.
     #[error(
-        "large payloads cannot travel eagerly here: where a SEND does not wait for a RECV (iWARP), a message more than there are RECVs ends the connection; use rendezvous_read or rendezvous_write, or a protocol whose receiver polls memory"
+        "large payloads cannot travel by {large} here: where a SEND does not wait for a RECV (iWARP), a message more than there are RECVs ends the connection; use rendezvous_read or rendezvous_write, or a protocol whose receiver polls memory",
+        large = .0.name()
     )]
-    EagerPastReceives,
+    EagerPastReceives(LargePayload),
     /// A message is more than a datagram.
     #[error(
         "rendezvous_above is {above}, but a datagram of this fabric carries a payload of {limit} bytes at most: set it to that"
@@ -468,6 +479,9 @@ impl Plan {
         if matches!(response, Carrier::Published { .. }) && self.large == LargePayload::Write {
             return Err(Illegal::WritesPastFetch);
         }
+        if matches!(response, Carrier::Published { .. }) && self.large == LargePayload::Pieces {
+            return Err(Illegal::LargePastHybrid(self.large));
+        }
         if matches!(response, Carrier::Hybrid(_)) {
             if self.large != LargePayload::Read {
                 return Err(Illegal::LargePastHybrid(self.large));
@@ -495,8 +509,9 @@ impl Plan {
         }
         // All other messages are bounded by the window, for which there are RECVs.
         let takes_receives = request.takes_receives() || response.takes_receives();
-        if self.large == LargePayload::Eager && takes_receives && !capabilities.acknowledged {
-            return Err(Illegal::EagerPastReceives);
+        let many = matches!(self.large, LargePayload::Eager | LargePayload::Pieces);
+        if many && takes_receives && !capabilities.acknowledged {
+            return Err(Illegal::EagerPastReceives(self.large));
         }
         if (self.client != Busy || self.server != Busy) && !capabilities.events {
             return Err(Illegal::Lacks("events to sleep on"));

@@ -8,6 +8,7 @@ pub(crate) mod held;
 pub(crate) mod inbox;
 pub(crate) mod lane;
 pub(crate) mod open;
+mod telling;
 pub(crate) mod ways;
 pub(crate) mod worker;
 

@@ -1,5 +1,6 @@
 //! What an application implements: a service that takes requests and fills replies.
 
+use crate::path::pieces::Filling;
 use dunlin_fabric::Nanos;
 use dunlin_wire::{Status, copy_bytes};
 use thiserror::Error;
@@ -42,6 +43,10 @@ pub(crate) trait LargeReply {
     /// As [`resize`](LargeReply::resize) of what is empty, for bytes that will be filled in place.
     fn resize_to_fill(&mut self, length: usize) -> bool {
         self.resize(length)
+    }
+    /// As [`resize_to_fill`](LargeReply::resize_to_fill), with whom to tell how far that is, if it may leave meanwhile.
+    fn fill(&mut self, length: usize) -> Option<(&mut [u8], Option<&mut dyn Filling>)> {
+        self.resize_to_fill(length).then(|| (self.bytes(), None))
     }
 }
 
@@ -86,6 +91,23 @@ impl Reply<'_> {
             return Ok(self.large.bytes());
         }
         self.grow(length)
+    }
+
+    /// As [`reserve`](Reply::reserve) of an empty reply, with whom to tell how far it is, if the result may leave while it is being
+    /// filled. What was told then has to be the result: if the reply is changed afterwards, or the call fails, the caller hears
+    /// that the handler has failed.
+    #[inline]
+    pub fn reserve_to_fill(
+        &mut self,
+        length: usize,
+    ) -> Result<(&mut [u8], Option<&mut dyn Filling>), ReplyTooLarge> {
+        if self.length > 0 || !(self.small_limit + 1..=self.limit).contains(&length) {
+            return self.reserve(length).map(|place| (place, None));
+        }
+        let too_large = ReplyTooLarge { wanted: length, limit: self.limit };
+        let place = self.large.fill(length).ok_or(too_large)?;
+        self.length = length;
+        Ok(place)
     }
 
     /// The result's length so far.

@@ -8,7 +8,8 @@ mod common;
 use common::process::{EXECUTED, SIZED, ServerProcess};
 use common::raw::{LONGEST, RING, RawClient, call};
 use common::*;
-use dunlin_fabric::ThreadDomain;
+use dunlin_fabric::{Access, Arena, Fabric, Link, ThreadDomain};
+use dunlin_fabric_shm::{ShmFabric, ShmMemory};
 use dunlin_rpc::*;
 use dunlin_wire::{BatchBuilder, Descriptor, EntryMeta, Flags, Header, Kind, LINE, TAG_OFFSET};
 
@@ -29,6 +30,8 @@ tests!(
     a_descriptor_of_memory_that_was_not_granted_closes_the_lane,
     parts_of_payloads_that_were_not_announced_close_the_lane,
     a_lie_about_where_to_write_closes_the_lane,
+    a_lie_about_how_much_is_filled_closes_the_lane,
+    what_is_never_filled_keeps_nobody_else,
     a_payload_that_is_changed_when_it_was_written_is_served_as_it_was,
     who_never_reads_stops_nobody_else,
     many_who_never_read_stop_nobody_else,
@@ -439,6 +442,89 @@ fn a_lie_about_where_to_write_closes_the_lane() {
             raw.expect_closed();
         }
     }
+    server.assert_serves(&fabric);
+}
+
+/// A client whose large payloads travel in pieces, with memory that the server may READ, and what names it.
+fn in_pieces(
+    fabric: &ShmFabric,
+    server: &ServerProcess,
+    length: u64,
+) -> (RawClient, Arena<ShmMemory>, [u8; 24]) {
+    let plan = raw_plans()[0].large(LargePayload::Pieces, SMALL_LIMIT);
+    let raw = RawClient::connect(fabric, &server.address, plan);
+    let arena = Arena::new(fabric.register(length, Access::READ).unwrap()).unwrap();
+    let key = raw.half.link.grant(arena.memory(), Access::READ).unwrap();
+    (raw, arena, descriptor(key.0, 0, length))
+}
+
+fn filled(call: u32, bytes: u64) -> Header {
+    Header { time: bytes as u32, ..about(Kind::Filled, call) }
+}
+
+fn a_lie_about_how_much_is_filled_closes_the_lane() {
+    const LENGTH: u64 = 4 * PIECE as u64;
+    let (fabric, server) = (fabric(), ServerProcess::start(""));
+    let before = server.executed(&fabric);
+    let piece = PIECE as u64;
+    let one = call(0, 1);
+    let lies: [&[u64]; 6] = [
+        &[LENGTH + 1],
+        &[u64::from(u32::MAX)],
+        &[1],
+        &[piece],
+        &[2 * piece, 2 * piece],
+        &[2 * piece, piece + 1],
+    ];
+    for lie in lies {
+        let (mut raw, _arena, payload) = in_pieces(&fabric, &server, LENGTH);
+        say(&mut raw, Header { flags: Flags::RENDEZVOUS, ..request(one) }, &payload);
+        lie.iter().for_each(|bytes| say(&mut raw, filled(one, *bytes), &[]));
+        raw.expect_closed();
+    }
+    // A range that ends where nothing is granted, of which only the last piece lies beyond.
+    let (mut raw, _arena, payload) = in_pieces(&fabric, &server, LENGTH);
+    let granted = Descriptor::decode(&payload, LENGTH).unwrap();
+    say(
+        &mut raw,
+        Header { flags: Flags::RENDEZVOUS, ..request(one) },
+        &descriptor(granted.key, piece, LENGTH),
+    );
+    say(&mut raw, filled(one, LENGTH), &[]);
+    raw.expect_closed();
+    assert_eq!(server.executed(&fabric), before);
+    // In a plan whose payloads are READ as a whole there is no such message.
+    let mut raw = RawClient::connect(&fabric, &server.address, raw_plans()[0]);
+    say(&mut raw, filled(one, 1), &[]);
+    raw.expect_closed();
+    server.assert_serves(&fabric);
+}
+
+fn what_is_never_filled_keeps_nobody_else() {
+    const LENGTH: u64 = 4 * PIECE as u64;
+    let (fabric, server) = (fabric(), ServerProcess::start(""));
+    let (mut raw, _arena, payload) = in_pieces(&fabric, &server, LENGTH);
+    let before = server.executed(&fabric);
+    for slot in 0..8 {
+        say(&mut raw, Header { flags: Flags::RENDEZVOUS, ..request(call(slot, 1)) }, &payload);
+    }
+    // Of calls that there are not: nobody's, as of calls that were refused.
+    say(&mut raw, filled(call(20, 7), 1), &[]);
+    say(&mut raw, filled(call(21, 7), 0), &[]);
+    raw.assert_goes_on(call(30, 1));
+    // Given up, each is over; one after the other, and one in the middle.
+    for slot in 0..4 {
+        say(&mut raw, filled(call(slot, 1), 0), &[]);
+        assert_eq!(raw.status(call(slot, 1)), Status::Malformed);
+    }
+    say(&mut raw, filled(call(4, 1), 3 * PIECE as u64), &[]);
+    say(&mut raw, filled(call(4, 1), 0), &[]);
+    assert_eq!(raw.status(call(4, 1)), Status::Malformed);
+    say(&mut raw, filled(call(0, 1), 2 * PIECE as u64), &[]);
+    raw.assert_goes_on(call(31, 1));
+    assert_eq!(server.executed(&fabric), before + 2);
+    // Whoever goes in the middle takes them along.
+    drop(raw);
     server.assert_serves(&fabric);
 }
 

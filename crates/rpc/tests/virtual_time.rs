@@ -38,7 +38,8 @@ fn scenario_with(settings: Settings, seed: u64, plan: Plan, calls: u64) -> RunRe
                         Client::connect(&fabric, &address, ClientConfig::with_plan(plan)).unwrap();
                     let mut window = Vec::new();
                     for call in 0..calls {
-                        let payload = vec![(call + number) as u8; (call * 37 % 6000) as usize];
+                        let times = if plan.large == LargePayload::Pieces { 40 } else { 1 };
+                        let payload = vec![(call + number) as u8; (call * 37 % 6000 * times) as usize];
                         loop {
                             match client.submit_on(0, 1, &payload) {
                                 Ok(id) => break window.push((id, payload)),
@@ -76,14 +77,17 @@ fn scenario_with(settings: Settings, seed: u64, plan: Plan, calls: u64) -> RunRe
 fn every_protocol_runs_in_virtual_time_and_replays_from_its_seed() {
     for protocol in PROTOCOLS {
         for mode in [CompletionMode::Busy, CompletionMode::Event, CompletionMode::Adaptive] {
-            let plan = protocol.plan(mode);
-            if plan.check(&capabilities()).is_err() {
-                continue;
+            for large in [protocol.large, LargePayload::Pieces] {
+                let plan = protocol.plan(mode).large(large, protocol.rendezvous_above);
+                if plan.check(&capabilities()).is_err() {
+                    continue;
+                }
+                let name = format!("{} {mode} {}", protocol.name, large.name());
+                println!("{name}");
+                let first = scenario(1, plan, 60);
+                assert_eq!(first, scenario(1, plan, 60), "{name}");
+                assert_ne!(first.trace_hash, scenario(2, plan, 60).trace_hash, "{name}");
             }
-            println!("{} {mode}", protocol.name);
-            let first = scenario(1, plan, 60);
-            assert_eq!(first, scenario(1, plan, 60), "{} {mode}", protocol.name);
-            assert_ne!(first.trace_hash, scenario(2, plan, 60).trace_hash, "{} {mode}", protocol.name);
         }
     }
 }

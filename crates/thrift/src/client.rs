@@ -347,9 +347,10 @@ fn submit_large<F: Fabric, A: Arguments, E>(
     size: usize,
     arguments: &A,
 ) -> Result<CallId, CallError<E>> {
-    let mut request = client.large_request_for(worker, id, size)?;
-    form.encode(arguments, &mut request).map_err(CallError::Encode)?;
-    Ok(client.submit_large(id, request)?)
+    let mut request = client.filling_request_for(worker, id, size)?;
+    let (place, filling) = request.parts();
+    form.encode_filling(arguments, (place, Some(filling))).map_err(CallError::Encode)?;
+    Ok(request.submit()?)
 }
 
 /// What the engine says as the caller of a typed function hears it.

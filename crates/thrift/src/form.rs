@@ -14,6 +14,7 @@
 use crate::arguments::{Arguments, Outcome};
 use crate::codec::{BinaryInput, BinaryOutput};
 use crate::error::CallError;
+use dunlin_rpc::Filling;
 use pilota::thrift::{ProtocolExceptionKind, ThriftException, new_protocol_exception};
 
 /// The longest bare result of a function with exceptions that does not say what it is: what the first line of a message
@@ -23,6 +24,9 @@ const SHORT: usize = 32;
 const VALUE: u8 = 0;
 /// The last byte of a longer one: a tagged result.
 const TAGGED: u8 = 1;
+
+/// Where something is encoded, and who is told of large payloads of it while that goes on.
+pub(crate) type Place<'a> = (&'a mut [u8], Option<&'a mut dyn Filling>);
 
 /// How a call's arguments and result are encoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,7 +59,17 @@ impl Form {
     /// Writes the arguments into a place of just their size.
     #[inline]
     pub(crate) fn encode<A: Arguments>(self, arguments: &A, place: &mut [u8]) -> Result<(), ThriftException> {
-        let mut output = BinaryOutput::new(place);
+        self.encode_filling(arguments, (place, None))
+    }
+
+    /// As [`encode`](Form::encode), telling how far it is.
+    #[inline]
+    pub(crate) fn encode_filling<A: Arguments>(
+        self,
+        arguments: &A,
+        (place, filling): Place<'_>,
+    ) -> Result<(), ThriftException> {
+        let mut output = BinaryOutput::filling(place, filling);
         match self {
             Form::Bare => arguments.encode_bare(&mut output),
             Form::Tagged => arguments.encode(&mut output),
@@ -77,11 +91,11 @@ impl Form {
     pub(crate) fn encode_result<R: Outcome>(
         self,
         result: &R,
-        place: &mut [u8],
+        (place, filling): Place<'_>,
     ) -> Result<(), ThriftException> {
         match (self, result.value()) {
-            (Form::Tagged, _) => result.encode(&mut BinaryOutput::new(place)),
-            (Form::Bare, Some(value)) => encode_bare::<R>(value, place),
+            (Form::Tagged, _) => result.encode(&mut BinaryOutput::filling(place, filling)),
+            (Form::Bare, Some(value)) => encode_bare::<R>(value, (place, filling)),
             (Form::Bare, None) => {
                 // What is longer than the exception stays zero.
                 place.fill(0);
@@ -112,15 +126,14 @@ pub(crate) fn bare_size<R: Outcome>(value: &R::Value) -> usize {
 
 /// Writes a value's bare form into a place of just its size.
 #[inline]
-pub(crate) fn encode_bare<R: Outcome>(value: &R::Value, place: &mut [u8]) -> Result<(), ThriftException> {
-    let place = match place.split_last_mut() {
-        Some((last, place)) if R::THROWS && place.len() >= SHORT => {
-            *last = VALUE;
-            place
-        }
-        _ => place,
-    };
-    R::encode_value(value, &mut BinaryOutput::new(place))
+pub(crate) fn encode_bare<R: Outcome>(
+    value: &R::Value,
+    (place, filling): Place<'_>,
+) -> Result<(), ThriftException> {
+    let says = R::THROWS && place.len() > SHORT;
+    let (place, last) = place.split_at_mut(place.len() - usize::from(says));
+    last.fill(VALUE);
+    R::encode_value(value, &mut BinaryOutput::filling(place, filling))
 }
 
 #[inline]

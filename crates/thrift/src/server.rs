@@ -171,7 +171,7 @@ impl Responder for IntoReply<'_, '_> {
         let IntoReply { reply, form } = self;
         match outcome {
             Ok(result) => {
-                let place = reply.reserve(form.result_size(&result))?;
+                let place = reply.reserve_to_fill(form.result_size(&result))?;
                 form.encode_result(&result, place).or_else(|error| not_encoded(reply, &error))
             }
             Err(refusal) => refuse(reply, &refusal.into_exception()),
@@ -184,7 +184,7 @@ impl Responder for IntoReply<'_, '_> {
     fn answer<R: Outcome>(self, result: Result<R::Value, Failure<R::Exception>>) -> Self::Done {
         match (self.form, &result) {
             (Form::Bare, Ok(value)) => {
-                let place = self.reply.reserve(bare_size::<R>(value))?;
+                let place = self.reply.reserve_to_fill(bare_size::<R>(value))?;
                 encode_bare::<R>(value, place).or_else(|error| not_encoded(self.reply, &error))
             }
             _ => self.respond(R::of(result)),

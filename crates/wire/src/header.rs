@@ -46,6 +46,9 @@ pub enum Kind {
     Written = 10,
     /// The next bytes of the large payload of this call, in order (eager).
     Fragment = 11,
+    /// So many bytes of the large payload of this call are there to be READ, from its beginning; 0 if there will be no more of it
+    /// (in pieces).
+    Filled = 12,
 }
 
 impl Kind {
@@ -64,6 +67,7 @@ impl Kind {
             9 => Kind::ClearToSend,
             10 => Kind::Written,
             11 => Kind::Fragment,
+            12 => Kind::Filled,
             _ => return None,
         })
     }
@@ -83,7 +87,7 @@ impl Kind {
     /// Whether messages of this kind move the large payload of a call that was announced.
     #[inline]
     pub const fn is_transfer(self) -> bool {
-        matches!(self, Kind::ClearToSend | Kind::Written | Kind::Fragment)
+        matches!(self, Kind::ClearToSend | Kind::Written | Kind::Fragment | Kind::Filled)
     }
 
     /// Whether codes in messages of this kind, or in their entries, are statuses.
@@ -198,7 +202,7 @@ pub struct Header {
     /// Call id. Single messages, and those that move a call's large payload.
     pub call: u32,
     /// Requests: microseconds left until the deadline, 0 for none. Responses: nanoseconds of server processing time,
-    /// saturating. Of a batch: the shortest, respectively the sum. Other kinds: 0.
+    /// saturating. Of a batch: the shortest, respectively the sum. [`Kind::Filled`]: bytes of the payload. Other kinds: 0.
     pub time: u32,
 }
 
@@ -332,6 +336,10 @@ impl Header {
                     return Err(Reject::BodyLength { count, length });
                 }
             }
+            Kind::Filled => {
+                reserved("code", count.into())?;
+                reserved("length", length)?;
+            }
             Kind::Request | Kind::Response | Kind::Skip | Kind::Credit | Kind::Drain | Kind::Written => {
                 reserved("time", self.time)?;
                 reserved("code", count.into())?;
@@ -461,6 +469,10 @@ mod tests {
         assert_eq!(wrong(of(Kind::ClearToSend, 23)), Reject::DescriptorLength(23));
         assert_eq!(wrong(of(Kind::Written, 1)), Reject::ReservedField("length"));
         assert_eq!(wrong(of(Kind::Fragment, 0)), Reject::BodyLength { count: 0, length: 0 });
+        let filled = Header { call: 5, head: 7, time: 4096, ..Header::new(Kind::Filled) };
+        assert_eq!(Header::decode(&filled.encode()), Ok(filled));
+        assert_eq!(wrong(Header { code: 1, ..filled }), Reject::ReservedField("code"));
+        assert_eq!(wrong(Header { length: 1, ..filled }), Reject::ReservedField("length"));
     }
 
     #[test]

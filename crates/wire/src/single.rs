@@ -91,6 +91,7 @@ fn check_header(header: &Header, length: u64) -> Result<(), BuildError> {
         | Kind::Credit
         | Kind::Drain
         | Kind::Written
+        | Kind::Filled
         | Kind::RequestBatch
         | Kind::ResponseBatch => 0,
     };

@@ -4,6 +4,7 @@ use super::lane::{ClientLane, post_read};
 use super::slots::{Answered, Sink};
 use crate::error::{CallError, Cause};
 use crate::path::large::Arrived;
+use crate::path::pieces::{PIECE, Pulled};
 use crate::path::rendezvous::Exhausted;
 use crate::path::{MAX_MESSAGE, Scratch, Violation, route};
 use crate::plan::LargePayload;
@@ -80,6 +81,13 @@ impl<F: Fabric> ClientLane<F> {
                     return Err(Violation::Call(header.call));
                 };
                 self.errands.write(header.call, request, message.body())
+            }
+            Kind::Filled if self.large == LargePayload::Pieces => {
+                let at = (self.queue_pair, self.index);
+                if self.pulls.filled(domain, at, header.call, header.time)? {
+                    self.on_given_up(header.call);
+                }
+                Ok(())
             }
             Kind::Written | Kind::Fragment => {
                 match self.arrivals.take(fabric, &mut self.imports, header, message.body())? {
@@ -163,7 +171,7 @@ impl<F: Fabric> ClientLane<F> {
         if !self.slots.expects(call) && self.may_come_twice() {
             return Ok(());
         }
-        if !self.slots.expects(call) || self.arrivals.expects(call) {
+        if !self.slots.expects(call) || self.arrivals.expects(call) || self.pulls.expects(call) {
             return Err(Violation::Call(call));
         }
         if let Some(hybrid) = &mut self.hybrid {
@@ -212,10 +220,22 @@ impl<F: Fabric> ClientLane<F> {
             self.slots.answer_large(call, lost);
             return Ok(());
         };
+        self.reading += 1;
+        if self.large == LargePayload::Pieces && length > PIECE {
+            // Its deadline counts: the server may take any time for it.
+            return self.pulls.begin(domain, (self.queue_pair, self.index), call, descriptor, into);
+        }
         post_read::<F>(domain, self.queue_pair, route::rendezvous(self.index, call), &descriptor, into)?;
         self.slots.reading(call);
-        self.reading += 1;
         Ok(())
+    }
+
+    /// The server has given up a result that it had announced: its handler ended otherwise.
+    fn on_given_up(&mut self, call: u32) {
+        self.reading = self.reading.saturating_sub(1);
+        self.releases.push(call);
+        let error = CallError::from_status(Status::HandlerPanicked, &[]);
+        self.slots.answer_large(call, Err(error.unwrap_or(CallError::MaybeExecuted(Cause::Disconnected))));
     }
 
     /// The READ of a large result has come back.
@@ -225,10 +245,17 @@ impl<F: Fabric> ClientLane<F> {
         domain: &mut F::Domain,
         call: u32,
         buffer: Buffer<F::Memory>,
-    ) {
-        self.reading = self.reading.saturating_sub(1);
-        self.releases.push(call);
-        self.slots.answer_large(call, Ok(buffer));
+    ) -> Result<(), Violation> {
+        match self.pulls.arrived(domain, (self.queue_pair, self.index), call, buffer)? {
+            Pulled::Part => return Ok(()),
+            Pulled::Over => self.on_given_up(call),
+            Pulled::Whole(buffer) => {
+                self.reading = self.reading.saturating_sub(1);
+                self.releases.push(call);
+                self.slots.answer_large(call, Ok(buffer));
+            }
+        }
         self.send_releases(fabric, domain);
+        Ok(())
     }
 }

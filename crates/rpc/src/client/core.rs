@@ -444,8 +444,10 @@ impl<F: Fabric> Core<F> {
                 }
             }
             Route::Rendezvous { slot: call, .. } => {
-                if let Some(buffer) = completion.buffer {
-                    lane.on_read(&self.fabric, &mut self.domain, call, buffer);
+                if let Some(buffer) = completion.buffer
+                    && let Err(violation) = lane.on_read(&self.fabric, &mut self.domain, call, buffer)
+                {
+                    self.violated(index, violation);
                 }
             }
         }

@@ -4,9 +4,9 @@ use super::batching::Batches;
 use super::slots::{Sink, Slots};
 use crate::error::{CallError, Cause};
 use crate::path::again::{Requests, Sent, Silent};
-use crate::path::fetch::Fetcher;
-use crate::path::hybrid::{Hybrid, MODE_WORD, PUBLISHED_HEAD, Patience, Tuning};
+use crate::path::hybrid::{Hybrid, PUBLISHED_HEAD};
 use crate::path::large::{Arrivals, Errands};
+use crate::path::pieces::{PIECE, Pulls, Ways};
 use crate::path::rendezvous::Pool;
 use crate::path::route::{self, Route};
 use crate::path::{Incoming, Next, Rx, Scratch, Tx, TxError, Violation, turn_cost};
@@ -89,6 +89,10 @@ pub(crate) struct ClientLane<F: Fabric> {
     pub(crate) imports: Pool<F>,
     /// Large results that were announced, unless they are READ.
     pub(crate) arrivals: Arrivals<F>,
+    /// Large results that are READ in pieces.
+    pub(crate) pulls: Pulls<F>,
+    /// How large requests are filled that leave in pieces.
+    pub(crate) ways: Ways,
     pub(crate) staging: Vec<u8>,
     /// The message that the open batch will be, unless another goes out before it.
     pub(crate) batch_sequence: u64,
@@ -153,9 +157,14 @@ impl<F: Fabric> ClientLane<F> {
         SubmitError::Call(CallError::NotExecuted(cause))
     }
 
+    #[cold]
+    pub(super) fn out_of_memory() -> SubmitError {
+        Self::refuse(Cause::OutOfMemory)
+    }
+
     /// The checks that need nothing else.
     #[inline]
-    fn check_call(&self, length: usize) -> Result<(), SubmitError> {
+    pub(super) fn check_call(&self, length: usize) -> Result<(), SubmitError> {
         if self.draining {
             return Err(Self::refuse(Cause::Draining));
         }
@@ -163,7 +172,7 @@ impl<F: Fabric> ClientLane<F> {
     }
 
     #[inline]
-    fn check_length(&self, length: usize) -> Result<(), SubmitError> {
+    pub(super) fn check_length(&self, length: usize) -> Result<(), SubmitError> {
         if length as u64 > self.max_payload {
             return Err(Self::refuse(Cause::TooLarge { length: length as u64, limit: self.max_payload }));
         }
@@ -210,6 +219,9 @@ impl<F: Fabric> ClientLane<F> {
         payload: &[u8],
         timeout: Nanos,
     ) -> Result<u32, SubmitError> {
+        if self.large == LargePayload::Pieces && payload.len() > PIECE {
+            return self.submit_in_pieces(fabric, domain, function, payload, timeout);
+        }
         let reserved = self.exports.reserve(fabric, payload.len());
         let mut buffer = reserved.map_err(|_| Self::refuse(Cause::OutOfMemory))?;
         buffer.copy_from_slice(payload);
@@ -251,7 +263,7 @@ impl<F: Fabric> ClientLane<F> {
         timeout: Nanos,
     ) -> Result<u32, (SubmitError, Buffer<F::Memory>)> {
         let descriptor = match self.large {
-            LargePayload::Read => self.exports.descriptor(&buffer),
+            LargePayload::Read | LargePayload::Pieces => self.exports.descriptor(&buffer),
             LargePayload::Write | LargePayload::Eager => Some(Descriptor::announcement(buffer.len() as u64)),
         };
         let Some(descriptor) = descriptor else {
@@ -277,6 +289,10 @@ impl<F: Fabric> ClientLane<F> {
                 } else {
                     self.slots.keep_request(call, buffer);
                 }
+                if self.large == LargePayload::Pieces && length > PIECE {
+                    self.tell_at_last(fabric, domain, call, length as u32);
+                    return Ok(call);
+                }
                 self.exports.make_spare(length);
                 Ok(call)
             }
@@ -285,7 +301,7 @@ impl<F: Fabric> ClientLane<F> {
     }
 
     #[inline]
-    fn send_call(
+    pub(super) fn send_call(
         &mut self,
         fabric: &F,
         domain: &mut F::Domain,
@@ -497,64 +513,6 @@ impl<F: Fabric> ClientLane<F> {
         Ok(Some(cost))
     }
 
-    /// Takes what was fetched, where results are fetched or written back; answers how many messages there were.
-    #[inline(never)]
-    fn progress_fetched(
-        &mut self,
-        fabric: &F,
-        domain: &mut F::Domain,
-        scratch: &mut Scratch,
-        sink: &mut impl Sink,
-    ) -> Result<usize, Violation> {
-        let Some(hybrid) = &mut self.hybrid else { return Ok(0) };
-        let mut messages = 0;
-        if hybrid.rx.is_waiting() {
-            if let Some(Incoming::Buffer(buffer, range)) = hybrid.rx.poll(fabric, scratch)? {
-                hybrid.hit();
-                messages = 1;
-                self.on_message(fabric, domain, &buffer[range], sink)?;
-                if let Some(fetcher) = self.fetcher() {
-                    fetcher.give_back(buffer);
-                }
-            } else if hybrid.missed() == Patience::Over {
-                self.give_over(fabric, domain);
-            }
-        }
-        if self.hybrid.as_ref().is_some_and(|hybrid| hybrid.rx.head_overdue()) {
-            self.report_head(fabric, domain);
-        }
-        Ok(messages)
-    }
-
-    /// Has the server write back all that it was asked, from now on. What does not fit the send queue now is tried with the next
-    /// READ that finds nothing.
-    fn give_over(&mut self, fabric: &F, domain: &mut F::Domain) {
-        let sent = self.tx.next_sequence();
-        let given = self.tx.write_word(fabric, domain, (self.control_key, MODE_WORD), sent, None);
-        if let (Ok(()), Some(hybrid)) = (given, &mut self.hybrid) {
-            hybrid.given_over();
-        }
-    }
-
-    /// The fetching end, if this lane has one.
-    #[inline]
-    pub(crate) fn fetcher(&mut self) -> Option<&mut Fetcher<F>> {
-        match &mut self.hybrid {
-            Some(hybrid) => hybrid.fetcher(),
-            None => self.rx.fetcher(),
-        }
-    }
-
-    /// As [`fetcher`](ClientLane::fetcher), if there may be something to fetch by now.
-    #[inline]
-    pub(crate) fn fetcher_with_work(&mut self, now: impl FnOnce() -> Nanos) -> Option<&mut Fetcher<F>> {
-        match &mut self.hybrid {
-            Some(hybrid) if hybrid.is_fetching() && hybrid.is_due(now) => hybrid.fetcher_for_next(),
-            Some(_) => None,
-            None => self.rx.fetcher(),
-        }
-    }
-
     /// Whether the open batch goes out because the caller waits: not if it goes out by itself and calls before it are under way.
     /// Who waits after every answer would else send each call by itself, for ever.
     #[inline]
@@ -563,38 +521,11 @@ impl<F: Fabric> ClientLane<F> {
         open > 0 && (self.batching.is_none() || self.slots.in_flight() <= open)
     }
 
-    /// Whether a READ may be under way, or is to be posted.
-    #[inline]
-    pub(crate) fn may_have_fetched(&self) -> bool {
-        self.hybrid.as_ref().is_none_or(|hybrid| hybrid.is_fetching() || hybrid.rx.is_reading())
-    }
-
     /// When the open batch has stood open for too long, if it goes out by itself.
     #[inline]
     pub(crate) fn batch_due(&self) -> Option<Nanos> {
         let batching = self.batching.as_ref().filter(|_| !self.batch.is_empty())?;
         Some(batching.due())
-    }
-
-    /// When the next READ is to be posted, if that is not at once, none is under way and there will be one.
-    #[inline]
-    pub(crate) fn fetch_due(&self) -> Option<Nanos> {
-        let hybrid = self.hybrid.as_ref().filter(|hybrid| hybrid.is_fetching() && !hybrid.rx.is_reading())?;
-        Some(hybrid.due()).filter(|due| *due > 0)
-    }
-
-    /// What is chosen for results that are fetched or written back; none if the plan has chosen.
-    pub(crate) fn tuning(&mut self) -> Option<Tuning> {
-        match (&mut self.hybrid, &self.written_by_rates) {
-            (Some(hybrid), _) => Some(hybrid.tuning()),
-            (None, Some(tuner)) => Some(Tuning::written_by_rates(tuner, self.tx.next_sequence())),
-            (None, None) => None,
-        }
-    }
-
-    /// Whether results are being fetched, where they may also be written back.
-    pub(crate) fn is_fetching(&self) -> bool {
-        self.hybrid.as_ref().is_some_and(|hybrid| hybrid.is_fetching())
     }
 
     /// Called now and then: a server that has nothing to say, though calls are in flight, may wait for room that we
@@ -693,7 +624,7 @@ impl<F: Fabric> ClientLane<F> {
         [Some(self.queue_pair), self.unreliable, self.datagrams].into_iter().flatten()
     }
 
-    fn report_head(&mut self, fabric: &F, domain: &mut F::Domain) {
+    pub(super) fn report_head(&mut self, fabric: &F, domain: &mut F::Domain) {
         let key = self.control_key;
         // When the send queue is full the head is told with a later look.
         if self.rx.head_untold() && self.tx.report_head(fabric, domain, (key, 0), self.rx.head()).is_ok() {

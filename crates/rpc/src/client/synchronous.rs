@@ -2,6 +2,7 @@
 
 use super::config::ClientConfig;
 use super::core::{CallId, Core};
+use super::filling::FillingRequest;
 use super::lane::SubmitError;
 use super::lanes::Lanes;
 use super::slots::Sink;
@@ -372,6 +373,30 @@ impl<F: Fabric> Client<F> {
             lane.submit_buffer(fabric, domain, function, request.buffer, timeout).map_err(|(error, _)| error)
         });
         self.settle(submitted)
+    }
+
+    /// A request of `length` bytes to `worker` that may leave while it is being filled, if the plan of `function` has large
+    /// payloads travel in pieces.
+    pub fn filling_request_for(
+        &mut self,
+        worker: usize,
+        function: u16,
+        length: usize,
+    ) -> Result<FillingRequest<'_, F>, CallError> {
+        self.ensure(worker, function)?;
+        let Some(index) = self.lanes.of(worker, function) else {
+            return Err(CallError::NotExecuted(Cause::Disconnected));
+        };
+        let (mut got, timeout) = (None, self.timeout);
+        let begun = self.core.with_lane(index, |fabric, _, lane| {
+            got = Some(lane.begin_filling(fabric, function, length, timeout)?);
+            Ok(0)
+        });
+        self.settle(begun)?;
+        match got {
+            Some(begun) => Ok(FillingRequest::new(&mut self.core, index, begun)),
+            None => Err(CallError::NotExecuted(Cause::OutOfMemory)),
+        }
     }
 
     /// Memory for messages to `worker`, as of [`large_request_for`](Client::large_request_for).

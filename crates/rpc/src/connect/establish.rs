@@ -18,10 +18,11 @@ use crate::path::fetch::Fetcher;
 use crate::path::hybrid::Hybrid;
 use crate::path::large::{Arrivals, Errands};
 use crate::path::lossy_ring::LossyRing;
+use crate::path::pieces::{Pulls, Ways};
 use crate::path::rendezvous::Pool;
 use crate::path::tx::{Lossy, TxParts};
 use crate::path::{CONTROL_BYTES, MAX_MESSAGE, Rx, RxSource, Tx, TxHalf};
-use crate::plan::{Carrier, CompletionMode, LargePayload, Notice, Plan};
+use crate::plan::{Carrier, CompletionMode, Notice, Plan};
 use crate::tune::Tuners;
 use dunlin_fabric::{
     Access, Address, Arena, Endpoint, Fabric, Link, Nanos, QueuePairConfig, QueuePairId, Region, RegionKey,
@@ -357,7 +358,9 @@ impl<F: Fabric> PreparedLane<F> {
             large: plan.large,
             max_payload: greeting.reply.max_payload.min(u32::MAX as u64),
             max_response: config.max_response,
-            exports: Pool::new((plan.large == LargePayload::Read).then(|| link.clone()), config.large_memory),
+            exports: Pool::new(plan.large.is_read().then(|| link.clone()), config.large_memory),
+            pulls: Pulls::new(ready.window),
+            ways: Ways::default(),
             imports: Pool::new(None, config.large_memory),
             arrivals: Arrivals::new(link, plan.large, config.large_memory, ready.window),
             errands: Errands::new(plan.large, ready.window),

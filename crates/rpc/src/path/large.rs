@@ -31,6 +31,8 @@ enum Errand<F: Fabric> {
     Clear { call: u32, to: Descriptor },
     /// A payload is to be WRITTEN there, and the peer to be told.
     Write { call: u32, payload: Option<Buffer<F::Memory>>, to: Descriptor },
+    /// The peer may READ so many bytes of a payload.
+    Filled { call: u32, bytes: u32 },
     /// A payload is to be sent in fragments, of which the first `sent` bytes are.
     Fragments { call: u32, payload: Buffer<F::Memory>, sent: usize },
 }
@@ -69,6 +71,11 @@ impl<F: Fabric> Errands<F> {
     /// Tells the peer where to WRITE a payload.
     pub(crate) fn clear(&mut self, call: u32, to: Descriptor) {
         self.queue.push_back(Errand::Clear { call, to });
+    }
+
+    /// Tells the peer how much of a payload there is; not at all, if it will never be there.
+    pub(crate) fn filled(&mut self, call: u32, bytes: u32) {
+        self.queue.push_back(Errand::Filled { call, bytes });
     }
 
     /// WRITEs a payload where the peer has said, if that is as long as announced.
@@ -130,6 +137,10 @@ impl<F: Fabric> Errand<F> {
         match self {
             Errand::Clear { call, to } => {
                 tx.single(fabric, domain, &header(Kind::ClearToSend, *call), &to.encode())?;
+                Ok(true)
+            }
+            Errand::Filled { call, bytes } => {
+                tx.single(fabric, domain, &Header { time: *bytes, ..header(Kind::Filled, *call) }, &[])?;
                 Ok(true)
             }
             Errand::Write { payload, to, .. } if payload.is_some() => {

@@ -7,8 +7,10 @@
 //! nothing; only at the limit it gives arenas back that are free as a whole, and their grants, for one of the length
 //! that is needed. Mailboxes do not grow for large payloads.
 
+use super::pieces::Turns;
 use dunlin_fabric::{Access, Arena, Buffer, Fabric, GrantError, Link, RegionKey};
 use dunlin_wire::Descriptor;
+use std::collections::VecDeque;
 
 /// The smallest arena that a pool maps.
 const FIRST_ARENA: u64 = 1 << 20;
@@ -19,6 +21,9 @@ const TAKE_BACK_FROM: usize = 4096;
 const TAKE_BACK_UP_TO: usize = 1 << 20;
 /// The longest buffer that is made ready before it is asked for: two of them fit into a core's cache.
 const SPARE_UP_TO: usize = 256 << 10;
+/// The smallest arena where buffers are filled by turns: what no peer keeps in the caches of a core. Only what is used of it takes
+/// memory.
+const ARENA_FOR_TURNS: u64 = 4 << 20;
 
 /// Takes memory that the peer has READ back from its cache, before an application fills it: sets it to zero. Where the
 /// peer is another core, each store to such a line waits for that core to give the line up, and an application's loop has
@@ -51,6 +56,12 @@ pub(crate) struct Pool<F: Fabric> {
     deaf: bool,
     /// A buffer whose lines are with us already. Nobody's: it goes where there is need.
     spare: Option<Buffer<F::Memory>>,
+    /// Buffers that are filled by turns, the longest unused first. Nobody's, too.
+    kept: VecDeque<Buffer<F::Memory>>,
+    /// How many these are to be.
+    turns: usize,
+    /// The smallest arena that is mapped.
+    smallest: u64,
 }
 
 /// There is no memory for a large payload now.
@@ -60,7 +71,18 @@ pub(crate) struct Exhausted;
 impl<F: Fabric> Pool<F> {
     /// A pool that maps at most `limit` bytes. With a link its buffers can be READ by the peer there.
     pub(crate) fn new(link: Option<F::Link>, limit: u64) -> Self {
-        Pool { parts: Vec::new(), link, mapped: 0, limit, ended: Vec::new(), deaf: false, spare: None }
+        Pool {
+            parts: Vec::new(),
+            link,
+            mapped: 0,
+            limit,
+            ended: Vec::new(),
+            deaf: false,
+            spare: None,
+            kept: VecDeque::new(),
+            turns: 1,
+            smallest: FIRST_ARENA,
+        }
     }
 
     /// As [`reserve`](Pool::reserve), for an application that will fill it: stores to its lines need not wait for the
@@ -78,6 +100,38 @@ impl<F: Fabric> Pool<F> {
         let mut buffer = self.reserve(fabric, length)?;
         take_back(&mut buffer);
         Ok(buffer)
+    }
+
+    /// As [`reserve`](Pool::reserve), the one that has not been used for longest, so that the peer may have dropped its lines. Says
+    /// whether it was used before.
+    pub(crate) fn reserve_in_turn(
+        &mut self,
+        fabric: &F,
+        length: usize,
+    ) -> Result<(Buffer<F::Memory>, bool), Exhausted> {
+        self.smallest = ARENA_FOR_TURNS;
+        // Which is the one that came back last, if one did.
+        self.kept.extend(self.free(length));
+        if self.kept.len() > self.turns
+            && let Some(mut longest) = self.kept.pop_front()
+            && longest.set_length(length)
+        {
+            return Ok((longest, true));
+        }
+        Ok((self.reserve(fabric, length)?, false))
+    }
+
+    /// Has many buffers of this length filled by turns, as far as there is memory for them already, or few.
+    pub(crate) fn take_turns(&mut self, turns: Turns, length: usize) {
+        let buffers = ARENA_FOR_TURNS as usize / length.next_power_of_two();
+        match turns {
+            Turns::AsBefore => {}
+            Turns::Many => self.turns = buffers.saturating_sub(2).max(1),
+            Turns::Few => {
+                self.turns = 1;
+                self.kept.truncate(1);
+            }
+        }
     }
 
     /// Makes the next buffer of about this length ready, if the memory that there is has room for one: for the time after a
@@ -115,7 +169,8 @@ impl<F: Fabric> Pool<F> {
             return Err(Exhausted);
         }
         let exactly = (length as u64).max(1);
-        let rounded = exactly.next_power_of_two().max(FIRST_ARENA);
+        let smallest = if self.smallest <= self.room() { self.smallest } else { FIRST_ARENA };
+        let rounded = exactly.next_power_of_two().max(smallest);
         let doubling = rounded.max(self.mapped);
         let wanted = if doubling <= self.room() {
             doubling
@@ -123,6 +178,10 @@ impl<F: Fabric> Pool<F> {
             rounded
         } else if self.make_room(exactly) {
             exactly
+        } else if !self.kept.is_empty() {
+            self.kept.clear();
+            self.turns = 1;
+            return self.reserve(fabric, length);
         } else {
             return Err(Exhausted);
         };

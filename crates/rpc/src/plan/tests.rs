@@ -60,7 +60,8 @@ fn every_half_says_who_may_sleep() {
             for (client, server) in MODES.into_iter().flat_map(|c| MODES.map(|s| (c, s))) {
                 let plan = Plan::new(request, response).completion(client, server);
                 for large in LargePayload::ALL {
-                    let past = (large == LargePayload::Write && fetched(response))
+                    let past = (matches!(large, LargePayload::Write | LargePayload::Pieces)
+                        && fetched(response))
                         || (large != LargePayload::Read && hybrid(response))
                         || (large != LargePayload::Read && lossy(request, response));
                     let checked = plan.large(large, 0).check(&Capabilities::EVERYTHING);
@@ -105,14 +106,20 @@ fn where_sends_do_not_wait() {
         ["Write-RNDV", "Read-RNDV", "Hybrid-EagerRNDV", "Pilaf", "FaRM", "AR-gRPC"]
     );
     for (request, response, refused) in [
-        (RequestHalf::Write, ResponseHalf::Write, None),
-        (RequestHalf::Send, ResponseHalf::Write, Some(Illegal::EagerPastReceives)),
-        (RequestHalf::Write, ResponseHalf::WriteSend, Some(Illegal::EagerPastReceives)),
-        (RequestHalf::WriteSendChained, ResponseHalf::Fetch, Some(Illegal::EagerPastReceives)),
+        (RequestHalf::Write, ResponseHalf::Write, false),
+        (RequestHalf::Send, ResponseHalf::Write, true),
+        (RequestHalf::Write, ResponseHalf::WriteSend, true),
+        (RequestHalf::WriteSendChained, ResponseHalf::Fetch, true),
     ] {
-        let plan = Plan::new(request, response).large(LargePayload::Eager, SMALL_LIMIT);
-        assert_eq!(plan.check(iwarp).err(), refused);
-        assert_eq!(plan.check(&Capabilities { acknowledged: true, ..iwarp.clone() }), Ok(()));
+        for large in [LargePayload::Eager, LargePayload::Pieces] {
+            let plan = Plan::new(request, response).large(large, SMALL_LIMIT);
+            if large == LargePayload::Pieces && response == ResponseHalf::Fetch {
+                assert_eq!(plan.check(iwarp), Err(Illegal::LargePastHybrid(large)));
+                continue;
+            }
+            assert_eq!(plan.check(iwarp).err(), refused.then_some(Illegal::EagerPastReceives(large)));
+            assert_eq!(plan.check(&Capabilities { acknowledged: true, ..iwarp.clone() }), Ok(()));
+        }
     }
 }
 

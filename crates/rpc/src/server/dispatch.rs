@@ -5,10 +5,12 @@ use super::held::Held;
 use super::inbox::Inbox;
 use super::lane::{Reading, ServerLane, answer_meta, time_left};
 use super::open;
+use super::telling::{Telling, Told};
 use super::worker::Shared;
 use crate::client::lane::post_read;
 use crate::path::again::Repeated;
 use crate::path::large::Arrived;
+use crate::path::pieces::{Filling, PIECE};
 use crate::path::rendezvous::{Exhausted, Pool};
 use crate::path::{
     Incoming as IncomingMessage, MAX_MESSAGE, Next, Scratch, TxError, Violation, route, turn_cost,
@@ -119,10 +121,15 @@ struct Exported<'a, F: Fabric> {
     fabric: &'a F,
     pool: &'a mut Pool<F>,
     buffer: Option<Buffer<F::Memory>>,
+    /// Whom the client hears from while a result is filled, if it may.
+    telling: Option<Telling<'a, F>>,
 }
 
 impl<F: Fabric> LargeReply for Exported<'_, F> {
     fn resize(&mut self, length: usize) -> bool {
+        if self.telling.as_ref().is_some_and(Telling::is_announced) {
+            return self.bytes().len() == length;
+        }
         if self.buffer.as_mut().is_some_and(|buffer| buffer.set_length(length)) {
             return true;
         }
@@ -144,6 +151,17 @@ impl<F: Fabric> LargeReply for Exported<'_, F> {
             return self.buffer.is_some();
         }
         self.resize(length)
+    }
+
+    fn fill(&mut self, length: usize) -> Option<(&mut [u8], Option<&mut dyn Filling>)> {
+        if self.telling.is_none() || self.buffer.is_some() || length <= PIECE {
+            return self.resize_to_fill(length).then(|| (self.bytes(), None));
+        }
+        let (buffer, used) = self.pool.reserve_in_turn(self.fabric, length).ok()?;
+        let from = self.pool.descriptor(&buffer);
+        let telling = self.telling.as_mut()?;
+        telling.begin(from, used);
+        Some((self.buffer.insert(buffer), Some(telling)))
     }
 }
 
@@ -259,6 +277,13 @@ impl<F: Fabric> Dispatcher<F> {
             Kind::ClearToSend if lane.plan.large == LargePayload::Write => {
                 let result = lane.take_exported(header.call).ok_or(Violation::Call(header.call))?;
                 lane.errands.write(header.call, result, message.body())
+            }
+            Kind::Filled if lane.plan.large == LargePayload::Pieces => {
+                let at = (lane.queue_pair, lane.index);
+                match lane.pulls.filled(domain, at, header.call, header.time)? {
+                    true => self.on_given_up(domain, lane, header.call),
+                    false => Ok(()),
+                }
             }
             Kind::Written | Kind::Fragment => self.on_transfer(domain, lane, &header, message.body()),
             kind => Err(Violation::Kind(kind)),
@@ -398,7 +423,7 @@ impl<F: Fabric> Dispatcher<F> {
             return self.refuse(domain, lane, call, Status::TooLarge, batch);
         };
         let unknown = self.mode(call.function).is_none().then_some(Status::UnknownFunction);
-        if lane.plan.large != LargePayload::Read {
+        if !lane.plan.large.is_read() {
             let length = descriptor.length as usize;
             return self.on_announcement(domain, lane, length, call, unknown, batch);
         }
@@ -408,11 +433,28 @@ impl<F: Fabric> Dispatcher<F> {
         let Ok(into) = self.imports.reserve(&self.fabric, descriptor.length as usize) else {
             return self.refuse(domain, lane, call, Status::Overloaded, batch);
         };
-        let id = route::rendezvous(lane.index, call.call);
-        post_read::<F>(domain, lane.queue_pair, id, &descriptor, into)?;
+        if lane.plan.large == LargePayload::Pieces && into.len() > PIECE {
+            lane.pulls.begin(domain, (lane.queue_pair, lane.index), call.call, descriptor, into)?;
+        } else {
+            let id = route::rendezvous(lane.index, call.call);
+            post_read::<F>(domain, lane.queue_pair, id, &descriptor, into)?;
+        }
         let Call { call, function, thread, time } = call;
         lane.reading.push(Reading { call, function, thread, time });
         Ok(())
+    }
+
+    /// The client has given up a request that it had announced, and waits for no answer; but the call has to end.
+    #[cold]
+    pub(super) fn on_given_up(
+        &mut self,
+        domain: &mut F::Domain,
+        lane: &mut ServerLane<F>,
+        call: u32,
+    ) -> Result<(), Violation> {
+        let Some(at) = lane.reading.iter().position(|reading| reading.call == call) else { return Ok(()) };
+        let call = lane.reading.swap_remove(at).into();
+        self.refuse(domain, lane, call, Status::Malformed, None)
     }
 
     /// Shows the service what a batch will ask. A panic there is as harmless as one in a call, and costs a hint.
@@ -470,7 +512,21 @@ impl<F: Fabric> Dispatcher<F> {
             session: lane.session,
         };
         let small_limit = (lane.plan.rendezvous_above as usize).min(self.reply.len());
-        let mut large = Exported { fabric: &self.fabric, pool: &mut lane.exports, buffer: None };
+        // What waits goes first.
+        let tells = lane.plan.large == LargePayload::Pieces && batch.is_none() && !lane.has_pending();
+        let telling = tells.then(|| Telling {
+            fabric: &self.fabric,
+            domain: &mut *domain,
+            tx: &mut lane.tx,
+            ways: &mut lane.ways,
+            head: lane.rx.head(),
+            flags: if self.out.draining { Flags::RENDEZVOUS | Flags::DRAINING } else { Flags::RENDEZVOUS },
+            call,
+            from: None,
+            began: None,
+            told: Told::default(),
+        });
+        let mut large = Exported { fabric: &self.fabric, pool: &mut lane.exports, buffer: None, telling };
         // A result of a batch is written where it will be sent from, if there is room for the longest.
         let place = match &batch {
             Some(batch) => batch.reserve(&mut self.out.staging[..lane.max_answer], small_limit).ok(),
@@ -487,9 +543,15 @@ impl<F: Fabric> Dispatcher<F> {
         let service = &mut self.service;
         let outcome = catch_unwind(AssertUnwindSafe(|| service.call(&request, &mut reply)));
         let length = if matches!(outcome, Ok(Ok(()))) { reply.length } else { reply.shorten() };
+        let Exported { buffer, telling, .. } = large;
+        if let Some(told) = telling.and_then(Telling::end)
+            && let Some(buffer) = buffer
+        {
+            let whole = matches!(outcome, Ok(Ok(()))) && length == buffer.len();
+            return self.end_telling(domain, lane, call, buffer, (told, whole));
+        }
         let (status, length) = match outcome {
             Ok(Ok(())) if length > small_limit => {
-                let buffer = large.buffer;
                 return self.export(domain, lane, call, buffer, batch);
             }
             Ok(Ok(())) => (Status::Ok, length),
@@ -524,7 +586,7 @@ impl<F: Fabric> Dispatcher<F> {
     ) -> Result<(), Violation> {
         let described = buffer.and_then(|buffer| {
             let descriptor = match lane.plan.large {
-                LargePayload::Read => lane.exports.descriptor(&buffer),
+                LargePayload::Read | LargePayload::Pieces => lane.exports.descriptor(&buffer),
                 LargePayload::Write | LargePayload::Eager => {
                     Some(Descriptor::announcement(buffer.len() as u64))
                 }
@@ -542,8 +604,35 @@ impl<F: Fabric> Dispatcher<F> {
         }
         let meta = answer_meta(call.call, call.thread, Status::Ok, Flags::RENDEZVOUS);
         let put = self.out.put_answer(&self.fabric, domain, lane, meta, &descriptor.encode(), batch);
+        if lane.plan.large == LargePayload::Pieces && length > PIECE {
+            // Behind the answer, wherever that is.
+            lane.errands.filled(call.call, length as u32);
+            return put;
+        }
         lane.exports.make_spare(length);
         put
+    }
+
+    /// A result that was announced while it was filled is there, or will not be. It stays until the client has read what it has
+    /// heard of.
+    #[inline(never)]
+    fn end_telling(
+        &mut self,
+        domain: &mut F::Domain,
+        lane: &mut ServerLane<F>,
+        call: Call,
+        buffer: Buffer<F::Memory>,
+        (told, whole): (Told, bool),
+    ) -> Result<(), Violation> {
+        if told.broken {
+            return Err(Violation::Broken);
+        }
+        lane.answered();
+        let length = buffer.len();
+        lane.exports.take_turns(told.turns, length);
+        lane.exported.push((call.call, buffer));
+        lane.errands.filled(call.call, if whole { length as u32 } else { 0 });
+        self.send_pending(domain, lane).map(drop)
     }
 
     /// Says that a call was executed but its result cannot be sent: it is over the limit, or there is no memory for
@@ -641,7 +730,8 @@ impl<F: Fabric> Dispatcher<F> {
         if status != Status::Ok {
             return self.refuse(domain, lane, call, status, None);
         }
-        let mut large = Exported { fabric: &self.fabric, pool: &mut lane.exports, buffer: None };
+        let mut large =
+            Exported { fabric: &self.fabric, pool: &mut lane.exports, buffer: None, telling: None };
         if large.resize(payload.len()) {
             large.bytes().copy_from_slice(payload);
         }

@@ -5,9 +5,10 @@ use crate::client::slots::{is_newer, split_call};
 use crate::path::again::Replies;
 use crate::path::hybrid::{Asked, Published};
 use crate::path::large::{Arrivals, Errands};
+use crate::path::pieces::{Pulls, Ways};
 use crate::path::rendezvous::Pool;
 use crate::path::{MAX_MESSAGE, Rx, Tx, TxError, Violation};
-use crate::plan::{LargePayload, Plan};
+use crate::plan::Plan;
 use dunlin_fabric::{Buffer, Fabric, Nanos, QueuePairId, ReceiveTarget, Region, RegionKey, copy};
 use dunlin_wire::{BatchState, EntryMeta, Flags, Header, Kind, Status};
 use std::collections::VecDeque;
@@ -77,6 +78,10 @@ pub(crate) struct ServerLane<F: Fabric> {
     /// Large requests that the client writes or sends.
     pub(crate) arriving: Vec<Reading>,
     pub(crate) arrivals: Arrivals<F>,
+    /// Large requests that are READ in pieces.
+    pub(crate) pulls: Pulls<F>,
+    /// How large results are filled that leave in pieces.
+    pub(crate) ways: Ways,
     /// Calls in the pool or with the application.
     pub(crate) in_service: usize,
     /// Calls that who runs the worker takes by itself.
@@ -109,7 +114,7 @@ impl<F: Fabric> ServerLane<F> {
     pub(crate) fn new(parts: LaneParts<F>) -> Self {
         ServerLane {
             exports: Pool::new(
-                (parts.plan.large == LargePayload::Read).then(|| parts.link.clone()),
+                parts.plan.large.is_read().then(|| parts.link.clone()),
                 parts.large_response_memory,
             ),
             arrivals: Arrivals::new(
@@ -119,6 +124,8 @@ impl<F: Fabric> ServerLane<F> {
                 parts.window,
             ),
             arriving: Vec::new(),
+            pulls: Pulls::new(parts.window),
+            ways: Ways::default(),
             errands: Errands::new(parts.plan.large, parts.window),
             index: parts.index,
             session: parts.session,
@@ -294,6 +301,13 @@ impl<F: Fabric> ServerLane<F> {
             self.rx.told();
         }
         Ok(())
+    }
+
+    /// An answer has left otherwise.
+    pub(crate) fn answered(&mut self) {
+        if self.sure {
+            self.rx.told();
+        }
     }
 
     /// Sends a batch of answers that was built in `staging`, or keeps it until there is room.

@@ -9,6 +9,7 @@ use super::open::{self, DatagramPair};
 use super::ways::Ways;
 use crate::client::lane::warm_lines;
 use crate::path::datagram;
+use crate::path::pieces::Pulled;
 use crate::path::rendezvous::Pool;
 use crate::path::route::{self, Route};
 use crate::path::{HEAD_IMMEDIATE, MAX_MESSAGE, Scratch, Violation, scratch};
@@ -377,7 +378,7 @@ impl<F: Fabric> Worker<F> {
         let reading = lane.reading.len();
         let served = self.dispatcher.serve(&mut self.domain, lane, &mut self.scratch);
         // Also those of a look that ended with a violation: the lane goes with all its READs.
-        self.reading += lane.reading.len() - reading;
+        self.reading = (self.reading + lane.reading.len()).saturating_sub(reading);
         match served {
             Ok(messages) => {
                 if messages > 0 {
@@ -494,12 +495,29 @@ impl<F: Fabric> Worker<F> {
                 0
             }
             Some(Route::Rendezvous { slot: call, .. }) => {
-                self.reading = self.reading.saturating_sub(1);
-                let (Some(buffer), Some(at)) =
-                    (completion.buffer, lane.reading.iter().position(|r| r.call == call))
-                else {
-                    return 0;
+                let Some(buffer) = completion.buffer else { return 0 };
+                let at = (lane.queue_pair, lane.index);
+                let arrived = match lane.pulls.arrived(&mut self.domain, at, call, buffer) {
+                    Ok(Pulled::Whole(buffer)) => Ok(Some(buffer)),
+                    Ok(Pulled::Part) => return 1,
+                    Ok(Pulled::Over) => {
+                        self.dispatcher.on_given_up(&mut self.domain, lane, call).map(|()| None)
+                    }
+                    Err(violation) => Err(violation),
                 };
+                self.reading = self.reading.saturating_sub(1);
+                let buffer = match arrived {
+                    Ok(Some(buffer)) => buffer,
+                    Ok(None) => {
+                        self.list(index);
+                        return 1;
+                    }
+                    Err(violation) => {
+                        self.violated(index, violation);
+                        return 0;
+                    }
+                };
+                let Some(at) = lane.reading.iter().position(|r| r.call == call) else { return 0 };
                 let reading = lane.reading.swap_remove(at);
                 let served = self.dispatcher.dispatch(&mut self.domain, lane, reading.into(), &buffer, None);
                 match served {

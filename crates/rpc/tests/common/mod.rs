@@ -99,6 +99,9 @@ pub fn until(what: &str, mut so: impl FnMut() -> bool) {
     }
 }
 
+/// Protocols that also carry large payloads in pieces, which none has by itself: one that polls memory, and one that sleeps.
+const IN_PIECES: [&str; 2] = ["Server-reply", "Direct-WriteIMM"];
+
 /// The plans of all protocols, with the modes that are legal for them.
 pub fn plans(fabric: &impl dunlin_fabric::Fabric, modes: &[CompletionMode]) -> Vec<(String, Plan)> {
     let mut plans = Vec::new();
@@ -107,6 +110,10 @@ pub fn plans(fabric: &impl dunlin_fabric::Fabric, modes: &[CompletionMode]) -> V
             let plan = protocol.plan(*mode);
             if plan.check(fabric.capabilities()).is_ok() {
                 plans.push((format!("{} {mode}", protocol.name), plan));
+            }
+            let pieces = plan.large(LargePayload::Pieces, plan.rendezvous_above);
+            if IN_PIECES.contains(&protocol.name) && pieces.check(fabric.capabilities()).is_ok() {
+                plans.push((format!("{} {mode} in pieces", protocol.name), pieces));
             }
         }
     }

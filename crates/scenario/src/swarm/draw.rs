@@ -7,8 +7,8 @@ use dunlin_fabric_sim::{
 };
 use dunlin_rnic_model::Profile;
 use dunlin_rpc::{
-    BackoffConfig, ClientConfig, CompletionMode, FetchChoice, FirstRead, PROTOCOLS, Plan, Protocol,
-    ServerConfig,
+    BackoffConfig, ClientConfig, CompletionMode, FetchChoice, FirstRead, LargePayload, PROTOCOLS, Plan,
+    Protocol, ServerConfig,
 };
 use std::fmt;
 use std::sync::Arc;
@@ -165,6 +165,9 @@ fn plan(random: &mut Random, settings: &Settings) -> Plan {
         let modes = [CompletionMode::Busy, CompletionMode::Event, CompletionMode::Adaptive];
         let mut plan = protocol.plan(modes[random.below(3) as usize]);
         plan.server = modes[random.below(3) as usize];
+        if random.one_in(4) {
+            plan.large = LargePayload::Pieces;
+        }
         if plan.check(&settings.capabilities).is_ok() {
             return plan;
         }

@@ -3,12 +3,14 @@
 use super::cursor::{Cursor, Input, Limits, invalid, no_text, owned_str, text};
 use super::lending::{Copying, LENT, Large, Lending, Output, Payload};
 use super::skip::{no_lengths, skip};
+use dunlin_rpc::Filling;
 use pilota::thrift::{
     ProtocolExceptionKind, TFieldIdentifier, TInputProtocol, TLengthProtocol, TListIdentifier,
     TMapIdentifier, TMessageIdentifier, TMessageType, TOutputProtocol, TSetIdentifier, TStructIdentifier,
     TType, ThriftException, new_protocol_exception,
 };
 use pilota::{Bytes, FastStr};
+use std::fmt;
 
 /// Version 1 in the upper half of a message's first word; the type is in its lowest byte.
 const VERSION_1: u32 = 0x8001_0000;
@@ -324,17 +326,34 @@ impl<'a> TInputProtocol for BinaryInput<'a> {
 }
 
 /// Writes the binary encoding into memory of just the right length: ask [`pilota::thrift::Message::size`] first.
-#[derive(Debug)]
 pub struct BinaryOutput<'a, L = Copying> {
     rest: &'a mut [u8],
     large: L,
+    /// Who is told of large payloads while they are copied, and the length of the place.
+    filling: Option<(&'a mut dyn Filling, usize)>,
+}
+
+impl<L: fmt::Debug> fmt::Debug for BinaryOutput<'_, L> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BinaryOutput")
+            .field("left", &self.rest.len())
+            .field("large", &self.large)
+            .finish_non_exhaustive()
+    }
 }
 
 impl<'a> BinaryOutput<'a> {
     /// A writer into `place`.
     #[inline]
     pub fn new(place: &'a mut [u8]) -> Self {
-        BinaryOutput { rest: place, large: Copying }
+        BinaryOutput { rest: place, large: Copying, filling: None }
+    }
+
+    /// A writer into `place`, the beginning of which may be sent while the rest is written, as far as `filling` is told.
+    #[inline]
+    pub fn filling(place: &'a mut [u8], filling: Option<&'a mut dyn Filling>) -> Self {
+        let length = place.len();
+        BinaryOutput { filling: filling.map(|filling| (filling, length)), ..BinaryOutput::new(place) }
     }
 }
 
@@ -342,7 +361,7 @@ impl<'a, 'p, 's> BinaryOutput<'a, Lending<'p, 's>> {
     /// A writer that does not copy large payloads which it is given or lent, but puts them into a list, each with the bytes of the
     /// place that were left then. The place has room for them nevertheless, at its end.
     pub(crate) fn lending(place: &'a mut [u8], payloads: &'p mut Vec<(usize, Payload<'s>)>) -> Self {
-        BinaryOutput { rest: place, large: Lending(payloads) }
+        BinaryOutput { rest: place, large: Lending(payloads), filling: None }
     }
 }
 
@@ -356,7 +375,7 @@ impl<L> BinaryOutput<'_, L> {
     /// Writes bytes as they are: a `binary` or `string` without its length.
     #[inline]
     pub fn write_rest(&mut self, bytes: &[u8]) -> Result<(), ThriftException> {
-        self.put(bytes)
+        self.put_bytes(bytes)
     }
 
     /// Writes which of a struct's optional fields are there, a bit each.
@@ -387,7 +406,30 @@ impl<L> BinaryOutput<'_, L> {
     #[inline]
     fn put_long(&mut self, bytes: &[u8]) -> Result<(), ThriftException> {
         self.put(&(bytes.len() as i32).to_be_bytes())?;
+        self.put_bytes(bytes)
+    }
+
+    /// Of any length.
+    #[inline]
+    fn put_bytes(&mut self, bytes: &[u8]) -> Result<(), ThriftException> {
+        if bytes.len() >= LENT && self.filling.is_some() {
+            return self.put_in_pieces(bytes);
+        }
         self.put(bytes)
+    }
+
+    #[inline(never)]
+    fn put_in_pieces(&mut self, bytes: &[u8]) -> Result<(), ThriftException> {
+        let Some((filling, length)) = &mut self.filling else { return self.put(bytes) };
+        let before = *length - self.rest.len();
+        match std::mem::take(&mut self.rest).split_at_mut_checked(bytes.len()) {
+            Some((place, rest)) => {
+                filling.put(before, place, bytes);
+                self.rest = rest;
+                Ok(())
+            }
+            None => Err(no_room()),
+        }
     }
 
     /// Writes a payload's length, and has the payload itself lent, with the room that is left then.
@@ -578,7 +620,7 @@ impl<'a, L: Large> TOutputProtocol for BinaryOutput<'a, L> {
     }
     #[inline]
     fn write_bytes_without_len(&mut self, bytes: Bytes) -> Result<(), ThriftException> {
-        self.put(&bytes)
+        self.put_bytes(&bytes)
     }
     #[inline]
     fn write_uuid(&mut self, uuid: [u8; 16]) -> Result<(), ThriftException> {

@@ -159,8 +159,8 @@ fn code(random: &mut Random, kind: Kind) -> u16 {
 /// Uses the library's own builders: what they build must be accepted.
 fn valid_message(random: &mut Random, input: &mut Vec<u8>) {
     const ROOM: usize = 16 * 1024;
-    let number = 1 + random.below(11) as u8;
-    let kind = Kind::from_wire(number).expect("1 to 11 are kinds");
+    let number = 1 + random.below(12) as u8;
+    let kind = Kind::from_wire(number).expect("1 to 12 are kinds");
     let tags = Tags { first: random.next() | 1, trailing: random.next() & !1 | 2 };
     let mut header = Header {
         flags: flags(random, Flags::RENDEZVOUS),
@@ -223,6 +223,11 @@ fn valid_message(random: &mut Random, input: &mut Vec<u8>) {
             }
             Kind::Written => {
                 header.call = random.next() as u32;
+                0
+            }
+            Kind::Filled => {
+                header.call = random.next() as u32;
+                header.time = random.next() as u32;
                 0
             }
             _ => 0,

@@ -108,6 +108,7 @@ fn is_message(input: &[u8], limit: usize) -> bool {
             let fits = [length == 24, length == 0, length > 0][usize::from(kind) - 9];
             !rendezvous && code == 0 && fits && zero(14, 16) && zero(20, 24)
         }
+        12 => !rendezvous && zero(2, 8) && zero(14, 16),
         _ => false,
     };
     if !fields {

@@ -1,0 +1,96 @@
+//! The client's end of a lane whose results it READs, or may have written back: what was fetched is taken, READs are due, the server
+//! is asked to write back after all (`path/hybrid.rs`).
+
+use super::lane::ClientLane;
+use super::slots::Sink;
+use crate::path::fetch::Fetcher;
+use crate::path::hybrid::{MODE_WORD, Patience, Tuning};
+use crate::path::{Incoming, Scratch, Violation};
+use dunlin_fabric::{Fabric, Nanos};
+
+impl<F: Fabric> ClientLane<F> {
+    /// Takes what was fetched, where results are fetched or written back; answers how many messages there were.
+    #[inline(never)]
+    pub(super) fn progress_fetched(
+        &mut self,
+        fabric: &F,
+        domain: &mut F::Domain,
+        scratch: &mut Scratch,
+        sink: &mut impl Sink,
+    ) -> Result<usize, Violation> {
+        let Some(hybrid) = &mut self.hybrid else { return Ok(0) };
+        let mut messages = 0;
+        if hybrid.rx.is_waiting() {
+            if let Some(Incoming::Buffer(buffer, range)) = hybrid.rx.poll(fabric, scratch)? {
+                hybrid.hit();
+                messages = 1;
+                self.on_message(fabric, domain, &buffer[range], sink)?;
+                if let Some(fetcher) = self.fetcher() {
+                    fetcher.give_back(buffer);
+                }
+            } else if hybrid.missed() == Patience::Over {
+                self.give_over(fabric, domain);
+            }
+        }
+        if self.hybrid.as_ref().is_some_and(|hybrid| hybrid.rx.head_overdue()) {
+            self.report_head(fabric, domain);
+        }
+        Ok(messages)
+    }
+
+    /// Has the server write back all that it was asked, from now on. What does not fit the send queue now is tried with the next
+    /// READ that finds nothing.
+    fn give_over(&mut self, fabric: &F, domain: &mut F::Domain) {
+        let sent = self.tx.next_sequence();
+        let given = self.tx.write_word(fabric, domain, (self.control_key, MODE_WORD), sent, None);
+        if let (Ok(()), Some(hybrid)) = (given, &mut self.hybrid) {
+            hybrid.given_over();
+        }
+    }
+
+    /// The fetching end, if this lane has one.
+    #[inline]
+    pub(crate) fn fetcher(&mut self) -> Option<&mut Fetcher<F>> {
+        match &mut self.hybrid {
+            Some(hybrid) => hybrid.fetcher(),
+            None => self.rx.fetcher(),
+        }
+    }
+
+    /// As [`fetcher`](ClientLane::fetcher), if there may be something to fetch by now.
+    #[inline]
+    pub(crate) fn fetcher_with_work(&mut self, now: impl FnOnce() -> Nanos) -> Option<&mut Fetcher<F>> {
+        match &mut self.hybrid {
+            Some(hybrid) if hybrid.is_fetching() && hybrid.is_due(now) => hybrid.fetcher_for_next(),
+            Some(_) => None,
+            None => self.rx.fetcher(),
+        }
+    }
+
+    /// Whether a READ may be under way, or is to be posted.
+    #[inline]
+    pub(crate) fn may_have_fetched(&self) -> bool {
+        self.hybrid.as_ref().is_none_or(|hybrid| hybrid.is_fetching() || hybrid.rx.is_reading())
+    }
+
+    /// When the next READ is to be posted, if that is not at once, none is under way and there will be one.
+    #[inline]
+    pub(crate) fn fetch_due(&self) -> Option<Nanos> {
+        let hybrid = self.hybrid.as_ref().filter(|hybrid| hybrid.is_fetching() && !hybrid.rx.is_reading())?;
+        Some(hybrid.due()).filter(|due| *due > 0)
+    }
+
+    /// What is chosen for results that are fetched or written back; none if the plan has chosen.
+    pub(crate) fn tuning(&mut self) -> Option<Tuning> {
+        match (&mut self.hybrid, &self.written_by_rates) {
+            (Some(hybrid), _) => Some(hybrid.tuning()),
+            (None, Some(tuner)) => Some(Tuning::written_by_rates(tuner, self.tx.next_sequence())),
+            (None, None) => None,
+        }
+    }
+
+    /// Whether results are being fetched, where they may also be written back.
+    pub(crate) fn is_fetching(&self) -> bool {
+        self.hybrid.as_ref().is_some_and(|hybrid| hybrid.is_fetching())
+    }
+}

@@ -1,0 +1,280 @@
+//! Large payloads in pieces: they are READ while they are being filled, as far as was told and no further; what is given up on
+//! the way ends, at both ends, and costs nobody else anything.
+
+#![allow(missing_docs, clippy::disallowed_methods, clippy::disallowed_types)]
+
+mod common;
+
+use common::*;
+use dunlin_fabric::interpose::{Count, CountSnapshot};
+use dunlin_fabric_shm::ShmFabric;
+use dunlin_rpc::*;
+use proptest::prelude::*;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Instant;
+
+type Counted = Count<ShmFabric>;
+
+/// Answers with the first half of the request, and then otherwise.
+const HALF: u16 = 2;
+const WINDOW: u16 = 4;
+
+fn plan() -> Plan {
+    Plan::new(RequestHalf::Write, ResponseHalf::Write).large(LargePayload::Pieces, SMALL_LIMIT)
+}
+
+fn service(request: &Request<'_>, reply: &mut Reply<'_>) -> Result<(), Status> {
+    let length = request.payload.len();
+    let (place, telling) = reply.reserve_to_fill(length)?;
+    assert_eq!(telling.is_some(), length > PIECE);
+    let Some(telling) = telling else {
+        place.copy_from_slice(request.payload);
+        return Ok(());
+    };
+    if request.function == ECHO {
+        telling.put(0, place, request.payload);
+        return Ok(());
+    }
+    telling.put(0, &mut place[..length / 2], &request.payload[..length / 2]);
+    match request.payload[length - 1] {
+        0 => Err(Status::Unauthorised),
+        1 => panic!("in the middle"),
+        2 => {
+            reply.clear();
+            Ok(reply.write(b"something else")?)
+        }
+        3 => {
+            assert!(reply.write(b"more").is_err());
+            Err(Status::TooLarge)
+        }
+        _ => {
+            let (half, place) = (length / 2, reply.reserve(length)?);
+            place[half..].copy_from_slice(&request.payload[half..]);
+            Ok(())
+        }
+    }
+}
+
+/// A client and a worker that take turns on one thread.
+struct Pair {
+    client: Client<Counted>,
+    worker: Worker<Counted>,
+    fabrics: [Counted; 2],
+    _server: Server<Counted>,
+}
+
+impl Pair {
+    fn new() -> Pair {
+        let fabrics = [Count::new(fabric()), Count::new(fabric())];
+        let (server, mut workers) = ServerBuilder::new(&fabrics[1])
+            .function(ECHO, FunctionMode::Worker)
+            .function(HALF, FunctionMode::Worker)
+            .serve_with(&unique("pieces"), |_| Box::new(service))
+            .unwrap();
+        let mut worker = workers.pop().unwrap();
+        let config = ClientConfig { window: WINDOW, ..ClientConfig::with_plan(plan()) };
+        let client = std::thread::scope(|scope| {
+            let connecting = scope.spawn(|| Client::connect(&fabrics[0], server.address(), config).unwrap());
+            while !connecting.is_finished() {
+                worker.progress();
+                std::thread::yield_now();
+            }
+            connecting.join().unwrap()
+        });
+        Pair { client, worker, fabrics, _server: server }
+    }
+
+    fn end(&mut self, call: CallId) -> Result<Vec<u8>, CallError> {
+        let until = Instant::now() + HANG / 4;
+        while !self.client.is_done(call) {
+            assert!(Instant::now() < until, "no answer");
+            self.worker.progress();
+            self.client.progress();
+        }
+        let outcome = self.client.outcome(call).map(<[u8]>::to_vec);
+        self.client.forget(call);
+        outcome
+    }
+
+    fn call(&mut self, function: u16, payload: &[u8]) -> Result<Vec<u8>, CallError> {
+        let call = self.client.submit_on(0, function, payload).unwrap();
+        self.end(call)
+    }
+
+    fn settle(&mut self) {
+        for _ in 0..256 {
+            self.worker.progress();
+            self.client.progress();
+        }
+    }
+
+    fn counts(&self) -> [CountSnapshot; 2] {
+        [self.fabrics[0].counts(), self.fabrics[1].counts()]
+    }
+
+    fn assert_goes_on(&mut self) {
+        self.settle();
+        assert_eq!(self.client.in_flight(), 0);
+        for round in 0..2 * u64::from(WINDOW) {
+            let payload = pattern(100_000, round);
+            assert_eq!(self.call(ECHO, &payload).unwrap(), payload);
+        }
+    }
+}
+
+#[test]
+fn a_request_is_read_while_it_is_filled_and_no_further() {
+    bounded(|| {
+        let mut pair = Pair::new();
+        let payload = pattern(200_000, 3);
+        let [_, before] = pair.counts();
+        let mut request = pair.client.filling_request_for(0, ECHO, payload.len()).unwrap();
+        let (mut done, mut read) = (0, 0);
+        for to in [PIECE - 1, PIECE, 100_000, 100_001, 190_000, 200_000] {
+            let (place, filling) = request.parts();
+            place[done..to].copy_from_slice(&payload[done..to]);
+            filling.filled(to);
+            done = to;
+            for _ in 0..100 {
+                pair.worker.progress();
+            }
+            let now = (pair.fabrics[1].counts() - before).bytes_posted;
+            assert!(now <= to as u64, "{now} bytes were READ of {to}");
+            assert_eq!(now > read, [PIECE, 100_000, 190_000].contains(&to), "{now} after {read} at {to}");
+            read = now;
+        }
+        let call = request.submit().unwrap();
+        assert!(pair.end(call).unwrap() == payload);
+        pair.assert_goes_on();
+    });
+}
+
+#[test]
+fn a_call_in_pieces_costs_what_it_should() {
+    bounded(|| {
+        let mut pair = Pair::new();
+        let payload = pattern(4 * PIECE, 1);
+        for _ in 0..64 {
+            pair.call(ECHO, &payload).unwrap();
+        }
+        pair.settle();
+        let before = pair.counts();
+        for _ in 0..64 {
+            assert!(pair.call(ECHO, &payload).unwrap() == payload);
+        }
+        pair.settle();
+        let [client, server] = [pair.counts()[0] - before[0], pair.counts()[1] - before[1]];
+        // The announcement, three times more of it, and of the client that it has read the result. The other had its turn when all
+        // was there: it READs the piece that was announced, and then the rest at once.
+        let reports = client.posted_write - 64 * 5;
+        assert!(reports <= 64 / 8, "{reports} reports of heads");
+        assert_eq!(server.posted_write, 64 * 4);
+        assert_eq!((client.posted_read, server.posted_read), (64 * 2, 64 * 2));
+        assert_eq!(server.bytes_posted, 64 * (4 * 64 + payload.len() as u64));
+    });
+}
+
+#[test]
+fn requests_that_are_given_up_end() {
+    bounded(|| {
+        let mut pair = Pair::new();
+        let payload = pattern(300_000, 9);
+        // More than the window has room for, so that each has to be over for good.
+        for round in 0..5 * WINDOW as usize {
+            let told = [0, 1, PIECE, 100_000, 299_999, 300_000, usize::MAX][round % 7];
+            let client = &mut pair.client;
+            let panicked = catch_unwind(AssertUnwindSafe(|| {
+                let mut request = client.filling_request_for(0, ECHO, payload.len()).unwrap();
+                let (place, filling) = request.parts();
+                place.copy_from_slice(&payload);
+                filling.filled(told);
+                filling.filled(told / 2);
+                assert!(round % 2 == 0, "in the middle");
+            }));
+            assert_eq!(panicked.is_err(), round % 2 == 1);
+            if round % 3 == 0 {
+                pair.worker.progress();
+            }
+            pair.settle();
+            assert_eq!(pair.client.in_flight(), 0, "told of {told}");
+        }
+        pair.assert_goes_on();
+    });
+}
+
+#[test]
+fn results_that_are_given_up_are_errors() {
+    bounded(|| {
+        let mut pair = Pair::new();
+        for round in 0..3 * WINDOW as usize {
+            for how in 0..4 {
+                let mut payload = pattern(150_000, round as u64);
+                payload[149_999] = how;
+                let failed = CallError::MaybeExecuted(Cause::Refused(Status::HandlerPanicked));
+                assert_eq!(pair.call(HALF, &payload), Err(failed), "{how}");
+            }
+            let mut payload = pattern(150_000, round as u64);
+            payload[149_999] = 99;
+            assert!(pair.call(HALF, &payload).unwrap() == payload);
+        }
+        pair.assert_goes_on();
+    });
+}
+
+/// A result that nobody waits for any more, announced or not.
+#[test]
+fn calls_that_are_given_up_end() {
+    bounded(|| {
+        let mut pair = Pair::new();
+        let payload = pattern(100_000, 4);
+        for looks in 0..40 {
+            let call = pair.client.submit_on(0, ECHO, &payload).unwrap();
+            for _ in 0..looks / 8 {
+                pair.worker.progress();
+            }
+            for _ in 0..looks % 8 {
+                pair.client.progress();
+            }
+            pair.client.forget(call);
+            pair.settle();
+            assert_eq!(pair.client.in_flight(), 0);
+        }
+        pair.assert_goes_on();
+    });
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+    /// However somebody fills, tells and looks: what arrives is what was filled.
+    #[test]
+    fn what_arrives_is_what_was_filled(
+        calls in prop::collection::vec(
+            (1usize..400_000, prop::collection::vec((0.0f64..1.2, 0usize..4), 0..12), 0u64..1000), 1..6),
+    ) {
+        let mut pair = Pair::new();
+        for (length, steps, seed) in calls {
+            let payload = pattern(length, seed);
+            let mut request = pair.client.filling_request_for(0, ECHO, length).unwrap();
+            let mut done = 0;
+            for (part, looks) in steps {
+                let to = (length as f64 * part) as usize;
+                let (place, filling) = request.parts();
+                if (done..=length).contains(&to) {
+                    filling.copy(&mut place[done..to], &payload[done..to]);
+                    done = to;
+                }
+                // What was not filled must not be told of, but what was told before may be told again.
+                filling.filled(to.min(done));
+                for _ in 0..looks {
+                    pair.worker.progress();
+                }
+            }
+            let (place, filling) = request.parts();
+            filling.put(done, &mut place[done..], &payload[done..]);
+            let call = request.submit().unwrap();
+            prop_assert!(pair.end(call).unwrap() == payload);
+        }
+        pair.settle();
+        prop_assert_eq!(pair.client.in_flight(), 0);
+    }
+}
