@@ -80,7 +80,7 @@ impl<F: Fabric> Pool<F> {
             deaf: false,
             spare: None,
             kept: VecDeque::new(),
-            turns: 1,
+            turns: 0,
             smallest: FIRST_ARENA,
         }
     }
@@ -128,8 +128,8 @@ impl<F: Fabric> Pool<F> {
             Turns::AsBefore => {}
             Turns::Many => self.turns = buffers.saturating_sub(2).max(1),
             Turns::Few => {
-                self.turns = 1;
-                self.kept.truncate(1);
+                self.turns = 0;
+                self.kept.clear();
             }
         }
     }
@@ -180,7 +180,7 @@ impl<F: Fabric> Pool<F> {
             exactly
         } else if !self.kept.is_empty() {
             self.kept.clear();
-            self.turns = 1;
+            self.turns = 0;
             return self.reserve(fabric, length);
         } else {
             return Err(Exhausted);
