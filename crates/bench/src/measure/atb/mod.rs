@@ -150,7 +150,7 @@ fn connect(
                 let client = AtbClient::connect(fabric, address, options.clone())
                     .map_err(|source| MeasureError::ConnectTyped { protocol: protocol(), source })?;
                 let mut call = Call::new(client, sizes.request, sizes.answer);
-                for function in functions.iter().cycle().take(WARM_UP_CALLS) {
+                for function in functions.iter().cycle().take(warm_up_calls(clients, sizes)) {
                     call.call(*function)
                         .map_err(|reason| MeasureError::TypedCall { protocol: protocol(), reason })?;
                 }
@@ -166,6 +166,16 @@ pub(super) const RENEWED_AFTER: usize = 5;
 
 /// Calls that fill caches, pools and page tables before anything is timed.
 const WARM_UP_CALLS: usize = 4;
+/// The same for large payloads, whose sender has found out by then how to fill its buffers, and touched all of them: of this many clients at
+/// most, since with more it would take seconds.
+const LARGE_WARM_UP: (usize, usize) = (256, 16);
+/// What counts as large there.
+const LARGE: usize = 64 << 10;
+
+fn warm_up_calls(clients: usize, sizes: Sizes) -> usize {
+    let (calls, most_clients) = LARGE_WARM_UP;
+    if clients <= most_clients && sizes.request.max(sizes.answer) >= LARGE { calls } else { WARM_UP_CALLS }
+}
 
 /// How many connections a contest keeps open: with more bytes than this for all of them, a contestant's are made anew for
 /// each slice.
@@ -193,6 +203,12 @@ mod tests {
         assert_eq!(points(Some(100), None)[0], Sizes { request: 100, answer: 4 });
         assert_eq!(points(Some(100), Some(7)), [Sizes { request: 100, answer: 7 }]);
         assert!(Sizes::points(&[LARGEST + 1], None, None).is_err());
+    }
+
+    #[test]
+    fn large_payloads_are_warmed_up_for_longer() {
+        let calls = |clients, size| warm_up_calls(clients, Sizes { request: size, answer: 4 });
+        assert_eq!([calls(1, 4), calls(1, 64 << 10), calls(512, 64 << 10)], [4, 256, 4]);
     }
 
     #[test]
