@@ -278,3 +278,40 @@ proptest! {
         prop_assert_eq!(pair.client.in_flight(), 0);
     }
 }
+
+/// A server that stops in the middle of a result: the call ends by its deadline, and once the server is back so is its lane.
+#[test]
+fn a_result_that_is_not_filled_on_ends_by_its_deadline() {
+    const LENGTH: usize = 8 * PIECE;
+    const SHORT: u64 = 50_000_000;
+    bounded(|| {
+        let fabric = fabric();
+        let (resume, stopped) = std::sync::mpsc::channel::<()>();
+        let mut stopped = Some(stopped);
+        let server = ServerBuilder::new(&fabric)
+            .function(ECHO, FunctionMode::Worker)
+            .serve(&unique("stalls"), |_| {
+                let mut stopped = stopped.take();
+                Box::new(move |_: &Request<'_>, reply: &mut Reply<'_>| {
+                    let (place, telling) = reply.reserve_to_fill(LENGTH)?;
+                    let telling = telling.expect("in pieces");
+                    telling.put(0, &mut place[..LENGTH / 2], &[7; LENGTH / 2]);
+                    if let Some(stopped) = stopped.take() {
+                        stopped.recv().expect("the test ends it");
+                    }
+                    telling.put(LENGTH / 2, &mut place[LENGTH / 2..], &[7; LENGTH / 2]);
+                    Ok(())
+                })
+            })
+            .unwrap();
+        let config = ClientConfig { window: WINDOW, timeout: SHORT, ..ClientConfig::with_plan(plan()) };
+        let mut client = Client::connect(&fabric, server.address(), config).unwrap();
+        let error = client.call(ECHO, b"begin").map(drop).unwrap_err();
+        assert_eq!(error, CallError::MaybeExecuted(Cause::DeadlineExceeded));
+        resume.send(()).unwrap();
+        // The late result is nobody's, and comes first.
+        until("the lane has caught up", || {
+            client.call(ECHO, b"again").is_ok_and(|result| *result == [7; LENGTH])
+        });
+    });
+}
