@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use dunlin_bench::floor::FloorError;
 use dunlin_bench::measure::{
-    AtbLatencyOptions, AtbMixOptions, AtbThroughputOptions, EventOptions, Findings, IdleOptions,
-    KeyValueOptions, LatencyOptions, MeasureError, Pace, Session, Singles, ThroughputOptions, YcsbOptions,
-    YcsbWorkload, atb_latency, atb_mix, atb_throughput, event, idle, key_value, latency, serve_peer_if_asked,
-    throughput, ycsb,
+    AtbLatencyOptions, AtbMixOptions, AtbThroughputOptions, BatchTunerOptions, EventOptions, Findings,
+    IdleOptions, KeyValueOptions, LatencyOptions, MeasureError, Pace, Session, Singles, ThroughputOptions,
+    TunerGrid, YcsbOptions, YcsbWorkload, atb_latency, atb_mix, atb_throughput, batch_tuner, event,
+    fetch_tuner, idle, key_value, latency, serve_peer_if_asked, throughput, ycsb,
 };
 use dunlin_bench::report::Row;
 use dunlin_rpc::PROTOCOLS;
@@ -36,6 +36,7 @@ fn main() {
     hinted_crowds(&mut session);
     hinted_mixes(&mut session);
     hinted_stores(&mut session);
+    tuners(&mut session);
     println!("test measure ... ok");
 }
 
@@ -234,4 +235,50 @@ fn hinted_stores(session: &mut Session) {
             }
         }
     }
+}
+
+fn tuners(session: &mut Session) {
+    let grid = TunerGrid {
+        processes: vec![0, 2000],
+        results: vec![100],
+        clients: vec![1, 2],
+        rounds: 1,
+        slice: SLICE,
+        stop: Arc::default(),
+    };
+    let named = |findings: &Findings, name: &str| -> Vec<Row> {
+        findings.rows.iter().filter(|row| row.get("protocol") == Some(&name.into())).cloned().collect()
+    };
+    let findings = fetch_tuner(session, &grid).expect("measured");
+    assert_eq!(findings.rows.len(), 4 * 11);
+    has_numbers(&findings, &["throughput_ops"]);
+    // What fetches fetches, and by the rates of shared memory nothing else does.
+    let share = |name| named(&findings, name)[0].number("fetched_share");
+    assert_eq!((share("tuned"), share("plain reply")), (Some(0.0), None));
+    assert!(share("R 16, F 1024").is_some_and(|share| share > 0.5), "{:?}", share("R 16, F 1024"));
+    assert!(matches!(
+        fetch_tuner(session, &TunerGrid { results: vec![5000], ..grid.clone() }),
+        Err(MeasureError::BadArgument(_))
+    ));
+
+    let options = BatchTunerOptions { grid, limits_ns: vec![2_000, 1_000_000_000], tolerance: 0.05 };
+    let findings = batch_tuner(session, &options).expect("measured");
+    assert_eq!(findings.rows.len(), 4 * (2 + 14));
+    has_numbers(&findings, &["throughput_ops", "calls_per_batch", "p50_ns"]);
+    for row in named(&findings, "batches of 23") {
+        assert_eq!((row.number("calls_per_batch"), row.get("limit_ns")), (Some(23.0), None), "{row:?}");
+    }
+    for row in named(&findings, "within 1000000us") {
+        assert_eq!(row.number("calls_per_batch"), Some(128.0), "nothing is late: {row:?}");
+        assert!(row.number("of_limit").is_some_and(|late| late < 1.0), "{row:?}");
+    }
+    for row in named(&findings, "within 2us").iter().filter(|row| row.number("process_ns") == Some(2000.0)) {
+        assert!(
+            row.number("calls_per_batch").is_some_and(|calls| calls < 16.0),
+            "nothing is in time: {row:?}"
+        );
+        assert_eq!(row.get("best"), None, "no size keeps it: {row:?}");
+    }
+    let nobody_late = BatchTunerOptions { tolerance: 1.0, ..options };
+    assert!(matches!(batch_tuner(session, &nobody_late), Err(MeasureError::BadArgument(_))));
 }

@@ -8,17 +8,18 @@ use anyhow::{Context as _, Result};
 use clap::{Args, Subcommand};
 use dunlin_bench::floor::{LimitOptions, limit};
 use dunlin_bench::measure::{
-    EventOptions, Findings, IdleOptions, KeyValueOptions, LatencyOptions, MeasureError, Session,
+    EventOptions, Findings, IdleOptions, KeyValueOptions, LatencyOptions, MeasureError, Session, Stop,
     ThroughputOptions, TypedOptions, event, idle, key_value, latency, serve_peer_if_asked, throughput, typed,
 };
 use dunlin_bench::report::{Document, Row, markdown};
 
-use crate::output::Failure;
+use crate::interrupt::Interrupt;
+use crate::output::{self, Failure};
 
 mod all;
 mod atb;
 pub(crate) mod fetch_table;
-mod fetch_tuner;
+mod tuner;
 
 /// What can be measured.
 #[derive(Debug, Subcommand)]
@@ -115,8 +116,9 @@ pub(crate) enum Bench {
     /// HatRPC's key-value service on LMDB under YCSB's workloads, by hints and by other systems' protocols.
     Ycsb(atb::YcsbArguments),
     FetchTable(fetch_table::FetchTableArguments),
-    FetchTuner(fetch_tuner::FetchTunerArguments),
-    /// All of these but atb, ycsb, fetch-table and fetch-tuner with the parameters that the project's figures are given for; some minutes.
+    FetchTuner(tuner::FetchTunerArguments),
+    BatchTuner(tuner::BatchTunerArguments),
+    /// All of these but atb, ycsb, fetch-table and the tuners with the parameters that the project's figures are given for; some minutes.
     All {
         #[command(flatten)]
         output: Output,
@@ -167,7 +169,8 @@ pub(crate) fn run(command: Bench) -> Result<(), Failure> {
         Bench::Atb(command) => atb::run(command),
         Bench::Ycsb(arguments) => atb::run_ycsb(arguments),
         Bench::FetchTable(arguments) => fetch_table::run(&arguments),
-        Bench::FetchTuner(arguments) => fetch_tuner::run(arguments),
+        Bench::FetchTuner(arguments) => tuner::run_fetch(arguments),
+        Bench::BatchTuner(arguments) => tuner::run_batch(arguments),
         Bench::All { output } => all::run(&output).map_err(failed),
         command => {
             let (document, output) = measure(command).map_err(failed)?;
@@ -233,10 +236,41 @@ fn measure(command: Bench) -> Result<(Document, Output)> {
             let parameters = Row::new().with("connections", connections).with("seconds", seconds);
             (document("bench idle", "shm", parameters, findings), output)
         }
-        Bench::Atb(_) | Bench::Ycsb(_) | Bench::FetchTable(_) | Bench::FetchTuner(_) | Bench::All { .. } => {
+        Bench::Atb(_)
+        | Bench::Ycsb(_)
+        | Bench::FetchTable(_)
+        | Bench::FetchTuner(_)
+        | Bench::BatchTuner(_)
+        | Bench::All { .. } => {
             anyhow::bail!("only single measurements have one document each")
         }
     })
+}
+
+/// Runs one long measurement in a process pair of its own and shows what it gives, also after a signal.
+fn measure_to_the_end(
+    name: &str,
+    parameters: Row,
+    output: &Output,
+    measurement: impl FnOnce(&mut Session, Stop) -> Result<Findings, MeasureError>,
+) -> Result<(), Failure> {
+    for path in [&output.json, &output.plot, &output.markdown].into_iter().flatten() {
+        output::check_writable(path)?;
+    }
+    let interrupt = Interrupt::install()?;
+    let mut session = Session::start().map_err(Failure::new)?;
+    let outcome = measurement(&mut session, interrupt.shared_flag());
+    if outcome.is_err() {
+        // A signal from the terminal reaches the peer, too, and then this is why the measurement failed.
+        interrupt.check()?;
+    }
+    let findings = outcome.map_err(Failure::new)?;
+    if findings.rows.is_empty() {
+        interrupt.check()?;
+    }
+    let shown = finish(&document(name, "shm", parameters, findings), output);
+    shown.map_err(|error| Failure::new(format!("{error:#}")))?;
+    interrupt.check()
 }
 
 fn document(name: &str, fabric: &str, parameters: Row, findings: Findings) -> Document {

@@ -1,4 +1,4 @@
-//! `dunlin bench atb` and `dunlin bench ycsb` as commands: documents, bad options, signals. What they measure is tested where
+//! `dunlin bench atb`, `ycsb` and those of tuners as commands: documents, bad options, signals. What they measure is tested where
 //! it is measured.
 
 mod support;
@@ -43,6 +43,23 @@ fn documents_and_drawings_are_written() {
 }
 
 #[test]
+fn tuners_are_compared_with_what_is_fixed() {
+    if !has_two_cores() {
+        return;
+    }
+    let folder = Folder::new("tuner");
+    let json = folder.file("out.json");
+    let common = ["--process", "0us,1us", "--result", "64", "--clients", "2", "--quick", "--json", &json];
+    dunlin(["bench", "fetch-tuner"].into_iter().chain(common)).well();
+    let of =
+        |rows: Vec<serde_json::Value>, name: &str| rows.iter().filter(|row| row["protocol"] == name).count();
+    assert!(of(rows(&json), "tuned") >= 2);
+    let limits = ["--limit", "7us,1.5ms", "--tolerance", "0.01"];
+    dunlin(["bench", "batch-tuner"].into_iter().chain(common).chain(limits)).well();
+    assert!(of(rows(&json), "within 7us") >= 2 && of(rows(&json), "within 1500us") >= 2);
+}
+
+#[test]
 fn options_that_cannot_be_are_refused() {
     if !has_two_cores() {
         return;
@@ -51,6 +68,9 @@ fn options_that_cannot_be_are_refused() {
     dunlin(["bench", "atb", "latency", "--size", "1GiB"]).failed(1, &["1073741824 bytes"]);
     dunlin(["bench", "atb", "throughput", "--clients", "5000"]).failed(1, &["5000 clients"]);
     dunlin(["bench", "atb", "mix", "--latency-share", "2"]).failed(1, &["share"]);
+    dunlin(["bench", "fetch-tuner", "--result", "5000"]).failed(1, &["5000 bytes"]);
+    dunlin(["bench", "batch-tuner", "--tolerance", "1"]).failed(1, &["share"]);
+    dunlin(["bench", "batch-tuner", "--clients", "500"]).failed(1, &["500"]);
     dunlin(["bench", "ycsb", "--workload", "q"]).failed(2, &["a and b"]);
     dunlin(["bench", "ycsb", "--json", "/no/such/folder/x.json"]).failed(1, &["folder"]);
 }

@@ -59,8 +59,8 @@ pub use dunlin_rpc::{
 pub use dunlin_thrift as thrift;
 pub use dunlin_transport::{
     AsyncClient, AsyncHubs, AsyncResponse, Call, Choose, ChosenFabric, Client, Fabrics, FabricsConfig,
-    Incoming, LargeRequest, ResolveError, Resolved, Response, Server, ServerBuilder, SeveralServers,
-    TableError, Tables, TablesFrom, Worker, on_fabric,
+    FillingRequest, Incoming, LargeRequest, ResolveError, Resolved, Response, Server, ServerBuilder,
+    SeveralServers, TableError, Tables, TablesFrom, Worker, on_fabric,
 };
 #[cfg(feature = "thrift")]
 pub use dunlin_transport::{TypedAsyncClient, TypedCall, TypedClient, TypedServer};

@@ -421,11 +421,6 @@ fn bound(side: Side, node: &str) -> String {
 /// The name of a plan's protocol; fetching with requests that wake the server is still Remote-fetch.
 fn name_of(plan: &Plan) -> Option<&'static str> {
     let named = |plan: &Plan| plan.protocol().map(|protocol| protocol.name);
-    let whole = Plan {
-        large: if plan.large == LargePayload::Pieces { LargePayload::Read } else { plan.large },
-        ..*plan
-    };
-    let plan = &whole;
     named(plan).or_else(|| {
         (plan.response == ResponseHalf::Fetch && plan.request == RequestHalf::WriteImm)
             .then(|| named(&Plan { request: RequestHalf::Write, ..*plan }))

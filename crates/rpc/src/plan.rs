@@ -549,12 +549,12 @@ impl Plan {
         self.request.carrier().is_lossy() || self.response.carrier().is_lossy()
     }
 
-    /// The name of this plan's protocol in the table, if it has one.
+    /// The name of this plan's protocol in the table, if it has one. Large payloads that are READ may be in pieces.
     pub fn protocol(&self) -> Option<&'static Protocol> {
         PROTOCOLS.iter().find(|p| {
             p.request == self.request
                 && p.response == self.response
-                && p.large == self.large
+                && (p.large == self.large || (p.large.is_read() && self.large.is_read()))
                 && p.rendezvous_above == self.rendezvous_above
         })
     }

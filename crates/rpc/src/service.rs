@@ -94,7 +94,7 @@ impl Reply<'_> {
     }
 
     /// As [`reserve`](Reply::reserve) of an empty reply, with whom to tell how far it is, if the result may leave while it is being
-    /// filled. What was told then has to be the result: if the reply is changed afterwards, or the call fails, the caller hears
+    /// filled. What was told then has to be the result, or the call fails: if another result takes its place afterwards, the caller hears
     /// that the handler has failed.
     #[inline]
     pub fn reserve_to_fill(

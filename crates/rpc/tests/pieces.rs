@@ -5,15 +5,11 @@
 
 mod common;
 
+use common::turns::Turns;
 use common::*;
-use dunlin_fabric::interpose::{Count, CountSnapshot};
-use dunlin_fabric_shm::ShmFabric;
 use dunlin_rpc::*;
 use proptest::prelude::*;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::time::Instant;
-
-type Counted = Count<ShmFabric>;
 
 /// Answers with the first half of the request, and then otherwise.
 const HALF: u16 = 2;
@@ -38,6 +34,11 @@ fn service(request: &Request<'_>, reply: &mut Reply<'_>) -> Result<(), Status> {
     telling.put(0, &mut place[..length / 2], &request.payload[..length / 2]);
     match request.payload[length - 1] {
         0 => Err(Status::Unauthorised),
+        4 => {
+            reply.clear();
+            reply.write(b"in its own words")?;
+            Err(Status::Application(ApplicationCode::new(7).unwrap()))
+        }
         1 => panic!("in the middle"),
         2 => {
             reply.clear();
@@ -55,77 +56,29 @@ fn service(request: &Request<'_>, reply: &mut Reply<'_>) -> Result<(), Status> {
     }
 }
 
-/// A client and a worker that take turns on one thread.
-struct Pair {
-    client: Client<Counted>,
-    worker: Worker<Counted>,
-    fabrics: [Counted; 2],
-    _server: Server<Counted>,
+fn pair() -> Turns {
+    let config = ClientConfig { window: WINDOW, ..ClientConfig::with_plan(plan()) };
+    Turns::serving(config, [ECHO, HALF], service)
 }
 
-impl Pair {
-    fn new() -> Pair {
-        let fabrics = [Count::new(fabric()), Count::new(fabric())];
-        let (server, mut workers) = ServerBuilder::new(&fabrics[1])
-            .function(ECHO, FunctionMode::Worker)
-            .function(HALF, FunctionMode::Worker)
-            .serve_with(&unique("pieces"), |_| Box::new(service))
-            .unwrap();
-        let mut worker = workers.pop().unwrap();
-        let config = ClientConfig { window: WINDOW, ..ClientConfig::with_plan(plan()) };
-        let client = std::thread::scope(|scope| {
-            let connecting = scope.spawn(|| Client::connect(&fabrics[0], server.address(), config).unwrap());
-            while !connecting.is_finished() {
-                worker.progress();
-                std::thread::yield_now();
-            }
-            connecting.join().unwrap()
-        });
-        Pair { client, worker, fabrics, _server: server }
-    }
+fn call(pair: &mut Turns, function: u16, payload: &[u8]) -> Result<Vec<u8>, CallError> {
+    let call = pair.client.submit_on(0, function, payload).unwrap();
+    pair.end(call)
+}
 
-    fn end(&mut self, call: CallId) -> Result<Vec<u8>, CallError> {
-        let until = Instant::now() + HANG / 4;
-        while !self.client.is_done(call) {
-            assert!(Instant::now() < until, "no answer");
-            self.worker.progress();
-            self.client.progress();
-        }
-        let outcome = self.client.outcome(call).map(<[u8]>::to_vec);
-        self.client.forget(call);
-        outcome
-    }
-
-    fn call(&mut self, function: u16, payload: &[u8]) -> Result<Vec<u8>, CallError> {
-        let call = self.client.submit_on(0, function, payload).unwrap();
-        self.end(call)
-    }
-
-    fn settle(&mut self) {
-        for _ in 0..256 {
-            self.worker.progress();
-            self.client.progress();
-        }
-    }
-
-    fn counts(&self) -> [CountSnapshot; 2] {
-        [self.fabrics[0].counts(), self.fabrics[1].counts()]
-    }
-
-    fn assert_goes_on(&mut self) {
-        self.settle();
-        assert_eq!(self.client.in_flight(), 0);
-        for round in 0..2 * u64::from(WINDOW) {
-            let payload = pattern(100_000, round);
-            assert_eq!(self.call(ECHO, &payload).unwrap(), payload);
-        }
+fn assert_goes_on(pair: &mut Turns) {
+    pair.settle();
+    assert_eq!(pair.client.in_flight(), 0);
+    for round in 0..2 * u64::from(WINDOW) {
+        let payload = pattern(100_000, round);
+        assert_eq!(call(pair, ECHO, &payload).unwrap(), payload);
     }
 }
 
 #[test]
 fn a_request_is_read_while_it_is_filled_and_no_further() {
     bounded(|| {
-        let mut pair = Pair::new();
+        let mut pair = pair();
         let payload = pattern(200_000, 3);
         let [_, before] = pair.counts();
         let mut request = pair.client.filling_request_for(0, ECHO, payload.len()).unwrap();
@@ -145,22 +98,22 @@ fn a_request_is_read_while_it_is_filled_and_no_further() {
         }
         let call = request.submit().unwrap();
         assert!(pair.end(call).unwrap() == payload);
-        pair.assert_goes_on();
+        assert_goes_on(&mut pair);
     });
 }
 
 #[test]
 fn a_call_in_pieces_costs_what_it_should() {
     bounded(|| {
-        let mut pair = Pair::new();
+        let mut pair = pair();
         let payload = pattern(4 * PIECE, 1);
         for _ in 0..64 {
-            pair.call(ECHO, &payload).unwrap();
+            call(&mut pair, ECHO, &payload).unwrap();
         }
         pair.settle();
         let before = pair.counts();
         for _ in 0..64 {
-            assert!(pair.call(ECHO, &payload).unwrap() == payload);
+            assert!(call(&mut pair, ECHO, &payload).unwrap() == payload);
         }
         pair.settle();
         let [client, server] = [pair.counts()[0] - before[0], pair.counts()[1] - before[1]];
@@ -177,7 +130,7 @@ fn a_call_in_pieces_costs_what_it_should() {
 #[test]
 fn requests_that_are_given_up_end() {
     bounded(|| {
-        let mut pair = Pair::new();
+        let mut pair = pair();
         let payload = pattern(300_000, 9);
         // More than the window has room for, so that each has to be over for good.
         for round in 0..5 * WINDOW as usize {
@@ -198,37 +151,46 @@ fn requests_that_are_given_up_end() {
             pair.settle();
             assert_eq!(pair.client.in_flight(), 0, "told of {told}");
         }
-        pair.assert_goes_on();
+        assert_goes_on(&mut pair);
     });
 }
 
 #[test]
 fn results_that_are_given_up_are_errors() {
     bounded(|| {
-        let mut pair = Pair::new();
+        let mut pair = pair();
         for round in 0..3 * WINDOW as usize {
-            for how in 0..4 {
+            let maybe = |status| CallError::MaybeExecuted(Cause::Refused(status));
+            let failures = [
+                CallError::NotExecuted(Cause::Refused(Status::Unauthorised)),
+                maybe(Status::HandlerPanicked),
+                maybe(Status::HandlerPanicked),
+                maybe(Status::TooLarge),
+                CallError::Application { code: 7, payload: b"in its own words".to_vec() },
+            ];
+            for (how, failed) in failures.into_iter().enumerate() {
                 let mut payload = pattern(150_000, round as u64);
-                payload[149_999] = how;
-                let failed = CallError::MaybeExecuted(Cause::Refused(Status::HandlerPanicked));
-                assert_eq!(pair.call(HALF, &payload), Err(failed), "{how}");
+                payload[149_999] = how as u8;
+                assert_eq!(call(&mut pair, HALF, &payload), Err(failed), "{how}");
             }
             let mut payload = pattern(150_000, round as u64);
             payload[149_999] = 99;
-            assert!(pair.call(HALF, &payload).unwrap() == payload);
+            assert!(call(&mut pair, HALF, &payload).unwrap() == payload);
         }
-        pair.assert_goes_on();
+        assert_goes_on(&mut pair);
     });
 }
 
-/// A result that nobody waits for any more, announced or not.
+/// A result that nobody waits for any more, announced or not, given up or not.
 #[test]
 fn calls_that_are_given_up_end() {
     bounded(|| {
-        let mut pair = Pair::new();
-        let payload = pattern(100_000, 4);
-        for looks in 0..40 {
-            let call = pair.client.submit_on(0, ECHO, &payload).unwrap();
+        let mut pair = pair();
+        let mut payload = pattern(100_000, 4);
+        payload[99_999] = 0;
+        for looks in 0..80 {
+            let call = pair.client.submit_on(0, [ECHO, HALF][looks % 2], &payload).unwrap();
+            let looks = looks / 2;
             for _ in 0..looks / 8 {
                 pair.worker.progress();
             }
@@ -239,7 +201,7 @@ fn calls_that_are_given_up_end() {
             pair.settle();
             assert_eq!(pair.client.in_flight(), 0);
         }
-        pair.assert_goes_on();
+        assert_goes_on(&mut pair);
     });
 }
 
@@ -251,7 +213,7 @@ proptest! {
         calls in prop::collection::vec(
             (1usize..400_000, prop::collection::vec((0.0f64..1.2, 0usize..4), 0..12), 0u64..1000), 1..6),
     ) {
-        let mut pair = Pair::new();
+        let mut pair = pair();
         for (length, steps, seed) in calls {
             let payload = pattern(length, seed);
             let mut request = pair.client.filling_request_for(0, ECHO, length).unwrap();

@@ -6,7 +6,7 @@ use dunlin_fabric::{Address, ChosenTransport, DialError};
 use dunlin_fabric_ofi::OfiFabric;
 use dunlin_fabric_rdma::RdmaFabric;
 use dunlin_fabric_shm::ShmFabric;
-use dunlin_rpc::{CallError, CallId, ClientConfig, ConnectError, Tuning};
+use dunlin_rpc::{CallError, CallId, ClientConfig, ConnectError, Filling, Tuning};
 use std::ops::{Deref, DerefMut};
 
 /// A client. `Send`, not shared: one thread at a time; [`another`](Client::another) makes one for another thread. Its methods
@@ -70,6 +70,34 @@ impl Deref for LargeRequest {
 impl DerefMut for LargeRequest {
     fn deref_mut(&mut self) -> &mut [u8] {
         each!(Self, self, request => request)
+    }
+}
+
+/// A large request that is being filled, and may leave meanwhile. If it is dropped before its
+/// [`submit`](FillingRequest::submit), or that failed, there was no call, or the server has been told that there is none.
+#[derive(Debug)]
+pub enum FillingRequest<'a> {
+    /// On shared memory.
+    Shm(dunlin_rpc::FillingRequest<'a, ShmFabric>),
+    /// On RDMA.
+    Rdma(dunlin_rpc::FillingRequest<'a, RdmaFabric>),
+    /// On libfabric.
+    #[cfg(feature = "ofi")]
+    Ofi(dunlin_rpc::FillingRequest<'a, OfiFabric>),
+}
+
+impl FillingRequest<'_> {
+    /// Where to put the payload, and whom to tell how far it is. What is in it is undefined.
+    pub fn parts(&mut self) -> (&mut [u8], &mut dyn Filling) {
+        each!(Self, self, request => request.parts())
+    }
+
+    /// All of it is there: sends the call, unless it has left already.
+    ///
+    /// # Errors
+    /// Always "not executed".
+    pub fn submit(self) -> Result<CallId, CallError> {
+        each!(Self, self, request => request.submit())
     }
 }
 
@@ -137,7 +165,7 @@ impl Client {
     /// How many calls a batch has at most now, on each connection to a worker; empty without
     /// [`ClientConfig::batching`](dunlin_rpc::ClientConfig::batching).
     pub fn batch_calls(&self) -> Vec<u16> {
-        each!(On, &self.on, client => client.batch_calls())
+        each!(On, &self.on, client => client.batch_calls().collect())
     }
 
     /// Calls sent and not answered yet.
@@ -243,6 +271,19 @@ impl Client {
             (On::Ofi(client), LargeRequest::Ofi(request)) => client.submit_large(function, request),
             _ => Err(CallError::NotExecuted(dunlin_rpc::Cause::Closed)),
         }
+    }
+
+    /// A request of `length` bytes to `worker` that may leave while it is being filled, if the plan of `function` has large
+    /// payloads travel in pieces ([`LargePayload::Pieces`](dunlin_rpc::LargePayload::Pieces)).
+    pub fn filling_request_for(
+        &mut self,
+        worker: usize,
+        function: u16,
+        length: usize,
+    ) -> Result<FillingRequest<'_>, CallError> {
+        Ok(
+            each_into!(On, &mut self.on, FillingRequest, client => client.filling_request_for(worker, function, length)?),
+        )
     }
 
     /// Looks for results once; how many calls are done now.

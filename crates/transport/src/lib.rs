@@ -49,7 +49,7 @@ mod typed;
 mod typed_server;
 
 pub use asynchronous::{AsyncClient, AsyncHubs, AsyncResponse, Call};
-pub use client::{Client, LargeRequest, Response};
+pub use client::{Client, FillingRequest, LargeRequest, Response};
 pub use dunlin_fabric::{ChosenTransport, PassedOver};
 pub use fabrics::{Choose, ChosenFabric, Fabrics, FabricsConfig, TablesFrom};
 pub use resolve::{ResolveError, Resolved};

@@ -4,8 +4,8 @@
 use dunlin_fabric::{Address, DialError, Fabric as _, ListenError, RateRow, RatesSource};
 use dunlin_rpc::tune::table::FetchTable;
 use dunlin_rpc::{
-    CallError, Cause, ClientConfig, CompletionMode, ConnectError, FunctionMode, Plan, Reply, Request,
-    RequestHalf, ResponseHalf, ServeError, ServerConfig, Service, Status,
+    CallError, Cause, ClientConfig, CompletionMode, ConnectError, FunctionMode, LargePayload, Plan, Reply,
+    Request, RequestHalf, ResponseHalf, SMALL_LIMIT, ServeError, ServerConfig, Service, Status,
 };
 use dunlin_transport::{
     AsyncClient, AsyncHubs, Client, Fabrics, FabricsConfig, Server, ServerBuilder, Tables, TablesFrom,
@@ -62,6 +62,21 @@ fn calls_of_every_kind() {
     assert_eq!(client.outcome(id).unwrap(), [3; 70_000]);
     client.forget(id);
     assert_eq!(client.in_flight(), 0);
+
+    for plan in [None, Some(LargePayload::Pieces)] {
+        let config = ClientConfig::default();
+        let plan =
+            plan.map(|large| Plan::new(RequestHalf::Write, ResponseHalf::Write).large(large, SMALL_LIMIT));
+        let mut client =
+            Client::connect(&fabrics, server.address(), ClientConfig { plan, ..config }).unwrap();
+        let mut request = client.filling_request_for(0, ECHO, 100_000).unwrap();
+        let (place, filling) = request.parts();
+        filling.put(0, place, &[5; 100_000]);
+        let id = request.submit().unwrap();
+        assert_eq!(&*client.wait(id).unwrap(), [5; 100_000]);
+        drop(client.filling_request_for(0, ECHO, 100_000).unwrap());
+        assert_eq!(client.in_flight(), 0);
+    }
 
     let id = client.submit_on(0, PULLED, b"later").unwrap();
     let incoming = server.receive(u64::MAX).unwrap();

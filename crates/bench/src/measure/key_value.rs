@@ -161,9 +161,7 @@ pub fn key_value(session: &mut Session, options: &KeyValueOptions) -> Result<Fin
         let (operation, keys) = match reader.manner {
             Manner::Single => ("GET", 1),
             Manner::Batched(keys) => ("GET", keys),
-            Manner::Tuned => {
-                ("GET", reader.client.batch_calls().first().map_or(0, |calls| usize::from(*calls)))
-            }
+            Manner::Tuned => ("GET", reader.client.batch_calls().next().map_or(0, usize::from)),
             Manner::MultiGet(keys) => ("MULTIGET", keys),
         };
         for comparison in compare(found) {

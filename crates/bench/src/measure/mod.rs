@@ -17,7 +17,6 @@ mod atb;
 mod contest;
 mod crowd;
 mod event;
-mod fetch_tuner;
 mod flow;
 mod idle;
 mod key_value;
@@ -27,6 +26,7 @@ mod process;
 mod session;
 mod systems;
 mod throughput;
+mod tuner;
 mod typed;
 mod ycsb;
 
@@ -35,13 +35,13 @@ pub use atb::{
     Stop, atb_latency, atb_mix, atb_throughput,
 };
 pub use event::{EventOptions, event};
-pub use fetch_tuner::{FetchTunerOptions, fetch_tuner};
 pub use idle::{IdleOptions, idle};
 pub use key_value::{KeyValueOptions, key_value};
 pub use latency::{LatencyOptions, latency};
 pub use peer::RpcSubject;
 pub use session::Session;
 pub use throughput::{ThroughputOptions, throughput};
+pub use tuner::{BatchTunerOptions, TunerGrid, batch_tuner, fetch_tuner};
 pub use typed::{TypedOptions, typed};
 pub use ycsb::{YcsbOptions, YcsbWorkload, ycsb};
 

@@ -16,8 +16,8 @@ use dunlin_hatkv::hatkv::{
 use super::atb::crowd::{self, Caller};
 use super::atb::hints::{Contestant, rewritten};
 use super::atb::turns::{
-    Compared, Entrant, Length, Metric, Sample, Verdict, rows, set_latency, set_server_cpu, set_throughput,
-    take_turns,
+    Compared, Entrant, Length, Metric, Rivals, Sample, Verdict, rows, set_latency, set_server_cpu,
+    set_throughput, take_turns,
 };
 use super::atb::{RENEWED_AFTER, Servers, Singles, Stop, all_stay, client_options, named, surroundings};
 use super::peer::ServiceKind;
@@ -166,7 +166,7 @@ pub fn ycsb(session: &mut Session, options: &YcsbOptions) -> Result<Findings, Me
         findings.rows.extend(rows(
             &mut entrants,
             &head.clone().with("operation", "all"),
-            &[Compared { metric: Metric::Throughput(None), prefix: "", rival: None }],
+            &[Compared { metric: Metric::Throughput(None), prefix: "", rivals: Rivals::All }],
             &|row, samples| {
                 set_throughput(row, "throughput_ops", samples, None);
                 set_server_cpu(row, samples);
@@ -178,8 +178,8 @@ pub fn ycsb(session: &mut Session, options: &YcsbOptions) -> Result<Findings, Me
                 &mut entrants,
                 &head.clone().with("operation", operation),
                 &[
-                    Compared { metric: Metric::Throughput(Some(kind)), prefix: "", rival: None },
-                    Compared { metric: Metric::Latency(kind), prefix: "latency_", rival: None },
+                    Compared { metric: Metric::Throughput(Some(kind)), prefix: "", rivals: Rivals::All },
+                    Compared { metric: Metric::Latency(kind), prefix: "latency_", rivals: Rivals::All },
                 ],
                 &|row, samples| {
                     set_throughput(row, "throughput_ops", samples, Some(kind));

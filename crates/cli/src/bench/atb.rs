@@ -5,15 +5,14 @@ use std::time::Duration;
 use clap::{Args, Subcommand, ValueEnum};
 use dunlin::CompletionMode;
 use dunlin_bench::measure::{
-    AtbLatencyOptions, AtbMixOptions, AtbThroughputOptions, Findings, MeasureError, Pace, Polling, Session,
-    Singles, Stop, YcsbOptions, YcsbWorkload, atb_latency, atb_mix, atb_throughput, ycsb,
+    AtbLatencyOptions, AtbMixOptions, AtbThroughputOptions, Pace, Polling, Singles, YcsbOptions,
+    YcsbWorkload, atb_latency, atb_mix, atb_throughput, ycsb,
 };
 use dunlin_bench::report::Row;
 
-use super::{Output, document, finish};
+use super::{Output, measure_to_the_end};
 use crate::arguments;
-use crate::interrupt::Interrupt;
-use crate::output::{self, Failure};
+use crate::output::Failure;
 
 const LATENCY_HELP: &str = "\
 A service in Thrift is called from its generated client. Its hints say perf_goal = latency and the payload's size; dunlin \
@@ -247,7 +246,7 @@ pub(crate) fn run(command: Atb) -> Result<(), Failure> {
     match command {
         Atb::Latency { sizes, contest, output } => {
             let (rounds, slice) = (contest.rounds(ALONE.0), contest.slice(ALONE.1));
-            measure("bench atb latency", contest.row(rounds, slice), &output, |session, stop| {
+            measure_to_the_end("bench atb latency", contest.row(rounds, slice), &output, |session, stop| {
                 let options = AtbLatencyOptions {
                     sizes: sizes.or((2..=19).map(|power| 1 << power)),
                     request: sizes.request(),
@@ -261,7 +260,7 @@ pub(crate) fn run(command: Atb) -> Result<(), Failure> {
             })
         }
         Atb::Throughput { clients, sizes, contest, output } => {
-            measure("bench atb throughput", contest.pace_row(), &output, |session, stop| {
+            measure_to_the_end("bench atb throughput", contest.pace_row(), &output, |session, stop| {
                 let options = AtbThroughputOptions {
                     clients,
                     sizes: sizes.or([512, 128 << 10]),
@@ -276,7 +275,7 @@ pub(crate) fn run(command: Atb) -> Result<(), Failure> {
         }
         Atb::Mix { clients, latency_share, sizes, contest, output } => {
             let parameters = contest.pace_row().with("latency_share", latency_share);
-            measure("bench atb mix", parameters, &output, |session, stop| {
+            measure_to_the_end("bench atb mix", parameters, &output, |session, stop| {
                 let options = AtbMixOptions {
                     clients,
                     sizes: sizes.or([512, 128 << 10]),
@@ -297,7 +296,7 @@ pub(crate) fn run_ycsb(arguments: YcsbArguments) -> Result<(), Failure> {
     let YcsbArguments { workload: workloads, clients, records, contest, output } = arguments;
     let (rounds, slice) = (contest.rounds(STORE.0), contest.slice(STORE.1));
     let parameters = contest.row(rounds, slice).with("records", records);
-    measure("bench ycsb", parameters, &output, |session, stop| {
+    measure_to_the_end("bench ycsb", parameters, &output, |session, stop| {
         let singles = contest.singles();
         let options = YcsbOptions { workloads, clients, records, singles, rounds, slice, stop };
         ycsb(session, &options)
@@ -360,32 +359,6 @@ fn summarized(row: &Row, rows: &[Row]) -> Row {
         }
     }
     summary
-}
-
-/// Runs one measurement in a process pair of its own and shows what it gives, also after a signal.
-pub(super) fn measure(
-    name: &str,
-    parameters: Row,
-    output: &Output,
-    measurement: impl FnOnce(&mut Session, Stop) -> Result<Findings, MeasureError>,
-) -> Result<(), Failure> {
-    for path in [&output.json, &output.plot, &output.markdown].into_iter().flatten() {
-        output::check_writable(path)?;
-    }
-    let interrupt = Interrupt::install()?;
-    let mut session = Session::start().map_err(Failure::new)?;
-    let outcome = measurement(&mut session, interrupt.shared_flag());
-    if outcome.is_err() {
-        // A signal from the terminal reaches the peer, too, and then this is why the measurement failed.
-        interrupt.check()?;
-    }
-    let findings = outcome.map_err(Failure::new)?;
-    if findings.rows.is_empty() {
-        interrupt.check()?;
-    }
-    let shown = finish(&document(name, "shm", parameters, findings), output);
-    shown.map_err(|error| Failure::new(format!("{error:#}")))?;
-    interrupt.check()
 }
 
 #[cfg(test)]

@@ -84,10 +84,7 @@ impl<F: Fabric> ClientLane<F> {
             }
             Kind::Filled if self.large == LargePayload::Pieces => {
                 let at = (self.queue_pair, self.index);
-                if self.pulls.filled(domain, at, header.call, header.time)? {
-                    self.on_given_up(header.call);
-                }
-                Ok(())
+                self.pulls.filled(domain, at, header.call, header.time)
             }
             Kind::Written | Kind::Fragment => {
                 match self.arrivals.take(fabric, &mut self.imports, header, message.body())? {
@@ -131,13 +128,18 @@ impl<F: Fabric> ClientLane<F> {
                 Ok(())
             }
             None if self.may_come_twice() => Ok(()),
+            // Nobody waited for the result any more when it was announced, and now it is given up.
+            None if self.large == LargePayload::Pieces && entry.function_or_status != 0 => Ok(()),
             None => Err(Violation::Call(entry.call)),
         }
     }
 
-    /// An answer that may be an error.
+    /// An answer that may be an error, also of a call whose large result was announced and is given up.
     #[inline(never)]
     fn on_status(&mut self, entry: &Entry<'_>) -> Option<Answered> {
+        if self.pulls.give_up(entry.call) {
+            self.end_pull(entry.call);
+        }
         let error = entry.status().and_then(|status| CallError::from_status(status, entry.payload));
         self.slots.answer(entry.call, entry.payload, error)
     }
@@ -230,12 +232,10 @@ impl<F: Fabric> ClientLane<F> {
         Ok(())
     }
 
-    /// The server has given up a result that it had announced: its handler ended otherwise.
-    fn on_given_up(&mut self, call: u32) {
+    /// Nothing more is READ of a result that the server has announced.
+    fn end_pull(&mut self, call: u32) {
         self.reading = self.reading.saturating_sub(1);
         self.releases.push(call);
-        let error = CallError::from_status(Status::HandlerPanicked, &[]);
-        self.slots.answer_large(call, Err(error.unwrap_or(CallError::MaybeExecuted(Cause::Disconnected))));
     }
 
     /// The READ of a large result has come back.
@@ -248,10 +248,9 @@ impl<F: Fabric> ClientLane<F> {
     ) -> Result<(), Violation> {
         match self.pulls.arrived(domain, (self.queue_pair, self.index), call, buffer)? {
             Pulled::Part => return Ok(()),
-            Pulled::Over => self.on_given_up(call),
+            Pulled::Over => self.end_pull(call),
             Pulled::Whole(buffer) => {
-                self.reading = self.reading.saturating_sub(1);
-                self.releases.push(call);
+                self.end_pull(call);
                 self.slots.answer_large(call, Ok(buffer));
             }
         }

@@ -617,8 +617,8 @@ impl<F: Fabric> Core<F> {
     }
 
     /// How many calls a batch of each lane has at most, of lanes that send them by themselves.
-    pub(crate) fn batch_calls(&self) -> Vec<u16> {
-        self.lanes.iter().flatten().filter_map(|lane| Some(lane.batching.as_ref()?.calls())).collect()
+    pub(crate) fn batch_calls(&self) -> impl Iterator<Item = u16> + '_ {
+        self.lanes.iter().flatten().filter_map(|lane| Some(lane.batching.as_ref()?.calls()))
     }
 
     /// Calls sent and not answered.

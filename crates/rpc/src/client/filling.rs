@@ -53,7 +53,7 @@ impl<F: Fabric> ClientLane<F> {
             self.exports.reserve_in_turn(fabric, length).map_err(|_| Self::out_of_memory())?;
         let from = self.exports.descriptor(&buffer);
         let began = used.then(|| fabric.host().now());
-        Ok((buffer, Progress { from, streams: self.ways.begin(), began, ..progress }))
+        Ok((buffer, Progress { from, streams: self.fill.begin(), began, ..progress }))
     }
 
     /// The first so many bytes are there. What finds no room is told later.
@@ -122,7 +122,7 @@ impl<F: Fabric> ClientLane<F> {
     ) -> Result<u32, (SubmitError, Buffer<F::Memory>)> {
         if let Some(began) = progress.began {
             let took = fabric.host().now() - began;
-            let turns = self.ways.end(progress.streams, progress.length, took);
+            let turns = self.fill.end(progress.streams, progress.length, took);
             self.exports.take_turns(turns, progress.length);
         }
         let Some(call) = progress.call else {

@@ -6,11 +6,12 @@ use crate::error::{CallError, Cause};
 use crate::path::again::{Requests, Sent, Silent};
 use crate::path::hybrid::{Hybrid, PUBLISHED_HEAD};
 use crate::path::large::{Arrivals, Errands};
-use crate::path::pieces::{PIECE, Pulls, Ways};
+use crate::path::pieces::{PIECE, Pulls};
 use crate::path::rendezvous::Pool;
 use crate::path::route::{self, Route};
 use crate::path::{Incoming, Next, Rx, Scratch, Tx, TxError, Violation, turn_cost};
 use crate::plan::LargePayload;
+use crate::tune::fill::FillTuner;
 use crate::tune::shared::FetchTuner;
 use dunlin_fabric::{
     Buffer, Completion, CompletionStatus, Fabric, Host, Nanos, Operation, PostError, QueuePairId, Region,
@@ -92,7 +93,7 @@ pub(crate) struct ClientLane<F: Fabric> {
     /// Large results that are READ in pieces.
     pub(crate) pulls: Pulls<F>,
     /// How large requests are filled that leave in pieces.
-    pub(crate) ways: Ways,
+    pub(crate) fill: FillTuner,
     pub(crate) staging: Vec<u8>,
     /// The message that the open batch will be, unless another goes out before it.
     pub(crate) batch_sequence: u64,

@@ -433,7 +433,7 @@ impl<F: Fabric> Client<F> {
     }
 
     /// How many calls a batch has at most now, on each connection to a worker; empty without [`ClientConfig::batching`].
-    pub fn batch_calls(&self) -> Vec<u16> {
+    pub fn batch_calls(&self) -> impl Iterator<Item = u16> + '_ {
         self.core.batch_calls()
     }
 

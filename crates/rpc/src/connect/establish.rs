@@ -18,12 +18,13 @@ use crate::path::fetch::Fetcher;
 use crate::path::hybrid::Hybrid;
 use crate::path::large::{Arrivals, Errands};
 use crate::path::lossy_ring::LossyRing;
-use crate::path::pieces::{Pulls, Ways};
+use crate::path::pieces::Pulls;
 use crate::path::rendezvous::Pool;
 use crate::path::tx::{Lossy, TxParts};
 use crate::path::{CONTROL_BYTES, MAX_MESSAGE, Rx, RxSource, Tx, TxHalf};
 use crate::plan::{Carrier, CompletionMode, Notice, Plan};
 use crate::tune::Tuners;
+use crate::tune::fill::FillTuner;
 use dunlin_fabric::{
     Access, Address, Arena, Endpoint, Fabric, Link, Nanos, QueuePairConfig, QueuePairId, Region, RegionKey,
     ThreadDomain, Transport,
@@ -360,7 +361,7 @@ impl<F: Fabric> PreparedLane<F> {
             max_response: config.max_response,
             exports: Pool::new(plan.large.is_read().then(|| link.clone()), config.large_memory),
             pulls: Pulls::new(ready.window),
-            ways: Ways::default(),
+            fill: FillTuner::default(),
             imports: Pool::new(None, config.large_memory),
             arrivals: Arrivals::new(link, plan.large, config.large_memory, ready.window),
             errands: Errands::new(plan.large, ready.window),

@@ -73,7 +73,7 @@ impl<F: Fabric> Errands<F> {
         self.queue.push_back(Errand::Clear { call, to });
     }
 
-    /// Tells the peer how much of a payload there is; not at all, if it will never be there.
+    /// Tells the peer how much of a payload there is; of a request nothing, if it is given up.
     pub(crate) fn filled(&mut self, call: u32, bytes: u32) {
         self.queue.push_back(Errand::Filled { call, bytes });
     }

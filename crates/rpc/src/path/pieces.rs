@@ -4,15 +4,17 @@
 //!
 //! | | announced by | then | over when |
 //! |---|---|---|---|
-//! | in pieces | the call or answer, flagged, with the descriptor | `Filled` with more and more bytes, READs of what is new | all of it was READ, or `Filled` said 0 |
+//! | in pieces | the call or answer, flagged, with the descriptor | `Filled` with more and more bytes, READs of what is new | all of it was READ, or it was given up |
+//!
+//! A client gives a request up by a `Filled` of 0. A server gives a result up by answering once more, with what became of the call instead.
 //!
 //! [`Pulls`] is the receiver's part. It READs no byte that it was not told of, keeps to the length that was announced, and has
 //! one READ of a payload under way at a time, of all that is new. The sender's part is [`Filling`], which whoever encodes reports
-//! to, and [`Ways`], which finds out how memory is filled that the peer has READ before.
+//! to; how memory is filled that the peer has READ before, `tune/fill.rs` finds out.
 
 use super::{Violation, route};
 use crate::client::lane::post_read;
-use dunlin_fabric::{Buffer, Fabric, Nanos, QueuePairId, copy};
+use dunlin_fabric::{Buffer, Fabric, QueuePairId, copy};
 use dunlin_wire::Descriptor;
 
 /// How many bytes of a payload are there when it is announced, and how often its sender tells of more.
@@ -37,126 +39,6 @@ impl dyn Filling + '_ {
             self.copy(&mut place[done..done + piece], &from[done..done + piece]);
             done += piece;
             self.filled(before + done);
-        }
-    }
-}
-
-/// How a sender fills buffers that the peer has READ. Plain stores have to wait for the peer's core to give each line up, unless
-/// it has dropped them meanwhile; that takes 2 ns a line or 30, as the cores lie and as many other bytes went by. Stores past the
-/// caches wait for nobody, but what was stored so has to be READ from memory. So who fills measures: it goes past the caches
-/// where plain stores take several times as long, and has many buffers filled by turns where they take longer and that helps: not
-/// where many lanes do that anyway, and more memory would be less in the caches.
-#[derive(Debug)]
-pub(crate) struct Ways {
-    streams: bool,
-    /// What a line takes past the caches, in sixteenths of a nanosecond.
-    streamed: u32,
-    /// Fills past the caches to find that out.
-    samples: u8,
-    /// Plain fills in a row that took several times as long.
-    slow: u8,
-    /// Fills until plain stores are tried again.
-    left: u32,
-    /// How many these are the next time.
-    patience: u32,
-    /// Plain fills until they are judged, and the shortest of the last of them.
-    until: usize,
-    shortest: u32,
-    /// The shortest before there were many buffers; none if there are few.
-    before: Option<u32>,
-}
-
-/// How many buffers there had better be.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Turns {
-    /// As there are.
-    #[default]
-    AsBefore,
-    Many,
-    Few,
-}
-
-/// What a line takes past the caches before that was measured.
-const STREAMED: u32 = 3 * 16;
-/// Plain fills that are judged together: others may have had the core during some of them.
-const WINDOW: usize = 8;
-/// So many slow ones in a row are enough.
-const SLOW: u8 = 3;
-const SHORTEST_PATIENCE: u32 = 32;
-const LONGEST_PATIENCE: u32 = 1024;
-
-impl Default for Ways {
-    fn default() -> Self {
-        Ways {
-            streams: false,
-            streamed: STREAMED,
-            samples: 2,
-            slow: 0,
-            left: 0,
-            patience: SHORTEST_PATIENCE,
-            until: WINDOW,
-            shortest: u32::MAX,
-            before: None,
-        }
-    }
-}
-
-impl Ways {
-    /// Whether the next payload goes past the caches.
-    pub(crate) fn begin(&mut self) -> bool {
-        if self.streams {
-            let streams = self.left > 0;
-            self.left = self.left.saturating_sub(1);
-            return streams;
-        }
-        self.until == 0
-    }
-
-    /// A buffer that the peer has READ was filled so.
-    pub(crate) fn end(&mut self, streamed: bool, bytes: usize, took: Nanos) -> Turns {
-        let line = u32::try_from(took.saturating_mul(64 * 16) / bytes.max(1) as u64).unwrap_or(u32::MAX);
-        if streamed {
-            // A delay by others is no property of it.
-            let longest = self.streamed.saturating_add(self.streamed / 8);
-            self.streamed = line.min(longest).max(self.streamed / 2).max(1);
-            self.samples = self.samples.saturating_sub(1);
-        } else if line / 7 * 2 > self.streamed {
-            self.slow += 1;
-            if self.slow < SLOW {
-                return Turns::AsBefore;
-            }
-            self.patience =
-                if self.streams { (2 * self.patience).min(LONGEST_PATIENCE) } else { SHORTEST_PATIENCE };
-            (self.streams, self.slow, self.left) = (true, 0, self.patience);
-            return if self.before.take().is_some() { Turns::Few } else { Turns::AsBefore };
-        } else {
-            (self.streams, self.slow) = (false, 0);
-            self.until = self.until.saturating_sub(1);
-            if self.until < WINDOW {
-                self.shortest = self.shortest.min(line);
-            }
-        }
-        if self.streams || self.until > 0 || self.samples > 0 {
-            return Turns::AsBefore;
-        }
-        self.judge()
-    }
-
-    /// Whether many buffers may help, or have helped.
-    fn judge(&mut self) -> Turns {
-        let shortest = std::mem::replace(&mut self.shortest, u32::MAX);
-        (self.samples, self.until) = (1, LONGEST_PATIENCE as usize);
-        match self.before {
-            None if shortest > self.streamed + self.streamed / 2 => {
-                // Those of before go round first.
-                (self.before, self.until) = (Some(shortest), 4 * WINDOW);
-                Turns::Many
-            }
-            Some(before) if shortest > before - before / 8 => {
-                self.before = None;
-                Turns::Few
-            }
-            _ => Turns::AsBefore,
         }
     }
 }
@@ -252,31 +134,34 @@ impl<F: Fabric> Pulls<F> {
         post_read::<F>(domain, at.0, route::rendezvous(at.1, pull.call), &piece, into)
     }
 
-    /// The peer has filled so many bytes of a payload, or given it up. Says whether nothing is under way of one that was given up,
-    /// which is then forgotten. One that is not known was refused, and its peer did not know that yet.
+    /// The peer has filled so many bytes of a payload. One that is not known was refused, and its peer did not know that yet.
     pub(crate) fn filled(
         &mut self,
         domain: &mut F::Domain,
         at: (QueuePairId, u16),
         call: u32,
         bytes: u32,
-    ) -> Result<bool, Violation> {
-        let Some(index) = self.list.iter().position(|pull| pull.call == call) else { return Ok(false) };
+    ) -> Result<(), Violation> {
+        let Some(index) = self.list.iter().position(|pull| pull.call == call) else { return Ok(()) };
         let pull = &mut self.list[index];
         let bytes = bytes as usize;
-        if bytes == 0 && pull.filled < pull.from.length as usize {
-            pull.over = true;
-            let idle = pull.into.is_some();
-            if idle {
-                self.list.swap_remove(index);
-            }
-            return Ok(idle);
-        }
         if pull.over || bytes <= pull.filled || bytes as u64 > pull.from.length {
             return Err(Violation::Transfer("a payload is filled as it cannot be"));
         }
         pull.filled = bytes;
-        self.go_on(domain, at, index).map(|()| false)
+        self.go_on(domain, at, index)
+    }
+
+    /// The peer has given up a payload. Says whether that is the end of it: if a READ is under way, that is when it comes back. Nothing
+    /// of one that is not known.
+    pub(crate) fn give_up(&mut self, call: u32) -> bool {
+        let Some(index) = self.list.iter().position(|pull| pull.call == call) else { return false };
+        self.list[index].over = true;
+        let idle = self.list[index].into.is_some();
+        if idle {
+            self.list.swap_remove(index);
+        }
+        idle
     }
 
     /// A READ has come back.
@@ -303,66 +188,5 @@ impl<F: Fabric> Pulls<F> {
         }
         pull.into = Some(buffer);
         self.go_on(domain, at, index).map(|()| Pulled::Part)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const BYTES: usize = 64 * 2048;
-
-    /// Fills so often where a line takes `plain` with few buffers and with many, or `streamed` nanoseconds; answers how many of the
-    /// last hundred went past the caches, and whether there are many buffers in the end.
-    fn run(ways: &mut Ways, fills: usize, plain: [u64; 2], streamed: u64) -> (usize, bool) {
-        let (mut many, mut late) = (ways.before.is_some(), 0);
-        for fill in 0..fills {
-            let streams = ways.begin();
-            let line = if streams { streamed } else { plain[usize::from(many)] };
-            match ways.end(streams, BYTES, line * 2048) {
-                Turns::AsBefore => {}
-                turns => many = turns == Turns::Many,
-            }
-            late += usize::from(streams && fill + 100 >= fills);
-        }
-        (late, many)
-    }
-
-    #[test]
-    fn what_is_far_slower_goes_past_the_caches() {
-        let (late, many) = run(&mut Ways::default(), 900, [30, 20], 3);
-        assert!(late >= 95 && !many, "{late} {many}");
-        // Not if going past the caches is slow, too.
-        let (late, many) = run(&mut Ways::default(), 900, [30, 30], 29);
-        assert!(late <= 5 && !many, "{late} {many}");
-    }
-
-    #[test]
-    fn there_are_many_buffers_where_that_helps() {
-        for (plain, helps) in [([6, 2], true), ([6, 6], false), ([3, 1], false), ([6, 5], true)] {
-            let (late, many) = run(&mut Ways::default(), 900, plain, 3);
-            assert!(late <= 5 && many == helps, "{plain:?} {late} {many}");
-        }
-    }
-
-    /// Cores may come to lie otherwise.
-    #[test]
-    fn what_was_chosen_is_tried_again() {
-        let mut ways = Ways::default();
-        for _ in 0..3 {
-            assert!(run(&mut ways, 3000, [30, 20], 3).0 >= 90);
-            assert_eq!(run(&mut ways, 3000, [6, 2], 3), (0, true));
-        }
-    }
-
-    /// As in virtual time, where filling takes none, and where it takes for ever.
-    #[test]
-    fn any_time_is_borne() {
-        assert!(!run(&mut Ways::default(), 3000, [0, 0], 0).1);
-        let mut ways = Ways::default();
-        for (fill, took) in [0, Nanos::MAX, 1, 0].into_iter().cycle().take(5000).enumerate() {
-            let streams = ways.begin();
-            ways.end(streams, fill % 3, took);
-        }
     }
 }

@@ -7,7 +7,7 @@
 //! nothing; only at the limit it gives arenas back that are free as a whole, and their grants, for one of the length
 //! that is needed. Mailboxes do not grow for large payloads.
 
-use super::pieces::Turns;
+use crate::tune::fill::Turns;
 use dunlin_fabric::{Access, Arena, Buffer, Fabric, GrantError, Link, RegionKey};
 use dunlin_wire::Descriptor;
 use std::collections::VecDeque;

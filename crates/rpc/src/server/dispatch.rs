@@ -280,9 +280,10 @@ impl<F: Fabric> Dispatcher<F> {
             }
             Kind::Filled if lane.plan.large == LargePayload::Pieces => {
                 let at = (lane.queue_pair, lane.index);
-                match lane.pulls.filled(domain, at, header.call, header.time)? {
-                    true => self.on_given_up(domain, lane, header.call),
-                    false => Ok(()),
+                match header.time {
+                    0 if lane.pulls.give_up(header.call) => self.on_given_up(domain, lane, header.call),
+                    0 => Ok(()),
+                    bytes => lane.pulls.filled(domain, at, header.call, bytes),
                 }
             }
             Kind::Written | Kind::Fragment => self.on_transfer(domain, lane, &header, message.body()),
@@ -518,7 +519,7 @@ impl<F: Fabric> Dispatcher<F> {
             fabric: &self.fabric,
             domain: &mut *domain,
             tx: &mut lane.tx,
-            ways: &mut lane.ways,
+            tuner: &mut lane.fill,
             head: lane.rx.head(),
             flags: if self.out.draining { Flags::RENDEZVOUS | Flags::DRAINING } else { Flags::RENDEZVOUS },
             call,
@@ -543,12 +544,20 @@ impl<F: Fabric> Dispatcher<F> {
         let service = &mut self.service;
         let outcome = catch_unwind(AssertUnwindSafe(|| service.call(&request, &mut reply)));
         let length = if matches!(outcome, Ok(Ok(()))) { reply.length } else { reply.shorten() };
-        let Exported { buffer, telling, .. } = large;
+        let Exported { mut buffer, telling, .. } = large;
         if let Some(told) = telling.and_then(Telling::end)
-            && let Some(buffer) = buffer
+            && let Some(buffer) = buffer.take()
         {
             let whole = matches!(outcome, Ok(Ok(()))) && length == buffer.len();
-            return self.end_telling(domain, lane, call, buffer, (told, whole));
+            Self::keep_announced(lane, call, buffer, (told, whole))?;
+            if whole {
+                lane.answered();
+                return self.send_pending(domain, lane).map(drop);
+            }
+            // What was announced is given up by what the call is answered with.
+            if matches!(outcome, Ok(Ok(()))) {
+                return self.answer_small(domain, lane, call, Status::HandlerPanicked, &[]);
+            }
         }
         let (status, length) = match outcome {
             Ok(Ok(())) if length > small_limit => {
@@ -616,9 +625,7 @@ impl<F: Fabric> Dispatcher<F> {
     /// A result that was announced while it was filled is there, or will not be. It stays until the client has read what it has
     /// heard of.
     #[inline(never)]
-    fn end_telling(
-        &mut self,
-        domain: &mut F::Domain,
+    fn keep_announced(
         lane: &mut ServerLane<F>,
         call: Call,
         buffer: Buffer<F::Memory>,
@@ -627,12 +634,13 @@ impl<F: Fabric> Dispatcher<F> {
         if told.broken {
             return Err(Violation::Broken);
         }
-        lane.answered();
         let length = buffer.len();
         lane.exports.take_turns(told.turns, length);
         lane.exported.push((call.call, buffer));
-        lane.errands.filled(call.call, if whole { length as u32 } else { 0 });
-        self.send_pending(domain, lane).map(drop)
+        if whole {
+            lane.errands.filled(call.call, length as u32);
+        }
+        Ok(())
     }
 
     /// Says that a call was executed but its result cannot be sent: it is over the limit, or there is no memory for

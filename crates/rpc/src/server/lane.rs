@@ -5,10 +5,11 @@ use crate::client::slots::{is_newer, split_call};
 use crate::path::again::Replies;
 use crate::path::hybrid::{Asked, Published};
 use crate::path::large::{Arrivals, Errands};
-use crate::path::pieces::{Pulls, Ways};
+use crate::path::pieces::Pulls;
 use crate::path::rendezvous::Pool;
 use crate::path::{MAX_MESSAGE, Rx, Tx, TxError, Violation};
 use crate::plan::Plan;
+use crate::tune::fill::FillTuner;
 use dunlin_fabric::{Buffer, Fabric, Nanos, QueuePairId, ReceiveTarget, Region, RegionKey, copy};
 use dunlin_wire::{BatchState, EntryMeta, Flags, Header, Kind, Status};
 use std::collections::VecDeque;
@@ -81,7 +82,7 @@ pub(crate) struct ServerLane<F: Fabric> {
     /// Large requests that are READ in pieces.
     pub(crate) pulls: Pulls<F>,
     /// How large results are filled that leave in pieces.
-    pub(crate) ways: Ways,
+    pub(crate) fill: FillTuner,
     /// Calls in the pool or with the application.
     pub(crate) in_service: usize,
     /// Calls that who runs the worker takes by itself.
@@ -125,7 +126,7 @@ impl<F: Fabric> ServerLane<F> {
             ),
             arriving: Vec::new(),
             pulls: Pulls::new(parts.window),
-            ways: Ways::default(),
+            fill: FillTuner::default(),
             errands: Errands::new(parts.plan.large, parts.window),
             index: parts.index,
             session: parts.session,

@@ -1,8 +1,9 @@
 //! What a client hears of a large result while the handler fills it.
 
 use super::dispatch::Call;
-use crate::path::pieces::{Filling, PIECE, Turns, Ways, copy_into};
+use crate::path::pieces::{Filling, PIECE, copy_into};
 use crate::path::{Tx, TxError};
+use crate::tune::fill::{FillTuner, Turns};
 use dunlin_fabric::{Fabric, Host, Nanos};
 use dunlin_wire::{Descriptor, Flags, Header, Kind, Status};
 
@@ -11,7 +12,7 @@ pub(super) struct Telling<'a, F: Fabric> {
     pub(super) fabric: &'a F,
     pub(super) domain: &'a mut F::Domain,
     pub(super) tx: &'a mut Tx<F>,
-    pub(super) ways: &'a mut Ways,
+    pub(super) tuner: &'a mut FillTuner,
     /// What the messages carry along.
     pub(super) head: u32,
     pub(super) flags: Flags,
@@ -39,7 +40,7 @@ impl<F: Fabric> Telling<'_, F> {
     /// A result will be filled that the client can READ there, in memory that it may have READ before.
     pub(super) fn begin(&mut self, from: Option<Descriptor>, used: bool) {
         self.from = from;
-        self.told.streams = self.ways.begin();
+        self.told.streams = self.tuner.begin();
         self.began = used.then(|| self.fabric.host().now());
     }
 
@@ -53,7 +54,7 @@ impl<F: Fabric> Telling<'_, F> {
         let Telling { mut told, from, began, .. } = self;
         if let (Some(from), Some(began)) = (from, began) {
             let took = self.fabric.host().now() - began;
-            told.turns = self.ways.end(told.streams, from.length as usize, took);
+            told.turns = self.tuner.end(told.streams, from.length as usize, took);
         }
         (told.bytes > 0 || told.broken).then_some(told)
     }

@@ -69,11 +69,6 @@ pub(crate) fn choose(table: &FetchTable, samples: &[Sample], now: Choice) -> Cho
     let written = samples.iter().map(|sample| 1.0 / table.writes(sample.bytes));
     let mut costs = [0.0; MAX_SAMPLES];
     costs.iter_mut().zip(written).for_each(|(cost, written)| *cost = written);
-    // Nothing can be won by fetching, as on shared memory: that is seen without trying all R and F.
-    let fetched = 1.0 / table.reads(low);
-    if now.retries == 0 && costs[..samples.len()].iter().all(|written| *written <= fetched) {
-        return now;
-    }
     let taken = |bytes| times(table, samples, &costs, bytes);
     let of = |times: &[f64; MOST_RETRIES + 1], retries: u32| times[(retries as usize).min(MOST_RETRIES)];
     let standing = of(&taken(now.bytes), now.retries);

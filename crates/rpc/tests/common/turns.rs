@@ -23,16 +23,24 @@ pub struct Turns {
 impl Turns {
     /// `before` is shown each request before it is echoed.
     pub fn new(config: ClientConfig, before: fn(&Request<'_>)) -> Turns {
+        Turns::serving(config, [ECHO, ECHO + 1], move |request, reply| {
+            before(request);
+            echo(request, reply)
+        })
+    }
+
+    /// A worker that serves those functions by `service`.
+    pub fn serving(
+        config: ClientConfig,
+        functions: [u16; 2],
+        service: impl Fn(&Request<'_>, &mut Reply<'_>) -> Result<(), dunlin_wire::Status> + Copy + Send + 'static,
+    ) -> Turns {
         let fabrics = [Count::new(fabric()), Count::new(fabric())];
-        let (server, mut workers) = ServerBuilder::new(&fabrics[1])
-            .function(ECHO, FunctionMode::Worker)
-            .function(ECHO + 1, FunctionMode::Worker)
-            .serve_with(&unique("turns"), move |_| {
-                Box::new(move |request: &Request<'_>, reply: &mut Reply<'_>| {
-                    before(request);
-                    echo(request, reply)
-                })
-            })
+        let builder = ServerBuilder::new(&fabrics[1]);
+        let (server, mut workers) = functions
+            .into_iter()
+            .fold(builder, |builder, function| builder.function(function, FunctionMode::Worker))
+            .serve_with(&unique("turns"), move |_| Box::new(service))
             .unwrap();
         let mut worker = workers.pop().unwrap();
         let client = std::thread::scope(|scope| {
@@ -58,14 +66,20 @@ impl Turns {
         for _ in 0..looks {
             self.client.progress();
         }
-        let end = Instant::now() + HANG / 4;
+        assert_eq!(self.end(call).unwrap(), payload, "call {number}");
+    }
+
+    /// Takes turns until the call is over.
+    pub fn end(&mut self, call: CallId) -> Result<Vec<u8>, CallError> {
+        let until = Instant::now() + HANG / 4;
         while !self.client.is_done(call) {
-            assert!(Instant::now() < end, "call {number} is not answered");
+            assert!(Instant::now() < until, "no answer");
             self.worker.progress();
             self.client.progress();
         }
-        assert_eq!(self.client.outcome(call).unwrap(), payload);
+        let outcome = self.client.outcome(call).map(<[u8]>::to_vec);
         self.client.forget(call);
+        outcome
     }
 
     /// Both sides look until they have seen everything that is due to them, whatever is looked at only now and then.

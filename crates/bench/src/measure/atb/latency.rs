@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::hints::{Contestant, Singles};
 use super::service::{Call, Function};
 use super::turns::{
-    Compared, Entrant, Length, Metric, Verdict, rows, set_latency, set_server_cpu, take_turns,
+    Compared, Entrant, Length, Metric, Rivals, Verdict, rows, set_latency, set_server_cpu, take_turns,
 };
 use super::{Findings, MeasureError, Servers, Session, Sizes, Stop, progress_bar, service_hints};
 use super::{RENEWED_AFTER, ServiceKind, connect, surroundings};
@@ -81,7 +81,7 @@ pub fn atb_latency(session: &mut Session, options: &AtbLatencyOptions) -> Result
         let length = Length { rounds: options.rounds, longest: LONGEST };
         take_turns(session, &mut entrants, length, &options.stop, &progress)
             .map_err(|error| named(error, &progress.message()))?;
-        let compared = [Compared { metric: Metric::Latency(0), prefix: "", rival: None }];
+        let compared = [Compared { metric: Metric::Latency(0), prefix: "", rivals: Rivals::All }];
         findings.rows.extend(rows(
             &mut entrants,
             &sizes.row(),

@@ -10,7 +10,7 @@ use super::latency::named;
 use super::service::{Call, Function, IDL};
 use super::throughput::{Pace, Shape, check_clients, entrant};
 use super::turns::{
-    Compared, Length, Metric, Verdict, rows, set_latency, set_server_cpu, set_throughput, take_turns,
+    Compared, Length, Metric, Rivals, Verdict, rows, set_latency, set_server_cpu, set_throughput, take_turns,
 };
 use super::{Findings, MeasureError, Servers, ServiceKind, Session, Sizes, Stop};
 use super::{all_stay, progress_bar, service_hints, surroundings};
@@ -98,8 +98,8 @@ pub fn atb_mix(session: &mut Session, options: &AtbMixOptions) -> Result<Finding
         take_turns(session, &mut entrants, length, &options.stop, &progress)
             .map_err(|error| named(error, &progress.message()))?;
         let compared = [
-            Compared { metric: Metric::Latency(QUICK), prefix: "latency_", rival: None },
-            Compared { metric: Metric::Throughput(Some(BULK)), prefix: "", rival: None },
+            Compared { metric: Metric::Latency(QUICK), prefix: "latency_", rivals: Rivals::All },
+            Compared { metric: Metric::Throughput(Some(BULK)), prefix: "", rivals: Rivals::All },
         ];
         findings.rows.extend(rows(
             &mut entrants,

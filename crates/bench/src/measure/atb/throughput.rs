@@ -8,8 +8,8 @@ use super::hints::{Contestant, Singles};
 use super::latency::named;
 use super::service::{Call, Function};
 use super::turns::{
-    Compared, Entrant, Length, Metric, Sample, Verdict, rows, set_latency, set_server_cpu, set_throughput,
-    take_turns,
+    Compared, Entrant, Length, Metric, Rivals, Sample, Verdict, rows, set_latency, set_server_cpu,
+    set_throughput, take_turns,
 };
 use super::{Findings, MeasureError, Servers, ServiceKind, Session, Sizes, Stop};
 use super::{RENEWED_AFTER, all_stay, connect, progress_bar, service_hints, surroundings};
@@ -114,7 +114,7 @@ pub fn atb_throughput(
         take_turns(session, &mut entrants, length, &options.stop, &progress)
             .map_err(|error| named(error, &progress.message()))?;
         let head = sizes.row_with_clients(clients);
-        let compared = [Compared { metric: Metric::Throughput(None), prefix: "", rival: None }];
+        let compared = [Compared { metric: Metric::Throughput(None), prefix: "", rivals: Rivals::All }];
         findings.rows.extend(rows(
             &mut entrants,
             &head,

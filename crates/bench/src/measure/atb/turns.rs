@@ -51,6 +51,8 @@ pub(in crate::measure) struct Entrant<'a> {
     pub(in crate::measure) single: bool,
     pub(in crate::measure) plan: String,
     pub(in crate::measure) take: Take<'a>,
+    /// What it has to keep, where that is compared.
+    limit: Option<LatencyLimit>,
     /// Its place before turns were taken.
     position: usize,
     taken: Vec<Taken>,
@@ -58,7 +60,31 @@ pub(in crate::measure) struct Entrant<'a> {
 
 impl<'a> Entrant<'a> {
     pub(in crate::measure) fn new(name: String, single: bool, plan: String, take: Take<'a>) -> Self {
-        Self { name, single, plan, take, position: 0, taken: Vec::new() }
+        Self { name, single, plan, take, limit: None, position: 0, taken: Vec::new() }
+    }
+
+    pub(in crate::measure) fn within(self, limit: Option<LatencyLimit>) -> Self {
+        Self { limit, ..self }
+    }
+}
+
+/// How late operations may be.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(in crate::measure) struct LatencyLimit {
+    pub(in crate::measure) nanoseconds: u64,
+    /// The share of them that may be later.
+    pub(in crate::measure) tolerance: f64,
+}
+
+impl LatencyLimit {
+    /// Whether the first kind's operations kept it in all those slices together.
+    fn is_kept(self, taken: &[&Taken]) -> bool {
+        self.latest_ns(taken) <= self.nanoseconds as f64
+    }
+
+    /// Within what all but the tolerated share of the first kind's operations were done, in nanoseconds.
+    fn latest_ns(self, taken: &[&Taken]) -> f64 {
+        merged(taken.iter().map(|taken| &taken.sample), 0).quantile_ns(1.0 - self.tolerance)
     }
 }
 
@@ -152,8 +178,29 @@ pub(in crate::measure) struct Compared {
     pub(in crate::measure) metric: Metric,
     /// Before `ratio`, `ratio_p25`, `ratio_p75` and `best`: nothing, or `latency_`.
     pub(in crate::measure) prefix: &'static str,
-    /// The one rival that counts; if none, the best single protocol.
-    pub(in crate::measure) rival: Option<&'static str>,
+    pub(in crate::measure) rivals: Rivals,
+}
+
+/// Whom an entrant is compared with the best of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::measure) enum Rivals {
+    /// The single protocols.
+    All,
+    /// That one.
+    Named(&'static str),
+    /// Those single protocols that keep the entrant's own limit. Who has no limit is not compared.
+    KeepLimit,
+}
+
+impl Rivals {
+    fn has(self, entrant: &Entrant<'_>, rival: &Entrant<'_>, theirs: &[&Taken]) -> bool {
+        rival.single
+            && match self {
+                Rivals::All => true,
+                Rivals::Named(name) => rival.name == name,
+                Rivals::KeepLimit => entrant.limit.is_some_and(|limit| limit.is_kept(theirs)),
+            }
+    }
 }
 
 /// How often an entrant that is not a single protocol is as good as the best of those, over many points.
@@ -204,7 +251,8 @@ impl Verdict {
 pub(in crate::measure) type Describe<'d> = dyn Fn(&mut Row, &[&Sample]) + 'd;
 
 /// A row for each entrant and placement that was seen: `head`, name, plan, what `describe` sets, for each metric the best
-/// single protocol and the ratio to the one that was best in the other half of the rounds, `placement`, `slices`, `preempted`.
+/// single protocol and the ratio to the one that was best in the other half of the rounds, `placement`, `slices`, `preempted`; of who
+/// has a limit, `limit_ns`, what all but the tolerated share were answered within (`latest_ns`) and the ratio of both (`of_limit`).
 /// Ratios are medians over rounds, with quartiles.
 /// The verdicts, one for each metric, get what those that are no single protocol reached.
 pub(in crate::measure) fn rows(
@@ -230,11 +278,18 @@ pub(in crate::measure) fn rows(
         row.set("protocol", entrant.name.as_str()).set("plan", entrant.plan.as_str());
         let samples: Vec<&Sample> = taken.iter().map(|taken| &taken.sample).collect();
         describe(&mut row, &samples);
+        if let Some(limit) = entrant.limit {
+            let latest = limit.latest_ns(taken);
+            row.set("limit_ns", limit.nanoseconds)
+                .set("latest_ns", rounded(latest))
+                .set("of_limit", rounded(latest / limit.nanoseconds as f64));
+        }
         for (compared, verdict) in metrics.iter().zip(&mut *verdicts) {
             let rivals: Vec<(usize, &[&Taken])> = chosen
                 .iter()
-                .filter(|(rival, at, ..)| at == placement && entrants[*rival].single)
-                .filter(|(rival, ..)| compared.rival.is_none_or(|name| entrants[*rival].name == name))
+                .filter(|(rival, at, _, theirs)| {
+                    at == placement && compared.rivals.has(entrant, &entrants[*rival], theirs)
+                })
                 .map(|(rival, _, _, taken)| (*rival, &taken[..]))
                 .collect();
             let metric = compared.metric;
@@ -303,13 +358,16 @@ fn label(head: &Row) -> String {
     fields.collect::<Vec<_>>().join(", ").replace('"', "")
 }
 
+/// A kind's latencies of several slices.
+fn merged<'s>(samples: impl Iterator<Item = &'s Sample>, kind: usize) -> Latency {
+    let mut all = Latency::new();
+    samples.filter_map(|sample| sample.kinds.get(kind)).for_each(|one| all.merge(&one.latency));
+    all
+}
+
 /// Sets the percentiles of a kind's latency over slices, its median being that of the slices' medians.
 pub(in crate::measure) fn set_latency(row: &mut Row, samples: &[&Sample], kind: usize) {
-    let mut all = Latency::new();
-    for one in samples.iter().filter_map(|sample| sample.kinds.get(kind)) {
-        all.merge(&one.latency);
-    }
-    row.set_latency(&all);
+    row.set_latency(&merged(samples.iter().copied(), kind));
     let medians = samples.iter().filter_map(|sample| Some(sample.kinds.get(kind)?.latency.p50_ns()));
     if let Some(p50) = median(medians) {
         row.set("p50_ns", rounded(p50));
@@ -367,8 +425,8 @@ mod tests {
             entrant("hinted", false, &[110, 220, 110]),
         ];
         let metrics = [
-            Compared { metric: Metric::Latency(0), prefix: "latency_", rival: None },
-            Compared { metric: Metric::Throughput(None), prefix: "", rival: None },
+            Compared { metric: Metric::Latency(0), prefix: "latency_", rivals: Rivals::All },
+            Compared { metric: Metric::Throughput(None), prefix: "", rivals: Rivals::All },
         ];
         let mut verdicts = [Verdict::default(), Verdict::default()];
         let head = Row::new().with("size_bytes", 4);
@@ -393,6 +451,29 @@ mod tests {
     }
 
     #[test]
+    fn who_has_a_limit_is_compared_with_those_that_keep_it() {
+        let limited = |nanoseconds| {
+            let limit = LatencyLimit { nanoseconds, tolerance: 0.4 };
+            entrant("found", false, &[100, 100, 100]).within(Some(limit))
+        };
+        let fixed = || [entrant("quick", true, &[90, 90, 200]), entrant("slow", true, &[400, 60, 400])];
+        let compared = Compared { metric: Metric::Throughput(None), prefix: "", rivals: Rivals::KeepLimit };
+        let of = |limit| {
+            let [quick, slow] = fixed();
+            let mut entrants = [limited(limit), quick, slow];
+            rows(&mut entrants, &Row::new(), &[compared], &|_, _| {}, &mut [Verdict::default()])
+        };
+        // Two of three are within 95 ns; 'slow' is not, though it was the best once.
+        let rows = of(95);
+        assert_eq!(rows[0].get("best"), Some(&"quick".into()));
+        assert_eq!((rows[0].number("latest_ns"), rows[0].number("limit_ns")), (Some(100.0), Some(95.0)));
+        assert!(rows[0].number("of_limit").is_some_and(|late| (late - 100.0 / 95.0).abs() < 1e-3));
+        assert!(rows[1..].iter().all(|row| row.get("best").is_none() && row.get("limit_ns").is_none()));
+        // Nobody keeps that one.
+        assert_eq!((of(50)[0].get("best"), of(50)[0].get("ratio")), (None, None));
+    }
+
+    #[test]
     fn who_is_ahead_by_chance_is_not_compared_with_by_that() {
         // Two that are equal but for chance: each is ahead in the rounds of one half.
         let mut entrants = [
@@ -400,7 +481,7 @@ mod tests {
             entrant("other", true, &[120, 81, 120, 81]),
             entrant("hinted", false, &[100, 100, 100, 100]),
         ];
-        let metrics = [Compared { metric: Metric::Latency(0), prefix: "", rival: None }];
+        let metrics = [Compared { metric: Metric::Latency(0), prefix: "", rivals: Rivals::All }];
         let rows = rows(&mut entrants, &Row::new(), &metrics, &|_, _| {}, &mut [Verdict::default()]);
         let ratio = rows[0].number("ratio").expect("a ratio");
         assert!((ratio - 100.0 / 120.0).abs() < 1e-3, "{ratio}");

@@ -1,0 +1,262 @@
+//! What the engine finds by itself against fixed choices of the same, on a grid of process times, result sizes and clients.
+//!
+//! Servers stay from cell to cell, and whoever connects plays the cell before first: so each cell is a step of the workload.
+
+mod batch;
+mod fetch;
+
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use dunlin_fabric_shm::ShmFabric;
+use dunlin_rpc::{Client, ClientConfig, CompletionMode, Plan, RequestHalf, ResponseHalf};
+
+use super::atb::named;
+use super::atb::turns::{
+    Compared, Describe, Entrant, LatencyLimit, Length, Sample, Verdict, rows, take_turns,
+};
+use super::peer::{Drive, ServiceKind, WORK, Work};
+use super::session::{Served, Session};
+use super::{MeasureError, Stop, progress_bar};
+use crate::report::Row;
+
+pub use batch::{BatchTunerOptions, batch_tuner};
+pub use fetch::fetch_tuner;
+
+/// The cells, and how long each is measured.
+#[derive(Clone, Debug)]
+pub struct TunerGrid {
+    /// What the handler takes, in nanoseconds.
+    pub processes: Vec<u32>,
+    /// Bytes of the results, at most [`SMALL_LIMIT`](dunlin_rpc::SMALL_LIMIT): longer ones travel another way.
+    pub results: Vec<u32>,
+    /// Clients, each with a connection of its own, all on one thread.
+    pub clients: Vec<usize>,
+    /// Slices of each contestant and cell.
+    pub rounds: usize,
+    /// Length of a slice.
+    pub slice: Duration,
+    /// Ends the measurement early.
+    pub stop: Stop,
+}
+
+/// The most clients of the thread.
+const MOST_CLIENTS: usize = 128;
+/// Slices until a contestant connects anew: where its memory lies is worth some percent.
+const RENEWED_AFTER: usize = 8;
+/// How long the cell before is played, and then this one, until who tunes itself is measured: it has 100 ms to settle.
+const STEP: [Duration; 2] = [Duration::from_millis(20), Duration::from_millis(100)];
+/// What others have, for their caches.
+const WARM_UP: Duration = Duration::from_millis(2);
+/// The longest that one cell is measured.
+const LONGEST: Duration = Duration::from_secs(30);
+
+/// What is called.
+#[derive(Clone, Copy, Debug)]
+struct Job {
+    process_ns: u32,
+    result: u32,
+}
+
+impl Job {
+    /// The call with that number.
+    fn work(self, stamp: u8) -> Work {
+        Work { process_ns: self.process_ns, answer: self.result, stamp }
+    }
+}
+
+/// Nothing if that is the answer to what was asked for.
+fn check_answer(work: Work, answer: &[u8]) -> Result<(), String> {
+    let ends = [answer.first(), answer.last()].into_iter().flatten();
+    if answer.len() == work.answer as usize && ends.into_iter().all(|byte| *byte == work.stamp) {
+        return Ok(());
+    }
+    Err("another answer than was asked for".to_owned())
+}
+
+/// Who takes part.
+struct Contestant {
+    name: String,
+    /// A rival of who tunes itself.
+    single: bool,
+    /// What it has to keep.
+    limit: Option<LatencyLimit>,
+    config: ClientConfig,
+}
+
+/// Requests are written and results go that way; nobody sleeps.
+fn config(response: ResponseHalf) -> ClientConfig {
+    let plan = Plan::new(RequestHalf::Write, response).completion(CompletionMode::Busy, CompletionMode::Busy);
+    ClientConfig { window: 4, ..ClientConfig::with_plan(plan) }
+}
+
+/// Clients on one thread.
+trait Callers {
+    fn new(clients: Vec<Client<ShmFabric>>) -> Self;
+
+    fn into_clients(self) -> Vec<Client<ShmFabric>>;
+
+    /// Calls, of each client, until all are answered; says how many those were.
+    fn turn(&mut self, job: Job) -> Result<u64, String>;
+
+    /// Puts what was counted since this was asked last to what a slice found.
+    fn count(&mut self, sample: &mut Sample);
+
+    fn play(&mut self, job: Job, time: Duration) -> Result<(), String> {
+        let begin = Instant::now();
+        while begin.elapsed() < time {
+            self.turn(job)?;
+        }
+        Ok(())
+    }
+}
+
+impl TunerGrid {
+    fn check(&self, largest: u32) -> Result<(), MeasureError> {
+        let wrong = |text: String| Err(MeasureError::BadArgument(text));
+        if let Some(result) = self.results.iter().find(|result| **result > largest) {
+            return wrong(format!(
+                "a result of {result} bytes is over {largest}, and would travel another way"
+            ));
+        }
+        match self.clients.iter().find(|clients| !(1..=MOST_CLIENTS).contains(*clients)) {
+            Some(clients) => wrong(format!("1 to {MOST_CLIENTS} clients are possible, not {clients}")),
+            None => Ok(()),
+        }
+    }
+
+    fn cells(&self) -> impl Iterator<Item = (usize, Job)> + '_ {
+        self.clients.iter().flat_map(move |clients| {
+            let of = move |result: &u32| {
+                let result = *result;
+                self.processes.iter().map(move |process| (*clients, Job { process_ns: *process, result }))
+            };
+            self.results.iter().flat_map(of)
+        })
+    }
+}
+
+/// Has contestants call by `C` and take turns in each cell. Rows are those of [`rows`], with `process_ns`, `result_bytes` and `clients`
+/// before all else.
+fn contest<C: Callers>(
+    session: &mut Session,
+    grid: &TunerGrid,
+    contestants: &[Contestant],
+    compared: &[Compared],
+    describe: &Describe<'_>,
+    verdicts: &mut [Verdict],
+) -> Result<Vec<Row>, MeasureError> {
+    let mut served = Vec::new();
+    for _ in contestants {
+        served.push(session.serve(ServiceKind::Bytes, Drive::Busy)?);
+    }
+    let cells: Vec<(usize, Job)> = grid.cells().collect();
+    let progress = progress_bar(cells.len() * grid.rounds * contestants.len());
+    let mut found = Vec::new();
+    let mut before = None;
+    for (clients, job) in cells {
+        if grid.stop.load(Ordering::Relaxed) {
+            break;
+        }
+        let jobs = [before.unwrap_or(job), job];
+        let entrant = |(contestant, served)| entrant::<C>(contestant, served, jobs, clients, grid.slice);
+        let mut entrants: Vec<_> = contestants.iter().zip(&served).map(entrant).collect();
+        let length = Length { rounds: grid.rounds, longest: LONGEST };
+        take_turns(session, &mut entrants, length, &grid.stop, &progress)
+            .map_err(|error| named(error, &progress.message()))?;
+        let head = Row::new()
+            .with("process_ns", job.process_ns)
+            .with("result_bytes", job.result)
+            .with("clients", clients);
+        found.extend(rows(&mut entrants, &head, compared, describe, verdicts));
+        before = Some(job);
+    }
+    progress.finish_and_clear();
+    Ok(found)
+}
+
+/// A contestant's part in a cell, after a step.
+fn entrant<'a, C: Callers + 'a>(
+    contestant: &'a Contestant,
+    served: &'a Served,
+    [before, job]: [Job; 2],
+    clients: usize,
+    slice: Duration,
+) -> Entrant<'a> {
+    let mut callers = C::new(Vec::new());
+    let mut taken = 0;
+    let take = move |session: &mut Session| -> Result<Sample, MeasureError> {
+        if taken % RENEWED_AFTER == 0 {
+            let old = std::mem::replace(&mut callers, C::new(Vec::new()));
+            session.disconnect(served, old.into_clients())?;
+            let connected = (0..clients).map(|_| session.connect(served, &contestant.config));
+            callers = C::new(connected.collect::<Result<_, _>>()?);
+            let parts = if contestant.single {
+                [(before, Duration::ZERO), (job, WARM_UP)]
+            } else {
+                [(before, STEP[0]), (job, STEP[1])]
+            };
+            session.while_serving(served, |_, _| {
+                parts
+                    .into_iter()
+                    .try_for_each(|(job, time)| callers.play(job, time))
+                    .map_err(|reason| MeasureError::TypedCall { protocol: contestant.name.clone(), reason })
+            })?;
+        }
+        taken += 1;
+        callers.count(&mut Sample::default());
+        let (found, _) = session
+            .pair
+            .subject_slice(served.index, &[], |pair| pair.count_subject(slice, || callers.turn(job)))?;
+        let mut sample = Sample::from(found);
+        callers.count(&mut sample);
+        Ok(sample)
+    };
+    let plan = contestant
+        .config
+        .plan
+        .map_or_else(String::new, |plan| format!("{:?}, {:?}", plan.request, plan.response));
+    Entrant::new(contestant.name.clone(), contestant.single, plan, Box::new(take)).within(contestant.limit)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+
+    fn grid() -> TunerGrid {
+        TunerGrid {
+            processes: vec![0, 500],
+            results: vec![32, 4096],
+            clients: vec![1, 4],
+            rounds: 2,
+            slice: Duration::from_millis(1),
+            stop: Arc::default(),
+        }
+    }
+
+    #[test]
+    fn each_cell_is_a_step_from_the_one_before() {
+        let cells: Vec<_> =
+            grid().cells().map(|(clients, job)| (clients, job.result, job.process_ns)).collect();
+        assert_eq!(cells[..5], [(1, 32, 0), (1, 32, 500), (1, 4096, 0), (1, 4096, 500), (4, 32, 0)]);
+        assert_eq!(cells.len(), 8);
+    }
+
+    #[test]
+    fn cells_out_of_range_are_refused() {
+        assert!(grid().check(4096).is_ok());
+        assert!(grid().check(4095).is_err());
+        assert!(TunerGrid { clients: vec![0], ..grid() }.check(4096).is_err());
+        assert!(TunerGrid { clients: vec![129], ..grid() }.check(4096).is_err());
+    }
+
+    #[test]
+    fn only_what_was_asked_for_is_an_answer() {
+        let work = Job { process_ns: 0, result: 3 }.work(7);
+        assert!(check_answer(work, &[7, 0, 7]).is_ok());
+        assert!(check_answer(work, &[7, 7]).is_err());
+        assert!(check_answer(work, &[7, 7, 6]).is_err());
+        assert!(check_answer(Job { process_ns: 0, result: 0 }.work(7), &[]).is_ok());
+    }
+}
