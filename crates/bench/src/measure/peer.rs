@@ -112,7 +112,7 @@ pub(super) enum Drive {
     Thread,
 }
 
-/// The servers of the peer process. A server is started with the first slice of its number, and stays.
+/// The servers of the peer process. A server is started with the first slice of its number, and stays until another takes its place.
 #[derive(Default)]
 pub struct RpcSubject {
     fabric: Option<ShmFabric>,
@@ -247,7 +247,9 @@ impl Subject for RpcSubject {
         if self.hosted.len() <= at {
             self.hosted.resize_with(at + 1, || None);
         }
-        if self.hosted[at].is_none() {
+        // Only who starts a server says what it is to be: then another's time is over.
+        if self.hosted[at].is_none() || !parameters.is_empty() {
+            self.hosted[at] = None;
             let setup: Setup = serde_json::from_slice(parameters)
                 .map_err(|error| format!("the parameters of subject {index}: {error}"))?;
             self.hosted[at] = Some(self.start(&setup)?);

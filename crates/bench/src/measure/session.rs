@@ -19,6 +19,8 @@ pub struct Session {
     /// The cores this process may use, before pinning.
     pub(super) allowed: CpuSet,
     next: u8,
+    /// Servers that were started, each of which has a name of its own.
+    started: u32,
 }
 
 /// A server in the peer process.
@@ -39,7 +41,7 @@ impl Session {
         let allowed = sched_getaffinity(None)
             .map_err(|source| FloorError::System { action: "ask which cores are allowed", source })?;
         let pair = FloorPair::spawn_self(Cores::first_two()?)?;
-        Ok(Self { pair, fabric: super::fabric()?, allowed, next: 0 })
+        Ok(Self { pair, fabric: super::fabric()?, allowed, next: 0, started: 0 })
     }
 
     /// The pair, for floors alone.
@@ -49,8 +51,25 @@ impl Session {
 
     /// Starts a server in the peer.
     pub(super) fn serve(&mut self, service: ServiceKind, drive: Drive) -> Result<Served, MeasureError> {
-        let index = self.next;
-        let name = format!("shm:bench-{}-{index}", std::process::id());
+        let served = self.serve_at(self.next, service, drive)?;
+        self.next += 1;
+        Ok(served)
+    }
+
+    /// Starts another server in the place of one that has no clients any more: where a server's memory lies is worth some percent for as
+    /// long as it runs.
+    pub(super) fn serve_anew(
+        &mut self,
+        served: &Served,
+        service: ServiceKind,
+        drive: Drive,
+    ) -> Result<Served, MeasureError> {
+        self.serve_at(served.index, service, drive)
+    }
+
+    fn serve_at(&mut self, index: u8, service: ServiceKind, drive: Drive) -> Result<Served, MeasureError> {
+        let name = format!("shm:bench-{}-{}", std::process::id(), self.started);
+        self.started += 1;
         let setup = Setup { address: name.clone(), service, drive };
         let parameters =
             serde_json::to_vec(&setup).map_err(|error| MeasureError::BadArgument(error.to_string()))?;
@@ -59,7 +78,6 @@ impl Session {
             .map_err(|error: dunlin_fabric::AddressError| MeasureError::BadArgument(error.to_string()))?;
         self.pair.begin_subject(index, &parameters)?;
         self.pair.end_subject()?;
-        self.next += 1;
         Ok(Served { index, address })
     }
 

@@ -47,6 +47,11 @@ struct Sizes {
 }
 
 impl Sizes {
+    /// Whether one of them is so large that its sender has to find out how to fill its buffers.
+    fn are_large(self) -> bool {
+        self.request.max(self.answer) >= LARGE
+    }
+
     /// The points of a list of sizes, of which one direction may have a size of its own.
     fn points(
         sizes: &[usize],
@@ -166,15 +171,13 @@ pub(super) const RENEWED_AFTER: usize = 5;
 
 /// Calls that fill caches, pools and page tables before anything is timed.
 const WARM_UP_CALLS: usize = 4;
-/// The same for large payloads, whose sender has found out by then how to fill its buffers, and touched all of them: of this many clients at
-/// most, since with more it would take seconds.
-const LARGE_WARM_UP: (usize, usize) = (256, 16);
+/// The same for large payloads of a client alone, whose sender has found out by then how to fill its buffers, and touched all of them.
+const LARGE_WARM_UP_CALLS: usize = 256;
 /// What counts as large there.
 const LARGE: usize = 64 << 10;
 
 fn warm_up_calls(clients: usize, sizes: Sizes) -> usize {
-    let (calls, most_clients) = LARGE_WARM_UP;
-    if clients <= most_clients && sizes.request.max(sizes.answer) >= LARGE { calls } else { WARM_UP_CALLS }
+    if clients == 1 && sizes.are_large() { LARGE_WARM_UP_CALLS } else { WARM_UP_CALLS }
 }
 
 /// How many connections a contest keeps open: with more bytes than this for all of them, a contestant's are made anew for
@@ -208,7 +211,7 @@ mod tests {
     #[test]
     fn large_payloads_are_warmed_up_for_longer() {
         let calls = |clients, size| warm_up_calls(clients, Sizes { request: size, answer: 4 });
-        assert_eq!([calls(1, 4), calls(1, 64 << 10), calls(512, 64 << 10)], [4, 256, 4]);
+        assert_eq!([calls(1, 4), calls(1, 64 << 10), calls(2, 64 << 10)], [4, 256, 4]);
     }
 
     #[test]

@@ -15,6 +15,9 @@ use super::{Findings, MeasureError, Servers, ServiceKind, Session, Sizes, Stop};
 use super::{RENEWED_AFTER, all_stay, connect, progress_bar, service_hints, surroundings};
 use crate::measure::session::Served;
 
+/// How long many clients with large payloads call after they have connected, before they are measured: what a sender finds out while
+/// others are silent is not how to fill its buffers in a crowd.
+const SETTLING: Duration = Duration::from_millis(100);
 /// The most clients of a point.
 const MOST_CLIENTS: usize = 1024;
 
@@ -160,6 +163,9 @@ pub(super) fn entrant<'a>(
             session.disconnect(&served, std::mem::take(&mut callers))?;
             let calls = connect(session, &served, &contestant, clients, sizes, functions)?;
             callers.extend(calls.into_iter().enumerate().map(|(number, call)| client(call, number)));
+            if clients > 1 && sizes.are_large() {
+                crowd::slice(session, &served, &mut callers, functions.len(), SETTLING)?;
+            }
         }
         taken += 1;
         let sample = crowd::slice(session, &served, &mut callers, functions.len(), slice)?;

@@ -1,6 +1,6 @@
 //! What the engine finds by itself against fixed choices of the same, on a grid of process times, result sizes and clients.
 //!
-//! Servers stay from cell to cell, and whoever connects plays the cell before first: so each cell is a step of the workload.
+//! Whoever connects plays the cell before first: so each cell is a step of the workload.
 
 mod batch;
 mod fetch;
@@ -42,7 +42,8 @@ pub struct TunerGrid {
 
 /// The most clients of the thread.
 const MOST_CLIENTS: usize = 128;
-/// Slices until a contestant connects anew: where its memory lies is worth some percent.
+/// Slices until a contestant connects anew, to another server: where its memory lies, on either side, is worth some percent, as much as
+/// this is about.
 const RENEWED_AFTER: usize = 8;
 /// How long the cell before is played, and then this one, until who tunes itself is measured: it has 100 ms to settle.
 const STEP: [Duration; 2] = [Duration::from_millis(20), Duration::from_millis(100)];
@@ -183,20 +184,21 @@ fn entrant<'a, C: Callers + 'a>(
     clients: usize,
     slice: Duration,
 ) -> Entrant<'a> {
-    let mut callers = C::new(Vec::new());
+    let (mut callers, mut served) = (C::new(Vec::new()), served.clone());
     let mut taken = 0;
     let take = move |session: &mut Session| -> Result<Sample, MeasureError> {
         if taken % RENEWED_AFTER == 0 {
             let old = std::mem::replace(&mut callers, C::new(Vec::new()));
-            session.disconnect(served, old.into_clients())?;
-            let connected = (0..clients).map(|_| session.connect(served, &contestant.config));
+            session.disconnect(&served, old.into_clients())?;
+            served = session.serve_anew(&served, ServiceKind::Bytes, Drive::Busy)?;
+            let connected = (0..clients).map(|_| session.connect(&served, &contestant.config));
             callers = C::new(connected.collect::<Result<_, _>>()?);
             let parts = if contestant.single {
                 [(before, Duration::ZERO), (job, WARM_UP)]
             } else {
                 [(before, STEP[0]), (job, STEP[1])]
             };
-            session.while_serving(served, |_, _| {
+            session.while_serving(&served, |_, _| {
                 parts
                     .into_iter()
                     .try_for_each(|(job, time)| callers.play(job, time))
