@@ -43,6 +43,7 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let factor = match &text[digits..] {
         "" | "s" => 1.0,
+        "ns" => 1e-9,
         "us" => 1e-6,
         "ms" => 1e-3,
         "m" | "min" => 60.0,
@@ -265,6 +266,7 @@ mod tests {
     fn times() {
         assert_eq!(duration("2"), Ok(Duration::from_secs(2)));
         assert_eq!(duration("100ms"), Ok(Duration::from_millis(100)));
+        assert_eq!(duration("500ns"), Ok(Duration::from_nanos(500)));
         assert_eq!(duration("1m"), Ok(Duration::from_secs(60)));
         for text in ["", "x", "-1", "1d", "nan", "inf", "999999999h"] {
             assert!(duration(text).is_err(), "{text}");

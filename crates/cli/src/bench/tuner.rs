@@ -65,7 +65,7 @@ pub(crate) struct FetchTunerArguments {
 #[command(after_help = BATCH_HELP)]
 pub(crate) struct BatchTunerArguments {
     /// What the function takes.
-    #[arg(long, default_value = "0us,0.5us,2us", value_delimiter = ',', value_parser = arguments::duration, value_name = "TIME")]
+    #[arg(long, default_value = "0us,500ns,2us", value_delimiter = ',', value_parser = arguments::duration, value_name = "TIME")]
     process: Vec<Duration>,
     /// Bytes of the result, at most 512.
     #[arg(long, default_value = "32,256", value_delimiter = ',', value_parser = arguments::size, value_name = "SIZE")]
