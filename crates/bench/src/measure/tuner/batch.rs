@@ -6,13 +6,13 @@ use std::time::Instant;
 use dunlin_fabric_shm::ShmFabric;
 use dunlin_rpc::{BatchCalls, Batching, Client, ClientConfig, ResponseHalf};
 
-use super::{Callers, Contestant, Job, TunerGrid, WORK, check_answer, config, contest};
+use super::{Callers, Contestant, Job, TunerGrid, WORK, collect, config, contest, ratio_of_kinds};
 use crate::measure::atb::turns::{
     Compared, Kind, LatencyLimit, Metric, Rivals, Sample, Verdict, set_latency, set_throughput,
 };
 use crate::measure::{Findings, MeasureError, Session};
 use crate::report::{Row, rounded};
-use crate::statistics::{Latency, ratio};
+use crate::statistics::Latency;
 
 /// What to measure.
 #[derive(Clone, Debug)]
@@ -54,11 +54,7 @@ pub fn batch_tuner(session: &mut Session, options: &BatchTunerOptions) -> Result
         [Compared { metric: Metric::Throughput(Some(CALLS)), prefix: "", rivals: Rivals::KeepLimit }];
     let describe = |row: &mut Row, samples: &[&Sample]| {
         set_throughput(row, "throughput_ops", samples, Some(CALLS));
-        let sum = |kind: usize| {
-            let of = |sample: &&Sample| sample.kinds.get(kind).map_or(0, |kind| kind.operations);
-            samples.iter().map(of).sum::<u64>() as f64
-        };
-        row.set("calls_per_batch", ratio(sum(CALLS), sum(BATCHES)).map(rounded));
+        row.set("calls_per_batch", ratio_of_kinds(samples, CALLS, &[BATCHES]).map(rounded));
         set_latency(row, samples, CALLS);
     };
     let mut verdicts = [Verdict::new(5, "the best fixed size that keeps the limit")];
@@ -99,7 +95,7 @@ impl BatchTunerOptions {
 struct InBatches {
     clients: Vec<Client<ShmFabric>>,
     /// By client: when its batch was begun, and how many of its calls are not answered.
-    under_way: Vec<(Option<Instant>, usize)>,
+    under_way: Vec<(Instant, usize)>,
     stamp: u8,
     calls: Kind,
     batches: u64,
@@ -107,7 +103,7 @@ struct InBatches {
 
 impl Callers for InBatches {
     fn new(clients: Vec<Client<ShmFabric>>) -> Self {
-        let under_way = vec![(None, 0); clients.len()];
+        let under_way = vec![(Instant::now(), 0); clients.len()];
         InBatches { clients, under_way, stamp: 0, calls: Kind::default(), batches: 0 }
     }
 
@@ -124,7 +120,7 @@ impl Callers for InBatches {
         self.clients.rotate_left(1);
         for (client, (begin, open)) in self.clients.iter_mut().zip(&mut self.under_way) {
             let size = client.batch_calls().next().map_or(1, usize::from);
-            *begin = Some(Instant::now());
+            *begin = Instant::now();
             for _ in 0..size {
                 client.push_waiting_on(0, WORK, &request).map_err(|error| error.to_string())?;
             }
@@ -139,11 +135,8 @@ impl Callers for InBatches {
                 if *open == 0 {
                     continue;
                 }
-                let done = client.collect(|_, outcome| {
-                    let checked = outcome.map_err(|error| error.to_string());
-                    failed = checked.and_then(|answer| check_answer(work, answer)).err().or(failed.take());
-                });
-                if let (true, Some(begin)) = (done > 0, *begin) {
+                let done = collect(client, work, &mut failed);
+                if done > 0 {
                     self.calls.latency.record_many(begin.elapsed().as_nanos() as u64, done as u64);
                 }
                 *open -= done;

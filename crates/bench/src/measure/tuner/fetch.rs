@@ -4,11 +4,12 @@
 use dunlin_fabric_shm::ShmFabric;
 use dunlin_rpc::{CallId, Client, ClientConfig, FetchChoice, ResponseHalf, SMALL_LIMIT};
 
-use super::{Callers, Contestant, Job, TunerGrid, WORK, check_answer, config, contest};
+use super::{
+    Callers, Contestant, Job, TunerGrid, WORK, check_answer, collect, config, contest, ratio_of_kinds,
+};
 use crate::measure::atb::turns::{Compared, Kind, Metric, Rivals, Sample, Verdict, set_throughput};
 use crate::measure::{Findings, MeasureError, Session};
 use crate::report::{Row, rounded};
-use crate::statistics::ratio;
 
 /// The engine's own choice, and what it must not fall behind.
 const TUNED: &str = "tuned";
@@ -40,11 +41,7 @@ pub fn fetch_tuner(session: &mut Session, grid: &TunerGrid) -> Result<Findings, 
     ];
     let describe = |row: &mut Row, samples: &[&Sample]| {
         set_throughput(row, "throughput_ops", samples, Some(CALLS));
-        let sum = |kind: usize| {
-            let of = |sample: &&Sample| sample.kinds.get(kind).map_or(0, |kind| kind.operations);
-            samples.iter().map(of).sum::<u64>() as f64
-        };
-        row.set("fetched_share", ratio(sum(FETCHED), sum(FETCHED) + sum(WRITTEN)).map(rounded));
+        row.set("fetched_share", ratio_of_kinds(samples, FETCHED, &[FETCHED, WRITTEN]).map(rounded));
     };
     let rows = contest::<Alone>(session, grid, &contestants(), &compared, &describe, &mut verdicts)?;
     let notes = verdicts.iter().filter_map(|verdict| verdict.words("throughput, tuned")).collect();
@@ -98,10 +95,7 @@ impl Callers for Alone {
         let mut done = 0;
         while done < self.clients.len() {
             for client in &mut self.clients {
-                done += client.collect(|_, outcome| {
-                    let checked = outcome.map_err(|error| error.to_string());
-                    failed = checked.and_then(|answer| check_answer(work, answer)).err().or(failed.take());
-                });
+                done += collect(client, work, &mut failed);
             }
         }
         failed.map_or(Ok(done as u64), Err)

@@ -19,6 +19,7 @@ use super::peer::{Drive, ServiceKind, WORK, Work};
 use super::session::{Served, Session};
 use super::{MeasureError, Stop, progress_bar};
 use crate::report::Row;
+use crate::statistics::ratio;
 
 pub use batch::{BatchTunerOptions, batch_tuner};
 pub use fetch::fetch_tuner;
@@ -73,6 +74,25 @@ fn check_answer(work: Work, answer: &[u8]) -> Result<(), String> {
         return Ok(());
     }
     Err("another answer than was asked for".to_owned())
+}
+
+/// Takes what a client was answered, and says how much that was. What is no right answer is left in `failed`.
+fn collect(client: &mut Client<ShmFabric>, work: Work, failed: &mut Option<String>) -> usize {
+    client.collect(|_, outcome| {
+        let checked = outcome.map_err(|error| error.to_string());
+        if let Err(wrong) = checked.and_then(|answer| check_answer(work, answer)) {
+            *failed = Some(wrong);
+        }
+    })
+}
+
+/// One kind of what slices count over others together.
+fn ratio_of_kinds(samples: &[&Sample], one: usize, others: &[usize]) -> Option<f64> {
+    let sum = |kind: usize| {
+        let of = |sample: &&Sample| sample.kinds.get(kind).map_or(0, |kind| kind.operations);
+        samples.iter().map(of).sum::<u64>() as f64
+    };
+    ratio(sum(one), others.iter().map(|kind| sum(*kind)).sum())
 }
 
 /// Who takes part.
