@@ -315,13 +315,18 @@ fn measure_apart(plan: Plan) -> [CountSnapshot; 2] {
             let payload = pattern(32, number);
             assert_eq!(*client.call_on(0, ECHO, &payload).unwrap(), *payload);
         }
-        // Some of what a call costs comes after its answer.
+        // Some of what a call costs comes after its answer; so does the count of the answer's own post, which the worker
+        // has behind it once it has polled twice more.
+        let answered = fabrics[1].counts().polls;
+        let mut settled = [&fabrics[0], &fabrics[1]].map(Count::counts);
         until("nothing is under way", || {
             client.progress();
-            let counts = [fabrics[0].counts(), fabrics[1].counts()];
-            nothing_under_way(&counts) && counts.map(|side| receives_waiting(&side)) == receives
+            settled = [&fabrics[0], &fabrics[1]].map(Count::counts);
+            settled[1].polls >= answered + 2
+                && nothing_under_way(&settled)
+                && settled.each_ref().map(receives_waiting) == receives
         });
-        [fabrics[0].counts(), fabrics[1].counts()]
+        settled
     };
     let [client, server] = calls(WARM_UP);
     let [client_after, server_after] = calls(CALLS);
