@@ -29,8 +29,8 @@ pub const COLUMNS: [&str; 13] = [
 /// Names that sweeps give to clusters whose profile has another name.
 const ALIASES: &[(&str, &str)] = &[("netapp", "connect-ib")];
 
-/// Size of the buffer that a thread registers.
-const BUFFER: u64 = 2 << 20;
+/// Size of the buffer that a thread registers, in bytes.
+pub const BUFFER: u64 = 2 << 20;
 /// Machines of a quick run.
 const QUICK_MACHINES: u32 = 3;
 /// Bounds that a row must keep: more would not be a cluster that anybody measured, or would run for hours.
@@ -249,56 +249,6 @@ pub enum Effort {
     Quick,
 }
 
-fn test<'a>(row: &Row, profile: &'a Profile, effort: Effort) -> Test<'a> {
-    let each = row.queue_pairs / row.threads;
-    let (machines, scale) = match effort {
-        Effort::Full => (row.machines, 3),
-        Effort::Quick => (row.machines.min(QUICK_MACHINES), 1),
-    };
-    let mut threads = Vec::with_capacity((machines * row.threads) as usize);
-    for host in 0..machines {
-        for thread in 0..row.threads {
-            let connections = (0..each).filter(|index| index % row.machines != host).map(|index| {
-                let other_end = index - index % row.machines + host;
-                let peer = match effort {
-                    Effort::Full => index % row.machines,
-                    // As many queue pairs as ever, to fewer machines.
-                    Effort::Quick => (host + 1 + index % row.machines % (machines - 1)) % machines,
-                };
-                Connection {
-                    queue_pair: thread * each + index,
-                    peer,
-                    // The last group may be incomplete: then several share an end.
-                    peer_queue_pair: thread * each + other_end.min(each - 1),
-                }
-            });
-            threads.push(Thread {
-                host,
-                connections: connections.collect(),
-                region: thread,
-                remote: Places::Anywhere { first: 0, regions: row.threads, bytes: BUFFER },
-            });
-        }
-    }
-    let hosts = machines as usize;
-    let machines = u64::from(machines);
-    // Every context is used, and every window was full and emptied, before anything counts.
-    let filled = u64::from(row.queue_pairs) * 2 + u64::from(row.threads * row.window) * 2;
-    Test {
-        cluster: Cluster::uniform(profile, hosts),
-        threads,
-        opcode: row.opcode,
-        transport: row.transport,
-        bytes: row.bytes,
-        inline: row.inline,
-        window: row.window,
-        signaling: row.signaling,
-        pick: Pick::Random,
-        warm_up: machines * (filled + 500),
-        measured: machines * 1500 * scale,
-    }
-}
-
 /// The median of absolute relative errors, in percent; 0 without any.
 #[must_use]
 pub fn median_error_percent(pairs: impl Iterator<Item = (f64, f64)>) -> f64 {
@@ -313,12 +263,69 @@ pub fn median_error_percent(pairs: impl Iterator<Item = (f64, f64)>) -> f64 {
 }
 
 impl Row {
+    /// The test that was measured, on a cluster of that profile.
+    #[must_use]
+    pub fn test<'a>(&self, profile: &'a Profile, effort: Effort) -> Test<'a> {
+        let each = self.queue_pairs / self.threads;
+        let (machines, scale) = match effort {
+            Effort::Full => (self.machines, 3),
+            Effort::Quick => (self.machines.min(QUICK_MACHINES), 1),
+        };
+        let mut threads = Vec::with_capacity((machines * self.threads) as usize);
+        for host in 0..machines {
+            for thread in 0..self.threads {
+                let connections = (0..each).filter(|index| index % self.machines != host).map(|index| {
+                    let other_end = index - index % self.machines + host;
+                    let peer = match effort {
+                        Effort::Full => index % self.machines,
+                        // As many queue pairs as ever, to fewer machines.
+                        Effort::Quick => (host + 1 + index % self.machines % (machines - 1)) % machines,
+                    };
+                    Connection {
+                        queue_pair: thread * each + index,
+                        peer,
+                        // The last group may be incomplete: then several share an end.
+                        peer_queue_pair: thread * each + other_end.min(each - 1),
+                    }
+                });
+                threads.push(Thread {
+                    host,
+                    connections: connections.collect(),
+                    region: thread,
+                    remote: Places::Anywhere { first: 0, regions: self.threads, bytes: BUFFER },
+                });
+            }
+        }
+        let hosts = machines as usize;
+        let machines = u64::from(machines);
+        // Every context is used, and every window was full and emptied, before anything counts.
+        let filled = u64::from(self.queue_pairs) * 2 + u64::from(self.threads * self.window) * 2;
+        // Where no window bounds what is outstanding, send queues do, once they are full.
+        let queued = match self.signaling {
+            Signaling::OneIn(every) if !self.opcode.answers_with_data() => self.queue_pairs * every * 2,
+            _ => 0,
+        };
+        Test {
+            cluster: Cluster::uniform(profile, hosts),
+            threads,
+            opcode: self.opcode,
+            transport: self.transport,
+            bytes: self.bytes,
+            inline: self.inline,
+            window: self.window,
+            signaling: self.signaling,
+            pick: Pick::Random,
+            warm_up: machines * (filled + u64::from(queued) + 500),
+            measured: machines * 1500 * scale,
+        }
+    }
+
     /// What the model makes of it: million operations per second and machine.
     ///
     /// # Errors
     /// A row that cannot be run.
     pub fn predict(&self, profile: &Profile, effort: Effort) -> Result<f64, SweepError> {
-        let test = test(self, profile, effort);
+        let test = self.test(profile, effort);
         let outcome = run(&test).map_err(|source| SweepError::Run { line: self.line, source })?;
         Ok(outcome.rate / test.cluster.hosts.len() as f64 / 1e6)
     }

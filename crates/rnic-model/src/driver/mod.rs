@@ -1,5 +1,9 @@
 //! A driver of raw verbs: threads in closed loops on an event heap, the way raw-verb benchmarks are written. It makes
-//! the same calls of [`Network`](crate::Network) as the simulator, so what is calibrated with it holds there.
+//! the same calls of [`Network`](crate::Network) as the simulator, so what is calibrated with it holds there; a test of
+//! `scenario` compares them.
+//!
+//! A connection keeps its order, as a queue pair does: what is posted later arrives later, and its end is seen later. That counts
+//! where the NIC fetches what its caches miss: what waited behind a miss arrives with it, and finds the context there.
 
 mod run;
 

@@ -28,6 +28,8 @@ pub struct Outcome {
 struct Flight {
     request: Request,
     thread: u32,
+    /// Which of its connections.
+    connection: u32,
     host: u32,
     peer: u32,
     began: Nanos,
@@ -50,6 +52,9 @@ struct Runner {
     signaled: Vec<Option<u32>>,
     /// Of each connection, the next block.
     blocks: Vec<u32>,
+    /// Of each connection, when what was posted last arrives and when what ended last can be seen: a queue pair keeps the order.
+    last_arrivals: Vec<Nanos>,
+    last_ends: Vec<Nanos>,
     /// The flight that it waits for.
     waits_for: Option<u32>,
 }
@@ -129,6 +134,8 @@ impl<'t, 'c> State<'t, 'c> {
             counts: vec![0; thread.connections.len()],
             signaled: vec![None; thread.connections.len()],
             blocks: vec![0; thread.connections.len()],
+            last_arrivals: vec![0; thread.connections.len()],
+            last_ends: vec![0; thread.connections.len()],
             waits_for: None,
         });
         let mut state = State {
@@ -184,8 +191,9 @@ impl<'t, 'c> State<'t, 'c> {
 
     fn complete(&mut self, now: Nanos, number: u32) {
         let flight = &self.flights[number as usize];
-        let done = self.network.complete(now, flight.host as usize, 0, &flight.request);
+        let seen = self.network.complete(now, flight.host as usize, 0, &flight.request);
         let flight = &mut self.flights[number as usize];
+        let done = in_order(&mut self.runners[flight.thread as usize].last_ends, flight.connection, seen);
         flight.done = Some(done);
         let (thread, began) = (flight.thread, flight.began);
         if self.counting {
@@ -290,12 +298,14 @@ impl<'t, 'c> State<'t, 'c> {
             remote,
         };
         let posted = self.network.post(time, spec.host as usize, 0, &request);
+        let arrives = in_order(&mut self.runners[index].last_arrivals, choice as u32, posted.arrives);
         // Only a signaled one that has been sent ends at its initiator, where no answer comes back.
         let completes = posted.sent.is_some() && signal;
         let kept = signal && matches!(test.signaling, Signaling::OneIn(_));
         let flight = Flight {
             request,
             thread,
+            connection: choice as u32,
             host: spec.host,
             peer: connection.peer,
             began: time,
@@ -312,7 +322,7 @@ impl<'t, 'c> State<'t, 'c> {
                 self.flights.len() as u32 - 1
             }
         };
-        self.schedule(posted.arrives, Event::Arrive(number));
+        self.schedule(arrives, Event::Arrive(number));
         if let Some(sent) = posted.sent.filter(|_| completes) {
             self.schedule(sent, Event::Complete(number));
         }
@@ -326,6 +336,13 @@ impl<'t, 'c> State<'t, 'c> {
         self.posted += 1;
         self.schedule(time + posted.processor + turn_cost, Event::Step(thread));
     }
+}
+
+/// When something of a connection happens that is ready then: not before what came before it.
+fn in_order(last: &mut [Nanos], connection: u32, ready: Nanos) -> Nanos {
+    let last = &mut last[connection as usize];
+    *last = (*last).max(ready);
+    *last
 }
 
 /// Where a thread's next work request goes.
