@@ -254,7 +254,10 @@ impl State {
         if transport != Transport::ReliableConnection {
             // It is done when it has left.
             sender.carried_out = serial;
-            if signaled {
+            if signaled && self.timing.is_modelled() {
+                // Its NIC has work with the completion, as with one that an answer brings.
+                self.put(posted.left, Event::Acknowledged { queue_pair: from, serial });
+            } else if signaled {
                 self.done_at(from, serial, posted.left, Outcome::of(CompletionStatus::Success));
             }
             let loss = self.settings.faults.loss;
