@@ -7,6 +7,7 @@
 //! * [`course`]: what those that are measured for a while have in common.
 //! * [`datagrams`]: RPC over datagrams without the engine, for what it takes of the server's processors.
 //! * [`advice`]: what the model says of the plan that hints select, for a function of anybody.
+//! * [`raw_verbs`]: measurements of raw verbs, played on the simulator instead of on the model alone.
 //! * [`rates`]: what the NICs of simulated clusters do in a second, for clients that choose by it.
 //! * [`tuning`]: a client of a function that changes, and what its tuner makes of it.
 //! * [`figures`]: the papers' figures, with what the papers' texts say of them.
@@ -22,6 +23,7 @@ pub mod figures;
 pub mod load;
 pub mod random_values;
 pub mod rates;
+pub mod raw_verbs;
 pub mod shared;
 pub mod swarm;
 pub mod tuning;

@@ -1,5 +1,6 @@
 //! `dunlin sim sweep`: measurements of raw verbs, row by row beside what the model makes of them.
 
+use super::runs::all;
 use super::{hash, profile, rounded};
 use crate::output::{self, Failure, ReportArguments};
 use crate::progress;
@@ -7,6 +8,7 @@ use clap::Args;
 use dunlin_bench::report::{Axis, Chart, Content, Document, Lines, Row, Unit, table};
 use dunlin_rnic_model::Profile;
 use dunlin_rnic_model::sweep::{Effort, Row as Measurement, median_error_percent, parse, profile_of};
+use dunlin_scenario::raw_verbs;
 use std::process::ExitCode;
 
 /// Run each row of a file of raw-verb measurements: measured, predicted, error, and the median error per operation
@@ -14,10 +16,13 @@ use std::process::ExitCode;
 #[command(after_help = "\
 The file has the columns of the shared sweep (cluster,nic_from_memory,machines,threads_per_machine,...). Rows of a cluster
 that has a profile of its own run on that profile only: with --profile, those of other clusters are left out and counted.
+Rows run in the driver of raw verbs, threads in closed loops on the model of NICs and hosts; --simulator has the simulator,
+which is slower, make the same calls of the same model.
 
 Examples:
   dunlin sim sweep measurements.csv --profile connect-ib
-  dunlin sim sweep measurements.csv --json sweep.json")]
+  dunlin sim sweep measurements.csv --json sweep.json
+  dunlin sim sweep measurements.csv --simulator")]
 pub(crate) struct SweepArguments {
     /// The measurements
     #[arg(value_name = "FILE.csv")]
@@ -25,9 +30,16 @@ pub(crate) struct SweepArguments {
     /// Run on this profile: a built-in one, or a file ending in .toml; without it, each row on its cluster's own
     #[arg(long, value_name = "NAME")]
     profile: Option<String>,
+    /// Play each row in the simulator itself, on its queue pairs, memory and threads, instead of in the model's driver of raw
+    /// verbs; all READs are signaled there
+    #[arg(long)]
+    simulator: bool,
     #[command(flatten)]
     report: ReportArguments,
 }
+
+/// The seed of rows that the simulator plays.
+const SEED: u64 = 1;
 
 struct Ran<'a> {
     measurement: &'a Measurement,
@@ -43,8 +55,7 @@ pub(crate) fn run(arguments: &SweepArguments) -> Result<ExitCode, Failure> {
     })?;
     let rows = parse(&arguments.file, &text).map_err(Failure::new)?;
     let mut profiles: Vec<Profile> = Vec::new();
-    let bar = progress::counting(rows.len() as u64, "rows");
-    let mut ran = Vec::with_capacity(rows.len());
+    let mut chosen_rows = Vec::with_capacity(rows.len());
     let mut left_out = 0_usize;
     for row in &rows {
         let own = profile_of(&row.cluster).unwrap_or(&row.cluster);
@@ -52,22 +63,32 @@ pub(crate) fn run(arguments: &SweepArguments) -> Result<ExitCode, Failure> {
             // A profile that no row's cluster has is tried on all rows: that is what asking for it can only mean.
             Some(chosen) if chosen.name() != own && has_own(&rows, chosen) => {
                 left_out += 1;
-                bar.inc(1);
                 continue;
             }
             Some(chosen) => position(&mut profiles, chosen.name(), || Ok(chosen.clone()))?,
             None => position(&mut profiles, own, || Profile::built_in(own).map_err(Failure::new))?,
         };
-        let predicted = row
-            .predict(&profiles[index], Effort::Full)
-            .map_err(|error| Failure::new(error).context(&arguments.file))?;
-        ran.push(Ran { measurement: row, profile: profiles[index].name().to_owned(), predicted });
-        bar.inc(1);
+        chosen_rows.push((row, index));
     }
-    bar.finish_and_clear();
+    let predicted = match arguments.simulator {
+        true => in_simulator(&chosen_rows, &profiles)?,
+        false => in_driver(&chosen_rows, &profiles, &arguments.file)?,
+    };
+    let ran: Vec<Ran<'_>> = chosen_rows
+        .into_iter()
+        .zip(predicted)
+        .map(|((measurement, index), predicted)| {
+            let profile = profiles[index].name().to_owned();
+            Ran { measurement, profile, predicted }
+        })
+        .collect();
 
     let medians = medians(&ran);
-    let mut parameters = Row::new().with("file", arguments.file.as_str()).with("rows_left_out", left_out);
+    let played_by = if arguments.simulator { "simulator" } else { "driver of the model" };
+    let mut parameters = Row::new()
+        .with("file", arguments.file.as_str())
+        .with("played_by", played_by)
+        .with("rows_left_out", left_out);
     for profile in &profiles {
         parameters.set(&format!("profile_hash {}", profile.name()), hash(profile));
     }
@@ -84,6 +105,25 @@ pub(crate) fn run(arguments: &SweepArguments) -> Result<ExitCode, Failure> {
     }
     arguments.report.write_with(&document, &[chart(&ran)])?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// What the driver makes of rows, each on the profile at its place.
+fn in_driver(rows: &[(&Measurement, usize)], profiles: &[Profile], file: &str) -> Result<Vec<f64>, Failure> {
+    let bar = progress::counting(rows.len() as u64, "rows");
+    let predict = |(row, index): &(&Measurement, usize)| {
+        let predicted = row.predict(&profiles[*index], Effort::Full);
+        bar.inc(1);
+        predicted.map_err(|error| Failure::new(error).context(file))
+    };
+    let predicted = rows.iter().map(predict).collect();
+    bar.finish_and_clear();
+    predicted
+}
+
+/// What the simulator makes of them, on all cores.
+fn in_simulator(rows: &[(&Measurement, usize)], profiles: &[Profile]) -> Result<Vec<f64>, Failure> {
+    let rows = rows.iter().map(|(row, index)| ((*row).clone(), profiles[*index].clone())).collect();
+    all(rows, "rows", |(row, profile)| raw_verbs::mops(row, profile, SEED))
 }
 
 /// Whether some row's cluster has that profile as its own.
