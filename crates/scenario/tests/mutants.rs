@@ -1,4 +1,4 @@
-//! The swarm is worth what it catches: an engine with a bug in it, thirteen times, each of which must be caught within a
+//! The swarm is worth what it catches: an engine with a bug in it, fourteen times, each of which must be caught within a
 //! minute. The bugs are put into a copy of the sources (the engine's own build knows nothing of them), all into one
 //! build, and one is switched on at a time by the environment.
 //!
@@ -81,6 +81,13 @@ const MUTANTS: &[Mutant] = &[
         file: "crates/rpc/src/client/slots.rs",
         from: "State::InFlight | State::Reading) || slot.timeout == 0 {",
         to: "State::InFlight | State::Reading) || slot.timeout == 0 || dunlin_fabric::mutant(\"deadline_ignored\") {",
+    },
+    Mutant {
+        name: "deadline_late",
+        file: "crates/rpc/src/client/slots.rs",
+        from: "slot.deadline = now.saturating_add(slot.timeout);",
+        to: "let late = if dunlin_fabric::mutant(\"deadline_late\") { 10_000_000 } else { 0 };
+                slot.deadline = now.saturating_add(slot.timeout + late);",
     },
     Mutant {
         name: "not_executed_said_too_soon",

@@ -1,7 +1,7 @@
 //! A client of a swarm.
 
 use super::book::{Book, End, answer_to, request};
-use super::draw::{DrawnClient, Style, size};
+use super::draw::{DrawnClient, Lateness, Style, size};
 use super::executor::block_on;
 use super::play::Weather;
 use super::server::{ECHO, POOLED, PULLED};
@@ -16,7 +16,7 @@ pub(super) struct Part {
     pub(super) address: Address,
     pub(super) drawn: DrawnClient,
     pub(super) server_window: u16,
-    pub(super) lateness: Nanos,
+    pub(super) lateness: Lateness,
     pub(super) seed: u64,
     pub(super) first: u64,
     pub(super) book: Book,
@@ -32,6 +32,21 @@ struct Open {
     sent: Nanos,
     /// The engine was asked for its end all the time.
     watched: bool,
+}
+
+impl Part {
+    /// A call has ended that was asked for since `since`.
+    fn check_deadline(&self, number: u64, since: Nanos, lateness: Nanos) {
+        // It may wait for room as long as for its answer.
+        let most = 2 * self.drawn.config.timeout;
+        // Who is killed in the middle of its work sees the time of its death, which may be a little before its own.
+        let took = self.sim.host().now().saturating_sub(since);
+        if took > most + lateness {
+            self.book.violate(format!(
+                "call {number} ended {took} ns after it was made; its deadline was {most} ns, and it may be late by {lateness} ns"
+            ));
+        }
+    }
 }
 
 /// Calls that must succeed once it is calm.
@@ -163,16 +178,8 @@ impl Actor {
     }
 
     fn check_deadline(&self, number: u64, sent: Nanos) {
-        // To wait for room and to connect anew takes its time, too.
-        let most = 2 * self.part.drawn.config.timeout + self.part.drawn.config.connect_timeout;
-        // Who is killed in the middle of its work sees the time of its death, which may be a little before its own.
-        let took = self.now().saturating_sub(sent);
-        if took > most + self.part.lateness {
-            let book = &self.part.book;
-            book.violate(format!(
-                "call {number} ended {took} ns after it was made; its deadline was {most} ns"
-            ));
-        }
+        // To connect anew takes its time, too.
+        self.part.check_deadline(number, sent, self.part.lateness.connecting);
     }
 
     fn end(&self, number: u64, size: usize, end: End, right: bool) {
@@ -379,18 +386,20 @@ fn play_asynchronously(part: Part) {
                 1 if part.pulls => PULLED,
                 _ => ECHO,
             };
-            let before = host.now();
-            calls.push((number, size, before, client.call(function, &request(number, size))));
+            calls.push((number, size, client.call(function, &request(number, size))));
         }
         sent += together;
-        for (number, size, before, call) in calls {
+        for (number, size, call) in calls {
             if random.one_in(20) {
                 drop(call);
                 part.book.ended(number, End::Abandoned);
                 continue;
             }
-            let timeout = part.drawn.config.timeout;
-            match block_on(&host, before + 2 * timeout + part.lateness + PATIENCE, call) {
+            // Nobody asks for it before. Connecting anew is on a thread of its own.
+            let (since, lateness) = (host.now(), part.lateness.call);
+            let ended = block_on(&host, since + 2 * part.drawn.config.timeout + lateness + PATIENCE, call);
+            part.check_deadline(number, since, lateness);
+            match ended {
                 Some(Ok(response)) => {
                     if *response != *answer_to(&request(number, size)) {
                         part.book.violate(format!("call {number} of {size} bytes got a wrong answer"));

@@ -52,7 +52,7 @@ pub(super) fn root(sim: &Sim, drawn: &Drawn, book: &Book) {
             address: address.clone(),
             drawn: client.clone(),
             server_window: drawn.server.window,
-            lateness: drawn.lateness,
+            lateness: drawn.lateness(client),
             seed: drawn.seed ^ first,
             first,
             book: book.clone(),
