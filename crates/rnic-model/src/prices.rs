@@ -148,6 +148,18 @@ impl Sockets {
     pub fn latency(&self) -> Nanos {
         self.latency_ns as Nanos
     }
+
+    /// From the sender's call to the receiver's return with the whole message, nothing else being under way.
+    #[must_use]
+    pub fn one_way(&self, bytes: u32) -> Nanos {
+        self.send(bytes) + self.occupies(bytes) + self.latency() + self.receive(bytes)
+    }
+
+    /// Messages a second from one thread to another, as many being under way as may be.
+    #[must_use]
+    pub fn stream(&self, bytes: u32) -> f64 {
+        1e9 / self.send(bytes).max(self.receive(bytes)).max(self.occupies(bytes)).max(1) as f64
+    }
 }
 
 #[cfg(test)]
@@ -173,5 +185,10 @@ mod tests {
         assert!(sockets.send(65_536) > sockets.send(64) && sockets.receive(65_536) > sockets.receive(64));
         let rate = 1e6 * 8.0 / sockets.occupies(1_000_000) as f64;
         assert!((rate - 15.0).abs() < 0.01, "{rate} Gb/s");
+        // What takes longest bounds a stream: the receiver's calls where messages are small, the stack where they are large.
+        let calls = 1e9 / sockets.receive(64) as f64;
+        assert!((sockets.stream(64) / calls - 1.0).abs() < 1e-9);
+        assert!((sockets.stream(1_000_000) * 8e6 / 15e9 - 1.0).abs() < 1e-3);
+        assert!(sockets.one_way(64) > sockets.send(64) + sockets.latency() + sockets.receive(64));
     }
 }

@@ -150,6 +150,13 @@ fn hatrpc_15_and_16() {
 }
 
 #[test]
+fn lite_6_and_7() {
+    for figure in ["lite-6", "lite-7"] {
+        says(figure, &[("TCP/IP over WRITE", 3)]);
+    }
+}
+
+#[test]
 fn rf_rpc_5() {
     says("rf-rpc-5", &[("server-reply", 1), ("remote fetching over server-reply", 2)]);
 }
@@ -397,6 +404,25 @@ fn rf_rpc_tuner() {
     for point in of("settled") {
         assert!(point.predicted <= 100.0, "{point:?}");
     }
+}
+
+/// What a figure's runs go by, which is more than the profile that it is listed with.
+#[test]
+fn runs_tell_their_profiles() {
+    let profiles = |id: &str| {
+        let runs = figure(id).unwrap().runs(Effort::Quick);
+        let mut names: Vec<String> = runs.iter().filter_map(|run| run.profile().map(str::to_owned)).collect();
+        names.sort_unstable();
+        names.dedup();
+        names
+    };
+    assert_eq!(profiles("rf-rpc-bypass"), ["rf-rpc", "rf-rpc-20g"]);
+    assert_eq!(profiles("rf-rpc-table-3"), ["rf-rpc", "rf-rpc-connectx4"]);
+    assert_eq!(profiles("rf-rpc-table-4"), ["rf-rpc", "rf-rpc-roce"]);
+    assert_eq!(profiles("flock-2b"), ["flock"]);
+    assert_eq!(profiles("lite-7"), ["lite"]);
+    assert_eq!(profiles("rf-rpc-2"), ["rf-rpc"]);
+    assert_eq!(profiles("scalerpc-1b"), ["scalerpc"]);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! `dunlin sim list`, `dunlin sim figure`: the papers' figures.
 
 use super::rounded;
-use super::runs::{Made, make};
+use super::runs::{Made, make, set_profiles};
 use crate::output::{self, Failure, ReportArguments};
 use clap::Args;
 use dunlin_bench::report::{Axis, Chart, Content, Document, Lines, Row, Unit, readable, table};
@@ -69,17 +69,15 @@ pub(crate) fn run(arguments: &FigureArguments) -> Result<ExitCode, Failure> {
     let effort = effort(arguments.quick);
     let made = make(&[figure], effort, figure.id)?;
     for made in &made {
-        let mut document = Document::new(
-            "sim figure",
-            "model",
-            Row::new()
-                .with("figure", figure.id)
-                .with("title", figure.title)
-                .with("profile", figure.profile)
-                .with("profile_hash", made.hash.as_str())
-                .with("kind", figure.kind.name())
-                .with("quick", arguments.quick),
-        );
+        let mut parameters = Row::new()
+            .with("figure", figure.id)
+            .with("title", figure.title)
+            .with("profile", figure.profile)
+            .with("profile_hash", made.profiles.first().map(|(_, hash)| hash.as_str()))
+            .with("kind", figure.kind.name())
+            .with("quick", arguments.quick);
+        set_profiles(&mut parameters, std::slice::from_ref(made));
+        let mut document = Document::new("sim figure", "model", parameters);
         document.rows = rows(made);
         output::print(format!("{}: {}\n\n{}", figure.id, figure.title, document.table()))?;
         arguments.report.write_with(&document, &charts(made))?;

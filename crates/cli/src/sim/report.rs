@@ -2,7 +2,7 @@
 
 use super::figure::{by_name, charts, effort, rows, said};
 use super::rounded;
-use super::runs::{Made, make};
+use super::runs::{Made, make, set_profiles};
 use crate::output::{self, Failure};
 use clap::Args;
 use dunlin_bench::report::{
@@ -53,7 +53,8 @@ pub(crate) fn run(arguments: &ReportPageArguments) -> Result<ExitCode, Failure> 
         arguments.figure.iter().map(|id| by_name(id)).collect::<Result<_, _>>()?
     };
     let made = make(&figures, effort(arguments.quick), "figures")?;
-    let parameters = Row::new().with("figures", made.len()).with("quick", arguments.quick);
+    let mut parameters = Row::new().with("figures", made.len()).with("quick", arguments.quick);
+    set_profiles(&mut parameters, &made);
     let mut document = Document::new("sim report", "model", parameters);
     document.rows = made.iter().flat_map(rows).collect();
     let summary: Vec<Row> = made.iter().flat_map(summary).collect();
@@ -171,15 +172,16 @@ fn page(made: &[Made], summary: &[Row], document: &Document, quick: bool) -> Res
 }
 
 fn section(made: &Made) -> Result<String, Failure> {
-    let Made { figure, hash, .. } = made;
+    let Made { figure, .. } = made;
+    let profiles = made.profiles();
     let (kind, id) = (figure.kind.name(), escaped(figure.id));
     let mut text = format!(
-        "<h2 id=\"{id}\">{id}: {} <span class=\"kind {kind}\">{kind}</span></h2>\n<p>Profile {}, {hash}.{}</p>\n",
+        "<h2 id=\"{id}\">{id}: {} <span class=\"kind {kind}\">{kind}</span></h2>\n<p>Runs on {}.{}</p>\n",
         escaped(figure.title),
-        escaped(figure.profile),
+        escaped(&profiles),
         if figure.notes.is_empty() { String::new() } else { format!(" {}", escaped(figure.notes)) },
     );
-    match draw(&charts(made), &format!("profile {}, {hash}", figure.profile)) {
+    match draw(&charts(made), &profiles) {
         // What XML wants at the head of a file, HTML does not have inside of one.
         Ok(drawing) => text += drawing.find("<svg").map_or("", |start| &drawing[start..]),
         Err(PlotError::Nothing) => {}

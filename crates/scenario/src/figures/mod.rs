@@ -15,6 +15,7 @@ mod hatrpc_15;
 mod hatrpc_4;
 mod hatrpc_5;
 mod hatrpc_hints;
+mod lite_6;
 mod rf_rpc;
 mod rf_rpc_10;
 mod rf_rpc_11;
@@ -37,7 +38,7 @@ mod rf_rpc_wait;
 use crate::bypass::Bypass;
 use crate::course::CourseError;
 use crate::datagrams::Datagrams;
-use crate::load::{Extent, Load, LoadError};
+use crate::load::{Extent, Load, LoadError, Network};
 use crate::shared::Shared;
 use dunlin_fabric::Nanos;
 use dunlin_rnic_model::driver::TestError;
@@ -166,6 +167,7 @@ enum Work {
     Load(Box<Load>),
     Clients(rf_rpc_verbs::Clients),
     Datagrams(Datagrams),
+    Lone(lite_6::Lone),
     Bypass(Bypass),
     Shared(Shared),
 }
@@ -272,6 +274,8 @@ pub fn all() -> Vec<Figure> {
         hatrpc_13::LARGE,
         hatrpc_15::UPDATES,
         hatrpc_15::READS,
+        lite_6::LATENCY,
+        lite_6::THROUGHPUT,
         rf_rpc_2::FIGURE,
         rf_rpc_5::FIGURE,
         rf_rpc_7::FIGURE,
@@ -390,6 +394,10 @@ impl Run {
         Run::doing(series, x, Work::Clients(clients))
     }
 
+    fn lone(series: &str, x: u32, lone: lite_6::Lone) -> Run {
+        Run::doing(series, x, Work::Lone(lone))
+    }
+
     fn datagrams(series: &str, x: u32, load: Datagrams) -> Run {
         Run::doing(series, x, Work::Datagrams(load))
     }
@@ -400,6 +408,23 @@ impl Run {
 
     fn shared(series: &str, x: u32, load: Shared) -> Run {
         Run::doing(series, x, Work::Shared(load))
+    }
+
+    /// The profile that it goes by; `None` on a network of fixed rates.
+    #[must_use]
+    pub fn profile(&self) -> Option<&str> {
+        match &self.work {
+            Work::RawVerbs { profile, .. } => Some(profile),
+            Work::Load(load) => match &load.network {
+                Network::Modelled(profile) => Some(profile),
+                Network::Rates => None,
+            },
+            Work::Clients(_) => Some(rf_rpc_verbs::PROFILE),
+            Work::Lone(_) => Some(lite_6::Lone::PROFILE),
+            Work::Datagrams(load) => Some(&load.profile),
+            Work::Bypass(load) => Some(&load.profile),
+            Work::Shared(load) => Some(&load.profile),
+        }
     }
 
     /// How much there is to simulate, next to other runs: those with the most are best begun first.
@@ -426,6 +451,10 @@ impl Run {
             Work::Clients(clients) => {
                 let value = clients.run()?;
                 Ok(Outcome { value, mops: value, ..Outcome::default() })
+            }
+            Work::Lone(lone) => {
+                let (mops, mean_us) = lone.run()?;
+                Ok(Outcome { value: mops, mops, mean_us, ..Outcome::default() })
             }
             Work::Load(load) => {
                 let failed = |error| FigureError::Load { series: self.series.clone(), x: self.x, error };

@@ -4,6 +4,8 @@ use super::{Effort, FigureError};
 use dunlin_rnic_model::driver::{Connection, Pick, Places, Signaling, Test, Thread, run};
 use dunlin_rnic_model::{Cluster, Opcode, Profile, Transport};
 
+/// The cluster's.
+pub(super) const PROFILE: &str = "rf-rpc";
 /// Client machines (RF-RPC 5.1).
 const HOSTS: u32 = 7;
 /// Payload, and the memory that is read and written: as in the tests that the model was fitted to.
@@ -29,7 +31,7 @@ pub(super) struct Clients {
 impl Clients {
     /// Requests per second, in millions.
     pub(super) fn run(&self) -> Result<f64, FigureError> {
-        let profile = Profile::built_in("rf-rpc")?;
+        let profile = Profile::built_in(PROFILE)?;
         let threads = (0..self.number).map(|number| Thread {
             host: 1 + number % HOSTS,
             connections: vec![Connection { queue_pair: number, peer: 0, peer_queue_pair: number }],
