@@ -5,6 +5,7 @@
 //! * [`bypass`]: a store whose clients READ its tables.
 //! * [`shared`]: threads that share their machine's connection.
 //! * [`course`]: what those that are measured for a while have in common.
+//! * [`memory`]: what handlers wait for in memory, alone and in batches.
 //! * [`datagrams`]: RPC over datagrams without the engine, for what it takes of the server's processors.
 //! * [`advice`]: what the model says of the plan that hints select, for a function of anybody.
 //! * [`rates`]: what the NICs of simulated clusters do in a second, for clients that choose by it.
@@ -20,6 +21,7 @@ pub mod course;
 pub mod datagrams;
 pub mod figures;
 pub mod load;
+pub mod memory;
 pub mod random_values;
 pub mod rates;
 pub mod shared;
