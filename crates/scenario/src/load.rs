@@ -218,6 +218,10 @@ pub struct LoadOutcome {
     pub functions: Vec<FunctionOutcome>,
     /// For how long calls counted: from the first call to the last answer, or the time asked for.
     pub time_ns: Nanos,
+    /// So long take so many percent of calls at most, in nanoseconds.
+    pub percentiles: Vec<(f64, Nanos)>,
+    /// Calls that each worker has answered while calls counted.
+    pub by_worker: Vec<u64>,
     /// Work requests that clients posted for calls that count, if they were counted.
     pub posted: u64,
     /// Events of the simulator from the first call on.
@@ -261,10 +265,12 @@ struct Board {
     /// Calls answered in each stretch of so long, if that is not 0.
     stretch: Nanos,
     timeline: Arc<Vec<AtomicU64>>,
+    /// Calls that each worker has answered.
+    by_worker: Arc<Vec<AtomicU64>>,
 }
 
 impl Board {
-    fn new(functions: usize, counting: bool, (stretch, stretches): (Nanos, usize)) -> Self {
+    fn new([functions, workers]: [usize; 2], counting: bool, (stretch, stretches): (Nanos, usize)) -> Self {
         Board {
             latencies: Arc::new((0..functions).map(|_| Latencies::new()).collect()),
             error: Arc::default(),
@@ -275,6 +281,7 @@ impl Board {
             began: Arc::default(),
             stretch,
             timeline: Arc::new((0..stretches).map(|_| AtomicU64::new(0)).collect()),
+            by_worker: Arc::new((0..workers).map(|_| AtomicU64::new(0)).collect()),
         }
     }
 
@@ -289,6 +296,15 @@ impl Board {
             && let Some(count) = self.timeline.get((self.since(now) / self.stretch) as usize)
         {
             count.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// A worker has answered a call. One task of a run runs at a time, so nothing is lost.
+    fn served(&self, worker: u16) {
+        if self.counting.load(Ordering::Relaxed)
+            && let Some(count) = self.by_worker.get(usize::from(worker))
+        {
+            count.store(count.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
         }
     }
 
@@ -478,7 +494,8 @@ impl Load {
             _ => 0,
         };
         let timeline = (self.timeline, (stretches as usize).min(MOST_STRETCHES));
-        let board = Board::new(self.functions.len(), matches!(self.extent, Extent::Calls(_)), timeline);
+        let sizes = [self.functions.len(), usize::from(self.workers)];
+        let board = Board::new(sizes, matches!(self.extent, Extent::Calls(_)), timeline);
         let found = Arc::new(Mutex::new(LoadOutcome::default()));
         let (load, played, told) = (self.clone(), board.clone(), Arc::clone(&found));
         let report = Sim::run_with(settings, seed, move |sim| {
@@ -492,6 +509,8 @@ impl Load {
         let all = Latencies::new();
         board.latencies.iter().for_each(|one| all.add(one));
         outcome.all = all.outcome();
+        outcome.percentiles = all.percentiles();
+        outcome.by_worker = board.by_worker.iter().map(|count| count.load(Ordering::Relaxed)).collect();
         outcome.functions = board.latencies.iter().map(Latencies::outcome).collect();
         outcome.timeline = board.timeline.iter().map(|count| count.load(Ordering::Relaxed)).collect();
         outcome.trace_hash = report.trace_hash;
@@ -524,6 +543,7 @@ impl Load {
         let (functions, lock) = (Arc::new(self.functions.clone()), Arc::new(function::Exclusive::default()));
         let server = builder.serve(address, |worker| {
             Box::new(Handler {
+                worker,
                 sim: sim.clone(),
                 functions: Arc::clone(&functions),
                 lock: Arc::clone(&lock),

@@ -5,7 +5,7 @@ use crate::interrupt::Interrupt;
 use crate::output::Failure;
 use crate::progress;
 use dunlin_rnic_model::Profile;
-use dunlin_scenario::figures::{Effort, Figure, Outcome, Point, Run};
+use dunlin_scenario::figures::{Drawing, Effort, Figure, Outcome, Point, Run};
 use std::cmp::Reverse;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -19,6 +19,7 @@ pub(super) struct Made {
     /// Of its profile.
     pub(super) hash: String,
     pub(super) points: Vec<Point>,
+    pub(super) drawings: Vec<Drawing>,
 }
 
 /// How often we look whether a signal has come.
@@ -35,7 +36,8 @@ pub(super) fn make(figures: &[Figure], effort: Effort, message: &str) -> Result<
     let mut outcomes = largest_first(runs, message)?.into_iter();
     let made = figures.iter().zip(plans).zip(hashes).map(|((figure, plan), hash)| {
         let mine: Vec<Outcome> = outcomes.by_ref().take(plan.len()).collect();
-        Made { figure: *figure, hash, points: figure.points(effort, &mine) }
+        let (points, drawings) = (figure.points(effort, &mine), figure.drawings(effort, &mine));
+        Made { figure: *figure, hash, points, drawings }
     });
     Ok(made.collect())
 }

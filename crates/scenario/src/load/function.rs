@@ -66,6 +66,7 @@ impl Function {
 
 /// All functions of a load, as one worker has them.
 pub(super) struct Handler {
+    pub(super) worker: u16,
     pub(super) sim: Sim,
     pub(super) functions: Arc<Vec<Function>>,
     pub(super) lock: Arc<Exclusive>,
@@ -118,6 +119,7 @@ impl Service for Handler {
         let functions = Arc::clone(&self.functions);
         if let Some(function) = functions.get(place(request.function)) {
             reply.reserve(self.work(function))?;
+            self.board.served(self.worker);
         }
         Ok(())
     }
