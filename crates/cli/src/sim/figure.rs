@@ -194,23 +194,16 @@ pub(super) fn charts(made: &Made) -> Vec<Chart> {
 
 /// What a figure says shall be drawn.
 fn drawn(figure: &Figure, drawing: &Drawing) -> Chart {
-    let axis = |label: &str, logarithmic| Axis { label: label.to_owned(), unit: Unit::None, logarithmic };
-    let (logarithmic, content) = match &drawing.shape {
+    let axis = |label: &str| Axis { label: label.to_owned(), unit: Unit::None, logarithmic: false };
+    let content = match &drawing.shape {
         Shape::Lines { along, series } => {
-            let points = series.iter().flat_map(|(_, points)| points);
-            let along = axis(along, is_wide(points.clone().map(|point| point.0)));
-            let series = series.clone();
-            (is_wide(points.map(|point| point.1)), Content::Lines(Lines { along, series }))
+            Content::Lines(Lines { along: axis(along), series: series.clone() })
         }
         Shape::Bars { groups, series } => {
-            (false, Content::Bars(Bars { categories: groups.clone(), series: series.clone() }))
+            Content::Bars(Bars { categories: groups.clone(), series: series.clone() })
         }
     };
-    Chart {
-        title: format!("{}: {}", figure.id, drawing.title),
-        values: axis(drawing.values, logarithmic),
-        content,
-    }
+    Chart { title: format!("{}: {}", figure.id, drawing.title), values: axis(drawing.values), content }
 }
 
 /// What a figure calls an axis, in words.

@@ -43,7 +43,7 @@ pub(super) fn lines(
 }
 
 impl Outcomes {
-    /// A series as a line, from left to right.
+    /// A series as a line, in the order of its runs.
     pub(super) fn line(
         &self,
         series: &str,
@@ -51,10 +51,7 @@ impl Outcomes {
         value: fn(&Outcome) -> f64,
     ) -> Vec<(f64, f64)> {
         let mine = self.0.iter().filter(|(run, _)| run.series == series);
-        let mut points: Vec<(f64, f64)> =
-            mine.map(|(run, outcome)| (along(run, outcome), value(outcome))).collect();
-        points.sort_by(|one, other| one.0.total_cmp(&other.0));
-        points
+        mine.map(|(run, outcome)| (along(run, outcome), value(outcome))).collect()
     }
 
     /// All series as bars, a group for each place of x.

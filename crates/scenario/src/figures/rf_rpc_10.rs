@@ -39,10 +39,10 @@ fn runs(effort: Effort) -> Vec<Run> {
         let mut load = gets(ResponseHalf::FetchOrWrite, THREADS, 0, effort);
         load.inline = inline;
         load.posting = if signaled { Posting::Signaled } else { Posting::Engine };
+        runs.push(Run::of(RF_RPC, x, load.clone()));
         if !inline {
-            runs.push(Run::of(BATCH, x, in_batches(load.clone(), BATCH_CALLS, effort)));
+            runs.push(Run::of(BATCH, x, in_batches(load, BATCH_CALLS, effort)));
         }
-        runs.push(Run::of(RF_RPC, x, load));
     }
     runs
 }

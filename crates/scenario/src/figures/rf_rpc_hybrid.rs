@@ -1,8 +1,9 @@
 //! What the choice between fetching and writing back is worth, and what it costs: calls of several lengths and sizes, chosen for by the
 //! engine, always fetched, and always written back. No figure of the paper's; it says that the first is as good as the better of both.
 
+use super::drawing::{Drawing, lines};
 use super::rf_rpc::{THREADS, gets};
-use super::{Effort, Figure, Outcomes, Point, Run};
+use super::{Effort, Figure, Outcome, Outcomes, Point, Run};
 use crate::load::{Extent, Load};
 use crate::random_values::Sizes;
 use dunlin_rpc::{ClientConfig, ResponseHalf};
@@ -19,7 +20,8 @@ pub(super) const FIGURE: Figure = Figure::predicted(
      own NIC.",
     runs,
     points,
-);
+)
+.drawn(drawings);
 
 const CHOSEN: &str = "chosen";
 /// As a client does by default: chosen by the clock as well, and fetched when expected.
@@ -27,6 +29,21 @@ const DEFAULT: &str = "by default";
 const FETCHED: &str = "always fetched";
 const WRITTEN: &str = "always written back";
 const RESULTS: [u32; 2] = [32, 600];
+
+/// Results of each size by themselves: one lies on the other where handlers are long.
+fn drawings(outcomes: &Outcomes) -> Vec<Drawing> {
+    let of = |bytes: u32| {
+        let line = |what: &str| {
+            let along = |run: &Run, _: &Outcome| f64::from(run.x);
+            (what.to_owned(), outcomes.line(&series(what, bytes), along, |outcome| outcome.mops))
+        };
+        let series = [FETCHED, WRITTEN, CHOSEN, DEFAULT].map(line).to_vec();
+        let title =
+            format!("Throughput of calls with results of {bytes} bytes, 16 server threads, 35 clients");
+        lines(title, "million operations a second", "process time, microseconds", series)
+    };
+    RESULTS.map(of).to_vec()
+}
 
 fn series(what: &str, bytes: u32) -> String {
     format!("{what}, {bytes} B")
