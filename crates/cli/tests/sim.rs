@@ -61,6 +61,9 @@ fn predicted_figures_are_listed_and_run_by_the_same_command() {
         let named = |line: &str| line.starts_with(id) && line.contains("predicted");
         assert!(list.lines().any(named), "{id}:\n{list}");
     }
+    for (id, alias) in [("rf-rpc-11", "rf-rpc-12"), ("rf-rpc-13", "rf-rpc-14")] {
+        assert!(list.lines().any(|line| line.starts_with(id) && line.contains(alias)), "{alias}:\n{list}");
+    }
     let folder = Folder::new("sim-predicted");
     let (path, plot) = (folder.file("figure.json"), folder.file("figure.svg"));
     let text =

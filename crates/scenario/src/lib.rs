@@ -5,6 +5,7 @@
 //! * [`bypass`]: a store whose clients READ its tables.
 //! * [`shared`]: threads that share their machine's connection.
 //! * [`course`]: what those that are measured for a while have in common.
+//! * [`memory`]: what handlers wait for in memory, alone and in batches.
 //! * [`datagrams`]: RPC over datagrams without the engine, for what it takes of the server's processors.
 //! * [`advice`]: what the model says of the plan that hints select, for a function of anybody.
 //! * [`raw_verbs`]: measurements of raw verbs, played on the simulator instead of on the model alone.
@@ -21,6 +22,7 @@ pub mod course;
 pub mod datagrams;
 pub mod figures;
 pub mod load;
+pub mod memory;
 pub mod random_values;
 pub mod rates;
 pub mod raw_verbs;

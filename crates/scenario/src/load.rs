@@ -6,21 +6,23 @@ mod latencies;
 mod player;
 mod signaled;
 
+use function::Handler;
 pub use function::{Function, FunctionOutcome, Step};
 use latencies::Latencies;
 use player::{Player, Table};
 use signaled::Signaled;
 
 use crate::course::{cluster, cost_as};
+use crate::memory::{Ahead, Core};
 use crate::random_values::{Sizes, Skew, Times};
 use crate::rates::{ModelledRatesError, modelled_rates};
 use dunlin_fabric::interpose::{Count, Interposed};
 use dunlin_fabric::{Address, Fabric, Host, Nanos, Scheme, Signal, Task};
-use dunlin_fabric_sim::{FixedTiming, Random, RunError, Settings, Sim, SimHost, TimingSettings};
+use dunlin_fabric_sim::{FixedTiming, Random, RunError, Settings, Sim, TimingSettings};
 use dunlin_rnic_model::{Profile, ProfileError};
 use dunlin_rpc::{
     BatchCalls, Batching, CallError, CompletionMode, ConnectError, FetchChoice, FirstRead, FunctionMode,
-    PROTOCOLS, Plan, Reply, Request, ResponseHalf, ServeError, ServerBuilder, ServerConfig,
+    PROTOCOLS, Plan, ResponseHalf, ServeError, ServerBuilder, ServerConfig,
 };
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -216,6 +218,10 @@ pub struct LoadOutcome {
     pub functions: Vec<FunctionOutcome>,
     /// For how long calls counted: from the first call to the last answer, or the time asked for.
     pub time_ns: Nanos,
+    /// So long take so many percent of calls at most, in nanoseconds.
+    pub percentiles: Vec<(f64, Nanos)>,
+    /// Calls that each worker has answered while calls counted.
+    pub by_worker: Vec<u64>,
     /// Work requests that clients posted for calls that count, if they were counted.
     pub posted: u64,
     /// Events of the simulator from the first call on.
@@ -259,10 +265,12 @@ struct Board {
     /// Calls answered in each stretch of so long, if that is not 0.
     stretch: Nanos,
     timeline: Arc<Vec<AtomicU64>>,
+    /// Calls that each worker has answered.
+    by_worker: Arc<Vec<AtomicU64>>,
 }
 
 impl Board {
-    fn new(functions: usize, counting: bool, (stretch, stretches): (Nanos, usize)) -> Self {
+    fn new([functions, workers]: [usize; 2], counting: bool, (stretch, stretches): (Nanos, usize)) -> Self {
         Board {
             latencies: Arc::new((0..functions).map(|_| Latencies::new()).collect()),
             error: Arc::default(),
@@ -273,6 +281,7 @@ impl Board {
             began: Arc::default(),
             stretch,
             timeline: Arc::new((0..stretches).map(|_| AtomicU64::new(0)).collect()),
+            by_worker: Arc::new((0..workers).map(|_| AtomicU64::new(0)).collect()),
         }
     }
 
@@ -287,6 +296,15 @@ impl Board {
             && let Some(count) = self.timeline.get((self.since(now) / self.stretch) as usize)
         {
             count.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// A worker has answered a call. One task of a run runs at a time, so nothing is lost.
+    fn served(&self, worker: u16) {
+        if self.counting.load(Ordering::Relaxed)
+            && let Some(count) = self.by_worker.get(usize::from(worker))
+        {
+            count.store(count.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
         }
     }
 
@@ -456,23 +474,32 @@ impl Load {
             .unwrap_or(0)
     }
 
+    /// A core of the server.
+    fn core(&self) -> Result<Core, LoadError> {
+        match &self.network {
+            Network::Rates => Ok(Core::PLAIN),
+            Network::Modelled(name) => Ok(Core::of(&Profile::built_in(name)?)),
+        }
+    }
+
     /// Runs the load. `probe` is asked for two numbers (time and memory, say) when all are connected and when all calls
     /// are answered.
     ///
     /// # Errors
     /// A load of which nothing could come, and a run that did not end well.
     pub fn run(&self, seed: u64, probe: fn() -> [u64; 2]) -> Result<LoadOutcome, LoadError> {
-        let settings = self.settings()?;
+        let (settings, core) = (self.settings()?, self.core()?);
         let stretches = match self.extent {
             Extent::Time { warm_up, measured } if self.timeline > 0 => (warm_up + measured) / self.timeline,
             _ => 0,
         };
         let timeline = (self.timeline, (stretches as usize).min(MOST_STRETCHES));
-        let board = Board::new(self.functions.len(), matches!(self.extent, Extent::Calls(_)), timeline);
+        let sizes = [self.functions.len(), usize::from(self.workers)];
+        let board = Board::new(sizes, matches!(self.extent, Extent::Calls(_)), timeline);
         let found = Arc::new(Mutex::new(LoadOutcome::default()));
         let (load, played, told) = (self.clone(), board.clone(), Arc::clone(&found));
         let report = Sim::run_with(settings, seed, move |sim| {
-            let outcome = load.play(&sim, seed, &played, probe);
+            let outcome = load.play(&sim, (seed, core), &played, probe);
             *told.lock().unwrap_or_else(PoisonError::into_inner) = outcome;
         })?;
         if let Some(error) = board.error().take() {
@@ -482,6 +509,8 @@ impl Load {
         let all = Latencies::new();
         board.latencies.iter().for_each(|one| all.add(one));
         outcome.all = all.outcome();
+        outcome.percentiles = all.percentiles();
+        outcome.by_worker = board.by_worker.iter().map(|count| count.load(Ordering::Relaxed)).collect();
         outcome.functions = board.latencies.iter().map(Latencies::outcome).collect();
         outcome.timeline = board.timeline.iter().map(|count| count.load(Ordering::Relaxed)).collect();
         outcome.trace_hash = report.trace_hash;
@@ -492,8 +521,8 @@ impl Load {
     fn serve<F: Fabric>(
         &self,
         fabric: &F,
-        host: &SimHost,
-        address: &Address,
+        sim: &Sim,
+        (address, core): (&Address, Core),
         seed: u64,
         board: &Board,
     ) -> Result<Box<dyn FnOnce()>, ServeError> {
@@ -513,16 +542,14 @@ impl Load {
         }
         let (functions, lock) = (Arc::new(self.functions.clone()), Arc::new(function::Exclusive::default()));
         let server = builder.serve(address, |worker| {
-            let (host, functions, lock) = (host.clone(), Arc::clone(&functions), Arc::clone(&lock));
-            let board = board.clone();
-            let mut random = Random::new(seed, 100 + u64::from(worker));
-            Box::new(move |request: &Request<'_>, reply: &mut Reply<'_>| {
-                let number = request.function.wrapping_sub(FIRST_FUNCTION);
-                if let Some(function) = functions.get(usize::from(number)) {
-                    let result = function.work(&host, &lock, board.since(host.now()), &mut random);
-                    reply.reserve(result)?;
-                }
-                Ok(())
+            Box::new(Handler {
+                worker,
+                sim: sim.clone(),
+                functions: Arc::clone(&functions),
+                lock: Arc::clone(&lock),
+                board: board.clone(),
+                random: Random::new(seed, 100 + u64::from(worker)),
+                ahead: Ahead::new(core),
             })
         })?;
         Ok(Box::new(move || {
@@ -530,14 +557,20 @@ impl Load {
         }))
     }
 
-    fn play(&self, sim: &Sim, seed: u64, board: &Board, probe: fn() -> [u64; 2]) -> LoadOutcome {
+    fn play(
+        &self,
+        sim: &Sim,
+        (seed, core): (u64, Core),
+        board: &Board,
+        probe: fn() -> [u64; 2],
+    ) -> LoadOutcome {
         let mut outcome = LoadOutcome::default();
         let Ok(address) = Address::new(Scheme::Sim, "load") else { return outcome };
         let served = match self.server_waits {
-            false => self.serve(sim, sim.host(), &address, seed, board),
+            false => self.serve(sim, sim, (&address, core), seed, board),
             true => {
                 let signaled = Interposed::with_hooks(sim.clone(), Signaled);
-                self.serve(&signaled, sim.host(), &address, seed, board)
+                self.serve(&signaled, sim, (&address, core), seed, board)
             }
         };
         let end_server = match served {

@@ -2,12 +2,13 @@
 //! message.
 
 use crate::course::{Course, CourseError, FOREVER, Phase, cluster, cost_as, not_zero, thread};
+use crate::memory::{Ahead, Core, Lines};
 use dunlin_fabric::{Address, Fabric, Host, Nanos, Scheme, Signal, Task};
 use dunlin_fabric_sim::{Random, Sim};
 use dunlin_rnic_model::Profile;
 use dunlin_rpc::{
     AsyncClient, AsyncHub, BatchCalls, Batching, Call, ClientConfig, FetchChoice, FirstRead, FunctionMode,
-    Plan, Reply, Request, ServerBuilder, ServerConfig,
+    Plan, Reply, Request, ServerBuilder, ServerConfig, Service, Status,
 };
 use std::collections::VecDeque;
 use std::future::Future;
@@ -32,8 +33,8 @@ pub struct Shared {
     pub plan: Plan,
     /// The most calls of a message; 1 sends each by itself.
     pub together: u16,
-    /// What a call takes on the server beside the engine, in nanoseconds.
-    pub service: Nanos,
+    /// What a call waits for on the server beside the engine: memory. Calls of a message do so together.
+    pub lines: Lines,
     /// Bytes of a request and of its result.
     pub bytes: [usize; 2],
     /// From the start until it counts, in nanoseconds.
@@ -83,29 +84,31 @@ impl Shared {
         ])?;
         let threads = self.client_hosts * (self.threads_per_host + 2) + usize::from(self.workers) + 64;
         let mut settings = cluster(self.client_hosts + 1, threads, self.limit);
-        cost_as(&mut settings, Profile::built_in(&self.profile)?, 1);
+        let profile = Profile::built_in(&self.profile)?;
+        let core = Core::of(&profile);
+        cost_as(&mut settings, profile, 1);
         let load = self.clone();
-        let play = move |sim: &Sim, course: &Arc<Course<Done>>| load.play(sim, seed, course);
+        let play = move |sim: &Sim, course: &Arc<Course<Done>>| load.play(sim, (seed, core), course);
         let (Done { calls, latencies }, trace_hash) = Course::run(settings, seed, play)?;
         let mean_ns = latencies as f64 / calls.max(1) as f64;
         Ok(SharedOutcome { calls, time_ns: self.measured, mean_ns, trace_hash })
     }
 
-    fn play(&self, sim: &Sim, seed: u64, course: &Arc<Course<Done>>) -> Result<(), CourseError> {
+    fn play(
+        &self,
+        sim: &Sim,
+        (seed, core): (u64, Core),
+        course: &Arc<Course<Done>>,
+    ) -> Result<(), CourseError> {
         let address = Address::new(Scheme::Sim, "shared").map_err(thread)?;
         let in_flight = (self.threads_per_host * self.window).clamp(1, 1024) as u16;
         let config = ServerConfig { workers: self.workers, window: in_flight, ..ServerConfig::default() };
-        let (host, service, result) = (sim.host().clone(), self.service, self.bytes[1]);
         let server = ServerBuilder::new(sim)
             .config(config)
             .function(CALLED, FunctionMode::Worker)
             .serve(&address, |_| {
-                let host = host.clone();
-                Box::new(move |_: &Request<'_>, reply: &mut Reply<'_>| {
-                    host.work(service);
-                    reply.reserve(result)?;
-                    Ok(())
-                })
+                let (sim, ahead) = (sim.clone(), Ahead::new(core));
+                Box::new(Handler { sim, lines: self.lines, result: self.bytes[1], ahead })
             })
             .map_err(thread)?;
         let batching = (self.together > 1)
@@ -150,6 +153,30 @@ impl Shared {
         course.end();
         tasks.into_iter().for_each(Task::join);
         server.shutdown(1_000_000_000);
+        Ok(())
+    }
+}
+
+/// The function that is called, as one worker has it.
+struct Handler {
+    sim: Sim,
+    lines: Lines,
+    result: usize,
+    ahead: Ahead,
+}
+
+impl Service for Handler {
+    fn passes(&self) -> usize {
+        self.lines.number as usize
+    }
+
+    fn prepare(&mut self, pass: usize, _function: u16, _payload: &[u8]) {
+        self.ahead.ask(&self.sim, pass, self.lines);
+    }
+
+    fn call(&mut self, _request: &Request<'_>, reply: &mut Reply<'_>) -> Result<(), Status> {
+        self.sim.host().work(self.ahead.wait(&self.sim, self.lines));
+        reply.reserve(self.result)?;
         Ok(())
     }
 }

@@ -1,7 +1,7 @@
 //! The predicted figures in their quick form: that they run, always alike, and say all that the papers' texts say of them.
 //! What they predict is not asserted: that would be a reason to tune.
 
-use dunlin_scenario::figures::{Effort, Kind, Outcome, Paper, Point, all, figure};
+use dunlin_scenario::figures::{Effort, Kind, Outcome, Paper, Point, Shape, all, figure};
 
 /// Runs a figure's quick form.
 fn quick(id: &str) -> Vec<Point> {
@@ -15,6 +15,18 @@ fn quick(id: &str) -> Vec<Point> {
     for point in &points {
         assert!(point.predicted.is_finite() && point.predicted > 0.0, "{id}: {point:?}");
         assert!(point.said.is_none_or(|(_, source)| !source.is_empty()), "{id}: {point:?}");
+    }
+    for drawing in figure.drawings(Effort::Quick, &outcomes) {
+        let values: Vec<f64> = match &drawing.shape {
+            Shape::Lines { series, .. } => {
+                assert!(series.iter().all(|(_, points)| !points.is_empty()), "{id}: {drawing:?}");
+                series.iter().flat_map(|(_, points)| points).flat_map(|(x, y)| [*x, *y]).collect()
+            }
+            Shape::Bars { series, .. } => {
+                series.iter().flat_map(|(_, bars)| bars).flatten().copied().collect()
+            }
+        };
+        assert!(!values.is_empty() && values.iter().all(|value| value.is_finite()), "{id}: {drawing:?}");
     }
     points
 }
@@ -231,6 +243,7 @@ fn rf_rpc_11_and_12() {
             ("14 threads over 42", 1),
             ("14 threads over 42, that waits", 1),
             ("Zipf .99 over uniform keys", 1),
+            ("busiest over idlest thread, Zipf .99 keys", 1),
         ],
     );
 }
@@ -354,7 +367,8 @@ fn rf_rpc_batch_tuner() {
     let points = quick("rf-rpc-batch-tuner");
     for (what, least, most, count) in [
         ("tuned over the best fixed size", 0.95, 9.0, 6),
-        ("95% of calls over the limit", 0.0, 1.03, 6),
+        // In the quick form's two milliseconds seven clients send some two hundred batches: a few late ones are a tenth of the time.
+        ("95% of calls over the limit", 0.0, 1.15, 6),
         ("settled", 0.0, 100.0, 1),
     ] {
         let mine: Vec<_> = points.iter().filter(|point| point.series.starts_with(what)).collect();
@@ -451,6 +465,11 @@ fn the_catalogue_names_each_figure_once_and_knows_near_misses() {
         assert!(one.kind == Kind::Calibrated || !one.notes.is_empty(), "{}", one.id);
     }
     assert_eq!(all.iter().filter(|figure| figure.kind == Kind::Predicted).count(), 31);
+    for (alias, of) in [("rf-rpc-12", "rf-rpc-11"), ("rf-rpc-14", "rf-rpc-13")] {
+        let found = figure(alias).unwrap();
+        assert_eq!((found.id, found.aliases().collect::<Vec<_>>()), (of, vec![alias]));
+    }
+    assert_eq!(figure("rf-rpc-9").unwrap().aliases().count(), 0);
     let error = figure("hatrpc-6").expect_err("no such figure").to_string();
     assert!(error.contains("did you mean 'hatrpc-4'") && error.contains("rf-rpc-9"), "{error}");
 }

@@ -3,6 +3,7 @@
 use dunlin_rpc::{CompletionMode, PROTOCOLS, Protocol};
 use dunlin_scenario::datagrams::Datagrams;
 use dunlin_scenario::load::{Connections, Extent, Function, Load, LoadError, Network, Pace, Posting};
+use dunlin_scenario::memory::Lines;
 use dunlin_scenario::random_values::{Sizes, Times};
 
 fn run(load: &Load) -> dunlin_scenario::load::LoadOutcome {
@@ -53,6 +54,39 @@ fn a_batch_is_one_message() {
     assert!((1_600..2_000).contains(&single.posted), "{single:?}");
     assert!((200..300).contains(&batched.posted), "{batched:?}");
     assert!(batched.throughput() > 2.0 * single.throughput(), "{batched:?}, {single:?}");
+}
+
+#[test]
+fn calls_of_a_batch_wait_for_memory_together_and_single_ones_as_long_as_before() {
+    let mut load = Load::bench(4, 1_600, modelled());
+    load.workers = 1;
+    load.functions[0].service = Times::Fixed(200);
+    let without = run(&load);
+    load.functions[0].lines = Lines { number: 2, latency: 100, asking: 0 };
+    assert_eq!(run(&load).trace_hash, without.trace_hash, "a call by itself");
+    load.pace = Pace::Batches { size: 16 };
+    let together = run(&load);
+    load.functions[0].lines = Lines::default();
+    let apart = run(&load);
+    assert_eq!((together.all.calls, apart.all.calls), (1_600, 1_600));
+    // 16 calls wait 3200 ns one after the other, and little more than two lines' time and two of ten lines each together.
+    let saved = (apart.time_ns - together.time_ns) / 100;
+    assert!((2_400..3_000).contains(&saved), "{saved} ns a batch");
+    // On a network without a profile nothing is known of a core, and no two lines come at a time.
+    load.network = Network::Rates;
+    let apart = run(&load);
+    load.functions[0].lines = Lines { number: 2, latency: 100, asking: 0 };
+    let plain = run(&load);
+    assert!(plain.time_ns * 20 > apart.time_ns * 19, "{plain:?}, {apart:?}");
+}
+
+#[test]
+fn calls_are_told_by_worker_and_latencies_as_a_curve() {
+    let outcome = run(&Load::bench(8, 1_600, modelled()));
+    assert_eq!(outcome.by_worker, [400; 4]);
+    let curve = &outcome.percentiles;
+    assert!(curve.is_sorted_by(|one, next| one.0 < next.0 && one.1 <= next.1), "{curve:?}");
+    assert!(curve.contains(&(50.0, outcome.all.p50_ns)) && curve.contains(&(95.0, outcome.all.p95_ns)));
 }
 
 #[test]

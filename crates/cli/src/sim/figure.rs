@@ -4,8 +4,8 @@ use super::rounded;
 use super::runs::{Made, make, set_profiles};
 use crate::output::{self, Failure, ReportArguments};
 use clap::Args;
-use dunlin_bench::report::{Axis, Chart, Content, Document, Lines, Row, Unit, readable, table};
-use dunlin_scenario::figures::{Effort, Figure, FigureError, Paper, Point, all, figure};
+use dunlin_bench::report::{Axis, Bars, Chart, Content, Document, Lines, Row, Unit, readable, table};
+use dunlin_scenario::figures::{Drawing, Effort, Figure, FigureError, Paper, Point, Shape, all, figure};
 use std::process::ExitCode;
 
 /// List the figures that can be run
@@ -53,6 +53,7 @@ pub(crate) fn list(arguments: &ListArguments) -> Result<ExitCode, Failure> {
             .with("profile", figure.profile)
             .with("kind", figure.kind.name())
             .with("title", figure.title)
+            .with("also", figure.aliases().collect::<Vec<_>>().join(", "))
     };
     let rows: Vec<Row> = all().iter().map(row).collect();
     if arguments.json {
@@ -139,7 +140,10 @@ const LEAST_POINTS: usize = 3;
 
 /// One chart for each unit, the paper's values as series of their own.
 pub(super) fn charts(made: &Made) -> Vec<Chart> {
-    let Made { figure, points, .. } = made;
+    let Made { figure, points, drawings, .. } = made;
+    if !drawings.is_empty() {
+        return drawings.iter().map(|drawing| drawn(figure, drawing)).collect();
+    }
     let wide = is_wide(points.iter().map(|point| f64::from(point.x)));
     let mut charts: Vec<Chart> = Vec::new();
     let mut done: Vec<&str> = Vec::new();
@@ -186,6 +190,20 @@ pub(super) fn charts(made: &Made) -> Vec<Chart> {
     charts
 }
 
+/// What a figure says shall be drawn.
+fn drawn(figure: &Figure, drawing: &Drawing) -> Chart {
+    let axis = |label: &str| Axis { label: label.to_owned(), unit: Unit::None, logarithmic: false };
+    let content = match &drawing.shape {
+        Shape::Lines { along, series } => {
+            Content::Lines(Lines { along: axis(along), series: series.clone() })
+        }
+        Shape::Bars { groups, series } => {
+            Content::Bars(Bars { categories: groups.clone(), series: series.clone() })
+        }
+    };
+    Chart { title: format!("{}: {}", figure.id, drawing.title), values: axis(drawing.values), content }
+}
+
 /// What a figure calls an axis, in words.
 fn words(name: &str) -> String {
     match (name, name.strip_suffix("_us"), name.strip_suffix("_bytes")) {
@@ -195,5 +213,41 @@ fn words(name: &str) -> String {
         (_, Some(stem), _) => format!("{}, microseconds", stem.replace('_', " ")),
         (_, _, Some(stem)) => format!("{}, bytes", stem.replace('_', " ")),
         _ => name.replace('_', " "),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use dunlin_bench::report::draw;
+    use dunlin_scenario::figures::{Kind, Outcome};
+
+    #[test]
+    fn every_predicted_figure_is_drawn() {
+        for figure in all().into_iter().filter(|figure| figure.kind == Kind::Predicted) {
+            let outcome = |place: usize| {
+                let value = 1.0 + place as f64;
+                Outcome {
+                    value,
+                    mops: value,
+                    mean_us: value,
+                    p95_us: value,
+                    quantiles_us: [value; 3],
+                    posted_per_call: value,
+                    percentiles_us: vec![(15.0, value), (50.0, 2.0 * value), (99.0, 3.0 * value)],
+                    thread_mops: vec![value; 14],
+                    verbs_share: 0.5,
+                    verbs_share_of_work: 0.5,
+                    settled_ms: value,
+                    ..Outcome::default()
+                }
+            };
+            let outcomes: Vec<Outcome> = (0..figure.runs(Effort::Full).len()).map(outcome).collect();
+            let points = figure.points(Effort::Full, &outcomes);
+            let drawings = figure.drawings(Effort::Full, &outcomes);
+            let made = Made { figure, hash: String::new(), points, drawings };
+            let drawing = draw(&charts(&made), "a test");
+            assert!(drawing.is_ok_and(|drawing| drawing.contains("<svg")), "{}", figure.id);
+        }
     }
 }

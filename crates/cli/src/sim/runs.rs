@@ -6,7 +6,7 @@ use crate::output::Failure;
 use crate::progress;
 use dunlin_bench::report::Row;
 use dunlin_rnic_model::Profile;
-use dunlin_scenario::figures::{Effort, Figure, Outcome, Point, Run};
+use dunlin_scenario::figures::{Drawing, Effort, Figure, Outcome, Point, Run};
 use std::cmp::Reverse;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -20,6 +20,7 @@ pub(super) struct Made {
     /// The profiles that its runs go by, its own first, each with its hash.
     pub(super) profiles: Vec<(String, String)>,
     pub(super) points: Vec<Point>,
+    pub(super) drawings: Vec<Drawing>,
 }
 
 /// How often we look whether a signal has come.
@@ -34,7 +35,8 @@ pub(super) fn make(figures: &[Figure], effort: Effort, message: &str) -> Result<
     let mut outcomes = largest_first(runs, message)?.into_iter();
     let made = figures.iter().zip(plans).zip(profiles).map(|((figure, plan), profiles)| {
         let mine: Vec<Outcome> = outcomes.by_ref().take(plan.len()).collect();
-        Made { figure: *figure, profiles, points: figure.points(effort, &mine) }
+        let (points, drawings) = (figure.points(effort, &mine), figure.drawings(effort, &mine));
+        Made { figure: *figure, profiles, points, drawings }
     });
     Ok(made.collect())
 }

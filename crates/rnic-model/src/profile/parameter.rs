@@ -120,6 +120,8 @@ parameters! {
     Cores = Cluster "host" "cores" 1 ..= 4096;
     /// Clock of the cores.
     Clock = Cluster "host" "clock_ghz" 0.1 ..= 10;
+    /// Lines of memory that a core can wait for at a time.
+    FillBuffers = Cluster "host" "fill_buffers" 1 ..= 256;
     /// Page size of registered memory.
     PageBytes = Cluster "host" "page_bytes" 4096 ..= 1073741824;
     /// Slices of the last-level cache near the NIC.

@@ -6,6 +6,7 @@
 //! number there, a point has a prediction only, or a relation is compared (a ratio, a crossover, a direction), as a ratio
 //! that should lie in a range.
 
+mod drawing;
 mod flock_2b;
 mod hatrpc;
 mod hatrpc_11;
@@ -40,6 +41,7 @@ use crate::course::CourseError;
 use crate::datagrams::Datagrams;
 use crate::load::{Extent, Load, LoadError, Network};
 use crate::shared::Shared;
+pub use drawing::{Drawing, Shape};
 use dunlin_fabric::Nanos;
 use dunlin_rnic_model::driver::TestError;
 use dunlin_rnic_model::figure::{self as raw_verbs, FIGURES};
@@ -147,6 +149,8 @@ enum Source {
 struct System {
     runs: fn(Effort) -> Vec<Run>,
     points: fn(&Outcomes) -> Vec<Point>,
+    /// What is drawn of it in place of its points.
+    drawings: fn(&Outcomes) -> Vec<Drawing>,
 }
 
 /// One simulation.
@@ -185,7 +189,7 @@ pub struct OfFunction {
 }
 
 /// What a run came to.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Outcome {
     /// The value of a series of raw verbs, in its own unit.
     pub value: f64,
@@ -195,6 +199,10 @@ pub struct Outcome {
     pub mean_us: f64,
     /// So long take 15% of calls at most, 50%, 99%.
     pub quantiles_us: [f64; 3],
+    /// So long take so many percent of calls at most, in microseconds.
+    pub percentiles_us: Vec<(f64, f64)>,
+    /// Calls that each server thread has answered, per second, in millions.
+    pub thread_mops: Vec<f64>,
     /// So long take 95% of calls at most, in microseconds.
     pub p95_us: f64,
     /// Work requests that clients post for a call, where they are counted.
@@ -298,13 +306,17 @@ pub fn all() -> Vec<Figure> {
     raw.chain(predicted).collect()
 }
 
+/// Figures of the papers that stand in another's.
+const ALIASES: [(&str, &str); 2] = [("rf-rpc-12", "rf-rpc-11"), ("rf-rpc-14", "rf-rpc-13")];
+
 /// The figure of that name.
 ///
 /// # Errors
 /// An unknown name, with the nearest known one.
 pub fn figure(id: &str) -> Result<Figure, FigureError> {
     let all = all();
-    all.iter().find(|figure| figure.id == id).copied().ok_or_else(|| FigureError::Unknown {
+    let named = ALIASES.into_iter().find(|(alias, _)| *alias == id).map_or(id, |(_, of)| of);
+    all.iter().find(|figure| figure.id == named).copied().ok_or_else(|| FigureError::Unknown {
         id: id.to_owned(),
         nearest: dunlin_rnic_model::nearest(id, all.iter().map(|figure| figure.id)).to_owned(),
         known: all.iter().map(|figure| figure.id).collect::<Vec<_>>().join(", "),
@@ -318,8 +330,25 @@ impl Figure {
         runs: fn(Effort) -> Vec<Run>,
         points: fn(&Outcomes) -> Vec<Point>,
     ) -> Figure {
-        let source = Source::System(System { runs, points });
+        let source = Source::System(System { runs, points, drawings: |_| Vec::new() });
         Figure { id, title, profile, x_name, kind: Kind::Predicted, notes, source }
+    }
+
+    /// The same, of which this is drawn.
+    const fn drawn(self, drawings: fn(&Outcomes) -> Vec<Drawing>) -> Figure {
+        match self.source {
+            Source::System(system) => {
+                let source = Source::System(System { drawings, ..system });
+                Figure { source, ..self }
+            }
+            Source::RawVerbs(_) => self,
+        }
+    }
+
+    /// Other names of it: of the paper's figures that it shows as well.
+    pub fn aliases(&self) -> impl Iterator<Item = &'static str> {
+        let id = self.id;
+        ALIASES.into_iter().filter(move |(_, of)| *of == id).map(|(alias, _)| alias)
     }
 
     /// What has to be run for it.
@@ -341,10 +370,23 @@ impl Figure {
         }
     }
 
+    fn all(&self, effort: Effort, outcomes: &[Outcome]) -> Vec<(Run, Outcome)> {
+        self.runs(effort).into_iter().zip(outcomes.iter().cloned()).collect()
+    }
+
+    /// What is drawn of it, if its points along x do not show it.
+    #[must_use]
+    pub fn drawings(&self, effort: Effort, outcomes: &[Outcome]) -> Vec<Drawing> {
+        match self.source {
+            Source::System(system) => (system.drawings)(&Outcomes(self.all(effort, outcomes))),
+            Source::RawVerbs(_) => Vec::new(),
+        }
+    }
+
     /// What comes of its runs, whose outcomes are given in their order.
     #[must_use]
     pub fn points(&self, effort: Effort, outcomes: &[Outcome]) -> Vec<Point> {
-        let all: Vec<(Run, Outcome)> = self.runs(effort).into_iter().zip(outcomes.iter().copied()).collect();
+        let all = self.all(effort, outcomes);
         match self.source {
             Source::System(system) => (system.points)(&Outcomes(all)),
             Source::RawVerbs(figure) => {
@@ -464,6 +506,16 @@ impl Run {
                     mean_us: outcome.all.mean_ns / 1e3,
                     quantiles_us: [outcome.all.p15_ns, outcome.all.p50_ns, outcome.all.p99_ns]
                         .map(|nanos| nanos as f64 / 1e3),
+                    percentiles_us: outcome
+                        .percentiles
+                        .iter()
+                        .map(|(percent, nanos)| (*percent, *nanos as f64 / 1e3))
+                        .collect(),
+                    thread_mops: outcome
+                        .by_worker
+                        .iter()
+                        .map(|calls| *calls as f64 * 1e3 / outcome.time_ns.max(1) as f64)
+                        .collect(),
                     p95_us: outcome.all.p95_ns as f64 / 1e3,
                     posted_per_call: outcome.posted as f64 / outcome.all.calls.max(1) as f64,
                     functions: std::array::from_fn(|place| {

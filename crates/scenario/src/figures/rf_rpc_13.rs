@@ -1,5 +1,6 @@
 //! RF-RPC figures 13 to 15: batches of calls, by their size.
 
+use super::drawing::{Drawing, Shape, lines};
 use super::rf_rpc::{THREADS, gets};
 use super::rf_rpc_11::{KEYS, SKEW};
 use super::{Effort, Figure, Outcome, Outcomes, Paper, Point, Run, measured, say};
@@ -17,7 +18,8 @@ pub(super) const UNIFORM: Figure = Figure::predicted(
     NOTES,
     uniform_runs,
     uniform_points,
-);
+)
+.drawn(uniform_drawings);
 pub(super) const SKEWED: Figure = Figure::predicted(
     [
         "rf-rpc-15",
@@ -28,7 +30,8 @@ pub(super) const SKEWED: Figure = Figure::predicted(
     NOTES,
     skewed_runs,
     skewed_points,
-);
+)
+.drawn(skewed_drawings);
 
 const NOTES: &str = "A client has one batch under way, to one server thread: the paper's throughput times its latency is 33 \
     batches of 4, and 24 of 24. A batch of 1 is a plain call. A call's latency is from when it is put into the batch to when its result is at hand. A fetch \
@@ -41,11 +44,11 @@ pub(super) const REPLY: &str = "server-reply-batch";
 pub(super) const BOTH: [(&str, ResponseHalf); 2] =
     [(FETCH, ResponseHalf::FetchOrWrite), (REPLY, ResponseHalf::Write)];
 /// Whose batches are as long as a latency allows; by that limit in us.
-const AUTO: &str = "RF-RPC-auto-batch, by limit";
+pub(super) const AUTO: &str = "RF-RPC-auto-batch, by limit";
 /// At most so many calls are later than the limit (5.6).
 const TOLERANCE: f64 = 0.05;
 /// Limits, in us.
-const LIMITS_US: [u32; 2] = [12, 24];
+const LIMITS_US: [u32; 5] = [8, 12, 16, 24, 48];
 /// Throughput and latency of a system, as series.
 pub(super) const LATENCY: &str = "latency";
 /// The average latency at which the paper compares both (5.6).
@@ -61,7 +64,7 @@ pub(super) fn in_batches(mut load: Load, size: u32, effort: Effort) -> Load {
 }
 
 /// That load in batches whose size is found, when it has been found.
-fn within(mut load: Load, limit_us: u32, effort: Effort) -> Load {
+pub(super) fn within(mut load: Load, limit_us: u32, effort: Effort) -> Load {
     load.pace = Pace::TunedBatches { limit: Nanos::from(limit_us) * 1_000, tolerance: TOLERANCE };
     load.extent = match effort {
         Effort::Full => Extent::Time { warm_up: 20_000_000, measured: 5_000_000 },
@@ -70,10 +73,10 @@ fn within(mut load: Load, limit_us: u32, effort: Effort) -> Load {
     load
 }
 
-fn limits(effort: Effort) -> &'static [u32] {
+pub(super) fn limits(effort: Effort) -> &'static [u32] {
     match effort {
         Effort::Full => &LIMITS_US,
-        Effort::Quick => &LIMITS_US[..1],
+        Effort::Quick => &LIMITS_US[1..2],
     }
 }
 
@@ -191,11 +194,40 @@ fn uniform_points(outcomes: &Outcomes) -> Vec<Point> {
     points
 }
 
+/// Throughput by latency, as the paper draws it: the mean one of batches of fixed sizes, and of those whose size is found the limit.
+pub(super) fn by_latency(outcomes: &Outcomes, title: &str) -> Drawing {
+    let mut series = Vec::new();
+    for (name, _) in BOTH {
+        series.push((name.to_owned(), outcomes.line(name, |_, outcome| outcome.mean_us, mops)));
+    }
+    series.push((AUTO.to_owned(), outcomes.line(AUTO, |run, _| f64::from(run.x), mops)));
+    let mut drawing = lines(title, "million operations a second", "latency, microseconds", series);
+    if let (Some(us), Some(rate)) = (outcomes.get(FETCH, 1, mean), outcomes.get(FETCH, 1, mops))
+        && let Shape::Lines { series, .. } = &mut drawing.shape
+    {
+        series.push(("RF-RPC".to_owned(), vec![(us, rate)]));
+    }
+    drawing
+}
+
+fn uniform_drawings(outcomes: &Outcomes) -> Vec<Drawing> {
+    let size = |run: &Run, _: &Outcome| f64::from(run.x);
+    let latencies = BOTH.map(|(name, _)| (name.to_owned(), outcomes.line(name, size, mean))).to_vec();
+    vec![
+        by_latency(outcomes, "Throughput of batches of GETs by their latency"),
+        lines("Latency of batches of GETs by their size", "microseconds", "calls of a batch", latencies),
+    ]
+}
+
+fn skewed_drawings(outcomes: &Outcomes) -> Vec<Drawing> {
+    vec![by_latency(outcomes, "Throughput of batches of GETs by their latency, keys skewed (Zipf .99)")]
+}
+
 const SPREAD: &str = "uniform keys";
 
 fn skewed_runs(effort: Effort) -> Vec<Run> {
     let sizes: &[u32] = match effort {
-        Effort::Full => &[1, 4, 24, 64],
+        Effort::Full => &[1, 4, 8, 16, 24, 48, 64, 96],
         Effort::Quick => &[4],
     };
     let mut runs = Vec::new();
@@ -206,7 +238,7 @@ fn skewed_runs(effort: Effort) -> Vec<Run> {
             runs.push(Run::of(name, *size, Load { key_skew: Some((KEYS, SKEW)), ..load }));
         }
     }
-    for limit in &limits(effort)[..1] {
+    for limit in limits(effort) {
         let load = gets(ResponseHalf::FetchOrWrite, THREADS, 0, effort);
         let load = Load { key_skew: Some((KEYS, SKEW)), ..load };
         runs.push(Run::of(AUTO, *limit, within(load, *limit, effort)));

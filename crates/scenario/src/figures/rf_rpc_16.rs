@@ -1,9 +1,13 @@
 //! RF-RPC figure 16: batches on RoCE, by their size.
 
+use super::drawing::Drawing;
 use super::rf_rpc::gets;
-use super::rf_rpc_13::{BOTH, FETCH, LATENCY, both_values, in_batches, mean, mops};
+use super::rf_rpc_13::{
+    AUTO, BOTH, FETCH, LATENCY, both_values, by_latency, in_batches, limits, mean, mops, within,
+};
 use super::{Effort, Figure, Outcomes, Paper, Point, Run, say};
 use crate::load::{Load, Network};
+use dunlin_rpc::ResponseHalf;
 
 pub(super) const FIGURE: Figure = Figure::predicted(
     [
@@ -16,29 +20,41 @@ pub(super) const FIGURE: Figure = Figure::predicted(
      paper's text compares the two clusters in words only.",
     runs,
     points,
-);
+)
+.drawn(drawings);
 
 /// As the series of the InfiniBand cluster, at the same sizes.
 const INFINIBAND: &str = "RF-RPC-batch on InfiniBand";
 
+/// GETs on that cluster.
+fn roce(half: ResponseHalf, effort: Effort) -> Load {
+    Load {
+        network: Network::Modelled("rf-rpc-roce".to_owned()),
+        clients: 16,
+        client_hosts: 2,
+        ..gets(half, 8, 0, effort)
+    }
+}
+
+fn drawings(outcomes: &Outcomes) -> Vec<Drawing> {
+    vec![by_latency(outcomes, "Throughput of batches of GETs by their latency, RoCE")]
+}
+
 fn runs(effort: Effort) -> Vec<Run> {
     let sizes: &[u32] = match effort {
-        Effort::Full => &[2, 8, 24, 48, 96],
+        Effort::Full => &[1, 2, 8, 24, 48, 96],
         Effort::Quick => &[2, 8],
     };
     let mut runs = Vec::new();
     for size in sizes {
         for (name, half) in BOTH {
-            let roce = Load {
-                network: Network::Modelled("rf-rpc-roce".to_owned()),
-                clients: 16,
-                client_hosts: 2,
-                ..gets(half, 8, 0, effort)
-            };
-            runs.push(Run::of(name, *size, in_batches(roce, *size, effort)));
+            runs.push(Run::of(name, *size, in_batches(roce(half, effort), *size, effort)));
         }
         let infiniband = gets(BOTH[0].1, super::rf_rpc::THREADS, 0, effort);
         runs.push(Run::of(INFINIBAND, *size, in_batches(infiniband, *size, effort)));
+    }
+    for limit in limits(effort) {
+        runs.push(Run::of(AUTO, *limit, within(roce(BOTH[0].1, effort), *limit, effort)));
     }
     runs
 }

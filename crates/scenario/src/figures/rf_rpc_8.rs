@@ -1,5 +1,6 @@
 //! RF-RPC figure 8: how long calls take at peak throughput.
 
+use super::drawing::{Drawing, lines};
 use super::rf_rpc::{FETCH, FETCH_WAITS, REPLY, REPLY_WAITS, SYSTEMS, THREADS};
 use super::{Effort, Figure, Outcome, Outcomes, Paper, Point, Run, say};
 use crate::load::Posting;
@@ -12,7 +13,8 @@ pub(super) const FIGURE: Figure = Figure::predicted(
      'That waits': as in rf-rpc-7. RDMA-Memcached is not modelled.",
     runs,
     points,
-);
+)
+.drawn(drawings);
 
 /// Server threads with which ServerReply is fastest (RF-RPC 5.3.1: with more it falls).
 const REPLY_THREADS: u16 = 6;
@@ -31,6 +33,16 @@ fn runs(effort: Effort) -> Vec<Run> {
             Run::of(system.name, threads.into(), load)
         })
         .collect()
+}
+
+/// The figure itself: which share of calls takes so long at most.
+fn drawings(outcomes: &Outcomes) -> Vec<Drawing> {
+    let turned = |(percent, us): &(f64, f64)| (*us, *percent);
+    let series = outcomes.0.iter().map(|(run, outcome)| {
+        let name = format!("{}, {} threads", run.series, run.x);
+        (name, outcome.percentiles_us.iter().map(turned).collect())
+    });
+    vec![lines(FIGURE.title, "percent of calls at most", "latency, microseconds", series.collect())]
 }
 
 /// What a series is called, its unit, and what it is of a run.

@@ -1,6 +1,7 @@
 //! The systems that RF-RPC's text compares Jakiro with in numbers: Pilaf and FaRM, whose clients READ the server's tables, and HERD,
 //! which answers by datagrams (sections 2.3, 5.2, 5.3 and 6; no figure of the paper's own).
 
+use super::drawing::Drawing;
 use super::rf_rpc::{FETCH, REPLY, THREADS, gets};
 use super::{Effort, Figure, Outcome, Outcomes, Paper, Point, Run, measured, say};
 use crate::bypass::Bypass;
@@ -24,7 +25,8 @@ pub(super) const FIGURE: Figure = Figure::predicted(
      by others on their machines, and FaRM's 8 is a twentieth of what 20 machines do that are servers and clients at once.",
     runs,
     points,
-);
+)
+.drawn(drawings);
 
 const PILAF: &str = "Pilaf-style";
 const FARM: &str = "FaRM-style";
@@ -110,6 +112,11 @@ fn runs(effort: Effort) -> Vec<Run> {
     let one = Bypass { threads: 1, ..pilaf };
     runs.push(Run::bypass(format!("{PILAF}{SLOWER}{ONE_THREAD}"), WRITE_INTENSIVE, one));
     runs
+}
+
+fn drawings(outcomes: &Outcomes) -> Vec<Drawing> {
+    let group = |gets| format!("{gets}% GETs");
+    vec![outcomes.bars(FIGURE.title, "million operations a second", group, mops)]
 }
 
 fn mops(outcome: &Outcome) -> f64 {

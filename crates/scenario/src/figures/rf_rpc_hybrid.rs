@@ -1,10 +1,12 @@
 //! What the choice between fetching and writing back is worth, and what it costs: calls of several lengths and sizes, chosen for by the
 //! engine, always fetched, and always written back. No figure of the paper's; it says that the first is as good as the better of both.
 
+use super::drawing::{Drawing, lines};
 use super::rf_rpc::{THREADS, gets};
-use super::{Effort, Figure, Outcomes, Point, Run};
+use super::{Effort, Figure, Outcome, Outcomes, Point, Run};
+use crate::load::{Extent, Load};
 use crate::random_values::Sizes;
-use dunlin_rpc::ResponseHalf;
+use dunlin_rpc::{ClientConfig, ResponseHalf};
 
 pub(super) const FIGURE: Figure = Figure::predicted(
     [
@@ -13,19 +15,47 @@ pub(super) const FIGURE: Figure = Figure::predicted(
         "rf-rpc",
         "process_time_us",
     ],
-    "As rf-rpc-9, with results of 32 and of 600 bytes. What the tuner chooses from are the rates of the model's \
+    "As rf-rpc-9, with results of 32 and of 600 bytes. 'Chosen': by the enumeration and fetched at once, as in the paper; 'by default': as clients \
+     do if nothing is said, measured after 50 ms. What the tuner chooses from are the rates of the model's \
      own NIC.",
     runs,
     points,
-);
+)
+.drawn(drawings);
 
 const CHOSEN: &str = "chosen";
+/// As a client does by default: chosen by the clock as well, and fetched when expected.
+const DEFAULT: &str = "by default";
 const FETCHED: &str = "always fetched";
 const WRITTEN: &str = "always written back";
 const RESULTS: [u32; 2] = [32, 600];
 
+/// Results of each size by themselves: one lies on the other where handlers are long.
+fn drawings(outcomes: &Outcomes) -> Vec<Drawing> {
+    let of = |bytes: u32| {
+        let line = |what: &str| {
+            let along = |run: &Run, _: &Outcome| f64::from(run.x);
+            (what.to_owned(), outcomes.line(&series(what, bytes), along, |outcome| outcome.mops))
+        };
+        let series = [FETCHED, WRITTEN, CHOSEN, DEFAULT].map(line).to_vec();
+        let title =
+            format!("Throughput of calls with results of {bytes} bytes, 16 server threads, 35 clients");
+        lines(title, "million operations a second", "process time, microseconds", series)
+    };
+    RESULTS.map(of).to_vec()
+}
+
 fn series(what: &str, bytes: u32) -> String {
     format!("{what}, {bytes} B")
+}
+
+/// Measured when both ways have been tried.
+fn by_default(load: Load, effort: Effort) -> Load {
+    let warm_up = match effort {
+        Effort::Full => 50_000_000,
+        Effort::Quick => 10_000_000,
+    };
+    Load { extent: Extent::Time { warm_up, measured: 4_000_000 }, ..load }
 }
 
 fn runs(effort: Effort) -> Vec<Run> {
@@ -45,6 +75,12 @@ fn runs(effort: Effort) -> Vec<Run> {
             for (what, half) in halves {
                 let mut load = gets(half, THREADS, u64::from(*time) * 1000, effort);
                 load.functions.iter_mut().for_each(|function| function.results = Sizes::Fixed(bytes));
+                if half == ResponseHalf::FetchOrWrite {
+                    let defaults = ClientConfig::default();
+                    let (fetch_choice, first_read) = (defaults.fetch_choice, defaults.first_read);
+                    let load = Load { fetch_choice, first_read, ..load.clone() };
+                    runs.push(Run::of(series(DEFAULT, bytes), *time, by_default(load, effort)));
+                }
                 runs.push(Run::of(series(what, bytes), *time, load));
             }
         }
@@ -60,6 +96,12 @@ fn points(outcomes: &Outcomes) -> Vec<Point> {
             let (Some(chosen), Some(fetched), Some(written)) = (of(CHOSEN), of(FETCHED), of(WRITTEN)) else {
                 continue;
             };
+            let default = outcomes.get(&series(DEFAULT, bytes), x, |outcome| outcome.mops);
+            if let Some(mops) = default {
+                let (series, predicted) =
+                    (format!("{DEFAULT} over the better of both, {bytes} B"), mops / fetched.max(written));
+                points.push(Point { series, x, unit: "ratio", predicted, said: None });
+            }
             for (over, mops) in [("the better of both", fetched.max(written)), (WRITTEN, written)] {
                 let series = format!("chosen over {over}, {bytes} B");
                 points.push(Point { series, x, unit: "ratio", predicted: chosen / mops, said: None });

@@ -1,7 +1,7 @@
 //! Beyond RF-RPC: two in-bound operations a call cap Jakiro at half of what a NIC serves. Threads of a client machine that share one
 //! connection, and whose calls go together, make less than two of them a call.
 
-use super::rf_rpc::gets;
+use super::rf_rpc::{STORE, gets};
 use super::{Effort, Figure, Outcomes, Paper, Point, Run, measured};
 use crate::load::{Extent, Load, Pace};
 use crate::random_values::Times;
@@ -27,8 +27,6 @@ const OWN: &str = "a connection each";
 const SHARED: &str = "shared";
 const TOGETHER: &str = "shared, calls together";
 const WORKERS: u16 = 8;
-/// What a GET takes of the store, as elsewhere.
-const STORE: u64 = 200;
 /// Half of figure 1's in-bound rate.
 const CAP: f64 = 11.26 / 2.0;
 
@@ -46,7 +44,7 @@ fn shared(window: u32, together: u16, effort: Effort) -> Shared {
         plan: Plan::new(RequestHalf::Write, ResponseHalf::FetchOrWrite)
             .completion(CompletionMode::Busy, CompletionMode::Busy),
         together,
-        service: STORE,
+        lines: STORE,
         bytes: [16, 32],
         warm_up,
         measured,

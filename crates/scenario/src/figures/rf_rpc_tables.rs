@@ -1,5 +1,6 @@
 //! RF-RPC tables 3 and 4: a faster NIC, and RoCE.
 
+use super::drawing::Drawing;
 use super::rf_rpc::{FETCH, FETCH_WAITS, REPLY, REPLY_WAITS, SYSTEMS};
 use super::rf_rpc_13::{LATENCY, both_values, in_batches, mops};
 use super::{Effort, Figure, Outcomes, Paper, Point, Run, measured, say};
@@ -17,7 +18,8 @@ pub(super) const THREE: Figure = Figure::predicted(
      'That waits': as in rf-rpc-7.",
     three_runs,
     three_points,
-);
+)
+.drawn(three_drawings);
 pub(super) const FOUR: Figure = Figure::predicted(
     [
         "rf-rpc-table-4",
@@ -30,7 +32,18 @@ pub(super) const FOUR: Figure = Figure::predicted(
      one pair, too. InfiniBand is the same three hosts with the other link. 'That waits': as in rf-rpc-7.",
     four_runs,
     four_points,
-);
+)
+.drawn(four_drawings);
+
+fn three_drawings(outcomes: &Outcomes) -> Vec<Drawing> {
+    let group = |size| if size == 1 { "no batch".to_owned() } else { format!("batches of {size}") };
+    vec![outcomes.bars(THREE.title, "million operations a second", group, mops)]
+}
+
+fn four_drawings(outcomes: &Outcomes) -> Vec<Drawing> {
+    let group = |pairs| if pairs == 1 { "one pair".to_owned() } else { format!("{pairs} pairs") };
+    vec![outcomes.bars(FOUR.title, "million operations a second", group, mops)]
+}
 
 const CONNECTX_3: &str = "ConnectX-3";
 const CONNECTX_4: &str = "ConnectX-4";

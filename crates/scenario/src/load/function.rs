@@ -1,9 +1,12 @@
 //! A function of a load: how often it is called, with what, and what the server does for it.
 
+use super::{Board, FIRST_FUNCTION};
+use crate::memory::{Ahead, Lines};
 use crate::random_values::{Sizes, Times};
-use dunlin_fabric::{Host, Nanos};
-use dunlin_fabric_sim::{Random, SimHost};
-use dunlin_rpc::Plan;
+use dunlin_fabric::{Fabric, Host, Nanos};
+use dunlin_fabric_sim::{Random, Sim};
+use dunlin_rpc::{Plan, Reply, Request, Service, Status};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// What a function is like from some time on.
@@ -30,6 +33,8 @@ pub struct Function {
     pub results: Sizes,
     /// What the handler takes beside the engine.
     pub service: Times,
+    /// What of that it waits for memory. Calls of a batch do so together.
+    pub lines: Lines,
     /// From then on, in the order of time, the handler takes other times and gives other results.
     pub steps: Vec<Step>,
     /// What it takes beyond that with the lock that all functions share, as the one writer of an LMDB. Who waits for it
@@ -42,8 +47,8 @@ impl Function {
     #[must_use]
     pub fn new(plan: Plan, requests: Sizes, results: Sizes) -> Self {
         let none = Times::Fixed(0);
-        let steps = Vec::new();
-        Function { weight: 1, plan, requests, results, service: none, steps, exclusive: none }
+        let (steps, lines) = (Vec::new(), Lines::default());
+        Function { weight: 1, plan, requests, results, service: none, lines, steps, exclusive: none }
     }
 
     /// The largest result that it ever gives.
@@ -52,28 +57,71 @@ impl Function {
         later.fold(self.results.largest(), u32::max)
     }
 
-    /// Does what the handler does, on the calling thread of the server. The size of the result.
-    pub(super) fn work(&self, host: &SimHost, lock: &Exclusive, since: Nanos, random: &mut Random) -> usize {
-        let (service, results) = self.now(since);
-        let time = service.next(random);
+    /// What the handler takes and gives so long after calls began.
+    fn now(&self, since: Nanos) -> (Times, Sizes) {
+        let step = self.steps.iter().rev().find(|step| step.after <= since);
+        step.map_or((self.service, self.results), |step| (step.service, step.results))
+    }
+}
+
+/// All functions of a load, as one worker has them.
+pub(super) struct Handler {
+    pub(super) worker: u16,
+    pub(super) sim: Sim,
+    pub(super) functions: Arc<Vec<Function>>,
+    pub(super) lock: Arc<Exclusive>,
+    pub(super) board: Board,
+    pub(super) random: Random,
+    pub(super) ahead: Ahead,
+}
+
+impl Handler {
+    /// Does what the handler does. The size of the result.
+    fn work(&mut self, function: &Function) -> usize {
+        let host = self.sim.host();
+        let (service, results) = function.now(self.board.since(host.now()));
+        let alone = function.lines.one_by_one();
+        let waited = self.ahead.wait(&self.sim, function.lines);
+        let time = service.next(&mut self.random);
+        let time = if waited == alone { time } else { time.saturating_sub(alone) + waited };
         if time > 0 {
             host.work(time);
         }
-        let time = self.exclusive.next(random);
+        let time = function.exclusive.next(&mut self.random);
         if time > 0 {
-            let begin = lock.take(host.now(), time);
+            let begin = self.lock.take(host.now(), time);
             if begin > host.now() {
                 host.sleep(begin);
             }
             host.work(time);
         }
-        results.next(random) as usize
+        results.next(&mut self.random) as usize
+    }
+}
+
+/// The place of a function in its load.
+fn place(function: u16) -> usize {
+    usize::from(function.wrapping_sub(FIRST_FUNCTION))
+}
+
+impl Service for Handler {
+    fn passes(&self) -> usize {
+        self.functions.iter().map(|function| function.lines.number as usize).max().unwrap_or(0)
     }
 
-    /// What the handler takes and gives so long after calls began.
-    fn now(&self, since: Nanos) -> (Times, Sizes) {
-        let step = self.steps.iter().rev().find(|step| step.after <= since);
-        step.map_or((self.service, self.results), |step| (step.service, step.results))
+    fn prepare(&mut self, pass: usize, function: u16, _payload: &[u8]) {
+        if let Some(function) = self.functions.get(place(function)) {
+            self.ahead.ask(&self.sim, pass, function.lines);
+        }
+    }
+
+    fn call(&mut self, request: &Request<'_>, reply: &mut Reply<'_>) -> Result<(), Status> {
+        let functions = Arc::clone(&self.functions);
+        if let Some(function) = functions.get(place(request.function)) {
+            reply.reserve(self.work(function))?;
+            self.board.served(self.worker);
+        }
+        Ok(())
     }
 }
 

@@ -4,6 +4,12 @@ use super::FunctionOutcome;
 use dunlin_fabric::Nanos;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+/// Where a curve of latencies is told.
+const PERCENTS: [f64; 22] = [
+    1.0, 5.0, 10.0, 15.0, 20.0, 25.0, 30.0, 35.0, 40.0, 45.0, 50.0, 55.0, 60.0, 65.0, 70.0, 75.0, 80.0, 85.0,
+    90.0, 95.0, 99.0, 99.9,
+];
+
 /// Latencies in buckets a sixteenth of a power of two wide.
 ///
 /// One task of a run runs at a time, so plain loads and stores of the shared numbers lose nothing, and a locked
@@ -60,6 +66,11 @@ impl Latencies {
             left -= count;
         }
         self.max()
+    }
+
+    /// So long take so many percent at most, as a curve.
+    pub(super) fn percentiles(&self) -> Vec<(f64, Nanos)> {
+        PERCENTS.into_iter().map(|percent| (percent, self.quantile(percent / 100.0))).collect()
     }
 
     /// Adds another's.
