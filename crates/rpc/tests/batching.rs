@@ -173,6 +173,42 @@ fn batches_grow_as_far_as_the_latency_allows_and_follow_a_step() {
     assert!(before > 100 && after > 8, "{before} and {after}");
 }
 
+/// Its server dies while calls of a batch are gathered, and the queue pair is found broken when the batch is full.
+#[test]
+fn a_call_that_fills_a_batch_which_cannot_be_sent_ends_once() {
+    Sim::run(7, |fabric| {
+        let address = dunlin_fabric::Address::new(dunlin_fabric::Scheme::Sim, "gone").unwrap();
+        let host = fabric.host().clone();
+        let serving = fabric.process_on(0);
+        let (of, at) = (serving.clone(), address.clone());
+        let body = move || {
+            let server = ServerBuilder::new(&of)
+                .function(ECHO, FunctionMode::Worker)
+                .serve(&at, |_| Box::new(common::turns::echo))
+                .unwrap();
+            of.host().sleep(Nanos::MAX);
+            drop(server);
+        };
+        let task = serving.host().spawn("server", Box::new(body)).unwrap();
+        // It listens by then.
+        host.sleep(host.now() + 1_000_000);
+        let mut client = Client::connect(&fabric, &address, config(fixed(2))).unwrap();
+        let mut calls = vec![client.push_on(0, ECHO, b"first").unwrap()];
+        serving.kill();
+        task.join();
+        host.sleep(host.now() + 1_000_000);
+        calls.push(client.push_on(0, ECHO, b"second").unwrap());
+        while let Some(done) = client.wait_any() {
+            let at = calls.iter().position(|call| *call == done).expect("a call that was made");
+            calls.swap_remove(at);
+            assert!(client.outcome(done).is_err());
+            client.forget(done);
+        }
+        assert_eq!((calls, client.in_flight()), (Vec::new(), 0));
+    })
+    .unwrap();
+}
+
 /// In which pass a request was shown, none if it was called; and its first byte.
 type Seen = (Option<usize>, u8);
 

@@ -188,6 +188,8 @@ impl Actor {
         let (worker, function, number, size) = self.choose();
         let bytes = request(number, size);
         let batched = self.part.drawn.style == Style::Batched && !self.random.one_in(4);
+        // Batches that go out by themselves are left to it, mostly.
+        let flushed = if self.part.drawn.config.batching.is_some() { 40 } else { 4 };
         // Twice is enough here: a call that finds no room is made by nobody.
         for _ in 0..2 {
             let sent = if batched {
@@ -203,7 +205,7 @@ impl Actor {
                     if let Some(other) = self.open.insert(id, open) {
                         self.part.book.violate(format!("calls {} and {number} have one id", other.number));
                     }
-                    if batched && self.random.one_in(4) {
+                    if batched && self.random.one_in(flushed) {
                         let _ = self.client.flush();
                     }
                     return;
