@@ -1,4 +1,4 @@
-//! The swarm is worth what it catches: an engine with a bug in it, thirteen times, each of which must be caught within a
+//! The swarm is worth what it catches: an engine with a bug in it, fourteen times, each of which must be caught within a
 //! minute. The bugs are put into a copy of the sources (the engine's own build knows nothing of them), all into one
 //! build, and one is switched on at a time by the environment.
 //!
@@ -116,6 +116,14 @@ const MUTANTS: &[Mutant] = &[
         file: "crates/rpc/src/path/fetch.rs",
         from: "        if !self.whole && !std::mem::replace(&mut self.seen, true) {",
         to: "        if !self.whole && !std::mem::replace(&mut self.seen, true) && !dunlin_fabric::mutant(\"torn_line_taken\") {",
+    },
+    Mutant {
+        name: "filling_call_denied",
+        file: "crates/rpc/src/client/lane.rs",
+        from: "                // The call is made: what breaks now is found by who looks for its answer.
+                let _ = self.flush_if_room(fabric, domain);",
+        to: "                let flushed = self.flush_if_room(fabric, domain);
+                if dunlin_fabric::mutant(\"filling_call_denied\") { flushed?; }",
     },
     Mutant {
         name: "worker_not_woken",

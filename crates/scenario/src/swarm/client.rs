@@ -428,8 +428,9 @@ fn play_asynchronously(part: Part) {
                 }
                 Some(Err(error)) if host.now() < until => {
                     part.book.ended(number, end_of(&part.book, number, &error));
-                    // Not in step with spinning workers that share a core: else each call finds its worker waiting.
-                    host.sleep(host.now() + 100_000 + host.random() % 400_000);
+                    // Not in step with spinning workers that share a core, each of which has it for a quantum: else each call finds its
+                    // worker waiting, and who is woken by late answers is in step with these.
+                    host.sleep(host.now() + 100_000 + host.random() % 2_000_000);
                 }
                 _ => {
                     let first = part.first;

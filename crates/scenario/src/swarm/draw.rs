@@ -7,8 +7,8 @@ use dunlin_fabric_sim::{
 };
 use dunlin_rnic_model::Profile;
 use dunlin_rpc::{
-    BackoffConfig, BatchCalls, Batching, ClientConfig, CompletionMode, FetchChoice, FirstRead, LargePayload, PROTOCOLS, Plan,
-    Protocol, ServerConfig,
+    BackoffConfig, BatchCalls, Batching, ClientConfig, CompletionMode, FetchChoice, FirstRead, LargePayload,
+    PROTOCOLS, Plan, Protocol, ServerConfig,
 };
 use std::fmt;
 use std::sync::Arc;
