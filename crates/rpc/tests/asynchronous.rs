@@ -368,7 +368,7 @@ fn what_is_chosen_can_be_asked_for() {
     let hub = AsyncHub::new(&fabric).unwrap();
     let usual = AsyncClient::connect(&hub, server.address(), ClientConfig::default()).unwrap();
     let plan = Plan::new(RequestHalf::Write, ResponseHalf::FetchOrWrite)
-        .completion(CompletionMode::Busy, CompletionMode::Event);
+        .completion(CompletionMode::Busy, CompletionMode::Busy);
     let table = FetchTable::new(
         [64, 1024].map(|bytes| RateRow { bytes, reads: 8e6, writes: 1e6, read_nanos: 500.0 }).to_vec(),
     );
