@@ -105,7 +105,9 @@ fn stores(session: &mut Session) {
     // engine; and each of the systems.
     let (systems, manners): (Vec<_>, Vec<_>) =
         findings.rows.iter().partition(|row| row.get("system").is_some());
-    let by = |protocol: &str| manners.iter().filter(|row| row.get("protocol") == Some(&protocol.into()));
+    let by = |protocol: &'static str| {
+        manners.iter().filter(move |row| row.get("protocol") == Some(&protocol.into()))
+    };
     assert_eq!((by("Server-reply").count(), by("RF-RPC").count(), manners.len()), (5, 3, 8));
     for limit in [20_000.0, 150_000.0] {
         let found = by("RF-RPC").find(|row| row.number("within_ns") == Some(limit)).expect("a row");
