@@ -116,10 +116,6 @@ fn stores(session: &mut Session) {
             "{found:?}"
         );
     }
-    // Any protocol will do, also one whose answers come in no order.
-    let options = KeyValueOptions { protocol: "RF-RPC".to_owned(), ..options };
-    let alone = key_value(session, &options).expect("measured");
-    assert_eq!(alone.rows.iter().filter(|row| row.get("system").is_none()).count(), 5);
     for (name, reads) in [
         // By the rates of shared memory nothing is fetched.
         ("Jakiro", 0.0..0.1),
