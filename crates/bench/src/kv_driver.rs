@@ -28,6 +28,8 @@ pub struct DriverConfig {
     pub window: usize,
     /// Operations sent together in one message for each worker; 1 sends each by itself.
     pub batch: usize,
+    /// The client sends them together by itself, as its settings say ([`dunlin_rpc::ClientConfig::batching`]).
+    pub client_batches: bool,
 }
 
 /// When a run ends; whichever comes first.
@@ -108,7 +110,7 @@ impl<'a, F: Fabric> KvDriver<'a, F> {
         clock: TickClock,
     ) -> Self {
         let batch = config.batch.max(1);
-        let config = DriverConfig { batch, window: config.window.max(batch) };
+        let config = DriverConfig { batch, window: config.window.max(batch), ..config };
         let idle = || Pending { kind: OperationKind::Read, start: 0, calls: 0, write: None, insert: 0 };
         KvDriver {
             client,
@@ -299,7 +301,7 @@ impl<'a, F: Fabric> KvDriver<'a, F> {
     #[inline]
     fn send(&mut self, operation: u32, owner: usize, function: Function, payload: &[u8]) -> bool {
         let client = self.client.rpc();
-        let sent = if self.config.batch > 1 {
+        let sent = if self.config.batch > 1 || self.config.client_batches {
             client.push_on(owner, function.id(), payload)
         } else {
             client.submit_on(owner, function.id(), payload)

@@ -101,10 +101,21 @@ fn stores(session: &mut Session) {
         KeyValueOptions { records: 2000, batches: vec![8], rounds: Some(1), ..KeyValueOptions::default() };
     let findings = key_value(session, &options).expect("measured");
     has_numbers(&findings, &["throughput_ops", "hit_share"]);
-    // One by one, in batches of eight, in batches that the engine chooses, and as a MULTIGET; and each of the systems.
+    // One by one, in batches of eight, in batches that the engine chooses by either limit, and as a MULTIGET; by RF-RPC what is left to the
+    // engine; and each of the systems.
     let (systems, manners): (Vec<_>, Vec<_>) =
         findings.rows.iter().partition(|row| row.get("system").is_some());
-    assert_eq!(manners.len(), 4);
+    let by = |protocol: &'static str| {
+        manners.iter().filter(move |row| row.get("protocol") == Some(&protocol.into()))
+    };
+    assert_eq!((by("Server-reply").count(), by("RF-RPC").count(), manners.len()), (5, 3, 8));
+    for limit in [20_000.0, 150_000.0] {
+        let found = by("RF-RPC").find(|row| row.number("within_ns") == Some(limit)).expect("a row");
+        assert!(
+            found.number("keys_per_message").is_some_and(|keys| (1.0..=128.0).contains(&keys)),
+            "{found:?}"
+        );
+    }
     for (name, reads) in [
         // By the rates of shared memory nothing is fetched.
         ("Jakiro", 0.0..0.1),

@@ -42,6 +42,34 @@ fn rows_say_what_was_measured() {
 }
 
 #[test]
+fn clients_find_out_how_many_operations_go_together() {
+    let server = Server::start(&["--workers", "2", "--memory", "64MiB"]);
+    let folder = Folder::new("within");
+    let json = folder.file("out.json");
+    for protocol in ["RF-RPC", "server-reply"] {
+        let more =
+            ["--window", "64", "--within", "5ms", "--clients", "2", "--protocol", protocol, "--json", &json];
+        let said = dunlin(bench(&server.address, &more)).well().text();
+        assert!(said.contains("as many together as keep 5ms"), "{said}");
+        // One row for each client, and its size.
+        let chosen = said.split("chosen by the clients").nth(1).expect("what was chosen");
+        assert!(chosen.contains("operations together") || chosen.contains("operations_together"), "{chosen}");
+        assert_eq!(chosen.contains("READs"), protocol == "RF-RPC", "{chosen}");
+        let document: serde_json::Value =
+            serde_json::from_slice(&std::fs::read(&json).expect("written")).expect("JSON");
+        assert_eq!(document["rows"][0]["within_ns"], 5_000_000);
+        assert_eq!(document["rows"][0]["not_found"], 0);
+    }
+    // Updates by read and write: the second half of each goes into a batch, too.
+    dunlin(bench(&server.address, &["--workload", "f", "--within", "1ms", "--tolerance", "0"])).well();
+    let said = dunlin(bench(&server.address, &[])).well().text();
+    assert!(!said.contains("chosen by"), "{said}");
+    dunlin(bench(&server.address, &["--within", "1ms", "--batch", "4"])).failed(2, &["cannot be used with"]);
+    dunlin(bench(&server.address, &["--within", "1ms", "--tolerance", "NaN"])).failed(2, &["from 0 to 1"]);
+    dunlin(bench(&server.address, &["--tolerance", "0.1"])).failed(2, &["--within"]);
+}
+
+#[test]
 fn every_protocol_carries_the_workload() {
     let server = Server::start(&[]);
     dunlin(bench(&server.address, &[])).well();

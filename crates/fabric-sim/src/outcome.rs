@@ -146,6 +146,9 @@ impl State {
         let receives = std::mem::take(&mut queue_pair.receives.posted);
         let (remote, last_arrival, domain) = (queue_pair.remote, queue_pair.last_arrival, queue_pair.domain);
         let last_landing = queue_pair.last_landing;
+        if let Some(domain) = self.domain(domain) {
+            domain.broken += 1;
+        }
         self.give_packets(inbound);
         self.tell(|_| format!("queue pair {at} breaks: {first:?}"));
         let mut status = first;
@@ -195,6 +198,7 @@ impl State {
         let Some(gone) = self.network.queue_pairs.remove(at) else { return false };
         if let Some(domain) = self.domain(gone.domain) {
             domain.queue_pairs.retain(|number| *number != at);
+            domain.broken -= u32::from(gone.state == QueuePairState::Error);
             domain.address_handles.remove_all(QueuePairId(at));
             for queue in &mut domain.completion_queues {
                 queue.entries.retain(|entry| entry.completion.queue_pair.0 != at);

@@ -62,6 +62,8 @@ pub(crate) struct DomainState {
     pub(crate) shared_receives: Vec<ReceiveQueue>,
     /// The numbers of its queue pairs.
     pub(crate) queue_pairs: Vec<u32>,
+    /// How many of them are broken.
+    pub(crate) broken: u32,
     /// Places of destroyed ones are used again.
     /// Where datagrams go: the queue pairs' numbers.
     pub(crate) address_handles: AddressHandles<u32>,
@@ -82,6 +84,7 @@ impl DomainState {
             completion_queues: Vec::new(),
             shared_receives: Vec::new(),
             queue_pairs: Vec::new(),
+            broken: 0,
             address_handles: AddressHandles::default(),
             active: Vec::new(),
             is_active: Vec::new(),

@@ -395,6 +395,28 @@ fn what_arrives_between_arming_and_waiting_ends_the_wait_at_once() {
     Sim::run_with(settings, 14, root).expect("a run");
 }
 
+/// A busy wait stands for looks without end, one of which finds a queue pair that broke without a completion.
+#[test]
+fn a_busy_wait_ends_where_a_queue_pair_is_broken() {
+    let settings = Settings { spurious: 0, ..Settings::default() };
+    let root = |sim: Sim| {
+        let (mut one, two) = connected(&sim, |_| {});
+        drop(two);
+        while one.domain.state(one.pair) != Some(QueuePairState::Error) {
+            let armed = one.domain.arm(WaitMode::Busy);
+            one.domain.wait(armed, FOREVER);
+        }
+        let armed = one.domain.arm(WaitMode::Busy);
+        // A deadlock otherwise: nothing more comes.
+        assert_eq!(one.domain.wait(armed, FOREVER), Wake::TimedOut);
+        one.domain.destroy_queue_pair(one.pair).expect("it is there");
+        let (armed, now) = (one.domain.arm(WaitMode::Busy), sim.host().now());
+        assert_eq!(one.domain.wait(armed, now + 1_000_000), Wake::TimedOut);
+        assert!(sim.host().now() >= now + 1_000_000, "nothing is broken any more");
+    };
+    Sim::run_with(settings, 15, root).expect("a run");
+}
+
 /// One machine, with times from the model.
 fn modelled() -> Settings {
     let profile = Arc::new(Profile::built_in("hatrpc").expect("a profile"));

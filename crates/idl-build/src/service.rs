@@ -387,7 +387,7 @@ fn clients(out: &mut String, cx: &Context, name: &str, service: &rir::Service, f
                 ::std::result::Result::Ok({name}Client(F::tcp_client(address, &{constant}, options)?))
             }}
 
-            /// The client below: routes, deadlines, connections.
+            /// The client below: routes, deadlines, connections, what it has chosen.
             pub fn inner(&mut self) -> &mut F::Client {{
                 &mut self.0
             }}
@@ -424,6 +424,11 @@ fn clients(out: &mut String, cx: &Context, name: &str, service: &rir::Service, f
             /// Blocks.
             pub fn connect_tcp(address: &str, options: ::dunlin::thrift::tcp::ConnectionOptions) -> ::std::result::Result<Self, ::dunlin::thrift::ConnectError> {{
                 ::std::result::Result::Ok({name}AsyncClient(F::async_tcp_client(address, &{constant}, options)?))
+            }}
+
+            /// The client below: routes, what it has chosen.
+            pub fn inner(&self) -> &F::AsyncClient {{
+                &self.0
             }}
 
             /// The transport of the calls whose hints do not say TCP, and why it is that.

@@ -140,6 +140,14 @@ pub enum ConnectError {
         /// What it may be.
         must: &'static str,
     },
+    /// A setting that is a share is none.
+    #[error("{what} is {value}, but must be a share from 0 to 1")]
+    Share {
+        /// Which.
+        what: &'static str,
+        /// What it is.
+        value: f64,
+    },
     /// The server cannot be reached.
     #[error(transparent)]
     Dial(#[from] DialError),

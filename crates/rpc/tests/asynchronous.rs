@@ -6,8 +6,9 @@ mod common;
 
 use common::process::{NEVER, ServerProcess, test_server, test_service};
 use common::*;
-use dunlin_fabric::Count;
+use dunlin_fabric::{Count, RateRow, RatesSource};
 use dunlin_fabric_shm::ShmFabric;
+use dunlin_rpc::tune::table::FetchTable;
 use dunlin_rpc::*;
 use std::future::Future;
 use std::pin::pin;
@@ -27,6 +28,7 @@ tests!(
     who_waits_for_room_is_in_the_queue_once,
     a_restarted_server_is_found_again,
     calls_of_many_threads_go_together,
+    what_is_chosen_can_be_asked_for,
     a_batch_does_not_wait_for_what_is_never_answered,
 );
 
@@ -358,6 +360,34 @@ fn calls_of_many_threads_go_together() {
         // Each by itself would be 4000 at least.
         assert!(posts < 3000, "{posts}");
     }
+}
+
+/// What an asynchronous client has chosen, also where another shares its hub.
+fn what_is_chosen_can_be_asked_for() {
+    let (fabric, server) = (fabric(), serve(&fabric()));
+    let hub = AsyncHub::new(&fabric).unwrap();
+    let usual = AsyncClient::connect(&hub, server.address(), ClientConfig::default()).unwrap();
+    let plan = Plan::new(RequestHalf::Write, ResponseHalf::FetchOrWrite)
+        .completion(CompletionMode::Busy, CompletionMode::Busy);
+    let table = FetchTable::new(
+        [64, 1024].map(|bytes| RateRow { bytes, reads: 8e6, writes: 1e6, read_nanos: 500.0 }).to_vec(),
+    );
+    let calls = BatchCalls::WithinLatency { limit: 1 << 40, tolerance: 0.5 };
+    let config = ClientConfig {
+        batching: Some(Batching { calls, ..Batching::default() }),
+        fetch_table: Some(Arc::new(table.unwrap())),
+        ..ClientConfig::with_plan(plan)
+    };
+    let client = AsyncClient::connect(&hub, server.address(), config).unwrap();
+    assert_eq!((usual.tuning(), usual.batch_calls()), (Vec::new(), Vec::new()));
+    assert_eq!((client.tuning().len(), client.batch_calls().len()), (client.workers(), client.workers()));
+    for number in 0..400 {
+        let payload = pattern(32, number);
+        assert_eq!(*block_on(client.call_on(0, ECHO, &payload)).unwrap(), *payload);
+    }
+    let tuning = &client.tuning()[0];
+    assert_eq!((tuning.results.0 + tuning.results.1, &tuning.table), (400, &RatesSource::Given));
+    assert!(client.batch_calls()[0] > 1, "{:?}", client.batch_calls());
 }
 
 /// The second call waits for the answer to the first, but not for longer than a batch may stand open.

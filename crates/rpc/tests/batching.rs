@@ -10,6 +10,7 @@ use common::*;
 use dunlin_fabric::{Fabric, Host, Nanos};
 use dunlin_fabric_sim::{Settings, Sim};
 use dunlin_rpc::*;
+use std::future::Future;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -19,6 +20,39 @@ const NEVER_LATE: Nanos = 86_400_000_000_000;
 fn config(batching: Batching) -> ClientConfig {
     let plan = Plan::new(RequestHalf::Write, ResponseHalf::Write);
     ClientConfig { batching: Some(batching), window: 256, timeout: 0, ..ClientConfig::with_plan(plan) }
+}
+
+/// Nothing is taken for something near it.
+#[test]
+fn settings_that_mean_nothing_are_refused_in_words() {
+    let fabric = fabric();
+    let refused = |config: ClientConfig| {
+        let error = Client::connect(&fabric, &unique("nobody"), config).unwrap_err();
+        error.to_string()
+    };
+    let batching = |batching| ClientConfig { batching: Some(batching), ..ClientConfig::default() };
+    let within = |tolerance| {
+        let calls = BatchCalls::WithinLatency { limit: 20_000, tolerance };
+        batching(Batching { calls, ..Batching::default() })
+    };
+    let read = |retries, bytes| {
+        let fetch_choice = FetchChoice::Fixed { retries, bytes };
+        ClientConfig { fetch_choice, ..ClientConfig::default() }
+    };
+    for (config, words) in [
+        (batching(fixed(0)), "batching.calls is 0, but must be 1 call or more"),
+        (batching(Batching { bytes: 0, ..fixed(1) }), "batching.bytes is 0, but must be 1 byte or more"),
+        (within(f64::NAN), "the tolerance of batching.calls is NaN, but must be a share from 0 to 1"),
+        (within(-0.1), "is -0.1, but must be a share"),
+        (within(1.5), "is 1.5, but must be a share"),
+        (read(0, 256), "R of fetch_choice is 0, but must be 1 to 16 READs"),
+        (read(17, 256), "R of fetch_choice is 17"),
+        (read(1, 0), "F of fetch_choice is 0, but must be 1 byte to 8 KiB"),
+        (read(1, 8193), "F of fetch_choice is 8193"),
+    ] {
+        let said = refused(config);
+        assert!(said.contains(words), "{said}");
+    }
 }
 
 fn fixed(calls: u16) -> Batching {
@@ -171,6 +205,71 @@ fn batches_grow_as_far_as_the_latency_allows_and_follow_a_step() {
     // With a handler that becomes slower 128 calls in flight take 256 us, by their number alone: no collapse either.
     let (before, after, _) = in_virtual_time(60_000, 60_000_000, (200, 2000));
     assert!(before > 100 && after > 8, "{before} and {after}");
+}
+
+/// Plays with a server that is gone after the first millisecond and whose death the client has not noticed.
+fn with_a_server_that_dies(client: impl FnOnce(Sim, dunlin_fabric::Address, &dyn Fn()) + Send + 'static) {
+    Sim::run(7, |fabric| {
+        let address = dunlin_fabric::Address::new(dunlin_fabric::Scheme::Sim, "dies").unwrap();
+        let host = fabric.host().clone();
+        let serving = fabric.process_on(0);
+        let (of, at) = (serving.clone(), address.clone());
+        let body = move || {
+            let _server = ServerBuilder::new(&of)
+                .function(ECHO, FunctionMode::Worker)
+                .serve(&at, |_| Box::new(common::turns::echo))
+                .unwrap();
+            of.host().sleep(Nanos::MAX);
+        };
+        let task = serving.host().spawn("server", Box::new(body)).unwrap();
+        // It listens by then.
+        host.sleep(host.now() + 1_000_000);
+        client(fabric, address, &|| {
+            serving.kill();
+            host.sleep(host.now() + 1_000_000);
+        });
+        task.join();
+    })
+    .unwrap();
+}
+
+/// The queue pair is found broken when the batch is full: that call was made, and ends like the others of its batch.
+#[test]
+fn a_call_that_fills_a_batch_which_cannot_be_sent_ends_once() {
+    with_a_server_that_dies(|fabric, address, dies| {
+        let mut client = Client::connect(&fabric, &address, config(fixed(2))).unwrap();
+        let mut calls = vec![client.push_on(0, ECHO, b"first").unwrap()];
+        dies();
+        calls.push(client.push_on(0, ECHO, b"second").unwrap());
+        while let Some(done) = client.wait_any() {
+            let at = calls.iter().position(|call| *call == done).expect("a call that was made");
+            calls.swap_remove(at);
+            assert!(client.outcome(done).is_err());
+            client.forget(done);
+        }
+        assert_eq!((calls, client.in_flight()), (Vec::new(), 0));
+    });
+}
+
+/// The same with a future, whose batch goes out at once since nothing else is under way.
+#[test]
+fn a_future_whose_batch_cannot_be_sent_is_a_call_that_was_made() {
+    with_a_server_that_dies(|fabric, address, dies| {
+        let hub = AsyncHub::new(&fabric).unwrap();
+        let client = AsyncClient::connect(&hub, &address, config(fixed(2))).unwrap();
+        dies();
+        let mut call = std::pin::pin!(client.call(ECHO, b"first"));
+        let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+        for _ in 0..1000 {
+            if let std::task::Poll::Ready(outcome) = call.as_mut().poll(&mut context) {
+                let error = outcome.expect_err("nobody is there");
+                // Not as what was never made, which a client that cannot connect says of each call.
+                assert_eq!(error.cause(), Some(Cause::ConnectionLost), "{error}");
+                return;
+            }
+        }
+        panic!("the call does not end");
+    });
 }
 
 /// In which pass a request was shown, none if it was called; and its first byte.

@@ -118,6 +118,7 @@ fn answers_that_are_half_there() {
     for lie in ["tail", "tag", "half"] {
         each(lie, |outcome| outcome.is_err_and(|error| is_late(&error)));
     }
+    each("canary", |outcome| outcome.is_err_and(|error| is_violation(&error)));
 }
 
 fn lines_that_mean_nothing() {
@@ -454,6 +455,8 @@ impl Lane {
             }
             "tag" => bytes[TAG_OFFSET..LINE].copy_from_slice(&(tags.first ^ 1).to_le_bytes()),
             "half" => bytes[LINE / 2..].fill(0),
+            // The tag is right and stands over a header that was never written.
+            "canary" => bytes[..LINE / 2].fill(0),
             "noise" => {
                 let mut state = u64::from(number);
                 for byte in &mut bytes[..TAG_OFFSET] {

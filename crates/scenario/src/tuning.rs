@@ -1,12 +1,13 @@
-//! A client of one function whose process time and results change under way: what its tuner makes of that (RF-RPC section 3.2).
+//! A client of one function whose process time and results change under way: what its tuners make of that (RF-RPC sections 3.2 and 4.2).
 
 use crate::rates::{ModelledRatesError, modelled_rates};
 use dunlin_fabric::{Address, AddressError, Fabric, Nanos, Scheme};
 use dunlin_fabric_sim::{MachineSettings, ModelTiming, Prices, RunError, Settings, Sim, TimingSettings};
 use dunlin_rnic_model::{Parameter, Profile, ProfileError};
 use dunlin_rpc::{
-    CallError, Client, ClientConfig, CompletionMode, ConnectError, FetchChoice, FirstRead, FunctionMode,
-    Plan, Reply, Request, RequestHalf, ResponseHalf, ServeError, ServerBuilder, Service, Tuning,
+    BatchCalls, Batching, CallError, Client, ClientConfig, CompletionMode, ConnectError, FetchChoice,
+    FirstRead, FunctionMode, Plan, Reply, Request, RequestHalf, ResponseHalf, ServeError, Server,
+    ServerBuilder, Service, Tuning,
 };
 use std::sync::{Arc, Mutex, PoisonError};
 use thiserror::Error;
@@ -49,6 +50,38 @@ pub const PARTS: [Part; 5] = [
     Part { process: 500, result: 32, calls: 1500 },
 ];
 
+/// What the function does for a while, called in batches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BatchPart {
+    /// What the handler takes, in nanoseconds.
+    pub process: Nanos,
+    /// Calls.
+    pub calls: u32,
+}
+
+/// What came of a part of batches, in its second half.
+#[derive(Clone, Debug, PartialEq)]
+pub struct BatchOutcome {
+    /// What it was.
+    pub part: BatchPart,
+    /// Calls of a batch, in the mean.
+    pub together: f64,
+    /// The share of calls that took longer than the limit, from the first of their batch until they were answered.
+    pub late_share: f64,
+    /// Millions of calls in a virtual second.
+    pub mops: f64,
+}
+
+/// What batches are to keep: so many nanoseconds, but for this share of the calls.
+pub const WITHIN: (Nanos, f64) = (20_000, 0.05);
+
+/// Quick calls, ones that take five times as long, and quick ones again.
+pub const BATCH_PARTS: [BatchPart; 3] = [
+    BatchPart { process: 200, calls: 20_000 },
+    BatchPart { process: 1000, calls: 20_000 },
+    BatchPart { process: 200, calls: 20_000 },
+];
+
 /// Why there is no outcome.
 #[derive(Debug, Error)]
 pub enum TuningError {
@@ -76,11 +109,30 @@ pub enum TuningError {
 }
 
 /// Plays these parts one after the other, by a single client on a host of its own, a call at a time, on the cluster of a built-in
-/// profile. Takes a moment, on the calling thread, with the same outcome each time.
+/// profile; R and F are chosen by enumeration, and READs sent over and over, both as in the paper. Takes a moment, on the calling thread,
+/// with the same outcome each time.
 ///
 /// # Errors
 /// An unknown profile.
 pub fn play(profile: &str, parts: &[Part]) -> Result<Vec<PartOutcome>, TuningError> {
+    let parts = parts.to_vec();
+    run(profile, move |sim| on(sim, &parts))
+}
+
+/// Plays these parts one after the other, as [`play`], by a client that sends as many calls together as keep [`WITHIN`], and waits for all
+/// of them before it sends others; with a client's defaults.
+///
+/// # Errors
+/// An unknown profile.
+pub fn play_batches(profile: &str, parts: &[BatchPart]) -> Result<Vec<BatchOutcome>, TuningError> {
+    let parts = parts.to_vec();
+    run(profile, move |sim| batches_on(sim, &parts))
+}
+
+fn run<T: Send + 'static>(
+    profile: &str,
+    body: impl FnOnce(&Sim) -> Result<Vec<T>, TuningError> + Send + 'static,
+) -> Result<Vec<T>, TuningError> {
     let rates = modelled_rates(profile)?;
     let profile = Arc::new(Profile::built_in(profile)?);
     let mut settings = Settings { spurious: 0, preemption: 0, rates: Some(rates), ..Settings::default() };
@@ -90,17 +142,17 @@ pub fn play(profile: &str, parts: &[Part]) -> Result<Vec<PartOutcome>, TuningErr
     let machines = vec![(profile, 1); 2];
     settings.timing = TimingSettings::Model(ModelTiming { machines, switch_ns: None, control_ns: 5_000 });
     let found = Arc::new(Mutex::new(Ok(Vec::new())));
-    let (into, parts) = (Arc::clone(&found), parts.to_vec());
+    let into = Arc::clone(&found);
     Sim::run_with(settings, SEED, move |sim| {
-        *into.lock().unwrap_or_else(PoisonError::into_inner) = on(&sim, &parts);
+        *into.lock().unwrap_or_else(PoisonError::into_inner) = body(&sim);
     })?;
     std::mem::replace(&mut *found.lock().unwrap_or_else(PoisonError::into_inner), Ok(Vec::new()))
 }
 
-fn on(sim: &Sim, parts: &[Part]) -> Result<Vec<PartOutcome>, TuningError> {
-    let address = Address::new(Scheme::Sim, "tuning")?;
+/// A server of the function.
+fn serve(sim: &Sim, address: &Address) -> Result<Server<Sim>, ServeError> {
     let host = sim.host().clone();
-    let server = ServerBuilder::new(sim).function(FUNCTION, FunctionMode::Worker).serve(&address, |_| {
+    ServerBuilder::new(sim).function(FUNCTION, FunctionMode::Worker).serve(address, |_| {
         let host = host.clone();
         Box::new(move |request: &Request<'_>, reply: &mut Reply<'_>| {
             let (process, result) = decode(request.payload);
@@ -108,13 +160,22 @@ fn on(sim: &Sim, parts: &[Part]) -> Result<Vec<PartOutcome>, TuningError> {
             reply.reserve(result as usize)?.fill(0);
             Ok(())
         }) as Box<dyn Service>
-    })?;
-    let plan = Plan::new(RequestHalf::Write, ResponseHalf::FetchOrWrite)
-        .completion(CompletionMode::Busy, CompletionMode::Busy);
+    })
+}
+
+/// Results are fetched or written back.
+fn plan() -> Plan {
+    Plan::new(RequestHalf::Write, ResponseHalf::FetchOrWrite)
+        .completion(CompletionMode::Busy, CompletionMode::Busy)
+}
+
+fn on(sim: &Sim, parts: &[Part]) -> Result<Vec<PartOutcome>, TuningError> {
+    let address = Address::new(Scheme::Sim, "tuning")?;
+    let server = serve(sim, &address)?;
     let fabric = sim.process_on(1);
     // As in the paper: by enumeration, and fetched over and over.
     let (fetch_choice, first_read) = (FetchChoice::Enumerated, FirstRead::AtOnce);
-    let config = ClientConfig { fetch_choice, first_read, ..ClientConfig::with_plan(plan) };
+    let config = ClientConfig { fetch_choice, first_read, ..ClientConfig::with_plan(plan()) };
     let mut client = Client::connect(&fabric, &address, config)?;
     let mut before = (0, 0);
     let mut outcomes = Vec::with_capacity(parts.len());
@@ -133,6 +194,50 @@ fn on(sim: &Sim, parts: &[Part]) -> Result<Vec<PartOutcome>, TuningError> {
             tuning,
         });
         before = now;
+    }
+    client.close();
+    server.shutdown(1_000_000_000);
+    Ok(outcomes)
+}
+
+fn batches_on(sim: &Sim, parts: &[BatchPart]) -> Result<Vec<BatchOutcome>, TuningError> {
+    let address = Address::new(Scheme::Sim, "batches")?;
+    let server = serve(sim, &address)?;
+    let (limit, tolerance) = WITHIN;
+    let batching = Batching { calls: BatchCalls::WithinLatency { limit, tolerance }, ..Batching::default() };
+    let config = ClientConfig { window: 128, batching: Some(batching), ..ClientConfig::with_plan(plan()) };
+    let mut client = Client::connect(&sim.process_on(1), &address, config)?;
+    let mut outcomes = Vec::with_capacity(parts.len());
+    for part in parts {
+        let payload = encode(&Part { process: part.process, result: 32, calls: 0 });
+        let (mut called, mut half) = (0, None);
+        let (mut batches, mut late) = (0u32, 0u32);
+        while called < part.calls {
+            if called >= part.calls / 2 && half.is_none() {
+                half = Some((called, sim.time()));
+                (batches, late) = (0, 0);
+            }
+            let began = sim.time();
+            let together = client.batch_calls().next().unwrap_or(1);
+            for _ in 0..together {
+                client.push_on(0, FUNCTION, &payload)?;
+            }
+            while let Some(call) = client.wait_any() {
+                client.outcome(call)?;
+                client.forget(call);
+                late += u32::from(sim.time() - began > limit);
+            }
+            called += u32::from(together);
+            batches += 1;
+        }
+        let (before, since) = half.unwrap_or((0, sim.time()));
+        let counted = f64::from(called - before);
+        outcomes.push(BatchOutcome {
+            part: *part,
+            together: counted / f64::from(batches.max(1)),
+            late_share: f64::from(late) / counted.max(1.0),
+            mops: counted * 1e3 / (sim.time() - since).max(1) as f64,
+        });
     }
     client.close();
     server.shutdown(1_000_000_000);
@@ -173,5 +278,18 @@ mod tests {
         assert_eq!(last.tuning.fetch_bytes, quick.tuning.fetch_bytes);
         assert_eq!(quick.tuning.table.to_string(), "of the model of rf-rpc");
         assert!(matches!(play("rf-rpd", &PARTS), Err(TuningError::Rates(_))));
+    }
+
+    #[test]
+    fn batches_are_as_long_as_the_limit_allows_and_follow_a_step() {
+        let outcomes = play_batches("rf-rpc", &BATCH_PARTS).unwrap();
+        assert_eq!(outcomes, play_batches("rf-rpc", &BATCH_PARTS).unwrap(), "the same each time");
+        let [quick, long, again] = &outcomes[..] else { panic!("{outcomes:?}") };
+        for part in [quick, long, again] {
+            assert!(part.late_share <= WITHIN.1, "{part:?}");
+        }
+        // Of 20 us about two are on the way.
+        assert!(quick.together > 30.0 && (8.0..20.0).contains(&long.together), "{outcomes:?}");
+        assert!((0.8..1.25).contains(&(again.together / quick.together)), "{outcomes:?}");
     }
 }

@@ -125,6 +125,14 @@ const MUTANTS: &[Mutant] = &[
         to: "        if !self.whole && !std::mem::replace(&mut self.seen, true) && !dunlin_fabric::mutant(\"torn_line_taken\") {",
     },
     Mutant {
+        name: "filling_call_denied",
+        file: "crates/rpc/src/client/lane.rs",
+        from: "                // The call is made: what breaks now is found by who looks for its answer.
+                let _ = self.flush_if_room(fabric, domain);",
+        to: "                let flushed = self.flush_if_room(fabric, domain);
+                if dunlin_fabric::mutant(\"filling_call_denied\") { flushed?; }",
+    },
+    Mutant {
         name: "worker_not_woken",
         file: "crates/rpc/src/server/inbox.rs",
         from: "self.waker.wake();",

@@ -9,7 +9,7 @@ use crate::numa::Bound;
 use crate::route::{Choice, ClientOptions, Route, no_route};
 use crate::tcp::{AsyncConnection, ConnectionOptions, TcpCall};
 use dunlin_fabric::{Address, ChosenTransport, Fabric};
-use dunlin_rpc::{AsyncHub, Call, SMALL_LIMIT};
+use dunlin_rpc::{AsyncHub, Call, SMALL_LIMIT, Tuning};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -78,6 +78,17 @@ impl<F: Fabric> AsyncClient<F> {
     /// The transport of the calls whose hints do not say TCP.
     pub fn transport(&self) -> &ChosenTransport {
         &self.0.transport
+    }
+
+    /// What is chosen now on each connection to a worker whose results are fetched or written back; empty for other plans, and by TCP.
+    pub fn tuning(&self) -> Vec<Tuning> {
+        self.0.engine.as_ref().map_or_else(Vec::new, |engine| engine.tuning())
+    }
+
+    /// How many calls a batch has at most now, on each connection to a worker; empty without
+    /// [`ClientConfig::batching`](dunlin_rpc::ClientConfig::batching), and by TCP.
+    pub fn batch_calls(&self) -> Vec<u16> {
+        self.0.engine.as_ref().map_or_else(Vec::new, |engine| engine.batch_calls())
     }
 
     /// The route of each function, in the order of the service's descriptor.

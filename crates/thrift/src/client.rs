@@ -10,7 +10,7 @@ use crate::route::{Choice, ClientOptions, Route, no_route};
 use crate::tcp::{Connection, ConnectionOptions};
 use dunlin_fabric::{Address, BindError, ChosenTransport, Fabric, Host, Scheme};
 use dunlin_hints::Selection;
-use dunlin_rpc::{CallId, SMALL_LIMIT};
+use dunlin_rpc::{CallId, SMALL_LIMIT, Tuning};
 use pilota::thrift::{ApplicationException, ApplicationExceptionKind};
 
 /// A call in flight, to be given to [`Client::wait`].
@@ -109,6 +109,17 @@ impl<F: Fabric> Client<F> {
     /// The transport of the calls whose hints do not say TCP.
     pub fn transport(&self) -> &ChosenTransport {
         &self.transport
+    }
+
+    /// What is chosen now on each connection to a worker whose results are fetched or written back; empty for other plans, and by TCP.
+    pub fn tuning(&self) -> Vec<Tuning> {
+        self.engine.as_ref().map_or_else(Vec::new, |engine| engine.tuning())
+    }
+
+    /// How many calls a batch has at most now, on each connection to a worker; empty without
+    /// [`ClientConfig::batching`](dunlin_rpc::ClientConfig::batching), and by TCP.
+    pub fn batch_calls(&self) -> Vec<u16> {
+        self.engine.as_ref().map_or_else(Vec::new, |engine| engine.batch_calls().collect())
     }
 
     /// The cores of the NUMA node that the hints bind the client to; none for any.

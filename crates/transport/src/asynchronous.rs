@@ -6,7 +6,7 @@ use dunlin_fabric::{Address, ChosenTransport, DialError};
 use dunlin_fabric_ofi::OfiFabric;
 use dunlin_fabric_rdma::RdmaFabric;
 use dunlin_fabric_shm::ShmFabric;
-use dunlin_rpc::{CallError, ClientConfig, ConnectError};
+use dunlin_rpc::{CallError, ClientConfig, ConnectError, Tuning};
 use std::ops::Deref;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -122,6 +122,16 @@ impl AsyncClient {
     /// The transport that the calls take, and why it is that.
     pub fn transport(&self) -> &ChosenTransport {
         &self.transport
+    }
+
+    /// What is chosen now on each connection to a worker whose results are fetched or written back; empty for other plans.
+    pub fn tuning(&self) -> Vec<Tuning> {
+        each!(On, &self.on, client => client.tuning())
+    }
+
+    /// How many calls a batch has at most now, on each connection to a worker; empty without [`ClientConfig::batching`].
+    pub fn batch_calls(&self) -> Vec<u16> {
+        each!(On, &self.on, client => client.batch_calls())
     }
 
     /// Makes a call on any worker. It is sent at once if there is room, without waiting for the first poll; dropping the

@@ -158,8 +158,8 @@ impl Client {
     }
 
     /// What is chosen now on each connection to a worker whose results are fetched or written back; empty for other plans.
-    pub fn tuning(&mut self) -> Vec<Tuning> {
-        each!(On, &mut self.on, client => client.tuning())
+    pub fn tuning(&self) -> Vec<Tuning> {
+        each!(On, &self.on, client => client.tuning())
     }
 
     /// How many calls a batch has at most now, on each connection to a worker; empty without

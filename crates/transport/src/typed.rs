@@ -10,6 +10,7 @@ use dunlin_fabric::{Address, ChosenTransport, DialError, Fabric, Scheme};
 use dunlin_fabric_ofi::OfiFabric;
 use dunlin_fabric_rdma::RdmaFabric;
 use dunlin_fabric_shm::ShmFabric;
+use dunlin_rpc::Tuning;
 use dunlin_thrift::tcp::ConnectionOptions;
 use dunlin_thrift::{
     Arguments, AsyncCall, AsyncCalls, CallError, Calls, ClientOptions, ConnectError, Connector, Outcome,
@@ -78,6 +79,17 @@ impl TypedClient {
             }
         };
         Ok(TypedClient { way, transport: resolved.transport(name) })
+    }
+
+    /// What is chosen now on each connection to a worker whose results are fetched or written back; empty for other plans, and by TCP.
+    pub fn tuning(&self) -> Vec<Tuning> {
+        each_way!(Way, &self.way, client => client.tuning())
+    }
+
+    /// How many calls a batch has at most now, on each connection to a worker; empty without
+    /// [`ClientConfig::batching`](dunlin_rpc::ClientConfig::batching), and by TCP.
+    pub fn batch_calls(&self) -> Vec<u16> {
+        each_way!(Way, &self.way, client => client.batch_calls())
     }
 }
 
@@ -194,6 +206,17 @@ impl TypedAsyncClient {
             ChosenFabric::Ofi(fabric) => AsyncWay::Ofi(on(hubs.ofi(&fabric), &fabric, to, service, options)?),
         };
         Ok(TypedAsyncClient { way, transport: Arc::new(resolved.transport(name)) })
+    }
+
+    /// What is chosen now on each connection to a worker whose results are fetched or written back; empty for other plans, and by TCP.
+    pub fn tuning(&self) -> Vec<Tuning> {
+        each_way!(AsyncWay, &self.way, client => client.tuning())
+    }
+
+    /// How many calls a batch has at most now, on each connection to a worker; empty without
+    /// [`ClientConfig::batching`](dunlin_rpc::ClientConfig::batching), and by TCP.
+    pub fn batch_calls(&self) -> Vec<u16> {
+        each_way!(AsyncWay, &self.way, client => client.batch_calls())
     }
 }
 

@@ -123,6 +123,7 @@ fn asynchronous_calls() {
     let client = AsyncClient::connect(&hubs, server.address(), ClientConfig::default()).unwrap();
     let second = AsyncClient::connect(&hubs, server.address(), ClientConfig::default()).unwrap();
     assert_eq!((client.transport().name, client.workers()), ("shm", 2));
+    assert_eq!((client.tuning(), client.batch_calls()), (Vec::new(), Vec::new()));
     let (first, large) = (client.call(ECHO, b"one"), second.call_on(1, ECHO, &[1; 50_000]));
     assert_eq!(&*block_on(large).unwrap(), [1; 50_000]);
     assert_eq!(&*block_on(first).unwrap(), b"one");

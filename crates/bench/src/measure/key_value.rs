@@ -6,7 +6,7 @@ use dunlin_fabric_shm::ShmFabric;
 use dunlin_kv::KvClient;
 use dunlin_kv::client::refused;
 use dunlin_kv::protocol::{Function, MultiGetRequest, MultiGetResponse, Status};
-use dunlin_rpc::{BatchCalls, Batching, CallId, Client, ClientConfig, CompletionMode, ResponseHalf};
+use dunlin_rpc::{BatchCalls, Batching, CallId, Client, ClientConfig, CompletionMode, Protocol};
 
 use super::contest::{Contestant, contest};
 use super::flow::full;
@@ -25,9 +25,11 @@ pub(super) const VALUE: usize = 32;
 /// Memory for each item: key, value, header, its share of an index that is half full, and slack.
 const BYTES_PER_ITEM: usize = 192;
 const SLICE: Duration = Duration::from_millis(2);
-/// As many calls in a message as keep this. With 256 keys in flight, at some millions a second, each waits for 50 to 100 us whatever the
+/// As many calls in a message as keep this, beside what is the default. With 256 keys in flight, at some millions a second, each waits for 50 to 100 us whatever the
 /// message: less would be kept by none.
 const WITHIN: BatchCalls = BatchCalls::WithinLatency { limit: 150_000, tolerance: 0.05 };
+/// The protocol that chooses by itself how results travel, with all that there is to be chosen: measured beside any other.
+const CHOOSING: &str = "RF-RPC";
 /// The most keys of a MULTIGET here.
 const MOST_KEYS: usize = 64;
 
@@ -82,68 +84,70 @@ impl KeyValueOptions {
 }
 
 /// How keys travel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 enum Manner {
     /// A message for each.
     Single,
     /// Calls of their own, so many in a message.
     Batched(usize),
     /// Calls of their own, as many in a message as the latency allows (RF-RPC section 4.2).
-    Tuned,
+    Tuned(Batching),
     /// So many in one call.
     MultiGet(usize),
 }
 
 /// Measures GETs of uniformly chosen keys of 16 bytes with values of 32, nearly all present: one key in a message, several GETs
-/// in a message, as many GETs in a message as the engine finds to be good, several keys in a MULTIGET. Rows have `operation`, `records`, `keys_per_message` (at the end, where it is found), `chosen_by`, `window` (keys in
-/// flight), `throughput_ops` (keys), `hit_share`. Every value is checked. Then one GET after the other by each of the systems that RF-RPC
+/// in a message, as many GETs in a message as the engine finds to be good, by default and with another limit, several keys in a MULTIGET; and in the same
+/// run by RF-RPC what of this is left to the engine. Rows have `operation`, `protocol`, `records`, `keys_per_message` (at the end, where it is found), `within_ns` (the
+/// limit, where it is found; else 0), `window` (keys in flight), `throughput_ops` (keys), `hit_share`. Every value is checked. Then one GET after the other by each of the systems that RF-RPC
 /// compares, with `system` and `reads_per_get`. Blocks for some seconds.
 ///
 /// # Errors
 /// Anything that fails.
 pub fn key_value(session: &mut Session, options: &KeyValueOptions) -> Result<Findings, MeasureError> {
     options.check()?;
-    let protocol =
-        protocols(&session.fabric, std::slice::from_ref(&options.protocol), CompletionMode::Busy)?[0];
-    if protocol.response == ResponseHalf::FetchOrWrite {
-        // Answers are told apart by their order here.
-        let text =
-            format!("{} answers in no order, which this test needs; use another protocol", protocol.name);
-        return Err(MeasureError::BadArgument(text));
+    let named = |name: &str| protocols(&session.fabric, &[name.to_owned()], CompletionMode::Busy);
+    let (protocol, choosing) = (named(&options.protocol)?[0], named(CHOOSING)?[0]);
+    let tuned = [Batching::default(), Batching { calls: WITHIN, ..Batching::default() }].map(Manner::Tuned);
+    let mut manners = vec![(protocol, Manner::Single)];
+    manners.extend(options.batches.iter().map(|batch| (protocol, Manner::Batched(*batch))));
+    manners.extend(tuned.map(|manner| (protocol, manner)));
+    manners.extend(options.batches.iter().map(|batch| (protocol, Manner::MultiGet(*batch))));
+    if protocol != choosing {
+        manners.push((choosing, Manner::Single));
+        manners.extend(tuned.map(|manner| (choosing, manner)));
     }
-    let mut manners = vec![Manner::Single];
-    manners.extend(options.batches.iter().map(|batch| Manner::Batched(*batch)));
-    manners.push(Manner::Tuned);
-    manners.extend(options.batches.iter().map(|batch| Manner::MultiGet(*batch)));
     // One store for all: its memory counts.
     let served = session.serve(memory_for(options.records), Drive::Busy)?;
-    let plan = protocol.plan(CompletionMode::Busy);
-    let config = |window: usize| ClientConfig {
+    let config = |protocol: &Protocol, window: usize| ClientConfig {
         window: window as u16,
         ring_bytes: 64 * 1024,
-        ..ClientConfig::with_plan(plan)
+        ..ClientConfig::with_plan(protocol.plan(CompletionMode::Busy))
     };
     let loading = progress_bar(options.records);
     loading.set_message("loading");
     session.while_serving(&served, |fabric, address| {
-        let mut client = KvClient::connect(fabric, address, config(256))
+        let mut client = KvClient::connect(fabric, address, config(protocol, 256))
             .map_err(|source| MeasureError::Connect { protocol: protocol.name.to_owned(), source })?;
         load(&mut client, options.records, |done| loading.set_position(done))
     })?;
     loading.finish_and_clear();
     let mut readers = Vec::with_capacity(manners.len());
-    for manner in manners {
+    for (protocol, manner) in manners {
         let window = if manner == Manner::Single { options.window } else { options.batched_window };
-        let batching = (manner == Manner::Tuned).then(|| Batching { calls: WITHIN, ..Batching::default() });
-        let client = session.connect(&served, &ClientConfig { batching, ..config(window) })?;
-        readers.push(Reader::new(client, manner, window, options.records));
+        let batching = match manner {
+            Manner::Tuned(batching) => Some(batching),
+            Manner::Single | Manner::Batched(_) | Manner::MultiGet(_) => None,
+        };
+        let client = session.connect(&served, &ClientConfig { batching, ..config(protocol, window) })?;
+        readers.push(Reader::new(client, (protocol, manner), window, options.records));
     }
     let rounds = options.rounds.unwrap_or(150);
     let progress = progress_bar(rounds * readers.len());
     let mut contestants: Vec<Contestant<'_>> = readers
         .iter_mut()
         .map(|reader| Contestant {
-            name: format!("{:?}", reader.manner),
+            name: format!("{} {:?}", reader.protocol.name, reader.manner),
             floor: Floor::Ring { window: RING_WINDOW },
             floor_duration: SLICE,
             slice: Box::new(move |pair| reader.slice(pair, served.index)),
@@ -156,23 +160,26 @@ pub fn key_value(session: &mut Session, options: &KeyValueOptions) -> Result<Fin
     let mut findings = Findings::default();
     for (reader, found) in readers.iter().zip(&found) {
         if reader.wrong > 0 {
-            return Err(MeasureError::WrongData(format!("{} of {} keys", options.protocol, reader.wrong)));
+            return Err(MeasureError::WrongData(format!(
+                "{} of {} keys",
+                reader.protocol.name, reader.wrong
+            )));
         }
         let (operation, keys) = match reader.manner {
             Manner::Single => ("GET", 1),
             Manner::Batched(keys) => ("GET", keys),
-            Manner::Tuned => ("GET", reader.client.batch_calls().next().map_or(0, usize::from)),
+            Manner::Tuned(_) => ("GET", reader.client.batch_calls().next().map_or(0, usize::from)),
             Manner::MultiGet(keys) => ("MULTIGET", keys),
         };
         for comparison in compare(found) {
             let mut row = Row::new()
                 .with("operation", operation)
-                .with("protocol", protocol.name)
+                .with("protocol", reader.protocol.name)
                 .with("records", options.records)
                 .with("key_bytes", KEY)
                 .with("value_bytes", VALUE)
                 .with("keys_per_message", keys)
-                .with("chosen_by", if reader.manner == Manner::Tuned { "latency" } else { "caller" })
+                .with("within_ns", reader.limit())
                 .with("window", reader.window)
                 .with("throughput_ops", comparison.subject_throughput_ops.round())
                 .with("hit_share", ratio((reader.done - reader.missed) as f64, reader.done as f64));
@@ -246,16 +253,27 @@ pub(super) fn load(
     Ok(())
 }
 
+/// Keys of a call.
+const fn keys_of(manner: Manner) -> usize {
+    match manner {
+        Manner::MultiGet(keys) => keys,
+        Manner::Single | Manner::Batched(_) | Manner::Tuned(_) => 1,
+    }
+}
+
 /// A client under load.
 struct Reader {
     client: Client<ShmFabric>,
+    protocol: &'static Protocol,
     manner: Manner,
     /// Keys in flight.
     window: usize,
     records: u64,
     random: Random,
-    /// Keys asked for, in the order of the calls: the next answer's is at `done % expected.len()`.
+    /// By slot of a call, the keys that it asks for: there is room for as many as a call has.
     expected: Vec<u64>,
+    /// The last place of a slot.
+    mask: usize,
     sent: u64,
     done: u64,
     wrong: u64,
@@ -264,14 +282,22 @@ struct Reader {
 }
 
 impl Reader {
-    fn new(client: Client<ShmFabric>, manner: Manner, window: usize, records: usize) -> Self {
+    fn new(
+        client: Client<ShmFabric>,
+        (protocol, manner): (&'static Protocol, Manner),
+        window: usize,
+        records: usize,
+    ) -> Self {
+        let slots = window.next_power_of_two();
         Self {
             client,
+            protocol,
             manner,
             window,
             records: records as u64,
             random: Random::new(7),
-            expected: vec![0; window.next_power_of_two()],
+            expected: vec![0; slots * keys_of(manner)],
+            mask: slots - 1,
             sent: 0,
             done: 0,
             wrong: 0,
@@ -294,13 +320,20 @@ impl Reader {
         Ok(slice)
     }
 
-    /// Draws the next key, and notes it.
+    /// What a message is to keep, in nanoseconds; 0 if its size is given.
+    fn limit(&self) -> u64 {
+        match self.manner {
+            Manner::Tuned(Batching { calls: BatchCalls::WithinLatency { limit, .. }, .. }) => limit,
+            _ => 0,
+        }
+    }
+
+    /// Notes the keys of a call that was made.
     #[inline]
-    fn draw(&mut self) -> [u8; KEY] {
-        let number = self.random.below(self.records);
-        let place = self.sent as usize & (self.expected.len() - 1);
-        self.expected[place] = number;
-        key_of(number)
+    fn asked(&mut self, id: CallId, numbers: &[u64]) {
+        let place = (id.index() & self.mask) * numbers.len();
+        self.expected[place..place + numbers.len()].copy_from_slice(numbers);
+        self.sent += numbers.len() as u64;
     }
 
     #[inline]
@@ -308,9 +341,9 @@ impl Reader {
         match self.manner {
             Manner::Single => {
                 while self.room() >= 1 {
-                    let key = self.draw();
-                    match self.client.submit_on(0, Function::Get.id(), &key) {
-                        Ok(_) => self.sent += 1,
+                    let number = self.random.below(self.records);
+                    match self.client.submit_on(0, Function::Get.id(), &key_of(number)) {
+                        Ok(id) => self.asked(id, &[number]),
                         Err(error) => {
                             full(error)?;
                             break;
@@ -319,7 +352,7 @@ impl Reader {
                 }
             }
             Manner::Batched(keys) => while self.room() >= keys && self.push_batch(keys)? {},
-            Manner::Tuned => while self.room() >= 1 && self.push()? {},
+            Manner::Tuned(_) => while self.room() >= 1 && self.push()? {},
             Manner::MultiGet(keys) => while self.room() >= keys && self.submit_multiget(keys)? {},
         }
         self.collect()
@@ -333,10 +366,10 @@ impl Reader {
     /// Adds a GET to the open batch; `false` if there is no room.
     #[inline]
     fn push(&mut self) -> Result<bool, String> {
-        let key = self.draw();
-        match self.client.push_on(0, Function::Get.id(), &key) {
-            Ok(_) => {
-                self.sent += 1;
+        let number = self.random.below(self.records);
+        match self.client.push_on(0, Function::Get.id(), &key_of(number)) {
+            Ok(id) => {
+                self.asked(id, &[number]);
                 Ok(true)
             }
             Err(error) => full(error).map(|()| false),
@@ -358,11 +391,10 @@ impl Reader {
 
     #[inline]
     fn submit_multiget(&mut self, keys: usize) -> Result<bool, String> {
-        let mut drawn = [[0; KEY]; MOST_KEYS];
-        let before = self.sent;
-        for key in &mut drawn[..keys] {
-            *key = self.draw();
-            self.sent += 1;
+        let (mut numbers, mut drawn) = ([0; MOST_KEYS], [[0; KEY]; MOST_KEYS]);
+        for (number, key) in numbers.iter_mut().zip(&mut drawn[..keys]) {
+            *number = self.random.below(self.records);
+            *key = key_of(*number);
         }
         let mut slices: [&[u8]; MOST_KEYS] = [&[]; MOST_KEYS];
         slices.iter_mut().zip(&drawn).for_each(|(slice, key)| *slice = key);
@@ -370,11 +402,11 @@ impl Reader {
         self.request.resize(MultiGetRequest::encoded_length(slices), 0);
         let length = MultiGetRequest::encode(slices, &mut self.request).map_err(|error| error.to_string())?;
         match self.client.submit_on(0, Function::MultiGet.id(), &self.request[..length]) {
-            Ok(_) => Ok(true),
-            Err(error) => {
-                self.sent = before;
-                full(error).map(|()| false)
+            Ok(id) => {
+                self.asked(id, &numbers[..keys]);
+                Ok(true)
             }
+            Err(error) => full(error).map(|()| false),
         }
     }
 
@@ -388,15 +420,18 @@ impl Reader {
         Ok(self.done - before)
     }
 
-    /// One lane, one worker: answers come in the order of the calls.
+    /// Answers come in any order.
     #[inline]
     fn take(&mut self, id: CallId) -> Result<(), String> {
-        let mask = self.expected.len() - 1;
-        let (expected, mut done, mut wrong, mut missed) = (&self.expected, self.done, 0, 0);
+        let keys = keys_of(self.manner);
+        let place = (id.index() & self.mask) * keys;
+        let mut expected = self.expected[place..place + keys].iter();
+        let (mut done, mut wrong, mut missed) = (self.done, 0, 0);
         let mut check = |value: Option<&[u8]>| {
+            let number = expected.next();
             match value {
                 Some(value) => {
-                    wrong += u64::from(value != &value_of(expected[done as usize & mask])[..]);
+                    wrong += u64::from(number.is_none_or(|number| value != &value_of(*number)[..]));
                 }
                 None => missed += 1,
             }
@@ -406,7 +441,7 @@ impl Reader {
             (Manner::MultiGet(keys), Ok(answer)) => {
                 MultiGetResponse::parse(answer, keys).map_err(|error| error.to_string())?.for_each(check);
             }
-            (Manner::Single | Manner::Batched(_) | Manner::Tuned, Ok(answer)) => check(Some(answer)),
+            (Manner::Single | Manner::Batched(_) | Manner::Tuned(_), Ok(answer)) => check(Some(answer)),
             (_, Err(error)) if refused(&error) == Some(Status::NotFound) => check(None),
             (_, Err(error)) => return Err(error.to_string()),
         }

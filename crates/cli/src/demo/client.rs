@@ -75,7 +75,7 @@ pub(crate) fn run(arguments: &ClientArguments) -> Result<ExitCode, Failure> {
     let mut client =
         kv::connect(&fabric, &arguments.address, plan, arguments.window, Duration::from_secs(10))?;
     let share = Share { client: arguments.client, clients: arguments.clients };
-    let config = DriverConfig { window: arguments.window.into(), batch: 1 };
+    let config = DriverConfig { window: arguments.window.into(), batch: 1, client_batches: false };
     let mut driver = KvDriver::new(&mut client, &workload, share, config, TickClock::new());
     output::print_line("ready")?;
     let mut word = String::new();

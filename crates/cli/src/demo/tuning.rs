@@ -1,8 +1,8 @@
-//! The scene of the demo in which a client finds out by itself whether results are fetched or written back.
+//! The scene of the demo in which a client finds out by itself whether results are fetched or written back, and how many calls go together.
 
 use crate::output::{self, Failure};
 use dunlin_bench::report::{Row, table};
-use dunlin_scenario::tuning::{PARTS, PartOutcome, play};
+use dunlin_scenario::tuning::{BATCH_PARTS, BatchOutcome, PARTS, PartOutcome, WITHIN, play, play_batches};
 
 /// The cluster: a NIC that serves READs five times as fast as it makes WRITEs.
 const PROFILE: &str = "rf-rpc";
@@ -18,12 +18,29 @@ pub(super) fn show() -> Result<(), Failure> {
     output::print(table(&rows))?;
     let Some(last) = outcomes.last() else { return Ok(()) };
     output::print_line(format_args!(
-        "\nR: READs that may find nothing, at most N = {}; F: bytes of a READ, {} to {}; both chosen by rates {}.",
+        "\nR: READs that may find nothing, at most N = {}; F: bytes of a READ, {} to {}; both chosen by rates {}, by enumeration and with READs over and over, as in the paper.",
         last.tuning.retries_at_most,
         last.tuning.fetch_bytes_between.0,
         last.tuning.fetch_bytes_between.1,
         last.tuning.table
-    ))
+    ))?;
+    let outcomes = play_batches(PROFILE, &BATCH_PARTS).map_err(Failure::new)?;
+    let rows: Vec<Row> = outcomes.iter().map(batch_row).collect();
+    output::print_line(format_args!(
+        "\nThe same with calls that go together, as many as keep {} us but for {} of 100; a client's defaults.\n",
+        WITHIN.0 / 1000,
+        WITHIN.1 * 100.0
+    ))?;
+    output::print(table(&rows))
+}
+
+fn batch_row(outcome: &BatchOutcome) -> Row {
+    let BatchOutcome { part, together, late_share, mops } = outcome;
+    Row::new()
+        .with("handler_ns", part.process)
+        .with("calls_together", (together * 10.0).round() / 10.0)
+        .with("late_share", (late_share * 1000.0).round() / 1000.0)
+        .with("throughput_ops", (mops * 1e6).round())
 }
 
 fn row(outcome: &PartOutcome) -> Row {

@@ -1,13 +1,13 @@
 //! `dunlin kv bench`: a YCSB workload against a server.
 
 use super::stats::total;
-use super::{ConnectArguments, connect};
+use super::{ConnectArguments, connect_as};
 use crate::arguments::{self, plan_name};
 use crate::interrupt::Interrupt;
 use crate::output::{self, Failure, ReportArguments};
 use crate::progress;
 use clap::Args;
-use dunlin::{Address, Fabric, on_fabric};
+use dunlin::{Address, BatchCalls, Batching, ClientConfig, Fabric, Tuning, on_fabric};
 use dunlin_bench::floor::TickClock;
 use dunlin_bench::kv_driver::{
     DriveError, DriverConfig, KvDriver, Limit, OperationKind, Tally, load_records,
@@ -30,6 +30,7 @@ Examples:
   dunlin kv bench shm:store
   dunlin kv bench shm:store --workload a --clients 4 --seconds 5 --json a.json --plot a.svg
   dunlin kv bench shm:store --workload my.properties -P recordcount=1000000 --batch 16 --window 128
+  dunlin kv bench shm:store --window 256 --within 150us        as many together as are answered in time
   dunlin kv bench shm:store --no-load --protocol Server-reply
 
 Exit status: 0 done; 1 a call failed: the error says how many calls may have been executed; 130 interrupted.";
@@ -103,6 +104,12 @@ pub(crate) struct BenchArguments {
     /// Operations that each client sends together
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024), value_name = "N")]
     batch: u16,
+    /// Have each client find out itself how many operations it sends together: as many as are answered within TIME, 1 to 128
+    #[arg(long, value_parser = arguments::positive_duration, value_name = "TIME", conflicts_with = "batch")]
+    within: Option<Duration>,
+    /// The share of operations that may take longer than that, 0 to 1
+    #[arg(long, default_value = "0.05", value_parser = share, value_name = "SHARE", requires = "within")]
+    tolerance: f64,
     /// Store the workload's records first; this is the default
     #[arg(long, overrides_with = "no_load")]
     load: bool,
@@ -111,6 +118,14 @@ pub(crate) struct BenchArguments {
     no_load: bool,
     #[command(flatten)]
     report: ReportArguments,
+}
+
+/// A share, from 0 to 1.
+fn share(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(share) if (0.0..=1.0).contains(&share) => Ok(share),
+        _ => Err("a share is a number from 0 to 1, as 0.05".to_owned()),
+    }
 }
 
 /// Runs `work` for each client on a thread of its own, showing progress until all are done. The first failure, or a
@@ -214,12 +229,19 @@ fn measure<F: Fabric>(
     let workload = arguments.workload.read()?;
     let interrupt = Interrupt::install()?;
     let plan = arguments.connect.plan.plan(fabric.capabilities());
-    let config =
-        DriverConfig { window: arguments.window.max(arguments.batch).into(), batch: arguments.batch.into() };
+    let config = DriverConfig {
+        window: arguments.window.max(arguments.batch).into(),
+        batch: arguments.batch.into(),
+        client_batches: arguments.within.is_some(),
+    };
     let mut clients = Vec::new();
     for _ in 0..arguments.clients {
-        let window = config.window as u16;
-        clients.push(connect(fabric, address, plan, window, arguments.connect.timeout)?);
+        let settings = ClientConfig {
+            window: config.window as u16,
+            batching: arguments.batching(),
+            ..ClientConfig::with_plan(plan)
+        };
+        clients.push(connect_as(fabric, address, settings, arguments.connect.timeout)?);
     }
     if !arguments.no_load {
         load(&mut clients, &workload, &interrupt)?;
@@ -258,9 +280,52 @@ fn measure<F: Fabric>(
     }
     let document = document(arguments, fabric.capabilities().name, &workload, &plan, &tally);
     print_results(arguments, &plan, &document, &tally)?;
+    print_choices(&mut clients)?;
     arguments.report.write(&document)?;
     interrupt.check()?;
     Ok(ExitCode::SUCCESS)
+}
+
+impl BenchArguments {
+    /// What finds the size of batches, if something does.
+    fn batching(&self) -> Option<Batching> {
+        let limit = u64::try_from(self.within?.as_nanos()).unwrap_or(u64::MAX);
+        let calls = BatchCalls::WithinLatency { limit, tolerance: self.tolerance };
+        Some(Batching { calls, ..Batching::default() })
+    }
+}
+
+/// Prints what the clients have chosen by themselves.
+fn print_choices<F: Fabric>(clients: &mut [KvClient<F>]) -> Result<(), Failure> {
+    let mut rows = Vec::new();
+    for (number, client) in clients.iter_mut().enumerate() {
+        let rpc = client.rpc();
+        // All connections of a client go by one size.
+        let batch = rpc.batch_calls().next();
+        let tuning = rpc.tuning();
+        if batch.is_none() && tuning.is_empty() {
+            continue;
+        }
+        let mut row = Row::new().with("client", number + 1);
+        if let Some(batch) = batch {
+            row.set("operations_together", batch);
+        }
+        // All that were called on all workers.
+        if let Some(last) = tuning.last() {
+            let sum = |of: fn(&Tuning) -> u64| tuning.iter().map(of).sum::<u64>();
+            row.set("fetched", sum(|tuning| tuning.results.0));
+            row.set("written_back", sum(|tuning| tuning.results.1));
+            row.set("READs", sum(|tuning| tuning.reads.0));
+            row.set("R", last.retries);
+            row.set("F_bytes", last.fetch_bytes);
+        }
+        rows.push(row);
+    }
+    if rows.is_empty() {
+        return Ok(());
+    }
+    output::print_line("\nchosen by the clients, at the end:")?;
+    output::print(table(&rows))
 }
 
 fn document(
@@ -285,6 +350,7 @@ fn document(
             .with("clients", arguments.clients)
             .with("window", arguments.window.max(arguments.batch))
             .with("batch", arguments.batch)
+            .with("within_ns", arguments.within.map_or(0, |within| within.as_nanos() as u64))
     };
     let mut add = |operation: &str, latency: &dunlin_bench::statistics::Latency| {
         let rate = latency.samples() as f64 * 1e9 / tally.elapsed_ns.max(1.0);
@@ -310,18 +376,21 @@ fn print_results(
     tally: &Tally,
 ) -> Result<(), Failure> {
     output::print_line(format_args!(
-        "workload {}, {}, {}, {} {}, window {}, batch {}, {:.2} s",
+        "workload {}, {}, {}, {} {}, window {}, {}, {:.2} s",
         arguments.workload.name(),
         plan_name(plan),
         plan.client,
         arguments.clients,
         if arguments.clients == 1 { "client" } else { "clients" },
         arguments.window.max(arguments.batch),
-        arguments.batch,
+        match arguments.within {
+            Some(within) => format!("as many together as keep {within:?}"),
+            None => format!("batch {}", arguments.batch),
+        },
         tally.elapsed_ns / 1e9
     ))?;
     // What the headline says needs no columns.
-    let constant = ["protocol", "completion", "clients", "window", "batch"];
+    let constant = ["protocol", "completion", "clients", "window", "batch", "within_ns"];
     let rows: Vec<Row> = document
         .rows
         .iter()

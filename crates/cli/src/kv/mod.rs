@@ -98,9 +98,18 @@ pub(crate) fn connect<F: Fabric>(
     window: u16,
     timeout: Duration,
 ) -> Result<KvClient<F>, Failure> {
+    connect_as(fabric, address, ClientConfig { window, ..ClientConfig::with_plan(plan) }, timeout)
+}
+
+/// As [`connect`], with other settings.
+fn connect_as<F: Fabric>(
+    fabric: &F,
+    address: &Address,
+    settings: ClientConfig,
+    timeout: Duration,
+) -> Result<KvClient<F>, Failure> {
     let timeout = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
-    let default = ClientConfig::with_plan(plan);
-    let connect_timeout = default.connect_timeout.min(timeout);
-    let config = ClientConfig { window, timeout, connect_timeout, ..default };
+    let connect_timeout = settings.connect_timeout.min(timeout);
+    let config = ClientConfig { timeout, connect_timeout, ..settings };
     Ok(KvClient::connect(fabric, address, config)?)
 }

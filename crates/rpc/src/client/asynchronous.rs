@@ -14,6 +14,7 @@ use super::slots::Taken;
 use crate::connect::backoff::Backoff;
 use crate::connect::establish::{greet, negotiate};
 use crate::error::{CallError, Cause, ConnectError};
+use crate::path::hybrid::Tuning;
 use crate::plan::CompletionMode;
 use crate::tune::Tuners;
 use dunlin_fabric::{Address, Buffer, Fabric, Host, Nanos, Signal, Task, ThreadDomain, WaitMode, Waker as _};
@@ -378,6 +379,18 @@ impl<F: Fabric> AsyncClient<F> {
         self.0.state().lanes.workers()
     }
 
+    /// What is chosen now on each connection to a worker whose results are fetched or written back; empty for other plans.
+    pub fn tuning(&self) -> Vec<Tuning> {
+        let locked = self.0.hub.inner().lock();
+        locked.core.tuning(self.0.state().lanes.all())
+    }
+
+    /// How many calls a batch has at most now, on each connection to a worker; empty without [`ClientConfig::batching`].
+    pub fn batch_calls(&self) -> Vec<u16> {
+        let locked = self.0.hub.inner().lock();
+        locked.core.batch_calls(self.0.state().lanes.all()).collect()
+    }
+
     /// Makes a call on any worker. It is sent at once if there is room, without waiting for the first poll;
     /// dropping the future gives the call up.
     pub fn call(&self, function: u16, payload: &[u8]) -> Call<F> {
@@ -421,7 +434,8 @@ impl<F: Fabric> AsyncClient<F> {
                 // Together with what other threads call until the messages under way are answered.
                 Some(_) => {
                     let call = lane.push(fabric, domain, function, payload, timeout)?;
-                    lane.flush_alone(fabric, domain).map_err(|_| SubmitError::Broken)?;
+                    // The call is made: what breaks now is found by who looks for its answer.
+                    let _ = lane.flush_alone(fabric, domain);
                     Ok(call)
                 }
             }),

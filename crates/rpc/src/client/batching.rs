@@ -2,6 +2,7 @@
 //! bytes, when they have stood open for T, and when nothing else is under way that could be waited for.
 
 use super::slots::split_call;
+use crate::error::ConnectError;
 use crate::tune::batch::{Answered, BatchSize};
 use dunlin_fabric::Nanos;
 use std::collections::VecDeque;
@@ -22,12 +23,13 @@ pub enum BatchCalls {
     },
 }
 
-/// When batches go out by themselves.
+/// When batches go out by themselves. RF-RPC's threshold of pipelining (section 4.1) is [`ClientConfig::window`](crate::ClientConfig::window):
+/// as many batches are under way as have so many calls together.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Batching {
-    /// N: calls of a batch.
+    /// N: calls of a batch, at least 1.
     pub calls: BatchCalls,
-    /// L: bytes of a batch. A call of more goes by itself.
+    /// L: bytes of a batch, at least 1. A call of more goes by itself.
     pub bytes: u32,
     /// T: how long a batch may stand open, in nanoseconds. It is looked at while the client makes progress, now and then.
     pub timeout: Nanos,
@@ -45,6 +47,24 @@ impl Default for Batching {
 }
 
 impl Batching {
+    pub(crate) fn check(&self) -> Result<(), ConnectError> {
+        let out = |what, must| Err(ConnectError::Setting { what, value: 0, must });
+        match self.calls {
+            BatchCalls::Fixed(0) => return out("batching.calls", "1 call or more"),
+            BatchCalls::WithinLatency { tolerance, .. } if !(0.0..=1.0).contains(&tolerance) => {
+                return Err(ConnectError::Share {
+                    what: "the tolerance of batching.calls",
+                    value: tolerance,
+                });
+            }
+            BatchCalls::Fixed(_) | BatchCalls::WithinLatency { .. } => {}
+        }
+        if self.bytes == 0 {
+            return out("batching.bytes", "1 byte or more");
+        }
+        Ok(())
+    }
+
     /// What finds N for all lanes of a client; none if it is fixed.
     pub(crate) fn finds(&self) -> Option<Arc<BatchSize>> {
         match self.calls {
@@ -89,7 +109,7 @@ impl Batches {
     /// `found` is where N is found for all lanes of a client, if it is.
     pub(crate) fn new(batching: &Batching, window: u16, found: Option<Arc<BatchSize>>) -> Self {
         let calls = match batching.calls {
-            BatchCalls::Fixed(calls) => calls.max(1),
+            BatchCalls::Fixed(calls) => calls,
             BatchCalls::WithinLatency { .. } => 1,
         };
         Batches {

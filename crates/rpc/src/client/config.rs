@@ -161,6 +161,7 @@ impl ClientConfig {
         if self.max_response == 0 || self.max_response > u32::MAX as u64 {
             return out("max_response", self.max_response, "1 byte to 4 GiB");
         }
-        Ok(())
+        self.fetch_choice.check()?;
+        self.batching.as_ref().map_or(Ok(()), Batching::check)
     }
 }

@@ -611,14 +611,19 @@ impl<F: Fabric> Core<F> {
         self.lanes.iter().flatten().filter_map(ClientLane::fetch_due).min().unwrap_or(Nanos::MAX)
     }
 
-    /// What the lanes that fetch or have written back have chosen, by lane.
-    pub(crate) fn tuning(&mut self) -> Vec<Tuning> {
-        self.lanes.iter_mut().flatten().filter_map(ClientLane::tuning).collect()
+    /// Those of some lanes that are there.
+    fn lanes_of<'a>(&'a self, indices: &'a [u16]) -> impl Iterator<Item = &'a ClientLane<F>> {
+        indices.iter().filter_map(|index| self.lanes.get(usize::from(*index))?.as_ref())
     }
 
-    /// How many calls a batch of each lane has at most, of lanes that send them by themselves.
-    pub(crate) fn batch_calls(&self) -> impl Iterator<Item = u16> + '_ {
-        self.lanes.iter().flatten().filter_map(|lane| Some(lane.batching.as_ref()?.calls()))
+    /// What those lanes have chosen that fetch or have written back.
+    pub(crate) fn tuning(&self, lanes: &[u16]) -> Vec<Tuning> {
+        self.lanes_of(lanes).filter_map(ClientLane::tuning).collect()
+    }
+
+    /// How many calls a batch of each of those lanes has at most that send them by themselves.
+    pub(crate) fn batch_calls<'a>(&'a self, lanes: &'a [u16]) -> impl Iterator<Item = u16> + 'a {
+        self.lanes_of(lanes).filter_map(|lane| Some(lane.batching.as_ref()?.calls()))
     }
 
     /// Calls sent and not answered.

@@ -81,8 +81,8 @@ impl<F: Fabric> ClientLane<F> {
     }
 
     /// What is chosen for results that are fetched or written back; none if the plan has chosen.
-    pub(crate) fn tuning(&mut self) -> Option<Tuning> {
-        match (&mut self.hybrid, &self.written_by_rates) {
+    pub(crate) fn tuning(&self) -> Option<Tuning> {
+        match (&self.hybrid, &self.written_by_rates) {
             (Some(hybrid), _) => Some(hybrid.tuning()),
             (None, Some(tuner)) => Some(Tuning::written_by_rates(tuner, self.tx.next_sequence())),
             (None, None) => None,

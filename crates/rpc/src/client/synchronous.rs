@@ -428,13 +428,13 @@ impl<F: Fabric> Client<F> {
     }
 
     /// What is chosen now on each connection to a worker whose results are fetched or written back; empty for other plans.
-    pub fn tuning(&mut self) -> Vec<Tuning> {
-        self.core.tuning()
+    pub fn tuning(&self) -> Vec<Tuning> {
+        self.core.tuning(self.lanes.all())
     }
 
     /// How many calls a batch has at most now, on each connection to a worker; empty without [`ClientConfig::batching`].
     pub fn batch_calls(&self) -> impl Iterator<Item = u16> + '_ {
-        self.core.batch_calls()
+        self.core.batch_calls(self.lanes.all())
     }
 
     /// Takes what has arrived; does not block. Answers how much there was.

@@ -62,6 +62,8 @@ pub(crate) struct Hybrid<F: Fabric> {
     last_looks: u8,
     /// READs in vain since the last result.
     missed: u32,
+    /// R of these have failed, and that was counted: once for each call, also where R has become less meanwhile.
+    struck: bool,
     /// READs in vain so far, when they were counted last.
     misses_before: u64,
     /// The open batch asks for answers that are written back.
@@ -187,6 +189,7 @@ impl<F: Fabric> Hybrid<F> {
             outstanding: 0,
             last_looks: 0,
             missed: 0,
+            struck: false,
             misses_before: 0,
             batch_is_written: false,
             modes: ModeSwitch::new(),
@@ -200,8 +203,7 @@ impl<F: Fabric> Hybrid<F> {
     }
 
     /// What is chosen now.
-    pub(crate) fn tuning(&mut self) -> Tuning {
-        let reads = self.rx.fetcher().map_or((0, 0), |fetcher| (fetcher.reads, fetcher.misses));
+    pub(crate) fn tuning(&self) -> Tuning {
         let written_back = (0..FUNCTIONS as u16)
             .filter(|function| self.modes.replies(*function) || self.tuner.is_used(*function))
             .filter(|function| self.is_written(*function, 1))
@@ -209,7 +211,7 @@ impl<F: Fabric> Hybrid<F> {
         Tuning {
             written_back,
             results: (self.fetched, self.written),
-            reads,
+            reads: self.rx.reads(),
             changes: self.modes.changes(),
             rescued: self.rescued,
             doubled: self.doubled,
@@ -348,6 +350,7 @@ impl<F: Fabric> Hybrid<F> {
         let function = self.awaited.function(slot);
         self.outstanding = self.outstanding.saturating_sub(1);
         self.fetched += 1;
+        self.struck = false;
         if std::mem::take(&mut self.missed) < self.tuner.choice(function, self.awaited.calls(slot)).retries {
             self.modes.fetched(function);
         }
@@ -391,8 +394,8 @@ impl<F: Fabric> Hybrid<F> {
         self.missed = self.missed.saturating_add(new);
         let (function, calls) = self.oldest();
         let retries = self.tuner.choice(function, calls).retries;
-        let struck =
-            self.missed == retries && self.tuner.way(function) == Way::Chosen && self.modes.strike(function);
+        let strikes = is_past(self.missed, retries, &mut self.struck);
+        let struck = strikes && self.tuner.way(function) == Way::Chosen && self.modes.strike(function);
         if struck || self.missed >= RESCUE * retries { Patience::Over } else { Patience::Left }
     }
 
@@ -403,7 +406,7 @@ impl<F: Fabric> Hybrid<F> {
         let under_way = self.rx.fetcher().is_some_and(|fetcher| fetcher.is_busy());
         self.last_looks = 1 + u8::from(under_way);
         self.rescued += u64::from(self.outstanding);
-        (self.outstanding, self.missed) = (0, 0);
+        (self.outstanding, self.missed, self.struck) = (0, 0, false);
         self.awaited.clear();
         self.batch_is_written = true;
     }
@@ -423,6 +426,14 @@ impl<F: Fabric> Hybrid<F> {
         fetcher.set_fetch_bytes(bytes);
         Some(fetcher)
     }
+}
+
+/// Whether a call has just got past R, by so many READs in vain; `struck` says that it had before. R may change while it is fetched.
+#[inline]
+fn is_past(missed: u32, retries: u32, struck: &mut bool) -> bool {
+    let past = retries > 0 && missed >= retries && !*struck;
+    *struck |= past;
+    past
 }
 
 /// What a client asked for with a request. In as few words as can be: for most calls that are written back it is one, which is stored
@@ -604,5 +615,24 @@ impl<F: Fabric> Published<F> {
     #[inline]
     pub(crate) fn on_head(&mut self, head: u32) -> Result<(), Violation> {
         self.tx.on_head(head)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_is_past_r_once_also_if_r_becomes_less() {
+        let mut struck = false;
+        let past = |(missed, retries), struck: &mut bool| is_past(missed, retries, struck);
+        let story = [(1, 5), (4, 5), (5, 5), (6, 5), (6, 3)];
+        assert_eq!(story.map(|step| past(step, &mut struck)), [false, false, true, false, false]);
+        struck = false;
+        // Four have failed when it becomes three.
+        let story = [(3, 5), (4, 3), (5, 3), (5, 5)];
+        assert_eq!(story.map(|step| past(step, &mut struck)), [false, true, false, false]);
+        struck = false;
+        assert!(!past((1, 0), &mut struck) && !struck, "who is better written back has no R to get past");
     }
 }

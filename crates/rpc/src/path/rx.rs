@@ -203,6 +203,14 @@ impl<F: Fabric> Rx<F> {
         }
     }
 
+    /// READs so far, and those of them that found nothing.
+    pub(crate) fn reads(&self) -> (u64, u64) {
+        match &self.source {
+            RxSource::Fetch(fetcher) => (fetcher.reads, fetcher.misses),
+            _ => (0, 0),
+        }
+    }
+
     /// The head to piggyback on the next message in the other direction, or to report.
     #[inline]
     pub(crate) fn head(&self) -> u32 {

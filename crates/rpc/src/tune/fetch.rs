@@ -17,7 +17,7 @@ const CANDIDATES: u32 = 16;
 /// Another F has to be so much better: who stands on the edge between two stays.
 const BETTER: f64 = 1.03;
 /// R is never larger, whatever a table says.
-const MOST_RETRIES: usize = 16;
+pub(crate) const MOST_RETRIES: usize = 16;
 
 /// A sampled call.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]

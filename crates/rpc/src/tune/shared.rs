@@ -10,11 +10,12 @@
 //! one result and what is as good as any for many. Where results are all about as long, F of a batch goes by how many calls it has: else a
 //! size that is tried once in a while would always take a READ more than it needs, and seem worse than it is.
 
-use super::fetch::{Choice, MAX_SAMPLES, STEP, Sample, choose};
+use super::fetch::{Choice, MAX_SAMPLES, MOST_RETRIES, STEP, Sample, choose};
 use super::mode::FUNCTIONS;
 use super::table::FetchTable;
 use super::wait::{FirstRead, Wait, Waiting};
 use super::way::Way;
+use crate::error::ConnectError;
 use dunlin_wire::{HEADER_BYTES, LINE, TAG_BYTES};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
@@ -37,11 +38,29 @@ pub enum FetchChoice {
     Enumerated,
     /// As they are given here.
     Fixed {
-        /// R, 1 to 16 READs.
+        /// R, 1 to 16 READs. For none there is a plan whose results are written back.
         retries: u32,
         /// F, rounded up to lines of 64 bytes, at most 8 KiB.
         bytes: u32,
     },
+}
+
+impl FetchChoice {
+    pub(crate) fn check(&self) -> Result<(), ConnectError> {
+        let FetchChoice::Fixed { retries, bytes } = *self else { return Ok(()) };
+        let out = |what, value: u32, must| Err(ConnectError::Setting { what, value: value.into(), must });
+        if !(1..=MOST_RETRIES as u32).contains(&retries) {
+            return out(
+                "R of fetch_choice",
+                retries,
+                "1 to 16 READs; a plan whose results are written back fetches none",
+            );
+        }
+        if !(1..=MOST_BYTES).contains(&bytes) {
+            return out("F of fetch_choice", bytes, "1 byte to 8 KiB");
+        }
+        Ok(())
+    }
 }
 
 /// In what company a call travels.

@@ -195,6 +195,8 @@ impl Actor {
         let (worker, function, number, size) = self.choose();
         let bytes = request(number, size);
         let batched = self.part.drawn.style == Style::Batched && !self.random.one_in(4);
+        // Batches that go out by themselves are left to it, mostly.
+        let flushed = if self.part.drawn.config.batching.is_some() { 40 } else { 4 };
         // Twice is enough here: a call that finds no room is made by nobody.
         for _ in 0..2 {
             let sent = if batched {
@@ -210,7 +212,7 @@ impl Actor {
                     if let Some(other) = self.open.insert(id, open) {
                         self.part.book.violate(format!("calls {} and {number} have one id", other.number));
                     }
-                    if batched && self.random.one_in(4) {
+                    if batched && self.random.one_in(flushed) {
                         let _ = self.client.flush();
                     }
                     return;
@@ -435,8 +437,9 @@ fn play_asynchronously(part: Part) {
                 }
                 Some(Err(error)) if host.now() < until => {
                     part.book.ended(number, end_of(&part.book, number, &error));
-                    // Not in step with spinning workers that share a core: else each call finds its worker waiting.
-                    host.sleep(host.now() + 100_000 + host.random() % 400_000);
+                    // Not in step with spinning workers that share a core, each of which has it for a quantum: else each call finds its
+                    // worker waiting, and who is woken by late answers is in step with these.
+                    host.sleep(host.now() + 100_000 + host.random() % 2_000_000);
                 }
                 _ => {
                     let first = part.first;

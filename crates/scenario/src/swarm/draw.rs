@@ -7,8 +7,8 @@ use dunlin_fabric_sim::{
 };
 use dunlin_rnic_model::Profile;
 use dunlin_rpc::{
-    BackoffConfig, ClientConfig, CompletionMode, FetchChoice, FirstRead, LargePayload, PROTOCOLS, Plan,
-    Protocol, ServerConfig,
+    BackoffConfig, BatchCalls, Batching, ClientConfig, CompletionMode, FetchChoice, FirstRead, LargePayload,
+    PROTOCOLS, Plan, Protocol, ServerConfig,
 };
 use std::fmt;
 use std::sync::Arc;
@@ -242,6 +242,28 @@ fn ways(random: &mut Random, settings: &mut Settings, clients: &mut [DrawnClient
     }
 }
 
+/// When batches go out by themselves: so for one client of three.
+fn batches(random: &mut Random, clients: &mut [DrawnClient]) {
+    for client in clients {
+        if !random.one_in(3) {
+            continue;
+        }
+        let calls = match random.below(2) {
+            0 => BatchCalls::Fixed(1 + random.below(128) as u16),
+            _ => BatchCalls::WithinLatency {
+                limit: random.below(1_000_000),
+                tolerance: random.below(1001) as f64 / 1000.0,
+            },
+        };
+        let (bytes, timeout) = (1 + random.below(8192) as u32, random.below(10_000_000));
+        client.config.batching = Some(Batching { calls, bytes, timeout });
+        // Who sends each call by itself has no batches.
+        if matches!(client.style, Style::Synchronous | Style::Windowed) && !random.one_in(8) {
+            client.style = Style::Batched;
+        }
+    }
+}
+
 fn acts(random: &mut Random, clients: usize, machines: usize) -> Vec<(Nanos, Act)> {
     let count = if random.one_in(3) { 0 } else { 1 + random.below(3) };
     let mut acts: Vec<(Nanos, Act)> = (0..count)
@@ -282,6 +304,7 @@ impl Drawn {
         };
         let mut clients: Vec<_> = (0..1 + random.below(4)).map(|_| client(&mut random, &settings)).collect();
         ways(&mut Random::new(seed, 9), &mut settings, &mut clients);
+        batches(&mut Random::new(seed, 10), &mut clients);
         let acts = acts(&mut random, clients.len(), settings.machines.len());
         Drawn { seed, settings, server, clients, acts, pullers: random.below(3) }
     }
@@ -328,6 +351,9 @@ impl fmt::Display for Drawn {
             let plan = client.config.plan.unwrap_or_default();
             let name = plan.protocol().map_or("a protocol", |protocol| protocol.name);
             write!(f, " {name} {}/{} {:?}", plan.client, plan.server, client.style)?;
+            if let Some(Batching { calls, bytes, timeout }) = &client.config.batching {
+                write!(f, " {calls:?} of {bytes} bytes or {timeout} ns")?;
+            }
             for (function, plan) in &client.config.functions {
                 let name = plan.protocol().map_or("a protocol", |protocol| protocol.name);
                 write!(f, ", function {function} by {name} {}/{}", plan.client, plan.server)?;
