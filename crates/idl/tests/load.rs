@@ -96,7 +96,7 @@ fn everything_that_thrift_has_is_taken() {
         (fields[0].requiredness, fields[1].requiredness),
         (Requiredness::Required, Requiredness::Optional)
     );
-    assert!(fields[1].has_default && !fields[0].has_default);
+    assert!(fields[1].default.is_some() && fields[0].default.is_none());
     let Type::Named(item) = fields[13].ty else { panic!("a name") };
     assert_eq!(
         (document.definition(item).name.as_str(), document.file(item.file).name.as_str()),
