@@ -9,7 +9,7 @@ use syn::punctuated::Punctuated;
 use syn::visit_mut::{self, VisitMut};
 use syn::{
     Arm, Attribute, Expr, ExprBlock, ExprUnary, File, Ident, ImplItem, Item, ItemUse, Macro, Pat, Path,
-    PathSegment, Stmt, Token, Type, UnOp, UseTree, parse_quote,
+    PathSegment, Stmt, Token, Type, TypeReference, UnOp, UseTree, parse_quote,
 };
 
 /// Tidies what pilota wrote: the file's one module becomes the file.
@@ -126,9 +126,7 @@ fn tidy_module(items: Vec<Item>, module: &str, notes: &Notes) -> Vec<Item> {
                 document(&mut e.attrs, variants, &path, notes, &otherwise, "The variant");
             }
             Item::Const(c) => {
-                if let Type::Reference(reference) = &mut *c.ty {
-                    reference.lifetime = None;
-                }
+                Elided.visit_type_mut(&mut c.ty);
                 document_constant(&mut c.attrs, &c.ident, notes);
             }
             // The descriptor of a service tells of itself.
@@ -248,6 +246,16 @@ fn tokens(node: &impl quote::ToTokens) -> String {
     let mut tokens = TokenStream::new();
     node.to_tokens(&mut tokens);
     tokens.to_string()
+}
+
+/// References of constants, which are static without a word.
+struct Elided;
+
+impl VisitMut for Elided {
+    fn visit_type_reference_mut(&mut self, reference: &mut TypeReference) {
+        reference.lifetime = None;
+        visit_mut::visit_type_reference_mut(self, reference);
+    }
 }
 
 /// New names for items, and pilota where users of Dunlin have it.
