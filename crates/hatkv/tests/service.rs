@@ -164,6 +164,20 @@ fn one_store_on_every_transport() {
     assert!(server.wait().unwrap().success());
 }
 
+/// The examples of the help are commands that there are, and one cannot have it both ways.
+#[test]
+fn the_help_names_the_program() {
+    let ended = |argument: &[&str]| {
+        let mut program = Command::new(env!("CARGO_BIN_EXE_dunlin-hatkv"));
+        program.args(argument).output().unwrap()
+    };
+    let help = String::from_utf8(ended(&["--help"]).stdout).unwrap();
+    let examples = help.split("Examples:\n").nth(1).unwrap();
+    assert!(examples.lines().all(|line| line.trim().starts_with("dunlin-hatkv --listen ")), "{examples}");
+    let both = ended(&["--listen", "shm:x", "--data", "/nowhere", "--fast", "--durable"]);
+    assert_eq!(both.status.code(), Some(2), "{both:?}");
+}
+
 /// What was answered is there after kill -9, in both modes; and of a batch that was not answered all or nothing.
 #[test]
 fn what_was_answered_survives_kill_9() {

@@ -24,6 +24,11 @@ pub(crate) fn texts(document: &Document) -> Result<Vec<String>, Error> {
                 })
             };
             if complete(inline)? != literal.value {
+                if literal.span.is_empty() {
+                    let (name, place) = (name.to_owned(), place.clone());
+                    let problem = "it was not found behind its name: write out all of it".to_owned();
+                    return Err(Error::Value { name, place, problem });
+                }
                 changes.push((literal.span.clone(), complete(true)?));
             }
         }

@@ -461,7 +461,7 @@ mod tests {
         let best = rows.iter().find(|row| row.get("protocol") == Some(&"best".into())).expect("there");
         assert_eq!((best.number("ratio"), best.number("ratio_p25")), (Some(1.0), Some(1.0)));
         let words = verdicts[0].words("latency").expect("compared");
-        assert!(words.contains("at 0 of 1 points") && words.contains("+10.0%"), "{words}");
+        assert!(words.contains("at 0 of 1 points") && words.contains("10.0% behind"), "{words}");
         assert!(words.contains("size bytes 4, far (best: best)"), "{words}");
     }
 
