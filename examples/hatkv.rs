@@ -5,8 +5,8 @@
 
 use dunlin::thrift::{Bytes, ClientOptions, ServerOptions, serve};
 use dunlin::{Address, Fabrics};
-use dunlin_hatkv::hatkv::{HatKvClient, HatKvProcessor};
-use dunlin_hatkv::{Durability, Handler};
+use dunlin_hatkv::hatkv::{HAT_KV_SERVICE, HatKvClient};
+use dunlin_hatkv::{Handler, TunedProcessor, Tuning};
 
 fn main() -> anyhow::Result<()> {
     let fabrics = Fabrics::default();
@@ -14,10 +14,11 @@ fn main() -> anyhow::Result<()> {
         return call(&fabrics, &address.parse()?);
     }
     let folder = std::env::temp_dir().join(format!("dunlin-example-hatkv-{}", std::process::id()));
-    let handler = Handler::open(&folder, 64 << 20, Durability::Durable)?;
-    println!("{} reader slots, as the hint concurrency says", handler.store().options().max_readers);
+    let tuning = Tuning::hinted(HAT_KV_SERVICE.functions);
+    println!("the hints say: {tuning:?}");
+    let handler = Handler::open_with(&folder, 64 << 20, tuning)?;
     let address = format!("shm:example-hatkv-{}", std::process::id()).parse()?;
-    let server = serve(&fabrics, &address, HatKvProcessor(handler), ServerOptions::default())?;
+    let server = serve(&fabrics, &address, TunedProcessor::new(handler), ServerOptions::default())?;
     call(&fabrics, server.address())?;
     server.shutdown(1_000_000_000);
     std::fs::remove_dir_all(folder)?;

@@ -78,6 +78,9 @@ service Everything {
   oneway void tell(1: i32 number)
   i64 told()
 
+  // A client may leave the factor out.
+  i32 scaled(1: i32 value, 2: i32 factor = 7)
+
   // Fails with what it does not declare.
   void fail(1: string why)
 }

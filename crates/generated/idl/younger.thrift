@@ -55,3 +55,13 @@ service Forms {
 service Stricter {
   Strict first(1: list<Strict> pairs, 2: Strict otherwise)
 }
+
+/** As `values` had it when functions took nothing. */
+service Values {
+  string say()
+  i32 must()
+}
+
+service Derived extends Values {
+  i32 own()
+}

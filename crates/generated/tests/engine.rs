@@ -22,6 +22,8 @@ struct State {
     pairs: Mutex<HashMap<Vec<u8>, Bytes>>,
     heartbeats: AtomicI64,
     calls: AtomicUsize,
+    /// What handlers of large results wait for.
+    gate: Mutex<()>,
 }
 
 impl Everywhere for Handler {
@@ -81,6 +83,7 @@ impl Everywhere for Handler {
     }
 
     fn bulk(&self, _: &Context, size: i64) -> Result<Bytes, Failure<Never>> {
+        drop(self.0.gate.lock());
         let size = usize::try_from(size).map_err(|_| Failure::internal("a size is not negative"))?;
         Ok((0..size).map(|i| i as u8).collect::<Vec<_>>().into())
     }
@@ -359,6 +362,33 @@ fn a_oneway_call_without_room_is_told_so() {
     assert_eq!(ready(client.version()).unwrap(), 3);
     rig.server.take().unwrap().shutdown(5_000_000_000);
     assert_eq!(rig.handler.0.heartbeats.load(Ordering::Relaxed), sent);
+}
+
+/// A handler, on the pool, that takes longer than the client waits: its call may have been executed, which the error says. Other
+/// functions are answered meanwhile, and the function itself is once its handlers are done.
+#[test]
+fn a_handler_past_its_deadline() {
+    let rig = rig("deadline");
+    let mut options = ClientOptions::default();
+    options.engine.timeout = 1_000_000_000;
+    let mut client = EverywhereClient::connect(&rig.fabric, &rig.address, options.clone()).unwrap();
+    let hub = dunlin::AsyncHub::new(&rig.fabric).unwrap();
+    let futures = EverywhereAsyncClient::connect(&hub, &rig.fabric, &rig.address, options).unwrap();
+    let mut others = rig.client();
+
+    let held = rig.handler.0.gate.lock();
+    let late = futures.bulk(10);
+    let errors = [client.bulk(10).unwrap_err(), ready(late).unwrap_err()];
+    assert_eq!(others.version().unwrap(), 3);
+    drop(held);
+    for error in errors {
+        assert!(matches!(error, CallError::Transport(_)), "{error}");
+        assert!(error.to_string().contains("deadline"), "{error}");
+        assert_eq!(error.certainty(), Certainty::MaybeExecuted);
+    }
+    assert_eq!(client.bulk(10).unwrap().len(), 10);
+    assert_eq!(ready(futures.bulk(20)).unwrap().len(), 20);
+    assert_eq!((client.version().unwrap(), ready(futures.version()).unwrap()), (3, 3));
 }
 
 /// More than a ring holds: a batch waits for room. More than the window: who has not waited for results is told so.

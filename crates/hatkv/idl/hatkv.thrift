@@ -28,7 +28,12 @@ struct Found {
   1: optional binary value
 }
 
-/** HatRPC's key-value service (section 4.4, figure 10): records of 1000 bytes, ten to a batch. */
+/**
+ * HatRPC's key-value service (section 4.4, figure 10): records of 1000 bytes, ten to a batch.
+ *
+ * The store goes by these hints, too: as many reader slots as clients, and for the goal throughput one transaction for all writes that wait
+ * at the same time. With priority = low for both functions that write, they would be answered before the disk has them.
+ */
 service HatKV {
   hint: perf_goal = throughput, concurrency = 128;
 

@@ -2,29 +2,84 @@
 
 use crate::hatkv::{
     BadRequest, Found, HAT_KV_SERVICE, HatKv, HatKvGetException, HatKvMultigetException,
-    HatKvMultiputException, HatKvPutException, MapFull, NotFound, ReadersFull,
+    HatKvMultiputException, HatKvProcessor, HatKvPutException, MapFull, NotFound, ReadersFull,
 };
 use crate::store::{Durability, OpenError, Options, Store, StoreError};
-use dunlin::thrift::{Bytes, Context, Failure};
+use crate::tuning::Tuning;
+use dunlin::hints::ProcessTime;
+use dunlin::thrift::{Bytes, Context, Failure, Input, Processor, Responder, ServiceDescriptor};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 /// The handler; clones share the store.
 #[derive(Clone, Debug)]
-pub struct Handler(Arc<Store>);
+pub struct Handler {
+    store: Arc<Store>,
+    tuning: Tuning,
+}
 
 impl Handler {
-    /// Opens the store of `map_size` bytes in a folder, as the service's hints say.
+    /// Opens the store of `map_size` bytes in a folder, as the service's hints say, but for what writes survive.
     pub fn open(folder: &Path, map_size: usize, durability: Durability) -> Result<Self, OpenError> {
-        // As many readers as clients are hinted: each may have a read under way on a thread of its own.
-        let hinted = HAT_KV_SERVICE.functions.iter().filter_map(|function| function.server.concurrency).max();
-        let options = Options { map_size, max_readers: hinted.unwrap_or(128), durability };
-        Ok(Handler(Arc::new(Store::open(folder, options)?)))
+        let tuning = Tuning { durability, ..Tuning::hinted(HAT_KV_SERVICE.functions) };
+        Handler::open_with(folder, map_size, tuning)
+    }
+
+    /// Opens the store of `map_size` bytes in a folder.
+    pub fn open_with(folder: &Path, map_size: usize, tuning: Tuning) -> Result<Self, OpenError> {
+        let options = Options { map_size, max_readers: tuning.max_readers, durability: tuning.durability };
+        Ok(Handler { store: Arc::new(Store::open(folder, options)?), tuning })
     }
 
     /// The store.
     pub fn store(&self) -> &Store {
-        &self.0
+        &self.store
+    }
+
+    /// How it is run.
+    pub fn tuning(&self) -> &Tuning {
+        &self.tuning
+    }
+}
+
+/// The service as a server runs it whose writes may wait for the disk: those then run in the pool, so that no read waits behind
+/// them, and many can wait for one transaction.
+#[derive(Clone, Debug)]
+pub struct TunedProcessor(HatKvProcessor<Handler>);
+
+impl TunedProcessor {
+    /// The service on this handler.
+    pub fn new(handler: Handler) -> Self {
+        TunedProcessor(HatKvProcessor(handler))
+    }
+}
+
+impl Processor for TunedProcessor {
+    fn service(&self) -> &'static ServiceDescriptor {
+        /// The service with writes that take long.
+        static ON_DISK: LazyLock<ServiceDescriptor> = LazyLock::new(|| {
+            let mut functions = HAT_KV_SERVICE.functions.to_vec();
+            for function in &mut functions {
+                if ["put", "multiput"].contains(&&*function.name) {
+                    function.server.process_time = Some(ProcessTime::Long);
+                }
+            }
+            ServiceDescriptor { functions: functions.leak(), ..HAT_KV_SERVICE }
+        });
+        match self.0.0.tuning.durability {
+            Durability::Durable => &ON_DISK,
+            Durability::Fast { .. } => &HAT_KV_SERVICE,
+        }
+    }
+
+    fn process<'a, I: Input<'a>, R: Responder>(
+        &self,
+        function: usize,
+        input: &mut I,
+        context: &Context,
+        responder: R,
+    ) -> R::Done {
+        self.0.process(function, input, context, responder)
     }
 }
 
@@ -59,18 +114,18 @@ failures! {
 impl HatKv for Handler {
     fn get(&self, _: &Context, key: &[u8]) -> Result<Bytes, Failure<HatKvGetException>> {
         let mut found = None;
-        self.0.read([key], |value| found = value.map(Bytes::copy_from_slice))?;
+        self.store.read([key], |value| found = value.map(Bytes::copy_from_slice))?;
         Ok(found.ok_or_else(|| NotFound { key: Bytes::copy_from_slice(key) })?)
     }
 
     fn put(&self, _: &Context, key: &[u8], value: &[u8]) -> Result<(), Failure<HatKvPutException>> {
-        Ok(self.0.write([(key, value)])?)
+        Ok(self.store.write_by(self.tuning.put, [(key, value)])?)
     }
 
     fn multiget(&self, _: &Context, keys: Vec<Bytes>) -> Result<Vec<Found>, Failure<HatKvMultigetException>> {
         let mut found = Vec::with_capacity(keys.len());
         let each = |value: Option<&[u8]>| found.push(Found { value: value.map(Bytes::copy_from_slice) });
-        self.0.read(keys.iter().map(|key| &key[..]), each)?;
+        self.store.read(keys.iter().map(|key| &key[..]), each)?;
         Ok(found)
     }
 
@@ -84,6 +139,7 @@ impl HatKv for Handler {
             let why = format!("{} keys and {} values", keys.len(), values.len());
             return Err(BadRequest { why: why.into() }.into());
         }
-        Ok(self.0.write(keys.iter().zip(&values).map(|(key, value)| (&key[..], &value[..])))?)
+        let pairs = keys.iter().zip(&values).map(|(key, value)| (&key[..], &value[..]));
+        Ok(self.store.write_by(self.tuning.multiput, pairs)?)
     }
 }

@@ -1,19 +1,18 @@
-//! `hatkv`: serves HatKV until SIGINT or SIGTERM.
+//! `dunlin-hatkv`: serves HatKV until SIGINT or SIGTERM.
 
 use clap::Parser;
 use dunlin::Fabrics;
 use dunlin::thrift::{ServerOptions, serve};
-use dunlin_hatkv::hatkv::HatKvProcessor;
-use dunlin_hatkv::{Durability, Handler};
+use dunlin_hatkv::hatkv::HAT_KV_SERVICE;
+use dunlin_hatkv::{Handler, TunedProcessor, Tuning};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use std::fmt::Write as _;
 use std::path::PathBuf;
-use std::time::Duration;
 
 /// Serves HatKV, a key-value store on LMDB, until SIGINT or SIGTERM.
 #[derive(Debug, Parser)]
 #[command(
-    after_help = "Examples:\n  hatkv --listen shm:hat --data /var/lib/hat\n  hatkv --listen shm:hat --data /dev/shm/hat --fast\n  hatkv --listen rdma:0.0.0.0:7000 --data /var/lib/hat\n  hatkv --listen auto:0.0.0.0:7000 --data /var/lib/hat"
+    after_help = "Examples:\n  dunlin-hatkv --listen shm:hat --data /var/lib/hat\n  dunlin-hatkv --listen shm:hat --data /dev/shm/hat --fast\n  dunlin-hatkv --listen rdma:0.0.0.0:7000 --data /var/lib/hat\n  dunlin-hatkv --listen auto:0.0.0.0:7000 --data /var/lib/hat"
 )]
 struct Arguments {
     /// Where clients find it: shm:NAME, rdma:HOST:PORT, tcp:HOST:PORT, or auto:HOST:PORT for all of these; the environment
@@ -26,22 +25,25 @@ struct Arguments {
     /// The most bytes that the store may have, in MiB
     #[arg(long, value_name = "MIB", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..))]
     map_size: u32,
-    /// Answer before the disk has it: what was written in the last tenth of a second is lost if the machine stops (not if
-    /// only the server does)
+    /// Answer before the disk has it, whatever the hints say: what was written in the last tenth of a second is lost if the machine
+    /// stops (not if only the server does)
     #[arg(long)]
     fast: bool,
+    /// Answer when the disk has it, whatever the hints say
+    #[arg(long, conflicts_with = "fast")]
+    durable: bool,
 }
 
 fn main() -> anyhow::Result<()> {
     let arguments = Arguments::parse();
-    let durability = match arguments.fast {
-        true => Durability::Fast { sync_every: Duration::from_millis(100) },
-        false => Durability::Durable,
-    };
+    let hinted = Tuning::hinted(HAT_KV_SERVICE.functions);
+    let tuning = if arguments.fast || arguments.durable { hinted.fast(arguments.fast) } else { hinted };
     let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM])?;
-    let handler = Handler::open(&arguments.data, (arguments.map_size as usize) << 20, durability)?;
+    let handler = Handler::open_with(&arguments.data, (arguments.map_size as usize) << 20, tuning)?;
     let fabrics = Fabrics::default();
-    let server = serve(&fabrics, &arguments.listen, HatKvProcessor(handler), ServerOptions::default())?;
+    let mut options = ServerOptions::default();
+    options.engine.pool_threads = tuning.writers;
+    let server = serve(&fabrics, &arguments.listen, TunedProcessor::new(handler), options)?;
     let mut says = format!("serving {} from {}", server.address(), arguments.data.display());
     if let Some(dunlin::Server::Several(servers)) = server.engine() {
         for server in servers.servers() {

@@ -2,8 +2,9 @@
 //!
 //! `unsafe` stands here only: LMDB maps its file.
 
+use crate::group::Group;
 use heed::types::Bytes;
-use heed::{Database, Env, EnvFlags, EnvOpenOptions, MdbError, WithoutTls};
+use heed::{Database, Env, EnvFlags, EnvOpenOptions, MdbError, RwTxn, WithoutTls};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
@@ -25,6 +26,15 @@ pub enum Durability {
         /// How often everything is written to the disk.
         sync_every: Duration,
     },
+}
+
+/// How writes become transactions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Commit {
+    /// Each is committed at once and by itself.
+    Alone,
+    /// Those that wait at the same time are committed together, and none is answered before.
+    Together,
 }
 
 /// How to open a store.
@@ -88,6 +98,7 @@ pub struct Store {
     env: Env<WithoutTls>,
     pairs: Database<Bytes, Bytes>,
     options: Options,
+    group: Group,
     /// Writes to the disk now and then, until the sender is dropped.
     syncing: Option<(Sender<()>, JoinHandle<()>)>,
 }
@@ -124,7 +135,7 @@ impl Store {
                 Some((sender, std::thread::spawn(sync)))
             }
         };
-        Ok(Store { env, pairs, options, syncing })
+        Ok(Store { env, pairs, options, group: Group::default(), syncing })
     }
 
     /// How it was opened.
@@ -148,12 +159,41 @@ impl Store {
 
     /// Stores pairs, all or none of them.
     pub fn write<'p>(&self, pairs: impl IntoIterator<Item = (&'p [u8], &'p [u8])>) -> Result<(), StoreError> {
+        self.transact(|transaction| self.put(transaction, pairs))
+    }
+
+    /// Stores pairs, all or none of them, with those of whoever else waits, if that is how it is to be committed.
+    pub fn write_by<'p>(
+        &self,
+        commit: Commit,
+        pairs: impl IntoIterator<Item = (&'p [u8], &'p [u8]), IntoIter: Clone>,
+    ) -> Result<(), StoreError> {
+        match commit {
+            Commit::Alone => self.write(pairs),
+            Commit::Together => self.group.write(self, pairs.into_iter()),
+        }
+    }
+
+    /// Commits what is done in a write transaction, unless it fails.
+    pub(crate) fn transact(
+        &self,
+        act: impl FnOnce(&mut RwTxn<'_>) -> Result<(), StoreError>,
+    ) -> Result<(), StoreError> {
         let mut transaction = self.env.write_txn().map_err(|error| self.error(error))?;
+        act(&mut transaction)?;
+        transaction.commit().map_err(|error| self.error(error))
+    }
+
+    pub(crate) fn put<'p>(
+        &self,
+        transaction: &mut RwTxn<'_>,
+        pairs: impl IntoIterator<Item = (&'p [u8], &'p [u8])>,
+    ) -> Result<(), StoreError> {
         for (key, value) in pairs {
             check(key)?;
-            self.pairs.put(&mut transaction, key, value).map_err(|error| self.error(error))?;
+            self.pairs.put(transaction, key, value).map_err(|error| self.error(error))?;
         }
-        transaction.commit().map_err(|error| self.error(error))
+        Ok(())
     }
 
     fn error(&self, error: heed::Error) -> StoreError {
@@ -176,7 +216,7 @@ impl Drop for Store {
     }
 }
 
-fn check(key: &[u8]) -> Result<(), StoreError> {
+pub(crate) fn check(key: &[u8]) -> Result<(), StoreError> {
     if (1..=MAX_KEY).contains(&key.len()) { Ok(()) } else { Err(StoreError::Key(key.len())) }
 }
 
@@ -227,6 +267,66 @@ mod tests {
         store.read([&b"k"[..]], |_| second = Some(store.read([&b"k"[..]], |_| {}))).unwrap();
         assert!(matches!(second, Some(Err(StoreError::ReadersFull { limit: 1 }))), "{second:?}");
         store.read([&b"k"[..]], |_| {}).unwrap();
+    }
+
+    fn transactions(store: &Store) -> usize {
+        store.env.info().last_txn_id
+    }
+
+    /// What eight threads write, one while the seven others wait, and how many transactions that took; of too much the third has
+    /// the most.
+    fn eight(
+        commit: Commit,
+        map_size: usize,
+        too_much: usize,
+    ) -> (Vec<Result<(), StoreError>>, usize, Store) {
+        let folder = tempfile::tempdir().unwrap();
+        let store = open(folder.path(), map_size, 16, Durability::Durable);
+        let before = transactions(&store);
+        let results = std::thread::scope(|scope| {
+            // Whoever leads waits here for its transaction.
+            let held = store.env.write_txn().unwrap();
+            let store = &store;
+            let threads: Vec<_> = (0..8u8)
+                .map(|number| {
+                    let value = vec![number; if number == 3 { too_much } else { 10 }];
+                    scope.spawn(move || store.write_by(commit, [(&[number][..], &value[..])]))
+                })
+                .collect();
+            while commit == Commit::Together && store.group.waiting() < 7 {
+                std::thread::yield_now();
+            }
+            drop(held);
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        (results, transactions(&store) - before, store)
+    }
+
+    #[test]
+    fn writes_that_wait_are_committed_together_or_each_alone() {
+        for (commit, expected) in [(Commit::Together, 1), (Commit::Alone, 8)] {
+            let (results, transactions, store) = eight(commit, 1 << 20, 10);
+            assert!(results.iter().all(Result::is_ok), "{results:?}");
+            assert_eq!(transactions, expected);
+            (0..8).for_each(|number| assert_eq!(value(&store, &[number]).unwrap(), [number; 10]));
+        }
+    }
+
+    /// What one of them cannot do does not fail the others; and the next write finds everything in order.
+    #[test]
+    fn of_writes_together_each_has_its_own_result() {
+        let (results, _, store) = eight(Commit::Together, 64 * 1024, 100_000);
+        for (number, result) in results.iter().enumerate() {
+            match number {
+                3 => assert!(matches!(result, Err(StoreError::MapFull { limit: 65536 })), "{result:?}"),
+                _ => assert!(result.is_ok(), "{result:?}"),
+            }
+            assert_eq!(value(&store, &[number as u8]).is_some(), number != 3);
+        }
+        store.write_by(Commit::Together, [(&b"k"[..], &b"v"[..])]).unwrap();
+        let bad = store.write_by(Commit::Together, [(&b"l"[..], &b"v"[..]), (b"", b"")]);
+        assert!(matches!(bad, Err(StoreError::Key(0))));
+        assert_eq!((value(&store, b"k"), value(&store, b"l")), (Some(b"v".to_vec()), None));
     }
 
     #[test]

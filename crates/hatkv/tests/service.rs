@@ -2,10 +2,10 @@
 
 use dunlin::thrift::{Bytes, CallError, ClientOptions, ServerOptions, serve};
 use dunlin_hatkv::hatkv::{
-    HatKvClient, HatKvGetException, HatKvMultigetException, HatKvMultiputException, HatKvProcessor,
-    HatKvPutException,
+    HAT_KV_SERVICE, HatKvClient, HatKvGetException, HatKvMultigetException, HatKvMultiputException,
+    HatKvProcessor, HatKvPutException,
 };
-use dunlin_hatkv::{Durability, Handler};
+use dunlin_hatkv::{Durability, Handler, TunedProcessor, Tuning};
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -61,6 +61,71 @@ fn the_four_functions_and_their_exceptions() {
     assert_eq!(client.get(&record(1).0).unwrap(), record(1).1);
 }
 
+/// As many reads as there are slots: the next one is told so, with their number, and goes well once they are done.
+#[test]
+fn reads_beyond_the_slots_are_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let address = format!("shm:hatkv-readers-{}", std::process::id()).parse().unwrap();
+    let tuning = Tuning { max_readers: 1, ..Tuning::hinted(HAT_KV_SERVICE.functions) };
+    let handler = Handler::open_with(folder.path(), 1 << 20, tuning).unwrap();
+    let store = handler.clone();
+    let fabric = dunlin::fabric().unwrap();
+    let _server = serve(&fabric, &address, HatKvProcessor(handler), ServerOptions::default()).unwrap();
+    let mut client = client(&address);
+    let (key, value) = record(1);
+    client.put(&key, &value).unwrap();
+    let (mut get, mut multiget) = (None, None);
+    store
+        .store()
+        .read([&key[..]], |_| {
+            get = Some(client.get(&key));
+            multiget = Some(client.multiget(std::slice::from_ref(&key)));
+        })
+        .unwrap();
+    match get {
+        Some(Err(CallError::Exception(HatKvGetException::Readers(full)))) => assert_eq!(full.limit, 1),
+        other => panic!("{other:?}"),
+    }
+    match multiget {
+        Some(Err(CallError::Exception(HatKvMultigetException::Readers(full)))) => assert_eq!(full.limit, 1),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(client.get(&key).unwrap(), value);
+}
+
+/// Clients that write at the same time, where writes wait for the disk in the pool and for each other.
+#[test]
+fn many_write_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let address = format!("shm:hatkv-writers-{}", std::process::id()).parse().unwrap();
+    let handler =
+        Handler::open_with(folder.path(), 16 << 20, Tuning::hinted(HAT_KV_SERVICE.functions)).unwrap();
+    let fabric = dunlin::fabric().unwrap();
+    let mut options = ServerOptions::default();
+    options.engine.pool_threads = 4;
+    let _server = serve(&fabric, &address, TunedProcessor::new(handler), options).unwrap();
+    std::thread::scope(|scope| {
+        for writer in 0..4 {
+            let mut client = client(&address);
+            scope.spawn(move || {
+                for number in (writer * 100)..(writer * 100 + 20) {
+                    let (key, value) = record(number);
+                    client.put(&key, &value).unwrap();
+                }
+                let (keys, values) = batch(writer * 100 + 20..writer * 100 + 30);
+                client.multiput(&keys, &values).unwrap();
+                assert!(matches!(client.put(b"", b""), Err(CallError::Exception(HatKvPutException::Bad(_)))));
+            });
+        }
+    });
+    let mut client = client(&address);
+    for writer in 0..4 {
+        let (keys, values) = batch(writer * 100..writer * 100 + 30);
+        let found = client.multiget(&keys).unwrap();
+        assert!(found.iter().zip(&values).all(|(found, value)| found.value.as_ref() == Some(value)));
+    }
+}
+
 fn start(address: &str, folder: &Path, more: &[&str]) -> Child {
     start_saying(address, folder, more).0
 }
@@ -97,6 +162,20 @@ fn one_store_on_every_transport() {
     assert_eq!((client.get(&key).unwrap(), client.transport().name), (value, "tcp"));
     assert!(Command::new("kill").args(["-TERM", &server.id().to_string()]).status().unwrap().success());
     assert!(server.wait().unwrap().success());
+}
+
+/// The examples of the help are commands that there are, and one cannot have it both ways.
+#[test]
+fn the_help_names_the_program() {
+    let ended = |argument: &[&str]| {
+        let mut program = Command::new(env!("CARGO_BIN_EXE_dunlin-hatkv"));
+        program.args(argument).output().unwrap()
+    };
+    let help = String::from_utf8(ended(&["--help"]).stdout).unwrap();
+    let examples = help.split("Examples:\n").nth(1).unwrap();
+    assert!(examples.lines().all(|line| line.trim().starts_with("dunlin-hatkv --listen ")), "{examples}");
+    let both = ended(&["--listen", "shm:x", "--data", "/nowhere", "--fast", "--durable"]);
+    assert_eq!(both.status.code(), Some(2), "{both:?}");
 }
 
 /// What was answered is there after kill -9, in both modes; and of a batch that was not answered all or nothing.

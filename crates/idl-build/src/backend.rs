@@ -1,9 +1,9 @@
 //! Our part in pilota's generator: types are left to it, services are written here.
 
 use crate::bare;
-use crate::names::text;
+use crate::names::{text, upper_snake};
 use crate::service;
-use dunlin_idl::Document;
+use dunlin_idl::{DefinitionKind, Document};
 use pilota_build::rir::{Enum, Message, Method, NewType, Service};
 use pilota_build::{CodegenBackend, Context, DefId, MakeBackend, ThriftBackend};
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,6 +18,24 @@ pub(crate) struct Notes {
     pub(crate) renamed: BTreeMap<String, String>,
     /// Documentation of items, and of their fields and variants as `item.field`.
     pub(crate) docs: BTreeMap<String, String>,
+    /// Documentation of constants, by their names; of which there are several in the files, none.
+    pub(crate) constants: BTreeMap<String, String>,
+}
+
+impl Notes {
+    /// What a document says of its constants; of the rest pilota tells.
+    pub(crate) fn new(document: &Document) -> Self {
+        let mut constants = BTreeMap::new();
+        for definition in document.files.iter().flat_map(|file| &file.definitions) {
+            if let DefinitionKind::Constant(..) = definition.kind {
+                let docs = constants.entry(upper_snake(&definition.name));
+                let text = text(&definition.documentation);
+                docs.and_modify(String::clear).or_insert(text);
+            }
+        }
+        constants.retain(|_, text| !text.is_empty());
+        Notes { constants, ..Notes::default() }
+    }
 }
 
 /// Makes the backend.

@@ -1,13 +1,13 @@
-//! Files that pilota's generator can read: the hints that only Dunlin knows are blanked, and what is included is the blanked
-//! copy.
+//! Files that pilota's generator can read: the hints that only Dunlin knows are blanked, values are complete, and what is
+//! included is the copy.
 
 use dunlin_idl::{Document, File};
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Writes the copies below `folder`, a folder each since names may repeat, and gives the path of the first, the document's
+/// Writes the copies, of these texts, below `folder`, a folder each since names may repeat, and gives the path of the first, the document's
 /// own file.
-pub(crate) fn write(document: &Document, folder: &Path) -> io::Result<PathBuf> {
+pub(crate) fn write(document: &Document, texts: &[String], folder: &Path) -> io::Result<PathBuf> {
     let paths: Vec<PathBuf> = document
         .files
         .iter()
@@ -17,11 +17,11 @@ pub(crate) fn write(document: &Document, folder: &Path) -> io::Result<PathBuf> {
             folder.join(number.to_string()).join(name)
         })
         .collect();
-    for (file, path) in document.files.iter().zip(&paths) {
+    for ((file, text), path) in document.files.iter().zip(texts).zip(&paths) {
         if let Some(parent) = path.parent() {
             std::fs::create_dir_all(parent)?;
         }
-        std::fs::write(path, with_includes(file, &paths))?;
+        std::fs::write(path, with_includes(file, text, &paths))?;
         // pilota tells cargo to look at what it has read. A copy is as old as its original, or it would look new for ever.
         if let Ok(time) = std::fs::metadata(&file.path).and_then(|metadata| metadata.modified()) {
             std::fs::File::options().write(true).open(path)?.set_modified(time)?;
@@ -31,10 +31,10 @@ pub(crate) fn write(document: &Document, folder: &Path) -> io::Result<PathBuf> {
 }
 
 /// The text of a file with other paths to what it includes.
-fn with_includes(file: &File, paths: &[PathBuf]) -> String {
-    let mut out = String::with_capacity(file.blanked_text.len());
+fn with_includes(file: &File, text: &str, paths: &[PathBuf]) -> String {
+    let mut out = String::with_capacity(text.len());
     let mut includes = file.includes.iter().peekable();
-    for (number, line) in file.blanked_text.split_inclusive('\n').enumerate() {
+    for (number, line) in text.split_inclusive('\n').enumerate() {
         let mut rest = line;
         while let Some(include) = includes.next_if(|include| include.place.line as usize == number + 1) {
             let Some(start) = rest.find(&include.path) else { break };

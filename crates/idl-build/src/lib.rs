@@ -16,6 +16,7 @@
 mod backend;
 mod bare;
 mod blanked;
+mod complete;
 mod hints;
 mod names;
 mod service;
@@ -61,6 +62,16 @@ pub enum Error {
         id: i16,
         /// Where it stands.
         place: Place,
+    },
+    /// A constant or a default is not of its type, or cannot be written.
+    #[error("{place}: the value of '{name}': {problem}")]
+    Value {
+        /// What has the value.
+        name: String,
+        /// Where it stands.
+        place: Place,
+        /// What is wrong.
+        problem: String,
     },
     /// pilota gave up.
     #[error("the code generator of types gave up on {path}: {message}")]
@@ -118,10 +129,12 @@ pub fn load(path: &Path, options: &Options) -> Result<Document, Error> {
 /// The code of a document that was read from `path`. `folder` is for files on the way, made if need be and left behind.
 pub fn generate(document: &Document, path: &Path, folder: &Path) -> Result<String, Error> {
     check_ids(document)?;
+    let texts = complete::texts(document)?;
     let in_folder = |error| Error::File { path: folder.into(), error };
-    let copy = blanked::write(document, folder).and_then(|copy| copy.canonicalize()).map_err(in_folder)?;
+    let copy =
+        blanked::write(document, &texts, folder).and_then(|copy| copy.canonicalize()).map_err(in_folder)?;
     let out = folder.join("types.rs");
-    let notes = Arc::new(Mutex::new(Notes::default()));
+    let notes = Arc::new(Mutex::new(Notes::new(document)));
     let backend = Make { notes: Arc::clone(&notes), document: Arc::new(document.clone()) };
     let builder = pilota_build::Builder::thrift().ignore_unused(false).with_backend(backend);
     let compiled = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {

@@ -7,7 +7,7 @@ use crate::values::{Values, is_scalar, is_text};
 use dunlin_idl::Document;
 use dunlin_idl::hints::FunctionHints;
 use pilota_build::db::RirDatabase;
-use pilota_build::rir::{self, Arg, FieldKind, Item, Method, MethodSource};
+use pilota_build::rir::{self, Arg, FieldKind, Item, Literal, Method, MethodSource};
 use pilota_build::ty::{Ty, TyKind};
 use pilota_build::{Context, DefId};
 use std::fmt::Write as _;
@@ -15,6 +15,8 @@ use std::fmt::Write as _;
 /// A function with the names that it has in what is generated.
 struct Function<'a> {
     cx: &'a Context,
+    /// The service that it is written for.
+    service: DefId,
     method: &'a Method,
     /// Its name in Rust.
     name: String,
@@ -32,8 +34,7 @@ struct Function<'a> {
 pub(crate) fn service(cx: &Context, id: DefId, service: &rir::Service, document: &Document) -> String {
     let name = cx.rust_name(id).to_string();
     let methods = cx.service_methods(id);
-    let functions: Vec<Function<'_>> =
-        methods.iter().map(|method| Function::new(cx, &name, method)).collect();
+    let functions: Vec<Function<'_>> = methods.iter().map(|method| Function::new(cx, id, method)).collect();
     let mut out = String::new();
     descriptor(&mut out, &name, service, &functions, document);
     processor(&mut out, cx, &name, &functions);
@@ -47,7 +48,7 @@ pub(crate) fn service(cx: &Context, id: DefId, service: &rir::Service, document:
 
 /// A function of the trait that handlers implement.
 pub(crate) fn handler_method(cx: &Context, service: DefId, method: &Method) -> String {
-    let function = Function::new(cx, &cx.rust_name(service), method);
+    let function = Function::new(cx, service, method);
     let parameters = function.parameters(|argument| Values::tagged(cx).handed(&argument.ty));
     let (name, value, failure) = (&function.name, &function.value, function.exception());
     format!(
@@ -74,16 +75,17 @@ pub(crate) fn pilotas_names(
     cx: &Context,
     service: DefId,
     method: &Method,
-) -> (Vec<String>, (String, String)) {
+) -> ([String; 3], (String, String)) {
     let stem = format!("{}{}", cx.rust_name(service), upper_camel(cx, method));
     let dropped = ["ArgsSend", "ArgsRecv", "ResultSend"].map(|suffix| format!("{stem}{suffix}"));
-    (dropped.to_vec(), (format!("{stem}ResultRecv"), format!("{stem}Outcome")))
+    (dropped, (format!("{stem}ResultRecv"), format!("{stem}Outcome")))
 }
 
 impl<'a> Function<'a> {
-    fn new(cx: &'a Context, service: &str, method: &'a Method) -> Self {
+    fn new(cx: &'a Context, service: DefId, method: &'a Method) -> Self {
+        let own = cx.rust_name(service);
         let related = |suffix: &str| match &method.source {
-            MethodSource::Own => format!("{service}{}{suffix}", upper_camel(cx, method)),
+            MethodSource::Own => format!("{own}{}{suffix}", upper_camel(cx, method)),
             MethodSource::Extend(base) => {
                 let path = cx.cur_related_item_path(*base);
                 let (module, _) = path.rsplit_once("::").unwrap_or(("self", &path));
@@ -105,6 +107,7 @@ impl<'a> Function<'a> {
         });
         Function {
             cx,
+            service,
             name: cx.rust_name(method.def_id).to_string(),
             arguments: related("Arguments"),
             outcome: related("Outcome"),
@@ -124,6 +127,29 @@ impl<'a> Function<'a> {
 
     fn exception(&self) -> &str {
         self.exceptions.as_ref().map_or("::dunlin::thrift::Never", |(path, _)| path)
+    }
+
+    /// What an argument is that a caller leaves out, and whether that is a constant expression. It is known of the struct that
+    /// pilota makes of the arguments.
+    fn default(&self, argument: &Arg) -> Option<(String, bool)> {
+        let cx = self.cx;
+        let service = match &self.method.source {
+            MethodSource::Own => self.service,
+            MethodSource::Extend(base) => *base,
+        };
+        let ([_, name, _], _) = pilotas_names(cx, service, self.method);
+        let node = cx.node(service)?;
+        let found = node.related_nodes.iter().find(|item| cx.rust_name(**item).to_string() == name)?;
+        let Item::Message(message) = &*cx.expect_item(*found) else { return None };
+        let field = message.fields.iter().find(|field| field.id == argument.id)?;
+        match (&argument.ty.kind, field.default.as_ref()?) {
+            // Such arguments are borrowed.
+            (TyKind::String | TyKind::FastStr, Literal::String(text)) => Some((format!("{text:?}"), true)),
+            (TyKind::Bytes | TyKind::BytesVec, Literal::String(text)) => {
+                Some((format!("{text:?}.as_bytes()"), true))
+            }
+            _ => cx.default_val(field).map(|(value, constant)| (value.to_string(), constant)),
+        }
     }
 
     /// Whether it has a bare form: all its arguments are always there.
@@ -222,11 +248,23 @@ fn processor(out: &mut String, cx: &Context, name: &str, functions: &[Function<'
                 values.wire_type(&argument.ty.kind),
                 values.read_argument(&argument.ty.kind)
             );
-            let _ = match argument.kind {
-                FieldKind::Required => {
+            let _ = match (argument.kind, function.default(argument)) {
+                (FieldKind::Required, None) => {
                     write!(given, "thrift::required(argument_{place}, {:?})?, ", &*argument.name.sym)
                 }
-                FieldKind::Optional => write!(given, "argument_{place}, "),
+                (FieldKind::Required, Some((value, true))) => {
+                    write!(given, "argument_{place}.unwrap_or({value}), ")
+                }
+                (FieldKind::Required, Some((value, false))) => {
+                    write!(given, "argument_{place}.unwrap_or_else(|| {value}), ")
+                }
+                (FieldKind::Optional, None) => write!(given, "argument_{place}, "),
+                (FieldKind::Optional, Some((value, true))) => {
+                    write!(given, "argument_{place}.or(::std::option::Option::Some({value})), ")
+                }
+                (FieldKind::Optional, Some((value, false))) => {
+                    write!(given, "argument_{place}.or_else(|| ::std::option::Option::Some({value})), ")
+                }
             };
             let read = match function.takes_rest(place) {
                 true => bare_values.read_rest_argument(&argument.ty.kind),

@@ -3,11 +3,13 @@
 
 use crate::backend::Notes;
 use proc_macro2::{Span, TokenStream};
+use quote::ToTokens as _;
 use std::collections::BTreeMap;
+use syn::punctuated::Punctuated;
 use syn::visit_mut::{self, VisitMut};
 use syn::{
-    Arm, Attribute, Expr, ExprBlock, ExprUnary, File, Ident, ImplItem, Item, ItemUse, Pat, Path, PathSegment,
-    Stmt, Type, UnOp, UseTree, parse_quote,
+    Arm, Attribute, Expr, ExprBlock, ExprUnary, File, Ident, ImplItem, Item, ItemUse, Macro, Pat, Path,
+    PathSegment, Stmt, Token, Type, TypeReference, UnOp, UseTree, parse_quote,
 };
 
 /// Tidies what pilota wrote: the file's one module becomes the file.
@@ -124,10 +126,12 @@ fn tidy_module(items: Vec<Item>, module: &str, notes: &Notes) -> Vec<Item> {
                 document(&mut e.attrs, variants, &path, notes, &otherwise, "The variant");
             }
             Item::Const(c) => {
-                if let Type::Reference(reference) = &mut *c.ty {
-                    reference.lifetime = None;
-                }
-                set_doc(&mut c.attrs, &format!("The constant `{}` of the IDL.", c.ident));
+                Elided.visit_type_mut(&mut c.ty);
+                document_constant(&mut c.attrs, &c.ident, notes);
+            }
+            // The descriptor of a service tells of itself.
+            Item::Static(constant) if constant.attrs.is_empty() => {
+                document_constant(&mut constant.attrs, &constant.ident, notes);
             }
             Item::Trait(t) => {
                 let otherwise = format!("The service `{}`, as its handler implements it.", t.ident);
@@ -139,6 +143,11 @@ fn tidy_module(items: Vec<Item>, module: &str, notes: &Notes) -> Vec<Item> {
         kept.push(item);
     }
     kept
+}
+
+fn document_constant(attributes: &mut Vec<Attribute>, ident: &Ident, notes: &Notes) {
+    let known = notes.constants.get(&ident.to_string());
+    set_doc(attributes, known.unwrap_or(&format!("The constant `{ident}` of the IDL.")));
 }
 
 /// The functions that pilota gives an enumeration.
@@ -239,6 +248,16 @@ fn tokens(node: &impl quote::ToTokens) -> String {
     tokens.to_string()
 }
 
+/// References of constants, which are static without a word.
+struct Elided;
+
+impl VisitMut for Elided {
+    fn visit_type_reference_mut(&mut self, reference: &mut TypeReference) {
+        reference.lifetime = None;
+        visit_mut::visit_type_reference_mut(self, reference);
+    }
+}
+
 /// New names for items, and pilota where users of Dunlin have it.
 struct Rename<'a>(&'a BTreeMap<String, String>);
 
@@ -256,6 +275,15 @@ impl VisitMut for Rename<'_> {
             item.tree = parse_quote!(dunlin::thrift::#tree);
         }
         visit_mut::visit_item_use_mut(self, item);
+    }
+
+    fn visit_macro_mut(&mut self, call: &mut Macro) {
+        // `vec![...]`, whose elements are expressions.
+        if let Ok(mut elements) = call.parse_body_with(Punctuated::<Expr, Token![,]>::parse_terminated) {
+            elements.iter_mut().for_each(|element| self.visit_expr_mut(element));
+            call.tokens = elements.to_token_stream();
+        }
+        visit_mut::visit_macro_mut(self, call);
     }
 
     fn visit_path_mut(&mut self, path: &mut Path) {

@@ -1,6 +1,7 @@
 //! What was read: files, definitions, services, and the hints of each function.
 
 use crate::diagnostic::Diagnostics;
+use crate::value::Literal;
 use dunlin_hints::{FunctionHints, Place};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -122,7 +123,7 @@ pub enum DefinitionKind {
     /// Fields of an error.
     Exception(Vec<Field>),
     /// A value of this type.
-    Constant(Type),
+    Constant(Type, Literal),
 }
 
 /// A value of an enum.
@@ -162,8 +163,8 @@ pub struct Field {
     pub requiredness: Requiredness,
     /// Its type.
     pub ty: Type,
-    /// Whether it has a default value.
-    pub has_default: bool,
+    /// What it is where it is left out.
+    pub default: Option<Literal>,
     /// The comments before it.
     pub documentation: String,
 }

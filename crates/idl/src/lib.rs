@@ -35,6 +35,7 @@ mod raw_hint;
 mod resolve;
 mod scope;
 mod source;
+mod value;
 mod walk;
 
 pub use diagnostic::{Diagnostic, Diagnostics, MAX_DIAGNOSTICS, Severity};
@@ -46,3 +47,4 @@ pub use dunlin_hints as hints;
 pub use files::{Disk, Files, Memory};
 pub use load::{Lenience, MAX_FILES, Options, load, load_with};
 pub use resolve::{MAX_EXTENDS, MAX_FUNCTIONS};
+pub use value::{Literal, Value};

@@ -5,6 +5,7 @@ use crate::document::{DefinitionId, FileId, ServiceId};
 use crate::load::Parsed;
 use crate::outline::ItemKind;
 use crate::source::{Source, Span};
+use crate::value::Value;
 use dunlin_hints::nearest;
 use pilota_thrift_parser as tree;
 use std::collections::{HashMap, HashSet};
@@ -155,24 +156,30 @@ impl Scope {
         Err(Box::new(Diagnostic::error(source, span, message).nearest(nearest(last, candidates))))
     }
 
-    /// Whether a name, by its parts, is a constant's, or a value's of an enum.
-    pub(crate) fn has_constant(&self, file: FileId, parts: &[&str]) -> bool {
-        let Some((last, before)) = parts.split_last() else { return false };
+    /// The constant that a name means, by its parts, or the value of an enum.
+    pub(crate) fn constant(&self, file: FileId, parts: &[&str]) -> Option<Value> {
+        let (last, before) = parts.split_last()?;
         let own = &self.files[file.0];
         let within = |prefix: &[&str]| match prefix {
             [] => Some(own),
             prefix => own.includes.get(&prefix.join(".")).map(|included| &self.files[included.0]),
         };
-        let constant =
-            |names: &Names| names.types.get(*last).is_some_and(|(_, kind)| *kind == ItemKind::Const);
-        // Old files name values without their enum.
-        let bare = before.is_empty() && own.values.values().any(|values| values.contains(*last));
-        let value = before.split_last().is_some_and(|(name, prefix)| {
-            within(prefix)
-                .and_then(|names| names.values.get(*name))
-                .is_some_and(|values| values.contains(*last))
-        });
-        bare || value || within(before).is_some_and(constant)
+        let value = |names: &Names, of: &str| {
+            let known = names.values.get(of).is_some_and(|values| values.contains(*last));
+            let (of, _) = names.types.get(of).filter(|_| known)?;
+            Some(Value::EnumValue { of: *of, name: (*last).to_owned() })
+        };
+        if let Some((id, ItemKind::Const)) = within(before).and_then(|names| names.types.get(*last)) {
+            return Some(Value::Constant(*id));
+        }
+        match before.split_last() {
+            Some((name, prefix)) => value(within(prefix)?, name),
+            // Old files name values without their enum: of several the first.
+            None => {
+                let of = own.values.iter().filter(|(_, values)| values.contains(*last));
+                value(own, of.map(|(of, _)| of).min_by_key(|of| own.types.get(*of).map(|(id, _)| *id))?)
+            }
+        }
     }
 
     fn unknown_prefix(

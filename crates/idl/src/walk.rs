@@ -8,6 +8,7 @@ use crate::load::Parsed;
 use crate::outline::{FunctionOutline, Item};
 use crate::scope::{Scope, twice};
 use crate::source::Span;
+use crate::value::{Literal, Value};
 use dunlin_hints::Place;
 use pilota_thrift_parser as tree;
 use std::collections::HashMap;
@@ -165,22 +166,62 @@ impl<'a> Walker<'a> {
         found
     }
 
-    /// Refuses names in a constant's value that are none's; the value stands behind the words that were found.
-    fn constants(&mut self, value: &tree::ConstValue) {
+    /// A value behind the words that were found. Names in it that are none's are refused.
+    fn literal(&mut self, value: &tree::ConstValue) -> Literal {
         let mut paths = Vec::new();
         paths_in(value, &mut paths);
         let mut at = self.at;
         for path in paths {
-            let parts: Vec<&str> = path.segments.iter().map(|segment| segment.as_str()).collect();
+            let parts = parts(path);
             // Brackets are entered here.
             at = (at..self.end).find(|index| self.file.word(*index) == parts[0]).unwrap_or(at);
-            if !self.scope.has_constant(self.id, &parts) {
+            if self.scope.constant(self.id, &parts).is_none() {
                 let last = (at + 2 * (parts.len() - 1)).min(self.file.tokens.tokens.len() - 1);
                 let tokens = &self.file.tokens.tokens;
                 let span = tokens[at].span.start..tokens[last].span.end;
                 self.error(&span, format!("there is no constant '{}'", parts.join(".")));
             }
             at += 1;
+        }
+        Literal { value: self.known(value), span: self.value_span() }
+    }
+
+    /// Where the value is that stands behind the next equals sign.
+    fn value_span(&self) -> Span {
+        let tokens = &self.file.tokens.tokens;
+        let Some(first) = (self.at..self.end).find(|index| tokens[*index].is(b'=')).map(|index| index + 1)
+        else {
+            return 0..0;
+        };
+        let mut last = tokens.get(first).and_then(|token| token.partner).unwrap_or(first);
+        // Names with dots and numbers with signs are several words without a space.
+        while tokens.get(last + 1).is_some_and(|next| {
+            let part = next.kind == Kind::Word || [b'.', b'+', b'-'].iter().any(|sign| next.is(*sign));
+            let whole = tokens[first].partner.is_some() || tokens[first].kind == Kind::Literal;
+            part && !whole && next.span.start == tokens[last].span.end
+        }) {
+            last += 1;
+        }
+        tokens.get(first..=last).map_or(0..0, |value| value[0].span.start..value[last - first].span.end)
+    }
+
+    /// A value of the tree, its names found; values are not nested deeply.
+    fn known(&self, value: &tree::ConstValue) -> Value {
+        match value {
+            tree::ConstValue::Bool(value) => Value::Bool(*value),
+            tree::ConstValue::Int(value) => Value::Int(value.0),
+            tree::ConstValue::Double(value) => Value::Double(value.0.to_string()),
+            tree::ConstValue::String(value) => Value::Text(value.0.clone()),
+            // What is unknown has been refused.
+            tree::ConstValue::Path(path) => {
+                self.scope.constant(self.id, &parts(path)).unwrap_or(Value::Bool(false))
+            }
+            tree::ConstValue::List(values) => {
+                Value::List(values.iter().map(|value| self.known(value)).collect())
+            }
+            tree::ConstValue::Map(pairs) => {
+                Value::Map(pairs.iter().map(|(key, value)| (self.known(key), self.known(value))).collect())
+            }
         }
     }
 
@@ -198,9 +239,7 @@ impl<'a> Walker<'a> {
             let number = file.tokens.tokens.get(start).map_or(0..0, |token| token.span.clone());
             let ty = self.value(&field.ty);
             let span = self.find(&field.name);
-            if let Some(value) = &field.default {
-                self.constants(value);
-            }
+            let default = field.default.as_ref().map(|value| self.literal(value));
             let id = i16::try_from(field.id).unwrap_or_default();
             if let Some(first) = ids.insert(id, number.clone()) {
                 let diagnostic = twice(&self.file.source, &number, &first, &id.to_string());
@@ -220,7 +259,7 @@ impl<'a> Walker<'a> {
                     tree::Attribute::Default => Requiredness::Default,
                 },
                 ty,
-                has_default: field.default.is_some(),
+                default,
                 documentation: self.file.documentation(start),
             });
         }
@@ -239,8 +278,8 @@ impl<'a> Walker<'a> {
             tree::Item::Constant(constant) => {
                 let ty = self.value(&constant.r#type);
                 let span = self.find(&constant.name);
-                self.constants(&constant.value);
-                (&constant.name, span, DefinitionKind::Constant(ty))
+                let value = self.literal(&constant.value);
+                (&constant.name, span, DefinitionKind::Constant(ty, value))
             }
             tree::Item::Enum(it) => {
                 let span = self.find(&it.name);
@@ -383,6 +422,11 @@ impl<'a> Walker<'a> {
             documentation: self.file.documentation(outline.start),
         }
     }
+}
+
+/// A name's parts between the dots.
+fn parts(path: &tree::Path) -> Vec<&str> {
+    path.segments.iter().map(|segment| segment.as_str()).collect()
 }
 
 /// The names in a value, in their order; values are not nested deeply.

@@ -115,7 +115,7 @@ fn names(document: &Document) -> Vec<(&Place, &str)> {
                 fields.extend(list);
             }
             DefinitionKind::Enum(values) => all.extend(values.iter().map(|it| (&it.place, it.name.as_str()))),
-            DefinitionKind::Typedef(_) | DefinitionKind::Constant(_) => {}
+            DefinitionKind::Typedef(_) | DefinitionKind::Constant(..) => {}
         }
     }
     for service in &document.services {

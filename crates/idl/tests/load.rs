@@ -2,7 +2,10 @@
 #![allow(missing_docs, reason = "a test")]
 
 use dunlin_idl::hints::{CompletionMode, Hints, Key, Level, PerfGoal, Priority, Side, Transport};
-use dunlin_idl::{DefinitionKind, Document, Function, Memory, Options, Requiredness, Type, load, load_with};
+use dunlin_idl::{
+    DefinitionKind, Document, Function, Memory, Options, Requiredness, Type, Value, load, load_with,
+};
+use std::collections::HashMap;
 
 fn data(name: &str) -> String {
     format!("{}/tests/data/{name}", env!("CARGO_MANIFEST_DIR"))
@@ -96,7 +99,7 @@ fn everything_that_thrift_has_is_taken() {
         (fields[0].requiredness, fields[1].requiredness),
         (Requiredness::Required, Requiredness::Optional)
     );
-    assert!(fields[1].has_default && !fields[0].has_default);
+    assert!(fields[1].default.is_some() && fields[0].default.is_none());
     let Type::Named(item) = fields[13].ty else { panic!("a name") };
     assert_eq!(
         (document.definition(item).name.as_str(), document.file(item.file).name.as_str()),
@@ -115,6 +118,55 @@ fn everything_that_thrift_has_is_taken() {
     assert_eq!(calls.functions[4].documentation, "A type with annotations of its own.");
     assert!(calls.functions[1].oneway);
     assert!(document.warnings.is_empty(), "{}", document.warnings);
+}
+
+#[test]
+fn values_are_told_with_their_places() {
+    let document = good("everything.thrift");
+    let file = &document.files[0];
+    let mut written = HashMap::new();
+    for definition in &file.definitions {
+        match &definition.kind {
+            DefinitionKind::Constant(_, literal) => {
+                written.insert(definition.name.as_str(), literal);
+            }
+            DefinitionKind::Struct(fields) if definition.name == "Everything" => {
+                written.extend(fields.iter().filter_map(|it| Some((it.name.as_str(), it.default.as_ref()?))));
+            }
+            _ => {}
+        }
+    }
+    let calls = document.services.iter().find(|service| service.name == "Calls").expect("the service");
+    let right = &calls.functions[2].arguments[1];
+    written.insert("right", right.default.as_ref().expect("a default"));
+    let text = |text: &str| Value::Text(text.to_owned());
+    let cases = [
+        ("MAX", "0x10", Value::Int(16)),
+        ("LEAST", "-9223372036854775808", Value::Int(i64::MIN)),
+        ("TINY", "-1.5e-3", Value::Double("-1.5e-3".to_owned())),
+        ("YES", "true", Value::Bool(true)),
+        ("ESCAPED", r#""with \"double\" quotes""#, text("with \"double\" quotes")),
+        ("LIST", r#"[ "a", 'b'; "c" ]"#, Value::List(["a", "b", "c"].map(text).into())),
+        ("q", "{}", Value::Map(Vec::new())),
+        ("r", "5", Value::Int(5)),
+        ("right", "1", Value::Int(1)),
+    ];
+    for (name, slice, value) in cases {
+        let literal = written[name];
+        assert_eq!((&file.text[literal.span.clone()], &literal.value), (slice, &value), "{name}");
+    }
+    let Value::Constant(max) = written["e"].value else { panic!("a constant") };
+    assert_eq!(
+        (document.definition(max).name.as_str(), &file.text[written["e"].span.clone()]),
+        ("MAX", "MAX")
+    );
+    for (name, file_name, value_name, slice) in
+        [("l", "everything", "OK", "Status.OK"), ("RED", "base", "RED", "base.Color.RED")]
+    {
+        let Value::EnumValue { of, name: value } = &written[name].value else { panic!("a value of an enum") };
+        assert_eq!((document.file(of.file).name.as_str(), value.as_str()), (file_name, value_name));
+        assert_eq!(&file.text[written[name].span.clone()], slice);
+    }
 }
 
 #[test]

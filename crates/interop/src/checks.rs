@@ -149,6 +149,12 @@ pub(crate) fn check(client: &mut Connection, abilities: Abilities) -> Result<usi
         }
     }
     ensure!(sum == 42, "{sum} was told instead of 42");
+    // An argument that has a default, there and left out.
+    let scaled = EverythingScaledArguments { value: 6, factor: 2 };
+    let scaled = client.call::<_, EverythingScaledOutcome>("scaled", &scaled)?;
+    let left_out = EverythingEchoIntArguments { value: 6 };
+    let by_default = client.call::<_, EverythingScaledOutcome>("scaled", &left_out)?;
+    ensure!((scaled, by_default) == (12, 42), "scaled to {scaled} and {by_default}");
     match client.call::<_, EverythingFailOutcome>("fail", &EverythingFailArguments { why: "because" }) {
         Err(CallError::Application(error)) => {
             ensure!(error.kind() != ApplicationExceptionKind::UNKNOWN_METHOD, "{error:?}");
@@ -156,5 +162,5 @@ pub(crate) fn check(client: &mut Connection, abilities: Abilities) -> Result<usi
         other => bail!("a handler that fails gave {other:?}"),
     }
     client.call::<_, EverythingPingOutcome>("ping", &EverythingPingArguments {})?;
-    Ok(count + 9)
+    Ok(count + 11)
 }

@@ -78,6 +78,9 @@ impl Uuids for Handler {
     fn told(&self, _: &Context) -> Answer<i64> {
         Ok(self.told.swap(0, Ordering::SeqCst))
     }
+    fn scaled(&self, _: &Context, value: i32, factor: i32) -> Answer<i32> {
+        Ok(value * factor)
+    }
     fn fail(&self, _: &Context, why: &str) -> Answer<()> {
         match why {
             "panic" => panic!("as the client wants"),

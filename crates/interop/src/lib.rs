@@ -9,7 +9,6 @@ pub mod run;
 
 /// What was generated of the IDL.
 pub mod idl {
-    #![allow(missing_docs)]
     dunlin::include_service!("uuid");
 
     pub use self::everything::*;

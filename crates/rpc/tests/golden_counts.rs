@@ -252,6 +252,124 @@ const SEND_AND_RECEIVE: &Row = &[
     ("completed_receive", 1024),
 ];
 
+/// Counts of [`CALLS`] calls of other sizes and modes, on one thread: those that cost the same, the client's counts and the
+/// server's.
+const OTHERS: &[(&[&str], &str, &str)] = &[
+    // Each payload is announced by a message and READ by who gets it; the client tells with a message more that it has the result.
+    (
+        &["Server-reply, 8 KiB"],
+        "posted_write 2064, posted_read 1024, posted_signaled 1056, posted_inline 2064, doorbells 3088, \
+         bytes_posted 8519808, completed_write 32, completed_read 1024",
+        "posted_write 1024, posted_read 1024, posted_signaled 1040, posted_inline 1024, doorbells 2048, \
+         bytes_posted 8454144, completed_write 16, completed_read 1024",
+    ),
+    // The result's announcement is fetched first, then the result.
+    (
+        &["Remote-fetch, 8 KiB", "RF-RPC, 8 KiB"],
+        "posted_write 2064, posted_read 2048, posted_signaled 2080, posted_inline 2064, doorbells 4112, \
+         bytes_posted 8780416, completed_write 32, completed_read 2048",
+        "posted_read 1024, posted_signaled 1024, doorbells 1024, bytes_posted 8388608, completed_read 1024",
+    ),
+    (
+        &["Direct-WriteIMM, 8 KiB"],
+        "posted_write 16, posted_write_immediate 2048, posted_read 1024, posted_signaled 1056, \
+         posted_inline 2064, doorbells 3088, posted_receive 1024, bytes_posted 8519808, completed_write 32, \
+         completed_read 1024, completed_receive_immediate 1024",
+        "posted_write_immediate 1024, posted_read 1024, posted_signaled 1040, posted_inline 1024, \
+         doorbells 2048, posted_receive 2048, bytes_posted 8454144, completed_write 16, completed_read 1024, \
+         completed_receive_immediate 2048",
+    ),
+    (
+        &["Direct-Write-Send, 8 KiB"],
+        "posted_send 2048, posted_write 2064, posted_read 1024, posted_signaled 1088, posted_inline 4112, \
+         doorbells 5136, posted_receive 1024, bytes_posted 8519808, completed_send 64, completed_read 1024, \
+         completed_receive 1024",
+        "posted_send 1024, posted_write 1024, posted_read 1024, posted_signaled 1056, posted_inline 2048, \
+         doorbells 3072, posted_receive 2048, bytes_posted 8454144, completed_send 32, completed_read 1024, \
+         completed_receive 2048",
+    ),
+    (
+        &["Chained-Write-Send, 8 KiB"],
+        "posted_send 2048, posted_write 2064, posted_read 1024, posted_signaled 1088, posted_inline 4112, \
+         doorbells 3088, posted_receive 1024, bytes_posted 8519808, completed_send 64, completed_read 1024, \
+         completed_receive 1024",
+        "posted_send 1024, posted_write 1024, posted_read 1024, posted_signaled 1056, posted_inline 2048, \
+         doorbells 2048, posted_receive 2048, bytes_posted 8454144, completed_send 32, completed_read 1024, \
+         completed_receive 2048",
+    ),
+    // Three fragments, each in a slot of 4 KiB, and all of them copied.
+    (
+        &["Eager-SendRecv, 8 KiB"],
+        "posted_send 3072, posted_signaled 48, posted_inline 1024, doorbells 3072, posted_receive 3072, \
+         bytes_posted 8716288, bytes_received 8716288, completed_send 48, completed_receive 3072",
+        "posted_send 3072, posted_signaled 48, posted_inline 1024, doorbells 3072, posted_receive 3072, \
+         bytes_posted 8716288, bytes_received 8716288, completed_send 48, completed_receive 3072",
+    ),
+    // As for 32 bytes: the payload's length changes nothing but the bytes. Hybrid-EagerRNDV had gone eagerly there.
+    (
+        &["Write-RNDV, 8 KiB", "Hybrid-EagerRNDV, 8 KiB"],
+        "posted_send 3072, posted_write 1024, posted_signaled 1024, posted_inline 3072, doorbells 4096, \
+         posted_receive 3072, bytes_posted 8585216, bytes_received 196608, completed_write 1024, \
+         completed_receive 3072",
+        "posted_send 3072, posted_write 1024, posted_signaled 1024, posted_inline 3072, doorbells 4096, \
+         posted_receive 3072, bytes_posted 8585216, bytes_received 196608, completed_write 1024, \
+         completed_receive 3072",
+    ),
+    // As for 32 bytes; AR-gRPC had gone eagerly there, FaSST by datagram.
+    (
+        &["Read-RNDV, 8 KiB", "AR-gRPC, 8 KiB", "FaSST, 8 KiB"],
+        "posted_send 2048, posted_read 1024, posted_signaled 1056, posted_inline 2048, doorbells 3072, \
+         posted_receive 1024, bytes_posted 8519680, bytes_received 65536, completed_send 32, \
+         completed_read 1024, completed_receive 1024",
+        "posted_send 1024, posted_read 1024, posted_signaled 1040, posted_inline 1024, doorbells 2048, \
+         posted_receive 2048, bytes_posted 8454144, bytes_received 131072, completed_send 16, \
+         completed_read 1024, completed_receive 2048",
+    ),
+    (
+        &["Pilaf, 8 KiB"],
+        "posted_write 2064, posted_read 4096, posted_signaled 4128, posted_inline 2064, doorbells 6160, \
+         bytes_posted 8716416, completed_write 32, completed_read 4096",
+        "posted_read 1024, posted_signaled 1024, doorbells 1024, bytes_posted 8388608, completed_read 1024",
+    ),
+    (
+        &["FaRM, 8 KiB"],
+        "posted_write 2064, posted_read 3072, posted_signaled 3104, posted_inline 2064, doorbells 5136, \
+         bytes_posted 8650880, completed_write 32, completed_read 3072",
+        "posted_read 1024, posted_signaled 1024, doorbells 1024, bytes_posted 8388608, completed_read 1024",
+    ),
+    (
+        &["HERD, 8 KiB"],
+        "posted_write 2048, posted_read 1024, posted_signaled 1056, posted_inline 2048, doorbells 3072, \
+         posted_receive 1024, bytes_posted 8519680, bytes_received 65536, completed_write 32, \
+         completed_read 1024, completed_receive 1024",
+        "posted_send 1024, posted_write 32, posted_read 1024, posted_signaled 1072, posted_inline 1056, \
+         doorbells 2080, bytes_posted 8454400, completed_send 16, completed_write 32, completed_read 1024",
+    ),
+    // Who sleeps is woken by what has a number: the client's reports are WRITEs with one.
+    (
+        &["Direct-WriteIMM, asleep"],
+        "posted_write_immediate 1040, posted_signaled 16, posted_inline 1040, doorbells 1040, \
+         posted_receive 1024, bytes_posted 65664, completed_write 16, completed_receive_immediate 1024",
+        "posted_write_immediate 1024, posted_signaled 16, posted_inline 1024, doorbells 1024, \
+         posted_receive 1040, bytes_posted 65536, completed_write 16, completed_receive_immediate 1040",
+    ),
+    (
+        &["Eager-SendRecv, asleep"],
+        "posted_send 1024, posted_signaled 16, posted_inline 1024, doorbells 1024, posted_receive 1024, \
+         bytes_posted 65536, bytes_received 65536, completed_send 16, completed_receive 1024",
+        "posted_send 1024, posted_signaled 16, posted_inline 1024, doorbells 1024, posted_receive 1024, \
+         bytes_posted 65536, bytes_received 65536, completed_send 16, completed_receive 1024",
+    ),
+    // Two pieces each way: one message more, and one READ more.
+    (
+        &["Server-reply, 64 KiB in pieces"],
+        "posted_write 3104, posted_read 2048, posted_signaled 2096, posted_inline 3104, doorbells 5152, \
+         bytes_posted 67305728, completed_write 48, completed_read 2048",
+        "posted_write 2048, posted_read 2048, posted_signaled 2080, posted_inline 2048, doorbells 4096, \
+         bytes_posted 67239936, completed_write 32, completed_read 2048",
+    ),
+];
+
 /// How often who waits looks is no part of the protocol.
 const NOT_COMPARED: [&str; 4] = ["polls", "empty_polls", "waits_busy", "waits_event"];
 
@@ -272,14 +390,20 @@ fn differences(counted: &CountSnapshot, golden: &Row, may_exceed: &Row) -> Vec<S
     differences
 }
 
-fn measure(plan: Plan) -> [CountSnapshot; 2] {
+/// Both sides' counts of [`CALLS`] calls of so many bytes.
+fn measure(plan: Plan, size: usize) -> [CountSnapshot; 2] {
     let mut pair = Turns::new(with_plan(plan), |_| ());
-    pair.calls(WARM_UP);
-    pair.settle();
-    let [client, server] = pair.counts();
-    pair.calls(CALLS);
-    pair.settle();
-    let [client_after, server_after] = pair.counts();
+    let mut calls = |count| {
+        for number in 0..count {
+            let payload = pattern(size, number);
+            let call = pair.client.submit_on(0, ECHO, &payload).unwrap();
+            assert_eq!(pair.end(call).unwrap(), payload, "call {number}");
+        }
+        pair.settle();
+        pair.counts()
+    };
+    let [client, server] = calls(WARM_UP);
+    let [client_after, server_after] = calls(CALLS);
     [client_after - client, server_after - server]
 }
 
@@ -421,7 +545,58 @@ fn compare(
 
 #[test]
 fn a_call_costs_what_the_table_says() {
-    bounded(|| compare(measure, |_| [&[], &[]], PROTOCOLS.iter()));
+    bounded(|| compare(|plan| measure(plan, 32), |_| [&[], &[]], PROTOCOLS.iter()));
+}
+
+/// A plan that is measured with payloads of this size.
+struct Case {
+    name: String,
+    plan: Plan,
+    size: usize,
+}
+
+/// Every protocol with a payload that is large for all, two with who sleeps, and one whose payloads go in pieces.
+fn others() -> impl Iterator<Item = Case> {
+    let large = PROTOCOLS.iter().map(|protocol| {
+        let plan = protocol.plan(CompletionMode::Busy);
+        Case { name: format!("{}, 8 KiB", protocol.name), plan, size: 8192 }
+    });
+    let asleep = ["Direct-WriteIMM", "Eager-SendRecv"].into_iter().map(|name| {
+        let plan = Protocol::by_name(name).unwrap().plan(CompletionMode::Event);
+        Case { name: format!("{name}, asleep"), plan, size: 32 }
+    });
+    let pieces = Plan::new(RequestHalf::Write, ResponseHalf::Write).large(LargePayload::Pieces, SMALL_LIMIT);
+    let pieces = Case { name: "Server-reply, 64 KiB in pieces".to_owned(), plan: pieces, size: 65_536 };
+    large.chain(asleep).chain([pieces])
+}
+
+#[test]
+fn large_payloads_pieces_and_sleepers_cost_what_the_table_says() {
+    bounded(|| {
+        let mut wrong = String::new();
+        for case in others() {
+            let counts = measure(case.plan, case.size);
+            let Some((_, client, server)) = OTHERS.iter().find(|row| row.0.contains(&&*case.name)) else {
+                wrong += &format!(
+                    "{} is not in the table\nclient\n{}server\n{}\n",
+                    case.name, counts[0], counts[1]
+                );
+                continue;
+            };
+            for (side, counted, golden) in [("client", &counts[0], client), ("server", &counts[1], server)] {
+                for difference in differences(counted, &parsed(golden), &[]) {
+                    wrong += &format!("{}, {side}: {difference}\n", case.name);
+                }
+            }
+        }
+        assert!(wrong.is_empty(), "{CALLS} calls cost other than the table says:\n{wrong}");
+    });
+}
+
+/// `name count, name count`.
+fn parsed(row: &'static str) -> Vec<(&'static str, u64)> {
+    let words = row.split(", ").map(|entry| entry.trim().split_once(' ').expect("a name and a count"));
+    words.map(|(name, count)| (name, count.parse().expect("a count"))).collect()
 }
 
 #[test]

@@ -86,6 +86,8 @@ class Handler : public EverythingIf {
     return told;
   }
 
+  int32_t scaled(const int32_t value, const int32_t factor) override { return value * factor; }
+
   void fail(const std::string& why) override { throw std::runtime_error(why); }
 };
 
@@ -226,6 +228,7 @@ static void call(int port, const std::string& wire) {
   client.tell(20);
   client.tell(22);
   expect(client.told() == 42, "told");
+  expect(client.scaled(6, 2) == 12, "scaled");
   failed = thrown<TApplicationException>([&] { client.fail("because"); });
   expect(failed.getType() == TApplicationException::INTERNAL_ERROR, "fail");
   expect(std::string(failed.what()) == "because", failed.what());

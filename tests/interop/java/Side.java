@@ -66,6 +66,8 @@ public class Side {
       return told;
     }
 
+    public int scaled(int value, int factor) { return value * factor; }
+
     public void fail(String why) throws TException { throw new TException(why); }
   }
 
@@ -165,6 +167,7 @@ public class Side {
     client.tell(20);
     client.tell(22);
     expect(client.told(), 42L);
+    expect(client.scaled(6, 2), 12);
     failed = thrown(TApplicationException.class, () -> client.fail("because"));
     expect(failed.getType(), TApplicationException.INTERNAL_ERROR);
     expect(failed.getMessage(), "because");

@@ -51,6 +51,7 @@ function serve(wire) {
       sum = 0;
       result(null, new Int64(told));
     },
+    scaled: (value, factor, result) => result(null, value * factor),
     fail: (why, result) => result(new Error(why)),
   };
   const server = thrift.createServer(Everything, handler, options(wire));
@@ -159,6 +160,7 @@ async function call(port, wire) {
   client.tell(20);
   client.tell(22);
   expect((await client.told()).toNumber(), 42);
+  expect(await client.scaled(6, 2), 12);
   const failed = await thrown(client.fail("because"));
   expect([failed.type, failed.message], [TApplicationExceptionType.INTERNAL_ERROR, "because"]);
   expect((await thrown(client.fail("panic"))).type, TApplicationExceptionType.INTERNAL_ERROR);

@@ -80,6 +80,9 @@ class Handler:
             told, self.sum = self.sum, 0
         return told
 
+    def scaled(self, value, factor):
+        return value * factor
+
     def fail(self, why):
         raise RuntimeError(why)
 
@@ -183,6 +186,8 @@ def call(port, wire):
     client.tell(20)
     client.tell(22)
     expect(client.told(), 42)
+    # An argument that has a default, there and left out.
+    expect((client.scaled(6, 2), client.scaled(6, None)), (12, 42))
     failed = throws(TApplicationException, client.fail, "because")
     expect((failed.type, failed.message), (TApplicationException.INTERNAL_ERROR, "because"))
     failed = throws(TApplicationException, client.fail, "panic")

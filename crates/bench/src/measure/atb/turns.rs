@@ -236,13 +236,14 @@ impl Verdict {
     /// In words, for a note; `None` if nothing was compared.
     pub(in crate::measure) fn words(&self, what: &str) -> Option<String> {
         let (worst, point) = self.worst.as_ref()?;
+        let side = if *worst > 1.0 { "behind" } else { "ahead" };
         Some(format!(
-            "{what}: within {}% of {} at {} of {} points; the worst is {:+.1}% at {point}",
+            "{what}: within {}% of {} at {} of {} points; the worst is {:.1}% {side} at {point}",
             self.percent,
             self.rival,
             self.within,
             self.points,
-            (worst - 1.0) * 100.0
+            (worst - 1.0).abs() * 100.0
         ))
     }
 }
@@ -418,6 +419,20 @@ mod tests {
     }
 
     #[test]
+    fn a_verdict_says_ahead_or_behind() {
+        let mut verdict = Verdict::default();
+        assert_eq!(verdict.words("p50"), None);
+        verdict.add(0.625, "4 B");
+        let said =
+            "p50: within 3% of the best single protocol at 1 of 1 points; the worst is 37.5% ahead at 4 B";
+        assert_eq!(verdict.words("p50").as_deref(), Some(said));
+        verdict.add(1.12, "8 B");
+        let said =
+            "p50: within 3% of the best single protocol at 1 of 2 points; the worst is 12.0% behind at 8 B";
+        assert_eq!(verdict.words("p50").as_deref(), Some(said));
+    }
+
+    #[test]
     fn ratios_are_to_the_best_single_protocol_of_the_same_rounds() {
         let mut entrants = [
             entrant("slow", true, &[300, 300, 300]),
@@ -446,7 +461,7 @@ mod tests {
         let best = rows.iter().find(|row| row.get("protocol") == Some(&"best".into())).expect("there");
         assert_eq!((best.number("ratio"), best.number("ratio_p25")), (Some(1.0), Some(1.0)));
         let words = verdicts[0].words("latency").expect("compared");
-        assert!(words.contains("at 0 of 1 points") && words.contains("+10.0%"), "{words}");
+        assert!(words.contains("at 0 of 1 points") && words.contains("10.0% behind"), "{words}");
         assert!(words.contains("size bytes 4, far (best: best)"), "{words}");
     }
 

@@ -1,0 +1,24 @@
+// Values that others have within theirs.
+namespace * parts
+
+enum Level {
+  LOW = 1
+  HIGH = 9
+}
+
+const i32 NEAR = 4
+
+/** Two of them, and more. */
+const list<string> WORDS = ["one", "two"]
+
+struct Part {
+  1: optional Level level = Level.HIGH
+  2: required i32 near = NEAR
+  3: optional string text = "a \"text\"\nin two lines"
+}
+
+struct Whole {
+  1: required Part part = {"near": 1}
+  2: optional list<Part> parts = [{}, {"level": Level.LOW}]
+  3: optional string nothing
+}

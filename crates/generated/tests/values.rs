@@ -1,0 +1,103 @@
+//! Constants and defaults: what a struct's value leaves out, and arguments that a client leaves out.
+
+use dunlin::thrift::{CallError, ClientOptions, Context, Failure, FastStr, Never, ServerOptions, serve};
+use dunlin_generated::parts::{Level, Part, WORDS, Whole};
+use dunlin_generated::values::*;
+use dunlin_generated::younger;
+
+const TEXT: &str = "a \"text\"\nin two lines";
+
+fn part(level: Level, near: i32, text: &'static str) -> Part {
+    Part { level: Some(level), near, text: Some(FastStr::from_static_str(text)) }
+}
+
+#[test]
+fn what_a_struct_leaves_out_is_as_by_default() {
+    assert_eq!((EMPTY, EMPTY), (Part::default(), part(Level::HIGH, 4, TEXT)));
+    assert_eq!(SAID, part(Level::HIGH, 2, TEXT));
+    let whole = Whole {
+        part: part(Level::HIGH, 1, TEXT),
+        parts: Some(vec![part(Level::HIGH, 4, ""), SAID]),
+        nothing: Some("something".into()),
+    };
+    assert_eq!(*WHOLE, whole);
+    let parts = Some(vec![part(Level::HIGH, 4, TEXT), part(Level::LOW, 4, TEXT)]);
+    assert_eq!(Whole::default(), Whole { parts, nothing: None, ..whole });
+    assert_eq!(BY_NAME.len(), 2);
+    assert_eq!((&BY_NAME["first"], &BY_NAME["second"]), (&part(Level::LOW, 4, TEXT), &SAID));
+    assert!(NUMBERS.contains(&1) && NUMBERS.contains(&2));
+    assert_eq!((FAR, LIMIT, HALF, GREETING, WORDS), (4, 3, 0.5, "hello", ["one", "two"]));
+}
+
+#[derive(Clone, Debug)]
+struct Handler;
+
+impl Derived for Handler {
+    fn say(
+        &self,
+        _: &Context,
+        number: i32,
+        text: &str,
+        raw: &[u8],
+        far: Option<i64>,
+        words: Vec<FastStr>,
+        part: Part,
+        level: Level,
+        maybe: Option<&str>,
+        name: Name,
+        real: f64,
+        truth: bool,
+        whole: Option<Whole>,
+    ) -> Result<FastStr, Failure<Never>> {
+        let raw = str::from_utf8(raw).unwrap();
+        let whole = whole.map(|whole| whole == *WHOLE);
+        Ok(format!(
+            "{number} {text} {raw} {far:?} {words:?} {} {:?} {maybe:?} {} {real} {truth} {whole:?}",
+            part == self::part(Level::HIGH, 3, TEXT),
+            level,
+            name.0
+        )
+        .into())
+    }
+
+    fn must(&self, _: &Context, number: i32) -> Result<i32, Failure<Never>> {
+        Ok(number)
+    }
+
+    fn own(&self, _: &Context, number: i32) -> Result<i32, Failure<Never>> {
+        Ok(number)
+    }
+}
+
+const DEFAULTS: &str =
+    r#"7 hello raw Some(4) ["one", "two"] true Level(9) Some("may be") name 0.5 true Some(true)"#;
+
+/// A client whose IDL lacks the arguments gets what stock Thrift would fill in; where there is no default, an error.
+#[test]
+fn arguments_that_are_left_out_are_as_by_default() {
+    let fabric = dunlin::fabric().unwrap();
+    let address = format!("shm:values-{}", std::process::id()).parse().unwrap();
+    let options = ServerOptions { tcp: Some("127.0.0.1:0".into()), ..ServerOptions::default() };
+    let server = serve(&fabric, &address, DerivedProcessor(Handler), options).unwrap();
+    let tcp = server.tcp_address().unwrap().to_string();
+    let clients = [
+        younger::DerivedClient::connect(&fabric, &address, ClientOptions::default()).unwrap(),
+        younger::DerivedClient::connect_tcp(&tcp, Default::default()).unwrap(),
+    ];
+    for mut client in clients {
+        assert_eq!(client.say().unwrap(), DEFAULTS);
+        assert_eq!(client.own().unwrap(), LIMIT);
+        match client.must() {
+            Err(CallError::Application(error)) => assert!(error.message().contains("number"), "{error}"),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    let mut client = DerivedClient::connect(&fabric, &address, ClientOptions::default()).unwrap();
+    let part = Part { near: 5, ..Part::default() };
+    let said = client
+        .say(1, "", b"", None, &[], &part, &Level::LOW, Some("no"), &Name("n".into()), 1.5, false, None)
+        .unwrap();
+    assert_eq!(said, r#"1   Some(4) [] false Level(1) Some("no") n 1.5 false Some(true)"#);
+    assert_eq!((client.must(2).unwrap(), client.own(5).unwrap()), (2, 5));
+}

@@ -1,0 +1,360 @@
+//! Values made complete for pilota's generator: a struct in a constant, or in a default, has the fields that are not named
+//! in it by their own defaults. What the generator cannot write is refused with its place, where it would end.
+
+use crate::Error;
+use dunlin_idl::hints::Place;
+use dunlin_idl::{DefinitionId, DefinitionKind, Document, Field, File, FileId, Literal, Type, Value};
+use std::fmt::Write as _;
+
+/// Values within one that is written, which bounds what defaults within defaults come to.
+const MAX_VALUES: usize = 1 << 16;
+
+/// The files' texts for the generator, in their order.
+pub(crate) fn texts(document: &Document) -> Result<Vec<String>, Error> {
+    let mut texts = Vec::new();
+    for (number, file) in document.files.iter().enumerate() {
+        let mut changes = Vec::new();
+        for (name, place, ty, literal, inline) in written(document, file, FileId(number)) {
+            let complete = |inline| {
+                let mut within = Within { document, inline, open: Vec::new(), values: 0 };
+                within.complete(ty, &literal.value).map_err(|problem| Error::Value {
+                    name: name.to_owned(),
+                    place: place.clone(),
+                    problem,
+                })
+            };
+            if complete(inline)? != literal.value {
+                if literal.span.is_empty() {
+                    let (name, place) = (name.to_owned(), place.clone());
+                    let problem = "it was not found behind its name: write out all of it".to_owned();
+                    return Err(Error::Value { name, place, problem });
+                }
+                changes.push((literal.span.clone(), complete(true)?));
+            }
+        }
+        changes.sort_by_key(|(span, _)| span.start);
+        let mut text = file.blanked_text.clone();
+        for (span, value) in changes.into_iter().rev() {
+            let lines = text[span.clone()].matches('\n').count();
+            let mut new = String::new();
+            print(&mut new, &value);
+            // What follows stays on its line.
+            new.extend(std::iter::repeat_n('\n', lines));
+            text.replace_range(span, &new);
+        }
+        texts.push(text);
+    }
+    Ok(texts)
+}
+
+/// The values that are written in a file, of what, and whether names in them are to be replaced.
+fn written<'a>(
+    document: &'a Document,
+    file: &'a File,
+    id: FileId,
+) -> impl Iterator<Item = (&'a str, &'a Place, &'a Type, &'a Literal, bool)> {
+    let of_field = |field: &'a Field, inline: bool| {
+        Some((field.name.as_str(), &field.place, &field.ty, field.default.as_ref()?, inline))
+    };
+    let definitions = file.definitions.iter().flat_map(move |definition| {
+        let (fields, constant) = match &definition.kind {
+            DefinitionKind::Constant(ty, literal) => {
+                (&[][..], Some((definition.name.as_str(), &definition.place, ty, literal, false)))
+            }
+            kind => (fields(kind), None),
+        };
+        constant.into_iter().chain(fields.iter().filter_map(move |field| of_field(field, false)))
+    });
+    let functions = document.services.iter().filter(move |service| service.file == id);
+    let arguments = functions.flat_map(|service| &service.functions).flat_map(|it| &it.arguments);
+    // Texts among them are borrowed, for which the text itself has to stand there.
+    definitions.chain(
+        arguments.filter_map(move |field| of_field(field, matches!(field.ty, Type::String | Type::Binary))),
+    )
+}
+
+fn fields(kind: &DefinitionKind) -> &[Field] {
+    match kind {
+        DefinitionKind::Struct(fields)
+        | DefinitionKind::Union(fields)
+        | DefinitionKind::Exception(fields) => fields,
+        _ => &[],
+    }
+}
+
+struct Within<'a> {
+    document: &'a Document,
+    /// Whether names are replaced by what they mean: where the value ends up, they may mean something else.
+    inline: bool,
+    /// The defaults and constants whose values are being completed.
+    open: Vec<(DefinitionId, usize)>,
+    values: usize,
+}
+
+impl<'a> Within<'a> {
+    fn complete(&mut self, ty: &Type, value: &Value) -> Result<Value, String> {
+        self.values += 1;
+        if self.values > MAX_VALUES {
+            return Err(format!("with the defaults within it, it has more than {MAX_VALUES} values"));
+        }
+        let ty = self.base(ty);
+        if let Value::Constant(id) = value {
+            return self.constant(&ty, *id);
+        }
+        Ok(match (&ty, value) {
+            (Type::List(element) | Type::Set(element), Value::List(values)) => Value::List(
+                values.iter().map(|value| self.complete(element, value)).collect::<Result<_, _>>()?,
+            ),
+            (Type::Map(..), Value::List(values)) if values.is_empty() => value.clone(),
+            (Type::Map(key, element), Value::Map(pairs)) => {
+                let pair = |(first, second): &(Value, Value)| {
+                    Ok::<_, String>((self.complete(key, first)?, self.complete(element, second)?))
+                };
+                Value::Map(pairs.iter().map(pair).collect::<Result<_, _>>()?)
+            }
+            (Type::Named(id), value) => self.named(*id, value)?,
+            (Type::Bool, Value::Bool(_) | Value::Int(_))
+            | (Type::I64 | Type::Double, Value::Int(_))
+            | (Type::Double, Value::Double(_))
+            | (Type::String | Type::Binary, Value::Text(_)) => value.clone(),
+            (Type::I8, Value::Int(number)) if i8::try_from(*number).is_ok() => value.clone(),
+            (Type::I16, Value::Int(number)) if i16::try_from(*number).is_ok() => value.clone(),
+            (Type::I32, Value::Int(number)) if i32::try_from(*number).is_ok() => value.clone(),
+            (Type::I8 | Type::I16 | Type::I32 | Type::I64, Value::EnumValue { of, name }) => {
+                self.complete(&ty, &Value::Int(self.number(*of, name)))?
+            }
+            (ty, value) => return Err(format!("{} is no value of {}", shown(value), self.name(ty))),
+        })
+    }
+
+    /// The value of a named constant, or its name.
+    fn constant(&mut self, ty: &Type, id: DefinitionId) -> Result<Value, String> {
+        let document = self.document;
+        let definition = document.definition(id);
+        let DefinitionKind::Constant(of, literal) = &definition.kind else {
+            return Err(format!("'{}' is no constant", definition.name));
+        };
+        if self.open.contains(&(id, 0)) {
+            return Err(format!("the constant '{}' is itself within its value", definition.name));
+        }
+        // The generator knows the names of constants of the same type only, and not those of lists.
+        let same = self.base(of) == *ty && !matches!(ty, Type::List(_));
+        self.open.push((id, 0));
+        let before = self.inline;
+        let inline = before || !same;
+        self.inline = inline;
+        let value = self.complete(ty, &literal.value)?;
+        self.inline = before;
+        self.open.pop();
+        Ok(if inline { value } else { Value::Constant(id) })
+    }
+
+    /// A value of an enum or a struct.
+    fn named(&mut self, id: DefinitionId, value: &Value) -> Result<Value, String> {
+        let document = self.document;
+        let definition = document.definition(id);
+        match (&definition.kind, value) {
+            (DefinitionKind::Enum(_), Value::EnumValue { of, name }) if *of == id => {
+                let number = self.number(id, name);
+                Ok(if self.inline { Value::Int(number) } else { value.clone() })
+            }
+            (DefinitionKind::Enum(values), Value::Int(number))
+                if values.iter().any(|value| i64::from(value.number) == *number) =>
+            {
+                Ok(value.clone())
+            }
+            (DefinitionKind::Struct(fields) | DefinitionKind::Exception(fields), Value::Map(pairs)) => {
+                let mut named = Vec::new();
+                for (key, value) in pairs {
+                    let Value::Text(key) = key else {
+                        return Err(format!("a field of '{}' is named by a text", definition.name));
+                    };
+                    let Some(field) = fields.iter().find(|field| field.name == *key) else {
+                        return Err(format!("'{}' has no field '{key}'", definition.name));
+                    };
+                    named.push((Value::Text(key.clone()), self.complete(&field.ty, value)?));
+                }
+                let has =
+                    |field: &Field| named.iter().any(|(key, _)| *key == Value::Text(field.name.clone()));
+                let left_out = fields.iter().enumerate().filter(|(_, field)| !has(field));
+                let mut defaults = Vec::new();
+                for (index, field) in left_out {
+                    let Some(default) = &field.default else { continue };
+                    // A constant's number is 0, so a field's is not.
+                    if self.open.contains(&(id, index + 1)) {
+                        return Err(format!("the default of '{}' is itself within it", field.name));
+                    }
+                    self.open.push((id, index + 1));
+                    let inline = std::mem::replace(&mut self.inline, true);
+                    defaults
+                        .push((Value::Text(field.name.clone()), self.complete(&field.ty, &default.value)?));
+                    self.inline = inline;
+                    self.open.pop();
+                }
+                named.extend(defaults);
+                Ok(Value::Map(named))
+            }
+            (DefinitionKind::Union(_), _) => Err("no value of a union can be written".to_owned()),
+            (_, value) => Err(format!("{} is no value of '{}'", shown(value), definition.name)),
+        }
+    }
+
+    fn number(&self, of: DefinitionId, name: &str) -> i64 {
+        match &self.document.definition(of).kind {
+            DefinitionKind::Enum(values) => {
+                values.iter().find(|value| value.name == name).map_or(0, |value| value.number.into())
+            }
+            _ => 0,
+        }
+    }
+
+    /// The type behind typedefs.
+    fn base(&self, ty: &Type) -> Type {
+        let mut ty = ty;
+        while let Type::Named(id) = ty
+            && let DefinitionKind::Typedef(target) = &self.document.definition(*id).kind
+        {
+            ty = target;
+        }
+        ty.clone()
+    }
+
+    fn name(&self, ty: &Type) -> String {
+        match ty {
+            Type::Named(id) => format!("'{}'", self.document.definition(*id).name),
+            Type::List(element) => format!("list<{}>", self.name(element)),
+            Type::Set(element) => format!("set<{}>", self.name(element)),
+            Type::Map(key, element) => format!("map<{}, {}>", self.name(key), self.name(element)),
+            ty => format!("{ty:?}").to_lowercase(),
+        }
+    }
+}
+
+/// A value for who reads an error.
+fn shown(value: &Value) -> String {
+    match value {
+        Value::List(_) => "a list".to_owned(),
+        Value::Map(_) => "a map".to_owned(),
+        Value::EnumValue { name, .. } => format!("'{name}'"),
+        value => {
+            let mut out = String::new();
+            print(&mut out, value);
+            out
+        }
+    }
+}
+
+/// A value as Thrift has it, with names replaced.
+fn print(out: &mut String, value: &Value) {
+    match value {
+        Value::Bool(value) => out.push_str(if *value { "true" } else { "false" }),
+        Value::Int(value) => out.push_str(&value.to_string()),
+        Value::Double(value) => out.push_str(value),
+        Value::Text(text) => {
+            out.push('"');
+            for character in text.chars() {
+                match character {
+                    '"' | '\\' => {
+                        let _ = write!(out, "\\{character}");
+                    }
+                    '\n' => out.push_str("\\n"),
+                    '\r' => out.push_str("\\r"),
+                    character => out.push(character),
+                }
+            }
+            out.push('"');
+        }
+        Value::Constant(_) | Value::EnumValue { .. } => {}
+        Value::List(values) => {
+            out.push('[');
+            for value in values {
+                print(out, value);
+                out.push_str(", ");
+            }
+            out.push(']');
+        }
+        Value::Map(pairs) => {
+            out.push('{');
+            for (key, value) in pairs {
+                print(out, key);
+                out.push_str(": ");
+                print(out, value);
+                out.push_str(", ");
+            }
+            out.push('}');
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use dunlin_idl::{Memory, Options, load_with};
+
+    fn of(files: &[(&str, &str)]) -> Result<Vec<String>, Error> {
+        let files = files.iter().fold(Memory::new(), |files, (name, text)| files.with(name, *text));
+        texts(&load_with("a.thrift", &Options::default(), &files).expect("a document"))
+    }
+
+    #[test]
+    fn only_what_is_not_complete_is_written_anew() {
+        let text = "struct P { 1: i32 x = 5 // five\n 2: optional string s = \"q\" }\nconst P A = {'x': 3, \"s\":'t'}
+const list<P> B = [{'x': 1},\n A] const i32 C = -1 const i64 D = C";
+        let completed = "struct P { 1: i32 x = 5 // five\n 2: optional string s = \"q\" }\nconst P A = {'x': 3, \"s\":'t'}
+const list<P> B = [{\"x\": 1, \"s\": \"q\", }, {\"x\": 3, \"s\": \"t\", }, ]\n const i32 C = -1 const i64 D = -1";
+        assert_eq!(of(&[("a.thrift", text)]).unwrap(), [completed]);
+    }
+
+    /// Where a default ends up its names may mean something else.
+    #[test]
+    fn defaults_of_other_files_come_without_names() {
+        let b = "include \"c.thrift\" enum E { X = 3 } const i32 N = c.M\nstruct S { 1: E e = E.X, 2: required i32 n = N }";
+        let a = "include \"b.thrift\"\nservice T { void f(1: b.S s = {'n': 1}, 2: string t = U, 3: b.S r = {}) }\nconst string U = 'a\"\\n'";
+        let texts = of(&[("a.thrift", a), ("b.thrift", b), ("c.thrift", "const i32 M = 8")]).unwrap();
+        let completed = "void f(1: b.S s = {\"n\": 1, \"e\": 3, }, 2: string t = \"a\\\"\\n\", 3: b.S r = {\"e\": 3, \"n\": 8, }) }";
+        assert!(texts[0].contains(completed), "{}", texts[0]);
+        assert_eq!(texts[1], b);
+    }
+
+    #[test]
+    fn what_is_no_value_is_refused_with_its_place() {
+        let cases = [
+            ("const i32 A = 'x'", 1, 11, "'A': \"x\" is no value of i32"),
+            ("\nconst i8 A = 300", 2, 10, "'A': 300 is no value of i8"),
+            ("const list<string> A = ['a', 1]", 1, 20, "'A': 1 is no value of string"),
+            ("const list<i32> A = {1: 2}", 1, 17, "'A': a map is no value of list<i32>"),
+            ("const uuid A = 'x'", 1, 12, "'A': \"x\" is no value of uuid"),
+            ("struct S { 1: i32 x } const S A = {'y': 1}", 1, 31, "'A': 'S' has no field 'y'"),
+            ("struct S { 1: i32 x } const S A = {1: 1}", 1, 31, "'A': a field of 'S' is named by a text"),
+            ("struct S { 1: i32 x = true }", 1, 19, "'x': true is no value of i32"),
+            ("service S { void f(1: i32 n = 0.5) }", 1, 27, "'n': 0.5 is no value of i32"),
+            ("enum E { X } const E A = 7", 1, 22, "'A': 7 is no value of 'E'"),
+            ("enum E { X } enum F { Y } const E A = F.Y", 1, 35, "'A': 'Y' is no value of 'E'"),
+            ("union U { 1: i32 x } const U A = {'x': 1}", 1, 30, "'A': no value of a union can be written"),
+            ("const i32 A = B const i32 B = A", 1, 11, "'A': the constant 'B' is itself within its value"),
+            (
+                "struct S { 1: optional S s = {} } const S A = {}",
+                1,
+                26,
+                "'s': the default of 's' is itself within it",
+            ),
+        ];
+        for (text, line, column, problem) in cases {
+            let error = of(&[("a.thrift", text)]).expect_err(text).to_string();
+            assert_eq!(error, format!("a.thrift:{line}:{column}: the value of {problem}"));
+        }
+    }
+
+    #[test]
+    fn what_defaults_come_to_is_bounded() {
+        let mut text = "struct S0 { 1: i32 x = 1 }".to_owned();
+        for number in 1..40 {
+            let before = number - 1;
+            let _ = write!(
+                text,
+                "\nstruct S{number} {{ 1: optional S{before} a = {{}}, 2: optional S{before} b = {{}} }}"
+            );
+        }
+        assert!(of(&[("a.thrift", &text)]).unwrap_err().to_string().contains("more than 65536 values"));
+    }
+}
