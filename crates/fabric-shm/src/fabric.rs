@@ -10,10 +10,11 @@ use crate::memory::ShmMemory;
 use crate::socket::{self, Received};
 use dunlin_fabric::{
     Access, Address, Capabilities, CreateError, DeviceIdentity, DialError, Fabric, Host, KnownRates,
-    ListenError, Nanos, Rates, RatesBook, RealHost, RegisterError, Scheme, TransportSet,
+    ListenError, Nanos, Rates, RatesBook, RealHost, RegisterError, Scheme, SharedValues, TransportSet,
 };
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
+use std::any::Any;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -70,6 +71,7 @@ struct Inner {
     /// What is gone by until they are measured.
     typical_rates: Arc<Rates>,
     domains: AtomicU32,
+    shared: SharedValues,
 }
 
 /// Shared memory between the processes of one host, or within one. Clones are the same fabric, with one control
@@ -108,6 +110,7 @@ impl ShmFabric {
             rates: KnownRates::default(),
             typical_rates: Arc::new(Rates::shared_memory()),
             domains: AtomicU32::new(1),
+            shared: SharedValues::default(),
         })))
     }
 
@@ -188,6 +191,10 @@ impl Fabric for ShmFabric {
 
     fn rates(&self) -> Option<Arc<Rates>> {
         self.0.rates.get(|| self.device()).or_else(|| Some(Arc::clone(&self.0.typical_rates)))
+    }
+
+    fn shared<T: Any + Default + Send + Sync>(&self) -> Arc<T> {
+        self.0.shared.get()
     }
 
     fn register(&self, length: u64, access: Access) -> Result<ShmMemory, RegisterError> {

@@ -22,6 +22,7 @@ use crate::{
     PostError, QueuePairConfig, QueuePairId, QueuePairState, Rates, ReceiveTarget, Region, RegionKey,
     RegisterError, Subscription, ThreadDomain, WaitMode, Wake, WorkId, WorkRequest,
 };
+use std::any::Any;
 use std::fmt::Debug;
 use std::sync::Arc;
 
@@ -239,6 +240,10 @@ impl<F: Fabric, H: Hooks<F>> Fabric for Interposed<F, H> {
 
     fn rates(&self) -> Option<Arc<Rates>> {
         self.inner.rates()
+    }
+
+    fn shared<T: Any + Default + Send + Sync>(&self) -> Arc<T> {
+        self.inner.shared()
     }
 
     fn register(&self, length: u64, access: Access) -> Result<F::Memory, RegisterError> {

@@ -28,6 +28,7 @@ pub mod memory;
 pub mod news;
 pub mod rates;
 pub mod request_names;
+pub mod shared_values;
 pub mod verbs;
 pub mod work;
 
@@ -47,6 +48,7 @@ pub use memory::{Access, Memory, Region};
 pub use news::{Mark, ReadyList, Subscription};
 pub use rates::{BadRates, DeviceIdentity, KnownRates, RateRow, Rates, RatesBook, RatesSource};
 pub use request_names::{REQUEST_OWNER, RequestKind, parse_request_name, request_name};
+pub use shared_values::SharedValues;
 pub use verbs::{Armed, Fabric, Link, Listener, PeerIdentity, ThreadDomain, WaitMode, Wake, Waker};
 pub use work::{
     AddressHandleId, CompletionQueueId, Data, Endpoint, Gather, InlineLine, InlineWrite, Operation,

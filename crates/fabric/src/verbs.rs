@@ -22,6 +22,7 @@ use crate::work::{
     QueuePairState, ReceiveTarget, RegionKey, SharedReceiveQueueId, WorkId, WorkRequest,
 };
 use crate::{Buffer, Region};
+use std::any::Any;
 use std::fmt::Debug;
 use std::sync::Arc;
 
@@ -52,6 +53,12 @@ pub trait Fabric: Clone + Send + Sync + Debug + 'static {
     /// What the device does in a second, if that is known. The first call may read a file.
     fn rates(&self) -> Option<Arc<Rates>> {
         None
+    }
+
+    /// The value of this type that all who use this fabric in this process share. A fabric that keeps none gives each who asks one of
+    /// its own.
+    fn shared<T: Any + Default + Send + Sync>(&self) -> Arc<T> {
+        Arc::default()
     }
 
     /// Registers zeroed memory that granted peers may use within `access`. Pages are touched lazily where the

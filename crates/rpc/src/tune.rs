@@ -9,7 +9,8 @@
 //! | `tune/batch.rs` | how many calls a batch has, once for all connections of a client | RF-RPC section 4.2, equation 3 |
 //! | `tune/wait.rs` | when the first READ for a result is sent | beyond RF-RPC, which sends it at once |
 //! | `tune/way.rs` | for a server, which way makes more calls, by trying | beyond RF-RPC, which goes by R alone |
-//! | `tune/fill.rs` | how large payloads are filled that leave in pieces, and how many buffers take turns | none |
+//! | `tune/fill.rs` | how large payloads are filled that leave in pieces | none |
+//! | `tune/turns.rs` | which buffer each of these is filled in, once for all lanes of a process | none |
 //! | `tune/mode.rs` | for each function whether results are fetched or written back | RF-RPC section 3.2, "Discussion" |
 
 pub(crate) mod batch;
@@ -18,6 +19,7 @@ pub(crate) mod fill;
 pub(crate) mod mode;
 pub mod shared;
 pub mod table;
+pub(crate) mod turns;
 pub mod wait;
 pub(crate) mod way;
 

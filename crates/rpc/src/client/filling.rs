@@ -5,6 +5,7 @@ use super::lane::{ClientLane, SubmitError};
 use crate::error::{CallError, Cause};
 use crate::path::pieces::{Filling, PIECE, copy_into};
 use crate::plan::LargePayload;
+use crate::tune::turns::Past;
 use dunlin_fabric::{Buffer, Fabric, Host, Nanos};
 use dunlin_wire::{Descriptor, Flags, Header, Kind};
 
@@ -18,7 +19,9 @@ pub(crate) struct Progress {
     from: Option<Descriptor>,
     /// Whether it goes past the caches.
     streams: bool,
-    /// When its buffer was had, if the server has READ that before.
+    /// What became of its buffer before.
+    past: Past,
+    /// When that was had, until the first piece is there.
     began: Option<Nanos>,
     /// The call, once it was announced.
     call: Option<u32>,
@@ -41,6 +44,7 @@ impl<F: Fabric> ClientLane<F> {
             length,
             from: None,
             streams: false,
+            past: Past::New,
             began: None,
             call: None,
             told: 0,
@@ -49,11 +53,12 @@ impl<F: Fabric> ClientLane<F> {
             return Ok((self.request_buffer(fabric, length)?, progress));
         }
         self.check_length(length)?;
-        let (buffer, used) =
-            self.exports.reserve_in_turn(fabric, length).map_err(|_| Self::out_of_memory())?;
+        let slow_lately = self.fill.is_slow_lately();
+        let (buffer, past) =
+            self.exports.reserve_in_turn(fabric, length, slow_lately).map_err(|_| Self::out_of_memory())?;
         let from = self.exports.descriptor(&buffer);
-        let began = used.then(|| fabric.host().now());
-        Ok((buffer, Progress { from, streams: self.fill.begin(), began, ..progress }))
+        let began = (past != Past::New).then(|| fabric.host().now());
+        Ok((buffer, Progress { from, streams: self.fill.begin(past), past, began, ..progress }))
     }
 
     /// The first so many bytes are there. What finds no room is told later.
@@ -66,6 +71,10 @@ impl<F: Fabric> ClientLane<F> {
     ) -> Result<(), SubmitError> {
         let bytes = bytes.min(progress.length);
         let Some(from) = progress.from.filter(|_| bytes >= PIECE) else { return Ok(()) };
+        if let Some(began) = progress.began.take() {
+            let took = fabric.host().now().saturating_sub(began);
+            progress.streams = self.fill.began(progress.past, progress.streams, bytes, took);
+        }
         let call = match progress.call {
             Some(call) => call,
             None => {
@@ -120,11 +129,6 @@ impl<F: Fabric> ClientLane<F> {
         progress: Progress,
         buffer: Buffer<F::Memory>,
     ) -> Result<u32, (SubmitError, Buffer<F::Memory>)> {
-        if let Some(began) = progress.began {
-            let took = fabric.host().now() - began;
-            let turns = self.fill.end(progress.streams, progress.length, took);
-            self.exports.take_turns(turns, progress.length);
-        }
         let Some(call) = progress.call else {
             return self.submit_buffer(fabric, domain, progress.function, buffer, progress.timeout);
         };

@@ -361,7 +361,7 @@ impl<F: Fabric> PreparedLane<F> {
             max_response: config.max_response,
             exports: Pool::new(plan.large.is_read().then(|| link.clone()), config.large_memory),
             pulls: Pulls::new(ready.window),
-            fill: FillTuner::default(),
+            fill: FillTuner::new(core.fabric.shared()),
             imports: Pool::new(None, config.large_memory),
             arrivals: Arrivals::new(link, plan.large, config.large_memory, ready.window),
             errands: Errands::new(plan.large, ready.window),

@@ -7,10 +7,9 @@
 //! nothing; only at the limit it gives arenas back that are free as a whole, and their grants, for one of the length
 //! that is needed. Mailboxes do not grow for large payloads.
 
-use crate::tune::fill::Turns;
+use crate::tune::turns::{Past, Turn, Turns};
 use dunlin_fabric::{Access, Arena, Buffer, Fabric, GrantError, Link, RegionKey};
 use dunlin_wire::Descriptor;
-use std::collections::VecDeque;
 
 /// The smallest arena that a pool maps.
 const FIRST_ARENA: u64 = 1 << 20;
@@ -56,12 +55,39 @@ pub(crate) struct Pool<F: Fabric> {
     deaf: bool,
     /// A buffer whose lines are with us already. Nobody's: it goes where there is need.
     spare: Option<Buffer<F::Memory>>,
-    /// Buffers that are filled by turns, the longest unused first. Nobody's, too.
-    kept: VecDeque<Buffer<F::Memory>>,
-    /// How many these are to be.
-    turns: usize,
+    /// Buffers that are filled by turns, if some are.
+    in_turn: Option<Box<InTurn<F>>>,
     /// The smallest arena that is mapped.
     smallest: u64,
+}
+
+/// Buffers that are filled by turns.
+#[derive(Debug)]
+struct InTurn<F: Fabric> {
+    turns: Turns,
+    /// Those that are free, the longest unused first, and at what count they were given out.
+    kept: Vec<(Buffer<F::Memory>, u64)>,
+    counts: Vec<u64>,
+    /// Those that were given out, by what names them to the peer.
+    out: Vec<(Place, u64)>,
+}
+
+/// What names a buffer to the peer, whatever its length.
+type Place = (u64, u64);
+
+impl<F: Fabric> InTurn<F> {
+    fn new(fabric: &F) -> Box<Self> {
+        let turns = Turns::new(fabric.shared());
+        Box::new(InTurn { turns, kept: Vec::new(), counts: Vec::new(), out: Vec::new() })
+    }
+
+    /// Gives up all that are kept; says whether there were any.
+    fn clear(&mut self) -> bool {
+        self.turns.give_up();
+        let any = !self.kept.is_empty();
+        self.kept.clear();
+        any
+    }
 }
 
 /// There is no memory for a large payload now.
@@ -79,8 +105,7 @@ impl<F: Fabric> Pool<F> {
             ended: Vec::new(),
             deaf: false,
             spare: None,
-            kept: VecDeque::new(),
-            turns: 0,
+            in_turn: None,
             smallest: FIRST_ARENA,
         }
     }
@@ -102,36 +127,89 @@ impl<F: Fabric> Pool<F> {
         Ok(buffer)
     }
 
-    /// As [`reserve`](Pool::reserve), the one that has not been used for longest, so that the peer may have dropped its lines. Says
-    /// whether it was used before.
+    /// As [`reserve`](Pool::reserve), of buffers that are filled by turns, with what became of it before. There are more of them as
+    /// far as there is memory for them already, if such as were READ lately are slow to fill.
     pub(crate) fn reserve_in_turn(
         &mut self,
         fabric: &F,
         length: usize,
-    ) -> Result<(Buffer<F::Memory>, bool), Exhausted> {
+        slow_lately: bool,
+    ) -> Result<(Buffer<F::Memory>, Past), Exhausted> {
         self.smallest = ARENA_FOR_TURNS;
-        // Which is the one that came back last, if one did.
-        self.kept.extend(self.free(length));
-        if self.kept.len() > self.turns
-            && let Some(mut longest) = self.kept.pop_front()
-            && longest.set_length(length)
-        {
-            return Ok((longest, true));
-        }
-        Ok((self.reserve(fabric, length)?, false))
+        let mut of = self.in_turn.take().unwrap_or_else(|| InTurn::new(fabric));
+        let reserved = self.reserve_of(fabric, length, slow_lately, &mut of);
+        self.in_turn = Some(of);
+        reserved
     }
 
-    /// Has many buffers of this length filled by turns, as far as there is memory for them already, or few.
-    pub(crate) fn take_turns(&mut self, turns: Turns, length: usize) {
-        let buffers = ARENA_FOR_TURNS as usize / length.next_power_of_two();
-        match turns {
-            Turns::AsBefore => {}
-            Turns::Many => self.turns = buffers.saturating_sub(2).max(1),
-            Turns::Few => {
-                self.turns = 0;
-                self.kept.clear();
-            }
+    fn reserve_of(
+        &mut self,
+        fabric: &F,
+        length: usize,
+        slow_lately: bool,
+        of: &mut InTurn<F>,
+    ) -> Result<(Buffer<F::Memory>, Past), Exhausted> {
+        let now = of.turns.fill(length);
+        let mut new = None;
+        // Those that came back.
+        while !of.out.is_empty()
+            && let Some(buffer) = self.free(length)
+        {
+            let known = self.place(&buffer).and_then(|place| of.out.iter().position(|out| out.0 == place));
+            let Some(known) = known else {
+                new = Some(buffer);
+                break;
+            };
+            let (_, count) = of.out.swap_remove(known);
+            let at = of.kept.partition_point(|kept| kept.1 <= count);
+            of.kept.insert(at, (buffer, count));
         }
+        let fits = |kept: &&(Buffer<F::Memory>, u64)| kept.0.capacity() >= length;
+        of.counts.clear();
+        of.counts.extend(of.kept.iter().filter(fits).map(|kept| kept.1));
+        let more = || {
+            new = new.take().or_else(|| self.free(length));
+            new.as_ref().map(Buffer::capacity)
+        };
+        let (buffer, past) = match of.turns.next(now, &of.counts, slow_lately, more) {
+            Turn::Of(number, past) => {
+                let fitting = of.kept.iter().enumerate().filter(|(_, kept)| fits(kept));
+                let place = fitting.map(|(place, _)| place).nth(number).ok_or(Exhausted)?;
+                let mut buffer = of.kept.remove(place).0;
+                buffer.set_length(length);
+                (buffer, past)
+            }
+            Turn::More => {
+                let new = match new.or_else(|| self.free(length)) {
+                    Some(new) => new,
+                    None => self.reserve_but(fabric, length, of)?,
+                };
+                let known = |key| self.parts.iter().any(|part| part.key == Some(key));
+                let place = self.place(&new);
+                of.out.retain(|out| known(RegionKey(out.0.0)) && Some(out.0) != place);
+                (new, Past::New)
+            }
+        };
+        of.out.extend(self.place(&buffer).map(|place| (place, now)));
+        Ok((buffer, past))
+    }
+
+    /// As [`reserve`](Pool::reserve); those that are kept have to go if nothing else is left.
+    fn reserve_but(
+        &mut self,
+        fabric: &F,
+        length: usize,
+        of: &mut InTurn<F>,
+    ) -> Result<Buffer<F::Memory>, Exhausted> {
+        self.reserve(fabric, length).or_else(|_| {
+            of.clear();
+            self.reserve(fabric, length)
+        })
+    }
+
+    /// What names a buffer to the peer.
+    fn place(&self, buffer: &Buffer<F::Memory>) -> Option<Place> {
+        self.descriptor(buffer).map(|descriptor| (descriptor.key, descriptor.offset))
     }
 
     /// Makes the next buffer of about this length ready, if the memory that there is has room for one: for the time after a
@@ -178,9 +256,7 @@ impl<F: Fabric> Pool<F> {
             rounded
         } else if self.make_room(exactly) {
             exactly
-        } else if !self.kept.is_empty() {
-            self.kept.clear();
-            self.turns = 0;
+        } else if self.in_turn.as_mut().is_some_and(|of| of.clear()) {
             return self.reserve(fabric, length);
         } else {
             return Err(Exhausted);
@@ -318,6 +394,49 @@ mod tests {
         // Seven are free, which is no power of two.
         assert_eq!(pool.reserve(&fabric, 7 * MEBI).unwrap().len(), 7 * MEBI);
         assert!(held[0].iter().all(|byte| *byte == 7));
+    }
+
+    #[test]
+    fn buffers_are_filled_by_turns() {
+        const LENGTH: usize = 128 << 10;
+        let fabric = fabric();
+        let (link, _peer) = links(&fabric);
+        let mut pool: Pool<ShmFabric> = Pool::new(Some(link), 8 * MEBI as u64);
+        let mut places = std::collections::BTreeSet::new();
+        let mut fill = |pool: &mut Pool<ShmFabric>, length, slow| {
+            let (buffer, past) = pool.reserve_in_turn(&fabric, length, slow).unwrap();
+            assert_eq!((buffer.len(), pool.descriptor(&buffer).is_some()), (length, true));
+            places.insert(buffer.offset());
+            (past, places.len())
+        };
+        assert_eq!(fill(&mut pool, LENGTH, true), (Past::New, 1));
+        // Where that is not slow one is enough.
+        assert!((0..100).all(|_| fill(&mut pool, LENGTH, false) == (Past::Lately, 1)));
+        let pasts: Vec<_> = (0..100).map(|_| fill(&mut pool, LENGTH, true)).collect();
+        assert!(pasts[90..].iter().all(|past| *past == (Past::LongAgo, 12)), "{pasts:?}");
+        // Shorter ones have room in them, and longer ones do not.
+        assert_eq!(fill(&mut pool, LENGTH - 1, true), (Past::LongAgo, 12));
+        assert_eq!(fill(&mut pool, 2 * LENGTH, true).0, Past::New);
+        let of = pool.in_turn.as_ref().unwrap();
+        assert_eq!((of.kept.len(), of.out.len()), (11, 2));
+        // They are in nobody's way.
+        assert_eq!(pool.reserve(&fabric, 8 * MEBI).unwrap().len(), 8 * MEBI);
+        assert!(pool.in_turn.as_ref().unwrap().kept.is_empty());
+    }
+
+    #[test]
+    fn what_is_filled_while_others_are_read_is_new() {
+        let fabric = fabric();
+        let (link, _peer) = links(&fabric);
+        let mut pool: Pool<ShmFabric> = Pool::new(Some(link), 4 * MEBI as u64);
+        let held: Vec<_> = (0..4).map(|_| pool.reserve_in_turn(&fabric, MEBI, false).unwrap()).collect();
+        assert!(held.iter().all(|(_, past)| *past == Past::New));
+        assert_eq!(pool.reserve_in_turn(&fabric, MEBI, true).unwrap_err(), Exhausted);
+        drop(held);
+        assert_eq!(pool.reserve_in_turn(&fabric, MEBI, true).unwrap().1, Past::LongAgo);
+        assert!(pool.in_turn.as_ref().unwrap().out.len() <= 4);
+        // What is kept makes room also for what is filled by turns.
+        assert_eq!(pool.reserve_in_turn(&fabric, 4 * MEBI, true).unwrap().1, Past::New);
     }
 
     /// Grants are bounded by the link: a pool that did not end those of what it gives back would run out of them.

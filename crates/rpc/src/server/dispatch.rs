@@ -17,6 +17,7 @@ use crate::path::{
 };
 use crate::plan::{LargePayload, SMALL_LIMIT};
 use crate::service::{FunctionMode, LargeReply, Reply, Request, Service};
+use crate::tune::turns::Past;
 use dunlin_fabric::{Buffer, Fabric, Host, Site, Work};
 use dunlin_wire::{BatchState, Descriptor, Entry, Flags, Header, Kind, LINE, Message, Status};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -157,10 +158,10 @@ impl<F: Fabric> LargeReply for Exported<'_, F> {
         if self.telling.is_none() || self.buffer.is_some() || length <= PIECE {
             return self.resize_to_fill(length).then(|| (self.bytes(), None));
         }
-        let (buffer, used) = self.pool.reserve_in_turn(self.fabric, length).ok()?;
-        let from = self.pool.descriptor(&buffer);
         let telling = self.telling.as_mut()?;
-        telling.begin(from, used);
+        let slow_lately = telling.tuner.is_slow_lately();
+        let (buffer, past) = self.pool.reserve_in_turn(self.fabric, length, slow_lately).ok()?;
+        telling.begin(self.pool.descriptor(&buffer), past);
         Some((self.buffer.insert(buffer), Some(telling)))
     }
 }
@@ -524,6 +525,7 @@ impl<F: Fabric> Dispatcher<F> {
             flags: if self.out.draining { Flags::RENDEZVOUS | Flags::DRAINING } else { Flags::RENDEZVOUS },
             call,
             from: None,
+            past: Past::New,
             began: None,
             told: Told::default(),
         });
@@ -635,7 +637,6 @@ impl<F: Fabric> Dispatcher<F> {
             return Err(Violation::Broken);
         }
         let length = buffer.len();
-        lane.exports.take_turns(told.turns, length);
         lane.exported.push((call.call, buffer));
         if whole {
             lane.errands.filled(call.call, length as u32);

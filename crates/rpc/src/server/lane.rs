@@ -9,10 +9,11 @@ use crate::path::pieces::Pulls;
 use crate::path::rendezvous::Pool;
 use crate::path::{MAX_MESSAGE, Rx, Tx, TxError, Violation};
 use crate::plan::Plan;
-use crate::tune::fill::FillTuner;
+use crate::tune::fill::{FillTuner, News};
 use dunlin_fabric::{Buffer, Fabric, Nanos, QueuePairId, ReceiveTarget, Region, RegionKey, copy};
 use dunlin_wire::{BatchState, EntryMeta, Flags, Header, Kind, Status};
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 /// An answer that found no room in the client's ring. At most one for each call of the window.
 #[derive(Debug)]
@@ -109,6 +110,7 @@ pub(crate) struct LaneParts<F: Fabric> {
     pub(crate) window: u16,
     pub(crate) large_response_memory: u64,
     pub(crate) large_request_memory: u64,
+    pub(crate) news: Arc<News>,
 }
 
 impl<F: Fabric> ServerLane<F> {
@@ -126,7 +128,7 @@ impl<F: Fabric> ServerLane<F> {
             ),
             arriving: Vec::new(),
             pulls: Pulls::new(parts.window),
-            fill: FillTuner::default(),
+            fill: FillTuner::new(parts.news),
             errands: Errands::new(parts.plan.large, parts.window),
             index: parts.index,
             session: parts.session,

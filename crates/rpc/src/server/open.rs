@@ -357,6 +357,7 @@ fn finish<F: Fabric>(
         window: command.window,
         large_response_memory: config.large_response_memory,
         large_request_memory: config.large_memory,
+        news: worker.fabric().shared(),
     }))
 }
 

@@ -3,7 +3,8 @@
 use super::dispatch::Call;
 use crate::path::pieces::{Filling, PIECE, copy_into};
 use crate::path::{Tx, TxError};
-use crate::tune::fill::{FillTuner, Turns};
+use crate::tune::fill::FillTuner;
+use crate::tune::turns::Past;
 use dunlin_fabric::{Fabric, Host, Nanos};
 use dunlin_wire::{Descriptor, Flags, Header, Kind, Status};
 
@@ -19,7 +20,9 @@ pub(super) struct Telling<'a, F: Fabric> {
     pub(super) call: Call,
     /// Where the client READs it, once it is being filled.
     pub(super) from: Option<Descriptor>,
-    /// When its buffer was had, if the client has READ that before.
+    /// What became of its buffer before.
+    pub(super) past: Past,
+    /// When that was had, until the first piece is there.
     pub(super) began: Option<Nanos>,
     pub(super) told: Told,
 }
@@ -30,18 +33,16 @@ pub(super) struct Told {
     /// How many bytes there are; none, if the answer has not left.
     pub(super) bytes: usize,
     streams: bool,
-    /// How many buffers there had better be.
-    pub(super) turns: Turns,
     /// It cannot be told any more.
     pub(super) broken: bool,
 }
 
 impl<F: Fabric> Telling<'_, F> {
-    /// A result will be filled that the client can READ there, in memory that it may have READ before.
-    pub(super) fn begin(&mut self, from: Option<Descriptor>, used: bool) {
-        self.from = from;
-        self.told.streams = self.tuner.begin();
-        self.began = used.then(|| self.fabric.host().now());
+    /// A result will be filled that the client can READ there, in memory of such a past.
+    pub(super) fn begin(&mut self, from: Option<Descriptor>, past: Past) {
+        (self.from, self.past) = (from, past);
+        self.told.streams = self.tuner.begin(past);
+        self.began = (past != Past::New).then(|| self.fabric.host().now());
     }
 
     /// Whether the answer has left.
@@ -51,11 +52,7 @@ impl<F: Fabric> Telling<'_, F> {
 
     /// Nothing more is filled: what the client knows, if it knows something.
     pub(super) fn end(self) -> Option<Told> {
-        let Telling { mut told, from, began, .. } = self;
-        if let (Some(from), Some(began)) = (from, began) {
-            let took = self.fabric.host().now() - began;
-            told.turns = self.tuner.end(told.streams, from.length as usize, took);
-        }
+        let told = self.told;
         (told.bytes > 0 || told.broken).then_some(told)
     }
 
@@ -87,6 +84,10 @@ impl<F: Fabric> Filling for Telling<'_, F> {
     fn filled(&mut self, bytes: usize) {
         let Some(from) = self.from.filter(|_| bytes >= PIECE && !self.told.broken) else { return };
         let bytes = bytes.min(from.length as usize);
+        if let Some(began) = self.began.take() {
+            let took = self.fabric.host().now().saturating_sub(began);
+            self.told.streams = self.tuner.began(self.past, self.told.streams, bytes, took);
+        }
         self.told.broken = matches!(self.tell(from, bytes), Err(TxError::Broken));
     }
 

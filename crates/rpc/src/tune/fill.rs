@@ -1,124 +1,123 @@
 //! How a sender fills buffers that the peer has READ. Plain stores have to wait for the peer's core to give each line up, unless
 //! it has dropped them meanwhile; that takes 2 ns a line or 30, as the cores lie and as many other bytes went by. Stores past the
-//! caches wait for nobody, but what was stored so has to be READ from memory. So who fills measures: it goes past the caches
-//! where plain stores take several times as long, and has many buffers filled by turns where they take longer and that helps: not
-//! where many lanes do that anyway, and more memory would be less in the caches.
+//! caches wait for nobody, but what was stored so has to be READ from memory. So who fills looks at the clock when the first
+//! piece is there: where plain stores take several times as long the rest goes past the caches, and so do the next payloads, until one
+//! begins by plain stores again to see whether they still do. That costs a piece and no payload, and nothing has to be found out before.
+//!
+//! What cores do is alike for many lanes, and changes for all of them when a host moves virtual processors. So a lane that has found
+//! plain stores to be quick again says so, and the others look at their next payload. Each finds out for itself all the same: peers may be near and far.
+//!
+//! Buffers that were READ lately and those that were not are two things, each with a finding of its own. Who has only the former and
+//! finds them slow has more of them filled by turns (`tune/turns.rs`).
 
+use super::turns::Past;
 use dunlin_fabric::Nanos;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// What the lanes of a process tell each other.
+#[derive(Debug, Default)]
+pub(crate) struct News {
+    /// How often plain stores became quick for one of them.
+    count: AtomicU32,
+    /// Lanes so far.
+    lanes: AtomicU32,
+}
 
 /// Finds out for a lane how its large payloads are filled.
 #[derive(Debug)]
 pub(crate) struct FillTuner {
-    streams: bool,
+    news: Arc<News>,
+    /// How many of these it has heard.
+    heard: u32,
+    /// Which lane it is: they try at different times.
+    number: u32,
     /// What a line takes past the caches, in sixteenths of a nanosecond.
     streamed: u32,
-    /// Fills past the caches to find that out.
-    samples: u8,
-    /// Plain fills in a row that took several times as long.
-    slow: u8,
-    /// Fills until plain stores are tried again.
-    left: u32,
-    /// How many these are the next time.
-    patience: u32,
-    /// Plain fills until they are judged, and the shortest of the last of them.
-    until: usize,
-    shortest: u32,
-    /// The shortest before there were many buffers; none if there are few.
-    before: Option<u32>,
+    /// Of buffers that were READ lately, and long ago.
+    ways: [Way; 2],
 }
 
-/// How many buffers there had better be.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Turns {
-    /// As there are.
-    #[default]
-    AsBefore,
-    Many,
-    Few,
+/// How buffers of one past are filled.
+#[derive(Clone, Copy, Debug)]
+struct Way {
+    streams: bool,
+    /// Payloads until plain stores are tried again.
+    left: u8,
+    /// How many these were the last time, or about.
+    patience: u8,
 }
 
 /// What a line takes past the caches before that was measured.
 const STREAMED: u32 = 3 * 16;
-/// Plain fills that are judged together: others may have had the core during some of them.
-const WINDOW: usize = 8;
-/// So many slow ones in a row are enough.
-const SLOW: u8 = 3;
-const SHORTEST_PATIENCE: u32 = 32;
-const LONGEST_PATIENCE: u32 = 1024;
-
-impl Default for FillTuner {
-    fn default() -> Self {
-        FillTuner {
-            streams: false,
-            streamed: STREAMED,
-            samples: 2,
-            slow: 0,
-            left: 0,
-            patience: SHORTEST_PATIENCE,
-            until: WINDOW,
-            shortest: u32::MAX,
-            before: None,
-        }
-    }
-}
+const LONGEST_PATIENCE: u8 = 128;
+/// Who has waited for so long has found something out, and not only been delayed.
+const PATIENT: u8 = 8;
 
 impl FillTuner {
-    /// Whether the next payload goes past the caches.
-    pub(crate) fn begin(&mut self) -> bool {
-        if self.streams {
-            let streams = self.left > 0;
-            self.left = self.left.saturating_sub(1);
-            return streams;
-        }
-        self.until == 0
+    /// For one more lane.
+    pub(crate) fn new(news: Arc<News>) -> Self {
+        let heard = news.count.load(Ordering::Relaxed);
+        let number = news.lanes.fetch_add(1, Ordering::Relaxed);
+        let way = Way { streams: false, left: 1, patience: 1 };
+        let ways = [way; 2];
+        FillTuner { news, heard, number, streamed: STREAMED, ways }
     }
 
-    /// A buffer that the peer has READ was filled so.
-    pub(crate) fn end(&mut self, streamed: bool, bytes: usize, took: Nanos) -> Turns {
+    fn way(&mut self, past: Past) -> Option<&mut Way> {
+        match past {
+            Past::New => None,
+            Past::Lately => Some(&mut self.ways[0]),
+            Past::LongAgo => Some(&mut self.ways[1]),
+        }
+    }
+
+    /// Whether a payload begins past the caches, in a buffer of such a past.
+    pub(crate) fn begin(&mut self, past: Past) -> bool {
+        let news = self.news.count.load(Ordering::Relaxed);
+        if self.heard != news {
+            self.heard = news;
+            self.ways
+                .iter_mut()
+                .for_each(|way| (way.left, way.patience) = (0, way.patience.min(PATIENT - 1)));
+        }
+        let Some(way) = self.way(past) else { return false };
+        let streams = way.streams && way.left > 0;
+        way.left = way.left.saturating_sub(1);
+        streams
+    }
+
+    /// The first bytes of a payload took so long. Says whether the rest of it goes past the caches.
+    pub(crate) fn began(&mut self, past: Past, streamed: bool, bytes: usize, took: Nanos) -> bool {
         let line = u32::try_from(took.saturating_mul(64 * 16) / bytes.max(1) as u64).unwrap_or(u32::MAX);
+        let (before, number) = (self.streamed, self.number);
+        let Some(way) = self.way(past) else { return streamed };
         if streamed {
             // A delay by others is no property of it.
-            let longest = self.streamed.saturating_add(self.streamed / 8);
-            self.streamed = line.min(longest).max(self.streamed / 2).max(1);
-            self.samples = self.samples.saturating_sub(1);
-        } else if line / 7 * 2 > self.streamed {
-            self.slow += 1;
-            if self.slow < SLOW {
-                return Turns::AsBefore;
-            }
-            self.patience =
-                if self.streams { (2 * self.patience).min(LONGEST_PATIENCE) } else { SHORTEST_PATIENCE };
-            (self.streams, self.slow, self.left) = (true, 0, self.patience);
-            return if self.before.take().is_some() { Turns::Few } else { Turns::AsBefore };
-        } else {
-            (self.streams, self.slow) = (false, 0);
-            self.until = self.until.saturating_sub(1);
-            if self.until < WINDOW {
-                self.shortest = self.shortest.min(line);
-            }
+            self.streamed = line.min(before.saturating_add(before / 8)).max(before / 2).max(1);
+            return true;
         }
-        if self.streams || self.until > 0 || self.samples > 0 {
-            return Turns::AsBefore;
+        // What comes past the caches is READ from memory, and plain stores to it are slow once: so they have to be much slower, and
+        // what is about the same makes nothing flap.
+        let limit = if way.streams { before / 2 * 5 } else { before.saturating_mul(7) / 2 };
+        let slow = line > limit;
+        let patient = way.streams && way.patience >= PATIENT;
+        way.patience = match way.streams && slow {
+            true => way.patience.saturating_mul(2).min(LONGEST_PATIENCE),
+            // It may have been but a delay by others.
+            false => 1,
+        };
+        way.left = way.patience - (number % (u32::from(way.patience) / 4 + 1)) as u8;
+        way.streams = slow;
+        if patient && !slow {
+            self.heard = self.news.count.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
         }
-        self.judge()
+        slow
     }
 
-    /// Whether many buffers may help, or have helped.
-    fn judge(&mut self) -> Turns {
-        let shortest = std::mem::replace(&mut self.shortest, u32::MAX);
-        (self.samples, self.until) = (1, LONGEST_PATIENCE as usize);
-        match self.before {
-            None if shortest > self.streamed + self.streamed / 2 => {
-                // Those of before go round first.
-                (self.before, self.until) = (Some(shortest), 4 * WINDOW);
-                Turns::Many
-            }
-            Some(before) if shortest > before - before / 8 => {
-                self.before = None;
-                Turns::Few
-            }
-            _ => Turns::AsBefore,
-        }
+    /// Whether plain stores to what was READ lately are slow, so that more buffers may help.
+    pub(crate) fn is_slow_lately(&self) -> bool {
+        self.ways[0].streams
     }
 }
 
@@ -126,59 +125,91 @@ impl FillTuner {
 mod tests {
     use super::*;
 
-    const BYTES: usize = 64 * 2048;
+    const BYTES: usize = 64 * 512;
 
-    /// Fills so often where a line takes `plain` with few buffers and with many, or `streamed` nanoseconds; answers how many of the
-    /// last hundred went past the caches, and whether there are many buffers in the end.
-    fn run(tuner: &mut FillTuner, fills: usize, plain: [u64; 2], streamed: u64) -> (usize, bool) {
-        let (mut many, mut late) = (tuner.before.is_some(), 0);
+    /// Fills so often where a line takes `plain` or `streamed` nanoseconds; answers how many of the last hundred ended past the caches,
+    /// and how many began by slower stores than need be.
+    fn run(tuner: &mut FillTuner, past: Past, fills: usize, plain: u64, streamed: u64) -> (usize, usize) {
+        let (mut late, mut worse) = (0, 0);
         for fill in 0..fills {
-            let streams = tuner.begin();
-            let line = if streams { streamed } else { plain[usize::from(many)] };
-            match tuner.end(streams, BYTES, line * 2048) {
-                Turns::AsBefore => {}
-                turns => many = turns == Turns::Many,
+            let streams = tuner.begin(past);
+            let line = if streams { streamed } else { plain };
+            let rest = tuner.began(past, streams, BYTES, line * 512);
+            late += usize::from(rest && fill + 100 >= fills);
+            worse += usize::from(line > plain.min(streamed));
+        }
+        (late, worse)
+    }
+
+    #[test]
+    fn what_is_slower_goes_past_the_caches() {
+        for past in [Past::Lately, Past::LongAgo] {
+            for (plain, streamed, past_the_caches) in
+                [(30, 3, true), (12, 3, true), (6, 3, false), (2, 3, false), (30, 29, false)]
+            {
+                let (late, worse) = run(&mut FillTuner::new(Arc::default()), past, 1000, plain, streamed);
+                assert_eq!(late > 90, past_the_caches, "{plain} {streamed} {late}");
+                assert!(late.is_multiple_of(100), "a piece shows it, and the rest goes so: {late}");
+                // Trying costs a piece of one payload in a hundred.
+                assert!(plain == 6 || streamed > 3 || worse <= 16, "{plain} {streamed} {worse}");
             }
-            late += usize::from(streams && fill + 100 >= fills);
-        }
-        (late, many)
-    }
-
-    #[test]
-    fn what_is_far_slower_goes_past_the_caches() {
-        let (late, many) = run(&mut FillTuner::default(), 900, [30, 20], 3);
-        assert!(late >= 95 && !many, "{late} {many}");
-        // Not if going past the caches is slow, too.
-        let (late, many) = run(&mut FillTuner::default(), 900, [30, 30], 29);
-        assert!(late <= 5 && !many, "{late} {many}");
-    }
-
-    #[test]
-    fn there_are_many_buffers_where_that_helps() {
-        for (plain, helps) in [([6, 2], true), ([6, 6], false), ([3, 1], false), ([6, 5], true)] {
-            let (late, many) = run(&mut FillTuner::default(), 900, plain, 3);
-            assert!(late <= 5 && many == helps, "{plain:?} {late} {many}");
         }
     }
 
-    /// Cores may come to lie otherwise.
     #[test]
-    fn what_was_chosen_is_tried_again() {
-        let mut tuner = FillTuner::default();
+    fn buffers_of_either_past_have_their_own_way() {
+        let mut tuner = FillTuner::new(Arc::default());
+        for _ in 0..10 {
+            run(&mut tuner, Past::Lately, 100, 12, 3);
+            run(&mut tuner, Past::LongAgo, 100, 2, 3);
+        }
+        assert!(tuner.is_slow_lately());
+        assert_eq!(run(&mut tuner, Past::Lately, 100, 12, 3).0, 100);
+        assert_eq!(run(&mut tuner, Past::LongAgo, 100, 2, 3).0, 0);
+        // What nobody has READ says nothing.
+        assert!(!tuner.begin(Past::New) && !tuner.began(Past::New, false, BYTES, Nanos::MAX));
+        assert_eq!(run(&mut tuner, Past::LongAgo, 100, 2, 3).0, 0);
+    }
+
+    /// Cores may come to lie otherwise, and one delay is no reason to go another way for long.
+    #[test]
+    fn changes_are_seen_soon() {
+        let mut tuner = FillTuner::new(Arc::default());
         for _ in 0..3 {
-            assert!(run(&mut tuner, 3000, [30, 20], 3).0 >= 90);
-            assert_eq!(run(&mut tuner, 3000, [6, 2], 3), (0, true));
+            let (late, worse) = run(&mut tuner, Past::LongAgo, 1000, 30, 3);
+            assert!(late == 100 && worse <= 16, "{late} {worse}");
+            let (late, worse) = run(&mut tuner, Past::LongAgo, 1000, 2, 3);
+            assert!(late == 0 && worse <= 128, "{late} {worse}");
+            tuner.began(Past::LongAgo, false, BYTES, 100_000);
+            assert!(run(&mut tuner, Past::LongAgo, 100, 2, 3).1 <= 1);
         }
+    }
+
+    /// Who has found out tells the others.
+    #[test]
+    fn many_lanes_see_changes_as_soon_as_one_does() {
+        let news: Arc<News> = Arc::default();
+        let mut lanes: Vec<FillTuner> = (0..16).map(|_| FillTuner::new(Arc::clone(&news))).collect();
+        let mut round = |plain| {
+            let each = lanes.iter_mut().map(|lane| run(lane, Past::LongAgo, 1, plain, 3).1);
+            each.sum::<usize>()
+        };
+        assert!((0..1000).map(|_| round(30)).sum::<usize>() <= 16 * 16);
+        let worse: usize = (0..1000).map(|_| round(2)).sum();
+        assert!(worse <= 32 * 16, "{worse}");
+        assert_eq!(news.count.load(Ordering::Relaxed), 1, "it is said once");
     }
 
     /// As in virtual time, where filling takes none, and where it takes for ever.
     #[test]
     fn any_time_is_borne() {
-        assert!(!run(&mut FillTuner::default(), 3000, [0, 0], 0).1);
-        let mut tuner = FillTuner::default();
+        let mut tuner = FillTuner::new(Arc::default());
+        run(&mut tuner, Past::Lately, 300, 0, 0);
+        assert!(!tuner.is_slow_lately());
         for (fill, took) in [0, Nanos::MAX, 1, 0].into_iter().cycle().take(5000).enumerate() {
-            let streams = tuner.begin();
-            tuner.end(streams, fill % 3, took);
+            let past = [Past::New, Past::Lately, Past::LongAgo][fill % 5 % 3];
+            let streams = tuner.begin(past);
+            tuner.began(past, streams, fill % 3, took);
         }
     }
 }
