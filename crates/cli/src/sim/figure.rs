@@ -245,7 +245,7 @@ mod tests {
             let outcomes: Vec<Outcome> = (0..figure.runs(Effort::Full).len()).map(outcome).collect();
             let points = figure.points(Effort::Full, &outcomes);
             let drawings = figure.drawings(Effort::Full, &outcomes);
-            let made = Made { figure, hash: String::new(), points, drawings };
+            let made = Made { figure, profiles: Vec::new(), points, drawings };
             let drawing = draw(&charts(&made), "a test");
             assert!(drawing.is_ok_and(|drawing| drawing.contains("<svg")), "{}", figure.id);
         }
