@@ -69,13 +69,13 @@ impl Quiet for Handler {
     }
 }
 
-const CALLS: usize = 2_000;
+const CALLS: usize = 400;
 const SIZES: [usize; 5] = [32, 56, 200, 1024, 4096];
 
 /// What `CALLS` calls allocate, in the process and on this thread: the least of three times, of which one without any is enough. A
 /// lane that had no room for a moment, its peer's processor having been taken away, copies what has come meanwhile.
 fn least(mut call: impl FnMut()) -> (u64, u64) {
-    (0..200).for_each(|_| call());
+    (0..100).for_each(|_| call());
     let mut least = (u64::MAX, u64::MAX);
     for _ in 0..3 {
         let before = (ALLOCATIONS.load(Ordering::SeqCst), OWN.get());
