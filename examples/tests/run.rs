@@ -24,7 +24,7 @@ fn echo() {
 
 #[test]
 fn hatkv() {
-    says("hatkv", &["128 reader slots", "10 of 10 found"]);
+    says("hatkv", &["max_readers: 128, put: Together", "10 of 10 found"]);
 }
 
 #[test]
