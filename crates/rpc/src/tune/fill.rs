@@ -1,8 +1,9 @@
 //! How a sender fills buffers that the peer has READ. Plain stores have to wait for the peer's core to give each line up, unless
 //! it has dropped them meanwhile; that takes 2 ns a line or 30, as the cores lie and as many other bytes went by. Stores past the
 //! caches wait for nobody, but what was stored so has to be READ from memory. So who fills looks at the clock when the first
-//! piece is there: where plain stores take several times as long the rest goes past the caches, and so do the next payloads, until one
-//! begins by plain stores again to see whether they still do. That costs a piece and no payload, and nothing has to be found out before.
+//! piece is there: where plain stores take several times as long the rest goes past the caches, and so do the next payloads, until plain
+//! stores are tried again. That takes two payloads: what went past the caches is in none, so that the first ones to it are slow wherever the
+//! peer is; one payload brings its lines back, and the first piece of the next tells. Nothing has to be found out before.
 //!
 //! What cores do is alike for many lanes, and changes for all of them when a host moves virtual processors. So a lane that has found
 //! plain stores to be quick again says so, and the others look at their next payload. Each finds out for itself all the same: peers may be near and far.
@@ -46,6 +47,8 @@ struct Way {
     left: u8,
     /// How many these were the last time, or about.
     patience: u8,
+    /// The last payload was filled by plain stores in spite of that, so that the next one tells what they take.
+    warmed: bool,
 }
 
 /// What a line takes past the caches before that was measured.
@@ -59,7 +62,7 @@ impl FillTuner {
     pub(crate) fn new(news: Arc<News>) -> Self {
         let heard = news.count.load(Ordering::Relaxed);
         let number = news.lanes.fetch_add(1, Ordering::Relaxed);
-        let way = Way { streams: false, left: 1, patience: 1 };
+        let way = Way { streams: false, left: 1, patience: 1, warmed: false };
         let ways = [way; 2];
         FillTuner { news, heard, number, streamed: STREAMED, ways }
     }
@@ -97,8 +100,12 @@ impl FillTuner {
             self.streamed = line.min(before.saturating_add(before / 8)).max(before / 2).max(1);
             return true;
         }
-        // What comes past the caches is READ from memory, and plain stores to it are slow once: so they have to be much slower, and
-        // what is about the same makes nothing flap.
+        if way.streams && !std::mem::replace(&mut way.warmed, true) {
+            return false;
+        }
+        way.warmed = false;
+        // What comes past the caches is READ from memory: so plain stores have to be much slower, and what is about the same makes
+        // nothing flap.
         let limit = if way.streams { before / 2 * 5 } else { before.saturating_mul(7) / 2 };
         let slow = line > limit;
         let patient = way.streams && way.patience >= PATIENT;
@@ -149,9 +156,9 @@ mod tests {
             {
                 let (late, worse) = run(&mut FillTuner::new(Arc::default()), past, 1000, plain, streamed);
                 assert_eq!(late > 90, past_the_caches, "{plain} {streamed} {late}");
-                assert!(late.is_multiple_of(100), "a piece shows it, and the rest goes so: {late}");
-                // Trying costs a piece of one payload in a hundred.
-                assert!(plain == 6 || streamed > 3 || worse <= 16, "{plain} {streamed} {worse}");
+                assert!(late == 0 || late >= 98, "a piece shows it, and the rest goes so: {late}");
+                // Trying costs a payload, and a piece of the next, in a hundred.
+                assert!(plain == 6 || streamed > 3 || worse <= 32, "{plain} {streamed} {worse}");
             }
         }
     }
@@ -164,11 +171,31 @@ mod tests {
             run(&mut tuner, Past::LongAgo, 100, 2, 3);
         }
         assert!(tuner.is_slow_lately());
-        assert_eq!(run(&mut tuner, Past::Lately, 100, 12, 3).0, 100);
+        assert!(run(&mut tuner, Past::Lately, 100, 12, 3).0 >= 98);
         assert_eq!(run(&mut tuner, Past::LongAgo, 100, 2, 3).0, 0);
         // What nobody has READ says nothing.
         assert!(!tuner.begin(Past::New) && !tuner.began(Past::New, false, BYTES, Nanos::MAX));
         assert_eq!(run(&mut tuner, Past::LongAgo, 100, 2, 3).0, 0);
+    }
+
+    /// Plain stores to what went past the caches are slow once, near too: who was delayed once finds back.
+    #[test]
+    fn lines_come_back_to_the_caches_before_they_are_judged() {
+        let mut tuner = FillTuner::new(Arc::default());
+        tuner.began(Past::LongAgo, false, BYTES, 100_000);
+        let mut past_the_caches = true;
+        let mut late = 0;
+        for _ in 0..100 {
+            let streams = tuner.begin(Past::LongAgo);
+            let line = match (streams, past_the_caches) {
+                (true, _) => 3,
+                (false, true) => 9,
+                (false, false) => 2,
+            };
+            past_the_caches = tuner.began(Past::LongAgo, streams, BYTES, line * 512);
+            late += usize::from(past_the_caches);
+        }
+        assert!(late <= 2, "{late}");
     }
 
     /// Cores may come to lie otherwise, and one delay is no reason to go another way for long.
@@ -177,7 +204,7 @@ mod tests {
         let mut tuner = FillTuner::new(Arc::default());
         for _ in 0..3 {
             let (late, worse) = run(&mut tuner, Past::LongAgo, 1000, 30, 3);
-            assert!(late == 100 && worse <= 16, "{late} {worse}");
+            assert!(late >= 98 && worse <= 32, "{late} {worse}");
             let (late, worse) = run(&mut tuner, Past::LongAgo, 1000, 2, 3);
             assert!(late == 0 && worse <= 128, "{late} {worse}");
             tuner.began(Past::LongAgo, false, BYTES, 100_000);
@@ -194,7 +221,7 @@ mod tests {
             let each = lanes.iter_mut().map(|lane| run(lane, Past::LongAgo, 1, plain, 3).1);
             each.sum::<usize>()
         };
-        assert!((0..1000).map(|_| round(30)).sum::<usize>() <= 16 * 16);
+        assert!((0..1000).map(|_| round(30)).sum::<usize>() <= 32 * 16);
         let worse: usize = (0..1000).map(|_| round(2)).sum();
         assert!(worse <= 32 * 16, "{worse}");
         assert_eq!(news.count.load(Ordering::Relaxed), 1, "it is said once");
