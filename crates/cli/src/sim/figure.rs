@@ -240,7 +240,6 @@ mod tests {
                     verbs_share: 0.5,
                     verbs_share_of_work: 0.5,
                     settled_ms: value,
-                    ..Outcome::default()
                 }
             };
             let outcomes: Vec<Outcome> = (0..figure.runs(Effort::Full).len()).map(outcome).collect();
