@@ -323,9 +323,9 @@ const FIRST_FUNCTION: u16 = 1;
 const OPEN_WINDOW: u16 = 256;
 /// The most calls of a batch whose size is found (RF-RPC section 4.2).
 const TUNED_WINDOW: u16 = 128;
-/// Bytes after which such a batch goes out though it has fewer calls: RF-RPC's L is 2048 with 4 bytes in front of each entry, where the
-/// engine has more, so that as many small calls fit.
-const TUNED_BYTES: u32 = 3968;
+/// Bytes after which such a batch goes out though it has fewer calls: enough for as many small ones. With fewer, what is left of a batch
+/// of 128 would follow in a message of its own.
+const TUNED_BYTES: u32 = 8192;
 /// Stretches that a timeline can have.
 const MOST_STRETCHES: usize = 1 << 20;
 /// Connections that one server's NIC can have.

@@ -11,6 +11,10 @@
 //! * The size travels with each batch, as its count, and not in a field of its own that says what the next will be: a server answers what came
 //!   together together, and so uses its client's size with the first batch that has it.
 //!
+//! More calls are not always more: one that takes another READ, or another message for its result, can make a batch half as long again. So it
+//! is kept what batches of each size took, and where a smaller one does more, that is what batches get; one of some dozens tells whether this
+//! is still so.
+//!
 //! Shorter batches are not always earlier. Calls that are in flight wait for each other by their number alone, and the less they
 //! travel together the longer they do. So where most are late, shrinking has to be worth it: if half of the size makes calls no earlier,
 //! the tuner goes the other way, as far as that does, and stays where they are earliest if nothing keeps the limit.
@@ -25,7 +29,7 @@ const SIZES: RangeInclusive<u16> = 1..=128;
 /// The largest size with its part of the next.
 const LARGEST: f64 = *SIZES.end() as f64 + 0.99;
 /// The part of the tolerated share that is aimed at: what is left is for chance.
-const AIM: f64 = 0.78;
+const AIM: f64 = 0.86;
 /// Who tolerates nothing has so many late: without any, nothing tells that the limit is near.
 const LEAST_AIM: f64 = 0.005;
 /// A late batch makes the next shorter by this part of their size, less the tolerated share of that, and by half of it at most.
@@ -44,7 +48,7 @@ const ROUND_TRIPS: f64 = 2.0;
 /// More late ones are most.
 const MOST: f64 = 0.5;
 /// Rounds until shorter batches are tried again where nothing keeps the limit, at first and at most.
-const PATIENCE: RangeInclusive<u16> = 4..=64;
+const PATIENCE: RangeInclusive<u16> = 1..=64;
 /// Calls are earlier if their latency falls below this part of what it was.
 const EARLIER: f64 = 0.97;
 /// Where several batches are under way, longer ones are tried up to one with which calls take so many times as long as the earliest: what a
@@ -55,13 +59,14 @@ const SEVERAL: f64 = 0.5;
 /// The world has changed if latency leaves these bounds while a size is held.
 const SAME: RangeInclusive<f64> = 0.7..=1.4;
 
-/// Below this size it is compared what a size and its half, which is one, do: a call more is much there, and may take another READ.
-const COMPARED: usize = 4;
-/// The half is taken if it does more than this part; one batch of so many goes the other way, so that both stay known.
-const HALF_DOES: f64 = 0.9;
+/// A call more may take another READ, so a size may do less than a smaller one: the one down to half of it that does most is taken if
+/// it does more than this part of it, in the first case below the size in the second: there a call more is much.
+const SMALLER_DOES: [(f64, u16); 2] = [(0.9, 4), (1.03, u16::MAX)];
+/// One batch of so many goes the other way, so that both stay known.
 const OTHER_WAY: u32 = 32;
 /// What is known of a size is of so many batches.
 const KNOWN_BY: u16 = 32;
+const KNOWN_SIZES: usize = *SIZES.end() as usize + 1;
 
 /// What is known of a size: how long calls took there in the mean, in nanoseconds.
 #[derive(Clone, Copy, Debug)]
@@ -143,9 +148,10 @@ pub(crate) struct BatchTuner {
     patience: u16,
     /// The size that batches are to have.
     offered: u16,
-    /// Batches answered, and of small ones how many, and the nanoseconds that one call takes a client, those under way together.
+    /// Batches answered.
     batches: u32,
-    small: [(u16, f64); COMPARED],
+    /// Of those of each size how many, and the nanoseconds that one call takes a client, those under way together.
+    known: [(u16, f32); KNOWN_SIZES],
     /// When a size was tried last. What was opened before does not count, and then what was opened before the first batch of
     /// the new size was answered: it still waits for those of the old one.
     changed: Nanos,
@@ -170,7 +176,7 @@ impl BatchTuner {
             patience: *PATIENCE.start(),
             offered: *SIZES.start(),
             batches: 0,
-            small: [(0, 0.0); COMPARED],
+            known: [(0, 0.0); KNOWN_SIZES],
             changed: 0,
             settling: false,
             round: Round::default(),
@@ -194,16 +200,19 @@ impl BatchTuner {
         self.offered = self.offer();
     }
 
-    /// The size, or half of it if that does nearly as much, or more: a call more may take another READ.
+    /// The size, or a smaller one that does more. At most 64 numbers are compared, for as many calls.
     fn offer(&self) -> u16 {
         let size = self.size as u16;
         let known =
-            |size: u16| self.small.get(usize::from(size)).filter(|known| known.0 > 0).map(|known| known.1);
-        let (Some(half), Some(whole), false) = (known(size / 2), known(size), self.is_trying()) else {
+            |size: u16| self.known.get(usize::from(size)).filter(|known| known.0 > 0).map(|known| known.1);
+        let smaller = (size / 2).max(*SIZES.start())..size;
+        let best = smaller.filter_map(|size| Some((size, known(size)?))).min_by(|a, b| a.1.total_cmp(&b.1));
+        let (Some((smaller, takes)), Some(whole), false) = (best, known(size), self.is_trying()) else {
             return size;
         };
-        let half_does = half * HALF_DOES < whole;
-        if half_does != self.batches.is_multiple_of(OTHER_WAY) { size / 2 } else { size }
+        let more = SMALLER_DOES.into_iter().find(|of| size < of.1).map_or(1.0, |of| of.0);
+        let does_more = f64::from(takes) * more < whole.into();
+        if does_more != self.batches.is_multiple_of(OTHER_WAY) { smaller } else { size }
     }
 
     fn take(&mut self, opened: Nanos, now: Nanos, batch: Answered, under_way: u32) {
@@ -217,9 +226,10 @@ impl BatchTuner {
         // What is under way at once says one thing, and a batch that is not full less than one that is.
         let trips = 1.0 / f64::from(under_way.max(1));
         self.batches = self.batches.wrapping_add(1);
-        if let Some((known, mean)) = self.small.get_mut(calls as usize) {
+        if let Some((known, mean)) = self.known.get_mut(calls as usize) {
             *known = (*known + 1).min(KNOWN_BY);
-            *mean += (batch.taken as f64 * trips / (calls * calls) as f64 - *mean) / f64::from(*known);
+            let taken = now.saturating_sub(opened) as f64 * trips / calls as f64;
+            *mean += (taken as f32 - *mean) / f32::from(*known);
         }
         if !self.is_trying() {
             let late = f64::from(batch.late) / calls as f64;

@@ -1,7 +1,7 @@
 //! RF-RPC's cluster and its two systems: Jakiro, whose clients fetch their results, and ServerReply.
 
 use super::{Effort, measured};
-use crate::load::{Connections, Function, Load, Network, Posting};
+use crate::load::{Connections, Extent, Function, Load, Network, Posting};
 use crate::memory::Lines;
 use crate::random_values::{Sizes, Times};
 use dunlin_fabric::Nanos;
@@ -81,4 +81,15 @@ pub(super) fn gets(response: ResponseHalf, threads: u16, process_time: Nanos, ef
         (function.requests, function.results) = (Sizes::Fixed(KEY_BYTES), Sizes::Fixed(VALUE_BYTES));
     }
     load
+}
+
+/// When calls of so many microseconds count where a client has to find its way first: the longer they take the fewer there are to find it by,
+/// and the more chance counts for.
+pub(super) fn once_found(process_us: u32, effort: Effort) -> Extent {
+    let warm_up = 25_000_000 + 7_500_000 * Nanos::from(process_us.min(10));
+    let measured = match effort {
+        Effort::Full => 10_000_000,
+        Effort::Quick => 5_000_000,
+    };
+    Extent::Time { warm_up, measured: measured + 1_000_000 * Nanos::from(process_us) }
 }

@@ -72,7 +72,7 @@ impl Cell {
         let mut load = self.load(effort);
         load.pace = Pace::Batches { size };
         load.extent = match effort {
-            Effort::Full => Extent::Time { warm_up: 500_000, measured: 3_000_000 },
+            Effort::Full => Extent::Time { warm_up: 5_000_000, measured: 10_000_000 },
             Effort::Quick => Extent::Time { warm_up: 500_000, measured: 2_000_000 },
         };
         self.flying(load, BatchCalls::Fixed(size))
@@ -85,7 +85,7 @@ impl Cell {
         let warm_up = if self.in_flight.is_some() { FOUND_IN_FLIGHT } else { FOUND };
         let measured = match effort {
             Effort::Full => 20_000_000,
-            Effort::Quick => 2_000_000,
+            Effort::Quick => 6_000_000,
         };
         load.extent = Extent::Time { warm_up, measured };
         self.flying(load, BatchCalls::WithinLatency { limit, tolerance: TOLERANCE })

@@ -3,7 +3,7 @@
 //! of the paper's; it says that who chooses is as good as the best fixed choice, that it never loses to replies, and how soon it has
 //! found out what has changed.
 
-use super::rf_rpc::{THREADS, gets};
+use super::rf_rpc::{THREADS, gets, once_found};
 use super::{Effort, Figure, Outcome, Outcomes, Point, Run};
 use crate::load::{Extent, Load, Step};
 use crate::random_values::Sizes;
@@ -18,7 +18,7 @@ pub(super) const FIGURE: Figure = Figure::predicted(
         "process_time_us",
     ],
     "As rf-rpc-9, with a client's defaults (FetchChoice::Tuned, FirstRead::WhenExpected), measured once that has found its way. The best fixed R and F of each \
-     cell are found by trying: R of 1, 3 and 5 with F of 256, 512 and 768 bytes where the first READ is sent at once, and R 5 with each F where it is sent when the result is \
+     cell are found by trying: R of 1 to 5 with F of 256, 512 and 768 bytes where the first READ is sent at once, and R 5 with each F where it is sent when the result is \
      expected. A step changes process time and results for all calls at once; settled is from when on no five milliseconds have a rate that is more than a twentieth below \
      that of the end.",
     runs,
@@ -37,7 +37,7 @@ const TIMES_US: [u32; 5] = [0, 3, 6, 10, 20];
 const QUICK_TIMES_US: [u32; 2] = [0, 10];
 const CLIENTS: [usize; 2] = [7, 35];
 const QUICK_CLIENTS: [usize; 1] = [7];
-const R: [u32; 3] = [1, 3, 5];
+const R: [u32; 5] = [1, 2, 3, 4, 5];
 const F: [u32; 3] = [256, 512, 768];
 /// R where the first READ is sent when the result is expected: then it makes little difference.
 const R_EXPECTED: u32 = 5;
@@ -69,8 +69,6 @@ struct Grid {
     steps: &'static [Change],
     /// How long a cell runs until it counts, and for how long it does.
     extent: (Nanos, Nanos),
-    /// As above, where something has to be found out: for calls of no process time, and how much longer for each microsecond of it.
-    tuned: [(Nanos, Nanos); 2],
     /// How long after calls began a step is, and how long after that the end begins that counts.
     step: (Nanos, Nanos),
 }
@@ -85,7 +83,6 @@ fn grid(effort: Effort) -> Grid {
             f: &F,
             steps: &STEPS,
             extent: (1_000_000, 4_000_000),
-            tuned: [(25_000_000, 10_000_000), (7_500_000, 1_000_000)],
             step: (20_000_000, 100_000_000),
         },
         Effort::Quick => Grid {
@@ -96,7 +93,6 @@ fn grid(effort: Effort) -> Grid {
             f: &QUICK_F,
             steps: &QUICK_STEPS,
             extent: (500_000, 2_000_000),
-            tuned: [(25_000_000, 5_000_000), (7_500_000, 1_000_000)],
             step: (20_000_000, 100_000_000),
         },
     }
@@ -158,12 +154,7 @@ fn runs(effort: Effort) -> Vec<Run> {
                 let mut run =
                     |what: &str, load| runs.push(Run::of(series(what, *bytes, *clients), *time, load));
                 let mut tuned = load(ResponseHalf::FetchOrWrite);
-                let [(warm_up, measured), (warm_longer, longer)] = grid.tuned;
-                let (warm_up, measured) = (
-                    warm_up + u64::from((*time).min(10)) * warm_longer,
-                    measured + u64::from(*time) * longer,
-                );
-                tuned.extent = Extent::Time { warm_up, measured };
+                tuned.extent = once_found(*time, effort);
                 run(TUNED, tuned);
                 run(REPLY, load(ResponseHalf::Write));
                 for (retries, bytes) in grid.r.iter().flat_map(|r| grid.f.iter().map(move |f| (*r, *f))) {
