@@ -64,8 +64,9 @@ const SAME: RangeInclusive<f64> = 0.7..=1.4;
 const SMALLER_DOES: [(f64, u16); 2] = [(0.9, 4), (1.03, u16::MAX)];
 /// One batch of so many goes the other way, so that both stay known.
 const OTHER_WAY: u32 = 32;
-/// What is known of a size is of so many batches.
+/// What is known of a size is of so many batches, and nothing is known of it before these many.
 const KNOWN_BY: u16 = 32;
+const KNOWN_FROM: u16 = 4;
 const KNOWN_SIZES: usize = *SIZES.end() as usize + 1;
 
 /// What is known of a size: how long calls took there in the mean, in nanoseconds.
@@ -204,7 +205,7 @@ impl BatchTuner {
     fn offer(&self) -> u16 {
         let size = self.size as u16;
         let known =
-            |size: u16| self.known.get(usize::from(size)).filter(|known| known.0 > 0).map(|known| known.1);
+            |size: u16| self.known.get(usize::from(size)).filter(|of| of.0 >= KNOWN_FROM).map(|of| of.1);
         let smaller = (size / 2).max(*SIZES.start())..size;
         let best = smaller.filter_map(|size| Some((size, known(size)?))).min_by(|a, b| a.1.total_cmp(&b.1));
         let (Some((smaller, takes)), Some(whole), false) = (best, known(size), self.is_trying()) else {
@@ -593,6 +594,28 @@ mod tests {
             }
             assert!(sizes.contains(&(f64::from(all) / 320.0)), "{all}");
         }
+    }
+
+    /// Results of which 29 go into one message: with 30 the last one comes with a second message, late, and the batch takes half as long again.
+    #[test]
+    fn a_message_more_has_to_be_worth_it() {
+        let mut tuner = BatchTuner::new(0.05);
+        let (mut calls, mut now) = (0, 0);
+        for batch in 0..8000 {
+            let size = Nanos::from(tuner.size());
+            let (opened, beyond) = (now, size.saturating_sub(29));
+            let first = 6_000 + 450 * (size - beyond);
+            let second = if beyond > 0 { 9_000 + 450 * beyond } else { 0 };
+            now += first + second;
+            let late = if first + second > 24_000 { beyond as u16 } else { 0 };
+            let answered = Answered { calls: size as u16, late, taken: size * first + beyond * second };
+            tuner.answered(opened, now, answered, 1);
+            if batch >= 4000 {
+                calls += size;
+            }
+        }
+        let mean = calls as f64 / 4000.0;
+        assert!((27.0..30.0).contains(&mean), "{mean}");
     }
 
     #[test]
