@@ -53,7 +53,7 @@ pub use dunlin_rpc::{
     CompletionMode, ConnectError, Counters, FetchChoice, Filling, FirstRead, FunctionMode, FunctionTuning,
     Illegal, LargePayload, PROTOCOLS, Plan, PoolService, Protocol, Reply, ReplyTooLarge, Request,
     RequestHalf, ResponseHalf, SMALL_LIMIT, ServeError, ServerConfig, Service, Sharing, Status, Tuning,
-    messages, tune::table::FetchTable,
+    Way, messages, tune::table::FetchTable,
 };
 #[cfg(feature = "thrift")]
 pub use dunlin_thrift as thrift;

@@ -1,6 +1,7 @@
 //! One service, one client, and every address: shared memory, stock Thrift, and `auto:`, which takes the best that is there,
 //! TCP in the end, and tells which and why. (RDMA is in the guest's turn, `tests/guest/calls`; libfabric is where a build has it.)
 
+use dunlin::hints::{FunctionHints, Hints};
 use dunlin::thrift::{
     CallError, ClientOptions, ConnectError, Context, Failure, FastStr, Never, ServerOptions, serve,
 };
@@ -97,6 +98,31 @@ fn talk(fabrics: &Fabrics, address: &Address, handler: &Handler, by_tcp: bool) -
     assert!(matches!(wait(futures.say("")), Err(CallError::Exception(_))));
     assert_eq!(futures.transport(), client.transport());
     client.transport().clone()
+}
+
+/// Clients of both kinds tell what they have chosen for functions whose results are fetched or written back, and nothing for others.
+#[test]
+fn what_is_chosen_is_told() {
+    let fabrics = without(&[]);
+    let (_, server) = served(&fabrics, &"shm:asked-what-is-chosen".parse().unwrap());
+    let address = server.address().clone();
+    let hinted = |protocol| ClientOptions {
+        hints: vec![FunctionHints::new("say").both(Hints::NONE.protocol(protocol))],
+        ..ClientOptions::default()
+    };
+    let hubs = AsyncHubs::new(&fabrics);
+    for (protocol, chooses) in [("RF-RPC", true), ("Server-reply", false)] {
+        let mut client = AskedClient::connect(&fabrics, &address, hinted(protocol)).unwrap();
+        let futures = AskedAsyncClient::connect(&hubs, &fabrics, &address, hinted(protocol)).unwrap();
+        for _ in 0..20 {
+            assert_eq!(client.say("hello").unwrap(), "hello");
+            assert_eq!(wait(futures.say("hello")).unwrap(), "hello");
+        }
+        for tuning in [client.inner().tuning(), futures.inner().tuning()] {
+            let results: u64 = tuning.iter().map(|lane| lane.results.0 + lane.results.1).sum();
+            assert_eq!((!tuning.is_empty(), results > 0), (chooses, chooses), "{protocol}: {tuning:?}");
+        }
+    }
 }
 
 #[test]

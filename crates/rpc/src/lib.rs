@@ -37,4 +37,4 @@ pub use plan::{
 };
 pub use server::{Counters, Incoming, Server, ServerBuilder, ServerConfig, Worker};
 pub use service::{FunctionMode, PoolService, Reply, ReplyTooLarge, Request, Service};
-pub use tune::{shared::FetchChoice, wait::FirstRead};
+pub use tune::{shared::FetchChoice, wait::FirstRead, way::Way};

@@ -73,6 +73,8 @@ fn messages_between_processes_by_every_protocol() {
         println!("  {name}");
         let mut client = MessageClient::connect(&fabric, &address, with_plan(plan)).unwrap();
         assert_eq!(client.servers(), 2);
+        let chooses = plan.response == ResponseHalf::FetchOrWrite;
+        assert_eq!(client.client().tuning().len(), if chooses { 2 } else { 0 });
         for server in 0..2 {
             let mut buffer = client.malloc_buf(server, LONGEST).unwrap();
             let sizes = [0, 5, 32, 33, 1000, 4096, 4097, 30_000, LONGEST];

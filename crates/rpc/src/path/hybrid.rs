@@ -127,7 +127,11 @@ pub struct FunctionTuning {
     pub fetch_bytes: u32,
     /// F where several calls travel together, in bytes, but for those sizes that are known to fit into another.
     pub batch_fetch_bytes: u32,
-    /// How often they have changed.
+    /// How long after a request the first READ for its result goes out, in nanoseconds ([`FirstRead`](crate::FirstRead)); 0 at once.
+    pub first_read_after: u32,
+    /// What the server asks for ([`FetchChoice::Tuned`](crate::FetchChoice::Tuned)).
+    pub way: Way,
+    /// How often R or F have changed.
     pub changes: u32,
 }
 
@@ -142,6 +146,8 @@ impl Tuning {
                 retries: choice.retries,
                 fetch_bytes: choice.bytes,
                 batch_fetch_bytes: tuner.choice(function, 0).bytes,
+                first_read_after: tuner.wait(function, false),
+                way: tuner.way(function),
                 changes: tuner.changes(function),
             }
         };
@@ -621,6 +627,21 @@ impl<F: Fabric> Published<F> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// What a client tells is what it goes by: the way that the server has asked for, and the wait until the first READ.
+    #[test]
+    fn what_is_chosen_is_told() {
+        use crate::tune::{shared::FetchChoice, table::FetchTable, wait::FirstRead};
+        for (first_read, waits) in [(FirstRead::WhenExpected, true), (FirstRead::AtOnce, false)] {
+            let tuner = FetchTuner::new(Arc::new(FetchTable::rf_rpc()), FetchChoice::Tuned, first_read);
+            (0..100).for_each(|_| tuner.sample(3, 1, 5_000, 300, true));
+            tuner.ask(3, Way::Whole.number());
+            let tuning = Tuning::of(&tuner, (3, 1));
+            let [three, four] = [3, 4].map(|function: usize| tuning.functions[function]);
+            assert_eq!((three.way, three.fetch_bytes, three.first_read_after >= 5_000), (Way::Whole, 320, waits));
+            assert_eq!((four.way, four.first_read_after), (Way::Chosen, 0));
+        }
+    }
 
     #[test]
     fn a_call_is_past_r_once_also_if_r_becomes_less() {

@@ -52,7 +52,7 @@ const WAYS: usize = 4;
 
 /// What a server asks its clients to do with the results of a function.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Way {
+pub enum Way {
     /// As each has chosen by itself: fetched, or written back if that takes more than R READs.
     #[default]
     Chosen,
