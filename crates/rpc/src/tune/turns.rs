@@ -21,8 +21,10 @@ pub(crate) enum Past {
     LongAgo,
 }
 
-/// After so many bytes a core has dropped what it has READ. (The caches of a core have 1 or 2 MiB, and what it READs, it also writes elsewhere.)
-const GONE: u64 = 3 << 19;
+/// After so many bytes a core has dropped what it has READ. (The caches of a core have 1 or 2 MiB, and what it READs, it also writes elsewhere.
+/// One to four lanes gain more with half as much again, but eight of 128 KiB, which come round after 1 MiB by themselves, then lose to plain
+/// rendezvous, whether they have buffers beyond those that they need or not.)
+const GONE: u64 = 1 << 20;
 /// What a buffer costs that is touched for the first time, in payloads that are filled too soon.
 const DEAR: u8 = 4;
 /// Bytes of buffers that all lanes of a process may have beyond those that they cannot do without: as much as a cache that cores share has.
