@@ -52,8 +52,8 @@ pub use dunlin_rpc::{
     ApplicationCode, BackoffConfig, BatchCalls, Batching, CallError, CallId, Cause, Certainty, ClientConfig,
     CompletionMode, ConnectError, Counters, FetchChoice, Filling, FirstRead, FunctionMode, FunctionTuning,
     Illegal, LargePayload, PROTOCOLS, Plan, PoolService, Protocol, Reply, ReplyTooLarge, Request,
-    RequestHalf, ResponseHalf, SMALL_LIMIT, ServeError, ServerConfig, Service, Sharing, Status, Tuning,
-    Way, messages, tune::table::FetchTable,
+    RequestHalf, ResponseHalf, SMALL_LIMIT, ServeError, ServerConfig, Service, Sharing, Status, Tuning, Way,
+    messages, tune::table::FetchTable,
 };
 #[cfg(feature = "thrift")]
 pub use dunlin_thrift as thrift;

@@ -638,7 +638,10 @@ mod tests {
             tuner.ask(3, Way::Whole.number());
             let tuning = Tuning::of(&tuner, (3, 1));
             let [three, four] = [3, 4].map(|function: usize| tuning.functions[function]);
-            assert_eq!((three.way, three.fetch_bytes, three.first_read_after >= 5_000), (Way::Whole, 320, waits));
+            assert_eq!(
+                (three.way, three.fetch_bytes, three.first_read_after >= 5_000),
+                (Way::Whole, 320, waits)
+            );
             assert_eq!((four.way, four.first_read_after), (Way::Chosen, 0));
         }
     }

@@ -329,6 +329,7 @@ impl<F: Fabric> Pool<F> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tune::turns::GONE;
     use dunlin_fabric::{Address, Host, LinkError, Listener, Scheme};
     use dunlin_fabric_shm::{ShmConfig, ShmFabric, ShmLink};
     use proptest::prelude::*;
@@ -399,6 +400,7 @@ mod tests {
     #[test]
     fn buffers_are_filled_by_turns() {
         const LENGTH: usize = 128 << 10;
+        const ENOUGH: usize = GONE as usize / LENGTH;
         let fabric = fabric();
         let (link, _peer) = links(&fabric);
         let mut pool: Pool<ShmFabric> = Pool::new(Some(link), 8 * MEBI as u64);
@@ -413,12 +415,12 @@ mod tests {
         // Where that is not slow one is enough.
         assert!((0..100).all(|_| fill(&mut pool, LENGTH, false) == (Past::Lately, 1)));
         let pasts: Vec<_> = (0..100).map(|_| fill(&mut pool, LENGTH, true)).collect();
-        assert!(pasts[90..].iter().all(|past| *past == (Past::LongAgo, 12)), "{pasts:?}");
+        assert!(pasts[90..].iter().all(|past| *past == (Past::LongAgo, ENOUGH)), "{pasts:?}");
         // Shorter ones have room in them, and longer ones do not.
-        assert_eq!(fill(&mut pool, LENGTH - 1, true), (Past::LongAgo, 12));
+        assert_eq!(fill(&mut pool, LENGTH - 1, true), (Past::LongAgo, ENOUGH));
         assert_eq!(fill(&mut pool, 2 * LENGTH, true).0, Past::New);
         let of = pool.in_turn.as_ref().unwrap();
-        assert_eq!((of.kept.len(), of.out.len()), (11, 2));
+        assert_eq!((of.kept.len(), of.out.len()), (ENOUGH - 1, 2));
         // They are in nobody's way.
         assert_eq!(pool.reserve(&fabric, 8 * MEBI).unwrap().len(), 8 * MEBI);
         assert!(pool.in_turn.as_ref().unwrap().kept.is_empty());

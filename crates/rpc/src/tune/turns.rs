@@ -24,7 +24,7 @@ pub(crate) enum Past {
 /// After so many bytes a core has dropped what it has READ. (The caches of a core have 1 or 2 MiB, and what it READs, it also writes elsewhere.
 /// One to four lanes gain more with half as much again, but eight of 128 KiB, which come round after 1 MiB by themselves, then lose to plain
 /// rendezvous, whether they have buffers beyond those that they need or not.)
-const GONE: u64 = 1 << 20;
+pub(crate) const GONE: u64 = 1 << 20;
 /// What a buffer costs that is touched for the first time, in payloads that are filled too soon.
 const DEAR: u8 = 4;
 /// Bytes of buffers that all lanes of a process may have beyond those that they cannot do without: as much as a cache that cores share has.
@@ -122,6 +122,8 @@ mod tests {
     use super::*;
 
     const BYTES: usize = 128 << 10;
+    /// Buffers of a lane alone.
+    const ENOUGH: usize = GONE as usize / BYTES;
 
     /// A lane with buffers that are free whenever it fills; each is when it was filled last.
     struct Lane(Turns, Vec<u64>);
@@ -149,9 +151,9 @@ mod tests {
     fn one_lane_goes_round_among_as_many_as_it_takes() {
         let mut lane = Lane::of(&Arc::default());
         let pasts: Vec<Past> = (0..1000).map(|_| lane.fill(true)).collect();
-        assert_eq!(lane.1.len(), 12);
+        assert_eq!(lane.1.len(), ENOUGH);
         let last = pasts.iter().rposition(|past| *past != Past::LongAgo).unwrap();
-        assert_eq!(last, 11 * usize::from(DEAR) - 1, "{pasts:?}");
+        assert_eq!(last, (ENOUGH - 1) * usize::from(DEAR) - 1, "{pasts:?}");
         // Where what was READ lately is not slow one is enough.
         let mut lane = Lane::of(&Arc::default());
         assert!((0..100).skip(1).all(|_| lane.fill(false) != Past::LongAgo) && lane.1.len() == 1);
@@ -183,9 +185,9 @@ mod tests {
         let buffers: usize = lanes.iter().map(|lane| lane.1.len()).sum();
         assert_eq!((buffers - 64) * BYTES, MOST_MORE as usize);
         lanes.truncate(10);
-        assert_eq!(traffic.more.load(Ordering::Relaxed), 10 * 11 * BYTES as u64);
+        assert_eq!(traffic.more.load(Ordering::Relaxed), (10 * (ENOUGH - 1) * BYTES) as u64);
         lanes[0].0.give_up();
-        assert_eq!(traffic.more.load(Ordering::Relaxed), 9 * 11 * BYTES as u64);
+        assert_eq!(traffic.more.load(Ordering::Relaxed), (9 * (ENOUGH - 1) * BYTES) as u64);
     }
 
     #[test]
