@@ -61,12 +61,12 @@ const SAME: RangeInclusive<f64> = 0.7..=1.4;
 
 /// A call more may take another READ, so a size may do less than a smaller one: the one down to half of it that does most is taken if
 /// it does more than this part of it, in the first case below the size in the second: there a call more is much.
-const SMALLER_DOES: [(f64, u16); 2] = [(0.9, 4), (1.03, u16::MAX)];
+const SMALLER_DOES: [(f64, u16); 2] = [(0.9, 4), (1.05, u16::MAX)];
 /// One batch of so many goes the other way, so that both stay known.
 const OTHER_WAY: u32 = 32;
 /// What is known of a size is of so many batches, and nothing is known of it before these many.
 const KNOWN_BY: u16 = 32;
-const KNOWN_FROM: u16 = 4;
+const KNOWN_FROM: u16 = 16;
 const KNOWN_SIZES: usize = *SIZES.end() as usize + 1;
 
 /// What is known of a size: how long calls took there in the mean, in nanoseconds.
