@@ -59,9 +59,11 @@ const SEVERAL: f64 = 0.5;
 /// The world has changed if latency leaves these bounds while a size is held.
 const SAME: RangeInclusive<f64> = 0.7..=1.4;
 
-/// A call more may take another READ, so a size may do less than a smaller one: the one down to half of it that does most is taken if
-/// it does more than this part of it, in the first case below the size in the second: there a call more is much.
-const SMALLER_DOES: [(f64, u16); 2] = [(0.9, 4), (1.05, u16::MAX)];
+/// A call more may take another READ, so a size may do less than a smaller one: of those down to its half the one that does most is taken
+/// if it does so many times as much. Sizes below `FEW` have to be worth it themselves: a call more is much there.
+const SMALLER_DOES: f64 = 1.05;
+const FEW_DO: f64 = 0.9;
+const FEW: u16 = 4;
 /// One batch of so many goes the other way, so that both stay known.
 const OTHER_WAY: u32 = 32;
 /// What is known of a size is of so many batches, and nothing is known of it before these many.
@@ -204,15 +206,16 @@ impl BatchTuner {
     /// The size, or a smaller one that does more. At most 64 numbers are compared, for as many calls.
     fn offer(&self) -> u16 {
         let size = self.size as u16;
+        if self.is_trying() {
+            return size;
+        }
         let known =
             |size: u16| self.known.get(usize::from(size)).filter(|of| of.0 >= KNOWN_FROM).map(|of| of.1);
         let smaller = (size / 2).max(*SIZES.start())..size;
         let best = smaller.filter_map(|size| Some((size, known(size)?))).min_by(|a, b| a.1.total_cmp(&b.1));
-        let (Some((smaller, takes)), Some(whole), false) = (best, known(size), self.is_trying()) else {
-            return size;
-        };
-        let more = SMALLER_DOES.into_iter().find(|of| size < of.1).map_or(1.0, |of| of.0);
-        let does_more = f64::from(takes) * more < whole.into();
+        let (Some((smaller, takes)), Some(whole)) = (best, known(size)) else { return size };
+        let enough = if size < FEW { FEW_DO } else { SMALLER_DOES };
+        let does_more = f64::from(takes) * enough < whole.into();
         if does_more != self.batches.is_multiple_of(OTHER_WAY) { smaller } else { size }
     }
 
