@@ -27,6 +27,6 @@ fn address(scheme: Scheme, case: &str) -> Address {
 fn main() -> std::process::ExitCode {
     // iWARP has reliable connections only, without immediate data or atomics.
     let is_iwarp = !fabric().capabilities().transports.contains(Transport::UnreliableDatagram);
-    let applicable = if is_iwarp { 73 } else { 129 };
+    let applicable = if is_iwarp { 74 } else { 130 };
     Suite { address, ..Suite::new(fabric, Scheme::Rdma, applicable) }.main()
 }

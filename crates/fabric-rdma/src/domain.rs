@@ -253,10 +253,20 @@ impl RdmaDomain {
         }
         let Some(handle) = &mut queue_pair.handle else { return Err(CreateError::NoSuch("queue pair")) };
         let step = |state| sys::QueuePairAttributes { state, ..attributes };
-        handle
-            .modify(step(sys::STATE_READY_TO_RECEIVE), receive)
-            .and_then(|()| handle.modify(step(sys::STATE_READY_TO_SEND), send))
-            .map_err(CreateError::system("a connection"))
+        let failed = CreateError::system("a connection");
+        if let Err(error) = handle.modify(step(sys::STATE_READY_TO_RECEIVE), receive) {
+            return Err(failed(error));
+        }
+        match handle.modify(step(sys::STATE_READY_TO_SEND), send) {
+            Ok(()) => Ok(()),
+            // It receives since the step before: the peer, who was there first, has broken it meanwhile. That is how it would be had it
+            // been done a moment later.
+            Err(_) if handle.state().is_ok_and(|state| state == sys::STATE_ERROR) => {
+                queue_pair.broken.raise();
+                Ok(())
+            }
+            Err(error) => Err(failed(error)),
+        }
     }
 
     /// A link or the other end of a queue pair has ended, or the device has told of something that is broken.

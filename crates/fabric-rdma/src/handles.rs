@@ -6,8 +6,9 @@
 use crate::device::{Device, errno};
 use crate::events::Object;
 use crate::sys;
-use std::ffi::{c_int, c_void};
+use std::ffi::{c_int, c_uint, c_void};
 use std::io;
+use std::mem::MaybeUninit;
 use std::os::fd::BorrowedFd;
 use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
@@ -260,6 +261,23 @@ impl QueuePair {
         // SAFETY: the queue pair is alive, the structure is of the library's layout and read during the call only.
         let code = unsafe { (self.device.library.modify_qp)(self.raw.as_ptr(), &mut attributes, mask) };
         if code == 0 { Ok(()) } else { Err(errno(code)) }
+    }
+
+    /// The state that the device has it in, which may be another than the one that it was put into last.
+    pub(crate) fn state(&self) -> io::Result<c_uint> {
+        let mut attributes = sys::QueuePairAttributes::default();
+        // What it was made with is told as well, and not looked at.
+        let mut init = MaybeUninit::<sys::QueuePairInit>::zeroed();
+        // SAFETY: the queue pair is alive, and both structures are of the library's layout and ours to be written to.
+        let code = unsafe {
+            (self.device.library.query_qp)(
+                self.raw.as_ptr(),
+                &mut attributes,
+                sys::SET_STATE,
+                init.as_mut_ptr(),
+            )
+        };
+        if code == 0 { Ok(attributes.state) } else { Err(errno(code)) }
     }
 
     /// Posts work requests (at least one) as a linked list and rings the doorbell once. An error says how many were taken.

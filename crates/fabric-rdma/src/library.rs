@@ -101,6 +101,7 @@ functions! {
     destroy_srq: "ibv_destroy_srq"(*mut SharedReceiveQueue) -> c_int;
     create_qp: "ibv_create_qp"(*mut ProtectionDomain, *mut QueuePairInit) -> *mut QueuePair;
     modify_qp: "ibv_modify_qp"(*mut QueuePair, *mut QueuePairAttributes, c_int) -> c_int;
+    query_qp: "ibv_query_qp"(*mut QueuePair, *mut QueuePairAttributes, c_int, *mut QueuePairInit) -> c_int;
     destroy_qp: "ibv_destroy_qp"(*mut QueuePair) -> c_int;
     create_ah: "ibv_create_ah"(*mut ProtectionDomain, *mut AddressAttributes) -> *mut AddressHandle;
     destroy_ah: "ibv_destroy_ah"(*mut AddressHandle) -> c_int;

@@ -20,6 +20,7 @@ pub(super) fn add<F: Fabric>(all: &mut Vec<Case<F>>) {
             fails(c, r, WRITE, RemoteAccess, |s, _| write(s, BAD, 0, 8))
         }),
         Case::pair("a_bad_key_breaks_both_ends", &[RC], both_break),
+        Case::pair("a_bad_key_while_the_other_end_connects", &[RC], breaks_while_connecting),
         Case::pair("bad_key_write_immediate", &[RC, Need::Immediate, Need::Acknowledged], |c, r| {
             fails(c, r, WRITE, RemoteAccess, |s, _| {
                 let data = Data::Buffer(s.buffer(b"bad")?);
@@ -173,6 +174,26 @@ fn both_break<F: Fabric>(context: &mut Context<F>, role: Role) -> Verdict {
     station.post(queue_pair, 1, operation, true)?;
     station.until_error(queue_pair)?;
     refused(&mut station, queue_pair)
+}
+
+/// Who is connected first may break what its peer is still connecting: the peer is connected to something broken then, which is
+/// no error of connecting.
+fn breaks_while_connecting<F: Fabric>(context: &mut Context<F>, role: Role) -> Verdict {
+    const ROUNDS: u64 = 20;
+    let mut station = context.station()?;
+    let config = station.reliable();
+    for round in 0..ROUNDS {
+        let queue_pair = context.connect(&mut station, &config)?;
+        if (round % 2 == 0) == (role == Role::First) {
+            let operation = write(&station, RegionKey(0x0bad), 0, 64)?;
+            station.post(queue_pair, 1, operation, true)?;
+        }
+        station.until_error(queue_pair)?;
+        refused(&mut station, queue_pair)?;
+        context.meet_at(&mut station)?;
+        station.domain.destroy_queue_pair(queue_pair)?;
+    }
+    context.meet_at(&mut station)
 }
 
 /// The queue pair is in error, and posts are refused.
