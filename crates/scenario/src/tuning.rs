@@ -66,7 +66,7 @@ pub struct BatchOutcome {
     pub part: BatchPart,
     /// Calls of a batch, in the mean.
     pub together: f64,
-    /// The share of calls that took longer than the limit, from the first of their batch until they were answered.
+    /// The share of calls that took longer than the limit as the caller sees it, from the first of their batch until they were answered.
     pub late_share: f64,
     /// Millions of calls in a virtual second.
     pub mops: f64,
@@ -75,11 +75,17 @@ pub struct BatchOutcome {
 /// What batches are to keep: so many nanoseconds, but for this share of the calls.
 pub const WITHIN: (Nanos, f64) = (20_000, 0.05);
 
-/// Quick calls, ones that take five times as long, and quick ones again.
+/// A caller whose clock says so much more than the limit is not late yet: before the engine has read its own, and when it has told that
+/// the answers are there, some nanoseconds pass that it cannot know of. Where every batch takes the same time the longest that keep the
+/// limit are just below it.
+const SEEN: Nanos = 50;
+
+/// Quick calls, ones that take five times as long, and quick ones again: so many that of their second halves some hundreds of batches are late
+/// or could be.
 pub const BATCH_PARTS: [BatchPart; 3] = [
-    BatchPart { process: 200, calls: 20_000 },
-    BatchPart { process: 1000, calls: 20_000 },
-    BatchPart { process: 200, calls: 20_000 },
+    BatchPart { process: 200, calls: 100_000 },
+    BatchPart { process: 1000, calls: 100_000 },
+    BatchPart { process: 200, calls: 100_000 },
 ];
 
 /// Why there is no outcome.
@@ -225,7 +231,7 @@ fn batches_on(sim: &Sim, parts: &[BatchPart]) -> Result<Vec<BatchOutcome>, Tunin
             while let Some(call) = client.wait_any() {
                 client.outcome(call)?;
                 client.forget(call);
-                late += u32::from(sim.time() - began > limit);
+                late += u32::from(sim.time() - began > limit + SEEN);
             }
             called += u32::from(together);
             batches += 1;

@@ -137,12 +137,15 @@ impl Batches {
         bytes > self.bytes as usize
     }
 
-    /// A call was put into the open batch, as its first or as another.
+    /// A batch is opened: its first call is about to be put into it. Latency counts from here.
     #[inline]
-    pub(crate) fn pushed(&mut self, call: u32, first: bool, now: impl FnOnce() -> Nanos) {
-        if first {
-            self.opened = now();
-        }
+    pub(crate) fn opened(&mut self, now: Nanos) {
+        self.opened = now;
+    }
+
+    /// A call was put into the open batch.
+    #[inline]
+    pub(crate) fn pushed(&mut self, call: u32) {
         if let Some(of) = self.of.get_mut(split_call(call).0) {
             *of = self.number;
         }
@@ -243,12 +246,13 @@ mod tests {
         let batching = Batching::default();
         let found = batching.finds().unwrap();
         let mut batches = Batches::new(&batching, 4, Some(Arc::clone(&found)));
-        batches.pushed(call(0, 1), true, || 5);
+        batches.opened(5);
+        batches.pushed(call(0, 1));
         batches.sent(1);
         let capacity = batches.under_way.capacity();
         for round in 1..500u32 {
-            batches.pushed(call(1, round), true, || 10);
-            batches.pushed(call(2, round), false, || unreachable!("one look at the clock"));
+            batches.opened(10);
+            [1, 2].into_iter().for_each(|slot| batches.pushed(call(slot, round)));
             batches.sent(2);
             batches.answered(call(1, round), || unreachable!("nothing came before"));
             batches.look(|| 20);
@@ -272,7 +276,8 @@ mod tests {
             ..Batching::default()
         };
         let mut batches = Batches::new(&batching, 8, batching.finds());
-        (0..4).for_each(|slot| batches.pushed(call(slot, 1), slot == 0, || 1000));
+        batches.opened(1000);
+        (0..4).for_each(|slot| batches.pushed(call(slot, 1)));
         batches.sent(4);
         (0..3).for_each(|slot| batches.answered(call(slot, 1), || 0));
         batches.look(|| 1050);

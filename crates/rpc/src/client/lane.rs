@@ -359,10 +359,12 @@ impl<F: Fabric> ClientLane<F> {
         {
             self.flush(fabric, domain)?;
         }
+        self.open_batch(fabric);
         fabric.host().charge(Work::BuildEntry, 1);
         let meta = EntryMeta { function_or_status: function, thread: 0, call, flags: Flags::NONE };
         if self.batch.push(&mut self.staging, &meta, payload).is_err() {
             self.flush(fabric, domain)?;
+            self.open_batch(fabric);
             self.batch.push(&mut self.staging, &meta, payload).map_err(|_| SubmitError::Full)?;
         }
         if self.batch.count() == 1 {
@@ -378,13 +380,23 @@ impl<F: Fabric> ClientLane<F> {
         }
         self.slots.take(call, timeout, self.batch_sequence);
         if let Some(batching) = &mut self.batching {
-            batching.pushed(call, self.batch.count() == 1, || fabric.host().now());
+            batching.pushed(call);
             if batching.is_full(self.batch.count(), self.batch.total()) {
                 // The call is made: what breaks now is found by who looks for its answer.
                 let _ = self.flush_if_room(fabric, domain);
             }
         }
         Ok(call)
+    }
+
+    /// The next call is the first of its batch if there is none in it.
+    #[inline]
+    fn open_batch(&mut self, fabric: &F) {
+        if self.batch.count() == 0
+            && let Some(batching) = &mut self.batching
+        {
+            batching.opened(fabric.host().now());
+        }
     }
 
     /// Sends the open batch; where there is no room it stays open, and goes out with a later look.
@@ -472,11 +484,6 @@ impl<F: Fabric> ClientLane<F> {
         if self.hybrid.as_ref().is_some_and(|hybrid| hybrid.rx.is_waiting() || hybrid.rx.head_overdue()) {
             messages += self.progress_fetched(fabric, domain, scratch, sink)?;
         }
-        if messages > 0
-            && let Some(batching) = &mut self.batching
-        {
-            batching.look(|| fabric.host().now());
-        }
         if !self.releases.is_empty() {
             self.send_releases(fabric, domain);
         }
@@ -489,6 +496,12 @@ impl<F: Fabric> ClientLane<F> {
             && let Some(again) = &mut self.again
         {
             again.heard();
+        }
+        // The caller has its answers when this returns, and not before.
+        if messages > 0
+            && let Some(batching) = &mut self.batching
+        {
+            batching.look(|| fabric.host().now());
         }
         Ok(messages + usize::from(went_on))
     }

@@ -29,7 +29,7 @@ const SIZES: RangeInclusive<u16> = 1..=128;
 /// The largest size with its part of the next.
 const LARGEST: f64 = *SIZES.end() as f64 + 0.99;
 /// The part of the tolerated share that is aimed at: what is left is for chance.
-const AIM: f64 = 0.82;
+const AIM: f64 = 0.86;
 /// Who tolerates nothing has so many late: without any, nothing tells that the limit is near.
 const LEAST_AIM: f64 = 0.005;
 /// A late batch makes the next shorter by this part of their size, less the tolerated share of that, and by half of it at most.
