@@ -5,13 +5,15 @@
 # that is missing then is noticed below.
 guest_packages="
     busybox-static libc6 libgcc-s1 zlib1g libibverbs1 ibverbs-providers librdmacm1 libnl-3-200 libnl-route-3-200 ibverbs-utils
+    e2fsprogs libext2fs2 libext2fs2t64 libblkid1 libuuid1
     iproute2 libbpf1 libbsd0 libmd0 libmnl0 libelf1 libelf1t64 libcap2 libzstd1 liblzma5
     libtirpc3 libtirpc3t64 libgssapi-krb5-2 libkrb5-3 libk5crypto3 libkrb5support0 libcom-err2 libkeyutils1 libssl3
     libssl3t64 libxtables12 libselinux1 libpcre2-8-0 libdb5.3 libdb5.3t64"
-guest_programs="ip tc rdma ibv_devinfo"
+guest_programs="ip tc rdma ibv_devinfo mke2fs"
 # Debian's usual kernel: its kernel for clouds has no rdma_rxe.
 guest_kernel=linux-image-amd64
-guest_modules="dummy veth sch_netem crc32_generic crc32c_generic libcrc32c ib_core ib_uverbs rdma_ucm rdma_rxe"
+guest_modules="dummy veth sch_netem crc32_generic crc32c_generic libcrc32c ib_core ib_uverbs rdma_ucm rdma_rxe
+    loop ext4"
 
 say() { printf 'tests/guest: %s\n' "$*" >&2; }
 first() { local file; for file; do [ ! -e "$file" ] || { printf '%s' "$file"; return 0; }; done; return 1; }
@@ -129,7 +131,7 @@ build_image() {
     printf '127.0.0.1 localhost guest\n' >"$tree/etc/hosts"
     for name in $guest_modules; do
         add_module "$modules" "$tree" "$name" || case $name in
-            rdma_rxe|rdma_ucm|sch_netem) say "$kernel has no $name"; return 1 ;;
+            rdma_rxe|rdma_ucm|sch_netem|ext4) say "$kernel has no $name"; return 1 ;;
         esac
     done
     install -m 755 "$guest_folder/init" "$tree/init"
