@@ -22,3 +22,15 @@ struct Whole {
   2: optional list<Part> parts = [{}, {"level": Level.LOW}]
   3: optional string nothing
 }
+
+union Either {
+  1: i32 number
+  2: string text
+  3: list<Level> levels
+  4: Part part
+}
+
+struct Held {
+  1: required Either first = {"text": "by default"}
+  2: optional list<Either> others = [{"number": 1}, {"levels": [Level.LOW, Level.HIGH]}]
+}

@@ -59,6 +59,7 @@ service Stricter {
 /** As `values` had it when functions took nothing. */
 service Values {
   string say()
+  bool hold()
   i32 must()
 }
 

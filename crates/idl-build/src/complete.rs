@@ -2,6 +2,7 @@
 //! in it by their own defaults. What the generator cannot write is refused with its place, where it would end.
 
 use crate::Error;
+use crate::unions::{self, Declared};
 use dunlin_idl::hints::Place;
 use dunlin_idl::{DefinitionId, DefinitionKind, Document, Field, File, FileId, Literal, Type, Value};
 use std::fmt::Write as _;
@@ -12,36 +13,38 @@ const MAX_VALUES: usize = 1 << 16;
 /// The files' texts for the generator, in their order.
 pub(crate) fn texts(document: &Document) -> Result<Vec<String>, Error> {
     let mut texts = Vec::new();
-    for (number, file) in document.files.iter().enumerate() {
+    let mut number = 0;
+    for (index, file) in document.files.iter().enumerate() {
+        let id = FileId(index);
         let mut changes = Vec::new();
-        for (name, place, ty, literal, inline) in written(document, file, FileId(number)) {
+        let mut unions = Declared { document, file: id, number, text: String::new() };
+        for (name, place, ty, literal, inline) in written(document, file, id) {
+            let wrong = |problem| Error::Value { name: name.to_owned(), place: place.clone(), problem };
             let complete = |inline| {
-                let mut within = Within { document, inline, open: Vec::new(), values: 0 };
-                within.complete(ty, &literal.value).map_err(|problem| Error::Value {
-                    name: name.to_owned(),
-                    place: place.clone(),
-                    problem,
-                })
+                let mut within = Within { document, inline, open: Vec::new(), values: 0, unions: false };
+                let value = within.complete(ty, &literal.value).map_err(wrong)?;
+                Ok((value, within.unions))
             };
-            if complete(inline)? != literal.value {
+            let (value, has_unions) = complete(inline)?;
+            if value != literal.value || has_unions {
                 if literal.span.is_empty() {
-                    let (name, place) = (name.to_owned(), place.clone());
-                    let problem = "it was not found behind its name: write out all of it".to_owned();
-                    return Err(Error::Value { name, place, problem });
+                    return Err(wrong("it was not found behind its name: write out all of it".to_owned()));
                 }
-                changes.push((literal.span.clone(), complete(true)?));
+                let mut new = String::new();
+                print(&mut new, ty, &complete(true)?.0, &mut unions).map_err(wrong)?;
+                changes.push((literal.span.clone(), new));
             }
         }
         changes.sort_by_key(|(span, _)| span.start);
         let mut text = file.blanked_text.clone();
-        for (span, value) in changes.into_iter().rev() {
+        for (span, mut new) in changes.into_iter().rev() {
             let lines = text[span.clone()].matches('\n').count();
-            let mut new = String::new();
-            print(&mut new, &value);
             // What follows stays on its line.
             new.extend(std::iter::repeat_n('\n', lines));
             text.replace_range(span, &new);
         }
+        text.push_str(&unions.text);
+        number = unions.number;
         texts.push(text);
     }
     Ok(texts)
@@ -89,6 +92,8 @@ struct Within<'a> {
     /// The defaults and constants whose values are being completed.
     open: Vec<(DefinitionId, usize)>,
     values: usize,
+    /// Whether a value of a union was among them.
+    unions: bool,
 }
 
 impl<'a> Within<'a> {
@@ -97,7 +102,7 @@ impl<'a> Within<'a> {
         if self.values > MAX_VALUES {
             return Err(format!("with the defaults within it, it has more than {MAX_VALUES} values"));
         }
-        let ty = self.base(ty);
+        let ty = base(self.document, ty);
         if let Value::Constant(id) = value {
             return self.constant(&ty, *id);
         }
@@ -138,12 +143,19 @@ impl<'a> Within<'a> {
             return Err(format!("the constant '{}' is itself within its value", definition.name));
         }
         // The generator knows the names of constants of the same type only, and not those of lists.
-        let same = self.base(of) == *ty && !matches!(ty, Type::List(_));
+        let same = base(self.document, of) == *ty && !matches!(ty, Type::List(_));
         self.open.push((id, 0));
         let before = self.inline;
-        let inline = before || !same;
+        let mut inline = before || !same;
         self.inline = inline;
-        let value = self.complete(ty, &literal.value)?;
+        let unions = std::mem::take(&mut self.unions);
+        let mut value = self.complete(ty, &literal.value)?;
+        if self.unions && !inline {
+            // Such a constant may be made when it is used first, which the generator does not know.
+            (self.inline, inline) = (true, true);
+            value = self.complete(ty, &literal.value)?;
+        }
+        self.unions |= unions;
         self.inline = before;
         self.open.pop();
         Ok(if inline { value } else { Value::Constant(id) })
@@ -194,7 +206,16 @@ impl<'a> Within<'a> {
                 named.extend(defaults);
                 Ok(Value::Map(named))
             }
-            (DefinitionKind::Union(_), _) => Err("no value of a union can be written".to_owned()),
+            (DefinitionKind::Union(_), Value::Map(pairs)) => {
+                let (Some(field), [(key, within)]) = (unions::field(document, id, value), &pairs[..]) else {
+                    return Err(format!(
+                        "a value of the union '{}' names one of its fields",
+                        definition.name
+                    ));
+                };
+                self.unions = true;
+                Ok(Value::Map(vec![(key.clone(), self.complete(&field.ty, within)?)]))
+            }
             (_, value) => Err(format!("{} is no value of '{}'", shown(value), definition.name)),
         }
     }
@@ -208,17 +229,6 @@ impl<'a> Within<'a> {
         }
     }
 
-    /// The type behind typedefs.
-    fn base(&self, ty: &Type) -> Type {
-        let mut ty = ty;
-        while let Type::Named(id) = ty
-            && let DefinitionKind::Typedef(target) = &self.document.definition(*id).kind
-        {
-            ty = target;
-        }
-        ty.clone()
-    }
-
     fn name(&self, ty: &Type) -> String {
         match ty {
             Type::Named(id) => format!("'{}'", self.document.definition(*id).name),
@@ -230,6 +240,17 @@ impl<'a> Within<'a> {
     }
 }
 
+/// The type behind typedefs.
+fn base(document: &Document, ty: &Type) -> Type {
+    let mut ty = ty;
+    while let Type::Named(id) = ty
+        && let DefinitionKind::Typedef(target) = &document.definition(*id).kind
+    {
+        ty = target;
+    }
+    ty.clone()
+}
+
 /// A value for who reads an error.
 fn shown(value: &Value) -> String {
     match value {
@@ -238,14 +259,63 @@ fn shown(value: &Value) -> String {
         Value::EnumValue { name, .. } => format!("'{name}'"),
         value => {
             let mut out = String::new();
-            print(&mut out, value);
+            print_one(&mut out, value);
             out
         }
     }
 }
 
-/// A value as Thrift has it, with names replaced.
-fn print(out: &mut String, value: &Value) {
+/// A value of a type as Thrift has it, with names replaced, and names for values of unions.
+fn print(out: &mut String, ty: &Type, value: &Value, unions: &mut Declared<'_>) -> Result<(), String> {
+    let document = unions.document;
+    match (base(document, ty), value) {
+        (Type::List(element) | Type::Set(element), Value::List(values)) => {
+            out.push('[');
+            for value in values {
+                print(out, &element, value, unions)?;
+                out.push_str(", ");
+            }
+            out.push(']');
+        }
+        (Type::Map(key_type, element), Value::Map(pairs)) => {
+            out.push('{');
+            for (key, value) in pairs {
+                print(out, &key_type, key, unions)?;
+                out.push_str(": ");
+                print(out, &element, value, unions)?;
+                out.push_str(", ");
+            }
+            out.push('}');
+        }
+        (Type::Named(id), Value::Map(pairs)) => {
+            if let (Some(field), [(_, within)]) = (unions::field(document, id, value), &pairs[..]) {
+                let mut text = String::new();
+                print(&mut text, &field.ty, within, unions)?;
+                out.push_str(&unions.name(id, field, &text)?);
+                return Ok(());
+            }
+            out.push('{');
+            for (key, value) in pairs {
+                let fields = fields(&document.definition(id).kind);
+                let Some(field) = fields.iter().find(|field| *key == Value::Text(field.name.clone())) else {
+                    continue;
+                };
+                print_one(out, key);
+                out.push_str(": ");
+                print(out, &field.ty, value, unions)?;
+                out.push_str(", ");
+            }
+            out.push('}');
+        }
+        // A map without pairs, too.
+        (_, Value::List(_)) => out.push_str("[]"),
+        (_, value) => print_one(out, value),
+    }
+    Ok(())
+}
+
+/// A value without others in it.
+fn print_one(out: &mut String, value: &Value) {
     match value {
         Value::Bool(value) => out.push_str(if *value { "true" } else { "false" }),
         Value::Int(value) => out.push_str(&value.to_string()),
@@ -264,25 +334,7 @@ fn print(out: &mut String, value: &Value) {
             }
             out.push('"');
         }
-        Value::Constant(_) | Value::EnumValue { .. } => {}
-        Value::List(values) => {
-            out.push('[');
-            for value in values {
-                print(out, value);
-                out.push_str(", ");
-            }
-            out.push(']');
-        }
-        Value::Map(pairs) => {
-            out.push('{');
-            for (key, value) in pairs {
-                print(out, key);
-                out.push_str(": ");
-                print(out, value);
-                out.push_str(", ");
-            }
-            out.push('}');
-        }
+        Value::Constant(_) | Value::EnumValue { .. } | Value::List(_) | Value::Map(_) => {}
     }
 }
 
@@ -316,6 +368,37 @@ const list<P> B = [{\"x\": 1, \"s\": \"q\", }, {\"x\": 3, \"s\": \"t\", }, ]\n c
         assert_eq!(texts[1], b);
     }
 
+    /// The name of a union's field stands for a value of it, and what is in it behind the text; in each file by other numbers.
+    #[test]
+    fn values_of_unions_become_names() {
+        let b = "union U { 1: i32 x 2: list<U> l }\nstruct S { 1: U u = {'x': 1} }";
+        let a = "include \"b.thrift\"\nconst b.U A = {'l': [{'x': 2}]} const b.U B = A";
+        let texts = of(&[("a.thrift", a), ("b.thrift", b)]).unwrap();
+        let [a, b] = &texts[..] else { panic!("{texts:?}") };
+        assert!(
+            a.contains("const b.U A = DUNLIN_UNION_VALUE_1 const b.U B = DUNLIN_UNION_VALUE_3\nstruct"),
+            "{a}"
+        );
+        assert!(a.contains("= {\"value\": 2}\nconst b.U DUNLIN_UNION_VALUE_0 = b.U.x\n"), "{a}");
+        assert!(a.contains("{ 1: required list<b.U> value }\n"), "{a}");
+        assert!(
+            a.contains("= {\"value\": [DUNLIN_UNION_VALUE_0, ]}\nconst b.U DUNLIN_UNION_VALUE_1 = b.U.l"),
+            "{a}"
+        );
+        assert!(b.contains("1: U u = DUNLIN_UNION_VALUE_4 }\nstruct"), "{b}");
+        // Its type has no name where it would stand.
+        let c = "include \"a.thrift\"\nservice T { void f(1: a.S s = {}) }";
+        let a = "include \"b.thrift\"\nstruct S { 1: b.U u = {'x': 1} }";
+        let b = "union U { 1: i32 x }";
+        let files = Memory::new().with("c.thrift", c).with("a.thrift", a).with("b.thrift", b);
+        let document = load_with("c.thrift", &Options::default(), &files).expect("a document");
+        let error = super::texts(&document).expect_err("no name").to_string();
+        assert!(
+            error.contains("'s': a value of 'U' is within it: include \"b.thrift\" here, too"),
+            "{error}"
+        );
+    }
+
     #[test]
     fn what_is_no_value_is_refused_with_its_place() {
         let cases = [
@@ -330,7 +413,20 @@ const list<P> B = [{\"x\": 1, \"s\": \"q\", }, {\"x\": 3, \"s\": \"t\", }, ]\n c
             ("service S { void f(1: i32 n = 0.5) }", 1, 27, "'n': 0.5 is no value of i32"),
             ("enum E { X } const E A = 7", 1, 22, "'A': 7 is no value of 'E'"),
             ("enum E { X } enum F { Y } const E A = F.Y", 1, 35, "'A': 'Y' is no value of 'E'"),
-            ("union U { 1: i32 x } const U A = {'x': 1}", 1, 30, "'A': no value of a union can be written"),
+            (
+                "union U { 1: i32 x } const U A = {'y': 1}",
+                1,
+                30,
+                "'A': a value of the union 'U' names one of its fields",
+            ),
+            (
+                "union U { 1: i32 x 2: i32 y } const U A = {'y': 1, 'x': 2}",
+                1,
+                39,
+                "'A': a value of the union 'U' names one of its fields",
+            ),
+            ("union U { 1: i32 x } const U A = {'x': 's'}", 1, 30, "'A': \"s\" is no value of i32"),
+            ("union U { 1: i32 x } const U A = 1", 1, 30, "'A': 1 is no value of 'U'"),
             ("const i32 A = B const i32 B = A", 1, 11, "'A': the constant 'B' is itself within its value"),
             (
                 "struct S { 1: optional S s = {} } const S A = {}",

@@ -21,6 +21,7 @@ mod hints;
 mod names;
 mod service;
 mod tidy;
+mod unions;
 mod values;
 
 use crate::backend::{Make, Notes};

@@ -2,6 +2,7 @@
 //! everything printed in the usual form.
 
 use crate::backend::Notes;
+use crate::unions;
 use proc_macro2::{Span, TokenStream};
 use quote::ToTokens as _;
 use std::collections::BTreeMap;
@@ -69,7 +70,8 @@ fn habits() -> [Attribute; 1] {
     )])]
 }
 
-fn tidy_module(items: Vec<Item>, module: &str, notes: &Notes) -> Vec<Item> {
+fn tidy_module(mut items: Vec<Item>, module: &str, notes: &Notes) -> Vec<Item> {
+    unions::put_in(&mut items);
     let mut kept = Vec::new();
     for mut item in items {
         let name = match &item {
@@ -78,8 +80,9 @@ fn tidy_module(items: Vec<Item>, module: &str, notes: &Notes) -> Vec<Item> {
             Item::Impl(block) => self_name(&block.self_ty),
             other => name(other),
         };
+        let declared = name.as_deref().is_some_and(unions::is_declared);
         let path = name.map(|name| format!("{module}{name}")).unwrap_or_default();
-        if notes.dropped.contains(&path) {
+        if declared || notes.dropped.contains(&path) {
             continue;
         }
         match &mut item {
