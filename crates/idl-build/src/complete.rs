@@ -128,6 +128,9 @@ impl<'a> Within<'a> {
             (Type::I8 | Type::I16 | Type::I32 | Type::I64, Value::EnumValue { of, name }) => {
                 self.complete(&ty, &Value::Int(self.number(*of, name)))?
             }
+            (Type::Uuid, Value::Text(_)) => {
+                return Err("values of uuid cannot be generated: make it in the program".to_owned());
+            }
             (ty, value) => return Err(format!("{} is no value of {}", shown(value), self.name(ty))),
         })
     }
@@ -406,7 +409,7 @@ const list<P> B = [{\"x\": 1, \"s\": \"q\", }, {\"x\": 3, \"s\": \"t\", }, ]\n c
             ("\nconst i8 A = 300", 2, 10, "'A': 300 is no value of i8"),
             ("const list<string> A = ['a', 1]", 1, 20, "'A': 1 is no value of string"),
             ("const list<i32> A = {1: 2}", 1, 17, "'A': a map is no value of list<i32>"),
-            ("const uuid A = 'x'", 1, 12, "'A': \"x\" is no value of uuid"),
+            ("const uuid A = 'x'", 1, 12, "'A': values of uuid cannot be generated: make it in the program"),
             ("struct S { 1: i32 x } const S A = {'y': 1}", 1, 31, "'A': 'S' has no field 'y'"),
             ("struct S { 1: i32 x } const S A = {1: 1}", 1, 31, "'A': a field of 'S' is named by a text"),
             ("struct S { 1: i32 x = true }", 1, 19, "'x': true is no value of i32"),
