@@ -1,19 +1,23 @@
 //! What a store has after its machine has stopped, for `tests/guest/stop`, which stops one.
 //!
-//!     machine_stop write FOLDER durable|fast    writes, says `written`, and waits to be killed
-//!     machine_stop check FOLDER durable|fast    fails unless what must be there is, and what must be lost
+//!     machine_stop write FOLDER durable|fast DISK    writes, says `written`, and waits to be killed
+//!     machine_stop check FOLDER durable|fast         fails unless what must be there is, and what must be lost
+//!
+//! DISK is the file that the disk is.
 
 use dunlin_hatkv::{Durability, Options, Store};
 use std::path::Path;
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Pairs that are written first, and those that are written when the disk has the first, long before it is to have these.
 const FIRST: u32 = 300;
 const LATER: u32 = 100;
-/// A write to the disk takes its time in an emulated machine; the next one is far away when the later pairs are written.
-const SYNC_EVERY: Duration = Duration::from_secs(4);
-const UNTIL_SYNCED: Duration = Duration::from_secs(6);
+/// Often, until the disk has the first; then so rarely that it does not come to it.
+const OFTEN: Duration = Duration::from_millis(50);
+const RARELY: Duration = Duration::from_secs(24 * 60 * 60);
+/// How long the disk may take.
+const PATIENCE: Duration = Duration::from_secs(120);
 
 fn pair(number: u32) -> (Vec<u8>, Vec<u8>) {
     (format!("key {number}").into_bytes(), format!("value {number} ").repeat(20).into_bytes())
@@ -40,20 +44,39 @@ fn count(store: &Store, numbers: std::ops::Range<u32>) -> anyhow::Result<u32> {
     Ok(there)
 }
 
-fn run(act: &str, folder: &Path, durability: Durability) -> anyhow::Result<()> {
-    let store = Store::open(folder, Options { map_size: 16 << 20, max_readers: 4, durability })?;
-    let fast = durability != Durability::Durable;
-    if act == "write" {
-        write(&store, 0..FIRST)?;
-        if fast {
-            std::thread::sleep(UNTIL_SYNCED);
-        }
-        write(&store, FIRST..FIRST + LATER)?;
-        println!("written");
-        loop {
-            std::thread::park();
-        }
+/// Waits until the disk has the value of this pair.
+fn await_disk(disk: &Path, number: u32) -> anyhow::Result<()> {
+    let (_, value) = pair(number);
+    let until = Instant::now() + PATIENCE;
+    while !std::fs::read(disk)?.windows(value.len()).any(|bytes| bytes == value) {
+        anyhow::ensure!(Instant::now() < until, "the disk has not got what was written");
+        std::thread::sleep(OFTEN);
     }
+    Ok(())
+}
+
+fn open(folder: &Path, durability: Durability) -> anyhow::Result<Store> {
+    Ok(Store::open(folder, Options { map_size: 16 << 20, max_readers: 4, durability })?)
+}
+
+fn run_write(folder: &Path, fast: bool, disk: &Path) -> anyhow::Result<()> {
+    let store = open(folder, durability(fast, OFTEN))?;
+    write(&store, 0..FIRST)?;
+    if fast {
+        await_disk(disk, FIRST - 1)?;
+    }
+    // The end of a store writes what is left of that: the page that says which pages are in use may come last.
+    drop(store);
+    let store = open(folder, durability(fast, RARELY))?;
+    write(&store, FIRST..FIRST + LATER)?;
+    println!("written");
+    loop {
+        std::thread::park();
+    }
+}
+
+fn run_check(folder: &Path, fast: bool) -> anyhow::Result<()> {
+    let store = open(folder, durability(fast, RARELY))?;
     let (first, later) = (count(&store, 0..FIRST)?, count(&store, FIRST..FIRST + LATER)?);
     println!("{first} of {FIRST} and {later} of {LATER} are there");
     anyhow::ensure!(first == FIRST, "what the disk had is gone");
@@ -69,17 +92,23 @@ fn run(act: &str, folder: &Path, durability: Durability) -> anyhow::Result<()> {
     Ok(())
 }
 
+fn durability(fast: bool, sync_every: Duration) -> Durability {
+    if fast { Durability::Fast { sync_every } } else { Durability::Durable }
+}
+
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let (act, folder, durability) = match &arguments[..] {
-        [act, folder, mode] if mode == "durable" => (act, folder, Durability::Durable),
-        [act, folder, mode] if mode == "fast" => (act, folder, Durability::Fast { sync_every: SYNC_EVERY }),
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let done = match words[..] {
+        ["write", folder, mode @ ("durable" | "fast"), disk] => {
+            run_write(Path::new(folder), mode == "fast", Path::new(disk))
+        }
+        ["check", folder, mode @ ("durable" | "fast")] => run_check(Path::new(folder), mode == "fast"),
         _ => {
-            eprintln!("machine_stop write|check FOLDER durable|fast");
-            return ExitCode::FAILURE;
+            Err(anyhow::anyhow!("machine_stop write FOLDER durable|fast DISK, or check FOLDER durable|fast"))
         }
     };
-    match run(act, Path::new(folder), durability) {
+    match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("{error:#}");
