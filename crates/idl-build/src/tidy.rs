@@ -261,6 +261,14 @@ impl VisitMut for Elided {
     }
 }
 
+/// Changes each element of `vec![...]`; they are expressions, but tokens to who visits those.
+pub(crate) fn each_element(call: &mut Macro, change: impl FnMut(&mut Expr)) {
+    if let Ok(mut elements) = call.parse_body_with(Punctuated::<Expr, Token![,]>::parse_terminated) {
+        elements.iter_mut().for_each(change);
+        call.tokens = elements.to_token_stream();
+    }
+}
+
 /// New names for items, and pilota where users of Dunlin have it.
 struct Rename<'a>(&'a BTreeMap<String, String>);
 
@@ -281,11 +289,7 @@ impl VisitMut for Rename<'_> {
     }
 
     fn visit_macro_mut(&mut self, call: &mut Macro) {
-        // `vec![...]`, whose elements are expressions.
-        if let Ok(mut elements) = call.parse_body_with(Punctuated::<Expr, Token![,]>::parse_terminated) {
-            elements.iter_mut().for_each(|element| self.visit_expr_mut(element));
-            call.tokens = elements.to_token_stream();
-        }
+        each_element(call, |element| self.visit_expr_mut(element));
         visit_mut::visit_macro_mut(self, call);
     }
 

@@ -2,14 +2,12 @@
 //! is in it, and a struct's fields with what is in them. So each such value becomes a name in the text for the generator, declared
 //! behind it with a struct of what is in it; and in what was generated the name becomes the value.
 
+use crate::tidy;
 use dunlin_idl::{DefinitionId, DefinitionKind, Document, Field, FileId, Type, Value};
-use proc_macro2::TokenStream;
-use quote::ToTokens as _;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use syn::punctuated::Punctuated;
 use syn::visit_mut::{self, VisitMut};
-use syn::{Expr, Item, ItemConst, ItemStatic, Macro, Token, parse_quote};
+use syn::{Expr, Item, ItemConst, ItemStatic, Macro, parse_quote};
 
 /// What the names begin with, of the values, of the structs' values and of the structs.
 const NAME: &str = "DUNLIN_UNION_VALUE_";
@@ -165,11 +163,6 @@ impl VisitMut for Values {
     }
 
     fn visit_macro_mut(&mut self, call: &mut Macro) {
-        // `vec![...]`, whose elements are expressions.
-        if let Ok(mut elements) = call.parse_body_with(Punctuated::<Expr, Token![,]>::parse_terminated) {
-            elements.iter_mut().for_each(|element| self.visit_expr_mut(element));
-            let tokens: TokenStream = elements.to_token_stream();
-            call.tokens = tokens;
-        }
+        tidy::each_element(call, |element| self.visit_expr_mut(element));
     }
 }
