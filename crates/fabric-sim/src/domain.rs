@@ -3,21 +3,18 @@
 use crate::events::Event;
 use crate::link::SimLink;
 use crate::memory::{NAMELESS, SimMemory};
-use crate::network::Network;
 use crate::queues::{
-    Action, CompletionQueue, DomainState, Entry, InFlight, LinkSide, Outcome, Packet, PostedReceive,
-    QueuePair, ReceiveQueue, Touched,
+    CompletionQueue, DomainState, Entry, LinkSide, PostedReceive, QueuePair, ReceiveQueue, Touched,
 };
 use crate::scheduler::{Reason, State};
 use crate::shared::{Guard, Shared};
-use crate::timing::{Message, Place, model_opcode};
+use crate::timing::Place;
 use dunlin_fabric::{
-    AddressHandleId, Armed, Buffer, Completion, CompletionQueueId, CompletionStatus, CreateError, Data,
-    Endpoint, Gather, InlineLine, InlineWrite, Nanos, Opcode, Operation, PostError, QueuePairConfig,
-    QueuePairId, QueuePairState, ReceiveTarget, Region, SharedReceiveQueueId, ThreadDomain, Transport,
-    WaitMode, Wake, Waker, Work, WorkId, WorkRequest,
+    AddressHandleId, Armed, Buffer, Completion, CompletionQueueId, CreateError, Endpoint, InlineLine,
+    InlineWrite, Nanos, PostError, QueuePairConfig, QueuePairId, QueuePairState, ReceiveTarget, Region,
+    SharedReceiveQueueId, ThreadDomain, Transport, WaitMode, Wake, Waker, Work, WorkId, WorkRequest,
 };
-use dunlin_rnic_model::{Linked, Request, Touch};
+use dunlin_rnic_model::Linked;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -133,231 +130,11 @@ fn own(state: &mut State, domain: u32, number: QueuePairId) -> Option<&mut Queue
     state.queue_pair(number.0).filter(|found| found.domain == domain)
 }
 
-/// What a queue pair is like that something is posted to.
-#[derive(Clone, Copy)]
-struct Sender {
-    at: u32,
-    place: Place,
-    transport: Transport,
-    remote: Option<u32>,
-    /// What the send queue has room for.
-    room: usize,
-}
-
-impl Sender {
-    #[inline]
-    fn of(state: &mut State, domain: u32, queue_pair: QueuePairId) -> Result<Self, PostError> {
-        let sender = own(state, domain, queue_pair).ok_or(PostError::NoSuch("queue pair"))?;
-        match sender.state {
-            QueuePairState::Initialised => return Err(PostError::NotConnected),
-            QueuePairState::Error => return Err(PostError::QueuePairError),
-            QueuePairState::Ready => {}
-        }
-        Ok(Sender {
-            at: queue_pair.0,
-            place: sender.place,
-            transport: sender.transport,
-            remote: sender.remote,
-            room: sender.max_send.saturating_sub(sender.occupied) as usize,
-        })
-    }
-
-    /// Refuses what the send queue has no room for, and now and then something else, if that is a fault of the run.
-    #[inline]
-    fn find_room(&self, state: &mut State, wanted: usize) -> Result<(), PostError> {
-        let refusal = state.settings.faults.refusal;
-        if self.room < wanted || (refusal != 0 && self.is_refused(state, refusal)) {
-            return Err(PostError::QueueFull);
-        }
-        Ok(())
-    }
-
-    #[cold]
-    fn is_refused(&self, state: &mut State, refusal: u64) -> bool {
-        // As when the queue is full: something is under way whose completion tells that there is room again.
-        let busy = state.queue_pair(self.at).is_some_and(|q| q.sends.iter().any(|sent| sent.signaled));
-        busy && state.breaks(refusal)
-    }
-}
-
-/// A work request, but for what stands in its packet.
-struct Posting {
-    id: WorkId,
-    opcode: Opcode,
-    signaled: bool,
-    linked: Linked,
-    /// The initiator's buffer; `None` for inline data.
-    local: Option<Touch>,
-    /// The offset at the target.
-    offset: u64,
-    held: Option<Box<Gather<SimMemory>>>,
-    into: Option<Box<Buffer<SimMemory>>>,
-    /// The buffer is too short for what it is to take.
-    local_error: bool,
-}
-
-impl Default for Posting {
-    #[inline(always)]
-    fn default() -> Self {
-        Posting {
-            id: WorkId(0),
-            opcode: Opcode::Write,
-            signaled: false,
-            linked: Linked::Alone,
-            local: None,
-            offset: 0,
-            held: None,
-            into: None,
-            local_error: false,
-        }
-    }
-}
-
-impl Posting {
-    /// Puts it into the send queue, and its packet on the wire.
-    #[inline(always)]
-    fn leave(self, state: &mut State, sender: Sender, to: u32, packet: u32) {
-        let Posting { id, opcode, signaled, linked, local, offset, held, into, local_error } = self;
-        let Sender { at, place: from, transport, .. } = sender;
-        let now = state.now();
-        let network = &mut state.network;
-        let place = &mut network.packets[packet];
-        let length = place.bytes();
-        let Some(queue_pair) = network.queue_pairs.get_mut(at) else { return state.give_packets([packet]) };
-        let serial = queue_pair.next_serial;
-        queue_pair.next_serial += 1;
-        queue_pair.occupied += 1;
-        let stopped = queue_pair.stopped;
-        queue_pair.stopped |= local_error;
-        let inline = local.is_none();
-        let local = local.unwrap_or_default();
-        let request = InFlight { serial, id, opcode, signaled, bytes: length, local, held, into };
-        queue_pair.sends.push_back(request);
-        (place.from, place.to, place.serial, place.signaled) = (at, to, serial, signaled);
-        place.retrying = false;
-        if local_error || stopped {
-            state.give_packets([packet]);
-        } else {
-            if state.timing.is_modelled() {
-                let request = Request {
-                    initiator: at,
-                    target: to,
-                    opcode: model_opcode(opcode, false),
-                    transport,
-                    bytes: length,
-                    inline,
-                    signaled,
-                    linked,
-                    local,
-                    remote: Touch { offset, ..Touch::default() },
-                };
-                describe(network, packet, from, request);
-            }
-            let carries = matches!(opcode, Opcode::Send | Opcode::Write);
-            state.transmit(at, packet, if carries { length } else { 0 });
-        }
-        if local_error && !stopped {
-            state.done_at(at, serial, now + 100, Outcome::of(CompletionStatus::LocalProtection));
-        }
-    }
-}
-
-/// Puts into a packet what a model needs to know of it.
-#[inline(never)]
-fn describe(network: &mut Network, packet: u32, from: Place, request: Request) {
-    let place = &mut network.packets[packet];
-    let with_immediate = matches!(place.action, Action::Write { immediate: Some(_), .. });
-    let to = network.queue_pairs.get(request.target).map_or(Place::default(), |q| q.place);
-    let opcode = if with_immediate { dunlin_rnic_model::Opcode::WriteImmediate } else { request.opcode };
-    place.message = Message { from, to, request: Request { opcode, ..request } };
-}
-
 impl Drop for SimDomain {
     fn drop(&mut self) {
         let Some(mut state) = self.shared.try_lock() else { return };
         state.destroy_domain(self.id);
     }
-}
-
-/// Gathers the bytes as the RNIC would, and gives the buffers, to be held until the completion. They are the queue
-/// pair's until then, so their bytes are the same now as when they leave.
-fn gather(
-    data: Data<'_, SimMemory>,
-    packet: &mut Packet,
-    local: &mut Option<Touch>,
-) -> Option<Box<Gather<SimMemory>>> {
-    let first = match &data {
-        Data::Inline(_) => None,
-        Data::Buffer(buffer) => Some(buffer),
-        Data::Gather(list) => list.iter().next(),
-    };
-    *local = first.map(|buffer| Touch { region: buffer.memory().number(), offset: buffer.offset() });
-    match data {
-        Data::Inline(parts) => {
-            parts.iter().for_each(|part| packet.add_to_payload(part));
-            None
-        }
-        Data::Buffer(buffer) => {
-            packet.add_to_payload(&buffer);
-            let mut one = Gather::default();
-            let room = one.push(buffer).is_ok();
-            debug_assert!(room, "an empty gather list takes a buffer");
-            Some(Box::new(one))
-        }
-        Data::Gather(list) => {
-            list.iter().for_each(|part| packet.add_to_payload(part));
-            Some(Box::new(list))
-        }
-    }
-}
-
-/// Takes one request of a queue pair that is ready and has room.
-#[inline]
-fn post_one(
-    state: &mut State,
-    domain: u32,
-    sender: Sender,
-    request: WorkRequest<'_, SimMemory>,
-    linked: Linked,
-) -> Result<(), PostError> {
-    let queue_pair = QueuePairId(sender.at);
-    let to = state.admit(domain, queue_pair, sender.transport, sender.remote, &request.operation)?;
-    let (packet, place) = state.network.packets.take();
-    place.clear_payload();
-    let mut posting = Posting { id: request.id, signaled: request.signaled, linked, ..Posting::default() };
-    posting.opcode = match request.operation {
-        Operation::Send { data, immediate, .. } => {
-            posting.held = gather(data, place, &mut posting.local);
-            place.action = Action::Send { immediate };
-            Opcode::Send
-        }
-        Operation::Write { data, key, offset, immediate } => {
-            posting.held = gather(data, place, &mut posting.local);
-            posting.offset = offset;
-            place.action = Action::Write { key, offset, immediate };
-            Opcode::Write
-        }
-        Operation::Read { from, into: buffer } => {
-            posting.local_error = buffer.len() < from.length as usize;
-            posting.local = Some(Touch { region: buffer.memory().number(), offset: buffer.offset() });
-            posting.offset = from.offset;
-            posting.into = Some(Box::new(buffer));
-            place.action = Action::Read { from };
-            Opcode::Read
-        }
-        Operation::FetchAdd { key, offset, add } => {
-            place.action = Action::FetchAdd { key, offset, add };
-            Opcode::FetchAdd
-        }
-        Operation::CompareSwap { key, offset, expected, swap } => {
-            place.action = Action::CompareSwap { key, offset, expected, swap };
-            Opcode::CompareSwap
-        }
-    };
-    // Who READs or changes atomically wants to know the value.
-    posting.signaled |= !matches!(posting.opcode, Opcode::Send | Opcode::Write);
-    posting.leave(state, sender, to, packet);
-    Ok(())
 }
 
 impl ThreadDomain for SimDomain {
@@ -529,38 +306,28 @@ impl ThreadDomain for SimDomain {
         requests: [WorkRequest<'_, SimMemory>; N],
     ) -> Result<(), PostError> {
         let mut state = self.pass(|prices| prices.post * N as u64);
-        let sender = Sender::of(&mut state, self.id, queue_pair)?;
-        sender.find_room(&mut state, N)?;
+        let sender = state.sender(self.id, queue_pair)?;
+        state.find_room(sender, N as u32)?;
         for (place, request) in requests.into_iter().enumerate() {
             let linked = match (N, place) {
                 (1, _) => Linked::Alone,
                 (_, 0) => Linked::First,
                 _ => Linked::Next,
             };
-            post_one(&mut state, self.id, sender, request, linked)?;
+            state.post_one(self.id, sender, request, linked)?;
         }
         Ok(())
     }
 
     fn post_line(&mut self, queue_pair: QueuePairId, line: InlineLine<'_>) -> Result<(), PostError> {
-        let mut state = self.shared.lock();
-        let capabilities = &state.settings.capabilities;
-        let most = capabilities.max_inline.min(capabilities.max_message);
-        let fits = line.line.len() <= most as usize;
-        let sender = Sender::of(&mut state, self.id, queue_pair).ok().filter(|_| fits);
-        let Some((sender, to)) = sender.and_then(|sender| Some((sender, sender.remote?))) else {
+        let state = self.shared.lock();
+        let Some((to, has_room)) = state.takes_line(self.id, queue_pair, line.line.len()) else {
             drop(state);
             return self.refuse_line(queue_pair, line);
         };
-        let InlineLine { id, line, key, offset, .. } = line;
         let price = state.settings.prices.post;
         let mut state = self.shared.pass_on(state, price);
-        sender.find_room(&mut state, 1)?;
-        let (packet, place) = state.network.packets.take();
-        place.set_line(line);
-        place.action = Action::Write { key, offset, immediate: None };
-        Posting { id, offset, ..Posting::default() }.leave(&mut state, sender, to, packet);
-        Ok(())
+        if has_room { state.post_line(queue_pair, to, line) } else { Err(PostError::QueueFull) }
     }
 
     fn will_post(&self, queue_pair: QueuePairId) {

@@ -39,6 +39,7 @@ mod machine;
 mod memory;
 mod network;
 mod outcome;
+mod posting;
 mod process;
 mod queues;
 mod random;

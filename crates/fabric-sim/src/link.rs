@@ -47,11 +47,7 @@ impl Links {
     fn granted(&self, by: LinkSide, key: RegionKey, wants: Access) -> Option<u32> {
         let place = key.0 as u32;
         let grant = self.grants.places.get(place as usize)?.as_ref()?;
-        let good = grant.generation == (key.0 >> 32) as u32
-            && grant.by() == by
-            && !grant.ended
-            && grant.access.contains(wants);
-        good.then_some(place)
+        grant.allows(by, key, wants).then_some(place)
     }
 
     /// The place of the memory that a key names at the end of a link, if a range of it may be used so.
@@ -94,6 +90,40 @@ impl Links {
         Held(NonZeroU32::MIN.saturating_add(place))
     }
 
+    /// [`range`](Links::range) and [`hold`](Links::hold) in one.
+    #[inline(always)]
+    pub(crate) fn hold_range(
+        &mut self,
+        by: Option<LinkSide>,
+        key: RegionKey,
+        wants: Access,
+        offset: u64,
+        length: u64,
+    ) -> Option<Held> {
+        let place = key.0 as u32;
+        let grant = self.grants.places.get_mut(place as usize)?.as_mut()?;
+        let end = offset.checked_add(length)?;
+        if !grant.allows(by?, key, wants) || end > grant.length as u64 {
+            return None;
+        }
+        grant.held += 1;
+        Some(Held(NonZeroU32::MIN.saturating_add(place)))
+    }
+
+    /// Lets go what was held, after a last look at its memory.
+    #[inline(always)]
+    #[allow(clippy::needless_pass_by_value, reason = "it is used up")]
+    pub(crate) fn release_with(&mut self, held: Held, look: impl FnOnce(&Target)) {
+        let place = held.place();
+        if let Some(Some(grant)) = self.grants.places.get_mut(place as usize) {
+            look(&grant.memory);
+            grant.held -= 1;
+            if grant.ended {
+                self.grants.free_if_unused(place);
+            }
+        }
+    }
+
     /// The memory that is held.
     #[inline]
     pub(crate) fn held(&self, held: &Held) -> Option<&Target> {
@@ -104,12 +134,7 @@ impl Links {
     #[inline]
     #[allow(clippy::needless_pass_by_value, reason = "it is used up")]
     pub(crate) fn release(&mut self, held: Held) {
-        if let Some(Some(grant)) = self.grants.places.get_mut(held.place() as usize) {
-            grant.held -= 1;
-            if grant.ended {
-                self.grants.free_if_unused(held.place());
-            }
-        }
+        self.release_with(held, |_| {});
     }
 
     fn side_mut(&mut self, at: LinkSide) -> Option<&mut Side> {
@@ -199,6 +224,15 @@ impl Grant {
     fn by(&self) -> LinkSide {
         LinkSide { link: self.link, side: self.side.into() }
     }
+
+    /// Whether it is what this key of a side stands for, and good for such access.
+    #[inline(always)]
+    fn allows(&self, by: LinkSide, key: RegionKey, wants: Access) -> bool {
+        self.generation == (key.0 >> 32) as u32
+            && self.by() == by
+            && !self.ended
+            && self.access.contains(wants)
+    }
 }
 
 /// All grants of a run in one table, since every message looks one up: the low half of a key is the place, the high half
@@ -232,7 +266,8 @@ impl Grants {
         }
     }
 
-    #[inline]
+    #[cold]
+    #[inline(never)]
     fn free_if_unused(&mut self, place: u32) {
         let Some(grant) = self.places.get_mut(place as usize) else { return };
         if grant.as_ref().is_some_and(|grant| grant.ended && grant.held == 0) {

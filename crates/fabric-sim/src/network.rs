@@ -9,7 +9,7 @@ use crate::memory::{SimMemory, Watchers};
 use crate::queues::{Action, DomainState, Outcome, Packet, PostedReceive, QueuePair};
 use crate::scheduler::State;
 use crate::slab::{Places, Slab};
-use crate::timing::{Arrived, Posted, Timing, model_opcode};
+use crate::timing::{Arrived, Timing, model_opcode};
 use dunlin_fabric::{
     Access, Completion, CompletionStatus, Nanos, Opcode, QueuePairId, QueuePairState, RegionKey, RnrRetry,
     Transport,
@@ -102,28 +102,7 @@ impl State {
                 self.note_at(2, queue_pair, 0);
                 self.serve(queue_pair);
             }
-            Event::Land { packet } => {
-                let State { network: Network { packets, links, .. }, trace, .. } = self;
-                let place = &mut packets[packet];
-                let offset =
-                    if let Action::Write { offset, .. } = place.action { offset as usize } else { 0 };
-                let mut watchers = Watchers::Nobody;
-                let (target, bytes) = (place.target.take(), place.payload());
-                let length = bytes.len();
-                trace.note_bytes(4, bytes);
-                if let Some(held) = target {
-                    if let Some(target) = links.held(&held) {
-                        target.copy_in(offset, bytes);
-                        // Who takes a message from a ring looks behind it for the next.
-                        target.prefetch(offset + length);
-                        watchers = target.memory().watchers();
-                    }
-                    links.release(held);
-                }
-                packets.give(packet);
-                self.tell(|_| format!("{length} bytes at {offset} become visible"));
-                self.landed(watchers);
-            }
+            Event::Land { packet } => self.land_now(packet),
             Event::Done { queue_pair, serial } => {
                 self.note_at(7, queue_pair, serial);
                 self.finish(queue_pair, serial, Outcome::of(CompletionStatus::Success));
@@ -193,8 +172,7 @@ impl State {
 
     #[inline]
     fn note_at(&mut self, kind: u64, at: u32, detail: u64) {
-        self.note(kind << 56 | u64::from(at));
-        self.note(detail);
+        self.trace.note_at(kind, at, detail);
     }
 
     #[inline]
@@ -209,64 +187,6 @@ impl State {
             }
             self.network.packets.give(packet);
         }
-    }
-
-    /// Puts a packet of a queue pair, which carries so many bytes, on the wire behind those of the same one.
-    #[inline]
-    pub(crate) fn transmit(&mut self, from: u32, packet: u32, bytes: u32) {
-        self.tell(|state| {
-            let place = &state.network.packets[packet];
-            let (to, serial, action, length) = (place.to, place.serial, &place.action, place.payload().len());
-            format!("queue pair {from} to {to}: request {serial}, {length} bytes, {action:?}")
-        });
-        let now = self.now();
-        let Some(sender) = self.network.queue_pairs.get_mut(from) else {
-            return self.give_packets([packet]);
-        };
-        let message = || self.network.packets[packet].message;
-        let posted = self.timing.post(&mut self.chance, now, (sender.place.machine, bytes), message);
-        let faults = &self.settings.faults;
-        let disturbed = faults.delay != 0 || faults.queue_pair_error != 0;
-        if disturbed || sender.transport != Transport::ReliableConnection {
-            return self.transmit_otherwise(from, packet, now, posted);
-        }
-        sender.last_arrival = sender.last_arrival.max(posted.arrives);
-        let at = sender.last_arrival;
-        self.charge(posted.processor);
-        self.put(at, Event::Arrive { packet });
-    }
-
-    /// The end of [`transmit`](State::transmit) where there are faults, or where nobody acknowledges.
-    #[inline(never)]
-    fn transmit_otherwise(&mut self, from: u32, packet: u32, now: Nanos, posted: Posted) {
-        self.charge(posted.processor);
-        let faults = &self.settings.faults;
-        let (delay, delay_by, breaks) = (faults.delay, faults.delay_by, faults.queue_pair_error);
-        let held_up = if self.breaks(delay) { self.chance.below(delay_by + 1) } else { 0 };
-        if self.breaks(breaks) {
-            let at = now + self.chance.below(2_000);
-            self.schedule(at, Rare::Break { at: from });
-        }
-        let Packet { serial, signaled, .. } = self.network.packets[packet];
-        let Some(sender) = self.queue_pair(from) else { return self.give_packets([packet]) };
-        sender.last_arrival = sender.last_arrival.max(posted.arrives + held_up);
-        let (at, transport) = (sender.last_arrival, sender.transport);
-        if transport != Transport::ReliableConnection {
-            // It is done when it has left.
-            sender.carried_out = serial;
-            if signaled && self.timing.is_modelled() {
-                // Its NIC has work with the completion, as with one that an answer brings.
-                self.put(posted.left, Event::Acknowledged { queue_pair: from, serial });
-            } else if signaled {
-                self.done_at(from, serial, posted.left, Outcome::of(CompletionStatus::Success));
-            }
-            let loss = self.settings.faults.loss;
-            if self.breaks(loss) {
-                self.tell(|_| format!("message {serial} of queue pair {from} is lost"));
-                return self.give_packets([packet]);
-            }
-        }
-        self.put(at, Event::Arrive { packet });
     }
 
     /// Has an initiator's work request end at a time, behind those before it.
@@ -304,7 +224,7 @@ impl State {
     }
 
     /// [`answer`](State::answer) that it was good, and no more.
-    #[inline]
+    #[inline(always)]
     fn answer_plain(&mut self, to: u32, serial: u64, signaled: bool, answer: Option<Nanos>) {
         let Some(initiator) = self.queue_pair(to) else { return };
         if initiator.transport != Transport::ReliableConnection {
@@ -355,35 +275,42 @@ impl State {
         }
     }
 
-    #[inline]
+    /// A packet is at its target. What nearly all packets are, a WRITE that nothing stands before, has a shorter way.
+    #[inline(always)]
     fn arrive(&mut self, packet: u32) {
-        let Packet { to, serial, action, .. } = self.network.packets[packet];
-        self.note_at(1, to, serial);
         let now = self.now();
-        let network = &mut self.network;
-        let Some(target) = network.queue_pairs.get_mut(to).filter(|target| !target.refusing) else {
+        let Network { queue_pairs, packets, links, .. } = &mut self.network;
+        let place = &mut packets[packet];
+        let (from, to, serial, signaled) = (place.from, place.to, place.serial, place.signaled);
+        self.trace.note_at(1, to, serial);
+        let bytes = place.payload().len() as u32;
+        if let Action::Write { key, offset, immediate: None } = place.action
+            && bytes > 0
+            && !self.timing.is_by_chance()
+            && let Some(target) = queue_pairs.get_mut(to)
+            && target.state == QueuePairState::Ready
+            && target.is_next(now)
+            && let Some(held) = links.hold_range(target.link, key, Access::WRITE, offset, bytes.into())
+        {
+            let region = Some(held.place());
+            let machine = target.place.machine;
+            let arrived = arrived(&mut self.timing, links, place, (to, machine), now, bytes, region);
+            place.target = Some(held);
+            target.last_landing = target.last_landing.max(arrived.visible);
+            let visible = target.last_landing;
+            self.put(visible, Event::Land { packet });
+            return self.answer_plain(from, serial, signaled, arrived.answer);
+        }
+        self.arrive_otherwise(to, packet);
+    }
+
+    #[inline(never)]
+    fn arrive_otherwise(&mut self, to: u32, packet: u32) {
+        let now = self.now();
+        let Some(target) = self.queue_pair(to).filter(|target| !target.refusing) else {
             return self.give_packets([packet]);
         };
-        if target.inbound.is_empty() && target.ready_at <= now && target.state == QueuePairState::Ready {
-            // What nearly all packets are has a shorter way.
-            let place = &mut network.packets[packet];
-            let bytes = place.bytes();
-            if let Action::Write { key, offset, immediate: None } = action
-                && bytes > 0
-                && !self.timing.is_by_chance()
-                && let Some(region) =
-                    network.links.range(target.link, key, Access::WRITE, offset, bytes.into())
-            {
-                let timing = &mut self.timing;
-                let machine = target.place.machine;
-                let arrived = arrived(timing, &network.links, place, (to, machine), now, bytes, Some(region));
-                target.last_landing = target.last_landing.max(arrived.visible);
-                let (from, serial, signaled, visible) =
-                    (place.from, place.serial, place.signaled, target.last_landing);
-                place.target = Some(network.links.hold(region));
-                self.put(visible, Event::Land { packet });
-                return self.answer_plain(from, serial, signaled, arrived.answer);
-            }
+        if target.state == QueuePairState::Ready && target.is_next(now) {
             if !self.carry_out(to, packet)
                 && let Some(target) = self.queue_pair(to)
             {
@@ -393,6 +320,29 @@ impl State {
         }
         target.inbound.push_back(packet);
         self.serve(to);
+    }
+
+    /// A packet's bytes become visible.
+    #[inline(always)]
+    fn land_now(&mut self, packet: u32) {
+        let Network { packets, links, .. } = &mut self.network;
+        let place = &mut packets[packet];
+        let offset = if let Action::Write { offset, .. } = place.action { offset as usize } else { 0 };
+        let mut watchers = Watchers::Nobody;
+        let (target, bytes) = (place.target.take(), place.payload());
+        let length = bytes.len();
+        self.trace.note_bytes(4, bytes);
+        if let Some(held) = target {
+            links.release_with(held, |target| {
+                target.copy_in(offset, bytes);
+                // Who takes a message from a ring looks behind it for the next.
+                target.prefetch(offset + length);
+                watchers = target.memory().watchers();
+            });
+        }
+        packets.give(packet);
+        self.tell(|_| format!("{length} bytes at {offset} become visible"));
+        self.landed(watchers);
     }
 
     /// Carries out what has arrived at a queue pair, as far as it can be now.

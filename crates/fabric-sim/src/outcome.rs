@@ -2,7 +2,7 @@
 
 use crate::memory::{NAMELESS, SimMemory, Watchers};
 use crate::network::{Rare, receive_completion};
-use crate::queues::{Entry, Outcome};
+use crate::queues::{Entry, Kept, Outcome};
 use crate::scheduler::{State, Waiter};
 use dunlin_fabric::{Completion, CompletionStatus, Nanos, Opcode, QueuePairId, QueuePairState, WaitMode};
 
@@ -86,7 +86,7 @@ impl State {
         if !request.signaled {
             return;
         }
-        if let Some(buffer) = request.into.as_deref_mut() {
+        if let Some(Kept::Into(buffer)) = request.kept.as_deref_mut() {
             buffer[..outcome.read.len()].copy_from_slice(&outcome.read);
         }
         let completion = Completion {
@@ -97,7 +97,7 @@ impl State {
             immediate: None,
             value: outcome.value,
             queue_pair: QueuePairId(at),
-            buffer: request.into.map(|buffer| *buffer),
+            buffer: request.into_buffer(),
         };
         self.complete_send(at, completion);
     }
@@ -162,7 +162,7 @@ impl State {
                 immediate: None,
                 value: 0,
                 queue_pair: QueuePairId(at),
-                buffer: request.into.map(|buffer| *buffer),
+                buffer: request.into_buffer(),
             };
             self.complete_send(at, completion);
         }

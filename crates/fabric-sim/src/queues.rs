@@ -144,26 +144,52 @@ pub(crate) struct InFlight {
     pub(crate) bytes: u32,
     /// The initiator's buffer, for the timing.
     pub(crate) local: Touch,
-    /// The buffers that the data came from.
-    pub(crate) held: Option<Box<Gather<SimMemory>>>,
+    pub(crate) kept: Option<Box<Kept>>,
+}
+
+/// Buffers of the initiator's that a work request keeps until it is done.
+pub(crate) enum Kept {
+    /// Those that the data came from.
+    Data(Gather<SimMemory>),
     /// Where a READ goes.
-    pub(crate) into: Option<Box<Buffer<SimMemory>>>,
+    Into(Buffer<SimMemory>),
+}
+
+impl Default for InFlight {
+    fn default() -> Self {
+        InFlight {
+            serial: 0,
+            id: WorkId(0),
+            opcode: Opcode::Write,
+            signaled: false,
+            bytes: 0,
+            local: Touch::default(),
+            kept: None,
+        }
+    }
+}
+
+impl InFlight {
+    /// Where a READ went.
+    pub(crate) fn into_buffer(self) -> Option<Buffer<SimMemory>> {
+        match *self.kept? {
+            Kept::Into(buffer) => Some(buffer),
+            Kept::Data(_) => None,
+        }
+    }
 }
 
 /// Requests in flight, oldest first. The oldest, which mostly is the only one, stands in place, and what is left of it
 /// once it is done, too.
 #[repr(C)]
+#[derive(Default)]
 pub(crate) struct Sends {
     count: u32,
-    first: Option<InFlight>,
+    first: InFlight,
     rest: VecDeque<InFlight>,
 }
 
 impl Sends {
-    const fn new() -> Self {
-        Sends { count: 0, first: None, rest: VecDeque::new() }
-    }
-
     #[inline]
     pub(crate) fn len(&self) -> usize {
         self.count as usize
@@ -171,7 +197,7 @@ impl Sends {
 
     #[inline]
     pub(crate) fn front(&self) -> Option<&InFlight> {
-        if self.count == 0 { None } else { self.first.as_ref() }
+        (self.count > 0).then_some(&self.first)
     }
 
     /// The one behind so many others.
@@ -187,35 +213,48 @@ impl Sends {
         self.front().into_iter().chain(&self.rest)
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn push_back(&mut self, request: InFlight) {
-        if self.count == 0 {
-            self.first = Some(request);
-        } else {
-            self.rest.push_back(request);
-        }
         self.count += 1;
+        if self.count > 1 || self.first.kept.is_some() {
+            return self.push_behind(request);
+        }
+        // Nothing is left of what stood there that has to be dropped: it is only written over.
+        std::mem::forget(std::mem::replace(&mut self.first, request));
     }
 
-    /// Drops the oldest but for the buffers that its data came from. There has to be one.
+    #[inline(never)]
+    fn push_behind(&mut self, request: InFlight) {
+        if self.count > 1 {
+            self.rest.push_back(request);
+        } else {
+            self.first = request;
+        }
+    }
+
+    /// Drops the oldest but for the buffers that it kept. There has to be one.
     #[inline(always)]
-    fn drop_front(&mut self) -> Option<Box<Gather<SimMemory>>> {
-        let held = self.first.as_mut().and_then(|oldest| oldest.held.take());
+    fn drop_front(&mut self) -> Option<Box<Kept>> {
+        let kept = self.first.kept.take();
         self.count -= 1;
         if self.count > 0 {
-            self.first = self.rest.pop_front();
+            self.next_is_first();
         }
-        held
+        kept
+    }
+
+    #[inline(never)]
+    fn next_is_first(&mut self) {
+        self.first = self.rest.pop_front().unwrap_or_default();
     }
 
     fn pop_front(&mut self) -> Option<InFlight> {
-        let next = match self.count {
-            0 => return None,
-            1 => None,
-            _ => self.rest.pop_front(),
-        };
+        if self.count == 0 {
+            return None;
+        }
         self.count -= 1;
-        std::mem::replace(&mut self.first, next)
+        let next = self.rest.pop_front().unwrap_or_default();
+        Some(std::mem::replace(&mut self.first, next))
     }
 }
 
@@ -282,13 +321,19 @@ impl QueuePair {
             link: None,
             unretired: 0,
             inbound: VecDeque::new(),
-            sends: Sends::new(),
+            sends: Sends::default(),
             last_done: 0,
             unretired_held: Vec::new(),
             early: Vec::new(),
             receives: ReceiveQueue { depth: config.max_receive, posted: VecDeque::new() },
             config,
         }
+    }
+
+    /// Whether nothing stands before what arrives now.
+    #[inline(always)]
+    pub(crate) fn is_next(&self, now: Nanos) -> bool {
+        self.inbound.is_empty() && self.ready_at <= now && !self.refusing
     }
 
     /// A request in flight, by its serial number.
@@ -299,15 +344,15 @@ impl QueuePair {
     }
 
     /// Takes requests that are done without a completion off the queue: unsignaled ones before `serial`.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn retire_before(&mut self, serial: u64) {
         while let Some(oldest) = self.sends.front()
             && oldest.serial < serial
             && !oldest.signaled
         {
             self.unretired += 1;
-            if let Some(held) = self.sends.drop_front() {
-                self.unretired_held.push(*held);
+            if let Some(kept) = self.sends.drop_front() {
+                self.hold(*kept);
             }
         }
     }
@@ -316,10 +361,20 @@ impl QueuePair {
     pub(crate) fn retire_oldest(&mut self) -> Option<InFlight> {
         let mut request = self.sends.pop_front()?;
         self.unretired += 1;
-        if let Some(held) = request.held.take() {
-            self.unretired_held.push(*held);
+        if matches!(request.kept.as_deref(), Some(Kept::Data(_)))
+            && let Some(kept) = request.kept.take()
+        {
+            self.hold(*kept);
         }
         Some(request)
+    }
+
+    /// Keeps the buffers of a request that is done until the next completion.
+    #[inline(never)]
+    fn hold(&mut self, kept: Kept) {
+        if let Kept::Data(held) = kept {
+            self.unretired_held.push(held);
+        }
     }
 }
 

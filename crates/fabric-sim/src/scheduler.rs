@@ -124,9 +124,24 @@ impl Trace {
         self.0 = (self.0 ^ value).wrapping_mul(0x0000_0100_0000_01b3).rotate_left(23);
     }
 
-    #[inline]
+    #[inline(always)]
+    pub(crate) fn note_at(&mut self, kind: u64, at: u32, detail: u64) {
+        self.note(kind << 56 | u64::from(at));
+        self.note(detail);
+    }
+
+    #[inline(always)]
     pub(crate) fn note_bytes(&mut self, kind: u64, bytes: &[u8]) {
         self.note(kind << 56 | bytes.len() as u64);
+        // Most payloads are a line.
+        let Ok(line) = <&[u8; LINE]>::try_from(bytes) else { return self.note_words(bytes) };
+        for word in line.as_chunks::<8>().0 {
+            self.note(u64::from_le_bytes(*word));
+        }
+    }
+
+    #[inline(never)]
+    fn note_words(&mut self, bytes: &[u8]) {
         let (words, rest) = bytes.as_chunks::<8>();
         for word in words {
             self.note(u64::from_le_bytes(*word));
@@ -159,6 +174,8 @@ pub(crate) struct State {
     /// read. While an event happens: its time.
     clock: Nanos,
     fraction: u64,
+    /// As many picoseconds as a task may be ahead of all others.
+    much: u64,
     pub(crate) events: Events,
     handled: u64,
     /// The packets whose arrivals were looked at last, the latest first.
@@ -183,6 +200,7 @@ pub(crate) struct State {
 
 impl State {
     pub(crate) fn new(settings: Settings, timing: Timing, seed: u64) -> Self {
+        let much = settings.run_ahead.saturating_mul(1000);
         State {
             chance: Random::new(seed, 1),
             host_random: Random::new(seed, 2),
@@ -196,6 +214,7 @@ impl State {
             clock: settings.start,
             settings,
             fraction: 0,
+            much,
             events: Events::default(),
             handled: 0,
             arrivals: [None; 4],
@@ -247,8 +266,16 @@ impl State {
         self.fraction += picoseconds;
     }
 
+    /// Whether the running task is too far ahead of all others. It cannot be before it has charged as much, which is asked first: this
+    /// is asked with nearly every call of a handle.
     #[inline(always)]
     pub(crate) fn is_hogging(&self) -> bool {
+        self.fraction > self.much && self.is_far_ahead()
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn is_far_ahead(&self) -> bool {
         self.now() - self.event_clock > self.settings.run_ahead
     }
 

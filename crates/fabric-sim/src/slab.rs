@@ -15,13 +15,20 @@ impl<T> Default for Slab<T> {
 
 impl<T: Default> Slab<T> {
     /// A place with what was left in it by who had it before (or the default), and its number.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn take(&mut self) -> (u32, &mut T) {
-        let index = self.free.pop().unwrap_or_else(|| {
-            self.places.push(T::default());
-            self.places.len() as u32 - 1
-        });
+        let index = match self.free.pop() {
+            Some(index) => index,
+            None => self.grow(),
+        };
         (index, &mut self.places[index as usize])
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn grow(&mut self) -> u32 {
+        self.places.push(T::default());
+        self.places.len() as u32 - 1
     }
 
     /// Puts a value into a place.
@@ -32,9 +39,19 @@ impl<T: Default> Slab<T> {
     }
 
     /// Gives a place back; what is in it stays for the next.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn give(&mut self, index: u32) {
+        if self.free.len() == self.free.capacity() {
+            self.make_room();
+        }
         self.free.push(index);
+    }
+
+    /// Room for all places among the free ones.
+    #[cold]
+    #[inline(never)]
+    fn make_room(&mut self) {
+        self.free.reserve(self.places.len());
     }
 
     /// Takes a value out and gives its place back.

@@ -159,6 +159,23 @@ impl Model {
     }
 }
 
+/// Not inline, as all that only some runs do: every message would pass over it.
+#[inline(never)]
+fn posted_by_chance(settings: &ChanceTiming, chance: &mut Random, now: Nanos) -> Posted {
+    Posted {
+        processor: 0,
+        left: now + 100 + chance.below(200),
+        arrives: now + settings.latency + chance.below(settings.jitter + 1),
+    }
+}
+
+/// As above.
+#[inline(never)]
+fn noticed_by_chance(chance: &mut Random, busy: bool) -> Nanos {
+    // A poller sees a line within its loop; a sleeper has to be woken.
+    if busy { 20 + chance.below(60) } else { 1000 + chance.below(2000) }
+}
+
 impl Timing {
     pub(crate) fn new(settings: &TimingSettings, prices: &Prices) -> Result<Self, ClusterError> {
         let prices = prices.clone();
@@ -205,11 +222,7 @@ impl Timing {
         message: impl FnOnce() -> Message,
     ) -> Posted {
         match self {
-            Timing::Chance(settings) => Posted {
-                processor: 0,
-                left: now + 100 + chance.below(200),
-                arrives: now + settings.latency + chance.below(settings.jitter + 1),
-            },
+            Timing::Chance(settings) => posted_by_chance(settings, chance, now),
             Timing::Fixed(fixed) => {
                 let takes = fixed.takes(bytes);
                 let left = Fixed::stage(&mut fixed.sends, machine, now, takes);
@@ -272,9 +285,7 @@ impl Timing {
     #[inline]
     pub(crate) fn notice(&mut self, chance: &mut Random, busy: bool) -> Nanos {
         match self.prices() {
-            // A poller sees a line within its loop; a sleeper has to be woken.
-            None if busy => 20 + chance.below(60),
-            None => 1000 + chance.below(2000),
+            None => noticed_by_chance(chance, busy),
             Some(prices) if busy => prices.notice,
             Some(prices) => prices.wake_up,
         }

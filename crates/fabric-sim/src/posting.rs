@@ -1,0 +1,340 @@
+//! What is posted, and how it leaves: into the send queue, and onto the wire.
+
+use crate::events::Event;
+use crate::memory::SimMemory;
+use crate::network::{Network, Rare};
+use crate::queues::{Action, InFlight, Kept, Outcome, Packet};
+use crate::scheduler::State;
+use crate::timing::{Message, Place, Posted, model_opcode};
+use dunlin_fabric::{
+    CompletionStatus, Data, Gather, InlineLine, Nanos, Opcode, Operation, PostError, QueuePairId,
+    QueuePairState, Transport, WorkId, WorkRequest,
+};
+use dunlin_rnic_model::{Linked, Request, Touch};
+
+/// What a queue pair is like that something is posted to.
+#[derive(Clone, Copy)]
+pub(crate) struct Sender {
+    at: u32,
+    transport: Transport,
+    remote: Option<u32>,
+    /// What the send queue has room for.
+    room: u32,
+}
+
+/// A work request, but for what stands in its packet.
+struct Posting {
+    id: WorkId,
+    opcode: Opcode,
+    signaled: bool,
+    linked: Linked,
+    /// The initiator's buffer; `None` for inline data.
+    local: Option<Touch>,
+    /// The offset at the target.
+    offset: u64,
+    /// Bytes of its payload, or of what its answer brings.
+    bytes: u32,
+    kept: Option<Box<Kept>>,
+    /// The buffer is too short for what it is to take.
+    local_error: bool,
+}
+
+impl Default for Posting {
+    #[inline(always)]
+    fn default() -> Self {
+        Posting {
+            id: WorkId(0),
+            opcode: Opcode::Write,
+            signaled: false,
+            linked: Linked::Alone,
+            local: None,
+            offset: 0,
+            bytes: 0,
+            kept: None,
+            local_error: false,
+        }
+    }
+}
+
+impl State {
+    /// What a queue pair of a domain is like, if something can be posted to it.
+    #[inline]
+    pub(crate) fn sender(&self, domain: u32, queue_pair: QueuePairId) -> Result<Sender, PostError> {
+        let found = self.network.queue_pairs.get(queue_pair.0).filter(|found| found.domain == domain);
+        let sender = found.ok_or(PostError::NoSuch("queue pair"))?;
+        match sender.state {
+            QueuePairState::Initialised => return Err(PostError::NotConnected),
+            QueuePairState::Error => return Err(PostError::QueuePairError),
+            QueuePairState::Ready => {}
+        }
+        Ok(Sender {
+            at: queue_pair.0,
+            transport: sender.transport,
+            remote: sender.remote,
+            room: sender.max_send.saturating_sub(sender.occupied),
+        })
+    }
+
+    /// Refuses what the send queue has no room for, and now and then something else, if that is a fault of the run.
+    #[inline]
+    pub(crate) fn find_room(&mut self, sender: Sender, wanted: u32) -> Result<(), PostError> {
+        let refusal = self.settings.faults.refusal;
+        if sender.room < wanted || (refusal != 0 && self.is_refused(sender.at, refusal)) {
+            return Err(PostError::QueueFull);
+        }
+        Ok(())
+    }
+
+    #[cold]
+    fn is_refused(&mut self, at: u32, refusal: u64) -> bool {
+        // As when the queue is full: something is under way whose completion tells that there is room again.
+        let busy = self.queue_pair(at).is_some_and(|q| q.sends.iter().any(|sent| sent.signaled));
+        busy && self.breaks(refusal)
+    }
+
+    /// Takes one request of a queue pair that is ready and has room.
+    #[inline]
+    pub(crate) fn post_one(
+        &mut self,
+        domain: u32,
+        sender: Sender,
+        request: WorkRequest<'_, SimMemory>,
+        linked: Linked,
+    ) -> Result<(), PostError> {
+        let queue_pair = QueuePairId(sender.at);
+        let to = self.admit(domain, queue_pair, sender.transport, sender.remote, &request.operation)?;
+        let (packet, place) = self.network.packets.take();
+        place.clear_payload();
+        let mut posting =
+            Posting { id: request.id, signaled: request.signaled, linked, ..Posting::default() };
+        posting.opcode = match request.operation {
+            Operation::Send { data, immediate, .. } => {
+                posting.kept = gather(data, place, &mut posting.local);
+                place.action = Action::Send { immediate };
+                Opcode::Send
+            }
+            Operation::Write { data, key, offset, immediate } => {
+                posting.kept = gather(data, place, &mut posting.local);
+                posting.offset = offset;
+                place.action = Action::Write { key, offset, immediate };
+                Opcode::Write
+            }
+            Operation::Read { from, into: buffer } => {
+                posting.local_error = buffer.len() < from.length as usize;
+                posting.local = Some(Touch { region: buffer.memory().number(), offset: buffer.offset() });
+                posting.offset = from.offset;
+                posting.kept = Some(Box::new(Kept::Into(buffer)));
+                place.action = Action::Read { from };
+                Opcode::Read
+            }
+            Operation::FetchAdd { key, offset, add } => {
+                place.action = Action::FetchAdd { key, offset, add };
+                Opcode::FetchAdd
+            }
+            Operation::CompareSwap { key, offset, expected, swap } => {
+                place.action = Action::CompareSwap { key, offset, expected, swap };
+                Opcode::CompareSwap
+            }
+        };
+        posting.bytes = place.bytes();
+        // Who READs or changes atomically wants to know the value.
+        posting.signaled |= !matches!(posting.opcode, Opcode::Send | Opcode::Write);
+        self.leave(sender.at, to, packet, posting);
+        Ok(())
+    }
+
+    /// Where a line goes that is posted to a queue pair of a domain, and whether its send queue has room for it. `None`: it has to go
+    /// the way of any WRITE, by which it is told what is wrong.
+    #[inline(always)]
+    pub(crate) fn takes_line(
+        &self,
+        domain: u32,
+        queue_pair: QueuePairId,
+        bytes: usize,
+    ) -> Option<(u32, bool)> {
+        let capabilities = &self.settings.capabilities;
+        if bytes > capabilities.max_inline.min(capabilities.max_message) as usize {
+            return None;
+        }
+        let sender = self.network.queue_pairs.get(queue_pair.0)?;
+        let good = sender.domain == domain && sender.state == QueuePairState::Ready;
+        let to = sender.remote.filter(|_| good)?;
+        Some((to, sender.occupied < sender.max_send))
+    }
+
+    /// Takes a line for which there is room.
+    #[inline(always)]
+    pub(crate) fn post_line(
+        &mut self,
+        queue_pair: QueuePairId,
+        to: u32,
+        line: InlineLine<'_>,
+    ) -> Result<(), PostError> {
+        let InlineLine { id, line, key, offset, .. } = line;
+        let refusal = self.settings.faults.refusal;
+        if refusal != 0 && self.is_refused(queue_pair.0, refusal) {
+            return Err(PostError::QueueFull);
+        }
+        let (packet, place) = self.network.packets.take();
+        place.set_line(line);
+        place.action = Action::Write { key, offset, immediate: None };
+        self.leave(
+            queue_pair.0,
+            to,
+            packet,
+            Posting { id, offset, bytes: line.len() as u32, ..Posting::default() },
+        );
+        Ok(())
+    }
+
+    /// Puts a request into the send queue, and its packet on the wire behind those of the same queue pair.
+    #[inline(always)]
+    fn leave(&mut self, at: u32, to: u32, packet: u32, posting: Posting) {
+        let Posting { id, opcode, signaled, linked, local, offset, bytes, kept, local_error } = posting;
+        let inline = local.is_none();
+        let local = local.unwrap_or_default();
+        if self.timing.is_modelled() {
+            let request = Request {
+                initiator: at,
+                target: to,
+                opcode: model_opcode(opcode, false),
+                transport: Transport::ReliableConnection,
+                bytes,
+                inline,
+                signaled,
+                linked,
+                local,
+                remote: Touch { offset, ..Touch::default() },
+            };
+            describe(&mut self.network, packet, request);
+        }
+        if self.settings.history.is_some() {
+            self.tell_posted(at, to, packet);
+        }
+        let now = self.now();
+        let Network { queue_pairs, packets, .. } = &mut self.network;
+        let place = &mut packets[packet];
+        let Some(sender) = queue_pairs.get_mut(at) else { return self.give_packets([packet]) };
+        let serial = sender.next_serial;
+        sender.next_serial += 1;
+        sender.occupied += 1;
+        sender.sends.push_back(InFlight { serial, id, opcode, signaled, bytes, local, kept });
+        (place.from, place.to, place.serial, place.signaled) = (at, to, serial, signaled);
+        place.retrying = false;
+        if local_error | sender.stopped {
+            return self.stay_behind(at, packet, serial, local_error);
+        }
+        let carries = matches!(opcode, Opcode::Send | Opcode::Write);
+        let carried = (sender.place.machine, if carries { bytes } else { 0 });
+        let message = || place.message;
+        let posted = self.timing.post(&mut self.chance, now, carried, message);
+        let faults = &self.settings.faults;
+        let disturbed = faults.delay != 0 || faults.queue_pair_error != 0;
+        if disturbed || sender.transport != Transport::ReliableConnection {
+            return self.transmit_otherwise(at, packet, now, posted);
+        }
+        sender.last_arrival = sender.last_arrival.max(posted.arrives);
+        let arrives = sender.last_arrival;
+        self.charge(posted.processor);
+        self.put(arrives, Event::Arrive { packet });
+    }
+
+    /// A request was refused, or comes behind one that was: its packet goes nowhere.
+    #[cold]
+    #[inline(never)]
+    fn stay_behind(&mut self, at: u32, packet: u32, serial: u64, local_error: bool) {
+        self.give_packets([packet]);
+        let now = self.now();
+        let Some(sender) = self.queue_pair(at) else { return };
+        if local_error && !std::mem::replace(&mut sender.stopped, true) {
+            self.done_at(at, serial, now + 100, Outcome::of(CompletionStatus::LocalProtection));
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn tell_posted(&self, at: u32, to: u32, packet: u32) {
+        let serial = self.network.queue_pairs.get(at).map_or(0, |sender| sender.next_serial);
+        self.tell(|state| {
+            let Packet { action, .. } = &state.network.packets[packet];
+            let length = state.network.packets[packet].payload().len();
+            format!("queue pair {at} to {to}: request {serial}, {length} bytes, {action:?}")
+        });
+    }
+
+    /// The end of [`leave`](State::leave) where there are faults, or where nobody acknowledges.
+    #[inline(never)]
+    fn transmit_otherwise(&mut self, from: u32, packet: u32, now: Nanos, posted: Posted) {
+        self.charge(posted.processor);
+        let faults = &self.settings.faults;
+        let (delay, delay_by, breaks) = (faults.delay, faults.delay_by, faults.queue_pair_error);
+        let held_up = if self.breaks(delay) { self.chance.below(delay_by + 1) } else { 0 };
+        if self.breaks(breaks) {
+            let at = now + self.chance.below(2_000);
+            self.schedule(at, Rare::Break { at: from });
+        }
+        let Packet { serial, signaled, .. } = self.network.packets[packet];
+        let Some(sender) = self.queue_pair(from) else { return self.give_packets([packet]) };
+        sender.last_arrival = sender.last_arrival.max(posted.arrives + held_up);
+        let (at, transport) = (sender.last_arrival, sender.transport);
+        if transport != Transport::ReliableConnection {
+            // It is done when it has left.
+            sender.carried_out = serial;
+            if signaled && self.timing.is_modelled() {
+                // Its NIC has work with the completion, as with one that an answer brings.
+                self.put(posted.left, Event::Acknowledged { queue_pair: from, serial });
+            } else if signaled {
+                self.done_at(from, serial, posted.left, Outcome::of(CompletionStatus::Success));
+            }
+            let loss = self.settings.faults.loss;
+            if self.breaks(loss) {
+                self.tell(|_| format!("message {serial} of queue pair {from} is lost"));
+                return self.give_packets([packet]);
+            }
+        }
+        self.put(at, Event::Arrive { packet });
+    }
+}
+
+/// Puts into a packet what a model needs to know of it; the transport is that of its queue pair.
+#[inline(never)]
+fn describe(network: &mut Network, packet: u32, request: Request) {
+    let Network { queue_pairs, packets, .. } = network;
+    let (from, transport) = match queue_pairs.get(request.initiator) {
+        Some(sender) => (sender.place, sender.transport),
+        None => (Place::default(), request.transport),
+    };
+    let to = queue_pairs.get(request.target).map_or(Place::default(), |target| target.place);
+    let place = &mut packets[packet];
+    let with_immediate = matches!(place.action, Action::Write { immediate: Some(_), .. });
+    let opcode = if with_immediate { dunlin_rnic_model::Opcode::WriteImmediate } else { request.opcode };
+    place.message = Message { from, to, request: Request { opcode, transport, ..request } };
+}
+
+/// Gathers the bytes as the RNIC would, and gives the buffers, to be held until the completion. They are the queue
+/// pair's until then, so their bytes are the same now as when they leave.
+fn gather(data: Data<'_, SimMemory>, packet: &mut Packet, local: &mut Option<Touch>) -> Option<Box<Kept>> {
+    let first = match &data {
+        Data::Inline(_) => None,
+        Data::Buffer(buffer) => Some(buffer),
+        Data::Gather(list) => list.iter().next(),
+    };
+    *local = first.map(|buffer| Touch { region: buffer.memory().number(), offset: buffer.offset() });
+    match data {
+        Data::Inline(parts) => {
+            parts.iter().for_each(|part| packet.add_to_payload(part));
+            None
+        }
+        Data::Buffer(buffer) => {
+            packet.add_to_payload(&buffer);
+            let mut one = Gather::default();
+            let room = one.push(buffer).is_ok();
+            debug_assert!(room, "an empty gather list takes a buffer");
+            Some(Box::new(Kept::Data(one)))
+        }
+        Data::Gather(list) => {
+            list.iter().for_each(|part| packet.add_to_payload(part));
+            Some(Box::new(Kept::Data(list)))
+        }
+    }
+}
