@@ -54,7 +54,7 @@ impl Code {
     /// Whether it happens in the network, and not to a task.
     #[inline(always)]
     fn is_of_network(self) -> bool {
-        self.0 >> 32 > 3
+        self.0 >> 34 > 0
     }
 
     #[inline(always)]
@@ -337,7 +337,7 @@ pub(crate) struct Events {
     next_far: Key,
 }
 
-/// Time, and below it the number: one comparison without a branch.
+/// Time, and below it the number, and below that whether it happens in the network: one comparison without a branch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Key(u128);
 
@@ -354,6 +354,11 @@ impl Key {
     #[inline(always)]
     fn at(self) -> Nanos {
         (self.0 >> 64) as Nanos
+    }
+
+    #[inline(always)]
+    fn is_of_network(self) -> bool {
+        self.0 & 1 > 0
     }
 }
 
@@ -387,10 +392,10 @@ impl Events {
         self.next.at()
     }
 
-    /// Whether the next event happens in the network.
+    /// Whether the next event happens in the network. There has to be one.
     #[inline(always)]
     pub(crate) fn next_is_of_network(&self) -> bool {
-        self.first().is_some_and(|entry| entry.code.is_of_network())
+        self.next.is_of_network()
     }
 
     /// From now on so many events are kept in order for [`ahead`](Events::ahead), if there are so many.
@@ -412,9 +417,11 @@ impl Events {
 
     #[inline]
     fn push_code(&mut self, at: Nanos, code: Code) {
-        self.number += 1;
+        // In steps of two: the lowest bit says something else.
+        self.number += 2;
         // Passed on in words, as an event is: see there.
-        let key = Key(u128::from(at) << 64 | u128::from(self.number));
+        let number = self.number | u64::from(code.is_of_network());
+        let key = Key(u128::from(at) << 64 | u128::from(number));
         let bucket = bucket_of(at);
         if bucket < self.near_end {
             self.near.push(key, code);

@@ -219,8 +219,7 @@ impl Sends {
         if self.count > 1 || self.first.kept.is_some() {
             return self.push_behind(request);
         }
-        // Nothing is left of what stood there that has to be dropped: it is only written over.
-        std::mem::forget(std::mem::replace(&mut self.first, request));
+        self.first = request;
     }
 
     #[inline(never)]

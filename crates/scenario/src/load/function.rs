@@ -76,18 +76,17 @@ pub(super) struct Handler {
 }
 
 impl Handler {
-    /// Does what the handler does. The size of the result.
-    fn work(&mut self, function: &Function) -> usize {
+    /// Does what the handler does.
+    fn work(&mut self, service: Times, lines: Lines, exclusive: Times) {
         let host = self.sim.host();
-        let (service, results) = function.now(self.board.since(host.now()));
-        let alone = function.lines.one_by_one();
-        let waited = self.ahead.wait(&self.sim, function.lines);
+        let alone = lines.one_by_one();
+        let waited = self.ahead.wait(&self.sim, lines);
         let time = service.next(&mut self.random);
         let time = if waited == alone { time } else { time.saturating_sub(alone) + waited };
         if time > 0 {
             host.work(time);
         }
-        let time = function.exclusive.next(&mut self.random);
+        let time = exclusive.next(&mut self.random);
         if time > 0 {
             let begin = self.lock.take(host.now(), time);
             if begin > host.now() {
@@ -95,7 +94,6 @@ impl Handler {
             }
             host.work(time);
         }
-        results.next(&mut self.random) as usize
     }
 }
 
@@ -116,11 +114,12 @@ impl Service for Handler {
     }
 
     fn call(&mut self, request: &Request<'_>, reply: &mut Reply<'_>) -> Result<(), Status> {
-        let functions = Arc::clone(&self.functions);
-        if let Some(function) = functions.get(place(request.function)) {
-            reply.reserve(self.work(function))?;
-            self.board.served(self.worker);
-        }
+        let Some(function) = self.functions.get(place(request.function)) else { return Ok(()) };
+        let (service, results) = function.now(self.board.since(self.sim.host().now()));
+        let (lines, exclusive) = (function.lines, function.exclusive);
+        self.work(service, lines, exclusive);
+        reply.reserve(results.next(&mut self.random) as usize)?;
+        self.board.served(self.worker);
         Ok(())
     }
 }
