@@ -144,31 +144,25 @@ impl Heap {
     }
 }
 
-/// Nanoseconds of a bucket of the wheel, as a power of two: some events each in a busy run.
-const WIDTH_BITS: u32 = 6;
-/// Buckets of the wheel, a power of two: together a quarter of a millisecond, which few messages take, queues and all.
-const BUCKETS: usize = 4096;
-/// So many events of a bucket are put in order by what is shortest for a few.
-const FEW: usize = 16;
+/// Buckets of the wheel, a power of two, each for one nanosecond, so that none has to be sorted: together what most messages take,
+/// queues and all.
+const BUCKETS: usize = 32_768;
 /// So many that have happened may still stand before those.
 const GONE: usize = 64;
+/// Words of one bit for each bucket.
+const WORDS: usize = BUCKETS / 64;
 /// The end of a bucket's list.
 const NONE: u32 = u32::MAX;
 
-/// The bucket of a time, counted from the beginning.
-#[inline(always)]
-fn bucket_of(at: Nanos) -> u64 {
-    at >> WIDTH_BITS
-}
-
-/// What happens within one turn from [`Events::near_end`] on, by time, not sorted within a bucket.
+/// What happens within one turn from [`Events::near_end`] on, by time.
 #[derive(Debug)]
 struct Wheel {
-    /// The first entry of each bucket's list, by the bucket's number modulo [`BUCKETS`].
+    /// The last entry that was put into each bucket, by its time modulo [`BUCKETS`].
     heads: Box<[u32; BUCKETS]>,
     /// Which of them are not empty.
-    occupied: [u64; BUCKETS / 64],
-    /// All lists' entries, each with its next one. Places are used again, last in, first out, so they stay in the caches.
+    occupied: Box<[u64; WORDS]>,
+    /// All buckets' entries, each with the one that was put there before. Places are used again, last in, first out, so they stay
+    /// in the caches.
     entries: Vec<(Entry, u32)>,
     free: u32,
     count: usize,
@@ -178,7 +172,7 @@ impl Default for Wheel {
     fn default() -> Self {
         Wheel {
             heads: Box::new([NONE; BUCKETS]),
-            occupied: [0; BUCKETS / 64],
+            occupied: Box::new([0; WORDS]),
             entries: Vec::new(),
             free: NONE,
             count: 0,
@@ -189,7 +183,7 @@ impl Default for Wheel {
 impl Wheel {
     #[inline]
     fn push(&mut self, key: Key, code: Code) {
-        let slot = bucket_of(key.at()) as usize % BUCKETS;
+        let slot = key.at() as usize % BUCKETS;
         let head = self.heads[slot];
         let place = self.free;
         if let Some((entry, next)) = self.entries.get_mut(place as usize) {
@@ -205,60 +199,69 @@ impl Wheel {
         self.count += 1;
     }
 
-    /// The first bucket at or after `from` that has something, within a turn.
-    #[inline]
-    fn next(&self, from: u64) -> Option<u64> {
+    /// The first time from `from` on, within a turn, at which there is something.
+    #[inline(always)]
+    fn next(&self, from: Nanos) -> Option<Nanos> {
+        let start = from as usize % BUCKETS;
+        let (word, bit) = (start / 64, start % 64);
+        // The next 64 buckets as one word, so that one branch nearly always goes the same way.
+        let behind = self.occupied[(word + 1) % WORDS] << (63 - bit) << 1;
+        match self.occupied[word] >> bit | behind {
+            0 => self.next_far(from),
+            bits => Some(from + Nanos::from(bits.trailing_zeros())),
+        }
+    }
+
+    /// [`next`](Wheel::next), if nothing is near.
+    #[inline(never)]
+    fn next_far(&self, from: Nanos) -> Option<Nanos> {
         if self.count == 0 {
             return None;
         }
         let start = from as usize % BUCKETS;
-        let words = self.occupied.len();
         // The first word a second time at last, for what lies in it before the start.
-        for step in 0..=words {
-            let word = (start / 64 + step) % words;
-            let mask = match step {
-                0 => u64::MAX << (start % 64),
-                _ if step == words => !(u64::MAX << (start % 64)),
-                _ => u64::MAX,
-            };
-            let bits = self.occupied[word] & mask;
+        for step in 1..=WORDS {
+            let word = (start / 64 + step) % WORDS;
+            let bits = self.occupied[word];
             if bits != 0 {
                 let slot = word * 64 + bits.trailing_zeros() as usize;
-                return Some(from + ((slot + BUCKETS - start) % BUCKETS) as u64);
+                return Some(from + ((slot + BUCKETS - start) % BUCKETS) as Nanos);
             }
         }
         None
     }
 
-    /// Moves a bucket's entries out, behind others, sorted.
-    #[inline]
-    fn empty_into(&mut self, bucket: u64, sorted: &mut Vec<Entry>) {
-        let slot = bucket as usize % BUCKETS;
-        let before = sorted.len();
-        let mut place = std::mem::replace(&mut self.heads[slot], NONE);
+    /// Moves what happens at a time out, behind others.
+    #[inline(always)]
+    fn empty_into(&mut self, at: Nanos, sorted: &mut Vec<Entry>) {
+        let slot = at as usize % BUCKETS;
         self.occupied[slot / 64] &= !(1 << (slot % 64));
-        while let Some(found) = self.entries.get_mut(place as usize) {
-            sorted.push(found.0);
-            let next = std::mem::replace(&mut found.1, self.free);
-            self.free = place;
-            place = next;
-            self.count -= 1;
+        let last = std::mem::replace(&mut self.heads[slot], NONE);
+        let before = self.take_into(last, sorted);
+        if before != NONE {
+            self.take_all_into(before, sorted);
         }
-        // The list has the last one first; mostly they were put in about the order in which they happen.
-        let added = &mut sorted[before..];
-        if added.len() > FEW {
-            return added.sort_unstable_by_key(|entry| entry.key);
+    }
+
+    /// Moves an entry out; answers which was put into its bucket before it.
+    #[inline(always)]
+    fn take_into(&mut self, place: u32, sorted: &mut Vec<Entry>) -> u32 {
+        let Some(found) = self.entries.get_mut(place as usize) else { return NONE };
+        sorted.push(found.0);
+        self.count -= 1;
+        let before = std::mem::replace(&mut found.1, self.free);
+        self.free = place;
+        before
+    }
+
+    /// Moves the rest of a bucket out behind its last one, and puts all in the order in which they came.
+    #[inline(never)]
+    fn take_all_into(&mut self, mut place: u32, sorted: &mut Vec<Entry>) {
+        let last = sorted.len() - 1;
+        while place != NONE {
+            place = self.take_into(place, sorted);
         }
-        added.reverse();
-        for next in 1..added.len() {
-            let entry = added[next];
-            let mut place = next;
-            while place > 0 && added[place - 1].key > entry.key {
-                added[place] = added[place - 1];
-                place -= 1;
-            }
-            added[place] = entry;
-        }
+        sorted[last..].reverse();
     }
 }
 
@@ -318,7 +321,7 @@ impl Near {
 }
 
 /// The queue: in order what happens next, a wheel of buckets for what happens soon, and a heap for the rest, mostly timers that
-/// never end a wait. An event is put in order only when its bucket's time has come, so what is handled stays in the processor's first
+/// never end a wait. An event leaves the wheel only when its time has come, so what is handled stays in the processor's first
 /// cache, however many events there are.
 #[derive(Debug, Default)]
 pub(crate) struct Events {
@@ -326,7 +329,7 @@ pub(crate) struct Events {
     /// Empty while `near` is.
     wheel: Wheel,
     far: Heap,
-    /// The bucket from which on the wheel takes events; earlier ones go to `near`.
+    /// The time from which on the wheel takes events; earlier ones go to `near`.
     near_end: u64,
     /// So many events are kept in order at least, if there are so many beyond the next one.
     in_order: usize,
@@ -422,13 +425,12 @@ impl Events {
         // Passed on in words, as an event is: see there.
         let number = self.number | u64::from(code.is_of_network());
         let key = Key(u128::from(at) << 64 | u128::from(number));
-        let bucket = bucket_of(at);
-        if bucket < self.near_end {
+        if at < self.near_end {
             self.near.push(key, code);
-        } else if bucket - self.near_end >= BUCKETS as u64 {
+        } else if at - self.near_end >= BUCKETS as u64 {
             self.push_far(key, code);
         } else if self.near.first().is_none() {
-            self.near_end = bucket + 1;
+            self.near_end = at + 1;
             self.near.push(key, code);
         } else {
             // Behind what stands in `near`.
@@ -464,20 +466,20 @@ impl Events {
         self.find_next();
         if self.near.first().is_none() {
             // Nothing is due before it, and nothing will be put before it any more.
-            self.near_end = self.near_end.max(bucket_of(entry.at()));
+            self.near_end = self.near_end.max(entry.at());
         }
         Some((entry.at(), entry.code.event()))
     }
 
-    /// Puts the next buckets in order, until there are enough.
+    /// Moves what is next out of the wheel, until there is enough.
     #[inline(never)]
     fn advance(&mut self) {
         self.near.forget_gone();
         while self.near.count() <= self.in_order
-            && let Some(bucket) = self.wheel.next(self.near_end)
+            && let Some(at) = self.wheel.next(self.near_end)
         {
-            self.wheel.empty_into(bucket, &mut self.near.sorted);
-            self.near_end = bucket + 1;
+            self.wheel.empty_into(at, &mut self.near.sorted);
+            self.near_end = at + 1;
         }
     }
 }
@@ -493,7 +495,7 @@ mod tests {
         let mut expected = Vec::new();
         let mut clock = 0;
         // Within a bucket, within a turn of the wheel, at its end, and far beyond.
-        let spans = [1, 700, (BUCKETS as u64) << WIDTH_BITS, (BUCKETS as u64) << (WIDTH_BITS + 1), 1 << 40];
+        let spans = [1, 700, BUCKETS as u64, 2 * BUCKETS as u64, 1 << 40];
         for number in 0..20_000u32 {
             // Now and then it runs empty.
             let fills = number % 4000 < 2000;

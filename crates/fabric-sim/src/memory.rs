@@ -74,7 +74,7 @@ impl SimMemory {
     pub(crate) fn watcher(&self) -> Option<u32> {
         match self.watcher.load(Ordering::Relaxed) {
             0 | SEVERAL => None,
-            one => Some((one >> 32) as u32 - 1),
+            one => Some(Watcher(one).domain()),
         }
     }
 
@@ -90,7 +90,7 @@ impl SimMemory {
         match self.watcher.load(Ordering::Relaxed) {
             0 => Watchers::Nobody,
             SEVERAL => self.several_watchers(),
-            one => Watchers::One((one >> 32) as u32 - 1, one as u32),
+            one => Watchers::One(Watcher(one)),
         }
     }
 }
@@ -116,10 +116,27 @@ impl Line {
     }
 }
 
+/// A domain that looks at memory and its name for it, in one word: two that are put down and taken up together would have to wait
+/// for the processor's queue of stores.
+#[derive(Clone, Copy)]
+pub(crate) struct Watcher(u64);
+
+impl Watcher {
+    #[inline(always)]
+    pub(crate) fn domain(self) -> u32 {
+        (self.0 >> 32) as u32 - 1
+    }
+
+    #[inline(always)]
+    pub(crate) fn name(self) -> u32 {
+        self.0 as u32
+    }
+}
+
 /// Who looks at some memory: domains, and their names for it.
 pub(crate) enum Watchers {
     Nobody,
-    One(u32, u32),
+    One(Watcher),
     /// In the order in which they came.
     Several(Vec<(u32, u32)>),
 }

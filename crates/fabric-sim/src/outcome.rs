@@ -12,7 +12,7 @@ impl State {
     pub(crate) fn landed(&mut self, watchers: Watchers) {
         match watchers {
             Watchers::Nobody => {}
-            Watchers::One(domain, name) => self.seen_by(domain, name),
+            Watchers::One(one) => self.seen_by(one.domain(), one.name()),
             Watchers::Several(all) => all.into_iter().for_each(|(domain, name)| self.seen_by(domain, name)),
         }
     }

@@ -548,16 +548,19 @@ impl State {
     /// Lets the next events happen as long as they are the network's and not later than `clock`, on the running task's time.
     pub(crate) fn happen_until(&mut self, clock: Nanos) {
         let own = (self.clock, self.fraction);
-        while self.events.next_time() <= clock && self.events.next_is_of_network() {
-            self.happen_first();
-        }
+        self.happen_in_network(clock);
         (self.clock, self.fraction) = own;
     }
 
-    /// Lets the next event happen, which is one of the network.
+    /// Lets the next events happen as long as they are the network's and not later than `until`, and none has woken a task that runs
+    /// at once.
     #[inline(never)]
-    fn happen_first(&mut self) {
-        if let Some((at, event)) = self.events.pop() {
+    fn happen_in_network(&mut self, until: Nanos) {
+        while self.next.is_none()
+            && self.events.next_time() <= until
+            && self.events.next_is_of_network()
+            && let Some((at, event)) = self.events.pop()
+        {
             self.begin_event(at);
             self.happen(event);
         }
@@ -585,7 +588,7 @@ impl State {
             }
             let task = match self.events.next_is_of_network() {
                 true => {
-                    self.happen_first();
+                    self.happen_in_network(self.settings.limit);
                     None
                 }
                 false => self.happen_to_task(),

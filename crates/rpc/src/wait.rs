@@ -1,7 +1,7 @@
 //! How a thread that found nothing waits: the completion axis of a plan, as a small state machine.
 
 use crate::plan::CompletionMode;
-use dunlin_fabric::{Host, Nanos, WaitMode};
+use dunlin_fabric::{Nanos, WaitMode};
 
 /// Looks between two looks at the clock while spinning.
 const CLOCK_EVERY: u32 = 256;
@@ -43,9 +43,9 @@ impl Waiter {
         self.mode == CompletionMode::Event || self.spun || self.looks.is_multiple_of(CLOCK_EVERY)
     }
 
-    /// How to wait now, and until when at most.
+    /// How to wait now, and until when at most. The clock is looked at only where it counts.
     #[inline]
-    pub(crate) fn next<H: Host>(&mut self, host: &H) -> (WaitMode, Nanos) {
+    pub(crate) fn next(&mut self, now: impl Fn() -> Nanos) -> (WaitMode, Nanos) {
         match self.mode {
             CompletionMode::Event => (WaitMode::Event, Nanos::MAX),
             CompletionMode::Busy => {
@@ -56,11 +56,11 @@ impl Waiter {
             CompletionMode::Adaptive if self.spun => (WaitMode::Event, Nanos::MAX),
             CompletionMode::Adaptive => {
                 if self.looks == 0 {
-                    self.spin_until = host.now() + self.spin;
+                    self.spin_until = now() + self.spin;
                 }
                 self.looks = self.looks.saturating_add(1);
                 // Every few looks: a simulated wait ends at `until` and not after so many looks.
-                if self.looks.is_multiple_of(32) && host.now() >= self.spin_until {
+                if self.looks.is_multiple_of(32) && now() >= self.spin_until {
                     self.spun = true;
                     return (WaitMode::Event, Nanos::MAX);
                 }

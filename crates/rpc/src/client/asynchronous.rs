@@ -187,8 +187,9 @@ fn wake_loop<F: Fabric>(inner: &Inner<F>) {
                 return;
             }
             locked.core.progress();
-            let earliest = locked.core.expire();
-            let mut earliest = locked.look_for_room(inner.fabric.host().now()).min(earliest);
+            let now = inner.fabric.host().now();
+            let earliest = locked.core.expire(now);
+            let mut earliest = locked.look_for_room(now).min(earliest);
             earliest = earliest.min(locked.core.batches_due());
             locked.waking = true;
             let armed = if locked.core.in_flight() == 0 && locked.room.is_empty() {

@@ -503,9 +503,8 @@ impl<F: Fabric> Core<F> {
         self.progress()
     }
 
-    /// Ends calls past their deadline; answers the earliest deadline of the others.
-    pub(crate) fn expire(&mut self) -> Nanos {
-        let now = self.fabric.host().now();
+    /// Ends calls whose deadline is past `now`; answers the earliest deadline of the others.
+    pub(crate) fn expire(&mut self, now: Nanos) -> Nanos {
         let mut earliest = u64::MAX;
         for index in 0..self.lanes.len() {
             let Some(lane) = &mut self.lanes[index] else { continue };
@@ -530,7 +529,7 @@ impl<F: Fabric> Core<F> {
     /// As [`expire`](Core::expire), at some of the times it is called: for who polls in a loop.
     pub(crate) fn expire_now_and_then(&mut self) {
         if self.ticks.is_multiple_of(HEALTH_EVERY) {
-            self.expire();
+            self.expire(self.fabric.host().now());
         }
     }
 

@@ -218,7 +218,8 @@ impl<F: Fabric> Client<F> {
     ) -> Result<Response<'_, F>, CallError> {
         let submit = |client: &mut Self| client.try_submit(worker, function, payload);
         let id = self.submit_waiting(worker, function, submit)?;
-        self.wait(id)
+        self.wait_until_done(id, true);
+        self.response(id)
     }
 
     /// Submits a call as a message of its own; does not wait for room or for the result.
@@ -494,19 +495,30 @@ impl<F: Fabric> Client<F> {
         self.core.forget(id);
     }
 
-    /// Waits until a call has its outcome.
+    /// Waits until a call has its outcome. Of a call that was `just_sent` nothing can have come yet: the first look is the one
+    /// that every wait begins with.
     #[inline]
-    pub(crate) fn wait_until_done(&mut self, id: CallId) {
+    pub(crate) fn wait_until_done(&mut self, id: CallId, mut just_sent: bool) {
         self.waiter.reset();
         while !self.core.is_done(id) {
-            self.step(Nanos::MAX, |core| core.is_done(id));
+            if !std::mem::take(&mut just_sent) && self.core.progress() > 0 {
+                self.waiter.reset();
+            } else {
+                self.idle(Nanos::MAX, |core| core.is_done(id));
+            }
         }
     }
 
     /// Waits for a call.
     #[inline]
     pub fn wait(&mut self, id: CallId) -> Result<Response<'_, F>, CallError> {
-        self.wait_until_done(id);
+        self.wait_until_done(id, false);
+        self.response(id)
+    }
+
+    /// The outcome of a call that is done; a failure ends it.
+    #[inline]
+    fn response(&mut self, id: CallId) -> Result<Response<'_, F>, CallError> {
         match self.core.outcome(id) {
             Ok(_) => Ok(Response { core: &mut self.core, id }),
             Err(error) => {
@@ -545,15 +557,14 @@ impl<F: Fabric> Client<F> {
 
     fn idle(&mut self, limit: Nanos, is_so: impl Fn(&mut Core<F>) -> bool) {
         let due = self.waiter.clock_is_due() || self.held_back;
-        if due {
-            self.before_waiting();
-        }
-        let (mut mode, until) = self.waiter.next(self.core.fabric.host());
+        // A look at the clock is no small part of a call: there is one before a wait.
+        let now = due.then(|| self.before_waiting());
+        let (mut mode, until) = self.waiter.next(|| now.unwrap_or_else(|| self.core.fabric.host().now()));
         if mode == WaitMode::Event && self.core.is_fetching() {
             mode = WaitMode::Busy;
         }
         // A spin that ends here may have found room for a batch that had none when it began.
-        if mode == WaitMode::Event && !due {
+        if mode == WaitMode::Event && now.is_none() {
             self.before_waiting();
         }
         let armed = self.core.domain.arm(mode);
@@ -574,10 +585,13 @@ impl<F: Fabric> Client<F> {
         }
     }
 
-    /// Ends calls whose time is over, and sends open batches: who waits for a call of one would wait for ever.
-    fn before_waiting(&mut self) {
-        self.earliest = self.core.expire();
+    /// Ends calls whose time is over, and sends open batches: who waits for a call of one would wait for ever. Answers what
+    /// time it is.
+    fn before_waiting(&mut self) -> Nanos {
+        let now = self.core.fabric.host().now();
+        self.earliest = self.core.expire(now);
         self.held_back = self.core.flush_all();
+        now
     }
 
     fn take_turn(&mut self) -> usize {

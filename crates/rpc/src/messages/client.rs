@@ -81,7 +81,7 @@ impl<F: Fabric> MessageClient<F> {
         buffer: &mut MessageBuffer<F>,
     ) -> Result<usize, ReceiveError> {
         let id = self.oldest(server)?;
-        self.client.wait_until_done(id);
+        self.client.wait_until_done(id, false);
         self.take(server, id, buffer)
     }
 

@@ -212,7 +212,7 @@ impl<F: Fabric> Worker<F> {
             self.waiter.reset();
             return handled;
         }
-        let (mode, spin_until) = self.waiter.next(self.dispatcher.fabric.host());
+        let (mode, spin_until) = self.waiter.next(|| self.dispatcher.fabric.host().now());
         let mut until = until.min(spin_until);
         // Who reports room for answers that wait does not ring.
         if self.drain_until.is_some() || !self.ready.is_empty() {
