@@ -55,7 +55,7 @@ fn wait(shared: &Shared, id: u32, armed: Armed, until: Nanos) -> Wake {
     if let Some(domain) = state.domain(id) {
         domain.waiting = Some((waiter, armed.mode));
     }
-    let (mut state, wake) = shared.park(state, waiter, until, true);
+    let (mut state, wake) = shared.park_here(state, waiter, until, true);
     if let Some(domain) = state.domain(id) {
         domain.waiting = None;
     }

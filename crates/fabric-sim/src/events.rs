@@ -1,6 +1,7 @@
 //! The queue of everything that will happen, ordered by (time, number); numbers are given out in the order of
 //! scheduling, so the order is a pure function of the seed.
 
+use crate::wheel::{SPAN, Wheel};
 use dunlin_fabric::Nanos;
 
 /// What can happen. Small, so that the heap moves little; what is larger stands in slabs.
@@ -144,126 +145,8 @@ impl Heap {
     }
 }
 
-/// Buckets of the wheel, a power of two, each for one nanosecond, so that none has to be sorted: together what most messages take,
-/// queues and all.
-const BUCKETS: usize = 32_768;
 /// So many that have happened may still stand before those.
 const GONE: usize = 64;
-/// Words of one bit for each bucket.
-const WORDS: usize = BUCKETS / 64;
-/// The end of a bucket's list.
-const NONE: u32 = u32::MAX;
-
-/// What happens within one turn from [`Events::near_end`] on, by time.
-#[derive(Debug)]
-struct Wheel {
-    /// The last entry that was put into each bucket, by its time modulo [`BUCKETS`].
-    heads: Box<[u32; BUCKETS]>,
-    /// Which of them are not empty.
-    occupied: Box<[u64; WORDS]>,
-    /// All buckets' entries, each with the one that was put there before. Places are used again, last in, first out, so they stay
-    /// in the caches.
-    entries: Vec<(Entry, u32)>,
-    free: u32,
-    count: usize,
-}
-
-impl Default for Wheel {
-    fn default() -> Self {
-        Wheel {
-            heads: Box::new([NONE; BUCKETS]),
-            occupied: Box::new([0; WORDS]),
-            entries: Vec::new(),
-            free: NONE,
-            count: 0,
-        }
-    }
-}
-
-impl Wheel {
-    #[inline]
-    fn push(&mut self, key: Key, code: Code) {
-        let slot = key.at() as usize % BUCKETS;
-        let head = self.heads[slot];
-        let place = self.free;
-        if let Some((entry, next)) = self.entries.get_mut(place as usize) {
-            self.free = *next;
-            (entry.key, entry.code) = (key, code);
-            *next = head;
-            self.heads[slot] = place;
-        } else {
-            self.heads[slot] = self.entries.len() as u32;
-            self.entries.push((Entry { key, code }, head));
-        }
-        self.occupied[slot / 64] |= 1 << (slot % 64);
-        self.count += 1;
-    }
-
-    /// The first time from `from` on, within a turn, at which there is something.
-    #[inline(always)]
-    fn next(&self, from: Nanos) -> Option<Nanos> {
-        let start = from as usize % BUCKETS;
-        let (word, bit) = (start / 64, start % 64);
-        // The next 64 buckets as one word, so that one branch nearly always goes the same way.
-        let behind = self.occupied[(word + 1) % WORDS] << (63 - bit) << 1;
-        match self.occupied[word] >> bit | behind {
-            0 => self.next_far(from),
-            bits => Some(from + Nanos::from(bits.trailing_zeros())),
-        }
-    }
-
-    /// [`next`](Wheel::next), if nothing is near.
-    #[inline(never)]
-    fn next_far(&self, from: Nanos) -> Option<Nanos> {
-        if self.count == 0 {
-            return None;
-        }
-        let start = from as usize % BUCKETS;
-        // The first word a second time at last, for what lies in it before the start.
-        for step in 1..=WORDS {
-            let word = (start / 64 + step) % WORDS;
-            let bits = self.occupied[word];
-            if bits != 0 {
-                let slot = word * 64 + bits.trailing_zeros() as usize;
-                return Some(from + ((slot + BUCKETS - start) % BUCKETS) as Nanos);
-            }
-        }
-        None
-    }
-
-    /// Moves what happens at a time out, behind others.
-    #[inline(always)]
-    fn empty_into(&mut self, at: Nanos, sorted: &mut Vec<Entry>) {
-        let slot = at as usize % BUCKETS;
-        self.occupied[slot / 64] &= !(1 << (slot % 64));
-        let last = std::mem::replace(&mut self.heads[slot], NONE);
-        let before = self.take_into(last, sorted);
-        if before != NONE {
-            self.take_all_into(before, sorted);
-        }
-    }
-
-    /// Moves an entry out; answers which was put into its bucket before it.
-    #[inline(always)]
-    fn take_into(&mut self, place: u32, sorted: &mut Vec<Entry>) -> u32 {
-        let Some(found) = self.entries.get_mut(place as usize) else { return NONE };
-        sorted.push(found.0);
-        self.count -= 1;
-        let before = std::mem::replace(&mut found.1, self.free);
-        self.free = place;
-        before
-    }
-
-    /// Moves the rest of a bucket out behind its last one, and puts all in the order in which they came.
-    #[inline(never)]
-    fn take_all_into(&mut self, mut place: u32, sorted: &mut Vec<Entry>) {
-        let last = sorted.len() - 1;
-        while place != NONE {
-            place = self.take_into(place, sorted);
-        }
-        sorted[last..].reverse();
-    }
-}
 
 /// What happens next, in order.
 #[derive(Debug, Default)]
@@ -320,14 +203,14 @@ impl Near {
     }
 }
 
-/// The queue: in order what happens next, a wheel of buckets for what happens soon, and a heap for the rest, mostly timers that
+/// The queue: in order what happens next, a wheel for what happens soon, and a heap for the rest, mostly timers that
 /// never end a wait. An event leaves the wheel only when its time has come, so what is handled stays in the processor's first
 /// cache, however many events there are.
 #[derive(Debug, Default)]
 pub(crate) struct Events {
     near: Near,
     /// Empty while `near` is.
-    wheel: Wheel,
+    wheel: Wheel<Entry>,
     far: Heap,
     /// The time from which on the wheel takes events; earlier ones go to `near`.
     near_end: u64,
@@ -427,14 +310,15 @@ impl Events {
         let key = Key(u128::from(at) << 64 | u128::from(number));
         if at < self.near_end {
             self.near.push(key, code);
-        } else if at - self.near_end >= BUCKETS as u64 {
+        } else if at - self.near_end >= SPAN {
             self.push_far(key, code);
         } else if self.near.first().is_none() {
             self.near_end = at + 1;
+            self.wheel.pass(self.near_end, Entry::at);
             self.near.push(key, code);
         } else {
             // Behind what stands in `near`.
-            return self.wheel.push(key, code);
+            return self.wheel.push(at, Entry { key, code });
         }
         self.next = self.next.min(key);
     }
@@ -452,7 +336,7 @@ impl Events {
             return self.pop_far();
         }
         let entry = self.near.pop()?;
-        if self.near.count() <= self.in_order && self.wheel.count > 0 {
+        if self.near.count() <= self.in_order && !self.wheel.is_empty() {
             self.advance();
         }
         self.find_next();
@@ -467,6 +351,7 @@ impl Events {
         if self.near.first().is_none() {
             // Nothing is due before it, and nothing will be put before it any more.
             self.near_end = self.near_end.max(entry.at());
+            self.wheel.pass(self.near_end, Entry::at);
         }
         Some((entry.at(), entry.code.event()))
     }
@@ -476,9 +361,8 @@ impl Events {
     fn advance(&mut self) {
         self.near.forget_gone();
         while self.near.count() <= self.in_order
-            && let Some(at) = self.wheel.next(self.near_end)
+            && let Some(at) = self.wheel.pop_into(self.near_end, &mut self.near.sorted, Entry::at)
         {
-            self.wheel.empty_into(at, &mut self.near.sorted);
             self.near_end = at + 1;
         }
     }
@@ -494,8 +378,8 @@ mod tests {
         let mut random = crate::random::Random::new(1, 1);
         let mut expected = Vec::new();
         let mut clock = 0;
-        // Within a bucket, within a turn of the wheel, at its end, and far beyond.
-        let spans = [1, 700, BUCKETS as u64, 2 * BUCKETS as u64, 1 << 40];
+        // At once, soon, at the end of what the wheel takes, and far beyond.
+        let spans = [1, 700, SPAN, 2 * SPAN, 1 << 40];
         for number in 0..20_000u32 {
             // Now and then it runs empty.
             let fills = number % 4000 < 2000;

@@ -52,6 +52,7 @@ mod slab;
 mod stacks;
 mod switch;
 mod timing;
+mod wheel;
 
 pub use domain::{SimDomain, SimWaker};
 pub use host::{SimHost, SimSignal};

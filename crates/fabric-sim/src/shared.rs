@@ -238,7 +238,21 @@ impl Shared {
 
     /// Parks the running task in its [`State::stay`] until it is woken, or until then. A stay may end for no
     /// reason now and then if `spurious` says that the caller has to cope with it.
+    #[inline(never)]
     pub(crate) fn park<'a>(
+        &'a self,
+        state: Guard<'a>,
+        waiter: Waiter,
+        until: Nanos,
+        spurious: bool,
+    ) -> (Guard<'a>, Wake) {
+        self.park_here(state, waiter, until, spurious)
+    }
+
+    /// [`park`](Shared::park), in the function that calls it: of each return after a switch the processor expects that it goes to where
+    /// another task was called from.
+    #[inline(always)]
+    pub(crate) fn park_here<'a>(
         &'a self,
         mut state: Guard<'a>,
         waiter: Waiter,

@@ -265,14 +265,15 @@ impl<'a, M: Memory> From<InlineWrite<'a>> for WorkRequest<'a, M> {
 /// An unsignaled WRITE of one whole line of inline data to a place that is aligned to 64 bytes: what most of those are.
 #[derive(Clone, Copy, Debug)]
 pub struct InlineLine<'a> {
-    /// As in [`WorkRequest`]; seen only if the line fails.
-    pub id: WorkId,
-    /// The bytes. The last 8 become visible last.
-    pub line: &'a [u8; 64],
     /// The region at the target.
     pub key: RegionKey,
-    /// The offset in it.
+    // Between the two, which are taken on together: one load of both would wait for the two stores just before it.
+    /// As in [`WorkRequest`]; seen only if the line fails.
+    pub id: WorkId,
+    /// The offset in the region.
     pub offset: u64,
+    /// The bytes. The last 8 become visible last.
+    pub line: &'a [u8; 64],
     /// As in [`InlineWrite`].
     pub ahead: u32,
 }

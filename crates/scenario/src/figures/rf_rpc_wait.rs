@@ -87,7 +87,7 @@ fn load(effort: Effort, way: Way, kind: &str, time: u32, clients: usize) -> Load
     load.first_read = way.first_read;
     load.extent = match effort {
         Effort::Full => Extent::Time { warm_up: 4_000_000, measured: 4_000_000 },
-        Effort::Quick => Extent::Time { warm_up: 2_000_000, measured: 1_000_000 },
+        Effort::Quick => Extent::Time { warm_up: 2_000_000, measured: 4_000_000 },
     };
     for function in &mut load.functions {
         function.plan = function.plan.completion(way.completion, CompletionMode::Busy);
