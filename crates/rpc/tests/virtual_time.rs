@@ -1,7 +1,7 @@
 //! The engine, unmodified, in virtual time: the simulator carries it, and a run is a pure
 //! function of its seed.
 
-use dunlin_fabric::{Address, Capabilities, Fabric, Host, Nanos, Scheme};
+use dunlin_fabric::{Address, Capabilities, Fabric, Host, Nanos, Scheme, Signal};
 use dunlin_fabric_sim::{RunReport, Settings, Sim};
 use dunlin_rpc::messages::{MessageClient, MessageServer};
 use dunlin_rpc::*;
@@ -151,6 +151,66 @@ fn a_client_without_a_plan_takes_the_usual_one_of_the_fabric() {
             }
             drop((client, another));
             server.shutdown(1_000_000_000);
+        });
+        run.unwrap_or_else(|error| panic!("{error}"));
+    }
+}
+
+struct Raise<S>(S);
+
+impl<S: Signal> std::task::Wake for Raise<S> {
+    fn wake(self: Arc<Self>) {
+        self.0.raise();
+    }
+}
+
+/// The thread that wakes futures may sleep until the deadline of a call with much time, or without any: one with less that is made
+/// meanwhile ends when its own is over.
+#[test]
+fn a_short_deadline_is_kept_beside_calls_that_have_longer() {
+    for long in [0, 10_000_000_000] {
+        let run = Sim::run(5, move |fabric| {
+            let host = fabric.host().clone();
+            let address = Address::new(Scheme::Sim, "late").unwrap();
+            let slow = fabric.clone();
+            let server =
+                ServerBuilder::new(&fabric).function(1, FunctionMode::Worker).serve(&address, |_| {
+                    let host = slow.host().clone();
+                    Box::new(move |_: &Request<'_>, _: &mut Reply<'_>| {
+                        host.sleep(host.now() + 500_000_000);
+                        Ok(())
+                    })
+                });
+            let server = server.unwrap();
+            let hub = AsyncHub::new(&fabric).unwrap();
+            let plan = Plan::default().completion(CompletionMode::Event, CompletionMode::Event);
+            let connect = |timeout| {
+                let config = ClientConfig { timeout, ..ClientConfig::with_plan(plan) };
+                AsyncClient::connect(&hub, &address, config).unwrap()
+            };
+            let (patient, hasty) = (connect(long), connect(1_000_000));
+            let signal = host.signal();
+            let waker = std::task::Waker::from(Arc::new(Raise(signal.clone())));
+            let mut context = std::task::Context::from_waker(&waker);
+            let mut first = std::pin::pin!(patient.call(1, b""));
+            assert!(first.as_mut().poll(&mut context).is_pending());
+            // The thread goes to sleep.
+            host.sleep(host.now() + 5_000_000);
+            let since = host.now();
+            let mut second = std::pin::pin!(hasty.call(1, b""));
+            let ended = loop {
+                let seen = signal.seen();
+                if let std::task::Poll::Ready(ended) = second.as_mut().poll(&mut context) {
+                    break ended;
+                }
+                signal.wait(seen, Nanos::MAX);
+            };
+            let ended = ended.map(|answer| answer.len());
+            assert_eq!(ended, Err(CallError::MaybeExecuted(Cause::DeadlineExceeded)));
+            // Of virtual time.
+            let took = host.now() - since;
+            assert!((1_000_000..1_100_000).contains(&took), "{took}");
+            server.shutdown(2_000_000_000);
         });
         run.unwrap_or_else(|error| panic!("{error}"));
     }

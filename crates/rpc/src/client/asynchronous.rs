@@ -43,6 +43,8 @@ struct Locked<F: Fabric> {
     spare: Vec<Vec<u8>>,
     /// The wake thread has nothing to wait for and sleeps on the signal.
     parked: bool,
+    /// Until when the wake thread sleeps at most; 0 while it is awake, as it then looks again before it sleeps.
+    sleeps_until: Nanos,
     thread: Option<Task>,
     stopping: bool,
 }
@@ -127,6 +129,7 @@ impl<F: Fabric> AsyncHub<F> {
             waking: false,
             spare: Vec::new(),
             parked: false,
+            sleeps_until: 0,
             thread: None,
             stopping: false,
         };
@@ -155,13 +158,14 @@ impl<F: Fabric> Locked<F> {
         next
     }
 
-    /// Sees to it that the wake thread looks after the calls in flight.
-    fn employ(&mut self, inner: &Arc<Inner<F>>) {
+    /// Sees to it that the wake thread looks after the calls in flight, one of which is to be looked at by `due`.
+    fn employ(&mut self, inner: &Arc<Inner<F>>, due: Nanos) {
         if self.parked {
             self.parked = false;
             inner.signal.raise();
-        } else if self.core.batches_due() < Nanos::MAX {
-            // It may sleep until later than that.
+        } else if due.min(self.core.batches_due()).min(self.core.fetch_due()) < self.sleeps_until {
+            // Once: it is awake from now on.
+            self.sleeps_until = 0;
             inner.doorbell.wake();
         }
         if self.thread.is_none() && !self.stopping {
@@ -186,6 +190,7 @@ fn wake_loop<F: Fabric>(inner: &Inner<F>) {
             if locked.stopping {
                 return;
             }
+            locked.sleeps_until = 0;
             locked.core.progress();
             let now = inner.fabric.host().now();
             let earliest = locked.core.expire(now);
@@ -204,6 +209,7 @@ fn wake_loop<F: Fabric>(inner: &Inner<F>) {
                     continue;
                 }
                 earliest = earliest.min(locked.core.fetch_due());
+                locked.sleeps_until = earliest;
                 Some(armed)
             };
             inner.wake_tasks(locked);
@@ -544,7 +550,7 @@ impl<F: Fabric> Call<F> {
                     // A busy one wakes itself.
                     if !self.client.busy() {
                         locked.room.insert(*number, (*until, context.waker().clone()));
-                        locked.employ(inner);
+                        locked.employ(inner, *until);
                     }
                     return Poll::Pending;
                 }
@@ -568,7 +574,8 @@ impl<F: Fabric> Call<F> {
                     locked.core.expire_now_and_then();
                 } else {
                     locked.core.set_waker(id, context.waker());
-                    locked.employ(inner);
+                    let due = locked.core.deadline(id, || inner.fabric.host().now());
+                    locked.employ(inner, due);
                 }
                 Poll::Pending
             }

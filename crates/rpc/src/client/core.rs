@@ -590,6 +590,11 @@ impl<F: Fabric> Core<F> {
         }
     }
 
+    /// When a call is over at the latest, which begins to count now if nobody has looked before; the end of time if it has none.
+    pub(crate) fn deadline(&mut self, id: CallId, now: impl FnOnce() -> Nanos) -> Nanos {
+        self.lane(id.lane).map_or(Nanos::MAX, |lane| lane.slots.deadline(id.call, now))
+    }
+
     /// Whether something is being fetched: nothing wakes who sleeps when that is there.
     pub(crate) fn is_fetching(&self) -> bool {
         self.by_fetch > 0 && self.lanes.iter().flatten().any(ClientLane::is_fetching)

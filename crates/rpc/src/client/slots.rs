@@ -297,6 +297,19 @@ impl<M: Memory> Slots<M> {
         })
     }
 
+    /// When a call is over at the latest, which begins to count now if nobody has looked before; the end of time if it has none.
+    pub(crate) fn deadline(&mut self, call: u32, now: impl FnOnce() -> Nanos) -> Nanos {
+        match self.get(call) {
+            Some(slot) if slot.timeout > 0 => {
+                if slot.deadline == 0 {
+                    slot.deadline = now().saturating_add(slot.timeout);
+                }
+                slot.deadline
+            }
+            _ => Nanos::MAX,
+        }
+    }
+
     /// Whether the caller still wants an answer.
     #[inline]
     pub(crate) fn wanted(&mut self, call: u32) -> bool {
