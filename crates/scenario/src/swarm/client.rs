@@ -329,6 +329,8 @@ impl Actor {
         let until = self.now() + PATIENCE;
         while self.client.in_flight() > 0 && self.now() < until {
             self.client.progress();
+            // A batch that a full ring held back, whose calls their deadlines have ended, goes out only so.
+            let _ = self.client.flush();
             self.sleep(50_000);
         }
         let left = self.client.in_flight();
