@@ -71,6 +71,17 @@ struct Slot {
     line: [u8; INLINE_PAYLOAD],
 }
 
+impl Slot {
+    /// When its time is over, which begins to count with the first look.
+    #[inline(always)]
+    fn ends(&mut self, now: impl FnOnce() -> Nanos) -> Nanos {
+        if self.deadline == 0 {
+            self.deadline = now().saturating_add(self.timeout);
+        }
+        self.deadline
+    }
+}
+
 /// What few calls need.
 #[derive(Debug)]
 struct Rare<M: Memory> {
@@ -299,15 +310,7 @@ impl<M: Memory> Slots<M> {
 
     /// When a call is over at the latest, which begins to count now if nobody has looked before; the end of time if it has none.
     pub(crate) fn deadline(&mut self, call: u32, now: impl FnOnce() -> Nanos) -> Nanos {
-        match self.get(call) {
-            Some(slot) if slot.timeout > 0 => {
-                if slot.deadline == 0 {
-                    slot.deadline = now().saturating_add(slot.timeout);
-                }
-                slot.deadline
-            }
-            _ => Nanos::MAX,
-        }
+        self.get(call).filter(|slot| slot.timeout > 0).map_or(Nanos::MAX, |slot| slot.ends(now))
     }
 
     /// Whether the caller still wants an answer.
@@ -583,10 +586,7 @@ impl<M: Memory> Slots<M> {
             if !matches!(slot.state, State::InFlight | State::Reading) || slot.timeout == 0 {
                 continue;
             }
-            if slot.deadline == 0 {
-                slot.deadline = now.saturating_add(slot.timeout);
-            }
-            if slot.deadline > now || slot.state == State::Reading {
+            if slot.ends(|| now) > now || slot.state == State::Reading {
                 earliest = earliest.min(slot.deadline);
                 continue;
             }

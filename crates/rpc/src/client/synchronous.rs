@@ -500,11 +500,11 @@ impl<F: Fabric> Client<F> {
     #[inline]
     pub(crate) fn wait_until_done(&mut self, id: CallId, mut just_sent: bool) {
         self.waiter.reset();
+        let is_so = |core: &mut Core<F>| core.is_done(id);
         while !self.core.is_done(id) {
-            if !std::mem::take(&mut just_sent) && self.core.progress() > 0 {
-                self.waiter.reset();
-            } else {
-                self.idle(Nanos::MAX, |core| core.is_done(id));
+            match std::mem::take(&mut just_sent) {
+                true => self.idle(Nanos::MAX, is_so),
+                false => self.step(Nanos::MAX, is_so),
             }
         }
     }
