@@ -22,6 +22,7 @@
 pub(crate) mod again;
 mod areas;
 mod awaited;
+pub(crate) mod call_id;
 pub(crate) mod datagram;
 pub(crate) mod fetch;
 pub(crate) mod hybrid;

@@ -1,8 +1,8 @@
 //! When the batches that [`push`](crate::Client::push_on) fills go out by themselves (RF-RPC section 4.1): when they have N calls or L
 //! bytes, when they have stood open for T, and when nothing else is under way that could be waited for.
 
-use super::slots::split_call;
 use crate::error::ConnectError;
+use crate::path::call_id::split_call;
 use crate::tune::batch::{Answered, BatchSize};
 use dunlin_fabric::Nanos;
 use std::collections::VecDeque;
@@ -233,8 +233,8 @@ impl Drop for Batches {
 #[cfg(test)]
 #[allow(clippy::disallowed_methods)]
 mod tests {
-    use super::super::slots::SLOT_BITS;
     use super::*;
+    use crate::path::call_id::SLOT_BITS;
 
     const fn call(slot: u32, generation: u32) -> u32 {
         generation << SLOT_BITS | slot

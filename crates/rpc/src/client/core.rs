@@ -40,7 +40,7 @@ impl CallId {
     /// caller's. Below 1024 times the lanes that the client has had at once.
     #[inline]
     pub const fn index(self) -> usize {
-        self.lane as usize * super::slots::MAX_WINDOW as usize + super::slots::split_call(self.call).0
+        self.lane as usize * super::slots::MAX_WINDOW as usize + crate::path::call_id::split_call(self.call).0
     }
 }
 

@@ -1,33 +1,15 @@
 //! The table of calls of one lane: as many slots as the window allows, made once.
-//!
-//! A call id is (generation, slot). The generation grows each time a slot is used, so the server can tell a call
-//! id that comes twice, and we can tell an answer that nobody waits for.
 
 use crate::error::{CallError, Cause};
 use crate::path::again::Standing;
+use crate::path::call_id::{SLOT_BITS, split_call};
 use dunlin_fabric::{Buffer, Memory, Nanos, copy};
 use dunlin_wire::{INLINE_PAYLOAD, copy_bytes};
 use std::collections::VecDeque;
 use std::task::Waker;
 
-/// Bits of a call id that name the slot.
-pub(crate) const SLOT_BITS: u32 = 12;
 /// The most calls in flight on a lane.
 pub(crate) const MAX_WINDOW: u16 = 1024;
-const GENERATION_MASK: u32 = (1 << (32 - SLOT_BITS)) - 1;
-
-/// The slot and generation of a call id.
-#[inline]
-pub(crate) const fn split_call(call: u32) -> (usize, u32) {
-    ((call & ((1 << SLOT_BITS) - 1)) as usize, call >> SLOT_BITS)
-}
-
-/// Whether `next` is a later generation than `last`, within half of the number space.
-#[inline]
-pub(crate) const fn is_newer(next: u32, last: u32) -> bool {
-    let ahead = next.wrapping_sub(last) & GENERATION_MASK;
-    ahead != 0 && ahead < 1 << (31 - SLOT_BITS)
-}
 
 /// Where a call stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -749,11 +731,6 @@ mod tests {
         assert_eq!(sink.0, [plain]);
         assert_eq!((slots.room(), slots.next_done(), slots.next_done()), (1, Some(awaited), None));
         assert_eq!(slots.outcome(awaited).unwrap(), b"result");
-    }
-
-    #[test]
-    fn generations_wrap() {
-        assert!(is_newer(1, 0) && is_newer(0, GENERATION_MASK) && !is_newer(0, 0) && !is_newer(0, 1));
     }
 
     proptest! {

@@ -5,7 +5,7 @@
 //!
 //! Pure: no clock is read here, and nothing is sent.
 
-use crate::client::slots::split_call;
+use crate::path::call_id::split_call;
 use dunlin_fabric::Nanos;
 use dunlin_wire::{EntryMeta, Flags};
 
@@ -257,7 +257,7 @@ impl Replies {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::client::slots::SLOT_BITS;
+    use crate::path::call_id::SLOT_BITS;
     use proptest::prelude::*;
     use std::collections::{BTreeMap, VecDeque};
 

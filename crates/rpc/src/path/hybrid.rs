@@ -13,8 +13,8 @@
 //! The word is the client's to write, and so anything: it decides only which of its own rings the client's own answers go to.
 
 use super::{CONTROL_BYTES, Rx, Tx, TxError, Violation};
-use crate::client::slots::{SLOT_BITS, split_call};
 use crate::path::awaited::Awaited;
+use crate::path::call_id::{SLOT_BITS, split_call};
 use crate::path::fetch::Fetcher;
 use crate::server::ways::Ways;
 use crate::tune::mode::{FUNCTIONS, ModeSwitch};

@@ -1,8 +1,8 @@
 //! The server's end of a lane: what it knows of one client handle, and how its answers go out.
 
 use super::held::HeldLane;
-use crate::client::slots::{is_newer, split_call};
 use crate::path::again::Replies;
+use crate::path::call_id::{is_newer, split_call};
 use crate::path::hybrid::{Asked, Published};
 use crate::path::large::{Arrivals, Errands};
 use crate::path::pieces::Pulls;
