@@ -85,9 +85,9 @@ const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "deadline_late",
         file: "crates/rpc/src/client/slots.rs",
-        from: "slot.deadline = now.saturating_add(slot.timeout);",
+        from: "self.deadline = now().saturating_add(self.timeout);",
         to: "let late = if dunlin_fabric::mutant(\"deadline_late\") { 10_000_000 } else { 0 };
-                slot.deadline = now.saturating_add(slot.timeout + late);",
+            self.deadline = now().saturating_add(self.timeout + late);",
     },
     Mutant {
         name: "not_executed_said_too_soon",
