@@ -1,7 +1,7 @@
 //! A client of a swarm.
 
 use super::book::{Book, End, answer_to, request};
-use super::draw::{DrawnClient, Lateness, Style, size};
+use super::draw::{DrawnClient, Lateness, PATIENCE, Style, size};
 use super::executor::block_on;
 use super::play::Weather;
 use super::server::{ECHO, POOLED, PULLED};
@@ -17,6 +17,8 @@ pub(super) struct Part {
     pub(super) drawn: DrawnClient,
     pub(super) server_window: u16,
     pub(super) lateness: Lateness,
+    /// How long it tries each of its last calls.
+    pub(super) patience: Nanos,
     pub(super) seed: u64,
     pub(super) first: u64,
     pub(super) book: Book,
@@ -47,12 +49,17 @@ impl Part {
             ));
         }
     }
+
+    /// Between a last call that failed and the next try: not in step with spinning workers that share a core, each of which has it
+    /// for a quantum. Else each call finds its worker waiting, and who is woken by late answers is in step with these.
+    fn rest_out_of_step(&self) {
+        let host = self.sim.host();
+        host.sleep(host.now() + 100_000 + host.random() % 2_000_000);
+    }
 }
 
 /// Calls that must succeed once it is calm.
 const LAST_CALLS: u64 = 3;
-/// How long a client tries each of these, in virtual time.
-const PATIENCE: Nanos = 2_000_000_000;
 
 /// Plays a client's part.
 pub(super) fn play(part: Part) {
@@ -298,7 +305,7 @@ impl Actor {
     }
 
     fn must_succeed(&mut self) {
-        let until = self.now() + PATIENCE;
+        let until = self.now() + self.part.patience;
         let mut last = None;
         while self.now() < until {
             let (worker, _, number, size) = self.choose();
@@ -316,7 +323,7 @@ impl Actor {
                     last = Some(error);
                 }
             }
-            self.sleep(100_000);
+            self.part.rest_out_of_step();
         }
         let why = last.map_or("there was no connection".to_owned(), |error| error.to_string());
         self.part
@@ -424,7 +431,7 @@ fn play_asynchronously(part: Part) {
         return;
     }
     for _ in 0..LAST_CALLS {
-        let until = host.now() + PATIENCE;
+        let until = host.now() + part.patience;
         loop {
             let number = next;
             next += 1;
@@ -439,9 +446,7 @@ fn play_asynchronously(part: Part) {
                 }
                 Some(Err(error)) if host.now() < until => {
                     part.book.ended(number, end_of(&part.book, number, &error));
-                    // Not in step with spinning workers that share a core, each of which has it for a quantum: else each call finds its
-                    // worker waiting, and who is woken by late answers is in step with these.
-                    host.sleep(host.now() + 100_000 + host.random() % 2_000_000);
+                    part.rest_out_of_step();
                 }
                 _ => {
                     let first = part.first;

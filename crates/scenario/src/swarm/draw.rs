@@ -103,6 +103,10 @@ fn machines(random: &mut Random) -> Vec<MachineSettings> {
 /// How late the calls may be of who has a core to itself: what it does for other calls meanwhile, short pre-emptions, a clock that
 /// drifts.
 const UNDISTURBED: Nanos = 2_000_000;
+/// How long a client tries, once it is calm, what must succeed then.
+pub(super) const PATIENCE: Nanos = 2_000_000_000;
+/// The quanta of others that an exchange may have to wait for, on both sides together.
+const QUANTA_OF_A_CALL: u64 = 8;
 /// How long faults go on.
 const UNTIL: Nanos = 4_000_000;
 
@@ -329,6 +333,18 @@ impl Drawn {
         let connects = queue_pair_error != 0 || has_acts(&breaks);
         let connecting = call + if connects { client.config.connect_timeout } else { 0 };
         Lateness { call, connecting }
+    }
+
+    /// How long a client tries each of the calls that must succeed once it is calm. Who shares a core with threads that spin gets it
+    /// once in a lap of quanta, and an exchange that sleeps between its steps needs one for each: calls with less time than that
+    /// may have to wait until the others are done, however many of them there are.
+    pub(super) fn patience(&self, client: &DrawnClient) -> Nanos {
+        let Settings { machines, prices, limit, start, .. } = &self.settings;
+        let shares = [0, client.machine].iter().any(|machine| machines[*machine].cores.is_some());
+        match shares && client.config.timeout < prices.quantum * QUANTA_OF_A_CALL {
+            true => (limit - start) / 2,
+            false => PATIENCE,
+        }
     }
 }
 

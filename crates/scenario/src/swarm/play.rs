@@ -53,6 +53,7 @@ pub(super) fn root(sim: &Sim, drawn: &Drawn, book: &Book) {
             drawn: client.clone(),
             server_window: drawn.server.window,
             lateness: drawn.lateness(client),
+            patience: drawn.patience(client),
             seed: drawn.seed ^ first,
             first,
             book: book.clone(),
