@@ -7,6 +7,7 @@ use crate::slab::Places;
 use crate::stacks::Stacks;
 use crate::switch::Strand;
 use std::any::Any;
+use std::mem::ManuallyDrop;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -42,7 +43,7 @@ pub(crate) fn run(shared: &Arc<Shared>, root: Body) -> Result<RunReport, RunErro
         root_panic: Arc::new(Mutex::new(None)),
     };
     let result = drive(shared, &mut strands, stack);
-    finish(shared, strands);
+    finish(shared, strands, matches!(result, Err(Stop::Error(RunError::Overrun { .. }))));
     let result = match result {
         Ok(()) => {
             let state = shared.lock();
@@ -65,12 +66,17 @@ pub(crate) fn run(shared: &Arc<Shared>, root: Body) -> Result<RunReport, RunErro
     }
 }
 
-/// Ends what still stands on the stacks. Drops run by it may use the handles, but no longer block.
-fn finish(shared: &Arc<Shared>, mut strands: Strands) {
+/// Ends what still stands on the stacks. Drops run by it may use the handles, but no longer block. If a task has written into
+/// another's stack nothing that stands on any of them can be run: they stay as they are, for good.
+fn finish(shared: &Arc<Shared>, mut strands: Strands, overran: bool) {
     {
         let mut state = shared.lock();
         state.stopping = true;
         state.end_run();
+    }
+    if overran {
+        let _ = ManuallyDrop::new(strands);
+        return;
     }
     for task in 0..strands.all.count() {
         let Some(strand) = strands.all.get_mut(task) else { continue };
@@ -108,20 +114,21 @@ fn drive(shared: &Arc<Shared>, strands: &mut Strands, stack: usize) -> Result<()
         if has_started {
             begin_started(shared, strands, stack)?;
         }
-        let ended = strands.all.get_mut(task).is_some_and(Strand::resume);
+        let resume = |strand: &mut Strand| (strand.resume(), strand.is_sound());
+        let (ended, sound) = strands.all.get_mut(task).map_or((false, true), resume);
         state = shared.lock();
+        if !sound {
+            let task = state.tasks[task as usize].rest.name.clone();
+            return Err(Stop::Error(RunError::Overrun { task, bytes: stack }));
+        }
         if state.hogged {
             let (task, limit) = (state.tasks[task as usize].rest.name.clone(), state.settings.run_ahead);
             return Err(Stop::Error(RunError::Hogged { task, limit }));
         }
         if ended {
-            let strand = strands.all.remove(task);
+            strands.all.remove(task);
             // What it did last takes its time too.
             state.end_task(task);
-            if strand.is_some_and(|strand| !strand.into_stack().is_sound()) {
-                let name = state.tasks[task as usize].rest.name.clone();
-                return Err(Stop::Error(RunError::Overrun { task: name, bytes: stack }));
-            }
             if task == 0
                 && let Some(payload) =
                     strands.root_panic.lock().unwrap_or_else(PoisonError::into_inner).take()

@@ -2,7 +2,7 @@
 //!
 //! Pages are touched lazily. Below the first stacks lies a page that cannot be touched; such pages cost two mappings
 //! each, so the stacks beyond [`GUARDED`] have a canary in their lowest words instead, which is looked at whenever the
-//! task has run.
+//! task has run, before anything else does.
 //!
 //! `unsafe` stands here, in `switch`, `shared` and `memory` only.
 
@@ -10,6 +10,7 @@ use corosensei::stack::{Stack, StackPointer};
 use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap_anonymous, mprotect, munmap};
 use std::cell::RefCell;
 use std::io;
+use std::ptr::NonNull;
 use std::rc::Rc;
 
 /// Stacks with a page below them that faults.
@@ -91,9 +92,10 @@ impl Stacks {
             unsafe { mprotect(low as *mut _, PAGE, MprotectFlags::empty())? };
         }
         let high = low + slab.stack - index % COLOURS * LINE;
-        let stack = SlabStack { slab: Rc::clone(&self.0), index, low, high, guarded };
-        if !guarded {
-            stack.canary().iter_mut().for_each(|word| *word = CANARY);
+        let stack = SlabStack { slab: Rc::clone(&self.0), index: index as u32, guarded, low, high };
+        if let Some(canary) = stack.canary() {
+            // SAFETY: the stack just taken.
+            unsafe { canary.hatch() };
         }
         Ok(stack)
     }
@@ -103,37 +105,51 @@ impl Stacks {
 #[derive(Debug)]
 pub(crate) struct SlabStack {
     slab: Rc<RefCell<Slab>>,
-    index: usize,
+    index: u32,
+    guarded: bool,
     low: usize,
     high: usize,
-    guarded: bool,
 }
 
+/// The lowest words of a stack without a guard page.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Canary(NonNull<[u64; 8]>);
+
 impl SlabStack {
-    #[allow(
-        clippy::mut_from_ref,
-        reason = "the words lie in the mapping, not in the value; they are used at once"
-    )]
-    fn canary(&self) -> &mut [u64; 8] {
-        // SAFETY: the lowest 64 bytes of a stack of ours, mapped and aligned; the task that runs on it is suspended
-        // whenever this is called, and does not reach so far unless it has overrun.
-        unsafe { &mut *(self.low as *mut [u64; 8]) }
+    /// What tells whether it was overrun; none where an overrun faults.
+    pub(crate) fn canary(&self) -> Option<Canary> {
+        NonNull::new(self.low as *mut [u64; 8]).filter(|_| !self.guarded).map(Canary)
+    }
+}
+
+impl Canary {
+    /// # Safety
+    /// The stack is there, and who runs on it is suspended, has ended or has not begun.
+    unsafe fn hatch(self) {
+        // SAFETY: mapped, aligned, and used by nobody who keeps to the stack.
+        unsafe { self.0.write([CANARY; 8]) };
     }
 
     /// Whether the stack was not overrun, as far as it can be told.
-    pub(crate) fn is_sound(&self) -> bool {
-        self.guarded || self.canary().iter().all(|word| *word == CANARY)
+    ///
+    /// # Safety
+    /// The stack is there, and who runs on it is suspended, has ended or has not begun.
+    #[inline]
+    pub(crate) unsafe fn lives(self) -> bool {
+        // SAFETY: mapped, aligned, and written to by nobody now.
+        let words = unsafe { self.0.read() };
+        words == [CANARY; 8]
     }
 }
 
 impl Drop for SlabStack {
     fn drop(&mut self) {
-        self.slab.borrow_mut().free.push(self.index);
+        self.slab.borrow_mut().free.push(self.index as usize);
     }
 }
 
 // SAFETY: the range is mapped and ours alone until the drop. Overruns fault in the guard page or, beyond the guarded
-// stacks, are found by the canary before anything else runs; the stack below belongs to another task of the same run.
+// stacks, are found by the canary before anything else runs; then nothing runs any more on any of these stacks.
 unsafe impl Stack for SlabStack {
     fn base(&self) -> StackPointer {
         StackPointer::new(self.high).expect("a mapping does not end at zero")
@@ -168,9 +184,14 @@ mod tests {
     fn forty_thousand_stacks_can_be_had() {
         let stacks = Stacks::new(64 * 1024, 40_000).expect("address space");
         let taken: Vec<_> = (0..40_000).map(|_| stacks.take().expect("room")).collect();
-        assert!(taken.iter().all(SlabStack::is_sound));
-        let last = taken.last().expect("40 000");
-        last.canary()[3] = 0;
-        assert!(!last.is_sound());
+        // SAFETY: the stacks are taken, and nobody has begun on one.
+        let lives = |canary: Canary| unsafe { canary.lives() };
+        let canaries: Vec<_> = taken.iter().filter_map(SlabStack::canary).collect();
+        assert_eq!(canaries.len(), 40_000 - GUARDED);
+        assert!(canaries.iter().copied().all(lives));
+        let last = canaries.last().expect("32 000");
+        // SAFETY: as above.
+        unsafe { last.0.write([0; 8]) };
+        assert!(!lives(*last));
     }
 }

@@ -3,7 +3,7 @@
 //! A coroutine finds the way back to its scheduler through a thread-local, so that the handles which engine
 //! code holds stay `Send + Sync` data without a pointer into any stack.
 
-use crate::stacks::{SlabStack, Stacks};
+use crate::stacks::{Canary, SlabStack, Stacks};
 use corosensei::stack::Stack;
 use corosensei::{Coroutine, CoroutineResult, Yielder};
 use std::cell::Cell;
@@ -18,18 +18,19 @@ thread_local! {
 #[repr(align(64))]
 pub(crate) struct Strand {
     coroutine: Coroutine<(), (), (), SlabStack>,
+    canary: Option<Canary>,
 }
 
 impl Strand {
     /// A strand that will run `body`, and the address where its stack ends.
     pub(crate) fn new(stacks: &Stacks, body: Box<dyn FnOnce() + Send>) -> std::io::Result<(Self, usize)> {
         let stack = stacks.take()?;
-        let end = stack.base().get();
+        let (end, canary) = (stack.base().get(), stack.canary());
         let coroutine = Coroutine::with_stack(stack, move |yielder, ()| {
             CURRENT.set(yielder);
             body();
         });
-        Ok((Strand { coroutine }, end))
+        Ok((Strand { coroutine, canary }, end))
     }
 
     /// Runs it until it suspends or ends; says whether it ended.
@@ -45,9 +46,11 @@ impl Strand {
         self.coroutine.started()
     }
 
-    /// The stack of one that has ended.
-    pub(crate) fn into_stack(self) -> SlabStack {
-        self.coroutine.into_stack()
+    /// Whether it has kept to its stack, as far as it can be told.
+    #[inline]
+    pub(crate) fn is_sound(&self) -> bool {
+        // SAFETY: the coroutine holds the stack, and is not running: we hold it.
+        self.canary.is_none_or(|canary| unsafe { canary.lives() })
     }
 }
 
