@@ -39,6 +39,17 @@ pub enum Network {
 }
 
 impl Network {
+    /// The network of that name: `rates`, or the model with the profile of that name.
+    ///
+    /// # Errors
+    /// There is no such profile; the error says the nearest one.
+    pub fn by_name(name: &str) -> Result<Network, ProfileError> {
+        if name == Network::Rates.name() {
+            return Ok(Network::Rates);
+        }
+        Profile::built_in(name).map(|_| Network::Modelled(name.to_owned()))
+    }
+
     /// Its name in reports.
     pub fn name(&self) -> &str {
         match self {
@@ -186,7 +197,10 @@ pub enum LoadError {
     #[error(transparent)]
     Rates(#[from] ModelledRatesError),
     /// More connections than the cluster can hold.
-    #[error("{clients} clients make {queue_pairs} queue pairs at the server's NIC, which holds {limit}")]
+    #[error(
+        "{clients} clients make {queue_pairs} queue pairs at the server's NIC, which holds {limit}: at most {} clients fit",
+        .limit * .clients / .queue_pairs
+    )]
     QueuePairs {
         /// Clients asked for.
         clients: usize,

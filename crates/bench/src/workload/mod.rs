@@ -38,50 +38,9 @@ pub fn shipped(name: &str) -> Option<&'static str> {
     SHIPPED.iter().find(|(known, _)| *known == name).map(|(_, text)| *text)
 }
 
-/// The one of `known` that is nearest to `word`, if it is near enough to be a slip of the hand.
-pub(crate) fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    let word = word.to_ascii_lowercase();
-    known
-        .into_iter()
-        .map(|candidate| (edit_distance(&word, &candidate.to_ascii_lowercase()), candidate))
-        .min_by_key(|(distance, _)| *distance)
-        .filter(|(distance, candidate)| *distance * 3 <= candidate.len().max(3))
-        .map(|(_, candidate)| candidate)
-}
-
-fn edit_distance(one: &str, two: &str) -> usize {
-    // A key of absurd length is near to nothing, and must not cost quadratic time.
-    if one.len() > 100 {
-        return one.len();
-    }
-    let two: Vec<char> = two.chars().collect();
-    let mut row: Vec<usize> = (0..=two.len()).collect();
-    for (index, from) in one.chars().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = index + 1;
-        for (column, to) in two.iter().enumerate() {
-            let changed = diagonal + usize::from(from != *to);
-            diagonal = row[column + 1];
-            row[column + 1] = changed.min(diagonal + 1).min(row[column] + 1);
-        }
-    }
-    row[two.len()]
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn near_words() {
-        let known = ["recordcount", "operationcount", "readproportion"];
-        assert_eq!(nearest("recordcuont", known), Some("recordcount"));
-        assert_eq!(nearest("RecordCount", known), Some("recordcount"));
-        assert_eq!(nearest("readproportions", known), Some("readproportion"));
-        assert_eq!(nearest("colour", known), None);
-        assert_eq!(nearest(&"x".repeat(100_000), known), None);
-        assert_eq!(edit_distance("kitten", "sitting"), 3);
-    }
 
     #[test]
     fn shipped_files_parse_without_surprise() {

@@ -4,10 +4,10 @@ use std::fmt;
 use std::str::FromStr;
 
 use super::distribution::{Zipfian, fnv_hash};
-use super::nearest;
 use super::properties::{Property, parse_properties};
 use crate::floor::fill_bytes;
 use crate::random::Random;
+use dunlin_hints::nearest;
 
 /// The largest value a store must take; a record must fit.
 const LARGEST_VALUE: u64 = 1 << 20;

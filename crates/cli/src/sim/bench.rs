@@ -2,6 +2,7 @@
 
 use super::rounded;
 use crate::output::{self, Failure, ReportArguments};
+use crate::progress;
 use clap::Args;
 use dunlin_bench::report::{Axis, Bars, Chart, Content, Document, Row, Unit};
 use dunlin_bench::statistics::median;
@@ -90,6 +91,8 @@ impl BenchArguments {
 
 pub(crate) fn run(arguments: &BenchArguments) -> Result<ExitCode, Failure> {
     arguments.report.check()?;
+    // Said before the first row is measured, not after the last but one.
+    arguments.network.iter().try_for_each(|name| network(name).map(|_| ()))?;
     let wanted: Vec<(&String, usize)> = arguments
         .network
         .iter()
@@ -105,14 +108,31 @@ pub(crate) fn run(arguments: &BenchArguments) -> Result<ExitCode, Failure> {
     let parameters = Row::new().with("calls", arguments.calls).with("seed", arguments.seed);
     let mut document = Document::new("sim bench", "sim", parameters);
     let mut rounds = Vec::new();
+    let bar = progress::counting(u64::from(arguments.rounds) * wanted.len() as u64, "rows");
     for _ in 0..arguments.rounds {
-        let row = |(network, clients): &(&String, usize)| in_its_own_process(arguments, *clients, network);
+        let row = |(network, clients): &(&String, usize)| {
+            let row = in_its_own_process(arguments, *clients, network);
+            bar.inc(1);
+            row
+        };
         rounds.push(wanted.iter().map(row).collect::<Result<Vec<_>, _>>()?);
     }
+    bar.finish_and_clear();
     document.rows = over_rounds(rounds);
     output::print(document.table())?;
     arguments.report.write_with(&document, &charts(&document.rows))?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// The network of that name; none for the bare prototype, which has no engine.
+fn network(name: &str) -> Result<Option<Network>, Failure> {
+    if name == BARE {
+        return Ok(None);
+    }
+    let rates = Network::Rates;
+    Network::by_name(name).map(Some).map_err(|error| {
+        Failure::new(error).help(format!("besides profiles, --network takes {BARE} and {}", rates.name()))
+    })
 }
 
 /// Measures a row in a new process: memory that an earlier row has given back stays with its process, and would hide
@@ -201,12 +221,8 @@ fn measure_bare(clients: usize, calls: u64) -> Result<Row, Failure> {
         .with("switches_per_call", rounded(bare.switches as f64 / calls)))
 }
 
-fn measure(arguments: &BenchArguments, clients: usize, network: &str) -> Result<Row, Failure> {
-    let network = match network {
-        BARE => return measure_bare(clients, arguments.calls),
-        "rates" => Network::Rates,
-        profile => Network::Modelled(profile.to_owned()),
-    };
+fn measure(arguments: &BenchArguments, clients: usize, name: &str) -> Result<Row, Failure> {
+    let Some(network) = network(name)? else { return measure_bare(clients, arguments.calls) };
     let load = Load::bench(clients, arguments.calls, network.clone());
     let before = resident();
     let outcome = load.run(arguments.seed, || [processor_ns(), resident()]).map_err(Failure::new)?;

@@ -30,7 +30,7 @@ Examples:
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct SwarmArguments {
     /// Seeds to play
-    #[arg(long, default_value_t = 1000, value_name = "N")]
+    #[arg(long, default_value_t = 1000, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     seeds: u64,
     /// The first of them
     #[arg(long, default_value_t = 0, value_name = "SEED")]
@@ -48,8 +48,8 @@ pub(crate) struct SwarmArguments {
     #[arg(long, default_value_t = 5000, value_name = "EVENTS")]
     trace_length: usize,
     /// Threads; one for each core if not given
-    #[arg(long, value_name = "N")]
-    threads: Option<usize>,
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    threads: Option<u16>,
     /// Write one row for each seed as JSON
     #[arg(long, value_name = "PATH")]
     json: Option<PathBuf>,
@@ -79,7 +79,11 @@ fn row(outcome: &Outcome, trace_hash: bool) -> Row {
 pub(crate) fn run(arguments: &SwarmArguments) -> Result<ExitCode, Failure> {
     let interrupt = Interrupt::install()?;
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let threads = arguments.threads.unwrap_or(cores).clamp(1, 1024);
+    let threads = arguments.threads.map_or(cores, usize::from);
+    let end = arguments.first_seed.saturating_add(arguments.seeds);
+    if end > 1 << 63 {
+        return Err(Failure::new("seeds end at 2^63").help("a smaller --first-seed, or fewer --seeds"));
+    }
     let until = match arguments.minutes {
         Some(minutes) => {
             let time = Duration::try_from_secs_f64(minutes * 60.0)
@@ -91,7 +95,7 @@ pub(crate) fn run(arguments: &SwarmArguments) -> Result<ExitCode, Failure> {
     // What fails is told by us, in order; a panic within a run is a finding and not an accident.
     std::panic::set_hook(Box::new(|_| {}));
     let bar = progress::counting(arguments.seeds, "seeds");
-    let next = AtomicU64::new(0);
+    let next = AtomicU64::new(arguments.first_seed);
     let (send, receive) = mpsc::channel::<Outcome>();
     let mut sums = [0u64; 6];
     let mut failed = Vec::new();
@@ -105,12 +109,10 @@ pub(crate) fn run(arguments: &SwarmArguments) -> Result<ExitCode, Failure> {
                     if late || interrupt.received().is_some() {
                         return;
                     }
-                    let number = next.fetch_add(1, Ordering::Relaxed);
-                    let Some(seed) =
-                        arguments.first_seed.checked_add(number).filter(|_| number < arguments.seeds)
-                    else {
+                    let seed = next.fetch_add(1, Ordering::Relaxed);
+                    if seed >= end {
                         return;
-                    };
+                    }
                     if send.send(play(seed, None)).is_err() {
                         return;
                     }
@@ -144,7 +146,7 @@ pub(crate) fn run(arguments: &SwarmArguments) -> Result<ExitCode, Failure> {
         }
     });
     bar.finish_and_clear();
-    let played = next.load(Ordering::Relaxed).min(arguments.seeds);
+    let played = next.load(Ordering::Relaxed).min(end) - arguments.first_seed;
     if arguments.trace {
         let single = (arguments.seeds == 1).then_some(arguments.first_seed);
         for seed in single.into_iter().chain(failed.iter().map(|outcome| outcome.seed)).take(1) {

@@ -85,23 +85,7 @@ pub enum ProfileError {
     },
 }
 
-/// The candidate with the fewest edits from `word`; the first of equals; empty without candidates.
-pub fn nearest<'a>(word: &str, candidates: impl Iterator<Item = &'a str>) -> &'a str {
-    candidates.min_by_key(|candidate| edits(word, candidate)).unwrap_or_default()
-}
-
-/// Insertions, deletions and replacements from one word to another.
-fn edits(from: &str, to: &str) -> usize {
-    let to: Vec<char> = to.chars().collect();
-    let mut row: Vec<usize> = (0..=to.len()).collect();
-    for (i, a) in from.chars().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, b) in to.iter().enumerate() {
-            let replaced = diagonal + usize::from(a != *b);
-            diagonal = row[j + 1];
-            row[j + 1] = replaced.min(diagonal + 1).min(row[j] + 1);
-        }
-    }
-    row[to.len()]
+/// The candidate with the fewest letters wrong, missing, too many or swapped; the first of equals; empty without candidates.
+pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> &'a str {
+    candidates.into_iter().min_by_key(|candidate| strsim::osa_distance(word, candidate)).unwrap_or_default()
 }
