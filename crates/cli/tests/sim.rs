@@ -146,6 +146,16 @@ fn the_simulator_is_measured_beside_a_bare_one() {
 }
 
 #[test]
+fn what_cannot_be_played_or_measured_is_told_first() {
+    dunlin(["sim", "swarm", "--seeds", "0"]).failed(2, &["--seeds"]);
+    dunlin(["sim", "swarm", "--first-seed", "9223372036854775808"]).failed(1, &["2^63", "--first-seed"]);
+    dunlin(["sim", "bench", "--network", "bare,rats"])
+        .failed(1, &["no profile 'rats'", "--network takes bare and rates"]);
+    dunlin(["sim", "bench", "--network", "rates", "--clients", "70000", "--calls", "1"])
+        .failed(1, &["at most 60000 clients fit"]);
+}
+
+#[test]
 fn a_sweep_tells_measured_predicted_and_error() {
     let folder = Folder::new("sim-sweep");
     let (file, path, plot) = (folder.file("in.csv"), folder.file("out.json"), folder.file("out.svg"));

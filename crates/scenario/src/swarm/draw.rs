@@ -411,6 +411,22 @@ mod tests {
     }
 
     #[test]
+    fn only_who_has_less_time_than_the_quanta_of_others_waits_for_their_end() {
+        let mut drawn = Drawn::from_seed(1, None);
+        let mut client = drawn.clients[0].clone();
+        let quanta = drawn.settings.prices.quantum * QUANTA_OF_A_CALL;
+        for machine in &mut drawn.settings.machines {
+            machine.cores = None;
+        }
+        client.config.timeout = quanta - 1;
+        assert_eq!(drawn.patience(&client), PATIENCE);
+        drawn.settings.machines[client.machine].cores = Some(1);
+        assert!(drawn.patience(&client) > PATIENCE);
+        client.config.timeout = quanta;
+        assert_eq!(drawn.patience(&client), PATIENCE);
+    }
+
+    #[test]
     fn some_seeds_have_the_times_of_a_profile_and_say_so() {
         let modelled = |seed: &u64| {
             let drawn = Drawn::from_seed(*seed, None);
