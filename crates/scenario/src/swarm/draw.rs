@@ -103,6 +103,8 @@ fn machines(random: &mut Random) -> Vec<MachineSettings> {
 /// How late the calls may be of who has a core to itself: what it does for other calls meanwhile, short pre-emptions, a clock that
 /// drifts.
 const UNDISTURBED: Nanos = 2_000_000;
+/// The server's machine; clients are on the others.
+pub(super) const SERVER_MACHINE: usize = 0;
 /// How long a client tries, once it is calm, what must succeed then.
 pub(super) const PATIENCE: Nanos = 2_000_000_000;
 /// The quanta of others that an exchange may have to wait for, on both sides together.
@@ -340,7 +342,8 @@ impl Drawn {
     /// may have to wait until the others are done, however many of them there are.
     pub(super) fn patience(&self, client: &DrawnClient) -> Nanos {
         let Settings { machines, prices, limit, start, .. } = &self.settings;
-        let shares = [0, client.machine].iter().any(|machine| machines[*machine].cores.is_some());
+        let shares =
+            [SERVER_MACHINE, client.machine].iter().any(|machine| machines[*machine].cores.is_some());
         match shares && client.config.timeout < prices.quantum * QUANTA_OF_A_CALL {
             true => (limit - start) / 2,
             false => PATIENCE,

@@ -1,7 +1,7 @@
 //! The server of a swarm: a process that can be killed and started again.
 
 use super::book::{Book, answer_to, number_of};
-use super::draw::Drawn;
+use super::draw::{Drawn, SERVER_MACHINE};
 use dunlin_fabric::{Address, Fabric, Host, Nanos, Task};
 use dunlin_fabric_sim::{Random, Sim};
 use dunlin_rpc::{FunctionMode, Reply, Request, Server, ServerBuilder, Status};
@@ -35,9 +35,9 @@ fn execute(book: &Book, payload: &[u8]) -> Vec<u8> {
 }
 
 impl ServerProcess {
-    /// Starts a server on the first machine.
+    /// Starts a server on its machine.
     pub(super) fn start(root: &Sim, address: &Address, drawn: &Drawn, book: &Book) -> ServerProcess {
-        let sim = root.process_on(0);
+        let sim = root.process_on(SERVER_MACHINE);
         let host = sim.host().clone();
         let pool_book = book.clone();
         let server = ServerBuilder::new(&sim)
