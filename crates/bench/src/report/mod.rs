@@ -92,8 +92,12 @@ impl Row {
     }
 }
 
-/// Four digits after the point are more than any of our clocks tells.
+/// Four digits after the point are more than any of our clocks tells. What is smaller than one keeps four digits, so that
+/// nothing but zero becomes zero.
 pub(crate) fn rounded(value: f64) -> f64 {
+    if value.abs() < 1.0 {
+        return format!("{value:.3e}").parse().unwrap_or(value);
+    }
     (value * 1e4).round() / 1e4
 }
 
@@ -215,6 +219,22 @@ pub fn write_atomically(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn rounding_keeps_four_digits_and_makes_nothing_zero() {
+        for (value, wanted) in [
+            (1234.567_89, 1234.5679),
+            (-0.123_456, -0.1235),
+            (193.0 / 54_856_293.0, 3.518e-6),
+            (9.999_96e-4, 0.001),
+            (0.0, 0.0),
+            (5e-324, 5e-324),
+        ] {
+            assert_eq!(rounded(value), wanted, "{value}");
+        }
+        assert!(rounded(f64::NAN).is_nan());
+        assert_eq!(rounded(f64::INFINITY), f64::INFINITY);
+    }
 
     fn folder(name: &str) -> PathBuf {
         let folder = std::env::temp_dir().join(format!("dunlin-report-{name}-{}", std::process::id()));
