@@ -1,6 +1,7 @@
 //! One-sided operations, done by the initiator's own processor on memory that the peer has granted.
 
 use crate::inbound::{Pieces, range_of};
+use crate::large_read::LargeReads;
 use crate::link::LinkShared;
 use crate::memory::{Import, ShmMemory};
 use dunlin_fabric::{Access, CompletionStatus, Data, Gather, InlineLine, RegionKey, copy};
@@ -58,6 +59,7 @@ impl Pieces for Source<'_> {
 pub(crate) struct ImportCache {
     /// The last used first.
     recent: Vec<Arc<Import>>,
+    large_reads: LargeReads,
 }
 
 impl ImportCache {
@@ -175,7 +177,7 @@ impl ImportCache {
         let source = self.range(link, key, offset, into.len() as u64, Access::READ)?;
         // SAFETY: the source is good for that length and its mapping lives in the cache; the destination is
         // exclusively borrowed.
-        unsafe { copy::from_peer(source, into.as_mut_ptr(), into.len()) };
+        unsafe { self.large_reads.copy(source, into) };
         Ok(())
     }
 

@@ -61,6 +61,7 @@ mod fabric;
 mod frame;
 mod inbound;
 mod io;
+mod large_read;
 mod link;
 mod listener;
 mod memory;
