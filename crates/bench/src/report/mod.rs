@@ -223,7 +223,7 @@ mod tests {
     #[test]
     fn rounding_keeps_four_digits_and_makes_nothing_zero() {
         for (value, wanted) in [
-            (1234.567_89, 1234.5679),
+            (1_234.567_89, 1_234.567_9),
             (-0.123_456, -0.1235),
             (193.0 / 54_856_293.0, 3.518e-6),
             (9.999_96e-4, 0.001),
