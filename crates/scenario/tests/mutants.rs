@@ -1,4 +1,4 @@
-//! The swarm is worth what it catches: an engine with a bug in it, fourteen times, each of which must be caught within a
+//! The swarm is worth what it catches: an engine with a bug in it, each of which must be caught within a
 //! minute. The bugs are put into a copy of the sources (the engine's own build knows nothing of them), all into one
 //! build, and one is switched on at a time by the environment.
 //!
