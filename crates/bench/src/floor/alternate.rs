@@ -102,9 +102,9 @@ pub struct Comparison {
     pub server_cpu_ns_per_op: f64,
 }
 
-/// Condenses alternations by placement, the placement with most of them first. Those whose probes disagreed, or said
-/// neither near nor far, are dropped, unless there are no others: then the one comparison says `unclear`. A placement seen
-/// in less than a tenth of the others is dropped too: that was a probe's error.
+/// Condenses alternations by placement, the placement with most of them first. Those whose probes disagreed
+/// are dropped, unless there are no others: then the one comparison says `unclear`. A placement seen in less than a
+/// tenth of the others is dropped too: that was a probe's error.
 ///
 /// Of each placement, the alternations in which neither side lost its core are taken, if they are at least a quarter;
 /// otherwise the least disturbed quarter is, and [`Comparison::preempted`] says so.

@@ -1,6 +1,7 @@
 //! One or several clients under load: one on the calling thread, several on threads of their own.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 
 use rustix::thread::{CpuSet, sched_setaffinity};
@@ -77,9 +78,10 @@ impl Crowd {
             let (start, before) = (Instant::now(), total());
             let (elapsed, after) = loop {
                 std::thread::sleep(duration);
-                // On a machine that stood still a slice goes on until there is something to tell.
+                // On a machine that stood still a slice goes on until there is something to tell, or who has failed to.
                 let (elapsed, after) = (start.elapsed(), total());
-                if after > before || elapsed > LONGEST {
+                let failed = threads.iter().any(ScopedJoinHandle::is_finished);
+                if after > before || failed || elapsed > LONGEST {
                     break (elapsed, after);
                 }
             };
