@@ -7,31 +7,40 @@ use std::sync::Arc;
 
 const KNOWN: usize = 8;
 
-/// Ties one queue pair to one link. Owned by the queue pair's thread; nothing here blocks, and only what says so takes a lock.
+/// Ties one queue pair to one link. The two ends know each other by names, of which a fabric gives none twice (a device's numbers come
+/// again): what is said late of a queue pair is not taken for news of the next one. Owned by the queue pair's thread; nothing here blocks, and only what says so takes a lock.
 #[derive(Debug)]
 pub struct Bond<B: Backend> {
     link: Option<Arc<LinkShared<B>>>,
     /// The other end is gone.
     closed: Arc<Flag>,
-    /// The other end's number on its device.
-    theirs: Option<u32>,
+    /// The other end takes what is sent.
+    ready: Arc<Flag>,
+    /// The other end's name.
+    theirs: Option<u64>,
     /// The regions used last, so that the data path takes no lock; each at the place that its key says.
     known: [Option<Arc<RemoteRegion>>; KNOWN],
 }
 
 impl<B: Backend> Default for Bond<B> {
     fn default() -> Self {
-        Bond { link: None, closed: Arc::default(), theirs: None, known: Default::default() }
+        Bond {
+            link: None,
+            closed: Arc::default(),
+            ready: Arc::default(),
+            theirs: None,
+            known: Default::default(),
+        }
     }
 }
 
 impl<B: Backend> Bond<B> {
-    /// The address of the queue pair with this number is about to go out on `link`. From the first time on `attention` is told when
-    /// the link or the queue pair's other end ends. Another link is refused.
+    /// The address of the queue pair with this name is about to go out on `link`. From the first time on `attention` is told when
+    /// the link or the queue pair's other end ends, or the other end is ready. Another link is refused.
     pub fn bind(
         &mut self,
         link: &Arc<LinkShared<B>>,
-        number: u32,
+        name: u64,
         attention: &Arc<impl News>,
     ) -> Result<(), CreateError> {
         match &self.link {
@@ -41,7 +50,7 @@ impl<B: Backend> Bond<B> {
             }
             None => {
                 self.link = Some(Arc::clone(link));
-                link.attach(number, &self.closed, attention);
+                link.attach(name, &self.closed, &self.ready, attention);
             }
         }
         Ok(())
@@ -55,8 +64,8 @@ impl<B: Backend> Bond<B> {
         }
     }
 
-    /// The other end is the queue pair with this number: it can be told of ours, and memory that it has granted can be used.
-    pub fn meet(&mut self, theirs: u32) {
+    /// The other end is the queue pair with this name: it can be told of ours, and memory that it has granted can be used.
+    pub fn meet(&mut self, theirs: u64) {
         self.theirs = Some(theirs);
     }
 
@@ -77,6 +86,11 @@ impl<B: Backend> Bond<B> {
         self.closed.is_raised() || self.link.as_ref().is_some_and(|link| !link.is_alive())
     }
 
+    /// Whether the other end has said that it takes what is sent. Only fabrics whose two ends are not ready at once say it.
+    pub fn is_ready(&self) -> bool {
+        self.ready.is_raised()
+    }
+
     /// Tells the other end, if there is one, that ours is of no use any more.
     pub fn tell_closed(&self) {
         if let (Some(theirs), Some(link)) = (self.theirs, &self.link)
@@ -86,10 +100,10 @@ impl<B: Backend> Bond<B> {
         }
     }
 
-    /// The queue pair with this number, ours, hears of nothing any more.
-    pub fn detach(&self, number: u32) {
+    /// The queue pair with this name, ours, hears of nothing any more.
+    pub fn detach(&self, name: u64) {
         if let Some(link) = &self.link {
-            link.detach(number);
+            link.detach(name);
         }
     }
 }

@@ -36,8 +36,10 @@ pub(crate) enum Frame<'a> {
     Grant(Grant),
     /// The end of a grant.
     Revoke(RegionKey),
-    /// The receiver's queue pair of this number is without its other end.
-    QueuePairClosed(u32),
+    /// The receiver's queue pair of this name is without its other end.
+    QueuePairClosed(u64),
+    /// The other end of the receiver's queue pair of this name takes what is sent to it from now on.
+    QueuePairReady(u64),
 }
 
 /// Why bytes are no frame.
@@ -81,9 +83,13 @@ impl<'a> Frame<'a> {
                 into.push(5);
                 into.extend(key.0.to_le_bytes());
             }
-            Frame::QueuePairClosed(number) => {
+            Frame::QueuePairClosed(name) => {
                 into.push(6);
-                into.extend(number.to_le_bytes());
+                into.extend(name.to_le_bytes());
+            }
+            Frame::QueuePairReady(name) => {
+                into.push(7);
+                into.extend(name.to_le_bytes());
             }
         }
         let length = (into.len() - start - PREFIX) as u32;
@@ -105,7 +111,6 @@ impl<'a> Frame<'a> {
         let Some((kind, body)) = frame.split_first() else { return Err(FrameError::Length(0)) };
         let wrong = FrameError::Body { kind: *kind, length: body.len() };
         let number = |at: usize| body.get(at..at + 8).and_then(|b| b.try_into().ok()).map(u64::from_le_bytes);
-        let half = |at: usize| body.get(at..at + 4).and_then(|b| b.try_into().ok()).map(u32::from_le_bytes);
         match (kind, body.len()) {
             (1, 10) => {
                 let (magic, version) = body.split_first_chunk::<8>().ok_or(wrong)?;
@@ -124,8 +129,9 @@ impl<'a> Frame<'a> {
                 Ok(Frame::Grant(Grant { key: RegionKey(number(0).ok_or(wrong)?), place, access }))
             }
             (5, 8) => Ok(Frame::Revoke(RegionKey(number(0).ok_or(wrong)?))),
-            (6, 4) => Ok(Frame::QueuePairClosed(half(0).ok_or(wrong)?)),
-            (1..=6, _) => Err(wrong),
+            (6, 8) => Ok(Frame::QueuePairClosed(number(0).ok_or(wrong)?)),
+            (7, 8) => Ok(Frame::QueuePairReady(number(0).ok_or(wrong)?)),
+            (1..=7, _) => Err(wrong),
             (kind, _) => Err(FrameError::Kind(*kind)),
         }
     }
@@ -147,7 +153,8 @@ mod tests {
             Frame::Message(b"hello"),
             Frame::Grant(grant),
             Frame::Revoke(RegionKey(3)),
-            Frame::QueuePairClosed(0xff_ffff),
+            Frame::QueuePairClosed(0xff_ffff << 32 | 7),
+            Frame::QueuePairReady(0x10),
         ]
     }
 

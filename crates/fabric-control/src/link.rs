@@ -30,9 +30,20 @@ pub(crate) const READ_BUFFER: usize = 64 * 1024;
 /// A queue pair whose address was given to the peer.
 #[derive(Debug)]
 struct Attachment {
-    number: u32,
+    name: u64,
     closed: Weak<Flag>,
+    ready: Weak<Flag>,
     attention: Weak<dyn News>,
+}
+
+impl Attachment {
+    /// What the peer says of its end.
+    fn tell(&self, flag: &Weak<Flag>) {
+        if let (Some(flag), Some(attention)) = (flag.upgrade(), self.attention.upgrade()) {
+            flag.raise();
+            attention.tell_news();
+        }
+    }
 }
 
 /// Memory that the peer has granted to us.
@@ -246,15 +257,11 @@ impl<B: Backend> LinkShared<B> {
                     region.revoked.store(true, Ordering::Relaxed);
                 }
             }
-            Frame::QueuePairClosed(number) => {
-                for attachment in lock(&self.attachments).iter().filter(|a| a.number == number) {
-                    if let (Some(closed), Some(attention)) =
-                        (attachment.closed.upgrade(), attachment.attention.upgrade())
-                    {
-                        closed.raise();
-                        attention.tell_news();
-                    }
-                }
+            Frame::QueuePairClosed(name) => {
+                lock(&self.attachments).iter().filter(|a| a.name == name).for_each(|a| a.tell(&a.closed));
+            }
+            Frame::QueuePairReady(name) => {
+                lock(&self.attachments).iter().filter(|a| a.name == name).for_each(|a| a.tell(&a.ready));
             }
         }
         Ok(())
@@ -332,19 +339,36 @@ impl<B: Backend> LinkShared<B> {
 
     /// Tells the peer that a queue pair of its is without its other end. Does not wait: if the peer does not read its
     /// control connection, the connection is closed, which tells it the same.
-    pub(crate) fn tell_closed(&self, theirs: u32) {
-        match self.send_frame(&Frame::QueuePairClosed(theirs), false) {
+    pub(crate) fn tell_closed(&self, theirs: u64) {
+        self.tell(&Frame::QueuePairClosed(theirs));
+    }
+
+    /// Tells the peer that the other end of a queue pair of its takes what is sent to it. Does not wait, as
+    /// [`tell_closed`](LinkShared::tell_closed).
+    pub fn tell_ready(&self, theirs: u64) {
+        self.tell(&Frame::QueuePairReady(theirs));
+    }
+
+    fn tell(&self, frame: &Frame<'_>) {
+        match self.send_frame(frame, false) {
             Ok(()) => {}
             Err(LinkError::Backlog) => self.end("it does not read its control connection"),
-            Err(error) => tracing::debug!(%error, "the end of a queue pair was not told"),
+            Err(error) => tracing::debug!(%error, ?frame, "a queue pair's other end was not told"),
         }
     }
 
-    /// Has a queue pair of ours told about the end of its peer, from when the peer can know its number.
-    pub(crate) fn attach(&self, number: u32, closed: &Arc<Flag>, attention: &Arc<impl News>) {
+    /// Has a queue pair of ours told when its other end is ready, and when it ends, from when the peer can know its name.
+    pub(crate) fn attach(
+        &self,
+        name: u64,
+        closed: &Arc<Flag>,
+        ready: &Arc<Flag>,
+        attention: &Arc<impl News>,
+    ) {
         lock(&self.attachments).push(Attachment {
-            number,
+            name,
             closed: Arc::downgrade(closed),
+            ready: Arc::downgrade(ready),
             attention: Arc::downgrade(attention) as Weak<dyn News>,
         });
         if !self.is_alive() {
@@ -353,8 +377,8 @@ impl<B: Backend> LinkShared<B> {
     }
 
     /// Takes that back.
-    pub(crate) fn detach(&self, number: u32) {
-        lock(&self.attachments).retain(|a| a.number != number);
+    pub(crate) fn detach(&self, name: u64) {
+        lock(&self.attachments).retain(|a| a.name != name);
     }
 
     /// What the peer has granted under a name. A key can get here through memory before the control thread has read the

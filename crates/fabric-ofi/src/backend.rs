@@ -21,7 +21,7 @@ impl Backend for OfiBackend {
     const THREAD: &'static str = "dunlin-ofi-control";
 
     fn greeting(&self) -> Greeting {
-        Greeting { magic: *b"DunlinOF", version: 2 }
+        Greeting { magic: *b"DunlinOF", version: 3 }
     }
 
     fn limits(&self) -> Limits {

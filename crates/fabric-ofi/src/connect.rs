@@ -26,7 +26,7 @@ impl OfiDomain {
         if queue_pair.state == QueuePairState::Error {
             return Err(CreateError::State("the queue pair is broken"));
         }
-        queue_pair.bond.bind(link.shared(), queue_pair.number, &attention)?;
+        queue_pair.bond.bind(link.shared(), queue_pair.number.into(), &attention)?;
         let (number, secret) = (queue_pair.number, queue_pair.secret);
         let place = match device.features.kind {
             EndpointKind::Connected => self.await_connection(id, link)?,
@@ -117,7 +117,7 @@ impl OfiDomain {
                 None
             }
         };
-        queue_pair.bond.meet(address.number);
+        queue_pair.bond.meet(address.number.into());
         queue_pair.peer = Some(Peer { number: address.number, secret: address.secret });
         queue_pair.state = QueuePairState::Ready;
         let awaited = queue_pair.awaited.clone();

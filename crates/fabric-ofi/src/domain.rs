@@ -195,7 +195,7 @@ impl OfiDomain {
         if queue_pair.kept.take().is_some() && !std::mem::replace(&mut queue_pair.met, true) {
             self.connecting -= 1;
         }
-        queue_pair.bond.detach(queue_pair.number);
+        queue_pair.bond.detach(queue_pair.number.into());
     }
 
     /// A link, the other end of a queue pair or a connection has news.

@@ -52,6 +52,19 @@ impl Attention {
         self.has_events.swap(false, Ordering::AcqRel)
     }
 
+    /// Sleeps until something is over, or until then at most; says whether it is over. Who is to be told of it tells news.
+    pub(crate) fn rest_unless(&self, is_over: impl Fn() -> bool, until: Nanos) -> bool {
+        while !is_over() {
+            if RealHost.now() >= until {
+                return false;
+            }
+            self.rest(until);
+        }
+        // What has ended a sleep of ours may have been meant for another.
+        self.wake();
+        true
+    }
+
     /// Sleeps until then at most.
     pub(crate) fn rest(&self, until: Nanos) -> Wake {
         let left = until.saturating_sub(RealHost.now()).min(LONGEST);

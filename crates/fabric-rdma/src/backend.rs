@@ -87,7 +87,7 @@ impl Backend for RdmaBackend {
     const THREAD: &'static str = "dunlin-rdma-control";
 
     fn greeting(&self) -> Greeting {
-        Greeting { magic: *b"DunlinRD", version: 2 }
+        Greeting { magic: *b"DunlinRD", version: 3 }
     }
 
     fn limits(&self) -> Limits {

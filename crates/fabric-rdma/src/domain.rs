@@ -32,6 +32,8 @@ use std::sync::Arc;
 const BATCH: usize = 32;
 /// Memory for old values of atomics in flight: a line each.
 const RESULTS: u64 = 4096 * 64;
+/// How long connecting may take on iWARP, in nanoseconds.
+const PATIENCE: Nanos = 5_000_000_000;
 /// How long a sleep is at most that a broken queue pair does not let be longer, in nanoseconds.
 const FLUSH_SLEEP: Nanos = 10_000_000;
 
@@ -193,7 +195,8 @@ impl RdmaDomain {
         }
     }
 
-    /// By the connection manager: asks the peer, or is ready to be asked.
+    /// By the connection manager: asks the peer and waits until both ends are ready, some seconds at most; or is ready to be asked.
+    /// After an error the peer knows.
     fn meet(
         (device, attention): (&Device, &Arc<Attention>),
         manager: &Manager,
@@ -202,17 +205,32 @@ impl RdmaDomain {
         remote: &QueuePairAddress,
     ) -> Result<(), CreateError> {
         remote.fits(&device.port.gid)?;
-        if link.shared().has_dialled() {
-            let mut terms = Self::terms(device, queue_pair);
-            terms.initiator_depth = terms.initiator_depth.min(remote.responder_resources);
-            manager
-                .ask(terms, remote, &queue_pair.broken, attention)
-                .map_err(CreateError::system("an iWARP connection"))?;
-        } else {
+        if !link.shared().has_dialled() {
             queue_pair.early = Some(Vec::new());
             queue_pair.look_for_peer();
+            return Ok(());
         }
-        Ok(())
+        let mut terms = Self::terms(device, queue_pair);
+        terms.initiator_depth = terms.initiator_depth.min(remote.responder_resources);
+        let until = RealHost.now().saturating_add(PATIENCE);
+        let is_over =
+            || queue_pair.bond.is_ready() || queue_pair.bond.is_orphan() || queue_pair.broken.is_raised();
+        let met = manager
+            .ask(terms, remote, queue_pair.name(), &queue_pair.broken, attention, until)
+            .and_then(|()| {
+                link.shared().tell_ready(remote.name());
+                // If it has ended instead, the next poll finds that: so it would be had it ended a moment later.
+                if attention.rest_unless(is_over, until) {
+                    Ok(())
+                } else {
+                    Err(io::ErrorKind::TimedOut.into())
+                }
+            });
+        met.map_err(|error| {
+            queue_pair.meet(remote);
+            queue_pair.fail();
+            CreateError::system("an iWARP connection")(error)
+        })
     }
 
     /// To where it receives, then to where it sends.
@@ -332,9 +350,10 @@ impl RdmaDomain {
     /// Gives a queue pair back to the device, and takes its number from all who know it.
     fn release(&mut self, slot: usize) {
         let Some(queue_pair) = self.queue_pairs.get_mut(slot).and_then(Option::as_mut) else { return };
+        let name = queue_pair.name();
         let Some(handle) = queue_pair.handle.take() else { return };
         let number = handle.number();
-        queue_pair.bond.detach(number);
+        queue_pair.bond.detach(name);
         self.by_number.remove(&number);
         // Before the number can be another's.
         if let Some(manager) = &self.control.backend().manager {
@@ -507,8 +526,8 @@ impl ThreadDomain for RdmaDomain {
             return Err(CreateError::State("the queue pair is broken"));
         }
         if queue_pair.is_connected_kind() {
-            let number = queue_pair.number();
-            queue_pair.bond.bind(link.shared(), number, &attention)?;
+            let name = queue_pair.name();
+            queue_pair.bond.bind(link.shared(), name, &attention)?;
         }
         let from = device.port.gid_for(link.shared().local_address());
         let (gid, lid) =
@@ -530,7 +549,8 @@ impl ThreadDomain for RdmaDomain {
             && queue_pair.awaited.is_none()
         {
             let terms = Self::terms(&device, queue_pair);
-            queue_pair.awaited = Some(manager.await_peer(&address, terms, &queue_pair.broken, &attention));
+            queue_pair.awaited =
+                Some(manager.await_peer(&address, terms, link.shared(), &queue_pair.broken, &attention));
         }
         Ok(address.encode())
     }
@@ -555,17 +575,19 @@ impl ThreadDomain for RdmaDomain {
         if address.transport != queue_pair.config.transport {
             return Err(CreateError::Endpoint("it is of another transport"));
         }
-        match &control.backend().manager {
-            Some(manager) => Self::meet((&device, &attention), manager, queue_pair, link, &address)?,
+        let met = match &control.backend().manager {
+            Some(manager) => Self::meet((&device, &attention), manager, queue_pair, link, &address),
             None => {
                 let from = device.port.gid_for(link.shared().local_address());
-                Self::join(&device, &control.backend().config, queue_pair, from, &address)?;
+                Self::join(&device, &control.backend().config, queue_pair, from, &address)
             }
+        };
+        if met.is_ok() {
+            queue_pair.meet(&address);
         }
-        queue_pair.meet(&address);
-        // The other end may have gone before: the next poll looks.
+        // The other end may have gone before, or connecting has broken ours: the next poll looks.
         self.news_seen = self.news_seen.wrapping_sub(1);
-        Ok(())
+        met
     }
 
     fn create_address_handle(

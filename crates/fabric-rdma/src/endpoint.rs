@@ -32,7 +32,17 @@ pub(crate) struct QueuePairAddress {
     pub(crate) trap_key: u32,
 }
 
+/// What two queue pairs call each other on their link: a device gives a number again, but hardly ever with the same first packet's.
+pub(crate) fn name_of(number: u32, psn: u32) -> u64 {
+    u64::from(number) << 32 | u64::from(psn)
+}
+
 impl QueuePairAddress {
+    /// Its [name](name_of).
+    pub(crate) fn name(&self) -> u64 {
+        name_of(self.number, self.psn)
+    }
+
     /// As it travels.
     pub(crate) fn encode(&self) -> Endpoint {
         let mut bytes = Vec::with_capacity(LENGTH);

@@ -2,14 +2,21 @@
 //! else is used for. Who dialled the control connection asks; the other end's control thread accepts for queue pairs whose
 //! endpoint has gone out, and knows them by what the endpoint says: a number and a secret. A queue pair that waits to be
 //! asked keeps what is posted to it until then.
+//!
+//! Who asked learns that the connection is there before the other end does, and Soft-iWARP minds either one who begins to send too
+//! early: what comes right behind the answer is taken for a violation there, and what comes before the socket is the queue pair's is
+//! not looked at until more comes. So each end, once the manager has told it, tells the other by the link
+//! ([`LinkShared::tell_ready`]), and sends nothing before it has heard that too. (What RFC 6581 has for it, a first message of no
+//! content from who asked, is at the driver's will, and Soft-iWARP's is not to.)
 
 use crate::attention::Attention;
+use crate::backend::RdmaBackend;
 use crate::device::{Device, OpenError, errno};
 use crate::endpoint::QueuePairAddress;
 use crate::library::ManagerLibrary;
 use crate::sys;
-use dunlin_fabric::{Host, RealHost};
-use dunlin_fabric_control::{Flag, News, lock};
+use dunlin_fabric::{Host, Nanos, RealHost};
+use dunlin_fabric_control::{Flag, LinkShared, News, lock};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_void};
@@ -19,9 +26,7 @@ use std::os::fd::BorrowedFd;
 use std::ptr::{NonNull, null_mut};
 use std::sync::{Arc, Mutex, Weak};
 
-/// How long connecting may take, in nanoseconds.
-const PATIENCE: u64 = 5_000_000_000;
-/// The same for looking for the way, in milliseconds.
+/// How long looking for the way to the peer may take, in milliseconds.
 const RESOLVE_PATIENCE: c_int = 2000;
 /// Requests that may wait for the control thread.
 const BACKLOG: c_int = 1024;
@@ -30,18 +35,19 @@ const PORT_TRIES: usize = 32;
 
 const MAGIC: [u8; 8] = *b"DunlinIW";
 
-/// What a request to connect says: which queue pair it is for, and that its sender knows the endpoint.
+/// What a request to connect says: which queue pair it is for, that its sender knows the endpoint, and what the sender is called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Claim {
     number: u32,
     secret: (u32, u32),
+    from: u64,
 }
 
 impl Claim {
-    const LENGTH: usize = 20;
+    const LENGTH: usize = 28;
 
-    fn of(address: &QueuePairAddress) -> Self {
-        Claim { number: address.number, secret: (address.psn, address.qkey) }
+    fn of(address: &QueuePairAddress, from: u64) -> Self {
+        Claim { number: address.number, secret: (address.psn, address.qkey), from }
     }
 
     fn encode(self) -> [u8; Self::LENGTH] {
@@ -49,7 +55,8 @@ impl Claim {
         bytes[..8].copy_from_slice(&MAGIC);
         bytes[8..12].copy_from_slice(&self.number.to_le_bytes());
         bytes[12..16].copy_from_slice(&self.secret.0.to_le_bytes());
-        bytes[16..].copy_from_slice(&self.secret.1.to_le_bytes());
+        bytes[16..20].copy_from_slice(&self.secret.1.to_le_bytes());
+        bytes[20..].copy_from_slice(&self.from.to_le_bytes());
         bytes
     }
 
@@ -57,7 +64,8 @@ impl Claim {
     fn decode(bytes: &[u8]) -> Option<Self> {
         let rest = bytes.get(..Self::LENGTH)?.strip_prefix(&MAGIC)?;
         let number = |at: usize| Some(u32::from_le_bytes(rest.get(at..at + 4)?.try_into().ok()?));
-        Some(Claim { number: number(0)?, secret: (number(4)?, number(8)?) })
+        let from = u64::from_le_bytes(rest.get(12..20)?.try_into().ok()?);
+        Some(Claim { number: number(0)?, secret: (number(4)?, number(8)?), from })
     }
 }
 
@@ -264,22 +272,59 @@ impl Terms {
     }
 }
 
+/// How far a queue pair's connection is.
+#[derive(Debug)]
+enum Connection {
+    /// The peer is to ask for it.
+    Awaited,
+    /// There; dropping it ends it. The name of the peer's queue pair, if it has asked.
+    Open(Id, Option<u64>),
+    /// The queue pair is gone, or of no use.
+    Over,
+}
+
 /// A queue pair that the peer is to ask for, or that has asked.
 #[derive(Debug)]
 pub(crate) struct Awaited {
     terms: Terms,
     secret: (u32, u32),
     joined: Flag,
+    link: Weak<LinkShared<RdmaBackend>>,
     broken: Weak<Flag>,
     attention: Weak<Attention>,
-    /// The connection; dropping it ends it.
-    id: Mutex<Option<Id>>,
+    /// Locked as long as a request is accepted, so that the queue pair does not go meanwhile.
+    connection: Mutex<Connection>,
 }
 
 impl Awaited {
-    /// Whether both ends have met.
+    /// Whether our end takes what the peer sends, and has told it so.
     pub(crate) fn is_joined(&self) -> bool {
         self.joined.is_raised()
+    }
+
+    /// Our end takes what the peer sends.
+    fn join(&self) {
+        let peer = match *lock(&self.connection) {
+            Connection::Open(_, peer) => peer,
+            Connection::Awaited | Connection::Over => None,
+        };
+        if let (Some(peer), Some(link)) = (peer, self.link.upgrade()) {
+            link.tell_ready(peer);
+        }
+        self.joined.raise();
+    }
+
+    fn tell_news(&self) {
+        if let Some(attention) = self.attention.upgrade() {
+            attention.tell_news();
+        }
+    }
+
+    /// It is of no use any more.
+    fn break_it(&self) {
+        if let Some(broken) = self.broken.upgrade() {
+            broken.raise();
+        }
     }
 }
 
@@ -353,6 +398,7 @@ impl Manager {
         &self,
         own: &QueuePairAddress,
         terms: Terms,
+        link: &Arc<LinkShared<RdmaBackend>>,
         broken: &Arc<Flag>,
         attention: &Arc<Attention>,
     ) -> Arc<Awaited> {
@@ -360,9 +406,10 @@ impl Manager {
             terms,
             secret: (own.psn, own.qkey),
             joined: Flag::default(),
+            link: Arc::downgrade(link),
             broken: Arc::downgrade(broken),
             attention: Arc::downgrade(attention),
-            id: Mutex::default(),
+            connection: Mutex::new(Connection::Awaited),
         });
         lock(&self.awaited).insert(own.number, Arc::clone(&awaited));
         awaited
@@ -371,21 +418,23 @@ impl Manager {
     /// Takes that back, and ends the connection.
     pub(crate) fn forget(&self, number: u32) {
         let Some(awaited) = lock(&self.awaited).remove(&number) else { return };
-        let id = lock(&awaited.id).take();
-        if let Some(id) = id {
+        let was = std::mem::replace(&mut *lock(&awaited.connection), Connection::Over);
+        if let Connection::Open(id, _) = &was {
             lock(&self.connected).remove(&(id.raw.as_ptr() as usize));
         }
     }
 
-    /// Asks the peer for its queue pair; blocks for some seconds at most. [`forget`](Manager::forget) ends the connection.
+    /// Asks the peer for its queue pair, for that of ours which is called so; blocks, until then at most. Our end is ready
+    /// afterwards, the peer's may not be yet. [`forget`](Manager::forget) ends the connection.
     pub(crate) fn ask(
         &self,
         terms: Terms,
         remote: &QueuePairAddress,
+        name: u64,
         broken: &Arc<Flag>,
         attention: &Arc<Attention>,
+        until: Nanos,
     ) -> io::Result<()> {
-        let until = RealHost.now().saturating_add(PATIENCE);
         let (library, channel) = (self.library, Channel::new(self.library)?);
         let address = Ipv6Addr::from(remote.gid.0);
         let address = address.to_ipv4_mapped().map_or(IpAddr::V6(address), IpAddr::V4);
@@ -400,7 +449,7 @@ impl Manager {
             // SAFETY: the id is alive.
             done(unsafe { (library.resolve_route)(raw, RESOLVE_PATIENCE) })?;
             channel.expect(sys::MANAGER_ROUTE_RESOLVED, until)?;
-            let claim = Claim::of(remote).encode();
+            let claim = Claim::of(remote, name).encode();
             let mut parameters = terms.parameters(&claim);
             // SAFETY: the id is alive; the parameters and the data that they name are read during the call only.
             done(unsafe { (library.connect)(raw, &mut parameters) })?;
@@ -414,28 +463,28 @@ impl Manager {
             terms,
             secret: (0, 0),
             joined: Flag::default(),
+            link: Weak::new(),
             broken: Arc::downgrade(broken),
             attention: Arc::downgrade(attention),
-            id: Mutex::new(Some(id)),
+            connection: Mutex::new(Connection::Open(id, None)),
         };
         lock(&self.awaited).insert(terms.number, Arc::new(awaited));
         // SAFETY: the id and the channel are alive; the id is not destroyed meanwhile, since who destroys the queue pair is
         // who calls this.
         done(unsafe { (library.migrate_id)(raw, self.channel.raw.as_ptr()) })
-            .inspect_err(|_| self.forget(terms.number))
+            .inspect_err(|_| self.forget(terms.number))?;
+        // An event that has moved along with the id wakes nobody.
+        self.hear();
+        Ok(())
     }
 
-    /// Takes all events there are; the control thread does.
+    /// Takes all events there are; the control thread does, and who has asked.
     pub(crate) fn hear(&self) {
         while let Some(told) = self.channel.next() {
             match told.kind {
                 sys::MANAGER_CONNECT_REQUEST => self.asked(&told),
-                sys::MANAGER_ESTABLISHED => self.tell(told.id, |awaited| awaited.joined.raise()),
-                sys::MANAGER_DISCONNECTED => self.tell(told.id, |awaited| {
-                    if let Some(broken) = awaited.broken.upgrade() {
-                        broken.raise();
-                    }
-                }),
+                sys::MANAGER_ESTABLISHED => self.tell(told.id, Awaited::join),
+                sys::MANAGER_DISCONNECTED => self.tell(told.id, Awaited::break_it),
                 kind => tracing::debug!(kind, status = told.status, "the connection manager has other news"),
             }
         }
@@ -446,9 +495,7 @@ impl Manager {
         let awaited = number.and_then(|number| lock(&self.awaited).get(&number).cloned());
         if let Some(awaited) = awaited {
             change(&awaited);
-            if let Some(attention) = awaited.attention.upgrade() {
-                attention.tell_news();
-            }
+            awaited.tell_news();
         }
     }
 
@@ -458,25 +505,29 @@ impl Manager {
         let id = Id { raw, library: self.library };
         let found = told.claim.and_then(|claim| {
             let awaited = lock(&self.awaited).get(&claim.number).cloned()?;
-            (awaited.secret == claim.secret).then_some((claim.number, awaited))
+            (awaited.secret == claim.secret).then_some((claim, awaited))
         });
-        let free = found.filter(|(_, awaited)| lock(&awaited.id).is_none());
-        let Some((number, awaited)) = free else {
+        let mut connection = found.as_ref().map(|(_, awaited)| lock(&awaited.connection));
+        let free = connection.as_mut().filter(|connection| matches!(***connection, Connection::Awaited));
+        let (Some(free), Some((claim, awaited))) = (free, &found) else {
             tracing::warn!("a request for a queue pair that is not there, or is taken, was rejected");
             // SAFETY: the id is alive. If it fails, the peer is gone.
             unsafe { (self.library.reject)(raw.as_ptr(), null_mut(), 0) };
             return;
         };
-        lock(&self.connected).insert(told.id, number);
+        lock(&self.connected).insert(told.id, claim.number);
         let mut parameters = awaited.terms.parameters(&[]);
         parameters.private_data = null_mut();
         // SAFETY: the id is alive, and the parameters are read during the call only.
         if let Err(error) = done(unsafe { (self.library.accept)(raw.as_ptr(), &mut parameters) }) {
             tracing::warn!(%error, "a request for a queue pair could not be accepted");
             lock(&self.connected).remove(&told.id);
-            return;
+            **free = Connection::Over;
+            drop(connection);
+            awaited.break_it();
+            return awaited.tell_news();
         }
-        *lock(&awaited.id) = Some(id);
+        **free = Connection::Open(id, Some(claim.from));
     }
 }
 
@@ -555,7 +606,7 @@ mod tests {
 
     #[test]
     fn claims_are_read_as_they_were_written() {
-        let claim = Claim { number: 77, secret: (5, u32::MAX) };
+        let claim = Claim { number: 77, secret: (5, u32::MAX), from: 9 << 40 };
         let mut bytes = claim.encode().to_vec();
         assert_eq!(Claim::decode(&bytes), Some(claim));
         bytes.extend([0; 40]);

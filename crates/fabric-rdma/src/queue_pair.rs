@@ -2,7 +2,7 @@
 
 use crate::Bond;
 use crate::early::Early;
-use crate::endpoint::QueuePairAddress;
+use crate::endpoint::{QueuePairAddress, name_of};
 use crate::handles;
 use crate::manager::Awaited;
 use crate::memory::RdmaMemory;
@@ -221,7 +221,8 @@ pub(crate) struct QueuePair {
     trap_key: u32,
     pub(crate) sends: SendQueue,
     pub(crate) receives: ReceiveQueue,
-    /// What was posted before both ends of an iWARP connection have met; `None` once they have, and everywhere else.
+    /// What was posted before both ends of an iWARP connection have met, where the other end asks; `None` once they have, and
+    /// everywhere else.
     pub(crate) early: Option<Vec<Early>>,
     /// The iWARP connection that the other end asks for.
     pub(crate) awaited: Option<Arc<Awaited>>,
@@ -261,9 +262,14 @@ impl QueuePair {
         self.handle.as_ref().map_or(0, handles::QueuePair::number)
     }
 
+    /// What its other end calls it.
+    pub(crate) fn name(&self) -> u64 {
+        name_of(self.number(), self.psn)
+    }
+
     /// Knows its other end from now on.
     pub(crate) fn meet(&mut self, address: &QueuePairAddress) {
-        self.bond.meet(address.number);
+        self.bond.meet(address.name());
         self.trap_key = address.trap_key;
         self.state = QueuePairState::Ready;
     }
@@ -272,6 +278,7 @@ impl QueuePair {
     pub(crate) fn look_for_peer(&mut self) {
         if let Some(awaited) = &self.awaited
             && awaited.is_joined()
+            && self.bond.is_ready()
             && let Some(early) = self.early.take()
         {
             let Some(handle) = &mut self.handle else { return };
