@@ -343,8 +343,8 @@ impl<B: Backend> LinkShared<B> {
         self.tell(&Frame::QueuePairClosed(theirs));
     }
 
-    /// Tells the peer that the other end of a queue pair of its takes what is sent to it. Does not wait, as
-    /// [`tell_closed`](LinkShared::tell_closed).
+    /// Tells the peer that the other end of a queue pair of its takes what is sent to it. Does not wait: if the
+    /// peer does not read its control connection, the connection is closed.
     pub fn tell_ready(&self, theirs: u64) {
         self.tell(&Frame::QueuePairReady(theirs));
     }

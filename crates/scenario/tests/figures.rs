@@ -472,6 +472,8 @@ fn the_catalogue_names_each_figure_once_and_knows_near_misses() {
     assert_eq!(figure("rf-rpc-9").unwrap().aliases().count(), 0);
     let error = figure("hatrpc-6").expect_err("no such figure").to_string();
     assert!(error.contains("did you mean 'hatrpc-4'") && error.contains("rf-rpc-9"), "{error}");
+    let error = figure("hatrpc-5").expect_err("that figure has parts").to_string();
+    assert!(error.contains("did you mean 'hatrpc-5-512'"), "{error}");
 }
 
 #[test]

@@ -85,7 +85,11 @@ pub enum ProfileError {
     },
 }
 
-/// The candidate with the fewest letters wrong, missing, too many or swapped; the first of equals; empty without candidates.
+/// The candidate that goes on where the word ends (`hatrpc-5` of `hatrpc-5-512`), else the one with the fewest letters wrong, missing,
+/// too many or swapped; the first of equals; empty without candidates.
 pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> &'a str {
-    candidates.into_iter().min_by_key(|candidate| strsim::osa_distance(word, candidate)).unwrap_or_default()
+    let goes_on =
+        |candidate: &str| candidate.strip_prefix(word).is_some_and(|rest| rest.starts_with(['-', '_']));
+    let far = |candidate: &&str| (!goes_on(candidate), strsim::osa_distance(word, candidate));
+    candidates.into_iter().min_by_key(far).unwrap_or_default()
 }
