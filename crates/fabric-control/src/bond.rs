@@ -7,8 +7,9 @@ use std::sync::Arc;
 
 const KNOWN: usize = 8;
 
-/// Ties one queue pair to one link. The two ends know each other by names, of which a fabric gives none twice (a device's numbers come
-/// again): what is said late of a queue pair is not taken for news of the next one. Owned by the queue pair's thread; nothing here blocks, and only what says so takes a lock.
+/// Ties one queue pair to one link. The two ends know each other by names that do not come again as a device's numbers do: what is said
+/// late of a queue pair is not taken for news of the next one. Owned by the queue pair's thread; nothing here blocks, and only what says
+/// so takes a lock.
 #[derive(Debug)]
 pub struct Bond<B: Backend> {
     link: Option<Arc<LinkShared<B>>>,

@@ -2,17 +2,15 @@
 
 use crate::attention::{Attention, RdmaWaker};
 use crate::concluded::{abandoned, concluded, received};
-use crate::config::RdmaConfig;
+use crate::connect;
 use crate::device::Device;
 use crate::endpoint::QueuePairAddress;
 use crate::events::Object;
 use crate::handles::{self, QueuePairParts, ReceiveRequest};
-use crate::manager::{Manager, Terms};
+use crate::manager::Manager;
 use crate::memory::RdmaMemory;
-use crate::port::PortGid;
 use crate::queue_pair::{QueuePair, Receive};
 use crate::send::{Destination, MAX_PARTS, Means};
-use crate::status::{acknowledgement_timer, rnr_timer};
 use crate::sys;
 use crate::{Control, RdmaLink};
 use dunlin_fabric::idle::Idle;
@@ -20,7 +18,7 @@ use dunlin_fabric::{
     Access, AddressHandleId, AddressHandles, Arena, Armed, Buffer, Capabilities, Completion,
     CompletionQueueId, CompletionStatus, CreateError, Endpoint, Host, InlineWrite, Nanos, PostError,
     QueuePairConfig, QueuePairId, QueuePairState, REQUEST_OWNER, RealHost, ReceiveTarget, Region,
-    RequestKind, RnrRetry, SharedReceiveQueueId, ThreadDomain, Transport, WaitMode, Wake, WorkRequest,
+    RequestKind, SharedReceiveQueueId, ThreadDomain, Transport, WaitMode, Wake, WorkRequest,
     parse_request_name, request_name,
 };
 use dunlin_fabric_control::Flag;
@@ -32,8 +30,6 @@ use std::sync::Arc;
 const BATCH: usize = 32;
 /// Memory for old values of atomics in flight: a line each.
 const RESULTS: u64 = 4096 * 64;
-/// How long connecting may take on iWARP, in nanoseconds.
-const PATIENCE: Nanos = 5_000_000_000;
 /// How long a sleep is at most that a broken queue pair does not let be longer, in nanoseconds.
 const FLUSH_SLEEP: Nanos = 10_000_000;
 
@@ -184,107 +180,6 @@ impl RdmaDomain {
             queue_pair.state = QueuePairState::Ready;
         }
         Ok(())
-    }
-
-    /// What this device says of a queue pair on iWARP.
-    fn terms(device: &Device, queue_pair: &QueuePair) -> Terms {
-        Terms {
-            number: queue_pair.number(),
-            responder_resources: device.attributes.responder_resources,
-            initiator_depth: device.attributes.read_atomic,
-        }
-    }
-
-    /// By the connection manager: asks the peer and waits until both ends are ready, some seconds at most; or is ready to be asked.
-    /// After an error the peer knows.
-    fn meet(
-        (device, attention): (&Device, &Arc<Attention>),
-        manager: &Manager,
-        queue_pair: &mut QueuePair,
-        link: &RdmaLink,
-        remote: &QueuePairAddress,
-    ) -> Result<(), CreateError> {
-        remote.fits(&device.port.gid)?;
-        if !link.shared().has_dialled() {
-            queue_pair.early = Some(Vec::new());
-            queue_pair.look_for_peer();
-            return Ok(());
-        }
-        let mut terms = Self::terms(device, queue_pair);
-        terms.initiator_depth = terms.initiator_depth.min(remote.responder_resources);
-        let until = RealHost.now().saturating_add(PATIENCE);
-        let is_over =
-            || queue_pair.bond.is_ready() || queue_pair.bond.is_orphan() || queue_pair.broken.is_raised();
-        let met = manager
-            .ask(terms, remote, queue_pair.name(), &queue_pair.broken, attention, until)
-            .and_then(|()| {
-                link.shared().tell_ready(remote.name());
-                // If it has ended instead, the next poll finds that: so it would be had it ended a moment later.
-                if attention.rest_unless(is_over, until) {
-                    Ok(())
-                } else {
-                    Err(io::ErrorKind::TimedOut.into())
-                }
-            });
-        met.map_err(|error| {
-            queue_pair.meet(remote);
-            queue_pair.fail();
-            CreateError::system("an iWARP connection")(error)
-        })
-    }
-
-    /// To where it receives, then to where it sends.
-    fn join(
-        device: &Device,
-        config: &RdmaConfig,
-        queue_pair: &mut QueuePair,
-        from: &PortGid,
-        remote: &QueuePairAddress,
-    ) -> Result<(), CreateError> {
-        let reliable = queue_pair.config.transport == Transport::ReliableConnection;
-        let attributes = sys::QueuePairAttributes {
-            path_mtu: device.port.mtu.min(remote.mtu.into()),
-            receive_psn: remote.psn,
-            send_psn: queue_pair.psn,
-            destination: remote.number,
-            address: remote.route(&device.port, from)?,
-            max_read_atomic: device.attributes.read_atomic.min(remote.responder_resources),
-            max_destination_read_atomic: device.attributes.responder_resources,
-            min_rnr_timer: rnr_timer(queue_pair.config.rnr_timer),
-            timeout: acknowledgement_timer(config.acknowledgement_timeout.unwrap_or(250_000_000)),
-            retry_count: config.retries.unwrap_or(7).min(7),
-            rnr_retry: match queue_pair.config.rnr_retry {
-                RnrRetry::Forever => 7,
-                RnrRetry::Count(count) => count.min(6),
-            },
-            ..Default::default()
-        };
-        let mut receive = sys::SET_STATE
-            | sys::SET_ADDRESS
-            | sys::SET_PATH_MTU
-            | sys::SET_DESTINATION
-            | sys::SET_RECEIVE_PSN;
-        let mut send = sys::SET_STATE | sys::SET_SEND_PSN;
-        if reliable {
-            receive |= sys::SET_MAX_DESTINATION_READ_ATOMIC | sys::SET_MIN_RNR_TIMER;
-            send |= sys::SET_TIMEOUT | sys::SET_RETRY_COUNT | sys::SET_RNR_RETRY | sys::SET_MAX_READ_ATOMIC;
-        }
-        let Some(handle) = &mut queue_pair.handle else { return Err(CreateError::NoSuch("queue pair")) };
-        let step = |state| sys::QueuePairAttributes { state, ..attributes };
-        let failed = CreateError::system("a connection");
-        if let Err(error) = handle.modify(step(sys::STATE_READY_TO_RECEIVE), receive) {
-            return Err(failed(error));
-        }
-        match handle.modify(step(sys::STATE_READY_TO_SEND), send) {
-            Ok(()) => Ok(()),
-            // It receives since the step before: the peer, who was there first, has broken it meanwhile. That is how it would be had it
-            // been done a moment later.
-            Err(_) if handle.state().is_ok_and(|state| state == sys::STATE_ERROR) => {
-                queue_pair.broken.raise();
-                Ok(())
-            }
-            Err(error) => Err(failed(error)),
-        }
     }
 
     /// A link or the other end of a queue pair has ended, or the device has told of something that is broken.
@@ -548,7 +443,7 @@ impl ThreadDomain for RdmaDomain {
             && !link.shared().has_dialled()
             && queue_pair.awaited.is_none()
         {
-            let terms = Self::terms(&device, queue_pair);
+            let terms = connect::terms(&device, queue_pair);
             queue_pair.awaited =
                 Some(manager.await_peer(&address, terms, link.shared(), &queue_pair.broken, &attention));
         }
@@ -576,10 +471,10 @@ impl ThreadDomain for RdmaDomain {
             return Err(CreateError::Endpoint("it is of another transport"));
         }
         let met = match &control.backend().manager {
-            Some(manager) => Self::meet((&device, &attention), manager, queue_pair, link, &address),
+            Some(manager) => connect::meet((&device, &attention), manager, queue_pair, link, &address),
             None => {
                 let from = device.port.gid_for(link.shared().local_address());
-                Self::join(&device, &control.backend().config, queue_pair, from, &address)
+                connect::join(&device, &control.backend().config, queue_pair, from, &address)
             }
         };
         if met.is_ok() {

@@ -19,6 +19,7 @@ mod attention;
 mod backend;
 mod concluded;
 mod config;
+mod connect;
 mod device;
 mod domain;
 mod early;

@@ -78,7 +78,7 @@ struct Channel {
 
 // SAFETY: librdmacm may be called from any thread.
 unsafe impl Send for Channel {}
-// SAFETY: shared, only the descriptor is read; events are taken by one thread.
+// SAFETY: as above; whoever takes an event is the only one that is given it.
 unsafe impl Sync for Channel {}
 
 /// What an event says, copied out of it.
