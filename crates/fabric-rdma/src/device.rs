@@ -139,8 +139,8 @@ pub(crate) struct Attributes {
     pub(crate) in_order: bool,
     /// Software copies what READs bring, byte by byte while others store.
     pub(crate) copies: bool,
-    /// Whether a completion tells nothing of the buffers of requests before it that were not signaled.
-    pub(crate) lingers: bool,
+    /// A completion tells nothing of the buffers of requests before it that were not signaled, and more that is its own.
+    pub(crate) is_soft_iwarp: bool,
     pub(crate) made: Made,
 }
 
@@ -289,7 +289,7 @@ impl Device {
             Device { library, context, domain, ballast, attributes, name, is_iwarp, port, health };
         device.unblock_events()?;
         device.attributes = device.query()?;
-        if device.attributes.lingers {
+        if device.attributes.is_soft_iwarp {
             device.add_ballast()?;
         }
         device.port = device.choose_port(choice)?;
@@ -376,7 +376,7 @@ impl Device {
             atomics: got.atomic_capability != sys::ATOMICS_NONE,
             in_order: IN_ORDER_VENDORS.contains(&got.vendor_id),
             copies: [SOFT_ROCE, SOFT_IWARP].contains(&got.vendor_id),
-            lingers: got.vendor_id == SOFT_IWARP,
+            is_soft_iwarp: got.vendor_id == SOFT_IWARP,
             made: Made {
                 vendor: got.vendor_id,
                 part: got.vendor_part_id,
@@ -450,7 +450,7 @@ impl Attributes {
         atomics: false,
         in_order: false,
         copies: false,
-        lingers: false,
+        is_soft_iwarp: false,
         made: Made { vendor: 0, part: 0, guid: 0, firmware: [0; 64] },
     };
 }

@@ -323,7 +323,7 @@ impl RdmaDomain {
             results: self.results.as_ref(),
             // A completion ends all requests before it. Soft-iWARP would have what follows a READ complete before it.
             flags: if self.device.is_iwarp { sys::SEND_FENCE } else { 0 },
-            lingers: self.device.attributes.lingers,
+            is_soft_iwarp: self.device.attributes.is_soft_iwarp,
             scratch: &mut self.scratch,
         };
         post(found, means).inspect_err(|_| {

@@ -29,11 +29,18 @@ pub(crate) struct Means<'a> {
     pub(crate) results: Option<&'a Arena<RdmaMemory>>,
     /// The flags of requests other than READs.
     pub(crate) flags: u32,
-    /// Each request with a buffer is signaled towards the NIC, since a completion tells nothing of buffers before it.
-    pub(crate) lingers: bool,
+    /// Each request with a buffer is signaled towards the NIC, since a completion tells nothing of buffers before it; and what is
+    /// short goes inline, see [`SOFT_IWARP_SHORT`].
+    pub(crate) is_soft_iwarp: bool,
     /// For inline messages of more parts than verbs takes.
     pub(crate) scratch: &'a mut Vec<u8>,
 }
+
+/// Messages of one part up to so many bytes go inline on Soft-iWARP, if so many can. What fits behind a frame's head (32 bytes) its
+/// kernel side copies when it sends, from the process's memory if a system call of the process sends it. Every hundred frames its
+/// own thread takes over from the system call, and finds it so marked if it is quick: it then copies from a memory that it has not,
+/// and breaks the queue pair. What is inline is in the queue, where both find it.
+const SOFT_IWARP_SHORT: u32 = 64;
 
 /// The parts of one message in verbs' form.
 type Parts = [sys::ScatterGather; MAX_PARTS];
@@ -45,6 +52,14 @@ struct Local {
     bytes: u32,
     held: Option<Held>,
     misaligned: bool,
+}
+
+impl Local {
+    /// Whether it is what Soft-iWARP copies into a frame when it sends, and can be copied into the queue instead.
+    fn is_short(&self, opcode: Opcode, max_inline: u32) -> bool {
+        let is_sent = matches!(opcode, Opcode::Send | Opcode::Write);
+        is_sent && self.count == 1 && self.bytes <= SOFT_IWARP_SHORT.min(max_inline)
+    }
 }
 
 #[inline]
@@ -284,11 +299,11 @@ impl QueuePair {
         };
         into.id = request_name(RequestKind::Send, self.id.0, self.sends.next());
         let holds = matches!(local.held, Some(Held::One(_) | Held::Several(_)));
-        into.flags = if signaled || (means.lingers && holds) { sys::SEND_SIGNALED } else { 0 };
+        into.flags = if signaled || (means.is_soft_iwarp && holds) { sys::SEND_SIGNALED } else { 0 };
         if opcode != Opcode::Read {
             into.flags |= means.flags;
         }
-        if local.inline {
+        if local.inline || (means.is_soft_iwarp && local.is_short(opcode, max_inline)) {
             into.flags |= sys::SEND_INLINE;
         }
         into.part_count = local.count as i32;
@@ -348,5 +363,24 @@ mod tests {
         assert_eq!(error, Some(PostError::Inline { length: 100, limit: 99 }));
         let error = local(Data::Inline(&pieces), 50, 128, &mut scratch, &mut parts).err();
         assert_eq!(error, Some(PostError::Length { length: 100, limit: 50 }));
+    }
+
+    #[test]
+    fn what_soft_iwarp_would_copy_later_is_short() {
+        let of = |count, bytes| Local { count, inline: false, bytes, held: None, misaligned: false };
+        let short = [
+            of(1, 1).is_short(Opcode::Send, 256),
+            of(1, 64).is_short(Opcode::Write, 256),
+            of(1, 16).is_short(Opcode::Write, 16),
+        ];
+        let other = [
+            of(1, 65).is_short(Opcode::Send, 256),
+            of(1, 17).is_short(Opcode::Send, 16),
+            of(2, 8).is_short(Opcode::Send, 256),
+            of(0, 0).is_short(Opcode::Send, 256),
+            of(1, 8).is_short(Opcode::Read, 256),
+            of(1, 8).is_short(Opcode::FetchAdd, 256),
+        ];
+        assert_eq!((short, other), ([true; 3], [false; 6]));
     }
 }
