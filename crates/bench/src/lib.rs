@@ -1,18 +1,12 @@
-//! The bench room: what measurements need and no engine has. Workloads and their generators, data loading, statistics,
-//! the report document with its table and plots, the physical floors that results are compared with, and the
-//! measurements themselves. The mechanism of engine and store and the command line's own options never come in, and
-//! nothing here is on the path of a call.
+//! The bench room: the measurements of `dunlin bench`, each against a physical floor or against what it competes with,
+//! and the rates of devices by which clients choose between fetching and writing back.
+//!
+//! Measurement loops and the services that they call come in. Mechanisms of the engine, options of the command line and
+//! everything that other programs measure with (`dunlin-floor`, `dunlin-report`, `dunlin-workload`) never do.
 
-pub mod floor;
-pub mod kv_driver;
-pub mod loader;
 pub mod measure;
-pub mod random;
 pub mod rates;
-pub mod report;
-pub mod statistics;
 pub mod typed_service;
-pub mod workload;
 
-// The service of `measure::atb_latency` and its likes.
+// The service of `measure::atb_latency` and of the measurements beside it.
 dunlin::include_service!("atb");

@@ -5,14 +5,14 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use dunlin_bench::floor::FloorError;
 use dunlin_bench::measure::{
     AtbLatencyOptions, AtbMixOptions, AtbThroughputOptions, BatchTunerOptions, EventOptions, Findings,
     IdleOptions, KeyValueOptions, LatencyOptions, MeasureError, Pace, Session, Singles, ThroughputOptions,
     TunerGrid, YcsbOptions, YcsbWorkload, atb_latency, atb_mix, atb_throughput, batch_tuner, event,
     fetch_tuner, idle, key_value, latency, serve_peer_if_asked, throughput, ycsb,
 };
-use dunlin_bench::report::Row;
+use dunlin_floor::FloorError;
+use dunlin_report::Row;
 use dunlin_rpc::PROTOCOLS;
 
 fn main() {

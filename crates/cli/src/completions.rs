@@ -1,11 +1,15 @@
-//! `dunlin completions`: completion scripts for shells.
+//! `dunlin completions`: completion scripts for shells, with the commands of the programs beside `dunlin`.
 
-use crate::output::{self, Failure};
-use clap::{Args, CommandFactory as _};
+use clap::{Args, Command, CommandFactory as _};
 use clap_complete::{Shell, generate};
+use dunlin_command::describe::Description;
+use dunlin_command::output::{self, Failure};
+use dunlin_command::program::{BENCH, IDL, SIM};
 use std::process::ExitCode;
 
 const AFTER_HELP: &str = "\
+The commands of the programs beside dunlin (bench, sim, explain, gen) are completed if these are there.
+
 Examples:
   dunlin completions bash > ~/.local/share/bash-completion/completions/dunlin
   dunlin completions zsh > ~/.zfunc/_dunlin      (with ~/.zfunc in fpath)
@@ -21,7 +25,20 @@ pub(crate) struct CompletionsArguments {
 
 pub(crate) fn run(arguments: &CompletionsArguments) -> Result<ExitCode, Failure> {
     let mut script = Vec::new();
-    generate(arguments.shell, &mut crate::Arguments::command(), "dunlin", &mut script);
+    generate(arguments.shell, &mut whole(crate::Arguments::command()), "dunlin", &mut script);
     output::print(script)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// The command with the commands of the programs beside it, as far as these are there.
+fn whole(command: Command) -> Command {
+    let idl = Description::ask(IDL).map(Description::into_commands).unwrap_or_default();
+    let found = [("bench", Description::ask(BENCH)), ("sim", Description::ask(SIM))];
+    let found = found.into_iter().filter_map(|(name, description)| Some((name.to_owned(), description?)));
+    found.chain(idl.into_iter().map(|description| (description.name().to_owned(), description))).fold(
+        command,
+        |command, (name, description)| {
+            command.mut_subcommand(name.clone(), |_| description.into_command(&name))
+        },
+    )
 }

@@ -1,31 +1,22 @@
-//! The `dunlin` command: what people start with, and what the scripts call.
+//! The `dunlin` command: the program that people start with, and that scripts call.
 //!
-//! What may come in: options, help, progress, tables, exit statuses, processes to start and to clean up. What never
-//! does: engine code, measurement loops (they are `dunlin_bench`'s) and anything a library user would miss.
-//!
-//! Exit statuses: 0 done; 1 failed, with `error:` and `help:` on standard error; 2 wrong usage; 130 or 143 ended by
-//! SIGINT or SIGTERM.
+//! Commands that need no more than the engine, the fabrics and the store come in: options, help, progress, tables, child processes.
+//! Commands that take long to build are programs beside this one ([`external`]). Engine code, measurement loops and anything that a
+//! user of the library would miss never come in.
 
-mod arguments;
-mod bench;
-mod child;
 mod completions;
 mod demo;
 mod doctor;
 mod echo;
-mod explain;
-mod generate;
-mod interrupt;
+mod external;
 mod kv;
-mod logging;
-mod output;
 mod ping;
-mod progress;
 mod protocols;
-mod sim;
 
 use clap::{ArgAction, Parser, Subcommand};
-use output::Failure;
+use dunlin_command::output::{self, Failure};
+use dunlin_command::program::{BENCH, IDL, SIM};
+use dunlin_command::{INTERNAL, child, logging};
 use std::process::ExitCode;
 
 const AFTER_HELP: &str = "\
@@ -40,14 +31,14 @@ Start here:
 Exit status: 0 done; 1 failed (the reason stands after 'error:'); 2 wrong usage; 130 interrupted.
 DUNLIN_LOG=debug, or -v, -vv, shows what happens inside (filters as in DUNLIN_LOG=dunlin::client=debug).";
 
-/// RPC over remote memory: a demo, a key-value store, measurements.
+/// RPC over remote memory: a demo, a key-value store, measurements, a simulator.
 #[derive(Debug, Parser)]
 #[command(name = "dunlin", version, after_help = AFTER_HELP, arg_required_else_help = false, max_term_width = 110)]
 struct Arguments {
-    /// Say more on standard error: once what happens to connections, twice everything
+    /// Log more on standard error: once events of connections, twice everything
     #[arg(short, long, global = true, action = ArgAction::Count)]
     verbose: u8,
-    /// What to do; the demo if nothing is said
+    /// The command [default: demo]
     #[command(subcommand)]
     command: Option<Command>,
 }
@@ -57,22 +48,24 @@ enum Command {
     Demo(demo::DemoArguments),
     Ping(ping::PingArguments),
     Kv(kv::KvArguments),
-    /// Measure this machine and this build against the machine's own floors
-    #[command(subcommand)]
-    Bench(bench::Bench),
-    /// Run the engine and raw verbs in virtual time: figures of papers, sweeps, swarms with faults
-    #[command(subcommand)]
-    Sim(sim::Sim),
     Protocols(protocols::ProtocolsArguments),
-    Explain(explain::ExplainArguments),
-    #[command(name = "gen")]
-    Generate(generate::GenerateArguments),
     Doctor(doctor::DoctorArguments),
     Completions(completions::CompletionsArguments),
+    /// Measure this machine and this build against the machine's own floors (the program dunlin-bench)
+    #[command(disable_help_flag = true)]
+    Bench(external::Words),
+    /// Run the engine and raw verbs in virtual time: figures of papers, sweeps, swarms with faults (the program dunlin-sim)
+    #[command(disable_help_flag = true)]
+    Sim(external::Words),
+    /// Explain the plans that follow from the hints of a Thrift file (the program dunlin-idl)
+    #[command(disable_help_flag = true)]
+    Explain(external::Words),
+    /// Generate Rust from a Thrift file with hints (the program dunlin-idl)
+    #[command(name = "gen", disable_help_flag = true)]
+    Generate(external::Words),
 }
 
-/// What this binary does in the processes that it starts from itself, as `dunlin internal ...`: not for users, so
-/// neither help nor completions know of it.
+/// The commands of the child processes that this program starts from itself, as `dunlin internal ...`.
 #[derive(Debug, Parser)]
 struct InternalArguments {
     #[command(subcommand)]
@@ -83,28 +76,26 @@ struct InternalArguments {
 enum InternalCommand {
     EchoServer(echo::EchoServerArguments),
     DemoClient(demo::client::ClientArguments),
-    FetchTablePeer(bench::fetch_table::PeerArguments),
 }
 
-/// The word before an [`InternalCommand`].
-const INTERNAL: &str = "internal";
-
 fn main() -> ExitCode {
-    // A measurement starts this binary again as its peer: nothing else may happen in that process.
-    if let Some(code) = bench::serve_as_peer() {
-        return code;
-    }
     if std::env::args_os().nth(1).is_some_and(|first| first == INTERNAL) {
         let arguments = InternalArguments::parse_from(std::env::args_os().skip(1));
         logging::start(0);
         return output::exit_code(run_internal(&arguments));
     }
     let arguments = Arguments::parse();
-    // What the engine logs in a swarm is about faults that are meant.
-    if arguments.verbose > 0 || !matches!(arguments.command, Some(Command::Sim(_))) {
+    if !matches!(&arguments.command, Some(command) if command.is_external()) {
         logging::start(arguments.verbose);
     }
     output::exit_code(run(arguments))
+}
+
+impl Command {
+    /// Whether another program runs it, which does its own logging.
+    fn is_external(&self) -> bool {
+        matches!(self, Command::Bench(_) | Command::Sim(_) | Command::Explain(_) | Command::Generate(_))
+    }
 }
 
 fn run_internal(arguments: &InternalArguments) -> Result<ExitCode, Failure> {
@@ -112,22 +103,22 @@ fn run_internal(arguments: &InternalArguments) -> Result<ExitCode, Failure> {
     match &arguments.command {
         InternalCommand::EchoServer(arguments) => echo::run(arguments),
         InternalCommand::DemoClient(arguments) => demo::client::run(arguments),
-        InternalCommand::FetchTablePeer(arguments) => bench::fetch_table::run_peer(arguments),
     }
 }
 
 fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     child::follow_parent()?;
+    let verbose = arguments.verbose;
     match arguments.command.unwrap_or_else(|| Command::Demo(demo::DemoArguments::default())) {
         Command::Demo(arguments) => demo::run(&arguments),
         Command::Ping(arguments) => ping::run(&arguments),
         Command::Kv(arguments) => kv::run(arguments),
-        Command::Bench(command) => bench::run(command).map(|()| ExitCode::SUCCESS),
-        Command::Sim(command) => sim::run(&command),
         Command::Protocols(arguments) => protocols::run(&arguments),
-        Command::Explain(arguments) => explain::run(&arguments),
-        Command::Generate(arguments) => generate::run(&arguments),
         Command::Doctor(arguments) => doctor::run(&arguments),
         Command::Completions(arguments) => completions::run(&arguments),
+        Command::Bench(words) => Err(words.exec(BENCH, None, verbose)),
+        Command::Sim(words) => Err(words.exec(SIM, None, verbose)),
+        Command::Explain(words) => Err(words.exec(IDL, Some("explain"), verbose)),
+        Command::Generate(words) => Err(words.exec(IDL, Some("gen"), verbose)),
     }
 }

@@ -1,17 +1,17 @@
 //! `dunlin ping`: round trips to a server, and connections held quiet.
 
-use crate::arguments::{self, DeviceArguments, PlanArguments, plan_name};
-use crate::child::{ChildProcess, START_TIMEOUT};
 use crate::echo::ECHO;
-use crate::interrupt::Interrupt;
-use crate::output::{self, Failure, ReportArguments};
-use crate::progress;
 use clap::Args;
 use dunlin::engine::Client;
 use dunlin::{Address, ClientConfig, Fabric, Plan, Tuning, on_fabric};
-use dunlin_bench::floor::TickClock;
-use dunlin_bench::report::{Document, Row, readable};
-use dunlin_bench::statistics::Latency;
+use dunlin_command::arguments::{self, DeviceArguments, PlanArguments, plan_name};
+use dunlin_command::child::{ChildProcess, START_TIMEOUT};
+use dunlin_command::interrupt::Interrupt;
+use dunlin_command::output::{self, Failure, ReportArguments};
+use dunlin_command::progress;
+use dunlin_floor::TickClock;
+use dunlin_report::statistics::Latency;
+use dunlin_report::{Document, Row, readable};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -98,7 +98,7 @@ fn start_echo_server(interrupt: &Interrupt) -> Result<(Address, ChildProcess), F
     let name = format!("shm:dunlin-ping-{}", std::process::id());
     let address: Address = name.parse().map_err(Failure::new)?;
     let mut server =
-        ChildProcess::start("the echo server", [crate::INTERNAL, "echo-server", "--listen", &name])?;
+        ChildProcess::start("the echo server", [dunlin_command::INTERNAL, "echo-server", "--listen", &name])?;
     server.line(interrupt, START_TIMEOUT)?;
     Ok((address, server))
 }

@@ -1,9 +1,9 @@
 //! `dunlin protocols`: the table of protocols, and which ways of waiting each allows.
 
-use crate::arguments::{DeviceArguments, On};
-use crate::output::{self, Failure};
 use clap::Args;
 use dunlin::{Capabilities, CompletionMode, PROTOCOLS, Plan, Protocol};
+use dunlin_command::arguments::{DeviceArguments, On};
+use dunlin_command::output::{self, Failure};
 use std::fmt::Write as _;
 use std::process::ExitCode;
 

@@ -1,10 +1,8 @@
 //! What every command has: help, completions; and the small ones.
 
-mod support;
-
+use dunlin_command_testing::{Folder, dunlin, dunlin_program};
 use std::io::Read as _;
 use std::process::{Command, Stdio};
-use support::{Folder, dunlin};
 
 #[test]
 fn every_command_has_help_with_examples() {
@@ -72,7 +70,7 @@ fn the_doctor_finds_a_machine_that_runs_these_tests_fit() {
 
 #[test]
 fn a_reader_that_goes_away_is_no_error() {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_dunlin"))
+    let mut child = Command::new(dunlin_program())
         .args(["completions", "zsh"])
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -83,4 +81,55 @@ fn a_reader_that_goes_away_is_no_error() {
     let mut errors = String::new();
     child.stderr.take().expect("piped").read_to_string(&mut errors).expect("text");
     assert!(status.success() && errors.is_empty(), "{status}: {errors}");
+}
+
+/// A copy of the command in an otherwise empty folder, with this `PATH`.
+fn copied(folder: &Folder, path: &str) -> Command {
+    let copy = folder.0.join("dunlin");
+    if !copy.exists() {
+        std::fs::copy(dunlin_program(), &copy).expect("copied");
+    }
+    let mut command = Command::new(copy);
+    command.env("PATH", path);
+    command
+}
+
+#[test]
+fn a_command_whose_program_is_missing_says_how_to_build_it() {
+    let folder = Folder::new("alone");
+    for (command, package) in [
+        ("bench", "dunlin-cli-bench"),
+        ("sim", "dunlin-cli-sim"),
+        ("explain", "dunlin-cli-idl"),
+        ("gen", "dunlin-cli-idl"),
+    ] {
+        for words in [&[command][..], &[command, "--help"], &["-v", command, "list"]] {
+            let output = copied(&folder, "").args(words).output().expect("it runs");
+            let errors = String::from_utf8_lossy(&output.stderr);
+            assert_eq!(output.status.code(), Some(1), "{words:?}: {errors}");
+            assert!(errors.contains(&format!("cargo build --release -p {package}")), "{words:?}: {errors}");
+        }
+    }
+    // Nearly a name: the nearest is suggested, that of a program that is missing too.
+    for (nearly, name) in [("simm", "'sim'"), ("explian", "'explain'"), ("bnch", "'bench'")] {
+        let output = copied(&folder, "").arg(nearly).output().expect("it runs");
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2));
+        assert!(errors.contains(name), "{errors}");
+    }
+    let script = copied(&folder, "").args(["completions", "bash"]).output().expect("it runs");
+    assert!(script.status.success() && String::from_utf8_lossy(&script.stdout).contains("idle-connections"));
+}
+
+#[test]
+fn a_program_on_the_path_is_run_with_all_words() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let (folder, elsewhere) = (Folder::new("beside"), Folder::new("elsewhere"));
+    let file = elsewhere.write("dunlin-idl", "#!/bin/sh\necho \"ran: $*\"\nexit 7\n");
+    std::fs::set_permissions(file, std::fs::Permissions::from_mode(0o755)).expect("set");
+    let path = elsewhere.0.to_str().expect("UTF-8");
+    let output = copied(&folder, path).args(["-vv", "explain", "x.thrift", "--help", "--", "-q"]).output();
+    let output = output.expect("it runs");
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "ran: -vv explain x.thrift --help -- -q\n");
+    assert_eq!(output.status.code(), Some(7));
 }

@@ -1,8 +1,8 @@
 //! `dunlin demo`: all of it, and that nothing stays behind however it ends.
 
-mod support;
-
-use support::{Folder, Running, await_none_with, await_two_with, debris, dunlin, processes_with, signal};
+use dunlin_command_testing::{
+    Folder, Running, await_none_with, await_two_with, debris, dunlin, processes_with, signal,
+};
 
 #[test]
 fn the_quick_demo_measures_every_protocol() {

@@ -1,8 +1,6 @@
 //! `dunlin kv bench` against real servers, dying ones among them.
 
-mod support;
-
-use support::{Folder, Running, Server, debris, dunlin};
+use dunlin_command_testing::{Ended, Folder, Running, Server, debris, dunlin, signal};
 
 fn bench<'a>(address: &'a str, more: &[&'a str]) -> Vec<&'a str> {
     let mut arguments = vec!["kv", "bench", address, "--seconds", "0.1", "-P", "recordcount=2000"];
@@ -139,10 +137,10 @@ fn measuring(server: &Server, options: &[&str]) -> Running {
 }
 
 /// Does something to the server of a bench that measures.
-fn with_dying_server(options: &[&str], signal: &str) -> support::Ended {
+fn with_dying_server(options: &[&str], signal: &str) -> Ended {
     let server = Server::start(&[]);
     let client = measuring(&server, options);
-    support::signal(server.id(), signal);
+    signal(server.id(), signal);
     client.end()
 }
 

@@ -1,8 +1,6 @@
 //! `dunlin ping`: to a server of its own, to a key-value server, and quiet connections.
 
-mod support;
-
-use support::{Folder, Running, Server, await_none_with, dunlin};
+use dunlin_command_testing::{Folder, Running, Server, await_none_with, dunlin};
 
 #[test]
 fn it_brings_its_own_server_and_takes_it_away() {

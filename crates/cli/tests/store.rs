@@ -1,8 +1,6 @@
 //! `dunlin kv`: serve, get, put, delete, load, stats, each as a process of its own.
 
-mod support;
-
-use support::{Folder, Running, Server, dunlin, unique};
+use dunlin_command_testing::{Folder, Running, Server, dunlin, unique};
 
 #[test]
 fn what_is_put_is_got_byte_for_byte_until_deleted() {

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use indicatif::ProgressBar;
 
-use crate::floor::{Alternation, Floor, FloorError, FloorPair, Slice, alternate};
+use dunlin_floor::{Alternation, Floor, FloorError, FloorPair, Slice, alternate};
 
 /// Runs one slice of a contestant.
 type SliceOf<'a> = Box<dyn FnMut(&mut FloorPair) -> Result<Slice, FloorError> + 'a>;

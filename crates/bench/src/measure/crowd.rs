@@ -8,8 +8,8 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 
 use super::flow::Flow;
 use super::session::Session;
-use crate::floor::{FloorError, FloorPair, Slice};
-use crate::statistics::Latency;
+use dunlin_floor::{FloorError, FloorPair, Slice};
+use dunlin_report::statistics::Latency;
 
 /// The longest that a slice of several clients waits for its first answer.
 const LONGEST: Duration = Duration::from_secs(10);

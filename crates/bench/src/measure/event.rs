@@ -11,9 +11,9 @@ use super::peer::{Drive, ECHO, ServiceKind};
 use super::process::with_cpu_time;
 use super::session::Session;
 use super::{Findings, MeasureError, progress_bar, protocols};
-use crate::floor::{Alternation, Floor, FloorError, FloorPair, Slice, compare};
-use crate::report::{Row, rounded};
-use crate::statistics::ratio;
+use dunlin_floor::{Alternation, Floor, FloorError, FloorPair, Slice, compare};
+use dunlin_report::statistics::ratio;
+use dunlin_report::{Row, rounded};
 
 /// Length of a slice: some 70 hand-overs across cores.
 const SLICE: Duration = Duration::from_millis(4);

@@ -9,8 +9,8 @@ use super::peer::{Drive, ECHO, ServiceKind};
 use super::process::ProcessCost;
 use super::session::{Served, Session};
 use super::{Findings, MeasureError, progress_bar, protocols};
-use crate::report::{Row, rounded};
-use crate::statistics::ratio;
+use dunlin_report::statistics::ratio;
+use dunlin_report::{Row, rounded};
 
 /// What to measure.
 #[derive(Clone, Debug)]

@@ -13,10 +13,10 @@ use super::flow::full;
 use super::peer::{Drive, ServiceKind};
 use super::session::Session;
 use super::{Findings, MeasureError, progress_bar, protocols};
-use crate::floor::{Floor, FloorError, FloorPair, RING_WINDOW, Slice, compare};
-use crate::random::Random;
-use crate::report::Row;
-use crate::statistics::ratio;
+use dunlin_floor::{Floor, FloorError, FloorPair, RING_WINDOW, Slice, compare};
+use dunlin_report::Row;
+use dunlin_report::statistics::ratio;
+use dunlin_workload::random::Random;
 
 /// Bytes of a key and of a value: the paper's workload.
 pub(super) const KEY: usize = 16;

@@ -10,10 +10,10 @@ use super::flow::{difference, stamp};
 use super::peer::{Drive, ECHO, REFILL, ServiceKind};
 use super::session::Session;
 use super::{Findings, MeasureError, progress_bar, protocols};
-use crate::floor::{
+use dunlin_floor::{
     Floor, FloorError, FloorPair, PageBuffer, Slice, compare, expected_answer_sum, fill_bytes, sum_bytes,
 };
-use crate::report::Row;
+use dunlin_report::Row;
 
 /// From this size on both sides rewrite every byte before sending and sum every byte received, as the floors do.
 const REWRITTEN_FROM: usize = 4096;

@@ -10,8 +10,8 @@ use dunlin_fabric_shm::{ShmConfig, ShmFabric};
 use dunlin_rpc::{CallError, CompletionMode, ConnectError, PROTOCOLS, Protocol};
 use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::floor::{FloorError, PEER_ARGUMENT, inherited_descriptor, serve_peer};
-use crate::report::Row;
+use dunlin_floor::{FloorError, PEER_ARGUMENT, inherited_descriptor, serve_peer};
+use dunlin_report::Row;
 
 mod atb;
 mod contest;

@@ -20,7 +20,7 @@ use super::key_value::{KEY, VALUE};
 use super::process::{ProcessCost, raise_file_limit};
 use super::typed;
 use crate::atb::AtbProcessor;
-use crate::floor::{Subject, answer_seed, fill_bytes, sum_bytes};
+use dunlin_floor::{Subject, answer_seed, fill_bytes, sum_bytes};
 
 /// Answers with the request's bytes.
 pub(super) const ECHO: u16 = 1;

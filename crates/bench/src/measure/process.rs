@@ -7,7 +7,7 @@ use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
 use super::MeasureError;
-use crate::floor::process_cpu_ns;
+use dunlin_floor::process_cpu_ns;
 
 /// CPU time and memory of a process, at a moment or over a time.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]

@@ -10,7 +10,7 @@ use rustix::thread::{CpuSet, sched_getaffinity};
 use super::MeasureError;
 use super::peer::{Drive, ServiceKind, Setup};
 use super::process::raise_file_limit;
-use crate::floor::{Cores, FloorError, FloorPair};
+use dunlin_floor::{Cores, FloorError, FloorPair};
 
 /// A pinned process pair, and a fabric for the clients on this side. It stays on the thread that made it.
 pub struct Session {

@@ -18,10 +18,10 @@ use super::key_value::{KEY, VALUE, key_of, load, memory_for, value_of};
 use super::peer::{Drive, ServiceKind, reads_address};
 use super::session::{Served, Session};
 use super::{Findings, MeasureError, progress_bar};
-use crate::floor::{Floor, FloorError, FloorPair, RING_WINDOW, Slice, compare};
-use crate::random::Random;
-use crate::report::Row;
-use crate::statistics::ratio;
+use dunlin_floor::{Floor, FloorError, FloorPair, RING_WINDOW, Slice, compare};
+use dunlin_report::Row;
+use dunlin_report::statistics::ratio;
+use dunlin_workload::random::Random;
 
 const SLICE: Duration = Duration::from_millis(2);
 /// The systems that call, by which protocol, and whether by the rates of RF-RPC's cluster, by which results are fetched: by those of shared

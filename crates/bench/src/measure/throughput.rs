@@ -10,8 +10,8 @@ use super::flow::{Flow, Shape};
 use super::peer::{Drive, ECHO, ServiceKind};
 use super::session::Session;
 use super::{Findings, MeasureError, progress_bar, protocols};
-use crate::floor::{Floor, RING_WINDOW, compare};
-use crate::report::Row;
+use dunlin_floor::{Floor, RING_WINDOW, compare};
+use dunlin_report::Row;
 
 /// The size that the bare ring carries, bytes.
 const RING_SIZE: usize = 32;
@@ -138,7 +138,7 @@ pub fn throughput(session: &mut Session, options: &ThroughputOptions) -> Result<
                 .with("throughput_ops", comparison.subject_throughput_ops.round());
             if options.size == RING_SIZE {
                 row.set("floor_throughput_ops", comparison.floor_throughput_ops.round())
-                    .set("share", comparison.throughput_ratio.map(crate::report::rounded));
+                    .set("share", comparison.throughput_ratio.map(dunlin_report::rounded));
             }
             comparison.set_common(&mut row);
             findings.rows.push(row);

@@ -11,9 +11,9 @@ use super::flow::{difference, stamp};
 use super::peer::{Drive, ECHO, ServiceKind};
 use super::session::{Served, Session};
 use super::{Findings, MeasureError, progress_bar};
-use crate::floor::{FloorError, FloorPair, Slice, compare, take_turns};
-use crate::report::{Row, rounded};
 use crate::typed_service::{Handler, Point, TypedClient, TypedProcessor};
+use dunlin_floor::{FloorError, FloorPair, Slice, compare, take_turns};
+use dunlin_report::{Row, rounded};
 
 /// The largest binary: what still travels in a message.
 const LARGEST: usize = 2048;

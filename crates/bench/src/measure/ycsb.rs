@@ -23,9 +23,9 @@ use super::atb::{RENEWED_AFTER, Servers, Singles, Stop, all_stay, client_options
 use super::peer::ServiceKind;
 use super::session::{Served, Session};
 use super::{Findings, MeasureError, progress_bar};
-use crate::random::Random;
-use crate::report::Row;
-use crate::workload::{Operation, OperationStream, Share, Workload, shipped};
+use dunlin_report::Row;
+use dunlin_workload::random::Random;
+use dunlin_workload::ycsb::{Operation, OperationStream, Share, Workload, shipped};
 
 /// The systems that HatRPC compares itself with, by their rows in the table of protocols.
 const RIVALS: [&str; 4] = ["AR-gRPC", "HERD", "Pilaf", "Remote-fetch"];

@@ -15,11 +15,11 @@
 mod end;
 mod messages;
 
-use crate::statistics::median;
 use dunlin_fabric::{
     AcceptError, Access, Address, ArenaError, BadRates, CompletionStatus, CreateError, DialError, Fabric,
     GrantError, Host, LinkError, ListenError, Listener as _, Nanos, PostError, RateRow, RegisterError,
 };
+use dunlin_report::statistics::median;
 use end::{End, Job, Kind, Slice, drive};
 use messages::{Answer, Hello, Order, receive, send};
 use thiserror::Error;

@@ -1,15 +1,14 @@
 //! One client process of the demo: connects, waits for the word, runs, reports in one line.
 
-use crate::arguments::{self, PlanArguments};
-use crate::echo;
-use crate::interrupt::Interrupt;
 use crate::kv;
-use crate::output::{self, Failure};
 use clap::Args;
 use dunlin::{Address, Fabric as _};
-use dunlin_bench::floor::TickClock;
-use dunlin_bench::kv_driver::{DriverConfig, KvDriver, Limit, OperationKind, Tally};
-use dunlin_bench::workload::Share;
+use dunlin_command::arguments::{self, PlanArguments};
+use dunlin_command::interrupt::Interrupt;
+use dunlin_command::output::{self, Failure};
+use dunlin_floor::TickClock;
+use dunlin_workload::kv_driver::{DriverConfig, KvDriver, Limit, OperationKind, Tally};
+use dunlin_workload::ycsb::Share;
 use serde::{Deserialize, Serialize};
 use std::io::BufRead as _;
 use std::process::ExitCode;
@@ -69,7 +68,7 @@ impl ClientReport {
 
 pub(crate) fn run(arguments: &ClientArguments) -> Result<ExitCode, Failure> {
     let interrupt = Interrupt::install()?;
-    let fabric = echo::fabric()?;
+    let fabric = dunlin_command::shared_memory()?;
     let plan = arguments.plan.plan(fabric.capabilities());
     let workload = super::workload(arguments.quick)?;
     let mut client =

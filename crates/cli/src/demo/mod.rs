@@ -3,19 +3,19 @@
 pub(crate) mod client;
 mod cpu;
 mod phase;
-mod tuning;
 
-use crate::child::{ChildProcess, START_TIMEOUT};
-use crate::echo;
-use crate::interrupt::Interrupt;
-use crate::output::{self, Failure, ReportArguments};
-use crate::{arguments, kv, progress};
+use crate::kv;
 use clap::Args;
 use client::ClientReport;
 use dunlin::{Address, Fabric as _};
-use dunlin_bench::kv_driver::{Tally, load_records};
-use dunlin_bench::report::{Document, Row, table};
-use dunlin_bench::workload::{Workload, shipped};
+use dunlin_command::child::{ChildProcess, START_TIMEOUT};
+use dunlin_command::interrupt::Interrupt;
+use dunlin_command::output::{self, Failure, ReportArguments};
+use dunlin_command::program::SIM;
+use dunlin_command::{arguments, progress};
+use dunlin_report::{Document, Row, table};
+use dunlin_workload::kv_driver::{Tally, load_records};
+use dunlin_workload::ycsb::{Workload, shipped};
 use indicatif::ProgressBar;
 use phase::Phase;
 use std::process::ExitCode;
@@ -26,9 +26,8 @@ const AFTER_HELP: &str = "\
 Starts a key-value server in a process of its own and client processes beside it, all over shared memory, loads
 records of 16-byte keys and 32-byte values, and runs YCSB workload B (95 % reads, 5 % updates, zipfian) under each
 protocol: first with both sides spinning, as many clients as have a core to themselves; then, where a protocol can
-sleep, with all clients waiting adaptively. Then follows a scene on a simulated NIC: a function that becomes slow and
-quick again, and whether its client fetches the results or has them written back. Everything is ended and removed
-afterwards, after Ctrl-C too.
+sleep, with all clients waiting adaptively. A scene on a simulated NIC follows if the simulator is built ('dunlin sim
+scene'). All processes are ended and all files removed afterwards, after Ctrl-C too.
 
 Examples:
   dunlin demo --seconds 5 --clients 4 --plot demo.svg
@@ -69,7 +68,7 @@ pub(crate) fn run(arguments: &DemoArguments) -> Result<ExitCode, Failure> {
     let sleeping = arguments.clients.map_or((cores - workers.min(cores)).clamp(3, 16), usize::from);
     let spinning = (cores - workers.min(cores)).clamp(1, sleeping);
     let workload = workload(arguments.quick)?;
-    let fabric = echo::fabric()?;
+    let fabric = dunlin_command::shared_memory()?;
     let phases = Phase::all(fabric.capabilities(), spinning, sleeping);
 
     let name = format!("shm:dunlin-demo-{}", std::process::id());
@@ -117,9 +116,25 @@ pub(crate) fn run(arguments: &DemoArguments) -> Result<ExitCode, Failure> {
         ))?;
     }
     arguments.report.write(&document)?;
-    tuning::show()?;
+    simulated_scene()?;
     output::print(NEXT)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Plays the scene on a simulated NIC, which is the simulator's command `scene`; says how to build that program if it is not there.
+fn simulated_scene() -> Result<(), Failure> {
+    let Some(program) = SIM.find() else {
+        return output::print_line(format_args!(
+            "\nA scene on a simulated NIC, in which a client finds out whether to fetch its results, follows where the simulator is built:\n  cargo build --release -p {} && dunlin sim scene",
+            SIM.package
+        ));
+    };
+    let status = std::process::Command::new(&program).arg("scene").status();
+    match status {
+        Ok(status) if status.success() => Ok(()),
+        Ok(status) => Err(Failure::new(format!("{} scene ended with {status}", program.display()))),
+        Err(error) => Err(Failure::new(format!("cannot start {}: {error}", program.display()))),
+    }
 }
 
 const NEXT: &str = "
@@ -191,10 +206,16 @@ fn measure(
 ) -> Result<(Tally, u64), Failure> {
     let mut clients = Vec::with_capacity(phase.clients);
     for number in 0..phase.clients {
-        let mut options: Vec<String> =
-            [crate::INTERNAL, "demo-client", address, "--protocol", phase.protocol.name, "--completion"]
-                .map(str::to_owned)
-                .into();
+        let mut options: Vec<String> = [
+            dunlin_command::INTERNAL,
+            "demo-client",
+            address,
+            "--protocol",
+            phase.protocol.name,
+            "--completion",
+        ]
+        .map(str::to_owned)
+        .into();
         options.push(phase.mode.to_string());
         for (option, value) in
             [("--client", number), ("--clients", phase.clients), ("--window", WINDOW.into())]

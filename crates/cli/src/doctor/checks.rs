@@ -2,7 +2,7 @@
 
 use super::Finding;
 use dunlin::ShmConfig;
-use dunlin_bench::report::Unit;
+use dunlin_report::Unit;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, ftruncate, memfd_create};
 use rustix::process::{Resource, getrlimit};
 use std::fs;
@@ -260,7 +260,7 @@ fn clock() -> Finding {
         std::hint::black_box(Instant::now());
     }
     let read = begin.elapsed().as_nanos() as f64 / f64::from(READS);
-    let ticks = dunlin_bench::floor::TickClock::new().source();
+    let ticks = dunlin_floor::TickClock::new().source();
     let found = format!("{source}, {} a reading; measurements use {ticks}", Unit::Nanoseconds.format(read));
     if read > 200.0 {
         return Finding::warn(

@@ -4,8 +4,8 @@ mod checks;
 mod devices;
 mod libfabric;
 
-use crate::output::{self, Failure};
 use clap::Args;
+use dunlin_command::output::{self, Failure};
 use serde::Serialize;
 use std::fmt::Write as _;
 use std::path::PathBuf;

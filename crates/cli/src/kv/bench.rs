@@ -2,19 +2,19 @@
 
 use super::stats::total;
 use super::{ConnectArguments, connect_as};
-use crate::arguments::{self, plan_name};
-use crate::interrupt::Interrupt;
-use crate::output::{self, Failure, ReportArguments};
-use crate::progress;
 use clap::Args;
 use dunlin::{Address, BatchCalls, Batching, ClientConfig, Fabric, Tuning, on_fabric};
-use dunlin_bench::floor::TickClock;
-use dunlin_bench::kv_driver::{
+use dunlin_command::arguments::{self, plan_name};
+use dunlin_command::interrupt::Interrupt;
+use dunlin_command::output::{self, Failure, ReportArguments};
+use dunlin_command::progress;
+use dunlin_floor::TickClock;
+use dunlin_kv::KvClient;
+use dunlin_report::{Document, Row, Unit, table};
+use dunlin_workload::kv_driver::{
     DriveError, DriverConfig, KvDriver, Limit, OperationKind, Tally, load_records,
 };
-use dunlin_bench::report::{Document, Row, Unit, table};
-use dunlin_bench::workload::{SHIPPED, Share, Workload, shipped};
-use dunlin_kv::KvClient;
+use dunlin_workload::ycsb::{SHIPPED, Share, Workload, shipped};
 use indicatif::ProgressBar;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -352,7 +352,7 @@ fn document(
             .with("batch", arguments.batch)
             .with("within_ns", arguments.within.map_or(0, |within| within.as_nanos() as u64))
     };
-    let mut add = |operation: &str, latency: &dunlin_bench::statistics::Latency| {
+    let mut add = |operation: &str, latency: &dunlin_report::statistics::Latency| {
         let rate = latency.samples() as f64 * 1e9 / tally.elapsed_ns.max(1.0);
         let mut row = base(operation).with("throughput_ops", rate.round());
         row.set_latency(latency);

@@ -1,15 +1,15 @@
 //! `dunlin kv load`: records from a file into a store, streaming.
 
 use super::ConnectArguments;
-use crate::interrupt::Interrupt;
-use crate::output::{self, Failure};
-use crate::progress;
 use clap::{Args, ValueEnum};
 use dunlin::{Address, Fabric, on_fabric};
-use dunlin_bench::kv_driver::PutPipeline;
-use dunlin_bench::loader::{BadLineReason, Format, Limits, Loader};
-use dunlin_bench::report::Unit;
+use dunlin_command::interrupt::Interrupt;
+use dunlin_command::output::{self, Failure};
+use dunlin_command::progress;
 use dunlin_kv::{MAX_KEY_LENGTH, MAX_VALUE_LENGTH};
+use dunlin_report::Unit;
+use dunlin_workload::kv_driver::PutPipeline;
+use dunlin_workload::loader::{BadLineReason, Format, Limits, Loader};
 use indicatif::ProgressBar;
 use std::fs::File;
 use std::io::Read;

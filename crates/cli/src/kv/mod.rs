@@ -6,10 +6,10 @@ mod one_shot;
 mod serve;
 mod stats;
 
-use crate::arguments::{self, DeviceArguments, PlanArguments};
-use crate::output::{self, Failure};
 use clap::{Args, Subcommand};
 use dunlin::{Address, ChosenFabric, ClientConfig, Fabric, Plan};
+use dunlin_command::arguments::{self, DeviceArguments, PlanArguments};
+use dunlin_command::output::{self, Failure};
 use dunlin_kv::KvClient;
 use std::process::ExitCode;
 use std::time::Duration;

@@ -1,9 +1,9 @@
 //! `dunlin kv get`, `put` and `delete`: one operation each.
 
 use super::ConnectArguments;
-use crate::output::{self, Failure};
 use clap::Args;
 use dunlin::on_fabric;
+use dunlin_command::output::{self, Failure};
 use dunlin_kv::MAX_VALUE_LENGTH;
 use std::ffi::OsString;
 use std::io::{IsTerminal as _, Read as _};

@@ -1,16 +1,16 @@
 //! `dunlin kv serve`: a key-value server in the foreground.
 
-use crate::arguments::{self, DeviceArguments};
-use crate::child;
 use crate::echo::{self, DRAIN, ECHO};
-use crate::interrupt::Interrupt;
-use crate::output::{self, Failure};
 use clap::Args;
 use dunlin::{
     Address, FunctionMode, Reply, Request, Scheme, Server, ServerBuilder, ServerConfig, Service, Status,
 };
-use dunlin_bench::report::Unit;
+use dunlin_command::arguments::{self, DeviceArguments};
+use dunlin_command::child;
+use dunlin_command::interrupt::Interrupt;
+use dunlin_command::output::{self, Failure};
 use dunlin_kv::KvService;
+use dunlin_report::Unit;
 use std::process::ExitCode;
 use std::time::Duration;
 

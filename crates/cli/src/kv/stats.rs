@@ -1,11 +1,11 @@
 //! `dunlin kv stats`: the counters of a server's partitions.
 
 use super::ConnectArguments;
-use crate::output::{self, Failure, ReportArguments};
 use clap::Args;
 use dunlin::on_fabric;
-use dunlin_bench::report::{Document, Row, table};
+use dunlin_command::output::{self, Failure, ReportArguments};
 use dunlin_kv::Stats;
+use dunlin_report::{Document, Row, table};
 use std::process::ExitCode;
 
 /// Show what a server holds and what it has done, worker by worker.

@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 use rustix::thread::{CpuSet, sched_setaffinity};
 
 use super::turns::{Kind, Sample};
-use crate::floor::{FloorError, FloorPair, Slice, TickClock};
 use crate::measure::Session;
 use crate::measure::session::Served;
-use crate::statistics::Latency;
+use dunlin_floor::{FloorError, FloorPair, Slice, TickClock};
+use dunlin_report::statistics::Latency;
 
 /// A connected client under load, which has at most one call under way. Errors are in words.
 pub(in crate::measure) trait Caller: Send {

@@ -10,7 +10,7 @@ use super::turns::{
 };
 use super::{Findings, MeasureError, Servers, Session, Sizes, Stop, progress_bar, service_hints};
 use super::{RENEWED_AFTER, ServiceKind, connect, surroundings};
-use crate::floor::FloorError;
+use dunlin_floor::FloorError;
 
 /// What to measure.
 #[derive(Clone, Debug)]

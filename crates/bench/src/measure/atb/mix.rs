@@ -14,7 +14,7 @@ use super::turns::{
 };
 use super::{Findings, MeasureError, Servers, ServiceKind, Session, Sizes, Stop};
 use super::{all_stay, progress_bar, service_hints, surroundings};
-use crate::random::Random;
+use dunlin_workload::random::Random;
 
 /// What to measure.
 #[derive(Clone, Debug)]

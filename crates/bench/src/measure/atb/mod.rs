@@ -13,7 +13,7 @@ use super::peer::{Drive, ServiceKind};
 use super::process::file_limit;
 use super::session::{Served, Session};
 use super::{Findings, MeasureError, progress_bar};
-use crate::report::Row;
+use dunlin_report::Row;
 
 pub(super) mod crowd;
 pub(super) mod hints;

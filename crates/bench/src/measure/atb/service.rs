@@ -7,7 +7,7 @@ use crate::atb::{
     Answer, Atb, AtbBulkArguments, AtbBulkOutcome, AtbClient, AtbEchoArguments, AtbEchoOutcome,
     AtbQuickArguments, AtbQuickOutcome,
 };
-use crate::floor::{fill_bytes, sum_bytes};
+use dunlin_floor::{fill_bytes, sum_bytes};
 
 /// The IDL, with hints that a run replaces by its own.
 pub(super) const IDL: &str = include_str!("../../../idl/atb.thrift");

@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use indicatif::ProgressBar;
 
-use crate::floor::{Placement, Slice, select};
 use crate::measure::{MeasureError, Session};
-use crate::report::{Row, rounded};
-use crate::statistics::{Latency, median, quantile, ratio};
+use dunlin_floor::{Placement, Slice, select};
+use dunlin_report::statistics::{Latency, median, quantile, ratio};
+use dunlin_report::{Row, rounded};
 
 /// What one kind of operation did in a slice.
 #[derive(Clone, Debug, Default)]

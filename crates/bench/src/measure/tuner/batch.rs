@@ -11,8 +11,8 @@ use crate::measure::atb::turns::{
     Compared, Kind, LatencyLimit, Metric, Rivals, Sample, Verdict, set_latency, set_throughput,
 };
 use crate::measure::{Findings, MeasureError, Session};
-use crate::report::{Row, rounded};
-use crate::statistics::Latency;
+use dunlin_report::statistics::Latency;
+use dunlin_report::{Row, rounded};
 
 /// What to measure.
 #[derive(Clone, Debug)]

@@ -9,7 +9,7 @@ use super::{
 };
 use crate::measure::atb::turns::{Compared, Kind, Metric, Rivals, Sample, Verdict, set_throughput};
 use crate::measure::{Findings, MeasureError, Session};
-use crate::report::{Row, rounded};
+use dunlin_report::{Row, rounded};
 
 /// The engine's own choice, and what it must not fall behind.
 const TUNED: &str = "tuned";

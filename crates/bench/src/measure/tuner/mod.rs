@@ -18,8 +18,8 @@ use super::atb::turns::{
 use super::peer::{Drive, ServiceKind, WORK, Work};
 use super::session::{Served, Session};
 use super::{MeasureError, Stop, progress_bar};
-use crate::report::Row;
-use crate::statistics::ratio;
+use dunlin_report::Row;
+use dunlin_report::statistics::ratio;
 
 pub use batch::{BatchTunerOptions, batch_tuner};
 pub use fetch::fetch_tuner;

@@ -1,0 +1,282 @@
+//! `dunlin explain`: which plan each function of an IDL file gets, and why.
+
+mod ground;
+mod model;
+
+use clap::{Args, ValueEnum};
+use dunlin::Address;
+use dunlin_command::arguments::{DeviceArguments, On};
+use dunlin_command::output::{self, Failure};
+use dunlin_hints::{Environment, FunctionHints, Selection, Side, Subject, Transport, Value, select};
+use dunlin_idl::{Diagnostics, Disk, Lenience, Options, Service};
+use dunlin_report::{Document, Row};
+use dunlin_scenario::advice::Cluster;
+use ground::Ground;
+use std::fmt::Write as _;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+const AFTER_HELP: &str = "\
+Hints stand in the file as HatRPC writes them, or as plain Thrift's annotations:
+  service KV {
+    hint: perf_goal = throughput, concurrency = 64;
+    binary get(1: binary key) [ hint: perf_goal = latency; c_hint: polling = busy; ]
+    void put(1: binary key, 2: binary value) (payload_size = \"1KB\", s_hint.polling = \"event\")
+  }
+
+Keys: perf_goal, concurrency, payload_size, polling, numa, transport, priority, process_time, protocol.
+
+Exit status: 0; 1 if the file is wrong, or a function has no plan on this fabric.
+
+Examples:
+  dunlin explain kv.thrift --clients 64
+  dunlin explain kv.thrift --side server --cores 16 --machine-cores 28 --fabric rnic
+  dunlin explain kv.thrift --profile hatrpc --clients 64
+  dunlin explain kv.thrift --lenient --json plans.json
+  dunlin explain kv.thrift --at auto:node-7:7000     what a client here takes to that server, and why";
+
+/// Explain the plans that follow from the hints of an IDL file.
+#[derive(Args, Debug)]
+#[command(after_help = AFTER_HELP)]
+pub(crate) struct ExplainArguments {
+    /// The IDL file: Thrift, with or without hints
+    file: PathBuf,
+    /// How many clients call at the same time; without it, what the hint concurrency says, or 1
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    clients: Option<u32>,
+    /// Whose plans to show
+    #[arg(long, value_enum, default_value_t = Sides::Both)]
+    side: Sides,
+    /// Look for included files in this folder too
+    #[arg(short = 'I', long, value_name = "FOLDER")]
+    include: Vec<PathBuf>,
+    /// Warn of hints that nobody knows, and go on without them
+    #[arg(long)]
+    lenient: bool,
+    /// Cores of the NUMA node that the server's NIC is at; this machine's if not said
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    cores: Option<u32>,
+    /// Cores of the server in all; without it, as many as --cores, or as this machine has
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    machine_cores: Option<u32>,
+    /// On what
+    #[arg(long, value_enum, default_value_t = On::Shm)]
+    fabric: On,
+    /// On what a client of this machine takes to this server, as auto:HOST:PORT or any other address; a server at auto: is asked
+    #[arg(long, value_name = "ADDRESS", conflicts_with_all = ["fabric", "profile"])]
+    at: Option<Address>,
+    #[command(flatten)]
+    device: DeviceArguments,
+    /// Explain for the cluster of this profile, and simulate every other protocol there too: who is better than the one
+    /// that the hints select; dunlin sim list shows profiles
+    #[arg(long, value_name = "NAME", conflicts_with = "fabric")]
+    profile: Option<String>,
+    /// Write plans and reasons as one JSON document to this file too
+    #[arg(long, value_name = "PATH")]
+    json: Option<PathBuf>,
+}
+
+/// Whose plans to show.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Sides {
+    Client,
+    Server,
+    Both,
+}
+
+impl Sides {
+    fn shown(self) -> impl Iterator<Item = Side> {
+        Side::BOTH.into_iter().filter(move |side| match self {
+            Sides::Both => true,
+            Sides::Client => *side == Side::Client,
+            Sides::Server => *side == Side::Server,
+        })
+    }
+}
+
+/// The server's cores: of the NIC's NUMA node, and in all.
+fn cores(arguments: &ExplainArguments, cluster: Option<&Cluster>) -> (u32, u32) {
+    let here = || std::thread::available_parallelism().map_or(1, |cores| cores.get() as u32);
+    let nodes_here = || {
+        let nodes = std::fs::read_dir("/sys/devices/system/node").into_iter().flatten().flatten();
+        let is_node = |name: &str| name.strip_prefix("node").is_some_and(|rest| rest.parse::<u32>().is_ok());
+        nodes.filter(|entry| is_node(&entry.file_name().to_string_lossy())).count().max(1) as u32
+    };
+    // One host of a cluster, all of whose cores are as near to its NIC as the profile says: it knows no NUMA.
+    let machine = arguments.machine_cores.or(cluster.map(|cluster| cluster.cores));
+    match (arguments.cores, machine) {
+        (Some(node), machine) => (node, machine.unwrap_or(node).max(node)),
+        (None, Some(machine)) if cluster.is_some() => (machine, machine),
+        (None, Some(machine)) => (here().div_ceil(nodes_here()).min(machine), machine),
+        (None, None) => (here().div_ceil(nodes_here()), here()),
+    }
+}
+
+/// The line that says what a row shows of a side.
+fn row(service: &Service, function: &FunctionHints, side: Side, selection: &Selection) -> Row {
+    let mut row = Row::new()
+        .with("service", service.name.as_str())
+        .with("function", &*function.name)
+        .with("side", side.name())
+        .with("transport", Value::Transport(selection.transport).to_string());
+    let Some(plan) = selection.plan else { return row };
+    row.set("protocol", selection.protocol.unwrap_or("(of two protocols)"))
+        .set("request", plan.request.name())
+        .set("response", if function.oneway { "none" } else { plan.response.name() })
+        .set(
+            "polling",
+            match side {
+                Side::Client => plan.client.to_string(),
+                Side::Server => plan.server.to_string(),
+            },
+        )
+        .set("large_payloads", plan.large.name())
+        .set("large_above_bytes", plan.rendezvous_above);
+    row
+}
+
+/// Whether a reason has to do with a side.
+fn concerns(subject: Subject, side: Side) -> bool {
+    match subject {
+        Subject::Transport | Subject::Request | Subject::Response => true,
+        Subject::Polling(of) | Subject::Numa(of) => of == side,
+    }
+}
+
+fn reasons(selection: &Selection, side: Side) -> serde_json::Value {
+    let reasons = selection.reasons.iter().filter(|reason| concerns(reason.subject, side));
+    reasons
+        .map(|reason| {
+            let places = reason.hints.iter().filter_map(|hint| hint.place.as_ref());
+            let hints = reason.hints.iter().map(|hint| format!("{} {}", hint.side, hint.key));
+            serde_json::json!({
+                "about": reason.subject.to_string(),
+                "reason": reason.text,
+                "hints": hints.collect::<Vec<_>>(),
+                "places": places.map(ToString::to_string).collect::<Vec<_>>(),
+            })
+        })
+        .collect()
+}
+
+/// What is wrong with a file, shown, and the command's own error.
+pub(crate) fn refuse(file: &std::path::Path, diagnostics: &Diagnostics) -> Failure {
+    output::note(format!("{diagnostics}\n"));
+    let errors = diagnostics.errors();
+    let plural = if errors == 1 { "" } else { "s" };
+    Failure::new(format!("{}: {errors} error{plural} as above", file.display()))
+}
+
+pub(crate) fn run(arguments: &ExplainArguments) -> Result<ExitCode, Failure> {
+    if let Some(path) = &arguments.json {
+        output::check_writable(path)?;
+    }
+    let options = Options {
+        include_folders: arguments.include.clone(),
+        lenience: if arguments.lenient { Lenience::Lenient } else { Lenience::Strict },
+    };
+    let document = dunlin_idl::load_with(&arguments.file, &options, &Disk)
+        .map_err(|diagnostics| refuse(&arguments.file, &diagnostics))?;
+    if !document.warnings.is_empty() {
+        output::note(format!("{}\n", document.warnings));
+    }
+    if document.own_services().next().is_none() {
+        return Err(Failure::new(format!("{} has no service", arguments.file.display()))
+            .help("name the file that declares the services, not one that it includes"));
+    }
+    let cluster = arguments.profile.as_deref().map(model::cluster).transpose()?;
+    let (node_cores, cores) = cores(arguments, cluster.as_ref());
+    let ground = match (&cluster, &arguments.at) {
+        (Some(cluster), _) => Ground::simulated(cluster),
+        (None, Some(address)) => Ground::at(address, &arguments.device)?,
+        (None, None) => Ground::on(arguments.fabric, &arguments.device)?,
+    };
+    let Some(capabilities) = &ground.capabilities else {
+        let how = "all functions go by stock Thrift over TCP, whatever their hints say";
+        output::print(format!("{}\n{how}\n", ground.auto.as_deref().unwrap_or_default()))?;
+        return Ok(ExitCode::SUCCESS);
+    };
+    let environment = Environment {
+        node_cores,
+        nodes: cores.div_ceil(node_cores),
+        clients: arguments.clients,
+        ..Environment::new(capabilities, cores)
+    };
+    let clients = arguments.clients.map_or("as hinted, else 1".to_owned(), |clients| clients.to_string());
+    let fabric_name = ground.name.as_str();
+    let mut text = format!(
+        "clients: {clients}; cores of the NIC's NUMA node: {node_cores}, of the server: {cores}; fabric: {fabric_name}\n"
+    );
+    if let Some(line) = &ground.auto {
+        let _ = writeln!(text, "{line}");
+    }
+    text.push('\n');
+    let parameters = Row::new()
+        .with("file", arguments.file.display().to_string())
+        .with("clients", arguments.clients)
+        .with("node_cores", node_cores)
+        .with("cores", cores);
+    let mut report = Document::new("explain", fabric_name, parameters);
+    let mut table = report.clone();
+    let mut why = String::new();
+    let mut without = 0;
+    let mut selected = Vec::new();
+    for service in document.own_services() {
+        for function in service.all_functions() {
+            match select(&function.hints, &environment) {
+                Ok(selection) => selected.push((service, function, selection)),
+                Err(error) => {
+                    output::note(format!("error: {}.{}: {error}", service.name, function.name));
+                    without += 1;
+                }
+            }
+        }
+    }
+    let mut verdicts = match &cluster {
+        Some(cluster) => {
+            let functions = selected.iter().map(|(_, function, selection)| (&function.hints, selection));
+            model::verdicts(functions, &environment, cluster)?
+        }
+        None => Vec::new(),
+    }
+    .into_iter();
+    for (service, function, selection) in &selected {
+        let verdict = verdicts.next().flatten();
+        for side in arguments.side.shown() {
+            let row = row(service, &function.hints, side, selection);
+            table.rows.push(row.clone());
+            let mut row = row.with("reasons", reasons(selection, side));
+            if let Some(verdict) = &verdict {
+                row.set("model", verdict.json.clone());
+            }
+            report.rows.push(row);
+        }
+        let _ = write!(why, "\n{}.{} ({})", service.name, function.name, function.place);
+        if selection.transport == Transport::Rdma {
+            let _ = write!(why, ", {}", selection.subscription);
+        }
+        why.push('\n');
+        for reason in &selection.reasons {
+            if arguments.side.shown().any(|side| concerns(reason.subject, side)) {
+                let _ = writeln!(why, "  {reason}");
+            }
+        }
+        if let Some(rates) = selection.plan.and_then(|plan| ground.told_of_rates(plan.response)) {
+            let _ = writeln!(why, "  {rates}");
+        }
+        if let Some(verdict) = &verdict {
+            let _ = writeln!(why, "  {}", verdict.text);
+        }
+    }
+    text.push_str(&table.table());
+    text.push_str(&why);
+    output::print(text)?;
+    if let Some(path) = &arguments.json {
+        report.write_json(path).map_err(Failure::new)?;
+    }
+    match without {
+        0 => Ok(ExitCode::SUCCESS),
+        _ => Err(Failure::new(format!("{without} functions have no plan on this fabric"))
+            .help("dunlin protocols lists what goes together")),
+    }
+}

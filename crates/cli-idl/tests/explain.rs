@@ -1,0 +1,257 @@
+//! `dunlin explain`: plans with reasons and places, and what bad files get.
+
+use dunlin_command_testing::{Folder, Running, dunlin};
+
+const KV: &str = "\
+service KV {
+  hint: perf_goal = throughput, concurrency = 64;
+  binary get(1: binary key) [ hint: perf_goal = latency, payload_size = 1KB; c_hint: polling = busy; ]
+  list<binary> multiget(1: list<binary> keys) [ hint: payload_size = 10KB; ]
+  oneway void heartbeat() [ hint: transport = tcp; ]
+}
+";
+
+/// The row of a function and a side.
+#[track_caller]
+fn row<'a>(text: &'a str, function: &str, side: &str) -> Vec<&'a str> {
+    let rows = text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+    rows.into_iter()
+        .find(|row| row.get(1) == Some(&function) && row.get(2) == Some(&side))
+        .unwrap_or_else(|| panic!("no row of {function} {side} in:\n{text}"))
+}
+
+#[test]
+fn plans_are_shown_with_reasons_and_places() {
+    let folder = Folder::new("explain");
+    let file = folder.write("kv.thrift", KV);
+    let json = folder.file("plans.json");
+    let ended = dunlin([
+        "explain",
+        &file,
+        "--fabric",
+        "rnic",
+        "--cores",
+        "16",
+        "--machine-cores",
+        "28",
+        "--json",
+        &json,
+    ])
+    .well();
+    assert_eq!(ended.errors, "");
+    let text = ended.text();
+    assert_eq!(
+        row(&text, "get", "client")[3..8],
+        ["rdma", "Direct-WriteIMM", "write_imm", "write_imm", "busy"]
+    );
+    assert_eq!(
+        row(&text, "get", "server")[3..8],
+        ["rdma", "Direct-WriteIMM", "write_imm", "write_imm", "adaptive"]
+    );
+    assert_eq!(
+        row(&text, "multiget", "client")[3..8],
+        ["rdma", "Remote-fetch", "write_imm", "fetch", "busy"]
+    );
+    assert_eq!(row(&text, "multiget", "server")[7], "event");
+    assert_eq!(row(&text, "heartbeat", "client")[3..], ["tcp"]);
+    for reason in [
+        format!("client polling: polling = busy ({file}:3:86)"),
+        format!("transport: transport = tcp ({file}:5:35)"),
+        format!(
+            "request: perf_goal = throughput, large requests (10KB), 64 clients, over-subscribed: Remote-fetch ({file}:2:9, 4:55, 2:33)"
+        ),
+    ] {
+        assert!(text.contains(&reason), "'{reason}' is missing in:\n{text}");
+    }
+
+    let document: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(json).expect("written")).expect("JSON");
+    assert_eq!(document["name"], "explain");
+    let rows = document["rows"].as_array().expect("rows");
+    assert_eq!(rows.len(), 6);
+    let get = rows.iter().find(|row| row["function"] == "get" && row["side"] == "client").expect("a row");
+    assert_eq!((&get["protocol"], &get["polling"]), (&"Direct-WriteIMM".into(), &"busy".into()));
+    let reasons = get["reasons"].as_array().expect("reasons");
+    let polling = reasons.iter().find(|reason| reason["about"] == "client polling").expect("a reason");
+    assert_eq!(polling["places"], serde_json::json!([format!("{file}:3:86")]));
+    assert!(reasons.iter().all(|reason| reason["about"] != "server polling"));
+}
+
+#[test]
+fn clients_cores_and_side_change_what_is_shown() {
+    let folder = Folder::new("explain-options");
+    let file = folder.write("kv.thrift", KV);
+    let on_rnic = |clients: &str| {
+        let options = ["--fabric", "rnic", "--clients", clients, "--cores", "16"];
+        dunlin(["explain", &file].into_iter().chain(options)).well().text()
+    };
+    let text = on_rnic("16");
+    assert_eq!(row(&text, "multiget", "server")[4..8], ["Direct-WriteIMM", "write_imm", "write_imm", "busy"]);
+    let text = on_rnic("17");
+    assert_eq!(row(&text, "multiget", "server")[4], "Remote-fetch");
+    // Shared memory has a table of its own, and the reasons tell both.
+    let text = dunlin(["explain", &file, "--clients", "17", "--cores", "16"]).well().text();
+    assert_eq!(row(&text, "multiget", "server")[4..8], ["Server-reply", "write", "write", "busy"]);
+    assert!(text.contains("over-subscribed: Remote-fetch") && text.contains("on shm the sender's"), "{text}");
+    let text = dunlin(["explain", &file, "--side", "server"]).well().text();
+    assert!(text.contains("server polling") && !text.contains("client polling"), "{text}");
+    dunlin(["explain", &file, "--clients", "0"]).failed(2, &["--clients"]);
+    dunlin(["explain", &file, "--side", "left"]).failed(2, &["client", "server", "both"]);
+    dunlin(["explain", &file, "--json", "/no/such/folder/x"]).failed(1, &["folder"]);
+}
+
+#[test]
+fn iwarp_gets_what_it_can_do_and_the_reason() {
+    let folder = Folder::new("explain-iwarp");
+    let file = folder.write("s.thrift", "service S { void quick() [ hint: perf_goal = latency; ] }");
+    let text = dunlin(["explain", &file, "--fabric", "iwarp", "--cores", "16"]).well().text();
+    assert!(text.contains("fabric: iwarp"), "{text}");
+    let chained = ["Chained-Write-Send", "write_send_chained", "write_send_chained", "busy"];
+    assert_eq!(row(&text, "quick", "client")[4..8], chained);
+    let why = "write_send_chained in the place of write_imm: this fabric has no immediate data";
+    assert!(text.contains(why), "{text}");
+    let folder = Folder::new("explain-iwarp-refused");
+    let file = folder.write("p.thrift", "service S { void f() [ hint: protocol = FaSST; ] }");
+    dunlin(["explain", &file, "--fabric", "iwarp"]).failed(1, &["FaSST", "datagrams"]);
+    let listed = dunlin(["protocols", "--fabric", "iwarp"]).well().text();
+    let waits =
+        |name: &str| listed.lines().find(|line| line.starts_with(name)).unwrap_or_default().to_owned();
+    assert!(waits("FaSST").contains("  -  ") && !waits("Server-reply").contains("  -  "), "{listed}");
+}
+
+#[test]
+fn wrong_files_are_refused_with_places() {
+    let folder = Folder::new("explain-wrong");
+    let wrong = KV.replace("perf_goal = latency", "perf_gaol = latency").replace("10KB", "10XB");
+    let file = folder.write("kv.thrift", &wrong);
+    let ended = dunlin(["explain", &file]);
+    assert_eq!(ended.text(), "");
+    ended.failed(
+        1,
+        &[
+            &format!("{file}:3:37"),
+            "unknown hint 'perf_gaol'",
+            "^^^^^^^^^",
+            "did you mean 'perf_goal'?",
+            &format!("{file}:4:70"),
+            "'10XB' is not a value of payload_size",
+            "2 errors",
+        ],
+    );
+    let ended = dunlin(["explain", &file, "--lenient", "--cores", "64", "--fabric", "rnic"]).well();
+    assert!(ended.errors.contains("warning: unknown hint 'perf_gaol'"), "{}", ended.errors);
+    assert_eq!(row(&ended.text(), "get", "server")[7], "event");
+    dunlin(["explain", &folder.file("missing.thrift")]).failed(1, &["missing.thrift", "cannot read"]);
+    let empty = folder.write("types.thrift", "struct A {}");
+    dunlin(["explain", &empty]).failed(1, &["has no service", "help: "]);
+    let against = folder
+        .write("against.thrift", "service S { void f() [hint: proto = server_reply, polling = event;] }");
+    dunlin(["explain", &against]).failed(1, &["against.thrift:1:51", "against.thrift:1:29"]);
+}
+
+#[test]
+fn included_files_are_looked_for_where_they_are_said_to_be() {
+    let folder = Folder::new("explain-include");
+    std::fs::create_dir(folder.0.join("shared")).expect("a folder");
+    folder.write("shared/base.thrift", "service Base { hint: polling = event; void ping() }");
+    let file =
+        folder.write("kv.thrift", "include \"base.thrift\"\nservice KV extends base.Base { void f() }");
+    dunlin(["explain", &file]).failed(1, &["there is no file 'base.thrift'", "looked in"]);
+    let shared = folder.file("shared");
+    let text = dunlin(["explain", &file, "-I", &shared]).well().text();
+    assert_eq!((row(&text, "ping", "client")[7], row(&text, "f", "server")[7]), ("event", "event"));
+    assert!(text.contains("shared/base.thrift:1:22"), "{text}");
+}
+
+#[test]
+fn the_model_of_a_cluster_has_its_say() {
+    let folder = Folder::new("explain-model");
+    let file = folder.write(
+        "kv.thrift",
+        "service KV {
+  hint: perf_goal = latency;
+  binary get(1: binary key) [ hint: payload_size = 64KB; ]
+  binary named(1: binary key) [ hint: protocol = eager; ]
+  oneway void heartbeat() [ hint: transport = tcp; ]
+}
+",
+    );
+    let json = folder.file("plans.json");
+    let ended = dunlin(["explain", &file, "--profile", "hatrpc", "--json", &json]).well();
+    let text = ended.text();
+    assert!(text.contains("of the server: 28; fabric: hatrpc"), "{text}");
+    // One line, of the function whose protocol the selection has chosen.
+    assert_eq!(text.matches("model hatrpc: Direct-WriteIMM as selected: ").count(), 1, "{text}");
+    assert_eq!(text.matches("model hatrpc: not asked, since its calls go by TCP").count(), 1, "{text}");
+    assert_eq!(
+        text.matches("model hatrpc: not asked, since its hints name the protocol").count(),
+        1,
+        "{text}"
+    );
+    let document: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(json).expect("written")).expect("JSON");
+    for row in document["rows"].as_array().expect("rows") {
+        let forecasts = row["model"]["forecasts"].as_array().map_or(0, Vec::len);
+        assert_eq!(forecasts > 5, row["function"] == "get", "{row}");
+    }
+    dunlin(["explain", &file, "--profile", "hatrcp"]).failed(1, &["hatrpc"]);
+}
+
+/// What `auto:` may come to from here, and what it is towards a server; the functions' plans go by that.
+#[test]
+fn what_auto_takes_is_told() {
+    let folder = Folder::new("explain-auto");
+    let file = folder.write("s.thrift", "service S { void quick() [ hint: perf_goal = latency; ] }");
+    let told = |more: &[&str]| dunlin(["explain", &file].iter().chain(more)).well().text();
+    let text = told(&["--rdma-device", "none-such"]);
+    assert!(text.contains("auto: takes from here shm to a server on this host, else "), "{text}");
+    assert!(text.contains("tcp (typed services only), as far as the server has it; not rdma: "), "{text}");
+    let text = told(&["--without", "shm", "--without", "rdma", "--without", "ofi"]);
+    assert!(text.contains("auto: takes from here tcp (typed services only), "), "{text}");
+
+    let server = Running::start(["kv", "serve", "--listen", "auto:127.0.0.1:0"]);
+    let line = server.line();
+    let address = line.strip_prefix("listening on ").expect("an address");
+    let text = told(&["--at", address]);
+    assert!(
+        text.contains(&format!("{address} is shm:auto-127.0.0.1:")) && text.contains("fabric: shm"),
+        "{text}"
+    );
+    dunlin(["explain", &file, "--at", address, "--fabric", "shm"]).failed(2, &["--fabric"]);
+    let text = told(&["--at", "tcp:127.0.0.1:1"]);
+    assert!(text.contains("tcp:127.0.0.1:1 is tcp:127.0.0.1:1: named by the address"), "{text}");
+    assert!(text.contains("all functions go by stock Thrift over TCP"), "{text}");
+    server.signal("TERM");
+    server.end().well();
+}
+
+/// By which rates a plan chooses that fetches results or has them written back.
+#[test]
+fn the_table_of_rates_is_told() {
+    let folder = Folder::new("explain-rates");
+    let file = folder.write(
+        "s.thrift",
+        "service S { void both() [ hint: protocol = RF-RPC; ] void fetched() [ hint: protocol = Remote-fetch; ] }",
+    );
+    let cache = folder.file("cache");
+    let told = |more: &[&str]| {
+        let arguments = ["explain", &file].into_iter().chain(more.iter().copied());
+        Running::with_variables(&[("XDG_CACHE_HOME", &cache)], arguments).end().well().text()
+    };
+    let rates = "rates by which results are fetched or written back: ";
+    let typical = "built in (typical of shared memory), by which all are written back: no READ is cheaper";
+    for (fabric, built_in) in [("shm", typical), ("rnic", "built in (RF-RPC's figure 1)")] {
+        let text = told(&["--fabric", fabric]);
+        assert!(text.contains(&format!("{rates}{built_in}; `dunlin bench fetch-table`")), "{text}");
+        assert!(text.contains("results are always fetched, whatever the rates"), "{text}");
+    }
+    // Measured, of this machine; of a NIC nothing was.
+    Running::with_variables(
+        &[("XDG_CACHE_HOME", cache.as_str())],
+        ["bench", "fetch-table", "--rounds", "1", "--sizes", "32,256,1KiB,4KiB", "--peers=1"],
+    )
+    .end()
+    .well();
+    assert!(told(&[]).contains(&format!("{rates}measured on ")), "{}", told(&[]));
+    assert!(told(&["--fabric", "rnic"]).contains("built in"));
+}

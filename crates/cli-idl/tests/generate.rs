@@ -1,0 +1,58 @@
+//! `dunlin gen`: code that is the same each time, and what bad files get.
+
+use dunlin_command_testing::{Folder, dunlin};
+
+const KV: &str = "\
+include \"shared.thrift\"
+/** The store. */
+service KV extends shared.Base {
+  hint: perf_goal = throughput;
+  /** The value of a key. */
+  binary get(1: binary key) throws (1: shared.Missing missing) [ hint: perf_goal = latency; ]
+  oneway void heartbeat()
+}
+";
+const SHARED: &str = "exception Missing { 1: string why }\nservice Base { i32 version() }\n";
+
+#[test]
+fn code_is_readable_and_the_same_each_time() {
+    let folder = Folder::new("generate");
+    let file = folder.write("kv.thrift", KV);
+    folder.write("shared.thrift", SHARED);
+    let (first, second) = (folder.file("first.rs"), folder.file("second.rs"));
+    let ended = dunlin(["gen", &file, "--out", &first]).well();
+    assert_eq!(ended.errors, "");
+    let text = ended.text();
+    assert!(text.starts_with(&first) && text.lines().count() == 1, "{text}");
+    dunlin(["gen", &file, "--out", &second]).well();
+    let code = std::fs::read_to_string(first).expect("written");
+    assert_eq!(code, std::fs::read_to_string(second).expect("written"));
+    for part in [
+        "/// The store.\n    pub trait Kv {",
+        "/// The value of a key.\n        fn get(",
+        "pub struct KvClient<",
+        "pub struct KvAsyncClient<",
+        "pub struct KvProcessor<",
+        "hints::Hints::NONE.perf_goal(hints::PerfGoal::Latency)",
+        "pub mod shared {",
+    ] {
+        assert!(code.contains(part), "'{part}' is missing in:\n{code}");
+    }
+    for part in ["unsafe", "ArgsSend", "ResultRecv;", "::pilota::FastStr,\n    #["] {
+        assert!(!code.contains(part), "'{part}' is in:\n{code}");
+    }
+}
+
+#[test]
+fn bad_files_are_named_with_the_place() {
+    let folder = Folder::new("generate-bad");
+    let file = folder
+        .write("kv.thrift", "service KV {\n  binary get(1: binary key) [ hint: perf_gaol = latency; ]\n}\n");
+    let out = folder.file("kv.rs");
+    dunlin(["gen", &file, "--out", &out]).failed(1, &[":2:37", "perf_goal"]);
+    assert!(!std::path::Path::new(&out).exists());
+    let file =
+        folder.write("negative.thrift", "struct S {\n  -1: i32 below\n}\nservice KV { void get(1: S s) }\n");
+    dunlin(["gen", &file, "--out", &out]).failed(1, &["negative.thrift:2:", "'below'", "-1"]);
+    dunlin(["gen", &folder.file("none.thrift"), "--out", &out]).failed(1, &["none.thrift"]);
+}

@@ -1,0 +1,37 @@
+//! The program of `dunlin sim`: the simulator's commands. Simulations are in the library `dunlin_scenario`; options, progress
+//! and documents are here.
+
+mod sim;
+
+use clap::{ArgAction, CommandFactory as _, Parser};
+use dunlin_command::output::{self, Failure};
+use dunlin_command::{child, describe, logging};
+use std::process::ExitCode;
+
+/// Run the engine and raw verbs in virtual time: figures of papers, sweeps, swarms with faults
+#[derive(Debug, Parser)]
+#[command(name = "dunlin-sim", bin_name = "dunlin sim", version, max_term_width = 110)]
+struct Arguments {
+    /// Log on standard error: once events of connections, twice everything
+    #[arg(short, long, global = true, action = ArgAction::Count)]
+    verbose: u8,
+    #[command(subcommand)]
+    command: sim::Sim,
+}
+
+fn main() -> ExitCode {
+    output::exit_code(run())
+}
+
+fn run() -> Result<ExitCode, Failure> {
+    child::follow_parent()?;
+    if describe::describe_if_asked(&Arguments::command())? {
+        return Ok(ExitCode::SUCCESS);
+    }
+    let arguments = Arguments::parse();
+    // Without -v nothing is logged: the engine's warnings in a swarm are about faults that are meant.
+    if arguments.verbose > 0 {
+        logging::start(arguments.verbose);
+    }
+    sim::run(&arguments.command)
+}

@@ -1,0 +1,244 @@
+//! `dunlin sim bench`: how fast the simulator is, and what a simulated client takes of memory.
+
+use clap::Args;
+use dunlin_command::output::rounded;
+use dunlin_command::output::{self, Failure, ReportArguments};
+use dunlin_command::progress;
+use dunlin_report::statistics::median;
+use dunlin_report::{Axis, Bars, Chart, Content, Document, Row, Unit};
+use dunlin_scenario::load::{Load, Network};
+use rustix::time::{ClockId, clock_gettime};
+use std::process::{Command, ExitCode, Stdio};
+
+/// Measure the simulator itself: simulated calls per second of one core, and memory for each client
+#[derive(Args, Debug)]
+#[command(
+    after_help = "Machines differ by a factor of three in what a switch between coroutines and a cache miss cost. So the network
+'bare' is a prototype with the same clients, coroutines and an event heap, four events a call, and nothing else: 'share of
+bare' is how much of its speed the real engine on the real simulator reaches.
+
+Examples:
+  dunlin sim bench
+  dunlin sim bench --network bare,rates --rounds 5
+  dunlin sim bench --clients 40,400,4000 --network rates --plot speed.svg"
+)]
+pub(crate) struct BenchArguments {
+    /// Simulated clients, one call in flight each
+    #[arg(long, default_value = "40,4000", value_delimiter = ',', value_name = "N")]
+    clients: Vec<usize>,
+    /// What the network is: bare (no engine), rates (fixed ones) or the model with one of its profiles
+    #[arg(long, default_value = "bare,rates,connect-ib", value_delimiter = ',', value_name = "NAME")]
+    network: Vec<String>,
+    /// Calls of each row
+    #[arg(long, default_value_t = 3_000_000, value_name = "CALLS")]
+    calls: u64,
+    /// The seed
+    #[arg(long, default_value_t = 1, value_name = "SEED")]
+    seed: u64,
+    /// Measure all rows so often in turn, and take each row's median speed
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=99))]
+    rounds: u32,
+    #[command(flatten)]
+    report: ReportArguments,
+    /// Measure the one row asked for here and print it as JSON: how a row gets a process of its own
+    #[arg(long, hide = true)]
+    row: bool,
+}
+
+/// Processor time of this thread so far, in nanoseconds.
+fn processor_ns() -> u64 {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// Resident memory of this process in bytes, without the pages of its program: those are in memory once, for all that run it,
+/// and as many with one client as with thousands.
+fn resident() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));
+    let kib = line.and_then(|line| line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok());
+    kib.unwrap_or(0) * 1024
+}
+
+/// The network without engine and simulator.
+const BARE: &str = "bare";
+const SPEED: &str = "simulated_calls_ops";
+const SHARE: &str = "share_of_bare_ratio";
+
+/// The fields of a row in their order.
+const FIELDS: [&str; 10] = [
+    "network",
+    "clients",
+    "calls",
+    SPEED,
+    SHARE,
+    "memory_bytes_per_client",
+    "events_per_call",
+    "switches_per_call",
+    "virtual_throughput_ops",
+    "virtual_p50_ns",
+];
+
+/// Clients whose memory the processor finds without huge pages; these would be most of what is counted for so few.
+const FEW: usize = 256;
+
+impl BenchArguments {
+    /// Whether this process measures a row of many clients itself.
+    pub(crate) fn is_large_row(&self) -> bool {
+        self.row && self.clients.iter().any(|clients| *clients > FEW)
+    }
+}
+
+pub(crate) fn run(arguments: &BenchArguments) -> Result<ExitCode, Failure> {
+    arguments.report.check()?;
+    // Said before the first row is measured, not after the last but one.
+    arguments.network.iter().try_for_each(|name| network(name).map(|_| ()))?;
+    let wanted: Vec<(&String, usize)> = arguments
+        .network
+        .iter()
+        .flat_map(|network| arguments.clients.iter().map(move |clients| (network, *clients)))
+        .collect();
+    if arguments.row {
+        for (network, clients) in wanted {
+            let row = measure(arguments, clients, network)?;
+            output::print_line(serde_json::to_string(&row).map_err(Failure::new)?)?;
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
+    let parameters = Row::new().with("calls", arguments.calls).with("seed", arguments.seed);
+    let mut document = Document::new("sim bench", "sim", parameters);
+    let mut rounds = Vec::new();
+    let bar = progress::counting(u64::from(arguments.rounds) * wanted.len() as u64, "rows");
+    for _ in 0..arguments.rounds {
+        let row = |(network, clients): &(&String, usize)| {
+            let row = in_its_own_process(arguments, *clients, network);
+            bar.inc(1);
+            row
+        };
+        rounds.push(wanted.iter().map(row).collect::<Result<Vec<_>, _>>()?);
+    }
+    bar.finish_and_clear();
+    document.rows = over_rounds(rounds);
+    output::print(document.table())?;
+    arguments.report.write_with(&document, &charts(&document.rows))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The network of that name; none for the bare prototype, which has no engine.
+fn network(name: &str) -> Result<Option<Network>, Failure> {
+    if name == BARE {
+        return Ok(None);
+    }
+    let rates = Network::Rates;
+    Network::by_name(name).map(Some).map_err(|error| {
+        Failure::new(error).help(format!("besides profiles, --network takes {BARE} and {}", rates.name()))
+    })
+}
+
+/// Measures a row in a new process: memory that an earlier row has given back stays with its process, and would hide
+/// what this one takes.
+fn in_its_own_process(arguments: &BenchArguments, clients: usize, network: &str) -> Result<Row, Failure> {
+    let failed = |error: std::io::Error| Failure::new(format!("a process for the row: {error}"));
+    let child = Command::new(std::env::current_exe().map_err(failed)?)
+        .args(["sim", "bench", "--row", "--network", network])
+        .args(["--clients", &clients.to_string(), "--calls", &arguments.calls.to_string()])
+        .args(["--seed", &arguments.seed.to_string()])
+        .stderr(Stdio::piped())
+        .output()
+        .map_err(failed)?;
+    if !child.status.success() {
+        let said = String::from_utf8_lossy(&child.stderr);
+        let said = said.trim();
+        return Err(Failure::new(said.strip_prefix("error: ").unwrap_or(said).to_owned()));
+    }
+    let values: serde_json::Value = serde_json::from_slice(&child.stdout).map_err(Failure::new)?;
+    let field = |row: Row, name: &str| row.with(name, values.get(name).cloned().unwrap_or_default());
+    Ok(FIELDS.into_iter().fold(Row::new(), field))
+}
+
+/// The rows of the first round with the median speed of all, and their share of the bare prototype's with as many clients: the
+/// median of each round's.
+fn over_rounds(mut rounds: Vec<Vec<Row>>) -> Vec<Row> {
+    let speed = |row: &Row| row.number(SPEED).unwrap_or_default();
+    let speeds: Vec<Vec<f64>> = rounds.iter().map(|rows| rows.iter().map(speed).collect()).collect();
+    let mut rows = rounds.swap_remove(0);
+    let bares: Vec<Option<usize>> = rows
+        .iter()
+        .map(|row| {
+            let bare = |other: &Row| {
+                other.get("network").is_some_and(|name| name == BARE)
+                    && other.get("clients") == row.get("clients")
+            };
+            rows.iter().position(bare)
+        })
+        .collect();
+    for (at, row) in rows.iter_mut().enumerate() {
+        row.set(SPEED, median(speeds.iter().map(|round| round[at])));
+        if let Some(bare) = bares[at] {
+            row.set(SHARE, median(speeds.iter().map(|round| round[at] / round[bare])).map(rounded));
+        }
+    }
+    rows
+}
+
+/// Speed and memory, as bars.
+fn charts(rows: &[Row]) -> Vec<Chart> {
+    let text = |row: &Row, name: &str| {
+        row.get(name)
+            .map_or_else(String::new, |value| value.as_str().map_or(value.to_string(), str::to_owned))
+    };
+    let categories: Vec<String> = rows
+        .iter()
+        .map(|row| format!("{}, {} clients", text(row, "network"), text(row, "clients")))
+        .collect();
+    let chart = |title: &str, field: &str, unit| Chart {
+        title: title.to_owned(),
+        values: Axis { label: title.to_owned(), unit, logarithmic: false },
+        content: Content::Bars(Bars {
+            categories: categories.clone(),
+            series: vec![("measured".to_owned(), rows.iter().map(|row| row.number(field)).collect())],
+        }),
+    };
+    vec![
+        chart("simulated calls per second of one core", SPEED, Unit::OperationsPerSecond),
+        chart("memory for each simulated client", "memory_bytes_per_client", Unit::Bytes),
+    ]
+}
+
+/// The prototype's row: of memory and latencies it says nothing.
+fn measure_bare(clients: usize, calls: u64) -> Result<Row, Failure> {
+    let mut began = 0;
+    let bare =
+        dunlin_fabric_sim::bare::run(clients, calls, || began = processor_ns()).map_err(Failure::new)?;
+    let took = processor_ns().saturating_sub(began).max(1);
+    let calls = bare.calls.max(1) as f64;
+    Ok(Row::new()
+        .with("network", BARE)
+        .with("clients", clients)
+        .with("calls", bare.calls)
+        .with(SPEED, calls * 1e9 / took as f64)
+        .with("events_per_call", rounded(bare.events as f64 / calls))
+        .with("switches_per_call", rounded(bare.switches as f64 / calls)))
+}
+
+fn measure(arguments: &BenchArguments, clients: usize, name: &str) -> Result<Row, Failure> {
+    let Some(network) = network(name)? else { return measure_bare(clients, arguments.calls) };
+    let load = Load::bench(clients, arguments.calls, network.clone());
+    let before = resident();
+    let outcome = load.run(arguments.seed, || [processor_ns(), resident()]).map_err(Failure::new)?;
+    // Only the calls count, not the connecting.
+    let [began, _, ended, memory] = outcome.probes;
+    let took = ended.saturating_sub(began).max(1);
+    let memory = memory.saturating_sub(before);
+    let calls = outcome.all.calls.max(1) as f64;
+    Ok(Row::new()
+        .with("network", network.name())
+        .with("clients", clients)
+        .with("calls", outcome.all.calls)
+        .with(SPEED, calls * 1e9 / took as f64)
+        .with("memory_bytes_per_client", memory / clients.max(1) as u64)
+        .with("events_per_call", rounded(outcome.events as f64 / calls))
+        .with("switches_per_call", rounded(outcome.switches as f64 / calls))
+        .with("virtual_throughput_ops", outcome.throughput())
+        .with("virtual_p50_ns", outcome.all.p50_ns))
+}

@@ -1,0 +1,187 @@
+//! `dunlin sim swarm`: seeds over all cores, results in the order of seeds.
+
+use clap::Args;
+use dunlin_command::interrupt::Interrupt;
+use dunlin_command::output::{self, Failure};
+use dunlin_command::progress;
+use dunlin_fabric_sim::History;
+use dunlin_report::{Document, Row};
+use dunlin_scenario::swarm::{Outcome, play};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+const AFTER_HELP: &str = "\
+Each seed stands for a cluster, a workload and faults: lost time, late and torn
+WRITEs, queue pairs that break, processes killed and started again. Whatever
+happens, every call ends exactly once, is executed at most once, no byte is wrong,
+deadlines are kept, everything works again once the faults stop, and nothing is
+left over.
+
+Examples:
+  dunlin sim swarm --seeds 1000
+  dunlin sim swarm --seeds 1 --first-seed 4711 --trace     the same run again, told event by event";
+
+/// Play random clusters, workloads and faults against the engine in virtual time.
+#[derive(Args, Debug)]
+#[command(after_help = AFTER_HELP)]
+pub(crate) struct SwarmArguments {
+    /// Seeds to play
+    #[arg(long, default_value_t = 1000, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    seeds: u64,
+    /// The first of them
+    #[arg(long, default_value_t = 0, value_name = "SEED")]
+    first_seed: u64,
+    /// End after so many minutes, whatever is left
+    #[arg(long, value_name = "MINUTES")]
+    minutes: Option<f64>,
+    /// Say the hash over all events of each seed: equal for equal runs, on any machine
+    #[arg(long)]
+    trace_hash: bool,
+    /// Tell the latest events of seeds that fail, or of the seed if there is only one
+    #[arg(long)]
+    trace: bool,
+    /// Events that are told
+    #[arg(long, default_value_t = 5000, value_name = "EVENTS")]
+    trace_length: usize,
+    /// Threads; one for each core if not given
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    threads: Option<u16>,
+    /// Write one row for each seed as JSON
+    #[arg(long, value_name = "PATH")]
+    json: Option<PathBuf>,
+}
+
+fn row(outcome: &Outcome, trace_hash: bool) -> Row {
+    let mut row = Row::new()
+        .with("seed", outcome.seed)
+        .with("ok", outcome.failure.is_none())
+        .with("calls", outcome.calls)
+        .with("answered", outcome.answered)
+        .with("maybe_executed", outcome.maybe)
+        .with("not_executed", outcome.not_executed)
+        .with("kills", outcome.kills)
+        .with("events", outcome.events)
+        .with("virtual_ns", outcome.virtual_ns)
+        .with("what", outcome.what.as_str());
+    if let Some(failure) = &outcome.failure {
+        row.set("failure", failure.as_str());
+    }
+    if trace_hash {
+        row.set("trace_hash", format!("{:016x}", outcome.trace_hash));
+    }
+    row
+}
+
+pub(crate) fn run(arguments: &SwarmArguments) -> Result<ExitCode, Failure> {
+    let interrupt = Interrupt::install()?;
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let threads = arguments.threads.map_or(cores, usize::from);
+    let end = arguments.first_seed.saturating_add(arguments.seeds);
+    if end > 1 << 63 {
+        return Err(Failure::new("seeds end at 2^63").help("a smaller --first-seed, or fewer --seeds"));
+    }
+    let until = match arguments.minutes {
+        Some(minutes) => {
+            let time = Duration::try_from_secs_f64(minutes * 60.0)
+                .map_err(|error| Failure::new(format!("--minutes {minutes}: {error}")))?;
+            Some(Instant::now() + time)
+        }
+        None => None,
+    };
+    // What fails is told by us, in order; a panic within a run is a finding and not an accident.
+    std::panic::set_hook(Box::new(|_| {}));
+    let bar = progress::counting(arguments.seeds, "seeds");
+    let next = AtomicU64::new(arguments.first_seed);
+    let (send, receive) = mpsc::channel::<Outcome>();
+    let mut sums = [0u64; 6];
+    let mut failed = Vec::new();
+    let mut rows = Vec::new();
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            let (send, next, interrupt) = (send.clone(), &next, &interrupt);
+            scope.spawn(move || {
+                loop {
+                    let late = until.is_some_and(|until| Instant::now() >= until);
+                    if late || interrupt.received().is_some() {
+                        return;
+                    }
+                    let seed = next.fetch_add(1, Ordering::Relaxed);
+                    if seed >= end {
+                        return;
+                    }
+                    if send.send(play(seed, None)).is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+        drop(send);
+        // In the order of seeds, whoever is done first.
+        let mut early = BTreeMap::new();
+        let mut expected = arguments.first_seed;
+        for outcome in receive {
+            bar.inc(1);
+            early.insert(outcome.seed, outcome);
+            while let Some(outcome) = early.remove(&expected) {
+                expected += 1;
+                let Outcome { calls, answered, maybe, not_executed, kills, events, .. } = outcome;
+                for (sum, value) in sums.iter_mut().zip([calls, answered, maybe, not_executed, kills, events])
+                {
+                    *sum += value;
+                }
+                if arguments.json.is_some() {
+                    rows.push(row(&outcome, arguments.trace_hash));
+                } else if arguments.trace_hash {
+                    bar.suspend(|| println!("{} {:016x}", outcome.seed, outcome.trace_hash));
+                }
+                if outcome.failure.is_some() {
+                    bar.suspend(|| tell_failure(&outcome));
+                    failed.push(outcome);
+                }
+            }
+        }
+    });
+    bar.finish_and_clear();
+    let played = next.load(Ordering::Relaxed).min(end) - arguments.first_seed;
+    if arguments.trace {
+        let single = (arguments.seeds == 1).then_some(arguments.first_seed);
+        for seed in single.into_iter().chain(failed.iter().map(|outcome| outcome.seed)).take(1) {
+            trace(seed, arguments.trace_length)?;
+        }
+    }
+    let [calls, answered, maybe, not_executed, kills, events] = sums;
+    output::print_line(format!(
+        "{played} seeds, {} failed: {calls} calls ({answered} answered, {maybe} maybe executed, {not_executed} not executed), \
+         {kills} processes killed, {events} events",
+        failed.len()
+    ))?;
+    if let Some(path) = &arguments.json {
+        let parameters = Row::new().with("seeds", arguments.seeds).with("first_seed", arguments.first_seed);
+        let mut document = Document::new("sim swarm", "sim", parameters);
+        document.rows = rows;
+        document.write_json(path).map_err(Failure::new)?;
+    }
+    interrupt.check()?;
+    if failed.is_empty() { Ok(ExitCode::SUCCESS) } else { Err(Failure::Negative) }
+}
+
+fn tell_failure(outcome: &Outcome) {
+    let seed = outcome.seed;
+    println!("seed {seed} failed: {}", outcome.failure.as_deref().unwrap_or_default());
+    println!("    {}", outcome.what);
+    println!("    again, event by event: dunlin sim swarm --seeds 1 --first-seed {seed} --trace");
+}
+
+/// Plays a seed again and tells what happened.
+fn trace(seed: u64, length: usize) -> Result<(), Failure> {
+    let history = History::new(length);
+    let outcome = play(seed, Some(history.clone()));
+    for (at, line) in history.lines() {
+        output::print_line(format!("{at:>14} {line}"))?;
+    }
+    output::print_line(format!("seed {seed}: {}", outcome.failure.as_deref().unwrap_or("nothing is wrong")))
+}

@@ -1,0 +1,194 @@
+//! Processes that a command starts from its own binary, and that never outlive it: they are ended when it is done,
+//! and the kernel ends them when it dies.
+
+use crate::interrupt::Interrupt;
+use crate::output::{self, Failure};
+use rustix::process::{Pid, Signal, getppid, kill_process, set_parent_process_death_signal};
+use std::ffi::OsStr;
+use std::fmt::Display;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::os::unix::process::CommandExt as _;
+use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+/// Tells a process who started it.
+const PARENT: &str = "DUNLIN_PARENT_PROCESS";
+/// How long a process may take to start.
+pub const START_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a process may take to end by itself.
+const END_TIMEOUT: Duration = Duration::from_secs(4);
+/// How often a wait looks for signals.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// In a process started by [`ChildProcess::start`]: asks the kernel to end it with the one that started it.
+pub fn follow_parent() -> Result<(), Failure> {
+    let Some(parent) = std::env::var(PARENT).ok().and_then(|parent| parent.parse::<i32>().ok()) else {
+        return Ok(());
+    };
+    set_parent_process_death_signal(Some(Signal::KILL)).map_err(|error| {
+        Failure::new(format!("cannot tie this process to the one that started it: {error}"))
+    })?;
+    // It may have died before that.
+    if getppid().map(|pid| pid.as_raw_nonzero().get()) == Some(parent) {
+        Ok(())
+    } else {
+        Err(Failure::new("the process that started this one has ended"))
+    }
+}
+
+/// What a server prints once it can be called, so that whoever started it knows.
+pub fn say_ready(address: &impl Display) -> Result<(), Failure> {
+    output::print_line(format_args!("listening on {address}"))
+}
+
+/// A process of ours. Dropping it ends it.
+#[derive(Debug)]
+pub struct ChildProcess {
+    name: String,
+    child: Child,
+    stdin: Option<ChildStdin>,
+    lines: Receiver<String>,
+    /// What it wrote to standard error.
+    errors: Receiver<String>,
+}
+
+impl ChildProcess {
+    /// Starts this binary with other arguments. Must be called from the main thread, since the kernel ties the new
+    /// process to the thread.
+    pub fn start<S: AsRef<OsStr>>(
+        name: &str,
+        arguments: impl IntoIterator<Item = S>,
+    ) -> Result<Self, Failure> {
+        let failed = |error: std::io::Error| {
+            Failure::new(format!("cannot start the process of {name}: {error}"))
+                .help("is the limit of processes (ulimit -u) reached, or the binary gone?")
+        };
+        let mut child = Command::new("/proc/self/exe")
+            .arg0("dunlin")
+            .args(arguments)
+            .env(PARENT, std::process::id().to_string())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            // A group of its own: Ctrl-C at the terminal is for us, and we end our processes in order.
+            .process_group(0)
+            .spawn()
+            .map_err(failed)?;
+        let stdin = child.stdin.take();
+        let lines = match child.stdout.take() {
+            Some(stdout) => lines_of(stdout),
+            None => channel().1,
+        };
+        let errors = match child.stderr.take() {
+            Some(stderr) => lines_of(stderr),
+            None => channel().1,
+        };
+        Ok(ChildProcess { name: name.to_owned(), child, stdin, lines, errors })
+    }
+
+    /// Its process id.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Says a line to its standard input.
+    pub fn say(&mut self, line: &str) -> Result<(), Failure> {
+        let said = match &mut self.stdin {
+            Some(stdin) => stdin.write_all(line.as_bytes()).and_then(|()| stdin.write_all(b"\n")),
+            None => return Ok(()),
+        };
+        said.map_err(|_| self.ended())
+    }
+
+    /// The next line of its standard output; waits for so long at most, and not after a signal.
+    pub fn line(&mut self, interrupt: &Interrupt, time: Duration) -> Result<String, Failure> {
+        let end = Instant::now() + time;
+        loop {
+            interrupt.check()?;
+            match self.lines.recv_timeout(LOOK) {
+                Ok(line) => return Ok(line),
+                Err(RecvTimeoutError::Disconnected) => return Err(self.ended()),
+                Err(RecvTimeoutError::Timeout) if Instant::now() >= end => {
+                    return Err(Failure::new(format!(
+                        "the process of {} has said nothing for {} s",
+                        self.name,
+                        time.as_secs()
+                    ))
+                    .help("is this machine overloaded?"));
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+        }
+    }
+
+    /// An error if it has ended.
+    pub fn check(&mut self) -> Result<(), Failure> {
+        match self.child.try_wait() {
+            Ok(None) => Ok(()),
+            _ => Err(self.ended()),
+        }
+    }
+
+    /// The error that says how it ended, in its own words where it had some.
+    fn ended(&mut self) -> Failure {
+        let status = self.wait(Duration::from_secs(1));
+        let status = status.map_or("it closed its output".to_owned(), |status| status.to_string());
+        let said: Vec<String> = std::iter::from_fn(|| self.errors.recv_timeout(LOOK).ok()).collect();
+        let failure = Failure::new(format!("the process of {} ended too early ({status})", self.name));
+        let find = |start: &str| said.iter().find_map(|line| line.strip_prefix(start));
+        match (find("error: "), find("help: ")) {
+            (None, _) if said.is_empty() => failure,
+            (None, _) => failure.help(format!("its last words: {}", said.join(" / "))),
+            (Some(error), help) => {
+                let failure = Failure::new(format!("{}: {error}", self.name));
+                help.map_or(Failure::new(format!("{}: {error}", self.name)), |help| failure.help(help))
+            }
+        }
+    }
+
+    fn wait(&mut self, time: Duration) -> Option<ExitStatus> {
+        let end = Instant::now() + time;
+        loop {
+            match self.child.try_wait() {
+                Ok(Some(status)) => return Some(status),
+                Ok(None) if Instant::now() < end => std::thread::sleep(Duration::from_millis(5)),
+                _ => return None,
+            }
+        }
+    }
+
+    /// Asks it to end, waits, and ends it if it does not.
+    pub fn end(&mut self) {
+        self.stdin = None;
+        if let Ok(None) = self.child.try_wait() {
+            if let Some(pid) = Pid::from_raw(self.child.id() as i32) {
+                // It may have ended just now.
+                let _ = kill_process(pid, Signal::TERM);
+            }
+            if self.wait(END_TIMEOUT).is_none() {
+                let _ = self.child.kill();
+            }
+        }
+        // It is dead or dying, so this does not last.
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for ChildProcess {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// A thread that reads lines until the other side closes; the receiver ends with it.
+fn lines_of(stream: impl std::io::Read + Send + 'static) -> Receiver<String> {
+    let (sender, receiver) = channel();
+    std::thread::spawn(move || {
+        for line in BufReader::new(stream).lines().map_while(Result::ok) {
+            // Nobody listens any more, but the writer must not find its pipe full.
+            let _ = sender.send(line);
+        }
+    });
+    receiver
+}

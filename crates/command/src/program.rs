@@ -1,0 +1,92 @@
+//! The programs beside `dunlin`: commands that few users need and that take long to build are programs of their own, as the
+//! commands of git and cargo are.
+
+use crate::output::Failure;
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// A program beside `dunlin`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Program {
+    /// The file name.
+    pub name: &'static str,
+    /// The package that builds it.
+    pub package: &'static str,
+}
+
+/// Measurements: `dunlin bench`.
+pub const BENCH: Program = Program { name: "dunlin-bench", package: "dunlin-cli-bench" };
+/// The simulator: `dunlin sim`.
+pub const SIM: Program = Program { name: "dunlin-sim", package: "dunlin-cli-sim" };
+/// The IDL compiler: `dunlin explain` and `dunlin gen`.
+pub const IDL: Program = Program { name: "dunlin-idl", package: "dunlin-cli-idl" };
+
+impl Program {
+    /// The file beside the program that runs, or else the first of that name on `PATH`.
+    #[must_use]
+    pub fn find(self) -> Option<PathBuf> {
+        let own = std::env::current_exe().ok();
+        let beside = own.as_deref().and_then(Path::parent).map(Path::to_path_buf);
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        self.find_in(beside.into_iter().chain(std::env::split_paths(&path)))
+    }
+
+    fn find_in(self, folders: impl Iterator<Item = PathBuf>) -> Option<PathBuf> {
+        folders.map(|folder| folder.join(self.name)).find(|file| is_program(file))
+    }
+
+    /// Runs the program in the place of this process, with these words. Returns only if that fails.
+    pub fn exec<S: AsRef<OsStr>>(self, words: impl IntoIterator<Item = S>) -> Failure {
+        let Some(file) = self.find() else { return self.missing() };
+        let words: Vec<OsString> = words.into_iter().map(|word| word.as_ref().to_owned()).collect();
+        let error = Command::new(&file).args(words).exec();
+        self.cannot_start(&file, &error)
+    }
+
+    /// The failure where the program is neither beside `dunlin` nor on `PATH`.
+    #[must_use]
+    pub fn missing(self) -> Failure {
+        Failure::new(format!(
+            "this command is a program of its own, {}, which is neither beside dunlin nor on PATH",
+            self.name
+        ))
+        .help(format!("build it with: cargo build --release -p {}", self.package))
+    }
+
+    fn cannot_start(self, file: &Path, error: &io::Error) -> Failure {
+        Failure::new(format!("cannot start {}: {error}", file.display()))
+            .help(format!("build it again with: cargo build --release -p {}", self.package))
+    }
+}
+
+fn is_program(file: &Path) -> bool {
+    use std::os::unix::fs::PermissionsExt as _;
+    file.metadata().is_ok_and(|metadata| metadata.is_file() && metadata.permissions().mode() & 0o111 != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt as _;
+
+    #[test]
+    fn the_first_folder_with_an_executable_file_wins() {
+        let root = std::env::temp_dir().join(format!("dunlin-program-{}", std::process::id()));
+        let folders = ["empty", "data", "first", "second"].map(|name| root.join(name));
+        for folder in &folders {
+            std::fs::create_dir_all(folder).expect("a folder");
+        }
+        for (folder, mode) in [(1, 0o644), (2, 0o755), (3, 0o755)] {
+            let file = folders[folder].join(SIM.name);
+            std::fs::write(&file, "").expect("written");
+            std::fs::set_permissions(&file, std::fs::Permissions::from_mode(mode)).expect("set");
+        }
+        let found = SIM.find_in(folders.iter().cloned());
+        assert_eq!(found, Some(folders[2].join(SIM.name)));
+        assert_eq!(BENCH.find_in(folders.iter().cloned()), None);
+        std::fs::remove_dir_all(root).expect("removed");
+    }
+}
