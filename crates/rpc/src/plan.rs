@@ -384,7 +384,7 @@ pub enum Illegal {
         large = .0.name()
     )]
     LargePastHybrid(LargePayload),
-    /// The mode word identifies requests by number, and a lost request would be sent again with another number.
+    /// The mode word identifies requests by number, but a lost request is sent again with another one.
     #[error(
         "results that are fetched or written back need requests that are not lost: use write, write_imm, write_send or send"
     )]
@@ -462,8 +462,9 @@ impl Plan {
     /// Returns the default plan of a fabric: [`Plan::default`], or SENDs both ways with read rendezvous and
     /// the same completion modes.
     ///
-    /// SENDs are chosen where immediate data is missing (iWARP) or costs a message of its own: on a fabric that
-    /// is not [`acknowledged`](Capabilities::acknowledged) (libfabric), only messages may consume RECVs.
+    /// SENDs are chosen where immediate data is missing (iWARP) or costs a message of its own (libfabric). They
+    /// are also chosen on any other fabric that is not [`acknowledged`](Capabilities::acknowledged), where only
+    /// messages may consume RECVs.
     pub fn usual(capabilities: &Capabilities) -> Plan {
         if capabilities.immediate && capabilities.acknowledged {
             return Plan::default();
