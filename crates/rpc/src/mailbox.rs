@@ -57,8 +57,8 @@ impl RingWriter {
 
     /// Returns where a `Skip` can be written ahead of a message of `total` bytes that has no place yet.
     ///
-    /// Prevents a deadlock: a reader that has consumed everything, but less than it reports on its own, sends
-    /// no head. The free lines are then enough for the message, but not for the message and the `Skip`.
+    /// Prevents a deadlock: a reader that has consumed everything reports its head only after a quarter of
+    /// the ring, and the lines free until then may be enough for the message, but not for the `Skip` as well.
     pub(crate) fn skip_ahead(&self, total: usize) -> Option<usize> {
         let position = self.tail & (self.lines - 1);
         let to_end = self.lines - position;

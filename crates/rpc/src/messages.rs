@@ -34,7 +34,7 @@
 //!         let Ok(mut buffer) = thread.malloc_buf(client, 64) else { continue };
 //!         while let Ok(Some(size)) = thread.server_recv(client, &mut buffer) {
 //!             buffer[..size].make_ascii_uppercase();
-//! The send fails only if the client is gone.
+//!             // The send fails only if the client is gone.
 //!             let _ = thread.server_send(client, &mut buffer, size);
 //!         }
 //!     }

@@ -462,9 +462,9 @@ impl Plan {
     /// Returns the default plan of a fabric: [`Plan::default`], or SENDs both ways with read rendezvous and
     /// the same completion modes.
     ///
-    /// SENDs are chosen where immediate data is missing (iWARP) or costs a message of its own (libfabric). They
-    /// are also chosen on any other fabric that is not [`acknowledged`](Capabilities::acknowledged), where only
-    /// messages may consume RECVs.
+    /// SENDs are chosen where immediate data is missing (iWARP) or costs a message of its own (libfabric),
+    /// and on any other fabric that is not [`acknowledged`](Capabilities::acknowledged), where only messages
+    /// may consume RECVs.
     pub fn usual(capabilities: &Capabilities) -> Plan {
         if capabilities.immediate && capabilities.acknowledged {
             return Plan::default();

@@ -96,8 +96,8 @@ impl Reply<'_> {
         self.grow(length)
     }
 
-    /// As [`reserve`](Reply::reserve) of an empty reply, with a progress sink if the result can be sent while
-    /// it is being filled.
+    /// As [`reserve`](Reply::reserve) of an empty reply. Also returns a progress sink if the result can be
+    /// sent while it is being filled.
     ///
     /// The bytes reported to the sink must stay part of the final result. If another result replaces them,
     /// the call fails for the caller as a handler failure.

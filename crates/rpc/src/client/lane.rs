@@ -28,9 +28,9 @@ const RELEASES_AT_ONCE: usize = 8;
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct ClientLane<F: Fabric> {
-    /// The number of messages that a draining server has taken. First although it is rarely used: the
-    /// compiler stores the tag of `Option<ClientLane>` in this field's spare values, so a check whether a
-    /// lane exists reads this cache line.
+    /// The number of messages that a draining server has taken. It comes first although it is rarely
+    /// used: the compiler encodes `Option<ClientLane>` in its spare values, so a check whether a lane exists
+    /// reads it.
     pub(crate) taken: Option<u64>,
     pub(crate) tx: Tx<F>,
     pub(crate) rx: Rx<F>,
@@ -611,7 +611,7 @@ impl<F: Fabric> ClientLane<F> {
         next
     }
 
-    /// Processes a completion of the datagram queue pair while that is healthy.
+    /// Processes a completion of the datagram queue pair, which must be healthy.
     pub(crate) fn on_datagram(
         &mut self,
         domain: &mut F::Domain,

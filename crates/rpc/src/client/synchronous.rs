@@ -19,6 +19,9 @@ use std::ops::{Deref, DerefMut};
 
 /// A client for one thread at a time: `Send`, but not shared. [`another`](Client::another) makes one for
 /// another thread.
+///
+/// A call that finds its connection lost reconnects first, if the back-off allows it. That blocks for at most
+/// [`ClientConfig::connect_timeout`].
 // The fields that every call touches come first; those that only connecting needs are boxed, to keep a client
 // small.
 #[derive(Debug)]
@@ -226,7 +229,7 @@ impl<F: Fabric> Client<F> {
         self.response(id)
     }
 
-    /// Submits a call as a message of its own. Waits neither for room nor for the result.
+    /// Submits a call as a message of its own, without waiting for room or for the result.
     ///
     /// # Errors
     /// Always "not executed". After [`Cause::WindowFull`], collect results and submit again.

@@ -119,8 +119,7 @@ impl<F: Fabric> Control<F> {
         self.listener.subscribe(self.signal.clone());
         loop {
             let seen = self.signal.seen();
-            // Load order matters: `stop` is set after `drain_until`, and workers end only when they are told
-            // to drain.
+            // Load `stop` first: it is set after `drain_until`, and workers end only on a drain command.
             let stop = self.state.stop.load(Ordering::Acquire) != 0;
             let drain_until = self.state.drain_until.load(Ordering::Acquire);
             if drain_until != 0 && !announced {

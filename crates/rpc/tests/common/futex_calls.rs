@@ -39,7 +39,7 @@ extern "C" fn on_futex(_: libc::c_int, _: *mut libc::siginfo_t, context: *mut li
             MARK,
         )
     };
-    // SAFETY: errno is thread-local.
+    // SAFETY: the pointer is valid, and errno is thread-local.
     let error = unsafe { *libc::__errno_location() };
     registers[libc::REG_RAX as usize] = if result < 0 { -i64::from(error) } else { result };
 }
