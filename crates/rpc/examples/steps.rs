@@ -1,5 +1,5 @@
-//! Counts the instructions of a call. Client and worker alternate on one thread, so that `perf stat -e
-//! instructions:u` and `valgrind --tool=callgrind` measure the calls and no waiting.
+//! Counts the instructions of a call. Client and worker alternate on one thread, so that
+//! `perf stat -e instructions:u` and `valgrind --tool=callgrind` measure the calls and no waiting.
 //!
 //! `steps CALLS [PROTOCOL] [SIZE] [BATCH]`: with `BATCH` 1 the client sends 64 calls, each as a message of
 //! its own, before the worker runs; with a larger `BATCH` it sends batches of that size. With 0 it makes one
