@@ -1,8 +1,9 @@
-//! Counts what a call costs: client and worker take turns on ONE thread, so that `perf stat -e instructions:u` or
-//! `valgrind --tool=callgrind` see a call's instructions and nothing of waiting.
+//! Counts the instructions of a call. Client and worker alternate on one thread, so that
+//! `perf stat -e instructions:u` and `valgrind --tool=callgrind` measure the calls and no waiting.
 //!
-//! `steps CALLS [PROTOCOL] [SIZE] [BATCH]`: `BATCH` 1 sends a message for each call, 64 before the worker has its turn;
-//! 0 is one call at a time.
+//! `steps CALLS [PROTOCOL] [SIZE] [BATCH]`: with `BATCH` 1 the client sends 64 calls, each as a message of
+//! its own, before the worker runs; with a larger `BATCH` it sends batches of that size. With 0 it makes one
+//! call at a time.
 #![allow(clippy::disallowed_types, clippy::disallowed_methods, reason = "an example is an application")]
 
 use dunlin_fabric::{Address, Scheme};

@@ -1,8 +1,7 @@
-//! The client: calls go out through the lanes of a connection, one lane for each worker of the server
-//! and each plan.
+//! The client side of the engine: calls leave through lanes, one lane for each plan and worker of the server.
 //!
-//! [`Client`] belongs to one thread and waits for itself; [`AsyncClient`] is shared by tasks of any executor. Both
-//! are shells around the same engine.
+//! [`Client`] belongs to one thread and polls for its own results. [`AsyncClient`] is shared by the tasks of
+//! any executor. Both are thin layers over the same engine.
 
 mod answers;
 pub(crate) mod asynchronous;

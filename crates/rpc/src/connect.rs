@@ -1,5 +1,5 @@
-//! How connections come to be: the handshake of both sides over the control connection, and when a client tries
-//! again after one was lost.
+//! Connection setup: the handshake of both sides over the control connection, and the back-off of a client
+//! that reconnects.
 
 pub(crate) mod accept;
 pub(crate) mod backoff;

@@ -1,4 +1,4 @@
-//! Errors by operation. A failed call always says whether the server may have executed it.
+//! Errors, one type per operation. Each failed call states whether the server may have executed it.
 
 use crate::plan::Illegal;
 use dunlin_fabric::{
@@ -7,78 +7,79 @@ use dunlin_fabric::{
 use dunlin_wire::Status;
 use thiserror::Error;
 
-/// Whether a call that failed may have had an effect on the server.
+/// Whether a failed call may have had an effect on the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Certainty {
-    /// It was never posted, or was refused, or lies beyond what a draining server took: try it elsewhere.
+    /// The call was never posted, was refused, or lies beyond the last message that a draining server took.
+    /// Retrying on another server is safe.
     NotExecuted,
-    /// It was posted, and no answer came: only the application can know whether doing it again is safe.
+    /// The call was posted and no answer came. Only the application knows whether a retry is safe.
     MaybeExecuted,
 }
 
-/// Why a call has no result.
+/// The reason why a call has no result.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum CallError {
-    /// The call was not executed.
+    /// The server did not execute the call.
     #[error("not executed: {0}")]
     NotExecuted(Cause),
-    /// The call may have been executed.
+    /// The server may have executed the call.
     #[error("maybe executed: {0}")]
     MaybeExecuted(Cause),
-    /// The handler ran and answered with an error of the application.
+    /// The handler ran and returned an application error.
     #[error("the service answered with its error {code}")]
     Application {
-        /// The application's code.
+        /// The application's error code.
         code: u16,
-        /// The payload that came with it.
+        /// The payload that the handler sent with the error.
         payload: Vec<u8>,
     },
 }
 
-/// What went wrong with a call.
+/// The cause of a call's failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum Cause {
-    /// No connection, and none could be made in time.
+    /// There is no connection, and none could be made in time.
     #[error("there is no connection to the server; it is tried again with back-off")]
     Disconnected,
-    /// The connection broke while the call was on its way.
+    /// The connection broke while the call was in flight.
     #[error("the connection to the server broke")]
     ConnectionLost,
-    /// Datagrams that were sent again and again found no answer of any kind.
+    /// The server answered nothing within the silence limit, although the datagrams were sent several times.
     #[error(
         "the server has answered nothing for as long as ClientConfig::silence allows, though requests were sent again: is it overloaded, or does the network lose everything?"
     )]
     Unanswered,
-    /// The peer broke the protocol.
+    /// The peer violated the protocol.
     #[error("the server broke the protocol, so the connection was closed: are both of the same version?")]
     ProtocolViolation,
-    /// The deadline passed.
+    /// The call's deadline passed.
     #[error("the deadline passed")]
     DeadlineExceeded,
-    /// The caller gave it up.
+    /// The caller cancelled the call.
     #[error("the call was cancelled")]
     Cancelled,
-    /// As many calls are in flight as the connection allows.
+    /// The call window is full: as many calls are in flight as the connection allows.
     #[error("as many calls are in flight as the window allows: collect results before submitting more")]
     WindowFull,
-    /// The payload is over the limit that the server announced.
+    /// The payload exceeds the limit that the server announced.
     #[error("the payload of {length} bytes is over the server's limit of {limit}")]
     TooLarge {
-        /// The payload's length.
+        /// The payload's length in bytes.
         length: u64,
-        /// The limit.
+        /// The server's limit in bytes.
         limit: u64,
     },
-    /// No registered memory for a large payload.
+    /// No registered memory is left for a large payload.
     #[error("there is no registered memory left for a large payload: let calls end, or raise the limit")]
     OutOfMemory,
-    /// The server refused by a status.
+    /// The server refused the call with this status.
     #[error("the server refused: {0}")]
     Refused(Status),
-    /// The server goes away and takes nothing new.
+    /// The server is draining and accepts no new calls.
     #[error("the server is shutting down")]
     Draining,
-    /// The server has no such worker.
+    /// The server has no worker with this number.
     #[error("the server has no such worker: ask the client how many there are")]
     NoSuchWorker,
     /// The client was closed.
@@ -87,7 +88,7 @@ pub enum Cause {
 }
 
 impl CallError {
-    /// Whether it may have been executed. An application's error says that it was.
+    /// Returns whether the server may have executed the call. An application error implies that it did.
     pub fn certainty(&self) -> Certainty {
         match self {
             CallError::NotExecuted(_) => Certainty::NotExecuted,
@@ -95,7 +96,7 @@ impl CallError {
         }
     }
 
-    /// The cause, where it is not the application.
+    /// Returns the cause, or `None` for an application error.
     pub fn cause(&self) -> Option<Cause> {
         match self {
             CallError::NotExecuted(cause) | CallError::MaybeExecuted(cause) => Some(*cause),
@@ -103,28 +104,28 @@ impl CallError {
         }
     }
 
-    /// The error that a status of a response stands for; `None` for [`Status::Ok`].
+    /// Maps the status of a response to an error; `None` for [`Status::Ok`].
     pub(crate) fn from_status(status: Status, payload: &[u8]) -> Option<CallError> {
         Some(match status {
             Status::Ok => return None,
             Status::Application(code) => {
                 CallError::Application { code: code.get(), payload: payload.to_vec() }
             }
-            // These two happen after the handler began.
+            // The server sends these two only after the handler has begun.
             Status::HandlerPanicked | Status::DuplicateCall => {
                 CallError::MaybeExecuted(Cause::Refused(status))
             }
-            // With a payload it is the result that is too large, or finds no memory: the handler has run.
+            // A payload means that the handler has run, and that its result is too large or found no memory.
             Status::TooLarge if !payload.is_empty() => CallError::MaybeExecuted(Cause::Refused(status)),
             refused => CallError::NotExecuted(Cause::Refused(refused)),
         })
     }
 }
 
-/// Connecting failed; no call was made.
+/// A failed connection attempt; no call was made.
 #[derive(Debug, Error)]
 pub enum ConnectError {
-    /// Not an address.
+    /// The address is malformed.
     #[error(transparent)]
     Address(#[from] AddressError),
     /// The plan cannot run on this fabric.
@@ -133,19 +134,19 @@ pub enum ConnectError {
     /// A setting is out of range.
     #[error("{what} is {value}, but must be {must}")]
     Setting {
-        /// Which.
+        /// The setting's name.
         what: &'static str,
-        /// What it is.
+        /// The value given.
         value: u64,
-        /// What it may be.
+        /// The values allowed.
         must: &'static str,
     },
-    /// A setting that is a share is none.
+    /// A setting that must be a share lies outside 0 to 1.
     #[error("{what} is {value}, but must be a share from 0 to 1")]
     Share {
-        /// Which.
+        /// The setting's name.
         what: &'static str,
-        /// What it is.
+        /// The value given.
         value: f64,
     },
     /// The server cannot be reached.
@@ -154,54 +155,54 @@ pub enum ConnectError {
     /// The control connection failed during the handshake.
     #[error("the handshake failed: {0}")]
     Link(#[from] LinkError),
-    /// The server's handshake cannot be understood.
+    /// The server's handshake record is malformed or unexpected.
     #[error("the server's handshake is not usable: {0}")]
     Handshake(String),
-    /// The server speaks no version that we speak.
+    /// The server supports none of this client's protocol versions.
     #[error(
         "the server speaks versions {theirs_low} to {theirs_high}, this client {ours_low} to {ours_high}: update one of them"
     )]
     Version {
-        /// Our oldest.
+        /// The oldest version that this client supports.
         ours_low: u16,
-        /// Our newest.
+        /// The newest version that this client supports.
         ours_high: u16,
-        /// Their oldest.
+        /// The oldest version that the server supports.
         theirs_low: u16,
-        /// Their newest.
+        /// The newest version that the server supports.
         theirs_high: u16,
     },
-    /// The server refused.
+    /// The server refused the connection.
     #[error("the server refused the connection: {0}")]
     Refused(String),
-    /// A queue pair could not be made.
+    /// A queue pair could not be created.
     #[error(transparent)]
     Create(#[from] CreateError),
     /// Memory could not be registered.
     #[error(transparent)]
     Register(#[from] RegisterError),
-    /// Memory could not be granted.
+    /// Access to memory could not be granted.
     #[error(transparent)]
     Grant(#[from] GrantError),
 }
 
-/// Starting a server failed.
+/// A failure to start a server.
 #[derive(Debug, Error)]
 pub enum ServeError {
-    /// Cannot listen.
+    /// The server cannot listen on the address.
     #[error(transparent)]
     Listen(#[from] ListenError),
     /// A setting is out of range.
     #[error("{what} is {value}, but must be {must}")]
     Setting {
-        /// Which.
+        /// The setting's name.
         what: &'static str,
-        /// What it is.
+        /// The value given.
         value: u64,
-        /// What it may be.
+        /// The values allowed.
         must: &'static str,
     },
-    /// A worker's queues could not be made.
+    /// A worker's queues could not be created.
     #[error(transparent)]
     Create(#[from] CreateError),
     /// Memory could not be registered.

@@ -1,13 +1,13 @@
-//! The engine: paths, lanes, client, server, connections.
+//! The RPC engine: paths, lanes, client, server, connections.
 //!
-//! What may come in: everything between an application's call and a fabric's work request that does not depend on
-//! the back-end. What never does: sockets, devices, shared memory, clocks, threads and random sources of its own
-//! (they are the fabric's and its `Host`'s), and anything that knows what a payload means. The same code runs on
-//! shared memory, on RNICs and in the simulator.
+//! This crate holds everything between an application's call and a fabric's work request that does not depend
+//! on the back-end. The same code runs on shared memory, on RNICs and in the simulator. It opens no sockets
+//! or devices, maps no shared memory, and has no clock, threads or random source of its own: those come from
+//! the fabric and its `Host`. It never interprets payloads.
 //!
-//! The way of one call: [`Client::submit_on`] takes a slot (`client/slots.rs`), builds a line (`dunlin_wire`) and
-//! posts it (`path/tx.rs`); the worker finds it (`path/rx.rs`), checks and dispatches it (`server/worker.rs`), and
-//! answers the same way back.
+//! Path of a call: [`Client::submit_on`] takes a slot (`client/slots.rs`), builds a line (`dunlin_wire`) and
+//! posts it (`path/tx.rs`). The worker finds the line (`path/rx.rs`), checks and dispatches it
+//! (`server/worker.rs`), and sends the answer through the same layers in the other direction.
 #![forbid(unsafe_code)]
 
 pub mod client;

@@ -1,28 +1,29 @@
-//! The arithmetic of a ring mailbox: where the next message goes and where the next one is looked for. Pure:
-//! no memory is touched here.
+//! The arithmetic of a ring mailbox: the positions of the next message to write and to read. Touches no
+//! memory.
 //!
-//! A ring is a power of two of 64-byte lines. Messages lie in it in one piece; what does not fit before the end goes
-//! to offset 0 behind a one-line `Skip` message. The writer knows how far the reader is from heads that the
-//! reader piggybacks on its own messages, or writes into the writer's control line when it has nothing to send.
+//! A ring is a power of two of 64-byte lines. A message occupies contiguous lines. A message that does not
+//! fit before the end of the ring goes to offset 0, behind a one-line `Skip` message. The writer learns how
+//! far the reader is from heads, which the reader piggybacks on its own messages or, when it has nothing to
+//! send, writes into the writer's control line.
 
 use dunlin_wire::LINE;
 
-/// Where a message goes.
+/// The place of a message in the ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
-    /// A `Skip` line has to be written here first.
+    /// The offset of a `Skip` line to write first.
     pub(crate) skip_at: Option<usize>,
     /// The byte offset in the ring.
     pub(crate) at: usize,
 }
 
-/// The writing end.
+/// The writing end of a ring.
 #[derive(Debug)]
 pub(crate) struct RingWriter {
     lines: u64,
-    /// Lines written since the beginning, skipped ones included.
+    /// Lines written since the beginning, including skipped ones.
     tail: u64,
-    /// Lines that the reader is known to have consumed.
+    /// The last head received: lines that the reader has consumed.
     head: u64,
 }
 
@@ -31,7 +32,7 @@ impl RingWriter {
         RingWriter { lines: (bytes / LINE) as u64, tail: 0, head: 0 }
     }
 
-    /// Where a message of `total` bytes (whole lines) goes; `None` while there is no room.
+    /// Returns the place of a message of `total` bytes (whole lines); `None` without room.
     #[inline]
     pub(crate) fn place(&self, total: usize) -> Option<Place> {
         let wanted = (total / LINE) as u64;
@@ -45,8 +46,8 @@ impl RingWriter {
         }
     }
 
-    /// Where a message of one line goes, and whether the line that is `ahead` lines further is one to be written soon that
-    /// the reader is done with; `None` while there is no room.
+    /// Returns the place of a one-line message; `None` without room. The flag says whether the line `ahead`
+    /// lines further lies before the end of the ring and is free, so that it can be prefetched.
     #[inline(always)]
     pub(crate) fn place_line(&self, ahead: u64) -> Option<(usize, bool)> {
         let position = self.tail & (self.lines - 1);
@@ -54,9 +55,10 @@ impl RingWriter {
         (free > 0).then_some((position as usize * LINE, ahead < free.min(self.lines - position)))
     }
 
-    /// Where a `Skip` can be written ahead of a message of `total` bytes that has no place yet. A reader who has
-    /// taken everything, but less than half the ring since it last told its head, would else wait for ever, as the
-    /// writer would: what is left free then is enough for the message, not for both.
+    /// Returns where a `Skip` can be written ahead of a message of `total` bytes that has no place yet.
+    ///
+    /// Prevents a deadlock: a reader that has consumed everything reports its head only after a quarter of
+    /// the ring, and the lines free until then may be enough for the message, but not for the `Skip` as well.
     pub(crate) fn skip_ahead(&self, total: usize) -> Option<usize> {
         let position = self.tail & (self.lines - 1);
         let to_end = self.lines - position;
@@ -64,38 +66,39 @@ impl RingWriter {
         ((total / LINE) as u64 > to_end && to_end <= free).then_some(position as usize * LINE)
     }
 
-    /// Lines from the place of the next message on, within the ring, that the reader is done with.
+    /// Returns the number of free lines from the next message's position to the end of the ring.
     #[inline]
     pub(crate) fn clear_ahead(&self) -> u64 {
         let to_end = self.lines - (self.tail & (self.lines - 1));
         to_end.min(self.lines - (self.tail - self.head))
     }
 
-    /// Lines written since the beginning, skipped ones included.
+    /// Returns the lines written since the beginning, including skipped ones.
     pub(crate) fn tail(&self) -> u64 {
         self.tail
     }
 
-    /// Lines that the reader is known to have consumed.
+    /// Returns the lines that the reader is known to have consumed.
     pub(crate) fn head(&self) -> u64 {
         self.head
     }
 
-    /// Moves on by a `Skip` to the start of the ring.
+    /// Advances past a `Skip` to the start of the ring.
     #[inline]
     pub(crate) fn skip(&mut self) {
         self.tail += self.lines - (self.tail & (self.lines - 1));
     }
 
-    /// Moves on by a message.
+    /// Advances past a message.
     #[inline]
     pub(crate) fn advance(&mut self, total: usize) {
         self.tail += (total / LINE) as u64;
     }
 
-    /// Takes a head from the reader, a wrapping count of lines. A head beyond what was written is refused: the
-    /// peer's word decides nothing but how much may be overwritten. One that goes back is old news: it travelled on
-    /// a message that we looked at later than at the control word.
+    /// Applies a head from the reader, a wrapping count of lines; `false` if it is invalid.
+    ///
+    /// A head beyond the tail is invalid: the peer decides only how much may be overwritten. A head that goes
+    /// back is valid and stale: it came with a message that was processed after a newer control word.
     #[inline]
     pub(crate) fn on_head(&mut self, head: u32) -> bool {
         let forward = head.wrapping_sub(self.head as u32);
@@ -107,13 +110,13 @@ impl RingWriter {
     }
 }
 
-/// The reading end.
+/// The reading end of a ring.
 #[derive(Debug)]
 pub(crate) struct RingReader {
     lines: u64,
     /// Lines consumed since the beginning.
     head: u64,
-    /// The head that the writer is sure to see.
+    /// The last head reported in a way that the writer is certain to see.
     told: u64,
 }
 
@@ -122,56 +125,55 @@ impl RingReader {
         RingReader { lines: (bytes / LINE) as u64, head: 0, told: 0 }
     }
 
-    /// The byte offset of the next message.
+    /// Returns the byte offset of the next message.
     #[inline]
     pub(crate) fn position(&self) -> usize {
         (self.head & (self.lines - 1)) as usize * LINE
     }
 
-    /// The byte offset of the line that comes so many lines later.
+    /// Returns the byte offset of the line `lines` after the next message's first line.
     #[inline]
     pub(crate) fn position_ahead(&self, lines: u64) -> usize {
         ((self.head + lines) & (self.lines - 1)) as usize * LINE
     }
 
-    /// Bytes from there to the end of the ring: no message is longer.
+    /// Returns the bytes from the next message to the end of the ring: an upper bound of its length.
     #[inline]
     pub(crate) fn to_end(&self) -> usize {
         (self.lines - (self.head & (self.lines - 1))) as usize * LINE
     }
 
-    /// Moves on by a message.
+    /// Advances past a message.
     #[inline]
     pub(crate) fn advance(&mut self, total: usize) {
         self.head += (total / LINE) as u64;
     }
 
-    /// Moves on to the start of the ring.
+    /// Advances to the start of the ring.
     #[inline]
     pub(crate) fn skip(&mut self) {
         self.head += self.lines - (self.head & (self.lines - 1));
     }
 
-    /// The head, as the writer is told it.
+    /// Returns the head in the form that is sent to the writer.
     #[inline]
     pub(crate) fn head(&self) -> u32 {
         self.head as u32
     }
 
-    /// The writer will see that head.
+    /// Records that the writer will see the current head.
     #[inline]
     pub(crate) fn told(&mut self) {
         self.told = self.head;
     }
 
-    /// Whether the writer should be told without waiting for a message that goes out anyway: a quarter of the ring
-    /// was consumed since.
+    /// Returns whether a head report is due now: a quarter of the ring was consumed since the last one.
     #[inline]
     pub(crate) fn overdue(&self) -> bool {
         (self.head - self.told) * 4 >= self.lines
     }
 
-    /// Whether there is anything to tell at all.
+    /// Returns whether the head has changed since the last report.
     pub(crate) fn untold(&self) -> bool {
         self.head != self.told
     }
@@ -195,8 +197,8 @@ mod tests {
         assert_eq!(writer.place(2 * LINE), None);
     }
 
-    /// A reader that has taken everything makes room for any message of up to half the ring, though it tells its
-    /// head only when half the ring was consumed.
+    /// A reader that has consumed everything makes room for any message of up to half the ring, although it
+    /// reports its head only after a quarter of the ring was consumed.
     #[test]
     fn writer_and_reader_never_wait_for_each_other() {
         const LINES: usize = 32;
@@ -236,7 +238,7 @@ mod tests {
         assert!(writer.on_head(2));
     }
 
-    /// A head that went out on a message may lie unread for long: it does not count as reported.
+    /// A head that went out with a message may stay unread for long, so it does not count as reported.
     #[test]
     fn only_the_control_word_counts_as_reported() {
         let mut reader = RingReader::new(16 * LINE);
@@ -250,7 +252,7 @@ mod tests {
     }
 
     proptest! {
-        /// Writer and reader agree on every place, and no live line is ever overwritten.
+        /// Writer and reader agree on every position, and no unread line is overwritten.
         #[test]
         fn both_ends_agree(lines in (2u32..6).prop_map(|p| 1usize << p), steps in prop::collection::vec((1usize..20, any::<bool>()), 1..300)) {
             let mut writer = RingWriter::new(lines * LINE);

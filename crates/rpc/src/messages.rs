@@ -1,19 +1,22 @@
-//! Messages without an RPC layer: the calls of RF-RPC's table 2, for programs that bring dispatch and serialization of their own.
+//! Messages without an RPC layer: the calls of RF-RPC's table 2, for programs with their own dispatch and
+//! serialization.
 //!
 //! | table 2 | here |
 //! |---|---|
 //! | `client_send(server_id, local_buf, size)` | [`MessageClient::client_send`] |
 //! | `client_recv(server_id, local_buf)` | [`MessageClient::client_recv`] |
 //! | `server_send(client_id, local_buf, size)` | [`MessageServer::server_send`] |
-//! | `server_recv(client_id, local_buf)` | [`MessageServer::server_recv`], and [`MessageServer::next_client`], which tells of whom |
-//! | `malloc_buf(size)` | [`MessageClient::malloc_buf`], [`MessageServer::malloc_buf`]: registered memory that the peer named was granted |
+//! | `server_recv(client_id, local_buf)` | [`MessageServer::next_client`], [`MessageServer::server_recv`] |
+//! | `malloc_buf(size)` | [`MessageClient::malloc_buf`], [`MessageServer::malloc_buf`] |
 //! | `free_buf(local_buf)` | dropping a [`MessageBuffer`] |
 //!
-//! A server sends one message for each that it has received, and a client's n-th `client_recv` gives what the server sent for its
-//! n-th `client_send`. Several may be under way: as many as [`ClientConfig::window`](crate::ClientConfig::window) says.
-//! Underneath there is nothing new: a message is a request without a function and its answer, so all of the engine's
-//! protocols, deadlines and errors hold. RF-RPC's own way is the protocol `RF-RPC` (a plan with `fetch_or_write`): the client WRITEs,
-//! and READs what the server has left for it, until that takes too long.
+//! A server sends one message for each message that it has received. A client's n-th `client_recv` returns
+//! the server's message for the n-th `client_send`. Up to
+//! [`ClientConfig::window`](crate::ClientConfig::window) messages may be in flight.
+//!
+//! A message is a request without a function, and its answer, so the engine's protocols, deadlines and errors
+//! all apply. RF-RPC's own protocol is `RF-RPC` (a plan with `fetch_or_write`): the client WRITEs its message
+//! and READs the answer from the server's memory, and has it written back when the READs take too long.
 //!
 //! ```
 //! # use dunlin_fabric_shm::{ShmConfig, ShmFabric};
@@ -31,7 +34,7 @@
 //!         let Ok(mut buffer) = thread.malloc_buf(client, 64) else { continue };
 //!         while let Ok(Some(size)) = thread.server_recv(client, &mut buffer) {
 //!             buffer[..size].make_ascii_uppercase();
-//!             // Only a client that is gone is not sent to.
+//!             // The send fails only if the client is gone.
 //!             let _ = thread.server_send(client, &mut buffer, size);
 //!         }
 //!     }
@@ -62,8 +65,9 @@ use dunlin_fabric::{Buffer, Fabric};
 use std::ops::{Deref, DerefMut};
 use thiserror::Error;
 
-/// Memory for messages, registered and granted to the peer that it was made for (table 2: `malloc_buf`); dropping it gives it back
-/// (`free_buf`). With another peer it works, too, at the price of a copy of what is long.
+/// A message buffer: memory registered and granted to the peer that it was allocated for (table 2:
+/// `malloc_buf`). Dropping it frees it (`free_buf`). It also works with another peer, but then long messages
+/// are copied.
 #[derive(Debug)]
 pub struct MessageBuffer<F: Fabric> {
     memory: Buffer<F::Memory>,
@@ -83,19 +87,19 @@ impl<F: Fabric> DerefMut for MessageBuffer<F> {
     }
 }
 
-/// There is no buffer.
+/// A buffer could not be allocated.
 #[derive(Debug, Error)]
 pub enum BufferError {
-    /// The client has gone.
+    /// The client has disconnected.
     #[error("the client is gone")]
     ClientGone,
-    /// The peer takes nothing so long, or all registered memory is in use.
+    /// The peer accepts no message of this size, or all registered memory is in use.
     #[error("there is no registered memory for {size} bytes: free buffers, ask for less, or raise the limit")]
     OutOfMemory {
-        /// What was asked for.
+        /// The size requested, in bytes.
         size: usize,
     },
-    /// There is no connection, or the server takes nothing so long.
+    /// There is no connection, or the server accepts no message of this size.
     #[error(transparent)]
     Call(#[from] CallError),
 }
@@ -103,35 +107,35 @@ pub enum BufferError {
 /// A message was not sent.
 #[derive(Debug, Error)]
 pub enum SendError {
-    /// The buffer is shorter than that.
+    /// The message is longer than the buffer.
     #[error("a message of {size} bytes is not in a buffer of {capacity}")]
     Size {
-        /// What was to be sent.
+        /// The message's size in bytes.
         size: usize,
-        /// The buffer's length.
+        /// The buffer's length in bytes.
         capacity: usize,
     },
-    /// A server sends one message for each that it has received, and all were answered.
+    /// Every message received from this client is already answered.
     #[error("nothing was received from this client that is not answered yet")]
     NothingReceived,
-    /// The client has gone.
+    /// The client has disconnected.
     #[error("the client is gone")]
     ClientGone,
-    /// Over [`ServerConfig::max_response`](crate::ServerConfig::max_response).
+    /// The message exceeds [`ServerConfig::max_response`](crate::ServerConfig::max_response).
     #[error("a message of {size} bytes is over the limit of {limit}: raise ServerConfig::max_response")]
     TooLong {
-        /// What was to be sent.
+        /// The message's size in bytes.
         size: usize,
-        /// The limit.
+        /// The limit in bytes.
         limit: u64,
     },
-    /// No memory to take the buffer's place.
+    /// No memory is left to replace the buffer's memory.
     #[error("there is no registered memory left for {size} bytes: free buffers, or raise the limit")]
     OutOfMemory {
-        /// The buffer's length.
+        /// The buffer's length in bytes.
         size: usize,
     },
-    /// It was refused, or there is no connection: see [`CallError::certainty`].
+    /// The server refused the message, or there is no connection: see [`CallError::certainty`].
     #[error(transparent)]
     Call(#[from] CallError),
 }
@@ -139,23 +143,24 @@ pub enum SendError {
 /// A message was not received.
 #[derive(Debug, Error)]
 pub enum ReceiveError {
-    /// A client receives one message for each that it has sent, and has received all.
+    /// The answers to all messages sent to this server were already received.
     #[error("nothing was sent to this server whose answer was not received yet")]
     NothingSent,
-    /// The message does not fit; it stays, for a longer buffer.
+    /// The message does not fit the buffer. It stays available for a longer one.
     #[error(
         "a message of {size} bytes does not fit into a buffer of {capacity}: receive it into a longer one"
     )]
     TooLong {
-        /// The message's length.
+        /// The message's length in bytes.
         size: usize,
-        /// The buffer's length.
+        /// The buffer's length in bytes.
         capacity: usize,
     },
-    /// The client has gone.
+    /// The client has disconnected.
     #[error("the client is gone")]
     ClientGone,
-    /// The message that it was to answer has failed, and its turn is over: see [`CallError::certainty`].
+    /// The message that this one would have answered has failed. It is no longer outstanding: see
+    /// [`CallError::certainty`].
     #[error(transparent)]
     Call(#[from] CallError),
 }

@@ -1,12 +1,12 @@
-//! Plans: the point on the four axes under which a call runs, the table of protocols by name, and the one rule
-//! book that says which combinations are legal on a fabric.
+//! Plans: how calls travel. Holds the plan's axes, the table of protocols by name, and the only rules for
+//! which plans are legal on a fabric.
 
 use dunlin_fabric::{Capabilities, Transport};
 use std::fmt;
 use std::str::FromStr;
 use thiserror::Error;
 
-/// How a request reaches the server.
+/// The mechanism that carries requests to the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum RequestHalf {
@@ -14,19 +14,21 @@ pub enum RequestHalf {
     Send = 1,
     /// WRITE into a ring that the server polls.
     Write = 2,
-    /// WRITE_WITH_IMM into a ring; the server learns of it by a completion.
+    /// WRITE_WITH_IMM into a ring; a completion notifies the server.
     WriteImm = 3,
-    /// WRITE into a ring, then a SEND of nothing that tells of it: two posts, two doorbells (HatRPC figure 3b).
+    /// WRITE into a ring, then an empty SEND that notifies the server: two posts, two doorbells (HatRPC
+    /// figure 3b).
     WriteSend = 4,
-    /// The same two work requests linked, for which one doorbell is rung (HatRPC figure 3c).
+    /// The same two work requests as a linked list, posted with one doorbell (HatRPC figure 3c).
     WriteSendChained = 5,
     /// SEND of a datagram (UD). May be lost; the client sends it again.
     Datagram = 6,
-    /// WRITE over an unreliable connection (UC) into a ring that the server polls. May be lost; the client writes it again.
+    /// WRITE over an unreliable connection (UC) into a ring that the server polls. May be lost; the client
+    /// writes it again.
     WriteUnreliable = 7,
 }
 
-/// How a response reaches the client.
+/// The mechanism that carries responses to the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum ResponseHalf {
@@ -34,61 +36,64 @@ pub enum ResponseHalf {
     Send = 1,
     /// WRITE into a ring that the client polls.
     Write = 2,
-    /// WRITE_WITH_IMM into a ring; the client learns of it by a completion.
+    /// WRITE_WITH_IMM into a ring; a completion notifies the client.
     WriteImm = 3,
-    /// The server leaves it in its own memory, and the client READs until it is there (RF-RPC section 3).
+    /// The server leaves the response in its own memory, and the client READs until it is there (RF-RPC
+    /// section 3).
     Fetch = 4,
-    /// As the request half of this name.
+    /// As [`RequestHalf::WriteSend`].
     WriteSend = 5,
-    /// As the request half of this name.
+    /// As [`RequestHalf::WriteSendChained`].
     WriteSendChained = 6,
-    /// As [`Fetch`](ResponseHalf::Fetch), after one READ of metadata that tells where the result is (FaRM as HatRPC
-    /// emulates it, figure 3h).
+    /// As [`Fetch`](ResponseHalf::Fetch), after one READ of metadata that holds the result's location (FaRM
+    /// as HatRPC emulates it, figure 3h).
     FetchIndexed = 7,
-    /// As [`Fetch`](ResponseHalf::Fetch), after two such READs, of which the first tells where the second's is (Pilaf,
-    /// figure 3g).
+    /// As [`Fetch`](ResponseHalf::Fetch), after two READs of metadata, the first of which locates the second
+    /// (Pilaf, figure 3g).
     FetchIndexedTwice = 8,
-    /// SEND of a datagram (UD). May be lost; who asks again for the same call gets it again.
+    /// SEND of a datagram (UD). May be lost; the server sends it again when the client repeats the request.
     Datagram = 9,
-    /// [`Fetch`](ResponseHalf::Fetch) while that pays and [`Write`](ResponseHalf::Write) otherwise, each function by itself, as the
-    /// client finds (RF-RPC section 3.2).
+    /// [`Fetch`](ResponseHalf::Fetch) or [`Write`](ResponseHalf::Write), whichever the client finds to be
+    /// cheaper, chosen for each function (RF-RPC section 3.2).
     FetchOrWrite = 10,
-    /// The same with [`WriteImm`](ResponseHalf::WriteImm), so that the client may sleep where results are written back.
+    /// [`Fetch`](ResponseHalf::Fetch) or [`WriteImm`](ResponseHalf::WriteImm), chosen likewise. The client
+    /// may sleep while results are written back.
     FetchOrWriteImm = 11,
 }
 
-/// What the halves are made of: where a message goes, and how its receiver learns of it. A half is a name for one.
+/// The transport mechanism behind a half: where a message goes, and how its receiver is notified. Each half
+/// is the name of one carrier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Carrier {
-    /// A SEND carries it into a RECV's buffer.
+    /// A SEND into the buffer of a RECV.
     Receive,
-    /// A datagram carries it into a RECV's buffer, or is lost.
+    /// A datagram into the buffer of a RECV; may be lost.
     Datagram,
-    /// A WRITE puts it into a ring of the receiver's.
+    /// A WRITE into a ring in the receiver's memory.
     Ring(Notice),
-    /// A WRITE that may be lost puts it into a ring of the receiver's, which polls that.
+    /// A WRITE that may be lost, into a ring in the receiver's memory, which the receiver polls.
     LossyRing,
-    /// The sender leaves it in a ring of its own, which the receiver READs, after so many READs of metadata.
+    /// A ring in the sender's memory. The receiver READs it after `metadata` READs of metadata.
     Published { metadata: u8 },
-    /// One of two, as the client asks with each request: published without metadata, or written into a ring of the receiver's.
+    /// Published without metadata or written into the receiver's ring, as the client asks with each request.
     Hybrid(Notice),
 }
 
-/// How a receiver learns of what was written into its ring.
+/// How a receiver is notified of a WRITE into its ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Notice {
-    /// Not at all: it polls the ring.
+    /// Not at all: the receiver polls the ring.
     Polled,
-    /// By immediate data with the WRITE.
+    /// By immediate data of the WRITE.
     Immediate,
-    /// By a SEND of nothing behind the WRITE.
+    /// By an empty SEND after the WRITE.
     Send,
-    /// The same, linked to the WRITE.
+    /// By an empty SEND linked to the WRITE.
     LinkedSend,
 }
 
 impl Carrier {
-    /// Whether the receiver finds messages by looking at memory, with nothing that tells it to.
+    /// Returns whether the receiver finds messages only by polling memory.
     pub(crate) const fn is_polled(self) -> bool {
         matches!(
             self,
@@ -99,23 +104,23 @@ impl Carrier {
         )
     }
 
-    /// Whether the receiver READs, or may.
+    /// Returns whether the receiver READs messages, or may.
     pub(crate) const fn is_fetched(self) -> bool {
         matches!(self, Carrier::Published { .. } | Carrier::Hybrid(_))
     }
 
-    /// Whether what it carries may be lost.
+    /// Returns whether messages may be lost.
     pub(crate) const fn is_lossy(self) -> bool {
         matches!(self, Carrier::Datagram | Carrier::LossyRing)
     }
 
-    /// Whether a sender that finds no room has to be told of some.
+    /// Returns whether a sender without room has to be notified when there is some.
     pub(crate) const fn has_room_to_tell(self) -> bool {
         !matches!(self, Carrier::Receive | Carrier::Datagram)
     }
 
-    /// Whether a receiver takes only what it was told of: where the bytes of a WRITE may come in any order, and where a WRITE
-    /// may be there that is not told of, because its SEND found no room.
+    /// Returns whether the receiver takes only messages that it was notified of. Needed where the bytes of a
+    /// WRITE may be placed in any order, and where the SEND behind a WRITE may find no room.
     pub(crate) const fn is_told_of(self, capabilities: &Capabilities) -> bool {
         match self {
             Carrier::Ring(Notice::Send | Notice::LinkedSend)
@@ -132,7 +137,7 @@ impl Carrier {
         }
     }
 
-    /// Whether each message takes a RECV.
+    /// Whether each message consumes a RECV.
     const fn takes_receives(self) -> bool {
         match self {
             Carrier::Receive | Carrier::Datagram => true,
@@ -141,14 +146,14 @@ impl Carrier {
         }
     }
 
-    /// Whether the receiver has a ring of its own that peers write into.
+    /// Returns whether the receiver has a ring that peers write into.
     pub(crate) const fn has_ring(self) -> bool {
         matches!(self, Carrier::Ring(_) | Carrier::Hybrid(_) | Carrier::LossyRing)
     }
 }
 
 impl RequestHalf {
-    /// All of them.
+    /// All request halves.
     pub const ALL: [RequestHalf; 7] = [
         RequestHalf::Send,
         RequestHalf::Write,
@@ -159,7 +164,7 @@ impl RequestHalf {
         RequestHalf::WriteUnreliable,
     ];
 
-    /// What it is made of.
+    /// Returns the carrier of this half.
     pub(crate) const fn carrier(self) -> Carrier {
         match self {
             RequestHalf::Send => Carrier::Receive,
@@ -172,7 +177,7 @@ impl RequestHalf {
         }
     }
 
-    /// Its name, as in the documents.
+    /// Returns the half's name, as in the documents.
     pub const fn name(self) -> &'static str {
         match self {
             RequestHalf::Send => "send",
@@ -185,14 +190,14 @@ impl RequestHalf {
         }
     }
 
-    /// From its number in the handshake.
+    /// Returns the half with this number in the handshake.
     pub fn from_wire(number: u8) -> Option<Self> {
         Self::ALL.into_iter().find(|half| *half as u8 == number)
     }
 }
 
 impl ResponseHalf {
-    /// All of them.
+    /// All response halves.
     pub const ALL: [ResponseHalf; 11] = [
         ResponseHalf::Send,
         ResponseHalf::Write,
@@ -207,7 +212,7 @@ impl ResponseHalf {
         ResponseHalf::FetchOrWriteImm,
     ];
 
-    /// What it is made of.
+    /// Returns the carrier of this half.
     pub(crate) const fn carrier(self) -> Carrier {
         match self {
             ResponseHalf::Send => Carrier::Receive,
@@ -224,7 +229,7 @@ impl ResponseHalf {
         }
     }
 
-    /// Its name, as in the documents.
+    /// Returns the half's name, as in the documents.
     pub const fn name(self) -> &'static str {
         match self {
             ResponseHalf::Send => "send",
@@ -241,7 +246,7 @@ impl ResponseHalf {
         }
     }
 
-    /// From its number in the handshake.
+    /// Returns the half with this number in the handshake.
     pub fn from_wire(number: u8) -> Option<Self> {
         Self::ALL.into_iter().find(|half| *half as u8 == number)
     }
@@ -251,11 +256,11 @@ impl ResponseHalf {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum CompletionMode {
-    /// Spins.
+    /// Polls without sleeping.
     Busy = 1,
     /// Sleeps until an event.
     Event = 2,
-    /// Spins for a bounded time, then sleeps.
+    /// Polls for a bounded time, then sleeps.
     Adaptive = 3,
 }
 
@@ -263,25 +268,28 @@ pub enum CompletionMode {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum LargePayload {
-    /// Read rendezvous: they stay in the sender's memory, and the receiver READs them into private memory. One copy.
+    /// Read rendezvous: the payload stays in the sender's memory, and the receiver READs it into private
+    /// memory. One copy.
     Read = 1,
-    /// Write rendezvous: the sender announces the length, the receiver answers with a place, the sender WRITEs there and
-    /// tells that it has. What a peer can write is copied once more before anybody looks at it. A request leaves only as far
-    /// as its client makes progress, since the server's word has to be heard.
+    /// Write rendezvous: the sender announces the length, the receiver answers with a place, and the sender
+    /// WRITEs the payload there and notifies the receiver.
+    ///
+    /// The receiver copies the payload out of memory that the peer can write before it uses it. A request
+    /// leaves only while its client makes progress, because the client has to process the server's reply.
     Write = 2,
-    /// Eager: as messages of at most [`SMALL_LIMIT`] bytes each, like small payloads, copied at both ends.
+    /// Eager: messages of at most [`SMALL_LIMIT`] bytes each, as for small payloads, copied at both ends.
     Eager = 3,
-    /// Read rendezvous in pieces: announced when the first piece is there, so that the receiver READs it while the sender fills
-    /// the next.
+    /// Read rendezvous in pieces: announced when the first piece is ready, so that the receiver READs it
+    /// while the sender fills the next one.
     Pieces = 4,
 }
 
 impl LargePayload {
-    /// All of them.
+    /// All methods.
     pub const ALL: [LargePayload; 4] =
         [LargePayload::Read, LargePayload::Write, LargePayload::Eager, LargePayload::Pieces];
 
-    /// Its name, as in the documents.
+    /// Returns the method's name, as in the documents.
     pub const fn name(self) -> &'static str {
         match self {
             LargePayload::Read => "rendezvous_read",
@@ -291,31 +299,31 @@ impl LargePayload {
         }
     }
 
-    /// Whether the receiver READs them where the sender has them.
+    /// Whether the receiver READs the payload from the sender's memory.
     pub(crate) const fn is_read(self) -> bool {
         matches!(self, LargePayload::Read | LargePayload::Pieces)
     }
 
-    /// From its number in the handshake.
+    /// Returns the method with this number in the handshake.
     pub fn from_wire(number: u8) -> Option<Self> {
         Self::ALL.into_iter().find(|way| *way as u8 == number)
     }
 }
 
-/// Who shares a connection with whom.
+/// How connections are shared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum Sharing {
-    /// A queue pair for each client handle and server worker.
+    /// One queue pair for each client handle and server worker.
     Dedicated = 1,
 }
 
-/// A plan.
+/// A plan: how the calls of a lane travel, and how both sides wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Plan {
-    /// The request half of the path.
+    /// How requests travel.
     pub request: RequestHalf,
-    /// The response half of the path.
+    /// How responses travel.
     pub response: ResponseHalf,
     /// How connections are shared.
     pub sharing: Sharing,
@@ -325,24 +333,24 @@ pub struct Plan {
     pub server: CompletionMode,
     /// How large payloads travel.
     pub large: LargePayload,
-    /// Payloads of more bytes than this are large.
+    /// The largest small payload in bytes: a payload of more bytes is large.
     pub rendezvous_above: u32,
 }
 
-/// The longest datagram on which the protocols of the table count: InfiniBand's largest MTU (FaSST section 3.3).
+/// The datagram size that the table's protocols assume: InfiniBand's largest MTU (FaSST section 3.3).
 const MTU: u32 = 4096;
 
-/// The largest payload that a datagram of so many bytes carries, also as the only entry of a batch.
+/// Returns the largest payload of a datagram of `datagram` bytes, also as the only entry of a batch.
 const fn datagram_payload(datagram: u32) -> u32 {
     let lines = datagram / dunlin_wire::LINE as u32 * dunlin_wire::LINE as u32;
     let around = dunlin_wire::BODY_OFFSET + dunlin_wire::ENTRY_META_BYTES + dunlin_wire::TAG_BYTES;
     lines.saturating_sub(around as u32)
 }
 
-/// The largest `rendezvous_above`, and the usual one: HatRPC's threshold of 4 KiB (section 4.3).
+/// The largest and default `rendezvous_above`: HatRPC's threshold of 4 KiB (section 4.3).
 pub const SMALL_LIMIT: u32 = 4096;
 
-/// Why a plan cannot run on a fabric.
+/// The reason why a plan cannot run on a fabric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum Illegal {
     /// A plain WRITE raises no event, so its receiver cannot sleep.
@@ -352,7 +360,7 @@ pub enum Illegal {
     SleepsOnMemory {
         /// `client` or `server`.
         side: &'static str,
-        /// The mode asked for.
+        /// The completion mode requested.
         mode: CompletionMode,
     },
     /// A fetching client cannot sleep until the result is ready.
@@ -360,61 +368,63 @@ pub enum Illegal {
         "a client that fetches its results cannot wait by {0}: nothing tells it that the result is ready; use busy, or another response half"
     )]
     SleepsOnFetch(CompletionMode),
-    /// Memory polling needs in-order placement.
+    /// Memory polling needs in-order placement of WRITEs.
     #[error(
         "this fabric does not promise that the bytes of a WRITE are placed in order, so memory cannot be polled: use send, write_send or write_imm"
     )]
     NoOrder,
-    /// A WRITE of the server's is not ordered with what the client READs.
+    /// The server's WRITE of a large result is not ordered with the client's READs.
     #[error(
         "large results cannot be WRITTEN to a client that fetches: nothing tells it when they are there; use rendezvous_read, or another response half"
     )]
     WritesPastFetch,
-    /// What moves a large payload in several steps would go another way than the answer that announces it.
+    /// A large payload that moves in several steps would not stay in order with the answer that announces it.
     #[error(
         "where results are fetched or written back, large payloads cannot travel by {large}: use rendezvous_read",
         large = .0.name()
     )]
     LargePastHybrid(LargePayload),
-    /// A request that was lost would be sent again with another number, and the mode word goes by that.
+    /// The mode word identifies requests by number, but a lost request is sent again with another one.
     #[error(
         "results that are fetched or written back need requests that are not lost: use write, write_imm, write_send or send"
     )]
     LossyHybrid,
-    /// What carries a large payload in several steps must not lose one.
+    /// A large payload that moves in several steps needs a carrier that loses nothing.
     #[error(
         "where requests or responses may be lost, large payloads cannot travel by {large}: use rendezvous_read, which goes over a reliable connection beside them",
         large = .0.name()
     )]
     LargeOverLossy(LargePayload),
-    /// The many messages of a large payload find no RECVs, and a SEND waits for none here.
+    /// The messages of a large payload would outnumber the RECVs, and on this fabric a SEND does not wait for
+    /// one.
     #[error(
         "large payloads cannot travel by {large} here: where a SEND does not wait for a RECV (iWARP), a message more than there are RECVs ends the connection; use rendezvous_read or rendezvous_write, or a protocol whose receiver polls memory",
         large = .0.name()
     )]
     EagerPastReceives(LargePayload),
-    /// A message is more than a datagram.
+    /// A small message may exceed a datagram.
     #[error(
         "rendezvous_above is {above}, but a datagram of this fabric carries a payload of {limit} bytes at most: set it to that"
     )]
     OverDatagram {
-        /// What was asked for.
+        /// The `rendezvous_above` requested, in bytes.
         above: u32,
-        /// What is possible.
+        /// The largest value possible, in bytes.
         limit: u32,
     },
-    /// The fabric lacks something.
+    /// The fabric lacks a feature that the plan needs.
     #[error("this fabric has no {0}")]
     Lacks(&'static str),
-    /// `rendezvous_above` is over [`SMALL_LIMIT`].
+    /// `rendezvous_above` exceeds [`SMALL_LIMIT`].
     #[error("rendezvous_above is {0}, at most {SMALL_LIMIT} is possible")]
     RendezvousAbove(u32),
 }
 
 impl Plan {
-    /// A plan by halves, dedicated, both sides busy where that is legal.
+    /// Creates a plan of two halves, dedicated, with both sides busy.
     ///
-    /// Payloads of more than a message can carry are large: [`SMALL_LIMIT`], or what fits a datagram.
+    /// Large payloads are READ. [`rendezvous_above`](Plan::rendezvous_above) is [`SMALL_LIMIT`], or for
+    /// datagrams the payload of one datagram.
     pub const fn new(request: RequestHalf, response: ResponseHalf) -> Plan {
         let datagrams =
             matches!(request.carrier(), Carrier::Datagram) || matches!(response.carrier(), Carrier::Datagram);
@@ -429,17 +439,17 @@ impl Plan {
         }
     }
 
-    /// The plan with another way for payloads of more than `above` bytes.
+    /// Returns the plan with payloads of more than `above` bytes sent by `large`.
     pub const fn large(self, large: LargePayload, above: u32) -> Plan {
         Plan { large, rendezvous_above: above, ..self }
     }
 
-    /// The plan with other completion modes.
+    /// Returns the plan with these completion modes.
     pub const fn completion(self, client: CompletionMode, server: CompletionMode) -> Plan {
         Plan { client, server, ..self }
     }
 
-    /// The plan where results that may be fetched or written back are all written back.
+    /// Returns the plan with every hybrid response half replaced by its write-back half.
     pub(crate) const fn written_back(self) -> Plan {
         let response = match self.response {
             ResponseHalf::FetchOrWrite => ResponseHalf::Write,
@@ -449,9 +459,12 @@ impl Plan {
         Plan { response, ..self }
     }
 
-    /// What calls go by where nobody says how: the [`Default`], or SENDs with large payloads by read rendezvous, which let both
-    /// sides sleep, too. These where the default needs immediate data that the fabric does not have (iWARP), or that cost it a
-    /// message of their own (libfabric), as on a fabric that is not acknowledged, where nothing but messages has a RECV.
+    /// Returns the default plan of a fabric: [`Plan::default`], or SENDs both ways with read rendezvous and
+    /// the same completion modes.
+    ///
+    /// SENDs are chosen where immediate data is missing (iWARP) or costs a message of its own (libfabric),
+    /// and on any other fabric that is not [`acknowledged`](Capabilities::acknowledged), where only messages
+    /// may consume RECVs.
     pub fn usual(capabilities: &Capabilities) -> Plan {
         if capabilities.immediate && capabilities.acknowledged {
             return Plan::default();
@@ -460,7 +473,7 @@ impl Plan {
         Plan::new(RequestHalf::Send, ResponseHalf::Send).completion(client, server)
     }
 
-    /// Whether the plan can run on a fabric. Pure; hints, `explain` and connecting all ask here.
+    /// Checks whether the plan can run on a fabric. Hints, `explain` and connecting all use this check.
     pub fn check(&self, capabilities: &Capabilities) -> Result<(), Illegal> {
         use CompletionMode::Busy;
         if self.rendezvous_above > SMALL_LIMIT {
@@ -496,18 +509,18 @@ impl Plan {
             return Err(Illegal::NoOrder);
         }
         self.check_lossy(capabilities)?;
-        // Who sleeps while a ring is full is woken by immediate data when there is room.
+        // A side that sleeps while its peer's ring is full is woken by immediate data when there is room.
         let wakes_for_room = (self.server != Busy && response.has_room_to_tell())
             || (self.client != Busy && request.has_room_to_tell());
         let carries = |carrier| [request, response].contains(&carrier);
-        // A datagram says by it which lane it is for, and which message it is.
+        // The immediate data of a datagram names its lane and its message.
         let immediate = carries(Carrier::Ring(Notice::Immediate))
             || carries(Carrier::Hybrid(Notice::Immediate))
             || carries(Carrier::Datagram);
         if (immediate || wakes_for_room) && !capabilities.immediate {
             return Err(Illegal::Lacks("immediate data"));
         }
-        // All other messages are bounded by the window, for which there are RECVs.
+        // All other messages are bounded by the window, and there are RECVs for that many.
         let takes_receives = request.takes_receives() || response.takes_receives();
         let many = matches!(self.large, LargePayload::Eager | LargePayload::Pieces);
         if many && takes_receives && !capabilities.acknowledged {
@@ -519,7 +532,7 @@ impl Plan {
         Ok(())
     }
 
-    /// The rules for what may be lost.
+    /// The rules for carriers that may lose messages.
     fn check_lossy(&self, capabilities: &Capabilities) -> Result<(), Illegal> {
         let (request, response) = (self.request.carrier(), self.response.carrier());
         if !self.is_lossy() {
@@ -544,12 +557,14 @@ impl Plan {
         Ok(())
     }
 
-    /// Whether requests or responses may be lost, so that the client sends again and the server answers again.
+    /// Returns whether requests or responses may be lost, so that the client sends again and the server
+    /// answers again.
     pub(crate) const fn is_lossy(&self) -> bool {
         self.request.carrier().is_lossy() || self.response.carrier().is_lossy()
     }
 
-    /// The name of this plan's protocol in the table, if it has one. Large payloads that are READ may be in pieces.
+    /// Returns the row of the protocol table that matches this plan, if any. [`LargePayload::Pieces`] matches
+    /// rows with [`LargePayload::Read`].
     pub fn protocol(&self) -> Option<&'static Protocol> {
         PROTOCOLS.iter().find(|p| {
             p.request == self.request
@@ -561,31 +576,33 @@ impl Plan {
 }
 
 impl Default for Plan {
-    /// Direct-WriteIMM, both sides adaptive: HatRPC's choice for most loads (figure 6), and idle at no cost.
+    /// Direct-WriteIMM with both sides adaptive: HatRPC's choice for most loads (figure 6). Uses no processor
+    /// time while idle.
     fn default() -> Self {
         Plan::new(RequestHalf::WriteImm, ResponseHalf::WriteImm)
             .completion(CompletionMode::Adaptive, CompletionMode::Adaptive)
     }
 }
 
-/// A row of the table of protocols.
+/// A row of the protocol table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Protocol {
     /// The name in the papers.
     pub name: &'static str,
-    /// The request half.
+    /// How requests travel.
     pub request: RequestHalf,
-    /// The response half.
+    /// How responses travel.
     pub response: ResponseHalf,
-    /// How large payloads travel, both ways.
+    /// How large payloads travel, in both directions.
     pub large: LargePayload,
-    /// Payloads of more bytes are large.
+    /// The largest small payload in bytes.
     pub rendezvous_above: u32,
-    /// Whose it is, in a few words.
+    /// The system that the protocol comes from, in a few words.
     pub origin: &'static str,
 }
 
-/// Every protocol there is. A new one is a row here and, if it needs a new half, a variant of it and what that is made of.
+/// All protocols. A new protocol is a new row here; if it needs a new half, also a variant of the half and
+/// its carrier.
 pub const PROTOCOLS: &[Protocol] = &[
     row(
         "Server-reply",
@@ -645,7 +662,7 @@ pub const PROTOCOLS: &[Protocol] = &[
     .large(LargePayload::Read, datagram_payload(MTU)),
 ];
 
-/// Both halves by SEND.
+/// SENDs in both directions.
 const SENDS: (RequestHalf, ResponseHalf) = (RequestHalf::Send, ResponseHalf::Send);
 
 /// A row whose large payloads are READ.
@@ -661,13 +678,13 @@ impl Protocol {
 }
 
 impl Protocol {
-    /// The row of this name, in any case, `-` and `_` alike.
+    /// Returns the row with this name, ignoring case; `-` and `_` are equal.
     pub fn by_name(name: &str) -> Option<&'static Protocol> {
         let plain = |s: &str| s.to_ascii_lowercase().replace('_', "-");
         PROTOCOLS.iter().find(|p| plain(p.name) == plain(name))
     }
 
-    /// The plan of this protocol, both sides waiting by `mode`.
+    /// Returns the plan of this protocol with both sides in `mode`.
     pub const fn plan(&self, mode: CompletionMode) -> Plan {
         Plan::new(self.request, self.response).large(self.large, self.rendezvous_above).completion(mode, mode)
     }
@@ -697,7 +714,7 @@ impl FromStr for CompletionMode {
 }
 
 impl CompletionMode {
-    /// From its number in the handshake.
+    /// Returns the mode with this number in the handshake.
     pub const fn from_wire(number: u8) -> Option<Self> {
         Some(match number {
             1 => CompletionMode::Busy,

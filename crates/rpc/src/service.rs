@@ -1,30 +1,31 @@
-//! What an application implements: a service that takes requests and fills replies.
+//! The application's side of a call: a [`Service`] takes requests and fills replies.
 
 use crate::path::pieces::Filling;
 use dunlin_fabric::Nanos;
 use dunlin_wire::{Status, copy_bytes};
 use thiserror::Error;
 
-/// A request, in memory that no peer can change any more.
+/// A request. Its bytes lie in memory that no peer can change.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
     /// The function id.
     pub function: u16,
-    /// The payload.
+    /// The request's payload.
     pub payload: &'a [u8],
-    /// Time left for the call when it was sent, in nanoseconds; `None` for no deadline.
+    /// The time left until the deadline when the client sent the call, in nanoseconds; `None` for no
+    /// deadline.
     pub time_left: Option<Nanos>,
-    /// The session of the caller: the same for all calls of one connection.
+    /// The caller's session: the same for all calls of one connection.
     pub session: u64,
 }
 
-/// A result does not fit.
+/// A result does not fit into the reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("a result of {wanted} bytes does not fit: the limit is {limit}")]
 pub struct ReplyTooLarge {
-    /// How long the result would be.
+    /// The result's length in bytes.
     pub wanted: usize,
-    /// The most it may be.
+    /// The largest length possible, in bytes.
     pub limit: usize,
 }
 
@@ -34,24 +35,25 @@ impl From<ReplyTooLarge> for Status {
     }
 }
 
-/// Where large results are built: registered memory on a worker, plain memory in a pool.
+/// Memory for a large result: registered memory on a worker, heap memory in a pool.
 pub(crate) trait LargeReply {
-    /// Makes room for `length` bytes, keeping what is there.
+    /// Resizes to `length` bytes and keeps the existing content; `false` without memory.
     fn resize(&mut self, length: usize) -> bool;
-    /// The bytes.
+    /// The bytes of the result.
     fn bytes(&mut self) -> &mut [u8];
-    /// As [`resize`](LargeReply::resize) of what is empty, for bytes that will be filled in place.
+    /// As [`resize`](LargeReply::resize) of an empty reply, for a caller that then fills it in place.
     fn resize_to_fill(&mut self, length: usize) -> bool {
         self.resize(length)
     }
-    /// As [`resize_to_fill`](LargeReply::resize_to_fill), with whom to tell how far that is, if it may leave meanwhile.
+    /// As [`resize_to_fill`](LargeReply::resize_to_fill), with a progress sink if the result may be sent
+    /// while it is filled.
     fn fill(&mut self, length: usize) -> Option<(&mut [u8], Option<&mut dyn Filling>)> {
         self.resize_to_fill(length).then(|| (self.bytes(), None))
     }
 }
 
-/// The reply to a request; empty until written. Small results are built in place for sending; larger ones go to
-/// registered memory from which the client READs them.
+/// The reply to a request; empty until written. A small result is built in place in the outgoing message. A
+/// larger one is built in registered memory, from which the client READs it.
 pub struct Reply<'a> {
     pub(crate) small: &'a mut [u8],
     pub(crate) length: usize,
@@ -70,7 +72,8 @@ impl std::fmt::Debug for Reply<'_> {
 }
 
 impl Reply<'_> {
-    /// Appends bytes.
+    /// Appends bytes. Fails without a change if the result would exceed [`limit`](Reply::limit), or if no
+    /// memory is left.
     #[inline]
     pub fn write(&mut self, bytes: &[u8]) -> Result<(), ReplyTooLarge> {
         let start = self.length;
@@ -79,8 +82,8 @@ impl Reply<'_> {
         Ok(())
     }
 
-    /// Makes the result `length` bytes long and gives all of it to be written in place. What was written before
-    /// stays in front; the rest is undefined.
+    /// Sets the result's length and returns all of its bytes for writing in place. Bytes written before keep
+    /// their place at the front; the content of the rest is undefined.
     #[inline]
     pub fn reserve(&mut self, length: usize) -> Result<&mut [u8], ReplyTooLarge> {
         if self.length == 0 && (self.small_limit + 1..=self.limit).contains(&length) {
@@ -93,9 +96,11 @@ impl Reply<'_> {
         self.grow(length)
     }
 
-    /// As [`reserve`](Reply::reserve) of an empty reply, with whom to tell how far it is, if the result may leave while it is being
-    /// filled. What was told then has to be the result, or the call fails: if another result takes its place afterwards, the caller hears
-    /// that the handler has failed.
+    /// As [`reserve`](Reply::reserve) of an empty reply. Also returns a progress sink if the result can be
+    /// sent while it is being filled.
+    ///
+    /// The bytes reported to the sink must stay part of the final result. If another result replaces them,
+    /// the call fails for the caller as a handler failure.
     #[inline]
     pub fn reserve_to_fill(
         &mut self,
@@ -110,30 +115,30 @@ impl Reply<'_> {
         Ok(place)
     }
 
-    /// The result's length so far.
+    /// Returns the result's current length in bytes.
     pub fn len(&self) -> usize {
         self.length
     }
 
-    /// Whether nothing was written yet.
+    /// Returns whether the result is empty.
     pub fn is_empty(&self) -> bool {
         self.length == 0
     }
 
-    /// Takes back what was written.
+    /// Discards everything written so far.
     pub fn clear(&mut self) {
         self.length = 0;
     }
 
-    /// The longest result possible, in bytes.
+    /// Returns the largest possible length of a result, in bytes.
     pub fn limit(&self) -> usize {
         self.limit
     }
 
-    /// Keeps no more than a small result has room for: where an error's text goes.
+    /// Truncates the result to the size of a small one, as error texts require, and returns its length.
     pub(crate) fn shorten(&mut self) -> usize {
         if self.length > self.small_limit {
-            // Shrinking does not fail.
+            // A smaller length always fits.
             let _ = self.grow(self.small_limit);
         }
         self.length
@@ -151,7 +156,7 @@ impl Reply<'_> {
     #[cold]
     fn grow_large(&mut self, length: usize) -> Result<&mut [u8], ReplyTooLarge> {
         if length <= self.small_limit {
-            // What was large and is not any more goes back to where small results are sent from.
+            // A result that shrank below the limit moves back to the buffer that small results are sent from.
             let place = &mut self.small[..length];
             place.copy_from_slice(&self.large.bytes()[..length]);
             self.length = length;
@@ -171,24 +176,28 @@ impl Reply<'_> {
     }
 }
 
-/// A service as one worker has it: called by that worker only, so it needs no locks. Must not block: everything
-/// else on the worker waits meanwhile. Functions that take long are declared [`FunctionMode::Pool`].
+/// A service as seen by one worker. Only that worker calls it, so it needs no locks. It must not block: every
+/// other call on the worker would wait. Declare slow functions as [`FunctionMode::Pool`].
 pub trait Service: Send {
-    /// Answers one request. An error takes the place of whatever was written, except that the bytes written go
-    /// along with [`Status::Application`], as many as a small result of the plan may have. A panic is caught and answered
-    /// with [`Status::HandlerPanicked`].
+    /// Answers one request.
+    ///
+    /// An error discards the reply, with one exception: for [`Status::Application`] the bytes written are
+    /// sent with it, truncated to the plan's limit for small results. A panic is caught and answered with
+    /// [`Status::HandlerPanicked`].
     fn call(&mut self, request: &Request<'_>, reply: &mut Reply<'_>) -> Result<(), Status>;
 
-    /// How many times over [`prepare`](Service::prepare) wants to be shown a batch; 0 if it does nothing. Asked once, when the
-    /// worker is made.
+    /// Returns the number of [`prepare`](Service::prepare) passes over each batch; 0 for none. Read once,
+    /// when the worker is created.
     fn passes(&self) -> usize {
         0
     }
 
-    /// Shown each request of a batch before the first of them is called, in as many passes, counted from 0, as
-    /// [`passes`](Service::passes) says: the moment to ask for memory that they will need, so that the ways of many overlap. What
-    /// one pass has asked for the next may look at, to ask for what it leads to. Must not change anything; the call may never
-    /// come.
+    /// Prefetches memory that a request will need.
+    ///
+    /// Before it calls the first request of a batch, the worker passes every request of that batch to
+    /// `prepare`, in passes numbered from 0 (see [`passes`](Service::passes)), so that the cache misses of
+    /// many requests overlap. A pass may read what the previous pass prefetched and prefetch what that points
+    /// to. Must not change any state: the call itself may never follow.
     fn prepare(&mut self, pass: usize, function: u16, payload: &[u8]) {
         let _ = (pass, function, payload);
     }
@@ -201,7 +210,7 @@ impl<S: FnMut(&Request<'_>, &mut Reply<'_>) -> Result<(), Status> + Send> Servic
     }
 }
 
-/// A service as the threads of a pool share it. May block.
+/// A service shared by the threads of a pool. May block.
 pub trait PoolService: Send + Sync + 'static {
     /// Answers one request, as [`Service::call`].
     fn call(&self, request: &Request<'_>, reply: &mut Reply<'_>) -> Result<(), Status>;
@@ -213,19 +222,19 @@ impl<S: Fn(&Request<'_>, &mut Reply<'_>) -> Result<(), Status> + Send + Sync + '
     }
 }
 
-/// Where a function runs.
+/// The place where a function runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FunctionMode {
-    /// On the worker that received it.
+    /// On the worker that received the request.
     Worker,
-    /// On a thread of the pool: for what takes long or blocks.
+    /// On a thread of the pool, for functions that are slow or block.
     Pool,
-    /// Nowhere: the application pulls it with [`Server::receive`](crate::Server::receive) and replies when it
-    /// likes (LITE, FLOCK table 2).
+    /// Outside the server's threads: the application pulls calls with
+    /// [`Server::receive`](crate::Server::receive) and replies at any later time (LITE, FLOCK table 2).
     Pull,
 }
 
-/// A large reply in plain memory.
+/// A large reply in heap memory.
 #[derive(Debug, Default)]
 pub(crate) struct HeapReply(pub(crate) Vec<u8>);
 
@@ -261,7 +270,8 @@ mod tests {
         assert_eq!(large.0, b"123456789abcdefghijk");
     }
 
-    /// A handler may reserve the most and then say how much it was; what is sent has to be what was written.
+    /// A handler may reserve the limit and shorten the result afterwards. The bytes sent must be the bytes
+    /// written.
     #[test]
     fn a_reply_that_shrinks_keeps_its_beginning() {
         let (mut small, mut large) = (*b"old news", HeapReply::default());

@@ -1,20 +1,20 @@
-//! How a thread that found nothing waits: the completion axis of a plan, as a small state machine.
+//! How an idle thread waits: a state machine for the completion axis of a plan.
 
 use crate::plan::CompletionMode;
 use dunlin_fabric::{Nanos, WaitMode};
 
-/// Looks between two looks at the clock while spinning.
+/// Polls between two reads of the clock while spinning.
 const CLOCK_EVERY: u32 = 256;
 
-/// The state of one thread's waiting.
+/// The waiting state of one thread.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Waiter {
     mode: CompletionMode,
-    /// How long an adaptive wait spins before it sleeps.
+    /// How long an adaptive wait spins before it sleeps, in nanoseconds.
     spin: Nanos,
     looks: u32,
     spin_until: Nanos,
-    /// The spinning of an adaptive wait is over.
+    /// An adaptive wait has used up its spin time.
     spun: bool,
 }
 
@@ -29,21 +29,22 @@ impl Waiter {
         }
     }
 
-    /// Something was found: the next wait starts anew.
+    /// Restarts the wait after work was found.
     #[inline]
     pub(crate) fn reset(&mut self) {
         self.looks = 0;
         self.spun = false;
     }
 
-    /// Whether it is time to look at the clock: with the first look, whose cost hides in the time that any answer
-    /// takes, and then now and then; before every sleep.
+    /// Whether to read the clock: at the first poll, where the latency of any answer hides the cost, then
+    /// every [`CLOCK_EVERY`] polls, and before every sleep.
     #[inline]
     pub(crate) fn clock_is_due(&self) -> bool {
         self.mode == CompletionMode::Event || self.spun || self.looks.is_multiple_of(CLOCK_EVERY)
     }
 
-    /// How to wait now, and until when at most. The clock is looked at only where it counts.
+    /// Returns how to wait now, and the latest time to wait until. Reads the clock only if the result depends
+    /// on it.
     #[inline]
     pub(crate) fn next(&mut self, now: impl Fn() -> Nanos) -> (WaitMode, Nanos) {
         match self.mode {
@@ -52,14 +53,15 @@ impl Waiter {
                 self.looks = self.looks.wrapping_add(1);
                 (WaitMode::Busy, Nanos::MAX)
             }
-            // Who sleeps and is woken for nothing goes on sleeping.
+            // A thread that was woken without work goes back to sleep without spinning.
             CompletionMode::Adaptive if self.spun => (WaitMode::Event, Nanos::MAX),
             CompletionMode::Adaptive => {
                 if self.looks == 0 {
                     self.spin_until = now() + self.spin;
                 }
                 self.looks = self.looks.saturating_add(1);
-                // Every few looks: a simulated wait ends at `until` and not after so many looks.
+                // Read the clock every 32 polls: a simulated wait ends at `until`, not after a number of
+                // polls.
                 if self.looks.is_multiple_of(32) && now() >= self.spin_until {
                     self.spun = true;
                     return (WaitMode::Event, Nanos::MAX);

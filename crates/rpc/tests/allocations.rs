@@ -1,4 +1,5 @@
-//! The hot path allocates nothing: neither the client nor the server, which share this process and its counter.
+//! The hot path allocates nothing, on the client and on the server: both run in this process and share its
+//! counter.
 
 #![allow(missing_docs, clippy::disallowed_methods, clippy::disallowed_types)]
 
@@ -17,7 +18,7 @@ use std::task::{Context, Poll, Wake, Waker};
 
 struct Counting;
 
-/// Calls of the allocator, by all threads of this process.
+/// Calls of the allocator by all threads of this process.
 static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
 
 // SAFETY: every call goes to the system allocator unchanged; only a counter is added.
@@ -55,8 +56,8 @@ fn counted(what: impl FnOnce()) -> u64 {
     ALLOCATIONS.load(Ordering::SeqCst) - before
 }
 
-/// What calls allocate when nothing comes between: the least of three times, of which one without any is enough. A lane that
-/// had no room for a moment, its peer's processor having been taken away, copies what has come meanwhile.
+/// Returns the fewest allocations of up to three runs; one run without any is enough. A lane without room,
+/// because its peer was preempted, copies the messages that arrive meanwhile and so may allocate.
 fn least(mut calls: impl FnMut()) -> u64 {
     let mut least = u64::MAX;
     for _ in 0..3 {
@@ -111,7 +112,7 @@ fn sleeping_calls_allocate_nothing() {
     calls_allocate_nothing(&[CompletionMode::Event], 200);
 }
 
-/// Large payloads only up to `largest` bytes: asleep, they take the time of a good many hand-overs.
+/// Runs large payloads only up to `largest` bytes: in sleeping modes they cost many thread hand-overs.
 fn calls_allocate_nothing(modes: &[CompletionMode], largest: usize) {
     let fabric = fabric();
     let server = server(&fabric);
@@ -189,7 +190,7 @@ fn asynchronous_calls_allocate_nothing() {
     assert!(wrong.is_empty(), "{CALLS} asynchronous calls allocated: {wrong:#?}");
 }
 
-/// RF-RPC's table 2: messages of one buffer each way, and of a whole window.
+/// RF-RPC's table 2: messages one at a time, and a whole window of them.
 fn messages_allocate_nothing() {
     let fabric = fabric();
     let config = ServerConfig { spin: 2000, ..ServerConfig::default() };
@@ -208,7 +209,7 @@ fn messages_allocate_nothing() {
     let mut wrong = Vec::new();
     for name in ["Direct-WriteIMM", "Server-reply", "RF-RPC"] {
         let plan = Protocol::by_name(name).unwrap().plan(CompletionMode::Busy);
-        // Room for all that is under way: what finds none waits as a copy.
+        // The rings hold everything in flight: a message without room would be copied.
         let config = ClientConfig { spin: 2000, ring_bytes: 64 * 1024, ..with_plan(plan) };
         let mut client = MessageClient::connect(&fabric, server.address(), config).unwrap();
         let mut buffer = client.malloc_buf(0, 4096).unwrap();
@@ -227,7 +228,7 @@ fn messages_allocate_nothing() {
     assert!(wrong.is_empty(), "messages allocated: {wrong:#?}");
 }
 
-/// One by one, and then four at a time.
+/// One message at a time, then four at a time.
 fn send_and_receive(
     client: &mut MessageClient<ShmFabric>,
     buffer: &mut MessageBuffer<ShmFabric>,

@@ -1,4 +1,4 @@
-//! Futures on a tiny executor of their own: who wakes them, what dropping them does, and how they share a hub.
+//! Futures on a minimal executor: wake-ups, cancellation by drop, and sharing of a hub.
 
 #![allow(missing_docs, clippy::disallowed_methods, clippy::disallowed_types)]
 
@@ -49,7 +49,7 @@ impl Wake for Unpark {
     }
 }
 
-/// Polls only when woken: a wake-up that is missed is a hang.
+/// Polls only after a wake-up, so a missed wake-up is a hang.
 fn block_on<T>(future: impl Future<Output = T>) -> T {
     let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
     let mut future = pin!(future);
@@ -90,7 +90,7 @@ fn many_threads_share_a_hub() {
                 std::thread::spawn(move || {
                     for i in 0..100 {
                         let payload = pattern([5, 500, 9000][i as usize % 3], i + number);
-                        // Given up at once, now and then.
+                        // Every seventh call follows one that is cancelled at once.
                         if i % 7 == 0 {
                             drop(client.call(ECHO, &payload));
                         }
@@ -134,7 +134,7 @@ fn who_waits_for_room_is_woken_by_the_deadline() {
     }
 }
 
-/// Lets go of the last call, and with it of the last client and the hub, when woken.
+/// A waker that drops the last call, and with it the last client and the hub.
 struct LastHand(
     std::sync::Mutex<Option<std::pin::Pin<Box<Call<ShmFabric>>>>>,
     std::sync::Mutex<std::sync::mpsc::Sender<()>>,
@@ -165,7 +165,7 @@ fn a_hub_may_be_dropped_on_its_own_wake_thread() {
     }
 }
 
-/// Counts how often it is woken.
+/// A waker that counts its wake-ups.
 #[derive(Default)]
 struct Counting(AtomicU64);
 
@@ -181,7 +181,7 @@ impl Counting {
     }
 }
 
-/// Nobody else would wake it: the one who polls makes the progress.
+/// No other thread would wake the future: polling it makes the progress.
 fn a_busy_future_wakes_itself_with_each_poll() {
     let fabric = fabric();
     let server = serve(&fabric);
@@ -189,7 +189,7 @@ fn a_busy_future_wakes_itself_with_each_poll() {
         let client = connect(&fabric, &server, plan, 0);
         let count = Arc::new(Counting::default());
         let waker = Waker::from(Arc::clone(&count));
-        // One that is sent, and one that waits for room.
+        // One call that is sent, and one that waits for room.
         let (mut sent, mut waits) = (pin!(client.call(NEVER, b"sent")), pin!(client.call(ECHO, b"waits")));
         for polls in 1..=50 {
             assert!(sent.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
@@ -197,7 +197,7 @@ fn a_busy_future_wakes_itself_with_each_poll() {
             assert!(waits.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
             assert_eq!(count.woken(), 2 * polls, "{name}");
         }
-        // Under write rendezvous the server hears the request only while its client makes progress.
+        // Under write rendezvous the request reaches the server only while the client makes progress.
         let mut polls = 0;
         let mut pulled = None;
         until("the call is there to be pulled", || {
@@ -217,7 +217,7 @@ fn a_busy_future_wakes_itself_with_each_poll() {
     }
 }
 
-/// The wake thread does, when there is something to see.
+/// The wake thread wakes the future once, after its answer has arrived.
 fn a_sleeping_future_is_woken_once() {
     let fabric = fabric();
     let server = serve(&fabric);
@@ -234,13 +234,13 @@ fn a_sleeping_future_is_woken_once() {
         until("the future is woken", || count.woken() > 0);
         let poll = call.as_mut().poll(&mut Context::from_waker(&waker));
         assert!(matches!(poll, Poll::Ready(Ok(response)) if *response == *b"done"), "{name}");
-        // Whoever else looks has no reason to wake it again.
+        // Progress by another future is no reason to wake it again.
         assert_eq!(*block_on(client.call(ECHO, b"after")).unwrap(), *b"after");
         assert_eq!(count.woken(), 1, "{name}");
     }
 }
 
-/// However often a future is polled while it waits for room, it is woken once for it.
+/// A future that is polled several times while it waits for room is woken once.
 fn who_waits_for_room_is_in_the_queue_once() {
     let fabric = fabric();
     let server = serve(&fabric);
@@ -265,7 +265,7 @@ fn who_waits_for_room_is_in_the_queue_once() {
     }
 }
 
-/// Threads call without end while the server's process is killed and started again, three times.
+/// Threads call continuously while the server's process is killed and restarted three times.
 fn a_restarted_server_is_found_again() {
     let fabric = fabric();
     for (name, plan) in plans(&fabric, &[CompletionMode::Busy, CompletionMode::Event]) {
@@ -314,12 +314,12 @@ fn a_restarted_server_is_found_again() {
         more(&done);
         stop.store(true, Ordering::SeqCst);
         let lost: u64 = threads.into_iter().map(|thread| thread.join().unwrap()).sum();
-        // At most what was under way: the window, three times.
+        // At most the calls in flight: one window for each restart.
         assert!(lost <= 3 * 8, "{name}: {lost} calls have no known end");
     }
 }
 
-/// The tests' server on one worker, and a client of it on a fabric that counts; its calls go together.
+/// The test server with one worker, and a client on a counting fabric whose calls are batched.
 fn together(busy: bool) -> (Count<ShmFabric>, Server<ShmFabric>, AsyncClient<Count<ShmFabric>>) {
     let server = serve(&fabric());
     let counted = Count::new(fabric());
@@ -333,7 +333,7 @@ fn together(busy: bool) -> (Count<ShmFabric>, Server<ShmFabric>, AsyncClient<Cou
     (counted, server, client)
 }
 
-/// Five threads with sixteen calls each in flight, on one lane.
+/// Five threads on one lane, each with sixteen calls in flight.
 fn calls_of_many_threads_go_together() {
     for busy in [false, true] {
         let (counted, _server, client) = together(busy);
@@ -357,12 +357,12 @@ fn calls_of_many_threads_go_together() {
         threads.into_iter().for_each(|thread| thread.join().unwrap());
         let posts = counted.counts().posts() - before;
         println!("  4000 calls, {posts} posts");
-        // Each by itself would be 4000 at least.
+        // Without batching there would be at least 4000 posts.
         assert!(posts < 3000, "{posts}");
     }
 }
 
-/// What an asynchronous client has chosen, also where another shares its hub.
+/// The tuning of an asynchronous client can be read, also if another client shares its hub.
 fn what_is_chosen_can_be_asked_for() {
     let (fabric, server) = (fabric(), serve(&fabric()));
     let hub = AsyncHub::new(&fabric).unwrap();
@@ -390,7 +390,7 @@ fn what_is_chosen_can_be_asked_for() {
     assert!(client.batch_calls()[0] > 1, "{:?}", client.batch_calls());
 }
 
-/// The second call waits for the answer to the first, but not for longer than a batch may stand open.
+/// The second call waits for the answer to the first, but only until the batch exceeds its timeout.
 fn a_batch_does_not_wait_for_what_is_never_answered() {
     for busy in [false, true] {
         let (_, _server, client) = together(busy);

@@ -1,5 +1,5 @@
-//! Batches that go out by themselves (RF-RPC section 4): by calls, bytes and time, when nothing else is under way, and as many calls as
-//! keep a latency.
+//! Automatic batches (RF-RPC section 4): sent at a number of calls or bytes, after a timeout or when no other
+//! call is in flight, and sized to keep a latency limit.
 
 #![allow(missing_docs, clippy::disallowed_methods, clippy::disallowed_types)]
 
@@ -14,7 +14,7 @@ use std::future::Future;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// A day: nothing goes out for having waited.
+/// One day: no batch exceeds its timeout.
 const NEVER_LATE: Nanos = 86_400_000_000_000;
 
 fn config(batching: Batching) -> ClientConfig {
@@ -22,7 +22,7 @@ fn config(batching: Batching) -> ClientConfig {
     ClientConfig { batching: Some(batching), window: 256, timeout: 0, ..ClientConfig::with_plan(plan) }
 }
 
-/// Nothing is taken for something near it.
+/// Invalid settings are refused, not rounded to valid ones.
 #[test]
 fn settings_that_mean_nothing_are_refused_in_words() {
     let fabric = fabric();
@@ -85,12 +85,12 @@ fn n_calls_or_l_bytes_make_a_message() {
         let calls: Vec<_> = (0..64).map(|_| push(&mut turns, 8)).collect();
         assert_eq!(written(&turns) - before, 4);
         take(&mut turns, calls);
-        // Three of 600 bytes are not yet 2048 with what is around them, four are more.
+        // Three calls of 600 bytes with their entries are less than 2048 bytes, four are more.
         let before = written(&turns);
         let calls: Vec<_> = (0..8).map(|_| push(&mut turns, 600)).collect();
         assert_eq!(written(&turns) - before, 2);
         take(&mut turns, calls);
-        // One that is larger goes by itself, behind those before it.
+        // A call larger than a batch is sent alone, after the open batch before it.
         let before = written(&turns);
         let calls = vec![push(&mut turns, 8), push(&mut turns, 3000)];
         assert_eq!(written(&turns) - before, 2);
@@ -107,7 +107,7 @@ fn nobody_waits_for_a_batch_to_fill_when_nothing_else_is_under_way() {
         assert_eq!(written(&turns) - before, 0);
         turns.client.progress();
         assert_eq!(written(&turns) - before, 1);
-        // While that one is under way, others wait for company.
+        // While a call is in flight, later ones wait to be batched.
         let second = push(&mut turns, 8);
         turns.client.progress();
         assert_eq!(written(&turns) - before, 1);
@@ -145,8 +145,9 @@ fn a_batch_that_has_stood_open_for_long_goes_out() {
     });
 }
 
-/// Keeps a window of calls in flight for twice `half`; handlers take `service` nanoseconds, from the middle on `then`. Answers how many calls
-/// a batch has at the middle and at the end, and how many calls were answered.
+/// Keeps a window of calls in flight for twice `half`. Handlers take `service` nanoseconds in the first half
+/// and `then` in the second. Returns the batch sizes at the middle and at the end, and the number of calls
+/// answered.
 fn in_virtual_time(limit: Nanos, half: Nanos, (service, then): (Nanos, Nanos)) -> (u16, u16, u64) {
     let (middle, end) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
     let answered = Arc::new(AtomicU64::new(0));
@@ -196,18 +197,20 @@ fn in_virtual_time(limit: Nanos, half: Nanos, (service, then): (Nanos, Nanos)) -
 
 #[test]
 fn batches_grow_as_far_as_the_latency_allows_and_follow_a_step() {
-    // Much time: as large as can be.
+    // A generous limit leads to the largest batches.
     let (_, generous, many) = in_virtual_time(5_000_000, 20_000_000, (0, 0));
     assert!(generous > 100, "{generous}");
-    // Less than 128 calls in flight wait by their number alone: shorter batches make that worse, and are not what comes of it.
+    // Just under 128 calls in flight delay each other by their number alone. Shorter batches make that worse,
+    // so the tuner must not choose them.
     let (_, strict, calls) = in_virtual_time(1, 20_000_000, (0, 0));
     assert!(strict > 2 && calls * 10 >= many * 8, "{calls} of {many}, {strict} together");
-    // With a handler that becomes slower 128 calls in flight take 256 us, by their number alone: no collapse either.
+    // With the slower handler, 128 calls in flight take 256 us by their number alone. The batch size must not
+    // collapse here either.
     let (before, after, _) = in_virtual_time(60_000, 60_000_000, (200, 2000));
     assert!(before > 100 && after > 8, "{before} and {after}");
 }
 
-/// Plays with a server that is gone after the first millisecond and whose death the client has not noticed.
+/// Runs a client against a server that dies when the client calls `dies`, without the client noticing.
 fn with_a_server_that_dies(client: impl FnOnce(Sim, dunlin_fabric::Address, &dyn Fn()) + Send + 'static) {
     Sim::run(7, |fabric| {
         let address = dunlin_fabric::Address::new(dunlin_fabric::Scheme::Sim, "dies").unwrap();
@@ -222,7 +225,7 @@ fn with_a_server_that_dies(client: impl FnOnce(Sim, dunlin_fabric::Address, &dyn
             of.host().sleep(Nanos::MAX);
         };
         let task = serving.host().spawn("server", Box::new(body)).unwrap();
-        // It listens by then.
+        // The server listens by then.
         host.sleep(host.now() + 1_000_000);
         client(fabric, address, &|| {
             serving.kill();
@@ -233,7 +236,8 @@ fn with_a_server_that_dies(client: impl FnOnce(Sim, dunlin_fabric::Address, &dyn
     .unwrap();
 }
 
-/// The queue pair is found broken when the batch is full: that call was made, and ends like the others of its batch.
+/// The queue pair turns out to be broken when the batch is full. The last call counts as made, and ends like
+/// the others of its batch.
 #[test]
 fn a_call_that_fills_a_batch_which_cannot_be_sent_ends_once() {
     with_a_server_that_dies(|fabric, address, dies| {
@@ -251,7 +255,7 @@ fn a_call_that_fills_a_batch_which_cannot_be_sent_ends_once() {
     });
 }
 
-/// The same with a future, whose batch goes out at once since nothing else is under way.
+/// The same with a future, whose batch is sent at once because no other call is in flight.
 #[test]
 fn a_future_whose_batch_cannot_be_sent_is_a_call_that_was_made() {
     with_a_server_that_dies(|fabric, address, dies| {
@@ -263,7 +267,7 @@ fn a_future_whose_batch_cannot_be_sent_is_a_call_that_was_made() {
         for _ in 0..1000 {
             if let std::task::Poll::Ready(outcome) = call.as_mut().poll(&mut context) {
                 let error = outcome.expect_err("nobody is there");
-                // Not as what was never made, which a client that cannot connect says of each call.
+                // Not the cause of a call that was never made, which a client that cannot connect reports.
                 assert_eq!(error.cause(), Some(Cause::ConnectionLost), "{error}");
                 return;
             }
@@ -272,10 +276,10 @@ fn a_future_whose_batch_cannot_be_sent_is_a_call_that_was_made() {
     });
 }
 
-/// In which pass a request was shown, none if it was called; and its first byte.
+/// The pass in which a request was prepared, or `None` for the call itself; and the request's first byte.
 type Seen = (Option<usize>, u8);
 
-/// Notes what it is shown and what it is asked; 9 is not to be looked at.
+/// Records its requests and passes; a payload of 9 must never be prepared.
 struct Noting(Arc<Mutex<Vec<Seen>>>);
 
 impl Service for Noting {
@@ -318,7 +322,7 @@ fn a_service_is_shown_a_batch_before_its_first_call_and_a_panic_there_harms_none
         let of = |pass: Option<usize>| [1, 2, 3].map(|byte| (pass, byte));
         assert_eq!(batch([1, 2, 3]), [of(Some(0)), of(Some(1)), of(None)].concat());
         assert_eq!(batch([1, 9, 3]), [(Some(0), 1), (None, 1), (None, 9), (None, 3)]);
-        // A call by itself overlaps with nothing.
+        // A single call is not prepared: it has no other call to overlap with.
         let plan = Plan::new(RequestHalf::Write, ResponseHalf::Write);
         let mut alone = Client::connect(&fabric, server.address(), ClientConfig::with_plan(plan)).unwrap();
         assert_eq!(*alone.call(ECHO, &[4]).unwrap(), [4]);

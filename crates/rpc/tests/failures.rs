@@ -1,4 +1,4 @@
-//! Processes that die, and what their peers are told.
+//! Process deaths, and the outcomes that peers observe.
 
 #![allow(missing_docs, clippy::disallowed_methods, clippy::disallowed_types)]
 
@@ -25,7 +25,7 @@ fn a_killed_server_ends_every_call() {
     for (name, plan) in plans(&fabric, &MODES) {
         println!("  {name}");
         let mut server = ServerProcess::start("workers=2");
-        // No deadline would end them.
+        // Without a timeout no deadline ends these calls.
         let config = ClientConfig { timeout: 0, window: 16, ..ClientConfig::with_plan(plan) };
         let mut client = Client::connect(&fabric, &server.address, config).unwrap();
         let mut posted = Vec::new();
@@ -35,9 +35,10 @@ fn a_killed_server_ends_every_call() {
                 posted.push(client.submit_on(worker, SLOW, &vec![255; size]).unwrap());
             }
         }
-        // One that was never sent, in a batch that never went out.
+        // A call of a batch that is never sent.
         let unposted = client.push_on(0, ECHO, b"").unwrap();
-        // The others have arrived once one behind them is answered; one on the first worker would send the batch.
+        // An answer on this lane means that the earlier calls have arrived. A call on the first worker would
+        // send the batch.
         let last = client.submit_on(1, ECHO, b"x").unwrap();
         assert_eq!(*client.wait_sent(last), *b"x", "{name}");
         server.kill();
@@ -58,7 +59,7 @@ fn a_killed_server_ends_every_call() {
     }
 }
 
-/// Waits for a call without sending open batches, as `Client::wait` would.
+/// Waits for a call without sending open batches, which `Client::wait` would do.
 trait WaitSent {
     fn wait_sent(&mut self, id: CallId) -> Vec<u8>;
 }
@@ -75,7 +76,7 @@ impl<F: dunlin_fabric::Fabric> WaitSent for Client<F> {
     }
 }
 
-/// Writes the first line of a long message, and then nothing any more.
+/// Writes the first line of a long message and nothing after it.
 fn half_writer(arguments: &str) {
     let (address, immediate) = arguments.split_once(' ').unwrap();
     let plan =
@@ -108,7 +109,7 @@ fn a_client_killed_within_a_message_harms_nobody() {
     }
 }
 
-/// Calls that one `assert_serves` makes.
+/// Returns the number of calls that one `assert_serves` makes.
 fn assert_serves_calls(fabric: &dunlin_fabric_shm::ShmFabric) -> u64 {
     4 * plans(fabric, &[CompletionMode::Busy, CompletionMode::Event]).len() as u64
 }

@@ -1,5 +1,5 @@
-//! Answers that fill the response ring again and again, with the window always full: room that the client has made
-//! must become known to a server that waits for it.
+//! Answers that fill the response ring repeatedly while the window is full: a server that waits for room must
+//! learn when the client has made some.
 
 use dunlin_fabric::{Address, Fabric, Scheme};
 use dunlin_fabric_shm::{ShmConfig, ShmFabric};
@@ -27,7 +27,7 @@ fn a_full_window_of_large_answers_never_stands_still() {
             if plan.check(fabric.capabilities()).is_err() {
                 continue;
             }
-            // 16 answers of 1000 bytes are more than a ring of 16 KiB; 4080 bytes is nearly the longest message.
+            // 16 answers of 1000 bytes exceed a ring of 16 KiB; 4080 bytes is nearly the longest message.
             for (window, answer) in [(16u16, 62u8), (8, 255), (64, 20)] {
                 let config = ClientConfig { window, ..ClientConfig::with_plan(plan) };
                 let mut client = Client::connect(&fabric, &address, config).unwrap();

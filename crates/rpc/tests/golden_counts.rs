@@ -1,9 +1,9 @@
-//! What a call costs at the fabric, for every protocol, against a table: work requests by operation, doorbells, RECVs,
-//! completions by opcode. A change that makes a call cost more, or less, shows here before it shows as time.
+//! Golden counts of a call's cost at the fabric, for every protocol: work requests by operation, doorbells,
+//! RECVs, completions by opcode. A change of a call's cost shows here before it shows as time.
 //!
-//! First client and worker take turns on one thread, so that the counts are exact, those of READs that look for a result
-//! included: the worker has answered before the client looks. Then each has a thread of its own, and the few counts that
-//! depend on who was faster may be larger.
+//! In the first test client and worker alternate on one thread. The worker has answered before the client
+//! polls, so all counts are exact, including those of READs that poll for a result. In the second each has
+//! its own thread, and the few counts that depend on which side is faster may be larger.
 
 #![allow(missing_docs, clippy::disallowed_methods, clippy::disallowed_types)]
 
@@ -15,23 +15,23 @@ use dunlin_fabric::interpose::{Count, CountSnapshot};
 use dunlin_rpc::*;
 use std::collections::BTreeMap;
 
-/// Calls of each protocol that are counted. A multiple of all that is done only now and then.
+/// Calls of each protocol that are counted; a multiple of every period of periodic work.
 const CALLS: u64 = 1024;
-/// Calls before them.
+/// Calls before the counted ones.
 const WARM_UP: u64 = 256;
 
 /// Counts by name.
 type Row = [(&'static str, u64)];
 
-/// Counts of [`CALLS`] calls of 32 bytes; what is not named here is zero.
+/// The counts of [`CALLS`] calls of 32 bytes. Counts that are not listed are zero.
 struct Golden {
     protocol: &'static str,
     client: &'static Row,
     server: &'static Row,
 }
 
-/// What comes 16 times: one post in 64 is signaled, and where answers have a ring, the client reports every quarter of
-/// it (64 lines) how far it is, by a WRITE of 8 bytes.
+/// Counts of 16: one post in 64 is signaled. Where answers have a ring, the client reports its head after
+/// every quarter of it (64 lines), by a WRITE of 8 bytes.
 const GOLDEN: &[Golden] = &[
     Golden {
         protocol: "Server-reply",
@@ -52,10 +52,11 @@ const GOLDEN: &[Golden] = &[
             ("completed_write", 16),
         ],
     },
-    // One READ of 256 bytes for each result, less at the ring's end, which comes four times; the server posts nothing.
+    // One READ of 256 bytes for each result, less at the ring's end, which is reached four times; the server
+    // posts nothing.
     Golden { protocol: "Remote-fetch", client: FETCHING, server: &[] },
     Golden { protocol: "RF-RPC", client: FETCHING, server: &[] },
-    // Metadata first: lines of 64 bytes; then the result, by its length.
+    // First the metadata, in lines of 64 bytes; then the result, with its exact length.
     Golden { protocol: "Pilaf", client: &fetching_after(2), server: &[] },
     Golden { protocol: "FaRM", client: &fetching_after(1), server: &[] },
     Golden {
@@ -82,7 +83,7 @@ const GOLDEN: &[Golden] = &[
             ("completed_receive_immediate", 1024),
         ],
     },
-    // Each message is two work requests, of which again one in 64 is signaled: with two doorbells, and with one.
+    // Each message is two work requests, of which one in 64 is signaled: with two doorbells, and with one.
     Golden {
         protocol: "Direct-Write-Send",
         client: &[
@@ -136,9 +137,9 @@ const GOLDEN: &[Golden] = &[
     Golden { protocol: "Eager-SendRecv", client: SEND_AND_RECEIVE, server: SEND_AND_RECEIVE },
     Golden { protocol: "Hybrid-EagerRNDV", client: SEND_AND_RECEIVE, server: SEND_AND_RECEIVE },
     Golden { protocol: "AR-gRPC", client: SEND_AND_RECEIVE, server: SEND_AND_RECEIVE },
-    // Three messages for each payload, of which who has it sends two, and a WRITE, which is always signaled.
+    // Three messages for each payload, two of them from its sender, and a WRITE, which is always signaled.
     Golden { protocol: "Write-RNDV", client: WRITE_RENDEZVOUS, server: WRITE_RENDEZVOUS },
-    // Each payload is READ by who gets it, and the client tells with a SEND of its own that it has the result.
+    // The receiver READs each payload. The client reports with a SEND of its own that it has the result.
     Golden {
         protocol: "Read-RNDV",
         client: &[
@@ -168,8 +169,8 @@ const GOLDEN: &[Golden] = &[
             ("completed_receive", 2 * 1024),
         ],
     },
-    // Requests are WRITEs over the unreliable connection; as no answer is sure to come, the server reports every quarter of the
-    // ring, over the reliable connection, where each post is signaled.
+    // Requests are WRITEs over the unreliable connection. An answer may be lost, so the server reports its
+    // head every quarter of the ring over the reliable connection, where each post is signaled.
     Golden {
         protocol: "HERD",
         client: &[
@@ -194,7 +195,7 @@ const GOLDEN: &[Golden] = &[
             ("completed_write", 16),
         ],
     },
-    // As by SEND, but that the server signals one post in 64 of all clients together.
+    // As with SENDs, except that the server signals one post in 64 of all its clients together.
     Golden {
         protocol: "FaSST",
         client: SEND_AND_RECEIVE,
@@ -212,7 +213,7 @@ const GOLDEN: &[Golden] = &[
     },
 ];
 
-/// What a client does that READs its result after so many READs of metadata.
+/// Returns the counts of a client that READs each result after `metadata` READs of metadata.
 const fn fetching_after(metadata: u64) -> [(&'static str, u64); 8] {
     let reads = 1024 * (1 + metadata);
     [
@@ -252,10 +253,11 @@ const SEND_AND_RECEIVE: &Row = &[
     ("completed_receive", 1024),
 ];
 
-/// Counts of [`CALLS`] calls of other sizes and modes, on one thread: those that cost the same, the client's counts and the
-/// server's.
+/// Counts of [`CALLS`] calls of other sizes and modes, on one thread: the cases with equal counts, the
+/// client's counts and the server's.
 const OTHERS: &[(&[&str], &str, &str)] = &[
-    // Each payload is announced by a message and READ by who gets it; the client tells with a message more that it has the result.
+    // A message announces each payload, and the receiver READs it. The client reports with one more message
+    // that it has the result.
     (
         &["Server-reply, 8 KiB"],
         "posted_write 2064, posted_read 1024, posted_signaled 1056, posted_inline 2064, doorbells 3088, \
@@ -263,7 +265,7 @@ const OTHERS: &[(&[&str], &str, &str)] = &[
         "posted_write 1024, posted_read 1024, posted_signaled 1040, posted_inline 1024, doorbells 2048, \
          bytes_posted 8454144, completed_write 16, completed_read 1024",
     ),
-    // The result's announcement is fetched first, then the result.
+    // The client fetches the result's announcement first, then the result.
     (
         &["Remote-fetch, 8 KiB", "RF-RPC, 8 KiB"],
         "posted_write 2064, posted_read 2048, posted_signaled 2080, posted_inline 2064, doorbells 4112, \
@@ -305,7 +307,7 @@ const OTHERS: &[(&[&str], &str, &str)] = &[
         "posted_send 3072, posted_signaled 48, posted_inline 1024, doorbells 3072, posted_receive 3072, \
          bytes_posted 8716288, bytes_received 8716288, completed_send 48, completed_receive 3072",
     ),
-    // As for 32 bytes: the payload's length changes nothing but the bytes. Hybrid-EagerRNDV had gone eagerly there.
+    // As for 32 bytes, except for the number of bytes. Hybrid-EagerRNDV was eager there.
     (
         &["Write-RNDV, 8 KiB", "Hybrid-EagerRNDV, 8 KiB"],
         "posted_send 3072, posted_write 1024, posted_signaled 1024, posted_inline 3072, doorbells 4096, \
@@ -315,7 +317,7 @@ const OTHERS: &[(&[&str], &str, &str)] = &[
          posted_receive 3072, bytes_posted 8585216, bytes_received 196608, completed_write 1024, \
          completed_receive 3072",
     ),
-    // As for 32 bytes; AR-gRPC had gone eagerly there, FaSST by datagram.
+    // As for 32 bytes. AR-gRPC was eager there, and FaSST used datagrams.
     (
         &["Read-RNDV, 8 KiB", "AR-gRPC, 8 KiB", "FaSST, 8 KiB"],
         "posted_send 2048, posted_read 1024, posted_signaled 1056, posted_inline 2048, doorbells 3072, \
@@ -345,7 +347,8 @@ const OTHERS: &[(&[&str], &str, &str)] = &[
         "posted_send 1024, posted_write 32, posted_read 1024, posted_signaled 1072, posted_inline 1056, \
          doorbells 2080, bytes_posted 8454400, completed_send 16, completed_write 32, completed_read 1024",
     ),
-    // Who sleeps is woken by what has a number: the client's reports are WRITEs with one.
+    // A sleeping server is woken by immediate data, so the client's head reports are WRITEs with immediate
+    // data.
     (
         &["Direct-WriteIMM, asleep"],
         "posted_write_immediate 1040, posted_signaled 16, posted_inline 1040, doorbells 1040, \
@@ -360,7 +363,7 @@ const OTHERS: &[(&[&str], &str, &str)] = &[
         "posted_send 1024, posted_signaled 16, posted_inline 1024, doorbells 1024, posted_receive 1024, \
          bytes_posted 65536, bytes_received 65536, completed_send 16, completed_receive 1024",
     ),
-    // Two pieces each way: one message more, and one READ more.
+    // Two pieces in each direction: one more message, and one more READ.
     (
         &["Server-reply, 64 KiB in pieces"],
         "posted_write 3104, posted_read 2048, posted_signaled 2096, posted_inline 3104, doorbells 5152, \
@@ -370,10 +373,10 @@ const OTHERS: &[(&[&str], &str, &str)] = &[
     ),
 ];
 
-/// How often who waits looks is no part of the protocol.
+/// The number of polls and waits is not part of the protocol.
 const NOT_COMPARED: [&str; 4] = ["polls", "empty_polls", "waits_busy", "waits_event"];
 
-/// A line for each count that is not as in the table, or within what `may_exceed` it.
+/// Returns a line for each count that differs from the table by more than `may_exceed` allows.
 fn differences(counted: &CountSnapshot, golden: &Row, may_exceed: &Row) -> Vec<String> {
     let mut golden: BTreeMap<_, _> = golden.iter().copied().collect();
     let mut differences = Vec::new();
@@ -390,7 +393,7 @@ fn differences(counted: &CountSnapshot, golden: &Row, may_exceed: &Row) -> Vec<S
     differences
 }
 
-/// Both sides' counts of [`CALLS`] calls of so many bytes.
+/// Returns both sides' counts of [`CALLS`] calls of `size` bytes.
 fn measure(plan: Plan, size: usize) -> [CountSnapshot; 2] {
     let mut pair = Turns::new(with_plan(plan), |_| ());
     let mut calls = |count| {
@@ -411,12 +414,13 @@ fn received(side: &CountSnapshot) -> u64 {
     side.completed_receive + side.completed_receive_immediate
 }
 
-/// RECVs that wait for a message.
+/// Returns the number of RECVs that wait for a message.
 fn receives_waiting(side: &CountSnapshot) -> u64 {
     side.posted_receive - received(side)
 }
 
-/// Since the start, all that completes has completed, and each message has been taken from its queue.
+/// Returns whether all expected completions have occurred since the start, and each message was taken from
+/// its queue.
 fn nothing_under_way(counts: &[CountSnapshot; 2]) -> bool {
     let sent = |side: &CountSnapshot| side.posted_send + side.posted_write_immediate;
     let completed = |side: &CountSnapshot| side.completions() - received(side);
@@ -425,7 +429,7 @@ fn nothing_under_way(counts: &[CountSnapshot; 2]) -> bool {
         && received(&counts[0]) == sent(&counts[1])
 }
 
-/// As [`measure`], with plain calls, and the worker on a thread of its own.
+/// As [`measure`], with plain calls and the worker on its own thread.
 fn measure_apart(plan: Plan) -> [CountSnapshot; 2] {
     let fabrics = [Count::new(fabric()), Count::new(fabric())];
     let server = ServerBuilder::new(&fabrics[1])
@@ -439,8 +443,8 @@ fn measure_apart(plan: Plan) -> [CountSnapshot; 2] {
             let payload = pattern(32, number);
             assert_eq!(*client.call_on(0, ECHO, &payload).unwrap(), *payload);
         }
-        // Some of what a call costs comes after its answer; so does the count of the answer's own post, which the worker
-        // has behind it once it has polled twice more.
+        // A part of a call's cost follows its answer, and so does the count of the answer's own post. The
+        // worker has made that post once it has polled twice more.
         let answered = fabrics[1].counts().polls;
         let mut settled = [&fabrics[0], &fabrics[1]].map(Count::counts);
         until("nothing is under way", || {
@@ -457,13 +461,13 @@ fn measure_apart(plan: Plan) -> [CountSnapshot; 2] {
     [client_after - client, server_after - server]
 }
 
-/// What client and server may do more often when the other one is slower than expected.
+/// The counts that may be larger when the other side is slower than expected.
 fn may_exceed(plan: &Plan) -> [&'static Row; 2] {
     let of_client: &Row = match plan.response {
-        // Where a core is taken away for longer than a client waits, it asks again.
+        // A client that waits too long, because the server was preempted, sends its request again.
         ResponseHalf::Datagram => AGAIN,
-        // A READ may come too early, as often as it likes; and after some time without a word from the server the
-        // client reports how far it is, once for each answer at most.
+        // A READ may come too early any number of times. After a silence of the server the client reports its
+        // head, at most once for each answer.
         ResponseHalf::Fetch | ResponseHalf::FetchIndexed | ResponseHalf::FetchIndexedTwice => &[
             ("posted_read", u64::MAX),
             ("completed_read", u64::MAX),
@@ -482,7 +486,8 @@ fn may_exceed(plan: &Plan) -> [&'static Row; 2] {
             ("posted_inline", CALLS),
             ("doorbells", CALLS),
             ("bytes_posted", CALLS * 8),
-            // One request in so many is signaled, of whatever kind it is: those reports bring the turn of another sooner.
+            // One request in 64 is signaled, of whatever kind: extra head reports bring the next signaled one
+            // forward.
             ("posted_signaled", CALLS / 64 + 1),
             ("completed_write", CALLS / 64 + 1),
             ("completed_send", CALLS / 64 + 1),
@@ -555,7 +560,8 @@ struct Case {
     size: usize,
 }
 
-/// Every protocol with a payload that is large for all, two with who sleeps, and one whose payloads go in pieces.
+/// Returns every protocol with a payload that is large for all of them, two protocols with sleeping sides,
+/// and one with payloads in pieces.
 fn others() -> impl Iterator<Item = Case> {
     let large = PROTOCOLS.iter().map(|protocol| {
         let plan = protocol.plan(CompletionMode::Busy);
@@ -593,7 +599,7 @@ fn large_payloads_pieces_and_sleepers_cost_what_the_table_says() {
     });
 }
 
-/// `name count, name count`.
+/// Parses `name count, name count`.
 fn parsed(row: &'static str) -> Vec<(&'static str, u64)> {
     let words = row.split(", ").map(|entry| entry.trim().split_once(' ').expect("a name and a count"));
     words.map(|(name, count)| (name, count.parse().expect("a count"))).collect()
@@ -601,7 +607,7 @@ fn parsed(row: &'static str) -> Vec<(&'static str, u64)> {
 
 #[test]
 fn on_two_threads_it_costs_as_much() {
-    // Whether a result is fetched or written back is the client's choice while it runs: see tests/hybrid.rs.
+    // The choice between fetching and writing back depends on timing: see tests/hybrid.rs.
     let fixed = |protocol: &&Protocol| protocol.response != ResponseHalf::FetchOrWrite;
     bounded(move || compare(measure_apart, may_exceed, PROTOCOLS.iter().filter(fixed)));
 }

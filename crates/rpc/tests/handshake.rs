@@ -1,4 +1,5 @@
-//! What can go wrong before the first call: each case gives an error that says what to do, and the server goes on.
+//! Failures before the first call: each one gives an error that says what to do, and the server keeps
+//! serving.
 
 #![allow(missing_docs, clippy::disallowed_methods, clippy::disallowed_types)]
 
@@ -69,7 +70,7 @@ fn versions_that_do_not_meet() {
     server.assert_serves(&fabric);
 }
 
-/// A server by hand, which says `answer` to the first hello.
+/// A hand-written server that sends `answer` to the first hello.
 fn by_hand(
     answer: impl Fn(&dunlin_fabric_shm::ShmLink) + Send + 'static,
 ) -> (Address, std::thread::JoinHandle<()>) {
@@ -79,7 +80,7 @@ fn by_hand(
         let link = listener.accept(after(HANG / 2)).unwrap();
         assert!(matches!(receive(&link), Some(Record::Hello(_))));
         answer(&link);
-        // Until the client has gone.
+        // Keep the link open until the client has closed it.
         until("the client went", || !link.is_alive());
     });
     (address, thread)
@@ -103,7 +104,7 @@ fn a_server_of_another_version() {
     assert!(error.to_string().contains("9 to 9, this client 3 to 3: update one of them"), "{error}");
     thread.join().unwrap();
 
-    // A server that has nothing in common says so; what it says is not trusted to be printable.
+    // A server without a common version says so. Its text must be made printable.
     let refused = Refused { code: RefusalCode::VERSION, text: "speaks 9 \u{1b}[31m".to_owned() };
     let (address, thread) = by_hand(move |link| send(link, &Record::Refused(refused.clone())));
     let error = connect_error(&address, ClientConfig::default());
@@ -131,7 +132,7 @@ fn garbage_instead_of_a_hello() {
         assert!(!refused.text.is_empty());
         until("the server closed the connection", || !link.is_alive());
     }
-    // A second hello, and records that only a server says.
+    // A second hello, and records that only a server may send.
     for record in
         [Record::Hello(hello()), Record::Refused(Refused { code: RefusalCode(77), text: String::new() })]
     {
@@ -196,7 +197,7 @@ fn too_many_connections() {
     for client in &mut clients {
         assert_eq!(*client.call(ECHO, b"in").unwrap(), *b"in");
     }
-    // Who goes makes room.
+    // A closed connection makes room.
     clients.pop();
     until("there is room again", || {
         Client::connect(&fabric, &server.address, ClientConfig::with_plan(any_plan())).is_ok()
@@ -228,11 +229,11 @@ fn impossible_lanes_are_refused() {
         assert_eq!(refused.code, code, "{number}: {}", refused.text);
         assert!(!refused.text.is_empty());
     }
-    // A ring that the client did not grant is found out when the server first answers into it.
+    // A ring that the client did not grant is detected when the server first WRITEs an answer into it.
     let mut half = Half::new(&fabric, &server.address, plan);
     half.open.region_keys = vec![u64::MAX];
     assert!(half.ask().is_ok());
-    // A connection has few lanes, however often it asks.
+    // The lanes of a connection are limited, however often it asks for more.
     let mut half = Half::new(&fabric, &server.address, plan);
     let mut refused = None;
     for lane in 0..40 {
@@ -245,11 +246,12 @@ fn impossible_lanes_are_refused() {
     server.assert_serves(&fabric);
 }
 
-/// Another user who tries to get in, and says how it went.
+/// The role of another user who tries to connect and prints the result.
 fn stranger(address: &str) {
     use rustix::thread::set_thread_res_uid;
     let other = rustix::fs::Uid::from_raw(65_534);
-    // Of this thread only, like all of the raw calls; the fabric's thread comes after it.
+    // Changes the user of this thread only, as all raw calls do; the fabric's thread starts later and
+    // inherits it.
     set_thread_res_uid(other, other, other).unwrap();
     ready();
     let config = ClientConfig { connect_timeout: 10_000_000_000, ..ClientConfig::with_plan(any_plan()) };
@@ -263,7 +265,7 @@ fn stranger(address: &str) {
 fn another_user_is_not_let_in() {
     let (fabric, server) = (fabric(), ServerProcess::start(""));
     if !rustix::process::geteuid().is_root() {
-        // Who is not root cannot be somebody else: there is nobody to keep out.
+        // Without root the user cannot be changed, so there is nothing to test.
         server.assert_serves(&fabric);
         return;
     }
@@ -277,7 +279,7 @@ fn by_name(name: &str) -> &'static Protocol {
 }
 
 fn memory_that_cannot_be_had() {
-    // Of the server: each registration fails once, in turn; then all is well.
+    // On the server: each registration fails once, in order; then connecting succeeds.
     let executed = Arc::new(AtomicU64::new(0));
     let mut refused = 0;
     for plan in [
@@ -319,7 +321,7 @@ fn memory_that_cannot_be_had() {
     }
     assert!(refused > 6, "{refused}");
 
-    // Of the client.
+    // On the client.
     let server = ServerProcess::start("");
     let mut failed = 0;
     for plan in [

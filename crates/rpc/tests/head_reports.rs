@@ -1,5 +1,5 @@
-//! Room that was made in a full ring becomes known to a peer that sleeps. In virtual time, where no wait in event mode
-//! ends by itself: a report that wakes nobody is a deadlock here, and a delay of milliseconds on a real host.
+//! A sleeping peer learns that there is room again in a full ring. In virtual time no event wait ends
+//! spontaneously: a report that wakes nobody is a deadlock here, and a delay of milliseconds on a real host.
 
 #![allow(missing_docs, clippy::disallowed_types)]
 
@@ -10,7 +10,7 @@ use dunlin_rpc::*;
 const LARGE_ANSWER: u16 = 1;
 const COLLECTED: u16 = 2;
 
-/// Every legal plan in which somebody may sleep.
+/// Returns every legal plan in which a side may sleep.
 fn sleeping_plans(capabilities: &Capabilities) -> Vec<Plan> {
     use CompletionMode::{Adaptive, Busy, Event};
     let mut plans = Vec::new();
@@ -29,14 +29,14 @@ fn sleeping_plans(capabilities: &Capabilities) -> Vec<Plan> {
     plans
 }
 
-/// A server, and what a client does with it on a task of its own while `application` runs on ours.
+/// Runs a server, a client on its own task, and `application` on this one.
 fn run(
     plan: Plan,
     seed: u64,
     client: fn(Client<Sim>),
     application: fn(&Server<Sim>),
 ) -> Result<(), dunlin_fabric_sim::RunError> {
-    // No wait ends for no reason: that would hide a report that nobody heard of.
+    // No spurious wake-ups: they would hide a report that wakes nobody.
     let settings = Settings { spurious: 0, limit: 3_000_000_000, ..Settings::default() };
     let report = Sim::run_with(settings, seed, move |fabric| {
         let address = Address::new(Scheme::Sim, "heads").unwrap();
@@ -80,7 +80,7 @@ fn each_plan(client: fn(Client<Sim>), application: fn(&Server<Sim>)) {
     assert!(failed.is_empty(), "{}", failed.join("\n"));
 }
 
-/// Answers for many rings are due, and the client has nothing to say but how far it has read.
+/// The server has answers for many rings, and the client sends nothing but head reports.
 #[test]
 fn a_server_that_sleeps_hears_of_room_for_its_answers() {
     each_plan(
@@ -94,7 +94,7 @@ fn a_server_that_sleeps_hears_of_room_for_its_answers() {
     );
 }
 
-/// The ring of requests is full, and no answer comes before the last request has got through.
+/// The ring of requests is full, and no answer comes before the last request has arrived.
 #[test]
 fn a_client_that_sleeps_hears_of_room_for_its_requests() {
     each_plan(

@@ -1,5 +1,5 @@
-//! What a hostile or broken client can write into a server that runs in another process: whatever it is, the server
-//! goes on serving everybody else, and the client is answered, or its lane closed.
+//! Bytes that a hostile or broken client can write into a server in another process. Whatever they are, the
+//! server keeps serving all other clients, and this one is answered or its lane closed.
 
 #![allow(missing_docs, clippy::disallowed_methods, clippy::disallowed_types)]
 
@@ -40,7 +40,7 @@ tests!(
     a_mode_word_that_is_anything_is_borne,
 );
 
-/// One plan for each request half; servers that poll and servers that sleep.
+/// One plan for each request half, with servers that poll and servers that sleep.
 fn raw_plans() -> [Plan; 4] {
     let sleeping = |plan: Plan| plan.completion(CompletionMode::Busy, CompletionMode::Event);
     [
@@ -51,7 +51,7 @@ fn raw_plans() -> [Plan; 4] {
     ]
 }
 
-/// Runs a test with a raw client of each plan; afterwards the server has to serve others.
+/// Runs a test with a raw client of each plan. Afterwards the server must serve other clients.
 fn each_plan(settings: &str, test: impl Fn(&ServerProcess, &mut RawClient)) {
     let fabric = fabric();
     let server = ServerProcess::start(settings);
@@ -63,7 +63,7 @@ fn each_plan(settings: &str, test: impl Fn(&ServerProcess, &mut RawClient)) {
     }
 }
 
-/// As [`each_plan`], where the client writes into a ring.
+/// As [`each_plan`], for the plans whose requests are written into a ring.
 fn each_ring(test: impl Fn(&ServerProcess, &mut RawClient)) {
     let fabric = fabric();
     let server = ServerProcess::start("");
@@ -75,7 +75,7 @@ fn each_ring(test: impl Fn(&ServerProcess, &mut RawClient)) {
     }
 }
 
-/// Lines whose bytes mean nothing.
+/// Returns lines of random bytes.
 fn noise(lines: usize, mut state: u64) -> Vec<u8> {
     let mut bytes = Vec::new();
     for _ in 0..lines * LINE / 8 {
@@ -106,7 +106,7 @@ fn garbage_in_a_mailbox_is_no_message() {
         assert!(!raw.is_closed());
         raw.assert_goes_on(call(0, 1));
     });
-    // What comes by SEND claims to be a message.
+    // A SEND claims to be a message.
     let (fabric, server) = (fabric(), ServerProcess::start(""));
     for bytes in [vec![], vec![7; 3], noise(1, 5), noise(2, 6), noise(LONGEST / LINE, 7)] {
         let mut raw = RawClient::connect(&fabric, &server.address, raw_plans()[3]);
@@ -149,7 +149,7 @@ fn an_old_line_copied_again_is_no_message() {
         let old = raw.message(&request(call(0, 1)), b"once");
         raw.deliver(&old);
         assert_eq!(raw.answer().1, b"once");
-        // Where the next message goes, where it was, and everywhere else.
+        // At the place of the next message, at the place of an old one, and everywhere else.
         for at in (0..RING as usize).step_by(LINE) {
             let put = if at < 8 * LINE { RawClient::put_told } else { RawClient::put };
             put(raw, at, &old);
@@ -167,7 +167,8 @@ fn a_lying_length_closes_the_lane() {
             raw.deliver(&bytes);
             let fits = length as usize + 72 <= LONGEST;
             if fits && raw.plan.request != RequestHalf::Send {
-                // That much may still come: the server waits for it, as for any message, and serves others meanwhile.
+                // The rest of such a message may still come: the server waits for it as for any message, and
+                // serves other clients in the meantime.
                 assert!(!raw.is_closed());
             } else {
                 raw.expect_closed();
@@ -197,7 +198,7 @@ fn a_lying_count_closes_the_lane() {
 }
 
 fn a_lying_head_closes_the_lane() {
-    // A lane without a ring of answers has no head to lie about.
+    // A lane without a ring of answers has no head to forge.
     for plan in &raw_plans()[..3] {
         for head in [1u32, 256, 1 << 30] {
             let (fabric, server) = (fabric(), ServerProcess::start(""));
@@ -232,7 +233,7 @@ fn an_entry_may_change_while_the_server_reads_it() {
             let at = raw.position;
             raw.deliver(&bytes);
             for flip in 0..round % 40 {
-                // The payload first; then the header too: its length, its count, its call, its kind.
+                // First the payload; then also header fields: length, count, call and kind.
                 let (offset, mut word) = match (flip % 4, round % 5) {
                     (0, 0) => (4, (flip * 512).to_le_bytes()),
                     (1, 0) => (16, call(flip, round + flip).to_le_bytes()),
@@ -246,13 +247,13 @@ fn an_entry_may_change_while_the_server_reads_it() {
             }
             match raw.half.domain.state(raw.half.queue_pair) {
                 Some(dunlin_fabric::QueuePairState::Ready) if round % 5 > 1 => {
-                    // Nothing but payload was changed: that is a valid message whatever it says.
+                    // Only the payload was changed: the message is valid, whatever the payload says.
                     let (header, body) = raw.answer();
                     assert_eq!((header.call, header.code, body.len()), (call(0, round), 0, payload.len()));
                     answered += 1;
                 }
                 _ => {
-                    // Whatever became of it, it is over when the lane is.
+                    // Whatever became of the message, its effect ends with the lane.
                     raw.half.link_close();
                     closed += 1;
                 }
@@ -272,7 +273,7 @@ fn a_call_id_used_twice_is_executed_once() {
             raw.request(ECHO, again, b"again");
             assert_eq!(raw.status(again), Status::DuplicateCall);
         }
-        // In one batch too, and while the first is still in work.
+        // Also within one batch, and while the first is still being executed.
         raw.request(process_slow(), call(4, 1), &[20]);
         raw.request(process_slow(), call(4, 1), &[20]);
         let (first, second) = (raw.answer().0, raw.answer().0);
@@ -347,7 +348,7 @@ fn a_descriptor_of_memory_that_was_not_granted_closes_the_lane() {
             let (key, offset, length) = match case {
                 0 => (u64::MAX, 0, 5000),
                 1 => (granted + 1, 0, 5000),
-                // Ours, and granted, but for writing only.
+                // A region of the client's own that is granted for writing only.
                 2 => (granted, 0, 5000),
                 3 => (granted, u64::MAX - 5000, 5000),
                 _ => (granted, 1 << 30, 5000),
@@ -362,14 +363,14 @@ fn a_descriptor_of_memory_that_was_not_granted_closes_the_lane() {
     server.assert_serves(&fabric);
 }
 
-/// Plans under which large payloads are written, and sent in fragments.
+/// Plans whose large payloads are written, and sent in fragments.
 fn transfers() -> [Plan; 3] {
     let [write, .., send] = raw_plans();
     let large = LargePayload::Write;
     [write.large(large, SMALL_LIMIT), send.large(large, 0), send.large(LargePayload::Eager, SMALL_LIMIT)]
 }
 
-/// The next message to the server, whatever it is.
+/// Sends the next message to the server.
 fn say(raw: &mut RawClient, header: Header, payload: &[u8]) {
     let bytes = raw.message(&header, payload);
     raw.deliver(&bytes);
@@ -397,7 +398,8 @@ fn parts_of_payloads_that_were_not_announced_close_the_lane() {
                 0 => say(&mut raw, about(Kind::Written, one), &[]),
                 1 => say(&mut raw, about(Kind::Fragment, one), b"of what?"),
                 2 => say(&mut raw, about(Kind::ClearToSend, one), &here),
-                // Of a call that was announced, the wrong one of the two; one byte too many; a second announcement.
+                // After an announcement: the message of the other method, one byte too many, and a second
+                // announcement.
                 3 | 4 if plan.large == LargePayload::Read => continue,
                 3 => {
                     announce(&mut raw, one, 5000);
@@ -445,7 +447,8 @@ fn a_lie_about_where_to_write_closes_the_lane() {
     server.assert_serves(&fabric);
 }
 
-/// A client whose large payloads travel in pieces, with memory that the server may READ, and what names it.
+/// Returns a client whose large payloads travel in pieces, memory that the server may READ, and its encoded
+/// descriptor.
 fn in_pieces(
     fabric: &ShmFabric,
     server: &ServerProcess,
@@ -482,7 +485,7 @@ fn a_lie_about_how_much_is_filled_closes_the_lane() {
         lie.iter().for_each(|bytes| say(&mut raw, filled(one, *bytes), &[]));
         raw.expect_closed();
     }
-    // A range that ends where nothing is granted, of which only the last piece lies beyond.
+    // A range of which only the last piece lies outside the granted memory.
     let (mut raw, _arena, payload) = in_pieces(&fabric, &server, LENGTH);
     let granted = Descriptor::decode(&payload, LENGTH).unwrap();
     say(
@@ -493,7 +496,7 @@ fn a_lie_about_how_much_is_filled_closes_the_lane() {
     say(&mut raw, filled(one, LENGTH), &[]);
     raw.expect_closed();
     assert_eq!(server.executed(&fabric), before);
-    // In a plan whose payloads are READ as a whole there is no such message.
+    // A plan whose payloads are READ as a whole has no such message.
     let mut raw = RawClient::connect(&fabric, &server.address, raw_plans()[0]);
     say(&mut raw, filled(one, 1), &[]);
     raw.expect_closed();
@@ -508,11 +511,11 @@ fn what_is_never_filled_keeps_nobody_else() {
     for slot in 0..8 {
         say(&mut raw, Header { flags: Flags::RENDEZVOUS, ..request(call(slot, 1)) }, &payload);
     }
-    // Of calls that there are not: nobody's, as of calls that were refused.
+    // Calls that do not exist, or were refused, are ignored.
     say(&mut raw, filled(call(20, 7), 1), &[]);
     say(&mut raw, filled(call(21, 7), 0), &[]);
     raw.assert_goes_on(call(30, 1));
-    // Given up, each is over; one after the other, and one in the middle.
+    // A call that is given up ends: one after the other, and in the middle of a transfer.
     for slot in 0..4 {
         say(&mut raw, filled(call(slot, 1), 0), &[]);
         assert_eq!(raw.status(call(slot, 1)), Status::Malformed);
@@ -523,12 +526,12 @@ fn what_is_never_filled_keeps_nobody_else() {
     say(&mut raw, filled(call(0, 1), 2 * PIECE as u64), &[]);
     raw.assert_goes_on(call(31, 1));
     assert_eq!(server.executed(&fabric), before + 2);
-    // Whoever goes in the middle takes them along.
+    // A client that disconnects in the middle ends its calls.
     drop(raw);
     server.assert_serves(&fabric);
 }
 
-/// The server looks at a payload when it has copied it, whatever is written afterwards.
+/// The server uses a payload only after it has copied it, so later writes have no effect.
 fn a_payload_that_is_changed_when_it_was_written_is_served_as_it_was() {
     let (fabric, server) = (fabric(), ServerProcess::start(""));
     let [write, ..] = transfers();
@@ -558,7 +561,7 @@ fn a_payload_that_is_changed_when_it_was_written_is_served_as_it_was() {
         put(&mut raw, 99);
         assert_eq!((header.call, header.flags), (one, Flags::RENDEZVOUS));
         let echoed = Descriptor::decode(&announced, 5000).unwrap();
-        // Into our own ring, beyond what is used of it.
+        // The answer is written into the client's own ring, beyond the used part of it.
         let ours = descriptor(raw.half.open.region_keys[0], 8192, echoed.length);
         say(&mut raw, about(Kind::ClearToSend, one), &ours);
         let (header, _) = raw.answer();
@@ -569,7 +572,7 @@ fn a_payload_that_is_changed_when_it_was_written_is_served_as_it_was() {
     }
 }
 
-/// The peak of a process's resident memory, in KiB.
+/// Returns a process's resident memory in KiB.
 fn resident(server: &ServerProcess) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{}/status", server.process.child.id())).unwrap();
     let line = status.lines().find(|l| l.starts_with("VmRSS")).unwrap();
@@ -584,7 +587,7 @@ fn who_never_reads_stops_nobody_else() {
     for plan in raw_plans() {
         for kind in 0..4 {
             let mut raw = RawClient::connect_deaf(&fabric, &server.address, plan);
-            // A window of calls, and as many again that a correct client would not make.
+            // A window of calls, and another window that a correct client would not make.
             for number in 0..128u32 {
                 let id = call(number % 64, number / 64 + 1);
                 match kind {
@@ -600,14 +603,15 @@ fn who_never_reads_stops_nobody_else() {
     for _ in 0..3 {
         server.assert_serves(&fabric);
     }
-    // Some answers of 100 KB each for every lane, in arenas that double, and what the good clients needed.
+    // The bound covers some answers of 100 KB for each lane, in arenas that double, and the memory for the
+    // honest clients.
     let grown = resident(&server).saturating_sub(before);
     assert!(grown < 256 * 1024, "the server grew by {grown} KiB");
     drop(stalled);
     server.assert_serves(&fabric);
 }
 
-/// A client that sends more than it may, and reads no answer.
+/// Connects a client that sends more than it may and receives no answer.
 fn stalled(fabric: &dunlin_fabric_shm::ShmFabric, server: &ServerProcess, plan: Plan) -> RawClient {
     let mut raw = RawClient::connect_deaf(fabric, &server.address, plan);
     for number in 0..400 {
@@ -621,7 +625,7 @@ fn lanes_that_end_with_messages_unread_cost_the_others_nothing() {
     for plan in raw_plans() {
         for _ in 0..24 {
             let mut raw = stalled(&fabric, &server, plan);
-            // The server has come as far as it can once it has served somebody else.
+            // Once the server has served another client, it has processed as much of this one as it can.
             let mut client = server.client(&fabric, any_plan());
             assert_eq!(*client.call(ECHO, b"between").unwrap(), *b"between");
             raw.poll();
@@ -649,7 +653,7 @@ fn half_a_message_holds_up_nobody() {
         server.assert_serves(&raw.fabric);
         let others = server.executed(&raw.fabric) - before;
         assert!(!raw.is_closed());
-        // The other half comes after all.
+        // The other half arrives after all.
         raw.put_told(LINE, &bytes[LINE..]);
         let (header, body) = raw.answer();
         assert_eq!((header.call, &body), (call(0, 1), &payload));
@@ -657,7 +661,8 @@ fn half_a_message_holds_up_nobody() {
     });
 }
 
-/// The client may write into its mode word what it likes, whenever it likes: it decides which of its own rings its own answers go to.
+/// A client may write any value into its mode word at any time. The word decides only which of its own rings
+/// its answers go to.
 fn a_mode_word_that_is_anything_is_borne() {
     let (fabric, server) = (fabric(), ServerProcess::start(""));
     let plan = Plan::new(RequestHalf::Write, ResponseHalf::FetchOrWrite);
@@ -672,7 +677,8 @@ fn a_mode_word_that_is_anything_is_borne() {
             }
             made += 1;
         }
-        // One that has to be written back comes behind all others that were; each of those was asked for, and came once.
+        // A request with write-back is answered after all earlier written answers. Each of those was
+        // requested, and came once.
         let header = Header { flags: Flags::MODE, ..request(call(1, 1)) };
         let bytes = raw.message(&header, b"written");
         raw.deliver(&bytes);
@@ -690,6 +696,6 @@ fn a_mode_word_that_is_anything_is_borne() {
         }
         server.assert_serves(&fabric);
     }
-    // Those of the good clients, and of this one each once.
+    // The calls of the honest clients, and each call of this one once.
     assert!(server.executed(&fabric) >= before + made);
 }

@@ -1,5 +1,5 @@
-//! Results that are fetched or written back, as the client finds (RF-RPC section 3.2): when it changes its mind, what that costs,
-//! and that nothing is lost while it does.
+//! Results that are fetched or written back, as the client chooses (RF-RPC section 3.2): when the choice
+//! changes, the cost of a change, and that no result is lost during one.
 
 #![allow(missing_docs, clippy::disallowed_methods, clippy::disallowed_types)]
 
@@ -12,20 +12,20 @@ use dunlin_rpc::tune::table::FetchTable;
 use dunlin_rpc::*;
 use std::sync::Arc;
 
-/// A table by which R = 5 and F = 256; how long a READ takes decides what counts as quick.
+/// A table that gives R = 5 and F = 256. The duration of a READ decides which answers count as quick.
 fn config(read_nanos: f64) -> ClientConfig {
     let row = |bytes, reads| RateRow { bytes, reads, writes: 2e6, read_nanos };
     let rows = vec![row(32, 10.5e6), row(256, 10.5e6), row(1024, 4e6), row(2048, 2e6)];
     ClientConfig {
         fetch_table: Some(Arc::new(FetchTable::new(rows).unwrap())),
-        // What goes by the clock has tests in virtual time.
+        // Behavior that depends on the clock is tested in virtual time.
         fetch_choice: FetchChoice::Enumerated,
         first_read: FirstRead::AtOnce,
         ..ClientConfig::with_plan(Protocol::by_name("RF-RPC").unwrap().plan(CompletionMode::Busy))
     }
 }
 
-/// As long as READs of an hour take, every answer is quick; of a nanosecond, none is.
+/// With READs of one hour every answer is quick; with READs of one nanosecond none is.
 const ALWAYS_QUICK: f64 = 3.6e11;
 const NEVER_QUICK: f64 = 1.0;
 
@@ -53,19 +53,19 @@ fn one_slow_call_is_waited_for_and_two_in_a_row_are_written_back() {
     let mut turns = Turns::new(config(NEVER_QUICK), |_| ());
     turns.calls(3);
     assert_eq!(tuning(&mut turns).results, (3, 0));
-    // Four READs in vain are within R, as often as they come.
+    // Four empty READs are within R, however often they occur.
     for number in 0..4 {
         turns.call(ECHO, 4, number);
     }
     assert_eq!((tuning(&mut turns).results, tuning(&mut turns).changes), ((7, 0), (0, 0)));
-    // Five are past it. One such call by itself changes nothing.
+    // Five exceed it. A single such call changes nothing.
     turns.call(ECHO, 5, 0);
     turns.calls(1);
     turns.call(ECHO, 5, 0);
     turns.calls(1);
     let before = tuning(&mut turns);
     assert_eq!((before.results, before.changes, before.rescued), ((11, 0), (0, 0), 0));
-    // Two in a row do: the second is written back already.
+    // Two in a row do: the second is already written back.
     let [_, server] = turns.counts();
     turns.call(ECHO, 5, 0);
     turns.call(ECHO, 5, 0);
@@ -73,7 +73,7 @@ fn one_slow_call_is_waited_for_and_two_in_a_row_are_written_back() {
     assert_eq!((after.results, after.changes, after.rescued), ((12, 1), (1, 0), 1));
     assert_eq!(after.written_back, [ECHO % 32]);
     assert_eq!(turns.counts()[1].posted_write - server.posted_write, 1);
-    // From then on nothing is READ, but for one look behind the mode word.
+    // From then on there are no READs, except for one that follows the mode word.
     let reads = after.reads.0;
     turns.calls(100);
     let last = tuning(&mut turns);
@@ -99,7 +99,7 @@ fn quick_answers_are_fetched_again() {
     turns.call(ECHO, 5, 0);
     turns.call(ECHO, 5, 0);
     assert_eq!(tuning(&mut turns).written_back, [ECHO % 32]);
-    // One answer of four says how long it took, and two that say it took less than R READs are enough.
+    // One answer in four carries its processing time. Two that report less than R READs are enough.
     turns.calls(9);
     let tuning = tuning(&mut turns);
     assert_eq!((tuning.changes, tuning.written_back.len()), ((1, 1), 0));
@@ -112,7 +112,7 @@ fn a_call_that_takes_for_ever_costs_a_bounded_number_of_reads() {
     let before = tuning(&mut turns).reads.0;
     turns.call(ECHO, 10_000, 0);
     let after = tuning(&mut turns);
-    // Four times R, and one behind the mode word.
+    // Four times R, and one READ after the mode word.
     assert_eq!(after.reads.0 - before, 4 * 5 + 1);
     assert_eq!((after.rescued, after.written_back.len()), (1, 0), "others of the function are fetched");
     turns.calls(1);
@@ -153,7 +153,8 @@ fn batches_go_one_way_or_the_other() {
     };
     batch(&mut turns, 0);
     assert_eq!(tuning(&mut turns).results, (5, 0));
-    // ECHO is written back from here on, and the other function is not: batches of both are two messages or more.
+    // From here on ECHO is written back and the other function is not: batches of both are two messages or
+    // more.
     turns.call(ECHO, 5, 0);
     turns.call(ECHO, 5, 0);
     let before = tuning(&mut turns).results;
@@ -176,21 +177,22 @@ fn the_bytes_of_a_read_follow_the_results() {
         assert_eq!(turns.client.outcome(call).unwrap(), payload);
         turns.client.forget(call);
     };
-    // The first calls are samples all, and four are enough.
+    // The first calls are all samples, and four are enough.
     (0..4).for_each(|_| call(&mut turns));
     let first = tuning(&mut turns);
     assert_eq!((first.fetch_bytes, first.retuned, first.reads.0), (576, 1, 8));
     (0..512).for_each(|_| call(&mut turns));
     let second = tuning(&mut turns);
-    // Two READs for each result before, one after; and one where the ring begins anew, which is after some thirty results.
+    // Two READs for each result before, one after; and one more at each end of the ring, about every thirty
+    // results.
     let reads = second.reads.0 - first.reads.0;
     assert!((512..512 + 25).contains(&reads), "{reads:?}");
-    // Later on one call of eight is a sample, and 32 make a round.
+    // Later one call in eight is a sample, and 32 samples make a round.
     (0..2 * 8 * 32).for_each(|number| turns.call(ECHO, 0, number));
     assert_eq!(tuning(&mut turns).fetch_bytes, 256);
 }
 
-/// A function with short results and one with long ones, in turn: each has READs of its own size.
+/// A function with short results and one with long ones, alternating: each has READs of its own size.
 fn each_function_has_r_and_f_of_its_own() {
     let mut turns = Turns::new(config(ALWAYS_QUICK), |_| ());
     let payload = pattern(500, 3);
@@ -212,7 +214,7 @@ fn each_function_has_r_and_f_of_its_own() {
     assert_eq!(turns.counts()[0].posted_read - reads, 20);
 }
 
-/// What one lane, or the client of another thread, has found out all others know.
+/// All lanes share the findings of each lane, also those of another thread's client.
 fn what_one_lane_has_found_out_all_know() {
     let fabric = fabric();
     let config = ClientConfig { window: 1, ..config(ALWAYS_QUICK) };
@@ -228,7 +230,7 @@ fn what_one_lane_has_found_out_all_know() {
     for tuning in [client.tuning(), another.tuning()].concat() {
         assert_eq!(tuning.functions[usize::from(ECHO % 32)].fetch_bytes, 576);
     }
-    // Its calls count, too: short ones bring F down again for both.
+    // The calls of the other client count too: short results reduce F again for both.
     let sampled = std::thread::spawn(move || {
         (0..32 * 8 * 3).for_each(|_| drop(another.call_on(1, ECHO, &payload[..9]).unwrap()));
     });
@@ -236,12 +238,12 @@ fn what_one_lane_has_found_out_all_know() {
     assert_eq!(client.tuning()[0].functions[usize::from(ECHO % 32)].fetch_bytes, 256);
 }
 
-/// R and F that are given stay.
+/// Fixed values of R and F do not change.
 fn fixed_r_and_f_stay() {
     let fetch_choice = FetchChoice::Fixed { retries: 2, bytes: 1000 };
     let mut turns = Turns::new(ClientConfig { fetch_choice, ..config(NEVER_QUICK) }, |_| ());
     turns.calls(200);
-    // Two READs in vain are past R.
+    // Two empty READs exceed R.
     turns.call(ECHO, 2, 0);
     turns.call(ECHO, 2, 0);
     let tuning = tuning(&mut turns);
@@ -256,8 +258,8 @@ fn a_plan_with_a_fixed_path_has_no_tuning() {
     assert_eq!(turns.client.tuning(), []);
 }
 
-/// Handlers of all lengths, in windows, batches and by themselves; client and worker each on a thread of its own, so that
-/// answers and mode words cross.
+/// Handlers of all durations, with calls in windows, in batches and alone. Client and worker have their own
+/// threads, so that answers and mode words cross.
 fn on_threads_of_their_own_nothing_is_lost() {
     for response in [ResponseHalf::FetchOrWrite, ResponseHalf::FetchOrWriteImm] {
         for request in [RequestHalf::Write, RequestHalf::WriteImm, RequestHalf::Send] {
@@ -299,7 +301,7 @@ fn on_threads_of_their_own_nothing_is_lost() {
     }
 }
 
-/// Takes from nothing to some microseconds.
+/// Takes between nothing and some microseconds.
 fn turns_echo(request: &Request<'_>, reply: &mut Reply<'_>) -> Result<(), dunlin_wire::Status> {
     let first = request.payload.first().copied().unwrap_or(0);
     (0..u32::from(first) * 20).for_each(|_| std::hint::spin_loop());

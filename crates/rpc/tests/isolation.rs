@@ -1,5 +1,6 @@
-//! Functions of one service run by plans of their own over one connection, and do not wait for each other (HatRPC section
-//! 1: optimization isolation). What a call waits for is counted in calls, or in virtual time, which is exact.
+//! Functions of one service that run by their own plans over one connection do not wait for each other
+//! (HatRPC section 1: optimization isolation). Waiting is counted in calls, or in virtual time, which is
+//! exact.
 
 #![allow(missing_docs, clippy::disallowed_methods, clippy::disallowed_types)]
 
@@ -16,14 +17,14 @@ use std::sync::{Arc, Mutex};
 
 /// Echoes payloads of any size.
 const BULK: u16 = 3;
-/// Tells how many bulk calls were executed so far.
+/// Answers with the number of bulk calls executed so far.
 const LATENCY: u16 = 5;
 
 fn by_name(name: &str) -> Plan {
     Protocol::by_name(name).unwrap().plan(CompletionMode::Busy)
 }
 
-/// Bulk calls by `bulk`, all others by Server-reply; or all of them by `bulk`.
+/// Settings with bulk calls by `bulk` and all others by Server-reply, or with all calls by `bulk`.
 fn config(bulk: Plan, apart: bool) -> ClientConfig {
     let (plan, functions) = if apart {
         (by_name("Server-reply"), BTreeMap::from([(BULK, bulk)]))
@@ -43,7 +44,7 @@ fn service(executed: Arc<AtomicU64>) -> Box<dyn Service> {
     })
 }
 
-/// A client of one worker that is run by hand, so that what is before what is the same in each run.
+/// A client of one worker that the test runs itself, so that the order of events is the same in each run.
 struct ByHand {
     client: Client<ShmFabric>,
     worker: Worker<ShmFabric>,
@@ -70,7 +71,7 @@ fn by_hand(config: ClientConfig) -> ByHand {
     ByHand { client, worker, _server: server }
 }
 
-/// How many of the bulk calls that were submitted before it were executed before a latency call.
+/// Returns how many bulk calls that were submitted before a latency call were also executed before it.
 fn served_before(config: ClientConfig, bulk_calls: usize) -> u64 {
     let ByHand { mut client, mut worker, _server } = by_hand(config);
     let payload = pattern(200, 1);
@@ -97,14 +98,15 @@ fn a_call_does_not_wait_behind_the_messages_of_another_plan() {
         for name in ["Direct-WriteIMM", "Eager-SendRecv", "Chained-Write-Send", "Remote-fetch"] {
             let together = served_before(config(by_name(name), false), BULK_CALLS);
             assert_eq!(together, BULK_CALLS as u64, "{name}: in one lane it is the last");
-            // The worker takes turns: 32 messages of a lane, then the next lane.
+            // The worker serves its lanes round-robin, 32 messages of a lane at a time.
             let apart = served_before(config(by_name(name), true), BULK_CALLS);
             assert!(apart <= 32, "{name}: {apart} of {BULK_CALLS} bulk calls were served before it");
         }
     });
 }
 
-/// The 99th percentile of the time of a latency call while bulk calls of 64 KiB are always under way, in virtual time.
+/// Returns the 99th percentile of a latency call's time, in virtual time, while bulk calls of 64 KiB are
+/// always in flight.
 fn p99(config: ClientConfig, bulk_calls: usize) -> Nanos {
     const CALLS: usize = 300;
     let times = Arc::new(Mutex::new(Vec::new()));
@@ -168,8 +170,8 @@ fn bulk_at_full_speed_leaves_the_latency_of_others_alone() {
             let apart = p99(config(by_name(name), true), 8);
             let together = p99(config(by_name(name), false), 8);
             println!("{name}: p99 {alone} ns alone, {apart} apart, {together} together");
-            // One thread at each end does the work of both, so a latency call meets some of the other's; but it waits for
-            // none of the other's messages.
+            // One thread on each side does the work of both, so a latency call meets some of the bulk work.
+            // It waits for no bulk message.
             assert!(alone < apart && apart * 5 <= together * 4, "{name}: {alone} {apart} {together}");
         }
     });

@@ -1,5 +1,5 @@
-//! What may be lost is sent again, is executed once, and ends: datagrams and WRITEs over an unreliable connection, lost by
-//! chance, altogether, or in one direction; and datagrams that nobody should have sent.
+//! Lost messages are sent again, each call is executed once, and each call ends: datagrams and unreliable
+//! WRITEs lost at random, entirely or in one direction, and datagrams from a stranger.
 
 #![allow(missing_docs, clippy::disallowed_methods, clippy::disallowed_types)]
 
@@ -41,13 +41,13 @@ tests!(
 
 type Lossy = Fault<ShmFabric>;
 
-/// Loses so many messages in a million.
+/// Returns a fabric that loses `per_million` messages in a million.
 fn losing(per_million: u32, seed: u64) -> Lossy {
     let drop = if per_million == 0 { When::Never } else { When::PerMillion(per_million) };
     Fault::new(fabric(), FaultPlan { seed, drop, ..FaultPlan::default() })
 }
 
-/// The plans of the table that may lose something.
+/// Returns the plans of the table that may lose messages.
 fn lossy_protocols() -> Vec<(String, Plan)> {
     let rows = plans(&fabric(), &MODES);
     let lossy: Vec<_> =
@@ -56,7 +56,7 @@ fn lossy_protocols() -> Vec<(String, Plan)> {
     lossy
 }
 
-/// Calls of a test, each of which says its number.
+/// The calls of a test; each payload holds the call's number.
 const CALLS: u32 = 400;
 
 struct Counted {
@@ -65,7 +65,7 @@ struct Counted {
     executed: Arc<Vec<AtomicU32>>,
 }
 
-/// Echoes, and counts how often each number came.
+/// Echoes, and counts how often each number was executed.
 fn counting(fabric: &Lossy) -> Counted {
     let executed: Arc<Vec<AtomicU32>> = Arc::new((0..CALLS).map(|_| AtomicU32::new(0)).collect());
     let service = || {
@@ -91,7 +91,7 @@ fn payload(number: u32) -> Vec<u8> {
     bytes
 }
 
-/// A window of calls, some of them in batches.
+/// Makes calls with a full window, some of them in batches.
 fn all_are_answered(name: &str, client: &mut Client<Lossy>) {
     let mut open: Vec<(CallId, u32)> = Vec::new();
     let mut next = 0;
@@ -140,7 +140,7 @@ fn what_is_lost_by_chance_is_executed_once_and_answered() {
     }
 }
 
-/// A reliable way there and a lossy one back, or the other way round, is a plan like any other.
+/// A plan that is lossy in only one direction is a plan like any other.
 fn every_plan_with_a_lossy_half_survives_loss() {
     let capabilities = fabric().capabilities().clone();
     let mut count = 0;
@@ -179,7 +179,7 @@ fn who_hears_nothing_gives_up() {
             assert_eq!(ended, CallError::MaybeExecuted(Cause::Unanswered), "{name}");
         }
         assert!(executed.iter().all(|count| count.load(Ordering::SeqCst) == 0), "{name}");
-        // The next call is one over a new connection.
+        // The next call uses a new connection.
         let again = client.call_on(0, ECHO, &payload(4)).unwrap_err();
         assert_eq!(again.cause(), Some(Cause::Unanswered), "{name}");
     }
@@ -193,7 +193,7 @@ impl Wake for Unpark {
     }
 }
 
-/// The same with futures, which sleep meanwhile.
+/// The same with futures, which sleep in the meantime.
 fn a_future_that_hears_nothing_ends() {
     for (name, plan) in lossy_protocols() {
         let (fabrics, Counted { server, .. }) = losing_one_way(ALL, 0);
@@ -251,17 +251,17 @@ fn a_server_that_works_is_not_silent() {
     }
 }
 
-/// The head that an answer carries along is lost with it. What tells of room must not be.
+/// The head in an answer is lost with the answer. The server must report room in another way.
 fn room_in_the_ring_is_told_of_though_all_answers_are_lost() {
     let (fabrics, Counted { server, executed }) = losing_one_way(0, ALL);
     let plan = Protocol::by_name("HERD").unwrap().plan(CompletionMode::Busy);
     let config = ClientConfig { timeout: 0, window: 64, ..ClientConfig::with_plan(plan) };
     let mut client = Client::connect(&fabrics[0], server.address(), config).unwrap();
-    // Many times what fits the ring.
+    // Several times the capacity of the ring.
     for number in 0..64 {
         let mut bytes = pattern(3000, number.into());
         bytes[..4].copy_from_slice(&u32::to_le_bytes(number));
-        // The ring is full until the server tells how far it is, by more than its answers.
+        // The ring is full until the server reports its head by a message other than an answer.
         client.submit_waiting_on(0, ECHO, &bytes).unwrap();
     }
     until("all are executed", || {
@@ -271,7 +271,7 @@ fn room_in_the_ring_is_told_of_though_all_answers_are_lost() {
     assert_eq!(client.in_flight(), 64);
 }
 
-/// Word that a large result was read may be lost: the slot's next call says it, too.
+/// The release of a large result may be lost. The slot's next call implies it.
 fn the_next_call_of_a_slot_lets_a_large_result_go() {
     const LARGE: u64 = 4 << 20;
     for (name, plan) in lossy_protocols() {
@@ -296,7 +296,7 @@ fn the_next_call_of_a_slot_lets_a_large_result_go() {
     }
 }
 
-/// One queue pair of the worker's serves them all, and lanes take the places of others that are gone.
+/// One queue pair of the worker serves all clients, and lanes reuse the places of closed ones.
 fn clients_that_come_and_go_share_a_workers_queue_pair() {
     let executed = Arc::new(AtomicU64::new(0));
     let (fabric, server) = serving(&executed);
@@ -306,7 +306,7 @@ fn clients_that_come_and_go_share_a_workers_queue_pair() {
         for (number, plan) in (0u64..8).zip(plans.iter().cycle()) {
             scope.spawn(move || {
                 for round in 0..5 {
-                    // By events: there are more clients than cores.
+                    // By events, because there are more clients than cores.
                     let plan = plan.completion(CompletionMode::Event, plan.server);
                     let mut client =
                         Client::connect(fabric, server.address(), ClientConfig::with_plan(plan)).unwrap();
@@ -390,10 +390,10 @@ fn stray_datagrams_are_dropped_and_counted() {
     let (lane, long) = (raw.immediate(0), [7; 200]);
     let strays: [(&[u8], Option<u32>); 9] = [
         (&good, None),
-        // Of lanes that are not there.
+        // For lanes that do not exist.
         (&good, Some(lane.wrapping_add(1 << 16))),
         (&good, Some(u32::MAX)),
-        // Of another sequence than the tag's.
+        // With a sequence other than the tag's.
         (&good, Some(lane + 1)),
         (&good[..63], Some(lane)),
         (&[], Some(lane)),
@@ -407,7 +407,7 @@ fn stray_datagrams_are_dropped_and_counted() {
     until("all strays are counted", || server.counters().stray_datagrams == strays.len() as u64);
     assert_eq!(executed.load(Ordering::SeqCst), 0);
     assert_eq!(raw.half.domain.state(raw.half.queue_pair), Some(QueuePairState::Ready));
-    // More than there are RECVs, one after the other; none of them stays away.
+    // More datagrams than RECVs; the RECVs must all be reposted.
     for _ in 0..3000 {
         raw.send(&[1; 100], Some(lane));
     }
@@ -440,7 +440,7 @@ fn a_datagram_that_comes_again_is_executed_once() {
             std::thread::sleep(Duration::from_millis(1));
         }
     }
-    // Datagrams of one queue pair are taken in the order in which they come: what is executed after the last is behind all.
+    // The datagrams of a queue pair are processed in order, so the last one is executed after all others.
     let bytes = raw.request(1 << 12 | 60, 60);
     raw.send(&bytes, Some(raw.immediate(60)));
     until("the one behind them is executed", || {

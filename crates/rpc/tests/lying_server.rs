@@ -1,6 +1,8 @@
-//! What a hostile or broken server can publish, write back, or leave out: each call of its client ends with the status that says what
-//! happened, by its deadline at the latest; what is no answer is no result; and nothing hangs. The server is a process that says the handshake by
-//! hand, and whose answers are right but for one lie.
+//! Answers that a hostile or broken server can publish, write back, or leave out. Each call of its client
+//! ends with the status that says what happened, by its deadline at the latest; a malformed answer never
+//! becomes a result, and nothing hangs.
+//!
+//! The server is a process that performs the handshake itself and gives correct answers except for one lie.
 
 #![allow(missing_docs, clippy::disallowed_methods, clippy::disallowed_types)]
 
@@ -46,7 +48,7 @@ fn main() {
 /// A call's deadline, in nanoseconds.
 const DEADLINE: u64 = 200_000_000;
 const SECRET: [u8; 16] = [9; 16];
-/// Where the mode word stands before the ring of requests (`path/hybrid.rs`).
+/// The offset of the mode word before the ring of requests (`path/hybrid.rs`).
 const MODE_WORD: usize = 8;
 
 fn plans() -> [Plan; 2] {
@@ -65,8 +67,9 @@ fn is_lost(error: &CallError) -> bool {
     *error == CallError::MaybeExecuted(Cause::ConnectionLost)
 }
 
-/// Has a server that tells this lie called, by clients that fetch and by clients that fetch or have written back: a call alone, several at
-/// once, and one more after that, by when the connection may be another. `ends` says of each how it may end.
+/// Calls a server that tells this lie, from clients that fetch and from clients that fetch or have results
+/// written back: one call, several at once, and one more at the end, perhaps over a new connection. `ends`
+/// decides whether an outcome is allowed.
 fn each(lie: &str, ends: impl Fn(Result<&[u8], CallError>) -> bool) {
     for plan in plans() {
         println!("  {lie}, {:?}", plan.response);
@@ -86,7 +89,7 @@ fn each(lie: &str, ends: impl Fn(Result<&[u8], CallError>) -> bool) {
         let gone = |error: &CallError| matches!(error, CallError::NotExecuted(_));
         let several: Vec<_> = (0..4).map(|_| client.submit_on(0, ECHO, &payload)).collect();
         for id in several {
-            // Where the connection is gone nothing is sent until the next is due.
+            // Without a connection no call is sent until the next attempt is due.
             match id {
                 Ok(id) => check(client.wait(id).as_deref().map_err(|error| error.clone())),
                 Err(error) => assert!(gone(&error), "{lie}: {error}"),
@@ -103,7 +106,7 @@ fn answers_that_are_right_are_taken() {
 }
 
 fn lengths_that_lie() {
-    // As much as may still come is waited for.
+    // The client waits for the rest of a message that may still arrive.
     for length in [33u32, 100, 4000, 8000] {
         each(&format!("length={length}"), |outcome| {
             outcome.is_err_and(|error| is_late(&error) || is_violation(&error))
@@ -130,7 +133,8 @@ fn lines_that_mean_nothing() {
 
 fn flags_and_times_that_mean_nothing() {
     for flags in [1u32, 2, 4, 8, 16, 32, 64, 128, 255] {
-        // Some mean something else, as a result that lies elsewhere; none makes a result of what is none.
+        // Some flags have another meaning, such as a result elsewhere. None makes a result of a malformed
+        // answer.
         each(&format!("flags={flags}"), |_| true);
     }
     for time in [1, u32::MAX] {
@@ -144,7 +148,7 @@ fn flags_and_times_that_mean_nothing() {
 
 fn answers_to_calls_that_were_not_made() {
     for id in [call(5, 9), call(4095, 1), u32::MAX] {
-        // Where an answer may come both ways, one that nobody waits for is dropped, and then the deadline passes.
+        // If answers may come in both ways, an unexpected one is dropped, and then the deadline passes.
         each(&format!("call={id}"), |outcome| {
             outcome.is_err_and(|error| is_late(&error) || is_violation(&error))
         });
@@ -159,7 +163,7 @@ fn batches_that_are_right_are_taken() {
     each("batch", |outcome| outcome.is_ok());
 }
 
-/// Said are more entries than there are, fewer, or none at all.
+/// The count is larger or smaller than the number of entries, or zero.
 fn batches_whose_counts_lie() {
     for count in [0u32, 2, 3, 128, u32::from(u16::MAX)] {
         each(&format!("batch_count={count}"), |outcome| outcome.is_err_and(|error| is_violation(&error)));
@@ -167,7 +171,7 @@ fn batches_whose_counts_lie() {
     each("batch_of_two_count=1", |outcome| outcome.is_err_and(|error| is_violation(&error)));
 }
 
-/// Of the entry, beyond the batch; and of the batch, beyond what a message may have.
+/// The entry's length exceeds the batch, or the batch's length exceeds the limit of a message.
 fn batches_whose_lengths_lie() {
     for length in [100u32, 8000, 1 << 20, u32::MAX] {
         each(&format!("batch_entry_length={length}"), |outcome| {
@@ -177,12 +181,13 @@ fn batches_whose_lengths_lie() {
     for length in [RING, 1 << 20, u32::MAX] {
         each(&format!("batch_length={length}"), |outcome| outcome.is_err_and(|error| is_violation(&error)));
     }
-    // As much as may still come is waited for.
+    // The client waits for the rest of a message that may still arrive.
     each("batch_length=4000", |outcome| outcome.is_err_and(|error| is_late(&error) || is_violation(&error)));
 }
 
-/// A batch of the right answer and one to a call that nobody made, or to the same call again: the first is taken, and what follows is dropped
-/// where an answer may come both ways and else ends the connection. Without the right one nothing is answered.
+/// A batch of the correct answer and another one, to a call that was never made or to the same call again.
+/// The first answer counts. The other is dropped if answers may come in both ways, and otherwise ends the
+/// connection. Without the correct answer the call stays unanswered.
 fn batches_of_calls_that_were_not_made() {
     for id in [call(5, 9), call(4095, 1), u32::MAX] {
         each(&format!("batch_call={id}"), |outcome| {
@@ -205,7 +210,7 @@ fn results_that_lie_elsewhere() {
             outcome.is_err_and(|error| is_lost(&error) || is_violation(&error) || is_late(&error))
         });
     }
-    // Longer than the client takes.
+    // Longer than the client accepts.
     each("elsewhere=2", |outcome| outcome.is_err_and(|error| is_violation(&error)));
 }
 
@@ -227,22 +232,22 @@ struct Lane {
     domain: ShmDomain,
     queue: dunlin_fabric::CompletionQueueId,
     queue_pair: QueuePairId,
-    /// What the client writes to, and READs.
+    /// The ring that the client writes to, and the ring that it READs.
     requests: Region<ShmMemory>,
     published: Region<ShmMemory>,
     open: OpenLane,
     lie: String,
-    /// Whether answers may be written back, too.
+    /// Whether answers may also be written back.
     hybrid: bool,
     taken: u64,
     read_at: usize,
     to_publish: Way,
     to_write: Way,
-    /// Requests whose answers were published: their numbers and themselves.
+    /// Requests whose answers were only published: their numbers, headers and payloads.
     only_published: Vec<(u64, Header, Vec<u8>)>,
 }
 
-/// Where the next answer goes that way, and with which tags.
+/// The state of one direction of answers: the tags and place of the next one.
 struct Way {
     key: TagKey,
     sequence: u64,
@@ -258,7 +263,7 @@ impl Way {
         self.key.tags(0, self.sequence)
     }
 
-    /// The place of an answer of so many bytes.
+    /// Returns the place of an answer of `bytes` bytes.
     fn take(&mut self, bytes: usize) -> usize {
         let place = self.place;
         self.sequence += 1;
@@ -269,7 +274,7 @@ impl Way {
 }
 
 impl Lane {
-    /// Says the handshake; `None` if the client goes before its end.
+    /// Performs the handshake; `None` if the client disconnects before its end.
     fn accept(fabric: &ShmFabric, link: ShmLink, lie: &str) -> Option<Lane> {
         let Some(Record::Hello(_)) = receive(&link) else { return None };
         let reply = HelloReply {
@@ -333,7 +338,7 @@ impl Lane {
         })
     }
 
-    /// The next request, of one line or two; `None` when the client has gone.
+    /// Returns the next request, of one line or two; `None` after the client has disconnected.
     fn request(&mut self) -> Option<(Header, Vec<u8>)> {
         let expected = TagKey::derive(&SECRET, self.open.lane, Direction::ToServer).tags(0, self.taken);
         let at = CONTROL as usize + self.read_at;
@@ -364,7 +369,7 @@ impl Lane {
         bytes
     }
 
-    /// A batch of these calls' answers, all with the same payload.
+    /// Returns a batch of answers to these calls, all with the same payload.
     fn batch(&self, calls: &[u32], payload: &[u8], tags: Tags) -> Vec<u8> {
         let mut bytes = vec![0; LONGEST];
         let mut batch = BatchBuilder::new(&mut bytes);
@@ -379,7 +384,7 @@ impl Lane {
     /// Publishes an answer.
     fn publish(&mut self, bytes: &[u8]) -> usize {
         let place = self.to_publish.take(bytes.len());
-        // The first line last.
+        // The first line is written last.
         if bytes.len() > LINE {
             self.published.copy_in(place + LINE, &bytes[LINE..]);
         }
@@ -399,7 +404,7 @@ impl Lane {
         let _ = self.domain.post(self.queue_pair, WorkRequest { id: WorkId(7), operation, signaled: true });
     }
 
-    /// Answers that were published, and that the client wants written back by now.
+    /// Writes back published answers that the client's mode word now covers.
     fn answer_again(&mut self) {
         let word = self.requests.load(MODE_WORD);
         while self.hybrid && self.only_published.first().is_some_and(|published| published.0 < word) {
@@ -438,7 +443,7 @@ impl Lane {
         self.only_published.push((number, request, payload));
     }
 
-    /// An answer with the lie; none if that is to say nothing.
+    /// Returns an answer with the lie; `None` if the lie is silence.
     fn made_up(&self, request: &Header, payload: &[u8], tags: Tags) -> Option<Vec<u8>> {
         let (lie, number) = self.lie.split_once('=').unwrap_or((&self.lie, "0"));
         let number: u32 = number.parse().unwrap();
@@ -455,7 +460,7 @@ impl Lane {
             }
             "tag" => bytes[TAG_OFFSET..LINE].copy_from_slice(&(tags.first ^ 1).to_le_bytes()),
             "half" => bytes[LINE / 2..].fill(0),
-            // The tag is right and stands over a header that was never written.
+            // The tag is correct, but covers a header that was never written.
             "canary" => bytes[..LINE / 2].fill(0),
             "noise" => {
                 let mut state = u64::from(number);
@@ -509,13 +514,13 @@ impl Lane {
     }
 }
 
-/// The role: a server that answers with the lie that its arguments name, to each client that comes.
+/// The role of a server that answers every client with the lie named in its arguments.
 fn liar(arguments: &str) {
     let (address, lie) = arguments.split_once(' ').unwrap();
     let (fabric, address): (ShmFabric, Address) = (fabric(), address.parse().unwrap());
     let listener = fabric.listen(&address).unwrap();
     ready();
-    // Until the test kills us.
+    // Until the test kills this process.
     loop {
         let Ok(link) = listener.accept(after(Duration::from_secs(60))) else { return };
         let Some(mut lane) = Lane::accept(&fabric, link, lie) else { continue };

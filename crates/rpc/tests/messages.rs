@@ -1,4 +1,4 @@
-//! RF-RPC's table 2: messages between processes, what is refused, and who dies.
+//! RF-RPC's table 2: messages between processes, refusals, and deaths of either side.
 
 #![allow(missing_docs, clippy::disallowed_methods, clippy::disallowed_types)]
 
@@ -37,12 +37,12 @@ fn main() {
 
 const LONGEST: usize = 200_000;
 
-/// What a server makes of a message.
+/// Turns a message into its answer, in place.
 fn answer_to(message: &mut [u8]) {
     message.iter_mut().for_each(|byte| *byte ^= 0x5A);
 }
 
-/// Answers everything until the server ends; half of the time with what was there when others were received, too.
+/// Answers everything until the server ends.
 fn serve(mut thread: MessageServer<ShmFabric>) {
     while !thread.is_ended() {
         let Some(client) = thread.next_client(u64::MAX) else { continue };
@@ -93,7 +93,7 @@ fn messages_between_processes_by_every_protocol() {
     }
 }
 
-/// A server within this process, run by a function for each thread.
+/// A server in this process, with a function run for each server thread.
 struct Here {
     server: Server<ShmFabric>,
     address: dunlin_fabric::Address,
@@ -154,13 +154,13 @@ fn each_thread_of_a_server_has_its_own_messages() {
     here.end();
 }
 
-/// A buffer that was made for one peer is used for another, and for many messages.
+/// A buffer allocated for one peer is used for another, and for many messages.
 fn buffers_are_good_for_every_peer() {
     let here = Here::start(ServerConfig { workers: 2, ..ServerConfig::default() }, |mut thread| {
         let mut buffer = None;
         while !thread.is_ended() {
             let Some(client) = thread.next_client(u64::MAX) else { continue };
-            // The first client's, for all.
+            // Allocated for the first client, used for all.
             let buffer = buffer.get_or_insert_with(|| thread.malloc_buf(client, LONGEST).unwrap());
             while let Some(size) = thread.server_recv(client, buffer).unwrap() {
                 answer_to(&mut buffer[..size]);
@@ -196,7 +196,7 @@ fn what_cannot_be_is_refused_and_nothing_is_lost() {
     let config = ServerConfig { max_payload: 10_000, max_response: 20_000, ..ServerConfig::default() };
     let (server, mut threads) = MessageServer::listen(&fabric(), &address, config).unwrap();
     let mut thread = threads.remove(0);
-    // The handshake needs the worker to run.
+    // The handshake needs a running worker.
     let connected = Arc::new(AtomicBool::new(false));
     let (done, to) = (Arc::clone(&connected), address.clone());
     let connecting = std::thread::spawn(move || {
@@ -249,7 +249,7 @@ fn what_cannot_be_is_refused_and_nothing_is_lost() {
     for _ in 0..3 {
         thread.server_send(id, &mut fitting, 3).unwrap();
     }
-    // The thread looks after what is long until the client has it.
+    // The thread must run until the client has READ the long answer.
     let running = std::thread::spawn(move || {
         while !thread.is_ended() {
             assert_eq!(thread.next_client(u64::MAX), None);
@@ -271,7 +271,7 @@ fn what_cannot_be_is_refused_and_nothing_is_lost() {
     assert!(matches!(thread.malloc_buf(id, 1), Err(BufferError::ClientGone)));
 }
 
-/// Looks at nothing that was received before it is told to, by a message of one byte.
+/// The server receives nothing until the deadline has passed.
 fn messages_that_come_too_late_are_not_taken() {
     let here = Here::start(ServerConfig::default(), |mut thread| {
         let mut taken = 0;
@@ -279,7 +279,7 @@ fn messages_that_come_too_late_are_not_taken() {
             let Some(client) = thread.next_client(after(Duration::from_millis(1))) else { continue };
             // Longer than the deadline.
             std::thread::sleep(Duration::from_millis(60));
-            // The client may be gone.
+            // The client may have disconnected.
             let Ok(mut buffer) = thread.malloc_buf(client, 64) else { continue };
             while let Ok(Some(size)) = thread.server_recv(client, &mut buffer) {
                 taken += 1;
@@ -306,7 +306,7 @@ fn messages_that_come_too_late_are_not_taken() {
     here.end();
 }
 
-/// Receives everything, answers only the first message of each client.
+/// Receives everything, and answers only the first message of each client.
 fn silent(address: &str) {
     let (_server, mut threads) =
         MessageServer::listen(&fabric(), &address.parse().unwrap(), ServerConfig::default()).unwrap();
@@ -331,14 +331,14 @@ fn a_killed_server_ends_every_message() {
         println!("  {name}");
         let address = unique("messages");
         let mut server = Process::start("silent", &address.to_string());
-        // No deadline would end them.
+        // Without a timeout no deadline ends these messages.
         let config = ClientConfig { timeout: 0, ..with_plan(plan) };
         let mut client = MessageClient::connect(&fabric, &address, config).unwrap();
         let mut buffer = client.malloc_buf(0, 20_000).unwrap();
         for size in [10, 1000, 20_000, 10] {
             client.client_send(0, &mut buffer, size).unwrap();
         }
-        // Answered before all else.
+        // Answered before all others.
         assert!(client.client_recv(0, &mut buffer).is_ok(), "{name}");
         server.kill();
         for _ in 0..3 {

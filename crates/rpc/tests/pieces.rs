@@ -1,5 +1,5 @@
-//! Large payloads in pieces: they are READ while they are being filled, as far as was told and no further; what is given up on
-//! the way ends, at both ends, and costs nobody else anything.
+//! Large payloads in pieces: they are READ while they are being filled, as far as was reported and no
+//! further. A payload that is given up ends on both sides and affects no other call.
 
 #![allow(missing_docs, clippy::disallowed_methods, clippy::disallowed_types)]
 
@@ -11,7 +11,7 @@ use dunlin_rpc::*;
 use proptest::prelude::*;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Answers with the first half of the request, and then otherwise.
+/// Answers with the first half of the request, followed by other bytes.
 const HALF: u16 = 2;
 const WINDOW: u16 = 4;
 
@@ -117,8 +117,8 @@ fn a_call_in_pieces_costs_what_it_should() {
         }
         pair.settle();
         let [client, server] = [pair.counts()[0] - before[0], pair.counts()[1] - before[1]];
-        // The announcement, three times more of it, and of the client that it has read the result. The other had its turn when all
-        // was there: it READs the piece that was announced, and then the rest at once.
+        // The client sends the announcement, three more reports, and the release of the result. The worker
+        // runs only after everything was reported: it READs the announced piece, and then the rest at once.
         let reports = client.posted_write - 64 * 5;
         assert!(reports <= 64 / 8, "{reports} reports of heads");
         assert_eq!(server.posted_write, 64 * 4);
@@ -132,7 +132,7 @@ fn requests_that_are_given_up_end() {
     bounded(|| {
         let mut pair = pair();
         let payload = pattern(300_000, 9);
-        // More than the window has room for, so that each has to be over for good.
+        // More calls than the window, so each one must end completely.
         for round in 0..5 * WINDOW as usize {
             let told = [0, 1, PIECE, 100_000, 299_999, 300_000, usize::MAX][round % 7];
             let client = &mut pair.client;
@@ -181,7 +181,7 @@ fn results_that_are_given_up_are_errors() {
     });
 }
 
-/// A result that nobody waits for any more, announced or not, given up or not.
+/// Results of calls that were given up, announced or not, given up by the server or not.
 #[test]
 fn calls_that_are_given_up_end() {
     bounded(|| {
@@ -207,7 +207,7 @@ fn calls_that_are_given_up_end() {
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
-    /// However somebody fills, tells and looks: what arrives is what was filled.
+    /// For any pattern of filling, reporting and polling, exactly the filled bytes arrive.
     #[test]
     fn what_arrives_is_what_was_filled(
         calls in prop::collection::vec(
@@ -225,7 +225,8 @@ proptest! {
                     filling.copy(&mut place[done..to], &payload[done..to]);
                     done = to;
                 }
-                // What was not filled must not be told of, but what was told before may be told again.
+                // Bytes that are not filled must not be reported; bytes already reported may be reported
+                // again.
                 filling.filled(to.min(done));
                 for _ in 0..looks {
                     pair.worker.progress();
@@ -241,7 +242,8 @@ proptest! {
     }
 }
 
-/// A server that stops in the middle of a result: the call ends by its deadline, and once the server is back so is its lane.
+/// A server that stops in the middle of a result: the call ends at its deadline, and the lane recovers with
+/// the server.
 #[test]
 fn a_result_that_is_not_filled_on_ends_by_its_deadline() {
     const LENGTH: usize = 8 * PIECE;
@@ -271,7 +273,7 @@ fn a_result_that_is_not_filled_on_ends_by_its_deadline() {
         let error = client.call(ECHO, b"begin").map(drop).unwrap_err();
         assert_eq!(error, CallError::MaybeExecuted(Cause::DeadlineExceeded));
         resume.send(()).unwrap();
-        // The late result is nobody's, and comes first.
+        // The late result arrives first and is discarded.
         until("the lane has caught up", || {
             client.call(ECHO, b"again").is_ok_and(|result| *result == [7; LENGTH])
         });

@@ -1,5 +1,5 @@
-//! Servers that go and come back, in virtual time: asynchronous clients under load, dials that fail at each of their
-//! steps, and the back-off between them.
+//! Servers that stop and return, in virtual time: asynchronous clients under load, connection attempts that
+//! fail at each step, and the back-off between them.
 
 #![allow(missing_docs, clippy::disallowed_types)]
 
@@ -35,7 +35,7 @@ impl Wake for Raise {
     }
 }
 
-/// Polls only when woken.
+/// Polls only after a wake-up.
 fn block_on<T>(fabric: &Sim, future: impl Future<Output = T>) -> T {
     let signal = fabric.host().signal();
     let waker = Waker::from(Arc::new(Raise(signal.clone())));
@@ -46,12 +46,12 @@ fn block_on<T>(fabric: &Sim, future: impl Future<Output = T>) -> T {
             return value;
         }
         assert!(signal.wait(seen, Nanos::MAX), "woken");
-        // Who wakes itself takes some time over it.
+        // A future that wakes itself takes some time per poll.
         fabric.host().sleep(fabric.host().now() + 2 * MICROSECOND);
     }
 }
 
-/// What was executed, by the number of the call.
+/// The number of executions of each call, by the call's number.
 type Executed = Arc<Mutex<BTreeMap<u64, u32>>>;
 
 fn number_of(payload: &[u8]) -> u64 {
@@ -81,7 +81,7 @@ fn serve(fabric: &Sim, executed: &Executed) -> Server<Sim> {
         .unwrap()
 }
 
-/// How calls ended.
+/// Counts of calls by outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Ends {
     ok: u64,
@@ -89,7 +89,8 @@ struct Ends {
     not: u64,
 }
 
-/// Calls until so many have succeeded; what was certainly not executed is called again, by a number of its own.
+/// Makes calls until `wanted` of them have succeeded. A call that was certainly not executed is retried under
+/// a new number.
 fn caller(fabric: &Sim, client: &AsyncClient<Sim>, first: u64, wanted: u64, executed: &Executed) -> Ends {
     let host = fabric.host();
     let mut ends = Ends::default();
@@ -123,7 +124,7 @@ fn caller(fabric: &Sim, client: &AsyncClient<Sim>, first: u64, wanted: u64, exec
     ends
 }
 
-/// Many tasks share a client while `server` does what it does to them; answers how their calls ended.
+/// Many tasks share a client while `server` acts on the server. Returns the outcomes of their calls.
 fn under_load(
     seed: u64,
     plan: Plan,
@@ -178,8 +179,8 @@ fn plans() -> Vec<Plan> {
     plans
 }
 
-/// Every plan under load over some seeds, while the server ends three times as `end` has it and comes back: how all calls
-/// ended.
+/// Runs every plan under load with several seeds, while the server is ended by `end` and restarted three
+/// times. Returns the outcomes of all calls.
 fn over_plans(end: fn(&Sim, Server<Sim>)) -> Ends {
     let mut all = Ends::default();
     for (number, plan) in plans().into_iter().enumerate() {
@@ -206,7 +207,7 @@ fn an_asynchronous_client_under_load_comes_back_to_a_server_that_was_cut_off() {
         drop(server);
         host.sleep(host.now() + host.random() % (3 * MILLISECOND));
     });
-    // Worth something only if calls were under way when the server went, and others came too late.
+    // The test is meaningful only if calls were in flight when the server stopped, and others came too late.
     assert!(all.maybe > 100 && all.not > 100, "{all:?}");
 }
 
@@ -216,7 +217,7 @@ fn a_server_that_drains_leaves_no_asynchronous_call_in_doubt() {
     assert!(all.maybe == 0 && all.not > 100, "{all:?}");
 }
 
-/// The steps of connecting, and where they can fail.
+/// The steps of connecting, each of which can fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
     Greet,
@@ -233,7 +234,7 @@ struct Tries {
     links: i64,
 }
 
-/// Hooks that have one step fail, and note when it was tried.
+/// Hooks that make one step fail, and record the times of the attempts.
 #[derive(Clone, Debug, Default)]
 struct FailStep(Arc<Mutex<Tries>>);
 
@@ -243,7 +244,7 @@ impl FailStep {
     }
 }
 
-/// A link, and how many messages came on it.
+/// A link that counts the messages received on it.
 #[derive(Clone, Debug)]
 struct FailLink {
     shared: FailStep,
@@ -291,7 +292,7 @@ impl<L: Link> LinkHooks<L> for FailLink {
         let message = inner.receive(until)?;
         let mut received = self.received.lock().unwrap();
         *received += 1;
-        // The first is the reply to the hello, the second the lane.
+        // The first message is the reply to the hello, the second concerns the lane.
         if *received == 2 && self.shared.fails(Step::Negotiate) {
             return Err(LinkError::TimedOut);
         }
@@ -334,7 +335,7 @@ impl<D: ThreadDomain> DomainHooks<D> for FailStep {
 
 type Failing = Interposed<Sim, FailStep>;
 
-/// Either client, made to look alike.
+/// Either kind of client behind one interface.
 enum Either {
     Synchronous(Box<Client<Failing>>),
     Asynchronous(AsyncClient<Failing>),
@@ -351,12 +352,12 @@ impl Either {
 
 const FIRST: Nanos = 200 * MICROSECOND;
 const LONGEST: Nanos = 5 * MILLISECOND;
-/// The time between two calls, and more than one try takes.
+/// The time between two calls, longer than an attempt takes.
 const BETWEEN: Nanos = 50 * MICROSECOND;
 const SLACK: Nanos = 2 * BETWEEN;
 
-/// Has the server go, and dials fail (`None`: since there is no server) until so many were made; then it comes back. The
-/// times of the dials.
+/// Stops the server and makes `DIALS` attempts fail at `step` (`None`: because there is no server), then
+/// restarts it. Returns the times of the attempts.
 fn failing_dials(seed: u64, step: Option<Step>, asynchronous: bool) -> Vec<Nanos> {
     const DIALS: usize = 12;
     let times = Arc::new(Mutex::new(Vec::new()));
@@ -388,7 +389,7 @@ fn failing_dials(seed: u64, step: Option<Step>, asynchronous: bool) -> Vec<Nanos
             tries.dialled.clear();
             tries.failing = step;
         }
-        // The connection is gone, which the client may learn by a call that was in flight.
+        // The connection is lost. The client may learn that from a call in flight.
         while tries.lock().unwrap().dialled.len() < DIALS {
             let error = client.call(&sim).unwrap_err();
             let gone = [Cause::Disconnected, Cause::ConnectionLost, Cause::Draining];
@@ -402,7 +403,7 @@ fn failing_dials(seed: u64, step: Option<Step>, asynchronous: bool) -> Vec<Nanos
             assert_eq!(error.certainty(), Certainty::NotExecuted);
             host.sleep(host.now() + BETWEEN);
         }
-        // Nothing of the tries that failed is left over, here or there.
+        // Failed attempts leave nothing behind on either side.
         host.sleep(host.now() + MILLISECOND);
         let tries = tries.lock().unwrap();
         assert!(host.now() - back <= LONGEST + SLACK + MILLISECOND, "it came back late");
@@ -418,7 +419,8 @@ fn failing_dials(seed: u64, step: Option<Step>, asynchronous: bool) -> Vec<Nanos
     times[..DIALS].to_vec()
 }
 
-/// Half of the wait is by chance, so each lies within its bounds, and no two clients come back at the same times.
+/// Half of each wait is random: each wait lies within its bounds, and no two clients reconnect at the same
+/// times.
 fn assert_backs_off(step: Option<Step>, asynchronous: bool) {
     let dials = failing_dials(1, step, asynchronous);
     for (failures, pair) in dials.windows(2).enumerate() {

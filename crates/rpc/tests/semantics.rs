@@ -1,4 +1,5 @@
-//! What calls promise, over shared memory: deadlines, cancelling, windows, batches, order, reconnecting, draining.
+//! The guarantees of calls, over shared memory: deadlines, cancellation, windows, batches, order,
+//! reconnecting, draining.
 
 #![allow(missing_docs, clippy::disallowed_methods, clippy::disallowed_types)]
 
@@ -60,7 +61,8 @@ impl Local {
         Client::connect(&self.fabric, self.server.address(), config).unwrap()
     }
 
-    /// A pulled call, while the client makes progress: under write rendezvous it has to answer the server to be heard.
+    /// Pulls a call while the client makes progress: under write rendezvous the client has to process the
+    /// server's reply.
     fn receive(&self, client: &mut Client<ShmFabric>) -> Incoming<ShmFabric> {
         let mut incoming = None;
         until("a call is there to be pulled", || {
@@ -101,7 +103,7 @@ fn every_protocol_carries_every_size() {
     }
 }
 
-/// Waits for everything in flight; the calls and their outcomes in the order in which they were done.
+/// Waits for everything in flight. Returns the calls and their outcomes in order of completion.
 fn collect(client: &mut Client<ShmFabric>) -> Vec<(CallId, Result<Vec<u8>, CallError>)> {
     let mut all = Vec::new();
     while let Some(id) = client.wait_any() {
@@ -174,9 +176,9 @@ fn heads_may_arrive_out_of_order() {
         for response in [ResponseHalf::Write, ResponseHalf::WriteImm, ResponseHalf::Fetch] {
             let mut client = local.client(ClientConfig { window: 256, ..with(Plan::new(request, response)) });
             for round in 0..50 {
-                // An answer that is not looked at, behind it calls that have none yet, until the ring is full and
-                // the client takes the server's word for how far it is. Once answers to these come too, heads ride along
-                // with them, and nobody reads them here: then the ring stays full.
+                // Leaves one answer unprocessed and submits slow calls behind it, until the ring is full and
+                // the client reads the server's head report. Once the slow calls are answered too, their
+                // heads come in messages that are not processed here, so the ring stays full.
                 let first = client.submit_on(0, ECHO, b"first").unwrap();
                 let mut slow = Vec::new();
                 let payload = [0; 3000];
@@ -200,7 +202,7 @@ fn answers_come_in_the_order_of_the_calls() {
     for (name, plan) in plans(&local.fabric, &MODES) {
         let mut client = local.client(with(plan));
         let mut sent = std::collections::VecDeque::new();
-        // A result that is written may overtake one that is fetched.
+        // A written result may overtake a fetched one.
         let hybrid = [ResponseHalf::FetchOrWrite, ResponseHalf::FetchOrWriteImm].contains(&plan.response);
         let done = |sent: &mut std::collections::VecDeque<CallId>, id| {
             let place = sent.iter().position(|sent| *sent == id);
@@ -236,7 +238,7 @@ fn a_deadline_ends_the_call_and_the_late_answer_frees_its_slot() {
         let mut client = local.client(ClientConfig { window: 1, timeout: 20_000_000, ..with(plan) });
         let error = client.call(NEVER, b"late").unwrap_err();
         assert_eq!(error, CallError::MaybeExecuted(Cause::DeadlineExceeded), "{name}");
-        // The server may still answer: until then the slot is taken, and who needs it waits in vain.
+        // The server may still answer, so the slot stays taken and a call that waits for it fails.
         assert_eq!(client.room(0), 0, "{name}");
         let error = client.call(ECHO, b"no room").unwrap_err();
         assert_eq!(error, CallError::NotExecuted(Cause::DeadlineExceeded), "{name}");
@@ -263,7 +265,7 @@ fn the_server_sees_the_deadline_of_a_call_and_of_a_batch() {
         for timeout in [0, 7_000_000_000] {
             let mut client = local.client(ClientConfig { timeout, ..with(plan) });
             assert_eq!(*client.call(TIME_LEFT, b"").unwrap(), timeout.to_le_bytes(), "{name}");
-            // One alone is a batch, too.
+            // A batch of one call is tested too.
             for count in [1, 2, 5] {
                 for _ in 0..count {
                     client.push_on(0, TIME_LEFT, b"in a batch").unwrap();
@@ -355,7 +357,7 @@ fn a_panic_costs_one_call() {
     }
 }
 
-/// The place where small results are built may still hold another call's: none of that may go along.
+/// The buffer for small results may still hold another call's bytes: none of them may be sent.
 fn the_text_of_an_error_is_cut_not_mixed_up() {
     let local = local(ServerConfig::default());
     for (name, plan) in plans(&local.fabric, &MODES) {
@@ -441,10 +443,10 @@ fn results_over_a_limit_were_executed() {
 
 fn large_memory_is_a_limit_and_comes_back() {
     const SIZE: usize = 600_000;
-    // Of the server, for requests: READs are slow enough for several to be under way, or they are not.
+    // The server's limit for requests may or may not be reached, depending on the speed of READs.
     let local = local(ServerConfig { large_response_memory: 2 << 20, ..ServerConfig::default() });
     for (name, plan) in plans(&local.fabric, &[CompletionMode::Busy, CompletionMode::Event]) {
-        // Of the server, for results; of the client, for results and requests.
+        // The server's limit for results; the client's for results and requests.
         let mut client = local.client(with(plan));
         for round in 0..3 {
             for _ in 0..8 {
@@ -467,7 +469,7 @@ fn large_memory_is_a_limit_and_comes_back() {
 
         let mut client = local.client(ClientConfig { large_memory: 1 << 20, ..with(plan) });
         let first = client.submit_on(0, NEVER, &[1; SIZE]).unwrap();
-        // What goes in fragments has left its memory when the last has gone.
+        // An eager payload releases its memory when its last fragment is sent.
         if plan.large != LargePayload::Eager {
             let error = client.submit_on(0, ECHO, &[1; SIZE]).unwrap_err();
             assert_eq!(error, CallError::NotExecuted(Cause::OutOfMemory), "{name}");
@@ -502,7 +504,7 @@ fn clients_reconnect_with_back_off() {
         assert_eq!(*client.call(ECHO, b"before").unwrap(), *b"before");
         server.kill();
         until("the client has noticed", || client.call(ECHO, b"?").is_err());
-        // Nobody is there: few dials, however often a call is tried.
+        // Without a server there are few attempts, however many calls are made.
         let before = counted.counts().dialled;
         let start = std::time::Instant::now();
         let mut calls = 0u64;
@@ -512,7 +514,7 @@ fn clients_reconnect_with_back_off() {
             calls += 1;
         }
         let dials = counted.counts().dialled - before;
-        // Failed dials are not counted by the interposer: connections that came about are.
+        // The interposer counts only successful connections, not failed attempts.
         assert_eq!(dials, 0, "{name}");
         server = ServerProcess::start_on(&address, "");
         until("the client is back", || client.call(ECHO, b"after").is_ok_and(|r| *r == *b"after"));

@@ -1,6 +1,6 @@
-//! The hot path makes no system call: neither the client's thread nor the worker's. The kernel itself keeps watch: a
-//! filter on the thread ends the process at once with the first call that is not on a short list. Where both sides sleep,
-//! each makes one call to wake the other and one to sleep itself: there the filter has them counted.
+//! The hot path makes no system call, on the client's thread or on the worker's. A seccomp filter on the
+//! thread ends the process at the first call that is not on a short list. If both sides sleep, each makes one
+//! call to wake the other and one to sleep; the filter then counts these.
 
 #![allow(missing_docs, clippy::disallowed_methods, clippy::disallowed_types)]
 
@@ -19,12 +19,12 @@ use std::process::ExitStatus;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Calls before the filter.
+/// Calls before the filter is installed.
 const WARM_UP: u64 = 1000;
-/// Calls behind it.
+/// Calls with the filter.
 const CALLS: u64 = 10_000;
 
-/// How a process ends that lived behind the filter to its end, but had a wrong answer.
+/// The exit status of a process that survived the filter but got a wrong answer.
 const WRONG_ANSWER: i32 = 3;
 
 fn main() {
@@ -53,8 +53,8 @@ fn main() {
     ]);
 }
 
-/// From here on this thread may end the process, and yield its core: a busy wait does so after thousands of fruitless
-/// looks, off the hot path.
+/// From here on this thread may only end the process and yield its core. A busy wait yields after thousands
+/// of empty polls, off the hot path.
 fn forbid_system_calls() {
     let allowed = [libc::SYS_exit_group, libc::SYS_sched_yield];
     let rules = allowed.map(|call| (call, Vec::new())).into();
@@ -65,13 +65,13 @@ fn forbid_system_calls() {
     seccompiler::apply_filter(&program).unwrap();
 }
 
-/// Ends the process by one system call, without the clean-up that may make others.
+/// Ends the process by one system call, without cleanup that may make others.
 fn end(status: i32) -> ! {
-    // SAFETY: takes no pointer and does not return; what is not cleaned up ends with the process.
+    // SAFETY: takes no pointer and does not return; the exit releases everything that is not cleaned up.
     unsafe { libc::_exit(status) }
 }
 
-/// From here on until [`end`].
+/// Starts the filter, for the time until [`end`].
 fn watch(mode: CompletionMode) {
     match mode {
         #[cfg(target_arch = "x86_64")]
@@ -80,7 +80,7 @@ fn watch(mode: CompletionMode) {
     }
 }
 
-/// How a process ends that was watched and did right so far.
+/// The exit status of a watched process without an error so far.
 fn verdict(mode: CompletionMode) -> i32 {
     match mode {
         #[cfg(target_arch = "x86_64")]
@@ -106,7 +106,8 @@ fn filtered_client(arguments: &str) {
     ready();
     watch(mode);
     let right = (WARM_UP..WARM_UP + CALLS).all(call);
-    // One more, whose answer is of no matter: that it was executed tells the server that all others were answered.
+    // One more call. Its answer does not matter: its execution shows the server that all others were
+    // answered.
     if let Ok(last) = client.submit_on(0, ECHO, b"the last") {
         let looks = 0..20_000_000;
         let _ = looks.take_while(|_| client.progress() > 0 || !client.is_done(last)).count();
@@ -144,15 +145,15 @@ fn filtered_server(arguments: &str) {
     while executed.load(Ordering::Relaxed) < WARM_UP + CALLS + 1 {
         worker.step(u64::MAX);
     }
-    // All is answered. What this process has must stay until the client has looked; but closing its connection, which
-    // comes then, is no part of a call.
+    // Everything is answered. This process must stay until the client is done: a closing connection would
+    // make system calls that are not part of a call.
     while !THE_CLIENT_IS_THROUGH.load(Ordering::Relaxed) {
         std::thread::yield_now();
     }
     end(verdict(mode))
 }
 
-/// Makes one system call behind the filter.
+/// Makes one system call with the filter installed.
 fn offender(_: &str) {
     ready();
     forbid_system_calls();
@@ -177,7 +178,7 @@ fn the_filter_kills() {
 
 const _: () = assert!(PROTOCOLS.len() == 15, "each protocol has a test in the list above");
 
-/// Calls between two processes that are watched: how the client and the server ended.
+/// Makes calls between two watched processes. Returns the exit statuses of client and server.
 fn watched(protocol: &str, mode: CompletionMode) -> (ExitStatus, ExitStatus) {
     let address = unique("system-calls").to_string();
     let mut server = Process::start("filtered-server", &format!("{address} {mode}"));
@@ -203,8 +204,8 @@ fn makes_no_system_call<const ROW: usize>() {
 #[cfg(target_arch = "x86_64")]
 fn makes_two_system_calls() {
     for name in ["Direct-WriteIMM", "Chained-Write-Send", "Eager-SendRecv"] {
-        // A thread that others keep from its core for longer than a watchdog's tick finds that asleep when it sleeps next, and has
-        // to call it, by one more system call. What each call makes shows every time.
+        // A thread that is preempted for longer than the watchdog's tick finds the watchdog asleep at its
+        // next sleep, and wakes it by one more system call. A cost of every call would show in every run.
         let mut failed = None;
         let passed = (0..5).any(|_| {
             let (client, server) = watched(name, CompletionMode::Event);

@@ -1,5 +1,4 @@
-//! The engine, unmodified, in virtual time: the simulator carries it, and a run is a pure
-//! function of its seed.
+//! The unmodified engine in virtual time, on the simulated fabric. A run is a pure function of its seed.
 
 use dunlin_fabric::{Address, Capabilities, Fabric, Host, Nanos, Scheme, Signal};
 use dunlin_fabric_sim::{RunReport, Settings, Sim};
@@ -15,7 +14,7 @@ fn echo() -> Box<dyn Service> {
     })
 }
 
-/// A server with one worker and two clients, each with some calls in flight, all in virtual time.
+/// Runs a server with one worker and two clients, each with several calls in flight.
 fn scenario(seed: u64, plan: Plan, calls: u64) -> RunReport {
     scenario_with(Settings::default(), seed, plan, calls)
 }
@@ -92,8 +91,8 @@ fn every_protocol_runs_in_virtual_time_and_replays_from_its_seed() {
     }
 }
 
-/// Who is told of what was written looks at nothing else: where the bytes of a WRITE become visible in any order, what
-/// lies beyond may be there in part.
+/// A receiver that is notified of each message reads nothing beyond it. If the bytes of a WRITE become
+/// visible in any order, the memory beyond may hold part of the next message.
 #[test]
 fn who_is_told_of_messages_needs_no_order_within_them() {
     let mut settings = Settings::default();
@@ -117,7 +116,8 @@ fn who_is_told_of_messages_needs_no_order_within_them() {
     assert!(legal >= 2 * 4 * 4, "{legal}");
 }
 
-/// Who says no plan gets the one that suits the fabric; who says one that cannot be is refused, and gets no other.
+/// Without a plan the client uses the fabric's default plan. A plan that the fabric cannot run is refused and
+/// not replaced.
 #[test]
 fn a_client_without_a_plan_takes_the_usual_one_of_the_fabric() {
     let everything = Settings::default().capabilities;
@@ -164,8 +164,8 @@ impl<S: Signal> std::task::Wake for Raise<S> {
     }
 }
 
-/// The thread that wakes futures may sleep until the deadline of a call with much time, or without any: one with less that is made
-/// meanwhile ends when its own is over.
+/// The wake thread may sleep until the deadline of a call with a long timeout, or without one. A later call
+/// with a shorter timeout must still end on time.
 #[test]
 fn a_short_deadline_is_kept_beside_calls_that_have_longer() {
     for long in [0, 10_000_000_000] {
@@ -194,7 +194,7 @@ fn a_short_deadline_is_kept_beside_calls_that_have_longer() {
             let mut context = std::task::Context::from_waker(&waker);
             let mut first = std::pin::pin!(patient.call(1, b""));
             assert!(first.as_mut().poll(&mut context).is_pending());
-            // The thread goes to sleep.
+            // Lets the wake thread go to sleep.
             host.sleep(host.now() + 5_000_000);
             let since = host.now();
             let mut second = std::pin::pin!(hasty.call(1, b""));
@@ -207,7 +207,7 @@ fn a_short_deadline_is_kept_beside_calls_that_have_longer() {
             };
             let ended = ended.map(|answer| answer.len());
             assert_eq!(ended, Err(CallError::MaybeExecuted(Cause::DeadlineExceeded)));
-            // Of virtual time.
+            // In virtual time.
             let took = host.now() - since;
             assert!((1_000_000..1_100_000).contains(&took), "{took}");
             server.shutdown(2_000_000_000);
@@ -216,7 +216,8 @@ fn a_short_deadline_is_kept_beside_calls_that_have_longer() {
     }
 }
 
-/// Where a READ may show a line half old with a new tag (who copies by software), what was seen to be there is READ once more.
+/// On a fabric where a READ may return a partly old line with a new tag (software copies), a result is READ
+/// again after it was seen to be complete.
 #[test]
 fn results_are_fetched_once_more_where_lines_are_not_read_whole() {
     const CALLS: u64 = 40;
@@ -240,7 +241,7 @@ fn results_are_fetched_once_more_where_lines_are_not_read_whole() {
         });
         run.unwrap_or_else(|error| panic!("{whole}: {error}"));
     }
-    // All that is fetched, and metadata, of any length.
+    // Everything that is fetched, including metadata, of any length.
     let mut settings = Settings::default();
     settings.capabilities.whole_line_reads = false;
     for protocol in ["Remote-fetch", "FaRM", "Pilaf", "RF-RPC"] {
@@ -249,8 +250,8 @@ fn results_are_fetched_once_more_where_lines_are_not_read_whole() {
     }
 }
 
-/// Where a SEND does not wait for a RECV (iWARP), one that finds none breaks the lane: nothing that a client may do may come to
-/// that, however many lanes a worker has and however slow it is.
+/// On a fabric where a SEND does not wait for a RECV (iWARP), a SEND without a RECV breaks the lane. No
+/// client may cause that, however many lanes a worker has and however slow it is.
 #[test]
 fn no_send_outruns_the_receives_where_none_waits() {
     let capabilities = dunlin_fabric::Capabilities { name: "sim", ..dunlin_fabric::Capabilities::IWARP };
@@ -304,12 +305,12 @@ fn no_send_outruns_the_receives_where_none_waits() {
     }
 }
 
-/// Messages that are not inline lie in registered memory until a signaled completion gives it back. Nothing but that
-/// completion wakes who waits for it: a look that comes too early must not be the only one.
+/// Messages that are not inline lie in registered memory until a signaled completion releases it. Only that
+/// completion wakes a waiter, so a poll that comes too early must not be the last one.
 #[test]
 fn staged_messages_get_their_memory_back_by_the_completion_alone() {
     for protocol in PROTOCOLS {
-        // No wait ends for no reason, and none of these calls takes a second.
+        // No spurious wake-ups, and none of these calls takes a second.
         let settings = Settings { spurious: 0, preemption: 0, limit: 2_000_000_000, ..Settings::default() };
         let plan = protocol.plan(CompletionMode::Busy);
         let run = Sim::run_with(settings, 3, move |fabric| {
@@ -330,7 +331,8 @@ fn staged_messages_get_their_memory_back_by_the_completion_alone() {
     }
 }
 
-/// RF-RPC's table 2 in virtual time: three clients, two threads of a server that answers out of the turn of its clients.
+/// RF-RPC's table 2 in virtual time: three clients, and two server threads that receive all of a client's
+/// messages before they answer.
 fn messages(seed: u64, plan: Plan) -> RunReport {
     let received = Arc::new(AtomicU64::new(0));
     let count = Arc::clone(&received);

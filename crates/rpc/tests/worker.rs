@@ -1,4 +1,4 @@
-//! A worker that is looked at step by step: what one lane does costs the others nothing.
+//! A worker that is run step by step: the behavior of one lane costs the others nothing.
 
 #![allow(missing_docs, clippy::disallowed_methods, clippy::disallowed_types)]
 
@@ -29,7 +29,7 @@ impl Stepped {
         Stepped { fabric, server, worker: workers.remove(0) }
     }
 
-    /// Runs the worker while somebody connects.
+    /// Runs the worker while a client connects.
     fn connect<T: Send>(
         &mut self,
         connect: impl FnOnce(&ShmFabric, &dunlin_fabric::Address) -> T + Send,
@@ -45,15 +45,15 @@ impl Stepped {
     }
 }
 
-/// One lane breaks the protocol in the same look in which it had the worker READ a large request; the READ of another
-/// lane is under way meanwhile, and is taken when it comes, not with the next look at everything.
+/// One lane breaks the protocol in the same poll in which it made the worker READ a large request. Another
+/// lane's READ is in flight at that time, and must be processed when it completes, not at the next full poll.
 #[test]
 fn a_lane_that_breaks_takes_no_reads_of_others_with_it() {
     bounded(|| {
         let plan = Plan::new(RequestHalf::Write, ResponseHalf::Write);
         let mut stepped = Stepped::new();
         let mut others = Vec::new();
-        // Each look at everything would hide it, so more than one such look would have to come by chance.
+        // A full poll would hide the error, so several rounds make a coincidence unlikely.
         for round in 1..4 {
             let config = ClientConfig { timeout: 0, ..ClientConfig::with_plan(plan) };
             let mut honest =
@@ -90,7 +90,7 @@ fn a_lane_that_breaks_takes_no_reads_of_others_with_it() {
     });
 }
 
-/// Clients that send, read no answer, and leave the worker with messages that it cannot take yet.
+/// Clients that send, read no answer, and leave the worker with messages that it cannot process yet.
 #[test]
 fn blocked_lanes_keep_no_receives_from_others() {
     bounded(|| {
@@ -115,7 +115,8 @@ fn blocked_lanes_keep_no_receives_from_others() {
             Client::connect(fabric, address, ClientConfig { timeout: 0, ..ClientConfig::with_plan(plan) })
                 .unwrap()
         });
-        // As many as the worker takes from a lane at a time come through in one look, so they have found RECVs.
+        // One poll processes as many calls as the worker's budget for a lane, so all of them have found
+        // RECVs.
         let calls: Vec<_> = (0..32u64).map(|n| honest.submit_on(0, ECHO, &pattern(24, n)).unwrap()).collect();
         assert_eq!(stepped.worker.progress(), calls.len());
         honest.progress();
@@ -125,7 +126,8 @@ fn blocked_lanes_keep_no_receives_from_others() {
     });
 }
 
-/// Many payloads of one size, and then one that needs the memory of all of them, at every end that has such memory.
+/// Many payloads of one size, followed by one that needs the memory of all of them, at every end with such
+/// memory.
 #[test]
 fn memory_for_large_payloads_serves_every_size_in_turn() {
     bounded(|| {

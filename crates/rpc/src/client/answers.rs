@@ -1,4 +1,4 @@
-//! What a client does with the server's messages: each answer finds its call, large results are fetched, and who chooses learns.
+//! Processing of the server's messages: matches answers to calls, fetches large results and feeds the tuners.
 
 use super::lane::{ClientLane, post_read};
 use super::slots::{Answered, Sink};
@@ -12,7 +12,7 @@ use dunlin_fabric::{Buffer, Fabric, Host, Work};
 use dunlin_wire::{Descriptor, Entry, FirstLine, Flags, Kind, LINE, Message, Status};
 
 impl<F: Fabric> ClientLane<F> {
-    /// A message of one line, which most are.
+    /// Processes a message of one line, the most frequent case.
     #[inline]
     pub(super) fn on_line(
         &mut self,
@@ -128,13 +128,15 @@ impl<F: Fabric> ClientLane<F> {
                 Ok(())
             }
             None if self.may_come_twice() => Ok(()),
-            // Nobody waited for the result any more when it was announced, and now it is given up.
+            // The announcement of this result arrived when its call was already given up; now the server
+            // gives up too.
             None if self.large == LargePayload::Pieces && entry.function_or_status != 0 => Ok(()),
             None => Err(Violation::Call(entry.call)),
         }
     }
 
-    /// An answer that may be an error, also of a call whose large result was announced and is given up.
+    /// Processes an answer that may be an error, also for a call whose announced large result the server
+    /// gives up.
     #[inline(never)]
     fn on_status(&mut self, entry: &Entry<'_>) -> Option<Answered> {
         if self.pulls.give_up(entry.call) {
@@ -144,7 +146,8 @@ impl<F: Fabric> ClientLane<F> {
         self.slots.answer(entry.call, entry.payload, error)
     }
 
-    /// Whether a call may be answered twice: if it was asked for again, or the mode changed while the answer was on its way.
+    /// Whether a call may be answered twice: after it was sent again, or after the mode changed while its
+    /// answer was in flight.
     fn may_come_twice(&mut self) -> bool {
         if let Some(hybrid) = &mut self.hybrid {
             hybrid.answered_again();
@@ -153,7 +156,7 @@ impl<F: Fabric> ClientLane<F> {
         self.again.is_some()
     }
 
-    /// The server has said how long it took, in nanoseconds.
+    /// Records the processing time that the server reported, in nanoseconds.
     #[inline(never)]
     fn on_time(&mut self, call: u32, process: u32, bytes: usize) {
         if let Some(hybrid) = &mut self.hybrid {
@@ -161,7 +164,8 @@ impl<F: Fabric> ClientLane<F> {
         }
     }
 
-    /// A large result: READ it, or have it written or sent, unless nobody wants it any more.
+    /// Starts the transfer of a large result (by READ, WRITE or fragments), or releases it if the call was
+    /// given up.
     #[inline(never)]
     fn on_descriptor(
         &mut self,
@@ -190,7 +194,7 @@ impl<F: Fabric> ClientLane<F> {
         let length = descriptor.length as usize;
         let lost = Err(CallError::MaybeExecuted(Cause::OutOfMemory));
         if self.large == LargePayload::Eager {
-            // It comes, wanted or not.
+            // The fragments come in any case.
             let wanted = self.slots.wanted(call);
             let into = if wanted { self.imports.reserve(fabric, length).ok() } else { None };
             let kept = into.is_some();
@@ -224,7 +228,8 @@ impl<F: Fabric> ClientLane<F> {
         };
         self.reading += 1;
         if self.large == LargePayload::Pieces && length > PIECE {
-            // Its deadline counts: the server may take any time for it.
+            // The call stays in flight and so subject to its deadline: the server may take any time to fill
+            // the result.
             return self.pulls.begin(domain, (self.queue_pair, self.index), call, descriptor, into);
         }
         post_read::<F>(domain, self.queue_pair, route::rendezvous(self.index, call), &descriptor, into)?;
@@ -232,13 +237,13 @@ impl<F: Fabric> ClientLane<F> {
         Ok(())
     }
 
-    /// Nothing more is READ of a result that the server has announced.
+    /// Ends the READs of a large result and releases it.
     fn end_pull(&mut self, call: u32) {
         self.reading = self.reading.saturating_sub(1);
         self.releases.push(call);
     }
 
-    /// The READ of a large result has come back.
+    /// Processes the completion of a READ of a large result.
     pub(crate) fn on_read(
         &mut self,
         fabric: &F,

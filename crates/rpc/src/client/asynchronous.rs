@@ -1,9 +1,9 @@
-//! The asynchronous client: futures for any executor. The engine is the same; the question is who wakes a future.
+//! The asynchronous client: futures for any executor, over the same engine as the synchronous client.
 //!
-//! All asynchronous clients of a process share a hub: one core behind a mutex, and one wake thread, started with
-//! the first future that has to wait for an event. The thread arms and looks while it holds the lock, and sleeps
-//! on the doorbell without it. With a plan whose client is busy a future wakes itself instead, and polling it
-//! makes the progress. Whoever holds the lock makes progress for all.
+//! All asynchronous clients of a process share a hub: one core behind a mutex and one wake thread, which
+//! starts with the first future that has to wait for an event. The thread arms and polls under the lock, and
+//! sleeps on the doorbell without it. A future of a busy plan wakes itself instead, and polling it makes the
+//! progress. Each thread that holds the lock makes progress for all.
 
 use super::config::ClientConfig;
 use super::core::{CallId, Core};
@@ -25,25 +25,26 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-/// Small results whose memory is kept for the next ones.
+/// The most buffers of small results that are kept for reuse.
 const MAX_SPARE: usize = 1024;
 
-/// What the hub's lock protects.
+/// The state protected by the hub's lock.
 #[derive(Debug)]
 struct Locked<F: Fabric> {
     core: Core<F>,
-    /// Tasks that wait for room in a window, by the numbers of their calls, and until when they do.
+    /// Tasks that wait for room in a window, by call number, with the time at which they give up.
     room: BTreeMap<u64, (Nanos, Waker)>,
-    /// The number of the next call that waits for room.
+    /// The number of the last call that had to wait for room.
     next_number: u64,
-    /// Tasks that wait for room shall look again.
+    /// The tasks that wait for room have to retry.
     made_room: bool,
-    /// The wake thread is waking tasks: what they run, it runs.
+    /// The wake thread is running wakers, and so any code that tasks run in them.
     waking: bool,
     spare: Vec<Vec<u8>>,
-    /// The wake thread has nothing to wait for and sleeps on the signal.
+    /// The wake thread sleeps on the signal because there is nothing to wait for.
     parked: bool,
-    /// Until when the wake thread sleeps at most; 0 while it is awake, as it then looks again before it sleeps.
+    /// The latest time at which the wake thread wakes up; 0 while it is awake, because it polls again before
+    /// it sleeps.
     sleeps_until: Nanos,
     thread: Option<Task>,
     stopping: bool,
@@ -57,8 +58,8 @@ struct Inner<F: Fabric> {
     signal: <F::Host as Host>::Signal,
 }
 
-/// What all asynchronous clients of a process share. Clones are the same hub; the last one dropped, with the last
-/// client, ends the wake thread.
+/// The shared state of the asynchronous clients of a process. Clones refer to the same hub. Dropping the last
+/// clone, including those held by clients, ends the wake thread.
 #[derive(Debug)]
 pub struct AsyncHub<F: Fabric>(Arc<HubHandle<F>>);
 
@@ -68,7 +69,7 @@ impl<F: Fabric> Clone for AsyncHub<F> {
     }
 }
 
-/// Ends the wake thread when the last user goes; the thread itself holds only what is inside.
+/// Ends the wake thread when the last user drops the hub. The thread itself holds only the inner state.
 #[derive(Debug)]
 struct HubHandle<F: Fabric>(Arc<Inner<F>>);
 
@@ -78,7 +79,7 @@ impl<F: Fabric> Drop for HubHandle<F> {
             let mut locked = self.0.lock();
             locked.stopping = true;
             locked.core.close();
-            // A task may let the hub go on the wake thread itself, which then ends without being waited for.
+            // A task may drop the hub on the wake thread itself. That thread then ends without being joined.
             locked.thread.take().filter(|_| !locked.waking)
         };
         self.0.signal.raise();
@@ -94,10 +95,11 @@ impl<F: Fabric> Inner<F> {
         self.locked.lock()
     }
 
-    /// Wakes the tasks that something happened for, one after the other and without the lock, since a waker may
-    /// run anything, the drop of another call included.
+    /// Wakes tasks one after the other, without the lock: a waker may run any code, including the drop of
+    /// another call.
     fn wake_tasks<'a>(&'a self, mut locked: HubGuard<'a, F, Locked<F>>) {
-        // All at once: who finds no room after all and waits again is not woken again for the same reason.
+        // Taken all at once, so that a task that finds no room and waits again is not woken twice for the
+        // same reason.
         let due = if std::mem::take(&mut locked.made_room) {
             std::mem::take(&mut locked.room)
         } else {
@@ -117,7 +119,7 @@ impl<F: Fabric> Inner<F> {
 }
 
 impl<F: Fabric> AsyncHub<F> {
-    /// A hub. One for a process is enough.
+    /// Creates a hub. One per process is enough.
     pub fn new(fabric: &F) -> Result<Self, ConnectError> {
         let core = Core::new(fabric, true)?;
         let doorbell = core.domain.waker();
@@ -148,8 +150,8 @@ impl<F: Fabric> AsyncHub<F> {
 }
 
 impl<F: Fabric> Locked<F> {
-    /// Has tasks that wait for room look again if there is some, or if the time of one is over; answers the time
-    /// of the next.
+    /// Marks the tasks that wait for room to be woken if there is room or one of them is overdue. Returns the
+    /// earliest time at which one gives up.
     fn look_for_room(&mut self, now: Nanos) -> Nanos {
         let next = self.room.values().map(|(until, _)| *until).min().unwrap_or(Nanos::MAX);
         if !self.room.is_empty() && (now >= next || self.core.has_room()) {
@@ -158,13 +160,13 @@ impl<F: Fabric> Locked<F> {
         next
     }
 
-    /// Sees to it that the wake thread looks after the calls in flight, one of which is to be looked at by `due`.
+    /// Makes sure that the wake thread runs, and wakes up by `due` at the latest.
     fn employ(&mut self, inner: &Arc<Inner<F>>, due: Nanos) {
         if self.parked {
             self.parked = false;
             inner.signal.raise();
         } else if due.min(self.core.batches_due()).min(self.core.fetch_due()) < self.sleeps_until {
-            // Once: it is awake from now on.
+            // Once is enough: the thread is awake from now on.
             self.sleeps_until = 0;
             inner.doorbell.wake();
         }
@@ -172,7 +174,7 @@ impl<F: Fabric> Locked<F> {
             let shared = Arc::clone(inner);
             match inner.fabric.host().spawn("dunlin-wake", Box::new(move || wake_loop(&shared))) {
                 Ok(thread) => self.thread = Some(thread),
-                // Polls still make progress; only nobody is woken without one.
+                // Polls still make progress. Only wake-ups without a poll are lost.
                 Err(error) => {
                     tracing::error!(target: "dunlin::client", %error, "the wake thread cannot be started")
                 }
@@ -181,7 +183,7 @@ impl<F: Fabric> Locked<F> {
     }
 }
 
-/// The wake thread.
+/// The body of the wake thread.
 fn wake_loop<F: Fabric>(inner: &Inner<F>) {
     loop {
         let seen = inner.signal.seen();
@@ -232,7 +234,7 @@ struct ConnectionState {
     lanes: Lanes,
     old: Vec<u16>,
     backoff: Backoff,
-    /// Somebody is connecting.
+    /// A thread is connecting.
     connecting: bool,
     next_worker: usize,
 }
@@ -242,16 +244,17 @@ struct Connection<F: Fabric> {
     hub: AsyncHub<F>,
     address: Address,
     config: ClientConfig,
-    /// What all connections choose together.
+    /// The tuners shared by all connections.
     tuners: Tuners,
-    /// Whether futures wake themselves.
+    /// Futures wake themselves because the plan is busy.
     busy: bool,
     state: Mutex<ConnectionState>,
 }
 
-/// An asynchronous client. Clones share the connection; all methods may be called from any thread. With
-/// [`ClientConfig::batching`] calls that threads make while others are under way to the same worker go together in one message, when
-/// these are answered, or as the batching says.
+/// An asynchronous client. Clones share the connection, and all methods may be called from any thread.
+///
+/// With [`ClientConfig::batching`], calls made while others to the same worker are in flight share one
+/// message, which is sent when those are answered, or as the batching settings say.
 #[derive(Debug)]
 pub struct AsyncClient<F: Fabric>(Arc<Connection<F>>);
 
@@ -266,7 +269,7 @@ impl<F: Fabric> Connection<F> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Connects; blocks, but holds the hub's lock only for the short steps.
+    /// Connects. Blocks, but holds the hub's lock only during the short steps.
     fn establish(&self) -> Result<Vec<u16>, ConnectError> {
         let inner = self.hub.inner();
         let until = inner.fabric.host().now().saturating_add(self.config.connect_timeout);
@@ -281,11 +284,11 @@ impl<F: Fabric> Connection<F> {
         }
     }
 
-    /// Starts connecting anew on a thread of its own, unless somebody is at it or it is too early.
+    /// Starts to reconnect on a new thread, unless one is already connecting or the back-off forbids it.
     fn reconnect(self: &Arc<Self>) {
         let host = self.hub.inner().fabric.host().clone();
         {
-            // The hub before the connection, as everywhere.
+            // Lock order: the hub before the connection.
             let mut locked = self.hub.inner().lock();
             let mut old = {
                 let mut state = self.state();
@@ -297,7 +300,7 @@ impl<F: Fabric> Connection<F> {
                 old.append(&mut state.lanes.take());
                 old
             };
-            // Which may have to look at control connections: the hub's lock bears that.
+            // May read control connections, which is allowed under the hub's lock.
             old.retain(|lane| {
                 locked.core.retire(*lane);
                 let spent = locked.core.is_spent(*lane);
@@ -331,7 +334,7 @@ impl<F: Fabric> Connection<F> {
         }
     }
 
-    /// The lane of a function's calls to a worker, if it can take any.
+    /// Returns the lane for a function's calls to a worker, if it accepts calls.
     fn lane(self: &Arc<Self>, locked: &mut Locked<F>, worker: Option<usize>, function: u16) -> Option<u16> {
         let mut state = self.state();
         let worker = worker.unwrap_or_else(|| {
@@ -354,8 +357,8 @@ impl<F: Fabric> Drop for Connection<F> {
 }
 
 impl<F: Fabric> AsyncClient<F> {
-    /// Connects to all workers of a server. Blocks for at most the configured time: call it before the executor
-    /// runs, or where blocking is allowed.
+    /// Connects to all workers of a server. Blocks for at most [`ClientConfig::connect_timeout`], so call it
+    /// outside the executor or where blocking is allowed.
     pub fn connect(hub: &AsyncHub<F>, address: &Address, config: ClientConfig) -> Result<Self, ConnectError> {
         config.check()?;
         let config = config.settled(hub.inner().fabric.capabilities());
@@ -381,30 +384,31 @@ impl<F: Fabric> AsyncClient<F> {
         Ok(AsyncClient(connection))
     }
 
-    /// Workers of the server that this client has lanes to.
+    /// Returns the number of workers that this client has lanes to.
     pub fn workers(&self) -> usize {
         self.0.state().lanes.workers()
     }
 
-    /// What is chosen now on each connection to a worker whose results are fetched or written back; empty for other plans.
+    /// Returns the current tuning of each lane whose results are fetched or written back; empty for other
+    /// plans.
     pub fn tuning(&self) -> Vec<Tuning> {
         let locked = self.0.hub.inner().lock();
         locked.core.tuning(self.0.state().lanes.all())
     }
 
-    /// How many calls a batch has at most now, on each connection to a worker; empty without [`ClientConfig::batching`].
+    /// Returns the current largest batch, in calls, of each lane; empty without [`ClientConfig::batching`].
     pub fn batch_calls(&self) -> Vec<u16> {
         let locked = self.0.hub.inner().lock();
         locked.core.batch_calls(self.0.state().lanes.all()).collect()
     }
 
-    /// Makes a call on any worker. It is sent at once if there is room, without waiting for the first poll;
-    /// dropping the future gives the call up.
+    /// Makes a call on any worker. If there is room, the call is sent at once, before the first poll.
+    /// Dropping the future cancels the call.
     pub fn call(&self, function: u16, payload: &[u8]) -> Call<F> {
         self.start(None, function, payload)
     }
 
-    /// As [`call`](AsyncClient::call), on one worker.
+    /// As [`call`](AsyncClient::call), on the given worker.
     pub fn call_on(&self, worker: usize, function: u16, payload: &[u8]) -> Call<F> {
         self.start(Some(worker), function, payload)
     }
@@ -438,10 +442,11 @@ impl<F: Fabric> AsyncClient<F> {
         let submitted = match self.0.lane(locked, worker, function) {
             Some(lane) => locked.core.with_lane(lane, |fabric, domain, lane| match lane.batching {
                 None => lane.submit(fabric, domain, function, payload, timeout),
-                // Together with what other threads call until the messages under way are answered.
+                // The batch is shared with the calls of other threads until the messages in flight are
+                // answered.
                 Some(_) => {
                     let call = lane.push(fabric, domain, function, payload, timeout)?;
-                    // The call is made: what breaks now is found by who looks for its answer.
+                    // The call exists from here on. An error of the lane reaches it as its outcome.
                     let _ = lane.flush_alone(fabric, domain);
                     Ok(call)
                 }
@@ -463,9 +468,9 @@ impl<F: Fabric> AsyncClient<F> {
 
 #[derive(Debug)]
 enum CallState {
-    /// The window was full: sent when there is room.
+    /// The window was full. The call is sent when there is room.
     Waiting {
-        /// Names it among those that wait.
+        /// The key in the map of calls that wait for room.
         number: u64,
         worker: Option<usize>,
         function: u16,
@@ -477,7 +482,7 @@ enum CallState {
     Over,
 }
 
-/// A call under way. Dropping it gives the call up here; the server may still execute it.
+/// A call in progress. Dropping it cancels the call on the client; the server may still execute it.
 #[derive(Debug)]
 #[must_use = "a call that is dropped is given up"]
 pub struct Call<F: Fabric> {
@@ -486,14 +491,14 @@ pub struct Call<F: Fabric> {
 }
 
 impl<F: Fabric> Call<F> {
-    /// Leaves the call to itself: nobody waits for its answer.
+    /// Detaches the call: it continues, and its answer is discarded.
     ///
     /// # Errors
-    /// It was not sent, [`Cause::WindowFull`] if there was no room: not executed.
+    /// The call was not sent and will not be executed; [`Cause::WindowFull`] if there was no room.
     pub fn leave(mut self) -> Result<(), CallError> {
         match &self.state {
             CallState::Sent(_) | CallState::Over => Ok(()),
-            // Dropping it takes it out of the queue.
+            // Dropping the call removes it from the queue.
             CallState::Waiting { .. } => Err(CallError::NotExecuted(Cause::WindowFull)),
             CallState::Failed(_) => match std::mem::replace(&mut self.state, CallState::Over) {
                 CallState::Failed(error) => Err(error),
@@ -511,7 +516,7 @@ impl<F: Fabric> Future for Call<F> {
         let inner = Arc::clone(this.client.0.hub.inner());
         let mut locked = inner.lock();
         if locked.core.progress() > 0 {
-            // Late answers of calls that were given up make room that nobody else hears of.
+            // Late answers to cancelled calls make room, and nothing else would notice it.
             locked.look_for_room(0);
         }
         let replaced = match &this.state {
@@ -520,7 +525,7 @@ impl<F: Fabric> Future for Call<F> {
         };
         let poll = this.poll_locked(&inner, &mut locked, context);
         inner.wake_tasks(locked);
-        // With a waker may go a task, and with that another call: not while the lock is held.
+        // Dropping a waker may drop a task, and with it another call: release the lock first.
         drop(replaced);
         if poll.is_pending() && this.client.busy() {
             context.waker().wake_by_ref();
@@ -547,7 +552,7 @@ impl<F: Fabric> Call<F> {
                     CallState::Failed(CallError::NotExecuted(Cause::DeadlineExceeded))
                 }
                 Err(CallError::NotExecuted(Cause::WindowFull)) => {
-                    // A busy one wakes itself.
+                    // A busy future wakes itself.
                     if !self.client.busy() {
                         locked.room.insert(*number, (*until, context.waker().clone()));
                         locked.employ(inner, *until);
@@ -598,7 +603,7 @@ impl<F: Fabric> Drop for Call<F> {
                 inner.wake_tasks(locked);
             }
             CallState::Waiting { number, .. } => {
-                // Without the lock, as above.
+                // Drop the waker without the lock, as in `poll`.
                 let waiting = inner.lock().room.remove(number);
                 drop(waiting);
             }
@@ -607,7 +612,7 @@ impl<F: Fabric> Drop for Call<F> {
     }
 }
 
-/// The result of an asynchronous call. Its memory goes back to the hub when it is dropped.
+/// The result of an asynchronous call. Dropping it returns its memory to the hub.
 #[derive(Debug)]
 pub struct AsyncResponse<F: Fabric> {
     bytes: Vec<u8>,

@@ -1,5 +1,5 @@
-//! When the batches that [`push`](crate::Client::push_on) fills go out by themselves (RF-RPC section 4.1): when they have N calls or L
-//! bytes, when they have stood open for T, and when nothing else is under way that could be waited for.
+//! When batches filled by [`push`](crate::Client::push_on) are sent without a flush (RF-RPC section 4.1): at
+//! N calls or L bytes, after T has passed, or when no other call of the lane is in flight.
 
 use crate::error::ConnectError;
 use crate::path::call_id::split_call;
@@ -8,35 +8,38 @@ use dunlin_fabric::Nanos;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// How many calls a batch has at most: RF-RPC's N.
+/// N of RF-RPC: the most calls of a batch.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum BatchCalls {
-    /// So many.
+    /// A fixed number of calls.
     Fixed(u16),
-    /// As many as the latency allows: from 1 to 128, found while calls are made (RF-RPC section 4.2). A limit that many calls in flight
-    /// exceed by their number alone is kept by no size: then it is the size with which they are earliest.
+    /// The number of calls, from 1 to 128, that keeps the latency limit; tuned at run time (RF-RPC section
+    /// 4.2). If no size keeps the limit, because too many calls are in flight, the size with the lowest
+    /// latency is used.
     WithinLatency {
-        /// From the first call of a batch until it is answered, in nanoseconds.
+        /// The limit from the first call of a batch to its answer, in nanoseconds.
         limit: Nanos,
-        /// The share of calls that may take longer, from 0 to 1.
+        /// The share of calls that may exceed the limit, from 0 to 1.
         tolerance: f64,
     },
 }
 
-/// When batches go out by themselves. RF-RPC's threshold of pipelining (section 4.1) is [`ClientConfig::window`](crate::ClientConfig::window):
-/// as many batches are under way as have so many calls together.
+/// When batches are sent without a flush. RF-RPC's pipelining threshold (section 4.1) is
+/// [`ClientConfig::window`](crate::ClientConfig::window): it bounds the calls of all batches in flight
+/// together.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Batching {
-    /// N: calls of a batch, at least 1.
+    /// N: the most calls of a batch, at least 1.
     pub calls: BatchCalls,
-    /// L: bytes of a batch, at least 1. A call of more goes by itself.
+    /// L: the most bytes of a batch, at least 1. A larger call is sent as a message of its own.
     pub bytes: u32,
-    /// T: how long a batch may stand open, in nanoseconds. It is looked at while the client makes progress, now and then.
+    /// T: the longest time that a batch stays open, in nanoseconds. Checked only periodically, while the
+    /// client makes progress.
     pub timeout: Nanos,
 }
 
 impl Default for Batching {
-    /// RF-RPC's L and T (section 4.1), and as many calls as keep 95% of them within 20 us.
+    /// RF-RPC's L and T (section 4.1), and the number of calls that keeps 95% of them within 20 us.
     fn default() -> Self {
         Batching {
             calls: BatchCalls::WithinLatency { limit: 20_000, tolerance: 0.05 },
@@ -65,7 +68,7 @@ impl Batching {
         Ok(())
     }
 
-    /// What finds N for all lanes of a client; none if it is fixed.
+    /// Creates the tuner of N for all lanes of a client; `None` if N is fixed.
     pub(crate) fn finds(&self) -> Option<Arc<BatchSize>> {
         match self.calls {
             BatchCalls::Fixed(_) => None,
@@ -76,37 +79,37 @@ impl Batching {
     }
 }
 
-/// A batch that was sent and not answered.
+/// A batch in flight.
 #[derive(Clone, Copy, Debug)]
 struct UnderWay {
     opened: Nanos,
-    /// Calls that are not answered yet.
+    /// Calls without an answer so far.
     left: u16,
     answered: Answered,
 }
 
-/// The batches of a lane.
+/// The batching state of a lane.
 #[derive(Debug)]
 pub(crate) struct Batches {
     bytes: u32,
     timeout: Nanos,
-    /// N while it is fixed.
+    /// N if it is fixed.
     calls: u16,
-    /// N while it is found, by all lanes of the client together.
+    /// The tuner of N, shared by all lanes of the client.
     found: Option<Arc<BatchSize>>,
-    /// Since when the open batch is, and its number.
+    /// When the open batch was opened, and its number.
     opened: Nanos,
     number: u64,
-    /// Those before it, as far as their latency will be told.
+    /// The batches before it whose latency is still to be reported, in order.
     under_way: VecDeque<UnderWay>,
-    /// By slot, the number of the batch of the call there, 0 if it has none.
+    /// For each slot, the batch number of its call; 0 for none.
     of: Box<[u64]>,
-    /// Calls of a batch that were answered and not looked at yet: its number, and how many.
+    /// A batch number and the number of its calls that were answered since the last sample.
     part: (u64, u16),
 }
 
 impl Batches {
-    /// `found` is where N is found for all lanes of a client, if it is.
+    /// `found` is the shared tuner of N, if N is tuned.
     pub(crate) fn new(batching: &Batching, window: u16, found: Option<Arc<BatchSize>>) -> Self {
         let calls = match batching.calls {
             BatchCalls::Fixed(calls) => calls,
@@ -125,25 +128,25 @@ impl Batches {
         }
     }
 
-    /// N as it is now.
+    /// Returns the current N.
     #[inline]
     pub(crate) fn calls(&self) -> u16 {
         self.found.as_ref().map_or(self.calls, |found| found.get())
     }
 
-    /// Whether a call of so many bytes goes by itself.
+    /// Returns whether a call of this size is sent as a message of its own.
     #[inline]
     pub(crate) fn is_too_large(&self, bytes: usize) -> bool {
         bytes > self.bytes as usize
     }
 
-    /// A batch is opened: its first call is about to be put into it. Latency counts from here.
+    /// Records that a batch is opened for its first call. Its latency counts from here.
     #[inline]
     pub(crate) fn opened(&mut self, now: Nanos) {
         self.opened = now;
     }
 
-    /// A call was put into the open batch.
+    /// Records that a call was added to the open batch.
     #[inline]
     pub(crate) fn pushed(&mut self, call: u32) {
         if let Some(of) = self.of.get_mut(split_call(call).0) {
@@ -151,27 +154,27 @@ impl Batches {
         }
     }
 
-    /// Whether a batch of so many calls and bytes goes out.
+    /// Returns whether a batch of this many calls and bytes is due to be sent.
     #[inline]
     pub(crate) fn is_full(&self, calls: u16, bytes: u64) -> bool {
         calls >= self.calls() || bytes >= u64::from(self.bytes)
     }
 
-    /// Whether the open batch has stood open for too long.
+    /// Returns whether the open batch has exceeded T.
     pub(crate) fn is_late(&self, now: Nanos) -> bool {
         now >= self.due()
     }
 
-    /// Until when the open batch may stand open.
+    /// Returns the time at which the open batch exceeds T.
     pub(crate) fn due(&self) -> Nanos {
         self.opened.saturating_add(self.timeout)
     }
 
-    /// The open batch was sent.
+    /// Records that the open batch was sent.
     #[inline]
     pub(crate) fn sent(&mut self, calls: u16) {
         let Some(found) = &self.found else { return };
-        // Behind one that is not answered others are kept that were, but no more than a window of them.
+        // Answered batches stay queued behind one without an answer. At most a window of batches is kept.
         if self.under_way.len() >= self.of.len()
             && let Some(oldest) = self.under_way.pop_front()
             && oldest.left > 0
@@ -184,7 +187,7 @@ impl Batches {
         self.number += 1;
     }
 
-    /// A call was answered. The clock is looked at only if the call before was of another batch.
+    /// Records the answer of a call. Reads the clock only if the previous answer belonged to another batch.
     #[inline]
     pub(crate) fn answered(&mut self, call: u32, now: impl FnOnce() -> Nanos) {
         let Some(of) = self.of.get_mut(split_call(call).0) else { return };
@@ -199,7 +202,8 @@ impl Batches {
         self.part.1 += 1;
     }
 
-    /// What has arrived was taken: calls that it answered were answered now. The clock is looked at once for each batch, or part of one.
+    /// Takes the latency sample of the calls answered since the last one. Reads the clock once for each
+    /// batch, or part of a batch.
     #[inline]
     pub(crate) fn look(&mut self, now: impl FnOnce() -> Nanos) {
         let (number, calls) = std::mem::take(&mut self.part);
@@ -240,7 +244,7 @@ mod tests {
         generation << SLOT_BITS | slot
     }
 
-    /// A call that is never answered holds up nothing and takes no memory.
+    /// A call that is never answered delays no other batch and uses no memory.
     #[test]
     fn one_batch_that_is_not_answered_costs_nothing() {
         let batching = Batching::default();
@@ -262,13 +266,13 @@ mod tests {
         }
         assert_eq!(batches.under_way.capacity(), capacity);
         assert!(found.get() > 1, "{}", found.get());
-        // What comes at last is of no batch that is known.
+        // The late answer belongs to a batch that is no longer known.
         batches.answered(call(0, 1), || 40);
         batches.look(|| 40);
         batches.answered(call(0, 1), || 50);
     }
 
-    /// Calls are late one by one: those that come in a later part of the answer.
+    /// Lateness counts for each call: the calls of a later part of the answer can be late alone.
     #[test]
     fn parts_of_a_batch_count_when_they_come() {
         let batching = Batching {

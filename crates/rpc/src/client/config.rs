@@ -1,4 +1,4 @@
-//! What a client can be told.
+//! The settings of a client.
 
 use super::batching::Batching;
 use super::slots::MAX_WINDOW;
@@ -13,50 +13,56 @@ use dunlin_fabric::{Capabilities, Fabric, Nanos};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Settings of a client, with defaults that fit most.
+/// The settings of a client.
 #[derive(Clone, Debug)]
 pub struct ClientConfig {
-    /// The plan of all calls whose function has none of its own; [`Plan::usual`] of the fabric if not given. A plan that is
-    /// given and cannot run on the fabric is refused, never replaced.
+    /// The plan of every function without an entry in `functions`; [`Plan::usual`] of the fabric if `None`. A
+    /// plan that the fabric cannot run fails the connection. It is never replaced.
     pub plan: Option<Plan>,
-    /// Plans of functions by their ids. Functions of different plans have lanes of their own, on the same connection, and
-    /// do not wait for each other; at most 8 different plans, `plan` included. The client waits as the most impatient asks.
+    /// Plans of single functions, by function id; at most 8 different plans, including `plan`. Each plan has
+    /// its own lanes on the same connection, so calls of different plans do not wait for each other. The
+    /// client waits by the most impatient completion mode of its plans.
     pub functions: BTreeMap<u16, Plan>,
-    /// Calls in flight for each worker and plan, 1 to 1024. The server may grant fewer.
+    /// The most calls in flight for each worker and plan, 1 to 1024. The server may grant fewer.
     pub window: u16,
-    /// Bytes of each ring, a power of two from 16 KiB to 1 MiB.
+    /// The size of each ring in bytes, a power of two from 16 KiB to 1 MiB.
     pub ring_bytes: u32,
-    /// The deadline of a call when none is given with it, in nanoseconds; 0 for none.
+    /// The timeout of each call, in nanoseconds; 0 for none.
     pub timeout: Nanos,
-    /// How long connecting may take, in nanoseconds.
+    /// The time limit of connecting, in nanoseconds.
     pub connect_timeout: Nanos,
-    /// The largest result taken, in bytes.
+    /// The largest result accepted, in bytes.
     pub max_response: u64,
-    /// The most registered memory for large requests, and as much for large results, for each worker.
+    /// The most registered memory for large requests in bytes, and the same again for large results, for each
+    /// worker.
     pub large_memory: u64,
-    /// Where requests or answers may be lost and are sent again: how long a server may say nothing to that until the lane
-    /// counts as broken, in nanoseconds. Its calls then end with [`Cause::Unanswered`](crate::Cause::Unanswered). A handler
-    /// that keeps its worker busy for longer should run in the pool.
+    /// Only for plans that may lose messages: how long a server may answer nothing to repeated requests until
+    /// the lane counts as broken, in nanoseconds. Its calls then end with
+    /// [`Cause::Unanswered`](crate::Cause::Unanswered). Handlers that keep a worker busy for longer should
+    /// run in the pool.
     pub silence: Nanos,
-    /// Only this worker; all of them if not given.
+    /// The only worker to connect to; all workers if `None`.
     pub worker: Option<u16>,
-    /// The service wanted; empty for whatever is there.
+    /// The name of the service to connect to; empty for any.
     pub service: String,
-    /// Shown to the server to be let in.
+    /// The token that authorizes the client at the server.
     pub token: Vec<u8>,
-    /// How long an adaptive wait spins before it sleeps, in nanoseconds.
+    /// How long an adaptive wait polls before it sleeps, in nanoseconds.
     pub spin: Nanos,
-    /// What the fabric does in a second, by which plans that fetch or write back choose. If not given, what is known of the fabric's
-    /// device ([`Fabric::rates`]; `dunlin bench fetch-table` measures it), else what is typical of shared memory, or the rates of RF-RPC's
-    /// cluster. Where they rule fetching out ([`FetchTable::rules_out_fetching`]) results are written back. [`Tuning::table`](crate::Tuning::table) tells which it is.
+    /// The fabric's operation rates, by which plans that fetch or write back choose. If `None`: the rates of
+    /// the fabric's device ([`Fabric::rates`]; `dunlin bench fetch-table` measures them), else typical rates
+    /// of shared memory or the rates of RF-RPC's cluster.
+    ///
+    /// If the rates rule fetching out ([`FetchTable::rules_out_fetching`]), results are written back.
+    /// [`Tuning::table`](crate::Tuning::table) names the source of the rates in use.
     pub fetch_table: Option<Arc<FetchTable>>,
-    /// How such plans choose R and F.
+    /// How plans that fetch or write back choose R and F.
     pub fetch_choice: FetchChoice,
-    /// When such plans send the first READ for a result.
+    /// When such plans post the first READ for a result.
     pub first_read: FirstRead,
-    /// When batches go out that were not flushed; if not given, when a message is full or the caller waits.
+    /// When batches are sent without a flush; if `None`, when a message is full or the caller waits.
     pub batching: Option<Batching>,
-    /// Back-off of reconnecting.
+    /// The back-off of reconnecting.
     pub backoff: BackoffConfig,
 }
 
@@ -88,16 +94,16 @@ impl Default for ClientConfig {
 /// The most different plans of one client.
 pub(crate) const MAX_PLANS: usize = 8;
 
-/// The sizes that a ring may have.
+/// The sizes that a ring may have, in bytes.
 pub(crate) const RING_BYTES: std::ops::RangeInclusive<u32> = 16 * 1024..=1 << 20;
 
 impl ClientConfig {
-    /// The defaults with another plan.
+    /// Returns the default settings with this plan.
     pub fn with_plan(plan: Plan) -> Self {
         ClientConfig { plan: Some(plan), ..ClientConfig::default() }
     }
 
-    /// With a plan: the usual one of the fabric if none is given. What connects asks here first.
+    /// Fills in the fabric's default plan if none is given. Connecting calls this first.
     pub(crate) fn settled(mut self, capabilities: &Capabilities) -> Self {
         self.plan.get_or_insert_with(|| Plan::usual(capabilities));
         self
@@ -107,7 +113,7 @@ impl ClientConfig {
         self.plan.unwrap_or_default()
     }
 
-    /// The different plans, the usual one first.
+    /// Returns the different plans, the default one first.
     pub(crate) fn plans(&self) -> Vec<Plan> {
         let mut plans = vec![self.usual()];
         for plan in self.functions.values() {
@@ -118,7 +124,7 @@ impl ClientConfig {
         plans
     }
 
-    /// What chooses for all connections of a client.
+    /// Creates the tuners shared by all connections of a client.
     pub(crate) fn tuners<F: Fabric>(&self, fabric: &F) -> Tuners {
         let plans = self.plans();
         let needed = plans.iter().any(|plan| matches!(plan.response.carrier(), Carrier::Hybrid(_)));
@@ -129,7 +135,7 @@ impl ClientConfig {
         Tuners { fetch, batch: self.batching.as_ref().and_then(Batching::finds) }
     }
 
-    /// How the client waits: as the most impatient of its plans has it.
+    /// Returns the most impatient completion mode of the client's plans.
     pub(crate) fn mode(&self) -> CompletionMode {
         let modes = self.plans().into_iter().map(|plan| plan.client);
         let impatience = |mode: &CompletionMode| match mode {
@@ -140,7 +146,7 @@ impl ClientConfig {
         modes.max_by_key(impatience).unwrap_or(self.usual().client)
     }
 
-    /// Whether the plans can run on a fabric.
+    /// Checks whether the plans can run on a fabric.
     pub(crate) fn check_plans(&self, capabilities: &Capabilities) -> Result<(), ConnectError> {
         let plans = self.plans();
         if plans.len() > MAX_PLANS {

@@ -1,5 +1,5 @@
-//! The client's engine: one domain, the lanes of its connections, and `progress`, which never blocks. The
-//! synchronous client owns one; the asynchronous hub has one behind a mutex.
+//! The client's engine: one domain, the lanes of its connections, and `progress`, which never blocks. A
+//! synchronous client owns an engine; the asynchronous hub holds one behind a mutex.
 
 use super::config::ClientConfig;
 use super::lane::{ClientLane, NoMore, SubmitError, repost};
@@ -17,18 +17,18 @@ use dunlin_fabric::{
 use dunlin_wire::LINE;
 use dunlin_wire::handshake::{LaneReady, Record};
 
-/// Every so many looks the slow things are looked at: the health of queue pairs, completions of sends.
+/// Queue-pair health and send completions are checked every 64 polls.
 const HEALTH_EVERY: u32 = 64;
-/// Every so many the control connections are read.
+/// The control connections are read every 4096 polls.
 const CONTROL_EVERY: u32 = 4096;
-/// Messages taken from one lane at a time.
+/// The budget of messages taken from one lane at a time.
 const BUDGET: usize = 64;
-/// Lanes whose memory is asked for after a wait: with more, most have nothing to say.
+/// Only the memory of the first lanes is prefetched after a wait: with more lanes, most are idle.
 const LANES_WARMED: usize = 2;
-/// Completions taken at a time.
+/// The most completions taken at a time.
 const COMPLETIONS_AT_ONCE: usize = 64;
 
-/// A call: the lane and the call id.
+/// The identity of a call: its lane and call id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CallId {
     pub(crate) lane: u16,
@@ -36,8 +36,9 @@ pub struct CallId {
 }
 
 impl CallId {
-    /// A small number that no other call of this client has while this one lasts: an index into a table of the
-    /// caller's. Below 1024 times the lanes that the client has had at once.
+    /// Returns a small number that is unique among the client's live calls, for use as an index into a table
+    /// of the caller's. It is less than 1024 times the largest number of lanes that the client has had at
+    /// once.
     #[inline]
     pub const fn index(self) -> usize {
         self.lane as usize * super::slots::MAX_WINDOW as usize + crate::path::call_id::split_call(self.call).0
@@ -47,7 +48,7 @@ impl CallId {
 /// A result taken out of its call.
 pub(crate) type Taken<F> = super::slots::Taken<<F as Fabric>::Memory>;
 
-/// The client's engine. What every call touches comes first.
+/// The client's engine. The fields used by every call come first.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Core<F: Fabric> {
@@ -56,19 +57,19 @@ pub(crate) struct Core<F: Fabric> {
     pub(crate) domain: F::Domain,
     pub(crate) fabric: F,
     ticks: u32,
-    /// Lanes that get messages as completions: the receive queue is polled for them.
+    /// Lanes whose messages arrive as completions: the receive queue is polled for them.
     by_completion: usize,
     /// Lanes that fetch: the send queue is polled for their READs.
     by_fetch: usize,
     pub(crate) send_completions: CompletionQueueId,
     pub(crate) receive_completions: CompletionQueueId,
-    /// Connections so far.
+    /// The number of connections made so far.
     connections: u32,
     completions: Vec<Completion<F::Memory>>,
 }
 
 impl<F: Fabric> Core<F> {
-    /// A core without lanes. `events` if it will ever sleep.
+    /// Creates an engine without lanes. `events` says whether it will ever sleep.
     pub(crate) fn new(fabric: &F, events: bool) -> Result<Self, ConnectError> {
         let mut domain = fabric.domain()?;
         let depth = fabric.capabilities().max_queue_depth.min(16 * 1024);
@@ -89,7 +90,7 @@ impl<F: Fabric> Core<F> {
         })
     }
 
-    /// Our half of the lanes of each plan to all workers of a server, or to one.
+    /// Prepares the client's half of the lanes of each plan to all workers of a server, or to one.
     pub(crate) fn prepare(
         &mut self,
         greeting: &Greeting<F>,
@@ -119,21 +120,22 @@ impl<F: Fabric> Core<F> {
         Ok(prepared)
     }
 
-    /// Takes back what [`prepare`](Core::prepare) made.
+    /// Releases the halves made by [`prepare`](Core::prepare).
     pub(crate) fn discard(&mut self, prepared: impl IntoIterator<Item = PreparedLane<F>>) {
         for lane in prepared {
             self.destroy(lane.queue_pairs());
         }
     }
 
-    /// Ends queue pairs that no lane has.
+    /// Destroys queue pairs that belong to no lane.
     pub(crate) fn destroy(&mut self, queue_pairs: impl IntoIterator<Item = QueuePairId>) {
         for queue_pair in queue_pairs {
             let _ = self.domain.destroy_queue_pair(queue_pair);
         }
     }
 
-    /// Joins our halves with the server's, which go by what `tuners` choose for all lanes of their client; answers the lanes' indices, in the order of plans and workers.
+    /// Joins the prepared halves with the server's, and returns the lanes' indices in the order of plans and
+    /// workers. The lanes share the client's `tuners`.
     pub(crate) fn install(
         &mut self,
         greeting: &Greeting<F>,
@@ -182,12 +184,12 @@ impl<F: Fabric> Core<F> {
         index as u16
     }
 
-    /// Ends a lane: its calls fail with the cause, and it takes no more; the results stay to be collected.
+    /// Breaks a lane: its calls fail with the cause, and it accepts no more. Its results stay available.
     pub(crate) fn break_lane(&mut self, index: u16, cause: Cause) {
         if self.lane(index).is_none_or(|lane| lane.broken.is_some()) {
             return;
         }
-        // A draining server has said how far it came, before it closed.
+        // A draining server reports the last message that it took before it closes.
         self.read_control(index);
         let Some(Some(lane)) = self.lanes.get_mut(index as usize) else { return };
         lane.broken = Some(cause);
@@ -200,7 +202,8 @@ impl<F: Fabric> Core<F> {
         self.destroy(queue_pairs);
     }
 
-    /// Reads what a server has said on the control connection of a lane: that it drains, and how far it came.
+    /// Reads the server's records on the control connection of a lane: whether it drains, and the last
+    /// message that it took.
     fn read_control(&mut self, index: u16) {
         let Some(Some(lane)) = self.lanes.get(index as usize) else { return };
         let (link, connection) = (lane.link.clone(), lane.connection);
@@ -225,15 +228,15 @@ impl<F: Fabric> Core<F> {
         }
     }
 
-    /// Ends a lane that a new one takes the place of: a broken one, or one whose server drains and has nothing of
-    /// ours in work any more.
+    /// Ends a lane that a new one replaces: a broken one, or one whose server drains and executes none of our
+    /// calls.
     pub(crate) fn retire(&mut self, index: u16) {
         if self.lane(index).is_some_and(|lane| lane.slots.in_flight() == 0) {
             self.break_lane(index, Cause::Draining);
         }
     }
 
-    /// Forgets a lane with all its results.
+    /// Removes a lane with all its results.
     pub(crate) fn remove(&mut self, index: u16) {
         self.break_lane(index, Cause::Closed);
         if let Some(place) = self.lanes.get_mut(index as usize) {
@@ -242,32 +245,32 @@ impl<F: Fabric> Core<F> {
         self.tell_what_is_touched();
     }
 
-    /// Says what answers will touch.
+    /// Informs the domain which memory the processing of answers touches.
     fn tell_what_is_touched(&mut self) {
         let lanes = self.lanes.iter().take(LANES_WARMED).flatten().flat_map(ClientLane::touched);
         let touched: Vec<_> = lanes.chain([(self.scratch.as_ptr(), LINE)]).collect();
         self.domain.will_touch(&touched);
     }
 
-    /// The lane, if it can still take calls or has results to collect.
+    /// Returns the lane if it exists, even if it is broken.
     #[inline]
     pub(crate) fn lane(&mut self, index: u16) -> Option<&mut ClientLane<F>> {
         self.lanes.get_mut(index as usize).and_then(Option::as_mut)
     }
 
-    /// After a wait: asks for what answers will touch.
+    /// Prefetches after a wait the memory that the processing of answers touches.
     #[inline]
     pub(crate) fn warm(&self) {
         copy::prefetch_to_write(self.scratch.as_ptr());
         self.lanes.iter().take(LANES_WARMED).flatten().for_each(ClientLane::warm);
     }
 
-    /// Whether a lane can take calls.
+    /// Returns whether a lane accepts calls.
     pub(crate) fn is_usable(&mut self, index: u16) -> bool {
         self.lane(index).is_some_and(|lane| lane.broken.is_none() && !lane.draining)
     }
 
-    /// Whether a lane is of no use to anybody any more.
+    /// Returns whether a lane is broken and holds no results, so that it can be removed.
     pub(crate) fn is_spent(&mut self, index: u16) -> bool {
         self.lane(index).is_none_or(|lane| lane.broken.is_some() && lane.slots.is_unused())
     }
@@ -298,8 +301,8 @@ impl<F: Fabric> Core<F> {
         self.with_lane(index, |fabric, domain, lane| lane.flush(fabric, domain).map(|()| 0)).map(|_| ())
     }
 
-    /// Sends the open batches of all lanes, as far as there is room, since the caller waits; but not those that have answers of
-    /// others to wait for. Says whether one is held back for want of room.
+    /// Sends the open batches of all lanes, as far as there is room, because the caller waits. Skips lanes
+    /// that batch by themselves and have other answers to wait for. Returns whether a batch found no room.
     #[inline]
     pub(crate) fn flush_all(&mut self) -> bool {
         let mut held_back = false;
@@ -311,20 +314,20 @@ impl<F: Fabric> Core<F> {
         held_back
     }
 
-    /// When the first of the open batches goes out at the latest that go out by themselves.
+    /// Returns the time at which the first open batch is sent without a flush.
     pub(crate) fn batches_due(&self) -> Nanos {
         let open = self.lanes.iter().flatten().filter(|lane| !lane.batch.is_empty());
         open.filter_map(|lane| Some(lane.batching.as_ref()?.due())).min().unwrap_or(Nanos::MAX)
     }
 
-    /// Takes what has arrived. Never blocks. Answers how many messages and completions there were. Once in the program, not at each
-    /// place: who waits comes here from two.
+    /// Processes everything that has arrived, and returns the number of messages and completions. Never
+    /// blocks. Not inlined, because each wait calls it from two places.
     #[inline(never)]
     pub(crate) fn progress(&mut self) -> usize {
         self.progress_into(&mut Keep)
     }
 
-    /// As [`progress`](Core::progress), with results offered to `sink` as they come.
+    /// As [`progress`](Core::progress), and offers results to `sink` as they arrive.
     #[inline(always)]
     pub(crate) fn progress_into(&mut self, sink: &mut impl Sink) -> usize {
         self.ticks = self.ticks.wrapping_add(1);
@@ -373,7 +376,7 @@ impl<F: Fabric> Core<F> {
         self.break_lane(index, Cause::ProtocolViolation);
     }
 
-    /// Posts READs for lanes that wait for results, and takes what they bring.
+    /// Posts READs for lanes that wait for results, and processes the completions of READs.
     #[inline(never)]
     fn post_fetches(&mut self) {
         let mut fetching = false;
@@ -413,7 +416,7 @@ impl<F: Fabric> Core<F> {
         | Route::Fetch { lane: index }
         | Route::Rendezvous { lane: index, .. }) = route;
         let Some(Some(lane)) = self.lanes.get_mut(index as usize) else { return };
-        // A completion of an earlier lane at this index is not ours.
+        // An earlier lane at this index may have left completions.
         if !lane.owns(completion.queue_pair) || lane.broken.is_some() {
             return;
         }
@@ -423,7 +426,7 @@ impl<F: Fabric> Core<F> {
         }
         if completion.status != CompletionStatus::Success {
             tracing::debug!(target: "dunlin::client", lane = index, status = completion.status.describe(), "a lane broke");
-            // Messages that came before the end still count.
+            // Messages that arrived before the failure still count.
             let _ = lane.progress(&self.fabric, &mut self.domain, &mut self.scratch, usize::MAX, &mut Keep);
             return self.break_lane(index, Cause::ConnectionLost);
         }
@@ -453,7 +456,7 @@ impl<F: Fabric> Core<F> {
         }
     }
 
-    /// The slow things: broken queue pairs, news on control connections.
+    /// Runs the infrequent checks: broken queue pairs and records on the control connections.
     #[inline(never)]
     fn check_health(&mut self) {
         let control = self.ticks.is_multiple_of(CONTROL_EVERY);
@@ -481,7 +484,7 @@ impl<F: Fabric> Core<F> {
         }
     }
 
-    /// Sends calls of a lane again whose requests or answers may be lost; answers when to look next.
+    /// Sends calls again on a lane that may lose messages. Returns the time of the next check.
     fn send_again(&mut self, index: u16, now: Nanos) -> Nanos {
         let Some(Some(lane)) = self.lanes.get_mut(index as usize) else { return Nanos::MAX };
         if lane.broken.is_some() {
@@ -497,13 +500,13 @@ impl<F: Fabric> Core<F> {
         Nanos::MAX
     }
 
-    /// As [`progress`](Core::progress), with a look at the slow things too: after a sleep.
+    /// As [`progress`](Core::progress), including the infrequent checks. Used after a sleep.
     pub(crate) fn progress_after_sleep(&mut self) -> usize {
         self.ticks = self.ticks.next_multiple_of(HEALTH_EVERY).wrapping_sub(1);
         self.progress()
     }
 
-    /// Ends calls whose deadline is past `now`; answers the earliest deadline of the others.
+    /// Ends calls whose deadline is before `now`. Returns the earliest deadline of the others.
     pub(crate) fn expire(&mut self, now: Nanos) -> Nanos {
         let mut earliest = u64::MAX;
         for index in 0..self.lanes.len() {
@@ -516,24 +519,24 @@ impl<F: Fabric> Core<F> {
         earliest
     }
 
-    /// Whether some lane takes another call.
+    /// Returns whether some lane accepts another call.
     pub(crate) fn has_room(&self) -> bool {
         self.lanes.iter().flatten().any(|lane| lane.broken.is_some() || lane.slots.room() > 0)
     }
 
-    /// A waker of a call that is done.
+    /// Returns a waker of a finished call.
     pub(crate) fn next_woken(&mut self) -> Option<std::task::Waker> {
         self.lanes.iter_mut().flatten().find_map(|lane| lane.slots.next_woken())
     }
 
-    /// As [`expire`](Core::expire), at some of the times it is called: for who polls in a loop.
+    /// As [`expire`](Core::expire), but only once in [`HEALTH_EVERY`] polls: for callers that poll in a loop.
     pub(crate) fn expire_now_and_then(&mut self) {
         if self.ticks.is_multiple_of(HEALTH_EVERY) {
             self.expire(self.fabric.host().now());
         }
     }
 
-    /// The next call that is done.
+    /// Returns the next finished call.
     #[inline]
     pub(crate) fn next_done(&mut self) -> Option<CallId> {
         for (index, lane) in self.lanes.iter_mut().enumerate() {
@@ -546,19 +549,19 @@ impl<F: Fabric> Core<F> {
         None
     }
 
-    /// Whether some call is done.
+    /// Returns whether some call has finished.
     #[inline]
     pub(crate) fn has_done(&self) -> bool {
         self.lanes.iter().flatten().any(|lane| lane.slots.has_done())
     }
 
-    /// Whether a call has its outcome; one that is not in the table has.
+    /// Returns whether a call has its outcome. True for a call that is not in the table.
     #[inline]
     pub(crate) fn is_done(&mut self, id: CallId) -> bool {
         self.lane(id.lane).and_then(|lane| lane.slots.is_done(id.call)).unwrap_or(true)
     }
 
-    /// The outcome of a call that is done.
+    /// Returns the outcome of a finished call.
     #[inline]
     pub(crate) fn outcome(&self, id: CallId) -> Result<&[u8], CallError> {
         match self.lanes.get(id.lane as usize) {
@@ -567,7 +570,7 @@ impl<F: Fabric> Core<F> {
         }
     }
 
-    /// The caller is through with a call.
+    /// Releases a call that the caller no longer needs.
     #[inline]
     pub(crate) fn forget(&mut self, id: CallId) {
         if let Some(lane) = self.lane(id.lane) {
@@ -575,7 +578,7 @@ impl<F: Fabric> Core<F> {
         }
     }
 
-    /// Takes the result of a call that is done out of it, leaving `spare` in its place, and forgets the call.
+    /// Takes the result of a finished call, leaves `spare` in its place, and releases the call.
     pub(crate) fn take(&mut self, id: CallId, spare: Vec<u8>) -> Result<Taken<F>, CallError> {
         let Some(lane) = self.lane(id.lane) else { return Err(CallError::NotExecuted(Cause::Closed)) };
         let taken = lane.slots.take_result(id.call, spare);
@@ -583,30 +586,30 @@ impl<F: Fabric> Core<F> {
         taken
     }
 
-    /// Has a task woken when a call is done.
+    /// Registers the waker of a task that waits for a call.
     pub(crate) fn set_waker(&mut self, id: CallId, waker: &std::task::Waker) {
         if let Some(lane) = self.lane(id.lane) {
             lane.slots.set_waker(id.call, waker);
         }
     }
 
-    /// When a call is over at the latest, which begins to count now if nobody has looked before; the end of time if it has none.
+    /// Returns a call's deadline, which starts to run at the first query; `Nanos::MAX` without a timeout.
     pub(crate) fn deadline(&mut self, id: CallId, now: impl FnOnce() -> Nanos) -> Nanos {
         self.lane(id.lane).map_or(Nanos::MAX, |lane| lane.slots.deadline(id.call, now))
     }
 
-    /// Whether something is being fetched: nothing wakes who sleeps when that is there.
+    /// Returns whether results are being fetched. Their arrival wakes no sleeper.
     pub(crate) fn is_fetching(&self) -> bool {
         self.by_fetch > 0 && self.lanes.iter().flatten().any(ClientLane::is_fetching)
     }
 
-    /// When an open batch has stood open for too long; the end of time if there is none that goes out by itself.
+    /// Returns the time at which an open batch exceeds its timeout; `Nanos::MAX` if none will.
     #[inline]
     pub(crate) fn batch_due(&self) -> Nanos {
         self.lanes.iter().flatten().filter_map(ClientLane::batch_due).min().unwrap_or(Nanos::MAX)
     }
 
-    /// When the next READ is to be posted that waits for its time; the end of time if none does.
+    /// Returns the time of the next delayed READ, or `Nanos::MAX`.
     #[inline]
     pub(crate) fn fetch_due(&self) -> Nanos {
         if self.by_fetch == 0 {
@@ -615,27 +618,27 @@ impl<F: Fabric> Core<F> {
         self.lanes.iter().flatten().filter_map(ClientLane::fetch_due).min().unwrap_or(Nanos::MAX)
     }
 
-    /// Those of some lanes that are there.
+    /// Returns those of the given lanes that exist.
     fn lanes_of<'a>(&'a self, indices: &'a [u16]) -> impl Iterator<Item = &'a ClientLane<F>> {
         indices.iter().filter_map(|index| self.lanes.get(usize::from(*index))?.as_ref())
     }
 
-    /// What those lanes have chosen that fetch or have written back.
+    /// Returns the tuning of those lanes that fetch or write back.
     pub(crate) fn tuning(&self, lanes: &[u16]) -> Vec<Tuning> {
         self.lanes_of(lanes).filter_map(ClientLane::tuning).collect()
     }
 
-    /// How many calls a batch of each of those lanes has at most that send them by themselves.
+    /// Returns the largest batch, in calls, of those lanes that batch by themselves.
     pub(crate) fn batch_calls<'a>(&'a self, lanes: &'a [u16]) -> impl Iterator<Item = u16> + 'a {
         self.lanes_of(lanes).filter_map(|lane| Some(lane.batching.as_ref()?.calls()))
     }
 
-    /// Calls sent and not answered.
+    /// Returns the number of calls sent and not answered.
     pub(crate) fn in_flight(&self) -> usize {
         self.lanes.iter().flatten().map(|lane| lane.slots.in_flight()).sum()
     }
 
-    /// Ends all lanes.
+    /// Closes all connections and removes their lanes.
     pub(crate) fn close(&mut self) {
         for index in 0..self.lanes.len() as u16 {
             if let Some(Some(lane)) = self.lanes.get(index as usize)

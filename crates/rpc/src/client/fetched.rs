@@ -1,5 +1,5 @@
-//! The client's end of a lane whose results it READs, or may have written back: what was fetched is taken, READs are due, the server
-//! is asked to write back after all (`path/hybrid.rs`).
+//! The client's end of a lane whose results are READ or written back: takes fetched results, decides when
+//! READs are due, and asks the server to write results back after all (`path/hybrid.rs`).
 
 use super::lane::ClientLane;
 use super::slots::Sink;
@@ -9,7 +9,7 @@ use crate::path::{Incoming, Scratch, Violation};
 use dunlin_fabric::{Fabric, Nanos};
 
 impl<F: Fabric> ClientLane<F> {
-    /// Takes what was fetched, where results are fetched or written back; answers how many messages there were.
+    /// Takes a fetched result of a lane that may also write back. Returns the number of messages.
     #[inline(never)]
     pub(super) fn progress_fetched(
         &mut self,
@@ -38,8 +38,8 @@ impl<F: Fabric> ClientLane<F> {
         Ok(messages)
     }
 
-    /// Has the server write back all that it was asked, from now on. What does not fit the send queue now is tried with the next
-    /// READ that finds nothing.
+    /// Asks the server to write back the answers of all requests sent so far. A full send queue delays this
+    /// until the next empty READ.
     fn give_over(&mut self, fabric: &F, domain: &mut F::Domain) {
         let sent = self.tx.next_sequence();
         let given = self.tx.write_word(fabric, domain, (self.control_key, MODE_WORD), sent, None);
@@ -48,7 +48,7 @@ impl<F: Fabric> ClientLane<F> {
         }
     }
 
-    /// The fetching end, if this lane has one.
+    /// Returns the fetching end, if this lane has one.
     #[inline]
     pub(crate) fn fetcher(&mut self) -> Option<&mut Fetcher<F>> {
         match &mut self.hybrid {
@@ -57,7 +57,7 @@ impl<F: Fabric> ClientLane<F> {
         }
     }
 
-    /// As [`fetcher`](ClientLane::fetcher), if there may be something to fetch by now.
+    /// As [`fetcher`](ClientLane::fetcher), but only if a READ may be due.
     #[inline]
     pub(crate) fn fetcher_with_work(&mut self, now: impl FnOnce() -> Nanos) -> Option<&mut Fetcher<F>> {
         match &mut self.hybrid {
@@ -67,20 +67,20 @@ impl<F: Fabric> ClientLane<F> {
         }
     }
 
-    /// Whether a READ may be under way, or is to be posted.
+    /// Returns whether a READ may be in flight or due.
     #[inline]
     pub(crate) fn may_have_fetched(&self) -> bool {
         self.hybrid.as_ref().is_none_or(|hybrid| hybrid.is_fetching() || hybrid.rx.is_reading())
     }
 
-    /// When the next READ is to be posted, if that is not at once, none is under way and there will be one.
+    /// Returns the time of the next READ, if one is needed later and none is in flight.
     #[inline]
     pub(crate) fn fetch_due(&self) -> Option<Nanos> {
         let hybrid = self.hybrid.as_ref().filter(|hybrid| hybrid.is_fetching() && !hybrid.rx.is_reading())?;
         Some(hybrid.due()).filter(|due| *due > 0)
     }
 
-    /// What is chosen for results that are fetched or written back; none if the plan has chosen.
+    /// Returns the current tuning; `None` if the plan leaves no choice between fetching and writing back.
     pub(crate) fn tuning(&self) -> Option<Tuning> {
         match (&self.hybrid, &self.written_by_rates) {
             (Some(hybrid), _) => Some(hybrid.tuning()),
@@ -89,7 +89,7 @@ impl<F: Fabric> ClientLane<F> {
         }
     }
 
-    /// Whether results are being fetched, where they may also be written back.
+    /// Returns whether a lane that may also write back is fetching results.
     pub(crate) fn is_fetching(&self) -> bool {
         self.hybrid.as_ref().is_some_and(|hybrid| hybrid.is_fetching())
     }

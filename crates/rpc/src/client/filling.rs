@@ -1,4 +1,4 @@
-//! Large requests that leave while they are being filled, where the plan's large payloads travel in pieces.
+//! Large requests that are sent while they are being filled, for plans whose large payloads travel in pieces.
 
 use super::core::{CallId, Core};
 use super::lane::{ClientLane, SubmitError};
@@ -9,28 +9,28 @@ use crate::tune::turns::Past;
 use dunlin_fabric::{Buffer, Fabric, Host, Nanos};
 use dunlin_wire::{Descriptor, Flags, Header, Kind};
 
-/// How far a large request is.
+/// The state of a large request that is being filled.
 #[derive(Debug)]
 pub(crate) struct Progress {
     function: u16,
     timeout: Nanos,
     length: usize,
-    /// Where the server READs it, if it is to leave before all of it is there.
+    /// The remote address of the payload; `None` if the request is sent only when it is complete.
     from: Option<Descriptor>,
-    /// Whether it goes past the caches.
+    /// Whether the payload is copied with stores that bypass the caches.
     streams: bool,
-    /// What became of its buffer before.
+    /// The previous use of the buffer.
     past: Past,
-    /// When that was had, until the first piece is there.
+    /// When the buffer was allocated; cleared when the first piece is timed.
     began: Option<Nanos>,
-    /// The call, once it was announced.
+    /// The call id, after the request was announced.
     call: Option<u32>,
-    /// Bytes that the server knows of.
+    /// The bytes that were announced to the server.
     told: usize,
 }
 
 impl<F: Fabric> ClientLane<F> {
-    /// A buffer for a large request that may leave while it is filled.
+    /// Allocates a buffer for a large request that may be sent while it is filled.
     pub(crate) fn begin_filling(
         &mut self,
         fabric: &F,
@@ -61,7 +61,8 @@ impl<F: Fabric> ClientLane<F> {
         Ok((buffer, Progress { from, streams: self.fill.begin(past), past, began, ..progress }))
     }
 
-    /// The first so many bytes are there. What finds no room is told later.
+    /// Records that the first `bytes` bytes are filled, and announces them. Without room a later report
+    /// covers them.
     fn filled(
         &mut self,
         fabric: &F,
@@ -90,7 +91,7 @@ impl<F: Fabric> ClientLane<F> {
                 call
             }
         };
-        // That it is all there is told last, since it cannot be given up then.
+        // The last report follows in `end_filling`: a completely filled request can no longer be given up.
         if bytes >= progress.told + PIECE && bytes < progress.length {
             self.tell_filled(fabric, domain, call, bytes as u32)?;
             progress.told = bytes;
@@ -98,7 +99,7 @@ impl<F: Fabric> ClientLane<F> {
         Ok(())
     }
 
-    /// Tells the server how much of a request there is.
+    /// Reports to the server how many bytes of a request are filled.
     fn tell_filled(
         &mut self,
         fabric: &F,
@@ -113,15 +114,16 @@ impl<F: Fabric> ClientLane<F> {
         Ok(self.tx.single(fabric, domain, &header, &[])?)
     }
 
-    /// As [`tell_filled`](ClientLane::tell_filled), as soon as there is room.
+    /// As [`tell_filled`](ClientLane::tell_filled), but queues the report if there is no room now.
     pub(crate) fn tell_at_last(&mut self, fabric: &F, domain: &mut F::Domain, call: u32, bytes: u32) {
         if self.tell_filled(fabric, domain, call, bytes).is_err() {
-            // What broke is found by who looks for the answer.
+            // A broken lane also reaches the caller as the outcome of the call.
             self.errands.filled(call, bytes);
         }
     }
 
-    /// All of a request is there: sends the call, unless it has left already. Gives the buffer back if it could not be sent.
+    /// Sends the call of a completely filled request, or its last report if it was already announced. Returns
+    /// the buffer if the call could not be sent.
     pub(crate) fn end_filling(
         &mut self,
         fabric: &F,
@@ -137,7 +139,7 @@ impl<F: Fabric> ClientLane<F> {
         Ok(call)
     }
 
-    /// A request will not be filled: if it was announced, the server is told, and its answer is nobody's.
+    /// Gives up a request. If it was announced, the server is notified and its answer will be discarded.
     fn give_up_filling(
         &mut self,
         fabric: &F,
@@ -169,7 +171,7 @@ impl<F: Fabric> ClientLane<F> {
             done += piece;
             match self.filled(fabric, domain, &mut progress, done) {
                 Ok(()) | Err(SubmitError::Full) => {}
-                // There is no call yet, and there will be none.
+                // The call does not exist yet, and now it never will.
                 Err(error) if progress.call.is_none() => return Err(error),
                 Err(_) => break,
             }
@@ -178,11 +180,12 @@ impl<F: Fabric> ClientLane<F> {
     }
 }
 
-/// A large request that is being filled, and may leave meanwhile. If it is dropped before its
-/// [`submit`](FillingRequest::submit), or that failed, there was no call, or the server has been told that there is none.
+/// A large request that is being filled, and may be sent in the meantime. If it is dropped before
+/// [`submit`](FillingRequest::submit), or if that fails, either no call was made or the server is told to
+/// discard it.
 #[derive(Debug)]
 pub struct FillingRequest<'a, F: Fabric> {
-    /// `None` when it has left.
+    /// `None` after the request was submitted.
     buffer: Option<Buffer<F::Memory>>,
     sender: Sender<'a, F>,
 }
@@ -192,7 +195,7 @@ struct Sender<'a, F: Fabric> {
     core: &'a mut Core<F>,
     lane: u16,
     progress: Progress,
-    /// Why it cannot be announced.
+    /// The reason why the request cannot be announced.
     refused: Option<CallError>,
     broken: bool,
 }
@@ -220,19 +223,20 @@ impl<F: Fabric> Filling for Sender<'_, F> {
 }
 
 impl<'a, F: Fabric> FillingRequest<'a, F> {
-    /// In a buffer of a lane's.
+    /// Wraps a buffer of the lane `lane`.
     pub(crate) fn new(core: &'a mut Core<F>, lane: u16, begun: (Buffer<F::Memory>, Progress)) -> Self {
         let (buffer, progress) = begun;
         let sender = Sender { core, lane, progress, refused: None, broken: false };
         FillingRequest { buffer: Some(buffer), sender }
     }
 
-    /// Where to put the payload, and whom to tell how far it is. What is in it is undefined.
+    /// Returns the buffer to fill, whose content is undefined, and the sink to which the caller reports its
+    /// progress.
     pub fn parts(&mut self) -> (&mut [u8], &mut dyn Filling) {
         (self.buffer.as_deref_mut().unwrap_or_default(), &mut self.sender)
     }
 
-    /// All of it is there: sends the call, unless it has left already.
+    /// Completes the request: sends the call, or the last progress report if it was already announced.
     ///
     /// # Errors
     /// Always "not executed".
@@ -254,7 +258,7 @@ impl<'a, F: Fabric> FillingRequest<'a, F> {
         if let Some(call) = progress.call
             && core.lane(*lane).is_none_or(|lane| lane.broken.is_some())
         {
-            // It has its error already.
+            // The call already has its error as outcome.
             return Ok(CallId { lane: *lane, call });
         }
         core.with_lane(*lane, |fabric, domain, lane| {
@@ -264,7 +268,7 @@ impl<'a, F: Fabric> FillingRequest<'a, F> {
 }
 
 impl Progress {
-    /// Leaves none behind.
+    /// Takes the state, and leaves one without a call behind.
     fn take(&mut self) -> Progress {
         let none = Progress { call: None, from: None, ..*self };
         std::mem::replace(self, none)
@@ -279,7 +283,7 @@ impl<F: Fabric> Drop for FillingRequest<'_, F> {
             lane.give_up_filling(fabric, domain, progress, buffer);
             Ok(0)
         });
-        // A lane that broke meanwhile has ended its calls; this one is nobody's.
+        // A lane that broke meanwhile has ended its calls. This one has no other owner to release it.
         if let (Err(_), Some(call)) = (given_up, progress.call) {
             core.forget(CallId { lane: *lane, call });
         }

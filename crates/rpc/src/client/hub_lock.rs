@@ -1,6 +1,6 @@
-//! The lock of what asynchronous clients share. Whoever holds it may use control connections, and so be made to wait;
-//! who finds it taken waits by the host's means, not by the system's own, since in virtual time all threads are one
-//! thread of the system, which must not stop.
+//! The lock of the hub that asynchronous clients share. Its holder may use control connections, and so may
+//! have to wait. A thread that finds the lock taken waits on the host's signal, not in the operating system:
+//! in virtual time all tasks run on one system thread, which must not block.
 
 use dunlin_fabric::{Fabric, Host, Nanos, Signal};
 use std::ops::{Deref, DerefMut};
@@ -9,24 +9,24 @@ use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 type SignalOf<F> = <<F as Fabric>::Host as Host>::Signal;
 
-/// A value that one thread at a time may use.
+/// A value with a lock around it.
 #[derive(Debug)]
 pub(super) struct HubLock<F: Fabric, T> {
     value: Mutex<T>,
-    /// Threads that found it taken.
+    /// The number of threads that found the lock taken.
     waiting: AtomicUsize,
     freed: SignalOf<F>,
 }
 
-/// The right to use the value; gives the lock back when dropped.
+/// Grants access to the value; releases the lock when dropped.
 #[derive(Debug)]
 pub(super) struct HubGuard<'a, F: Fabric, T> {
-    /// Dropped first.
+    /// Dropped before `_freeing`, so that the lock is free when waiters are notified.
     held: MutexGuard<'a, T>,
     _freeing: Freeing<'a, F, T>,
 }
 
-/// Tells those who wait, when dropped.
+/// Notifies the waiting threads when dropped.
 #[derive(Debug)]
 struct Freeing<'a, F: Fabric, T>(&'a HubLock<F, T>);
 
@@ -44,7 +44,7 @@ impl<F: Fabric, T> HubLock<F, T> {
         Some(HubGuard { held, _freeing: Freeing(self) })
     }
 
-    /// Waits until nobody else has it.
+    /// Blocks until the lock is free, and takes it.
     pub(super) fn lock(&self) -> HubGuard<'_, F, T> {
         self.try_lock().unwrap_or_else(|| self.lock_slowly())
     }
@@ -54,7 +54,7 @@ impl<F: Fabric, T> HubLock<F, T> {
         self.waiting.fetch_add(1, Ordering::Relaxed);
         loop {
             let seen = self.freed.seen();
-            // Either we find it free, or who frees it finds us waiting.
+            // The fences guarantee that this thread finds the lock free, or that its holder sees `waiting`.
             fence(Ordering::SeqCst);
             if let Some(guard) = self.try_lock() {
                 self.waiting.fetch_sub(1, Ordering::Relaxed);
@@ -94,7 +94,7 @@ mod tests {
     use dunlin_fabric_sim::Sim;
     use std::sync::Arc;
 
-    /// The holder waits for something else meanwhile; all tasks are one thread of the system.
+    /// The holder sleeps while other tasks wait, all on one system thread.
     #[test]
     fn in_virtual_time_a_holder_may_wait() {
         for seed in 0..20 {

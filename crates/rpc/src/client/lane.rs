@@ -1,4 +1,4 @@
-//! The client's end of a lane: calls go out, answers come in. Knows nothing of time, threads or waiting.
+//! The client's end of a lane: sends calls and processes answers. Independent of waiting and threads.
 
 use super::batching::Batches;
 use super::slots::{Sink, Slots};
@@ -20,98 +20,100 @@ use dunlin_fabric::{
 use dunlin_wire::{BatchState, Descriptor, EntryMeta, Flags, Header, Kind, LINE};
 use std::sync::Arc;
 
-/// The most bytes of call ids that one release message carries: what fits its first line.
+/// The most calls named in one release message: as many as fit its first line.
 const RELEASES_AT_ONCE: usize = 8;
 
-/// The client's end of a lane. What every call touches comes first, so that it lies in few cache lines: up to `queue_pair`.
+/// The client's end of a lane. The fields up to `queue_pair` are those that every call touches, and lie in
+/// few cache lines.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct ClientLane<F: Fabric> {
-    /// How many messages a draining server says that it has taken. Here, though it is rare, because this is where it stands whether
-    /// there is a lane at all: the compiler tells that by the tag that has the most values to spare.
+    /// The number of messages that a draining server has taken. It comes first although it is rarely
+    /// used: the compiler encodes `Option<ClientLane>` in its spare values, so a check whether a lane exists
+    /// reads it.
     pub(crate) taken: Option<u64>,
     pub(crate) tx: Tx<F>,
     pub(crate) rx: Rx<F>,
-    /// What may have to be sent again, where requests or answers may be lost.
+    /// Requests that may have to be sent again; only for plans that may lose messages.
     pub(crate) again: Option<Box<Requests>>,
-    /// What is fetched, where results are fetched or written back.
+    /// The fetching end of a lane whose results are fetched or written back.
     pub(crate) hybrid: Option<Box<Hybrid<F>>>,
     /// The lane's number in its domain.
     pub(crate) index: u16,
-    /// Its number on its connection.
+    /// The lane's number on its connection.
     pub(crate) number: u16,
-    /// Whether a message came since the last look at the slow things.
+    /// Whether a message has arrived since the last health check.
     pub(crate) heard: bool,
-    /// The server takes nothing new.
+    /// The server accepts no new calls.
     pub(crate) draining: bool,
-    /// Whether messages arrive as completions: then the receive queue is polled.
+    /// Messages arrive as completions, so the receive queue is polled.
     pub(crate) by_completion: bool,
     /// How large payloads travel.
     pub(crate) large: LargePayload,
     pub(crate) slots: Slots<F::Memory>,
-    /// Payloads of more bytes are large.
+    /// The largest small payload in bytes.
     pub(crate) rendezvous_above: usize,
-    /// The largest payload that the server takes.
+    /// The largest payload that the server accepts, in bytes.
     pub(crate) max_payload: u64,
     pub(crate) batch: BatchState,
-    /// When it goes out by itself.
+    /// When the open batch is sent without a flush; `None` if only on a flush or when it is full.
     pub(crate) batching: Option<Box<Batches>>,
-    /// READs of large results under way.
+    /// READs of large results in flight.
     pub(crate) reading: usize,
-    /// Why the lane takes nothing any more.
+    /// The reason why the lane accepts no more calls.
     pub(crate) broken: Option<Cause>,
-    /// What is still to be sent of large requests, or said of large results.
+    /// Queued messages and WRITEs of large payloads.
     pub(crate) errands: Errands<F>,
-    /// Large results that were read and that the server may let go.
+    /// Large results that were READ and that the server may release.
     pub(crate) releases: Vec<u32>,
     pub(crate) queue_pair: QueuePairId,
-    /// Who has found that its results are all written back, though they might have been fetched.
+    /// The tuner, if the fabric's rates rule fetching out and all results are written back instead.
     pub(crate) written_by_rates: Option<Arc<FetchTuner>>,
-    /// Where the server's messages are taken.
+    /// The queue pair that the server's messages arrive on.
     pub(crate) receives: QueuePairId,
-    /// The queue pair for datagrams, of either direction.
+    /// The queue pair for datagrams of either direction.
     pub(crate) datagrams: Option<QueuePairId>,
-    /// Datagrams that were dropped.
+    /// The number of datagrams dropped.
     pub(crate) strays: u64,
-    /// The unreliable connection that requests are written over, if they are.
+    /// The UC queue pair for requests, if the plan writes them over one.
     pub(crate) unreliable: Option<QueuePairId>,
-    /// Lanes of one connection share it, and its control connection.
+    /// The number of the connection; its lanes share the control connection `link`.
     pub(crate) connection: u32,
     pub(crate) link: F::Link,
-    /// Our inbound region: control line and ring of responses.
+    /// The client's inbound region: control line and ring of responses.
     pub(crate) region: Region<F::Memory>,
-    /// The server's control word of this lane, where we may report a head.
+    /// The server's control line of this lane, to which head reports are written.
     pub(crate) control_key: RegionKey,
-    /// The largest result that we take.
+    /// The largest result accepted, in bytes.
     pub(crate) max_response: u64,
-    /// Buffers of large requests: which the server READs, or which are written or sent from.
+    /// Buffers of large requests, which the server READs or which are the source of WRITEs and SENDs.
     pub(crate) exports: Pool<F>,
-    /// Buffers that large results end up in.
+    /// Buffers for large results.
     pub(crate) imports: Pool<F>,
-    /// Large results that were announced, unless they are READ.
+    /// Large results in transfer, unless they are READ.
     pub(crate) arrivals: Arrivals<F>,
     /// Large results that are READ in pieces.
     pub(crate) pulls: Pulls<F>,
-    /// How large requests are filled that leave in pieces.
+    /// Chooses how requests that leave in pieces are filled.
     pub(crate) fill: FillTuner,
     pub(crate) staging: Vec<u8>,
-    /// The message that the open batch will be, unless another goes out before it.
+    /// The sequence of the open batch's message, unless another message is sent before it.
     pub(crate) batch_sequence: u64,
-    /// The shortest timeout of its calls, 0 if none has one.
+    /// The shortest timeout of the open batch's calls; 0 if none has one.
     pub(crate) batch_timeout: Nanos,
 }
 
-/// Asks for the first bytes of something that will be changed soon.
+/// Prefetches the first `bytes` bytes of a value that will be changed soon.
 #[inline]
 pub(crate) fn warm_lines<T>(of: &T, bytes: usize) {
     let start: *const u8 = (&raw const *of).cast();
     (0..bytes).step_by(LINE).for_each(|at| copy::prefetch_to_write(start.wrapping_add(at)));
 }
 
-/// Why a lane has to be given up while it sends again.
+/// The reason why a lane is given up while it sends calls again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NoMore {
-    /// The server says nothing.
+    /// The server does not answer.
     Silent,
     /// The queue pair is broken.
     Broken,
@@ -129,18 +131,18 @@ impl From<TxError> for NoMore {
     }
 }
 
-/// Why a call was not taken.
+/// The reason why a call was not accepted.
 pub(crate) enum SubmitError {
-    /// The ring or send queue is full now; progress makes room.
+    /// The ring or send queue is full. Progress makes room.
     Full,
-    /// It cannot be made.
+    /// The call cannot be made.
     Call(CallError),
     /// The lane is broken.
     Broken,
 }
 
 impl<F: Fabric> ClientLane<F> {
-    /// Asks for what every call touches, where others may have pushed it out of the caches since the last one.
+    /// Prefetches the memory that every call touches, which other code may have evicted since the last call.
     #[inline]
     pub(crate) fn warm(&self) {
         warm_lines(self, std::mem::offset_of!(Self, queue_pair));
@@ -148,7 +150,7 @@ impl<F: Fabric> ClientLane<F> {
         self.rx.warm();
     }
 
-    /// Where that lies, but for the ring.
+    /// Returns the location of that memory, without the ring.
     pub(crate) fn touched(&self) -> [(*const u8, usize); 2] {
         let own: *const Self = self;
         [(own.cast(), std::mem::offset_of!(Self, queue_pair)), (self.slots.first(), LINE)]
@@ -163,7 +165,7 @@ impl<F: Fabric> ClientLane<F> {
         Self::refuse(Cause::OutOfMemory)
     }
 
-    /// The checks that need nothing else.
+    /// Checks that the server accepts calls, and payloads of this length.
     #[inline]
     pub(super) fn check_call(&self, length: usize) -> Result<(), SubmitError> {
         if self.draining {
@@ -180,7 +182,7 @@ impl<F: Fabric> ClientLane<F> {
         Ok(())
     }
 
-    /// A buffer to build a large request in, which the server will READ.
+    /// Allocates a buffer for a large request that the server will READ.
     pub(crate) fn request_buffer(
         &mut self,
         fabric: &F,
@@ -210,7 +212,7 @@ impl<F: Fabric> ClientLane<F> {
         self.send_call(fabric, domain, function, payload, Flags::NONE, timeout)
     }
 
-    /// Sends one call with a large payload, out of a buffer.
+    /// Copies a large payload into a buffer and sends the call.
     #[inline(never)]
     fn submit_copy(
         &mut self,
@@ -229,8 +231,9 @@ impl<F: Fabric> ClientLane<F> {
         self.submit_buffer(fabric, domain, function, buffer, timeout).map_err(|(error, _)| error)
     }
 
-    /// Sends one call with the first `length` bytes of a buffer. What is long leaves with its memory, for which the buffer gets
-    /// other of the same length; if it could not be sent, the buffer is as before.
+    /// Sends one call with the first `length` bytes of a buffer. A large payload leaves with the buffer's
+    /// memory, which is replaced by other memory of the same length. If the call could not be sent, the
+    /// buffer is unchanged.
     pub(crate) fn submit_message(
         &mut self,
         fabric: &F,
@@ -253,8 +256,8 @@ impl<F: Fabric> ClientLane<F> {
         })
     }
 
-    /// Sends one call whose payload lies in a buffer of ours for the server to READ; gives the buffer back when
-    /// it could not be sent.
+    /// Sends one call whose payload lies in a buffer for the server to READ. Returns the buffer if the call
+    /// could not be sent.
     pub(crate) fn submit_buffer(
         &mut self,
         fabric: &F,
@@ -270,7 +273,7 @@ impl<F: Fabric> ClientLane<F> {
         let Some(descriptor) = descriptor else {
             return Err((Self::refuse(Cause::Disconnected), buffer));
         };
-        // Those of calls that have ended meanwhile, too: they take memory.
+        // Queued transfers of calls that have ended meanwhile count too, because they hold memory.
         if self.errands.count() > self.slots.window() {
             return Err((SubmitError::Full, buffer));
         }
@@ -285,7 +288,7 @@ impl<F: Fabric> ClientLane<F> {
                 let length = buffer.len();
                 if self.large == LargePayload::Eager {
                     self.errands.send(call, buffer);
-                    // What breaks now is found by who looks for the answer.
+                    // An error of the lane also reaches the caller as the outcome of the call.
                     let _ = self.run_errands(fabric, domain);
                 } else {
                     self.slots.keep_request(call, buffer);
@@ -333,7 +336,7 @@ impl<F: Fabric> ClientLane<F> {
         Ok(call)
     }
 
-    /// Adds a call to the open batch; it goes out with [`flush`](ClientLane::flush), or when the batch is full.
+    /// Adds a call to the open batch, which is sent by [`flush`](ClientLane::flush) or when it is full.
     #[inline]
     pub(crate) fn push(
         &mut self,
@@ -382,14 +385,14 @@ impl<F: Fabric> ClientLane<F> {
         if let Some(batching) = &mut self.batching {
             batching.pushed(call);
             if batching.is_full(self.batch.count(), self.batch.total()) {
-                // The call is made: what breaks now is found by who looks for its answer.
+                // The call exists from here on. An error of the lane reaches the caller as its outcome.
                 let _ = self.flush_if_room(fabric, domain);
             }
         }
         Ok(call)
     }
 
-    /// The next call is the first of its batch if there is none in it.
+    /// Starts the batch's clock if the next call is its first.
     #[inline]
     fn open_batch(&mut self, fabric: &F) {
         if self.batch.count() == 0
@@ -399,7 +402,7 @@ impl<F: Fabric> ClientLane<F> {
         }
     }
 
-    /// Sends the open batch; where there is no room it stays open, and goes out with a later look.
+    /// Sends the open batch. Without room it stays open for a later attempt.
     fn flush_if_room(&mut self, fabric: &F, domain: &mut F::Domain) -> Result<(), SubmitError> {
         match self.flush(fabric, domain) {
             Err(SubmitError::Full) => Ok(()),
@@ -407,7 +410,7 @@ impl<F: Fabric> ClientLane<F> {
         }
     }
 
-    /// Sends the open batch of a lane that sends them by itself, if nothing else is under way whose answer could be waited for.
+    /// Sends the open batch of a lane that batches by itself, if it is full or no other call is in flight.
     #[inline(never)]
     pub(crate) fn flush_alone(&mut self, fabric: &F, domain: &mut F::Domain) -> Result<(), Violation> {
         let open = self.batch.count();
@@ -450,8 +453,8 @@ impl<F: Fabric> ClientLane<F> {
         Ok(())
     }
 
-    /// Takes all that has arrived, up to `budget` messages of one line; answers how many there were, and one more if large
-    /// payloads went on.
+    /// Processes the messages that have arrived, up to `budget` messages of one line. Returns their number,
+    /// plus one if transfers of large payloads advanced.
     #[inline]
     pub(crate) fn progress(
         &mut self,
@@ -497,7 +500,7 @@ impl<F: Fabric> ClientLane<F> {
         {
             again.heard();
         }
-        // The caller has its answers when this returns, and not before.
+        // The caller gets its answers when this function returns, so their latency ends here.
         if messages > 0
             && let Some(batching) = &mut self.batching
         {
@@ -506,8 +509,8 @@ impl<F: Fabric> ClientLane<F> {
         Ok(messages + usize::from(went_on))
     }
 
-    /// Takes a message that is not one line in memory, if one is there; answers what it counts for. Not inline, as other rare ways: what
-    /// they keep on the stack would be room that every call passes over.
+    /// Processes a message that is not one line in memory, if there is one, and returns its cost. Not
+    /// inlined, to keep the stack frame of the frequent case small.
     #[inline(never)]
     fn take_other(
         &mut self,
@@ -528,29 +531,30 @@ impl<F: Fabric> ClientLane<F> {
         Ok(Some(cost))
     }
 
-    /// Whether the open batch goes out because the caller waits: not if it goes out by itself and calls before it are under way.
-    /// Who waits after every answer would else send each call by itself, for ever.
+    /// Returns whether the open batch is sent because the caller waits. A lane that batches by itself keeps
+    /// it while earlier calls are in flight; otherwise a caller that waits after every answer would send each
+    /// call alone.
     #[inline]
     pub(crate) fn goes_out_when_waiting(&self) -> bool {
         let open = self.batch.count() as usize;
         open > 0 && (self.batching.is_none() || self.slots.in_flight() <= open)
     }
 
-    /// When the open batch has stood open for too long, if it goes out by itself.
+    /// Returns the time at which the open batch exceeds its timeout, if the lane batches by itself.
     #[inline]
     pub(crate) fn batch_due(&self) -> Option<Nanos> {
         let batching = self.batching.as_ref().filter(|_| !self.batch.is_empty())?;
         Some(batching.due())
     }
 
-    /// Called now and then: a server that has nothing to say, though calls are in flight, may wait for room that we
-    /// have made and not told of.
+    /// Called periodically: sends an overdue batch, and reports heads to a silent server. A server that sends
+    /// nothing while calls are in flight may wait for room that was made and not reported.
     pub(crate) fn break_silence(&mut self, fabric: &F, domain: &mut F::Domain) {
         let heard = std::mem::take(&mut self.heard);
         if !self.batch.is_empty()
             && self.batching.as_ref().is_some_and(|batching| batching.is_late(fabric.host().now()))
         {
-            // What breaks now is found by who looks for the answers.
+            // An error of the lane also reaches the callers as the outcome of their calls.
             let _ = self.flush_if_room(fabric, domain);
         }
         let untold =
@@ -560,7 +564,7 @@ impl<F: Fabric> ClientLane<F> {
         }
     }
 
-    /// Sends calls again whose requests or answers may be lost; answers when to look next.
+    /// Sends calls again whose requests or answers may be lost. Returns the time of the next check.
     pub(crate) fn send_again(
         &mut self,
         fabric: &F,
@@ -578,8 +582,9 @@ impl<F: Fabric> ClientLane<F> {
             now,
             |call| standing.borrow_mut().standing(call),
             |request| {
-                // A ring is written again first, which is all that is needed if a request was lost. If the answer was, the server
-                // does not look there any more: what it shall answer again has to come as a message of its own.
+                // First the ring is written again, which is enough if the request was lost. If the answer was
+                // lost, the server no longer reads that part of the ring, so every second attempt sends the
+                // request as a new message.
                 let unread = match rewritten {
                     Some(unread) => unread,
                     None => *rewritten.insert(tx.rewrite(fabric, domain)?),
@@ -606,7 +611,7 @@ impl<F: Fabric> ClientLane<F> {
         next
     }
 
-    /// A completion of the datagram queue pair, which works.
+    /// Processes a completion of the datagram queue pair, which must be healthy.
     pub(crate) fn on_datagram(
         &mut self,
         domain: &mut F::Domain,
@@ -629,19 +634,19 @@ impl<F: Fabric> ClientLane<F> {
         }
     }
 
-    /// Whether a queue pair is one of this lane's.
+    /// Returns whether a queue pair belongs to this lane.
     pub(crate) fn owns(&self, queue_pair: QueuePairId) -> bool {
         self.queue_pairs().any(|own| own == queue_pair)
     }
 
-    /// All queue pairs of this lane.
+    /// Returns all queue pairs of this lane.
     pub(crate) fn queue_pairs(&self) -> impl Iterator<Item = QueuePairId> + use<F> {
         [Some(self.queue_pair), self.unreliable, self.datagrams].into_iter().flatten()
     }
 
     pub(super) fn report_head(&mut self, fabric: &F, domain: &mut F::Domain) {
         let key = self.control_key;
-        // When the send queue is full the head is told with a later look.
+        // A full send queue delays the report until a later poll.
         if self.rx.head_untold() && self.tx.report_head(fabric, domain, (key, 0), self.rx.head()).is_ok() {
             self.rx.told();
         }
@@ -661,13 +666,13 @@ impl<F: Fabric> ClientLane<F> {
         repost::<F>(domain, self.receives, self.index, Some(buffer))
     }
 
-    /// Goes on with what is to be sent of large payloads; says whether it got anywhere.
+    /// Advances queued transfers of large payloads. Returns whether any step was made.
     pub(super) fn run_errands(&mut self, fabric: &F, domain: &mut F::Domain) -> Result<bool, Violation> {
         let ran = self.errands.run(fabric, domain, &mut self.tx, self.rx.head());
         ran.map_err(|_| Violation::Broken)
     }
 
-    /// Tells the server which large results it may let go. What does not fit now goes next time.
+    /// Informs the server which large results it may release. Without room the rest is sent later.
     pub(super) fn send_releases(&mut self, fabric: &F, domain: &mut F::Domain) {
         while !self.releases.is_empty() {
             let count = self.releases.len().min(RELEASES_AT_ONCE);
@@ -693,20 +698,20 @@ impl From<TxError> for SubmitError {
     }
 }
 
-/// The shorter of two timeouts, of which 0 is none.
+/// Returns the shorter of two timeouts, where 0 means none.
 #[inline]
 fn shorter(one: Nanos, other: Nanos) -> Nanos {
-    // None is the longest: 0 - 1.
+    // 0 wraps to the largest value, so "none" is the longest.
     one.wrapping_sub(1).min(other.wrapping_sub(1)).wrapping_add(1)
 }
 
-/// A timeout as the header carries it: whole microseconds, at least one, 0 for none.
+/// Converts a timeout to the header's whole microseconds: at least 1, and 0 for none.
 #[inline]
 fn micros(timeout: Nanos) -> u32 {
     if timeout == 0 { 0 } else { u32::try_from(timeout / 1000).unwrap_or(u32::MAX).max(1) }
 }
 
-/// Posts a RECV again.
+/// Posts a RECV, with its buffer at full length.
 pub(crate) fn repost<F: Fabric>(
     domain: &mut F::Domain,
     queue_pair: QueuePairId,
@@ -754,7 +759,7 @@ mod tests {
     use dunlin_fabric_sim::Sim;
     use std::mem::{offset_of, size_of};
 
-    /// With thousands of lanes each cache line that a call touches has left the caches since the last one.
+    /// With thousands of lanes, every cache line that a call touches has been evicted since the last call.
     #[test]
     fn what_every_call_touches_lies_in_eight_cache_lines() {
         assert!(offset_of!(ClientLane<Sim>, queue_pair) <= 8 * LINE);

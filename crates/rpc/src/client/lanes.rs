@@ -1,26 +1,26 @@
-//! Which lane a call takes: one for each plan and worker, and a table from functions to plans, made when the client
-//! is. Functions of different plans, for different needs, so live in one connection and do not wait for each other.
+//! The table from functions and workers to lanes: one lane for each plan and worker. Functions of different
+//! plans share a connection and do not wait for each other.
 
 use super::config::ClientConfig;
 
-/// Lanes of which the indices stand in place.
+/// The number of lane indices that are stored inline.
 const FEW: usize = 4;
 
 /// The lanes of a client.
 #[derive(Debug)]
 pub(crate) struct Lanes {
     workers: usize,
-    /// How many there are, and the first of them: a client of few lanes looks nowhere else.
+    /// The number of lanes, and the first of them, inline: clients with few lanes read no other memory.
     count: usize,
     few: [u16; FEW],
-    /// Indices in the core: those of the first plan by worker, then those of the next.
+    /// Indices in the core: the lanes of the first plan by worker, then those of the next plan.
     indices: Vec<u16>,
-    /// By function the number of its plan, as far as that is not the first: empty with one plan.
+    /// For each function the number of its plan, up to the last one that is not 0; empty with one plan.
     routes: Vec<u8>,
 }
 
 impl Lanes {
-    /// None yet.
+    /// Creates a table without lanes.
     pub(crate) fn new(config: &ClientConfig) -> Self {
         let plans = config.plans();
         let mut routes = Vec::new();
@@ -35,7 +35,7 @@ impl Lanes {
         Lanes { workers: 0, count: 0, few: [0; FEW], indices: Vec::new(), routes }
     }
 
-    /// Those of a new connection: of `plans` plans, in the order in which they were asked for.
+    /// Sets the lanes of a new connection with `plans` plans, in the order in which they were requested.
     pub(crate) fn set(&mut self, indices: Vec<u16>, plans: usize) {
         self.workers = indices.len() / plans.max(1);
         self.count = indices.len();
@@ -43,23 +43,23 @@ impl Lanes {
         self.indices = indices;
     }
 
-    /// All of them, which are not used any more.
+    /// Removes and returns all lanes.
     pub(crate) fn take(&mut self) -> Vec<u16> {
         self.count = 0;
         std::mem::take(&mut self.indices)
     }
 
-    /// All of them.
+    /// Returns all lanes.
     pub(crate) fn all(&self) -> &[u16] {
         &self.indices
     }
 
-    /// Workers that there are lanes to.
+    /// Returns the number of workers that there are lanes to.
     pub(crate) fn workers(&self) -> usize {
         if self.indices.is_empty() { 0 } else { self.workers }
     }
 
-    /// The lane of a function's calls to a worker.
+    /// Returns the lane for a function's calls to a worker.
     #[inline]
     pub(crate) fn of(&self, worker: usize, function: u16) -> Option<u16> {
         let plan = self.routes.get(function as usize).copied().unwrap_or(0);

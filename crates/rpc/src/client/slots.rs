@@ -1,4 +1,4 @@
-//! The table of calls of one lane: as many slots as the window allows, made once.
+//! The table of calls of one lane, with one slot for each call of the window. Allocated once.
 
 use crate::error::{CallError, Cause};
 use crate::path::again::Standing;
@@ -11,29 +11,30 @@ use std::task::Waker;
 /// The most calls in flight on a lane.
 pub(crate) const MAX_WINDOW: u16 = 1024;
 
-/// Where a call stands.
+/// The state of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Free,
-    /// Sent, or in a batch that will be: then its sequence lies at or above [`Slots::sent`].
+    /// Sent, or in a batch that will be sent. In a batch its sequence is at least [`Slots::sent`].
     InFlight,
-    /// Answered by a descriptor; the payload is being READ.
+    /// Answered by a descriptor; its payload is being READ.
     Reading,
     /// Has its result or error; the server is done with the call id.
     Done,
-    /// Ended by its deadline; the late answer is still to come.
+    /// Ended by its deadline; the late answer may still come.
     Expired,
-    /// Given up by the caller before the answer came: taken until then, so that the late answer finds its place.
+    /// Given up by the caller before the answer came. The slot stays taken until then, so that the late
+    /// answer matches it.
     Zombie,
 }
 
-/// The result is not in the slot's line.
+/// The result is not stored in the slot's line.
 const NOT_INLINE: u8 = u8::MAX;
 
 /// The end of the list of free slots.
 const NO_SLOT: u16 = u16::MAX;
 
-/// What every call touches: one cache line.
+/// The part of a call's state that every call touches: one cache line.
 #[derive(Clone, Copy, Debug)]
 #[repr(align(64))]
 struct Slot {
@@ -42,19 +43,19 @@ struct Slot {
     state: State,
     /// Length of the result in `line`, or [`NOT_INLINE`].
     line_length: u8,
-    /// There is something in the slot's [`Rare`] but spare memory.
+    /// The slot's [`Rare`] holds more than spare memory.
     rare: bool,
-    /// The message that it went out with; while the slot is free, the next free one.
+    /// The sequence of the call's message; while the slot is free, the index of the next free slot.
     sequence: u64,
     timeout: Nanos,
-    /// 0 until the first look at the clock after sending: no clock is read to send.
+    /// 0 until the first query after sending, so that sending reads no clock.
     deadline: Nanos,
     /// A result that fits a line.
     line: [u8; INLINE_PAYLOAD],
 }
 
 impl Slot {
-    /// When its time is over, which begins to count with the first look.
+    /// Returns the call's deadline, which starts to run at the first query.
     #[inline(always)]
     fn ends(&mut self, now: impl FnOnce() -> Nanos) -> Nanos {
         if self.deadline == 0 {
@@ -64,7 +65,7 @@ impl Slot {
     }
 }
 
-/// What few calls need.
+/// The part of a call's state that few calls need.
 #[derive(Debug)]
 struct Rare<M: Memory> {
     small: Vec<u8>,
@@ -74,12 +75,12 @@ struct Rare<M: Memory> {
     waker: Option<Waker>,
 }
 
-/// What became of an answer.
+/// The effect of an answer.
 #[derive(Debug)]
 pub(crate) enum Answered {
-    /// Somebody wants it.
+    /// The caller waits for the answer.
     Wanted,
-    /// The call was given up; the slot is free again.
+    /// The call was given up, so the answer is discarded.
     Unwanted,
 }
 
@@ -90,14 +91,14 @@ pub(crate) enum Taken<M: Memory> {
     Large(Buffer<M>),
 }
 
-/// Where results go that have come.
+/// A receiver of results as they arrive.
 pub(crate) trait Sink {
-    /// Offered a plain result as it lies in the message. If it is taken, the call is over and its slot free; if not,
-    /// the result is kept in the slot until the caller asks.
+    /// Offers a plain result in place, inside its message. If the sink returns true, the call is over and its
+    /// slot is free. Otherwise the result is kept in the slot until the caller asks for it.
     fn offer(&mut self, lane: u16, call: u32, payload: &[u8]) -> bool;
 }
 
-/// Keeps every result in its slot.
+/// A sink that leaves every result in its slot.
 pub(crate) struct Keep;
 
 impl Sink for Keep {
@@ -107,25 +108,25 @@ impl Sink for Keep {
     }
 }
 
-/// The table. What every call touches comes first: a cache line and a half.
+/// The table. The fields that every call touches come first: one and a half cache lines.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Slots<M: Memory> {
     slots: Box<[Slot]>,
     rare: Box<[Rare<M>]>,
-    /// The first of those done: who makes one call at a time needs no queue.
+    /// The first finished call; with one call at a time the queue below stays unused.
     first_done: Option<u32>,
-    /// Messages below this sequence were sent; calls of others are in a batch that is being built.
+    /// Messages below this sequence were sent. Calls of later ones belong to a batch that is being built.
     sent: u64,
     in_flight: u32,
-    /// The slot freed last, the first of the list of free ones; [`NO_SLOT`] if there is none.
+    /// The slot freed last, the head of the list of free slots, or [`NO_SLOT`].
     free: u16,
-    /// How many are free.
+    /// The number of free slots.
     room: u16,
-    /// Further slots in the order in which they were done; stale entries are skipped.
+    /// The other finished calls in order of completion; stale entries are skipped.
     done: VecDeque<u32>,
-    /// Wakers of calls that are done: woken by whoever holds the lock around us, after it lets go, since a waker
-    /// may run anything.
+    /// Wakers of finished calls. The holder of the surrounding lock calls them after it releases the lock,
+    /// because a waker may run any code.
     woken: Vec<Waker>,
 }
 
@@ -156,48 +157,48 @@ impl<M: Memory> Slots<M> {
         }
     }
 
-    /// Asks for the slot of the oldest call.
+    /// Prefetches the first slot.
     #[inline]
     pub(crate) fn warm(&self) {
         copy::prefetch_to_write(self.first());
     }
 
-    /// Where it lies.
+    /// Returns the address of the first slot.
     #[inline]
     pub(crate) fn first(&self) -> *const u8 {
         self.slots.as_ptr().cast()
     }
 
-    /// A waker of a call that is done, to be woken without any lock.
+    /// Returns a waker of a finished call, to be called without holding any lock.
     #[inline]
     pub(crate) fn next_woken(&mut self) -> Option<Waker> {
         self.woken.pop()
     }
 
-    /// Calls made and not answered, zombies included.
+    /// Returns the number of calls made and not answered, including zombies.
     #[inline]
     pub(crate) fn in_flight(&self) -> usize {
         self.in_flight as usize
     }
 
-    /// How many more calls could be made now.
+    /// Returns how many more calls can be made now.
     pub(crate) fn room(&self) -> usize {
         self.room as usize
     }
 
-    /// Whether every slot is free.
+    /// Returns whether every slot is free.
     pub(crate) fn is_unused(&self) -> bool {
         self.room as usize == self.slots.len()
     }
 
-    /// The id that the next call will have; `None` if the window is full. Nothing changes until
+    /// Returns the id of the next call; `None` if the window is full. Changes nothing until
     /// [`take`](Slots::take).
     #[inline]
     pub(crate) fn next_call(&self) -> Option<u32> {
         Some(self.slots.get(self.free as usize)?.call.wrapping_add(1 << SLOT_BITS))
     }
 
-    /// Takes the slot of [`next_call`](Slots::next_call) for a call that goes out with the message `sequence`.
+    /// Takes the slot of [`next_call`](Slots::next_call) for a call in the message `sequence`.
     #[inline]
     pub(crate) fn take(&mut self, call: u32, timeout: Nanos, sequence: u64) {
         let (index, _) = split_call(call);
@@ -213,13 +214,13 @@ impl<M: Memory> Slots<M> {
         }
     }
 
-    /// The message `sequence` was sent, and all calls with it that were taken for it or before.
+    /// Records that the message `sequence` was sent, and with it all calls up to that sequence.
     #[inline]
     pub(crate) fn sent(&mut self, sequence: u64) {
         self.sent = sequence + 1;
     }
 
-    /// The batch whose calls were taken for the message `before` becomes the message `now`: another was sent meanwhile.
+    /// Changes the sequence of the open batch's calls after another message was sent before it.
     #[cold]
     pub(crate) fn renumber(&mut self, before: u64, now: u64) {
         for slot in self.slots.iter_mut().filter(|slot| slot.state != State::Free && slot.sequence == before)
@@ -228,28 +229,29 @@ impl<M: Memory> Slots<M> {
         }
     }
 
-    /// The slot of a call that is in the table.
+    /// Returns the slot of a live call.
     #[inline]
     fn get(&mut self, call: u32) -> Option<&mut Slot> {
         let (index, _) = split_call(call);
         self.slots.get_mut(index).filter(|slot| slot.call == call && slot.state != State::Free)
     }
 
-    /// What is rare of a call that is in the table.
+    /// Returns the rare state of a live call, and marks it as used.
     #[inline]
     fn rare(&mut self, call: u32) -> Option<&mut Rare<M>> {
         self.get(call)?.rare = true;
         self.rare.get_mut(split_call(call).0)
     }
 
-    /// Keeps the payload that the server will READ.
+    /// Keeps the payload of a large request until the call ends.
     pub(crate) fn keep_request(&mut self, call: u32, buffer: Buffer<M>) {
         if let Some(rare) = self.rare(call) {
             rare.request = Some(buffer);
         }
     }
 
-    /// Takes the payload of a call that was sent, to be written where the server has said; `None` if there is none.
+    /// Takes the payload of a call that was sent, to WRITE it to the place that the server has named, or
+    /// `None`.
     pub(crate) fn take_request(&mut self, call: u32) -> Option<Buffer<M>> {
         if !self.expects(call) {
             return None;
@@ -257,12 +259,12 @@ impl<M: Memory> Slots<M> {
         self.rare.get_mut(split_call(call).0)?.request.take()
     }
 
-    /// How many slots there are.
+    /// Returns the number of slots.
     pub(crate) fn window(&self) -> usize {
         self.slots.len()
     }
 
-    /// Whether an answer to this call can come now.
+    /// Returns whether an answer to this call can arrive now.
     #[inline]
     pub(crate) fn expects(&mut self, call: u32) -> bool {
         let sent = self.sent;
@@ -272,7 +274,7 @@ impl<M: Memory> Slots<M> {
         })
     }
 
-    /// Where a call stands, for who may have to send it again.
+    /// Returns the state of a call as far as it matters for sending it again.
     pub(crate) fn standing(&mut self, call: u32) -> Standing {
         let sent = self.sent;
         self.get(call).map_or(Standing::Over, |slot| match slot.state {
@@ -282,7 +284,7 @@ impl<M: Memory> Slots<M> {
         })
     }
 
-    /// What is left of a call's time, 0 if it has none.
+    /// Returns the time left for a call in nanoseconds; 0 without a timeout.
     pub(crate) fn time_left(&mut self, call: u32, now: Nanos) -> Nanos {
         self.get(call).map_or(0, |slot| match slot.deadline {
             0 => slot.timeout,
@@ -290,25 +292,26 @@ impl<M: Memory> Slots<M> {
         })
     }
 
-    /// When a call is over at the latest, which begins to count now if nobody has looked before; the end of time if it has none.
+    /// Returns a call's deadline, which starts to run at the first query; `Nanos::MAX` without a timeout.
     pub(crate) fn deadline(&mut self, call: u32, now: impl FnOnce() -> Nanos) -> Nanos {
         self.get(call).filter(|slot| slot.timeout > 0).map_or(Nanos::MAX, |slot| slot.ends(now))
     }
 
-    /// Whether the caller still wants an answer.
+    /// Returns whether the caller still waits for an answer.
     #[inline]
     pub(crate) fn wanted(&mut self, call: u32) -> bool {
         self.get(call).is_some_and(|slot| slot.state == State::InFlight)
     }
 
-    /// The answer is a large payload that is now being READ.
+    /// Records that the answer is a large payload that is now being READ.
     pub(crate) fn reading(&mut self, call: u32) {
         if let Some(slot) = self.get(call) {
             slot.state = State::Reading;
         }
     }
 
-    /// A plain result, offered to `sink` where nothing but the caller waits for it; `None` for a call that awaits none.
+    /// Processes a plain result, and offers it to `sink` if the call has no rare state. `None` for a call
+    /// that expects no answer.
     #[inline(always)]
     pub(crate) fn result(
         &mut self,
@@ -331,7 +334,7 @@ impl<M: Memory> Slots<M> {
         Some(Answered::Wanted)
     }
 
-    /// A small answer; `None` for a call that awaits none.
+    /// Processes a small answer; `None` for a call that expects no answer.
     #[inline]
     pub(crate) fn answer(&mut self, call: u32, payload: &[u8], error: Option<CallError>) -> Option<Answered> {
         if !self.expects(call) {
@@ -349,7 +352,7 @@ impl<M: Memory> Slots<M> {
         })
     }
 
-    /// A large answer, or why it could not be READ.
+    /// Processes a large answer, or the reason why it could not be transferred.
     pub(crate) fn answer_large(
         &mut self,
         call: u32,
@@ -394,7 +397,7 @@ impl<M: Memory> Slots<M> {
                 self.release(call);
                 Some(Answered::Unwanted)
             }
-            // The deadline had ended the call for its caller, who has not looked yet.
+            // The deadline has already ended the call, and the caller has not collected the outcome yet.
             State::Expired => {
                 slot.state = State::Done;
                 rare.request = None;
@@ -421,7 +424,7 @@ impl<M: Memory> Slots<M> {
         self.done.push_back(call);
     }
 
-    /// Makes a zombie or an answered slot free.
+    /// Frees the slot of a zombie or of a finished call.
     #[inline]
     fn release(&mut self, call: u32) {
         let (index, _) = split_call(call);
@@ -447,7 +450,7 @@ impl<M: Memory> Slots<M> {
         rare.waker = None;
     }
 
-    /// Whether a call has its outcome; `None` for an id that is not (or no longer) in the table.
+    /// Returns whether a call has its outcome; `None` for an id that is not, or no longer, in the table.
     #[inline]
     pub(crate) fn is_done(&mut self, call: u32) -> Option<bool> {
         self.get(call).and_then(|slot| match slot.state {
@@ -457,7 +460,7 @@ impl<M: Memory> Slots<M> {
         })
     }
 
-    /// Whether there may be calls that are done.
+    /// Returns whether there may be finished calls.
     #[inline]
     pub(crate) fn has_done(&self) -> bool {
         self.first_done.is_some()
@@ -470,7 +473,7 @@ impl<M: Memory> Slots<M> {
         Some(first)
     }
 
-    /// The next call that is done, in the order of completion, not looked at before.
+    /// Returns the next finished call in order of completion, each call once.
     #[inline]
     pub(crate) fn next_done(&mut self) -> Option<u32> {
         while let Some(call) = self.pop_done() {
@@ -481,7 +484,7 @@ impl<M: Memory> Slots<M> {
         None
     }
 
-    /// The outcome of a call that is done.
+    /// Returns the outcome of a finished call.
     #[inline]
     pub(crate) fn outcome(&self, call: u32) -> Result<&[u8], CallError> {
         let (index, _) = split_call(call);
@@ -489,7 +492,7 @@ impl<M: Memory> Slots<M> {
         let (Some(slot), Some(rare)) = (self.slots.get(index).filter(done), self.rare.get(index)) else {
             return Err(CallError::NotExecuted(Cause::Closed));
         };
-        // What is rare is not touched where there is nothing of it.
+        // Do not touch the rare state if it is unused.
         if slot.rare
             && let Some(error) = &rare.error
         {
@@ -504,7 +507,7 @@ impl<M: Memory> Slots<M> {
         })
     }
 
-    /// Takes the result of a call that is done, leaving `spare` for the slot's next small result.
+    /// Takes the result of a finished call, and leaves `spare` for the slot's next small result.
     pub(crate) fn take_result(&mut self, call: u32, spare: Vec<u8>) -> Result<Taken<M>, CallError> {
         let (index, _) = split_call(call);
         if self.is_done(call) != Some(true) {
@@ -526,7 +529,7 @@ impl<M: Memory> Slots<M> {
         })
     }
 
-    /// The caller is through with a call, done or not.
+    /// Releases a call that the caller no longer needs, finished or not.
     #[inline]
     pub(crate) fn forget(&mut self, call: u32) {
         if self.first_done == Some(call) {
@@ -535,7 +538,7 @@ impl<M: Memory> Slots<M> {
         let Some(slot) = self.get(call) else { return };
         match slot.state {
             State::Done => self.release(call),
-            // One that is being built goes out with its batch all the same.
+            // A call of the open batch is sent with it all the same.
             State::Expired | State::InFlight | State::Reading => {
                 slot.state = State::Zombie;
                 if let Some(rare) = self.rare(call) {
@@ -547,7 +550,7 @@ impl<M: Memory> Slots<M> {
         }
     }
 
-    /// Has a task woken when the call is done.
+    /// Registers the waker of a task that waits for the call.
     pub(crate) fn set_waker(&mut self, call: u32, waker: &Waker) {
         if let Some(rare) = self.rare(call)
             && !rare.waker.as_ref().is_some_and(|w| w.will_wake(waker))
@@ -556,8 +559,8 @@ impl<M: Memory> Slots<M> {
         }
     }
 
-    /// Ends calls whose deadline has passed; answers the earliest deadline of the others (`u64::MAX` if none).
-    /// Calls seen for the first time get their deadline here.
+    /// Ends calls whose deadline has passed, and returns the earliest deadline of the others (`u64::MAX` if
+    /// none). Calls queried for the first time get their deadline here.
     pub(crate) fn expire(&mut self, now: Nanos) -> Nanos {
         let mut earliest = u64::MAX;
         if self.in_flight == 0 {
@@ -572,7 +575,8 @@ impl<M: Memory> Slots<M> {
                 earliest = earliest.min(slot.deadline);
                 continue;
             }
-            // Of a batch that could not be sent yet, too: it still may be, so nobody can say that it was not executed.
+            // This includes calls of a batch that is still unsent: it may yet be sent, so the calls may be
+            // executed.
             slot.state = State::Expired;
             slot.rare = true;
             let call = slot.call;
@@ -584,8 +588,9 @@ impl<M: Memory> Slots<M> {
         earliest
     }
 
-    /// Ends all calls because the lane is gone. `taken` tells how many messages the server has taken, if it said
-    /// so: later calls were not executed, and neither were those that were never sent.
+    /// Ends all calls because the lane is gone. `taken` is the number of messages that the server has
+    /// reported as taken: calls in later messages were not executed, and neither were calls that were never
+    /// sent.
     pub(crate) fn fail(&mut self, cause: Cause, taken: Option<u64>) {
         let taken = taken.unwrap_or(u64::MAX).min(self.sent);
         for index in 0..self.slots.len() {
@@ -626,7 +631,7 @@ mod tests {
 
     type Table = Slots<HeapMemory>;
 
-    /// A call that goes out with the message `sequence`; [`Slots::sent`] tells that it has.
+    /// Takes a call for the message `sequence`; [`Slots::sent`] marks that as sent.
     fn take(slots: &mut Table, timeout: Nanos, sequence: u64) -> Option<u32> {
         let call = slots.next_call()?;
         slots.take(call, timeout, sequence);
@@ -697,7 +702,7 @@ mod tests {
         let call = take(&mut slots, 10, 0).unwrap();
         slots.expire(1);
         slots.expire(100);
-        // Its batch may still go out.
+        // Its batch may still be sent.
         assert_eq!(slots.outcome(call), Err(CallError::MaybeExecuted(Cause::DeadlineExceeded)));
         slots.forget(call);
         assert!(!slots.expects(call) && slots.answer(call, b"forged", None).is_none());
@@ -734,7 +739,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever happens in whatever order, slots are neither lost nor given out twice.
+        /// In any order of operations, no slot is lost or given out twice.
         #[test]
         fn slots_are_conserved(steps in prop::collection::vec((0u8..7, 0usize..8), 1..400)) {
             let mut slots = Table::new(4);

@@ -1,4 +1,5 @@
-//! The client of one thread: it drives the engine itself, so a busy call crosses no lock and no other thread.
+//! The client of one thread. It drives the engine itself, so a busy call takes no lock and involves no other
+//! thread.
 
 use super::config::ClientConfig;
 use super::core::{CallId, Core};
@@ -16,8 +17,13 @@ use crate::wait::Waiter;
 use dunlin_fabric::{Address, Buffer, Capabilities, Fabric, Host, Nanos, Site, ThreadDomain, WaitMode, Wake};
 use std::ops::{Deref, DerefMut};
 
-/// A client. `Send`, not shared: one thread at a time; [`another`](Client::another) makes one for another thread.
-// What every call touches comes first, and what only connecting needs stands elsewhere: a client is small.
+/// A client for one thread at a time: `Send`, but not shared. [`another`](Client::another) makes one for
+/// another thread.
+///
+/// A call that finds its connection lost reconnects first, if the back-off allows it. That blocks for at most
+/// [`ClientConfig::connect_timeout`].
+// The fields that every call touches come first; those that only connecting needs are boxed, to keep a client
+// small.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Client<F: Fabric> {
@@ -25,28 +31,28 @@ pub struct Client<F: Fabric> {
     lanes: Lanes,
     waiter: Waiter,
     earliest: Nanos,
-    /// A batch found no room: whatever wakes us may have made some.
+    /// A batch found no room. Any wake-up may mean that there is room now.
     held_back: bool,
-    /// The settings' timeout.
+    /// [`ClientConfig::timeout`].
     timeout: Nanos,
     next_worker: usize,
-    /// Lanes that broke and whose results were not collected yet.
+    /// Broken lanes whose results were not collected yet.
     old: Vec<u16>,
     session: u64,
     target: Box<Target>,
 }
 
-/// What a client is connected to, and how.
+/// The server that a client is connected to, and the settings.
 #[derive(Debug)]
 struct Target {
     address: Address,
     config: ClientConfig,
     backoff: Backoff,
-    /// What all connections choose together, reconnected ones and those of other threads included.
+    /// The tuners shared by all connections, including reconnected ones and those of other threads.
     tuners: Tuners,
 }
 
-/// A result, borrowed from the client; dropping it makes room for the next call.
+/// A result, borrowed from the client. Dropping it frees the call's slot.
 #[derive(Debug)]
 pub struct Response<'a, F: Fabric> {
     core: &'a mut Core<F>,
@@ -58,7 +64,7 @@ impl<F: Fabric> Deref for Response<'_, F> {
 
     #[inline]
     fn deref(&self) -> &[u8] {
-        // Made only for calls that have a result, and the core cannot change while it is borrowed.
+        // A response exists only for a call with a result, and the borrowed core cannot change.
         self.core.outcome(self.id).unwrap_or_default()
     }
 }
@@ -70,7 +76,7 @@ impl<F: Fabric> Drop for Response<'_, F> {
     }
 }
 
-/// Hands results on as they come.
+/// A sink that passes results to a closure.
 struct Hand<G> {
     each: G,
     count: usize,
@@ -85,7 +91,7 @@ impl<G: FnMut(CallId, Result<&[u8], CallError>)> Sink for Hand<G> {
     }
 }
 
-/// A large request being built where the server will READ it: no copy on our side.
+/// A large request that is built in the memory from which the server will READ it: no copy on the client.
 #[derive(Debug)]
 pub struct LargeRequest<F: Fabric> {
     buffer: Buffer<F::Memory>,
@@ -107,7 +113,7 @@ impl<F: Fabric> DerefMut for LargeRequest<F> {
 }
 
 impl<F: Fabric> Client<F> {
-    /// Connects to all workers of a server. Blocks for at most the configured time.
+    /// Connects to all workers of a server. Blocks for at most [`ClientConfig::connect_timeout`].
     pub fn connect(fabric: &F, address: &Address, config: ClientConfig) -> Result<Self, ConnectError> {
         config.check()?;
         let config = config.settled(fabric.capabilities());
@@ -115,7 +121,7 @@ impl<F: Fabric> Client<F> {
         Self::connect_with(fabric, address, config, tuners)
     }
 
-    /// As [`connect`](Client::connect), with choices that other clients may share; the settings are checked.
+    /// As [`connect`](Client::connect), with checked settings and tuners that other clients may share.
     fn connect_with(
         fabric: &F,
         address: &Address,
@@ -146,8 +152,9 @@ impl<F: Fabric> Client<F> {
         Ok(client)
     }
 
-    /// Another client of the same server with the same settings, with connections of its own, for another thread. Where results
-    /// are fetched or written back, both learn from each other's calls how (see [`tuning`](Client::tuning)).
+    /// Connects another client to the same server with the same settings, for another thread. It has
+    /// connections of its own. If results are fetched or written back, both clients share their tuning (see
+    /// [`tuning`](Client::tuning)).
     pub fn another(&self) -> Result<Self, ConnectError> {
         let (config, tuners) = (self.target.config.clone(), self.target.tuners.clone());
         Client::connect_with(&self.core.fabric, &self.target.address, config, tuners)
@@ -171,44 +178,44 @@ impl<F: Fabric> Client<F> {
         Ok(())
     }
 
-    /// Workers of the server that this client has lanes to.
+    /// Returns the number of workers that this client has lanes to.
     pub fn workers(&self) -> usize {
         self.lanes.workers()
     }
 
-    /// The session of the current connection, as the server's logs call it.
+    /// Returns the session id of the current connection, as in the server's logs.
     pub fn session(&self) -> u64 {
         self.session
     }
 
-    /// The settings.
+    /// Returns the settings.
     pub fn config(&self) -> &ClientConfig {
         &self.target.config
     }
 
-    /// What the fabric below can do.
+    /// Returns the fabric's capabilities.
     pub fn capabilities(&self) -> &Capabilities {
         self.core.fabric.capabilities()
     }
 
-    /// How many more calls `worker` takes now, of functions without a plan of their own.
+    /// Returns how many more calls `worker` accepts now, for functions without a plan of their own.
     pub fn room(&mut self, worker: usize) -> usize {
         let lane = self.lanes.of(worker, u16::MAX);
         lane.and_then(|lane| self.core.lane(lane)).map_or(0, |lane| lane.slots.room())
     }
 
-    /// Calls sent and not answered yet.
+    /// Returns the number of calls sent and not answered.
     pub fn in_flight(&self) -> usize {
         self.core.in_flight()
     }
 
-    /// Makes a call and waits for the result. Without a worker in mind; they take turns.
+    /// Makes a call and waits for the result. Workers are chosen round-robin.
     pub fn call(&mut self, function: u16, payload: &[u8]) -> Result<Response<'_, F>, CallError> {
         let worker = self.take_turn();
         self.call_on(worker, function, payload)
     }
 
-    /// As [`call`](Client::call), on one worker: the one that owns what the call is about.
+    /// As [`call`](Client::call), on the given worker: the one that owns the call's data.
     #[inline]
     pub fn call_on(
         &mut self,
@@ -222,10 +229,10 @@ impl<F: Fabric> Client<F> {
         self.response(id)
     }
 
-    /// Submits a call as a message of its own; does not wait for room or for the result.
+    /// Submits a call as a message of its own, without waiting for room or for the result.
     ///
     /// # Errors
-    /// Always "not executed"; [`Cause::WindowFull`] asks to collect results first.
+    /// Always "not executed". After [`Cause::WindowFull`], collect results and submit again.
     #[inline]
     pub fn submit_on(&mut self, worker: usize, function: u16, payload: &[u8]) -> Result<CallId, CallError> {
         match self.try_submit(worker, function, payload) {
@@ -237,8 +244,8 @@ impl<F: Fabric> Client<F> {
         }
     }
 
-    /// As [`submit_on`](Client::submit_on), but waits for room, as long as a call may take: for who keeps no results to be
-    /// collected.
+    /// As [`submit_on`](Client::submit_on), but waits for room for at most [`ClientConfig::timeout`]. For
+    /// callers without uncollected results.
     pub fn submit_waiting_on(
         &mut self,
         worker: usize,
@@ -248,8 +255,9 @@ impl<F: Fabric> Client<F> {
         self.submit_waiting(worker, function, |client| client.try_submit(worker, function, payload))
     }
 
-    /// As [`push_on`](Client::push_on), but waits for room, as long as a call may take. There is none to wait for when all of the
-    /// window are results that nobody has collected: that is [`Cause::WindowFull`].
+    /// As [`push_on`](Client::push_on), but waits for room for at most [`ClientConfig::timeout`]. Fails with
+    /// [`Cause::WindowFull`] if uncollected results occupy the whole window, since waiting would make no
+    /// room.
     pub fn push_waiting_on(
         &mut self,
         worker: usize,
@@ -259,7 +267,8 @@ impl<F: Fabric> Client<F> {
         self.submit_waiting(worker, function, |client| client.try_push(worker, function, payload))
     }
 
-    /// After a call could not be made: connects anew if that was the reason and the back-off allows, and tries again.
+    /// Handles a failed submission: reconnects if the lane is unusable and the back-off allows it, and tries
+    /// again.
     #[cold]
     fn once_more(
         &mut self,
@@ -277,7 +286,8 @@ impl<F: Fabric> Client<F> {
         self.settle(submitted)
     }
 
-    /// Adds a call to the batch of a worker, which goes out when it is full, or with [`flush`](Client::flush).
+    /// Adds a call to the open batch of a worker, which is sent when it is full or by
+    /// [`flush`](Client::flush).
     #[inline]
     pub fn push_on(&mut self, worker: usize, function: u16, payload: &[u8]) -> Result<CallId, CallError> {
         match self.try_push(worker, function, payload) {
@@ -309,7 +319,7 @@ impl<F: Fabric> Client<F> {
         let mut result = Ok(());
         for at in 0..self.lanes.all().len() {
             let flushed = self.core.flush(self.lanes.all()[at]).map(|()| CallId { lane: 0, call: 0 });
-            // A lane that broke has told so to each of its calls.
+            // A broken lane has already failed each of its calls.
             if let Err(SubmitError::Full) = flushed {
                 result = Err(CallError::NotExecuted(Cause::WindowFull));
             }
@@ -317,7 +327,7 @@ impl<F: Fabric> Client<F> {
         result
     }
 
-    /// As [`flush`](Client::flush), but waits for room, as long as a call may take.
+    /// As [`flush`](Client::flush), but waits for room for at most [`ClientConfig::timeout`].
     pub fn flush_waiting(&mut self) -> Result<(), CallError> {
         let mut until = None;
         loop {
@@ -337,14 +347,16 @@ impl<F: Fabric> Client<F> {
         }
     }
 
-    /// A buffer for a request of `length` bytes to `worker`, to be filled and given to
-    /// [`submit_large`](Client::submit_large). Worth it above the rendezvous threshold. What is in it is undefined. It goes
-    /// by the usual plan, whatever function it is for; see [`large_request_for`](Client::large_request_for).
+    /// Allocates the buffer of a request of `length` bytes to `worker`, to be filled and passed to
+    /// [`submit_large`](Client::submit_large). Its content is undefined.
+    ///
+    /// Worthwhile above [`Plan::rendezvous_above`](crate::Plan::rendezvous_above) bytes. The request uses the
+    /// client's default plan for any function; see [`large_request_for`](Client::large_request_for).
     pub fn large_request(&mut self, worker: usize, length: usize) -> Result<LargeRequest<F>, CallError> {
         self.large_request_for(worker, u16::MAX, length)
     }
 
-    /// As [`large_request`](Client::large_request), by the plan of `function`.
+    /// As [`large_request`](Client::large_request), with the plan of `function`.
     pub fn large_request_for(
         &mut self,
         worker: usize,
@@ -367,7 +379,7 @@ impl<F: Fabric> Client<F> {
         }
     }
 
-    /// Submits a call whose payload is in a buffer of ours.
+    /// Submits a call with the payload of a large request.
     pub fn submit_large(&mut self, function: u16, request: LargeRequest<F>) -> Result<CallId, CallError> {
         let timeout = self.timeout;
         let submitted = self.core.with_lane(request.lane, |fabric, domain, lane| {
@@ -376,8 +388,8 @@ impl<F: Fabric> Client<F> {
         self.settle(submitted)
     }
 
-    /// A request of `length` bytes to `worker` that may leave while it is being filled, if the plan of `function` has large
-    /// payloads travel in pieces.
+    /// Allocates a request of `length` bytes to `worker` that may be sent while it is being filled, if the
+    /// plan of `function` sends large payloads in pieces.
     pub fn filling_request_for(
         &mut self,
         worker: usize,
@@ -400,7 +412,7 @@ impl<F: Fabric> Client<F> {
         }
     }
 
-    /// Memory for messages to `worker`, as of [`large_request_for`](Client::large_request_for).
+    /// Allocates memory for messages to `worker`, as [`large_request_for`](Client::large_request_for).
     pub(crate) fn message_memory(
         &mut self,
         worker: usize,
@@ -410,8 +422,8 @@ impl<F: Fabric> Client<F> {
         self.large_request_for(worker, function, length).map(|request| request.buffer)
     }
 
-    /// Submits the first `length` bytes of a buffer, waiting for room; what is long leaves with its memory
-    /// ([`ClientLane::submit_message`](super::lane::ClientLane::submit_message)).
+    /// Submits the first `length` bytes of a buffer, and waits for room. A large payload leaves with the
+    /// buffer's memory ([`ClientLane::submit_message`](super::lane::ClientLane::submit_message)).
     pub(crate) fn submit_message(
         &mut self,
         worker: usize,
@@ -428,27 +440,31 @@ impl<F: Fabric> Client<F> {
         })
     }
 
-    /// What is chosen now on each connection to a worker whose results are fetched or written back; empty for other plans.
+    /// Returns the current tuning of each lane whose results are fetched or written back; empty for other
+    /// plans.
     pub fn tuning(&self) -> Vec<Tuning> {
         self.core.tuning(self.lanes.all())
     }
 
-    /// How many calls a batch has at most now, on each connection to a worker; empty without [`ClientConfig::batching`].
+    /// Returns the current largest batch, in calls, of each lane; empty without [`ClientConfig::batching`].
     pub fn batch_calls(&self) -> impl Iterator<Item = u16> + '_ {
         self.core.batch_calls(self.lanes.all())
     }
 
-    /// Takes what has arrived; does not block. Answers how much there was.
+    /// Processes everything that has arrived, and returns the number of messages and completions. Does not
+    /// block.
     #[inline]
     pub fn progress(&mut self) -> usize {
         self.core.progress()
     }
 
-    /// Takes what has arrived, without blocking, and hands each call that is done to `each`, with its outcome; the call
-    /// is then over and its id means nothing any more. Calls come in no particular order: a failure may come after results that
-    /// arrived later. For who keeps many calls in flight: a result is shown where it
-    /// arrived, so this costs less than [`progress`](Client::progress), [`outcome`](Client::outcome) and
-    /// [`forget`](Client::forget). Answers how many calls there were.
+    /// Processes everything that has arrived, and passes each finished call with its outcome to `each`.
+    /// Returns the number of calls. Does not block.
+    ///
+    /// The call is over afterwards, and its id is invalid. Calls come in no particular order: a failure may
+    /// follow results that arrived later. With many calls in flight, this costs less than
+    /// [`progress`](Client::progress), [`outcome`](Client::outcome) and [`forget`](Client::forget), because
+    /// each result is passed straight from the receive buffer.
     #[inline]
     pub fn collect(&mut self, mut each: impl FnMut(CallId, Result<&[u8], CallError>)) -> usize {
         let kept = self.collect_kept(&mut each);
@@ -458,7 +474,7 @@ impl<F: Fabric> Client<F> {
         kept + count + self.collect_kept(&mut each)
     }
 
-    /// The calls whose outcome lies in their slot.
+    /// Passes on the calls whose outcome lies in their slot.
     #[inline]
     fn collect_kept(&mut self, each: &mut impl FnMut(CallId, Result<&[u8], CallError>)) -> usize {
         let mut count = 0;
@@ -470,33 +486,33 @@ impl<F: Fabric> Client<F> {
         count
     }
 
-    /// The next call that is done, in no particular order between workers; `None` if none is.
+    /// Returns the next finished call, in no particular order between workers, or `None`.
     #[inline]
     pub fn next_done(&mut self) -> Option<CallId> {
         self.core.next_done()
     }
 
-    /// Whether a call has its outcome.
+    /// Returns whether a call has its outcome.
     #[inline]
     pub fn is_done(&mut self, id: CallId) -> bool {
         self.core.is_done(id)
     }
 
-    /// The outcome of a call that is done; it stays until [`forget`](Client::forget).
+    /// Returns the outcome of a finished call. It stays available until [`forget`](Client::forget).
     #[inline]
     pub fn outcome(&self, id: CallId) -> Result<&[u8], CallError> {
         self.core.outcome(id)
     }
 
-    /// Says that the caller is through with a call: done, its slot is free again; not done, it is cancelled here,
-    /// though the server may still execute it, and its slot is free once the late answer has come.
+    /// Releases a call. The slot of a finished call is free at once. An unfinished call is cancelled on the
+    /// client, although the server may still execute it, and its slot is free after the late answer.
     #[inline]
     pub fn forget(&mut self, id: CallId) {
         self.core.forget(id);
     }
 
-    /// Waits until a call has its outcome. Of a call that was `just_sent` nothing can have come yet: the first look is the one
-    /// that every wait begins with.
+    /// Waits until a call has its outcome. A call that was `just_sent` cannot be answered yet, so the first
+    /// poll is left to the wait itself.
     #[inline]
     pub(crate) fn wait_until_done(&mut self, id: CallId, mut just_sent: bool) {
         self.waiter.reset();
@@ -509,14 +525,14 @@ impl<F: Fabric> Client<F> {
         }
     }
 
-    /// Waits for a call.
+    /// Waits for a call and returns its result.
     #[inline]
     pub fn wait(&mut self, id: CallId) -> Result<Response<'_, F>, CallError> {
         self.wait_until_done(id, false);
         self.response(id)
     }
 
-    /// The outcome of a call that is done; a failure ends it.
+    /// Returns the result of a finished call, or releases the call and returns its error.
     #[inline]
     fn response(&mut self, id: CallId) -> Result<Response<'_, F>, CallError> {
         match self.core.outcome(id) {
@@ -528,10 +544,10 @@ impl<F: Fabric> Client<F> {
         }
     }
 
-    /// Waits until some call is done, and names it; `None` if none is in flight.
+    /// Waits until some call is finished, and returns its id; `None` if no call is in flight.
     #[inline]
     pub fn wait_any(&mut self) -> Option<CallId> {
-        // A new wait begins with a look at the clock: what was sent since has deadlines, too.
+        // A new wait starts with a clock check: calls sent since the last one have deadlines too.
         self.waiter.reset();
         loop {
             if let Some(id) = self.core.next_done() {
@@ -540,12 +556,13 @@ impl<F: Fabric> Client<F> {
             if self.core.in_flight() == 0 {
                 return None;
             }
-            // A lane that breaks between the looks may be all that there is to wait for.
+            // The lane that this waits for may break between two polls.
             self.step(Nanos::MAX, |core| core.has_done() || core.in_flight() == 0);
         }
     }
 
-    /// Makes progress, or waits a moment as the plan says and not beyond `until`, unless what the caller waits for is so.
+    /// Makes progress. If there was none, waits a moment as the plan says, until `until` at most, unless
+    /// `is_so` holds.
     #[inline]
     fn step(&mut self, until: Nanos, is_so: impl Fn(&mut Core<F>) -> bool) {
         if self.core.progress() > 0 {
@@ -557,13 +574,13 @@ impl<F: Fabric> Client<F> {
 
     fn idle(&mut self, limit: Nanos, is_so: impl Fn(&mut Core<F>) -> bool) {
         let due = self.waiter.clock_is_due() || self.held_back;
-        // A look at the clock is no small part of a call: there is one before a wait.
+        // Reading the clock is a noticeable part of a call's cost, so it is read only before a wait.
         let now = due.then(|| self.before_waiting());
         let (mut mode, until) = self.waiter.next(|| now.unwrap_or_else(|| self.core.fabric.host().now()));
         if mode == WaitMode::Event && self.core.is_fetching() {
             mode = WaitMode::Busy;
         }
-        // A spin that ends here may have found room for a batch that had none when it began.
+        // If the spin ends here, a batch that found no room before may find some now.
         if mode == WaitMode::Event && now.is_none() {
             self.before_waiting();
         }
@@ -578,15 +595,15 @@ impl<F: Fabric> Client<F> {
             (self.core.fetch_due(), until.min(self.earliest).min(limit).min(self.core.batch_due()));
         let wake = self.core.domain.wait(armed, fetch.min(others));
         self.core.warm();
-        // What has woken us is most likely an answer: nothing else is looked at before that is found.
+        // The wake-up most likely means an answer: only poll, without the infrequent checks.
         if (mode == WaitMode::Event || wake != Wake::Arrived) && self.core.progress() == 0 && others <= fetch
         {
             self.core.progress_after_sleep();
         }
     }
 
-    /// Ends calls whose time is over, and sends open batches: who waits for a call of one would wait for ever. Answers what
-    /// time it is.
+    /// Ends calls past their deadline and sends the open batches, because a caller may wait for one of their
+    /// calls. Returns the current time.
     fn before_waiting(&mut self) -> Nanos {
         let now = self.core.fabric.host().now();
         self.earliest = self.core.expire(now);
@@ -610,7 +627,7 @@ impl<F: Fabric> Client<F> {
         }
     }
 
-    /// Submits, waiting for room as long as the default deadline allows.
+    /// Submits, and waits for room for at most the default timeout.
     #[inline]
     fn submit_waiting(
         &mut self,
@@ -661,7 +678,7 @@ impl<F: Fabric> Client<F> {
         }
     }
 
-    /// Sees to it that the worker's lane can take calls, connecting anew if it broke and the back-off allows.
+    /// Makes sure that the worker's lane accepts calls: reconnects if it broke and the back-off allows it.
     #[inline]
     fn ensure(&mut self, worker: usize, function: u16) -> Result<(), CallError> {
         if self.lanes.of(worker, function).is_some_and(|lane| self.core.is_usable(lane)) {
@@ -680,10 +697,10 @@ impl<F: Fabric> Client<F> {
         if !self.target.backoff.is_due(now) {
             return Err(CallError::NotExecuted(Cause::Disconnected));
         }
-        // Results of the old lanes stay to be collected; lanes with none left go.
+        // The results of old lanes stay available. Lanes without results are removed.
         let lanes = self.lanes.take();
         for lane in &lanes {
-            // Nobody looks after its open batch any more.
+            // Later flushes no longer reach its open batch.
             let _ = self.core.flush(*lane);
             self.core.retire(*lane);
         }

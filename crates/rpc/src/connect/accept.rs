@@ -1,5 +1,5 @@
-//! The server's side of the handshake: one control thread for all connections. It never waits for one client:
-//! a connection is a small state machine that moves when a record has come.
+//! The server's side of the handshake: one control thread for all connections. It never waits for a single
+//! client: each connection is a small state machine that advances when a record arrives.
 
 use crate::client::config::MAX_PLANS;
 use crate::path::CONTROL_BYTES;
@@ -18,17 +18,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Lanes that one connection may have: two for each worker and plan, to let a client renew one.
+/// The lanes of one connection are limited to two for each worker and plan, so that a client can renew a
+/// lane.
 const LANES_PER_WORKER: usize = 2 * MAX_PLANS;
-/// How long the thread sleeps at most.
+/// The longest sleep of the control thread.
 const LOOK_EVERY: Nanos = 200_000_000;
-/// Records of one connection that are taken at a time.
+/// Records taken from one connection before the others are served.
 const RECORDS_AT_ONCE: usize = 64;
 
-/// What the control thread and the server's handle share.
+/// State shared by the control thread and the server's handle.
 #[derive(Debug)]
 pub(crate) struct ControlState {
-    /// When draining: until when. 0 before.
+    /// The deadline of draining; 0 before draining starts.
     drain_until: AtomicU64,
     stop: AtomicUsize,
     pub(crate) connections: AtomicUsize,
@@ -36,16 +37,16 @@ pub(crate) struct ControlState {
     pub(crate) counters: Mutex<Counters>,
 }
 
-/// What has become of connections so far.
+/// Counters of a server's connections since its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Connections that said a proper hello.
+    /// Connections that completed the hello exchange.
     pub accepted: u64,
-    /// Connections that were refused or broke the handshake.
+    /// Connections that were refused or violated the handshake.
     pub refused: u64,
-    /// Lanes asked for.
+    /// Lanes requested.
     pub lanes: u64,
-    /// Datagrams that were dropped: they were nobody's, or more than there was room for.
+    /// Datagrams that were dropped: they belonged to no lane or found no room.
     pub stray_datagrams: u64,
 }
 
@@ -75,19 +76,19 @@ impl ControlState {
 
 struct Session<F: Fabric> {
     link: F::Link,
-    /// Has the session served again, without news.
+    /// Marks the session ready again although nothing new has arrived.
     again: Mark,
     greeted: bool,
     hello_until: Nanos,
     lanes: usize,
 }
 
-/// The connections there are.
+/// All current connections.
 struct Sessions<F: Fabric> {
     all: BTreeMap<u64, Session<F>>,
-    /// Those of them that have news: nobody looks at the others.
+    /// The connections with something to receive. Only these are served.
     ready: ReadyList,
-    /// Those of them that have not said hello, by the time until which they have to.
+    /// The connections without a hello so far, by the deadline of their hello.
     silent: BTreeSet<(Nanos, u64)>,
 }
 
@@ -99,7 +100,7 @@ impl<F: Fabric> Sessions<F> {
     }
 }
 
-/// The control thread's whole state.
+/// The control thread's state.
 pub(crate) struct Control<F: Fabric> {
     pub(crate) fabric: F,
     pub(crate) listener: F::Listener,
@@ -118,7 +119,7 @@ impl<F: Fabric> Control<F> {
         self.listener.subscribe(self.signal.clone());
         loop {
             let seen = self.signal.seen();
-            // In this order: who stops has asked to drain before, and workers end by being told to drain.
+            // Load `stop` first: it is set after `drain_until`, and workers end only on a drain command.
             let stop = self.state.stop.load(Ordering::Acquire) != 0;
             let drain_until = self.state.drain_until.load(Ordering::Acquire);
             if drain_until != 0 && !announced {
@@ -185,7 +186,7 @@ impl<F: Fabric> Control<F> {
         sessions.all.insert(number, session);
     }
 
-    /// Serves a connection that has news.
+    /// Serves a connection that has something to receive.
     fn serve_ready(&self, sessions: &mut Sessions<F>, number: u64) {
         let Some(session) = sessions.all.get_mut(&number) else { return };
         let served = self.serve(number, session);
@@ -197,7 +198,7 @@ impl<F: Fabric> Control<F> {
         }
     }
 
-    /// Ends the connections that should have said hello by now.
+    /// Ends the connections whose hello is overdue.
     fn end_silent(&self, sessions: &mut Sessions<F>, now: Nanos) {
         while let Some(&(until, number)) = sessions.silent.first()
             && until < now
@@ -227,7 +228,8 @@ impl<F: Fabric> Control<F> {
         }
     }
 
-    /// Takes the records of one connection; if there are many, some of them, to let others have their turn.
+    /// Handles the records of one connection, at most [`RECORDS_AT_ONCE`] before other connections are
+    /// served.
     fn serve(&self, number: u64, session: &mut Session<F>) -> Result<(), Over> {
         for _ in 0..RECORDS_AT_ONCE {
             let message = match session.link.try_receive() {
@@ -314,7 +316,8 @@ impl<F: Fabric> Control<F> {
         Ok(())
     }
 
-    /// Checks what the client asks for, and registers our memory for it: that is slow, so the worker does not.
+    /// Checks an `OpenLane` request and registers the server's memory for it. Registration is slow, so it
+    /// runs here and not on the worker.
     fn plan_lane(
         &self,
         number: u64,
@@ -388,13 +391,13 @@ impl<F: Fabric> Control<F> {
     }
 }
 
-/// The worker that serves a lane, and what it needs to open it.
+/// The worker that serves a lane, and the command that opens it.
 type Planned<'a, F> = (&'a Arc<Inbox<F>>, OpenCommand<F>);
 
-/// Why a lane cannot be had, for programs and for people.
+/// The reason why a lane is refused, as a code and as text.
 type Refusal = (RefusalCode, String);
 
-/// The connection is over.
+/// The connection has ended.
 struct Over;
 
 fn plan_of(open: &OpenLane) -> Option<Plan> {

@@ -1,4 +1,5 @@
-//! When to try again: exponential back-off with jitter, a state machine without a clock of its own.
+//! Exponential back-off with jitter: a state machine that decides when to reconnect. The caller supplies the
+//! time.
 
 use dunlin_fabric::Nanos;
 
@@ -7,7 +8,7 @@ use dunlin_fabric::Nanos;
 pub struct BackoffConfig {
     /// The wait after the first failure, in nanoseconds.
     pub first: Nanos,
-    /// The longest wait.
+    /// The longest wait, in nanoseconds.
     pub longest: Nanos,
 }
 
@@ -17,7 +18,7 @@ impl Default for BackoffConfig {
     }
 }
 
-/// The state of one connection's reconnecting.
+/// The back-off state of one connection.
 #[derive(Clone, Copy, Debug)]
 pub struct Backoff {
     config: BackoffConfig,
@@ -26,23 +27,23 @@ pub struct Backoff {
 }
 
 impl Backoff {
-    /// Nothing has failed yet.
+    /// Creates a state without failures.
     pub const fn new(config: BackoffConfig) -> Self {
         Backoff { config, failures: 0, not_before: 0 }
     }
 
-    /// When the next try may be made.
+    /// Returns the time before which no attempt may be made, in nanoseconds.
     pub const fn not_before(&self) -> Nanos {
         self.not_before
     }
 
-    /// Whether a try may be made now.
+    /// Returns whether an attempt may be made now.
     pub const fn is_due(&self, now: Nanos) -> bool {
         now >= self.not_before
     }
 
-    /// A try failed. The wait doubles each time up to the longest; a random half of it is taken off, so that the
-    /// clients of a server that was restarted do not come back all at once.
+    /// Records a failed attempt. The wait doubles with each failure up to the longest one. A random part of
+    /// up to half of it is taken off, so that the clients of a restarted server do not reconnect all at once.
     pub fn failed(&mut self, now: Nanos, random: u64) {
         let wait =
             self.config.first.saturating_mul(1 << self.failures.min(32)).min(self.config.longest).max(1);
@@ -50,12 +51,12 @@ impl Backoff {
         self.not_before = now.saturating_add(wait / 2 + random % (wait / 2 + 1));
     }
 
-    /// A connection was made.
+    /// Resets the state after a successful connection.
     pub fn succeeded(&mut self) {
         *self = Backoff::new(self.config);
     }
 
-    /// Tries that failed since the last connection.
+    /// Returns the number of failed attempts since the last connection.
     pub const fn failures(&self) -> u32 {
         self.failures
     }

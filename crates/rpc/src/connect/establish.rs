@@ -1,4 +1,4 @@
-//! The client's side of the handshake, in steps, so that only the short ones need the core:
+//! The client's side of the handshake, split so that the steps that block do not hold the core:
 //!
 //! 1. [`greet`]: dial, Hello, HelloReply. Blocks; needs no core.
 //! 2. [`PreparedLane::new`]: queue pair, inbound region, grants, endpoint. Needs the core, does not wait.
@@ -36,7 +36,7 @@ use dunlin_wire::{BatchState, Direction, TagKey};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// What both sides said first.
+/// The outcome of the hello exchange.
 #[derive(Debug)]
 pub(crate) struct Greeting<F: Fabric> {
     pub(crate) link: F::Link,
@@ -55,12 +55,12 @@ pub(crate) fn send<L: Link>(link: &L, record: &Record) -> Result<(), ConnectErro
     Ok(link.send(&message)?)
 }
 
-/// A peer's words, fit to be printed.
+/// Replaces the control characters of a peer's text, so that it can be printed.
 fn printable(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c }).collect()
 }
 
-/// Dials and says hello.
+/// Dials and exchanges hellos.
 pub(crate) fn greet<F: Fabric>(
     fabric: &F,
     address: &Address,
@@ -76,7 +76,8 @@ pub(crate) fn greet<F: Fabric>(
         service: config.service.clone(),
         token: Token(config.token.clone()),
     };
-    // A server that refuses everybody has closed the connection before our hello: what it said still counts.
+    // A server that refuses everybody may have closed the connection before our hello. Its refusal can still
+    // be received.
     let said = send(&link, &Record::Hello(hello));
     let answer = receive(&link, until);
     if answer.is_err() {
@@ -102,24 +103,24 @@ pub(crate) fn greet<F: Fabric>(
     }
 }
 
-/// Our half of a lane.
+/// The client's half of a lane.
 #[derive(Debug)]
 pub(crate) struct PreparedLane<F: Fabric> {
     pub(crate) number: u16,
     pub(crate) queue_pair: QueuePairId,
-    /// Over which requests are written that may be lost.
+    /// The UC queue pair for requests that may be lost.
     unreliable: Option<QueuePairId>,
-    /// For datagrams, of either direction.
+    /// The queue pair for datagrams of either direction.
     datagrams: Option<QueuePairId>,
-    /// Control line, and behind it the ring of responses if the path has one.
+    /// The control line, followed by the ring of responses if the plan has one.
     region: Region<F::Memory>,
     plan: Plan,
-    /// The plan was to fetch or to write back, and the rates rule fetching out.
+    /// The plan was hybrid, and the fabric's rates rule fetching out.
     pub(crate) ruled_out: bool,
     open: OpenLane,
 }
 
-/// The send queue's depth: requests, READs of results, reports.
+/// The least depth of the send queue: requests, READs of results, reports.
 const MAX_SEND: u32 = 256;
 
 impl<F: Fabric> PreparedLane<F> {
@@ -139,7 +140,8 @@ impl<F: Fabric> PreparedLane<F> {
         prepared
     }
 
-    /// Notes in `made` the queue pairs that it has made.
+    /// Creates the half, and records its queue pairs in `made`, so that the caller can destroy them after a
+    /// failure.
     fn make(
         core: &mut Core<F>,
         greeting: &Greeting<F>,
@@ -204,12 +206,12 @@ impl<F: Fabric> PreparedLane<F> {
         Ok(PreparedLane { number, queue_pair, unreliable, datagrams, region, plan, ruled_out: false, open })
     }
 
-    /// All queue pairs of our half.
+    /// All queue pairs of this half.
     pub(crate) fn queue_pairs(&self) -> impl Iterator<Item = QueuePairId> + use<F> {
         [Some(self.queue_pair), self.unreliable, self.datagrams].into_iter().flatten()
     }
 
-    /// Joins our half with the server's.
+    /// Joins this half with the server's.
     pub(crate) fn complete(
         self,
         core: &mut Core<F>,
@@ -384,13 +386,15 @@ impl<F: Fabric> PreparedLane<F> {
     }
 }
 
-/// RECVs that a receiver posts: one for each message that can be on its way, and some to spare; where they need no
-/// memory, one more for each call, whose message may be followed by a report that wakes the receiver. Where they do,
-/// reports, of which four make a ring, take the spare ones. A sender that finds none waits until one is posted.
+/// Returns the number of RECVs that a receiver posts: one for each message in flight, and some spare.
+///
+/// RECVs without buffers are cheap, so there is one more for each call: the message of a call may be followed
+/// by a report that wakes the receiver. With buffers the spare ones take the reports, of which there are at
+/// most four for each round of the ring. A sender that finds no RECV waits until one is posted.
 pub(crate) fn receives(carrier: Carrier, window: u16) -> u32 {
     match carrier {
         Carrier::Receive => window as u32 + 8,
-        // Only for reports.
+        // For head reports only.
         Carrier::Datagram => 8,
         Carrier::Ring(Notice::Polled)
         | Carrier::Hybrid(Notice::Polled)
@@ -400,12 +404,13 @@ pub(crate) fn receives(carrier: Carrier, window: u16) -> u32 {
     }
 }
 
-/// RECVs for datagrams of a lane, by the same measure.
+/// Returns the number of RECVs for the datagrams of a lane, by the same rule.
 pub(crate) fn datagrams(window: u16) -> u32 {
     window as u32 + 8
 }
 
-/// The unreliable connection beside a reliable one: for WRITEs only.
+/// Returns the configuration of the unreliable connection that accompanies a reliable one. It carries only
+/// WRITEs.
 pub(crate) fn unreliable(reliable: &QueuePairConfig) -> QueuePairConfig {
     QueuePairConfig {
         transport: Transport::UnreliableConnection,
@@ -416,7 +421,7 @@ pub(crate) fn unreliable(reliable: &QueuePairConfig) -> QueuePairConfig {
     }
 }
 
-/// How much may wait for RECVs on the way to us: whole messages where they come by SEND.
+/// Returns the bytes that may wait for RECVs at the receiver: whole messages if they come by SEND.
 pub(crate) fn inbound_bytes(carrier: Carrier) -> u32 {
     match carrier {
         Carrier::Receive => 4 * MAX_MESSAGE as u32,
@@ -429,7 +434,7 @@ pub(crate) fn inbound_bytes(carrier: Carrier) -> u32 {
     }
 }
 
-/// Asks the server for its halves.
+/// Asks the server to open its halves of the lanes, and waits for all answers.
 pub(crate) fn negotiate<F: Fabric>(
     greeting: &Greeting<F>,
     prepared: &[PreparedLane<F>],

@@ -6,20 +6,21 @@ use crate::error::ConnectError;
 use dunlin_fabric::{Address, Fabric};
 use std::collections::VecDeque;
 
-/// The function that messages are calls of.
+/// The function id of all messages.
 pub(super) const MESSAGES: u16 = 0;
 
-/// A client that sends messages to the threads of one server and receives one for each. `Send`, not shared. A message that gets
-/// no answer ends at its deadline, or when the server's death is noticed: nothing that was sent is without an outcome.
+/// A client that exchanges messages with the threads of one server: it receives one for each that it sends.
+/// `Send`, but used by one thread at a time. Every message sent has an outcome: without an answer it fails at
+/// its deadline, or when the server's death is noticed.
 #[derive(Debug)]
 pub struct MessageClient<F: Fabric> {
     client: Client<F>,
-    /// By thread of the server: what was sent and not received yet.
+    /// For each server thread, the messages sent and not received yet, oldest first.
     sent: Vec<VecDeque<CallId>>,
 }
 
 impl<F: Fabric> MessageClient<F> {
-    /// Connects to all threads of a server. Blocks for at most the configured time.
+    /// Connects to all threads of a server. Blocks for at most [`ClientConfig::connect_timeout`].
     pub fn connect(fabric: &F, address: &Address, config: ClientConfig) -> Result<Self, ConnectError> {
         let window = config.window as usize;
         let client = Client::connect(fabric, address, config)?;
@@ -27,33 +28,36 @@ impl<F: Fabric> MessageClient<F> {
         Ok(MessageClient { client, sent })
     }
 
-    /// Threads of the server: `server` in all other calls is below that, and names the thread that owns what the message is about.
+    /// Returns the number of server threads. The `server` argument of all other methods is below that number,
+    /// and names the thread that owns the message's data.
     pub fn servers(&self) -> usize {
         self.sent.len()
     }
 
-    /// The engine's client below: settings, capabilities, tuning.
+    /// Returns the underlying client, for its settings, capabilities and tuning.
     pub fn client(&self) -> &Client<F> {
         &self.client
     }
 
-    /// Messages to `server` whose answers were not received yet.
+    /// Returns the number of messages to `server` whose answers were not received yet.
     pub fn outstanding(&self, server: usize) -> usize {
         self.sent.get(server).map_or(0, VecDeque::len)
     }
 
-    /// A buffer of `size` bytes for messages to and from `server`; what is in it is undefined. Maps memory (a system call) only
-    /// until as much is mapped as is used at a time.
+    /// Allocates a buffer of `size` bytes for messages to and from `server`; its content is undefined. Maps
+    /// memory (a system call) only while the pool is smaller than the peak use.
     pub fn malloc_buf(&mut self, server: usize, size: usize) -> Result<MessageBuffer<F>, BufferError> {
         Ok(MessageBuffer { memory: self.client.message_memory(server, MESSAGES, size)? })
     }
 
-    /// Sends the first `size` bytes of a buffer. Short ones are copied into the request (inline), and the buffer is as before. Longer
-    /// ones than the plan's threshold leave from where they lie: the buffer has other memory of the same length afterwards, in which
-    /// anything may be. Waits for room as long as a message may take.
+    /// Sends the first `size` bytes of a buffer. Waits for room for at most the timeout of a message.
+    ///
+    /// A message of at most [`Plan::rendezvous_above`](crate::Plan::rendezvous_above) bytes is copied, and
+    /// the buffer is unchanged. A longer one leaves with the buffer's memory: the buffer then has other
+    /// memory of the same length, with undefined content.
     ///
     /// # Errors
-    /// Nothing was sent then, and the buffer is as before.
+    /// Nothing was sent, and the buffer is unchanged.
     pub fn client_send(
         &mut self,
         server: usize,
@@ -66,15 +70,15 @@ impl<F: Fabric> MessageClient<F> {
         }
         let id = self.client.submit_message(server, MESSAGES, &mut buffer.memory, size)?;
         if self.sent.len() <= server {
-            // A server that has come back with more threads.
+            // The server has reconnected with more threads.
             self.sent.resize_with(server + 1, VecDeque::new);
         }
         self.sent[server].push_back(id);
         Ok(())
     }
 
-    /// Receives what the server has sent for the oldest message to it that has had no answer, and says how long it is. Blocks until
-    /// then, which no deadline lets be for ever (see [`ClientConfig::timeout`]).
+    /// Receives the answer to the oldest outstanding message to `server`, and returns its length in bytes.
+    /// Blocks until it arrives or the message fails (see [`ClientConfig::timeout`]).
     pub fn client_recv(
         &mut self,
         server: usize,
@@ -85,7 +89,8 @@ impl<F: Fabric> MessageClient<F> {
         self.take(server, id, buffer)
     }
 
-    /// As [`client_recv`](MessageClient::client_recv), but does not block: `None` if the answer has not come.
+    /// As [`client_recv`](MessageClient::client_recv), but does not block: `None` if the answer has not
+    /// arrived.
     pub fn try_client_recv(
         &mut self,
         server: usize,

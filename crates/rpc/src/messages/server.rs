@@ -10,32 +10,33 @@ use dunlin_fabric::{Address, Fabric, Host, Nanos};
 use dunlin_wire::Status;
 use std::sync::Arc;
 
-/// A client, as one thread of the server knows it; another client never has the same.
+/// A client as known to one server thread. Ids are never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ClientId {
     pub(crate) lane: u16,
     pub(crate) serial: u64,
 }
 
-/// One thread of a server that receives messages and sends one for each. `Send`: made where the server is, used on a thread of the
-/// caller's, which has to come back to it often: what is not looked at is not answered. A killed client takes only its own messages
-/// with it.
+/// A server thread that receives messages and sends one for each. `Send`: created with the server, used on a
+/// thread of the caller's. The caller must call its methods often, because nothing is answered in between.
+/// When a client dies, only its own messages are lost.
 #[derive(Debug)]
 pub struct MessageServer<F: Fabric> {
     worker: Worker<F>,
-    /// A server that is shut down waits for us, until we have ended.
+    /// A shutdown of the server waits until this is dropped.
     holder: Option<Arc<()>>,
 }
 
 impl<F: Fabric> MessageServer<F> {
-    /// Listens, with as many threads as [`ServerConfig::workers`] says, which are the caller's to run. The server ends with the first
-    /// value: [`shutdown`](Server::shutdown) waits until all received messages are answered.
+    /// Listens, and returns the server with [`ServerConfig::workers`] server threads for the caller to run.
+    /// Dropping the [`Server`] ends it at once; [`shutdown`](Server::shutdown) waits until all received
+    /// messages are answered.
     pub fn listen(
         fabric: &F,
         address: &Address,
         config: ServerConfig,
     ) -> Result<(Server<F>, Vec<Self>), ServeError> {
-        // What is pulled from a worker is never called.
+        // Functions that are pulled never reach the service.
         let refuse = |_: &Request<'_>, _: &mut Reply<'_>| Err(Status::UnknownFunction);
         let builder = ServerBuilder::new(fabric).config(config).function(MESSAGES, FunctionMode::Pull);
         let (server, workers) = builder.serve_with(address, |_| Box::new(refuse))?;
@@ -47,20 +48,20 @@ impl<F: Fabric> MessageServer<F> {
         Ok((server, threads))
     }
 
-    /// The thread's number: `server` of the clients' calls.
+    /// Returns the thread's number: the `server` argument of the client's methods.
     pub fn number(&self) -> u16 {
         self.worker.number()
     }
 
-    /// Whether the server has ended this thread.
+    /// Returns whether the server has ended this thread.
     pub fn is_ended(&self) -> bool {
         self.worker.is_ended()
     }
 
-    /// A client that has sent something that was not received yet; each has its turn. Waits for one as the plans of the clients ask,
-    /// until then (on the host's clock) at most, or until the server ends.
+    /// Returns a client with messages that were not received yet, round-robin. Waits as the clients' plans
+    /// ask, until `until` (on the host's clock) or until the server ends.
     pub fn next_client(&mut self, until: Nanos) -> Option<ClientId> {
-        // Also if something waits: what has come meanwhile may be that its client is gone.
+        // Needed even with messages waiting: a client may have disconnected meanwhile.
         self.worker.progress();
         loop {
             if let Some((lane, serial)) = self.worker.next_held() {
@@ -77,7 +78,7 @@ impl<F: Fabric> MessageServer<F> {
         }
     }
 
-    /// A buffer of `size` bytes for messages from and to a client; what is in it is undefined.
+    /// Allocates a buffer of `size` bytes for messages from and to a client; its content is undefined.
     pub fn malloc_buf(&mut self, client: ClientId, size: usize) -> Result<MessageBuffer<F>, BufferError> {
         match self.worker.held_memory(client, size) {
             Ok(memory) => Ok(MessageBuffer { memory }),
@@ -86,8 +87,10 @@ impl<F: Fabric> MessageServer<F> {
         }
     }
 
-    /// Receives the next message of a client, in the order in which they have arrived (a short message may overtake a long one), and
-    /// says how long it is; `None` if there is none now. Does not block. A message whose deadline is over is answered so by itself.
+    /// Receives the next message of a client, and returns its length, or `None`. Does not block.
+    ///
+    /// Messages come in the order of arrival, in which a short message may overtake a long one. A message
+    /// whose deadline has passed is skipped and answered with an error.
     pub fn server_recv(
         &mut self,
         client: ClientId,
@@ -105,9 +108,11 @@ impl<F: Fabric> MessageServer<F> {
         }
     }
 
-    /// Sends the first `size` bytes of a buffer as the answer to the oldest message received from this client that has none: leaves it
-    /// where the client fetches it, or writes it to the client, as the client's plan and what it has found out have it. Does not
-    /// block: what finds no room goes out later. As for the buffer, see [`client_send`](super::MessageClient::client_send).
+    /// Sends the first `size` bytes of a buffer as the answer to the client's oldest unanswered message. Does
+    /// not block: an answer without room is sent later.
+    ///
+    /// The client's plan and tuning decide whether the client READs the answer or the server WRITEs it. The
+    /// buffer changes as in [`client_send`](super::MessageClient::client_send).
     pub fn server_send(
         &mut self,
         client: ClientId,

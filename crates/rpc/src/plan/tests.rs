@@ -1,4 +1,4 @@
-//! Which plans are legal, over all halves, modes and ways.
+//! Which plans are legal, for all halves, completion modes and large-payload methods.
 
 use super::*;
 use dunlin_fabric::TransportSet;
@@ -40,7 +40,8 @@ fn who_polls_memory_cannot_sleep() {
     }
 }
 
-/// Every half with every other and every way to wait, against the rules as DESIGN has them: who may sleep.
+/// Checks every combination of halves and completion modes against the rules in DESIGN about which side may
+/// sleep.
 #[test]
 fn every_half_says_who_may_sleep() {
     let polled = [RequestHalf::Write, RequestHalf::WriteUnreliable];
@@ -72,7 +73,7 @@ fn every_half_says_who_may_sleep() {
                     && (client == CompletionMode::Busy || client_may(response))
                     && (server == CompletionMode::Busy || server_may(request));
                 assert_eq!(plan.check(&Capabilities::EVERYTHING).is_ok(), legal, "{plan:?}");
-                // Who may not sleep looks at memory for whole messages.
+                // A side that may not sleep polls memory for whole messages.
                 let unordered = Capabilities { in_order_write: false, ..Capabilities::EVERYTHING };
                 let told = client_may(response) && server_may(request) && !fetched(response);
                 assert_eq!(plan.check(&unordered).is_ok(), legal && told, "{plan:?}");
@@ -83,7 +84,8 @@ fn every_half_says_who_may_sleep() {
     assert_eq!(ResponseHalf::from_wire(u8::MAX), None);
 }
 
-/// What iWARP can do: who sleeps is told by SENDs, which nothing eager may outrun.
+/// The rules on iWARP: a sleeping side is notified by SENDs, and eager fragments must not outnumber the
+/// RECVs.
 #[test]
 fn where_sends_do_not_wait() {
     let iwarp = &Capabilities::IWARP;
@@ -144,7 +146,7 @@ fn what_a_fabric_lacks_is_named() {
             .fold(TransportSet::NONE, TransportSet::with);
         let checked = plan.check(&Capabilities { transports, ..Capabilities::EVERYTHING });
         assert_eq!(checked, Err(Illegal::Lacks(name)));
-        // A smaller MTU carries less.
+        // A smaller MTU carries a smaller payload.
         let checked = plan.check(&Capabilities { max_datagram: 1024, ..Capabilities::EVERYTHING });
         assert_eq!(checked, Err(Illegal::OverDatagram { above: 4008, limit: 936 }));
         let less = plan.large(LargePayload::Read, 936);
@@ -162,7 +164,7 @@ fn what_a_fabric_lacks_is_named() {
         immediate.check(&Capabilities { immediate: false, ..Capabilities::EVERYTHING }),
         Err(Illegal::Lacks("immediate data"))
     );
-    // Who sleeps and has a ring of the peer's to fill is told of room in it.
+    // A sleeping side that fills a ring of its peer has to be notified of room in it.
     for (half, client, server) in [
         (Plan::new(RequestHalf::Send, ResponseHalf::Fetch), CompletionMode::Busy, CompletionMode::Event),
         (Plan::new(RequestHalf::Write, ResponseHalf::Send), CompletionMode::Adaptive, CompletionMode::Busy),

@@ -1,7 +1,7 @@
-//! Counts a thread's calls of futex, and ends the process with any other system call.
+//! Counts a thread's futex calls, and ends the process at any other system call.
 //!
-//! A filter of the kernel turns each futex call into a signal; the handler counts it and makes it again, with a mark in
-//! an argument that neither wait nor wake uses, by which the filter lets it pass.
+//! A seccomp filter turns each futex call into a signal. The handler counts the call and repeats it with a
+//! mark in an argument that neither wait nor wake uses; the filter lets marked calls pass.
 
 use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
@@ -9,7 +9,7 @@ use seccompiler::{
 use std::process::ExitStatus;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The mark, in the sixth argument.
+/// The mark, passed in the sixth argument.
 const MARK: u64 = 0x6475_6e6c;
 
 const TOO_MANY_WAKES: i32 = 11;
@@ -20,14 +20,14 @@ static WAITS: AtomicU64 = AtomicU64::new(0);
 static WAKES: AtomicU64 = AtomicU64::new(0);
 
 extern "C" fn on_futex(_: libc::c_int, _: *mut libc::siginfo_t, context: *mut libc::c_void) {
-    // SAFETY: the kernel gives a handler with SA_SIGINFO the interrupted thread's context, which is this handler's
-    // alone while it runs.
+    // SAFETY: for a handler with SA_SIGINFO the kernel passes the interrupted thread's context, and only this
+    // handler uses it while it runs.
     let registers = unsafe { &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs };
     let argument = |register: libc::c_int| registers[register as usize];
     let operation = argument(libc::REG_RSI) as libc::c_int & libc::FUTEX_CMD_MASK;
     let counter = if operation == libc::FUTEX_WAKE { &WAKES } else { &WAITS };
     counter.fetch_add(1, Ordering::Relaxed);
-    // SAFETY: the call that the thread was about to make, with its own arguments.
+    // SAFETY: repeats the call that the thread was about to make, with its own arguments.
     let result = unsafe {
         libc::syscall(
             libc::SYS_futex,
@@ -39,7 +39,7 @@ extern "C" fn on_futex(_: libc::c_int, _: *mut libc::siginfo_t, context: *mut li
             MARK,
         )
     };
-    // SAFETY: errno is the thread's own.
+    // SAFETY: the pointer is valid, and errno is thread-local.
     let error = unsafe { *libc::__errno_location() };
     registers[libc::REG_RAX as usize] = if result < 0 { -i64::from(error) } else { result };
 }
@@ -49,9 +49,10 @@ fn install(filter: SeccompFilter) {
     seccompiler::apply_filter(&program).unwrap();
 }
 
-/// From here on this thread may wait, wake, look at the clock and end the process; its waits and wakes are counted.
+/// From here on this thread may only wait, wake, read the clock and end the process. Its waits and wakes are
+/// counted.
 pub(crate) fn count() {
-    // SAFETY: a handler that only touches atomics and its own context.
+    // SAFETY: the handler only uses atomics and its own context.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = on_futex as *const () as usize;
@@ -63,7 +64,7 @@ pub(crate) fn count() {
         .and_then(|c| SeccompRule::new(vec![c]));
     let rules = [(libc::SYS_futex, vec![mark.unwrap()])].into();
     let (trap, allow, kill) = (SeccompAction::Trap, SeccompAction::Allow, SeccompAction::KillProcess);
-    // Of two filters the stricter answer counts.
+    // With two filters the stricter result applies.
     install(
         SeccompFilter::new(rules, allow.clone(), trap, architecture.try_into().unwrap())
             .unwrap_or_else(|e| panic!("{e}")),
@@ -79,8 +80,8 @@ pub(crate) fn count() {
     install(SeccompFilter::new(rules, kill, allow, architecture.try_into().unwrap()).unwrap());
 }
 
-/// How the process should end after so many calls: 0 if there was one wake and one wait for each, and a few more: sleeps
-/// that were ended because they were long, and wakes by reports of a ring's head.
+/// Returns the exit status after `calls` calls: 0 for about one wake and one wait for each. The tolerance of
+/// a quarter covers long sleeps that were interrupted, and wakes by head reports.
 pub(crate) fn verdict(calls: u64) -> i32 {
     let (waits, wakes) = (WAITS.load(Ordering::Relaxed), WAKES.load(Ordering::Relaxed));
     match () {
@@ -91,7 +92,7 @@ pub(crate) fn verdict(calls: u64) -> i32 {
     }
 }
 
-/// What a process that ended so has to say.
+/// Explains a process's exit status.
 pub(crate) fn explain(status: ExitStatus) -> String {
     match status.code() {
         Some(TOO_MANY_WAKES) => "it has made more than one wake for a call".into(),

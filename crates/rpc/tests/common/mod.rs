@@ -1,5 +1,5 @@
-//! What the tests of the engine share: a runner with a bound on every test, a server in a process of its own, and a
-//! raw client that says the handshake by hand and can write anything.
+//! Shared by the engine's tests: a runner with a time limit for each test, a server in its own process, and a
+//! raw client that performs the handshake itself and can write arbitrary bytes.
 
 #![allow(
     dead_code,
@@ -20,13 +20,13 @@ use dunlin_rpc::*;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-/// No test needs nearly so long: whoever does, hangs.
+/// The time limit of a test, far above the need of any.
 pub const HANG: Duration = Duration::from_secs(240);
 
 /// Echoes its request.
 pub const ECHO: u16 = 1;
 
-/// Runs a test with the bound [`HANG`]; a hang is a failure with a name.
+/// Runs a test with the limit [`HANG`]: a hang fails under the test's name.
 pub fn bounded(test: impl FnOnce() + Send + 'static) {
     let (tell, told) = mpsc::channel();
     let runner = std::thread::spawn(move || {
@@ -43,7 +43,7 @@ pub fn bounded(test: impl FnOnce() + Send + 'static) {
     }
 }
 
-/// The `main` of a test file without the usual harness: its tests by name, one after the other.
+/// The `main` of a test file without the usual harness. Runs the tests one after the other.
 pub fn run(tests: &[(&str, fn())]) {
     process::play_role();
     let filters: Vec<String> = std::env::args().skip(1).filter(|a| !a.starts_with('-')).collect();
@@ -79,18 +79,18 @@ pub fn fabric() -> ShmFabric {
     ShmFabric::new(ShmConfig::default()).unwrap()
 }
 
-/// An address that nobody else has.
+/// Returns an address that no other test uses.
 pub fn unique(what: &str) -> Address {
     let name = format!("rpc-{what}-{}-{:x}", std::process::id(), RealHost.random() as u32);
     Address::new(Scheme::Shm, &name).unwrap()
 }
 
-/// A time on the host's clock.
+/// Returns the time on the host's clock after this delay.
 pub fn after(time: Duration) -> u64 {
     RealHost.now() + time.as_nanos() as u64
 }
 
-/// Waits until something is so, at most [`HANG`] / 2.
+/// Waits until a condition holds, for at most [`HANG`] / 2.
 pub fn until(what: &str, mut so: impl FnMut() -> bool) {
     let end = Instant::now() + HANG / 2;
     while !so() {
@@ -99,10 +99,11 @@ pub fn until(what: &str, mut so: impl FnMut() -> bool) {
     }
 }
 
-/// Protocols that also carry large payloads in pieces, which none has by itself: one that polls memory, and one that sleeps.
+/// Protocols that are also tested with payloads in pieces, which no row of the table has: one polls memory,
+/// the other can sleep.
 const IN_PIECES: [&str; 2] = ["Server-reply", "Direct-WriteIMM"];
 
-/// The plans of all protocols, with the modes that are legal for them.
+/// Returns the plans of all protocols in those of the modes that are legal for them.
 pub fn plans(fabric: &impl dunlin_fabric::Fabric, modes: &[CompletionMode]) -> Vec<(String, Plan)> {
     let mut plans = Vec::new();
     for protocol in PROTOCOLS {
@@ -124,14 +125,14 @@ pub fn plans(fabric: &impl dunlin_fabric::Fabric, modes: &[CompletionMode]) -> V
 pub const MODES: [CompletionMode; 3] =
     [CompletionMode::Busy, CompletionMode::Event, CompletionMode::Adaptive];
 
-/// The plan for tests to which the protocol does not matter: yields the core to others.
+/// The plan of tests that do not depend on the protocol. It sleeps, and so leaves the core to others.
 pub fn any_plan() -> Plan {
     Plan::new(RequestHalf::WriteImm, ResponseHalf::WriteImm)
         .completion(CompletionMode::Event, CompletionMode::Event)
 }
 
-/// The settings of a client with this plan. By the rates of RF-RPC's cluster, by which results are fetched: on shared memory they would all be
-/// written back.
+/// Returns client settings with this plan and the rates of RF-RPC's cluster. With shared memory's rates every
+/// result would be written back instead of fetched.
 pub fn with_plan(plan: Plan) -> ClientConfig {
     ClientConfig {
         fetch_table: Some(std::sync::Arc::new(tune::table::FetchTable::rf_rpc())),
@@ -139,7 +140,7 @@ pub fn with_plan(plan: Plan) -> ClientConfig {
     }
 }
 
-/// Bytes that say what they are.
+/// Returns bytes that depend on position and seed.
 pub fn pattern(length: usize, seed: u64) -> Vec<u8> {
     (0..length).map(|i| (i as u64 * 7 + seed * 13 + (i as u64 >> 8)) as u8).collect()
 }

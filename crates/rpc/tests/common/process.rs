@@ -1,4 +1,4 @@
-//! Roles: the test binary started again, to be another process.
+//! Roles: the test binary, started again as another process.
 
 use super::*;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -9,35 +9,35 @@ use std::sync::atomic::{AtomicU64, Ordering};
 const ROLE: &str = "DUNLIN_TEST_ROLE";
 const ARGUMENTS: &str = "DUNLIN_TEST_ARGUMENTS";
 
-/// Answers how many calls of [`ECHO`] and [`SLOW`] were executed, as 8 bytes.
+/// Answers with the number of executed calls of [`ECHO`] and [`SLOW`], as 8 bytes.
 pub const EXECUTED: u16 = 2;
-/// Runs in the pool: sleeps as many milliseconds as its first byte says, then echoes.
+/// Runs in the pool: sleeps for the number of milliseconds in its first byte, then echoes.
 pub const SLOW: u16 = 3;
-/// Answers as many bytes as its first four bytes say.
+/// Answers with the number of bytes given in its first four bytes.
 pub const SIZED: u16 = 4;
 /// Panics.
 pub const PANIC: u16 = 5;
 /// Is never answered.
 pub const NEVER: u16 = 6;
-/// Answers the nanoseconds that the request says are left for it, as 8 bytes; 0 for no deadline.
+/// Answers with the time left of the request in nanoseconds, as 8 bytes; 0 without a deadline.
 pub const TIME_LEFT: u16 = 7;
 
-/// Fails, with a text that is longer than a small result.
+/// Fails with a text longer than a small result.
 pub const WORDY: u16 = 8;
 
-/// A role of a file's own, by name.
+/// A role of one test file, by name.
 pub type Role = fn(&str);
 static ROLES: std::sync::Mutex<Vec<(&'static str, Role)>> = std::sync::Mutex::new(Vec::new());
 
-/// Adds a role; before [`run`](super::run).
+/// Adds a role. Call it before [`run`](super::run).
 pub fn add_role(name: &'static str, role: Role) {
     ROLES.lock().unwrap().push((name, role));
 }
 
-/// If this process was started to play a role, plays it and ends.
+/// Plays a role and ends the process, if it was started for one.
 pub fn play_role() {
     let Ok(name) = std::env::var(ROLE) else { return };
-    // Who started us may die before us.
+    // The parent may die before this process.
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL)).unwrap();
     let arguments = std::env::var(ARGUMENTS).unwrap_or_default();
     if name == "server" {
@@ -49,7 +49,7 @@ pub fn play_role() {
     std::process::exit(0);
 }
 
-/// Says that the role has come so far that the test can go on.
+/// Signals the test that the role is ready.
 pub fn ready() {
     println!("ready");
     std::io::stdout().flush().unwrap();
@@ -63,7 +63,7 @@ pub struct Process {
 }
 
 impl Process {
-    /// Starts one and waits until it says that it is [`ready`].
+    /// Starts a process and waits until it is [`ready`].
     pub fn start(role: &str, arguments: &str) -> Process {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .env(ROLE, role)
@@ -85,14 +85,14 @@ impl Process {
         let _ = self.child.wait();
     }
 
-    /// What it still says, to its end.
+    /// Returns the rest of its output.
     pub fn rest(&mut self) -> String {
         let mut text = String::new();
         self.output.read_to_string(&mut text).unwrap();
         text
     }
 
-    /// Its next line.
+    /// Returns its next line of output.
     pub fn line(&mut self) -> String {
         let mut line = String::new();
         self.output.read_line(&mut line).unwrap();
@@ -106,14 +106,14 @@ impl Drop for Process {
     }
 }
 
-/// A server in a process of its own.
+/// A server in its own process.
 pub struct ServerProcess {
     pub process: Process,
     pub address: Address,
 }
 
 impl ServerProcess {
-    /// Settings as `key=value` words.
+    /// Starts a server with settings given as `key=value` words.
     pub fn start(settings: &str) -> ServerProcess {
         Self::start_on(&unique("server"), settings)
     }
@@ -127,13 +127,13 @@ impl ServerProcess {
         self.process.kill();
     }
 
-    /// Shuts the server down gently, and waits for its end.
+    /// Shuts the server down gracefully, and waits for its end.
     pub fn shutdown(&mut self) {
         drop(self.process.stdin.take());
         self.process.child.wait().unwrap();
     }
 
-    /// Calls executed, asked by a client of its own.
+    /// Returns the number of executed calls, queried by a new client.
     pub fn executed(&self, fabric: &ShmFabric) -> u64 {
         let mut client = self.client(fabric, any_plan());
         let response = client.call(EXECUTED, &[]).unwrap();
@@ -144,7 +144,7 @@ impl ServerProcess {
         Client::connect(fabric, &self.address, ClientConfig::with_plan(plan)).unwrap()
     }
 
-    /// The server still serves somebody else, with every protocol.
+    /// Asserts that the server still serves other clients, with every protocol.
     pub fn assert_serves(&self, fabric: &ShmFabric) {
         for (name, plan) in plans(fabric, &[CompletionMode::Busy, CompletionMode::Event]) {
             let mut client = self.client(fabric, plan);
@@ -157,7 +157,7 @@ impl ServerProcess {
     }
 }
 
-/// What the functions of the test server do, as one worker has it.
+/// Returns the functions of the test server, as the service of one worker.
 pub fn test_service(executed: Arc<AtomicU64>) -> Box<dyn Service> {
     Box::new(move |request: &Request<'_>, reply: &mut Reply<'_>| {
         match request.function {
@@ -182,7 +182,7 @@ pub fn test_service(executed: Arc<AtomicU64>) -> Box<dyn Service> {
     })
 }
 
-/// A builder with the functions of the test server.
+/// Returns a builder with the functions of the test server.
 pub fn test_server<F: dunlin_fabric::Fabric>(fabric: &F, executed: &Arc<AtomicU64>) -> ServerBuilder<F> {
     let executed = Arc::clone(executed);
     ServerBuilder::new(fabric)
@@ -233,7 +233,7 @@ fn serve(arguments: &str) {
         .serve(&address, |_| test_service(Arc::clone(&executed)))
         .unwrap();
     ready();
-    // Until the test lets go of us.
+    // Until the test closes our standard input.
     let mut nothing = Vec::new();
     let _ = std::io::stdin().read_to_end(&mut nothing);
     server.shutdown(10_000_000_000);

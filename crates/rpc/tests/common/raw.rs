@@ -1,4 +1,4 @@
-//! A client without the engine: it says the handshake by hand, and writes whatever bytes it is told to.
+//! A client without the engine. It performs the handshake itself, and writes arbitrary bytes.
 
 use super::*;
 use dunlin_fabric::{
@@ -13,12 +13,12 @@ use dunlin_wire::{Direction, Header, Kind, LINE, Message, SingleLayout, TAG_OFFS
 
 /// Bytes before a ring.
 pub const CONTROL: u64 = 64;
-/// Bytes of both rings.
+/// The size of both rings in bytes.
 pub const RING: u32 = 16 * 1024;
-/// The longest message.
+/// The length of the longest message in bytes.
 pub const LONGEST: usize = 8192;
 
-/// A control connection without a hello yet.
+/// Opens a control connection without a hello.
 pub fn dial(fabric: &ShmFabric, address: &Address) -> ShmLink {
     fabric.dial(address, after(HANG / 2)).unwrap()
 }
@@ -52,7 +52,7 @@ pub fn greet(fabric: &ShmFabric, address: &Address) -> (ShmLink, HelloReply) {
     }
 }
 
-/// Our half of a lane, before the server has its half.
+/// The client's half of a lane, before the server has its half.
 pub struct Half {
     pub link: ShmLink,
     pub domain: ShmDomain,
@@ -97,7 +97,7 @@ impl Half {
         self.link.close();
     }
 
-    /// Asks for the lane.
+    /// Requests the lane.
     pub fn ask(&self) -> Result<LaneReady, LaneRefused> {
         send(&self.link, &Record::OpenLane(self.open.clone()));
         match receive(&self.link) {
@@ -131,7 +131,7 @@ impl RawClient {
         raw
     }
 
-    /// Posts RECVs for the answers, where they come by completion.
+    /// Posts RECVs for the answers, if they arrive by completion.
     fn listen(&mut self) {
         let target = ReceiveTarget::QueuePair(self.half.queue_pair);
         if self.plan.response == ResponseHalf::Send {
@@ -149,7 +149,7 @@ impl RawClient {
         }
     }
 
-    /// As [`connect`](RawClient::connect), but without RECVs: no answer gets through.
+    /// As [`connect`](RawClient::connect), but without RECVs, so that no answer is received.
     pub fn connect_deaf(fabric: &ShmFabric, address: &Address, plan: Plan) -> RawClient {
         let mut half = Half::new(fabric, address, plan);
         let ready = half.ask().unwrap();
@@ -173,7 +173,7 @@ impl RawClient {
         RegionKey(self.ready.region_keys[0])
     }
 
-    /// Posts any work; a full queue is waited for.
+    /// Posts a work request, and waits while the queue is full.
     pub fn post(&mut self, operation: impl Fn() -> Operation<'static, ShmMemory>) -> Result<(), PostError> {
         loop {
             let request = WorkRequest { id: WorkId(7), operation: operation(), signaled: true };
@@ -192,7 +192,7 @@ impl RawClient {
         self.write(at, bytes, false);
     }
 
-    /// As [`put`](RawClient::put), and tells the server of it as its request half has it.
+    /// As [`put`](RawClient::put), and notifies the server in the manner of the request half.
     pub fn put_told(&mut self, at: usize, bytes: &[u8]) {
         self.write(at, bytes, self.plan.request == RequestHalf::WriteImm);
         if matches!(self.plan.request, RequestHalf::WriteSend | RequestHalf::WriteSendChained) {
@@ -210,12 +210,12 @@ impl RawClient {
             immediate: immediate.then_some(0),
         };
         let request = WorkRequest { id: WorkId(7), operation, signaled: true };
-        // A queue pair that the server has closed takes nothing any more, which is one of the right outcomes.
+        // A queue pair that the server has closed accepts no work: one of the correct outcomes.
         let _ = self.half.domain.post(self.half.queue_pair, request);
         self.poll();
     }
 
-    /// WRITEs the mode word, which stands before the server's ring (`path/hybrid.rs`).
+    /// WRITEs the mode word, which lies before the server's ring (`path/hybrid.rs`).
     pub fn put_mode_word(&mut self, word: u64) {
         let (key, bytes) = (self.server_key(), word.to_le_bytes());
         let parts = [&bytes[..]];
@@ -234,7 +234,7 @@ impl RawClient {
         self.poll();
     }
 
-    /// The bytes of the next message, with right tags.
+    /// Returns the bytes of the next message, with correct tags.
     pub fn message(&self, header: &Header, payload: &[u8]) -> Vec<u8> {
         let layout = SingleLayout::new(payload.len() as u32, LONGEST).unwrap();
         let mut bytes = vec![0; LONGEST];
@@ -244,7 +244,7 @@ impl RawClient {
         bytes
     }
 
-    /// Gives bytes to the server as its request half has it, as the next message.
+    /// Transfers bytes as the next message, in the manner of the request half.
     pub fn deliver(&mut self, bytes: &[u8]) {
         match self.plan.request {
             RequestHalf::Send => self.send(bytes),
@@ -254,7 +254,7 @@ impl RawClient {
         self.sequence += 1;
     }
 
-    /// Makes a call, correct in form. Payloads are such that no message has to skip.
+    /// Makes a well-formed call. Payloads must be short enough that no message needs a `Skip`.
     pub fn request(&mut self, function: u16, call: u32, payload: &[u8]) {
         let header = Header { code: function, call, ..Header::new(Kind::Request) };
         let bytes = self.message(&header, payload);
@@ -262,7 +262,7 @@ impl RawClient {
         self.deliver(&bytes);
     }
 
-    /// Takes completions.
+    /// Processes completions.
     pub fn poll(&mut self) {
         let mut found: Vec<Completion<ShmMemory>> = Vec::new();
         self.half.domain.poll(self.half.queue, &mut found, 64);
@@ -276,7 +276,7 @@ impl RawClient {
         }
     }
 
-    /// Whether the server has ended the lane.
+    /// Returns whether the server has ended the lane.
     pub fn is_closed(&mut self) -> bool {
         self.poll();
         self.half.domain.state(self.half.queue_pair) != Some(QueuePairState::Ready)
@@ -312,7 +312,7 @@ impl RawClient {
         Some(bytes)
     }
 
-    /// The next answer, with its header and payload; `None` when the lane ended instead.
+    /// Returns the header and payload of the next answer; `None` if the lane ended instead.
     pub fn answer_or_end(&mut self) -> Option<(Header, Vec<u8>)> {
         let mut found = None;
         until("an answer came or the lane ended", || {
@@ -324,19 +324,19 @@ impl RawClient {
         Some((*message.header(), message.body().to_vec()))
     }
 
-    /// The next answer.
+    /// Returns the next answer.
     pub fn answer(&mut self) -> (Header, Vec<u8>) {
         self.answer_or_end().expect("an answer, but the lane ended")
     }
 
-    /// The status of the next answer, of this call.
+    /// Returns the status of the next answer, which must be for this call.
     pub fn status(&mut self, call: u32) -> Status {
         let (header, _) = self.answer();
         assert_eq!(header.call, call);
         Status::from_wire(header.code).unwrap()
     }
 
-    /// That nothing comes and nothing ends while a correct call of ours goes back and forth.
+    /// Asserts that the lane is open and the next answer is that of a correct call.
     pub fn assert_goes_on(&mut self, call: u32) {
         self.request(ECHO, call, b"still here");
         let (header, payload) = self.answer();
@@ -344,7 +344,7 @@ impl RawClient {
     }
 }
 
-/// A call id.
+/// Returns a call id.
 pub const fn call(slot: u32, generation: u32) -> u32 {
     generation << 12 | slot
 }

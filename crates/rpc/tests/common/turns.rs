@@ -1,4 +1,4 @@
-//! A client and a worker that take turns on one thread, so that what happens between them is exact.
+//! A client and a worker that alternate on one thread, so that their interaction is deterministic.
 
 use super::*;
 use dunlin_fabric::interpose::{Count, CountSnapshot};
@@ -14,14 +14,14 @@ pub fn echo(request: &Request<'_>, reply: &mut Reply<'_>) -> Result<(), dunlin_w
 pub struct Turns {
     pub client: Client<Counted>,
     pub worker: Worker<Counted>,
-    /// Client's and server's.
+    /// The client's fabric and the server's.
     pub fabrics: [Counted; 2],
-    /// Serves as long as it is there.
+    /// Serves until it is dropped.
     _server: Server<Counted>,
 }
 
 impl Turns {
-    /// `before` is shown each request before it is echoed.
+    /// Creates a pair that calls `before` with each request and then echoes it.
     pub fn new(config: ClientConfig, before: fn(&Request<'_>)) -> Turns {
         Turns::serving(config, [ECHO, ECHO + 1], move |request, reply| {
             before(request);
@@ -29,7 +29,7 @@ impl Turns {
         })
     }
 
-    /// A worker that serves those functions by `service`.
+    /// Creates a pair whose worker serves these functions by `service`.
     pub fn serving(
         config: ClientConfig,
         functions: [u16; 2],
@@ -54,12 +54,12 @@ impl Turns {
         Turns { client, worker, fabrics, _server: server }
     }
 
-    /// Calls one after the other, each answered before the client looks.
+    /// Makes calls one after the other, each answered before the client polls.
     pub fn calls(&mut self, count: u64) {
         (0..count).for_each(|number| self.call(ECHO, 0, number));
     }
 
-    /// One call, with so many looks of the client's before the worker has its first turn.
+    /// Makes one call, with `looks` polls of the client before the worker runs.
     pub fn call(&mut self, function: u16, looks: u32, number: u64) {
         let payload = pattern(32, number);
         let call = self.client.submit_on(0, function, &payload).unwrap();
@@ -69,7 +69,7 @@ impl Turns {
         assert_eq!(self.end(call).unwrap(), payload, "call {number}");
     }
 
-    /// Takes turns until the call is over.
+    /// Alternates until the call is over.
     pub fn end(&mut self, call: CallId) -> Result<Vec<u8>, CallError> {
         let until = Instant::now() + HANG / 4;
         while !self.client.is_done(call) {
@@ -82,7 +82,7 @@ impl Turns {
         outcome
     }
 
-    /// Both sides look until they have seen everything that is due to them, whatever is looked at only now and then.
+    /// Polls both sides often enough that everything pending is processed, including periodic work.
     pub fn settle(&mut self) {
         for _ in 0..256 {
             self.worker.progress();
