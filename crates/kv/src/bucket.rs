@@ -1,7 +1,8 @@
 //! The index: buckets of eight slots, one 64-byte line each, with strict LRU order per bucket.
 //!
-//! Line layout, as sixteen 32-bit words: 0..4 eight 16-bit tags (0 is empty), 4..12 eight locations,
-//! 12 the recency order, 13..16 unused. So a lookup reads one line, whichever slot holds the key.
+//! A line has sixteen 32-bit words: 0..4 hold eight 16-bit tags (0 means empty), 4..12 hold eight locations,
+//! 12 holds the recency order, and 13..16 are unused. So a lookup reads one line, whichever slot holds the
+//! key.
 
 use crate::heap::Location;
 use crate::memory;
@@ -14,14 +15,14 @@ pub(crate) const BUCKET_BYTES: usize = WORDS * 4;
 const WORDS: usize = 16;
 const FIRST_LOCATION: usize = 4;
 const ORDER: usize = 12;
-/// Slot numbers from the most recently used (low nibble) to the least. Stored orders are XORed with it, so that
-/// memory nobody has touched yet (zeroes) is a valid order.
+/// Slot numbers from the most recently used (low nibble) to the least. Stored orders are XORed with it, so
+/// that untouched memory (zeroes) is a valid order.
 const INITIAL_ORDER: u32 = 0x7654_3210;
 const LANES: u64 = 0x0001_0001_0001_0001;
 
 type Line = [u32; WORDS];
 
-/// Slots of one bucket that carry a wanted tag.
+/// Slots of one bucket that carry a given tag.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct SlotSet(u64);
 
@@ -35,7 +36,7 @@ impl Iterator for SlotSet {
         }
         let bit = self.0.trailing_zeros() as usize;
         self.0 &= self.0 - 1;
-        // Lanes 0..4 stand at bits 0, 16, 32, 48 and lanes 4..8 one bit higher.
+        // Lanes 0..4 are at bits 0, 16, 32, 48 and lanes 4..8 one bit higher.
         Some((bit >> 4) | ((bit & 1) << 2))
     }
 }
@@ -49,12 +50,12 @@ pub(crate) struct Buckets {
 }
 
 impl Buckets {
-    /// Words to allocate for `count` buckets, with room to start on a cache line.
+    /// Returns the words to allocate for `count` buckets, with room for alignment to a cache line.
     pub(crate) fn words_for(count: u32) -> usize {
         count as usize * WORDS + WORDS
     }
 
-    /// Takes zeroed memory of `words_for(count)` words.
+    /// Creates buckets in zeroed memory of `words_for(count)` words.
     pub(crate) fn new(words: Vec<u32>, count: u32) -> Self {
         assert_eq!(words.len(), Self::words_for(count));
         let misaligned = words.as_ptr().addr() % BUCKET_BYTES;
@@ -77,13 +78,13 @@ impl Buckets {
         &mut self.words[self.start..].as_chunks_mut::<WORDS>().0[bucket]
     }
 
-    /// Starts to load a bucket.
+    /// Prefetches a bucket.
     #[inline]
     pub(crate) fn prefetch(&self, bucket: usize) {
         memory::prefetch(self.line(bucket));
     }
 
-    /// The slots of `bucket` that carry `tag`; tag 0 gives the empty ones.
+    /// Returns the slots of `bucket` that carry `tag`; tag 0 gives the empty ones.
     #[inline]
     pub(crate) fn matching(&self, bucket: usize, tag: u16) -> SlotSet {
         let line = self.line(bucket);
@@ -93,13 +94,13 @@ impl Buckets {
         SlotSet(equal_lanes(low ^ wanted) | equal_lanes(high ^ wanted) << 1)
     }
 
-    /// Where the item of an occupied slot lies.
+    /// Returns the location of the item in an occupied slot.
     #[inline]
     pub(crate) fn location(&self, bucket: usize, slot: usize) -> Location {
         Location(self.line(bucket)[FIRST_LOCATION + slot % SLOTS])
     }
 
-    /// Fills a slot. Does not touch the recency order.
+    /// Fills a slot. Does not change the recency order.
     pub(crate) fn set(&mut self, bucket: usize, slot: usize, tag: u16, location: Location) {
         let line = self.line_mut(bucket);
         let shift = (slot % 2) * 16;
@@ -113,7 +114,7 @@ impl Buckets {
         self.set(bucket, slot, 0, Location(0));
     }
 
-    /// The occupied slot that points at `location`.
+    /// Returns the occupied slot that points to `location`.
     pub(crate) fn slot_at(&self, bucket: usize, location: Location, tag: u16) -> Option<usize> {
         self.matching(bucket, tag).find(|&slot| self.location(bucket, slot) == location)
     }
@@ -129,24 +130,25 @@ impl Buckets {
         }
     }
 
-    /// The least recently used slot of a bucket.
+    /// Returns the least recently used slot of a bucket.
     pub(crate) fn least_recent(&self, bucket: usize) -> usize {
         ((self.line(bucket)[ORDER] ^ INITIAL_ORDER) >> 28) as usize
     }
 }
 
-/// Bits 0, 16, 32 and 48 say which 16-bit lanes of `word` are zero. Exact: no carry crosses a lane.
+/// Returns bits 0, 16, 32 and 48 set for each 16-bit lane of `word` that is zero. Exact: no carry crosses a
+/// lane.
 #[inline]
 fn equal_lanes(word: u64) -> u64 {
     const LOW: u64 = 0x7fff * LANES;
     (!(((word & LOW) + LOW) | word | LOW)) >> 15
 }
 
-/// Moves `slot` to the low nibble of the permutation `order`, the more recent ones up by one.
+/// Moves `slot` to the low nibble of the permutation `order`, and more recent slots up by one nibble.
 #[inline]
 fn move_to_front(order: u32, slot: u32) -> u32 {
     let difference = order ^ (slot * 0x1111_1111);
-    // The lowest zero nibble; borrows spoil only nibbles above it.
+    // The lowest zero nibble; borrows change only nibbles above it.
     let place = (difference.wrapping_sub(0x1111_1111) & !difference & 0x8888_8888).trailing_zeros() / 4;
     let upto_place = (0xffff_ffff_u64 >> (28 - 4 * place.min(7))) as u32;
     (order & !upto_place) | ((order << 4) & upto_place) | slot

@@ -1,18 +1,20 @@
-//! Server-bypass: GETs by the client's own READs of the server's data structures, the server's processors doing nothing. The
-//! baselines that RF-RPC compares itself with (section 2.3, figure 4(b), section 6).
+//! Server-bypass baselines: clients GET with their own READs of the server's data structures, without the
+//! server's processors. RF-RPC compares itself with them (section 2.3, figure 4(b), section 6).
 //!
-//! * [`Kind::Pilaf`] (Mitchell et al., ATC 2013): a cuckoo table with three places for a key, whose entries and values check
-//!   themselves by CRC64. A GET reads an entry and what it names, place by place (`pilaf.rs`, `cuckoo.rs`).
-//! * [`Kind::Farm`] (Dragojevic et al., NSDI 2014): a hopscotch table. A GET reads a whole neighbourhood of slots at once, with the
-//!   values in them if they are small, and every cache line has a version (`farm.rs`, `hopscotch.rs`, `lines.rs`).
+//! * [`Kind::Pilaf`] (Mitchell et al., ATC 2013): a cuckoo table with three places for a key, whose entries
+//!   and values carry CRC64 checksums. A GET reads an entry and then its record, place by place (`pilaf.rs`,
+//!   `cuckoo.rs`).
+//! * [`Kind::Farm`] (Dragojevic et al., NSDI 2014): a hopscotch table. A GET reads a whole neighbourhood of
+//!   slots at once, including small values, and every cache line has a version (`farm.rs`, `hopscotch.rs`,
+//!   `lines.rs`).
 //!
-//! Both only READ. PUT and DELETE go to the server by RPC; each of its workers owns one partition and is the only one to write it. What
-//! a READ brings is hostile: it may be torn by a PUT that is under way, or written by a server that means ill. So it is checked by
-//! checksum or version, each length and offset in it is bounded by what the handshake said, and a GET that finds no peace gives up
-//! at its deadline.
+//! Only GETs bypass the server. PUT and DELETE go to the server by RPC; each of its workers owns one
+//! partition and alone writes it. The bytes of a READ are untrusted: a concurrent PUT may have torn them, or
+//! a hostile server may have written them. So a GET checks them by checksum or version, bounds each length
+//! and offset by the handshake's values, and gives up at its deadline if it reads no consistent bytes.
 //!
-//! The protocols `Pilaf` and `FaRM` of the engine's table are something else: RPCs that post as many READs as these systems do,
-//! as HatRPC figure 3 has them, whose requests a server executes.
+//! The protocols `Pilaf` and `FaRM` of the engine's table are different: they are RPCs with as many READs as
+//! these systems post, as in HatRPC figure 3, whose requests a server executes.
 
 mod connection;
 mod cuckoo;
@@ -31,25 +33,25 @@ pub use server::{BypassClient, BypassConfig, BypassServeError, BypassServer, Get
 use crate::partition::{MAX_KEY_LENGTH, MAX_VALUE_LENGTH};
 use thiserror::Error;
 
-/// Which data structure.
+/// The data structure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Kind {
-    /// Three places for a key, entries and values with checksums.
+    /// Three places for a key; entries and values with checksums.
     Pilaf = 1,
-    /// A neighbourhood of slots, lines with versions.
+    /// A neighbourhood of slots; lines with versions.
     Farm = 2,
 }
 
 impl Kind {
-    /// Both.
+    /// Both kinds.
     pub const ALL: [Kind; 2] = [Kind::Pilaf, Kind::Farm];
 
     fn from_number(number: u8) -> Option<Kind> {
         Kind::ALL.into_iter().find(|kind| *kind as u8 == number)
     }
 
-    /// As it stands in reports.
+    /// Returns the name for reports.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -59,7 +61,8 @@ impl Kind {
     }
 }
 
-/// What a table needs of a place for an item, in both kinds. Nothing of it is secret, and clients get it by the handshake.
+/// The parameters that locate an item in a table of either kind. Not secret: clients get them in the
+/// handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Shape {
     pub(crate) kind: Kind,
@@ -67,13 +70,13 @@ pub(crate) struct Shape {
     pub(crate) places: u64,
     /// Slots of a neighbourhood; 3 for a cuckoo table.
     pub(crate) neighbourhood: u32,
-    /// Bytes of the index and of the data behind it.
+    /// Bytes of the index.
     pub(crate) index_bytes: u64,
-    /// As above.
+    /// Bytes of the data memory.
     pub(crate) data_bytes: u64,
 }
 
-/// The table has no place for an item.
+/// The reason why a table could not store an item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum TableError {
     /// The key is empty or too long for the table.
@@ -81,7 +84,7 @@ pub enum TableError {
     Key {
         /// The key's length.
         length: usize,
-        /// The longest.
+        /// The longest key of this table.
         limit: usize,
     },
     /// The value is too long.
@@ -90,26 +93,26 @@ pub enum TableError {
         /// The value's length.
         length: usize,
     },
-    /// No place can be made free for the key.
+    /// No place can be freed for the key.
     #[error("the table is too full for this key: make it larger")]
     Full,
     /// No memory for the value.
     #[error("there is no memory left for a value of {length} bytes: make the table's memory larger")]
     OutOfMemory {
-        /// What it needs.
+        /// The bytes that the value needs.
         length: usize,
     },
 }
 
-/// A table as its one owner has it.
+/// A table, for its only owner.
 pub(crate) trait Table: Send {
-    /// Stores a value; says whether there was one before.
+    /// Stores a value; returns whether the key was there before.
     fn put(&mut self, key: &[u8], value: &[u8]) -> Result<bool, TableError>;
-    /// Removes a key; says whether it was there.
+    /// Removes a key; returns whether it was there.
     fn delete(&mut self, key: &[u8]) -> bool;
-    /// The value of a key, for those that ask by RPC.
+    /// Copies the value of a key for clients that GET by RPC; returns whether the key is there.
     fn get(&self, key: &[u8], value: &mut Vec<u8>) -> bool;
-    /// Items stored.
+    /// Returns the number of items.
     #[cfg(test)]
     fn len(&self) -> usize;
 }
@@ -125,26 +128,28 @@ fn check(key: &[u8], longest: usize, value: &[u8]) -> Result<(), TableError> {
     Ok(())
 }
 
-/// Bytes in front of each index: the count of moves. It is odd while an item moves from one place to another: who finds a key in
-/// none of its places, and the same even count before and after, knows that it was in none.
+/// Bytes in front of each index, which hold the count of moves. The count is odd while an item moves from one
+/// place to another: a reader that finds a key in none of its places, with the same even count before and
+/// after, knows that the key was absent.
 pub(crate) const HEADER_BYTES: u64 = 64;
 
-/// The hash by which all places of a key are found. Not the store's that chooses a partition.
+/// Returns the hash that determines all places of a key. It differs from the store's hash, which selects the
+/// partition.
 fn hash_of(key: &[u8]) -> u64 {
     xxhash_rust::xxh3::xxh3_64_with_seed(key, 0x6479_7061_7373)
 }
 
-/// A number below `count` from a hash, evenly.
+/// Maps a hash uniformly to a number below `count`.
 fn below(hash: u64, count: u64) -> u64 {
     ((u128::from(hash) * u128::from(count)) >> 64) as u64
 }
 
-/// The little-endian number of 8 bytes at that place; 0 beyond the end.
+/// Reads a little-endian number of 8 bytes at `at`; returns 0 beyond the end.
 fn number_at(bytes: &[u8], at: usize) -> u64 {
     bytes.get(at..at + 8).and_then(|eight| eight.first_chunk()).map_or(0, |eight| u64::from_le_bytes(*eight))
 }
 
-/// As [`number_at`], of 4 bytes.
+/// Reads a number of 4 bytes, like [`number_at`].
 fn number32_at(bytes: &[u8], at: usize) -> u32 {
     bytes.get(at..at + 4).and_then(|four| four.first_chunk()).map_or(0, |four| u32::from_le_bytes(*four))
 }

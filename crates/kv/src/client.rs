@@ -13,23 +13,23 @@ use thiserror::Error;
 /// An operation on the store failed.
 #[derive(Debug, Error)]
 pub enum KvError {
-    /// The call failed; it says whether it may have been executed.
+    /// The call failed; the error tells whether it may have been executed.
     #[error(transparent)]
     Call(CallError),
-    /// The store refused.
+    /// The store refused the operation.
     #[error("{0}")]
     Refused(Status),
-    /// The response cannot be understood.
+    /// The response is not valid.
     #[error("the server's answer cannot be understood: {0}")]
     Answer(#[from] ProtocolError),
-    /// The key or value is out of bounds; nothing was sent.
+    /// The length of the key or value is out of bounds; nothing was sent.
     #[error(
         "keys have 1 to {MAX_KEY_LENGTH} bytes and values at most {MAX_VALUE_LENGTH}; this {what} has {length}"
     )]
     Length {
         /// `key` or `value`.
         what: &'static str,
-        /// How long it is.
+        /// Its length in bytes.
         length: usize,
     },
 }
@@ -43,7 +43,7 @@ impl From<CallError> for KvError {
     }
 }
 
-/// The store's word in an error of a call, if it is one.
+/// Returns the store's status in a call's error, if the error came from the store.
 pub fn refused(error: &CallError) -> Option<Status> {
     match error {
         CallError::Application { code, .. } => Status::from_code(*code),
@@ -59,25 +59,25 @@ pub struct KvClient<F: Fabric> {
 }
 
 impl<F: Fabric> KvClient<F> {
-    /// Connects to all workers of a store's server.
+    /// Connects to all workers of a store's server. Blocks.
     pub fn connect(fabric: &F, address: &Address, mut config: ClientConfig) -> Result<Self, ConnectError> {
         // Routing needs every worker.
         config.worker = None;
         Ok(KvClient { client: Client::connect(fabric, address, config)?, scratch: Vec::with_capacity(4096) })
     }
 
-    /// The client below: progress, outcomes.
+    /// Returns the underlying RPC client, for progress and outcomes.
     pub fn rpc(&mut self) -> &mut Client<F> {
         &mut self.client
     }
 
-    /// The worker that owns a key.
+    /// Returns the index of the worker that owns a key.
     #[inline]
     pub fn owner(&self, key: &[u8]) -> usize {
         partition_of(key, self.client.workers().max(1))
     }
 
-    /// The value of a key, copied out; `None` if it is not stored.
+    /// Returns a copy of a key's value; `None` if the key is not stored. Blocks.
     pub fn get(&mut self, key: &[u8]) -> Result<Option<Vec<u8>>, KvError> {
         check_key(key)?;
         let owner = self.owner(key);
@@ -88,7 +88,7 @@ impl<F: Fabric> KvClient<F> {
         }
     }
 
-    /// Stores a value.
+    /// Stores a value. Blocks.
     pub fn put(&mut self, key: &[u8], value: &[u8]) -> Result<PutOutcome, KvError> {
         check_key(key)?;
         check_value(value)?;
@@ -98,7 +98,7 @@ impl<F: Fabric> KvClient<F> {
         Ok(parse_put_response(&answer)?)
     }
 
-    /// Deletes a key; says whether it was there.
+    /// Deletes a key; returns whether it was there. Blocks.
     pub fn delete(&mut self, key: &[u8]) -> Result<bool, KvError> {
         check_key(key)?;
         let owner = self.owner(key);
@@ -109,7 +109,8 @@ impl<F: Fabric> KvClient<F> {
         }
     }
 
-    /// The values of many keys, in their order: one message for each worker that owns some of them, all at once.
+    /// Returns the values of many keys, in their order. Sends one message to each worker that owns some of
+    /// them, all at once. Blocks.
     pub fn multiget(&mut self, keys: &[&[u8]]) -> Result<Vec<Option<Vec<u8>>>, KvError> {
         keys.iter().try_for_each(|key| check_key(key))?;
         let workers = self.client.workers().max(1);
@@ -137,14 +138,14 @@ impl<F: Fabric> KvClient<F> {
         Ok(values)
     }
 
-    /// The counters of each worker's partition.
+    /// Returns the counters of each worker's partition. Blocks.
     pub fn stats(&mut self) -> Result<Vec<Stats>, KvError> {
         (0..self.client.workers())
             .map(|worker| Ok(parse_stats(&self.client.call_on(worker, Function::Stats.id(), &[])?)?))
             .collect()
     }
 
-    /// Submits a GET as a message of its own.
+    /// Submits a GET as a single message.
     #[inline]
     pub fn submit_get(&mut self, key: &[u8]) -> Result<CallId, CallError> {
         let owner = self.owner(key);
@@ -158,7 +159,7 @@ impl<F: Fabric> KvClient<F> {
         self.client.push_on(owner, Function::Get.id(), key)
     }
 
-    /// Submits a PUT as a message of its own.
+    /// Submits a PUT as a single message.
     #[inline]
     pub fn submit_put(&mut self, key: &[u8], value: &[u8]) -> Result<CallId, KvError> {
         check_value(value)?;

@@ -1,4 +1,4 @@
-//! From a request's function id and payload to an operation on the owning partition, and its response payload.
+//! Request dispatch: decodes a request, runs it on the owning partition, and encodes the response.
 
 use crate::error::PutError;
 use crate::hash::KeyHash;
@@ -8,7 +8,7 @@ use crate::protocol::{
     encode_stats, multiget_entry, parse_key,
 };
 
-/// The response has no room for what was to be written.
+/// Error: the response has no room for the data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the response has no room for {needed} more bytes; ask for less at once")]
 pub struct SinkFull {
@@ -16,13 +16,13 @@ pub struct SinkFull {
     pub needed: usize,
 }
 
-/// Where a response payload goes: a reserved place in a message, or a test's buffer.
+/// The destination of a response payload: reserved space in a message, or a test's buffer.
 pub trait ResponseSink {
-    /// Appends `length` bytes for the caller to fill; what they hold until then is unspecified. On an error nothing
-    /// was appended. Must not block.
+    /// Appends `length` bytes for the caller to fill; their content is unspecified until then. An error
+    /// appends nothing. Must not block.
     fn reserve(&mut self, length: usize) -> Result<&mut [u8], SinkFull>;
 
-    /// Appends `bytes`. On an error nothing was appended.
+    /// Appends `bytes`. An error appends nothing.
     #[inline]
     fn write(&mut self, bytes: &[u8]) -> Result<(), SinkFull> {
         self.reserve(bytes.len())?.copy_from_slice(bytes);
@@ -47,12 +47,12 @@ pub struct SliceSink<'a> {
 }
 
 impl<'a> SliceSink<'a> {
-    /// Starts with nothing written.
+    /// Creates an empty response in `buffer`.
     pub fn new(buffer: &'a mut [u8]) -> Self {
         Self { buffer, length: 0 }
     }
 
-    /// What was written.
+    /// Returns the written bytes.
     pub fn written(&self) -> &[u8] {
         &self.buffer[..self.length]
     }
@@ -67,11 +67,11 @@ impl ResponseSink for SliceSink<'_> {
     }
 }
 
-/// Does one request on the partition, which must be the caller's own, and writes the response payload to `out`.
+/// Executes one request on the caller's partition and writes the response payload to `out`.
 ///
-/// `Err` is the response's status; whatever was written to `out` until then must be dropped. A request that fails
-/// has changed no item; keys that were looked up before it failed count as read. `request` may hold any bytes.
-/// Never blocks, and allocates nothing unless `out` does.
+/// `Err` is the response's status; the caller must then discard the content of `out`. A request that fails
+/// has changed no item, but keys that it looked up count as read. `request` may hold any bytes. Never blocks,
+/// and allocates nothing unless `out` does.
 pub fn handle(
     partition: &mut Partition,
     function: u16,
@@ -87,7 +87,7 @@ pub fn handle(
         Function::Put => {
             let PutRequest { key, value } = PutRequest::parse(request)?;
             let hash = owned(partition, key)?;
-            // First the room for the response, so that a PUT is not done and then reported as failed.
+            // Reserve the response first, so that a PUT is not executed and then reported as failed.
             let response = out.reserve(PUT_RESPONSE_BYTES)?;
             let outcome = partition.put_hashed(hash, key, value)?;
             response.copy_from_slice(&encode_put_response(outcome));
@@ -125,7 +125,8 @@ pub fn handle(
     Ok(())
 }
 
-/// The key's hash, if the partition owns it. A misrouted PUT would store what no GET finds.
+/// Returns the key's hash if the partition owns the key. A misrouted PUT would store an item that no GET
+/// finds.
 #[inline]
 fn owned(partition: &Partition, key: &[u8]) -> Result<KeyHash, Status> {
     let hash = KeyHash::of(key);

@@ -1,33 +1,33 @@
-//! Why a partition could not be made, or a PUT not be done.
+//! Errors of creating a partition and of a PUT.
 
 use crate::{MAX_KEY_LENGTH, MAX_VALUE_LENGTH};
 
-/// Why a [`Partition`](crate::Partition) could not be made.
+/// The reason why a [`Partition`](crate::Partition) could not be created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PartitionError {
     /// The limit does not hold the index and the smallest value memory.
     #[error("memory limit of {limit} bytes per partition is too small; give at least {minimum} bytes")]
     LimitTooSmall {
-        /// The limit asked for, in bytes.
+        /// The requested limit, in bytes.
         limit: usize,
-        /// The smallest one that would do with these settings, in bytes.
+        /// The smallest limit for these settings, in bytes.
         minimum: usize,
     },
-    /// One partition addresses at most 64 GiB of value memory.
+    /// The limit exceeds the 64 GiB of value memory that one partition can address.
     #[error(
         "memory limit of {limit} bytes per partition is over the {maximum} that one can address; use more workers"
     )]
     LimitTooLarge {
-        /// The limit asked for, in bytes.
+        /// The requested limit, in bytes.
         limit: usize,
         /// The largest limit, in bytes.
         maximum: usize,
     },
-    /// The owner's index is not below the number of partitions.
+    /// The partition's index is not below the number of partitions.
     #[error("partition {index} of {count} does not exist; number partitions from 0")]
     NoSuchPartition {
-        /// The index asked for.
+        /// The requested index.
         index: usize,
         /// The number of partitions.
         count: usize,
@@ -37,16 +37,16 @@ pub enum PartitionError {
         "the system refused {bytes} bytes; lower the memory limit or free memory (ulimit -v, cgroup limits)"
     )]
     AllocationFailed {
-        /// Bytes asked for in the refused allocation.
+        /// Bytes of the refused allocation.
         bytes: usize,
     },
 }
 
-/// Why a PUT changed nothing.
+/// The reason why a PUT changed nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PutError {
-    /// Keys have at least one byte.
+    /// The key is empty.
     #[error("the key is empty; keys have 1 to {MAX_KEY_LENGTH} bytes")]
     KeyEmpty,
     /// The key is longer than [`MAX_KEY_LENGTH`].
@@ -65,7 +65,8 @@ pub enum PutError {
         /// Its length in bytes.
         length: usize,
     },
-    /// The item is larger than the whole value memory of the partition, so no eviction could make room for it.
+    /// The item is larger than the whole value memory of the partition, so no eviction could make room for
+    /// it.
     #[error(
         "the item needs {needed} bytes and the partition's whole value memory is {capacity}; \
          raise the memory limit or use fewer workers"
@@ -73,7 +74,7 @@ pub enum PutError {
     OutOfMemory {
         /// Bytes of value memory that the item would occupy.
         needed: usize,
-        /// Bytes of value memory there are.
+        /// Bytes of the partition's value memory.
         capacity: usize,
     },
 }

@@ -1,15 +1,15 @@
-//! The one hash of a key: it routes a request to a partition, a key to a bucket, and tells slots apart.
+//! The hash of a key: selects the partition and the bucket, and distinguishes slots.
 
 use xxhash_rust::xxh3::xxh3_64;
 
-/// The hash of a key, computed once per operation and passed around.
+/// The hash of a key, computed once per operation and passed along.
 ///
-/// It is XXH3-64 with seed 0: a specified, portable function, so that every client process, of whatever
-/// version or language, sends a key to the same worker. It is not keyed: whoever may write can choose keys that
-/// share a bucket, and gains by it only the eviction of other keys of that bucket.
+/// The hash is XXH3-64 with seed 0: a specified, portable function, so that every client process, of any
+/// version or language, sends a key to the same worker. It is not keyed: a writer can choose keys that share
+/// a bucket, but thereby only evicts other keys of that bucket.
 ///
-/// The bits are shared out so that no two uses depend on each other: the top bits choose the partition,
-/// bits 32 to 47 are the slot's tag, the low 32 bits choose the bucket.
+/// Each use has its own bits, so that the uses are independent: the top bits select the partition, bits 32 to
+/// 47 are the slot's tag, and the low 32 bits select the bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeyHash(u64);
 
@@ -20,28 +20,28 @@ impl KeyHash {
         Self(xxh3_64(key))
     }
 
-    /// Which of `partitions` partitions owns the key, in `0..partitions` (0 when `partitions` is 0).
+    /// Returns the index of the partition that owns the key, in `0..partitions` (0 if `partitions` is 0).
     ///
-    /// Uniform for up to about 2^16 partitions, beyond which it starts to share bits with the slot tags.
+    /// Uniform for up to about 2^16 partitions; beyond that it shares bits with the slot tags.
     #[inline]
     pub fn partition(self, partitions: usize) -> usize {
         ((u128::from(self.0 >> 32) * partitions as u128) >> 32) as usize
     }
 
-    /// The bucket within the owning partition, in `0..buckets`.
+    /// Returns the bucket within the owning partition, in `0..buckets`.
     #[inline]
     pub(crate) fn bucket(self, buckets: u32) -> usize {
         (((self.0 & 0xffff_ffff) * u64::from(buckets)) >> 32) as usize
     }
 
-    /// The slot tag, never 0: 0 marks an empty slot.
+    /// Returns the slot tag, never 0: 0 marks an empty slot.
     #[inline]
     pub(crate) fn tag(self) -> u16 {
         ((self.0 >> 32) as u16).max(1)
     }
 }
 
-/// Which of `partitions` partitions owns `key`, in `0..partitions` (RF-RPC section 5.1: the key's hash
+/// Returns the index of the partition that owns `key`, in `0..partitions` (RF-RPC section 5.1: the key's hash
 /// distributes data to the partitions). The same in every process and every release.
 #[inline]
 pub fn partition_of(key: &[u8], partitions: usize) -> usize {
@@ -54,7 +54,8 @@ mod tests {
 
     #[test]
     fn routing_is_fixed_for_ever() {
-        // Known answers of XXH3-64 with seed 0; a change of hash would lose every stored key of a mixed deployment.
+        // Known answers of XXH3-64 with seed 0; with another hash, mixed deployments would not find stored
+        // keys.
         assert_eq!(KeyHash::of(b"").0, 0x2d06_8005_38d3_94c2);
         let key = b"user000000000001";
         assert_eq!(partition_of(key, 1), 0);

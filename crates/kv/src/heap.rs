@@ -1,14 +1,14 @@
-//! The value memory of a partition: one block, cut into pages, slabs and chunks, with eviction.
+//! The value memory of a partition: one block, divided into pages, slabs and chunks, with eviction.
 //!
-//! * An item (header, key, value) of up to 8 KiB takes a chunk of a slab (four pages) of its size class; a larger
-//!   one takes a run of consecutive pages of its own. Items are never moved and never split, so a value is
-//!   always one slice.
-//! * When no memory is free, an item of a size class that has slabs replaces another item of the class, chosen
-//!   by a clock hand with a second chance for items used since the hand last passed. Once per slab's worth of
-//!   such evictions the class also takes over the memory under a hand that goes round all pages, if that belongs to
-//!   someone else: so memory follows the load when the sizes in use change.
-//! * A large item evicts what lies in the next window of pages under that same hand; large items read since the
-//!   hand last passed are passed over, a bounded number of times.
+//! * An item (header, key, value) of up to 8 KiB takes a chunk of a slab (four pages) of its size class; a
+//!   larger item takes a run of consecutive pages. Items are never moved or split, so a value is always one
+//!   slice.
+//! * When no memory is free, an item of a size class that has slabs replaces another item of the class,
+//!   chosen by a clock with a second chance for items used since the last pass. Once per slab's worth of such
+//!   evictions the class also takes over the memory at a hand that rotates over all pages, if that memory
+//!   belongs to another class or a large item: so memory follows a change of the sizes in use.
+//! * A large item evicts all items in the next window of pages at that hand. The hand skips large items that
+//!   were read since its last pass, a bounded number of times.
 
 use crate::memory;
 use crate::page_map::PageMap;
@@ -19,17 +19,17 @@ pub(crate) const HEADER_BYTES: usize = 8;
 /// Unit of a [`Location`].
 const UNIT_BYTES: usize = 16;
 const UNITS_PER_PAGE: usize = PAGE_BYTES / UNIT_BYTES;
-/// Most pages that locations can tell apart: 64 GiB.
+/// Most pages that locations can address: 64 GiB.
 pub(crate) const MAX_PAGES: usize = u32::MAX as usize / UNITS_PER_PAGE;
-/// How many recently read large items the page hand passes over before it evicts one.
+/// Recently read large items that the page hand skips before it evicts one.
 const MAX_SECOND_CHANCES: usize = 8;
-/// Items a class's clock looks at before it evicts one whether it was read lately or not.
+/// Items that a class's clock examines before it evicts one even if it was read recently.
 const CLOCK_LOOKS: u32 = 256;
 const CLASSES: usize = CHUNK_BYTES.len();
 const NO_SLAB: u32 = u32::MAX;
 const NO_CHUNK: u16 = u16::MAX;
 
-/// Where an item lies in the value memory, in units of 16 bytes.
+/// The place of an item in the value memory, in units of 16 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Location(pub(crate) u32);
 
@@ -88,18 +88,18 @@ impl Header {
     }
 }
 
-/// A slab's state, kept with its first page.
+/// A slab's state, stored with its first page.
 #[derive(Clone, Copy)]
 struct Slab {
-    /// Neighbours in the class's list: slabs with free chunks stand before full ones.
+    /// Neighbours in the class's list, in which slabs with free chunks precede full ones.
     next: u32,
     previous: u32,
     /// Offset of the first free chunk in units of 16 bytes within the slab.
     free: u16,
-    /// Chunks that have been handed out at least once; the memory after them has never been written as chunks.
+    /// Chunks that were allocated at least once; the memory behind them was never written as chunks.
     carved: u16,
     used: u16,
-    /// The chunk the clock looks at next.
+    /// The chunk that the clock examines next.
     hand: u16,
     class: u8,
 }
@@ -110,13 +110,13 @@ impl Slab {
     }
 }
 
-/// What a page is.
+/// The state of a page.
 #[derive(Clone, Copy)]
 enum Page {
     Free,
-    /// Not the first page of a slab or run, which starts at this page.
+    /// A later page of the slab or run that starts at the given page.
     Interior(u32),
-    /// First page of a large item of so many pages.
+    /// First page of a large item of this many pages.
     Run(u32),
     /// First page of a slab.
     Slab(Slab),
@@ -126,13 +126,13 @@ enum Page {
 struct Class {
     first: u32,
     last: u32,
-    /// The slab that the clock goes through now; `NO_SLAB`: the first of the list is next.
+    /// The slab that the clock examines; with `NO_SLAB` it starts over at the first slab of the list.
     clock: u32,
     /// Evictions within the class since it last took memory from others.
     evictions: u32,
 }
 
-/// What has to leave the index because its memory is wanted.
+/// An evicted item, which must leave the index.
 pub(crate) struct Victim<'a> {
     pub(crate) key: &'a [u8],
     pub(crate) value_length: usize,
@@ -148,11 +148,11 @@ pub(crate) struct Heap {
     /// State of each page that has ever been taken; grows within its reserved capacity.
     pages: Vec<Page>,
     classes: [Class; CLASSES],
-    /// The page that the hand round all pages looks at next.
+    /// The next page of the hand that rotates over all pages.
     hand: usize,
 }
 
-/// Bytes to allocate beyond the pages themselves so that they can start on a cache line.
+/// Bytes to allocate in addition to the pages, so that they can start on a cache line.
 pub(crate) const ALIGNMENT_SLACK: usize = 64;
 /// Bytes of page state per page.
 pub(crate) const PAGE_STATE_BYTES: usize = size_of::<Page>();
@@ -166,7 +166,8 @@ pub(crate) struct HeapMemory {
 }
 
 impl Heap {
-    /// A heap of `pages` pages. `Err` with the size if the page table cannot be allocated.
+    /// Creates a heap of `pages` pages. The error is the number of bytes of a page table that cannot be
+    /// allocated.
     pub(crate) fn new(memory: HeapMemory, pages: usize) -> Result<Self, usize> {
         assert!((SLAB_PAGES..=MAX_PAGES).contains(&pages));
         assert_eq!(memory.bytes.len(), pages * PAGE_BYTES + ALIGNMENT_SLACK);
@@ -183,17 +184,17 @@ impl Heap {
         })
     }
 
-    /// Bytes of all pages.
+    /// Returns the bytes of all pages.
     pub(crate) fn capacity(&self) -> usize {
         self.map.pages() * PAGE_BYTES
     }
 
-    /// Bytes of the pages that hold items.
+    /// Returns the bytes of the pages that hold items.
     pub(crate) fn taken_bytes(&self) -> usize {
         self.map.taken_pages() * PAGE_BYTES
     }
 
-    /// Whether an item of this footprint can be stored at all.
+    /// Returns whether the heap is large enough for an item of this footprint.
     pub(crate) fn can_ever_hold(&self, footprint: Footprint) -> bool {
         footprint.pages() <= self.map.pages()
     }
@@ -212,13 +213,13 @@ impl Heap {
         self.bytes[at..at + HEADER_BYTES].copy_from_slice(&header.0.to_le_bytes());
     }
 
-    /// Starts to load the beginning of the item at `location`.
+    /// Prefetches the beginning of the item at `location`.
     #[inline]
     pub(crate) fn prefetch(&self, location: Location) {
         memory::prefetch(&self.bytes[self.start + location.offset()]);
     }
 
-    /// If the item at `location` has this key: the place of its value, for [`Heap::value`].
+    /// Returns the place of the value, for [`Heap::value`], if the item at `location` has this key.
     #[inline]
     pub(crate) fn find(&self, location: Location, key: &[u8]) -> Option<ValuePlace> {
         let header = self.header(location);
@@ -230,13 +231,13 @@ impl Heap {
             .then(|| ValuePlace { offset: at + key.len(), length: header.value_length() })
     }
 
-    /// The value found at a place.
+    /// Returns the value at a place.
     #[inline]
     pub(crate) fn value(&self, place: ValuePlace) -> &[u8] {
         &self.bytes[place.offset..place.offset + place.length]
     }
 
-    /// Notes that an item was read, for the eviction clocks.
+    /// Marks an item as read, for the eviction clocks.
     #[inline]
     pub(crate) fn mark_referenced(&mut self, location: Location) {
         let header = self.header(location);
@@ -245,14 +246,14 @@ impl Heap {
         }
     }
 
-    /// Key and value length of the item at `location`.
+    /// Returns the key and the value length of the item at `location`.
     pub(crate) fn item(&self, location: Location) -> (&[u8], usize) {
         let header = self.header(location);
         let at = self.start + location.offset() + HEADER_BYTES;
         (&self.bytes[at..at + header.key_length()], header.value_length())
     }
 
-    /// What the item at `location` occupies.
+    /// Returns the footprint of the item at `location`.
     pub(crate) fn footprint(&self, location: Location) -> Footprint {
         let (key, value_length) = self.item(location);
         Footprint::of(HEADER_BYTES + key.len() + value_length)
@@ -268,8 +269,8 @@ impl Heap {
         to_value.copy_from_slice(value);
     }
 
-    /// Memory for an item of `footprint`, which [`Heap::can_ever_hold`] must have admitted. Calls `evict` for every
-    /// item that had to go for it, before its memory is used again.
+    /// Allocates memory for an item of `footprint`, which [`Heap::can_ever_hold`] must have accepted. Calls
+    /// `evict` for every item that is evicted, before its memory is reused.
     pub(crate) fn allocate(&mut self, footprint: Footprint, mut evict: impl FnMut(Victim<'_>)) -> Location {
         match footprint {
             Footprint::Chunk(class) => self.allocate_chunk(class, &mut evict),
@@ -288,7 +289,7 @@ impl Heap {
         }
     }
 
-    /// Gives the memory of an item back.
+    /// Frees the memory of an item.
     pub(crate) fn release(&mut self, location: Location) {
         let head = self.head_of(location.page());
         match self.pages[head] {
@@ -358,9 +359,10 @@ impl Heap {
         Location((base + unit) as u32)
     }
 
-    /// Whether the hand round all pages points at memory that is not of `class`. Moves the hand past it if it is.
+    /// Returns whether the rotating hand points to memory outside `class`; otherwise moves the hand past that
+    /// memory.
     fn hand_is_elsewhere(&mut self, class: u8) -> bool {
-        // Free pages too few for a slab belong to nobody; the class has a slab, so the search ends.
+        // Free runs too short for a slab belong to no class; the class has a slab, so the search ends.
         while !self.map.is_taken(self.hand) {
             self.hand = (self.hand + 1) % self.map.pages();
         }
@@ -375,10 +377,10 @@ impl Heap {
         }
     }
 
-    /// Evicts one item of a class, all of whose slabs are full, by the clock.
+    /// Evicts one item of a class whose slabs are all full, by the clock.
     ///
-    /// The hand goes through one slab after the other. The number of items it passes over is bounded; then the next
-    /// one goes whether it was read lately or not.
+    /// The hand visits one slab after the other. It skips a bounded number of items, and then evicts the next
+    /// one even if it was read recently.
     fn evict_within(&mut self, class: u8, evict: &mut impl FnMut(Victim<'_>)) {
         let chunks = chunks_per_slab(class);
         for looks_left in (0..CLOCK_LOOKS).rev() {
@@ -413,7 +415,7 @@ impl Heap {
         evict(Victim { key, value_length, location });
     }
 
-    /// Moves the hand past large items that were read since it last came by.
+    /// Moves the hand past large items that were read since its last pass.
     fn give_second_chances(&mut self) {
         for _ in 0..MAX_SECOND_CHANCES {
             if !self.map.is_taken(self.hand) {
@@ -431,7 +433,7 @@ impl Heap {
         }
     }
 
-    /// Evicts everything in the next window of `length` pages under the hand; returns its first page.
+    /// Evicts all items in the next window of `length` pages at the hand; returns the window's first page.
     fn make_room(&mut self, length: usize, evict: &mut impl FnMut(Victim<'_>)) -> usize {
         let mut start = self.hand;
         if self.map.is_taken(start) {
@@ -470,7 +472,7 @@ impl Heap {
         }
     }
 
-    /// First page of the slab or run that the taken page belongs to.
+    /// Returns the first page of the slab or run to which the taken page belongs.
     fn head_of(&self, page: usize) -> usize {
         match self.pages[page] {
             Page::Interior(head) => head as usize,
@@ -555,7 +557,7 @@ impl Heap {
     }
 }
 
-/// Where a value lies in the heap's memory; valid until the heap is next written.
+/// The place of a value in the heap's memory; valid until the next write to the heap.
 #[derive(Clone, Copy)]
 pub(crate) struct ValuePlace {
     offset: usize,

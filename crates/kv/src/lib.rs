@@ -1,12 +1,12 @@
-//! The key-value store that the framework is measured with: Jakiro of RF-RPC section 5.1, and the wire format of
-//! its service.
+//! The key-value store used for measurements: Jakiro of RF-RPC section 5.1, and the wire format of its
+//! service.
 //!
-//! This room is for storing and finding bytes by key within a hard memory limit, and for turning request
-//! payloads into operations on the store. What may come in: partitions, their memory, the payload encodings,
-//! baselines measured against them. What never does: message framing, and, but for the baselines in [`bypass`], whose clients
-//! READ by a connection of their own, connections, threads, clocks or I/O; a
-//! partition is owned by whoever runs it, and `dispatch` is as far as a request goes without the engine. `unsafe` is in
-//! `memory` only: advice to the processor and the system, which changes no contents.
+//! This crate stores and finds bytes by key within a hard memory limit, and turns request payloads into
+//! operations on the store. It contains partitions and their memory, the payload encodings, and baselines for
+//! comparison. It contains no message framing. Except for the baselines in [`bypass`], whose clients READ
+//! over connections of their own, it contains no connections, threads, clocks or I/O: the thread that runs a
+//! partition owns it, and `dispatch` processes requests without the engine. `unsafe` code is only in
+//! `memory`: hints to the processor and the system that do not change contents.
 //!
 //! ```
 //! use dunlin_kv::{Partition, partition_of};

@@ -1,8 +1,9 @@
-//! Asking the system for memory, and telling the processor and the system how it will be used.
+//! Memory allocation, and hints to the processor and the system about its use.
 
 use crate::error::PartitionError;
 
-/// Zeroed memory that the system maps lazily, or a typed error instead of an abort when it is refused.
+/// Allocates zeroed memory that the system maps lazily; returns an error, not an abort, if the system
+/// refuses.
 pub(crate) fn zeroed<T: Default + Clone>(length: usize) -> Result<Vec<T>, PartitionError> {
     let mut probe = Vec::<T>::new();
     probe
@@ -13,9 +14,9 @@ pub(crate) fn zeroed<T: Default + Clone>(length: usize) -> Result<Vec<T>, Partit
     Ok(vec![T::default(); length])
 }
 
-/// Asks for transparent huge pages under `memory`, as far as it spans whole ones. Random access over more memory than the
-/// TLB covers with small pages costs about half with them. Only advice: where the system has none (or the kernel was
-/// built without), nothing changes.
+/// Asks for transparent huge pages for the whole huge pages within `memory`. With them, random access over
+/// more memory than the TLB covers with small pages costs about half. This is a hint: on systems without huge
+/// pages nothing changes.
 #[cfg(target_os = "linux")]
 pub(crate) fn advise_huge_pages<T>(memory: &mut [T]) {
     use rustix::mm::{Advice, madvise};
@@ -28,27 +29,28 @@ pub(crate) fn advise_huge_pages<T>(memory: &mut [T]) {
     if length == 0 {
         return;
     }
-    // SAFETY: the range lies within `memory`, which is borrowed mutably, and this advice changes no contents: it only
-    // says which page size to map from now on.
+    // SAFETY: the range lies within `memory`, which is borrowed mutably, and this advice changes no contents:
+    // it only sets the page size of later mappings.
     let advised = unsafe { madvise(start.add(skipped).cast(), length, Advice::LinuxHugepage) };
-    // A refusal means small pages, which are right too, only slower; `dunlin doctor` reports whether there are huge ones.
+    // A refusal leaves small pages, which are correct but slower; `dunlin doctor` reports whether huge pages
+    // are available.
     let _ = advised;
 }
 
-/// No such advice here.
+/// Does nothing: this system has no such hint.
 #[cfg(not(target_os = "linux"))]
 pub(crate) fn advise_huge_pages<T>(_memory: &mut [T]) {}
 
-/// Starts to load the cache line at the beginning of `target`, without waiting for it.
+/// Prefetches the cache line at the beginning of `target`, without waiting for it.
 #[inline(always)]
 pub(crate) fn prefetch<T: ?Sized>(target: &T) {
     #[cfg(target_arch = "x86_64")]
     {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        // SAFETY: a prefetch reads and writes nothing that the program can see, wherever it points.
+        // SAFETY: a prefetch has no visible effect and cannot fault, whatever address it gets.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(target).cast()) }
     }
-    // Elsewhere the processor's own look-ahead over the independent loads has to do.
+    // Elsewhere the processor's own prefetching of independent loads must suffice.
     #[cfg(not(target_arch = "x86_64"))]
     let _ = target;
 }

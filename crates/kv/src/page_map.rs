@@ -1,23 +1,24 @@
-//! Which pages of the value memory are taken: a bitmap with first-fit search for consecutive free pages.
+//! Allocation map of the value memory's pages: a bitmap with first-fit search for consecutive free pages.
 
-/// The bitmap. Fresh memory (zeroes) means that every page is free.
+/// The bitmap. Zeroed memory means that every page is free.
 pub(crate) struct PageMap {
     taken: Vec<u64>,
     pages: usize,
     free: usize,
     /// No page below this one is free.
     lowest_free: usize,
-    /// No free run this long exists (until pages are freed), so that a full memory is not searched at every PUT.
+    /// No free run of this length exists until pages are freed, so that a full memory is not searched at
+    /// every PUT.
     absent: usize,
 }
 
 impl PageMap {
-    /// Words of bitmap for `pages` pages.
+    /// Returns the words of the bitmap for `pages` pages.
     pub(crate) fn words_for(pages: usize) -> usize {
         pages.div_ceil(64)
     }
 
-    /// Takes zeroed memory of `words_for(pages)` words.
+    /// Creates a map in zeroed memory of `words_for(pages)` words.
     pub(crate) fn new(taken: Vec<u64>, pages: usize) -> Self {
         assert_eq!(taken.len(), Self::words_for(pages));
         Self { taken, pages, free: pages, lowest_free: 0, absent: usize::MAX }
@@ -35,7 +36,7 @@ impl PageMap {
         self.taken[page / 64] >> (page % 64) & 1 == 1
     }
 
-    /// The first of the lowest `length` consecutive free pages.
+    /// Returns the first page of the lowest `length` consecutive free pages.
     pub(crate) fn find(&mut self, length: usize) -> Option<usize> {
         if length > self.free || length >= self.absent {
             return None;
@@ -77,7 +78,7 @@ impl PageMap {
         self.absent = usize::MAX;
     }
 
-    /// The first free page at or after `from`.
+    /// Returns the first free page at or after `from`.
     fn next_free(&self, from: usize) -> Option<usize> {
         let mut page = from;
         while page < self.pages {
@@ -91,7 +92,7 @@ impl PageMap {
         None
     }
 
-    /// The first taken page in `from..until`, or the end of that range or of the memory.
+    /// Returns the first taken page in `from..until`, or the end of that range or of the memory.
     fn next_taken(&self, from: usize, until: usize) -> usize {
         let until = until.min(self.pages);
         let mut page = from;

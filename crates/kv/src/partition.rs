@@ -10,78 +10,80 @@ use crate::memory::{advise_huge_pages, zeroed};
 use crate::page_map::PageMap;
 use crate::size_class::{Footprint, PAGE_BYTES, SLAB_PAGES};
 
-/// Longest key, in bytes (memcached's limit, which Jakiro is measured against).
+/// Longest key, in bytes: the limit of memcached, with which Jakiro is compared.
 pub const MAX_KEY_LENGTH: usize = 250;
 /// Longest value, in bytes: 1 MiB.
 pub const MAX_VALUE_LENGTH: usize = 1 << 20;
 
-/// Keys looked up together by [`Partition::multiget`], so that their cache misses overlap.
+/// Keys that [`Partition::multiget`] looks up together, so that their cache misses overlap.
 const GROUP: usize = 16;
-/// Blocks of memory a partition asks the allocator for.
+/// Memory blocks that a partition allocates.
 const BLOCKS: usize = 4;
-/// What the allocator may add to each block: its own header, and rounding up to a page.
+/// Overhead of the allocator per block: its header, and rounding up to a page.
 const BLOCK_OVERHEAD: usize = 4096 + 64;
-/// Value memory per item that the index is sized for unless told otherwise: an item of the paper's
-/// workload (16-byte key, 32-byte value, 8-byte header) in its chunk.
+/// Default value memory per item, for the size of the index: an item of the paper's workload (16-byte key,
+/// 32-byte value, 8-byte header) in its chunk.
 const DEFAULT_ITEM_BYTES: usize = 64;
-/// Mean occupancy of a bucket that the index is sized for: half full, so that few buckets overflow.
+/// Mean occupancy of a bucket for the size of the index: half full, so that few buckets overflow.
 const ITEMS_PER_BUCKET: usize = SLOTS / 2;
 
-/// How to make a [`Partition`].
+/// Settings of a [`Partition`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PartitionConfig {
-    /// Every byte the partition may ever hold: index, value memory, tables, the allocator's overhead and the
-    /// struct itself.
+    /// All memory that the partition may ever hold, in bytes: index, value memory, tables, the allocator's
+    /// overhead and the struct itself.
     pub memory_limit: usize,
-    /// Items the index is sized for, at half-full buckets. `None`: as many as the memory holds of the paper's small
-    /// items (64 bytes of value memory each), which costs a fifth of the limit; give the number when items are larger.
+    /// Expected items, for the size of the index at half-full buckets. `None` assumes the paper's small items
+    /// (64 bytes of value memory each) and spends a fifth of the limit; give the number if items are larger.
     pub expected_items: Option<usize>,
-    /// Which partition this is, in `0..count`; checked against each key by [`dispatch::handle`](crate::dispatch::handle).
+    /// The partition's index, in `0..count`; [`dispatch::handle`](crate::dispatch::handle) checks each key
+    /// against it.
     pub index: usize,
-    /// How many partitions the store has.
+    /// Partitions of the store.
     pub count: usize,
-    /// Ask for transparent huge pages under index and values (Linux; advice that the system may ignore). GETs over
-    /// more than a few MiB take about half the time, but memory becomes resident in steps of 2 MiB, and the index,
-    /// which is used at random, nearly at once.
+    /// Asks for transparent huge pages for index and values (Linux; the system may ignore the hint). GETs
+    /// over more than a few MiB then take about half the time. In return memory becomes resident in steps of
+    /// 2 MiB, and the randomly accessed index almost at once.
     pub huge_pages: bool,
 }
 
 impl PartitionConfig {
-    /// The only partition of its store, within `memory_limit` bytes, sized for small items.
+    /// Returns the settings of a store's only partition, within `memory_limit` bytes, sized for small items.
     pub fn new(memory_limit: usize) -> Self {
         Self { memory_limit, expected_items: None, index: 0, count: 1, huge_pages: true }
     }
 
-    /// Whether a key of this hash belongs to the partition.
+    /// Returns whether a key with this hash belongs to the partition.
     #[inline]
     pub fn owns(&self, hash: KeyHash) -> bool {
         hash.partition(self.count) == self.index
     }
 }
 
-/// What a successful PUT did besides storing the item.
+/// The effects of a successful PUT, apart from storing the item.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PutOutcome {
-    /// The key was there before; its old value is gone.
+    /// The key was there before, and its old value was replaced.
     pub replaced: bool,
-    /// The bucket was full, and its least recently used item went.
+    /// The bucket was full, and its least recently used item was evicted.
     pub evicted_from_bucket: bool,
-    /// Items that went because their memory was wanted.
+    /// Items evicted for their memory.
     pub evicted_for_memory: u32,
 }
 
-/// Counters of a partition since it was made, and its size now.
+/// Counters of a partition since its creation, and its current size.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
     /// Items stored now.
     pub items: u64,
     /// Bytes of their keys and values.
     pub item_bytes: u64,
-    /// Memory in use now, in bytes: everything fixed plus the pages that hold items. Never above `memory_limit`.
+    /// Memory in use now, in bytes: all fixed memory and the pages that hold items. Never above
+    /// `memory_limit`.
     pub used_bytes: u64,
-    /// Memory set aside when the partition was made, in bytes; constant, never above `memory_limit`.
+    /// Memory allocated at creation, in bytes; constant, never above `memory_limit`.
     pub reserved_bytes: u64,
-    /// The limit given.
+    /// The configured limit, in bytes.
     pub memory_limit: u64,
     /// Keys found by GET and MULTIGET.
     pub hits: u64,
@@ -91,36 +93,39 @@ pub struct Stats {
     pub puts: u64,
     /// Items removed by DELETE.
     pub deletes: u64,
-    /// Items evicted from a full bucket (strict LRU).
+    /// Items evicted from full buckets (strict LRU).
     pub evicted_from_bucket: u64,
-    /// Items evicted because their memory was wanted.
+    /// Items evicted for their memory.
     pub evicted_for_memory: u64,
 }
 
-/// One partition of the store (RF-RPC section 5.1), exclusively owned: every operation takes `&mut self`, so
-/// exactly one worker reads and writes it (EREW). It may be moved to another thread, nothing in it blocks, and after
-/// it is made no operation allocates memory.
+/// One partition of the store (RF-RPC section 5.1), with an exclusive owner.
+///
+/// Every operation takes `&mut self`, so exactly one worker reads and writes a partition (EREW). It may be
+/// moved to another thread. No operation blocks, and after creation no operation allocates memory.
 ///
 /// # Index
-/// Buckets of eight slots, 64 bytes each, with a 16-bit tag per slot: a GET of a small item touches two cache lines, the
-/// bucket and the item. A PUT into a full bucket evicts that bucket's least recently used item, strictly.
+/// Buckets of eight slots, 64 bytes each, with a 16-bit tag per slot: a GET of a small item touches two cache
+/// lines, the bucket and the item. A PUT into a full bucket evicts that bucket's least recently used item
+/// (strict LRU).
 ///
 /// # Memory
-/// All memory is set aside when the partition is made, and counted against the limit before it is; it is
-/// zeroed lazily by the system, so untouched memory is not resident. When the value memory is full, a PUT evicts:
-/// * a small item (up to 8 KiB with its 8-byte header and key) evicts one item of its size class, by a clock with a
-///   second chance for items read or replaced meanwhile. Once per 16 KiB of such evictions the class also takes over 16 KiB
-///   from the memory under a hand that goes round all pages, so memory follows a change of sizes;
-/// * a larger item takes consecutive 4 KiB pages, and evicts whatever lies in the next such window under that hand.
+/// All memory is allocated at creation, after a check against the limit. The system zeroes it lazily, so
+/// untouched memory is not resident. When the value memory is full, a PUT evicts:
+/// * for a small item (up to 8 KiB with its 8-byte header and key), one item of its size class, by a clock
+///   that gives items a second chance if they were read or replaced since its last pass. Once per 16 KiB of
+///   such evictions the class also takes over 16 KiB at a hand that rotates over all pages, so that memory
+///   follows a change of sizes;
+/// * for a larger item, which takes consecutive 4 KiB pages, all items in the next such window at that hand.
 ///
-/// A value is always one contiguous slice of the store. An item larger than the whole value memory is refused; any other
-/// PUT finds room.
+/// A value is always one contiguous slice. A PUT of an item larger than the whole value memory fails; any
+/// other PUT finds room.
 pub struct Partition {
     buckets: Buckets,
     heap: Heap,
     config: PartitionConfig,
     counters: Counters,
-    /// Bytes that are in use whatever is stored: everything but the value pages.
+    /// Bytes in use independent of the stored items: everything except the value pages.
     fixed_bytes: usize,
 }
 
@@ -136,7 +141,7 @@ struct Counters {
     evicted_for_memory: u64,
 }
 
-/// A key that was found.
+/// The place of a key that was found.
 #[derive(Clone, Copy)]
 struct Found {
     bucket: usize,
@@ -146,12 +151,13 @@ struct Found {
 }
 
 impl Partition {
-    /// The only partition of its store, sized for small items. See [`Partition::with_config`].
+    /// Creates the only partition of its store, sized for small items. See [`Partition::with_config`].
     pub fn new(memory_limit: usize) -> Result<Self, PartitionError> {
         Self::with_config(PartitionConfig::new(memory_limit))
     }
 
-    /// Sets all memory aside. Asks the operating system for memory, does not touch it.
+    /// Creates a partition and allocates all its memory, without touching it. Fails if the limit is too small
+    /// or too large, the index is not below the count, or the system refuses the memory.
     pub fn with_config(config: PartitionConfig) -> Result<Self, PartitionError> {
         let PartitionConfig { memory_limit: limit, expected_items, index, count, huge_pages } = config;
         if index >= count {
@@ -167,12 +173,12 @@ impl Partition {
         if minimum > limit {
             let minimum = match expected_items {
                 Some(_) => minimum,
-                // A fifth of the limit goes to the default index, rounded up to whole buckets.
+                // The default index takes a fifth of the limit, rounded up to whole buckets.
                 None => fixed + (smallest_heap + BUCKET_BYTES) * 5 / 4 + BUCKET_BYTES,
             };
             return Err(PartitionError::LimitTooSmall { limit, minimum });
         }
-        // Bits, not bytes, per page: 8 for each byte of page and state, and 1 in the bitmap.
+        // In bits per page: 8 for each byte of page and state, and 1 in the bitmap.
         let room = limit - fixed - wanted_buckets * BUCKET_BYTES;
         let pages = (room as u128 * 8 / ((PAGE_BYTES + PAGE_STATE_BYTES) as u128 * 8 + 1)) as usize;
         let bucket_count = u32::try_from(wanted_buckets).ok();
@@ -198,19 +204,20 @@ impl Partition {
         Ok(Self { buckets, heap, config, counters: Counters::default(), fixed_bytes })
     }
 
-    /// How it was made.
+    /// Returns the settings.
     #[inline]
     pub fn config(&self) -> &PartitionConfig {
         &self.config
     }
 
-    /// The value of `key`, borrowed from the store. Makes it the most recently used item of its bucket.
+    /// Returns the value of `key`, borrowed from the store. Makes it the most recently used item of its
+    /// bucket.
     #[inline]
     pub fn get(&mut self, key: &[u8]) -> Option<&[u8]> {
         self.get_hashed(KeyHash::of(key), key)
     }
 
-    /// [`Partition::get`] for a caller who has the key's hash.
+    /// Like [`Partition::get`], for a caller that has the key's hash.
     #[inline]
     pub fn get_hashed(&mut self, hash: KeyHash, key: &[u8]) -> Option<&[u8]> {
         match self.find(hash, key) {
@@ -225,21 +232,21 @@ impl Partition {
         }
     }
 
-    /// Starts to load the bucket of a key that will be asked for soon, without waiting: for a worker that sees several
-    /// requests at once. Changes nothing.
+    /// Prefetches the bucket of a key, for a worker that sees several requests at once. Changes nothing and
+    /// does not wait.
     #[inline]
     pub fn prefetch(&self, hash: KeyHash) {
         self.buckets.prefetch(hash.bucket(self.buckets.count()));
     }
 
-    /// Starts to load the item that a key's bucket names, if it names one; waits for the bucket. Changes nothing.
+    /// Prefetches the item to which a key's bucket points, if any; waits for the bucket. Changes nothing.
     #[inline]
     pub fn prefetch_item(&self, hash: KeyHash) {
         let bucket = hash.bucket(self.buckets.count());
         self.prefetch_first(bucket, self.buckets.matching(bucket, hash.tag()));
     }
 
-    /// Starts to load the item of the first of these slots, which most likely is the one that is asked for.
+    /// Prefetches the item of the first of these slots, most likely the requested one.
     #[inline]
     fn prefetch_first(&self, bucket: usize, mut slots: SlotSet) {
         if let Some(slot) = slots.next() {
@@ -247,14 +254,14 @@ impl Partition {
         }
     }
 
-    /// Whether `key` is stored. Counts as no use of it: neither recency nor hits and misses change.
+    /// Returns whether `key` is stored. Does not count as a use: recency, hits and misses stay the same.
     pub fn contains(&self, key: &[u8]) -> bool {
         self.find(KeyHash::of(key), key).is_some()
     }
 
-    /// Looks up many keys and hands each value, or `None`, to `visit` in the order of the keys; stops at its first
-    /// error. The same as a GET of each, but groups of keys are looked up together so that their cache misses
-    /// overlap. A PUT or DELETE cannot come between, since the partition stays borrowed.
+    /// Looks up many keys and passes each value, or `None`, to `visit` in the order of the keys; stops at its
+    /// first error. Equivalent to a GET of each key, but groups of keys are looked up together so that their
+    /// cache misses overlap. No PUT or DELETE can intervene, since the partition stays borrowed.
     pub fn multiget<'k, E>(
         &mut self,
         keys: impl IntoIterator<Item = &'k [u8]>,
@@ -263,7 +270,7 @@ impl Partition {
         self.multiget_hashed(keys.into_iter().map(|key| (KeyHash::of(key), key)), visit)
     }
 
-    /// [`Partition::multiget`] for a caller who has the keys' hashes.
+    /// Like [`Partition::multiget`], for a caller that has the keys' hashes.
     pub fn multiget_hashed<'k, E>(
         &mut self,
         keys: impl IntoIterator<Item = (KeyHash, &'k [u8])>,
@@ -274,7 +281,7 @@ impl Partition {
         let mut probes = [(0, 0, SlotSet::default()); GROUP];
         loop {
             let mut length = 0;
-            // Each pass waits for nothing that it started itself: all the group's cache misses are under way at once.
+            // No pass waits for its own loads, so that all the group's cache misses overlap.
             for ((place, probe), (hash, key)) in group.iter_mut().zip(&mut probes).zip(&mut keys) {
                 let bucket = hash.bucket(self.buckets.count());
                 self.buckets.prefetch(bucket);
@@ -308,14 +315,14 @@ impl Partition {
         }
     }
 
-    /// Stores `value` under `key`, in place of an earlier value if there is one, and makes it the most recently used
-    /// item of its bucket. On an error nothing has changed.
+    /// Stores `value` under `key`, replaces an earlier value, and makes the item the most recently used of
+    /// its bucket. An error leaves the partition unchanged.
     #[inline]
     pub fn put(&mut self, key: &[u8], value: &[u8]) -> Result<PutOutcome, PutError> {
         self.put_hashed(KeyHash::of(key), key, value)
     }
 
-    /// [`Partition::put`] for a caller who has the key's hash.
+    /// Like [`Partition::put`], for a caller that has the key's hash.
     pub fn put_hashed(&mut self, hash: KeyHash, key: &[u8], value: &[u8]) -> Result<PutOutcome, PutError> {
         if key.is_empty() {
             return Err(PutError::KeyEmpty);
@@ -367,7 +374,7 @@ impl Partition {
         };
         self.heap.write(location, key, value);
         if outcome.replaced {
-            // A key that is written again is in use as much as one that is read.
+            // A rewritten key counts as used, like one that is read.
             self.heap.mark_referenced(location);
         }
         let slot = self.buckets.matching(bucket, 0).next().expect("a slot was made free above");
@@ -379,13 +386,13 @@ impl Partition {
         Ok(outcome)
     }
 
-    /// Removes `key`; says whether it was there.
+    /// Removes `key`; returns whether it was there.
     #[inline]
     pub fn delete(&mut self, key: &[u8]) -> bool {
         self.delete_hashed(KeyHash::of(key), key)
     }
 
-    /// [`Partition::delete`] for a caller who has the key's hash.
+    /// Like [`Partition::delete`], for a caller that has the key's hash.
     pub fn delete_hashed(&mut self, hash: KeyHash, key: &[u8]) -> bool {
         let found = self.find(hash, key);
         if let Some(found) = found {
@@ -395,7 +402,7 @@ impl Partition {
         found.is_some()
     }
 
-    /// The counters and sizes now.
+    /// Returns the current counters and sizes.
     pub fn stats(&self) -> Stats {
         let counters = &self.counters;
         Stats {

@@ -8,8 +8,8 @@
 //! | MULTIGET | count `u16`, then per key: length `u16`, key | per key, in order: found `u8`, length `u32`, value |
 //! | STATS | nothing | eleven `u64`, in the order of [`Stats`]'s fields |
 //!
-//! A GET of a 32-byte value thus has payloads of 16 and 32 bytes, which travel inside one line each.
-//! Parsing is total: whatever bytes arrive, the answer is a message or a reason, never a panic. Nothing allocates.
+//! A GET of a 16-byte key and a 32-byte value has payloads of 16 and 32 bytes, which fit a line each. Parsing
+//! accepts any bytes and returns a message or an error; it never panics. Nothing allocates.
 
 use crate::partition::{MAX_KEY_LENGTH, PutOutcome, Stats};
 
@@ -41,7 +41,7 @@ pub enum Function {
 }
 
 impl Function {
-    /// The function of an id; `None` if there is no such function.
+    /// Returns the function with this id; `None` for an unknown id.
     pub fn from_id(id: u16) -> Option<Self> {
         Some(match id {
             1 => Self::Get,
@@ -53,20 +53,20 @@ impl Function {
         })
     }
 
-    /// Its id on the wire.
+    /// Returns the id on the wire.
     pub const fn id(self) -> u16 {
         self as u16
     }
 }
 
-/// Why a request was not done, or found nothing; the numbers travel in the response's status.
+/// The reason why a request failed or found nothing; the numbers are the codes on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[repr(u16)]
 pub enum Status {
     /// GET or DELETE of a key that is not stored.
     #[error("the key is not stored")]
     NotFound = 1,
-    /// The payload is not what the function's encoding says.
+    /// The payload does not match the function's encoding.
     #[error("the request is malformed; client and server must speak the same version of the protocol")]
     Malformed = 2,
     /// The function id is not one of [`Function`].
@@ -92,7 +92,7 @@ pub enum Status {
 }
 
 impl Status {
-    /// The status of a code; `None` if there is no such status.
+    /// Returns the status with this code; `None` for an unknown code.
     pub fn from_code(code: u16) -> Option<Self> {
         Some(match code {
             1 => Self::NotFound,
@@ -107,13 +107,13 @@ impl Status {
         })
     }
 
-    /// Its code on the wire, never 0.
+    /// Returns the code on the wire, never 0.
     pub const fn code(self) -> u16 {
         self as u16
     }
 }
 
-/// Why a message could not be encoded or decoded.
+/// The reason why a message could not be encoded or decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProtocolError {
@@ -123,16 +123,16 @@ pub enum ProtocolError {
     /// Bytes are left after the message.
     #[error("{bytes} bytes are left after the message; the peer speaks another version or is broken")]
     TrailingBytes {
-        /// How many.
+        /// The number of these bytes.
         bytes: usize,
     },
     /// A key is empty or longer than [`MAX_KEY_LENGTH`].
     #[error("a key has {length} bytes; keys have 1 to {MAX_KEY_LENGTH}")]
     KeyLength {
-        /// Its length.
+        /// The key's length in bytes.
         length: usize,
     },
-    /// A flag has a value that means nothing.
+    /// A flag byte has an undefined value.
     #[error("flag byte {flag:#x} means nothing; the peer speaks another version or is broken")]
     UnknownFlag {
         /// The byte.
@@ -141,10 +141,10 @@ pub enum ProtocolError {
     /// More keys than a MULTIGET can count.
     #[error("{count} keys in one MULTIGET; send at most 65535")]
     TooManyKeys {
-        /// How many.
+        /// The number of keys.
         count: usize,
     },
-    /// The buffer given for the message is too small.
+    /// The buffer for the message is too small.
     #[error("the message needs {needed} bytes and the buffer has {available}")]
     BufferTooSmall {
         /// Bytes of the message.
@@ -154,14 +154,14 @@ pub enum ProtocolError {
     },
 }
 
-/// Takes `N` bytes off the front.
+/// Splits `N` bytes off the front.
 fn take<const N: usize>(bytes: &mut &[u8]) -> Result<[u8; N], ProtocolError> {
     let (head, rest) = bytes.split_first_chunk::<N>().ok_or(ProtocolError::Truncated)?;
     *bytes = rest;
     Ok(*head)
 }
 
-/// Takes `length` bytes off the front.
+/// Splits `length` bytes off the front.
 fn take_slice<'a>(bytes: &mut &'a [u8], length: usize) -> Result<&'a [u8], ProtocolError> {
     let (head, rest) = bytes.split_at_checked(length).ok_or(ProtocolError::Truncated)?;
     *bytes = rest;
@@ -182,7 +182,7 @@ fn check_key(key: &[u8]) -> Result<(), ProtocolError> {
     }
 }
 
-/// A length-prefixed key off the front.
+/// Splits a length-prefixed key off the front.
 fn take_key<'a>(bytes: &mut &'a [u8]) -> Result<&'a [u8], ProtocolError> {
     let length = usize::from(u16::from_le_bytes(take(bytes)?));
     if !(1..=MAX_KEY_LENGTH).contains(&length) {
@@ -191,7 +191,7 @@ fn take_key<'a>(bytes: &mut &'a [u8]) -> Result<&'a [u8], ProtocolError> {
     take_slice(bytes, length)
 }
 
-/// Appends to a buffer whose size was checked before.
+/// Appends to a buffer whose size was checked.
 struct Writer<'a> {
     rest: &'a mut [u8],
 }
@@ -215,7 +215,7 @@ impl<'a> Writer<'a> {
     }
 }
 
-/// The key of a GET or DELETE request.
+/// Parses the key of a GET or DELETE request.
 #[inline]
 pub fn parse_key(payload: &[u8]) -> Result<&[u8], ProtocolError> {
     check_key(payload)?;
@@ -227,7 +227,7 @@ pub fn parse_key(payload: &[u8]) -> Result<&[u8], ProtocolError> {
 pub struct PutRequest<'a> {
     /// The key, of 1 to [`MAX_KEY_LENGTH`] bytes.
     pub key: &'a [u8],
-    /// The value, of any length: the store checks it.
+    /// The value, of any length; the store checks the length.
     pub value: &'a [u8],
 }
 
@@ -239,7 +239,7 @@ impl<'a> PutRequest<'a> {
         Ok(Self { key, value: payload })
     }
 
-    /// Bytes of its encoding.
+    /// Returns the bytes of the encoding.
     pub fn encoded_length(&self) -> usize {
         2 + self.key.len() + self.value.len()
     }
@@ -278,7 +278,7 @@ pub fn parse_put_response(mut payload: &[u8]) -> Result<PutOutcome, ProtocolErro
     })
 }
 
-/// A MULTIGET request, checked whole: iterating gives its keys in order.
+/// A MULTIGET request, fully validated; an iterator over its keys in order.
 #[derive(Clone, Copy, Debug)]
 pub struct MultiGetRequest<'a> {
     count: u16,
@@ -297,7 +297,7 @@ impl<'a> MultiGetRequest<'a> {
         Ok(request)
     }
 
-    /// Bytes of the encoding of a request for `keys`.
+    /// Returns the bytes of the encoded request for `keys`.
     pub fn encoded_length(keys: &[&[u8]]) -> usize {
         2 + keys.iter().map(|key| 2 + key.len()).sum::<usize>()
     }
@@ -331,14 +331,15 @@ impl<'a> Iterator for MultiGetRequest<'a> {
     }
 }
 
-/// What stands in front of a value of the store, or of an absent one, in a MULTIGET response.
+/// Encodes the bytes in front of a value, or of an absent one, in a MULTIGET response.
 #[inline]
 pub(crate) fn multiget_entry(value: Option<&[u8]>) -> [u8; MULTIGET_ENTRY_BYTES] {
     let [a, b, c, d] = (value.map_or(0, <[u8]>::len) as u32).to_le_bytes();
     [u8::from(value.is_some()), a, b, c, d]
 }
 
-/// A MULTIGET response, checked whole: iterating gives the value of each key asked for, in order, or `None`.
+/// A MULTIGET response, fully validated; an iterator over the value, or `None`, of each requested key in
+/// order.
 #[derive(Clone, Copy, Debug)]
 pub struct MultiGetResponse<'a> {
     count: usize,
@@ -384,7 +385,7 @@ fn take_entry<'a>(bytes: &mut &'a [u8]) -> Result<Option<&'a [u8]>, ProtocolErro
 
 /// Encodes the response to STATS.
 pub fn encode_stats(stats: &Stats) -> [u8; STATS_RESPONSE_BYTES] {
-    // Taken apart by name, so that a new field cannot be forgotten.
+    // Destructured by name, so that a new field cannot be forgotten.
     let Stats {
         items,
         item_bytes,

@@ -1,5 +1,5 @@
-//! The store as a service: each worker owns one partition, exclusively for reads and writes (RF-RPC section 5.1),
-//! and clients send to the owner.
+//! The store as a service: each worker exclusively owns one partition for reads and writes (RF-RPC section
+//! 5.1), and clients send each request to the owner.
 
 use crate::dispatch::{ResponseSink, SinkFull, handle};
 use crate::error::PartitionError;
@@ -10,17 +10,17 @@ use dunlin_fabric::Fabric;
 use dunlin_rpc::{ApplicationCode, FunctionMode, Reply, Request, ServerBuilder, Service, Status};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// One worker's partition as its service.
+/// The service of one worker, with its partition.
 #[derive(Debug)]
 pub struct KvService {
     partition: Partition,
 }
 
 impl KvService {
-    /// The partition of worker `index` of `count`, with its share of `memory` bytes.
+    /// Creates the partition of worker `index` of `count`, with its share of `memory` bytes.
     ///
-    /// `expected_items` sizes the index for so many items in all partitions together; `None` lets it take a fifth
-    /// of the memory.
+    /// `expected_items` is the total for all partitions, for the size of the index; with `None` the index
+    /// takes a fifth of the memory.
     pub fn new(
         memory: usize,
         expected_items: Option<usize>,
@@ -34,7 +34,7 @@ impl KvService {
         Ok(KvService { partition: Partition::with_config(config)? })
     }
 
-    /// The service's functions, all of which run on the worker.
+    /// Returns the ids of the service's functions, all of which run on the worker.
     pub fn functions() -> impl Iterator<Item = u16> {
         [Function::Get, Function::Put, Function::Delete, Function::MultiGet, Function::Stats]
             .into_iter()
@@ -47,26 +47,26 @@ impl KvService {
         Self::functions().fold(builder, |builder, id| builder.function(id, FunctionMode::Worker))
     }
 
-    /// The same partition for workers on several fabrics.
+    /// Shares the partition between workers on several fabrics.
     pub fn shared(self) -> SharedKvService {
         SharedKvService(Arc::new(Mutex::new(self)))
     }
 }
 
-/// One partition as the service of several workers, one on each fabric of a server at an address of `auto:`. Each call takes
-/// a lock, which nobody else holds as long as clients come by one fabric.
+/// One partition as the service of several workers, one on each fabric of a server with an `auto:` address.
+/// Each call takes a lock, which is uncontended while clients use only one fabric.
 #[derive(Clone, Debug)]
 pub struct SharedKvService(Arc<Mutex<KvService>>);
 
 impl Service for SharedKvService {
     #[inline]
     fn call(&mut self, request: &Request<'_>, reply: &mut Reply<'_>) -> Result<(), Status> {
-        // A call that panicked has had its say; the others are as well served as without the lock.
+        // A call that panicked has ended; the partition serves the others as it would without the lock.
         self.0.lock().unwrap_or_else(PoisonError::into_inner).call(request, reply)
     }
 }
 
-/// A reply as a place for results.
+/// A reply as the destination of results.
 struct Sink<'a, 'b>(&'a mut Reply<'b>);
 
 impl ResponseSink for Sink<'_, '_> {
@@ -85,7 +85,7 @@ impl Service for KvService {
         2
     }
 
-    /// First the buckets, then the items that they name, as in a MULTIGET.
+    /// Pass 0 prefetches the buckets, pass 1 the items to which they point, as in a MULTIGET.
     #[inline]
     fn prepare(&mut self, pass: usize, function: u16, payload: &[u8]) {
         if function != Function::Get.id() {

@@ -1,13 +1,14 @@
-//! Which piece of memory an item of a given size gets.
+//! Size classes: the chunk or pages for an item of a given size.
 
-/// Bytes of a page, the unit in which large items are rounded up.
+/// Bytes of a page, the unit of large items.
 pub(crate) const PAGE_BYTES: usize = 4096;
 /// Pages of a slab.
 pub(crate) const SLAB_PAGES: usize = 4;
 /// Bytes of a slab, which is cut into chunks of one size class.
 pub(crate) const SLAB_BYTES: usize = PAGE_BYTES * SLAB_PAGES;
 
-/// Chunk sizes: multiples of 16, about four per doubling, the upper ones the largest that divide a slab well.
+/// Chunk sizes: multiples of 16, about four per doubling; the upper ones are the largest that divide a slab
+/// well.
 pub(crate) const CHUNK_BYTES: [u16; 29] = [
     32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 384, 448, 512, 640, 768, 896, 1024, 1280, 1488,
     1808, 2048, 2336, 2720, 3264, 4096, 5456, 8192,
@@ -29,17 +30,17 @@ const CLASS_OF: [u8; LARGEST_CHUNK / 16 + 1] = {
     table
 };
 
-/// What an item occupies.
+/// The memory that an item occupies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Footprint {
     /// One chunk of a slab of this class.
     Chunk(u8),
-    /// That many consecutive pages of its own.
+    /// This many consecutive pages.
     Run(u32),
 }
 
 impl Footprint {
-    /// For an item of `bytes` bytes, header included.
+    /// Returns the footprint of an item of `bytes` bytes, header included.
     #[inline]
     pub(crate) fn of(bytes: usize) -> Self {
         match CLASS_OF.get(bytes.div_ceil(16)) {
@@ -48,7 +49,7 @@ impl Footprint {
         }
     }
 
-    /// Pages that have to be free for it at once.
+    /// Returns the consecutive free pages that its allocation needs at most.
     pub(crate) fn pages(self) -> usize {
         match self {
             Self::Chunk(_) => SLAB_PAGES,
@@ -57,13 +58,13 @@ impl Footprint {
     }
 }
 
-/// Bytes of a chunk of `class`.
+/// Returns the bytes of a chunk of `class`.
 #[inline]
 pub(crate) fn chunk_bytes(class: u8) -> usize {
     usize::from(CHUNK_BYTES[usize::from(class)])
 }
 
-/// Chunks in one slab of `class`.
+/// Returns the chunks in one slab of `class`.
 #[inline]
 pub(crate) fn chunks_per_slab(class: u8) -> u16 {
     const COUNTS: [u16; CHUNK_BYTES.len()] = {

@@ -1,4 +1,4 @@
-//! What a partition asks of the allocator: all of it when it is made, within the limit, and nothing later.
+//! Allocations of a partition: all at creation, within the limit, and none later.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -8,7 +8,7 @@ use dunlin_kv::{Partition, PartitionConfig};
 struct Counting;
 
 thread_local! {
-    // Of the thread, so that neither the test harness nor another test counts.
+    // Counters per thread, so that the test harness and other tests do not count.
     static CALLS: Cell<usize> = const { Cell::new(0) };
     static HELD: Cell<isize> = const { Cell::new(0) };
     static PEAK: Cell<isize> = const { Cell::new(0) };
@@ -61,7 +61,8 @@ fn operations_allocate_nothing() {
     assert!(before > 0, "the counting allocator is in place");
     let mut found = 0;
     for (turn, key) in keys.iter().enumerate() {
-        // Mostly small, some medium, a few large: all ways of eviction, replacing in place and elsewhere.
+        // Mostly small values, some medium, a few large: all kinds of eviction, and replacement in place and
+        // elsewhere.
         let length = if turn % 997 == 0 {
             900_000
         } else if turn % 31 == 0 {
@@ -108,7 +109,7 @@ fn what_it_holds_is_within_the_limit() {
     }
 }
 
-/// Bytes of this process that are in memory.
+/// Returns the resident bytes of this process.
 #[cfg(target_os = "linux")]
 fn resident_bytes() -> usize {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
@@ -127,7 +128,7 @@ fn memory_is_resident_only_once_used() {
         partition.put(&number_key(number), &[1; 32]).unwrap();
     }
     let grown = resident_bytes().saturating_sub(before);
-    // A thousand buckets apart on a page each, at most, and the items together.
+    // A thousand buckets on a page each, at most, and the items together.
     assert!(grown < 32 << 20, "{grown} bytes became resident");
     assert_eq!((partition.stats().items, advised.stats().items), (1000, 0));
 }

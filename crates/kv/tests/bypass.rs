@@ -1,5 +1,5 @@
-//! Tables that clients READ, with everything that belongs to them: server, control connection, READs over a fabric, PUTs by RPC; on
-//! shared memory and in virtual time.
+//! Complete tables that clients READ: server, control connection, READs over a fabric, PUTs by RPC; on shared
+//! memory and in virtual time.
 
 #![allow(missing_docs, clippy::disallowed_methods, clippy::disallowed_types)]
 
@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 const ITEMS: u64 = 500;
-/// Values from within a slot to several READs of lines.
+/// Value lengths from inside a slot to several READs of lines.
 const LENGTHS: [usize; 5] = [16, 32, 100, 900, 3000];
 
 fn addresses() -> [Address; 2] {
@@ -38,7 +38,7 @@ fn key_of(number: u64) -> [u8; 16] {
     key
 }
 
-/// A value that says whose and of which round it is.
+/// Builds a value that identifies its key and round.
 fn value_of(number: u64, round: u64) -> Vec<u8> {
     let length = LENGTHS[(number + round) as usize % LENGTHS.len()];
     let mut value: Vec<u8> = (0..length as u64).map(|at| (at * 31 + round * 7 + number) as u8).collect();
@@ -76,14 +76,15 @@ fn what_is_put_by_rpc_is_read_without_the_server() {
         assert_eq!((counts.gets, counts.misses, counts.retries), (ITEMS, 0, 0));
         println!("{}: {:.2} READs a GET", kind.name(), counts.reads_per_get());
         assert!(counts.reads_per_get() < 5.0 && counts.reads >= ITEMS);
-        // Not there; gone; and what no table takes.
+        // Absent keys, deleted keys, and keys that no table takes.
         assert!(!other.get(b"nobody", &mut value).unwrap());
         assert!(client.delete(&key_of(7)).unwrap() && !client.delete(&key_of(7)).unwrap());
         assert!(!other.get(&key_of(7), &mut value).unwrap());
         assert_eq!(other.counts().misses, 2);
         assert!(matches!(other.get(b"", &mut value), Err(GetError::KeyLength(0))));
         assert!(client.put(&[1; 251], b"").is_err());
-        // The server goes, and is missed as soon as its link's end is heard of: its memory is still mapped.
+        // The client notices that the server has ended once the link's end arrives: the memory is still
+        // mapped.
         drop(server);
         let mut outcomes = (0..30_000).map(|_| {
             std::thread::sleep(std::time::Duration::from_millis(1));

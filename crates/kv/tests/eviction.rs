@@ -1,4 +1,4 @@
-//! What goes when memory is short, and the errors at the borders.
+//! Eviction when memory is short, and the errors at the limits.
 
 use dunlin_kv::{MAX_KEY_LENGTH, MAX_VALUE_LENGTH, Partition, PartitionConfig, PartitionError, PutError};
 
@@ -83,7 +83,7 @@ fn small_items_fill_most_of_the_memory_before_any_goes_for_memory() {
         number += 1;
     }
     let stats = partition.stats();
-    // 64 bytes of value memory and 16 of index each; what is lost is pages, tables and a few full buckets.
+    // 64 bytes of value memory and 16 of index each; the rest goes to pages, tables and a few full buckets.
     assert!(stats.items as usize * 80 > 4 * MIB * 95 / 100, "{stats:?}");
     assert!(stats.evicted_from_bucket < stats.items / 20, "{stats:?}");
 }

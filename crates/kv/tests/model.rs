@@ -1,4 +1,4 @@
-//! The partition against models that know what it may forget, and when.
+//! The partition against models that know which items it may evict, and when.
 
 use std::collections::HashMap;
 
@@ -35,7 +35,7 @@ fn key(number: u16) -> Vec<u8> {
         .collect()
 }
 
-/// A value that can be told from every other one and from a torn mixture of two.
+/// Builds a value that differs from every other one and from a torn mixture of two.
 fn value(version: usize, length: usize) -> Vec<u8> {
     let mut state = version as u32 | 0x0100_0000;
     (0..length)
@@ -46,7 +46,7 @@ fn value(version: usize, length: usize) -> Vec<u8> {
         .collect()
 }
 
-/// Sizes around every border: nothing, chunks, the largest chunk, runs of pages, the limit.
+/// Lengths around every limit: nothing, chunks, the largest chunk, runs of pages, the longest value.
 fn any_length() -> impl Strategy<Value = usize> + Clone {
     prop_oneof![
         4 => 0usize..200,
@@ -57,7 +57,7 @@ fn any_length() -> impl Strategy<Value = usize> + Clone {
     ]
 }
 
-/// Every key shares the only bucket.
+/// Creates a partition in which every key shares the only bucket.
 fn one_bucket() -> Partition {
     let config = PartitionConfig { expected_items: Some(1), ..PartitionConfig::new(16 << 20) };
     Partition::with_config(config).unwrap()
@@ -73,7 +73,7 @@ proptest! {
         for (version, step) in steps.into_iter().enumerate() {
             match step {
                 Step::Get(number) => {
-                    // Whether or not there is one.
+                    // Prefetch whether or not the key is stored.
                     let hash = KeyHash::of(&key(number));
                     partition.prefetch(hash);
                     partition.prefetch_item(hash);
@@ -137,7 +137,7 @@ proptest! {
                     prop_assert_eq!(partition.delete(&key(number)), model.len() < before);
                 }
             }
-            // `contains` must not disturb the order, or the next eviction differs from the model's.
+            // `contains` must not change the order, or the next eviction differs from the model's.
             for number in 0..14 {
                 let expected = model.iter().any(|(other, _)| *other == number);
                 prop_assert_eq!(partition.contains(&key(number)), expected);
@@ -169,7 +169,8 @@ proptest! {
                             let stored = &model[&number];
                             prop_assert_eq!(partition.get(&key(number)), Some(stored.as_slice()));
                         }
-                        // A limit below what one item needs; whatever was there is still there, or evicted earlier.
+                        // The limit is below the size of one item; other items are still there, or were
+                        // evicted earlier.
                         Err(error) => {
                             prop_assert!(length + 4096 * 3 > limit * 9 / 10, "{} {}: {}", length, limit, error);
                         }

@@ -1,4 +1,4 @@
-//! The service's encodings and dispatch: round trips, and any bytes at all.
+//! The service's encodings and dispatch: round trips, and arbitrary bytes.
 
 use dunlin_kv::dispatch::{ResponseSink, SinkFull, SliceSink, handle};
 use dunlin_kv::protocol::{
@@ -149,7 +149,7 @@ fn ids_and_codes_are_there_and_back() {
     assert_eq!(Status::from_code(0), None, "0 is success");
 }
 
-/// Bytes that come near to messages: small numbers as lengths, counts and flags, then anything.
+/// Generates bytes close to valid messages: small numbers as lengths, counts and flags, then anything.
 fn near_messages() -> impl Strategy<Value = Vec<u8>> {
     let piece = prop_oneof![
         3 => (0u16..6).prop_map(|number| number.to_le_bytes().to_vec()),

@@ -1,23 +1,26 @@
-//! Paths: how one message gets from one end of a lane to the other. A lane has two directions, and a direction
-//! is a [`Tx`] at one end and an [`Rx`] at the other, both of the same half:
+//! Message paths between the two ends of a lane.
+//!
+//! A lane has two directions. A direction is a [`Tx`] at one end and an [`Rx`] at the other end, both of the
+//! same half of a protocol:
 //!
 //! | half | sender | receiver | file |
 //! |---|---|---|---|
-//! | `send` | SEND | takes it out of a RECV's buffer | `path/{tx,rx}.rs` |
+//! | `send` | SEND | takes the message from a RECV's buffer | `path/{tx,rx}.rs` |
 //! | `write` | WRITE into the receiver's ring | polls the ring | `path/{tx,rx}.rs` |
 //! | `write_imm` | WRITE_WITH_IMM into the receiver's ring | a completion, then the ring | `path/{tx,rx}.rs` |
-//! | `write_send` | WRITE into the receiver's ring, then a SEND of nothing | a completion, then the ring | `path/{tx,rx}.rs` |
-//! | `write_send_chained` | the same as a list | a completion, then the ring | `path/{tx,rx}.rs` |
-//! | `fetch` | leaves it in a ring of its own | READs that ring until it is there | `path/fetch.rs` |
-//! | `fetch_or_write`, `fetch_or_write_imm` | as `fetch` or as `write`, `write_imm`, as each request asks | both | `path/hybrid.rs` |
-//! | `datagram` | SEND of a datagram | takes it out of a RECV's buffer, in any order | `path/datagram.rs` |
+//! | `write_send` | WRITE into the receiver's ring, then an empty SEND | a completion, then the ring | `path/{tx,rx}.rs` |
+//! | `write_send_chained` | the same, posted as a list | a completion, then the ring | `path/{tx,rx}.rs` |
+//! | `fetch` | stores the message in a ring in its own memory | READs that ring until the message is there | `path/fetch.rs` |
+//! | `fetch_or_write`, `fetch_or_write_imm` | `fetch`, or `write` / `write_imm`: each request says which | both | `path/hybrid.rs` |
+//! | `datagram` | SEND of a datagram | takes the message from a RECV's buffer, in any order | `path/datagram.rs` |
 //! | `write_unreliable` | WRITE over UC into the receiver's ring | polls the ring | `path/lossy_ring.rs` |
 //!
-//! The last two may lose a message: the client sends again, the server answers again (`path/again.rs`).
+//! `datagram` and `write_unreliable` may lose messages; `path/again.rs` retransmits requests and answers.
 //!
-//! Large payloads travel beside them: READ by who gets them (`path/rendezvous.rs`), while they are
-//! being filled (`path/pieces.rs`), WRITTEN or sent in fragments (`path/large.rs`, `path/areas.rs`). Every half carries the same bytes (`dunlin_wire`),
-//! so that what is above never asks which half it is.
+//! Large payloads travel outside the messages. The receiver READs them (`path/rendezvous.rs`), possibly while
+//! the sender still fills them (`path/pieces.rs`); or the sender WRITEs them or sends them in fragments
+//! (`path/large.rs`, `path/areas.rs`). All halves carry the same bytes (`dunlin_wire`), so the layers above
+//! do not depend on the half.
 
 pub(crate) mod again;
 mod areas;
@@ -44,12 +47,13 @@ use thiserror::Error;
 /// Bytes at the start of every inbound region before its ring: the line that holds the control word.
 pub(crate) const CONTROL_BYTES: usize = LINE;
 
-/// The immediate data of a report of a head; that of a message is the sender's number of its lane. Whoever gets it
-/// has only to be awake: it looks at its control word when it looks for room.
+/// The immediate data of a head report; the immediate data of a message is the sender's lane number. A head
+/// report only has to wake the receiver, which reads its control word whenever it needs room.
 pub(crate) const HEAD_IMMEDIATE: u32 = u32::MAX;
 
-/// What a message counts for where messages are counted so that lanes take turns: its lines, so that who sends many short ones has as much of a
-/// turn as who sends few long ones. One that says that a large payload was written, that is copied, is a turn of its own.
+/// Returns the cost of a message in a lane's turn, in lines, so that a lane with many short messages gets the
+/// same share as a lane with few long ones. A `Written` message ends the turn, because its large payload is
+/// copied.
 #[inline]
 pub(crate) const fn turn_cost(kind: u8, total: usize) -> usize {
     let lines = total.div_ceil(LINE);
@@ -60,31 +64,32 @@ pub(crate) const fn turn_cost(kind: u8, total: usize) -> usize {
     }
 }
 
-/// No message counts for more lines: two of the longest are a turn, so that the fragments of a large payload go on.
+/// The largest cost of a message: a turn has room for two of the longest messages, so that the fragments of a
+/// large payload proceed.
 const MOST_LINES: usize = 16;
 
-/// The longest message: a batch of this many bytes, or a small payload with its lines around it.
+/// The longest message, in bytes: a full batch, or a small payload with its header and tag lines.
 pub(crate) const MAX_MESSAGE: usize = 8192;
 
-/// A peer did what no correct peer does. The lane is closed, nothing else.
+/// A protocol violation by the peer, or a failure of its transfers. Only the lane is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub(crate) enum Violation {
-    /// Its bytes are not a message.
+    /// The bytes are not a valid message.
     #[error("a message cannot be understood: {0}")]
     Message(#[from] Reject),
-    /// It claims to have consumed what was never sent.
+    /// The peer claims to have consumed messages that were never sent.
     #[error("the peer claims to have consumed what was not sent")]
     Head,
-    /// A message of a kind that this side never gets, or at the wrong time.
+    /// The message is of a kind that this side never receives, or not at this time.
     #[error("a message of kind {0:?} does not belong here")]
     Kind(dunlin_wire::Kind),
-    /// A call that this side did not make, or outside the window.
+    /// This side did not make the call, or the call is outside the window.
     #[error("call {0:#x} is not one of this connection's")]
     Call(u32),
-    /// The queue pair is in error. No fault of the peer's, but its end is most likely.
+    /// The queue pair is in error, most likely because the peer has ended.
     #[error("the queue pair is in error")]
     Broken,
-    /// A completion with an error.
+    /// A completion reported an error.
     #[error("a transfer failed: {0}")]
     Transfer(&'static str),
 }

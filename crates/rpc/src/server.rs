@@ -1,5 +1,5 @@
 //! The server: workers that each own their lanes and their part of the service, one control thread for all
-//! connections, and a pool for functions that take long.
+//! connections, and a thread pool for long-running functions.
 
 pub mod config;
 pub(crate) mod deferred;
@@ -30,13 +30,13 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError};
 
-/// How often a server that ends looks whether those that hold calls are through.
+/// Interval at which a server that shuts down checks whether threads still hold calls, in nanoseconds.
 const HOLDERS_LOOKED_AT_EVERY: Nanos = 1_000_000;
 
-/// Function ids are below this.
+/// Upper bound (exclusive) of function ids.
 pub const MAX_FUNCTIONS: u16 = 4096;
 
-/// Describes a server before it starts.
+/// A server configuration that is not started yet.
 pub struct ServerBuilder<F: Fabric> {
     fabric: F,
     config: ServerConfig,
@@ -54,7 +54,7 @@ impl<F: Fabric> std::fmt::Debug for ServerBuilder<F> {
 }
 
 impl<F: Fabric> ServerBuilder<F> {
-    /// A server on a fabric, with default settings and no functions.
+    /// Creates a builder for a server on `fabric`, with default settings and no functions.
     pub fn new(fabric: &F) -> Self {
         ServerBuilder {
             fabric: fabric.clone(),
@@ -64,14 +64,15 @@ impl<F: Fabric> ServerBuilder<F> {
         }
     }
 
-    /// Sets the settings.
+    /// Sets the configuration.
     #[must_use]
     pub fn config(mut self, config: ServerConfig) -> Self {
         self.config = config;
         self
     }
 
-    /// Declares a function, below [`MAX_FUNCTIONS`], and where it runs. What is not declared is refused as unknown.
+    /// Declares a function and where it runs. The id must be below [`MAX_FUNCTIONS`]; larger ids are replaced
+    /// by the largest one. The server refuses calls of undeclared functions as unknown.
     #[must_use]
     pub fn function(mut self, id: u16, mode: FunctionMode) -> Self {
         let id = id.min(MAX_FUNCTIONS - 1) as usize;
@@ -82,20 +83,21 @@ impl<F: Fabric> ServerBuilder<F> {
         self
     }
 
-    /// Sets what the threads of the pool run.
+    /// Sets the service that the pool's threads run.
     #[must_use]
     pub fn pool(self, service: impl PoolService) -> Self {
         self.pool_shared(Arc::new(service))
     }
 
-    /// As [`pool`](ServerBuilder::pool), of a service whose type is not known here.
+    /// Sets a shared pool service of a type unknown here; otherwise like [`pool`](ServerBuilder::pool).
     #[must_use]
     pub fn pool_shared(mut self, service: Arc<dyn PoolService>) -> Self {
         self.pool = Some(service);
         self
     }
 
-    /// Starts the server: listens, and runs each worker on a thread of its own with the service made for it.
+    /// Starts the server: listens on `address` and runs each worker on a thread of its own. `service` is
+    /// called with each worker's number and returns its service.
     pub fn serve(
         self,
         address: &Address,
@@ -115,7 +117,8 @@ impl<F: Fabric> ServerBuilder<F> {
         Ok(server)
     }
 
-    /// As [`serve`](ServerBuilder::serve), but the caller runs the workers, on threads of its own.
+    /// Starts the server without worker threads: the caller runs the returned workers on its own threads.
+    /// Otherwise like [`serve`](ServerBuilder::serve).
     pub fn serve_with(
         self,
         address: &Address,
@@ -168,7 +171,7 @@ impl<F: Fabric> ServerBuilder<F> {
     }
 }
 
-/// Binds the calling thread to cores, if there are any. One that cannot be bound serves all the same.
+/// Binds the calling thread to cores, if any are given. A failure is logged only.
 fn bind<H: Host>(host: &H, cores: &[u32]) {
     if !cores.is_empty()
         && let Err(error) = host.bind(cores)
@@ -177,7 +180,7 @@ fn bind<H: Host>(host: &H, cores: &[u32]) {
     }
 }
 
-/// One thread of the pool.
+/// Runs one thread of the pool.
 fn run_pool<F: Fabric>(host: &F::Host, service: &dyn PoolService, shared: &Shared<F>) {
     while let Some(incoming) = shared.pool.take(Nanos::MAX) {
         let now = host.now();
@@ -211,8 +214,8 @@ fn run_pool<F: Fabric>(host: &F::Host, service: &dyn PoolService, shared: &Share
     }
 }
 
-/// A running server. Dropping it ends it at once: calls in flight end as "maybe executed" for their callers;
-/// [`shutdown`](Server::shutdown) is the gentle way.
+/// A running server. Dropping it ends it at once: callers see calls in flight as "maybe executed".
+/// [`shutdown`](Server::shutdown) ends it gracefully.
 #[derive(Debug)]
 pub struct Server<F: Fabric> {
     fabric: F,
@@ -223,35 +226,37 @@ pub struct Server<F: Fabric> {
     control: Option<Task>,
     workers: Vec<Task>,
     pool: Vec<Task>,
-    /// Who runs a worker and holds its calls has a clone.
+    /// Cloned by each thread that runs a worker and holds its calls.
     pub(crate) holders: Arc<()>,
 }
 
 impl<F: Fabric> Server<F> {
-    /// The address that clients dial.
+    /// Returns the address that clients dial.
     pub fn address(&self) -> &Address {
         &self.address
     }
 
-    /// Connections now.
+    /// Returns the number of current connections.
     pub fn connections(&self) -> usize {
         self.state.connections.load(Ordering::Acquire)
     }
 
-    /// What has become of connections so far.
+    /// Returns the connection counters.
     pub fn counters(&self) -> Counters {
         let counted = *self.state.counters.lock().unwrap_or_else(PoisonError::into_inner);
         Counters { stray_datagrams: self.shared.stray_datagrams.load(Ordering::Relaxed), ..counted }
     }
 
-    /// The next call of a function declared [`FunctionMode::Pull`]; blocks until then (on the host's clock) at
-    /// most. Any number of threads may pull.
+    /// Takes the next call of a function declared [`FunctionMode::Pull`]. Blocks until `until` (nanoseconds
+    /// on the host's clock) at most, and returns `None` then or when the server ends. Any number of threads
+    /// may pull.
     pub fn receive(&self, until: Nanos) -> Option<Incoming<F>> {
         self.shared.pulled.take(until)
     }
 
-    /// Ends the server gently: clients are told, what was received is answered, and after `timeout` nanoseconds at
-    /// most the rest is cut off with a mark from which each client knows what was not executed. Blocks.
+    /// Ends the server gracefully: clients are notified, and received requests are answered. After at most
+    /// `timeout` nanoseconds the server ends the remaining lanes; each client gets the number of the last
+    /// message taken, and so knows which calls were not executed. Blocks.
     pub fn shutdown(mut self, timeout: Nanos) {
         self.stop(timeout);
     }
@@ -262,7 +267,7 @@ impl<F: Fabric> Server<F> {
         let until = host.now().saturating_add(timeout);
         self.state.drain(until);
         self.signal.raise();
-        // Workers on threads of the caller's, which drain as others do, if they are run.
+        // Workers that run on the caller's threads drain like others, provided that the caller runs them.
         while Arc::strong_count(&self.holders) > 1 && host.now() < until {
             host.sleep(host.now() + HOLDERS_LOOKED_AT_EVERY);
         }

@@ -1,5 +1,5 @@
-//! A client's READs of a server's memory: one reliable connection that posts READs and nothing else, and the control connection by which
-//! both ends say where they are. The server's end is looked after by one thread, which no READ concerns.
+//! A client's READs of a server's memory: a reliable connection that carries only READs, and a control
+//! connection for the handshake. One thread handles the server's end and takes no part in READs.
 
 use super::cuckoo::{ENTRY_BYTES, WAYS};
 use super::hopscotch::OVERFLOW;
@@ -16,31 +16,31 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use thiserror::Error;
 
-/// Which memory of a partition.
+/// A memory of a partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Area {
     /// Entries or slots.
     Index,
-    /// What they name.
+    /// Records or values to which the index points.
     Data,
 }
 
-/// A READ was not done.
+/// The reason why a READ failed.
 #[derive(Debug, Error)]
 pub enum ReadError {
     /// The server is gone.
     #[error("the server is gone")]
     PeerGone,
-    /// It took too long, or what was read was being written each time.
+    /// The deadline passed; concurrent writes may have torn the bytes each time.
     #[error("the deadline passed after {attempts} attempts to read what was being written")]
     TimedOut {
-        /// READs that brought nothing whole.
+        /// READs whose bytes were not consistent.
         attempts: u32,
     },
-    /// The READ failed; the connection is of no use any more.
+    /// The READ failed; the connection is unusable.
     #[error("a READ failed: {}", .0.describe())]
     Failed(CompletionStatus),
-    /// It could not be posted.
+    /// The READ could not be posted.
     #[error(transparent)]
     Post(#[from] PostError),
     /// No memory to READ into.
@@ -48,16 +48,17 @@ pub enum ReadError {
     OutOfMemory(usize),
 }
 
-/// One-sided READs of one partition's memory. Offsets and lengths are in bounds of what the handshake said.
+/// One-sided READs of one partition's memory. The caller keeps offsets and lengths within the bounds of the
+/// handshake.
 pub(super) trait Reads {
-    /// READs; blocks until it is done.
+    /// READs bytes; blocks until the READ is complete.
     fn read(&mut self, area: Area, offset: u64, into: &mut [u8]) -> Result<(), ReadError>;
 
-    /// What was read is being written: counts the attempt, waits a little longer each time, and ends it after the deadline.
+    /// Counts an attempt that read inconsistent bytes and pauses, longer each time; fails after the deadline.
     fn pause(&mut self, attempt: &mut u32) -> Result<(), ReadError>;
 }
 
-/// A connection for READs could not be made.
+/// The reason why a connection for READs could not be made.
 #[derive(Debug, Error)]
 pub enum ConnectError {
     /// The server cannot be reached.
@@ -66,33 +67,33 @@ pub enum ConnectError {
     /// The control connection failed.
     #[error("the handshake failed: {0}")]
     Link(#[from] LinkError),
-    /// What the server says of its tables makes no sense.
+    /// The server's description of its tables is invalid.
     #[error("the server's tables cannot be understood: {0}")]
     Offer(&'static str),
-    /// A queue pair could not be made.
+    /// A queue pair could not be created.
     #[error(transparent)]
     Create(#[from] CreateError),
     /// Memory could not be registered.
     #[error(transparent)]
     Register(#[from] RegisterError),
-    /// The engine's connection, for PUTs.
+    /// The engine's connection, for PUTs, failed.
     #[error(transparent)]
     Engine(#[from] dunlin_rpc::ConnectError),
 }
 
 const MAGIC: [u8; 8] = *b"dunlinBP";
 const VERSION: u16 = 1;
-/// Partitions of one server.
+/// Most partitions of one server.
 pub(super) const MAX_PARTITIONS: usize = 256;
 const PARTITION_BYTES: usize = 48;
-/// Slots of a neighbourhood at most.
+/// Most slots of a neighbourhood.
 pub(super) const MAX_NEIGHBOURHOOD: u32 = 64;
-/// The most that a client READs at once, and its memory for that.
+/// A client's memory for READs, in bytes, which bounds one READ.
 const READ_MEMORY: u64 = 4 << 20;
-/// What READs usually fit.
+/// The usual size of the READ buffer, in bytes.
 const USUAL_READ: usize = 4096;
 
-/// A partition as a client knows it.
+/// A client's description of a partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Offered {
     pub(super) shape: Shape,
@@ -100,7 +101,7 @@ pub(super) struct Offered {
     pub(super) data: RegionKey,
 }
 
-/// What a server says when a client connects: its tables, and its end of the connection.
+/// Encodes the server's first message to a client: its tables, and its endpoint of the connection.
 fn encode_offer(partitions: &[Offered], endpoint: &Endpoint) -> Vec<u8> {
     let kind = partitions.first().map_or(0, |one| one.shape.kind as u8);
     let mut bytes = MAGIC.to_vec();
@@ -119,7 +120,7 @@ fn encode_offer(partitions: &[Offered], endpoint: &Endpoint) -> Vec<u8> {
     bytes
 }
 
-/// Understands an offer, or says what is wrong with it.
+/// Parses an offer; the error says why it is invalid.
 fn parse_offer(bytes: &[u8]) -> Result<(Vec<Offered>, Endpoint), &'static str> {
     let Some((head, rest)) = bytes.split_first_chunk::<16>() else { return Err("too short") };
     if head[..8] != MAGIC {
@@ -172,7 +173,7 @@ fn parse_offer(bytes: &[u8]) -> Result<(Vec<Offered>, Endpoint), &'static str> {
     Ok((offered, Endpoint(endpoint.to_vec())))
 }
 
-/// A client's end.
+/// The client's end.
 #[derive(Debug)]
 pub(super) struct OneSided<F: Fabric> {
     fabric: F,
@@ -185,13 +186,13 @@ pub(super) struct OneSided<F: Fabric> {
     found: Vec<Completion<F::Memory>>,
     /// READs posted.
     posted: u64,
-    /// A READ failed, or its completion was not waited for.
+    /// A READ failed, or its completion was not awaited.
     broken: bool,
     timeout: Nanos,
 }
 
 impl<F: Fabric> OneSided<F> {
-    /// Connects. Blocks until then at most.
+    /// Connects. Blocks until `until` at most.
     pub(super) fn connect(
         fabric: &F,
         address: &Address,
@@ -207,7 +208,7 @@ impl<F: Fabric> OneSided<F> {
         let endpoint = domain.endpoint(queue_pair, &link)?;
         link.send(&endpoint.0)?;
         domain.connect(queue_pair, &link, &remote)?;
-        // Its last word: it is connected, too.
+        // The server's last message: it is connected, too.
         link.receive(until)?;
         let memory = fabric.register(READ_MEMORY, Access::LOCAL)?;
         let Ok(arena) = Arena::new(memory) else { return Err(ConnectError::Offer("memory to read into")) };
@@ -230,7 +231,7 @@ impl<F: Fabric> OneSided<F> {
         Ok((one_sided, offered))
     }
 
-    /// READs posted so far.
+    /// Returns the READs posted so far.
     pub(super) fn posted(&self) -> u64 {
         self.posted
     }
@@ -292,13 +293,13 @@ impl<F: Fabric> OneSided<F> {
                 return Err(if late { ReadError::TimedOut { attempts: 0 } } else { ReadError::PeerGone });
             }
             if self.domain.wait(armed, until) == Wake::TimedOut {
-                // Late, if that is not found now.
+                // Treat the next empty poll as late.
                 looks = LOOKS_AT_ONCE - 1;
             }
         }
     }
 
-    /// READs of one partition, for one operation.
+    /// Returns the READs of one partition, for one operation.
     pub(super) fn of<'a>(&'a mut self, partition: &Offered) -> PartitionReads<'a, F> {
         PartitionReads { index: partition.index, data: partition.data, reads: self, until: None }
     }
@@ -319,11 +320,11 @@ pub(super) struct PartitionReads<'a, F: Fabric> {
     until: Option<Nanos>,
 }
 
-/// Looks for a completion before the clock is looked at.
+/// Polls between two reads of the clock.
 const LOOKS_AT_ONCE: u32 = 64;
-/// Attempts before the clock is looked at.
+/// Attempts without a pause.
 const ATTEMPTS_AT_ONCE: u32 = 16;
-/// The longest pause between attempts.
+/// The longest pause between attempts, in nanoseconds.
 const LONGEST_PAUSE: Nanos = 1_000_000;
 
 impl<F: Fabric> Reads for PartitionReads<'_, F> {
@@ -358,17 +359,17 @@ fn config(completions: CompletionQueueId) -> QueuePairConfig {
     QueuePairConfig { max_send: 16, max_receive: 1, ..QueuePairConfig::reliable(completions, completions) }
 }
 
-/// How long a client may take to say where it is.
+/// Time limit for a client's endpoint message, in nanoseconds.
 const HELLO: Nanos = 5_000_000_000;
-/// How long the control thread sleeps at most.
+/// The longest sleep of the control thread, in nanoseconds.
 const LOOK_EVERY: Nanos = 200_000_000;
 
-/// A client as the server's control thread knows it.
+/// The control thread's state of a client.
 struct Session<F: Fabric> {
     link: F::Link,
     queue_pair: QueuePairId,
     remote: Endpoint,
-    /// Until when it has to say where it is; `None` when it has.
+    /// Deadline for the client's endpoint message; `None` once it has arrived.
     hello: Option<Nanos>,
 }
 
@@ -376,7 +377,7 @@ struct Session<F: Fabric> {
 pub(super) struct Control<F: Fabric> {
     pub(super) fabric: F,
     pub(super) listener: F::Listener,
-    /// Of each partition: its table's shape, and the memory of index and data.
+    /// For each partition: its table's shape, and the memory of index and data.
     pub(super) partitions: Vec<(Shape, [Arc<F::Memory>; 2])>,
     pub(super) signal: <F::Host as Host>::Signal,
     pub(super) over: Arc<AtomicBool>,
@@ -435,7 +436,7 @@ impl<F: Fabric> Control<F> {
         }
     }
 
-    /// Tells a client where the tables are, and our end of the connection.
+    /// Sends a client the tables and the server's endpoint of the connection.
     fn greet(
         &self,
         domain: &mut F::Domain,
@@ -473,7 +474,7 @@ enum GreetError {
     Link(#[from] LinkError),
 }
 
-/// Takes a client's word: where it is, and nothing after that.
+/// Takes a client's endpoint message; any further message is an error.
 fn hear<F: Fabric>(domain: &mut F::Domain, session: &mut Session<F>) -> Result<(), &'static str> {
     loop {
         match session.link.try_receive() {

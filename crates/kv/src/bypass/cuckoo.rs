@@ -1,5 +1,5 @@
-//! Pilaf's table, as the server has it: cuckoo hashing with three places for a key. An entry names where key and value lie and has two
-//! checksums, of these and of itself.
+//! Pilaf's table on the server: cuckoo hashing with three places for a key. An entry points to a record (key
+//! and value) and has two checksums, one of the record and one of itself.
 
 use super::space::{Block, Space};
 use super::{HEADER_BYTES, Kind, Shape, Table, TableError, below, check, hash_of};
@@ -14,19 +14,20 @@ pub(super) const ENTRY_BYTES: usize = 32;
 pub(super) const WAYS: usize = 3;
 /// The longest record: a key and a value.
 pub(super) const LONGEST_RECORD: usize = MAX_KEY_LENGTH + MAX_VALUE_LENGTH;
-/// Places looked at for a free one, when all of a key are taken. A table that is three quarters full needs a few.
+/// Most places searched for a free one when all places of a key are taken. A table that is three quarters
+/// full needs a few.
 const SEARCHED: usize = 4096;
 
 static CRC64: Crc<u64, Slices<16>> = Crc::<u64, Slices<16>>::new(&CRC_64_XZ);
 
-/// The checksum of entries and records.
+/// Returns the checksum of an entry or record.
 pub(super) fn checksum(bytes: &[u8]) -> u64 {
     CRC64.checksum(bytes)
 }
 
-/// The places of a key, in the order in which they are looked at.
+/// Returns the places of a key, in search order.
 pub(super) fn places_of(hash: u64, places: u64) -> [u64; WAYS] {
-    // Odd numbers without a pattern, so that the products' high bits have little to do with each other.
+    // Odd numbers without a pattern, so that the products' high bits are nearly independent.
     let mixed = |odd: u64| {
         let product = u128::from(hash ^ odd) * u128::from(odd);
         (product as u64) ^ (product >> 64) as u64
@@ -35,8 +36,9 @@ pub(super) fn places_of(hash: u64, places: u64) -> [u64; WAYS] {
         .map(|odd| below(mixed(odd).wrapping_mul(0xe703_7ed1_a0b4_28db), places))
 }
 
-/// What an entry says. On the wire: offset (8 bytes), length of the record (4), length of the key (1), whether it is taken (1), nothing
-/// (2), checksum of the record (8), checksum of all of that (8). An entry that was never taken is zeros.
+/// The content of an entry. On the wire: offset (8 bytes), length of the record (4), length of the key (1),
+/// taken flag (1), unused (2), checksum of the record (8), checksum of all the preceding (8). An entry that
+/// was never taken is zeros.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Entry {
     pub(super) offset: u64,
@@ -46,7 +48,7 @@ pub(super) struct Entry {
 }
 
 impl Entry {
-    /// The bytes of an entry, or of an empty place.
+    /// Encodes an entry, or an empty place.
     pub(super) fn encode(entry: Option<Entry>) -> [u8; ENTRY_BYTES] {
         let mut bytes = [0; ENTRY_BYTES];
         if let Some(entry) = entry {
@@ -62,7 +64,7 @@ impl Entry {
     }
 }
 
-/// What stands at a place, in our own memory.
+/// The server's private copy of a place.
 #[derive(Clone, Copy, Debug)]
 struct Taken {
     hash: u64,
@@ -83,12 +85,12 @@ pub(super) struct Cuckoo<M: Memory> {
 }
 
 impl<M: Memory> Cuckoo<M> {
-    /// Bytes of the index for so many places.
+    /// Returns the bytes of the index for `places` places.
     pub(super) fn index_bytes(places: u64) -> u64 {
         HEADER_BYTES + places * ENTRY_BYTES as u64
     }
 
-    /// An empty table in zeroed memory.
+    /// Creates an empty table in zeroed memory.
     pub(super) fn new(index: Region<M>, data: Region<M>) -> Self {
         let places = (index.length() - HEADER_BYTES as usize) / ENTRY_BYTES;
         let space = Space::new(data.length() as u64);
@@ -126,8 +128,8 @@ impl<M: Memory> Cuckoo<M> {
         })
     }
 
-    /// The shortest way by which items can each move to another of their places so that one of these becomes free: from the free
-    /// place back to it.
+    /// Finds the shortest chain of moves that frees one of the places `starts`, as places from the free one
+    /// back to the start.
     fn way_to_free(&self, starts: [u64; WAYS]) -> Option<Vec<usize>> {
         let mut seen: Vec<(usize, usize)> =
             starts.iter().map(|start| (*start as usize, usize::MAX)).collect();
@@ -155,8 +157,8 @@ impl<M: Memory> Cuckoo<M> {
         None
     }
 
-    /// Makes one of the places free, moving items one by one, the last first: each stands at its new place before its old one is
-    /// written over, so it can always be found at one of them.
+    /// Frees one of the places by moving items one at a time, the last first. Each item is written to its new
+    /// place before its old one is overwritten, so that it can always be found at one of them.
     fn make_free(&mut self, starts: [u64; WAYS]) -> Option<usize> {
         let way = self.way_to_free(starts)?;
         if let [_, _, ..] = way[..] {
@@ -175,7 +177,7 @@ impl<M: Memory> Cuckoo<M> {
     }
 }
 
-/// Whether a place lies on the way to another.
+/// Returns whether a place lies on the chain to another.
 fn way_has(seen: &[(usize, usize)], mut at: usize, place: usize) -> bool {
     while at != usize::MAX {
         if seen[at].0 == place {
@@ -206,7 +208,7 @@ impl<M: Memory> Table for Cuckoo<M> {
         self.record.clear();
         self.record.extend_from_slice(key);
         self.record.extend_from_slice(value);
-        // First what the entry will name.
+        // Write the record before the entry that points to it.
         self.data.copy_in(block.offset as usize, &self.record);
         let entry = Entry {
             offset: block.offset,

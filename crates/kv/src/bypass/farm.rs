@@ -8,7 +8,7 @@ use super::space::LINE;
 use super::{HEADER_BYTES, Shape, below, hash_of, number_at, number32_at};
 use crate::partition::MAX_VALUE_LENGTH;
 
-/// READs lines, a number of which keep their order at a time.
+/// READs lines, in pieces that each keep the order of their bytes.
 fn read_lines(reads: &mut impl Reads, area: Area, offset: u64, into: &mut [u8]) -> Result<(), GetError> {
     let mut at = offset;
     for piece in into.chunks_mut(LONGEST_READ) {
@@ -18,19 +18,19 @@ fn read_lines(reads: &mut impl Reads, area: Area, offset: u64, into: &mut [u8]) 
     Ok(())
 }
 
-/// What was READ, and its content: kept between GETs.
+/// The READ bytes and their content; kept between GETs to avoid allocations.
 #[derive(Debug, Default)]
 pub(super) struct Scratch {
     read: Vec<u8>,
     content: Vec<u8>,
 }
 
-/// What slots that were READ have.
+/// The result of searching READ slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Seen {
-    /// The key: the content is that of its slot.
+    /// The key was found; the content is that of its slot.
     Key,
-    /// Nothing of it; whether the first slot says that items whose home it is lie in the overflow.
+    /// The key was not found; true if the first slot says that items with this home lie in the overflow.
     Nothing(bool),
     /// A slot is being written.
     Torn,
@@ -54,7 +54,7 @@ fn search(slots: &[u8], key: &[u8], content: &mut Vec<u8>) -> Result<Seen, GetEr
     Ok(Seen::Nothing(overflowed))
 }
 
-/// Looks at the neighbourhood of a key, and at the overflow if it may lie there.
+/// Searches the neighbourhood of a key, and the overflow if the key may lie there.
 pub(super) fn look(
     reads: &mut impl Reads,
     shape: &Shape,
@@ -110,7 +110,7 @@ pub(super) fn look(
             value.truncate(length);
             return Ok(Got::Found);
         }
-        // Written anew since we have READ the slot, or being written.
+        // The value was rewritten after the slot was READ, or is being written.
         reads.pause(attempt)?;
     }
 }

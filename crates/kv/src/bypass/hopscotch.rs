@@ -1,28 +1,29 @@
-//! FaRM's table, as the server has it: hopscotch hashing. A key lies in one of the first slots from its home on, its neighbourhood; a
-//! slot is one line, with the value in it if there is room, else with the place where the value's lines are. The few items for which
-//! nothing can be made free lie in an overflow behind all slots (FaRM chains blocks for them), and their homes' slots say that there are some.
+//! FaRM's table on the server: hopscotch hashing. A key lies in one of the first slots from its home on, its
+//! neighbourhood. A slot is one line; it holds the value if there is room, and otherwise the place of the
+//! value's lines. The few items for which no slot can be freed lie in an overflow behind all slots (FaRM
+//! chains blocks for them), and the slots of their homes say so.
 
 use super::lines::{self, ROOM, lines_for};
 use super::space::{Block, LINE, Space};
 use super::{HEADER_BYTES, Kind, Shape, Table, TableError, below, check, hash_of};
 use dunlin_fabric::{Memory, Region};
 
-/// Bytes in front of a slot's key: length of the key (1), what it is (1), whether items whose home this is lie in the overflow (1),
-/// nothing (1), length of the value (4).
+/// Bytes in front of a slot's key: length of the key (1), kind (1), whether items with this home lie in the
+/// overflow (1), unused (1), length of the value (4).
 pub(super) const SLOT_HEADER: usize = 8;
-/// Behind the key of a value that lies elsewhere: where (8), and its version (4).
+/// Bytes behind the key of a value outside the slot: its offset (8) and its version (4).
 pub(super) const NAME_BYTES: usize = 12;
 /// The longest key.
 pub(super) const LONGEST_KEY: usize = ROOM - SLOT_HEADER - NAME_BYTES;
-/// What a slot is.
+/// Kind of a slot without an item.
 pub(super) const EMPTY: u8 = 0;
-/// Its value is in it.
+/// Kind of a slot that holds its value.
 pub(super) const INLINE: u8 = 1;
-/// Its value lies elsewhere.
+/// Kind of a slot whose value lies outside it.
 pub(super) const ELSEWHERE: u8 = 2;
 /// Slots of the overflow.
 pub(super) const OVERFLOW: usize = 60;
-/// Slots looked at for a free one.
+/// Most slots searched for a free one.
 const SEARCHED: usize = 4096;
 
 #[derive(Clone, Copy, Debug)]
@@ -36,7 +37,8 @@ struct Taken {
 pub(super) struct Hopscotch<M: Memory> {
     index: Region<M>,
     data: Region<M>,
-    /// By slot: homes, the slots that only the last homes' neighbourhoods reach, and the overflow.
+    /// By slot: homes, then the slots that only the neighbourhoods of the last homes reach, then the
+    /// overflow.
     taken: Vec<Option<Taken>>,
     /// By home: its items in the overflow.
     overflowed: Vec<u8>,
@@ -44,18 +46,19 @@ pub(super) struct Hopscotch<M: Memory> {
     neighbourhood: usize,
     space: Space,
     moves: u64,
-    /// The last version given; each content has one of its own, so a value that is not where it was any more is noticed.
+    /// The last version assigned. Each content has its own version, so that a reader detects a value whose
+    /// memory was reused.
     version: u32,
     items: usize,
 }
 
 impl<M: Memory> Hopscotch<M> {
-    /// Bytes of the index for so many homes.
+    /// Returns the bytes of the index for `homes` homes.
     pub(super) fn index_bytes(homes: u64, neighbourhood: u32) -> u64 {
         HEADER_BYTES + (homes + u64::from(neighbourhood) - 1 + OVERFLOW as u64) * LINE as u64
     }
 
-    /// An empty table in zeroed memory.
+    /// Creates an empty table in zeroed memory.
     pub(super) fn new(index: Region<M>, data: Region<M>, neighbourhood: u32) -> Self {
         let slots = (index.length() - HEADER_BYTES as usize) / LINE;
         let neighbourhood = neighbourhood as usize;
@@ -90,7 +93,7 @@ impl<M: Memory> Hopscotch<M> {
     }
 
     fn next_version(&mut self) -> u32 {
-        // Zero is what memory has that was never written.
+        // Version 0 marks memory that was never written.
         self.version = match self.version.wrapping_add(2) {
             0 => 2,
             version => version,
@@ -98,7 +101,7 @@ impl<M: Memory> Hopscotch<M> {
         self.version
     }
 
-    /// Writes an item, or nothing, to a slot, whose own word on its overflow stays.
+    /// Writes an item, or an empty slot; the slot's overflow flag stays correct.
     fn write_slot(&mut self, slot: usize, taken: Option<Taken>, mut content: [u8; ROOM]) {
         content[2] = u8::from(self.overflowed.get(slot).is_some_and(|items| *items > 0));
         let version = self.next_version();
@@ -106,12 +109,13 @@ impl<M: Memory> Hopscotch<M> {
         self.taken[slot] = taken;
     }
 
-    /// Where the overflow begins.
+    /// Returns the first slot of the overflow.
     fn overflow(&self) -> usize {
         self.taken.len() - OVERFLOW
     }
 
-    /// One more item of a home lies in the overflow, or one less: when its slot says so, it must be there already.
+    /// Counts an item of a home in the overflow, or removes it. The item must be in the overflow before its
+    /// home's slot says so.
     fn count_overflow(&mut self, home: usize, more: bool) {
         let items = &mut self.overflowed[home];
         *items = if more { *items + 1 } else { items.saturating_sub(1) };
@@ -136,8 +140,9 @@ impl<M: Memory> Hopscotch<M> {
         })
     }
 
-    /// A free slot in the neighbourhood of a home: one nearby, which is brought nearer by moving items to it that may lie there. Items
-    /// only move forward, and are written there before they are taken away here.
+    /// Frees a slot in the neighbourhood of a home: finds a free slot nearby and brings it nearer by moving
+    /// items to it. Items only move forward, and are written to the new slot before they are removed from the
+    /// old one.
     fn make_free(&mut self, home: usize) -> Option<usize> {
         let end = self.overflow().min(home + SEARCHED);
         let mut free = (home..end).find(|slot| self.taken[*slot].is_none())?;
@@ -235,7 +240,7 @@ impl<M: Memory> Table for Hopscotch<M> {
         }
         let mut read = vec![0; lines_for(length) * LINE];
         self.data.copy_out(super::number_at(&content, behind) as usize, &mut read);
-        // We alone write them.
+        // The owner alone writes these lines.
         lines::check(&read, value);
         value.truncate(length);
         true

@@ -1,26 +1,29 @@
-//! FaRM's lines: each has the version of what it belongs to, so that what is READ in pieces, or while it is written, is noticed.
+//! FaRM's lines: each line has the version of its content, so that a reader detects content that was READ in
+//! pieces or while it was written.
 //!
-//! A NIC READs a cache line in one piece, so FaRM has one version in each. Here a READ may also be a processor's copy, which takes the
-//! end of a line first and its beginning last (`fabric/copy.rs`); so a line has its version at both ends, and is written from the beginning
-//! to the end. Then both ends show one version only if what lies between them is of that version. What is longer than
-//! [`LONGEST_READ`] is READ in several pieces, since a longer copy keeps no such order.
+//! A NIC READs a cache line atomically, so FaRM has one version per line. Here a READ may also be a
+//! processor's copy, which reads the end of a line first and its beginning last (`fabric/copy.rs`). So a line
+//! has its version at both ends, and is written from the beginning to the end. Both ends then show the same
+//! version only if the bytes between them belong to that version. Content longer than [`LONGEST_READ`] is
+//! READ in pieces, since a longer copy does not keep this order.
 
 use super::space::LINE;
 use dunlin_fabric::{Memory, Region};
 use std::sync::atomic::{Ordering, fence};
 
-/// Bytes of a line that are not its versions.
+/// Bytes of a line without its versions.
 pub(super) const ROOM: usize = LINE - 8;
-/// The most that is READ at once: whole lines, fewer than a copy by string moves begins with.
+/// The longest READ: whole lines, fewer than the least for which a copy uses string moves.
 pub(super) const LONGEST_READ: usize = 15 * LINE;
 
-/// Lines for so many bytes.
+/// Returns the lines that hold `bytes` bytes.
 pub(super) const fn lines_for(bytes: usize) -> usize {
     let lines = bytes.div_ceil(ROOM);
     if lines == 0 { 1 } else { lines }
 }
 
-/// Writes lines that peers may READ meanwhile. The version is even, and no other content of these lines has ever had it.
+/// Writes lines that peers may READ concurrently. The version must be even, and no other content of these
+/// lines may ever have had it.
 pub(super) fn write<M: Memory>(region: &Region<M>, offset: usize, lines: usize, version: u32, bytes: &[u8]) {
     debug_assert!(version.is_multiple_of(2) && bytes.len() <= lines * ROOM);
     for line in 0..lines {
@@ -34,7 +37,7 @@ pub(super) fn write<M: Memory>(region: &Region<M>, offset: usize, lines: usize, 
             u64::from(version) | u64::from(four) << 32
         };
         let last = room.last_chunk::<4>().map_or(0, |four| u32::from_le_bytes(*four));
-        // Odd: being written. Everything else comes after it.
+        // An odd version marks a write in progress. All other stores come after it.
         region.store(at, first(version | 1));
         fence(Ordering::SeqCst);
         region.copy_in(at + 8, &room[4..ROOM - 4]);
@@ -43,7 +46,8 @@ pub(super) fn write<M: Memory>(region: &Region<M>, offset: usize, lines: usize, 
     }
 }
 
-/// The version of lines that were READ, and their content; `None` if it is being written, or of several versions.
+/// Returns the version of lines that were READ, and copies their content; `None` if it is being written or
+/// has several versions.
 pub(super) fn check(read: &[u8], content: &mut Vec<u8>) -> Option<u32> {
     content.clear();
     let mut common = None;
@@ -77,7 +81,7 @@ mod tests {
             let mut content = Vec::new();
             prop_assert_eq!(check(&read, &mut content), Some(6));
             prop_assert_eq!(&content[..bytes.len()], &bytes[..]);
-            // The beginning of one and the end of another version, cut anywhere at 8 bytes.
+            // The beginning of one version and the end of another, cut anywhere at 8 bytes.
             write(&region, 64, lines, 8, &bytes);
             let mut newer = vec![0; lines * LINE];
             region.copy_out(64, &mut newer);

@@ -1,19 +1,21 @@
-//! Pilaf's GET: at each place of the key READ the entry, then what it names, until the key is found. What does not check is READ again.
+//! Pilaf's GET: for each place of the key it READs the entry, then the record, until it finds the key. Bytes
+//! with a wrong checksum are READ again.
 
 use super::connection::{Area, Reads};
 use super::cuckoo::{ENTRY_BYTES, Entry, LONGEST_RECORD, checksum, places_of};
 use super::server::{GetError, Got};
 use super::{HEADER_BYTES, Shape, hash_of, number_at, number32_at};
 
-/// What a READ of an entry has brought.
+/// The content of a READ entry.
 enum Seen {
     Empty,
     Taken(Entry),
-    /// A PUT is under way.
+    /// A PUT is writing it.
     Torn,
 }
 
-/// Checks an entry that was READ. One that checks and makes no sense is a server's that means ill, or is broken.
+/// Checks an entry that was READ. If it has a valid checksum and invalid content, the server is broken or
+/// hostile.
 fn parse(bytes: &[u8; ENTRY_BYTES], shape: &Shape) -> Result<Seen, GetError> {
     if *bytes == [0; ENTRY_BYTES] {
         return Ok(Seen::Empty);
@@ -42,7 +44,7 @@ fn parse(bytes: &[u8; ENTRY_BYTES], shape: &Shape) -> Result<Seen, GetError> {
     Ok(Seen::Taken(entry))
 }
 
-/// Looks at all places of a key.
+/// Searches all places of a key.
 pub(super) fn look(
     reads: &mut impl Reads,
     shape: &Shape,
@@ -65,7 +67,7 @@ pub(super) fn look(
             record.resize(entry.length as usize, 0);
             reads.read(Area::Data, entry.offset, record)?;
             if checksum(record) != entry.checksum {
-                // Written anew since we have READ the entry, or being written.
+                // The record was rewritten after the entry was READ, or is being written.
                 reads.pause(attempt)?;
                 continue;
             }

@@ -22,61 +22,62 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use thiserror::Error;
 
-/// How large the tables are.
+/// Settings of a server of tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BypassConfig {
-    /// Which data structure.
+    /// The data structure.
     pub kind: Kind,
-    /// Places in all partitions together: items divided by how full the tables are to be. Pilaf's stay below nine tenths, FaRM's
-    /// take less with a small neighbourhood.
+    /// Places in all partitions together: the number of items divided by the intended load factor. It stays
+    /// below nine tenths for Pilaf; for FaRM, a small neighbourhood lowers it.
     pub places: u64,
-    /// Bytes for keys and values (Pilaf) or values that do not fit their slots (FaRM), in all partitions together.
+    /// Bytes for keys and values (Pilaf) or for values that do not fit their slots (FaRM), in all partitions
+    /// together.
     pub data_bytes: u64,
-    /// FaRM: slots of a neighbourhood, which a GET READs all, 2 to 64.
+    /// FaRM: slots of a neighbourhood, all of which a GET READs; 2 to 64.
     pub neighbourhood: u32,
-    /// Clients at the same time.
+    /// The most clients at the same time.
     pub max_connections: usize,
 }
 
 impl BypassConfig {
-    /// For so many items of up to `item_bytes` (key and value), three quarters full (as Pilaf's table of RF-RPC section 2.3) or, FaRM's,
-    /// with neighbourhoods of 8 slots, half full.
+    /// Returns settings for `items` items of up to `item_bytes` (key and value). Pilaf's table is three
+    /// quarters full, as in RF-RPC section 2.3; FaRM's is half full, with neighbourhoods of 8 slots.
     #[must_use]
     pub fn for_items(kind: Kind, items: u64, item_bytes: usize) -> Self {
         let places = match kind {
             Kind::Pilaf => items * 4 / 3 + 1,
             Kind::Farm => items * 2 + 1,
         };
-        // Rounded up to powers of two, and as much again while values are replaced.
+        // Blocks are rounded up to powers of two, and an eighth more are needed while values are replaced.
         let block = (item_bytes + item_bytes / 7 + 8).next_power_of_two().max(64) as u64;
         let data_bytes = block * (items + items / 8) + (4 << 20);
         BypassConfig { kind, places, data_bytes, neighbourhood: 8, max_connections: 10_000 }
     }
 }
 
-/// A server could not be started.
+/// The reason why a server could not be started.
 #[derive(Debug, Error)]
 pub enum BypassServeError {
     /// A setting is out of range.
     #[error("{what} is {value}, but must be {must}")]
     Setting {
-        /// Which.
+        /// The name of the setting.
         what: &'static str,
-        /// What it is.
+        /// Its value.
         value: u64,
-        /// What it may be.
+        /// The permitted values.
         must: &'static str,
     },
-    /// The engine's server, for PUTs.
+    /// The engine's server, for PUTs, failed to start.
     #[error(transparent)]
     Engine(#[from] ServeError),
-    /// Cannot listen for clients that READ.
+    /// The address for clients that READ cannot be used.
     #[error(transparent)]
     Listen(#[from] ListenError),
     /// Memory could not be registered.
     #[error(transparent)]
     Register(#[from] RegisterError),
-    /// Queues could not be made.
+    /// Queues could not be created.
     #[error(transparent)]
     Create(#[from] CreateError),
     /// A thread could not be started.
@@ -84,7 +85,7 @@ pub enum BypassServeError {
     Thread(#[from] std::io::Error),
 }
 
-/// One worker's table as the service for PUT, DELETE and GET by RPC.
+/// The service of one worker's table, for PUT, DELETE and GET by RPC.
 struct TableService {
     table: Box<dyn Table>,
     index: usize,
@@ -150,7 +151,8 @@ pub struct BypassServer<F: Fabric> {
 type Made<M> = (Box<dyn Table>, Shape, [Arc<M>; 2]);
 
 impl<F: Fabric> BypassServer<F> {
-    /// Starts a server: `puts` is the address of its engine, `reads` that of clients that READ.
+    /// Starts a server with its workers' threads. `puts` is the address of its engine, `reads` the address
+    /// for clients that READ.
     pub fn serve(
         fabric: &F,
         [puts, reads]: [&Address; 2],
@@ -162,7 +164,7 @@ impl<F: Fabric> BypassServer<F> {
         for worker in workers {
             threads.push(fabric.host().spawn("bypass-worker", Box::new(move || worker.run()))?);
         }
-        // Workers end with the engine, so who waits for the control thread waits for them, too.
+        // Workers end with the engine, so a thread that joins the control task joins them, too.
         let control = server.control.take();
         server.control = Some(Task::new(move || {
             control.into_iter().chain(threads).for_each(Task::join);
@@ -170,7 +172,7 @@ impl<F: Fabric> BypassServer<F> {
         Ok(server)
     }
 
-    /// As [`serve`](BypassServer::serve), but the caller runs the workers.
+    /// Starts a server whose workers the caller runs; otherwise like [`serve`](BypassServer::serve).
     pub fn serve_with(
         fabric: &F,
         [puts, reads]: [&Address; 2],
@@ -233,12 +235,12 @@ impl<F: Fabric> BypassServer<F> {
         Ok((server, workers))
     }
 
-    /// Where clients that READ connect.
+    /// Returns the address for clients that READ.
     pub fn reads_address(&self) -> &Address {
         &self.address
     }
 
-    /// Ends the server; PUTs that were received are answered, within `timeout` nanoseconds. Blocks.
+    /// Ends the server; received PUTs are answered within `timeout` nanoseconds. Blocks.
     pub fn shutdown(mut self, timeout: u64) {
         if let Some(engine) = self.engine.take() {
             engine.shutdown(timeout);
@@ -284,49 +286,50 @@ fn make<F: Fabric>(
     })
 }
 
-/// What looking has found.
+/// The result of searching a key's places.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Got {
     Found,
     Nothing,
 }
 
-/// A GET has no outcome.
+/// The reason why a GET has no outcome.
 #[derive(Debug, Error)]
 pub enum GetError {
-    /// A READ failed, or what was read was being written for too long.
+    /// A READ failed, or concurrent writes tore the read bytes for too long.
     #[error(transparent)]
     Read(#[from] ReadError),
-    /// What was read is whole and makes no sense: the server is broken, or means ill.
+    /// The read bytes are consistent but invalid: the server is broken or hostile.
     #[error("the server's table is not what it should be: {0}")]
     Malformed(&'static str),
-    /// The key is out of bounds; nothing was read.
+    /// The key's length is out of bounds; nothing was read.
     #[error("keys have 1 to {MAX_KEY_LENGTH} bytes; this one has {0}")]
     KeyLength(usize),
 }
 
-/// What GETs have cost so far.
+/// The cost of GETs so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReadCounts {
     /// GETs with an outcome.
     pub gets: u64,
-    /// READs of these.
+    /// READs of these GETs.
     pub reads: u64,
-    /// Times that what was read was being written, and was read again.
+    /// Repeated READs because of concurrent writes.
     pub retries: u64,
-    /// GETs that found no item, which is looked at twice.
+    /// GETs that found no item; these search twice.
     pub misses: u64,
 }
 
 impl ReadCounts {
-    /// READs of a GET, on average.
+    /// Returns the mean number of READs of a GET.
     #[must_use]
     pub fn reads_per_get(&self) -> f64 {
         self.reads as f64 / self.gets.max(1) as f64
     }
 }
 
-/// Looks for a key until it is found, or certainly was not there at one moment: in none of its places, while nothing moved.
+/// Searches a key until it is found, or was certainly absent at one moment: in none of its places, while no
+/// item moved.
 pub(super) fn get(
     reads: &mut impl Reads,
     shape: &Shape,
@@ -354,7 +357,7 @@ pub(super) fn get(
     }
 }
 
-/// The count of moves in front of a table.
+/// Returns the count of moves in front of a table.
 fn moves(reads: &mut impl Reads) -> Result<u64, GetError> {
     const { assert!(HEADER_BYTES >= 8) };
     let mut word = [0; 8];
@@ -362,8 +365,8 @@ fn moves(reads: &mut impl Reads) -> Result<u64, GetError> {
     Ok(u64::from_le_bytes(word))
 }
 
-/// A client: READs what it wants to know, and asks the server to change it. For one thread. Once a READ has failed, all GETs fail: make
-/// another.
+/// A client for one thread: it GETs by READs, and sends changes to the server by RPC. Once a READ has failed,
+/// all GETs fail; create a new client then.
 #[derive(Debug)]
 pub struct BypassClient<F: Fabric> {
     engine: KvClient<F>,
@@ -374,7 +377,8 @@ pub struct BypassClient<F: Fabric> {
 }
 
 impl<F: Fabric> BypassClient<F> {
-    /// Connects: to the engine of a server for PUTs, with these settings, and for READs. Blocks for at most the configured time.
+    /// Connects to a server: to its engine for PUTs, with these settings, and for READs. Blocks for at most
+    /// the configured time.
     pub fn connect(
         fabric: &F,
         [puts, reads]: [&Address; 2],
@@ -392,7 +396,8 @@ impl<F: Fabric> BypassClient<F> {
         })
     }
 
-    /// The value of a key, by READs alone; `false` if there is none. Blocks for as long as a call may take.
+    /// Copies the value of a key, by READs alone; returns `false` if the key is absent. Blocks for at most
+    /// the time limit of a call.
     pub fn get(&mut self, key: &[u8], value: &mut Vec<u8>) -> Result<bool, GetError> {
         if key.is_empty() || key.len() > MAX_KEY_LENGTH {
             return Err(GetError::KeyLength(key.len()));
@@ -413,23 +418,23 @@ impl<F: Fabric> BypassClient<F> {
         self.engine.put(key, value)
     }
 
-    /// Deletes a key, by RPC; says whether it was there.
+    /// Deletes a key, by RPC; returns whether it was there.
     pub fn delete(&mut self, key: &[u8]) -> Result<bool, KvError> {
         self.engine.delete(key)
     }
 
-    /// The client for what goes to the server by RPC.
+    /// Returns the client for operations by RPC.
     pub fn engine(&mut self) -> &mut KvClient<F> {
         &mut self.engine
     }
 
-    /// What GETs have cost so far.
+    /// Returns the cost of GETs so far.
     pub fn counts(&self) -> ReadCounts {
         self.counts
     }
 }
 
-/// Bytes of a memory, for tests of tables without a server.
+/// Allocates memory for tests of tables without a server.
 #[cfg(test)]
 pub(super) fn heap(bytes: u64) -> Region<dunlin_fabric::memory::HeapMemory> {
     match dunlin_fabric::memory::HeapMemory::new(bytes as usize, Access::READ) {
@@ -438,7 +443,7 @@ pub(super) fn heap(bytes: u64) -> Region<dunlin_fabric::memory::HeapMemory> {
     }
 }
 
-/// As a table is made of memory, without a fabric.
+/// Creates a table in memory, without a fabric.
 #[cfg(test)]
 pub(super) fn table_of<M: dunlin_fabric::Memory>(
     kind: Kind,

@@ -1,9 +1,9 @@
-//! Where values lie: blocks of powers of two of lines, each kind with a list of free ones. What is freed last is used first: a reader
-//! whose entry is old finds something else there soon, and has to notice it.
+//! Memory for values: blocks of power-of-two lines, with a free list for each size. The block freed last is
+//! reused first, so that a reader with an outdated entry soon finds other content there and must detect it.
 
 /// Bytes of the smallest block.
 pub(super) const LINE: usize = 64;
-/// Sizes of blocks: from one line to 2 MiB.
+/// Number of block sizes: from one line to 2 MiB.
 const ORDERS: usize = 16;
 
 /// A block.
@@ -13,23 +13,23 @@ pub(super) struct Block {
     order: u8,
 }
 
-/// Blocks of one memory.
+/// The blocks of one memory.
 #[derive(Debug)]
 pub(super) struct Space {
     free: [Vec<u32>; ORDERS],
-    /// Lines that were never given out begin here.
+    /// The first line that was never allocated.
     next: u32,
     lines: u32,
 }
 
 impl Space {
-    /// All of so many bytes.
+    /// Creates a space of `bytes` bytes, all free.
     pub(super) fn new(bytes: u64) -> Self {
         let lines = u32::try_from(bytes / LINE as u64).unwrap_or(u32::MAX);
         Space { free: Default::default(), next: 0, lines }
     }
 
-    /// A block of at least so many bytes.
+    /// Allocates a block of at least `bytes` bytes.
     pub(super) fn take(&mut self, bytes: usize) -> Option<Block> {
         let order = bytes.div_ceil(LINE).max(1).next_power_of_two().trailing_zeros() as usize;
         if order >= ORDERS {
@@ -44,7 +44,7 @@ impl Space {
             self.next += 1 << order;
             return Some(block(line));
         }
-        // A larger one, in halves.
+        // Split a larger block into halves.
         let from = (order + 1..ORDERS).find(|larger| !self.free[*larger].is_empty())?;
         let line = self.free[from].pop()?;
         for half in order..from {
@@ -53,7 +53,7 @@ impl Space {
         Some(block(line))
     }
 
-    /// Gives a block back.
+    /// Frees a block.
     pub(super) fn give(&mut self, block: Block) {
         self.free[block.order as usize].push((block.offset / LINE as u64) as u32);
     }

@@ -1,4 +1,4 @@
-//! Tables against a model, readers against writers: without a fabric, memory read as a peer reads it.
+//! Tables against a model, and readers against writers, without a fabric: memory is read as a peer reads it.
 
 use super::connection::{Area, ReadError, Reads};
 use super::server::{GetError, get, heap, table_of};
@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// READs of memory of our own, by the same copies as those of shared memory.
+/// READs of local memory, by the same copies as those of shared memory.
 struct Local {
     index: Region<HeapMemory>,
     data: Region<HeapMemory>,
@@ -92,8 +92,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
-    /// Small tables that get quite full: everything that was stored is found by READs and by the owner, at every step, and what could
-    /// not be stored has changed nothing.
+    /// Small tables that get quite full: at every step the READs and the owner find every stored item, and a
+    /// failed PUT has changed nothing.
     #[test]
     fn tables_do_what_a_map_does(steps in steps(), pilaf in any::<bool>()) {
         let kind = if pilaf { Kind::Pilaf } else { Kind::Farm };
@@ -128,8 +128,8 @@ proptest! {
         }
     }
 
-    /// Whatever stands in the memory, a GET ends with a value, nothing, or an error, and reads only what is the table's
-    /// (`Region` would panic).
+    /// With any bytes in memory, a GET ends with a value, nothing, or an error, and reads only the table's
+    /// memory (`Region` would panic).
     #[test]
     fn any_bytes_are_survived(bytes in prop::collection::vec(any::<u8>(), 64..1500), pilaf in any::<bool>(), honest in any::<bool>(), key in 0u64..20) {
         struct Hostile(Local, u32);
@@ -148,7 +148,7 @@ proptest! {
         for number in 0..10 {
             let _ = bench.table.put(&key_of(number), &[number as u8; 100]);
         }
-        // Over everything, or just somewhere.
+        // Overwrite everything, or just some place.
         let length = bench.reads.index.length();
         let start = if honest { bytes.len() % length } else { 0 };
         let part = &bytes[..bytes.len().min(length - start).min(if honest { 24 } else { usize::MAX })];
@@ -159,7 +159,7 @@ proptest! {
     }
 }
 
-/// An entry with right checksums that names memory of nobody's.
+/// An entry with valid checksums that points outside the data memory.
 #[test]
 fn entries_that_check_and_lie_are_refused() {
     let mut bench = bench(Kind::Pilaf, 20, 4096);
@@ -199,7 +199,8 @@ fn slots_that_check_and_lie_are_refused() {
     assert!(matches!(lookup(&mut bench.reads, &bench.shape, &key), Err(GetError::Malformed(_))));
 }
 
-/// RF-RPC section 2.3: 3.2 READs a GET from Pilaf's table, three quarters full. Counted here, not taken over.
+/// RF-RPC section 2.3: 3.2 READs for a GET from Pilaf's table, three quarters full. This test counts them
+/// itself.
 #[test]
 fn reads_of_a_get_are_counted() {
     let items = 60_000;
@@ -224,7 +225,7 @@ fn reads_of_a_get_are_counted() {
     assert!((1.0..1.01).contains(&farm), "{farm}");
 }
 
-/// What a value says of itself: a key's number, a round, and bytes that follow from both.
+/// Builds a value that identifies itself: a key's number, a round, and bytes that follow from both.
 fn value_of(number: u64, round: u64, length: usize) -> Vec<u8> {
     let mut value: Vec<u8> = (0..length as u64).map(|at| (at * 31 + round * 7 + number) as u8).collect();
     value[..8].copy_from_slice(&number.to_le_bytes());
@@ -232,8 +233,8 @@ fn value_of(number: u64, round: u64, length: usize) -> Vec<u8> {
     value
 }
 
-/// Readers read what a writer writes, moves and frees all the time: each value that they get is whole, of the key asked for, and not
-/// older than the last that they got; and a key that is there all the time is never missed.
+/// Readers run while a writer writes, moves and frees items: each value that they get is whole, belongs to
+/// the requested key, and is not older than the last one; a key that is always there is never missed.
 #[test]
 fn no_reader_gets_a_torn_value() {
     for kind in Kind::ALL {
@@ -269,7 +270,7 @@ fn no_reader_gets_a_torn_value() {
         for round in 1..400 {
             for number in 0..items {
                 made.table.put(&key_of(number), &value_of(number, round, length_of(number, round))).unwrap();
-                // Others come and go, so that items have to move.
+                // Other keys come and go, so that items have to move.
                 let other = 10_000 + (number * 13 + round) % 40;
                 if round % 2 == 0 {
                     let _ = made.table.put(&key_of(other), &[1; 20]);

@@ -1,4 +1,4 @@
-//! The heap's own books, checked whole after every step of random use.
+//! The heap's own state, fully checked after every step of random use.
 
 use proptest::prelude::*;
 

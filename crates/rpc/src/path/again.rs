@@ -1,84 +1,88 @@
-//! Calls over what may lose a request or an answer. The client keeps each request until its answer has come, and sends it
-//! again after a time: [`Requests`]. The server keeps the answer of the last call of each slot, and gives it again to who asks
-//! again, without executing anything: [`Replies`]. So the server needs no clock and no acknowledgements: a call with a newer id
-//! in the same slot says that the answer before has come.
+//! Calls over connections that may lose a request or an answer.
 //!
-//! Pure: no clock is read here, and nothing is sent.
+//! The client keeps each request until its answer has arrived, and retransmits it after a timeout:
+//! [`Requests`]. The server keeps the answer of the last call of each slot, and repeats it for a repeated
+//! request without executing the call again: [`Replies`]. The server needs no clock and no acknowledgements:
+//! a call with a newer id in the same slot proves that the previous answer has arrived.
+//!
+//! This module reads no clock and posts nothing.
 
 use crate::path::call_id::split_call;
 use dunlin_fabric::Nanos;
 use dunlin_wire::{EntryMeta, Flags};
 
-/// How long a client waits before it sends a call again for the first time. Far longer than a round trip, since a server
-/// may be busy with others; eRPC (NSDI'19, section 5.3) takes as much. Each further time it waits twice as long.
+/// Timeout of the first retransmission, in nanoseconds. It is far longer than a round trip, since the server
+/// may be busy with other clients; eRPC (NSDI'19, section 5.3) uses the same value. It doubles with each
+/// retransmission.
 pub(crate) const FIRST_WAIT: Nanos = 5_000_000;
-/// But not longer than this.
+/// The longest timeout, in nanoseconds.
 const LONGEST_WAIT: Nanos = 80_000_000;
-/// Calls are looked through for those that are due this often at most.
+/// Shortest time between two scans for due calls, in nanoseconds.
 const LOOK_EVERY: Nanos = 1_000_000;
-/// What found no room is tried again after this.
+/// Delay before a call that found no room is tried again, in nanoseconds.
 const ROOM_WAIT: Nanos = 100_000;
-/// Calls sent again at a time: who has lost many does not flood the server with them.
+/// Retransmissions in one scan, so that a client that has lost many calls does not flood the server.
 const AT_ONCE: usize = 16;
-/// A server counts as silent only after so many times that something was sent again: a client that was not running for long
-/// has heard nothing either.
+/// A server counts as silent only after this many rounds of retransmissions: a client that did not run for a
+/// long time has not received anything either.
 const LEAST_ROUNDS: u32 = 8;
 
-/// Where a call stands, as far as sending it again is concerned.
+/// The state of a call with respect to retransmission.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Standing {
-    /// It lies in a batch that was not sent yet.
+    /// In a batch that is not sent yet.
     Unsent,
-    /// It waits for its answer.
+    /// Waiting for its answer.
     Waits,
-    /// It has ended.
+    /// Ended.
     Over,
 }
 
-/// What became of sending a call again.
+/// The result of a retransmission.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sent {
-    /// It is on its way.
+    /// The request is in flight.
     Yes,
-    /// There was no room now.
+    /// There was no room.
     NoRoom,
 }
 
-/// A server has not answered anything for too long.
+/// Error: the server has not answered anything for too long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Silent;
 
-/// A request as it is sent again.
+/// A request that is kept for retransmission.
 #[derive(Debug)]
 pub(crate) struct Request {
     pub(crate) call: u32,
     pub(crate) function: u16,
     pub(crate) flags: Flags,
     pub(crate) payload: Vec<u8>,
-    /// How often it was sent again.
+    /// Number of retransmissions so far.
     pub(crate) tries: u32,
-    /// When it is to be sent again; 0 until the first look after it was sent: no clock is read to send.
+    /// Time of the next retransmission; 0 until the first scan after the request was sent, so that sending
+    /// reads no clock.
     due: Nanos,
     open: bool,
 }
 
-/// What a client may have to send again: at most a request for each slot of its window.
+/// The requests that a client may have to retransmit: at most one for each slot of its window.
 #[derive(Debug)]
 pub(crate) struct Requests {
     requests: Vec<Request>,
-    /// A request was kept since the last look.
+    /// A request was kept since the last scan.
     fresh: bool,
     looked: Nanos,
-    /// None of those seen with the last look is due before.
+    /// The earliest due time of the requests that the last scan saw.
     next: Nanos,
-    /// Since when something was sent again and nothing was heard; 0 if something was.
+    /// Time of the first retransmission since the server was last heard; 0 if there was none.
     silent_since: Nanos,
     rounds: u32,
     patience: Nanos,
 }
 
 impl Requests {
-    /// For a window; a server may be silent for `patience`.
+    /// Creates the table for a window; a server may be silent for `patience` nanoseconds.
     pub(crate) fn new(window: u16, patience: Nanos) -> Self {
         let request = |_| Request {
             call: 0,
@@ -100,7 +104,8 @@ impl Requests {
         }
     }
 
-    /// Keeps a request that is about to be sent. Allocates only for a payload that is longer than all before in its slot.
+    /// Keeps a request that is about to be sent. Allocates only if the payload is longer than all earlier
+    /// ones of its slot.
     #[inline]
     pub(crate) fn keep(&mut self, call: u32, function: u16, flags: Flags, payload: &[u8]) {
         let Some(request) = self.requests.get_mut(split_call(call).0) else { return };
@@ -118,13 +123,14 @@ impl Requests {
         self.fresh = true;
     }
 
-    /// The server has said something.
+    /// Records that the server has sent something.
     #[inline]
     pub(crate) fn heard(&mut self) {
         self.silent_since = 0;
     }
 
-    /// Has those sent again that are due, by `again`; answers when to look next.
+    /// Retransmits due requests with `again`; returns the time of the next scan. Fails with [`Silent`] if the
+    /// server was silent for too long.
     pub(crate) fn look<E: From<Silent>>(
         &mut self,
         now: Nanos,
@@ -184,22 +190,22 @@ impl Requests {
 /// The last answer of a slot.
 #[derive(Debug, Default)]
 struct Reply {
-    /// The call of which something was heard last.
+    /// The last call seen in the slot.
     call: u32,
     known: bool,
-    /// `None` while it is being worked on.
+    /// `None` while the call is being executed.
     meta: Option<EntryMeta>,
     payload: Vec<u8>,
 }
 
-/// What a server says to a call that comes again.
+/// The server's response to a repeated call.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Repeated {
-    /// The same as before.
+    /// The kept answer.
     Reply(EntryMeta, Vec<u8>),
-    /// That it is at work.
+    /// The call is still being executed.
     Working,
-    /// Nothing: its client has heard the answer, since it has used the slot again.
+    /// No response: the client has the answer, since it has reused the slot.
     Old,
 }
 
@@ -212,7 +218,7 @@ impl Replies {
         Replies((0..window).map(|_| Reply { payload: Vec::with_capacity(64), ..Reply::default() }).collect())
     }
 
-    /// A new call has come; answers the one that its slot had before, which is over.
+    /// Records a new call; returns the previous call of its slot, which is over.
     #[inline]
     pub(crate) fn begin(&mut self, call: u32) -> Option<u32> {
         let reply = self.0.get_mut(split_call(call).0)?;
@@ -221,7 +227,7 @@ impl Replies {
         before
     }
 
-    /// Keeps the answer of a call. Allocates only for one that is longer than all before in its slot.
+    /// Keeps the answer of a call. Allocates only if the payload is longer than all earlier ones of its slot.
     #[inline]
     pub(crate) fn keep(&mut self, meta: &EntryMeta, payload: &[u8]) {
         if let Some(reply) = self.0.get_mut(split_call(meta.call).0)
@@ -234,7 +240,8 @@ impl Replies {
         }
     }
 
-    /// What is said to a call that came before. A payload is lent: [`give_back`](Replies::give_back) it.
+    /// Returns the response to a repeated call. A payload is lent: return it with
+    /// [`give_back`](Replies::give_back).
     #[cold]
     pub(crate) fn again(&mut self, call: u32) -> Repeated {
         match self.0.get_mut(split_call(call).0) {
@@ -246,7 +253,7 @@ impl Replies {
         }
     }
 
-    /// Gives a payload back.
+    /// Takes a lent payload back.
     pub(crate) fn give_back(&mut self, call: u32, payload: Vec<u8>) {
         if let Some(reply) = self.0.get_mut(split_call(call).0) {
             reply.payload = payload;
@@ -291,7 +298,7 @@ mod tests {
             now += wait * MS;
             assert_eq!(due(&mut requests, now).unwrap().0, [call(1, 1)]);
         }
-        // The answer came: the slot's next call begins anew.
+        // The answer came: the slot's next call starts over.
         requests.keep(call(1, 2), 7, Flags::NONE, b"y");
         assert_eq!(due(&mut requests, now + MS).unwrap(), (vec![], now + MS + FIRST_WAIT));
     }
@@ -347,7 +354,7 @@ mod tests {
                 Some(ms) => assert!(!heard && (1000..1200).contains(&ms), "{ms}"),
             }
         }
-        // Nobody is silent for a client that has not looked for long.
+        // A server does not count as silent if the client has not scanned for a long time.
         let mut requests = Requests::new(4, 1000 * MS);
         requests.keep(call(0, 1), 7, Flags::NONE, &[]);
         for now in [1, 10, 3000, 6000] {
@@ -369,7 +376,7 @@ mod tests {
         assert!(matches!(replies.again(call(0, 1)), Repeated::Reply(..)));
         assert_eq!(replies.begin(call(0, 2)), Some(call(0, 1)));
         assert_eq!(replies.again(call(0, 1)), Repeated::Old);
-        // A late answer of a call that is over changes nothing.
+        // A late answer of a call that is over has no effect.
         replies.keep(&meta(call(0, 1)), b"late");
         assert_eq!(replies.again(call(0, 2)), Repeated::Working);
         for outside in [call(2, 1), call(4095, 3)] {
@@ -377,7 +384,7 @@ mod tests {
         }
     }
 
-    /// A message on its way: the call, and its answer's bytes.
+    /// A message in flight: the call, and the bytes of its answer.
     #[derive(Clone, Debug)]
     enum Message {
         Request(u32),
@@ -385,8 +392,8 @@ mod tests {
     }
 
     proptest! {
-        /// A client and a server with a network between them that loses, doubles and reorders: each call is answered with what
-        /// its one execution gave.
+        /// A client and a server with a network that loses, duplicates and reorders messages: each call is
+        /// answered with the result of its single execution.
         #[test]
         fn each_call_is_executed_once_and_answered(
             seed: u64,

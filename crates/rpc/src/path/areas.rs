@@ -1,16 +1,16 @@
-//! Write rendezvous, the receiver's memory: areas of granted regions that the peer WRITEs large payloads into.
+//! Write rendezvous, receiver's memory: areas of granted regions into which the peer WRITEs large payloads.
 //!
-//! The peer can write there whenever it likes, so a payload is copied into private memory before anybody looks at it,
-//! and an area is used again only for payloads of the same peer. Areas are of powers of two and of one size in each
-//! region; what is mapped is bounded, and kept, so that a steady load maps nothing.
+//! The peer can write to its areas at any time, so each payload is copied to private memory before use, and
+//! an area is reused only for the same peer. Areas have sizes of powers of two, and one size in each region.
+//! Mapped memory is bounded and kept, so that a steady load maps no new memory.
 
 use super::rendezvous::Exhausted;
 use dunlin_fabric::{Access, Fabric, GrantError, Link, Region, RegionKey};
 use dunlin_wire::Descriptor;
 
-/// The smallest area.
+/// The smallest area, in bytes.
 const SMALLEST: u64 = 4096;
-/// The smallest region: what would be smaller holds several areas.
+/// The smallest region, in bytes; smaller areas share a region.
 const REGION: u64 = 256 << 10;
 
 #[derive(Debug)]
@@ -33,17 +33,17 @@ pub(crate) struct Area<F: Fabric> {
 }
 
 impl<F: Fabric> Area<F> {
-    /// What names it to the peer.
+    /// Returns the descriptor by which the peer addresses the area.
     pub(crate) fn descriptor(&self) -> Descriptor {
         Descriptor { key: self.key.0, offset: self.offset, length: self.length as u64 }
     }
 
-    /// Bytes of the payload.
+    /// Returns the bytes of the payload.
     pub(crate) fn length(&self) -> usize {
         self.length
     }
 
-    /// Copies the payload, as it is now, into private memory of its length.
+    /// Copies the current content into private memory of the payload's length.
     pub(crate) fn copy_out(&self, into: &mut [u8]) {
         self.region.copy_out(self.offset as usize, into);
     }
@@ -56,18 +56,18 @@ pub(crate) struct Areas<F: Fabric> {
     parts: Vec<Part<F>>,
     mapped: u64,
     limit: u64,
-    /// The peer did not take a grant, for which we have waited: no other is tried.
+    /// The peer did not accept a grant in time, so that no other grant is tried.
     deaf: bool,
 }
 
 impl<F: Fabric> Areas<F> {
-    /// Areas for the peer of `link`, of at most `limit` bytes together.
+    /// Creates areas for the peer of `link`, of at most `limit` bytes in total.
     pub(crate) fn new(link: F::Link, limit: u64) -> Self {
         Areas { link, parts: Vec::new(), mapped: 0, limit, deaf: false }
     }
 
-    /// An area for a payload of `length` bytes. Maps and grants memory if there is none: a system call, but only until a
-    /// steady load has its areas.
+    /// Reserves an area for a payload of `length` bytes. Maps and grants memory if no area is free, which
+    /// takes a system call and may block for the peer; a steady load soon has all its areas.
     pub(crate) fn reserve(&mut self, fabric: &F, length: usize) -> Result<Area<F>, Exhausted> {
         let rounded = (length as u64).next_power_of_two().max(SMALLEST);
         if let Some(area) = self.free(length) {
@@ -76,7 +76,7 @@ impl<F: Fabric> Areas<F> {
         if self.make_room(rounded.max(REGION)) {
             self.map(fabric, rounded)?;
         } else {
-            // Near the limit as much as is needed, and no more.
+            // Near the limit, map exactly the needed size.
             let exactly = (length as u64).max(1).next_multiple_of(SMALLEST);
             let exactly = if exactly > self.limit { (length as u64).max(1) } else { exactly };
             if !self.make_room(exactly) {
@@ -87,7 +87,7 @@ impl<F: Fabric> Areas<F> {
         self.free(length).ok_or(Exhausted)
     }
 
-    /// The smallest free area that is long enough.
+    /// Takes the smallest free area that is long enough.
     fn free(&mut self, length: usize) -> Option<Area<F>> {
         let fits = |part: &&mut Part<F>| part.unit >= length as u64 && !part.free.is_empty();
         let part = self.parts.iter_mut().filter(fits).min_by_key(|part| part.unit)?;
@@ -96,14 +96,15 @@ impl<F: Fabric> Areas<F> {
         Some(Area { region: part.region.clone(), key: part.key, offset, length })
     }
 
-    /// Takes an area back.
+    /// Returns an area to its region.
     pub(crate) fn give_back(&mut self, area: Area<F>) {
         if let Some(part) = self.parts.iter_mut().find(|part| part.key == area.key) {
             part.free.push((area.offset / part.unit) as u32);
         }
     }
 
-    /// Sees to it that so much may be mapped, by giving regions back of which nothing is in use, the smallest first.
+    /// Makes sure that `wanted` bytes may be mapped: revokes unused regions, the smallest first, until they
+    /// fit.
     fn make_room(&mut self, wanted: u64) -> bool {
         let room = |areas: &Self| areas.limit.saturating_sub(areas.mapped);
         let unused = |part: &Part<F>| part.free.len() == part.count as usize;
@@ -158,7 +159,7 @@ mod tests {
 
     const MEBI: usize = 1 << 20;
 
-    /// A fabric and two ends of a link.
+    /// Creates a fabric and both ends of a link.
     fn links() -> (ShmFabric, ShmLink, ShmLink) {
         let fabric = ShmFabric::new(ShmConfig { max_grants_per_link: 16, ..ShmConfig::default() }).unwrap();
         let name = format!("areas-{}-{:x}", std::process::id(), fabric.host().random());
@@ -188,7 +189,7 @@ mod tests {
         }
     }
 
-    /// Grants are bounded by the link: areas that did not end those of what they give back would run out of them.
+    /// A link bounds its grants: areas that did not revoke unused regions would run out of grants.
     #[test]
     fn what_is_free_is_given_back_for_what_is_larger() {
         let (fabric, link, peer) = links();
@@ -207,7 +208,8 @@ mod tests {
 
     proptest! {
         #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
-        /// The limit holds at every step, and when all is free anything up to the limit is served.
+        /// The limit holds at every step, and once all areas are free any length up to the limit can be
+        /// reserved.
         #[test]
         fn the_limit_holds_and_all_of_it_can_be_had(
             limit in 1usize..20 * MEBI,

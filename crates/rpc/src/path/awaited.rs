@@ -1,33 +1,33 @@
-//! Which calls of a lane have results that are to be fetched, oldest first: a list through the slots of the window, so that each
-//! step is a few loads and stores, and memory is what the window has.
+//! The calls of a lane whose results are to be fetched, oldest first: a doubly linked list through the slots
+//! of the window. Each operation takes a few loads and stores, and memory is proportional to the window.
 
 use dunlin_fabric::Nanos;
 
-/// No slot.
+/// The null link.
 const NONE: u16 = u16::MAX;
 
-/// What was sent of a call: all that is touched where results are written back.
+/// A sent call: the only data that is touched where results are written back.
 #[derive(Clone, Copy, Debug)]
 struct Slot {
     function: u16,
-    /// Calls of its message, if it is the first of them; 0 if it is another.
+    /// Calls of the message if this call is its first; 0 for another call of a batch.
     calls: u16,
-    /// Its result is to be fetched, and was not yet: it is in the list.
+    /// The result is still to be fetched: the call is in the list.
     awaited: bool,
 }
 
-/// What belongs to a call that is awaited.
+/// The fetch state and list links of a call.
 #[derive(Clone, Copy, Debug)]
 struct Place {
-    /// When it was sent, 0 if nobody has looked at the clock.
+    /// Time of the request in nanoseconds; 0 if the clock was not read.
     since: Nanos,
-    /// It is looked for before others of its function are.
+    /// The first READ of this call is sent earlier than that of other calls of its function.
     early: bool,
     before: u16,
     after: u16,
 }
 
-/// The calls of a lane, and those of them whose results are awaited.
+/// The calls of a lane, with a list of those whose results are awaited.
 #[derive(Debug)]
 pub(crate) struct Awaited {
     slots: Box<[Slot]>,
@@ -37,7 +37,7 @@ pub(crate) struct Awaited {
 }
 
 impl Awaited {
-    /// For slots below `window`.
+    /// Creates the table for slots below `window`.
     pub(crate) fn new(window: u16) -> Self {
         let none = Slot { function: 0, calls: 1, awaited: false };
         let nowhere = Place { since: 0, early: false, before: NONE, after: NONE };
@@ -50,7 +50,7 @@ impl Awaited {
         }
     }
 
-    /// A call takes a slot, whatever was there before.
+    /// Records a new call in a slot, in place of any earlier call.
     #[inline]
     pub(crate) fn note(&mut self, slot: usize, function: u16, awaited: bool) {
         self.take(slot);
@@ -72,19 +72,21 @@ impl Awaited {
         self.last = slot as u16;
     }
 
-    /// The function of the call in a slot; 0 if there was none.
+    /// Returns the function of the call in a slot; 0 for an unused slot.
     #[inline]
     pub(crate) fn function(&self, slot: usize) -> u16 {
         self.slots.get(slot).map_or(0, |slot| slot.function)
     }
 
-    /// How many calls the message has whose first call is in a slot; 0 if it is not the first of several.
+    /// Returns the number of calls in the message whose first call is in `slot`; 0 if the slot holds a later
+    /// call of a batch.
     #[inline]
     pub(crate) fn calls(&self, slot: usize) -> u16 {
         self.slots.get(slot).map_or(1, |slot| slot.calls)
     }
 
-    /// The call in a slot is the first of so many of its message, or another if there are 0.
+    /// Records that the call in a slot is the first of a message of `calls` calls; 0 marks a later call of a
+    /// batch.
     #[inline]
     pub(crate) fn together(&mut self, slot: usize, calls: u16) {
         if let Some(slot) = self.slots.get_mut(slot) {
@@ -92,7 +94,7 @@ impl Awaited {
         }
     }
 
-    /// The call in a slot was sent now.
+    /// Records the time at which the call in a slot was sent.
     #[inline]
     pub(crate) fn sent_at(&mut self, slot: usize, now: Nanos, early: bool) {
         if let Some(place) = self.places.get_mut(slot) {
@@ -100,25 +102,26 @@ impl Awaited {
         }
     }
 
-    /// Whether the call in a slot is looked for before others of its function are.
+    /// Returns whether the first READ of the call in a slot is sent earlier than that of other calls of its
+    /// function.
     #[inline]
     pub(crate) fn is_early(&self, slot: usize) -> bool {
         self.places.get(slot).is_some_and(|place| place.early)
     }
 
-    /// When the call in a slot was sent; 0 if nobody has looked at the clock.
+    /// Returns the time at which the call in a slot was sent; 0 if the clock was not read.
     #[inline]
     pub(crate) fn since(&self, slot: usize) -> Nanos {
         self.places.get(slot).map_or(0, |place| place.since)
     }
 
-    /// The oldest call that is awaited.
+    /// Returns the slot of the oldest awaited call.
     #[inline]
     pub(crate) fn first(&self) -> Option<usize> {
         (self.first != NONE).then_some(self.first.into())
     }
 
-    /// Takes a call out of the list; whether it was there.
+    /// Removes a call from the list; returns whether it was there.
     #[inline]
     pub(crate) fn take(&mut self, slot: usize) -> bool {
         let Some(of) = self.slots.get_mut(slot) else { return false };
@@ -141,7 +144,7 @@ impl Awaited {
         }
     }
 
-    /// Nothing is awaited any more.
+    /// Empties the list.
     pub(crate) fn clear(&mut self) {
         while let Some(slot) = self.first() {
             self.take(slot);
@@ -155,7 +158,7 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// As a plain queue would have it.
+        /// The list behaves like a plain queue.
         #[test]
         fn it_is_a_queue_of_which_any_can_be_taken(
             steps in prop::collection::vec((0usize..9, any::<u16>(), 0u8..4), 0..200),
@@ -180,7 +183,7 @@ mod tests {
                         awaited.clear();
                         model.clear();
                     }
-                    // Outside of the window there is nothing.
+                    // Slots outside the window hold nothing.
                     _ => awaited.note(8, function, true),
                 }
                 prop_assert_eq!(awaited.first(), model.first().copied());

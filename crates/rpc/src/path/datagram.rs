@@ -1,7 +1,10 @@
-//! Datagrams (FaSST; HERD's answers): one message each, at most a datagram long, that arrives, is lost, comes twice or in
-//! another order. Its tag says that the peer of the lane made it, and depends on its sequence, of which the immediate data
-//! carries as much as is needed to tell it. What does not fit is dropped and counted: anybody may send to a datagram queue
-//! pair. What was lost is sent again by `path/again.rs`.
+//! Datagram path (FaSST; HERD's answers): each message is one datagram, which may be lost, duplicated or
+//! reordered.
+//!
+//! A message's tag proves that the lane's peer made it, and depends on the message's sequence number; the
+//! immediate data carries the low 16 bits of that number. The receiver drops and counts every datagram that
+//! does not check, since anybody may send to a datagram queue pair. `path/again.rs` retransmits lost
+//! messages.
 
 use super::{MAX_MESSAGE, rx};
 use dunlin_fabric::{AddressHandleId, Buffer, Capabilities, Fabric};
@@ -11,31 +14,32 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Bytes that may be on their way to us from one sender and not in a RECV, where a back-end keeps them in memory: a window of
-/// 64 messages that are not the longest. What is over that is lost.
+/// Bytes from one sender that may be in flight or wait for a RECV, where the back-end keeps them in memory: a
+/// window of 64 messages of medium length. Any excess is lost.
 pub(crate) const INBOUND_BYTES: u32 = 128 * 1024;
 
-/// The longest message that travels as a datagram.
+/// Returns the longest message that fits a datagram, in bytes.
 pub(crate) fn max_message(capabilities: &Capabilities) -> usize {
     (capabilities.max_datagram as usize / LINE * LINE).min(MAX_MESSAGE)
 }
 
-/// Bytes of a RECV for a datagram: a power of two, as arenas hand them out.
+/// Returns the bytes of a RECV for a datagram: a power of two, as arenas allocate them.
 pub(crate) fn receive_bytes(capabilities: &Capabilities) -> usize {
     (max_message(capabilities) + capabilities.datagram_headroom as usize).next_power_of_two()
 }
 
-/// The immediate data of a datagram: the receiver's number of the lane, and the end of the message's sequence.
+/// Returns the immediate data of a datagram: the receiver's lane number and the low 16 bits of the sequence
+/// number.
 pub(crate) const fn immediate(lane: u16, sequence: u64) -> u32 {
     (lane as u32) << 16 | (sequence & 0xffff) as u32
 }
 
-/// The receiver's number of the lane that a datagram claims to be for.
+/// Returns the receiver's lane number from the immediate data of a datagram. The number is unverified.
 pub(crate) const fn lane_of(immediate: u32) -> u16 {
     (immediate >> 16) as u16
 }
 
-/// The sequence that ends so and is nearest to `next`.
+/// Returns the sequence number nearest to `next` whose low 16 bits are those of `immediate`.
 const fn sequence_near(next: u64, immediate: u32) -> u64 {
     const SPAN: u64 = 1 << 16;
     let same = next & !(SPAN - 1) | (immediate & 0xffff) as u64;
@@ -48,14 +52,14 @@ const fn sequence_near(next: u64, immediate: u32) -> u64 {
     }
 }
 
-/// Where the datagrams of a lane go.
+/// The destination of a lane's datagrams.
 #[derive(Debug)]
 pub(crate) struct Outlet {
     to: AddressHandleId,
-    /// The receiver's number of the lane.
+    /// The receiver's lane number.
     lane: u16,
-    /// Work requests since the last signaled one, of all lanes that send by the queue pair: slots of its queue come back only
-    /// with a signaled completion. Only the thread that owns the queue pair uses it.
+    /// Work requests since the last signaled one, of all lanes that share the queue pair: only a signaled
+    /// completion frees places of the send queue. Only the thread that owns the queue pair uses the counter.
     unsignaled: Arc<AtomicU32>,
 }
 
@@ -72,19 +76,19 @@ impl Outlet {
         immediate(self.lane, sequence)
     }
 
-    /// Whether the next one is to be signaled, if one in `every` is.
+    /// Returns whether the next datagram must be signaled if one in `every` is.
     pub(crate) fn next_is_signaled(&self, every: u32) -> bool {
         self.unsignaled.load(Ordering::Relaxed) + 1 >= every
     }
 
-    /// One was posted.
+    /// Counts a posted datagram.
     pub(crate) fn posted(&self, signaled: bool) {
         let unsignaled = if signaled { 0 } else { self.unsignaled.load(Ordering::Relaxed) + 1 };
         self.unsignaled.store(unsignaled, Ordering::Relaxed);
     }
 }
 
-/// Datagrams of a lane that are good and were not looked at yet. They lie in the RECVs' buffers.
+/// Verified datagrams of a lane that are not processed yet. They stay in the RECVs' buffers.
 #[derive(Debug)]
 pub(crate) struct Datagrams<F: Fabric> {
     waiting: VecDeque<(Buffer<F::Memory>, Range<usize>)>,
@@ -94,7 +98,7 @@ pub(crate) struct Datagrams<F: Fabric> {
 }
 
 impl<F: Fabric> Datagrams<F> {
-    /// At most `limit` are kept, and others dropped.
+    /// Creates the queue; it holds at most `limit` datagrams and refuses more.
     pub(crate) fn new(capabilities: &Capabilities, limit: usize) -> Self {
         let headroom = capabilities.datagram_headroom as usize;
         Datagrams { waiting: VecDeque::with_capacity(limit), limit, headroom }
@@ -108,8 +112,9 @@ impl<F: Fabric> Datagrams<F> {
         self.waiting.pop_front()
     }
 
-    /// Takes what a RECV has brought, if it is a message of the peer's; answers its sequence. `next` is the sequence that is
-    /// expected if nothing was lost. What is not taken comes back.
+    /// Takes a received datagram if it is a valid message of the peer, and returns its sequence number;
+    /// otherwise gives the buffer back as the error. `next` is the sequence number expected if no message was
+    /// lost.
     pub(crate) fn take(
         &mut self,
         mut buffer: Buffer<F::Memory>,
@@ -140,7 +145,8 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// Whatever is lost, doubled or late within half of what the immediate data can tell: the sequence comes back.
+        /// The low 16 bits restore the sequence number of any message that is at most half of their range
+        /// away.
         #[test]
         fn sequences_come_back(next in 0u64..1 << 40, off in -32_000i64..32_000, lane: u16) {
             let sequence = next.saturating_add_signed(off);
@@ -149,7 +155,7 @@ mod tests {
             prop_assert_eq!(lane_of(immediate), lane);
         }
 
-        /// What a hostile peer says leads to a number, and no further.
+        /// Hostile immediate data yields a nearby number and has no other effect.
         #[test]
         fn any_immediate_is_some_sequence(next: u32, immediate: u32) {
             let next = u64::from(next);

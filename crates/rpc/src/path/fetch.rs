@@ -1,13 +1,13 @@
-//! `fetch`: the server leaves responses in a ring of its own memory, and the client READs until they are there
-//! (RF-RPC section 3.1; plain, or one of the two ways of `path/hybrid.rs`).
+//! `fetch`: the server stores responses in a ring in its own memory, and the client READs that ring until
+//! they are there (RF-RPC section 3.1). `path/hybrid.rs` combines it with written-back responses.
 //!
-//! The client READs F bytes from where the next response will begin. If the tag there is the expected one
-//! and the whole message came along, that was one READ; a longer message costs a second one for the rest. Else
-//! it READs again: that is the retry that RF-RPC bounds by R.
+//! The client READs F bytes from the place of the next response. If the expected tag is there and the whole
+//! message came along, the response took one READ; a longer message takes a second READ for the rest.
+//! Otherwise the client READs again: these are the retries that RF-RPC bounds by R.
 //!
-//! With levels of metadata (Pilaf and FaRM as HatRPC has them, figures 3g and 3h) it READs an entry of a table first, and
-//! again until the entry is that of the next response; the entry tells where an entry of the next table is, and the last
-//! one where the response is and how long.
+//! With levels of metadata (Pilaf and FaRM in HatRPC, figures 3g and 3h) the client first READs an entry of a
+//! table until it is the entry of the next response. An entry names the entry in the next table; the last one
+//! names the response's place and length.
 
 use super::{MAX_MESSAGE, Violation};
 use crate::mailbox::RingReader;
@@ -19,10 +19,11 @@ use dunlin_fabric::{
 };
 use dunlin_wire::{Kind, LINE, TAG_OFFSET, Tags, parse_line};
 
-/// What one READ brings (RF-RPC's F) where nobody chooses: most key-value results with their header.
+/// Bytes of a READ (RF-RPC's F) where no tuning chooses them: enough for most key-value results with their
+/// header.
 const FETCH_BYTES: usize = 256;
 
-/// An entry of a table of metadata: a line that ends with the tag of its message.
+/// Builds a metadata entry: a line that ends with the tag of its message.
 pub(crate) fn entry(value: u64, tag: u64) -> [u8; LINE] {
     let mut line = [0; LINE];
     line[..8].copy_from_slice(&value.to_le_bytes());
@@ -30,22 +31,22 @@ pub(crate) fn entry(value: u64, tag: u64) -> [u8; LINE] {
     line
 }
 
-/// Where the entry of a table is, from the start of the ring.
+/// Returns the offset of a metadata entry from the start of the ring.
 pub(crate) const fn entry_offset(ring_bytes: usize, level: usize, slot: usize) -> usize {
     ring_bytes * (1 + level) + slot * LINE
 }
 
 #[derive(Debug)]
 enum State<F: Fabric> {
-    /// Nothing is under way; the buffer waits for the next READ.
+    /// No READ is in flight; the buffer waits for the next one.
     Idle(Option<Buffer<F::Memory>>),
-    /// A READ is under way.
+    /// A READ is in flight.
     Reading,
-    /// A READ has come back.
+    /// A READ has completed.
     Arrived(Buffer<F::Memory>),
 }
 
-/// The fetching end.
+/// The fetching end of a direction.
 #[derive(Debug)]
 pub(crate) struct Fetcher<F: Fabric> {
     pub(crate) reader: RingReader,
@@ -53,31 +54,32 @@ pub(crate) struct Fetcher<F: Fabric> {
     queue_pair: QueuePairId,
     lane: u16,
     state: State<F>,
-    /// How much a READ of the ring takes: F.
+    /// Bytes of a READ of the ring: F.
     fetch_bytes: usize,
-    /// How much the next one takes, once a long message was seen to begin or metadata has said.
+    /// Bytes of the next READ, if known from the first line of a long message or from metadata.
     wanted: Option<usize>,
-    /// How much the last one took.
+    /// Bytes of the last READ.
     asked: usize,
-    /// Whether the fabric's READs show lines whole, and if not, whether what is waited for was seen: the READ after that shows it as it is.
+    /// Whether the fabric's READs return whole lines. If not, `seen` says whether the tag was seen: the READ
+    /// after that returns the whole line.
     whole: bool,
     seen: bool,
     ring_bytes: usize,
-    /// Levels of metadata, and how many of them have told what they know of the next message.
+    /// Levels of metadata, and how many of them were read for the next message.
     metadata: u8,
     known: u8,
     /// The slot of the next entry.
     slot: usize,
-    /// Messages taken so far, skips included.
+    /// Messages taken so far, including skips.
     sequence: u64,
-    /// READs so far, and those among them that found nothing.
+    /// READs so far, and how many of them found nothing.
     pub(crate) reads: u64,
     pub(crate) misses: u64,
 }
 
 impl<F: Fabric> Fetcher<F> {
-    /// `arena` gives the buffer that READs go to; `whole` says whether READs show lines whole
-    /// ([`Capabilities::whole_line_reads`](dunlin_fabric::Capabilities::whole_line_reads)).
+    /// Creates the fetching end. `arena` supplies the READs' buffer; `whole` says whether READs return whole
+    /// lines ([`Capabilities::whole_line_reads`](dunlin_fabric::Capabilities::whole_line_reads)).
     pub(crate) fn new(
         ring_bytes: usize,
         metadata: u8,
@@ -109,18 +111,18 @@ impl<F: Fabric> Fetcher<F> {
         })
     }
 
-    /// Has the next READ, and those after it, bring so many bytes: at least a line, at most a message.
+    /// Sets the bytes of the following READs: at least a line, at most the longest message.
     #[inline]
     pub(crate) fn set_fetch_bytes(&mut self, bytes: usize) {
         self.fetch_bytes = bytes.clamp(LINE, MAX_MESSAGE);
     }
 
-    /// Whether a READ is under way, or has come back and was not looked at.
+    /// Returns whether a READ is in flight or completed but not processed.
     pub(crate) fn is_busy(&self) -> bool {
         !matches!(self.state, State::Idle(_))
     }
 
-    /// Posts the next READ unless one is under way or has come back.
+    /// Posts the next READ unless one is in flight or completed but not processed. Returns whether it posted.
     #[inline]
     pub(crate) fn read(&mut self, domain: &mut F::Domain) -> Result<bool, Violation> {
         let State::Idle(buffer) = &mut self.state else { return Ok(false) };
@@ -148,7 +150,7 @@ impl<F: Fabric> Fetcher<F> {
         }
     }
 
-    /// The READ's completion.
+    /// Takes the buffer of a completed READ.
     #[inline]
     pub(crate) fn arrived(&mut self, buffer: Buffer<F::Memory>) {
         if matches!(self.state, State::Reading) {
@@ -156,19 +158,19 @@ impl<F: Fabric> Fetcher<F> {
         }
     }
 
-    /// Gives a message's buffer back for the next READ.
+    /// Returns a message's buffer for the next READ.
     #[inline]
     pub(crate) fn give_back(&mut self, buffer: Buffer<F::Memory>) {
         self.state = State::Idle(Some(buffer));
     }
 
-    /// Whether a READ has come back that nobody has looked at.
+    /// Returns whether a READ has completed and is not processed.
     #[inline]
     pub(crate) fn has_arrived(&self) -> bool {
         matches!(self.state, State::Arrived(_))
     }
 
-    /// Takes what an entry of the next message says.
+    /// Processes the value of a metadata entry of the next message.
     fn learn(&mut self, value: u64) -> Result<(), Violation> {
         self.known += 1;
         if self.known < self.metadata {
@@ -195,7 +197,7 @@ impl<F: Fabric> Fetcher<F> {
         self.slot = self.sequence as usize % (self.ring_bytes / LINE);
     }
 
-    /// Looks at what a READ brought.
+    /// Processes the bytes of a completed READ.
     pub(crate) fn take(&mut self, expected: Tags) -> Result<Taken<F>, Violation> {
         let buffer = match std::mem::replace(&mut self.state, State::Idle(None)) {
             State::Arrived(buffer) => buffer,
@@ -214,7 +216,7 @@ impl<F: Fabric> Fetcher<F> {
             self.state = State::Idle(Some(buffer));
             return Ok(Taken::Nothing);
         }
-        // Its other bytes may be older than its tag, which was there before the next READ begins.
+        // The line's other bytes may be older than its tag, which was written before the next READ begins.
         if !self.whole && !std::mem::replace(&mut self.seen, true) {
             self.state = State::Idle(Some(buffer));
             return Ok(Taken::Nothing);
@@ -235,7 +237,8 @@ impl<F: Fabric> Fetcher<F> {
         }
         let total = first.total();
         if total > self.asked {
-            // The rest in a second READ; the first line is fetched again with it, so the message is of one moment.
+            // A second READ takes the whole message, including the first line, so that all bytes come from
+            // one READ.
             self.wanted = Some(total);
             self.state = State::Idle(Some(buffer));
             return Ok(Taken::Nothing);

@@ -1,16 +1,20 @@
-//! `fetch_or_write`: results are fetched while that is the cheaper way, and written back otherwise (RF-RPC section 3.2).
+//! `fetch_or_write`: results are fetched while that is cheaper, and written back otherwise (RF-RPC section
+//! 3.2).
 //!
-//! Such a lane has two ways for answers, with rings and tags of their own: one that the server publishes and the client READs
-//! (`path/fetch.rs`), and one that the server WRITEs into the client's ring. Each request says by [`Flags::MODE`] which it wants,
-//! so calls of different functions go either way at once. What the header says of the head is of the ring that the flag names.
+//! Such a lane has two answer paths with separate rings and tags: the server publishes one ring and the
+//! client READs it (`path/fetch.rs`); the server WRITEs the other ring into the client's memory.
+//! [`Flags::MODE`] in each request selects the path, so calls of different functions can use different paths
+//! at once. The head in a request's header belongs to the ring that the flag selects.
 //!
-//! A client that has READ in vain for too long changes its mind while the call is under way: it WRITEs into its *mode word* in the
-//! server's memory how many requests it has sent, and the answers to all of these are written back from then on. An answer and
-//! that word may cross. So the server looks at the word once more after it has published an answer, and if it covers the call
-//! writes the answer too; the client READs once more behind its WRITE, which the NIC keeps in order. One of both sees what the other
-//! did, perhaps both, and then the client drops the second answer.
+//! A client whose READs have failed too often changes the path of calls in flight. It WRITEs the number of
+//! requests sent so far to its *mode word* in the server's memory; from then on the server writes back the
+//! answers to all of these. The word and an answer may cross. So the server reads the word again after it has
+//! published an answer, and if the word covers the call, it writes the answer back too; the client posts one
+//! more READ after its WRITE, and the NIC keeps their order. At least one side sees the other's action. If
+//! both do, the client drops the second answer.
 //!
-//! The word is the client's to write, and so anything: it decides only which of its own rings the client's own answers go to.
+//! A hostile client may write any value to its mode word. The word only decides which of the client's own
+//! rings its own answers go to.
 
 use super::{CONTROL_BYTES, Rx, Tx, TxError, Violation};
 use crate::path::awaited::Awaited;
@@ -26,16 +30,16 @@ use dunlin_wire::{Flags, Header, Kind};
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
-/// Where the mode word stands in the server's control line, and behind it the head of the published ring.
+/// Offset of the mode word in the server's control line; the head of the published ring follows it.
 pub(crate) const MODE_WORD: usize = 8;
 pub(crate) const PUBLISHED_HEAD: usize = 16;
 const _: () = assert!(PUBLISHED_HEAD + 8 <= CONTROL_BYTES);
 
-/// One call of so many has its time taken where it is fetched, and where it is written back.
+/// One of this many calls is timed: of the fetched ones, and of those written back.
 const TIMED_FETCHED: u32 = 8;
 const TIMED_WRITTEN: u32 = 4;
-/// So many in a row that were timed and written back are few enough to ask for more; then one of so many has its time taken: two looks at the
-/// clock are a tenth of a quick call.
+/// After this many consecutive timed calls that were written back, only one of `TIMED_WRITTEN_LONG` calls is
+/// timed: two clock reads take about a tenth of a short call.
 const WRITTEN_FOR_LONG: u32 = 256;
 const TIMED_WRITTEN_LONG: u32 = 32;
 const _: () = assert!(
@@ -43,100 +47,106 @@ const _: () = assert!(
         && TIMED_WRITTEN.is_power_of_two()
         && TIMED_WRITTEN_LONG.is_power_of_two()
 );
-/// The first messages of a lane all have their time taken, so that its client soon has something to choose from.
+/// The first messages of a lane are all timed, so that its client soon has samples to choose from.
 const TIMED_FIRST: u64 = 64;
 
-/// READs may fail so many times as often as R says until a single call is given over to the server, whatever others did.
+/// A call is handed to the server after `RESCUE * R` failed READs, whatever other calls did.
 const RESCUE: u32 = 4;
 
-/// The client's part: what is fetched, and the choices.
+/// The client's part: the calls to fetch, and the choice between the paths.
 #[derive(Debug)]
 pub(crate) struct Hybrid<F: Fabric> {
     /// The fetching end.
     pub(crate) rx: Rx<F>,
-    /// What was sent, and what of it is to be fetched.
+    /// The calls sent, and those of them whose results are to be fetched.
     awaited: Awaited,
-    /// Results to be fetched, those of the open batch not counted.
+    /// Results to be fetched, without those of the open batch.
     outstanding: u32,
-    /// READs that have still to come back in vain until nothing can be there that was published before the mode word arrived.
+    /// Failed READs still to come until no response can be left that was published before the mode word
+    /// arrived.
     last_looks: u8,
-    /// READs in vain since the last result.
+    /// Failed READs since the last result.
     missed: u32,
-    /// R of these have failed, and that was counted: once for each call, also where R has become less meanwhile.
+    /// R failed READs were counted for the current call: once for each call, even if R has decreased since.
     struck: bool,
-    /// READs in vain so far, when they were counted last.
+    /// Failed READs at the last count.
     misses_before: u64,
-    /// The open batch asks for answers that are written back.
+    /// The open batch asks for results that are written back.
     batch_is_written: bool,
     modes: ModeSwitch,
     /// Shared with the other lanes of the client.
     tuner: Arc<FetchTuner>,
     /// The first call of the open batch.
     batch_first: u32,
-    /// The function of the last answer that had its time taken, and the calls of its message.
+    /// Function of the last timed answer, and the calls of its message.
     timed_last: (u16, u16),
-    /// Calls that were given over to the server while they were fetched.
+    /// Calls that were handed to the server while the client fetched them.
     rescued: u64,
-    /// Results that were fetched, and written back.
+    /// Results that were fetched, and results that were written back.
     fetched: u64,
     written: u64,
-    /// Answers to calls that had one.
+    /// Second answers to calls that already had one.
     doubled: u64,
 }
 
-/// What a client has chosen for a lane whose results are fetched or written back.
+/// The state of a lane whose results are fetched or written back: the client's choices and their counters.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Tuning {
-    /// R: READs that may fail for a call (RF-RPC section 3.2), 0 if results are better written back at once; of the function and the kind of message, one call or several, that was sampled last on this lane.
+    /// R: failed READs that a call tolerates (RF-RPC section 3.2); 0 if results are better written back at
+    /// once. Applies to the function and kind of message (one call or several) that this lane sampled last.
     pub retries: u32,
-    /// F: bytes that a READ brings, of the same.
+    /// F: bytes of a READ, for the same function and kind of message.
     pub fetch_bytes: u32,
-    /// R and F of every function, by its remainder by 32: what all lanes of the client have chosen together.
+    /// R and F of every function, indexed by function id modulo 32; all lanes of the client choose them
+    /// together.
     pub functions: Vec<FunctionTuning>,
-    /// N, the largest R that makes sense on this fabric.
+    /// N: the largest useful R on this fabric.
     pub retries_at_most: u32,
-    /// L and H, between which F is chosen, in bytes.
+    /// L and H: the bounds of F, in bytes.
     pub fetch_bytes_between: (u32, u32),
-    /// Functions whose results are written back now. Functions with equal remainders by 32 share a mode and stand here once, as the
-    /// remainder.
+    /// Functions whose results are written back now, as remainders modulo 32. Functions with equal remainders
+    /// share a mode.
     pub written_back: Vec<u16>,
-    /// Results so far that were fetched, and that were written back; where the rates rule fetching out, the messages that asked for them.
+    /// Results so far: fetched, and written back. If the rates rule out fetching, the second number counts
+    /// the messages that asked for results.
     pub results: (u64, u64),
-    /// READs so far, and those of them that found nothing.
+    /// READs so far, and how many of them found nothing.
     pub reads: (u64, u64),
-    /// How often a function has changed to being written back, and back to being fetched.
+    /// Mode changes so far: from fetching to writing back, and in the other direction.
     pub changes: (u64, u64),
-    /// Calls that the server was asked to write back while they were being fetched.
+    /// Calls that the server was asked to write back while the client fetched them.
     pub rescued: u64,
-    /// Calls that were answered both ways, because the client changed its mind while the answer was on its way.
+    /// Calls that were answered on both paths, because the client changed the path while the answer was in
+    /// flight.
     pub doubled: u64,
-    /// How often R or F of some function has changed.
+    /// Changes of R or F, summed over all functions.
     pub retuned: u64,
-    /// Where the rates come from that this is chosen by.
+    /// The source of the rates on which the choices rest.
     pub table: RatesSource,
 }
 
-/// R and F of a function, and of all that have the same remainder by 32.
+/// R and F of the functions with one remainder modulo 32.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FunctionTuning {
     /// The remainder.
     pub function: u16,
-    /// R of calls that travel by themselves; 0 if they are better written back at once.
+    /// R for calls that travel alone; 0 if their results are better written back at once.
     pub retries: u32,
-    /// F of those, in bytes.
+    /// F for calls that travel alone, in bytes.
     pub fetch_bytes: u32,
-    /// F where several calls travel together, in bytes, but for those sizes that are known to fit into another.
+    /// F for batches, in bytes, except for batch sizes that have a known F of their own.
     pub batch_fetch_bytes: u32,
-    /// How long after a request the first READ for its result goes out, in nanoseconds ([`FirstRead`](crate::FirstRead)); 0 at once.
+    /// Delay from a request to the first READ of its result, in nanoseconds
+    /// ([`FirstRead`](crate::FirstRead)); 0 means no delay.
     pub first_read_after: u32,
-    /// What the server asks for ([`FetchChoice::Tuned`](crate::FetchChoice::Tuned)).
+    /// The path that the server asks for ([`FetchChoice::Tuned`](crate::FetchChoice::Tuned)).
     pub way: Way,
-    /// How often R or F have changed.
+    /// Changes of R or F so far.
     pub changes: u32,
 }
 
 impl Tuning {
-    /// What is chosen, with the R and F of messages of a function and so many calls.
+    /// Builds the tuning, with the R and F of messages with `calls` calls of `function`.
     fn of(tuner: &FetchTuner, (function, calls): (u16, u16)) -> Self {
         let (table, choice) = (tuner.table(), tuner.choice(function, calls));
         let of = |function| {
@@ -169,24 +179,24 @@ impl Tuning {
         }
     }
 
-    /// Of a lane whose results are all written back, since the rates rule fetching out.
+    /// Builds the tuning of a lane whose results are all written back because the rates rule out fetching.
     pub(crate) fn written_by_rates(tuner: &FetchTuner, messages: u64) -> Self {
         let written_back = (0..FUNCTIONS as u16).collect();
         Tuning { written_back, results: (0, messages), ..Tuning::of(tuner, (0, 1)) }
     }
 }
 
-/// What READs in vain ask for.
+/// The client's decision after failed READs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Patience {
-    /// Going on.
+    /// Continue to READ.
     Left,
-    /// The server shall write back what it was asked.
+    /// Ask the server to write back all results.
     Over,
 }
 
 impl<F: Fabric> Hybrid<F> {
-    /// `rx` fetches.
+    /// Creates the client's part; `rx` is the fetching end.
     pub(crate) fn new(rx: Rx<F>, window: u16, tuner: Arc<FetchTuner>) -> Self {
         Hybrid {
             rx,
@@ -208,7 +218,7 @@ impl<F: Fabric> Hybrid<F> {
         }
     }
 
-    /// What is chosen now.
+    /// Returns the current choices and counters.
     pub(crate) fn tuning(&self) -> Tuning {
         let written_back = (0..FUNCTIONS as u16)
             .filter(|function| self.modes.replies(*function) || self.tuner.is_used(*function))
@@ -225,8 +235,8 @@ impl<F: Fabric> Hybrid<F> {
         }
     }
 
-    /// Whether results of this function are written back to messages of so many calls, 0 if several: as READs have failed, as the server has
-    /// found to be better, or as the rates say.
+    /// Returns whether results of `function` in messages of `calls` calls (0 for several) are written back.
+    /// Failed READs, the server's request, or the rates decide.
     #[inline]
     fn is_written(&self, function: u16, calls: u16) -> bool {
         match self.tuner.way(function) {
@@ -236,13 +246,13 @@ impl<F: Fabric> Hybrid<F> {
         }
     }
 
-    /// The answer to a call asks for a way, by its number.
+    /// Records the path that an answer asks for, as a [`Way`]'s number.
     #[inline]
     pub(crate) fn asked_for(&self, call: u32, way: u8) {
         self.tuner.ask(self.awaited.function(split_call(call).0), way);
     }
 
-    /// The flags and head of a request for this function.
+    /// Returns the flags and the head of a request for this function.
     #[inline]
     pub(crate) fn ask(&self, function: u16, written_head: u32) -> (Flags, u32) {
         match self.is_written(function, 1) {
@@ -251,7 +261,7 @@ impl<F: Fabric> Hybrid<F> {
         }
     }
 
-    /// A request was sent by itself, with flags that [`ask`](Hybrid::ask) gave.
+    /// Records a request that was sent alone, with flags from [`ask`](Hybrid::ask).
     #[inline]
     pub(crate) fn sent(&mut self, call: u32, function: u16, flags: Flags, now: impl FnOnce() -> Nanos) {
         let fetched = !flags.contains(Flags::MODE);
@@ -260,7 +270,8 @@ impl<F: Fabric> Hybrid<F> {
         self.began(call, function, fetched, now);
     }
 
-    /// A message went out whose first call is this one. The clock is looked at if its time is of interest.
+    /// Records the time of a message whose first call is `call`. Reads the clock only if the function's first
+    /// READ is delayed.
     #[inline]
     fn began(&mut self, call: u32, function: u16, fetched: bool, now: impl FnOnce() -> Nanos) {
         if fetched && self.tuner.wait(function, false) > 0 {
@@ -269,7 +280,7 @@ impl<F: Fabric> Hybrid<F> {
         }
     }
 
-    /// When the next READ is to be posted; 0 for at once.
+    /// Returns the time of the next READ; 0 for at once.
     #[inline]
     pub(crate) fn due(&self) -> Nanos {
         if self.missed > 0 || self.last_looks > 0 {
@@ -284,20 +295,21 @@ impl<F: Fabric> Hybrid<F> {
         }
     }
 
-    /// Whether the next READ may be posted. The clock is looked at only where it could not.
+    /// Returns whether the next READ may be posted. Reads the clock only if there is a time to wait for.
     #[inline]
     pub(crate) fn is_due(&self, now: impl FnOnce() -> Nanos) -> bool {
         let due = self.due();
         due == 0 || now() >= due
     }
 
-    /// Whether a call of this function can go into the open batch, which has `count` calls: all of one message are answered alike.
+    /// Returns whether a call of this function fits the open batch of `count` calls: all results of a message
+    /// take the same path.
     #[inline]
     pub(crate) fn fits_batch(&self, function: u16, count: usize) -> bool {
         count == 0 || self.is_written(function, 0) == self.batch_is_written
     }
 
-    /// A call was put into the open batch, as its first or as another.
+    /// Records a call in the open batch; `first` if it is the first one.
     #[inline]
     pub(crate) fn batched(&mut self, call: u32, function: u16, first: bool) {
         if first {
@@ -310,7 +322,7 @@ impl<F: Fabric> Hybrid<F> {
         }
     }
 
-    /// The flags and head of the open batch.
+    /// Returns the flags and the head of the open batch.
     #[inline]
     pub(crate) fn ask_batch(&self, written_head: u32) -> (Flags, u32) {
         match self.batch_is_written {
@@ -319,7 +331,7 @@ impl<F: Fabric> Hybrid<F> {
         }
     }
 
-    /// The open batch of `count` calls was sent.
+    /// Records that the open batch of `count` calls was sent.
     #[inline]
     pub(crate) fn sent_batch(&mut self, count: usize, now: impl FnOnce() -> Nanos) {
         let (first, fetched) = (self.batch_first, !self.batch_is_written);
@@ -332,20 +344,21 @@ impl<F: Fabric> Hybrid<F> {
         self.began(first, self.awaited.function(split_call(first).0), fetched, now);
     }
 
-    /// The function whose result is there next, most likely, and the calls of its message.
+    /// Returns the function and message size of the oldest awaited call, whose result is most likely the
+    /// next.
     #[inline]
     fn oldest(&self) -> (u16, u16) {
         let of = |slot| (self.awaited.function(slot), self.awaited.calls(slot));
         self.awaited.first().map_or((0, 1), of)
     }
 
-    /// Whether something may be there to be fetched.
+    /// Returns whether a result may be there to fetch.
     #[inline]
     pub(crate) fn is_fetching(&self) -> bool {
         self.outstanding > 0 || self.last_looks > 0
     }
 
-    /// An answer has come for a call, the first one.
+    /// Counts the first answer of a call.
     #[inline]
     pub(crate) fn answered(&mut self, call: u32) {
         let slot = split_call(call).0;
@@ -362,12 +375,13 @@ impl<F: Fabric> Hybrid<F> {
         }
     }
 
-    /// An answer has come for a call that had one.
+    /// Counts a second answer of a call.
     pub(crate) fn answered_again(&mut self) {
         self.doubled += 1;
     }
 
-    /// The server says how long it took for the message of this call: `process` nanoseconds for an answer of so many bytes.
+    /// Takes the server's time for the message of this call: `process` nanoseconds, for an answer of `bytes`
+    /// bytes.
     pub(crate) fn timed(&mut self, call: u32, process: u32, bytes: usize) {
         let slot = split_call(call).0;
         let (function, calls) = (self.awaited.function(slot), self.awaited.calls(slot));
@@ -376,16 +390,16 @@ impl<F: Fabric> Hybrid<F> {
         self.tuner.sample(function, calls, process, bytes as u32, !self.is_written(function, calls));
     }
 
-    /// Something was fetched.
+    /// Records that a READ has found a message.
     #[inline]
     pub(crate) fn hit(&mut self) {
         let early = self.awaited.first().is_some_and(|slot| self.awaited.is_early(slot));
         self.tuner.found(self.oldest().0, self.missed, early);
-        // The next READ is posted behind the mode word, if there was one.
+        // If a mode word was posted, the next READ is posted after it.
         self.last_looks = self.last_looks.min(1);
     }
 
-    /// Counts READs that came back in vain; called after each look at what came back.
+    /// Counts new failed READs; called after each poll of the fetching end.
     #[inline]
     pub(crate) fn missed(&mut self) -> Patience {
         let misses = self.rx.fetcher().map_or(0, |fetcher| fetcher.misses);
@@ -405,9 +419,9 @@ impl<F: Fabric> Hybrid<F> {
         if struck || self.missed >= RESCUE * retries { Patience::Over } else { Patience::Left }
     }
 
-    /// The mode word was posted: all that was sent is written back.
+    /// Records that the mode word was posted: results of all sent requests are written back.
     pub(crate) fn given_over(&mut self) {
-        // What we READ from now on is not older than what the server sees of the word.
+        // Later READs are not older than the server's view of the word.
         fence(Ordering::SeqCst);
         let under_way = self.rx.fetcher().is_some_and(|fetcher| fetcher.is_busy());
         self.last_looks = 1 + u8::from(under_way);
@@ -417,13 +431,13 @@ impl<F: Fabric> Hybrid<F> {
         self.batch_is_written = true;
     }
 
-    /// The fetching end.
+    /// Returns the fetching end.
     #[inline]
     pub(crate) fn fetcher(&mut self) -> Option<&mut Fetcher<F>> {
         self.rx.fetcher()
     }
 
-    /// As [`fetcher`](Hybrid::fetcher), ready for the next READ.
+    /// Returns the fetching end with F set for the next READ.
     #[inline]
     pub(crate) fn fetcher_for_next(&mut self) -> Option<&mut Fetcher<F>> {
         let (function, calls) = self.oldest();
@@ -434,7 +448,8 @@ impl<F: Fabric> Hybrid<F> {
     }
 }
 
-/// Whether a call has just got past R, by so many READs in vain; `struck` says that it had before. R may change while it is fetched.
+/// Returns whether a call reaches R failed READs now; `struck` records that it did. R may change while the
+/// call is fetched.
 #[inline]
 fn is_past(missed: u32, retries: u32, struck: &mut bool) -> bool {
     let past = retries > 0 && missed >= retries && !*struck;
@@ -442,21 +457,21 @@ fn is_past(missed: u32, retries: u32, struck: &mut bool) -> bool {
     past
 }
 
-/// What a client asked for with a request. In as few words as can be: for most calls that are written back it is one, which is stored
-/// and loaded whole.
+/// The client's wishes for a call. Compact: for most calls that are written back it is one word.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Asked {
-    /// The number of the message above [`Asked::SEQUENCE`], then [`Asked::TIMED`], [`Asked::WRITTEN`], the function.
+    /// From the high bits: the message's sequence number (from [`Asked::SEQUENCE`]), [`Asked::TIMED`],
+    /// [`Asked::WRITTEN`], the function.
     what: u64,
-    /// When it was taken, if its time is taken.
+    /// Arrival time in nanoseconds, if the call is timed.
     since: Nanos,
 }
 
 impl Asked {
     const FUNCTION: u64 = 0xFFFF;
-    /// It is to be written back.
+    /// The result is to be written back.
     const WRITTEN: u64 = 1 << 16;
-    /// Its time is taken.
+    /// The call is timed.
     const TIMED: u64 = 1 << 17;
     const SEQUENCE: u32 = 18;
 
@@ -477,19 +492,19 @@ impl Asked {
     }
 }
 
-/// The server's part: the published ring, and what was asked for.
+/// The server's part: the published ring, and the wishes for each call.
 #[derive(Debug)]
 pub(crate) struct Published<F: Fabric> {
     pub(crate) tx: Tx<F>,
-    /// Our inbound region with the mode word.
+    /// The server's inbound region, which holds the mode word.
     control: Region<F::Memory>,
     asked: Box<[Asked]>,
     current: Asked,
-    /// Requests in a row that were timed and are to be written back.
+    /// Consecutive timed requests whose results are to be written back.
     written: u32,
-    /// Of those that follow one of so many is timed, less 1: a power of two.
+    /// Sampling mask for requests that are written back: one in `mask + 1` is timed.
     timed_written: u32,
-    /// Which way results are asked for, and the worker that is ours.
+    /// The paths that this server asks clients for, and the number of this worker.
     ways: Arc<Ways>,
     worker: u16,
 }
@@ -514,12 +529,14 @@ impl<F: Fabric> Published<F> {
         }
     }
 
-    /// A request was taken, the message before `next`; its head is of the ring that its flags name.
+    /// Takes the header of a request; `next` is the sequence number after it. The header's head belongs to
+    /// the ring that its flags select.
     #[inline]
     pub(crate) fn on_request(&mut self, fabric: &F, header: &Header, next: u64) {
         let written = header.flags.contains(Flags::MODE);
         let alone = header.kind == Kind::Request;
-        // By the generation: of a client that makes one call at a time, each such one. Of batches all that are fetched.
+        // Single requests are sampled by the call's generation, so that a client with one call at a time is
+        // sampled evenly. Fetched batches are all timed.
         let number = if alone { (header.call >> SLOT_BITS).into() } else { next };
         let others = match written {
             true => self.timed_written,
@@ -534,7 +551,7 @@ impl<F: Fabric> Published<F> {
         }
     }
 
-    /// The time of the request that was taken is of interest.
+    /// Records the arrival time of a timed request.
     #[inline(never)]
     fn timed(&mut self, fabric: &F, written: bool) {
         self.current.since = fabric.host().now().max(1);
@@ -544,13 +561,13 @@ impl<F: Fabric> Published<F> {
             if self.written < WRITTEN_FOR_LONG { TIMED_WRITTEN } else { TIMED_WRITTEN_LONG } - 1;
     }
 
-    /// What is asked for by the message that is being served.
+    /// Returns the wishes of the message that is being served.
     #[inline]
     pub(crate) fn current(&self) -> Asked {
         self.current
     }
 
-    /// The message that was taken has this call in it.
+    /// Records that the current message contains this call.
     #[inline]
     pub(crate) fn admit(&mut self, call: u32, function: u16) {
         self.current.what = self.current.what & !Asked::FUNCTION | u64::from(function);
@@ -563,19 +580,19 @@ impl<F: Fabric> Published<F> {
         }
     }
 
-    /// What was asked for with a call.
+    /// Returns the wishes of a call.
     #[inline]
     pub(crate) fn asked(&self, call: u32) -> Asked {
         self.asked.get(split_call(call).0).copied().unwrap_or_default()
     }
 
-    /// Which way results are asked for by an answer.
+    /// Returns the number of the [`Way`] that the answer asks for.
     #[inline]
     pub(crate) fn way(&self, asked: Asked) -> u8 {
         self.ways.asked(asked.function())
     }
 
-    /// Whether the answer is to be published.
+    /// Returns whether the answer is to be published.
     #[inline]
     pub(crate) fn wants(&self, asked: Asked) -> bool {
         !asked.is_written() && !self.is_covered(asked)
@@ -586,7 +603,7 @@ impl<F: Fabric> Published<F> {
         asked.sequence() < self.control.load(MODE_WORD)
     }
 
-    /// Publishes an answer. Whether it has to be written back, too.
+    /// Publishes an answer. Returns whether it has to be written back as well.
     #[inline(never)]
     pub(crate) fn publish(
         &mut self,
@@ -600,15 +617,16 @@ impl<F: Fabric> Published<F> {
         Ok(!self.wants(asked) || self.has_changed(asked))
     }
 
-    /// After an answer was published: whether it has to be written back too, since the client may have looked for the last time.
+    /// Returns whether an answer that was just published has to be written back as well, since the client may
+    /// have posted its last READ.
     #[inline]
     pub(crate) fn has_changed(&self, asked: Asked) -> bool {
-        // What we have published is there before we look at the word.
+        // The published answer is visible before the word is read.
         fence(Ordering::SeqCst);
         self.is_covered(asked)
     }
 
-    /// What the header of the answer says of the time that it took: nanoseconds, 0 if nobody has taken it.
+    /// Returns the nanoseconds that the call took, for the answer's header; 0 if the call is not timed.
     #[inline]
     pub(crate) fn time(&self, fabric: &F, asked: Asked) -> u32 {
         if !asked.is_timed() {
@@ -628,7 +646,8 @@ impl<F: Fabric> Published<F> {
 mod tests {
     use super::*;
 
-    /// What a client tells is what it goes by: the way that the server has asked for, and the wait until the first READ.
+    /// The reported tuning is the one in use: the path that the server asks for, and the delay of the first
+    /// READ.
     #[test]
     fn what_is_chosen_is_told() {
         use crate::tune::{shared::FetchChoice, table::FetchTable, wait::FirstRead};
@@ -653,7 +672,7 @@ mod tests {
         let story = [(1, 5), (4, 5), (5, 5), (6, 5), (6, 3)];
         assert_eq!(story.map(|step| past(step, &mut struck)), [false, false, true, false, false]);
         struck = false;
-        // Four have failed when it becomes three.
+        // R drops from five to three after four READs have failed.
         let story = [(3, 5), (4, 3), (5, 3), (5, 5)];
         assert_eq!(story.map(|step| past(step, &mut struck)), [false, true, false, false]);
         struck = false;

@@ -1,12 +1,12 @@
-//! Large payloads that are not READ: by write rendezvous, or eagerly in fragments. Both ends of a lane have both parts of
-//! this: [`Errands`] for what goes out, [`Arrivals`] for what comes in.
+//! Large payloads that the receiver does not READ: write rendezvous, and eager transfer in fragments. Each
+//! end of a lane has both parts: [`Errands`] for outgoing payloads and [`Arrivals`] for incoming ones.
 //!
 //! | | announced by | then | over when |
 //! |---|---|---|---|
-//! | write rendezvous | the call or answer, flagged, with the length | `ClearToSend` names an area, a WRITE fills it | `Written` came |
-//! | eager | the same | `Fragment`s follow, in order | all bytes have come |
+//! | write rendezvous | the call or answer, flagged, with the length | `ClearToSend` names an area, a WRITE fills it | `Written` arrives |
+//! | eager | the same | `Fragment`s follow, in order | all bytes have arrived |
 //!
-//! A payload is in private memory before anybody looks at it, and its length is what was announced, whatever the peer
+//! A payload is copied to private memory before it is used, and has the announced length, whatever the peer
 //! does afterwards.
 
 use super::areas::{Area, Areas};
@@ -18,35 +18,35 @@ use dunlin_fabric::{Buffer, Fabric, Host, Work};
 use dunlin_wire::{Descriptor, Header, Kind};
 use std::collections::VecDeque;
 
-/// The most bytes of a large payload that travel in one message: what HatRPC's slots hold (section 4.3).
+/// The most payload bytes in one fragment: the size of HatRPC's slots (section 4.3).
 const FRAGMENT: usize = SMALL_LIMIT as usize;
 
-/// Messages and WRITEs of large payloads that are posted at a time.
+/// Messages and WRITEs of large payloads that one [`Errands::run`] posts at most.
 const STEPS_AT_ONCE: usize = 2;
 
-/// Something to be said or written as soon as there is room.
+/// A message or payload that is posted as soon as there is room.
 #[derive(Debug)]
 enum Errand<F: Fabric> {
-    /// The peer may WRITE a payload there.
+    /// Sends the peer the place to WRITE a payload to.
     Clear { call: u32, to: Descriptor },
-    /// A payload is to be WRITTEN there, and the peer to be told.
+    /// WRITEs a payload to `to`, then sends `Written`.
     Write { call: u32, payload: Option<Buffer<F::Memory>>, to: Descriptor },
-    /// The peer may READ so many bytes of a payload.
+    /// Sends the peer the number of bytes of a payload that it may READ.
     Filled { call: u32, bytes: u32 },
-    /// A payload is to be sent in fragments, of which the first `sent` bytes are.
+    /// Sends a payload in fragments; the first `sent` bytes are posted.
     Fragments { call: u32, payload: Buffer<F::Memory>, sent: usize },
 }
 
-/// What an end of a lane has still to send of large payloads, in order.
+/// The queue of messages and payloads that an end of a lane still has to post, in order.
 #[derive(Debug)]
 pub(crate) struct Errands<F: Fabric> {
     queue: VecDeque<Errand<F>>,
-    /// There was no room for the first of them.
+    /// The last attempt to post the first entry found no room.
     stuck: bool,
 }
 
 impl<F: Fabric> Errands<F> {
-    /// None; there is room for those of a window, if payloads travel so that there are any.
+    /// Creates an empty queue, with capacity for a window if the lane's large payloads need one.
     pub(crate) fn new(large: LargePayload, window: u16) -> Self {
         let capacity = if large == LargePayload::Read { 0 } else { 2 * window as usize };
         Errands { queue: VecDeque::with_capacity(capacity), stuck: false }
@@ -57,7 +57,7 @@ impl<F: Fabric> Errands<F> {
         self.queue.is_empty()
     }
 
-    /// Whether they wait for room.
+    /// Returns whether the queue waits for room.
     #[inline]
     pub(crate) fn is_stuck(&self) -> bool {
         self.stuck
@@ -68,17 +68,18 @@ impl<F: Fabric> Errands<F> {
         self.queue.len()
     }
 
-    /// Tells the peer where to WRITE a payload.
+    /// Queues a `ClearToSend` with the place to WRITE a payload to.
     pub(crate) fn clear(&mut self, call: u32, to: Descriptor) {
         self.queue.push_back(Errand::Clear { call, to });
     }
 
-    /// Tells the peer how much of a payload there is; of a request nothing, if it is given up.
+    /// Queues a `Filled` with the number of filled bytes; 0 gives a request up.
     pub(crate) fn filled(&mut self, call: u32, bytes: u32) {
         self.queue.push_back(Errand::Filled { call, bytes });
     }
 
-    /// WRITEs a payload where the peer has said, if that is as long as announced.
+    /// Queues the WRITE of a payload to the place that the peer named. Fails if the place has another length
+    /// than the payload.
     pub(crate) fn write(
         &mut self,
         call: u32,
@@ -93,13 +94,13 @@ impl<F: Fabric> Errands<F> {
         Ok(())
     }
 
-    /// Sends a payload in fragments.
+    /// Queues a payload to be sent in fragments.
     pub(crate) fn send(&mut self, call: u32, payload: Buffer<F::Memory>) {
         self.queue.push_back(Errand::Fragments { call, payload, sent: 0 });
     }
 
-    /// Goes on as far as there is room, but not for so long that other lanes wait for it; says whether it got anywhere.
-    /// `head` is what the messages carry along.
+    /// Posts entries while there is room, at most [`STEPS_AT_ONCE`] so that other lanes are not delayed.
+    /// Returns whether it posted any. The messages carry `head`.
     pub(crate) fn run(
         &mut self,
         fabric: &F,
@@ -125,7 +126,7 @@ impl<F: Fabric> Errands<F> {
 }
 
 impl<F: Fabric> Errand<F> {
-    /// Posts one message or WRITE; says whether that was the last.
+    /// Posts one message or WRITE; returns whether it was the entry's last.
     fn step(
         &mut self,
         fabric: &F,
@@ -162,18 +163,18 @@ impl<F: Fabric> Errand<F> {
     }
 }
 
-/// Where an announced payload will be.
+/// The destination of an announced payload.
 #[derive(Debug)]
 enum Place<F: Fabric> {
-    /// The peer WRITEs it there.
+    /// The peer WRITEs the payload to this area.
     Area(Area<F>),
-    /// Fragments are put together here, of which so many bytes have come.
+    /// Fragments are assembled here; the number is the bytes received.
     Private(Buffer<F::Memory>, usize),
-    /// Nobody wants its fragments, of which so many bytes are still to come.
+    /// Fragments are discarded; the number is the bytes still to come.
     Nowhere(usize),
 }
 
-/// Large payloads that were announced and are not there yet.
+/// Announced large payloads that are not complete.
 #[derive(Debug)]
 pub(crate) struct Arrivals<F: Fabric> {
     areas: Areas<F>,
@@ -181,27 +182,27 @@ pub(crate) struct Arrivals<F: Fabric> {
     limit: usize,
 }
 
-/// What a message about a large payload has led to.
+/// The effect of a message about a large payload.
 #[derive(Debug)]
 pub(crate) enum Arrived<F: Fabric> {
-    /// There is more to come.
+    /// More is to come.
     Part,
-    /// All of it is here, in private memory.
+    /// The payload is complete and in private memory.
     Whole(Buffer<F::Memory>),
-    /// All of it has come, and there was no private memory for it.
+    /// The payload is complete, but there was no private memory for it.
     Lost,
-    /// All of what nobody wants has come.
+    /// The last byte of a discarded payload has arrived.
     Nothing,
 }
 
 impl<F: Fabric> Arrivals<F> {
-    /// Of a lane with that window whose payloads travel so; areas have at most `memory` bytes.
+    /// Creates the table for a lane with window `window`; its areas take at most `memory` bytes.
     pub(crate) fn new(link: F::Link, large: LargePayload, memory: u64, window: u16) -> Self {
         let limit = if large == LargePayload::Read { 0 } else { 2 * window as usize + 64 };
         Arrivals { areas: Areas::new(link, memory), places: Vec::with_capacity(limit), limit }
     }
 
-    /// Whether the payload of a call is to come.
+    /// Returns whether the payload of `call` is still to come.
     pub(crate) fn expects(&self, call: u32) -> bool {
         self.places.iter().any(|(expected, _)| *expected == call)
     }
@@ -214,7 +215,8 @@ impl<F: Fabric> Arrivals<F> {
         Ok(())
     }
 
-    /// A payload was announced that the peer will WRITE: where to, if there is memory for it.
+    /// Reserves an area for an announced payload that the peer will WRITE, and returns its descriptor;
+    /// [`Exhausted`] if there is no memory.
     pub(crate) fn clear(
         &mut self,
         fabric: &F,
@@ -227,8 +229,8 @@ impl<F: Fabric> Arrivals<F> {
         Ok(Ok(descriptor))
     }
 
-    /// A payload was announced that will come in fragments, to be put together in `into`; without that, they are thrown
-    /// away.
+    /// Registers an announced payload that comes in fragments. They are assembled in `into`, or discarded if
+    /// it is `None`.
     pub(crate) fn collect(
         &mut self,
         call: u32,
@@ -241,7 +243,7 @@ impl<F: Fabric> Arrivals<F> {
         self.put(call, into.map_or(Place::Nowhere(length), |buffer| Place::Private(buffer, 0)))
     }
 
-    /// Takes a message about a payload on its way to us: [`Kind::Written`] or [`Kind::Fragment`].
+    /// Processes a [`Kind::Written`] or [`Kind::Fragment`] message.
     pub(crate) fn take(
         &mut self,
         fabric: &F,

@@ -1,12 +1,15 @@
-//! A ring that is written over a connection that may lose a WRITE (HERD's requests). Its reader takes messages in sequence, so
-//! a lost one holds up all behind it, until it is written again: the same bytes, with the same tag, to the same place. The writer
-//! keeps a copy of what the reader is not known to have taken. To write again what was taken meanwhile does no harm: the reader
-//! looks there only for messages of the next round, which have other tags, and nothing is written over the place before the
-//! reader's head, which the writer knows, has passed it.
+//! A ring that is written over a connection that may lose WRITEs (HERD's requests).
 //!
-//! Each message is written again as one WRITE of its own, since only the end of a WRITE is sure to become visible last.
+//! The reader takes messages in sequence, so a lost message holds up all later ones until the writer writes
+//! the same bytes, with the same tag, to the same place again. The writer keeps a copy of every message that
+//! the reader is not known to have taken. To rewrite a message that was taken meanwhile is harmless: the
+//! reader expects messages of the next round there, which have other tags, and the writer puts none in that
+//! place before it knows that the reader's head has passed it.
 //!
-//! Pure: nothing is sent here.
+//! Each message is rewritten with one WRITE of its own, since only the end of a WRITE is sure to become
+//! visible last.
+//!
+//! This module keeps the state only; it posts nothing.
 
 use dunlin_wire::LINE;
 use std::collections::VecDeque;
@@ -14,29 +17,29 @@ use std::collections::VecDeque;
 /// A message that the reader is not known to have taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Unread {
-    /// Where it lies in the ring.
+    /// Offset in the ring.
     pub(crate) at: usize,
     pub(crate) bytes: usize,
     /// The head of a reader that has taken it.
     end: u64,
 }
 
-/// What the writer of such a ring knows of it.
+/// The writer's state of a lossy ring.
 #[derive(Debug)]
 pub(crate) struct LossyRing {
     copy: Vec<u8>,
     unread: VecDeque<Unread>,
-    /// How many of the unread were written again in this round.
+    /// Number of unread messages rewritten in this round.
     cursor: usize,
 }
 
 impl LossyRing {
-    /// Of a ring of so many bytes.
+    /// Creates the state of a ring of `bytes` bytes.
     pub(crate) fn new(bytes: usize) -> Self {
         LossyRing { copy: vec![0; bytes], unread: VecDeque::with_capacity(bytes / LINE), cursor: 0 }
     }
 
-    /// Keeps a message that is about to be written.
+    /// Keeps a copy of a message that is about to be written.
     pub(crate) fn keep(&mut self, at: usize, parts: &[&[u8]]) {
         let mut to = at;
         for part in parts {
@@ -47,12 +50,12 @@ impl LossyRing {
         }
     }
 
-    /// That message was posted. A reader whose head is `end` or beyond has taken it.
+    /// Records that the message was posted. A reader whose head is at least `end` has taken it.
     pub(crate) fn posted(&mut self, at: usize, bytes: usize, end: u64) {
         self.unread.push_back(Unread { at, bytes, end });
     }
 
-    /// The reader has come so far.
+    /// Forgets the messages that a reader with head `head` has taken.
     pub(crate) fn taken(&mut self, head: u64) {
         while self.unread.front().is_some_and(|unread| unread.end <= head) {
             self.unread.pop_front();
@@ -60,25 +63,25 @@ impl LossyRing {
         }
     }
 
-    /// Begins to write again from the first that is unread, if the last round is over.
+    /// Begins a round of rewrites from the first unread message, if the last round is over.
     pub(crate) fn start_round(&mut self) {
         if self.cursor >= self.unread.len() {
             self.cursor = 0;
         }
     }
 
-    /// Whether nothing is known to be unread.
+    /// Returns whether the reader is known to have taken all messages.
     pub(crate) fn is_empty(&self) -> bool {
         self.unread.is_empty()
     }
 
-    /// The next message to be written again, and its bytes.
+    /// Returns the next message to rewrite: its offset and bytes.
     pub(crate) fn next(&self) -> Option<(usize, &[u8])> {
         let unread = self.unread.get(self.cursor)?;
         Some((unread.at, self.copy.get(unread.at..unread.at + unread.bytes)?))
     }
 
-    /// That one was written again.
+    /// Advances past a message that was rewritten.
     pub(crate) fn rewritten(&mut self) {
         self.cursor += 1;
     }
@@ -90,7 +93,7 @@ mod tests {
     use crate::mailbox::{Place, RingReader, RingWriter};
     use proptest::prelude::*;
 
-    /// A message of the test: its number in each line, so that a torn or stale one shows.
+    /// Builds a message for the test: each line holds its number, so that a torn or stale message shows.
     fn message(number: u64, lines: usize) -> Vec<u8> {
         (0..lines)
             .flat_map(|line| {
@@ -106,8 +109,8 @@ mod tests {
     }
 
     proptest! {
-        /// WRITEs are lost, heads come late or never; the reader gets each message once, in order and whole, and all of them
-        /// in the end.
+        /// With lost WRITEs and late or missing heads, the reader still gets every message once, in order and
+        /// whole.
         #[test]
         fn what_is_lost_is_written_again(
             lines in (3u32..6).prop_map(|power| 1usize << power),

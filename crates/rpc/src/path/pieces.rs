@@ -1,40 +1,47 @@
-//! Read rendezvous in pieces: a large payload is announced when its first piece is there, so that the receiver READs a piece
-//! while the sender fills the next. The descriptor is that of the whole, and says of itself that the first [`PIECE`] bytes can be
-//! READ; `Filled` messages say how much can be since. What is no longer than a piece goes as by plain read rendezvous.
+//! Read rendezvous in pieces: the sender announces a large payload once its first piece is filled, and the
+//! receiver READs one piece while the sender fills the next.
+//!
+//! The descriptor covers the whole payload; at first only [`PIECE`] bytes may be READ. `Filled` messages
+//! raise that number. A payload of at most one piece uses plain read rendezvous.
 //!
 //! | | announced by | then | over when |
 //! |---|---|---|---|
-//! | in pieces | the call or answer, flagged, with the descriptor | `Filled` with more and more bytes, READs of what is new | all of it was READ, or it was given up |
+//! | in pieces | the call or answer, flagged, with the descriptor | `Filled` messages with growing lengths, READs of the new bytes | all bytes were READ, or the sender gave up |
 //!
-//! A client gives a request up by a `Filled` of 0. A server gives a result up by answering once more, with what became of the call instead.
+//! A client gives up a request with a `Filled` of 0. A server gives up a result with a second answer that
+//! carries the call's outcome.
 //!
-//! [`Pulls`] is the receiver's part. It READs no byte that it was not told of, keeps to the length that was announced, and has
-//! one READ of a payload under way at a time, of all that is new. The sender's part is [`Filling`], which whoever encodes reports
-//! to; how memory is filled that the peer has READ before, `tune/fill.rs` finds out.
+//! [`Pulls`] is the receiver's part. It READs only bytes that were announced as filled, keeps to the
+//! announced length, and has at most one READ per payload in flight, for all new bytes. The sender's part is
+//! [`Filling`], to which the encoder reports its progress. `tune/fill.rs` chooses how to store to memory that
+//! the peer has READ before.
 
 use super::{Violation, route};
 use crate::client::lane::post_read;
 use dunlin_fabric::{Buffer, Fabric, QueuePairId, copy};
 use dunlin_wire::Descriptor;
 
-/// How many bytes of a payload are there when it is announced, and how often its sender tells of more.
+/// Bytes that are filled when a payload is announced, and the step between progress messages.
 pub const PIECE: usize = 32 << 10;
 
-/// Who fills a large payload reports to this how far it is. It must be filled from its beginning.
+/// Receives the progress of the code that fills a large payload. The payload must be filled from its
+/// beginning.
 pub trait Filling {
-    /// The first so many bytes are as they will stay, and may be sent.
+    /// Reports that the first `bytes` bytes are final and may be sent.
     fn filled(&mut self, bytes: usize);
 
-    /// Copies into the payload, in the way that leads to the peer soonest. Of the longer of both the rest counts for nothing.
+    /// Copies into the payload, with the kind of store that is fastest for the peer's READs. Copies as many
+    /// bytes as the shorter slice has.
     fn copy(&self, to: &mut [u8], from: &[u8]);
 }
 
 impl dyn Filling + '_ {
-    /// Copies `from` to the beginning of `place`, of whose payload `before` bytes are there already, and reports each piece.
+    /// Copies `from` to the beginning of `place` and reports each piece. `before` is the number of payload
+    /// bytes already filled before `place`.
     pub fn put(&mut self, before: usize, place: &mut [u8], from: &[u8]) {
         let mut done = 0;
         while done < from.len() {
-            // Pieces end where they would if all of the payload were copied so.
+            // Pieces end at multiples of PIECE in the whole payload.
             let piece = (PIECE - (before + done) % PIECE).min(from.len() - done);
             self.copy(&mut place[done..done + piece], &from[done..done + piece]);
             done += piece;
@@ -43,7 +50,7 @@ impl dyn Filling + '_ {
     }
 }
 
-/// Copies as was chosen.
+/// Copies past the caches if `streams`, else with plain stores; as many bytes as the shorter slice has.
 pub(crate) fn copy_into(streams: bool, to: &mut [u8], from: &[u8]) {
     if streams {
         return copy::stream(to, from);
@@ -59,11 +66,11 @@ struct Pull<F: Fabric> {
     from: Descriptor,
     /// Bytes that the peer has filled.
     filled: usize,
-    /// Bytes that were READ, or are being.
+    /// Bytes that were READ or are being READ.
     read: usize,
-    /// Where they go; `None` while a READ is under way.
+    /// The destination; `None` while a READ is in flight.
     into: Option<Buffer<F::Memory>>,
-    /// The peer has said that there will be no more.
+    /// The peer has given the payload up.
     over: bool,
 }
 
@@ -74,29 +81,29 @@ pub(crate) struct Pulls<F: Fabric> {
     limit: usize,
 }
 
-/// What became of a payload.
+/// The state of a payload after a READ.
 #[derive(Debug)]
 pub(crate) enum Pulled<F: Fabric> {
-    /// It is none of those in pieces.
+    /// The whole payload is here, or the payload does not travel in pieces.
     Whole(Buffer<F::Memory>),
-    /// There is more to come.
+    /// More pieces are to come.
     Part,
-    /// There will be no more of it.
+    /// The peer has given the payload up.
     Over,
 }
 
 impl<F: Fabric> Pulls<F> {
-    /// Of a lane with that window.
+    /// Creates the table for a lane with window `window`.
     pub(crate) fn new(window: u16) -> Self {
         Pulls { list: Vec::new(), limit: 2 * window as usize + 64 }
     }
 
-    /// Whether the payload of a call is being READ.
+    /// Returns whether the payload of `call` is being READ.
     pub(crate) fn expects(&self, call: u32) -> bool {
         self.list.iter().any(|pull| pull.call == call)
     }
 
-    /// READs what is there of a payload that was announced; `into` has its length.
+    /// READs the filled part of an announced payload; `into` has the length of the whole payload.
     pub(crate) fn begin(
         &mut self,
         domain: &mut F::Domain,
@@ -113,7 +120,7 @@ impl<F: Fabric> Pulls<F> {
         self.go_on(domain, (queue_pair, lane), self.list.len() - 1)
     }
 
-    /// READs what is new of a payload, if there is something and nothing under way.
+    /// READs the new bytes of a payload, if there are any and no READ is in flight.
     fn go_on(
         &mut self,
         domain: &mut F::Domain,
@@ -134,7 +141,8 @@ impl<F: Fabric> Pulls<F> {
         post_read::<F>(domain, at.0, route::rendezvous(at.1, pull.call), &piece, into)
     }
 
-    /// The peer has filled so many bytes of a payload. One that is not known was refused, and its peer did not know that yet.
+    /// Records that the peer has filled `bytes` bytes of a payload. Ignores an unknown call: its payload was
+    /// refused, and the peer does not know yet.
     pub(crate) fn filled(
         &mut self,
         domain: &mut F::Domain,
@@ -152,8 +160,9 @@ impl<F: Fabric> Pulls<F> {
         self.go_on(domain, at, index)
     }
 
-    /// The peer has given up a payload. Says whether that is the end of it: if a READ is under way, that is when it comes back. Nothing
-    /// of one that is not known.
+    /// Records that the peer has given a payload up. Returns true if no READ is in flight, so that the
+    /// payload is released now; otherwise [`arrived`](Pulls::arrived) releases it. Returns false for an
+    /// unknown call.
     pub(crate) fn give_up(&mut self, call: u32) -> bool {
         let Some(index) = self.list.iter().position(|pull| pull.call == call) else { return false };
         self.list[index].over = true;
@@ -164,7 +173,7 @@ impl<F: Fabric> Pulls<F> {
         idle
     }
 
-    /// A READ has come back.
+    /// Takes the completion of a READ and starts the next one.
     pub(crate) fn arrived(
         &mut self,
         domain: &mut F::Domain,

@@ -1,33 +1,33 @@
-//! Read rendezvous: a large payload stays in the sender's registered memory; a descriptor of 24 bytes travels in
-//! its place, and the receiver READs the payload into private memory of its own. One copy, and safe against a
-//! hostile peer, which can neither write to us nor change what we have copied.
+//! Read rendezvous: a large payload stays in the sender's registered memory. A descriptor of 24 bytes travels
+//! in its place, and the receiver READs the payload into private memory. This takes one copy, and is safe
+//! against a hostile peer, which cannot write to the receiver's memory and cannot change the copy.
 //!
-//! [`Pool`] hands out the buffers for both ends: of granted memory to send from, of local memory to READ into.
-//! It grows by whole arenas when it has to, up to a limit, and keeps what it has, so that a steady load maps
-//! nothing; only at the limit it gives arenas back that are free as a whole, and their grants, for one of the length
-//! that is needed. Mailboxes do not grow for large payloads.
+//! [`Pool`] supplies the buffers of both ends: granted memory to send from, and local memory to READ into. It
+//! grows by whole arenas up to a limit and keeps them, so that a steady load maps no memory. Only at the
+//! limit it releases arenas without buffers in use, with their grants, to map one of the length that is
+//! needed. Mailboxes do not grow for large payloads.
 
 use crate::tune::turns::{Past, Turn, Turns};
 use dunlin_fabric::{Access, Arena, Buffer, Fabric, GrantError, Link, RegionKey};
 use dunlin_wire::Descriptor;
 
-/// The smallest arena that a pool maps.
+/// The smallest arena that a pool maps, in bytes.
 const FIRST_ARENA: u64 = 1 << 20;
 
-/// From how many bytes on memory that the peer has READ is taken back before it is filled.
+/// Bytes from which a buffer that the peer has READ is taken back before it is filled.
 const TAKE_BACK_FROM: usize = 4096;
-/// Up to how many: most of what is longer has left the peer's cache by itself.
+/// Bytes up to which it is taken back: the peer's cache has already dropped most of a longer buffer.
 const TAKE_BACK_UP_TO: usize = 1 << 20;
-/// The longest buffer that is made ready before it is asked for: two of them fit into a core's cache.
+/// The longest buffer that is prepared in advance: two of them fit into a core's cache.
 const SPARE_UP_TO: usize = 256 << 10;
-/// The smallest arena where buffers are filled by turns: what no peer keeps in the caches of a core. Only what is used of it takes
-/// memory.
+/// The smallest arena where several buffers are used in rotation, in bytes: more than a core's caches hold.
+/// Only its used pages take memory.
 const ARENA_FOR_TURNS: u64 = 4 << 20;
 
-/// Takes memory that the peer has READ back from its cache, before an application fills it: sets it to zero. Where the
-/// peer is another core, each store to such a line waits for that core to give the line up, and an application's loop has
-/// only as many under way as the queue of stores has room for. Setting a block to zero takes the lines without waiting for
-/// what was in them. (64 KiB filled across distant cores: 10 us, or 2 us and then 1 us.)
+/// Takes memory that the peer has READ back from the peer's cache, before an application fills it: sets it to
+/// zero. If the peer is another core, each store to such a line waits until that core gives the line up, and
+/// the number of waiting stores is bounded by the store queue. Zeroing a block takes ownership of its lines
+/// without a wait for their content.
 fn take_back(bytes: &mut [u8]) {
     if (TAKE_BACK_FROM..=TAKE_BACK_UP_TO).contains(&bytes.len()) {
         bytes.fill(0);
@@ -45,34 +45,34 @@ struct Part<F: Fabric> {
 #[derive(Debug)]
 pub(crate) struct Pool<F: Fabric> {
     parts: Vec<Part<F>>,
-    /// Whom the memory is granted to; `None` for memory that is only READ into.
+    /// The peer to which the memory is granted; `None` for memory that is only READ into.
     link: Option<F::Link>,
     mapped: u64,
     limit: u64,
-    /// Grants that end with the next one that is made: the memory is gone.
+    /// Revoked grants, reported to the peer with the next new grant: their memory is gone.
     ended: Vec<RegionKey>,
-    /// The peer did not take a grant, for which we have waited: no other is tried.
+    /// The peer did not accept a grant in time, so that no other grant is tried.
     deaf: bool,
-    /// A buffer whose lines are with us already. Nobody's: it goes where there is need.
+    /// A free buffer whose lines the local cache owns already.
     spare: Option<Buffer<F::Memory>>,
-    /// Buffers that are filled by turns, if some are.
+    /// Buffers that are filled in rotation, if the pool uses any.
     in_turn: Option<Box<InTurn<F>>>,
-    /// The smallest arena that is mapped.
+    /// The smallest arena to map, in bytes.
     smallest: u64,
 }
 
-/// Buffers that are filled by turns.
+/// Buffers that are filled in rotation.
 #[derive(Debug)]
 struct InTurn<F: Fabric> {
     turns: Turns,
-    /// Those that are free, the longest unused first, and at what count they were given out.
+    /// Free buffers, the longest unused first, with the byte count at which each was handed out.
     kept: Vec<(Buffer<F::Memory>, u64)>,
     counts: Vec<u64>,
-    /// Those that were given out, by what names them to the peer.
+    /// Buffers in use, by the place that the peer knows.
     out: Vec<(Place, u64)>,
 }
 
-/// What names a buffer to the peer, whatever its length.
+/// Grant key and offset of a buffer: the same for any length.
 type Place = (u64, u64);
 
 impl<F: Fabric> InTurn<F> {
@@ -81,7 +81,7 @@ impl<F: Fabric> InTurn<F> {
         Box::new(InTurn { turns, kept: Vec::new(), counts: Vec::new(), out: Vec::new() })
     }
 
-    /// Gives up all that are kept; says whether there were any.
+    /// Releases all kept buffers; returns whether there were any.
     fn clear(&mut self) -> bool {
         self.turns.give_up();
         let any = !self.kept.is_empty();
@@ -90,12 +90,12 @@ impl<F: Fabric> InTurn<F> {
     }
 }
 
-/// There is no memory for a large payload now.
+/// Error: no memory for a large payload now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Exhausted;
 
 impl<F: Fabric> Pool<F> {
-    /// A pool that maps at most `limit` bytes. With a link its buffers can be READ by the peer there.
+    /// Creates a pool that maps at most `limit` bytes. With a link, the peer there can READ its buffers.
     pub(crate) fn new(link: Option<F::Link>, limit: u64) -> Self {
         Pool {
             parts: Vec::new(),
@@ -110,8 +110,8 @@ impl<F: Fabric> Pool<F> {
         }
     }
 
-    /// As [`reserve`](Pool::reserve), for an application that will fill it: stores to its lines need not wait for the
-    /// peer. What is in it is undefined.
+    /// Reserves a buffer that an application will fill: stores to its lines do not wait for the peer. Its
+    /// content is undefined. Otherwise like [`reserve`](Pool::reserve).
     pub(crate) fn reserve_to_fill(
         &mut self,
         fabric: &F,
@@ -127,8 +127,9 @@ impl<F: Fabric> Pool<F> {
         Ok(buffer)
     }
 
-    /// As [`reserve`](Pool::reserve), of buffers that are filled by turns, with what became of it before. There are more of them as
-    /// far as there is memory for them already, if such as were READ lately are slow to fill.
+    /// Reserves one of the buffers that are filled in rotation, and returns its history. If buffers that the
+    /// peer READ recently are slow to fill (`slow_lately`), it adds a buffer as long as mapped memory has
+    /// room. Otherwise like [`reserve`](Pool::reserve).
     pub(crate) fn reserve_in_turn(
         &mut self,
         fabric: &F,
@@ -151,7 +152,7 @@ impl<F: Fabric> Pool<F> {
     ) -> Result<(Buffer<F::Memory>, Past), Exhausted> {
         let now = of.turns.fill(length);
         let mut new = None;
-        // Those that came back.
+        // Collect the buffers that came back.
         while !of.out.is_empty()
             && let Some(buffer) = self.free(length)
         {
@@ -194,7 +195,7 @@ impl<F: Fabric> Pool<F> {
         Ok((buffer, past))
     }
 
-    /// As [`reserve`](Pool::reserve); those that are kept have to go if nothing else is left.
+    /// Reserves a buffer; releases the kept buffers if there is no other memory.
     fn reserve_but(
         &mut self,
         fabric: &F,
@@ -207,13 +208,13 @@ impl<F: Fabric> Pool<F> {
         })
     }
 
-    /// What names a buffer to the peer.
+    /// Returns the place by which the peer knows a buffer.
     fn place(&self, buffer: &Buffer<F::Memory>) -> Option<Place> {
         self.descriptor(buffer).map(|descriptor| (descriptor.key, descriptor.offset))
     }
 
-    /// Makes the next buffer of about this length ready, if the memory that there is has room for one: for the time after a
-    /// payload has gone out, when there is nothing to do but to wait for the peer.
+    /// Prepares the next buffer of about this length if mapped memory has room. Called after a payload was
+    /// sent, when the thread would only wait for the peer.
     pub(crate) fn make_spare(&mut self, length: usize) {
         if (TAKE_BACK_FROM..=SPARE_UP_TO).contains(&length)
             && self.spare.is_none()
@@ -224,7 +225,7 @@ impl<F: Fabric> Pool<F> {
         }
     }
 
-    /// A free buffer of the memory that there is.
+    /// Reserves a buffer from mapped memory.
     fn free(&self, length: usize) -> Option<Buffer<F::Memory>> {
         self.parts
             .iter()
@@ -232,8 +233,8 @@ impl<F: Fabric> Pool<F> {
             .find_map(|part| part.arena.reserve(length).ok())
     }
 
-    /// A buffer of `length` bytes. Maps memory if the arenas there are have none free: a system call, but only
-    /// until the pool has seen its load. Near the limit arenas of which nothing is in use make room for it.
+    /// Reserves a buffer of `length` bytes. Maps memory, with a system call, if no arena has room; a steady
+    /// load soon has all its memory. Near the limit it releases unused arenas to make room.
     pub(crate) fn reserve(&mut self, fabric: &F, length: usize) -> Result<Buffer<F::Memory>, Exhausted> {
         if let Some(buffer) = self.free(length) {
             return Ok(buffer);
@@ -264,13 +265,13 @@ impl<F: Fabric> Pool<F> {
         self.map(fabric, wanted, wanted < rounded)?.reserve(length).map_err(|_| Exhausted)
     }
 
-    /// Bytes that may still be mapped.
+    /// Returns the bytes that may still be mapped.
     fn room(&self) -> u64 {
         self.limit.saturating_sub(self.mapped)
     }
 
-    /// Sees to it that so much may be mapped, by giving arenas back of which nothing is in use; the largest stay if
-    /// others will do. Gives none back if all of them would not do.
+    /// Makes room to map `wanted` bytes by releasing unused arenas, the smallest first. Releases none if all
+    /// of them would not suffice.
     fn make_room(&mut self, wanted: u64) -> bool {
         let unused = self.parts.iter().filter(|part| part.arena.is_unused()).map(|part| part.length);
         if wanted > self.room() + unused.sum::<u64>() {
@@ -286,7 +287,7 @@ impl<F: Fabric> Pool<F> {
         true
     }
 
-    /// Maps an arena, and grants it if there is a peer; one that is `single` has no room for more than one buffer.
+    /// Maps an arena, and grants it if there is a peer; a `single` arena has room for one buffer only.
     fn map(&mut self, fabric: &F, length: u64, single: bool) -> Result<&Arena<F::Memory>, Exhausted> {
         let access = if self.link.is_some() { Access::READ } else { Access::LOCAL };
         let memory = fabric.register(length, access).map_err(|_| Exhausted)?;
@@ -300,8 +301,8 @@ impl<F: Fabric> Pool<F> {
         self.parts.last().map(|part| &part.arena).ok_or(Exhausted)
     }
 
-    /// Grants an arena, and tells the peer which grants have ended. In this order: a peer that does not read makes
-    /// us wait for a bounded time once, and not once for each.
+    /// Grants an arena, then reports revoked grants to the peer. In this order, a peer that does not read
+    /// delays the caller once, for a bounded time, and not once for each grant.
     fn grant(&mut self, link: &F::Link, arena: &Arena<F::Memory>) -> Result<RegionKey, Exhausted> {
         let granted = link.grant(arena.memory(), Access::READ).map_err(|error| {
             tracing::warn!(target: "dunlin::path", %error, "memory for a large payload could not be granted");
@@ -314,12 +315,12 @@ impl<F: Fabric> Pool<F> {
         granted
     }
 
-    /// Whether the peer can be sent what is in a buffer, from where it lies.
+    /// Returns whether the peer can READ a buffer where it lies.
     pub(crate) fn can_send(&self, buffer: &Buffer<F::Memory>) -> bool {
         self.link.is_none() || self.descriptor(buffer).is_some()
     }
 
-    /// What names a buffer of this pool to the peer; `None` for one of another pool.
+    /// Returns the descriptor of a buffer of this pool; `None` for a buffer of another pool.
     pub(crate) fn descriptor(&self, buffer: &Buffer<F::Memory>) -> Option<Descriptor> {
         let part = self.parts.iter().find(|p| std::sync::Arc::ptr_eq(p.arena.memory(), buffer.memory()))?;
         Some(Descriptor { key: part.key?.0, offset: buffer.offset(), length: buffer.len() as u64 })
@@ -340,7 +341,7 @@ mod tests {
         ShmFabric::new(ShmConfig::default()).unwrap()
     }
 
-    /// Two ends of a link.
+    /// Creates both ends of a link.
     fn links(fabric: &ShmFabric) -> (ShmLink, ShmLink) {
         let name = format!("pool-{}-{:x}", std::process::id(), fabric.host().random());
         let address = Address::new(Scheme::Shm, &name).unwrap();
@@ -392,7 +393,7 @@ mod tests {
         let mut held: Vec<_> = (0..8).map(|_| pool.reserve(&fabric, MEBI).unwrap()).collect();
         held[0].fill(7);
         held.truncate(1);
-        // Seven are free, which is no power of two.
+        // Seven MiB are free, which is no power of two.
         assert_eq!(pool.reserve(&fabric, 7 * MEBI).unwrap().len(), 7 * MEBI);
         assert!(held[0].iter().all(|byte| *byte == 7));
     }
@@ -412,16 +413,16 @@ mod tests {
             (past, places.len())
         };
         assert_eq!(fill(&mut pool, LENGTH, true), (Past::New, 1));
-        // Where that is not slow one is enough.
+        // One buffer suffices where recently READ buffers are not slow.
         assert!((0..100).all(|_| fill(&mut pool, LENGTH, false) == (Past::Lately, 1)));
         let pasts: Vec<_> = (0..100).map(|_| fill(&mut pool, LENGTH, true)).collect();
         assert!(pasts[90..].iter().all(|past| *past == (Past::LongAgo, ENOUGH)), "{pasts:?}");
-        // Shorter ones have room in them, and longer ones do not.
+        // The buffers have room for shorter payloads and none for longer ones.
         assert_eq!(fill(&mut pool, LENGTH - 1, true), (Past::LongAgo, ENOUGH));
         assert_eq!(fill(&mut pool, 2 * LENGTH, true).0, Past::New);
         let of = pool.in_turn.as_ref().unwrap();
         assert_eq!((of.kept.len(), of.out.len()), (ENOUGH - 1, 2));
-        // They are in nobody's way.
+        // The pool releases the kept buffers if it needs their memory.
         assert_eq!(pool.reserve(&fabric, 8 * MEBI).unwrap().len(), 8 * MEBI);
         assert!(pool.in_turn.as_ref().unwrap().kept.is_empty());
     }
@@ -437,11 +438,12 @@ mod tests {
         drop(held);
         assert_eq!(pool.reserve_in_turn(&fabric, MEBI, true).unwrap().1, Past::LongAgo);
         assert!(pool.in_turn.as_ref().unwrap().out.len() <= 4);
-        // What is kept makes room also for what is filled by turns.
+        // Kept buffers also make room for other buffers in rotation.
         assert_eq!(pool.reserve_in_turn(&fabric, 4 * MEBI, true).unwrap().1, Past::New);
     }
 
-    /// Grants are bounded by the link: a pool that did not end those of what it gives back would run out of them.
+    /// A link bounds its grants: a pool that did not revoke the grants of released arenas would run out of
+    /// grants.
     #[test]
     fn grants_end_with_their_memory() {
         let config = ShmConfig { max_grants_per_link: 8, ..ShmConfig::default() };
@@ -471,7 +473,7 @@ mod tests {
         }
         assert_eq!(pool.reserve(&fabric, MEBI).unwrap_err(), Exhausted);
         assert!(pool.deaf && pool.mapped == MEBI as u64);
-        // What it has been granted is as good as ever.
+        // Memory that was granted before stays usable.
         drop(held);
         assert!(pool.reserve(&fabric, MEBI).is_ok());
         assert_eq!(pool.reserve(&fabric, 2 * MEBI).unwrap_err(), Exhausted);
@@ -479,7 +481,8 @@ mod tests {
 
     proptest! {
         #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
-        /// The limit holds at every step, and when all is free anything up to the limit is served.
+        /// The limit holds at every step, and once all buffers are free any length up to the limit can be
+        /// reserved.
         #[test]
         fn the_limit_holds_and_all_of_it_can_be_had(
             limit in 1usize..20 * MEBI,

@@ -1,21 +1,21 @@
-//! Work-request ids: kind, lane, slot; never a pointer, so that a stray completion is harmless.
+//! Work-request ids: kind, lane and slot. An id never holds a pointer, so a stray completion is harmless.
 
 use dunlin_fabric::WorkId;
 
-/// What a completion is for.
+/// The purpose of a work request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Route {
-    /// A message on its way out; matters only when it failed.
+    /// An outgoing message; its completion matters only if it failed.
     Outgoing { lane: u16 },
     /// A RECV of a lane, or of the shared receive queue (lane [`SHARED`]).
     Receive { lane: u16 },
-    /// A READ of the response ring (fetch).
+    /// A READ of the response ring (`fetch`).
     Fetch { lane: u16 },
     /// A READ of a large payload.
     Rendezvous { lane: u16, slot: u32 },
 }
 
-/// The lane number of RECVs that any lane's message may take.
+/// The lane number of RECVs that serve all lanes.
 pub(crate) const SHARED: u16 = u16::MAX;
 
 const OUTGOING: u64 = 1;
@@ -43,7 +43,7 @@ pub(crate) const fn rendezvous(lane: u16, slot: u32) -> WorkId {
     id(RENDEZVOUS, lane, slot)
 }
 
-/// Takes an id apart; `None` for one that nobody here made.
+/// Decodes an id; `None` if this module did not make it.
 pub(crate) const fn parse(id: WorkId) -> Option<Route> {
     let (lane, slot) = ((id.0 >> 32) as u16, id.0 as u32);
     Some(match id.0 >> 56 {

@@ -1,4 +1,4 @@
-//! The receiving end of a direction: finds the next message and moves it, whole and once, into private memory.
+//! Receiving end of a direction: finds the next message and copies it once, whole, into private memory.
 
 use super::{CONTROL_BYTES, MAX_MESSAGE, Violation};
 use crate::mailbox::RingReader;
@@ -9,49 +9,49 @@ use dunlin_wire::{FirstLine, Flags, Kind, LINE, TAG_OFFSET, TagKey, Tags, parse_
 use std::collections::VecDeque;
 use std::ops::Range;
 
-/// Lines in a row from which on they count as a stream: the next ones are likely to be there already, and to ask for one
-/// that is not yet written, which takes it from the writer, is rare.
+/// Consecutive lines from which the reader assumes a stream. The next lines are then likely to be written
+/// already; to prefetch a line that is not yet written would take it away from the writer's cache.
 const STREAM_FROM: u32 = 5;
-/// How far ahead of the line that it takes the reader of a stream asks for another.
+/// Distance of the prefetch ahead of the current line of a stream, in lines.
 const LINES_AHEAD: u64 = 2;
 
-/// Where messages come from. Small: what is large of the rarer ways stands elsewhere.
+/// The source of messages. The rarer variants are boxed to keep it small.
 #[derive(Debug)]
 pub(crate) enum RxSource<F: Fabric> {
-    /// A ring in our own region, behind its control line.
+    /// A ring in local memory, behind its control line.
     Ring {
         /// The region.
         region: Region<F::Memory>,
-        /// Where we are.
+        /// The reader's position.
         reader: RingReader,
     },
-    /// RECVs; the messages that were not looked at yet, at most as many as RECVs.
+    /// Unprocessed messages from RECVs, at most one per RECV.
     Messages(VecDeque<Held<F>>),
-    /// The peer's published ring.
+    /// The ring that the peer publishes.
     Fetch(Box<Fetcher<F>>),
     /// Datagrams, in any order.
     Datagrams(Box<Datagrams<F>>),
 }
 
-/// A message that came by SEND and waits for its turn.
+/// A message that came by SEND and is not processed yet.
 #[derive(Debug)]
 pub(crate) enum Held<F: Fabric> {
     /// In the RECV's buffer.
     Buffer(Buffer<F::Memory>),
-    /// Copied out of it, because others need the RECV.
+    /// Copied out of the buffer, because other lanes need the RECV.
     Copied(Vec<u8>),
 }
 
-/// A message in private memory, its tags verified.
+/// A message in private memory whose tags are verified.
 pub(crate) enum Incoming<F: Fabric> {
-    /// In the first so many bytes of the scratch buffer.
+    /// In the first bytes of the scratch buffer; the number is the length.
     Scratch(usize),
-    /// In these bytes of a buffer, which is to be given back.
+    /// In this range of a buffer, which the caller must give back.
     Buffer(Buffer<F::Memory>, Range<usize>),
 }
 
 impl<F: Fabric> Incoming<F> {
-    /// What it counts for where lanes take turns.
+    /// Returns the cost of the message in a lane's turn, in lines.
     pub(crate) fn turn_cost(&self, scratch: &Scratch) -> usize {
         let (first, total) = match self {
             Incoming::Scratch(total) => (scratch.first(), *total),
@@ -61,15 +61,15 @@ impl<F: Fabric> Incoming<F> {
     }
 }
 
-/// Where messages are copied to before anything else looks at them: room for the longest.
+/// A buffer for the longest message: messages are copied here before they are processed.
 pub(crate) type Scratch = [u8; MAX_MESSAGE];
 
-/// A scratch buffer.
+/// Allocates a scratch buffer.
 pub(crate) fn scratch() -> Box<Scratch> {
     Box::new([0; MAX_MESSAGE])
 }
 
-/// The receiving end: all of it is touched by every message.
+/// The receiving end. Every message touches all of its fields.
 #[derive(Debug)]
 pub(crate) struct Rx<F: Fabric> {
     source: RxSource<F>,
@@ -78,35 +78,37 @@ pub(crate) struct Rx<F: Fabric> {
     sequence: u64,
     /// The first tag of the next message.
     expected: u64,
-    /// Lines taken since a look found none.
+    /// Consecutive lines taken since the last empty poll.
     in_a_row: u32,
-    /// Of a ring whose messages are told of: messages told of and not taken. What lies in the ring beyond them may be
-    /// there in part only, and in any order. Otherwise 1, always.
+    /// For a ring with a completion per message: messages announced by completions and not taken yet. Bytes
+    /// beyond them may be incomplete and written in any order. Otherwise always 1.
     due: u32,
     told_of: bool,
 }
 
 impl<F: Fabric> Rx<F> {
-    /// The receiving end; `told_of` if [`noticed`](Rx::noticed) will be called for each message.
+    /// Creates the receiving end; `told_of` if a completion announces each message to
+    /// [`noticed`](Rx::noticed).
     pub(crate) fn new(source: RxSource<F>, tags: TagKey, told_of: bool) -> Self {
         let expected = tags.first(0, 0);
         let due = u32::from(!told_of);
         Rx { source, tags, epoch: 0, sequence: 0, expected, in_a_row: 0, due, told_of }
     }
 
-    /// The completion of a RECV has told of a message in the ring.
+    /// Records that the completion of a RECV has announced a message in the ring.
     #[inline]
     pub(crate) fn noticed(&mut self) {
         self.due = self.due.saturating_add(u32::from(self.told_of));
     }
 
-    /// Such a message was taken.
+    /// Counts an announced message as taken.
     #[inline]
     fn taken(&mut self) {
         self.due = self.due.saturating_sub(u32::from(self.told_of));
     }
 
-    /// Messages taken so far, lost ones that others have overtaken included: the mark of a draining server.
+    /// Returns the number of messages taken so far, including lost ones that later messages have overtaken. A
+    /// draining server reports this number.
     pub(crate) fn sequence(&self) -> u64 {
         self.sequence
     }
@@ -117,13 +119,13 @@ impl<F: Fabric> Rx<F> {
         self.expected = self.tags.first(self.epoch, self.sequence);
     }
 
-    /// Both tags of the next message.
+    /// Returns both tags of the next message.
     #[inline]
     fn expected(&self) -> Tags {
         self.tags.tags(self.epoch, self.sequence)
     }
 
-    /// A message that a RECV has taken.
+    /// Queues the message in a completed RECV.
     pub(crate) fn deliver(&mut self, buffer: Buffer<F::Memory>, bytes: u32) {
         if let RxSource::Messages(messages) = &mut self.source {
             let mut buffer = buffer;
@@ -133,7 +135,8 @@ impl<F: Fabric> Rx<F> {
         }
     }
 
-    /// A datagram that a RECV has taken, if it is one of the peer's. What is not comes back; so does what there is no room for.
+    /// Queues the datagram in a completed RECV if it is a valid message of the peer and there is room;
+    /// otherwise gives the buffer back as the error.
     pub(crate) fn deliver_datagram(
         &mut self,
         buffer: Buffer<F::Memory>,
@@ -147,8 +150,8 @@ impl<F: Fabric> Rx<F> {
         Ok(())
     }
 
-    /// As [`deliver`](Rx::deliver), but copies the message, so that the RECV is free at once: for a lane that takes
-    /// no messages now, whose peer shall not keep RECVs from others meanwhile. At most `limit` wait so.
+    /// Queues a copy of the message, so that the RECV is free at once: for a lane that takes no messages now,
+    /// whose peer must not hold RECVs that other lanes need. Fails if `limit` messages are queued.
     pub(crate) fn deliver_copy(
         &mut self,
         buffer: &Buffer<F::Memory>,
@@ -163,9 +166,9 @@ impl<F: Fabric> Rx<F> {
         Ok(())
     }
 
-    /// Copies the messages that still lie in the buffers of RECVs, and gives the buffers to `repost`: the lane takes
-    /// no messages now, and its peer shall not keep RECVs from others. At most `limit` wait so. Costs one look where
-    /// there is nothing to copy.
+    /// Copies queued messages out of the RECVs' buffers and passes the buffers to `repost`: for a lane that
+    /// takes no messages now, whose peer must not hold RECVs that other lanes need. Fails if more than
+    /// `limit` messages are queued. Costs one check if there is nothing to copy.
     pub(crate) fn copy_held(
         &mut self,
         limit: usize,
@@ -173,14 +176,14 @@ impl<F: Fabric> Rx<F> {
     ) -> Result<(), Violation> {
         let messages = match &mut self.source {
             RxSource::Messages(messages) => messages,
-            // They are as good as lost, and will come again.
+            // Dropped datagrams count as lost; the peer retransmits them.
             RxSource::Datagrams(datagrams) => {
                 std::iter::from_fn(|| datagrams.pop()).for_each(|(buffer, _)| repost(buffer));
                 return Ok(());
             }
             RxSource::Ring { .. } | RxSource::Fetch(_) => return Ok(()),
         };
-        // What was copied before lies in front of what came since.
+        // Messages copied earlier precede those still in buffers.
         for held in messages.iter_mut().rev() {
             let Held::Buffer(buffer) = held else { break };
             let copied = Held::Copied(buffer.to_vec());
@@ -194,7 +197,7 @@ impl<F: Fabric> Rx<F> {
         Ok(())
     }
 
-    /// The fetching end, if this is one.
+    /// Returns the fetching end, if this is one.
     #[inline]
     pub(crate) fn fetcher(&mut self) -> Option<&mut Fetcher<F>> {
         match &mut self.source {
@@ -203,7 +206,7 @@ impl<F: Fabric> Rx<F> {
         }
     }
 
-    /// READs so far, and those of them that found nothing.
+    /// Returns the READs so far, and how many of them found nothing.
     pub(crate) fn reads(&self) -> (u64, u64) {
         match &self.source {
             RxSource::Fetch(fetcher) => (fetcher.reads, fetcher.misses),
@@ -211,7 +214,7 @@ impl<F: Fabric> Rx<F> {
         }
     }
 
-    /// The head to piggyback on the next message in the other direction, or to report.
+    /// Returns the head to piggyback on the next message in the other direction, or to report.
     #[inline]
     pub(crate) fn head(&self) -> u32 {
         match &self.source {
@@ -221,8 +224,8 @@ impl<F: Fabric> Rx<F> {
         }
     }
 
-    /// The peer will see the head as it is now. Not so one that travels on a request: a server whose answers find no
-    /// room takes no requests, and waits for this very head.
+    /// Records that the peer will see the current head. Do not call it for a head that travels on a request:
+    /// a server that has no room for answers takes no requests, and waits for exactly this head.
     #[inline]
     pub(crate) fn told(&mut self) {
         match &mut self.source {
@@ -232,13 +235,13 @@ impl<F: Fabric> Rx<F> {
         }
     }
 
-    /// Whether a READ is under way, or has come back and was not looked at.
+    /// Returns whether a READ is in flight or completed but not processed.
     #[inline]
     pub(crate) fn is_reading(&self) -> bool {
         matches!(&self.source, RxSource::Fetch(fetcher) if fetcher.is_busy())
     }
 
-    /// Whether the head should be told without waiting for such a message.
+    /// Returns whether the head must be reported now, without waiting for a message that carries it.
     #[inline]
     pub(crate) fn head_overdue(&self) -> bool {
         match &self.source {
@@ -248,7 +251,7 @@ impl<F: Fabric> Rx<F> {
         }
     }
 
-    /// Whether there is anything to tell at all.
+    /// Returns whether the peer does not know the current head.
     pub(crate) fn head_untold(&self) -> bool {
         match &self.source {
             RxSource::Ring { reader, .. } => reader.untold(),
@@ -257,7 +260,7 @@ impl<F: Fabric> Rx<F> {
         }
     }
 
-    /// Asks for the line that the next message begins with, and the one behind it, which is looked at after that.
+    /// Prefetches the next message's first line and the line behind it, which is read right after.
     #[inline]
     pub(crate) fn warm(&self) {
         if let RxSource::Ring { region, reader } = &self.source {
@@ -266,7 +269,7 @@ impl<F: Fabric> Rx<F> {
         }
     }
 
-    /// Asks for what tells where that line is.
+    /// Prefetches the handle that locates the ring's memory.
     #[inline]
     pub(crate) fn warm_region(&self) {
         if let RxSource::Ring { region, .. } = &self.source {
@@ -274,7 +277,7 @@ impl<F: Fabric> Rx<F> {
         }
     }
 
-    /// Whether something may be there: one load where messages come into memory.
+    /// Returns whether a message may be waiting. For rings this is one load.
     #[inline(always)]
     pub(crate) fn is_waiting(&self) -> bool {
         match &self.source {
@@ -287,7 +290,7 @@ impl<F: Fabric> Rx<F> {
         }
     }
 
-    /// The next message, as far as it is one line that came into memory: the way of most, kept short.
+    /// Takes the next message if it is one line in a ring: the short path for most messages.
     #[inline(always)]
     pub(crate) fn next_line(&mut self, fabric: &F, scratch: &mut Scratch) -> Result<Next, Violation> {
         let RxSource::Ring { region, reader } = &mut self.source else {
@@ -316,7 +319,7 @@ impl<F: Fabric> Rx<F> {
         Ok(Next::Line(first))
     }
 
-    /// The next message, whatever it is, if it is there in full.
+    /// Takes the next message of any kind, if it is complete.
     #[inline(never)]
     pub(crate) fn poll(
         &mut self,
@@ -377,30 +380,30 @@ impl<F: Fabric> Rx<F> {
     }
 }
 
-/// What a short look gave.
+/// The result of a short poll.
 pub(crate) enum Next {
-    /// Nothing is there.
+    /// No message.
     Nothing,
     /// A message of one line, in the first bytes of the scratch buffer.
     Line(FirstLine),
-    /// Something that [`Rx::poll`] has to look at.
+    /// A message that needs [`Rx::poll`].
     Other,
 }
 
-/// What a look at a source gave.
+/// The result of polling a source.
 pub(crate) enum Taken<F: Fabric> {
-    /// Not there, or not in full.
+    /// No message, or an incomplete one.
     Nothing,
-    /// The rest of the ring is not used: go on at its start.
+    /// The sender left the rest of the ring unused: go on at its start.
     Skip {
-        /// It was told of by itself.
+        /// The skip has a completion of its own.
         told_of: bool,
     },
     /// A message.
     Message(Incoming<F>),
 }
 
-/// Checks the first line of a private copy and its tags as far as they are there; answers the total length.
+/// Checks the first line of a private copy and those of its tags that are present; returns the total length.
 pub(crate) fn check(bytes: &[u8], expected: Tags) -> Result<usize, Violation> {
     let Some(line) = bytes.first_chunk::<LINE>() else {
         return Err(Violation::Transfer("a message shorter than a line"));
@@ -412,8 +415,8 @@ pub(crate) fn check(bytes: &[u8], expected: Tags) -> Result<usize, Violation> {
     Ok(first.total())
 }
 
-/// Takes the next message of a ring. Nothing is read ahead: a line that the peer has not written yet would be taken
-/// away from it, and a stream of small calls then ran at two thirds of the speed. The writer asks ahead instead.
+/// Takes the next message of a ring. It does not prefetch: a line that the peer has not written yet would be
+/// taken away from the peer's cache and slow down its stores.
 #[inline]
 fn take_from_ring<F: Fabric>(
     region: &Region<F::Memory>,
@@ -440,7 +443,7 @@ fn take_from_ring<F: Fabric>(
     if region.load(at + trailing) != expected.trailing {
         return Ok(Taken::Nothing);
     }
-    // The line that was parsed stays the first one: a peer may have changed the ring's meanwhile.
+    // Keep the parsed copy of the first line: a hostile peer may have changed the one in the ring since.
     region.copy_out(at + LINE, &mut rest[..first.total() - LINE]);
     reader.advance(first.total());
     Ok(Taken::Message(Incoming::Scratch(first.total())))

@@ -1,17 +1,18 @@
-//! Registered memory for messages that are over the fabric's inline limit.
+//! Registered memory for messages that exceed the fabric's inline limit.
 
 use super::{MAX_MESSAGE, TxError};
 use dunlin_fabric::{Access, Arena, Buffer, Fabric};
 
-/// As many of the longest messages as may well be on their way.
+/// The number of messages of the greatest length that may be in flight at once.
 pub(crate) const AT_ONCE: u32 = 64;
-/// Bytes of it.
+/// Bytes of the staging memory.
 const BYTES: usize = AT_ONCE as usize * MAX_MESSAGE;
-/// The smallest piece: what keeps the arena's tables small. There are twice as many as a send queue has places.
+/// The smallest allocation. It keeps the arena's tables small, and there are twice as many as a send queue
+/// has places.
 const PIECE: usize = 1024;
 
-/// Where such messages are copied to be sent from. Made with the first of them, since most connections never send one
-/// and registered memory is dear: pinned, and known to the NIC.
+/// The memory from which such messages are sent. It is registered with the first of them: most connections
+/// never send one, and registered memory is pinned and takes space in the NIC.
 #[derive(Debug)]
 pub(crate) struct Staging<F: Fabric>(Option<Arena<F::Memory>>);
 
@@ -20,7 +21,8 @@ impl<F: Fabric> Staging<F> {
         Staging(None)
     }
 
-    /// A buffer of `length` bytes. No memory at all breaks the lane, no buffer just now is waited for.
+    /// Reserves a buffer of `length` bytes. Returns `TxError::Broken`, which closes the lane, if memory
+    /// cannot be registered, and `TxError::Full` if no buffer is free now.
     pub(crate) fn reserve(&mut self, fabric: &F, length: usize) -> Result<Buffer<F::Memory>, TxError> {
         let arena = match &mut self.0 {
             Some(arena) => arena,
@@ -36,6 +38,6 @@ fn make<F: Fabric>(fabric: &F) -> Result<Arena<F::Memory>, TxError> {
         tracing::warn!(target: "dunlin", %error, bytes = BYTES, "no memory to send a long message from: the lane is closed");
         TxError::Broken
     })?;
-    // Memory of our own that no peer may write is what an arena is made of.
+    // An arena requires memory that no peer may write.
     Arena::with_unit(memory, PIECE).map_err(|_| TxError::Broken)
 }

@@ -1,4 +1,4 @@
-//! The sending end of a direction.
+//! Sending end of a direction.
 
 use super::staging::{self, Staging};
 use super::{HEAD_IMMEDIATE, MAX_MESSAGE, Violation};
@@ -16,23 +16,24 @@ use dunlin_wire::{
     set_line_tag, write_line,
 };
 
-/// How far beyond a short message the writer asks for the next lines. Without that each store waits for its line, and
-/// the processor's queue of stores is full of such. Much further is too far: the reader's processor looks ahead, too, and
-/// takes lines away that are not yet written.
+/// Distance of the prefetch ahead of a short message, in lines. Without it each store waits for its line and
+/// the processor's store queue fills up. A much longer distance would take lines away from the reader, whose
+/// processor prefetches too.
 const LINES_AHEAD: u64 = 6;
 
-/// A ring of the peer's that is written by WRITEs that may be lost.
+/// A ring in the peer's memory, written by WRITEs that may be lost.
 #[derive(Debug)]
 pub(crate) struct Lossy {
     /// The peer's inbound region.
     pub(crate) key: RegionKey,
-    /// Where its ring starts.
+    /// Offset of the ring in that region.
     pub(crate) base: u64,
-    /// What may have to be written again.
+    /// Messages that may have to be rewritten.
     pub(crate) ring: LossyRing,
 }
 
-/// How it sends. Small: what is large of the rarer ways stands elsewhere, so that it takes no room in every lane.
+/// The sender's half of a protocol. Large state of rarely used variants is boxed, so that it takes no space
+/// in every lane.
 #[derive(Debug)]
 pub(crate) enum TxHalf<F: Fabric> {
     /// SEND; the receiver's RECVs and the send queue bound it.
@@ -41,18 +42,18 @@ pub(crate) enum TxHalf<F: Fabric> {
     Write {
         /// The peer's inbound region.
         key: RegionKey,
-        /// Where its ring starts.
+        /// Offset of the ring in that region.
         base: u64,
-        /// How the receiver learns of it.
+        /// How the receiver notices a message.
         notice: Notice,
     },
     /// A datagram, which may be lost.
     Datagram(Outlet),
-    /// WRITE that may be lost into the peer's ring.
+    /// WRITE into the peer's ring, which may be lost.
     Lossy(Box<Lossy>),
-    /// Into a region of our own, which the peer READs.
+    /// A store to local memory that the peer READs.
     Publish {
-        /// That region: the ring, and behind it as many tables of metadata as there are levels.
+        /// That region: the ring, followed by one table per level of metadata.
         region: Region<F::Memory>,
         /// Levels of metadata.
         metadata: u8,
@@ -61,21 +62,21 @@ pub(crate) enum TxHalf<F: Fabric> {
     },
 }
 
-/// Why nothing was sent.
+/// The reason why nothing was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TxError {
-    /// No room now; the peer's progress will make some.
+    /// No room now; progress of the peer will make room.
     Full,
     /// The queue pair is broken.
     Broken,
 }
 
-/// The operation that tells of a WRITE before it.
+/// Returns the empty SEND that announces the WRITE before it.
 const fn tell<M: Memory>() -> Operation<'static, M> {
     Operation::Send { data: Data::Inline(&[]), immediate: None, to: None }
 }
 
-/// The sending end. What every message touches comes first: two cache lines at most.
+/// The sending end. Fields that every message touches come first; they take at most two cache lines.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Tx<F: Fabric> {
@@ -83,31 +84,31 @@ pub(crate) struct Tx<F: Fabric> {
     ring: RingWriter,
     tags: TagKey,
     sequence: u64,
-    /// The tag of its first line.
+    /// The tag of the next message's first line.
     next_tag: u64,
     epoch: u32,
     queue_pair: QueuePairId,
-    /// Work requests since the last signaled one: a bounded run, since slots of the send queue come back only
-    /// with a signaled completion.
+    /// Work requests since the last signaled one. The number is bounded, since only a signaled completion
+    /// frees places of the send queue.
     unsignaled: u32,
     signal_every: u32,
-    /// Signaled requests that are out: slots of the send queue and buffers come back when their completions are polled.
+    /// Signaled requests in flight; polling their completions frees places of the send queue and buffers.
     signaled: u32,
     lane: u16,
-    /// The peer may sleep, and has RECVs for what shall wake it.
+    /// The peer may sleep, and has RECVs for wake-ups.
     peer_sleeps: bool,
-    /// Where in `control` the head is.
+    /// Offset of the head in `control`.
     head_at: u8,
-    /// Where reports of heads are posted, which must not be lost.
+    /// The queue pair for head reports, which must not be lost.
     reports: QueuePairId,
     max_inline: usize,
-    /// For messages over `max_inline`, which have to lie in registered memory.
+    /// For messages over `max_inline`, which must lie in registered memory.
     staging: Staging<F>,
-    /// Our inbound region, in which the peer sets a control word to the head it has reached.
+    /// The local inbound region, whose control word the peer sets to the head it has reached.
     control: Region<F::Memory>,
 }
 
-/// What a direction's sending end is made of.
+/// The parts of a sending end.
 pub(crate) struct TxParts<F: Fabric> {
     pub(crate) half: TxHalf<F>,
     pub(crate) queue_pair: QueuePairId,
@@ -136,7 +137,8 @@ impl<F: Fabric> Tx<F> {
             next_tag: parts.tags.first(0, 0),
             unsignaled: 0,
             signaled: 0,
-            // Buffers of messages come back with signaled completions only: one must come before all are gone.
+            // Buffers of messages return only with signaled completions: one must come before all buffers are
+            // in use.
             signal_every: (parts.max_send / 4).clamp(1, staging::AT_ONCE),
             max_inline: parts.max_inline,
             staging: Staging::new(),
@@ -146,20 +148,21 @@ impl<F: Fabric> Tx<F> {
         }
     }
 
-    /// The sequence of the next message: what a draining server's mark is compared with.
+    /// Returns the sequence number of the next message, to be compared with the number that a draining server
+    /// reports.
     #[inline]
     pub(crate) fn next_sequence(&self) -> u64 {
         self.sequence
     }
 
-    /// Whether send completions should be polled for the slots and buffers that they give back: until they have come, since
-    /// nobody else will look for them, and all buffers may be out.
+    /// Returns whether send completions must be polled to get places of the send queue and buffers back.
+    /// Nobody else polls for them, and all buffers may be in use.
     #[inline]
     pub(crate) fn awaits_completion(&self) -> bool {
         self.signaled > 0
     }
 
-    /// The completion of a signaled request was polled.
+    /// Counts the completion of a signaled request.
     #[inline]
     pub(crate) fn completed(&mut self) {
         self.signaled = self.signaled.saturating_sub(1);
@@ -171,24 +174,24 @@ impl<F: Fabric> Tx<F> {
         if !self.has_ring() || self.ring.on_head(head) { Ok(()) } else { Err(Violation::Head) }
     }
 
-    /// Whether messages go into a ring.
+    /// Returns whether messages go into a ring.
     #[inline]
     fn has_ring(&self) -> bool {
         !matches!(self.half, TxHalf::Send | TxHalf::Datagram(_))
     }
 
-    /// Whether what it sends may be lost.
+    /// Returns whether messages may be lost.
     pub(crate) fn is_lossy(&self) -> bool {
         matches!(self.half, TxHalf::Datagram(_) | TxHalf::Lossy(_))
     }
 
-    /// Where it posts most of its messages.
+    /// Returns the queue pair for messages.
     #[inline]
     pub(crate) fn queue_pair(&self) -> QueuePairId {
         self.queue_pair
     }
 
-    /// Where its datagrams go, if it sends any.
+    /// Returns the address handle for datagrams, if this end sends any.
     pub(crate) fn address_handle(&self) -> Option<AddressHandleId> {
         match &self.half {
             TxHalf::Datagram(outlet) => Some(outlet.to()),
@@ -196,18 +199,19 @@ impl<F: Fabric> Tx<F> {
         }
     }
 
-    /// Reads the head that the peer has written into our control word.
+    /// Reads the head that the peer has written to the local control word.
     fn refresh_head(&mut self) {
-        // Zero until the first report: the word carries a mark above the 32 bits of the head.
+        // The word is zero until the first report: a mark above the head's 32 bits shows that there is one.
         let word = self.control.load(self.head_at.into());
         if word >> 32 == 1 {
-            // A lie here is one of the next message too, which ends the lane.
+            // A peer that reports an invalid head here piggybacks one on its next message, which closes the
+            // lane.
             self.ring.on_head(word as u32);
         }
     }
 
-    /// Sends one call or answer. Always inline: a header that is built and taken apart in registers costs half of
-    /// one that goes through memory field by field.
+    /// Sends one call or answer. Inlined, so that the header is built in registers rather than field by field
+    /// in memory.
     #[inline(always)]
     pub(crate) fn single(
         &mut self,
@@ -245,8 +249,8 @@ impl<F: Fabric> Tx<F> {
         Ok(())
     }
 
-    /// Sends a part of a large payload. Always from registered memory: many of them may wait, and a fabric that has to keep
-    /// inline data for later takes memory of its own for it.
+    /// Sends a fragment of a large payload, always from registered memory: many fragments may wait, and a
+    /// fabric that must keep inline data for later allocates memory for it.
     pub(crate) fn fragment(
         &mut self,
         fabric: &F,
@@ -260,7 +264,7 @@ impl<F: Fabric> Tx<F> {
         sent
     }
 
-    /// A line that is not the next of a stream of plain WRITEs.
+    /// Sends a line that is not the next of a stream of plain WRITEs.
     #[inline(never)]
     fn line_otherwise(
         &mut self,
@@ -273,7 +277,7 @@ impl<F: Fabric> Tx<F> {
         if tag == self.next_tag {
             return self.put(fabric, domain, &[line], LINE, at, true);
         }
-        // A `Skip` went out before it, with the tag that was meant for this line.
+        // A `Skip` was sent first, with the tag that was meant for this line.
         let mut line = *line;
         set_line_tag(&mut line, self.next_tag);
         self.put(fabric, domain, &[&line], LINE, at, true)
@@ -303,7 +307,8 @@ impl<F: Fabric> Tx<F> {
         self.post(fabric, domain, &[&first, payload, tail.as_bytes()], layout.total())
     }
 
-    /// Where a message of `total` bytes goes; writes a `Skip` if it does not fit before the end.
+    /// Returns the place of a message of `total` bytes; sends a `Skip` if it does not fit before the end of
+    /// the ring.
     #[inline]
     fn place(&mut self, fabric: &F, domain: &mut F::Domain, total: usize) -> Result<usize, TxError> {
         if !self.has_ring() {
@@ -325,7 +330,7 @@ impl<F: Fabric> Tx<F> {
         };
         let at = skip.ok_or(TxError::Full)?;
         let mut line = [0; LINE];
-        // One that no message follows at once has to be noticed by itself.
+        // A `Skip` that no message follows at once needs a notification of its own.
         let flags = if alone { Flags::NONE } else { Flags::MORE };
         let header = Header { flags, ..Header::new(Kind::Skip) };
         if write_line(&mut line, &header, &[], self.next_tag).is_err() {
@@ -337,8 +342,8 @@ impl<F: Fabric> Tx<F> {
         self.ring.place(total).map(|place| place.at).ok_or(TxError::Full)
     }
 
-    /// Tags for the next message, once there is room for `total` bytes. A message that is then not posted leaves
-    /// no trace.
+    /// Makes room for a message of `total` bytes and returns its tags. A message that is then not posted has
+    /// no effect.
     #[inline]
     pub(crate) fn begin(
         &mut self,
@@ -350,7 +355,7 @@ impl<F: Fabric> Tx<F> {
         Ok(self.tags.tags(self.epoch, self.sequence))
     }
 
-    /// Posts the message that [`begin`](Tx::begin) made room for.
+    /// Posts the message for which [`begin`](Tx::begin) made room.
     #[inline]
     pub(crate) fn post(
         &mut self,
@@ -367,19 +372,19 @@ impl<F: Fabric> Tx<F> {
 
     #[inline]
     fn sent(&mut self, total: usize) {
-        // Without a ring the arithmetic counts on, unused.
+        // Without a ring its counters advance unused.
         self.ring.advance(total);
         self.next_message();
     }
 
-    /// The tag of the next first line is made now, off the next message's way.
+    /// Computes the tag of the next first line now, outside the latency of the next message.
     #[inline]
     fn next_message(&mut self) {
         self.sequence += 1;
         self.next_tag = self.tags.first(self.epoch, self.sequence);
     }
 
-    /// Puts a message, or a `Skip` that nobody is told of, at its place.
+    /// Puts a message at its place; `notify` is false for a `Skip` without a notification.
     #[inline]
     fn put(
         &mut self,
@@ -420,8 +425,8 @@ impl<F: Fabric> Tx<F> {
         let operation = match &self.half {
             TxHalf::Publish { region, metadata, ring_bytes } => {
                 let ring_bytes = *ring_bytes as usize;
-                // The first line comes last: a READ that finds its tag finds all that follows it, in whatever
-                // order its bytes are read.
+                // The first line is written last: a READ that finds its tag finds all bytes that follow, in
+                // whatever order it reads them.
                 let Some((first, rest)) = parts.split_first() else { return Ok(()) };
                 let (line, body) = first.split_at(first.len().min(LINE));
                 let mut offset = at + line.len();
@@ -430,7 +435,8 @@ impl<F: Fabric> Tx<F> {
                     offset += part.len();
                 }
                 region.copy_in(at, line);
-                // The tables from the last to the first: who has found an entry finds what it names.
+                // The tables are written from last to first, so that a READ entry always names an existing
+                // one.
                 let slot = self.sequence as usize % (ring_bytes / LINE);
                 for level in (0..usize::from(*metadata)).rev() {
                     let value = if level + 1 == usize::from(*metadata) {
@@ -453,9 +459,10 @@ impl<F: Fabric> Tx<F> {
                     Notice::Polled | Notice::Immediate => write,
                     Notice::LinkedSend => return self.post_with_notice(fabric, domain, write),
                     Notice::Send => {
-                        // The SEND is signaled in its stead.
+                        // The SEND is signaled instead.
                         self.post_one(fabric, domain, write, false)?;
-                        // Without room for this one the WRITE is made again: nobody looks at what was not told of.
+                        // If the SEND finds no room, the WRITE is repeated later: the peer ignores messages
+                        // that were not announced.
                         tell()
                     }
                 }
@@ -515,7 +522,8 @@ impl<F: Fabric> Tx<F> {
         Ok(())
     }
 
-    /// Writes again what may have been lost of a ring, as far as there is room; says whether there was anything.
+    /// Rewrites messages of a lossy ring that may have been lost, as far as there is room; returns whether
+    /// there were any.
     pub(crate) fn rewrite(&mut self, fabric: &F, domain: &mut F::Domain) -> Result<bool, TxError> {
         self.refresh_head();
         let head = self.ring.head();
@@ -550,7 +558,7 @@ impl<F: Fabric> Tx<F> {
         Ok(true)
     }
 
-    /// Posts one work request by itself, signaled if it `may` be and one is due.
+    /// Posts a single work request; it is signaled if one is due and `may` allows it.
     fn post_one(
         &mut self,
         fabric: &F,
@@ -564,7 +572,7 @@ impl<F: Fabric> Tx<F> {
         self.posted(posted, signaled)
     }
 
-    /// Posts a WRITE and the SEND that tells of it as a list.
+    /// Posts a WRITE and the SEND that announces it as one list.
     fn post_with_notice(
         &mut self,
         fabric: &F,
@@ -580,13 +588,13 @@ impl<F: Fabric> Tx<F> {
         ];
         let posted = domain.post_linked(self.queue_pair, list);
         self.posted(posted, signaled)?;
-        // The SEND is counted like any other, and the WRITE with it.
+        // `posted` counted one request; the list has two.
         self.unsignaled += u32::from(!signaled);
         Ok(())
     }
 
-    /// WRITEs a large payload where the peer has said. Signaled, so that its memory comes back as soon as can be. What could
-    /// not be posted stays.
+    /// WRITEs a large payload to the place that the peer named. The WRITE is signaled, so that the payload's
+    /// memory returns early. If there is no room, `payload` keeps the buffer.
     pub(crate) fn write_payload(
         &mut self,
         fabric: &F,
@@ -603,7 +611,7 @@ impl<F: Fabric> Tx<F> {
         let operation = Operation::Write { data: Data::Buffer(payload), key, offset, immediate: None };
         let request = WorkRequest { id: route::outgoing(self.lane), operation, signaled: true };
         let posted = domain.post(self.queue_pair, request);
-        // A refusal in spite of the room has taken the payload along.
+        // A refusal in spite of the room has consumed the payload.
         self.posted(posted, true).map_err(|_| TxError::Broken)
     }
 
@@ -625,9 +633,9 @@ impl<F: Fabric> Tx<F> {
         Ok(Data::Buffer(buffer))
     }
 
-    /// How far the ring is likely to be written soon, from the beginning of a message of `total` bytes: some lines, or as
-    /// much again. Only as far as the reader is done with it: to take a line away from the reader costs more than asking for it
-    /// saves.
+    /// Returns how many bytes from the message's start the back-end may prefetch: the message and the lines
+    /// that are likely to be written next. Returns 0 unless the reader has consumed all of them: to take a
+    /// line away from the reader costs more than the prefetch saves.
     #[inline]
     fn ahead(&self, total: usize) -> u32 {
         let wanted = total + total.max(LINES_AHEAD as usize * LINE);
@@ -657,8 +665,8 @@ impl<F: Fabric> Tx<F> {
         }
     }
 
-    /// Tells the peer how far its messages were consumed, without a message: WRITEs its control word. A peer that
-    /// may sleep while it waits for room has to be woken, which takes immediate data and a RECV of its.
+    /// Reports how far the peer's messages were consumed: WRITEs the peer's control word. A peer that may
+    /// sleep while it waits for room is woken with immediate data, which takes one of its RECVs.
     pub(crate) fn report_head(
         &mut self,
         fabric: &F,
@@ -670,7 +678,7 @@ impl<F: Fabric> Tx<F> {
         self.write_word(fabric, domain, to, 1u64 << 32 | head as u64, immediate)
     }
 
-    /// WRITEs a word of the peer's control line, behind all that was posted before.
+    /// WRITEs a word of the peer's control line, after everything posted before.
     pub(crate) fn write_word(
         &mut self,
         fabric: &F,
@@ -680,7 +688,8 @@ impl<F: Fabric> Tx<F> {
         immediate: Option<u32>,
     ) -> Result<(), TxError> {
         let (word, offset) = (word.to_le_bytes(), at as u64);
-        // Where messages are two requests each, the next message's SEND is signaled in its stead, if there is one soon.
+        // Where messages are two requests each, the next message's SEND is signaled instead, if one follows
+        // soon.
         let told = matches!(&self.half, TxHalf::Write { notice: Notice::Send | Notice::LinkedSend, .. });
         let apart = self.reports != self.queue_pair;
         let due = self.next_is_signaled(fabric) && (!told || self.unsignaled + 1 >= 2 * self.signal_every);

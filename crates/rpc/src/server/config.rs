@@ -1,42 +1,43 @@
-//! What a server can be told.
+//! Server settings.
 
 use crate::client::slots::MAX_WINDOW;
 use crate::error::ServeError;
 use dunlin_fabric::Nanos;
 
-/// Settings of a server, with defaults that fit most.
+/// Settings of a server. The defaults fit most uses.
 #[derive(Clone, Debug)]
 pub struct ServerConfig {
     /// Worker threads, each with its own lanes and its own part of the service.
     pub workers: u16,
-    /// Threads for functions declared to run in the pool; started only if there are such functions.
+    /// Threads of the pool; started only if a pool service is set.
     pub pool_threads: u16,
-    /// Cores that the threads of workers and pool are bound to, those of a NUMA node say; empty for any. Workers that the
-    /// application runs on threads of its own are not bound.
+    /// Cores to which worker and pool threads are bound, such as those of one NUMA node; empty for no
+    /// binding. Workers that the application runs on its own threads are not bound.
     pub cores: Vec<u32>,
-    /// Calls waiting for the pool or to be pulled, all together; more are refused as overloaded.
+    /// Most calls that wait for the pool, and most that wait to be pulled. The server refuses more as
+    /// overloaded.
     pub max_waiting: u32,
-    /// The largest request taken, in bytes.
+    /// The largest request accepted, in bytes.
     pub max_payload: u64,
     /// The largest result, in bytes.
     pub max_response: u64,
     /// The most calls in flight on a lane.
     pub window: u16,
-    /// The largest ring that a client gets, in bytes.
+    /// The largest ring for a client, in bytes.
     pub max_ring_bytes: u32,
-    /// Connections at the same time.
+    /// The most connections at the same time.
     pub max_connections: u32,
     /// Registered memory of each worker for large requests, in bytes.
     pub large_memory: u64,
     /// Registered memory of each lane for large results, in bytes.
     pub large_response_memory: u64,
-    /// The service's name; a client that asks for another is refused. Empty: any will do.
+    /// The service's name. The server refuses clients that ask for another name; empty accepts any name.
     pub service: String,
-    /// What clients must show; empty: nothing.
+    /// The token that clients must present; empty for none.
     pub token: Vec<u8>,
-    /// How long an adaptive wait spins before it sleeps, in nanoseconds.
+    /// Time for which an adaptive wait spins before it sleeps, in nanoseconds.
     pub spin: Nanos,
-    /// How long a client may take over its hello, in nanoseconds.
+    /// Time limit for a client's hello message, in nanoseconds.
     pub hello_timeout: Nanos,
 }
 

@@ -1,5 +1,5 @@
-//! Calls that are answered later, by whoever has them: the pool's threads, or an application that pulls. One
-//! mechanism for both: an owned request goes out, and a [`Deferred`] brings the answer to the worker's inbox.
+//! Deferred calls, answered later by the pool's threads or by an application that pulls. Both get an owned
+//! request, whose [`Deferred`] puts the answer into the worker's inbox.
 
 use crate::server::inbox::{Command, Inbox};
 use dunlin_fabric::{Fabric, Nanos, Signal};
@@ -7,14 +7,14 @@ use dunlin_wire::Status;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// A request that was taken off its worker.
+/// A request that its worker has handed to another thread.
 #[derive(Debug)]
 pub struct Incoming<F: Fabric> {
     /// The function id.
     pub function: u16,
     /// The payload.
     pub payload: Vec<u8>,
-    /// When the call's deadline is, on the server's clock; `None` for no deadline.
+    /// The call's deadline in nanoseconds on the server's clock; `None` for no deadline.
     pub deadline: Option<Nanos>,
     /// The session of the caller.
     pub session: u64,
@@ -32,17 +32,17 @@ impl<F: Fabric> Incoming<F> {
         Incoming { function, payload, deadline, session, deferred }
     }
 
-    /// Answers with a result.
+    /// Answers the call with a result. Does not block.
     pub fn reply(mut self, payload: Vec<u8>) {
         self.deferred.finish(Status::Ok, payload);
     }
 
-    /// Answers with an error.
+    /// Answers the call with an error. Does not block.
     pub fn refuse(mut self, status: Status) {
         self.deferred.finish(status, Vec::new());
     }
 
-    /// The call is answered by other means.
+    /// Drops the request without an answer: the call is answered by other means.
     pub(crate) fn forget(mut self) {
         self.deferred.inbox = None;
     }
@@ -52,7 +52,8 @@ impl<F: Fabric> Incoming<F> {
     }
 }
 
-/// The right and duty to answer one call. Dropped without an answer it answers that the handler failed.
+/// The obligation to answer one call. If it is dropped without an answer, the caller gets
+/// [`Status::HandlerPanicked`].
 #[derive(Debug)]
 pub(crate) struct Deferred<F: Fabric> {
     inbox: Option<Arc<Inbox<F>>>,
@@ -99,7 +100,7 @@ impl<F: Fabric> WaitingCalls<F> {
         WaitingCalls { state: Mutex::new((VecDeque::new(), false)), limit, signal: fabric.host().signal() }
     }
 
-    /// Adds a request; gives it back when there are too many, or nobody takes them any more.
+    /// Adds a request; gives it back if the queue is full or closed.
     pub(crate) fn push(&self, incoming: Incoming<F>) -> Result<(), Incoming<F>> {
         {
             let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
@@ -112,7 +113,7 @@ impl<F: Fabric> WaitingCalls<F> {
         Ok(())
     }
 
-    /// The next request; blocks until then at most. `None` when none came or the server ends.
+    /// Takes the next request. Blocks until `until` at most; returns `None` then or when the server ends.
     pub(crate) fn take(&self, until: Nanos) -> Option<Incoming<F>> {
         loop {
             let seen = self.signal.seen();
@@ -131,7 +132,7 @@ impl<F: Fabric> WaitingCalls<F> {
         }
     }
 
-    /// Lets all takers go; what waits is dropped, and so answered.
+    /// Closes the queue: unblocks all takers and refuses the waiting requests.
     pub(crate) fn close(&self) {
         let waiting = {
             let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
@@ -144,7 +145,7 @@ impl<F: Fabric> WaitingCalls<F> {
         self.signal.raise();
     }
 
-    /// Whether it was closed.
+    /// Returns whether the queue is closed.
     pub(crate) fn is_closed(&self) -> bool {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).1
     }

@@ -1,4 +1,5 @@
-//! What a worker does with the messages of a lane: check, hand to the service, the pool or the application, answer.
+//! Message processing of a worker: check a message, hand it to the service, the pool or the application, send
+//! the answer.
 
 use super::deferred::{Deferred, Incoming};
 use super::held::Held;
@@ -23,29 +24,29 @@ use dunlin_wire::{BatchState, Descriptor, Entry, Flags, Header, Kind, LINE, Mess
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-/// Messages of one line taken from a lane before the next has its turn.
+/// Lines taken from a lane before the next lane is served.
 const BUDGET: usize = 32;
 
-/// The parts of a worker that dispatching needs beside the lane.
+/// The state that dispatching needs in addition to the lane.
 pub(super) struct Dispatcher<F: Fabric> {
     pub(super) fabric: F,
     pub(super) shared: Arc<Shared<F>>,
     pub(super) inbox: Arc<Inbox<F>>,
     pub(super) service: Box<dyn Service>,
-    /// How many times over the service is shown a batch.
+    /// Number of prefetch passes for which the service sees a batch.
     pub(super) passes: usize,
-    /// Where small results are written.
+    /// Buffer for small results.
     pub(super) reply: Vec<u8>,
-    /// Large requests are READ into these.
+    /// Buffers into which large requests are READ.
     pub(super) imports: Pool<F>,
     pub(super) out: Out,
-    /// Calls that who runs the worker takes by itself, if it does.
+    /// Calls held for the thread that runs the worker, if it takes calls itself.
     pub(super) held: Option<Box<Held>>,
 }
 
-/// How answers leave a worker.
+/// Output state of a worker.
 pub(super) struct Out {
-    /// Batches of answers are built here.
+    /// Buffer in which batches of answers are built.
     pub(super) staging: Vec<u8>,
     pub(super) draining: bool,
 }
@@ -65,7 +66,7 @@ impl Out {
         self.put_again(fabric, domain, lane, meta, payload, batch)
     }
 
-    /// As [`put_answer`](Out::put_answer), of one that is kept already.
+    /// Sends an answer that is kept already; otherwise like [`put_answer`](Out::put_answer).
     #[inline]
     fn put_again<F: Fabric>(
         &mut self,
@@ -102,7 +103,7 @@ impl Out {
     }
 }
 
-/// What dispatching must know of a call beside its payload.
+/// The properties of a call that dispatching needs, without its payload.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Call {
     pub(crate) call: u32,
@@ -117,12 +118,12 @@ impl From<Reading> for Call {
     }
 }
 
-/// Large results of a worker: in registered memory of the lane.
+/// Large results of a worker, in registered memory of the lane.
 struct Exported<'a, F: Fabric> {
     fabric: &'a F,
     pool: &'a mut Pool<F>,
     buffer: Option<Buffer<F::Memory>>,
-    /// Whom the client hears from while a result is filled, if it may.
+    /// Sends progress messages while a result is filled, if the lane allows them.
     telling: Option<Telling<'a, F>>,
 }
 
@@ -167,7 +168,8 @@ impl<F: Fabric> LargeReply for Exported<'_, F> {
 }
 
 impl<F: Fabric> Dispatcher<F> {
-    /// Takes the messages of one lane and answers them; says how many there were, and one more if large results went on.
+    /// Takes the messages of one lane and answers them. Returns the number of messages, plus one if large
+    /// results made progress.
     #[inline]
     pub(super) fn serve(
         &mut self,
@@ -205,7 +207,7 @@ impl<F: Fabric> Dispatcher<F> {
                     }
                     continue;
                 }
-                // Which may be no more than a skip.
+                // It may be just a skip.
                 Next::Other => consumed = true,
             }
             let Some(incoming) = lane.rx.poll(&self.fabric, scratch)? else { break };
@@ -236,7 +238,7 @@ impl<F: Fabric> Dispatcher<F> {
         Ok(messages + usize::from(went_on))
     }
 
-    /// Sends what waits; says whether large results got anywhere.
+    /// Sends waiting answers; returns whether large results made progress.
     #[inline(never)]
     fn send_pending(&mut self, domain: &mut F::Domain, lane: &mut ServerLane<F>) -> Result<bool, Violation> {
         lane.send_waiting(&self.fabric, domain, self.out.draining).map_err(broken)
@@ -292,7 +294,7 @@ impl<F: Fabric> Dispatcher<F> {
         }
     }
 
-    /// A request in a message of its own that has several lines.
+    /// Processes a request that has a message of several lines for itself.
     #[inline(never)]
     fn on_long_request(
         &mut self,
@@ -304,7 +306,7 @@ impl<F: Fabric> Dispatcher<F> {
         self.on_request(domain, lane, entry, time, None)
     }
 
-    /// Always inline, as what it calls for a plain call: whether there is a batch is known at each place.
+    /// Inlined like everything that a short call needs: each place knows whether there is a batch.
     #[inline(always)]
     fn on_request(
         &mut self,
@@ -325,7 +327,8 @@ impl<F: Fabric> Dispatcher<F> {
         self.on_descriptor(domain, lane, entry, call, batch)
     }
 
-    /// A call that came before is not executed again. Where requests or answers may be lost, its client gets the same answer.
+    /// Handles a call that came before: it is not executed again. On lossy paths the client gets the same
+    /// answer again.
     #[cold]
     fn on_repeated(
         &mut self,
@@ -346,7 +349,8 @@ impl<F: Fabric> Dispatcher<F> {
                 put
             }
             Repeated::Working => {
-                // So that the client does not take us for gone. It does not matter if this one finds no room.
+                // So that the client does not consider the server silent. The message may be dropped if there
+                // is no room.
                 let header = Header { head: lane.rx.head(), ..Header::new(Kind::Credit) };
                 match lane.tx.single(&self.fabric, domain, &header, &[]) {
                     Ok(()) | Err(TxError::Full) => Ok(()),
@@ -357,7 +361,8 @@ impl<F: Fabric> Dispatcher<F> {
         }
     }
 
-    /// A part of a large request, or the news that it was written; with the last it is served.
+    /// Processes a fragment of a large request, or the message that it was written; serves the request once
+    /// it is complete.
     #[inline(never)]
     fn on_transfer(
         &mut self,
@@ -379,7 +384,7 @@ impl<F: Fabric> Dispatcher<F> {
         }
     }
 
-    /// A large request that will be written or sent: there has to be room for it.
+    /// Reserves memory for a large request that the client will WRITE or send in fragments.
     fn on_announcement(
         &mut self,
         domain: &mut F::Domain,
@@ -394,7 +399,7 @@ impl<F: Fabric> Dispatcher<F> {
                 None => self.imports.reserve(&self.fabric, length).ok(),
                 Some(_) => None,
             };
-            // It comes, taken or not.
+            // The fragments arrive in any case.
             refused = refused.or(into.is_none().then_some(Status::Overloaded));
             lane.arrivals.collect(call.call, length, into)?;
         } else if refused.is_none() {
@@ -411,7 +416,7 @@ impl<F: Fabric> Dispatcher<F> {
         Ok(())
     }
 
-    /// A large request: READ it first.
+    /// READs a large request before it is served.
     #[inline(never)]
     fn on_descriptor(
         &mut self,
@@ -446,7 +451,7 @@ impl<F: Fabric> Dispatcher<F> {
         Ok(())
     }
 
-    /// The client has given up a request that it had announced, and waits for no answer; but the call has to end.
+    /// Ends a call whose announced request the client has given up. The client waits for no answer.
     #[cold]
     pub(super) fn on_given_up(
         &mut self,
@@ -459,7 +464,8 @@ impl<F: Fabric> Dispatcher<F> {
         self.refuse(domain, lane, call, Status::Malformed, None)
     }
 
-    /// Shows the service what a batch will ask. A panic there is as harmless as one in a call, and costs a hint.
+    /// Shows the service the requests of a batch. A panic there is handled like one in a call, and only loses
+    /// a prefetch.
     fn prepare(&mut self, message: &Message<'_>) {
         let (service, passes) = (&mut self.service, self.passes);
         let shown = catch_unwind(AssertUnwindSafe(|| {
@@ -479,7 +485,7 @@ impl<F: Fabric> Dispatcher<F> {
         self.shared.functions.get(function as usize).copied().flatten()
     }
 
-    /// Hands one request, whole and private, to whoever answers it.
+    /// Hands a complete request in private memory to its function.
     #[inline(always)]
     pub(super) fn dispatch(
         &mut self,
@@ -514,7 +520,7 @@ impl<F: Fabric> Dispatcher<F> {
             session: lane.session,
         };
         let small_limit = (lane.plan.rendezvous_above as usize).min(self.reply.len());
-        // What waits goes first.
+        // Answers that wait for room precede this one.
         let tells = lane.plan.large == LargePayload::Pieces && batch.is_none() && !lane.has_pending();
         let telling = tells.then(|| Telling {
             fabric: &self.fabric,
@@ -530,7 +536,7 @@ impl<F: Fabric> Dispatcher<F> {
             told: Told::default(),
         });
         let mut large = Exported { fabric: &self.fabric, pool: &mut lane.exports, buffer: None, telling };
-        // A result of a batch is written where it will be sent from, if there is room for the longest.
+        // A result in a batch is written directly into the message if there is room for the longest result.
         let place = match &batch {
             Some(batch) => batch.reserve(&mut self.out.staging[..lane.max_answer], small_limit).ok(),
             None => None,
@@ -556,7 +562,7 @@ impl<F: Fabric> Dispatcher<F> {
                 lane.answered();
                 return self.send_pending(domain, lane).map(drop);
             }
-            // What was announced is given up by what the call is answered with.
+            // An error answer gives the announced result up.
             if matches!(outcome, Ok(Ok(()))) {
                 return self.answer_small(domain, lane, call, Status::HandlerPanicked, &[]);
             }
@@ -585,7 +591,7 @@ impl<F: Fabric> Dispatcher<F> {
         self.out.put_answer(&self.fabric, domain, lane, meta, &self.reply[..length], batch)
     }
 
-    /// Sends the descriptor of a large result, which stays until the client has read it.
+    /// Sends the descriptor of a large result, which is kept until the client has read it.
     #[inline(never)]
     pub(super) fn export(
         &mut self,
@@ -616,7 +622,7 @@ impl<F: Fabric> Dispatcher<F> {
         let meta = answer_meta(call.call, call.thread, Status::Ok, Flags::RENDEZVOUS);
         let put = self.out.put_answer(&self.fabric, domain, lane, meta, &descriptor.encode(), batch);
         if lane.plan.large == LargePayload::Pieces && length > PIECE {
-            // Behind the answer, wherever that is.
+            // Queued after the answer, even if that waits for room.
             lane.errands.filled(call.call, length as u32);
             return put;
         }
@@ -624,8 +630,8 @@ impl<F: Fabric> Dispatcher<F> {
         put
     }
 
-    /// A result that was announced while it was filled is there, or will not be. It stays until the client has read what it has
-    /// heard of.
+    /// Keeps a result that was announced while it was filled, until the client has read the announced bytes;
+    /// `whole` says whether the result is complete.
     #[inline(never)]
     fn keep_announced(
         lane: &mut ServerLane<F>,
@@ -644,8 +650,8 @@ impl<F: Fabric> Dispatcher<F> {
         Ok(())
     }
 
-    /// Says that a call was executed but its result cannot be sent: it is over the limit, or there is no memory for
-    /// it. That there is a payload tells the client that the handler has run.
+    /// Answers that a call was executed but its result cannot be sent: it exceeds the limit, or there is no
+    /// memory. The payload of this answer shows the client that the handler has run.
     #[cold]
     fn refuse_result(
         &mut self,
@@ -671,7 +677,7 @@ impl<F: Fabric> Dispatcher<F> {
         self.out.put_answer(&self.fabric, domain, lane, meta, &[], batch)
     }
 
-    /// Gives a request to the pool, or to the application that pulls.
+    /// Queues a request for the pool, or for the application that pulls.
     #[inline(never)]
     fn defer(
         &mut self,
@@ -702,7 +708,7 @@ impl<F: Fabric> Dispatcher<F> {
         }
     }
 
-    /// The longest answer to a call that did not run on this worker that goes in one message.
+    /// Returns the longest single-message answer of a call that did not run on this worker, in bytes.
     pub(super) fn small_limit(&self, lane: &ServerLane<F>) -> usize {
         (lane.plan.rendezvous_above as usize).min(SMALL_LIMIT as usize)
     }
@@ -720,7 +726,7 @@ impl<F: Fabric> Dispatcher<F> {
         self.out.put_answer(&self.fabric, domain, lane, meta, payload, None)
     }
 
-    /// The answer of a call that ran elsewhere.
+    /// Answers a call that ran elsewhere.
     pub(super) fn answer_owned(
         &mut self,
         domain: &mut F::Domain,
@@ -749,7 +755,8 @@ impl<F: Fabric> Dispatcher<F> {
     }
 }
 
-/// What a call that failed is answered with, and how much of what it wrote; `None` if its result cannot be sent.
+/// Returns the status of a failed call, and the length of its written payload; `None` if its result cannot be
+/// sent.
 #[cold]
 fn failure(outcome: std::thread::Result<Result<(), Status>>, written: usize) -> Option<(Status, usize)> {
     match outcome {

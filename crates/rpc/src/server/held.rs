@@ -1,4 +1,4 @@
-//! Calls that the thread which runs a worker takes and answers by itself: no lock and no other thread is on their way.
+//! Held calls: the thread that runs a worker takes and answers them itself, without a lock or another thread.
 
 use super::dispatch::{Call, Dispatcher};
 use super::lane::{ServerLane, time_left};
@@ -9,12 +9,12 @@ use dunlin_fabric::{Buffer, Fabric, Host, Link, Nanos, Work};
 use dunlin_wire::Status;
 use std::collections::VecDeque;
 
-/// Copies of messages that are longer give their memory back.
+/// Capacity up to which copies keep their memory for reuse, in bytes.
 const KEPT_ROOM: usize = 64 * 1024;
-/// Copies that wait to be used again.
+/// The most copies kept for reuse.
 const KEPT_COPIES: usize = 1024;
 
-/// One that was not taken yet.
+/// A call that is not taken yet.
 #[derive(Debug)]
 struct Waiting {
     call: Call,
@@ -22,27 +22,27 @@ struct Waiting {
     payload: Vec<u8>,
 }
 
-/// Those of one lane, which the window bounds.
+/// The held calls of one lane; the window bounds them.
 #[derive(Debug, Default)]
 pub(crate) struct HeldLane {
     waiting: VecDeque<Waiting>,
-    /// Taken and not answered, the oldest first.
+    /// Taken and unanswered calls, the oldest first.
     taken: VecDeque<Call>,
-    /// Among the lanes that have turns.
+    /// The lane is in the list of lanes with waiting calls.
     listed: bool,
 }
 
-/// What a worker knows of the calls that it holds.
+/// A worker's state of held calls.
 #[derive(Debug, Default)]
 pub(crate) struct Held {
-    /// Lanes that something waits of, with their serials.
+    /// Lanes with waiting calls, and their serial numbers; served round-robin.
     turns: VecDeque<(u16, u64)>,
-    /// Copies of messages that were taken, to be used again.
+    /// Buffers of earlier copies, for reuse.
     copies: Vec<Vec<u8>>,
 }
 
 impl Held {
-    /// The lane is gone, and what it had with it.
+    /// Removes a lane that is gone.
     pub(super) fn forget(&mut self, lane: u16) {
         self.turns.retain(|(index, _)| *index != lane);
     }
@@ -55,28 +55,28 @@ impl Held {
     }
 }
 
-/// A message was not taken.
+/// The reason why no message was taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NotTaken {
-    /// There is no such lane any more.
+    /// The lane does not exist any more.
     Gone,
-    /// It has so many bytes, and stays.
+    /// The buffer is too short for the message, which has this many bytes and stays in the queue.
     TooLong(usize),
 }
 
-/// A message was not answered.
+/// The reason why a message was not answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NotAnswered {
-    /// There is no such lane any more.
+    /// The lane does not exist any more.
     Gone,
-    /// All that was taken is answered.
+    /// All taken calls are answered.
     NothingTaken,
-    /// No memory to answer from.
+    /// No memory for the answer.
     OutOfMemory,
 }
 
 impl<F: Fabric> Dispatcher<F> {
-    /// Keeps a request for who runs the worker; `false` if that is not wanted here.
+    /// Keeps a request for the thread that runs the worker; returns `false` if the worker holds no calls.
     pub(super) fn hold(&mut self, lane: &mut ServerLane<F>, call: Call, payload: &[u8]) -> bool {
         let Some(held) = &mut self.held else { return false };
         let mut copy = held.copies.pop().unwrap_or_default();
@@ -92,7 +92,8 @@ impl<F: Fabric> Dispatcher<F> {
         true
     }
 
-    /// Answers one with the first `size` bytes of a buffer. What is long leaves with its memory, for which the buffer gets other.
+    /// Answers a call with the first `size` bytes of a buffer. A long answer is sent from the buffer's
+    /// memory, and the buffer gets other memory.
     fn answer_from(
         &mut self,
         domain: &mut F::Domain,
@@ -118,12 +119,12 @@ impl<F: Fabric> Dispatcher<F> {
 }
 
 impl<F: Fabric> Worker<F> {
-    /// From now on calls of functions that are pulled are held for who runs this worker.
+    /// Makes the worker hold calls of pulled functions for the thread that runs it.
     pub(crate) fn hold(&mut self) {
         self.dispatcher.held = Some(Box::default());
     }
 
-    /// A lane with calls that wait to be taken, and its serial; each such lane has its turn.
+    /// Returns the next lane with waiting calls, and its serial number, in round-robin order.
     pub(crate) fn next_held(&mut self) -> Option<(u16, u64)> {
         let held = self.dispatcher.held.as_mut()?;
         while let Some((index, serial)) = held.turns.pop_front() {
@@ -138,7 +139,8 @@ impl<F: Fabric> Worker<F> {
         None
     }
 
-    /// Copies the oldest call of a lane that was not taken into a buffer, and says how long it is.
+    /// Copies the oldest waiting call of a lane into a buffer and returns its length; refuses calls whose
+    /// deadline has passed.
     pub(crate) fn take_held(
         &mut self,
         client: ClientId,
@@ -174,7 +176,7 @@ impl<F: Fabric> Worker<F> {
         }
     }
 
-    /// A buffer to build an answer to a client in.
+    /// Reserves a buffer in which an answer to a client is built.
     pub(crate) fn held_memory(
         &mut self,
         client: ClientId,
@@ -184,7 +186,7 @@ impl<F: Fabric> Worker<F> {
         lane.exports.reserve_to_fill(&self.dispatcher.fabric, length).map_err(|_| no_memory(lane))
     }
 
-    /// Answers the oldest call of a lane that was taken and not answered.
+    /// Answers the oldest taken call of a lane.
     pub(crate) fn answer_held(
         &mut self,
         client: ClientId,
@@ -205,7 +207,7 @@ impl<F: Fabric> Worker<F> {
     }
 }
 
-/// There is no memory that a client could read; it may be gone without our having looked after its lane.
+/// Returns the error for missing memory: the client may be gone although its lane was not checked yet.
 fn no_memory<F: Fabric>(lane: &ServerLane<F>) -> NotAnswered {
     if lane.link.is_alive() { NotAnswered::OutOfMemory } else { NotAnswered::Gone }
 }

@@ -1,5 +1,5 @@
-//! What other threads tell a worker: open a lane, answer a call, drain. One atomic load tells the worker that
-//! there is nothing.
+//! Commands of other threads to a worker: open a lane, answer a call, drain. The worker checks for commands
+//! with one atomic load.
 
 use crate::plan::Plan;
 use dunlin_fabric::{Endpoint, Fabric, Nanos, Region, RegionKey, ThreadDomain, Waker};
@@ -19,33 +19,33 @@ pub(crate) struct OpenCommand<F: Fabric> {
     pub(crate) ring_bytes: u32,
     pub(crate) client_ring_bytes: u32,
     pub(crate) endpoint: Endpoint,
-    /// The client's end of an unreliable connection, if the plan has one.
+    /// The client's endpoint of an unreliable connection, if the plan uses one.
     pub(crate) unreliable_endpoint: Endpoint,
-    /// Where the client takes datagrams, if it does.
+    /// The client's endpoint for datagrams, if it receives any.
     pub(crate) datagram_endpoint: Endpoint,
     /// The client's inbound region.
     pub(crate) client_key: RegionKey,
-    /// Ours: control line and ring of requests.
+    /// The server's inbound region: control line and ring of requests.
     pub(crate) region: Region<F::Memory>,
-    /// Ours: the ring that a fetching client READs.
+    /// The server's ring that a fetching client READs.
     pub(crate) published: Option<Region<F::Memory>>,
     pub(crate) secret: [u8; 16],
 }
 
-/// A word to a worker.
+/// A command to a worker.
 #[derive(Debug)]
 pub(crate) enum Command<F: Fabric> {
-    /// Open a lane and tell the client.
+    /// Open a lane and answer the client.
     Open(Box<OpenCommand<F>>),
-    /// A call that ran elsewhere has its answer.
+    /// Send the answer of a call that ran elsewhere.
     Answer { lane: u16, serial: u64, call: u32, status: Status, payload: Vec<u8> },
-    /// The session is over.
+    /// The session has ended: remove its lanes.
     Close { session: u64 },
-    /// Finish what there is, until then at most; then say how far it went, and end.
+    /// Finish pending work, until `until` at most; then report the last message taken on each lane, and end.
     Drain { until: Nanos },
 }
 
-/// A worker's inbox.
+/// A worker's command queue.
 #[derive(Debug)]
 pub(crate) struct Inbox<F: Fabric> {
     waiting: AtomicBool,
@@ -58,20 +58,20 @@ impl<F: Fabric> Inbox<F> {
         Inbox { waiting: AtomicBool::new(false), commands: Mutex::new(VecDeque::new()), waker }
     }
 
-    /// Adds a word and wakes the worker.
+    /// Adds a command and wakes the worker.
     pub(crate) fn push(&self, command: Command<F>) {
         self.commands.lock().unwrap_or_else(PoisonError::into_inner).push_back(command);
         self.waiting.store(true, Ordering::Release);
         self.waker.wake();
     }
 
-    /// Whether there may be words. One load.
+    /// Returns whether there may be commands, with one load.
     #[inline]
     pub(crate) fn has_some(&self) -> bool {
         self.waiting.load(Ordering::Acquire)
     }
 
-    /// The next word.
+    /// Takes the next command.
     pub(crate) fn pop(&self) -> Option<Command<F>> {
         let mut commands = self.commands.lock().unwrap_or_else(PoisonError::into_inner);
         let command = commands.pop_front();

@@ -1,4 +1,4 @@
-//! The server's end of a lane: what it knows of one client handle, and how its answers go out.
+//! The server's end of a lane: its state for one client handle, and the sending of answers.
 
 use super::held::HeldLane;
 use crate::path::again::Replies;
@@ -22,7 +22,7 @@ enum Waiting {
     Batch { state: BatchState, staging: Vec<u8>, asked: Asked },
 }
 
-/// A large request that is on its way.
+/// A large request in transfer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reading {
     pub(crate) call: u32,
@@ -31,66 +31,67 @@ pub(crate) struct Reading {
     pub(crate) time: u32,
 }
 
-/// The server's end of a lane. What every call touches comes first, so that it lies in few cache lines.
+/// The server's end of a lane. Fields that every call touches come first, so that they lie in few cache
+/// lines.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct ServerLane<F: Fabric> {
-    /// The last look at this lane found a message: it is looked at each time.
+    /// Greater than 0 if recent polls found messages: such lanes are polled in each round.
     pub(crate) hot: u8,
-    /// The last look did not take all that was there: others had to have their turn.
+    /// The last service stopped before all messages were taken, so that other lanes are served.
     pub(crate) more: bool,
-    /// Counted by the worker as one that waits for completions of what it has sent.
+    /// The worker counts this lane as one that waits for send completions.
     pub(crate) signaled: bool,
-    /// Whether what an answer carries along is sure to come.
+    /// Answers are not lost, so that a head they carry arrives.
     sure: bool,
-    /// Its place among the worker's lanes.
+    /// The lane's index in the worker.
     pub(crate) index: u16,
     pub(crate) rx: Rx<F>,
     pub(crate) tx: Tx<F>,
-    /// The generation last seen of each slot: a call id is executed once.
+    /// The last generation seen in each slot: a call id is executed once.
     generations: Box<[u32]>,
     waiting: VecDeque<Waiting>,
-    /// What the client fetches, where answers are fetched or written back.
+    /// The published ring, where answers are fetched or written back.
     pub(crate) published: Option<Box<Published<F>>>,
-    /// Answers that are kept for clients that ask again, where requests or answers may be lost.
+    /// Kept answers for repeated requests, on lossy paths.
     pub(crate) replies: Option<Box<Replies>>,
-    /// What is still to be sent of large results, or said of large requests.
+    /// Messages and payloads still to be sent for large results and requests.
     pub(crate) errands: Errands<F>,
     /// Large requests that are being READ.
     pub(crate) reading: Vec<Reading>,
     pub(crate) session: u64,
     pub(crate) plan: Plan,
     pub(crate) number: u16,
-    /// Tells this lane from earlier ones at the same index.
+    /// Distinguishes this lane from earlier ones at the same index.
     pub(crate) serial: u64,
     pub(crate) link: F::Link,
     pub(crate) queue_pair: QueuePairId,
-    /// The unreliable connection that requests are written over, if they are.
+    /// The unreliable connection over which requests are written, if any.
     pub(crate) unreliable: Option<QueuePairId>,
-    /// Where RECVs go that its messages have taken.
+    /// The queue to which RECVs taken by its messages are posted again.
     pub(crate) receives: ReceiveTarget,
-    /// The longest message that an answer may be.
+    /// The longest answer message, in bytes.
     pub(crate) max_answer: usize,
     pub(crate) region: Region<F::Memory>,
-    /// The client's control word, where we may report a head.
+    /// The client's inbound region with the control word for head reports.
     pub(crate) client_key: RegionKey,
-    /// Large results that the client has not read yet, or not said where to write.
+    /// Large results that the client has not read, or for which it has not sent a place yet.
     pub(crate) exported: Vec<(u32, Buffer<F::Memory>)>,
     pub(crate) exports: Pool<F>,
-    /// Large requests that the client writes or sends.
+    /// Large requests that the client writes or sends in fragments.
     pub(crate) arriving: Vec<Reading>,
     pub(crate) arrivals: Arrivals<F>,
     /// Large requests that are READ in pieces.
     pub(crate) pulls: Pulls<F>,
-    /// How large results are filled that leave in pieces.
+    /// Chooses the kind of stores for large results in pieces.
     pub(crate) fill: FillTuner,
     /// Calls in the pool or with the application.
     pub(crate) in_service: usize,
-    /// Calls that who runs the worker takes by itself.
+    /// Calls held for the thread that runs the worker.
     pub(crate) held: Option<Box<HeldLane>>,
 }
 
-/// What a lane is made of.
+/// The parts of a lane.
 pub(crate) struct LaneParts<F: Fabric> {
     pub(crate) index: u16,
     pub(crate) session: u64,
@@ -159,24 +160,24 @@ impl<F: Fabric> ServerLane<F> {
         }
     }
 
-    /// What every call touches lies in so many bytes at the beginning.
+    /// Bytes at the start of a lane that hold all fields that every call touches.
     pub(crate) const HOT: usize = std::mem::offset_of!(Self, number);
 
-    /// Asks for what every call touches that lies elsewhere.
+    /// Prefetches memory outside the lane that every call touches.
     #[inline]
     pub(crate) fn warm_parts(&self) {
         self.rx.warm_region();
         copy::prefetch_to_write(self.generations.as_ptr().cast());
     }
 
-    /// Asks for the next message.
+    /// Prefetches the next message.
     #[inline]
     pub(crate) fn warm_message(&self) {
         self.rx.warm();
     }
 
-    /// Whether a request may be executed: its slot is in the window, and its call id is newer than all before.
-    /// A client outside its window has broken the protocol; an id that comes twice is refused.
+    /// Returns whether a request may be executed: its call id must be newer than all earlier ones of its
+    /// slot. A slot outside the window is a protocol violation; a repeated id is refused.
     #[inline]
     pub(crate) fn admit(&mut self, call: u32, function: u16) -> Result<bool, Violation> {
         let (slot, generation) = split_call(call);
@@ -192,10 +193,10 @@ impl<F: Fabric> ServerLane<F> {
         Ok(newer)
     }
 
-    /// Takes what the header of a message says of the ring of answers, and how they are wanted.
+    /// Takes the head in a message's header, and the path that it asks for.
     #[inline]
     pub(crate) fn on_header(&mut self, fabric: &F, header: &Header) -> Result<(), Violation> {
-        // Other messages do not say which ring they mean, and speak of that of written answers.
+        // Other messages do not select a ring; their head belongs to the ring of written answers.
         if let Some(published) = &mut self.published
             && matches!(header.kind, Kind::Request | Kind::RequestBatch)
         {
@@ -207,8 +208,8 @@ impl<F: Fabric> ServerLane<F> {
         self.tx.on_head(header.head)
     }
 
-    /// Where answers are kept: the call that the slot had before is over, and the client needs nothing of it any more. Its word
-    /// that it has read a large result may have been lost.
+    /// On lossy paths, ends the previous call of the slot: its client needs none of its data any more,
+    /// although the `Release` of its large result may have been lost.
     #[inline]
     fn begin(&mut self, call: u32) {
         if let Some(replies) = &mut self.replies
@@ -219,7 +220,7 @@ impl<F: Fabric> ServerLane<F> {
         }
     }
 
-    /// Keeps an answer for a client that asks again.
+    /// Keeps an answer for repeated requests.
     #[inline]
     pub(crate) fn keep(&mut self, meta: &EntryMeta, payload: &[u8]) {
         if let Some(replies) = &mut self.replies {
@@ -227,31 +228,31 @@ impl<F: Fabric> ServerLane<F> {
         }
     }
 
-    /// How many messages may wait until the lane can take them: a client that keeps to its window never has so many
-    /// under way.
+    /// Returns the most messages that may wait for a blocked lane: more than a client within its window can
+    /// have in flight.
     pub(crate) fn waiting_limit(&self) -> usize {
         2 * self.generations.len() + 64
     }
 
-    /// Whether answers, or parts of large ones, wait for room. New requests are not taken meanwhile: a client that never reads its
-    /// answers stops itself, and nobody else.
+    /// Returns whether answers, or parts of large ones, wait for room. The lane takes no new requests
+    /// meanwhile: a client that does not read its answers stops only itself.
     #[inline]
     pub(crate) fn is_blocked(&self) -> bool {
         !self.waiting.is_empty() || self.errands.is_stuck()
     }
 
-    /// Whether there is something to be sent.
+    /// Returns whether anything is waiting to be sent.
     #[inline]
     pub(crate) fn has_pending(&self) -> bool {
         !self.waiting.is_empty() || !self.errands.is_empty()
     }
 
-    /// Whether nothing is left to do for this lane.
+    /// Returns whether the lane has no work left.
     pub(crate) fn is_quiet(&self) -> bool {
         !self.has_pending() && self.in_service == 0 && self.reading.is_empty() && self.arriving.is_empty()
     }
 
-    /// Sends one answer as a message of its own, or keeps it until there is room.
+    /// Sends an answer as a single message, or queues it until there is room.
     #[inline]
     pub(crate) fn answer(
         &mut self,
@@ -306,14 +307,14 @@ impl<F: Fabric> ServerLane<F> {
         Ok(())
     }
 
-    /// An answer has left otherwise.
+    /// Records that an answer was sent elsewhere.
     pub(crate) fn answered(&mut self) {
         if self.sure {
             self.rx.told();
         }
     }
 
-    /// Sends a batch of answers that was built in `staging`, or keeps it until there is room.
+    /// Sends a batch of answers built in `staging`, or queues it until there is room.
     #[inline]
     pub(crate) fn answer_batch(
         &mut self,
@@ -372,8 +373,8 @@ impl<F: Fabric> ServerLane<F> {
         Ok(())
     }
 
-    /// Sends answers that wait, and then what belongs to large ones, as far as there is room now; says whether large ones got
-    /// anywhere.
+    /// Sends queued answers, then messages of large ones, as far as there is room. Returns whether large ones
+    /// made progress.
     pub(crate) fn send_waiting(
         &mut self,
         fabric: &F,
@@ -406,13 +407,13 @@ impl<F: Fabric> ServerLane<F> {
         self.errands.run(fabric, domain, &mut self.tx, self.rx.head())
     }
 
-    /// Takes a large result that waits for the client's word.
+    /// Removes and returns a large result that waits for the client's place to write to.
     pub(crate) fn take_exported(&mut self, call: u32) -> Option<Buffer<F::Memory>> {
         let at = self.exported.iter().position(|(exported, _)| *exported == call)?;
         Some(self.exported.swap_remove(at).1)
     }
 
-    /// The client has read these large results.
+    /// Releases large results that the client has read.
     pub(crate) fn release(&mut self, calls: impl Iterator<Item = u32>) {
         for call in calls {
             self.exported.retain(|(exported, _)| *exported != call);
@@ -420,12 +421,12 @@ impl<F: Fabric> ServerLane<F> {
     }
 }
 
-/// What is left of a deadline, in nanoseconds.
+/// Converts a time budget in microseconds to nanoseconds; 0 means no deadline.
 pub(crate) fn time_left(micros: u32) -> Option<Nanos> {
     (micros != 0).then(|| micros as Nanos * 1000)
 }
 
-/// The metadata of an answer.
+/// Builds the metadata of an answer.
 #[inline]
 pub(crate) fn answer_meta(call: u32, thread: u16, status: Status, flags: Flags) -> EntryMeta {
     EntryMeta { function_or_status: status.to_wire(), thread, call, flags }
@@ -437,7 +438,7 @@ mod tests {
     use dunlin_fabric_sim::Sim;
     use std::mem::offset_of;
 
-    /// As with the client's end.
+    /// The client's end has the same test.
     #[test]
     fn what_every_call_touches_lies_in_six_cache_lines() {
         let end = offset_of!(ServerLane<Sim>, number);

@@ -21,19 +21,19 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
-/// The send queue's depth: answers, READs of large requests, reports.
+/// Depth of a lane's send queue: answers, READs of large requests, head reports.
 const MAX_SEND: u32 = 256;
-/// That of the queue pair for datagrams, for all lanes together.
+/// Send depth of the datagram queue pair, for all lanes together.
 const DATAGRAM_SENDS: u32 = 1024;
 /// RECVs for datagrams, for all lanes together. A datagram that finds none is lost.
 const DATAGRAM_RECEIVES: u32 = 1024;
 
-/// Whether requests of this plan come as completions.
+/// Returns whether requests of this plan arrive as completions.
 pub(crate) fn by_completion(plan: &Plan) -> bool {
     !plan.request.carrier().is_polled()
 }
 
-/// Posts a RECV again that lanes share.
+/// Posts a RECV that lanes share again.
 pub(crate) fn repost_shared<F: Fabric>(
     domain: &mut F::Domain,
     target: ReceiveTarget,
@@ -49,7 +49,7 @@ pub(crate) fn repost_shared<F: Fabric>(
     }
 }
 
-/// Opens a lane and tells the client.
+/// Opens a lane and sends the client its parameters.
 pub(crate) fn open_lane<F: Fabric>(
     worker: &mut Worker<F>,
     command: OpenCommand<F>,
@@ -65,7 +65,7 @@ pub(crate) fn open_lane<F: Fabric>(
     if has_own_receives(carrier, fabric.capabilities()) {
         queue_pair.max_receive = own_receives(command.window);
     } else if carrier == Carrier::Receive || (carrier == Carrier::Datagram && answers.has_room_to_tell()) {
-        // Reports of room for answers take RECVs, too.
+        // Head reports take RECVs, too.
         prepare_shared(worker, &fabric)?;
         queue_pair.shared_receive = Some(worker.shared_receive);
         queue_pair.max_receive = 0;
@@ -91,13 +91,13 @@ pub(crate) fn open_lane<F: Fabric>(
     opened
 }
 
-/// RECVs that a lane has for itself where a SEND that finds none ends the connection, so that lanes cannot share them: for
-/// each call of the window, and for the word before it that the result of the last one was read.
+/// Returns the number of RECVs of a lane that cannot share them, because a SEND that finds none ends the
+/// connection: one for each call of the window, and one for the `Release` that may precede it.
 fn own_receives(window: u16) -> u32 {
     2 * u32::from(window) + 8
 }
 
-/// Registers memory for RECVs that a lane has for itself, and posts them.
+/// Registers memory for a lane's own RECVs, and posts them.
 fn post_own_receives<F: Fabric>(
     worker: &mut Worker<F>,
     fabric: &F,
@@ -117,24 +117,24 @@ fn post_own_receives<F: Fabric>(
     Ok(())
 }
 
-/// What was made for a lane, to be taken back if it cannot be opened.
+/// Resources created for a lane, to be destroyed if it cannot be opened.
 struct Made {
     queue_pairs: Vec<QueuePairId>,
     handle: Option<AddressHandleId>,
 }
 
-/// What a worker has for the datagrams of all its lanes.
+/// A worker's queue pair and memory for the datagrams of all its lanes.
 #[derive(Debug)]
 pub(crate) struct DatagramPair<F: Fabric> {
     pub(crate) queue_pair: QueuePairId,
     /// Buffers of its RECVs.
     arena: Arena<F::Memory>,
     receive_bytes: usize,
-    /// What lanes have posted since the last signaled one.
+    /// Work requests that lanes have posted since the last signaled one.
     unsignaled: Arc<AtomicU32>,
 }
 
-/// Makes the queue pair for datagrams when the first lane needs it.
+/// Creates the queue pair for datagrams, when the first lane needs it.
 fn prepare_datagrams<F: Fabric>(worker: &mut Worker<F>, fabric: &F) -> Result<(), ConnectError> {
     if worker.datagrams.is_some() {
         return Ok(());
@@ -157,7 +157,7 @@ fn prepare_datagrams<F: Fabric>(worker: &mut Worker<F>, fabric: &F) -> Result<()
     Ok(())
 }
 
-/// Posts all RECVs for datagrams that are neither posted nor in anybody's hands.
+/// Posts all RECVs for datagrams whose buffers are free.
 pub(crate) fn refill_datagrams<F: Fabric>(worker: &mut Worker<F>) {
     let Some(datagrams) = &worker.datagrams else { return };
     for _ in 0..DATAGRAM_RECEIVES {
@@ -167,15 +167,16 @@ pub(crate) fn refill_datagrams<F: Fabric>(worker: &mut Worker<F>) {
     }
 }
 
-/// What a worker has in the place of a shared receive queue on fabrics without: nothing can be posted there.
+/// Placeholder on fabrics without shared receive queues; nothing can be posted to it.
 pub(crate) const NO_SHARED_RECEIVES: SharedReceiveQueueId = SharedReceiveQueueId(u32::MAX);
 
-/// Whether each lane has RECVs of its own: where one that finds none breaks its queue pair, they cannot be counted together.
+/// Returns whether each lane has its own RECVs: where a SEND that finds no RECV breaks its queue pair, lanes
+/// cannot share them.
 fn has_own_receives(carrier: Carrier, capabilities: &Capabilities) -> bool {
     carrier == Carrier::Receive && !(capabilities.acknowledged && capabilities.shared_receive_queue)
 }
 
-/// Fills the shared receive queue when the first lane needs it.
+/// Fills the shared receive queue, when the first lane needs it.
 fn prepare_shared<F: Fabric>(worker: &mut Worker<F>, fabric: &F) -> Result<(), ConnectError> {
     if !fabric.capabilities().shared_receive_queue {
         return Err(CreateError::Unsupported("shared receive queues").into());
@@ -190,8 +191,8 @@ fn prepare_shared<F: Fabric>(worker: &mut Worker<F>, fabric: &F) -> Result<(), C
     Ok(())
 }
 
-/// Posts all RECVs of the shared queue that are neither posted nor in anybody's hands: their buffers are those that
-/// are free in the arena, which has as many as the queue is deep.
+/// Posts all RECVs of the shared queue whose buffers are free. The arena has as many buffers as the queue is
+/// deep.
 pub(crate) fn refill_shared<F: Fabric>(worker: &mut Worker<F>) {
     let Some(arena) = &worker.receive_arena else { return };
     for _ in 0..SHARED_RECEIVES {
@@ -361,7 +362,7 @@ fn finish<F: Fabric>(
     }))
 }
 
-/// Tells a client that its lane cannot be had.
+/// Sends a client the reason why its lane cannot be opened.
 pub(crate) fn refuse<L: Link>(link: &L, lane: u16, error: &ConnectError) {
     let code = match error {
         ConnectError::Register(_) => RefusalCode::NO_MEMORY,
@@ -371,7 +372,7 @@ pub(crate) fn refuse<L: Link>(link: &L, lane: u16, error: &ConnectError) {
     refuse_with(link, lane, code, &error.to_string());
 }
 
-/// As [`refuse`], by code and text.
+/// Sends a refusal with a code and a text of at most 500 bytes.
 pub(crate) fn refuse_with<L: Link>(link: &L, lane: u16, code: RefusalCode, text: &str) {
     let mut text = text.to_owned();
     let end = (0..=text.len().min(500)).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);

@@ -1,4 +1,4 @@
-//! What a client hears of a large result while the handler fills it.
+//! Progress messages to a client about a large result while the handler fills it.
 
 use super::dispatch::Call;
 use crate::path::pieces::{Filling, PIECE, copy_into};
@@ -8,49 +8,50 @@ use crate::tune::turns::Past;
 use dunlin_fabric::{Fabric, Host, Nanos};
 use dunlin_wire::{Descriptor, Flags, Header, Kind, Status};
 
-/// Sends the answer as soon as its first piece is there, and then tells of more. What finds no room is told later.
+/// Sends the answer as soon as its first piece is filled, then progress messages. A message that finds no
+/// room is left to a later one.
 pub(super) struct Telling<'a, F: Fabric> {
     pub(super) fabric: &'a F,
     pub(super) domain: &'a mut F::Domain,
     pub(super) tx: &'a mut Tx<F>,
     pub(super) tuner: &'a mut FillTuner,
-    /// What the messages carry along.
+    /// The head that the messages carry.
     pub(super) head: u32,
     pub(super) flags: Flags,
     pub(super) call: Call,
-    /// Where the client READs it, once it is being filled.
+    /// The place from which the client READs the result, once the handler fills it.
     pub(super) from: Option<Descriptor>,
-    /// What became of its buffer before.
+    /// The history of its buffer.
     pub(super) past: Past,
-    /// When that was had, until the first piece is there.
+    /// Time at which the buffer was reserved, until the first piece is filled.
     pub(super) began: Option<Nanos>,
     pub(super) told: Told,
 }
 
-/// What a client was told.
+/// The client's knowledge of a large result.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Told {
-    /// How many bytes there are; none, if the answer has not left.
+    /// Bytes announced as filled; 0 if the answer is not sent yet.
     pub(super) bytes: usize,
     streams: bool,
-    /// It cannot be told any more.
+    /// The lane is broken: no more messages can be sent.
     pub(super) broken: bool,
 }
 
 impl<F: Fabric> Telling<'_, F> {
-    /// A result will be filled that the client can READ there, in memory of such a past.
+    /// Starts a result that the client can READ from `from`, in a buffer with the given history.
     pub(super) fn begin(&mut self, from: Option<Descriptor>, past: Past) {
         (self.from, self.past) = (from, past);
         self.told.streams = self.tuner.begin(past);
         self.began = (past != Past::New).then(|| self.fabric.host().now());
     }
 
-    /// Whether the answer has left.
+    /// Returns whether the answer was sent.
     pub(super) fn is_announced(&self) -> bool {
         self.told.bytes > 0
     }
 
-    /// Nothing more is filled: what the client knows, if it knows something.
+    /// Ends the result; returns what the client was sent, if anything.
     pub(super) fn end(self) -> Option<Told> {
         let told = self.told;
         (told.bytes > 0 || told.broken).then_some(told)
@@ -70,7 +71,7 @@ impl<F: Fabric> Telling<'_, F> {
             self.tx.single(self.fabric, self.domain, &header, &from.encode())?;
             self.told.bytes = PIECE;
         }
-        // That it is all there is told last, since it cannot be given up then.
+        // The last `Filled`, for the whole result, is sent elsewhere: after it the result cannot be given up.
         if bytes >= self.told.bytes + PIECE && (bytes as u64) < from.length {
             let header = Header { call: call.call, time: bytes as u32, head, ..Header::new(Kind::Filled) };
             self.tx.single(self.fabric, self.domain, &header, &[])?;

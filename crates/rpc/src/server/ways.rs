@@ -1,6 +1,8 @@
-//! What the workers of a server count together, and what their answers ask clients for (`tune/way.rs`): atomics only. A worker adds to
-//! a count of its own for each call and loads a byte for each answer; who has looked at the clock anyway looks whether something is
-//! to be changed, unless another is at it. Nobody waits and nothing is allocated.
+//! Call counts of a server's workers, and the answer path that the server asks clients for (`tune/way.rs`).
+//!
+//! All hot-path state is atomic. A worker increments its own count for each call and loads a byte for each
+//! answer. A worker that reads the clock anyway runs the tuner when it is due, unless another worker runs it.
+//! Nothing blocks and nothing allocates.
 
 use crate::tune::mode::FUNCTIONS;
 use crate::tune::way::WayTuner;
@@ -8,15 +10,15 @@ use dunlin_fabric::Nanos;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
-/// Between two looks.
+/// Time between two runs of the tuner, in nanoseconds.
 const LOOKS_APART: Nanos = 50_000;
 
-/// Calls of each function that a worker has taken.
+/// Calls that a worker has taken, by function.
 #[derive(Debug)]
 #[repr(align(64))]
 struct Calls([AtomicU64; FUNCTIONS]);
 
-/// The ways of a server's functions. Those with equal remainders by 32 are one.
+/// The answer paths of a server's functions. Functions with equal ids modulo 32 share one.
 #[derive(Debug)]
 pub(crate) struct Ways {
     workers: Box<[Calls]>,
@@ -36,7 +38,8 @@ impl Ways {
         }
     }
 
-    /// A worker has taken a call whose result can go either way. Only that worker says so.
+    /// Counts a call that a worker has taken whose result can take either path. Only that worker's thread
+    /// calls it for `worker`.
     #[inline]
     pub(crate) fn taken(&self, worker: u16, function: u16) {
         if let Some(calls) = self.workers.get(worker as usize) {
@@ -45,13 +48,13 @@ impl Ways {
         }
     }
 
-    /// What an answer asks for, as a [`Way`](crate::tune::way::Way)'s number.
+    /// Returns the path that an answer asks for, as a [`Way`](crate::tune::way::Way)'s number.
     #[inline]
     pub(crate) fn asked(&self, function: u16) -> u8 {
         self.asked[function as usize % FUNCTIONS].load(Ordering::Relaxed)
     }
 
-    /// It is so late.
+    /// Runs the tuner if it is due at `now`.
     #[inline]
     pub(crate) fn look(&self, now: Nanos) {
         if now >= self.next_look.load(Ordering::Relaxed) {

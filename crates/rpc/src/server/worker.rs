@@ -1,4 +1,5 @@
-//! A worker: one thread, its domain, its lanes, its part of the service. Poll, validate, dispatch, reply.
+//! A worker: one thread with its domain, its lanes and its part of the service. It polls, validates,
+//! dispatches and replies.
 
 use super::config::ServerConfig;
 use super::deferred::WaitingCalls;
@@ -25,27 +26,27 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Every so many looks the slow things are looked at.
+/// Lane health and cold queues are checked every this many polls.
 const HEALTH_EVERY: u32 = 64;
 /// Completions taken at a time.
 const COMPLETIONS_AT_ONCE: usize = 64;
-/// Looks at a lane without finding anything until it counts as cold.
+/// Empty polls after which a lane counts as cold.
 const COLD_AFTER: u8 = 200;
-/// How many lanes ahead of the one that is served each step is taken on the way to what another will touch: the lane, what it
-/// names, and its next message.
+/// Prefetch distances, in lanes ahead of the one being served: for the lane, for the memory it points to, and
+/// for its next message.
 const WARM_STEPS: [usize; 3] = [6, 4, 2];
-/// So few lanes are in the caches anyhow.
+/// Up to this many lanes stay in the caches without prefetches.
 const FEW_LANES: usize = 64;
-/// Cold lanes looked at in each round.
+/// Cold lanes polled in each round.
 const COLD_AT_ONCE: usize = 8;
-/// Lanes whose state is looked at together.
+/// Lanes whose state is checked at once.
 const HEALTH_AT_ONCE: usize = 256;
-/// RECVs of the shared queue: messages by SEND of all lanes together.
+/// RECVs of the shared queue, for messages by SEND of all lanes together.
 pub(crate) const SHARED_RECEIVES: u32 = 512;
-/// A worker that drains and hears nothing for so long is through.
+/// A draining worker ends after this time without messages, in nanoseconds.
 const DRAIN_QUIET: Nanos = 20_000_000;
 
-/// What workers, control thread and pool share.
+/// State that workers, control thread and pool share.
 #[derive(Debug)]
 pub(crate) struct Shared<F: Fabric> {
     pub(crate) config: ServerConfig,
@@ -53,21 +54,21 @@ pub(crate) struct Shared<F: Fabric> {
     pub(crate) functions: Vec<Option<FunctionMode>>,
     pub(crate) pool: WaitingCalls<F>,
     pub(crate) pulled: WaitingCalls<F>,
-    /// Which way results go where they can go either way.
+    /// The paths for results that can be fetched or written back.
     pub(crate) ways: Arc<Ways>,
-    /// Datagrams that were dropped: of nobody's, or too many.
+    /// Dropped datagrams: of unknown senders, or too many.
     pub(crate) stray_datagrams: AtomicU64,
 }
 
-/// A worker. Runs by itself on a thread of the server, or step by step on a thread of the caller's.
+/// A worker of a server. It runs on a thread of the server, or step by step on a thread of the caller.
 pub struct Worker<F: Fabric> {
     pub(crate) domain: F::Domain,
     pub(crate) send_completions: CompletionQueueId,
     pub(crate) receive_completions: CompletionQueueId,
     pub(crate) shared_receive: SharedReceiveQueueId,
-    /// Memory of the shared RECVs; made with the first lane that needs them.
+    /// Memory of the shared RECVs; created with the first lane that needs them.
     pub(crate) receive_arena: Option<Arena<F::Memory>>,
-    /// The queue pair for datagrams; made with the first lane that needs it.
+    /// The queue pair for datagrams; created with the first lane that needs it.
     pub(crate) datagrams: Option<DatagramPair<F>>,
     pub(crate) lanes: Vec<Option<ServerLane<F>>>,
     pub(crate) by_queue_pair: BTreeMap<QueuePairId, u16>,
@@ -78,25 +79,26 @@ pub struct Worker<F: Fabric> {
     serials: u64,
     ticks: u32,
     cold: usize,
-    /// Room for the names of lanes that were written to.
+    /// Reused buffer for the numbers of lanes that were written to.
     active: Vec<u32>,
     checked: usize,
-    /// Lanes in each mode of waiting.
+    /// Lanes by completion mode.
     modes: [usize; 3],
-    /// Lanes whose messages come as completions.
+    /// Lanes whose messages arrive as completions.
     by_completion: usize,
-    /// Lanes whose messages just appear in memory.
+    /// Lanes whose messages are found by polling memory.
     polled: Vec<u16>,
-    /// Lanes of which a completion has told something, and those whose answers wait for room.
+    /// Lanes with new completions, and lanes whose answers wait for room.
     ready: Vec<u16>,
-    /// By lane: whether it stands there. Not in the lanes: who lists a thousand of them shall not touch each.
+    /// By lane: whether it is in `ready`. A separate table, so that listing a thousand lanes does not touch
+    /// each of them.
     listed: Vec<bool>,
-    /// Nothing was found yet since the last sleep.
+    /// Nothing was found since the last sleep.
     rested: bool,
-    /// Another thread has told something since the last look before a sleep began.
+    /// Another thread has sent a command since the last poll before a sleep.
     told: bool,
     reading: usize,
-    /// Lanes whose send queues have slots to get back.
+    /// Lanes that wait for completions to get places of their send queues back.
     signaled: usize,
     waiter: Waiter,
     drain_until: Option<Nanos>,
@@ -177,7 +179,7 @@ impl<F: Fabric> Worker<F> {
         Arc::clone(&self.dispatcher.inbox)
     }
 
-    /// The worker's number.
+    /// Returns the worker's number.
     pub fn number(&self) -> u16 {
         self.number
     }
@@ -190,21 +192,21 @@ impl<F: Fabric> Worker<F> {
         &self.dispatcher.shared
     }
 
-    /// Runs until the server ends.
+    /// Runs until the server ends. Blocks.
     pub fn run(mut self) {
         while !self.ended {
             self.step(Nanos::MAX);
         }
     }
 
-    /// [`progress`](Worker::progress), and if there was nothing to do, one wait as the plans of the lanes ask: a short
-    /// spin, or a sleep that ends at `until` on the host's clock at the latest. For callers that run the worker on a
-    /// thread that has other duties, too. Answers how many messages there were before the wait.
+    /// Makes [`progress`](Worker::progress), and if nothing arrived, waits once as the lanes' plans ask: a
+    /// short spin, or a sleep until `until` (nanoseconds on the host's clock) at most. For callers whose
+    /// thread has other duties, too. Returns the number of messages before the wait.
     pub fn step(&mut self, until: Nanos) -> usize {
         self.dispatcher.fabric.host().checkpoint(Site::WorkerLoop);
         let mut handled = self.progress();
         if std::mem::take(&mut self.rested) && handled == 0 {
-            // Rung for nothing that is in a lane: look at the slow things, too.
+            // The wake-up belongs to no lane: check lane health now.
             self.ticks = self.ticks.next_multiple_of(HEALTH_EVERY).wrapping_sub(1);
             handled = self.progress();
         }
@@ -214,14 +216,14 @@ impl<F: Fabric> Worker<F> {
         }
         let (mode, spin_until) = self.waiter.next(|| self.dispatcher.fabric.host().now());
         let mut until = until.min(spin_until);
-        // Who reports room for answers that wait does not ring.
+        // A client that reports room does not wake this wait.
         if self.drain_until.is_some() || !self.ready.is_empty() {
             until = until.min(self.dispatcher.fabric.host().now() + 1_000_000);
         }
         self.told = false;
         let armed = self.domain.arm(mode);
         let late = self.progress();
-        // What another thread said may change how to wait, and until when: not with what was decided before.
+        // A command may change the completion mode and the deadline, which are decided already.
         if late > 0 || self.told || self.dispatcher.inbox.has_some() || self.ended {
             self.domain.disarm(armed);
             self.waiter.reset();
@@ -233,12 +235,12 @@ impl<F: Fabric> Worker<F> {
         0
     }
 
-    /// Whether the server has ended this worker.
+    /// Returns whether the server has ended this worker.
     pub fn is_ended(&self) -> bool {
         self.ended
     }
 
-    /// Takes what has arrived and answers it. Never blocks. Answers how many messages there were.
+    /// Takes the messages that have arrived and answers them. Never blocks. Returns the number of messages.
     #[inline]
     pub fn progress(&mut self) -> usize {
         self.ticks = self.ticks.wrapping_add(1);
@@ -256,7 +258,7 @@ impl<F: Fabric> Worker<F> {
         }
         let polled = self.polled.len();
         if hinted {
-            // The domain has named those that need a look. Now and then others have one, too.
+            // The domain has named the lanes with new messages. A few others are polled at times.
             for _ in 0..if healthy { 0 } else { polled.min(COLD_AT_ONCE) } {
                 self.cold = (self.cold + 1) % polled;
                 handled += self.serve_polled(self.cold);
@@ -266,7 +268,7 @@ impl<F: Fabric> Worker<F> {
                 handled += self.serve_polled(at);
             }
         } else {
-            // Lanes that are in use each time, a few of the others in turn.
+            // Poll all hot lanes, and a few cold ones in rotation.
             for at in 0..polled {
                 let hot = self.polled.get(at).and_then(|index| self.lanes[*index as usize].as_ref());
                 if hot.is_some_and(|lane| lane.hot > 0) {
@@ -290,7 +292,8 @@ impl<F: Fabric> Worker<F> {
         handled
     }
 
-    /// Lists the lanes that the domain names as written to; `false` if it keeps no account of that.
+    /// Lists the lanes that the domain reports as written to; returns `false` if the domain does not track
+    /// writes.
     #[inline]
     fn take_hints(&mut self) -> bool {
         let mut active = std::mem::take(&mut self.active);
@@ -302,7 +305,7 @@ impl<F: Fabric> Worker<F> {
         hinted
     }
 
-    /// Looks at a lane by its place among the polled ones, if it is still there.
+    /// Serves a lane by its place among the polled ones, if it is still there.
     #[inline]
     fn serve_polled(&mut self, at: usize) -> usize {
         match self.polled.get(at) {
@@ -311,7 +314,7 @@ impl<F: Fabric> Worker<F> {
         }
     }
 
-    /// Looks at the lanes that something came for.
+    /// Serves the lanes listed in `ready`.
     fn serve_ready(&mut self) -> usize {
         let mut handled = 0;
         let mut ready = std::mem::take(&mut self.ready);
@@ -341,7 +344,7 @@ impl<F: Fabric> Worker<F> {
         handled
     }
 
-    /// Asks for what the service of a lane will touch that has its turn after so many others, as far as a step goes.
+    /// Prefetches memory for the lane at `at` in `ready`, as far as `step` goes.
     #[inline]
     fn warm(&self, step: usize, ready: &[u16], at: usize) {
         let Some(index) = ready.get(at) else { return };
@@ -358,7 +361,7 @@ impl<F: Fabric> Worker<F> {
         }
     }
 
-    /// Has a lane looked at with the next progress.
+    /// Lists a lane to be served by the next progress.
     #[inline]
     fn list(&mut self, index: u16) {
         if let Some(listed) = self.listed.get_mut(index as usize)
@@ -368,7 +371,7 @@ impl<F: Fabric> Worker<F> {
         }
     }
 
-    /// Once in the program: it is most of what a server does, and called from two places.
+    /// Not inlined: it has two callers and contains most of a server's code.
     #[inline(never)]
     fn serve_lane(&mut self, index: usize) -> usize {
         let Some(lane) = &mut self.lanes[index] else { return 0 };
@@ -377,7 +380,7 @@ impl<F: Fabric> Worker<F> {
         }
         let reading = lane.reading.len();
         let served = self.dispatcher.serve(&mut self.domain, lane, &mut self.scratch);
-        // Also those of a look that ended with a violation: the lane goes with all its READs.
+        // Also after a violation: the lane is removed with all its READs.
         self.reading = (self.reading + lane.reading.len()).saturating_sub(reading);
         match served {
             Ok(messages) => {
@@ -428,7 +431,7 @@ impl<F: Fabric> Worker<F> {
             return 0;
         }
         let Some(&index) = self.by_queue_pair.get(&completion.queue_pair) else {
-            // A lane that is gone: its RECV goes back to the shared queue, if it is from there.
+            // The lane is gone. A RECV of the shared queue is posted again.
             if let Some(buffer) = completion.buffer
                 && self.receive_arena.is_some()
             {
@@ -459,7 +462,7 @@ impl<F: Fabric> Worker<F> {
         match route::parse(completion.id) {
             Some(Route::Receive { lane: shared }) => {
                 match (completion.opcode, completion.buffer) {
-                    // A lane whose messages are datagrams shares these RECVs only for reports.
+                    // A lane whose messages are datagrams uses these RECVs only for head reports.
                     (Opcode::Receive, Some(buffer))
                         if shared == route::SHARED && lane.plan.request.carrier() != Carrier::Receive =>
                     {
@@ -537,7 +540,7 @@ impl<F: Fabric> Worker<F> {
         }
     }
 
-    /// A completion of the queue pair for datagrams.
+    /// Processes a completion of the datagram queue pair.
     fn on_datagram(&mut self, completion: Completion<F::Memory>) {
         let queue_pair = completion.queue_pair;
         let route = route::parse(completion.id);
@@ -545,7 +548,7 @@ impl<F: Fabric> Worker<F> {
             return self.datagrams_broke();
         }
         if let Some(Route::Outgoing { lane: index }) = route {
-            // A lane that is gone, or another one in its place, does no harm.
+            // The lane may be gone or replaced by another one: the count is harmless.
             if let Some(Some(lane)) = self.lanes.get_mut(index as usize) {
                 lane.tx.completed();
                 if !lane.tx.awaits_completion() && std::mem::take(&mut lane.signaled) {
@@ -561,7 +564,7 @@ impl<F: Fabric> Worker<F> {
             Some(lane) if completion.status == CompletionStatus::Success && !lane.is_blocked() => {
                 lane.rx.deliver_datagram(buffer, completion.bytes, completion.immediate)
             }
-            // One that takes nothing now will hear the same again later.
+            // A lane that takes nothing now gets the datagram again later.
             _ => Err(buffer),
         };
         match (refused, index) {
@@ -575,7 +578,7 @@ impl<F: Fabric> Worker<F> {
         }
     }
 
-    /// The queue pair for datagrams is in error, and all lanes that use it are of no use: their clients connect again.
+    /// Closes all lanes that use datagrams after their queue pair has failed; the clients connect again.
     #[cold]
     fn datagrams_broke(&mut self) {
         let Some(pair) = self.datagrams.take() else { return };
@@ -591,7 +594,7 @@ impl<F: Fabric> Worker<F> {
         let _ = self.domain.destroy_queue_pair(pair.queue_pair);
     }
 
-    /// Looks for lanes that broke without a completion: some at a time, where there are many.
+    /// Removes lanes that broke without a completion; checks a bounded number of lanes at a time.
     fn check_health(&mut self) {
         let ready = |queue_pair| self.domain.state(queue_pair) == Some(QueuePairState::Ready);
         if self.datagrams.as_ref().is_some_and(|pair| !ready(pair.queue_pair)) {
@@ -609,7 +612,7 @@ impl<F: Fabric> Worker<F> {
         }
     }
 
-    /// Ends a lane. Calls of it that run elsewhere find it gone and their answers are dropped.
+    /// Removes a lane. Answers of its calls that run elsewhere are dropped.
     fn remove(&mut self, index: u16) {
         let Some(lane) = self.lanes.get_mut(index as usize).and_then(Option::take) else { return };
         self.by_queue_pair.remove(&lane.queue_pair);
@@ -632,14 +635,14 @@ impl<F: Fabric> Worker<F> {
         if let Some(held) = &mut self.dispatcher.held {
             held.forget(index);
         }
-        // Messages that nobody has taken go with the lane; their RECVs belong to all lanes.
+        // Drop untaken messages first: their RECVs belong to all lanes.
         drop(lane);
         open::refill_shared(self);
         open::refill_datagrams(self);
         self.set_mode();
     }
 
-    /// The worker waits as its most impatient lane asks for.
+    /// Sets the completion mode of the worker: the least patient one of its lanes.
     fn set_mode(&mut self) {
         let [busy, _event, adaptive] = self.modes;
         let mode = match (busy, adaptive) {
@@ -691,7 +694,7 @@ impl<F: Fabric> Worker<F> {
         }
     }
 
-    /// A call was answered that was not served at once: the lane is looked at, or gone.
+    /// Handles the result of a deferred answer: lists the lane, or removes it.
     pub(super) fn after_answer(&mut self, lane: u16, answered: Result<(), Violation>) {
         match answered {
             Ok(()) => self.list(lane),
@@ -726,7 +729,8 @@ impl<F: Fabric> Worker<F> {
         index as u16
     }
 
-    /// While draining: ends when the clients are through, or out of time, and says how far each lane came.
+    /// Ends a draining worker when its lanes are quiet or the time is up, and reports the last message taken
+    /// on each lane.
     fn drain(&mut self, until: Nanos, handled: usize) {
         let now = self.dispatcher.fabric.host().now();
         if handled > 0 {

@@ -1,99 +1,106 @@
-//! How many calls travel together (RF-RPC section 4.2, equation 3).
+//! Choice of the batch size (RF-RPC section 4.2, equation 3).
 //!
-//! The caller says how late an answer may be and how many may be later. Each batch that was in time makes the next ones a little longer,
-//! each late one makes them shorter, by so much more that both balance where the tolerated share is late. That is equation 3 call by
-//! call: one step up or down is many small ones. Three things differ from the paper:
+//! The caller gives a latency limit and the share of calls that may exceed it. Each batch in time makes the
+//! next batches a little longer; each late batch makes them shorter, by so much more that both balance at the
+//! tolerated share. This is equation 3 in small steps, one per batch. Three properties differ from the paper:
 //!
-//! * It has no share between a tenth of what is tolerated and all of it at which a size stays. Where latency varies, a size at which half a
-//!   percent of the calls is late does far less than one at which four percent are.
-//! * Steps grow while nothing but in time, or nothing but late, is heard, so that a change of the world is followed in some dozens of batches,
-//!   and halve with each late batch that follows timely ones, down to a fiftieth of the size.
-//! * The size travels with each batch, as its count, and not in a field of its own that says what the next will be: a server answers what came
-//!   together together, and so uses its client's size with the first batch that has it.
+//! * The paper keeps a size while the late share lies between a tenth of the tolerated share and all of it.
+//!   This tuner has no such range: where latency varies, a size with half a percent of late calls has far
+//!   less throughput than one with four percent.
+//! * Steps grow while all batches are in time, or all are late, so that the size follows a change of the
+//!   workload within some dozens of batches. They halve with each late batch that follows timely ones, down
+//!   to a fiftieth of the size.
+//! * The size has no field in the protocol: the count of a batch implies it. A server answers the calls of a
+//!   message in one message, so it uses the client's new size at once.
 //!
-//! More calls are not always more: one that takes another READ, or another message for its result, can make a batch half as long again. So it
-//! is kept what batches of each size took, and where a smaller one does more, that is what batches get; one of some dozens tells whether this
-//! is still so.
+//! Longer batches do not always have more throughput: one more call that takes another READ, or another
+//! message for its result, can make a batch half as long again. So the tuner keeps the time of batches of
+//! each size. If a smaller size has more throughput, batches get that size, and one in some dozens tests
+//! whether this is still true.
 //!
-//! Shorter batches are not always earlier. Calls that are in flight wait for each other by their number alone, and the less they
-//! travel together the longer they do. So where most are late, shrinking has to be worth it: if half of the size makes calls no earlier,
-//! the tuner goes the other way, as far as that does, and stays where they are earliest if nothing keeps the limit.
+//! Shorter batches do not always have lower latency: calls in flight wait for each other, and shorter batches
+//! mean more messages. So if most calls are late, shrinking must pay: if half of the size does not lower
+//! latency, the tuner tries longer batches as far as that helps, and stays at the lowest latency if no size
+//! keeps the limit.
 
 use dunlin_fabric::Nanos;
 use std::ops::RangeInclusive;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
 
-/// The sizes of a batch that are tried (section 4.2: the best ones lie among these).
+/// The range of batch sizes (section 4.2: the best ones lie in it).
 const SIZES: RangeInclusive<u16> = 1..=128;
-/// The largest size with its part of the next.
+/// The largest size with its fraction.
 const LARGEST: f64 = *SIZES.end() as f64 + 0.99;
-/// The part of the tolerated share that is aimed at: what is left is for chance.
+/// The aim as a part of the tolerated share; the rest allows for chance.
 const AIM: f64 = 0.86;
-/// Who tolerates nothing has so many late: without any, nothing tells that the limit is near.
+/// The least aim: without any late calls the tuner could not detect the limit.
 const LEAST_AIM: f64 = 0.005;
-/// A late batch makes the next shorter by this part of their size, less the tolerated share of that, and by half of it at most.
+/// The gain: a batch changes the size by the factor `1 + gain * (aim - late share)`, and shrinks it by at most
+/// `MOST_SHRUNK`.
 const GAIN: RangeInclusive<f64> = 0.02..=4.0;
 const MOST_SHRUNK: f64 = 0.5;
-/// Steps grow after so many times the batches in a row that were in time, of which one would be late at the share that is aimed at, and as
-/// many round trips as these...
+/// Steps grow once a row of timely batches is so long that this many of them would be late at the aimed share,
+/// and has taken this many round trips...
 const LONG_RUN: f64 = 3.0;
-/// ...and with each late one after so many round trips.
+/// ...and with each late batch after this many round trips.
 const LATE_RUN: f64 = 2.0;
-/// Batches that are looked at together to tell whether most calls are late, and while sizes are tried.
+/// Batches in a round of observations: to detect that most calls are late, and while sizes are tried.
 const SHORT_ROUND: u32 = 8;
 const ROUND: u32 = 16;
-/// A round takes at least so many round trips, however many batches are under way.
+/// A round takes at least this many round trips, however many batches are in flight.
 const ROUND_TRIPS: f64 = 2.0;
-/// More late ones are most.
+/// A late share above this counts as most calls.
 const MOST: f64 = 0.5;
-/// Rounds until shorter batches are tried again where nothing keeps the limit, at first and at most.
+/// Rounds before shorter batches are tried again if no size keeps the limit: at first, and at most.
 const PATIENCE: RangeInclusive<u16> = 1..=64;
-/// Calls are earlier if their latency falls below this part of what it was.
+/// Latency counts as lower below this part of the earlier one.
 const EARLIER: f64 = 0.97;
-/// Where several batches are under way, longer ones are tried up to one with which calls take so many times as long as the earliest: what a
-/// message of a line more costs, and who else sends longer ones, may make calls later at first.
+/// With several batches in flight, longer batches are tried up to this multiple of the lowest latency: an
+/// additional line per message, or long messages of other clients, may raise latency at first.
 const MUCH_LATER: f64 = 2.0;
-/// Several batches are under way if one is this part of a round trip, or less.
+/// Several batches are in flight if one takes at most this part of a round trip.
 const SEVERAL: f64 = 0.5;
-/// The world has changed if latency leaves these bounds while a size is held.
+/// While a size is held, a latency ratio outside these bounds means that the workload has changed.
 const SAME: RangeInclusive<f64> = 0.7..=1.4;
 
-/// A call more may take another READ, so a size may do less than a smaller one: of those down to its half the one that does most is taken
-/// if it does so many times as much. Sizes below `FEW` have to be worth it themselves: a call more is much there.
+/// A size may have less throughput than a smaller one, because one more call may take another READ. The best
+/// size from half of it on is taken if its throughput is higher by this factor. Sizes below `FEW` must pay
+/// for themselves: one more call is a large share there.
 const SMALLER_DOES: f64 = 1.05;
 const FEW_DO: f64 = 0.9;
 const FEW: u16 = 4;
-/// One batch of so many goes the other way, so that both stay known.
+/// One batch in this many uses the other size, so that both stay measured.
 const OTHER_WAY: u32 = 32;
-/// What is known of a size is of so many batches, and nothing is known of it before these many.
+/// Averaging window of a size in batches, and batches before its average is used.
 const KNOWN_BY: u16 = 32;
 const KNOWN_FROM: u16 = 16;
 const KNOWN_SIZES: usize = *SIZES.end() as usize + 1;
 
-/// What is known of a size: how long calls took there in the mean, in nanoseconds.
+/// A size and its mean latency in nanoseconds.
 #[derive(Clone, Copy, Debug)]
 struct Tried {
     size: f64,
     latency: f64,
 }
 
-/// What the tuner is doing.
+/// The state of the search.
 #[derive(Clone, Copy, Debug)]
 enum Search {
-    /// Each batch moves the size.
+    /// Each batch changes the size.
     Tracking,
-    /// The same, but most calls were late, here.
+    /// Like `Tracking`, but most calls were late at the given point.
     Falling(Tried),
-    /// Nothing has kept the limit for long; shorter ones are tried, from here.
+    /// No size has kept the limit for long: tries shorter batches, starting from the given point.
     Shorter(Tried),
-    /// Shorter ones were no earlier, or there are none; longer ones are tried: the earliest so far, and how long the last ones were.
+    /// Shorter batches did not lower latency, or there are no shorter ones: tries longer batches. `best` has
+    /// the lowest latency so far; `tried` is the last size.
     Longer { best: Tried, tried: f64 },
-    /// Nothing keeps the limit, and here calls are earliest: for so many rounds.
+    /// No size keeps the limit; `at` has the lowest latency. Held for this many rounds.
     Held { at: Tried, rounds: u16 },
 }
 
-/// Batches of a round: how many, the round trips that they took, calls, late calls, and the time that all calls took.
+/// The batches of a round: their number, round trips, calls, late calls, and the summed latency of all calls.
 #[derive(Clone, Copy, Debug, Default)]
 struct Round {
     batches: u32,
@@ -112,7 +119,7 @@ impl Round {
         self.late as f64 / self.calls.max(1) as f64
     }
 
-    /// Whether several batches were under way at once.
+    /// Returns whether several batches were in flight at once.
     fn several(&self) -> bool {
         self.trips <= SEVERAL * f64::from(self.batches)
     }
@@ -123,52 +130,55 @@ impl Round {
     }
 }
 
-/// What came of a batch.
+/// The outcome of a batch.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Answered {
-    /// Its calls.
+    /// Calls in the batch.
     pub(crate) calls: u16,
-    /// Those that were late.
+    /// Late calls.
     pub(crate) late: u16,
-    /// What all of them took together, in nanoseconds.
+    /// Summed latency of its calls, in nanoseconds.
     pub(crate) taken: Nanos,
 }
 
-/// Chooses the size of batches.
+/// Chooses the batch size.
 #[derive(Clone, Debug)]
 pub(crate) struct BatchTuner {
     tolerance: f64,
     /// The share of late calls that is aimed at.
     aim: f64,
-    /// The size, with its part of the next.
+    /// The size with its fraction.
     size: f64,
     gain: f64,
-    /// Batches in a row that were in time, their round trips, and round trips that were late.
+    /// Consecutive timely batches, their round trips, and consecutive late round trips.
     timely: f64,
     timely_trips: f64,
     late_trips: f64,
     search: Search,
     patience: u16,
-    /// The size that batches are to have.
+    /// The size for the next batches.
     offered: u16,
-    /// Batches answered.
+    /// Answered batches.
     batches: u32,
-    /// Of those of each size how many, and the nanoseconds that one call takes a client, those under way together.
+    /// By size: the number of batches (bounded), and the mean nanoseconds per call, divided by the batches in
+    /// flight.
     known: [(u16, f32); KNOWN_SIZES],
-    /// When a size was tried last. What was opened before does not count, and then what was opened before the first batch of
-    /// the new size was answered: it still waits for those of the old one.
+    /// Time at which a size was tried last. Batches opened earlier do not count, nor do those opened before
+    /// the first batch of the new size was answered (`settling`): they still wait for batches of the old
+    /// size.
     changed: Nanos,
     settling: bool,
     round: Round,
 }
 
 impl BatchTuner {
-    /// Starts with batches of one. `tolerance` is the share of calls that may be late; what is no share counts as the nearest one.
+    /// Creates a tuner that starts with batches of one. `tolerance` is the share of calls that may be late;
+    /// values outside 0 to 1 are clamped.
     pub(crate) fn new(tolerance: f64) -> Self {
         let tolerance = if tolerance.is_nan() { 0.0 } else { tolerance.clamp(0.0, 1.0) };
         BatchTuner {
             tolerance,
-            // Nobody can be later than all.
+            // A share above 1 cannot be reached.
             aim: (tolerance * (AIM + (1.0 - AIM) * tolerance)).max(LEAST_AIM),
             size: f64::from(*SIZES.start()),
             gain: *GAIN.end(),
@@ -186,24 +196,26 @@ impl BatchTuner {
         }
     }
 
-    /// How many calls a batch may have.
+    /// Returns the largest number of calls for the next batch.
     #[inline]
     pub(crate) fn size(&self) -> u16 {
         self.offered
     }
 
-    /// Whether sizes are tried, and no batch moves them by itself.
+    /// Returns whether the search tries sizes, so that single batches do not change them.
     fn is_trying(&self) -> bool {
         !matches!(self.search, Search::Tracking | Search::Falling(_))
     }
 
-    /// A batch that was opened at `opened` is answered now, one of so many that were under way.
+    /// Takes the outcome of a batch opened at `opened` and answered at `now`, one of `under_way` batches in
+    /// flight.
     pub(crate) fn answered(&mut self, opened: Nanos, now: Nanos, batch: Answered, under_way: u32) {
         self.take(opened, now, batch, under_way);
         self.offered = self.offer();
     }
 
-    /// The size, or a smaller one that does more. At most 64 numbers are compared, for as many calls.
+    /// Returns the size, or a smaller one with more throughput. Compares at most 64 numbers, once for each
+    /// batch.
     fn offer(&self) -> u16 {
         let size = self.size as u16;
         if self.is_trying() {
@@ -227,7 +239,7 @@ impl BatchTuner {
             return;
         }
         let calls = u64::from(batch.calls.max(1));
-        // What is under way at once says one thing, and a batch that is not full less than one that is.
+        // All batches in flight together count as one observation, and a batch that is not full counts less.
         let trips = 1.0 / f64::from(under_way.max(1));
         self.batches = self.batches.wrapping_add(1);
         if let Some((known, mean)) = self.known.get_mut(calls as usize) {
@@ -256,7 +268,7 @@ impl BatchTuner {
         }
     }
 
-    /// A batch of which this share was late, and that had this part of the calls that it may have, moves the size.
+    /// Changes the size after a batch with this late share; `filled` is its part of the allowed calls.
     fn track(&mut self, late: f64, trips: f64, filled: f64) {
         if late > 0.0 {
             let first = self.timely > 0.0;
@@ -268,7 +280,7 @@ impl BatchTuner {
             }
         } else {
             self.late_trips = 0.0;
-            // Longer ones than are ever filled make no difference, until one day they do.
+            // A larger size has no effect if batches are never filled to it.
             if filled * 2.0 < 1.0 {
                 return;
             }
@@ -286,7 +298,7 @@ impl BatchTuner {
         self.size = self.size.clamp(f64::from(*SIZES.start()), LARGEST);
     }
 
-    /// A round has ended, in which several batches were under way at once or not.
+    /// Judges a finished round; `several` tells whether several batches were in flight.
     fn judge(&mut self, late: f64, here: Tried, several: bool) {
         let smallest = self.size as u16 == *SIZES.start();
         match self.search {
@@ -326,7 +338,7 @@ impl BatchTuner {
         self.size = self.size.clamp(f64::from(*SIZES.start()), LARGEST);
     }
 
-    /// Tries batches of half the size, or longer ones if there are none.
+    /// Tries batches of half the size, or longer ones if the size is below 2.
     fn shorten(&mut self, from: Tried) {
         if from.size < 2.0 {
             return self.lengthen(from);
@@ -335,12 +347,13 @@ impl BatchTuner {
         self.size = (from.size / 2.0).floor();
     }
 
-    /// Tries batches that are longer than these, or stays if there are none.
+    /// Tries longer batches than `from`, or stays if `from` has the largest size.
     fn lengthen(&mut self, from: Tried) {
         self.lengthen_beyond(from, from.size);
     }
 
-    /// Tries batches of half as much again as these, or stays with the best if there are none.
+    /// Tries batches that are half as long again as `tried`, or stays with the best if `tried` is the largest
+    /// size.
     fn lengthen_beyond(&mut self, best: Tried, tried: f64) {
         if tried >= f64::from(*SIZES.end()) {
             return self.hold(best);
@@ -355,8 +368,8 @@ impl BatchTuner {
     }
 }
 
-/// The size of batches of all lanes of a client, of whatever thread: who opens a batch loads it, and who had one answered moves it, unless
-/// another is at it.
+/// The batch size of all lanes of a client, shared by threads. A thread that opens a batch loads it; a thread
+/// whose batch was answered updates it, unless another thread is updating it.
 #[derive(Debug)]
 pub(crate) struct BatchSize {
     limit: Nanos,
@@ -366,42 +379,43 @@ pub(crate) struct BatchSize {
 }
 
 impl BatchSize {
-    /// As [`BatchTuner::new`]; what is answered after more than `limit` nanoseconds is late.
+    /// Creates the size as [`BatchTuner::new`] does; calls answered after more than `limit` nanoseconds are
+    /// late.
     pub(crate) fn new(limit: Nanos, tolerance: f64) -> Self {
         let tuner = BatchTuner::new(tolerance);
         let size = AtomicU16::new(tuner.size());
         BatchSize { limit, size, under_way: AtomicU32::new(0), tuner: Mutex::new(tuner) }
     }
 
-    /// How many calls a batch may have now.
+    /// Returns the largest number of calls for a batch now.
     #[inline]
     pub(crate) fn get(&self) -> u16 {
         self.size.load(Ordering::Relaxed)
     }
 
-    /// How late a call may be answered, in nanoseconds.
+    /// Returns the latency limit in nanoseconds.
     #[inline]
     pub(crate) fn limit(&self) -> Nanos {
         self.limit
     }
 
-    /// A batch was sent.
+    /// Counts a batch that was sent.
     #[inline]
     pub(crate) fn sent(&self) {
         self.under_way.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// All calls of a batch that was sent were answered.
+    /// Takes the outcome of a batch whose calls are all answered.
     pub(crate) fn answered(&self, opened: Nanos, now: Nanos, batch: Answered) {
         let under_way = self.under_way.fetch_sub(1, Ordering::Relaxed);
-        // Nobody waits: of two at once one is not heard.
+        // No thread blocks: of two concurrent outcomes one is dropped.
         if let Ok(mut tuner) = self.tuner.try_lock() {
             tuner.answered(opened, now, batch, under_way);
             self.size.store(tuner.size(), Ordering::Relaxed);
         }
     }
 
-    /// So many batches that were sent are not answered any more.
+    /// Removes batches that were sent and will not be answered.
     pub(crate) fn lost(&self, batches: usize) {
         self.under_way.fetch_sub(batches as u32, Ordering::Relaxed);
     }
@@ -412,7 +426,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// A tuner and its limit, as [`BatchSize`] has them.
+    /// A tuner and its limit, as in [`BatchSize`].
     struct Limited {
         tuner: BatchTuner,
         limit: Nanos,
@@ -427,7 +441,7 @@ mod tests {
             self.tuner.size()
         }
 
-        /// A batch that begins when the one before was answered.
+        /// Plays a batch that begins when the previous one was answered.
         fn answer(&mut self, latency: Nanos, calls: u16) {
             let opened = self.tuner.changed;
             let late = if latency > self.limit { calls } else { 0 };
@@ -435,7 +449,7 @@ mod tests {
             self.tuner.answered(opened, opened.saturating_add(latency), batch, 1);
         }
 
-        /// Plays batches whose latency goes by their size.
+        /// Plays batches whose latency depends on their size.
         fn play(&mut self, batches: u32, latency: impl Fn(u16) -> Nanos) {
             for _ in 0..batches {
                 let size = self.size();
@@ -454,13 +468,13 @@ mod tests {
         assert!((13..=16).contains(&tuner.size()), "{}", tuner.size());
         tuner.play(500, |_| 1_000);
         assert_eq!(tuner.size(), *SIZES.end());
-        // Downwards it takes a dozen batches.
+        // The size shrinks within a dozen batches.
         tuner.play(16, |size| 5_000 + 1000 * u64::from(size));
         assert!(tuner.size() <= 16, "{}", tuner.size());
     }
 
-    /// Latencies that vary by chance: one of twenty takes twice as long, as if by the way, and others differ by a third. The size is that
-    /// at which the tolerated share is late, and not the one at which nothing is.
+    /// Latency varies randomly by up to a third: the tuner finds the size at which the tolerated share is
+    /// late, not the one at which no call is late.
     #[test]
     fn where_latency_varies_the_tolerance_is_used() {
         let mut tuner = Limited::new(30_000, 0.05);
@@ -476,7 +490,7 @@ mod tests {
             }
             tuner.answer(latency, size);
         }
-        // With 61 calls one of twenty is late.
+        // With 61 calls one call of twenty is late.
         let (mean, share) = (calls as f64 / 7499.0, late as f64 / calls as f64);
         assert!((57.0..=62.0).contains(&mean) && (0.03..=0.05).contains(&share), "{mean} {share}");
     }
@@ -490,8 +504,8 @@ mod tests {
         }
     }
 
-    /// 128 calls in flight, of which those that do not travel together wait for each other: 1 us for each message, and 100 ns for
-    /// each call of one's own. Calls are earliest with 36 in a message, after 7.2 us.
+    /// Latency with 128 calls in flight: 1 us for each message, and 100 ns for each call in the same message.
+    /// The lowest latency, 7.2 us, has 36 calls in a message.
     fn in_flight(size: u16) -> Nanos {
         128_000 / u64::from(size) + 100 * u64::from(size)
     }
@@ -505,10 +519,10 @@ mod tests {
                 tuner.size()
             })
             .collect();
-        // 84 are the most that keep it, and 15 the fewest.
+        // The largest size within the limit is 84, the smallest 15.
         assert!(sizes[12..].iter().all(|size| (15..=100).contains(size)), "{sizes:?}");
         assert!((78..=85).contains(&tuner.size()), "{sizes:?}");
-        // From above, too, and where the world becomes such.
+        // Also from above, and after a change of the workload.
         let mut tuner = Limited::new(10_000, 0.05);
         tuner.play(1000, |_| 100);
         assert_eq!(tuner.size(), *SIZES.end());
@@ -526,17 +540,17 @@ mod tests {
                 tuner.play(32, in_flight);
                 latencies += in_flight(tuner.size());
             }
-            // Within a sixth of the earliest in the mean, what trying costs included.
+            // The mean is within a sixth of the lowest latency, including the cost of trials.
             assert!(latencies / 200 < 8_400, "{}", latencies / 200);
-            // And a limit that can be kept then is.
+            // A limit that becomes feasible is kept.
             tuner.play(1000, |_| 1_000);
             assert!(tuner.size() > 100, "{}", tuner.size());
         }
     }
 
-    /// A server that takes so many lines of each client by turns, of which others send long messages: who has 128 calls in flight waits for the
-    /// longer the less of them travel together, but for single ones, of which it takes several at a time. So two are later than one, and only
-    /// many are earlier.
+    /// The server serves a fixed number of lines of each client in rotation, and others send long messages.
+    /// With 128 calls in flight, fewer calls per message mean more latency, except for single calls, of which
+    /// it takes several at a time. So two per message are later than one, and only many are earlier.
     #[test]
     fn longer_batches_are_tried_beyond_those_that_are_no_earlier() {
         let latency = |size: u16| if size == 1 { 190_000 } else { 70_000 + 600_000 / Nanos::from(size) };
@@ -545,7 +559,7 @@ mod tests {
             let mut now = 0;
             for batch in 0..30_000u32 {
                 let calls = tuner.size();
-                // One of ten takes a little longer.
+                // One batch of ten takes a little longer.
                 let taken = latency(calls) + if batch.is_multiple_of(10) { 4_000 } else { 0 };
                 let opened = now;
                 let under_way = u32::from(128 / calls).max(1);
@@ -583,7 +597,7 @@ mod tests {
         assert!((3..=7).contains(&tuner.size()), "{}", tuner.size());
     }
 
-    /// Two results that take another READ, and three that take no more.
+    /// With two calls the results take another READ; a third call takes no more.
     #[test]
     fn a_call_more_has_to_be_worth_it() {
         let latency = |size: u16| if size == 1 { 3_500 } else { 6_000 + 1000 * u64::from(size) };
@@ -599,7 +613,8 @@ mod tests {
         }
     }
 
-    /// Results of which 29 go into one message: with 30 the last one comes with a second message, late, and the batch takes half as long again.
+    /// One message holds 29 results: with 30 the last one arrives late, with a second message, and the batch
+    /// takes half as long again.
     #[test]
     fn a_message_more_has_to_be_worth_it() {
         let mut tuner = BatchTuner::new(0.05);
@@ -634,7 +649,7 @@ mod tests {
         assert!(nonsense.size() <= 2);
     }
 
-    /// A batch that says that it had no calls does not make half of one a size.
+    /// A batch that claims to have no calls must not make a size of one half.
     #[test]
     fn no_batch_is_offered_no_calls() {
         let mut tuner = BatchTuner::new(0.05);
@@ -646,7 +661,7 @@ mod tests {
         }
     }
 
-    /// Lanes of several threads have one size, and what a lane that ends had under way is forgotten.
+    /// Lanes of several threads share one size, and the batches of a lane that ends are forgotten.
     #[test]
     fn lanes_share_it() {
         let size = BatchSize::new(1000, 0.05);
@@ -666,7 +681,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever it was fed before, it finds the largest size that keeps the limit.
+        /// After any input it finds the largest size that keeps the limit.
         #[test]
         fn it_recovers_from_anything(
             batches in prop::collection::vec((any::<[u64; 3]>(), any::<[u16; 2]>(), any::<u32>()), 0..3000),
@@ -677,7 +692,7 @@ mod tests {
                 tuner.tuner.answered(opened, now, Answered { calls, late, taken }, under_way);
                 prop_assert!(SIZES.contains(&tuner.size()));
             }
-            // A clock that says no more when this was.
+            // The clock restarts from 0.
             tuner.tuner.changed = 0; tuner.tuner.settling = false;
             tuner.play(6000, |size| fixed + per_call * u64::from(size));
             let best = ((20_000 - fixed) / per_call).clamp(1, 128) as i64;

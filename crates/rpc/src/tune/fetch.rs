@@ -1,28 +1,31 @@
 //! R and F by enumeration (RF-RPC section 3.2, equations 1 and 2).
 //!
-//! Of each sampled call are known how long the server took (P) and how long its answer is (S). For each candidate of R in
-//! [1, N] and F in [L, H] the table of rates tells how many such calls a second the server's NIC could carry: fetched, the rate
-//! of READs of F bytes, divided by the READs that it takes until the result is there (and one more if F does not hold it), or
-//! written back, the rate of WRITEs of S bytes, if that would be more READs than R allows. Two things differ from the paper's
-//! equation, which leaves P out and adds up the rates of the calls: with P the choice holds for functions of any length, and what
-//! all samples take together (the sum of the reciprocals) is what a mix of them really needs. And R can be 0: where a WRITE is no dearer than
-//! even one READ, as on shared memory, results are written back without a READ for trial.
+//! Each sampled call has the server's time (P) and the length of its answer (S). For each candidate of R in
+//! [1, N] and F in [L, H], the rate table gives the number of such calls per second that the server's NIC can
+//! sustain. A fetched call counts the rate of READs of F bytes, divided by the READs until the result is
+//! there (plus one if F does not hold it). A call that would take more READs than R allows counts the rate of
+//! WRITEs of S bytes.
+//!
+//! Two things differ from the paper's equation, which ignores P and sums the rates of the calls. With P the
+//! choice holds for functions of any duration, and the summed time of all samples (the sum of the
+//! reciprocals) is the actual cost of a mix. Also, R can be 0: where a WRITE costs no more than a single
+//! READ, as on shared memory, results are written back without any READ.
 
 use super::table::FetchTable;
 
-/// Candidates of F are so many bytes apart: a line.
+/// Distance between candidates of F, in bytes: a line.
 pub(crate) const STEP: u32 = 64;
-/// At most so many candidates of F; then they are further apart.
+/// Most candidates of F; if L and H are far apart, the distance grows.
 const CANDIDATES: u32 = 16;
-/// Another F has to be so much better: who stands on the edge between two stays.
+/// Another F must be better by this factor, so that the choice does not oscillate between two.
 const BETTER: f64 = 1.03;
-/// R is never larger, whatever a table says.
+/// The largest R, for any table.
 pub(crate) const MOST_RETRIES: usize = 16;
 
 /// A sampled call.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Sample {
-    /// How long the server took, in nanoseconds.
+    /// The server's time, in nanoseconds.
     pub(crate) process: u32,
     /// Bytes of the answer with its header.
     pub(crate) bytes: u32,
@@ -31,23 +34,23 @@ pub(crate) struct Sample {
 /// R and F.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Choice {
-    /// R: READs that may fail for a call, 1 to 16; 0 if results are better written back at once.
+    /// R: failed READs that a call tolerates, 1 to 16; 0 if results are better written back at once.
     pub(crate) retries: u32,
-    /// F: bytes that a READ brings, whole lines.
+    /// F: bytes of a READ, whole lines.
     pub(crate) bytes: u32,
-    /// How long R READs take, in nanoseconds: a server that is quicker is fetched from.
+    /// Time of R READs in nanoseconds: results of servers that are faster are fetched.
     pub(crate) patience: u32,
 }
 
 impl Choice {
-    /// These, as far as they can be.
+    /// Creates a choice with R and F clamped to their ranges.
     pub(crate) fn new(table: &FetchTable, retries: u32, bytes: u32) -> Self {
         let (retries, bytes) = (retries.clamp(1, MOST_RETRIES as u32), lines(bytes.clamp(1, 1 << 20)));
         let patience = (f64::from(retries) * table.read_nanos(bytes)) as u32;
         Choice { retries, bytes, patience }
     }
 
-    /// What a client starts with: R = N and F = L, or 0 and L.
+    /// Returns a client's initial choice: R = N and F = L, or R = 0 and F = L where READs are not cheaper.
     pub(crate) fn start(table: &FetchTable) -> Self {
         let low = table.low();
         match table.reads(low) > table.writes(low) {
@@ -56,13 +59,13 @@ impl Choice {
         }
     }
 
-    /// Nothing is fetched, until other samples say otherwise.
+    /// Returns the choice with R = 0: nothing is fetched until later samples change it.
     fn written(bytes: u32) -> Self {
         Choice { retries: 0, bytes, patience: 0 }
     }
 }
 
-/// R and F for calls like these; what is chosen now, unless others are better by enough to matter.
+/// Chooses R and F for calls like the samples; keeps `now` unless another choice is sufficiently better.
 pub(crate) fn choose(table: &FetchTable, samples: &[Sample], now: Choice) -> Choice {
     let (low, high) = (lines(table.low()), lines(table.high()));
     let step = STEP.max(lines((high - low) / CANDIDATES));
@@ -77,7 +80,8 @@ pub(crate) fn choose(table: &FetchTable, samples: &[Sample], now: Choice) -> Cho
         let times = taken(bytes);
         for retries in 0..=table.reads_at_most() {
             let time = of(&times, retries);
-            // Of equal ones the largest R: a call that takes longer than others did is no reason to change.
+            // Among equal candidates take the largest R, so that a call longer than the samples is no reason
+            // to change.
             if time < best.0 || (time == best.0 && bytes == best.2 && retries > best.1) {
                 best = (time, retries, bytes);
             }
@@ -87,17 +91,18 @@ pub(crate) fn choose(table: &FetchTable, samples: &[Sample], now: Choice) -> Cho
     let better = time * BETTER < standing || (bytes == now.bytes && time <= standing && now.retries > 0);
     match (better, retries) {
         (false, _) => now,
-        // Of a READ that is not sent no F is better than another.
+        // With R = 0 no F is better than another.
         (true, 0) => Choice::written(now.bytes),
         (true, _) => Choice::new(table, retries, bytes),
     }
 }
 
-/// How long the server's NIC is busy with all samples where READs bring so many bytes, in seconds: for each R.
+/// Returns, for each R, the seconds for which all samples occupy the server's NIC if READs have `bytes`
+/// bytes.
 fn times(table: &FetchTable, samples: &[Sample], written: &[f64], bytes: u32) -> [f64; MOST_RETRIES + 1] {
     let read = table.read_nanos(bytes);
     let served = table.reads(bytes);
-    // By the READs that fail: what the samples take if they are fetched, and how much less (or more) if they are written back.
+    // By failed READs: the time of the samples if they are fetched, less their time if they are written back.
     let mut times = [0.0; MOST_RETRIES + 1];
     let mut all = 0.0;
     for (sample, written) in samples.iter().zip(written) {
@@ -108,7 +113,7 @@ fn times(table: &FetchTable, samples: &[Sample], written: &[f64], bytes: u32) ->
             times[failed + 1] += f64::from(reads) / served - written;
         }
     }
-    // With R all those are fetched for which fewer fail.
+    // With a given R, the calls with fewer failed READs are fetched.
     for time in &mut times {
         all += *time;
         *time = all;
@@ -116,10 +121,10 @@ fn times(table: &FetchTable, samples: &[Sample], written: &[f64], bytes: u32) ->
     times
 }
 
-/// The most samples that are looked at together.
+/// The most samples for a choice.
 pub(crate) const MAX_SAMPLES: usize = 32;
 
-/// Whole lines of at least so many bytes, as a READ takes them.
+/// Rounds `bytes` up to whole lines.
 const fn lines(bytes: u32) -> u32 {
     bytes.next_multiple_of(STEP)
 }
@@ -139,7 +144,7 @@ mod tests {
         vec![Sample { process, bytes }; MAX_SAMPLES]
     }
 
-    /// R and F after such calls, from what was chosen before.
+    /// Returns R and F after such calls, starting from `now`.
     fn after(table: &FetchTable, now: Choice, process: u32, bytes: u32) -> Choice {
         choose(table, &alike(process, bytes), now)
     }
@@ -156,19 +161,19 @@ mod tests {
         let (table, start) = start();
         let longer = after(&table, start, 300, 500);
         assert_eq!(longer.bytes, 512);
-        // With 1 KiB one READ of all is no better than half of the rate of READs of 256 bytes.
+        // At 1 KiB, one READ of the whole result has no more than half of the rate of READs of 256 bytes.
         let beyond = after(&table, longer, 300, 1024);
         assert_eq!(beyond.bytes, 256);
-        // Beyond H it makes no difference that would be worth it.
+        // Beyond H no F is sufficiently better.
         assert_eq!(after(&table, beyond, 300, 3000).bytes, 256);
-        // And back.
+        // Shorter results lower F again.
         assert_eq!(after(&table, longer, 300, 100).bytes, 256);
     }
 
     #[test]
     fn a_mix_is_weighed_by_the_time_that_it_takes() {
         let (table, start) = start();
-        // Three of four fit: two READs for the fourth are better than slower ones for all.
+        // Three of four results fit: two READs for the fourth are better than slower READs for all.
         let mut samples = alike(300, 64);
         samples.iter_mut().step_by(4).for_each(|sample| sample.bytes = 700);
         assert_eq!(choose(&table, &samples, start).bytes, 256);
@@ -177,16 +182,17 @@ mod tests {
     #[test]
     fn r_falls_where_writing_back_is_better_than_so_many_reads() {
         let (table, start) = start();
-        // Three READs are served in less than the time of one WRITE, and so are five.
+        // Three READs take the server less time than one WRITE, and so do five.
         assert_eq!(after(&table, start, 4_000, 64).retries, 5);
         assert_eq!(after(&table, start, 6_000, 64).retries, 5);
-        // Not so six, if the result takes one more.
+        // Six READs do not, if the result takes one more.
         let fewer = after(&table, start, 6_000, 600);
         assert_eq!((fewer.retries, fewer.bytes), (4, 256));
         assert_eq!(after(&table, fewer, 1_000, 64).retries, 5);
     }
 
-    /// Where who READs has the work, a WRITE is the better way, from the first call on; and fetching is, as soon as it pays.
+    /// Where the reader does the work of a READ, results are written back from the first call on; fetching
+    /// starts as soon as it pays.
     #[test]
     fn where_nothing_is_asymmetric_results_are_written_back_at_once() {
         let shared = FetchTable::of(std::sync::Arc::new(dunlin_fabric::Rates::shared_memory()));
@@ -200,11 +206,11 @@ mod tests {
         assert_eq!(after(&table, before, 300, 64), Choice::start(&table));
     }
 
-    /// Equation 2 as it stands in the head of this file, sample by sample.
+    /// Equation 2 as in the documentation of this module, sample by sample.
     fn plainly(table: &FetchTable, samples: &[Sample], retries: u32, bytes: u32) -> f64 {
         let of = |sample: &Sample| {
             let failed = (f64::from(sample.process) / table.read_nanos(bytes)) as u32;
-            // With R = 0 all are written back.
+            // With R = 0 all results are written back.
             if failed >= retries {
                 return 1.0 / table.writes(sample.bytes);
             }
@@ -219,7 +225,7 @@ mod tests {
     }
 
     proptest! {
-        /// Within 5% of the best of all candidates, for any workload.
+        /// The choice is within 5% of the best candidate, for any workload.
         #[test]
         fn the_choice_is_near_the_best(samples in samples()) {
             let (table, start) = start();
@@ -242,7 +248,7 @@ mod tests {
             }
         }
 
-        /// A server may say of its time what it likes, and answer with any number of bytes.
+        /// A server may report any time, and answer with any number of bytes.
         #[test]
         fn nonsense_is_borne(
             samples in prop::collection::vec((any::<u32>(), any::<u32>()), 0..=MAX_SAMPLES),

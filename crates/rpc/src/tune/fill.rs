@@ -1,64 +1,71 @@
-//! How a sender fills buffers that the peer has READ. Plain stores have to wait for the peer's core to give each line up, unless
-//! it has dropped them meanwhile; that takes 2 ns a line or 30, as the cores lie and as many other bytes went by. Stores past the
-//! caches wait for nobody, but what was stored so has to be READ from memory. So who fills looks at the clock when the first
-//! piece is there: where plain stores take several times as long the rest goes past the caches, and so do the next payloads, until plain
-//! stores are tried again. That takes two payloads: what went past the caches is in none, so that the first ones to it are slow wherever the
-//! peer is; one payload brings its lines back, and the first piece of the next tells. Nothing has to be found out before.
+//! The choice of stores for buffers that the peer has READ: plain stores, or stores past the caches.
 //!
-//! What cores do is alike for many lanes, and changes for all of them when a host moves virtual processors. So a lane that has found
-//! plain stores to be quick again says so, and the others look at their next payload. Each finds out for itself all the same: peers may be near and far.
+//! A plain store waits until the peer's core gives the line up, unless that core has dropped it meanwhile;
+//! the cost depends on the distance of the cores and on the bytes that passed through the caches. A store
+//! past the caches waits for nobody, but the peer must then READ the line from memory.
 //!
-//! Buffers that were READ lately and those that were not are two things, each with a finding of its own. Who has only the former and
-//! finds them slow has more of them filled by turns (`tune/turns.rs`).
+//! So the sender takes the time of the first piece of each payload. If plain stores take several times as
+//! long, it stores the rest past the caches, and the next payloads too, until it tries plain stores again. A
+//! trial takes two payloads: lines that were stored past the caches are in no cache, so the first plain
+//! stores to them are slow in any case. One payload brings the lines back, and the first piece of the next
+//! one gives the measurement. No calibration is needed in advance.
+//!
+//! The distance of cores is alike for many lanes, and changes for all of them when a host moves virtual
+//! processors. So a lane that finds plain stores fast again notifies the other lanes, which try them with
+//! their next payload. Each lane still decides for itself, since peers may be near or far.
+//!
+//! Buffers that were READ recently and buffers that were READ long ago have separate state. A lane that has
+//! only the former, and finds them slow, gets more buffers to rotate through (`tune/turns.rs`).
 
 use super::turns::Past;
 use dunlin_fabric::Nanos;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// What the lanes of a process tell each other.
+/// Notifications between the lanes of a process.
 #[derive(Debug, Default)]
 pub(crate) struct News {
-    /// How often plain stores became quick for one of them.
+    /// Number of times that plain stores became fast for a lane.
     count: AtomicU32,
     /// Lanes so far.
     lanes: AtomicU32,
 }
 
-/// Finds out for a lane how its large payloads are filled.
+/// Chooses the stores for a lane's large payloads.
 #[derive(Debug)]
 pub(crate) struct FillTuner {
     news: Arc<News>,
-    /// How many of these it has heard.
+    /// The value of `news.count` that this lane has seen.
     heard: u32,
-    /// Which lane it is: they try at different times.
+    /// The lane's number: lanes start trials at different times.
     number: u32,
-    /// What a line takes past the caches, in sixteenths of a nanosecond.
+    /// Time of a line stored past the caches, in sixteenths of a nanosecond.
     streamed: u32,
-    /// Of buffers that were READ lately, and long ago.
+    /// For buffers that were READ recently, and long ago.
     ways: [Way; 2],
 }
 
-/// How buffers of one past are filled.
+/// The choice for buffers of one history.
 #[derive(Clone, Copy, Debug)]
 struct Way {
     streams: bool,
-    /// Payloads until plain stores are tried again.
+    /// Payloads until the next trial of plain stores.
     left: u8,
-    /// How many these were the last time, or about.
+    /// The number of payloads before that trial, approximately.
     patience: u8,
-    /// The last payload was filled by plain stores in spite of that, so that the next one tells what they take.
+    /// The last payload was filled with plain stores as the first half of a trial: the next one gives the
+    /// measurement.
     warmed: bool,
 }
 
-/// What a line takes past the caches before that was measured.
+/// Assumed time of a line stored past the caches, before it is measured.
 const STREAMED: u32 = 3 * 16;
 const LONGEST_PATIENCE: u8 = 128;
-/// Who has waited for so long has found something out, and not only been delayed.
+/// From this number on the result was stable, and not caused by a single delay.
 const PATIENT: u8 = 8;
 
 impl FillTuner {
-    /// For one more lane.
+    /// Creates the state of one more lane.
     pub(crate) fn new(news: Arc<News>) -> Self {
         let heard = news.count.load(Ordering::Relaxed);
         let number = news.lanes.fetch_add(1, Ordering::Relaxed);
@@ -75,7 +82,7 @@ impl FillTuner {
         }
     }
 
-    /// Whether a payload begins past the caches, in a buffer of such a past.
+    /// Returns whether a payload in a buffer of this history begins with stores past the caches.
     pub(crate) fn begin(&mut self, past: Past) -> bool {
         let news = self.news.count.load(Ordering::Relaxed);
         if self.heard != news {
@@ -90,13 +97,13 @@ impl FillTuner {
         streams
     }
 
-    /// The first bytes of a payload took so long. Says whether the rest of it goes past the caches.
+    /// Takes the time of a payload's first bytes. Returns whether the rest is stored past the caches.
     pub(crate) fn began(&mut self, past: Past, streamed: bool, bytes: usize, took: Nanos) -> bool {
         let line = u32::try_from(took.saturating_mul(64 * 16) / bytes.max(1) as u64).unwrap_or(u32::MAX);
         let (before, number) = (self.streamed, self.number);
         let Some(way) = self.way(past) else { return streamed };
         if streamed {
-            // A delay by others is no property of it.
+            // Bounds the effect of a delay that other work causes.
             self.streamed = line.min(before.saturating_add(before / 8)).max(before / 2).max(1);
             return true;
         }
@@ -104,14 +111,14 @@ impl FillTuner {
             return false;
         }
         way.warmed = false;
-        // What comes past the caches is READ from memory: so plain stores have to be much slower, and what is about the same makes
-        // nothing flap.
+        // Lines stored past the caches are READ from memory, so plain stores must be much slower to lose. The
+        // two limits are apart, so that the choice does not oscillate.
         let limit = if way.streams { before / 2 * 5 } else { before.saturating_mul(7) / 2 };
         let slow = line > limit;
         let patient = way.streams && way.patience >= PATIENT;
         way.patience = match way.streams && slow {
             true => way.patience.saturating_mul(2).min(LONGEST_PATIENCE),
-            // It may have been but a delay by others.
+            // A single delay may have caused it.
             false => 1,
         };
         way.left = way.patience - (number % (u32::from(way.patience) / 4 + 1)) as u8;
@@ -122,7 +129,7 @@ impl FillTuner {
         slow
     }
 
-    /// Whether plain stores to what was READ lately are slow, so that more buffers may help.
+    /// Returns whether plain stores to recently READ buffers are slow, so that more buffers may help.
     pub(crate) fn is_slow_lately(&self) -> bool {
         self.ways[0].streams
     }
@@ -134,8 +141,8 @@ mod tests {
 
     const BYTES: usize = 64 * 512;
 
-    /// Fills so often where a line takes `plain` or `streamed` nanoseconds; answers how many of the last hundred ended past the caches,
-    /// and how many began by slower stores than need be.
+    /// Fills `fills` payloads where a line takes `plain` or `streamed` nanoseconds. Returns how many of the
+    /// last hundred ended past the caches, and how many began with the slower kind of stores.
     fn run(tuner: &mut FillTuner, past: Past, fills: usize, plain: u64, streamed: u64) -> (usize, usize) {
         let (mut late, mut worse) = (0, 0);
         for fill in 0..fills {
@@ -157,7 +164,7 @@ mod tests {
                 let (late, worse) = run(&mut FillTuner::new(Arc::default()), past, 1000, plain, streamed);
                 assert_eq!(late > 90, past_the_caches, "{plain} {streamed} {late}");
                 assert!(late == 0 || late >= 98, "a piece shows it, and the rest goes so: {late}");
-                // Trying costs a payload, and a piece of the next, in a hundred.
+                // A trial costs a payload, and a piece of the next one, in a hundred.
                 assert!(plain == 6 || streamed > 3 || worse <= 32, "{plain} {streamed} {worse}");
             }
         }
@@ -173,12 +180,13 @@ mod tests {
         assert!(tuner.is_slow_lately());
         assert!(run(&mut tuner, Past::Lately, 100, 12, 3).0 >= 98);
         assert_eq!(run(&mut tuner, Past::LongAgo, 100, 2, 3).0, 0);
-        // What nobody has READ says nothing.
+        // Buffers that no peer has READ give no measurement.
         assert!(!tuner.begin(Past::New) && !tuner.began(Past::New, false, BYTES, Nanos::MAX));
         assert_eq!(run(&mut tuner, Past::LongAgo, 100, 2, 3).0, 0);
     }
 
-    /// Plain stores to what went past the caches are slow once, near too: who was delayed once finds back.
+    /// Plain stores to lines stored past the caches are slow once, even for near peers: a lane that was
+    /// delayed once returns to plain stores.
     #[test]
     fn lines_come_back_to_the_caches_before_they_are_judged() {
         let mut tuner = FillTuner::new(Arc::default());
@@ -198,7 +206,7 @@ mod tests {
         assert!(late <= 2, "{late}");
     }
 
-    /// Cores may come to lie otherwise, and one delay is no reason to go another way for long.
+    /// Distances of cores may change, and a single delay does not change the choice for long.
     #[test]
     fn changes_are_seen_soon() {
         let mut tuner = FillTuner::new(Arc::default());
@@ -212,7 +220,7 @@ mod tests {
         }
     }
 
-    /// Who has found out tells the others.
+    /// A lane that detects the change notifies the others.
     #[test]
     fn many_lanes_see_changes_as_soon_as_one_does() {
         let news: Arc<News> = Arc::default();
@@ -227,7 +235,7 @@ mod tests {
         assert_eq!(news.count.load(Ordering::Relaxed), 1, "it is said once");
     }
 
-    /// As in virtual time, where filling takes none, and where it takes for ever.
+    /// As in virtual time, where filling takes no time, and with the longest time.
     #[test]
     fn any_time_is_borne() {
         let mut tuner = FillTuner::new(Arc::default());

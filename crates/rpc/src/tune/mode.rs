@@ -1,27 +1,29 @@
-//! For each function of a client, whether its results are fetched or written back (RF-RPC section 3.2, "Discussion").
+//! The choice, for each function of a client, whether results are fetched or written back (RF-RPC section
+//! 3.2, "Discussion").
 //!
-//! A function starts with fetching. After two calls in a row for which R READs failed its results are written back; when the
-//! server says often enough in a row that it took less time than R READs take, they are fetched again. A server may be slow to
-//! take requests though it serves each quickly, and then fetching fails at once again: each such return asks for twice the
-//! patience of the one before, so that who is better off with replies loses next to nothing by trying.
+//! A function starts with fetching. After two consecutive calls with R failed READs, its results are written
+//! back. Once the server has reported, for enough consecutive calls, a time shorter than R READs, they are
+//! fetched again. A server may take requests slowly although it serves each quickly, and then fetching fails
+//! again at once. So each such return doubles the number of calls required before the next one, which bounds
+//! the cost of trials.
 
-/// Calls in a row for which R READs have to fail.
+/// Consecutive calls with R failed READs that end fetching.
 const STRIKES: u8 = 2;
-/// Answers in a row that have to be quick before results are fetched again: at first, and at most.
+/// Consecutive short calls before results are fetched again: at first, and at most.
 const PATIENCE: std::ops::RangeInclusive<u16> = 2..=4096;
-/// Calls fetched without trouble after which a return counts as right.
+/// Calls fetched without failure after which a return counts as successful.
 const PROVEN: u16 = 256;
-/// Functions that are told apart. Those with equal remainders share one state.
+/// Number of functions with separate state; functions with equal remainders share one.
 pub(crate) const FUNCTIONS: usize = 32;
 
 #[derive(Clone, Copy, Debug)]
 struct Function {
     replies: bool,
     strikes: u8,
-    /// Quick answers in a row.
+    /// Consecutive short calls.
     quick: u16,
     patience: u16,
-    /// Calls fetched without trouble since the last return.
+    /// Calls fetched without failure since the last return.
     steady: u16,
 }
 
@@ -29,7 +31,7 @@ struct Function {
 #[derive(Clone, Debug)]
 pub(crate) struct ModeSwitch {
     functions: [Function; FUNCTIONS],
-    /// How often some function has changed to replies, and back.
+    /// Mode changes: to writing back, and to fetching.
     to_reply: u64,
     to_fetch: u64,
 }
@@ -46,13 +48,14 @@ impl ModeSwitch {
         &mut self.functions[function as usize % FUNCTIONS]
     }
 
-    /// Whether results of this function are written back.
+    /// Returns whether results of this function are written back.
     #[inline]
     pub(crate) fn replies(&self, function: u16) -> bool {
         self.functions[function as usize % FUNCTIONS].replies
     }
 
-    /// R READs have failed for a call of this function. Once for each call. Says whether the function changes to replies now.
+    /// Records that R READs have failed for a call; called once for each call. Returns whether the function
+    /// changes to writing back now.
     pub(crate) fn strike(&mut self, function: u16) -> bool {
         let of = self.of(function);
         of.strikes = of.strikes.saturating_add(1);
@@ -67,7 +70,7 @@ impl ModeSwitch {
         true
     }
 
-    /// A result was fetched before R READs had failed.
+    /// Records a result that was fetched before R READs failed.
     #[inline]
     pub(crate) fn fetched(&mut self, function: u16) {
         let of = self.of(function);
@@ -80,7 +83,7 @@ impl ModeSwitch {
         }
     }
 
-    /// A result was written back, and the server said how long it took: `quick` if that is less than R READs take.
+    /// Records a result that was written back; `quick` if the server took less time than R READs take.
     pub(crate) fn replied(&mut self, function: u16, quick: bool) {
         let of = self.of(function);
         if !of.replies {
@@ -93,7 +96,7 @@ impl ModeSwitch {
         }
     }
 
-    /// How often functions have changed to replies, and back to fetching.
+    /// Returns the number of changes to writing back, and to fetching.
     pub(crate) fn changes(&self) -> (u64, u64) {
         (self.to_reply, self.to_fetch)
     }
@@ -148,7 +151,7 @@ mod tests {
         }
         assert_eq!(waits[..4], [2, 4, 8, 16]);
         assert_eq!(waits[15], 4096);
-        // Until it goes well for a while.
+        // Success for a while resets the number.
         (0..PROVEN).for_each(|_| modes.fetched(7));
         modes.strike(7);
         modes.strike(7);
@@ -158,7 +161,8 @@ mod tests {
     }
 
     proptest! {
-        /// However the world behaves, a client that is always struck fetches few calls: what trying costs is bounded.
+        /// For any workload, a client whose fetches always fail fetches few calls: the cost of trials is
+        /// bounded.
         #[test]
         fn trying_is_rare_where_it_fails(calls in 1000usize..40_000) {
             let mut modes = ModeSwitch::new();

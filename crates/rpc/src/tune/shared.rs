@@ -1,14 +1,15 @@
 //! R and F of each function, chosen once for all connections of a client (RF-RPC section 3.2).
 //!
-//! Every lane, of whatever thread, gives its samples to one `FetchTuner` and goes by what that has chosen, so that a client of
-//! many workers has found out what one of a single worker would find out in the same number of calls. It is atomics only: who
-//! posts a READ loads one word; who has a sample stores one, and now and then chooses, unless another is at it. Nobody waits and
-//! nothing is allocated.
+//! All lanes, of any thread, feed their samples to one `FetchTuner` and use its choices, so that a client
+//! with many workers needs no more calls to find them than a client with one. The state is atomic: a thread
+//! that posts a READ loads one word; a thread with a sample stores one word and sometimes makes the choice,
+//! unless another thread is making it. Nothing blocks and nothing allocates.
 //!
-//! Calls that travel by themselves and those that travel together are chosen for apart, each by its own samples: their answers are of other
-//! lengths, and a client that has both, as one does that looks for the size of its batches, would have F go to and fro between what holds
-//! one result and what is as good as any for many. Where results are all about as long, F of a batch goes by how many calls it has: else a
-//! size that is tried once in a while would always take a READ more than it needs, and seem worse than it is.
+//! Calls that travel alone and calls in batches have separate choices and samples, because their answers have
+//! different lengths. With a common choice, a client that makes both (for example while it searches for its
+//! batch size) would move F back and forth between a value that holds one result and one that suits many. If
+//! results have similar lengths, F of a batch depends on its number of calls; otherwise a rarely tried batch
+//! size would always take one READ too many and seem worse than it is.
 
 use super::fetch::{Choice, MAX_SAMPLES, MOST_RETRIES, STEP, Sample, choose};
 use super::mode::FUNCTIONS;
@@ -20,27 +21,29 @@ use dunlin_wire::{HEADER_BYTES, LINE, TAG_BYTES};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
-/// So many samples are enough for a first choice; there are others after twice as many, four times as many and so on, and then
-/// after each [`MAX_SAMPLES`].
+/// Samples before the first choice. Further choices follow at each doubling, and then after each
+/// [`MAX_SAMPLES`] samples.
 const FIRST: u32 = 4;
 
-/// How R and F are chosen (RF-RPC section 3.2).
+/// The choice of R and F (RF-RPC section 3.2).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FetchChoice {
-    /// By enumeration over samples of the calls, for each function, unless the server asks for another way. Where the rates rule fetching
-    /// out whatever is called (on shared memory: [`FetchTable::rules_out_fetching`]), results are
-    /// written back as if the plan had said so, at the price of that. Else the server tries now and then, for
-    /// all clients at once, whether more calls are made if their results are written back, fetched with an F that
-    /// holds them whole, or fetched with more READs than R; if so, its answers ask for that.
+    /// By enumeration over samples, for each function, unless the server asks for another path.
+    ///
+    /// If the rates rule out fetching ([`FetchTable::rules_out_fetching`], for example on shared memory),
+    /// results are written back as if the plan had said so, and at the same cost. Otherwise the server
+    /// sometimes tries, for all clients at once, whether the call rate is higher if results are written back,
+    /// fetched with an F that holds them whole, or fetched with more READs than R. Its answers then ask for
+    /// the best path.
     #[default]
     Tuned,
-    /// By enumeration alone, as in RF-RPC, whatever the server asks for.
+    /// By enumeration alone, as in RF-RPC; requests of the server are ignored.
     Enumerated,
-    /// As they are given here.
+    /// Fixed values.
     Fixed {
-        /// R, 1 to 16 READs. For none there is a plan whose results are written back.
+        /// R, 1 to 16 READs. To fetch nothing, use a plan whose results are written back.
         retries: u32,
-        /// F, rounded up to lines of 64 bytes, at most 8 KiB.
+        /// F in bytes, rounded up to lines of 64 bytes, at most 8 KiB.
         bytes: u32,
     },
 }
@@ -63,38 +66,38 @@ impl FetchChoice {
     }
 }
 
-/// In what company a call travels.
+/// The kind of message in which a call travels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Company {
-    /// By itself.
+    /// A single call.
     Alone,
-    /// In a message of several.
+    /// Several calls.
     Batch,
 }
 
 impl Company {
     const ALL: [Company; 2] = [Company::Alone, Company::Batch];
 
-    /// That of a message of so many calls.
+    /// Returns the kind of a message of `calls` calls.
     const fn of(calls: u16) -> Company {
         if calls == 1 { Company::Alone } else { Company::Batch }
     }
 }
 
-/// What is read with each READ.
+/// The state that is loaded for each READ.
 #[derive(Debug)]
 #[repr(align(64))]
 struct Chosen {
-    /// A [`Choice`] as a word for each [`Company`], see [`pack`].
+    /// A packed [`Choice`] for each [`Company`]; see [`pack`].
     words: [AtomicU64; 2],
     changes: AtomicU32,
-    /// What the server asks for: the number of a [`Way`].
+    /// The path that the server asks for: the number of a [`Way`].
     way: AtomicU8,
-    /// The longest result of the latest samples of each [`Company`], in bytes.
+    /// The longest result in the latest samples of each [`Company`], in bytes.
     longest: [AtomicU32; 2],
-    /// What a call of a batch adds to the answer, in bytes; 0 if that varies, or is not known.
+    /// Bytes that each call of a batch adds to the answer; 0 if unknown or varying.
     per_call: AtomicU32,
-    /// A [`Wait`]. Of two threads that change it at once one is not heard.
+    /// The fields of a [`Wait`]. Of two concurrent updates one may be lost.
     wait: AtomicU32,
     least: AtomicU32,
     process: AtomicU32,
@@ -131,34 +134,35 @@ struct Function {
     chosen: Chosen,
     /// Samples so far.
     count: AtomicU32,
-    /// Somebody is choosing.
+    /// A thread is making the choice.
     choosing: AtomicBool,
-    /// The latest: time in the upper half, then calls, then the lines of the answer. 0 is none, since an answer has lines.
+    /// The latest samples: time in the upper half, then calls, then lines of the answer. 0 means no sample,
+    /// since an answer has lines.
     samples: [AtomicU64; MAX_SAMPLES],
 }
 
-/// Chooses R and F for the functions of a client. Functions with equal remainders by 32 are one.
+/// Chooses R and F for the functions of a client. Functions with equal ids modulo 32 share one choice.
 #[derive(Debug)]
 pub(crate) struct FetchTuner {
     table: Arc<FetchTable>,
     how: FetchChoice,
-    /// Up to so many bytes one READ of all is better than two of L.
+    /// The size in bytes up to which one READ of the whole result is better than two of L.
     one_read: u32,
-    /// None if the first READs go out at once.
+    /// `None` if first READs are sent at once.
     waiting: Option<Waiting>,
     functions: Box<[Function]>,
 }
 
-/// Who is asked to fetch patiently READs so many times as often as N says.
+/// Factor of N for R on the path [`Way::Patient`].
 const PATIENCE: u32 = 2;
-/// F is never more than that: the longest message.
+/// The largest F, in bytes: the longest message.
 const MOST_BYTES: u32 = 8192;
-/// Results are about as long if what a call adds to answers differs by no more than this.
+/// Results have similar lengths if the bytes per call differ by at most this factor.
 const ALIKE: f64 = 1.25;
-/// What a line holds beside its tag.
+/// Bytes of a line without its tag.
 const LINE_HOLDS: u32 = (LINE - TAG_BYTES) as u32;
 
-/// A sample as a word.
+/// Packs a sample into a word.
 fn pack_sample(calls: u16, process: u32, bytes: u32) -> u64 {
     let lines = u16::try_from(bytes.div_ceil(STEP)).unwrap_or(u16::MAX).max(1);
     u64::from(process) << 32 | u64::from(calls) << 16 | u64::from(lines)
@@ -169,12 +173,12 @@ fn unpack_sample(word: u64) -> (u16, Sample) {
     ((word >> 16) as u16, sample)
 }
 
-/// What a call adds to an answer of so many bytes to `calls`, in bytes: rather too much than too little.
+/// Returns the bytes that each of `calls` calls adds to an answer of `bytes` bytes, as an upper estimate.
 fn per_call(bytes: u32, calls: u16) -> u32 {
     (bytes / STEP * LINE_HOLDS).saturating_sub(HEADER_BYTES as u32).div_ceil(calls.max(1).into())
 }
 
-/// How long an answer to so many calls is that add so many bytes each.
+/// Returns the expected bytes of an answer to `calls` calls that add `per_call` bytes each.
 fn expected(per_call: u32, calls: u16) -> u32 {
     let held = per_call.saturating_mul(calls.into()).saturating_add(HEADER_BYTES as u32);
     held.div_ceil(LINE_HOLDS).saturating_mul(STEP)
@@ -189,7 +193,7 @@ fn unpack(word: u64) -> Choice {
 }
 
 impl FetchTuner {
-    /// Starts with R = N and F = L, or with what is fixed.
+    /// Creates a tuner that starts with R = N and F = L, or with the fixed values.
     pub(crate) fn new(table: Arc<FetchTable>, how: FetchChoice, first_read: FirstRead) -> Self {
         let start = match how {
             FetchChoice::Tuned | FetchChoice::Enumerated => Choice::start(&table),
@@ -221,7 +225,8 @@ impl FetchTuner {
         FetchTuner { table, how, one_read, waiting, functions: (0..FUNCTIONS).map(function).collect() }
     }
 
-    /// What is chosen now for messages of so many calls of a function; 0 if there are several, whoever knows how many.
+    /// Returns the current choice for messages of `calls` calls of a function; 0 calls means several of
+    /// unknown number.
     #[inline]
     pub(crate) fn choice(&self, function: u16, calls: u16) -> Choice {
         let chosen = &self.functions[function as usize % FUNCTIONS].chosen;
@@ -245,30 +250,31 @@ impl FetchTuner {
         }
     }
 
-    /// Whether messages of so many calls of a function are better written back at once, by what is chosen (R = 0).
+    /// Returns whether messages of `calls` calls of a function are better written back at once (R = 0).
     #[inline]
     pub(crate) fn is_written(&self, function: u16, calls: u16) -> bool {
         let chosen = &self.functions[function as usize % FUNCTIONS].chosen;
         unpack(chosen.words[Company::of(calls) as usize].load(Ordering::Relaxed)).retries == 0
     }
 
-    /// Whether all results are written back, whatever is called: then there is nothing to choose while calls are made.
+    /// Returns whether all results are written back for any call, so that there is nothing to choose at run
+    /// time.
     pub(crate) fn rules_out_fetching(&self) -> bool {
         !matches!(self.how, FetchChoice::Fixed { .. }) && self.table.rules_out_fetching()
     }
 
-    /// Whether calls of a function were sampled.
+    /// Returns whether calls of a function were sampled.
     pub(crate) fn is_used(&self, function: u16) -> bool {
         self.functions[function as usize % FUNCTIONS].count.load(Ordering::Relaxed) > 0
     }
 
-    /// Which way the server asks for.
+    /// Returns the path that the server asks for.
     #[inline]
     pub(crate) fn way(&self, function: u16) -> Way {
         Way::of(self.functions[function as usize % FUNCTIONS].chosen.way.load(Ordering::Relaxed))
     }
 
-    /// An answer asks for a way, by its number.
+    /// Records the path that an answer asks for, by its number.
     #[inline]
     pub(crate) fn ask(&self, function: u16, way: u8) {
         let chosen = &self.functions[function as usize % FUNCTIONS].chosen;
@@ -277,7 +283,7 @@ impl FetchTuner {
         }
     }
 
-    /// How long after a request of this function its result is looked for, in nanoseconds.
+    /// Returns the delay of the first READ for results of this function, in nanoseconds.
     #[inline]
     pub(crate) fn wait(&self, function: u16, early: bool) -> u32 {
         let Some(waiting) = self.waiting else { return 0 };
@@ -286,7 +292,8 @@ impl FetchTuner {
         if early { least } else { waiting.of(chosen.wait.load(Ordering::Relaxed), least) }
     }
 
-    /// A result was fetched, after so many READs in vain, of which the first was sent when others are not yet expected, if `early`.
+    /// Records a fetched result after `missed` failed READs; `early` if the first READ was sent after the
+    /// least delay.
     #[inline]
     pub(crate) fn found(&self, function: u16, missed: u32, early: bool) {
         if let Some(waiting) = self.waiting {
@@ -300,12 +307,13 @@ impl FetchTuner {
         &self.table
     }
 
-    /// How often R or F of a function has changed.
+    /// Returns the changes of R or F of a function.
     pub(crate) fn changes(&self, function: u16) -> u32 {
         self.functions[function as usize % FUNCTIONS].chosen.changes.load(Ordering::Relaxed)
     }
 
-    /// Takes a sample of a message of so many calls: how long the server took, in nanoseconds, how long its answer is, and whether it was fetched.
+    /// Takes a sample of a message of `calls` calls: the server's time in nanoseconds, the bytes of the
+    /// answer, and whether the result was fetched.
     pub(crate) fn sample(&self, function: u16, calls: u16, process: u32, bytes: u32, fetched: bool) {
         if let Some(waiting) = self.waiting {
             let chosen = &self.functions[function as usize % FUNCTIONS].chosen;
@@ -332,11 +340,12 @@ impl FetchTuner {
         if of.choosing.swap(true, Ordering::Acquire) {
             return;
         }
-        // Of a sample that another thread is about to store, the one before is taken: each is whole.
+        // A sample that another thread is about to store counts with its earlier value; each word is
+        // consistent.
         let words = of.samples.each_ref().map(|word| word.load(Ordering::Relaxed));
         for company in Company::ALL {
             let (mut samples, mut count) = ([Sample::default(); MAX_SAMPLES], 0);
-            // The least and the most that a call adds.
+            // The least and the most bytes that a call adds.
             let mut adds = (u32::MAX, 0);
             for (calls, sample) in words.into_iter().filter(|word| *word != 0).map(unpack_sample) {
                 if Company::of(calls) == company {
@@ -346,7 +355,7 @@ impl FetchTuner {
                     count += 1;
                 }
             }
-            // Of what is not made now stays what was chosen when it was.
+            // Without samples of this kind the earlier choice stays.
             if count == 0 {
                 continue;
             }
@@ -372,7 +381,7 @@ impl FetchTuner {
     }
 }
 
-/// Whether it is time to choose after so many samples.
+/// Returns whether a choice is due after `count` samples.
 const fn is_due(count: u32) -> bool {
     let full = MAX_SAMPLES as u32;
     (count >= FIRST && count < full && count.is_power_of_two()) || (count > 0 && count.is_multiple_of(full))
@@ -399,7 +408,7 @@ mod tests {
         assert_eq!(tuner.choice(3, ALONE).bytes, 256);
         tuner.sample(3, ALONE, 300, 500, true);
         assert_eq!((tuner.choice(3, ALONE).bytes, tuner.changes(3)), (512, 1));
-        // Each function by itself.
+        // Functions have separate choices.
         assert_eq!((tuner.choice(4, ALONE).bytes, tuner.changes(4)), (256, 0));
     }
 
@@ -411,7 +420,7 @@ mod tests {
         assert_eq!((tuner.choice(7, ALONE).bytes, tuner.changes(7)), (256, 2));
     }
 
-    /// One result of 300 bytes goes into a READ of 320, of two the second takes another READ whatever F is.
+    /// A result of 300 bytes fits a READ of 320 bytes; a batch takes another READ for any F.
     #[test]
     fn batches_are_chosen_for_apart() {
         let tuner = tuner();
@@ -421,14 +430,16 @@ mod tests {
         }
         assert_eq!((tuner.choice(3, ALONE).bytes, tuner.choice(3, 4).bytes), (320, 256));
         assert_eq!(tuner.changes(3), 1);
-        // None for long: what was chosen stays, and the server may ask to have both whole.
+        // After a long time without single calls their choice stays, and the server may ask for both kinds as
+        // a whole.
         (0..10 * MAX_SAMPLES).for_each(|_| tuner.sample(3, 4, 500, 1100, true));
         assert_eq!(tuner.choice(3, ALONE).bytes, 320);
         tuner.ask(3, Way::Whole.number());
         assert_eq!((tuner.choice(3, ALONE).bytes, tuner.choice(3, 4).bytes), (320, 1152));
     }
 
-    /// Each size of batches has the F that holds its answer while one READ of that is better than two of L, as soon as one of them is known.
+    /// Once the bytes per call are known, each batch size gets the F that holds its answer, if one such READ
+    /// is better than two of L.
     #[test]
     fn batches_of_results_that_are_alike_have_an_f_by_their_size() {
         let tuner = tuner();
@@ -443,7 +454,7 @@ mod tests {
         }
         assert_eq!(tuner.choice(3, 128).bytes, tuner.choice(3, 0).bytes);
         assert!(tuner.choice(3, 6).bytes > tuner.choice(3, 0).bytes);
-        // Results of all lengths: no size tells how long its answers are.
+        // With results of varying lengths the batch size does not give the length of the answer.
         (0..MAX_SAMPLES as u32).for_each(|round| tuner.sample(3, 5, 500, 320 + round % 4 * 64, true));
         assert_eq!(tuner.choice(3, 2), tuner.choice(3, 0));
     }
@@ -477,7 +488,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever a server says of its time, and with whatever bytes it answers.
+        /// Any reported time and any number of bytes are safe.
         #[test]
         fn nonsense_is_borne(samples in prop::collection::vec((any::<u16>(), any::<u32>(), any::<u32>()), 0..500)) {
             let tuner = tuner();
@@ -490,8 +501,8 @@ mod tests {
             }
         }
 
-        /// However slowly words change, a choice is followed only if it is better for what the samples are: a server that
-        /// answers at random makes no more than one change in each round.
+        /// A choice changes only if it is better for the current samples: a server that answers at random
+        /// causes at most one change in each round.
         #[test]
         fn changes_are_bounded_by_rounds(samples in prop::collection::vec((0u32..20_000, 64u32..8192), 0..2000)) {
             let tuner = tuner();

@@ -1,11 +1,12 @@
-//! The rates of a fabric by size, and what follows from them for R and F (RF-RPC section 3.2, figure 1): the bounds N, L and H.
+//! The rates of a fabric by size, and the bounds N, L and H of R and F that follow from them (RF-RPC section
+//! 3.2, figure 1).
 
 use dunlin_fabric::{BadRates, Fabric, RateRow, Rates, RatesSource};
 use std::sync::Arc;
 
-/// Rates of a fabric by size, and the bounds of R and F that follow from them.
+/// Rates of a fabric by size, with the bounds of R and F that follow from them.
 ///
-/// `dunlin bench fetch-table` measures one.
+/// `dunlin bench fetch-table` measures such a table.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FetchTable {
     rates: Arc<Rates>,
@@ -14,22 +15,25 @@ pub struct FetchTable {
     reads_at_most: u32,
 }
 
-/// A size still counts as flat if its rate is that near to the best (section 3.2: the range up to L).
+/// A size is in the flat range if its rate is at least this part of the best rate (section 3.2: the range up
+/// to L).
 const FLAT: f64 = 0.9;
-/// A size counts as bound by bandwidth if it moves that share of the most bytes a second (the range beyond H).
+/// A size is bound by bandwidth if it moves at least this part of the most bytes a second (the range beyond
+/// H).
 const SATURATED: f64 = 0.9;
-/// Fetching that is better by no more than this is not worth more of the client's time (section 3.2: "within 10%").
+/// Fetching must be better by more than this factor to be worth the client's time (section 3.2: "within
+/// 10%").
 const WORTH: f64 = 1.1;
-/// R is never larger, whatever the table says: a READ too many costs the client's processor.
+/// The largest R for any table: failed READs cost the client's processor time.
 const MOST_READS: f64 = 16.0;
 
 impl FetchTable {
-    /// A table of these rows, by size.
+    /// Creates a table from rows in the order of sizes. Fails if the rows are not valid [`Rates`].
     pub fn new(rows: Vec<RateRow>) -> Result<Self, BadRates> {
         Ok(Self::of(Arc::new(Rates::new(rows, RatesSource::Given)?)))
     }
 
-    /// The table of these rates.
+    /// Creates the table of these rates.
     pub fn of(rates: Arc<Rates>) -> Self {
         let rows = rates.rows();
         let best = rows.iter().fold(0.0, |best: f64, row| best.max(row.reads));
@@ -44,60 +48,61 @@ impl FetchTable {
         table
     }
 
-    /// The table of RF-RPC's cluster ([`Rates::rf_rpc`]): what is used if none was given or measured.
+    /// Returns the table of RF-RPC's cluster ([`Rates::rf_rpc`]), the default if none was given or measured.
     pub fn rf_rpc() -> Self {
         Self::of(Arc::new(Rates::rf_rpc()))
     }
 
-    /// The table that a client goes by: the one that it was given, else that of its fabric's device, else the built-in one.
+    /// Returns the table for a client: the given one, else that of the fabric's device, else the built-in
+    /// one.
     pub(crate) fn chosen<F: Fabric>(given: Option<&Arc<FetchTable>>, fabric: &F) -> Arc<FetchTable> {
         let known = || fabric.rates().map_or_else(FetchTable::rf_rpc, FetchTable::of);
         given.cloned().unwrap_or_else(|| Arc::new(known()))
     }
 
-    /// The rows, by size.
+    /// Returns the rows, in the order of sizes.
     pub fn rows(&self) -> &[RateRow] {
         self.rates.rows()
     }
 
-    /// Where the rates come from.
+    /// Returns the source of the rates.
     pub fn source(&self) -> &RatesSource {
         self.rates.source()
     }
 
-    /// L: up to here a larger READ costs nothing, in bytes.
+    /// Returns L in bytes: up to this size a larger READ costs nothing.
     pub fn low(&self) -> u32 {
         self.low
     }
 
-    /// H: from here on bandwidth is what bounds READs, in bytes.
+    /// Returns H in bytes: from this size on bandwidth bounds READs.
     pub fn high(&self) -> u32 {
         self.high
     }
 
-    /// N: with so many READs a result, fetching is no more than a tenth better than the server's WRITEs. That is how often a client may
-    /// READ in vain until writing back is the better way.
+    /// Returns N: with this many READs for a result, fetching is at most a tenth better than the server's
+    /// WRITEs. After this many failed READs writing back is the better choice.
     pub fn reads_at_most(&self) -> u32 {
         self.reads_at_most
     }
 
-    /// Whether nothing can be won by fetching, whatever is called: of no size are more READs possible than WRITEs. So it is on shared memory,
-    /// where both are copies by a processor.
+    /// Returns whether fetching never pays: for no size the fabric does more READs than WRITEs a second. This
+    /// is true of shared memory, where both are copies by a processor.
     pub fn rules_out_fetching(&self) -> bool {
         self.rates.rows().iter().all(|row| row.reads <= row.writes)
     }
 
-    /// READs a second of so many bytes.
+    /// Returns the READs of `bytes` bytes a second.
     pub fn reads(&self, bytes: u32) -> f64 {
         self.rates.at(bytes, |row| row.reads)
     }
 
-    /// WRITEs a second of so many bytes.
+    /// Returns the WRITEs of `bytes` bytes a second.
     pub fn writes(&self, bytes: u32) -> f64 {
         self.rates.at(bytes, |row| row.writes)
     }
 
-    /// How long a READ of so many bytes takes, in nanoseconds.
+    /// Returns the time of a READ of `bytes` bytes, in nanoseconds.
     pub fn read_nanos(&self, bytes: u32) -> f64 {
         self.rates.at(bytes, |row| row.read_nanos)
     }

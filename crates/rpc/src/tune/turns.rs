@@ -1,59 +1,62 @@
-//! Which buffer a large payload is filled in, of those that the peer has READ. What a core's caches hold of one is gone once as many other
-//! bytes went by; so the best is one that was filled that many bytes ago, and of several the one of them that was filled last:
-//! the others are not needed. Bytes are counted for all lanes of a process together. So one lane alone goes round among many buffers,
-//! and where many lanes fill one after the other, each of which has one, that is as good, and more would only push each other out of the
-//! cache that all cores share.
+//! The choice of a buffer for a large payload, among those that the peer has READ.
 //!
-//! A buffer more costs as much as some payloads in memory that is touched for the first time, on either end. So
-//! there is one more after as many payloads as that, as long as all have lately been READ and such are slow to fill.
+//! A core's caches have dropped a buffer once enough other bytes have passed through them. So the best buffer
+//! was filled that many bytes ago, and of several such buffers the most recently filled one: the others are
+//! not needed. The bytes of all lanes of a process count together. A single lane thus rotates through many
+//! buffers. Many lanes that fill alternately do as well with one buffer each, and more buffers would only
+//! displace each other in the shared cache.
+//!
+//! A new buffer costs as much as some payloads, since both ends touch its memory for the first time. So a
+//! buffer is added only after that many payloads, while all buffers were READ recently and such buffers are
+//! slow to fill.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What became of a buffer before it is filled.
+/// The history of a buffer before it is filled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Past {
     /// The peer has never READ it, as far as is known.
     New,
-    /// The peer has READ it, and may have its lines.
+    /// The peer has READ it recently and may have its lines.
     Lately,
-    /// So much went by since that it hardly has.
+    /// So many bytes have passed since that the peer's caches have most likely dropped it.
     LongAgo,
 }
 
-/// After so many bytes a core has dropped what it has READ. (The caches of a core have 1 or 2 MiB, and what it READs, it also writes elsewhere.
-/// One to four lanes gain more with half as much again, but eight of 128 KiB, which come round after 1 MiB by themselves, then lose to plain
-/// rendezvous, whether they have buffers beyond those that they need or not.)
+/// Bytes after which a core has dropped a buffer that it has READ. A core's caches have 1 or 2 MiB, and the
+/// core also writes elsewhere the bytes that it READs.
 pub(crate) const GONE: u64 = 1 << 20;
-/// What a buffer costs that is touched for the first time, in payloads that are filled too soon.
+/// The cost of a new buffer, in payloads filled in recently READ buffers.
 const DEAR: u8 = 4;
-/// Bytes of buffers that all lanes of a process may have beyond those that they cannot do without: as much as a cache that cores share has.
+/// Bytes of additional buffers, beyond the necessary ones, for all lanes of a process: the size of a shared
+/// cache.
 const MOST_MORE: u64 = 32 << 20;
 
-/// What all lanes of a process that fill large payloads count together.
+/// Byte counts of all lanes of a process that fill large payloads.
 #[derive(Debug, Default)]
 pub(crate) struct Traffic {
     filled: AtomicU64,
-    /// Bytes of buffers beyond those that are needed.
+    /// Bytes of additional buffers.
     more: AtomicU64,
 }
 
-/// The turns of a lane's buffers.
+/// The buffer rotation of a lane.
 #[derive(Debug)]
 pub(crate) struct Turns {
     traffic: Arc<Traffic>,
-    /// Payloads that were filled too soon since the last buffer came.
+    /// Payloads filled in recently READ buffers since the last new buffer.
     soon: u8,
-    /// Bytes of buffers beyond those that the lane cannot do without.
+    /// Bytes of this lane's additional buffers.
     more: u64,
 }
 
-/// Which buffer is next.
+/// The next buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Turn {
-    /// That one of those that were named.
+    /// The free buffer at this index.
     Of(usize, Past),
-    /// One more.
+    /// A new buffer.
     More,
 }
 
@@ -62,13 +65,14 @@ impl Turns {
         Turns { traffic, soon: 0, more: 0 }
     }
 
-    /// So many bytes will be filled; answers how many were before.
+    /// Counts `bytes` to be filled; returns the count before.
     pub(crate) fn fill(&self, bytes: usize) -> u64 {
         self.traffic.filled.fetch_add(bytes as u64, Ordering::Relaxed)
     }
 
-    /// Whose turn it is, of free buffers that were given out when so many bytes had been filled, the longest unused first, if now
-    /// there are `now`. Where it helps there is one more of as many bytes as `more` says, if it has one.
+    /// Chooses a buffer. `free` lists the byte counts at which the free buffers were handed out, the longest
+    /// unused first; `now` is the current count. If `helps`, it may choose a new buffer, whose bytes `more`
+    /// returns if there is memory for one.
     pub(crate) fn next(
         &mut self,
         now: u64,
@@ -105,7 +109,7 @@ impl Turns {
         true
     }
 
-    /// All but what the lane needs was given up.
+    /// Gives up the lane's additional buffers.
     pub(crate) fn give_up(&mut self) {
         self.traffic.more.fetch_sub(std::mem::take(&mut self.more), Ordering::Relaxed);
     }
@@ -122,10 +126,11 @@ mod tests {
     use super::*;
 
     const BYTES: usize = 128 << 10;
-    /// Buffers of a lane alone.
+    /// Buffers that a single lane needs.
     const ENOUGH: usize = GONE as usize / BYTES;
 
-    /// A lane with buffers that are free whenever it fills; each is when it was filled last.
+    /// A lane whose buffers are all free when it fills; each number is the byte count at which a buffer was
+    /// filled.
     struct Lane(Turns, Vec<u64>);
 
     impl Lane {
@@ -154,7 +159,7 @@ mod tests {
         assert_eq!(lane.1.len(), ENOUGH);
         let last = pasts.iter().rposition(|past| *past != Past::LongAgo).unwrap();
         assert_eq!(last, (ENOUGH - 1) * usize::from(DEAR) - 1, "{pasts:?}");
-        // Where what was READ lately is not slow one is enough.
+        // One buffer suffices where recently READ buffers are not slow.
         let mut lane = Lane::of(&Arc::default());
         assert!((0..100).skip(1).all(|_| lane.fill(false) != Past::LongAgo) && lane.1.len() == 1);
     }
@@ -168,7 +173,7 @@ mod tests {
         }
         assert!(lanes.iter().all(|lane| lane.1.len() == 1));
         assert!(lanes.iter_mut().all(|lane| lane.fill(true) == Past::LongAgo));
-        // Those that are left alone need more, and then no longer.
+        // The remaining lanes need more buffers, but only for a while.
         for _ in 0..1000 {
             lanes[..4].iter_mut().for_each(|lane| _ = lane.fill(true));
         }

@@ -1,73 +1,79 @@
-//! When the first READ for a result goes out: for each function, how long after the request.
+//! The delay, for each function, from a request to the first READ for its result.
 //!
-//! A READ that comes too early is a READ for nothing, and the next is only sent when it is back; one that comes too late makes the
-//! call later. RF-RPC fetches at once and then over and over (section 3.2); here the first READ is sent so that it meets the result.
-//! What the server says of its time is where that begins, and whether READs met is what moves it: later by three steps after one in
-//! vain, earlier by one after one that met. Where results come at any time that alone would wait for the late ones, so one call of
-//! eight is READ earlier, and nobody waits for more than a READ beyond the time at which hardly any of those has met. What a server says
-//! can only make its own client wait, for no longer than `MOST_READS` READs, and only until READs that meet bring it down again.
+//! A READ that is too early is wasted, and the next one is sent only after it has returned; a READ that is
+//! too late delays the call. RF-RPC fetches at once and repeatedly (section 3.2). Here the first READ is
+//! timed to meet the result. The server's reported time gives the initial delay; then each READ adjusts it:
+//! three steps later after a failed READ, one step earlier after a successful one.
+//!
+//! Where the time of results varies, this alone would wait for the late ones. So one call in eight is READ
+//! earlier, and no call waits longer than one READ beyond the time at which hardly any of these early READs
+//! succeeds. A server's report can only delay its own client, by at most `MOST_READS` READs, and only until
+//! successful READs reduce the delay.
 
-/// No first READ waits for longer than so many READs take: calls that take longer are few, whatever they cost.
+/// The longest delay of a first READ, in READ times: calls that take longer are few.
 const MOST_READS: f64 = 64.0;
-/// A step is this part of what a READ takes, or of the wait if that is more.
+/// A step is this part of a READ's time, or of the delay if that gives more.
 const STEP: u32 = 64;
 const STEP_OF_WAIT: u32 = 128;
-/// A READ after the least of waits makes that shorter by so many steps if it meets, so that few do, and longer by so many if the next did not
-/// meet either.
+/// Steps by which an early READ moves the least delay: `MET` shorter if it succeeds, so that few do; `FAR`
+/// longer if the READ after it failed too.
 const MET: u32 = 48;
 const FAR: u32 = 8;
-/// Waits below this part of what a READ takes are none.
+/// Delays below this part of a READ's time count as none.
 const NONE_BELOW: u32 = 16;
 
-/// One call of so many has its first READ sent after the least of waits: only that tells of results that are there much earlier.
+/// One call in this many has its first READ sent after the least delay: only these calls show that results
+/// arrive much earlier.
 pub(crate) const EARLY: u32 = 8;
 
-/// When the first READ for a result is sent.
+/// The time at which the first READ for a result is sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FirstRead {
-    /// When the result is likely to be there, as the calls before have shown.
+    /// At the expected arrival of the result, learned from earlier calls.
     #[default]
     WhenExpected,
-    /// With the request, as in RF-RPC.
+    /// Immediately after the request, as in RF-RPC.
     AtOnce,
 }
 
-/// When the results of a function are to be expected.
+/// The expected arrival of a function's results.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Wait {
-    /// So long after the request three of four results are there, in nanoseconds.
+    /// Nanoseconds after the request at which three of four results are there.
     pub(crate) nanos: u32,
-    /// So long after the request hardly any is, in nanoseconds.
+    /// Nanoseconds after the request at which hardly any result is there.
     pub(crate) least: u32,
-    /// What the server said to take, in nanoseconds, before that changed by more than a READ; 0 if it never did.
+    /// The server's reported time in nanoseconds, at its last change by more than a READ's time; 0 if there
+    /// is no report.
     pub(crate) process: u32,
-    /// By how much the last result was later than expected, in nanoseconds, if by more than a READ.
+    /// Nanoseconds by which the last result was later than expected, if more than a READ's time.
     pub(crate) late: u32,
 }
 
-/// What waits go by.
+/// Parameters of the delays.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Waiting {
-    /// What a READ takes, and the longest wait, in nanoseconds.
+    /// A READ's time, and the longest delay, in nanoseconds.
     read: u32,
     most: u32,
 }
 
 impl Waiting {
-    /// `read` nanoseconds are what a READ takes.
+    /// Creates the parameters for READs of `read` nanoseconds.
     pub(crate) fn new(read: f64) -> Self {
         let nanos = |value: f64| value.clamp(1.0, 1e9) as u32;
         Waiting { read: nanos(read), most: nanos(MOST_READS * read) }
     }
 
-    /// How long after a request its result is looked for, in nanoseconds.
+    /// Returns the delay of the first READ, in nanoseconds.
     #[inline]
     pub(crate) fn of(self, nanos: u32, least: u32) -> u32 {
         let wait = nanos.min(least.saturating_add(self.read));
         if wait < self.read / NONE_BELOW { 0 } else { wait }
     }
 
-    /// The server says that it has taken so long for a call whose result was fetched, or written back.
+    /// Takes the server's reported time for a call; `fetched` if its result was fetched rather than written
+    /// back.
     pub(crate) fn timed(self, mut wait: Wait, process: u32, fetched: bool) -> Wait {
         let process = process.max(1);
         if wait.process > 0 && process.abs_diff(wait.process) <= self.read {
@@ -80,14 +86,15 @@ impl Waiting {
             } else if process < before {
                 *of = of.saturating_sub(before - process);
             } else if !fetched {
-                // Where results are fetched, READs in vain tell it sooner.
+                // Where results are fetched, failed READs show an increase sooner.
                 *of = of.saturating_add(process - before).min(self.most);
             }
         }
         wait
     }
 
-    /// A result was fetched, after so many READs in vain; `early` if the first of them was sent after the least of waits.
+    /// Takes a fetched result after `missed` failed READs; `early` if the first READ was sent after the least
+    /// delay.
     #[inline]
     pub(crate) fn found(self, mut wait: Wait, missed: u32, early: bool) -> Wait {
         let of = if early { wait.least } else { wait.nanos };
@@ -104,7 +111,7 @@ impl Waiting {
             0 => wait.nanos.saturating_sub(step),
             _ => wait.nanos.saturating_add(3 * step).min(self.most),
         };
-        // One late call may be an exception; of two the less late one is believed.
+        // One late call may be an exception; of two the smaller lateness counts.
         let late = missed.saturating_sub(1).saturating_mul(self.read);
         let before = std::mem::replace(&mut wait.late, late);
         if before > 0 && late > 0 {
@@ -126,7 +133,8 @@ mod tests {
         Waiting::new(f64::from(READ))
     }
 
-    /// Plays calls whose results are there after `ready` nanoseconds; the READs in vain, and by how much results are found late.
+    /// Plays calls whose results are there after `ready` nanoseconds; returns the failed READs, and the total
+    /// lateness of READs.
     fn play(wait: &mut Wait, calls: u32, ready: impl Fn(u32) -> u32) -> (u32, u64) {
         let (mut missed, mut late) = (0, 0);
         for call in 0..calls {
@@ -147,7 +155,7 @@ mod tests {
         assert_eq!(wait.nanos, 5000);
         let (missed, late) = play(&mut wait, 1000, |_| 5_300);
         assert!(missed < 400 && late < 1000 * 500, "{missed} in vain, {late} ns late");
-        // What changes by little is left to READs.
+        // Small changes of the report have no effect: READs correct the delay.
         let before = wait.nanos;
         for process in [4000, 6000, 4500, 3700] {
             wait = waiting().timed(wait, process, true);
@@ -163,7 +171,7 @@ mod tests {
         assert!(wait.nanos > 25_000 && missed < 440, "{wait:?} after {missed}");
         play(&mut wait, 800, |_| 200);
         assert!(wait.nanos < 500, "{wait:?}");
-        // Sooner if the server says so.
+        // A report of the server changes the delay sooner.
         wait = waiting().timed(wait, 30_000, false);
         wait = waiting().timed(wait, 60_000, false);
         assert!(wait.nanos >= 30_000);
@@ -171,7 +179,7 @@ mod tests {
         assert!(wait.nanos < 1000, "{wait:?}");
     }
 
-    /// Results that come at any time up to 20 us: nobody waits for the latest.
+    /// Results arrive at random times up to 20 us: the delay does not wait for the latest.
     #[test]
     fn where_results_vary_the_earliest_count() {
         let mut wait = Wait::default();
@@ -191,7 +199,7 @@ mod tests {
     }
 
     proptest! {
-        /// No server makes its client wait beyond the bound, and what it says is forgotten where READs meet.
+        /// No server can delay its client beyond the bound, and successful READs remove the delay.
         #[test]
         fn lies_are_bounded(
             said in prop::collection::vec((any::<u32>(), any::<bool>(), any::<u32>()), 0..300), read in any::<f64>(),

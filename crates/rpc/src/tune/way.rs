@@ -1,79 +1,87 @@
-//! Which way the results of a function go, found by a server that counts what its clients get done each way.
+//! The answer path of each function, chosen by a server that measures its call rate on each path.
 //!
-//! R and F by enumeration (equation 2) say what the server's NIC could carry. That is what counts while all wait for the NIC; else the
-//! sooner way is the better one, and no table knows which that is: it goes by processors, connections and queues. A client that
-//! times its own calls does not find out either, for what is sooner for one is not when all do it, and the rate of WRITEs is shared. So
-//! the server tries, for all clients of a function at once: for a stretch of time its answers ask for another way, and if more calls
-//! were made in that than in those before and between it stays so. Clients follow who chose [`FetchChoice::Tuned`](crate::FetchChoice).
+//! R and F by enumeration (equation 2) maximize the rate that the server's NIC can sustain. That is the right
+//! measure only while the NIC is the bottleneck. Otherwise the faster path is better, and it depends on
+//! processors, connections and queues, so no table knows it. A client that times its own calls cannot find it
+//! either: the faster path for one client may not be faster if all use it, and clients share the rate of
+//! WRITEs.
 //!
-//! What trials cost is bounded: one that goes badly ends after a quarter of its first stretch, each that fails doubles the time
-//! until the next, up to [`APART`]'s end, and what they lose of the time in all is at most a [`SHARE`]th, however restless the workload is. What is better by little is looked at for longer, and by less than [`BETTER`] it is no reason to
-//! change; who was left waits longer each time, so that chance makes nothing flap. If the rate moves by more than [`MOVED`], the workload
-//! has changed, and trials come soon again. One function is tried at a time.
+//! So the server runs trials for all clients of a function at once: for a period its answers ask for another
+//! path, and the path stays if the call rate was higher than in the periods before and between. Clients with
+//! [`FetchChoice::Tuned`](crate::FetchChoice) follow.
+//!
+//! The cost of trials is bounded. A bad trial ends after a quarter of its first period, each failed trial
+//! doubles the time to the next up to the end of [`APART`], and trials lose at most one part in [`SHARE`] of
+//! the time, even if the workload varies. A small gain is measured for longer, and a gain below [`BETTER`]
+//! changes nothing; a path that was left waits longer each time, so that noise does not cause oscillation. If
+//! the rate changes by more than [`MOVED`], the workload has changed, and trials start again soon. Only one
+//! function is tried at a time.
 
 use super::mode::FUNCTIONS;
 use dunlin_fabric::Nanos;
 
-/// A stretch has so many calls and so much time, but no more time than the last of these.
+/// A period has this many calls and at least the shortest time, but at most the longest.
 const CALLS: u64 = 1024;
 const SHORTEST: Nanos = 400_000;
 const LONGEST: Nanos = 8_000_000;
-/// Before it begins what was sent before is answered: so many calls, so much time, and no more time than that.
+/// Gap before a period, in which earlier requests are answered: this many calls and this time, but at most
+/// the longest gap.
 const GAP_CALLS: u64 = 128;
 const GAP: Nanos = 100_000;
 const LONGEST_GAP: Nanos = 2_000_000;
-/// Between two looks that are further apart than this the server had nothing to do, or not the processor: such a stretch begins anew. Looks are
-/// 50 us apart where calls come that often that a stretch says something.
+/// If two polls are further apart than this, the server was idle or not scheduled, and the period starts
+/// over. Polls are 50 us apart if calls are frequent enough for a measurement.
 const IDLE: Nanos = 400_000;
-/// A stretch of fewer calls says nothing.
+/// A period with fewer calls is not evaluated.
 const ENOUGH: u64 = 512;
-/// After [`SHORT_TRIAL`] stretches a way is better that makes so many more calls, and none that makes fewer; after [`LONG_TRIAL`] one that makes
-/// so many more.
+/// After [`SHORT_TRIAL`] periods a path wins with this gain, and loses without any gain; after [`LONG_TRIAL`]
+/// periods it wins with the smaller gain.
 const SURELY_BETTER: f64 = 1.06;
 const BETTER: f64 = 1.012;
 const SHORT_TRIAL: u8 = 3;
 const LONG_TRIAL: u8 = 7;
-/// A trial ends if its first stretch had no more than that of the calls, or the first quarter of it no more than that.
+/// A trial ends early if its first period has less than this part of the calls, or the first quarter of the
+/// period less than the smaller part.
 const BAD: f64 = 0.93;
 const VERY_BAD: f64 = 0.85;
-/// If the rate of two stretches differs by so much from that before, the workload has changed.
+/// If the rate of two consecutive periods differs by more than this part, the workload has changed.
 const MOVED: f64 = 0.1;
-/// Stretches until the first trial: clients find out their own part first.
+/// Periods before the first trial, in which the clients make their own choices.
 const FIRST: u8 = 3;
-/// Stretches between trials of a way: after the first that failed, or once it was left, and at most.
+/// Periods between trials of a path: after its first failure or after it was left, and at most.
 const APART: std::ops::RangeInclusive<u8> = 16..=128;
-/// Trials may lose a part of so many of the time, and no more than so many stretches of what they have left over.
+/// Trials may lose one part in `SHARE` of the time, and at most `SAVED` periods of unused budget.
 const SHARE: f64 = 128.0;
 const SAVED: f64 = 4.0;
-/// A function with less than this part of the calls is not tried: nobody could see what comes of it.
+/// A function with less than this part of the calls is not tried: its effect could not be measured.
 const LEAST_PART: u64 = 16;
 
 const WAYS: usize = 4;
 
-/// What a server asks its clients to do with the results of a function.
+/// The answer path that a server asks its clients to use for a function.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Way {
-    /// As each has chosen by itself: fetched, or written back if that takes more than R READs.
+    /// Each client's own choice: fetched, or written back after R failed READs.
     #[default]
     Chosen,
     /// Written back.
     Written,
     /// Fetched, with an F that holds the whole result.
     Whole,
-    /// Fetched, by many more READs than R if need be.
+    /// Fetched, with many more READs than R if necessary.
     Patient,
 }
 
 impl Way {
     const ALL: [Way; WAYS] = [Way::Chosen, Way::Written, Way::Whole, Way::Patient];
 
-    /// On the wire.
+    /// Returns the number on the wire.
     #[inline]
     pub(crate) const fn number(self) -> u8 {
         self as u8
     }
 
-    /// What a server has sent, which may be anything.
+    /// Decodes a number from a server; unknown numbers mean [`Way::Chosen`].
     #[inline]
     pub(crate) const fn of(number: u8) -> Way {
         match number {
@@ -87,23 +95,23 @@ impl Way {
 
 #[derive(Clone, Copy, Debug)]
 struct Function {
-    /// What stands.
+    /// The current path.
     way: Way,
-    /// Of each way: stretches until its next trial, and how many those were after the last.
+    /// By path: periods until its next trial, and the interval set after the last one.
     left: [u8; WAYS],
     apart: [u8; WAYS],
-    /// Calls at the end of the last stretch.
+    /// Calls at the end of the last period.
     calls: u64,
 }
 
-/// A way that is tried: for a stretch, then not for one, then for another, and so on.
+/// A trial of a path: the periods alternate between the tried path and the current one.
 #[derive(Clone, Copy, Debug)]
 struct Trial {
     function: usize,
     way: Way,
-    /// Stretches that are over.
+    /// Finished periods.
     over: u8,
-    /// Sums of the rates of as many stretches, that before the trial included.
+    /// Sums of the rates over the periods of each path; `standing` includes the period before the trial.
     standing: f64,
     tried: f64,
 }
@@ -114,31 +122,32 @@ impl Trial {
     }
 }
 
-/// Chooses the ways of all functions of a server.
+/// Chooses the answer paths of all functions of a server.
 #[derive(Clone, Debug)]
 pub(crate) struct WayTuner {
     functions: [Function; FUNCTIONS],
     trial: Option<Trial>,
-    /// Whose trial is next.
+    /// The function from which the next trial is searched.
     next: usize,
-    /// Calls in a nanosecond with what stands; 0 if not known.
+    /// Calls per nanosecond on the current paths; 0 if unknown.
     rate: f64,
-    /// Time that trials may still lose, in nanoseconds; none is begun while it is below 0. Not known before the first stretch.
+    /// Time that trials may still lose, in nanoseconds; no trial starts while it is negative. `None` before
+    /// the first period.
     account: Option<f64>,
-    /// Stretches in a row that were beyond [`MOVED`].
+    /// Consecutive periods whose rate differs by more than [`MOVED`].
     strange: u8,
-    /// When the stretch, or the gap before it, began, with so many calls until then.
+    /// Start of the period or of the gap before it, and the calls until then.
     since: Nanos,
     from: u64,
     counting: bool,
-    /// The last look.
+    /// Time of the last poll.
     looked: Nanos,
-    /// How often what stands has changed.
+    /// Changes of a current path so far.
     pub(crate) changes: u32,
 }
 
 impl WayTuner {
-    /// Starts with what clients choose.
+    /// Creates a tuner that leaves the choice to the clients.
     pub(crate) fn new() -> Self {
         let function = Function { way: Way::Chosen, left: [FIRST; WAYS], apart: [0; WAYS], calls: 0 };
         WayTuner {
@@ -156,7 +165,7 @@ impl WayTuner {
         }
     }
 
-    /// What clients are asked for now.
+    /// Returns the path that clients are asked for now.
     pub(crate) fn way(&self, function: usize) -> Way {
         match &self.trial {
             Some(trial) if trial.function == function && trial.is_on() => trial.way,
@@ -164,7 +173,7 @@ impl WayTuner {
         }
     }
 
-    /// Looks at the calls of each function so far. Whether clients may have to be asked for something else.
+    /// Takes the calls of each function so far. Returns whether the requested paths may have changed.
     pub(crate) fn look(&mut self, now: Nanos, calls: &[u64; FUNCTIONS]) -> bool {
         let all = calls.iter().fold(0, |all: u64, of| all.wrapping_add(*of));
         if now.saturating_sub(std::mem::replace(&mut self.looked, now)) > IDLE {
@@ -205,7 +214,7 @@ impl WayTuner {
         true
     }
 
-    /// Writes down what a stretch lost, or what trials may lose for it.
+    /// Charges the time that a period lost to the trials' budget, or adds to the budget.
     fn settle(&mut self, time: f64, rate: f64) {
         let account = self.account.unwrap_or(SAVED * time);
         self.account = Some(match &self.trial {
@@ -221,7 +230,7 @@ impl WayTuner {
         (self.since, self.from, self.counting) = (now, all, false);
     }
 
-    /// A stretch of what stands is over.
+    /// Evaluates a period on the current paths.
     fn stood(&mut self, rate: Option<f64>, made: u64, calls: &[u64; FUNCTIONS]) {
         let Some(rate) = rate else {
             (self.rate, self.strange) = (0.0, 0);
@@ -263,7 +272,7 @@ impl WayTuner {
         }
     }
 
-    /// A stretch of a trial is over.
+    /// Evaluates a period of a trial.
     fn tried(&mut self, mut trial: Trial, rate: Option<f64>) {
         let Some(rate) = rate else { return self.end(false) };
         match trial.is_on() {
@@ -302,8 +311,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Plays so many milliseconds of calls of function 3, of which each way makes so many in a millisecond; how many were made, and how
-    /// many of them as tried.
+    /// Plays `ms` milliseconds of calls of function 3; `rates` gives the calls per millisecond on each path.
+    /// Returns the mean calls per millisecond.
     fn play(
         tuner: &mut WayTuner,
         time: &mut Nanos,
@@ -343,7 +352,7 @@ mod tests {
         assert!(tuner.changes <= 8, "{}", tuner.changes);
     }
 
-    /// The worst that there is in RF-RPC's cluster: written back, a third of the calls come through.
+    /// The worst case of RF-RPC's cluster: with results written back, the rate falls to a third.
     #[test]
     fn trials_cost_next_to_nothing() {
         let (mut tuner, mut time, mut calls) = start();
@@ -360,7 +369,7 @@ mod tests {
         assert_eq!(tuner.changes, 0);
     }
 
-    /// Too few calls say nothing, and so nothing is tried.
+    /// Too few calls allow no measurement, so that nothing is tried.
     #[test]
     fn few_calls_are_left_alone() {
         let (mut tuner, mut time, mut calls) = start();
@@ -368,7 +377,8 @@ mod tests {
         assert_eq!((tuner.trial.is_none(), tuner.changes), (true, 0));
     }
 
-    /// Where the rate moves all the time, as between processes that share a machine with others, trials are always due, and still cost little.
+    /// Where the rate varies all the time, as on a machine shared with other processes, trials are always due
+    /// and still cost little.
     #[test]
     fn restless_workloads_pay_no_more() {
         let (mut tuner, mut time, mut calls) = start();
@@ -382,7 +392,7 @@ mod tests {
         assert_eq!(tuner.changes, 0);
     }
 
-    /// Clients that make calls for 2 ms and then none for 30, as they do that take turns.
+    /// Clients make calls for 2 ms and then none for 30 ms, as clients in rotation do.
     #[test]
     fn pauses_are_nobodys_fault() {
         for (rates, best) in [([1000, 1500, 900, 800], Way::Written), ([2000, 1800, 1500, 1900], Way::Chosen)]
@@ -404,21 +414,21 @@ mod tests {
     }
 
     proptest! {
-        /// Rates that differ by chance from stretch to stretch, as those of closed loops do, move nothing to and fro.
+        /// Rates with random differences between periods, as in closed loops, cause no oscillation.
         #[test]
         fn chance_does_not_make_it_flap(seed in any::<u64>(), rate in 300u64..6000) {
             let (mut tuner, mut time, mut calls) = start();
             let mut random = seed | 1;
             for _ in 0..2000 {
                 random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-                // A twentieth to either side.
+                // Up to a twentieth more or less.
                 let now = rate * (950 + (random >> 33) % 100) / 1000;
                 play(&mut tuner, &mut time, &mut calls, 1, [now; WAYS]);
             }
             prop_assert!(tuner.changes <= 20, "{}", tuner.changes);
         }
 
-        /// Clocks that jump and counts that wrap do not keep it from finding the best way after.
+        /// After clocks that jump and counters that wrap, it still finds the best path.
         #[test]
         fn it_recovers_from_anything(
             looks in prop::collection::vec((any::<u64>(), any::<u64>(), 0usize..FUNCTIONS), 0..300), best in 0..WAYS,
