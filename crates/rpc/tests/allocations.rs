@@ -41,13 +41,16 @@ static ALLOCATOR: Counting = Counting;
 const CALLS: usize = 10_000;
 
 fn main() {
-    common::run(&[
-        ("an_allocation_is_counted", an_allocation_is_counted as fn()),
-        ("busy_calls_allocate_nothing", busy_calls_allocate_nothing),
-        ("sleeping_calls_allocate_nothing", sleeping_calls_allocate_nothing),
-        ("asynchronous_calls_allocate_nothing", asynchronous_calls_allocate_nothing),
-        ("messages_allocate_nothing", messages_allocate_nothing),
-    ]);
+    common::run(&[(
+        "allocations",
+        &[
+            ("an_allocation_is_counted", an_allocation_is_counted as fn()),
+            ("busy_calls_allocate_nothing", busy_calls_allocate_nothing),
+            ("sleeping_calls_allocate_nothing", sleeping_calls_allocate_nothing),
+            ("asynchronous_calls_allocate_nothing", asynchronous_calls_allocate_nothing),
+            ("messages_allocate_nothing", messages_allocate_nothing),
+        ],
+    )]);
 }
 
 fn counted(what: impl FnOnce()) -> u64 {

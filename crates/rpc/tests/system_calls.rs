@@ -31,26 +31,29 @@ fn main() {
     add_role("filtered-client", filtered_client);
     add_role("filtered-server", filtered_server);
     add_role("offender", offender);
-    run(&[
-        ("the_filter_kills", the_filter_kills),
-        ("server_reply_makes_no_system_call", makes_no_system_call::<0>),
-        ("remote_fetch_makes_no_system_call", makes_no_system_call::<1>),
-        ("rf_rpc_makes_no_system_call", makes_no_system_call::<2>),
-        ("direct_write_imm_makes_no_system_call", makes_no_system_call::<3>),
-        ("direct_write_send_makes_no_system_call", makes_no_system_call::<4>),
-        ("chained_write_send_makes_no_system_call", makes_no_system_call::<5>),
-        ("eager_send_recv_makes_no_system_call", makes_no_system_call::<6>),
-        ("write_rndv_makes_no_system_call", makes_no_system_call::<7>),
-        ("read_rndv_makes_no_system_call", makes_no_system_call::<8>),
-        ("hybrid_eager_rndv_makes_no_system_call", makes_no_system_call::<9>),
-        ("pilaf_makes_no_system_call", makes_no_system_call::<10>),
-        ("farm_makes_no_system_call", makes_no_system_call::<11>),
-        ("ar_grpc_makes_no_system_call", makes_no_system_call::<12>),
-        ("herd_makes_no_system_call", makes_no_system_call::<13>),
-        ("fasst_makes_no_system_call", makes_no_system_call::<14>),
-        #[cfg(target_arch = "x86_64")]
-        ("a_side_that_sleeps_makes_two_system_calls_for_each_call", makes_two_system_calls),
-    ]);
+    run(&[(
+        "system_calls",
+        &[
+            ("the_filter_kills", the_filter_kills),
+            ("server_reply_makes_no_system_call", makes_no_system_call::<0>),
+            ("remote_fetch_makes_no_system_call", makes_no_system_call::<1>),
+            ("rf_rpc_makes_no_system_call", makes_no_system_call::<2>),
+            ("direct_write_imm_makes_no_system_call", makes_no_system_call::<3>),
+            ("direct_write_send_makes_no_system_call", makes_no_system_call::<4>),
+            ("chained_write_send_makes_no_system_call", makes_no_system_call::<5>),
+            ("eager_send_recv_makes_no_system_call", makes_no_system_call::<6>),
+            ("write_rndv_makes_no_system_call", makes_no_system_call::<7>),
+            ("read_rndv_makes_no_system_call", makes_no_system_call::<8>),
+            ("hybrid_eager_rndv_makes_no_system_call", makes_no_system_call::<9>),
+            ("pilaf_makes_no_system_call", makes_no_system_call::<10>),
+            ("farm_makes_no_system_call", makes_no_system_call::<11>),
+            ("ar_grpc_makes_no_system_call", makes_no_system_call::<12>),
+            ("herd_makes_no_system_call", makes_no_system_call::<13>),
+            ("fasst_makes_no_system_call", makes_no_system_call::<14>),
+            #[cfg(target_arch = "x86_64")]
+            ("a_side_that_sleeps_makes_two_system_calls_for_each_call", makes_two_system_calls),
+        ],
+    )]);
 }
 
 /// From here on this thread may only end the process and yield its core. A busy wait yields after thousands

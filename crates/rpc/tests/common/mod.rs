@@ -3,6 +3,7 @@
 
 #![allow(
     dead_code,
+    unused_macros,
     unreachable_pub,
     missing_docs,
     clippy::disallowed_methods,
@@ -43,35 +44,41 @@ pub fn bounded(test: impl FnOnce() + Send + 'static) {
     }
 }
 
-/// The `main` of a test file without the usual harness. Runs the tests one after the other.
-pub fn run(tests: &[(&str, fn())]) {
+/// A test by its name.
+pub type Test = (&'static str, fn());
+
+/// Runs the tests of files, one after the other, as the `main` of a program without the usual harness. Words on the command line
+/// choose among the names (`file::test`).
+pub fn run(files: &[(&str, &[Test])]) {
     process::play_role();
     let filters: Vec<String> = std::env::args().skip(1).filter(|a| !a.starts_with('-')).collect();
-    let mut failed = Vec::new();
-    for (name, test) in tests {
-        if !filters.is_empty() && !filters.iter().any(|f| name.contains(f.as_str())) {
+    let (mut passed, mut failed) = (0, Vec::new());
+    for (file, (test, body)) in
+        files.iter().flat_map(|(file, tests)| tests.iter().map(move |test| (file, test)))
+    {
+        let name = format!("{file}::{test}");
+        if !filters.is_empty() && !filters.iter().any(|filter| name.contains(filter.as_str())) {
             continue;
         }
-        let test = *test;
-        let ended = std::panic::catch_unwind(|| bounded(test));
+        let body = *body;
+        let ended = std::panic::catch_unwind(|| bounded(body));
         println!("test {name} ... {}", if ended.is_ok() { "ok" } else { "FAILED" });
-        if ended.is_err() {
-            failed.push(*name);
+        match ended {
+            Ok(()) => passed += 1,
+            Err(_) => failed.push(name),
         }
     }
+    println!("{passed} passed, {} failed", failed.len());
     if !failed.is_empty() {
         eprintln!("failed: {}", failed.join(", "));
         std::process::exit(1);
     }
 }
 
-/// Lists test functions with their names.
-#[macro_export]
+/// Lists the test functions of a file with their names.
 macro_rules! tests {
     ($($name:ident),* $(,)?) => {
-        fn main() {
-            common::run(&[$((stringify!($name), $name as fn())),*]);
-        }
+        pub(crate) const TESTS: &[crate::common::Test] = &[$((stringify!($name), $name as fn())),*];
     };
 }
 

@@ -1,0 +1,8 @@
+//! The integration tests of this crate that need no process of their own, as one program.
+
+mod addresses;
+mod bare;
+mod engine;
+mod forms;
+mod numa;
+mod values;

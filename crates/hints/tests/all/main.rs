@@ -1,0 +1,5 @@
+//! The integration tests of this crate that need no process of their own, as one program.
+
+mod every;
+mod table;
+mod values;

@@ -1,0 +1,8 @@
+//! The integration tests of this crate that need no process of their own, as one program.
+
+mod figures;
+mod load;
+mod mutants;
+mod raw_verbs;
+mod replay;
+mod swarm;

@@ -1,0 +1,142 @@
+//! The planted bugs. The text of a bug's place stands in the sources exactly once; a change of that place of the engine gives the bug
+//! its new place here.
+
+use std::path::Path;
+
+impl Mutant {
+    /// The file's text with the bug in it, below this folder.
+    pub(crate) fn planted(&self, root: &Path) -> String {
+        let text = std::fs::read_to_string(root.join(self.file)).expect("a source");
+        let places = text.matches(self.from).count();
+        assert_eq!(
+            places, 1,
+            "the place of '{}' must occur once in {}, and occurs {places} times: give the bug its new place",
+            self.name, self.file
+        );
+        text.replace(self.from, self.to)
+    }
+}
+
+/// A bug: a text of the sources, and the text that replaces it.
+pub(crate) struct Mutant {
+    pub(crate) name: &'static str,
+    pub(crate) file: &'static str,
+    from: &'static str,
+    to: &'static str,
+}
+
+pub(crate) const MUTANTS: &[Mutant] = &[
+    Mutant {
+        name: "lost_wakeup",
+        file: "crates/rpc/src/client/synchronous.rs",
+        from: "let wake = self.core.domain.wait(armed, fetch.min(others));",
+        to: "let armed = if dunlin_fabric::mutant(\"lost_wakeup\") { self.core.domain.disarm(armed); self.core.domain.arm(mode) } else { armed };
+        let wake = self.core.domain.wait(armed, fetch.min(others));",
+    },
+    Mutant {
+        name: "skipped_tag_check",
+        file: "crates/rpc/src/path/rx.rs",
+        from: "if region.load(at + trailing) != expected.trailing {",
+        to: "if region.load(at + trailing) != expected.trailing && !dunlin_fabric::mutant(\"skipped_tag_check\") {",
+    },
+    Mutant {
+        name: "credit_not_returned",
+        file: "crates/rpc/src/server/worker.rs",
+        from: "                    (_, buffer) => {
+                        if completion.immediate",
+        to: "                    _ if dunlin_fabric::mutant(\"credit_not_returned\") => lane.rx.noticed(),
+                    (_, buffer) => {
+                        if completion.immediate",
+    },
+    Mutant {
+        name: "generation_not_advanced",
+        file: "crates/rpc/src/client/slots.rs",
+        from: "Some(self.slots.get(self.free as usize)?.call.wrapping_add(1 << SLOT_BITS))",
+        to: "let step = if dunlin_fabric::mutant(\"generation_not_advanced\") && self.in_flight > 0 { 0 } else { 1 };
+        Some(self.slots.get(self.free as usize)?.call.wrapping_add(step << SLOT_BITS))",
+    },
+    Mutant {
+        name: "duplicate_execution",
+        file: "crates/rpc/src/server/dispatch.rs",
+        from: "let outcome = catch_unwind(AssertUnwindSafe(|| service.call(&request, &mut reply)));",
+        to: "if dunlin_fabric::mutant(\"duplicate_execution\") && (call.call >> 12) % 4 == 3 {
+            let _ = service.call(&request, &mut reply);
+            reply.clear();
+        }
+        let outcome = catch_unwind(AssertUnwindSafe(|| service.call(&request, &mut reply)));",
+    },
+    Mutant {
+        name: "head_too_far",
+        file: "crates/rpc/src/mailbox.rs",
+        from: "        self.head as u32
+    }
+
+    /// The writer will see that head.",
+        to: "        self.head as u32 + u32::from(dunlin_fabric::mutant(\"head_too_far\"))
+    }
+
+    /// The writer will see that head.",
+    },
+    Mutant {
+        name: "deadline_ignored",
+        file: "crates/rpc/src/client/slots.rs",
+        from: "State::InFlight | State::Reading) || slot.timeout == 0 {",
+        to: "State::InFlight | State::Reading) || slot.timeout == 0 || dunlin_fabric::mutant(\"deadline_ignored\") {",
+    },
+    Mutant {
+        name: "deadline_late",
+        file: "crates/rpc/src/client/slots.rs",
+        from: "self.deadline = now().saturating_add(self.timeout);",
+        to: "let late = if dunlin_fabric::mutant(\"deadline_late\") { 10_000_000 } else { 0 };
+            self.deadline = now().saturating_add(self.timeout + late);",
+    },
+    Mutant {
+        name: "not_executed_said_too_soon",
+        file: "crates/rpc/src/client/slots.rs",
+        from: "let never = slot.sequence >= taken;",
+        to: "let never = slot.sequence >= taken || dunlin_fabric::mutant(\"not_executed_said_too_soon\");",
+    },
+    Mutant {
+        name: "slot_free_too_soon",
+        file: "crates/rpc/src/client/slots.rs",
+        from: "            State::Expired | State::InFlight | State::Reading => {
+                slot.state = State::Zombie;",
+        to: "            _ if dunlin_fabric::mutant(\"slot_free_too_soon\") => self.release(call),
+            State::Expired | State::InFlight | State::Reading => {
+                slot.state = State::Zombie;",
+    },
+    Mutant {
+        name: "repeated_call_executed",
+        file: "crates/rpc/src/server/dispatch.rs",
+        from: "        if !lane.admit(entry.call, entry.function_or_status)? {",
+        to: "        let twice = lane.replies.is_some() && dunlin_fabric::mutant(\"repeated_call_executed\");
+        if !lane.admit(entry.call, entry.function_or_status)? && !twice {",
+    },
+    Mutant {
+        name: "lost_write_not_written_again",
+        file: "crates/rpc/src/path/tx.rs",
+        from: "        lossy.ring.start_round();",
+        to: "        if dunlin_fabric::mutant(\"lost_write_not_written_again\") { return Ok(true); }
+        lossy.ring.start_round();",
+    },
+    Mutant {
+        name: "torn_line_taken",
+        file: "crates/rpc/src/path/fetch.rs",
+        from: "        if !self.whole && !std::mem::replace(&mut self.seen, true) {",
+        to: "        if !self.whole && !std::mem::replace(&mut self.seen, true) && !dunlin_fabric::mutant(\"torn_line_taken\") {",
+    },
+    Mutant {
+        name: "filling_call_denied",
+        file: "crates/rpc/src/client/lane.rs",
+        from: "                // The call is made: what breaks now is found by who looks for its answer.
+                let _ = self.flush_if_room(fabric, domain);",
+        to: "                let flushed = self.flush_if_room(fabric, domain);
+                if dunlin_fabric::mutant(\"filling_call_denied\") { flushed?; }",
+    },
+    Mutant {
+        name: "worker_not_woken",
+        file: "crates/rpc/src/server/inbox.rs",
+        from: "self.waker.wake();",
+        to: "if !dunlin_fabric::mutant(\"worker_not_woken\") { self.waker.wake(); }",
+    },
+];
