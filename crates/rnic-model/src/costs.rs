@@ -48,7 +48,7 @@ pub(crate) struct Costs {
     pub(crate) line: Picos,
     pub(crate) mmio: Picos,
     pub(crate) dma_read: Picos,
-    /// Time for which a DMA read occupies the limited read slots.
+    /// Time of a DMA read on the station of reads: its latency over the number of reads in flight.
     pub(crate) dma_slot: Picos,
     /// The same for a read that fetches several work requests or RECVs, per item.
     pub(crate) dma_slot_shared: Picos,

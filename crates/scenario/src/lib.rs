@@ -1,5 +1,5 @@
-//! Scenarios for the simulator: the unmodified engine on clusters and under loads that are not available as
-//! hardware.
+//! Scenarios for the simulator: the unmodified engine on clusters and under loads for which this project has
+//! no hardware.
 //!
 //! * [`swarm`]: random clusters, workloads and faults from a seed, and the invariants that must always hold.
 //! * [`load`]: thousands of clients on a cluster, in open or closed loop, for figures and for the simulator's
@@ -9,7 +9,7 @@
 //! * [`course`]: the common parts of timed runs.
 //! * [`memory`]: memory waits of handlers, alone and in batches.
 //! * [`datagrams`]: RPC over datagrams without the engine, to measure the server's processor time.
-//! * [`advice`]: the model's opinion on the plan that a function's hints select.
+//! * [`advice`]: the model's forecast for the plan that a function's hints select, and for the others.
 //! * [`raw_verbs`]: raw-verb measurements, played on the simulator instead of on the model alone.
 //! * [`rates`]: operation rates of simulated NICs, for clients that base their choice on them.
 //! * [`tuning`]: a client of a function that changes, and the response of its tuner.

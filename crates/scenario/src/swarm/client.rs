@@ -51,8 +51,8 @@ impl Part {
     }
 
     /// Waits between a failed last call and its retry, out of step with spinning workers that share a core
-    /// for a quantum each. Otherwise each call finds its worker without the core, and a client that late
-    /// answers wake stays in step with the workers.
+    /// for a quantum each. Otherwise each retry may find its worker waiting for the core, and a client woken
+    /// by late answers stays in step with the workers.
     fn rest_out_of_step(&self) {
         let host = self.sim.host();
         host.sleep(host.now() + 100_000 + host.random() % 2_000_000);
