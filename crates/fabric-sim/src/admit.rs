@@ -1,11 +1,11 @@
-//! What verbs refuses when it is posted.
+//! Post-time checks of work requests.
 
 use crate::memory::SimMemory;
 use crate::scheduler::State;
 use dunlin_fabric::{Data, Operation, PostError, QueuePairId, Transport};
 
 impl State {
-    /// Refuses what verbs refuses when it is posted; says where the request goes.
+    /// Checks a request as verbs does at post time; returns the number of the target queue pair.
     pub(crate) fn admit(
         &self,
         domain: u32,

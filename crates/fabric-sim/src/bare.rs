@@ -1,8 +1,9 @@
-//! The floor under the simulator's speed: the same crowd of clients without Dunlin's engine, fabric or faults.
+//! Upper bound of the simulator's speed: the same closed-loop clients without Dunlin's engine, fabric or
+//! faults.
 //!
-//! A coroutine for each client and worker, a heap of events, and stages that know when they are free next; four events and two
-//! resumptions a call, 32 bytes copied each way. Machines differ by a factor of three in what a switch and a cache miss cost;
-//! the share of this that the real simulator reaches says something on all of them.
+//! One coroutine per client and worker, a heap of events, and stages with a next-free time. A call takes four
+//! events and two resumptions, and copies 32 bytes each way. The cost of a switch or a cache miss differs
+//! between machines by a factor of three, so the simulator's share of this speed is a portable measure.
 
 use crate::stacks::{SlabStack, Stacks};
 use corosensei::{Coroutine, CoroutineResult, Yielder};
@@ -14,31 +15,31 @@ use std::rc::Rc;
 
 /// Bytes of a request and of an answer.
 const PAYLOAD: usize = 32;
-/// Clients that share a host and its NIC, and workers of the server: as the real simulator's bench has them.
+/// Clients per host (and NIC), and workers of the server, as in the simulator's own benchmark.
 const CLIENTS_PER_HOST: usize = 40;
 const WORKERS: usize = 4;
 /// Bytes of a coroutine's stack.
 const STACK: usize = 16 * 1024;
-/// What a NIC takes for a message, what the wire takes, and what a worker and a client take for a call, in picoseconds.
+/// Service times in picoseconds: NIC per message, wire per message, worker and client per call.
 const NIC: u64 = 20_000;
 const WIRE: u64 = 600_000;
 const HANDLER: u64 = 80_000;
 const CLIENT: u64 = 50_000;
 
-/// What the prototype did.
+/// Counters of one run of the prototype.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bare {
-    /// Calls that were answered.
+    /// Answered calls.
     pub calls: u64,
-    /// Events taken out of the heap.
+    /// Events popped from the heap.
     pub events: u64,
-    /// Resumptions of coroutines.
+    /// Coroutine resumptions.
     pub switches: u64,
-    /// Virtual time at the last answer, in picoseconds.
+    /// Virtual time of the last answer, in picoseconds.
     pub ended: u64,
 }
 
-/// Something that serves one after the other.
+/// A server that handles one item at a time.
 #[derive(Clone, Copy, Default)]
 struct Stage {
     free: u64,
@@ -55,26 +56,26 @@ impl Stage {
 enum Kind {
     /// A request has reached the server's NIC.
     RequestArrives,
-    /// A request lies in the server's memory.
+    /// A request is visible in the server's memory.
     RequestThere,
     /// An answer has reached the client's NIC.
     AnswerArrives,
-    /// An answer lies in the client's memory.
+    /// An answer is visible in the client's memory.
     AnswerThere,
 }
 
-/// When, which one of those of one time, what, and whose.
+/// Time, tie-breaking number, kind, client.
 type Event = Reverse<(u64, u64, Kind, u32)>;
 type Mailboxes = Rc<RefCell<Vec<[u8; PAYLOAD]>>>;
-/// Takes what it was woken for, and gives back what it asks of the network.
+/// Resumed with the client's number; yields the number of the client whose message is to be sent.
 type Task = Coroutine<u32, u32, (), SlabStack>;
 
-/// Calls in a closed loop until `calls` were answered, one in flight for each client. A pure function of its
-/// arguments. `began` is called when all is set up.
+/// Runs a closed loop with one call in flight per client until `calls` calls are answered. The result is a
+/// pure function of `clients` and `calls`. Calls `began` once the set-up is complete.
 ///
 /// # Errors
 ///
-/// What the system says if it has no memory for the stacks.
+/// Returns the system's error if it cannot map memory for the stacks.
 pub fn run(clients: usize, calls: u64, began: impl FnOnce()) -> io::Result<Bare> {
     let clients = clients.max(1);
     let stacks = Stacks::new(STACK, clients + WORKERS)?;
@@ -136,7 +137,7 @@ fn mailboxes(clients: usize) -> Mailboxes {
     Rc::new(RefCell::new(vec![[0; PAYLOAD]; clients]))
 }
 
-/// Writes requests, and checks that each answer is to the last one.
+/// Creates a client: it writes requests and checks that each answer matches the last request.
 fn caller(stack: SlabStack, number: usize, requests: Mailboxes, answers: Mailboxes) -> Task {
     Coroutine::with_stack(stack, move |yielder: &Yielder<u32, u32>, _| {
         for call in 1u64.. {
@@ -150,7 +151,7 @@ fn caller(stack: SlabStack, number: usize, requests: Mailboxes, answers: Mailbox
     })
 }
 
-/// Echoes.
+/// Creates a worker that echoes requests.
 fn worker(stack: SlabStack, requests: Mailboxes, answers: Mailboxes) -> Task {
     Coroutine::with_stack(stack, move |yielder: &Yielder<u32, u32>, first| {
         let mut client = first;
@@ -177,7 +178,7 @@ mod tests {
     fn four_events_and_two_switches_a_call() {
         let bare = run(80, 10_000, || ()).expect("stacks");
         assert_eq!((bare.calls, bare.events), (10_000, 40_000));
-        // Each client is resumed once before its first call, and after each answer.
+        // Each client is resumed once before its first call and once after each answer.
         assert_eq!(bare.switches, 20_080);
         assert_eq!(run(80, 10_000, || ()).expect("stacks"), bare);
     }

@@ -1,4 +1,4 @@
-//! The face of a domain: checks what verbs checks when something is posted, and waits.
+//! The simulated [`ThreadDomain`]: verbs' post-time checks, polling and waiting.
 
 use crate::events::Event;
 use crate::link::SimLink;
@@ -18,25 +18,25 @@ use dunlin_rnic_model::Linked;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// A domain of a simulated fabric: belongs to one task at a time.
+/// A domain of a simulated fabric, used by one task at a time.
 #[derive(Debug)]
 pub struct SimDomain {
     shared: Arc<Shared>,
     id: u32,
 }
 
-/// Ends a wait of a [`SimDomain`].
+/// A waker that ends the wait of a [`SimDomain`].
 #[derive(Clone, Debug)]
 pub struct SimWaker {
     shared: Arc<Shared>,
     domain: u32,
 }
 
-/// A busy wait stands for many looks. Who has a broken queue pair and would find it with one of these, since it gives no completion or
-/// was not looked for when that came, gets to it after so many nanoseconds.
+/// Longest busy wait of a domain with a broken queue pair, in nanoseconds. A busy wait stands for repeated
+/// polls, and one of these would find a queue pair that broke without a completion.
 const LOOKS_OVER: Nanos = 10_000;
 
-/// Waits until something concerns a domain.
+/// Waits until something arrives for a domain, or until `until`.
 fn wait(shared: &Shared, id: u32, armed: Armed, until: Nanos) -> Wake {
     let mut state = shared.enter_at(|prices| prices.look);
     let event = armed.mode == WaitMode::Event;
@@ -86,7 +86,7 @@ impl SimDomain {
         Ok(SimDomain { shared: Arc::clone(shared), id })
     }
 
-    /// Reads the peer's endpoint, which must have been made on the other side of this link.
+    /// Decodes the peer's endpoint, which must have been created on the other side of this link.
     fn resolve(&self, state: &mut State, link: &SimLink, remote: &Endpoint) -> Result<u32, CreateError> {
         if !link.is_of(&self.shared) {
             return Err(CreateError::State("the link belongs to another fabric"));
@@ -113,7 +113,7 @@ impl SimDomain {
         self.shared.pass_at(price)
     }
 
-    /// Posts a line that cannot be posted as such: as any WRITE, which tells why.
+    /// Posts a line that the fast path cannot take as an ordinary WRITE, which returns the precise error.
     #[cold]
     #[inline(never)]
     fn refuse_line(&mut self, queue_pair: QueuePairId, line: InlineLine<'_>) -> Result<(), PostError> {
@@ -124,7 +124,7 @@ impl SimDomain {
     }
 }
 
-/// A queue pair, if it is this domain's.
+/// Returns a queue pair if it belongs to this domain.
 #[inline]
 fn own(state: &mut State, domain: u32, number: QueuePairId) -> Option<&mut QueuePair> {
     state.queue_pair(number.0).filter(|found| found.domain == domain)
@@ -362,7 +362,7 @@ impl ThreadDomain for SimDomain {
                 let domain = domain.ok_or(PostError::NoSuch("domain"))?;
                 let queue = domain.shared_receives.get_mut(shared.0 as usize);
                 let queue = queue.ok_or(PostError::NoSuch("shared receive queue"))?;
-                // Somebody can wait for a RECV only while there is none.
+                // A packet can wait for a RECV only while none is posted.
                 if queue.posted.is_empty() {
                     let users = domain.queue_pairs.iter().copied().filter(|number| {
                         network
@@ -380,7 +380,7 @@ impl ThreadDomain for SimDomain {
         }
         queue.posted.push_back(PostedReceive { id, buffer });
         for number in stalled {
-            // The sender tries again after a time of its own.
+            // The sender retries after its own timer.
             let when = state.now() + 200 + state.chance.below(2_000);
             state.put(when, Event::Serve { queue_pair: number });
         }
@@ -429,7 +429,7 @@ impl ThreadDomain for SimDomain {
     }
 
     fn will_touch(&mut self, memory: &[(*const u8, usize)]) {
-        // Not `lock`: clients may be dropped when the run is over.
+        // Not `lock`: clients may be dropped after the run has ended.
         if let Some(mut state) = self.shared.try_lock()
             && let Some(domain) = state.domain(self.id)
         {
@@ -460,7 +460,7 @@ impl ThreadDomain for SimDomain {
             domain.is_active[name as usize] = false;
             into.push(name);
         }
-        // What the hint saves us, real memory would have cost: a look at each of them.
+        // Charges the polls that the hint saves: on real memory each region would cost one.
         let price = state.settings.prices.work[Work::PollMiss as usize];
         state.charge(price * looks);
         true

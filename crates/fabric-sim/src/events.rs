@@ -1,36 +1,36 @@
-//! The queue of everything that will happen, ordered by (time, number); numbers are given out in the order of
-//! scheduling, so the order is a pure function of the seed.
+//! The event queue, ordered by (time, number). Numbers follow the order of scheduling, so the order of events
+//! is a pure function of the seed.
 
 use crate::wheel::{SPAN, Wheel};
 use dunlin_fabric::Nanos;
 
-/// What can happen. Small, so that the heap moves little; what is larger stands in slabs.
+/// An event. Kept small to make heap moves cheap; larger data lives in slabs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Event {
-    /// A task runs on.
+    /// A task resumes.
     Run { task: u32 },
-    /// A wait has ended.
+    /// A task's wait has ended.
     Wake { task: u32, stay: u64 },
-    /// The time of a task's wait may be over.
+    /// A task's timed wait may have expired.
     Timer { task: u32 },
-    /// A task has had its core long enough, if it still has it.
+    /// The task on a core may have used up its quantum.
     Quantum { machine: u32, core: u32 },
     /// A packet reaches its target.
     Arrive { packet: u32 },
-    /// A target looks at its inbound packets again.
+    /// A queue pair processes its inbound packets again.
     Serve { queue_pair: u32 },
     /// A packet's bytes become visible.
     Land { packet: u32 },
-    /// The successful end of a work request is known to its initiator.
+    /// The initiator learns that a work request succeeded.
     Done { queue_pair: u32, serial: u64 },
-    /// The good answer to a request is at its initiator's NIC.
+    /// A plain acknowledgement reaches the initiator's NIC.
     Acknowledged { queue_pair: u32, serial: u64 },
-    /// Something rarer, in the network's slab of such.
+    /// A less frequent event, stored in the network's slab of [`Rare`](crate::network::Rare) events.
     Rare { index: u32 },
 }
 
-/// An event as two words: they pass through registers, and are loaded as they were stored. Loads that are wider than the stores
-/// before them have to wait until those have left the processor's queue.
+/// An event as two words, so that loads have the width of the stores before them. A wider load would stall
+/// until those stores have left the processor's store buffer.
 #[derive(Clone, Copy, Debug)]
 struct Code(u64, u64);
 
@@ -52,7 +52,7 @@ impl Code {
         Code(kind << 32 | u64::from(first), second)
     }
 
-    /// Whether it happens in the network, and not to a task.
+    /// Returns whether the event happens in the network rather than to a task.
     #[inline(always)]
     fn is_of_network(self) -> bool {
         self.0 >> 34 > 0
@@ -89,7 +89,7 @@ impl Entry {
     }
 }
 
-/// A heap with four children a node: half as deep as a binary one, and a node's children share cache lines.
+/// A four-ary heap: half as deep as a binary one, and the children of a node share cache lines.
 #[derive(Debug, Default)]
 struct Heap(Vec<Entry>);
 
@@ -145,14 +145,14 @@ impl Heap {
     }
 }
 
-/// So many that have happened may still stand before those.
+/// Popped events that may remain before `head`.
 const GONE: usize = 64;
 
-/// What happens next, in order.
+/// The next events, sorted.
 #[derive(Debug, Default)]
 struct Near {
     sorted: Vec<Entry>,
-    /// Those before it are gone.
+    /// Entries before this index have been popped.
     head: usize,
 }
 
@@ -164,7 +164,7 @@ impl Near {
 
     #[inline]
     fn push(&mut self, key: Key, code: Code) {
-        // Mostly it is the last, or nearly.
+        // New events nearly always belong at or close to the end.
         match self.sorted.last() {
             Some(last) if last.key > key => self.insert(key, code),
             _ => self.sorted.push(Entry { key, code }),
@@ -193,7 +193,7 @@ impl Near {
         self.sorted.len() - self.head
     }
 
-    /// Closes the gap before those that are there, now and then.
+    /// Removes popped entries once [`GONE`] of them have accumulated.
     #[inline]
     fn forget_gone(&mut self) {
         if self.head >= GONE {
@@ -203,31 +203,31 @@ impl Near {
     }
 }
 
-/// The queue: in order what happens next, a wheel for what happens soon, and a heap for the rest, mostly timers that
-/// never end a wait. An event leaves the wheel only when its time has come, so what is handled stays in the processor's first
-/// cache, however many events there are.
+/// The queue in three parts: the next events sorted, a wheel for the near future, and a heap for the rest
+/// (mostly timers that never expire). An event leaves the wheel only when it is due, so the active part stays
+/// in the first-level cache however many events exist.
 #[derive(Debug, Default)]
 pub(crate) struct Events {
     near: Near,
-    /// Empty while `near` is.
+    /// Empty while `near` is empty.
     wheel: Wheel<Entry>,
     far: Heap,
-    /// The time from which on the wheel takes events; earlier ones go to `near`.
+    /// The wheel takes events from this time on; earlier ones go to `near`.
     near_end: u64,
-    /// So many events are kept in order at least, if there are so many beyond the next one.
+    /// Number of events to keep sorted beyond the next one, if there are as many.
     in_order: usize,
     number: u64,
-    /// The key of the next event, and that of the first in `far`; each [`NEVER`] if there is none. Who only asks whether something is
-    /// due, as most do, looks nowhere else.
+    /// Keys of the next event and of the first event in `far`, or [`NEVER`]. Most queries only compare the
+    /// time of the next event and read nothing else.
     next: Key,
     next_far: Key,
 }
 
-/// Time, and below it the number, and below that whether it happens in the network: one comparison without a branch.
+/// Time, number and network flag from the highest to the lowest bits: one comparison without a branch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Key(u128);
 
-/// Behind all events.
+/// Sorts after all events.
 const NEVER: Key = Key(u128::MAX);
 
 impl Default for Key {
@@ -254,42 +254,42 @@ impl Events {
         if self.next == self.next_far { self.far.first() } else { self.near.first() }
     }
 
-    /// What is next has changed.
+    /// Recomputes the key of the next event.
     #[inline(always)]
     fn find_next(&mut self) {
         self.next = self.near.first().map_or(NEVER, |entry| entry.key).min(self.next_far);
     }
 
-    /// The time of the next event, and the event.
+    /// Returns the next event and its time.
     #[inline(always)]
     pub(crate) fn peek(&self) -> Option<(Nanos, Event)> {
         self.first().map(|entry| (entry.at(), entry.code.event()))
     }
 
-    /// The time of the next event.
+    /// Returns the time of the next event.
     #[inline(always)]
     pub(crate) fn next_at(&self) -> Option<Nanos> {
         (self.next != NEVER).then(|| self.next.at())
     }
 
-    /// The time of the next event; the end of time if there is none.
+    /// Returns the time of the next event; `Nanos::MAX` for an empty queue.
     #[inline(always)]
     pub(crate) fn next_time(&self) -> Nanos {
         self.next.at()
     }
 
-    /// Whether the next event happens in the network. There has to be one.
+    /// Returns whether the next event happens in the network. The queue must not be empty.
     #[inline(always)]
     pub(crate) fn next_is_of_network(&self) -> bool {
         self.next.is_of_network()
     }
 
-    /// From now on so many events are kept in order for [`ahead`](Events::ahead), if there are so many.
+    /// Sets the number of events that are kept sorted for [`ahead`](Events::ahead).
     pub(crate) fn keep_in_order(&mut self, events: usize) {
         self.in_order = events;
     }
 
-    /// What is likely to happen after so many others, as far as that is in order already.
+    /// Returns the event `others` places behind the next one, as far as events are sorted already.
     #[inline(always)]
     pub(crate) fn ahead(&self, others: usize) -> Option<Event> {
         self.near.sorted.get(self.near.head + others).map(|entry| entry.code.event())
@@ -303,9 +303,9 @@ impl Events {
 
     #[inline]
     fn push_code(&mut self, at: Nanos, code: Code) {
-        // In steps of two: the lowest bit says something else.
+        // Steps of two: the lowest bit is the network flag.
         self.number += 2;
-        // Passed on in words, as an event is: see there.
+        // Passed as words; see [`Code`].
         let number = self.number | u64::from(code.is_of_network());
         let key = Key(u128::from(at) << 64 | u128::from(number));
         if at < self.near_end {
@@ -317,7 +317,7 @@ impl Events {
             self.wheel.pass(self.near_end, Entry::at);
             self.near.push(key, code);
         } else {
-            // Behind what stands in `near`.
+            // Belongs behind everything in `near`.
             return self.wheel.push(at, Entry { key, code });
         }
         self.next = self.next.min(key);
@@ -329,7 +329,7 @@ impl Events {
         self.next_far = self.next_far.min(key);
     }
 
-    /// Takes the next event.
+    /// Removes and returns the next event.
     #[inline(always)]
     pub(crate) fn pop(&mut self) -> Option<(Nanos, Event)> {
         if self.next == self.next_far {
@@ -349,14 +349,14 @@ impl Events {
         self.next_far = self.far.first().map_or(NEVER, |entry| entry.key);
         self.find_next();
         if self.near.first().is_none() {
-            // Nothing is due before it, and nothing will be put before it any more.
+            // No event is due before this one, and none will be added before it.
             self.near_end = self.near_end.max(entry.at());
             self.wheel.pass(self.near_end, Entry::at);
         }
         Some((entry.at(), entry.code.event()))
     }
 
-    /// Moves what is next out of the wheel, until there is enough.
+    /// Moves the next events from the wheel into `near` until enough are sorted.
     #[inline(never)]
     fn advance(&mut self) {
         self.near.forget_gone();
@@ -378,10 +378,10 @@ mod tests {
         let mut random = crate::random::Random::new(1, 1);
         let mut expected = Vec::new();
         let mut clock = 0;
-        // At once, soon, at the end of what the wheel takes, and far beyond.
+        // Immediate, near, at the end of the wheel's range, and far beyond it.
         let spans = [1, 700, SPAN, 2 * SPAN, 1 << 40];
         for number in 0..20_000u32 {
-            // Now and then it runs empty.
+            // The queue drains completely in every other phase.
             let fills = number % 4000 < 2000;
             events.keep_in_order(number as usize / 4000 * 3);
             if fills || number % 3 == 0 {

@@ -1,4 +1,4 @@
-//! The simulated host: time, threads, signals and randomness, all virtual.
+//! The simulated host: virtual time, threads, signals and randomness.
 
 use crate::scheduler::{Reason, State, Waiter};
 use crate::shared::{Guard, Shared};
@@ -6,31 +6,32 @@ use dunlin_fabric::{Host, Nanos, Signal, Site, Task, Work};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// One process on a simulated machine: `spawn` makes a task of it, and time passes by [`Host::charge`] and waiting only.
+/// One process on a simulated machine. `spawn` creates a task; time passes only by [`Host::charge`] and by
+/// waiting.
 #[derive(Clone, Debug)]
 pub struct SimHost {
     pub(crate) shared: Arc<Shared>,
     pub(crate) process: u32,
 }
 
-/// The longest pre-emption by chance at a checkpoint.
+/// Longest random pre-emption at a checkpoint, in nanoseconds.
 const PREEMPTION: Nanos = 3_000;
 
 impl State {
-    /// What the clock of a process's machine shows now.
+    /// Returns the present clock reading of a process's machine.
     pub(crate) fn clock_of(&self, process: u32) -> Nanos {
         let machine = self.processes[process as usize].machine;
         self.machines[machine as usize].clock(self.now())
     }
 
-    /// What work takes on a process's machine.
+    /// Scales a price by the slowness of a process's machine.
     #[cold]
     #[inline(never)]
     fn slowly(&self, process: u32, price: u64) -> u64 {
         price * self.machines[self.processes[process as usize].machine as usize].slowness / 1000
     }
 
-    /// When the clock of a process's machine will show this.
+    /// Returns the run's time at which the clock of a process's machine will show `shown`.
     #[inline]
     pub(crate) fn time_of(&self, process: u32, shown: Nanos) -> Nanos {
         if shown == Nanos::MAX {
@@ -40,7 +41,7 @@ impl State {
         self.machines[machine as usize].time(shown)
     }
 
-    /// As [`time_of`](State::time_of), for the running task.
+    /// [`time_of`](State::time_of) for the running task.
     pub(crate) fn time_here(&self, shown: Nanos) -> Nanos {
         match self.running() {
             Some(task) => self.time_of(self.tasks[task as usize].process, shown),
@@ -50,9 +51,9 @@ impl State {
 }
 
 impl SimHost {
-    /// Work of the application's own for so many nanoseconds of the processor's time. Everything that happens until then
-    /// has happened when it returns: what the task posts next is not ahead of what others have posted meanwhile. May
-    /// switch tasks, so not with a lock held.
+    /// Performs application work for `time` nanoseconds of processor time. All events due by then have
+    /// happened when it returns, so the task's next posts are in order with those of other tasks. May switch
+    /// tasks: do not call with a lock held.
     pub fn work(&self, time: Nanos) {
         let state = self.shared.lock();
         let slowness = state.machines[state.processes[self.process as usize].machine as usize].slowness;
@@ -60,7 +61,7 @@ impl SimHost {
         drop(self.shared.enter(time * slowness));
     }
 
-    /// Has the running task lose its core for a while now and then.
+    /// Takes the core from the running task at random, for a pre-emption or a stall.
     #[cold]
     #[inline(never)]
     fn lose_core<'a>(&'a self, mut state: Guard<'a>) {
@@ -143,7 +144,7 @@ impl Host for SimHost {
     }
 }
 
-/// The signals of a run by number; numbers are not used again.
+/// The signals of a run by number; numbers are not reused.
 #[derive(Default)]
 pub(crate) struct Signals {
     next: u64,
@@ -157,7 +158,7 @@ struct SignalState {
 }
 
 impl State {
-    /// Raises a signal; nothing if no handle to it is left.
+    /// Raises a signal; does nothing if no handle to it exists.
     pub(crate) fn raise(&mut self, signal: u64) {
         let Some(state) = self.signals.all.get_mut(&signal) else { return };
         state.count += 1;
@@ -166,7 +167,7 @@ impl State {
     }
 }
 
-/// A count that tasks of one run raise and wait for.
+/// A counter that tasks of one run raise and wait for.
 #[derive(Clone, Debug)]
 pub struct SimSignal(Arc<SignalHandle>);
 

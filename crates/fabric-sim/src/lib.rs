@@ -1,24 +1,27 @@
-//! A deterministic fabric and host in virtual time: machines with cores, processes that can be killed, a network that
-//! breaks by plan, all on one thread of the operating system.
+//! A deterministic fabric and host in virtual time: machines with cores, processes that can be killed, and a
+//! network with planned faults, all on one operating-system thread.
 //!
-//! [`Sim::run`] runs a root task and everything that it spawns through [`Host::spawn`](dunlin_fabric::Host) to
-//! the end. Tasks are stackful coroutines; a wait hands over to the scheduler, and time passes only by work
-//! that is charged for and by waiting. A run is a pure function of its seed: which WRITE becomes visible when,
-//! in which pieces, who is pre-empted, which wait ends for no reason. So a test that fails once fails always.
+//! [`Sim::run`] runs a root task, and everything that it spawns through [`Host::spawn`](dunlin_fabric::Host),
+//! to the end. Tasks are stackful coroutines. A wait hands control to the scheduler, and time passes only by
+//! charged work and by waiting. A run is a pure function of its seed: the order in which WRITEs become
+//! visible, the pieces they arrive in, pre-emptions and spurious wake-ups. A test that fails once therefore
+//! fails always.
 //!
-//! What may come in: semantics of the verbs, scheduling, faults, chance. What never does: what any hardware costs (that
-//! is asked of `timing`), real time, real threads, and anything that knows what an RPC is.
+//! This crate holds verbs semantics, scheduling, faults and chance. Hardware costs are confined to `timing`.
+//! Real time, real threads and any knowledge of RPCs stay outside.
 //!
-//! Two things differ from a real machine on purpose. A busy wait parks the task until something arrives that
-//! concerns its domain (a completion, a WRITE into a watched region, a waker, a broken queue pair), so that an
-//! idle loop costs no events: who polls memory without [`watch`](dunlin_fabric::ThreadDomain::watch)ing it, or
-//! waits for another thread's flag without a waker, deadlocks here. And a wait in event mode ends only by
-//! events and `until`, not after 10 ms: who needs that bound has missed a wake-up, and is told so here.
+//! Two differences from a real machine are deliberate. First, a busy wait parks the task until something
+//! arrives for its domain (a completion, a WRITE into a watched region, a waker, a broken queue pair), so an
+//! idle loop costs no events. Code that polls memory without [`watch`](dunlin_fabric::ThreadDomain::watch)ing
+//! it, or that waits for another thread's flag without a waker, deadlocks here. Second, a wait in event mode
+//! ends only by an event or at `until`, not after 10 ms. Code that depends on that bound has missed a
+//! wake-up, and the simulator reports the deadlock.
 //!
 //! Calls that do not block by the contract of the traits never switch tasks, so they may be made with a lock
-//! held; nor do those of a link that take a short, bounded time. A task switches where it waits, sleeps, or passes a checkpoint, and every round of a loop
-//! has to do one of these. Between them a task works ahead on a clock of its own, so two tasks that share
-//! memory may see each other's clocks a little apart: subtract times with saturation.
+//! held. The same holds for link calls that take a short, bounded time. A task switches where it waits,
+//! sleeps or passes a checkpoint, and every round of a loop must do one of these. In between, a task runs
+//! ahead on its own clock, so tasks that share memory may see slightly different clocks: subtract times with
+//! saturation.
 //!
 //! ```
 //! use dunlin_fabric::{Fabric, Host};
@@ -75,35 +78,35 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use timing::Timing;
 
-/// The longest region, in bytes.
+/// Longest region, in bytes.
 const MAX_REGION: u64 = 1 << 36;
 
-/// The fabric of one run, as one of its processes has it. Its handles are good inside that run only: a call from
-/// elsewhere panics.
+/// The fabric of one run, as seen by one of its processes. Its handles are valid inside that run only; a call
+/// from elsewhere panics.
 #[derive(Clone, Debug)]
 pub struct Sim {
     host: SimHost,
     capabilities: Arc<Capabilities>,
     rates: Option<Arc<Rates>>,
     registered: Arc<AtomicU64>,
-    /// Numbers of regions given out.
+    /// Region numbers assigned so far.
     regions: Arc<AtomicU32>,
 }
 
 impl Sim {
-    /// Runs `root` and all that it spawns to the end in virtual time, with the usual [`Settings`]. A panic of
-    /// `root` goes on in the caller, after everything has been unwound.
+    /// Runs `root` and all tasks that it spawns to the end in virtual time, with the default [`Settings`]. A
+    /// panic of `root` resumes in the caller after all tasks have been unwound.
     ///
     /// # Errors
-    /// A deadlock, a run over its time limit, and a panic of a spawned task; see [`RunError`].
+    /// Returns a [`RunError`] on a deadlock, a run beyond its time limit, or a panic of a spawned task.
     pub fn run(seed: u64, root: impl FnOnce(Sim) + Send + 'static) -> Result<RunReport, RunError> {
         Sim::run_with(Settings::default(), seed, root)
     }
 
-    /// As [`Sim::run`], with settings.
+    /// Runs as [`Sim::run`] does, with the given settings.
     ///
     /// # Errors
-    /// As [`Sim::run`], and settings of which nothing could come.
+    /// As [`Sim::run`], and for settings that cannot run.
     pub fn run_with(
         settings: Settings,
         seed: u64,
@@ -121,10 +124,11 @@ impl Sim {
         run::run(&shared, Box::new(move || root(sim)))
     }
 
-    /// The fabric as a new process on a machine has it. Machines are numbered as in the settings.
+    /// Returns the fabric as seen by a new process on a machine. Machines are numbered as in
+    /// [`Settings::machines`].
     ///
     /// # Panics
-    /// If there is no such machine.
+    /// Panics if the machine does not exist.
     pub fn process_on(&self, machine: usize) -> Sim {
         let mut state = self.host.shared.lock();
         let machines = state.machines.len();
@@ -136,54 +140,54 @@ impl Sim {
         Sim { host, ..self.clone() }
     }
 
-    /// Kills this process where it stands: its tasks end, its queue pairs, links and listeners are gone, what has left
-    /// goes on, and its peers notice. Not the root's own.
+    /// Kills this process at once: its tasks end, and its queue pairs, links and listeners disappear.
+    /// Messages that have left still arrive, and its peers observe a crash.
     ///
     /// # Panics
-    /// For the root's process.
+    /// Panics for the root's own process.
     pub fn kill(&self) {
         assert!(self.host.process != 0, "the root's own process cannot be killed: make one with process_on");
         self.host.shared.lock().kill(self.host.process);
     }
 
-    /// Has a machine's processors take so many times as long for everything from now on, in thousandths.
+    /// Multiplies the cost of all work on a machine from now on, in thousandths (1000 is normal speed).
     pub fn set_slowness(&self, machine: usize, thousandths: u64) {
         let mut state = self.host.shared.lock();
         state.machines[machine].slowness = thousandths.max(1);
         state.has_slow_machines = state.machines.iter().any(|machine| machine.slowness != 1000);
     }
 
-    /// The run's own time, whatever the machines' clocks show.
+    /// Returns the run's own time, independent of the machines' clocks.
     pub fn time(&self) -> Nanos {
         self.host.shared.lock().now()
     }
 
-    /// Tasks that have not ended, this one included.
+    /// Returns the number of tasks that have not ended, including the caller.
     pub fn live_tasks(&self) -> usize {
         self.host.shared.lock().live
     }
 
-    /// Registered memory that is alive.
+    /// Returns the number of live registered memories.
     pub fn registered(&self) -> u64 {
         self.registered.load(Ordering::Relaxed)
     }
 
-    /// Queue pairs that are alive.
+    /// Returns the number of live queue pairs.
     pub fn queue_pairs(&self) -> usize {
         self.host.shared.lock().network.queue_pairs.iter().count()
     }
 
-    /// Events handled so far.
+    /// Returns the number of events handled so far.
     pub fn events(&self) -> u64 {
         self.host.shared.lock().handled()
     }
 
-    /// Times that a task was given the processor so far.
+    /// Returns the number of task switches so far.
     pub fn switches(&self) -> u64 {
         self.host.shared.lock().switches
     }
 
-    /// Adds a line to the history, if one is kept.
+    /// Appends a line to the history, if one is kept.
     pub fn tell(&self, what: impl FnOnce() -> String) {
         if let Some(state) = self.host.shared.try_lock() {
             state.tell(|_| what());

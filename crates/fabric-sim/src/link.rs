@@ -1,4 +1,4 @@
-//! Control connections: messages in order, grants of memory, and the news of the peer's end.
+//! Control connections: ordered messages, memory grants, and notification of the peer's end.
 
 use crate::host::SimSignal;
 use crate::memory::{SimMemory, Target};
@@ -15,22 +15,22 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
-/// Messages that a side has not read, above which the sender is told of a backlog.
+/// Unread messages of a side above which the sender gets a backlog error.
 const MAX_BACKLOG: usize = 1024;
-/// Connections that nobody has accepted yet, above which who dials waits for room.
+/// Unaccepted connections of a listener above which a dialling task waits.
 const MAX_UNACCEPTED: usize = 1024;
-/// Grants of one side of one link.
+/// Most grants of one side of one link.
 const MAX_GRANTS: usize = 1 << 16;
 
 /// All links and listeners of a run.
 #[derive(Default)]
 pub(crate) struct Links {
-    /// By number; numbers are not used again.
+    /// By number; numbers are not reused.
     links: Vec<Option<Box<[Side; 2]>>>,
-    /// By link and side: whether there is something to receive or to learn. Who looks at thousands of links that have
-    /// nothing to say looks only here.
+    /// By link and side: whether there is a message to receive or an end to report. Polling thousands of idle
+    /// links reads only this.
     news: Vec<bool>,
-    /// As above.
+    /// By number; numbers are not reused.
     listeners: Vec<Option<ListenerState>>,
     grants: Grants,
     by_name: BTreeMap<String, u32>,
@@ -42,7 +42,7 @@ impl Links {
         self.links.get(at.link as usize)?.as_ref()?.get(at.side as usize)
     }
 
-    /// The place of what a key stands for on a link, if the side has granted it with such access.
+    /// Returns the place of a key's grant, if the side has granted it with the access.
     #[inline]
     fn granted(&self, by: LinkSide, key: RegionKey, wants: Access) -> Option<u32> {
         let place = key.0 as u32;
@@ -50,7 +50,7 @@ impl Links {
         grant.allows(by, key, wants).then_some(place)
     }
 
-    /// The place of the memory that a key names at the end of a link, if a range of it may be used so.
+    /// Returns the place of a key's grant, if the range lies within it and the access is allowed.
     #[inline]
     pub(crate) fn range(
         &self,
@@ -66,13 +66,13 @@ impl Links {
         (end <= whole).then_some(place)
     }
 
-    /// The memory of a grant, by the place that [`granted`](Links::granted) has just told.
+    /// Returns the memory of a grant, by a place from [`granted`](Links::granted).
     #[inline]
     pub(crate) fn memory(&self, place: u32) -> Option<&Target> {
         Some(&self.grants.places.get(place as usize)?.as_ref()?.memory)
     }
 
-    /// Asks for the grant at a place.
+    /// Prefetches the grant at a place.
     #[inline]
     pub(crate) fn warm(&self, place: u32) {
         if let Some(place) = self.grants.places.get(place as usize) {
@@ -80,17 +80,17 @@ impl Links {
         }
     }
 
-    /// Has the memory of a grant stay until it is released.
+    /// Keeps the memory of a grant alive until [`release`](Links::release).
     #[inline]
     pub(crate) fn hold(&mut self, place: u32) -> Held {
         if let Some(Some(grant)) = self.grants.places.get_mut(place as usize) {
             grant.held += 1;
         }
-        // Places are counted from 0; the largest is never given out.
+        // Places start at 0; the largest number is never assigned.
         Held(NonZeroU32::MIN.saturating_add(place))
     }
 
-    /// [`range`](Links::range) and [`hold`](Links::hold) in one.
+    /// Does [`range`](Links::range) and [`hold`](Links::hold) in one step.
     #[inline(always)]
     pub(crate) fn hold_range(
         &mut self,
@@ -110,7 +110,7 @@ impl Links {
         Some(Held(NonZeroU32::MIN.saturating_add(place)))
     }
 
-    /// Lets go what was held, after a last look at its memory.
+    /// Releases a held grant after a last access to its memory.
     #[inline(always)]
     #[allow(clippy::needless_pass_by_value, reason = "it is used up")]
     pub(crate) fn release_with(&mut self, held: Held, look: impl FnOnce(&Target)) {
@@ -124,13 +124,13 @@ impl Links {
         }
     }
 
-    /// The memory that is held.
+    /// Returns the memory that is held.
     #[inline]
     pub(crate) fn held(&self, held: &Held) -> Option<&Target> {
         self.memory(held.place())
     }
 
-    /// Lets go what was held.
+    /// Releases a held grant.
     #[inline]
     #[allow(clippy::needless_pass_by_value, reason = "it is used up")]
     pub(crate) fn release(&mut self, held: Held) {
@@ -168,9 +168,9 @@ struct ListenerState {
     name: String,
     process: u32,
     unaccepted: VecDeque<u32>,
-    /// Connections on their way here.
+    /// Connections in transit to this listener.
     coming: usize,
-    /// Who dials and waits for room.
+    /// Dialling tasks that wait for room.
     dialling: VecDeque<Waiter>,
     signal: Option<u64>,
     waiters: Vec<Waiter>,
@@ -183,14 +183,14 @@ pub(crate) struct Side {
     inbox: VecDeque<Vec<u8>>,
     on_the_way: usize,
     last_arrival: Nanos,
-    /// Nobody holds it any more.
+    /// No handle to this side is left.
     dropped: bool,
-    /// Why nothing more comes: the peer's end, or our own.
+    /// Why this side has ended, either locally or by the peer.
     ended: Option<&'static str>,
-    /// Who is told of news: the signal to raise and the mark to set before.
+    /// The signal to raise and the mark to set first when something arrives.
     subscription: Option<(u64, Mark)>,
     waiters: Vec<Waiter>,
-    /// What this side has granted to the other: places in [`Grants`].
+    /// Grants of this side to the other: places in [`Grants`].
     grants: BTreeSet<u32>,
     /// This side's queue pairs that are connected over the link.
     queue_pairs: Vec<u32>,
@@ -202,20 +202,20 @@ impl Side {
     }
 }
 
-/// A grant: what a key stands for. Two of them share a cache line.
+/// A grant. Two of them share a cache line.
 pub(crate) struct Grant {
     memory: Target,
-    /// Of that memory.
+    /// Bytes of the memory.
     length: usize,
     /// The high half of the key.
     generation: u32,
-    /// The link and the side that granted it.
+    /// The granting link and side.
     link: u32,
     side: u8,
     pub(crate) access: Access,
-    /// How much is under way to it.
+    /// Number of packets in flight to the memory.
     held: u32,
-    /// The key means nothing any more.
+    /// The key is no longer valid.
     ended: bool,
 }
 
@@ -225,7 +225,7 @@ impl Grant {
         LinkSide { link: self.link, side: self.side.into() }
     }
 
-    /// Whether it is what this key of a side stands for, and good for such access.
+    /// Returns whether a side's key names this grant and allows the access.
     #[inline(always)]
     fn allows(&self, by: LinkSide, key: RegionKey, wants: Access) -> bool {
         self.generation == (key.0 >> 32) as u32
@@ -235,18 +235,19 @@ impl Grant {
     }
 }
 
-/// All grants of a run in one table, since every message looks one up: the low half of a key is the place, the high half
-/// tells who has it now from who had it before.
+/// All grants of a run in one table, since every message looks one up. The low half of a key is the place,
+/// the high half distinguishes the present grant from earlier ones at that place.
 ///
-/// What is under way to granted memory holds its place: then it stays when the grant ends, until it has landed. That is a
-/// count and not another handle of the memory, since the latter costs two locked instructions a message.
+/// A packet in flight to granted memory holds the place, so that the memory outlives the end of the grant
+/// until the packet has landed. A count replaces another `Arc` handle, which would cost two locked
+/// instructions per message.
 #[derive(Default)]
 struct Grants {
     places: Vec<Option<Grant>>,
     free: Vec<u32>,
 }
 
-/// Holds the place of a grant: to be given to [`Links::release`].
+/// Holds the place of a grant; return it to [`Links::release`].
 #[derive(Debug)]
 pub(crate) struct Held(NonZeroU32);
 
@@ -277,11 +278,11 @@ impl Grants {
     }
 }
 
-/// What can happen on a link.
+/// An event on a link.
 pub(crate) enum LinkEvent {
     /// A message reaches a side.
     Message { at: LinkSide, message: Vec<u8> },
-    /// A side learns that the other has ended.
+    /// A side learns that the other side has ended.
     End { at: LinkSide },
     /// A new link reaches its listener.
     Connection { listener: u32, link: u32 },
@@ -324,7 +325,7 @@ impl State {
         }
     }
 
-    /// Tells those who listen to a side that there is news.
+    /// Notifies the waiters and the subscriber of a side.
     fn news(&mut self, at: LinkSide) {
         self.network.links.set_news(at);
         let Some(side) = self.network.links.side_mut(at) else { return };
@@ -339,7 +340,7 @@ impl State {
         }
     }
 
-    /// Ends one side: its queue pairs break, their oldest request with `first`.
+    /// Ends one side: its queue pairs break, and the oldest request of each completes with `first`.
     fn end_side(&mut self, at: LinkSide, why: &'static str, first: CompletionStatus) {
         let Some(side) = self.network.links.side_mut(at) else { return };
         if side.ended.is_some() {
@@ -352,14 +353,14 @@ impl State {
         self.news(at);
     }
 
-    /// Notes that a queue pair lives by this side; `false` if the side has ended.
+    /// Registers a queue pair with this side; returns `false` if the side has ended.
     pub(crate) fn connected_over(&mut self, at: LinkSide, queue_pair: u32) -> bool {
         let Some(side) = self.network.links.side_mut(at).filter(|side| side.is_alive()) else { return false };
         side.queue_pairs.push(queue_pair);
         true
     }
 
-    /// Closes a link from one side; the other learns of it behind what was sent before.
+    /// Closes a link from one side. The other side learns of it after all earlier messages.
     fn close_link(&mut self, at: LinkSide) {
         if self.network.links.side(at).is_none_or(|side| side.ended.is_some()) {
             return;
@@ -369,7 +370,7 @@ impl State {
         self.schedule(when, Rare::Link(LinkEvent::End { at: other(at) }));
     }
 
-    /// The last handle to a side is gone, or there never will be one.
+    /// Closes and drops a side: its last handle is gone, or none will ever exist.
     fn drop_side(&mut self, at: LinkSide) {
         self.close_link(at);
         if let Some(side) = self.network.links.side_mut(at) {
@@ -383,7 +384,7 @@ impl State {
         }
     }
 
-    /// When what is sent now reaches a side: behind what was sent before.
+    /// Returns the arrival time at a side of a message sent now, after all earlier messages.
     fn link_arrival(&mut self, to: LinkSide) -> Nanos {
         let earliest = self.now() + 10 * self.travel();
         let Some(side) = self.network.links.side_mut(to) else { return earliest };
@@ -393,7 +394,7 @@ impl State {
 }
 
 impl State {
-    /// A process has ended: nobody listens for it any more.
+    /// Closes the listeners of a process that has ended.
     pub(crate) fn close_listeners_of(&mut self, process: u32) {
         for number in 0..self.network.links.listeners.len() as u32 {
             if self.network.links.listener(number).is_some_and(|listener| listener.process == process) {
@@ -415,7 +416,7 @@ impl State {
         self.wake_all(&mut gone.dialling.into());
     }
 
-    /// A process has ended: its sides of links have, too.
+    /// Closes the links of a process that has ended.
     pub(crate) fn close_links_of(&mut self, process: u32) {
         for link in 0..self.network.links.links.len() as u32 {
             for side in 0..2 {
@@ -455,12 +456,12 @@ impl SimLink {
         self.0.at
     }
 
-    /// Whether it belongs to the same run.
+    /// Returns whether the link belongs to the same run.
     pub(crate) fn is_of(&self, shared: &Arc<Shared>) -> bool {
         Arc::ptr_eq(&self.0.shared, shared)
     }
 
-    /// The next message, or why there is none and will be none; `None` if there may be one later.
+    /// Takes the next message, or the error if the link has ended; `None` if a message may still arrive.
     fn take(&self, state: &mut State) -> Option<Result<Vec<u8>, LinkError>> {
         let gone = |why: &str| Some(Err(LinkError::PeerGone(why.to_owned())));
         let Some(side) = state.network.links.side_mut(self.0.at) else { return gone("the run is over") };
@@ -604,7 +605,7 @@ impl Link for SimLink {
     }
 }
 
-/// Where control connections to one name of a simulated fabric arrive.
+/// A listener for control connections to one name of a simulated fabric.
 #[derive(Debug)]
 pub struct SimListener {
     shared: Arc<Shared>,
@@ -642,7 +643,7 @@ impl SimListener {
     fn take(&self, state: &mut State) -> Option<SimLink> {
         let listener = state.network.links.listener(self.number)?;
         let link = listener.unaccepted.pop_front()?;
-        // There is room for one of those who wait for it.
+        // The accepted connection frees a place for one dialling task.
         while let Some(waiter) = state.network.links.listener(self.number)?.dialling.pop_front() {
             if state.waits(waiter) {
                 state.wake_all(&mut vec![waiter]);

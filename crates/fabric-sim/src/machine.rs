@@ -1,8 +1,8 @@
-//! Simulated machines: cores, one run queue for all of them, quanta.
+//! Simulated machines: cores with one shared run queue, and quanta.
 //!
-//! A task that computes or spins has a core; one that sleeps has none. Where more tasks want cores than there are, those
-//! without wait in a queue; who has had a core for a quantum gives it to the first of the queue: at its next checkpoint
-//! if it computes, at once if it spins. A machine without a number of cores has one for every task.
+//! A task that computes or spins occupies a core; a sleeping task does not. Tasks without a core wait in a
+//! queue. A task that has used up its quantum yields the core to the head of the queue: at its next
+//! checkpoint if it computes, at once if it spins. A machine without a number of cores has one core per task.
 
 use crate::events::Event;
 use crate::scheduler::{State, TaskId};
@@ -13,25 +13,25 @@ use std::collections::VecDeque;
 #[derive(Debug)]
 struct Core {
     task: Option<TaskId>,
-    /// Who had it last: to run on costs less than to switch.
+    /// The last task on this core: to resume it costs no context switch.
     last: Option<TaskId>,
-    /// Since when, or since when it is free.
+    /// The time at which the core was assigned or became free.
     since: Nanos,
-    /// An event stands in the queue for the end of the quantum.
+    /// An event for the end of the quantum is queued.
     timed: bool,
 }
 
 /// A machine.
 #[derive(Debug)]
 pub(crate) struct Machine {
-    /// Empty: as many as there are tasks.
+    /// Empty if the machine has one core per task.
     cores: Vec<Core>,
     queue: VecDeque<TaskId>,
-    /// Work takes so many times as long, in thousandths.
+    /// Cost factor of all work, in thousandths.
     pub(crate) slowness: u64,
-    /// What this machine's clock shows more than the run's.
+    /// Nanoseconds by which this machine's clock is ahead of the run's time.
     pub(crate) offset: Nanos,
-    /// How much faster its clock runs, in millionths.
+    /// Clock drift in parts per million.
     pub(crate) drift: u64,
 }
 
@@ -47,15 +47,15 @@ impl Machine {
         }
     }
 
-    /// What this machine's clock shows at a time.
+    /// Returns this machine's clock reading at the run's time `at`.
     #[inline]
     pub(crate) fn clock(&self, at: Nanos) -> Nanos {
-        // Most have none, and the time is asked for with every call.
+        // Most machines have no drift, and every call reads the time.
         let drifted = if self.drift == 0 { 0 } else { at / 1_000_000 * self.drift };
         at + self.offset + drifted
     }
 
-    /// The time at which this machine's clock shows this, or a little after.
+    /// Returns a time at which, or shortly after which, this machine's clock shows `shown`.
     pub(crate) fn time(&self, shown: Nanos) -> Nanos {
         if shown == Nanos::MAX || (self.offset == 0 && self.drift == 0) {
             return shown;
@@ -67,7 +67,7 @@ impl Machine {
 }
 
 impl State {
-    /// The task, if it can run now; else it waits for a core.
+    /// Returns the task if it can run now; otherwise queues it for a core.
     pub(crate) fn on_a_core(&mut self, task: TaskId) -> Option<TaskId> {
         let now = self.now();
         let state = &self.tasks[task as usize];
@@ -103,7 +103,7 @@ impl State {
         }
     }
 
-    /// Has the quanta of a machine's cores end, if somebody waits for a core.
+    /// Schedules the end of the quanta on a machine, if a task waits for a core.
     fn time_quanta(&mut self, machine: u32) {
         let quantum = self.settings.prices.quantum;
         if self.machines[machine as usize].queue.is_empty() {
@@ -121,7 +121,7 @@ impl State {
         }
     }
 
-    /// The quantum of who has this core may be over.
+    /// Handles the possible end of a core's quantum.
     pub(crate) fn quantum_is_over(&mut self, machine: u32, core: u32) {
         let (now, quantum) = (self.now(), self.settings.prices.quantum);
         let Machine { cores, queue, .. } = &mut self.machines[machine as usize];
@@ -134,7 +134,7 @@ impl State {
         match task {
             None => self.give_core(machine, core, now),
             Some(_) if since + quantum > now => self.time_quanta(machine),
-            // One that spins: it goes on when its turn has come. One that computes gives way by itself.
+            // A spinning task continues when it gets a core again. A computing task yields by itself.
             Some(task) if self.is_spinning(task) => {
                 self.tasks[task as usize].core = None;
                 let Machine { cores, queue, .. } = &mut self.machines[machine as usize];
@@ -146,7 +146,7 @@ impl State {
         }
     }
 
-    /// Gives a core to the first in the queue, from a time on.
+    /// Assigns a core to the head of the queue, from time `at` on.
     fn give_core(&mut self, machine: u32, core: u32, at: Nanos) {
         let price = self.settings.prices.context_switch;
         let Machine { cores, queue, .. } = &mut self.machines[machine as usize];
@@ -170,7 +170,7 @@ impl State {
         self.time_quanta(machine);
     }
 
-    /// The running task waits from now on: a sleeper leaves its core, a spinner keeps it.
+    /// Starts a wait of the running task: a sleeping task leaves its core, a spinning one keeps it.
     pub(crate) fn rest(&mut self, task: TaskId, spins: bool) {
         let number = self.tasks[task as usize].machine;
         if spins {
@@ -182,7 +182,7 @@ impl State {
         self.give_core(number, core, now);
     }
 
-    /// Whether the running task should let another have its core.
+    /// Returns whether the running task has used up its quantum while others wait for a core.
     #[inline(always)]
     pub(crate) fn has_had_its_quantum(&self) -> bool {
         let Some(task) = self.running() else { return false };
@@ -196,7 +196,8 @@ impl State {
         !machine.queue.is_empty() && machine.cores[core as usize].since + quantum <= now
     }
 
-    /// If others wait for the running task's core and it has had its quantum: it goes to the end of the queue, ready.
+    /// Moves the running task, still ready, to the end of the queue if it has used up its quantum. Returns
+    /// whether it did.
     pub(crate) fn leave_core_to_another(&mut self, task: TaskId) -> bool {
         if !self.has_had_its_quantum() {
             return false;

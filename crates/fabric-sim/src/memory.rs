@@ -1,6 +1,6 @@
 //! Registered memory, and the simulated RNIC's access to it.
 //!
-//! `unsafe` stands here and in `switch`, `shared` and `stacks` only.
+//! `unsafe` code is limited to this module, `switch`, `shared` and `stacks`.
 
 use dunlin_fabric::memory::HeapMemory;
 use dunlin_fabric::{Access, Memory, copy};
@@ -8,19 +8,21 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// The name of memory that its watcher has not named.
+/// Name of watched memory whose watcher gave it none.
 pub(crate) const NAMELESS: u32 = u32::MAX;
-/// More than one domain looks at the memory.
+/// More than one domain watches the memory.
 const SEVERAL: u64 = u64::MAX;
 
-/// Registered memory of a simulated fabric: knows who looks at it. What a message touches of it lies in one cache line.
+/// Registered memory of a simulated fabric; records its watchers. The fields that a message touches share one
+/// cache line.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct SimMemory {
     heap: HeapMemory,
-    /// The one domain that looks at it and its name for it, as `(domain + 1) << 32 | name`; 0 for none, [`SEVERAL`].
+    /// The only watching domain and its name for the memory, as `(domain + 1) << 32 | name`; 0 for none, or
+    /// [`SEVERAL`].
     watcher: AtomicU64,
-    /// Its number in the run.
+    /// Number of the memory in the run.
     number: u32,
     registered: Arc<AtomicU64>,
     watchers: Mutex<Vec<(u32, u32)>>,
@@ -40,7 +42,7 @@ impl SimMemory {
         Some(SimMemory { heap, watcher, watchers, registered: Arc::clone(registered), number })
     }
 
-    /// Its number in the run: what the model knows it by.
+    /// Returns the memory's number in the run, by which the hardware model identifies it.
     #[inline]
     pub(crate) fn number(&self) -> u32 {
         self.number
@@ -69,7 +71,7 @@ impl SimMemory {
         });
     }
 
-    /// The domain that looks at the memory, if it is one.
+    /// Returns the watching domain, if there is exactly one.
     #[inline]
     pub(crate) fn watcher(&self) -> Option<u32> {
         match self.watcher.load(Ordering::Relaxed) {
@@ -84,7 +86,7 @@ impl SimMemory {
         Watchers::Several(self.watchers.lock().unwrap_or_else(PoisonError::into_inner).clone())
     }
 
-    /// Who looks at the memory.
+    /// Returns the watchers of the memory.
     #[inline(always)]
     pub(crate) fn watchers(&self) -> Watchers {
         match self.watcher.load(Ordering::Relaxed) {
@@ -95,7 +97,7 @@ impl SimMemory {
     }
 }
 
-/// A line of private memory.
+/// A 64-byte line of private memory.
 #[derive(Clone, Copy, Debug)]
 #[repr(align(64))]
 pub(crate) struct Line(pub(crate) [u8; 64]);
@@ -107,17 +109,17 @@ impl Default for Line {
 }
 
 impl Line {
-    /// Copies a line that was just written in words, word by word: wider loads would wait until those stores have left the
-    /// processor's queue.
+    /// Copies a line that was just written in words, word by word. Wider loads would stall until those stores
+    /// have left the processor's store buffer.
     #[inline(always)]
     pub(crate) fn copy(&mut self, from: &[u8; 64]) {
-        // SAFETY: the destination is a whole line, aligned by its type, and ours.
+        // SAFETY: the destination is a whole line, aligned by its type, and exclusively borrowed.
         unsafe { copy::line_to_peer(from, self.0.as_mut_ptr()) }
     }
 }
 
-/// A domain that looks at memory and its name for it, in one word: two that are put down and taken up together would have to wait
-/// for the processor's queue of stores.
+/// A watching domain and its name for the memory, packed into one word. Two separate words, stored and loaded
+/// together, would stall on the processor's store buffer.
 #[derive(Clone, Copy)]
 pub(crate) struct Watcher(u64);
 
@@ -133,11 +135,11 @@ impl Watcher {
     }
 }
 
-/// Who looks at some memory: domains, and their names for it.
+/// The watchers of a memory: domains, and their names for it.
 pub(crate) enum Watchers {
     Nobody,
     One(Watcher),
-    /// In the order in which they came.
+    /// In the order of registration.
     Several(Vec<(u32, u32)>),
 }
 
@@ -147,7 +149,7 @@ impl Drop for SimMemory {
     }
 }
 
-// SAFETY: all is the heap memory's, which keeps the contract.
+// SAFETY: all methods delegate to the heap memory, which upholds the contract.
 unsafe impl Memory for SimMemory {
     fn base(&self) -> NonNull<u8> {
         self.heap.base()
@@ -160,9 +162,9 @@ unsafe impl Memory for SimMemory {
     }
 }
 
-/// Granted memory as the RNIC sees it: copies in and out, no references. It stands outside of the program like
-/// a device: the owner may hold a `&mut [u8]` of an arena's buffer while a peer READs it, so every access goes
-/// through the copies that are opaque to the compiler.
+/// Granted memory as the RNIC sees it: copies in and out, never references. The RNIC acts like a device
+/// outside the program. The owner may hold a `&mut [u8]` into an arena buffer while a peer READs it, so every
+/// access uses the copies that are opaque to the compiler.
 #[derive(Debug)]
 pub(crate) struct Target(Arc<SimMemory>);
 
@@ -184,16 +186,16 @@ impl Target {
     #[inline(always)]
     fn at(&self, offset: usize, length: usize) -> *mut u8 {
         assert!(offset <= self.length() && length <= self.length() - offset, "offset out of the memory");
-        // SAFETY: in bounds, as just checked.
+        // SAFETY: the assertion above checks the bounds.
         unsafe { self.0.base().as_ptr().add(offset) }
     }
 
-    /// Copies bytes in, the last 8 last.
+    /// Copies bytes in, the last 8 bytes last.
     #[inline(always)]
     pub(crate) fn copy_in(&self, offset: usize, source: &[u8]) {
         let destination = self.at(offset, source.len());
-        // SAFETY: in bounds by `at`. Only memory that was granted for WRITE comes here; no arena is made of
-        // such, so there is no slice of it. A line has a shorter way, where it is aligned.
+        // SAFETY: in bounds by `at`. Only memory granted for WRITE is written here, and no arena is built on
+        // such memory, so no slice of it exists. The line copy is used only where the destination is aligned.
         unsafe {
             match source.try_into() {
                 Ok(line) if destination.addr().is_multiple_of(align_of::<Line>()) => {
@@ -204,7 +206,7 @@ impl Target {
         }
     }
 
-    /// Asks for the line at an offset, wherever that is. A hint.
+    /// Prefetches the line at an offset, which need not be in bounds. A hint only.
     #[inline]
     pub(crate) fn prefetch(&self, offset: usize) {
         copy::prefetch_to_read(self.0.base().as_ptr().wrapping_add(offset));
@@ -213,15 +215,15 @@ impl Target {
     /// Copies bytes out.
     pub(crate) fn copy_out(&self, offset: usize, destination: &mut [u8]) {
         let source = self.at(offset, destination.len());
-        // SAFETY: in bounds by `at`; the destination is exclusively ours.
+        // SAFETY: in bounds by `at`; the destination is exclusively borrowed.
         unsafe { copy::from_peer(source, destination.as_mut_ptr(), destination.len()) }
     }
 
-    /// Replaces 8 aligned bytes; gives the old ones.
+    /// Replaces an aligned 8-byte word; returns the old value.
     pub(crate) fn change(&self, offset: usize, new: impl FnOnce(u64) -> u64) -> u64 {
         assert!(offset.is_multiple_of(8), "atomics are aligned");
-        // SAFETY: in bounds by `at`, aligned as the base is. Only memory that was granted for atomics comes
-        // here, and all access of ours to such words is atomic.
+        // SAFETY: in bounds by `at`, and aligned because the base is and `offset` is a multiple of 8. Only
+        // memory granted for atomics is passed here, and this crate accesses such words only atomically.
         let word = unsafe { AtomicU64::from_ptr(self.at(offset, 8).cast()) };
         let old = u64::from_le(word.load(Ordering::Acquire));
         word.store(new(old).to_le(), Ordering::Release);

@@ -1,5 +1,5 @@
-//! The network and the RNICs at its ends: carries packets between queue pairs, and carries them out in memory. Runs
-//! as events, never on a task's own time: the target's processor has no part in it.
+//! The network and its RNICs: transports packets between queue pairs and executes them in memory. Runs as
+//! events, never on a task's time, since the target's processor takes no part.
 
 mod warm;
 
@@ -18,7 +18,7 @@ use dunlin_rnic_model::{Linked, Request, Touch};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-/// Everything that is not a task.
+/// All state that does not belong to tasks.
 #[derive(Default)]
 pub(crate) struct Network {
     pub(crate) links: Links,
@@ -26,19 +26,19 @@ pub(crate) struct Network {
     pub(crate) queue_pairs: Places<QueuePair>,
     pub(crate) packets: Slab<Packet>,
     rare: Slab<Option<Rare>>,
-    /// Registered memory that is alive.
+    /// Number of live registered memories.
     pub(crate) registered: Arc<AtomicU64>,
 }
 
-/// Bytes of a line of the processor's caches.
+/// Bytes of a cache line.
 const LINE: usize = 64;
-/// What happens in the network now and then.
+/// A less frequent network event.
 pub(crate) enum Rare {
-    /// The retries of a packet that found no RECV are used up.
+    /// The retries of a packet that found no RECV are exhausted.
     RetriesOver { at: u32, packet: u32, from: u32, serial: u64 },
-    /// A RECV completes, its message being visible.
+    /// A RECV completes; its message is visible.
     Received { at: u32, completion: Completion<SimMemory> },
-    /// The second part of a READ is sampled, `got` being the first.
+    /// The second part of a READ is sampled; `got` is the first part.
     Sample {
         back_to: u32,
         serial: u64,
@@ -48,19 +48,19 @@ pub(crate) enum Rare {
         got: Vec<u8>,
         answer: Option<Nanos>,
     },
-    /// The answer to a request, which is more than that it was good, is at its initiator's NIC.
+    /// An answer other than a plain acknowledgement reaches the initiator's NIC.
     Answered { at: u32, serial: u64, outcome: Outcome },
-    /// The outcome of a work request is back at its initiator.
+    /// The outcome of a work request reaches its initiator.
     Outcome { at: u32, serial: u64, outcome: Outcome },
     /// A queue pair learns that its peer is broken or gone.
     PeerBroke { at: u32 },
-    /// A queue pair breaks by itself.
+    /// A queue pair breaks spontaneously.
     Break { at: u32 },
-    /// Something on a control connection.
+    /// An event on a control connection.
     Link(LinkEvent),
 }
 
-/// A responder's no to a packet.
+/// A responder's refusal of a packet.
 pub(crate) struct Refused(CompletionStatus);
 
 impl State {
@@ -74,18 +74,18 @@ impl State {
         self.network.domains.get_mut(domain)
     }
 
-    /// One way through the network, for what is not timed message by message.
+    /// Returns a one-way delay for messages that are not timed individually.
     pub(crate) fn travel(&mut self) -> Nanos {
         self.timing.travel(&mut self.chance)
     }
 
-    /// Has something rare happen.
+    /// Schedules a rare event.
     pub(crate) fn schedule(&mut self, at: Nanos, rare: Rare) {
         let index = self.network.rare.put(Some(rare));
         self.put(at, Event::Rare { index });
     }
 
-    /// Whether a fault happens that happens once in so many times.
+    /// Returns whether a fault occurs that has a chance of one in `one_in`.
     #[inline]
     pub(crate) fn breaks(&mut self, one_in: u64) -> bool {
         one_in != 0
@@ -93,7 +93,7 @@ impl State {
             && self.chance.one_in(one_in)
     }
 
-    /// Lets a network event happen now.
+    /// Executes a network event now.
     #[inline(always)]
     pub(crate) fn happen(&mut self, event: Event) {
         match event {
@@ -189,7 +189,7 @@ impl State {
         }
     }
 
-    /// Has an initiator's work request end at a time, behind those before it.
+    /// Completes an initiator's work request at `earliest`, or after its predecessors if that is later.
     pub(crate) fn done_at(&mut self, at: u32, serial: u64, earliest: Nanos, outcome: Outcome) {
         let Some(initiator) = self.queue_pair(at) else { return };
         initiator.last_done = initiator.last_done.max(earliest);
@@ -201,7 +201,8 @@ impl State {
         }
     }
 
-    /// Sends the outcome back to an initiator that waits for one; `answer` is when its NIC has it, if the model tells.
+    /// Returns the outcome to an initiator that expects one. `answer` is its arrival at the initiator's NIC,
+    /// if the model computes it.
     pub(crate) fn answer(
         &mut self,
         to: u32,
@@ -223,7 +224,7 @@ impl State {
         }
     }
 
-    /// [`answer`](State::answer) that it was good, and no more.
+    /// [`answer`](State::answer) for a plain success.
     #[inline(always)]
     fn answer_plain(&mut self, to: u32, serial: u64, signaled: bool, answer: Option<Nanos>) {
         let Some(initiator) = self.queue_pair(to) else { return };
@@ -245,7 +246,7 @@ impl State {
         self.done_at(to, serial, arrives, outcome);
     }
 
-    /// An answer is at its initiator's NIC.
+    /// Handles an answer at its initiator's NIC.
     fn answered(&mut self, at: u32, serial: u64, outcome: Outcome) {
         let Some(request) = self.queue_pair(at).and_then(|q| q.in_flight(serial)) else { return };
         let (opcode, signaled, bytes, local) =
@@ -255,7 +256,7 @@ impl State {
         };
         let request = Request {
             initiator: at,
-            // Nothing of the target's side counts here.
+            // The target's side is not used here.
             target: 0,
             opcode: model_opcode(opcode, false),
             transport,
@@ -275,7 +276,8 @@ impl State {
         }
     }
 
-    /// A packet is at its target. What nearly all packets are, a WRITE that nothing stands before, has a shorter way.
+    /// Handles a packet at its target. An unobstructed WRITE, by far the most frequent packet, takes a fast
+    /// path.
     #[inline(always)]
     fn arrive(&mut self, packet: u32) {
         let now = self.now();
@@ -322,7 +324,7 @@ impl State {
         self.serve(to);
     }
 
-    /// A packet's bytes become visible.
+    /// Makes a packet's bytes visible.
     #[inline(always)]
     fn land_now(&mut self, packet: u32) {
         let Network { packets, links, .. } = &mut self.network;
@@ -335,7 +337,7 @@ impl State {
         if let Some(held) = target {
             links.release_with(held, |target| {
                 target.copy_in(offset, bytes);
-                // Who takes a message from a ring looks behind it for the next.
+                // The reader of a ring checks the next slot after this message.
                 target.prefetch(offset + length);
                 watchers = target.memory().watchers();
             });
@@ -345,7 +347,7 @@ impl State {
         self.landed(watchers);
     }
 
-    /// Carries out what has arrived at a queue pair, as far as it can be now.
+    /// Executes the inbound packets of a queue pair as far as possible.
     pub(crate) fn serve(&mut self, at: u32) {
         loop {
             let now = self.now();
@@ -375,7 +377,8 @@ impl State {
         }
     }
 
-    /// A reliable packet found no RECV: it is to stay the first in the queue and is tried again when one is posted.
+    /// Stalls a reliable packet that found no RECV: it stays first in the queue and is retried once a RECV is
+    /// posted.
     fn stall(&mut self, at: u32, packet: u32) {
         let Packet { from, serial, retrying, .. } = self.network.packets[packet];
         let sender = self.queue_pair(from).map(|q| (q.config.rnr_retry, q.config.rnr_timer));
@@ -386,7 +389,7 @@ impl State {
         }
     }
 
-    /// Carries out one packet; `false` if it has to wait for a RECV.
+    /// Executes one packet; returns `false` if it must wait for a RECV.
     fn carry_out(&mut self, at: u32, packet: u32) -> bool {
         let Some(target) = self.queue_pair(at) else {
             self.give_packets([packet]);
@@ -401,7 +404,7 @@ impl State {
             Action::Write { immediate, .. } => immediate.is_some(),
             _ => false,
         };
-        // A packet that is refused must not consume a RECV, so the range is looked at first.
+        // A refused packet must not consume a RECV, so the range is checked first.
         let checked = self.check(at, &action, length as u64);
         if consumes && checked.is_ok() {
             if !self.has_receive(at) {
@@ -478,13 +481,13 @@ impl State {
                 self.answer(from, serial, true, arrived.answer, Outcome::of(status));
                 self.fail(at, CompletionStatus::Flushed);
             }
-            // Unreliable: dropped without a word.
+            // Unreliable transports drop the packet silently.
             Err(Refused(_)) => {}
         }
         true
     }
 
-    /// Checks key, range, permission and alignment; gives the memory, if the action names any.
+    /// Checks key, range, permission and alignment; returns the place of the grant, if the action names one.
     fn check(&mut self, at: u32, action: &Action, bytes: u64) -> Result<Option<u32>, Refused> {
         let (key, offset, length, wants) = match action {
             Action::Nothing | Action::Send { .. } => return Ok(None),
@@ -522,7 +525,7 @@ impl State {
         self.receives(at)?.posted.pop_front()
     }
 
-    /// A SEND meets its RECV.
+    /// Matches a SEND with a RECV.
     fn deliver(
         &mut self,
         at: u32,
@@ -552,7 +555,7 @@ impl State {
             return Err(Refused(CompletionStatus::RemoteOperation));
         }
         let completion = Completion { immediate, bytes: whole as u32, ..completion };
-        // Chance has things wait for each other by itself, before they are carried out.
+        // Under chance timing, packets already wait for each other before execution.
         let taken = if self.timing.is_by_chance() { taken } else { self.in_order(at, taken) };
         if taken > self.now() {
             self.schedule(taken, Rare::Received { at, completion });
@@ -562,14 +565,15 @@ impl State {
         Ok(Some(Outcome::of(CompletionStatus::Success)))
     }
 
-    /// When a WRITE or the completion of a RECV can be seen: not before what came before on its queue pair.
+    /// Returns when a WRITE or the completion of a RECV becomes visible: not before its predecessors on the
+    /// queue pair.
     fn in_order(&mut self, at: u32, seen: Nanos) -> Nanos {
         let Some(target) = self.queue_pair(at) else { return seen };
         target.last_landing = target.last_landing.max(seen);
         target.last_landing
     }
 
-    /// Has a WRITE become visible as a whole, behind what came before on its queue pair.
+    /// Schedules a WRITE to become visible as a whole, after its predecessors on the queue pair.
     fn land(&mut self, at: u32, packet: u32, region: u32, visible: Nanos) -> Nanos {
         let visible = self.in_order(at, visible);
         let held = self.network.links.hold(region);
@@ -578,15 +582,16 @@ impl State {
         visible
     }
 
-    /// Schedules a WRITE's pieces; gives the time when all are visible. Pieces are runs of whole 64-byte lines
-    /// of the target; the last line comes last if the fabric promises order, the others in any order.
+    /// Schedules a WRITE in pieces; returns the time when all are visible. Pieces are runs of whole 64-byte
+    /// lines of the target. The last line comes last if the fabric promises order; the others come in any
+    /// order.
     fn land_in_pieces(&mut self, at: u32, packet: u32, region: u32, offset: u64) -> Nanos {
         let now = self.now();
         let Timing::Chance(crate::settings::ChanceTiming { landing, .. }) = self.timing else { return now };
         let bytes = self.network.packets[packet].take_payload();
         let (start, end) = (offset as usize, offset as usize + bytes.len());
         let last_line = start.max((end - 1) & !63);
-        // Cut where lines begin, into a few pieces only: enough to be seen torn.
+        // A few cuts at line boundaries suffice to expose torn writes.
         let mut cuts: Vec<usize> = (0..self.chance.below(6))
             .map(|_| ((start as u64 + self.chance.below((end - start) as u64)) & !63) as usize)
             .filter(|cut| *cut > start && *cut < last_line)
@@ -601,7 +606,8 @@ impl State {
             pieces.swap(place, other);
         }
         let mut when = now;
-        // Now and then memory is far behind, so that the initiator's completion comes first.
+        // With a chance of one in eight memory lags far behind, so that the initiator's completion comes
+        // first.
         if self.chance.one_in(8) {
             when += self.chance.below(10 * landing + 1);
         }
@@ -619,15 +625,15 @@ impl State {
         when
     }
 
-    /// The next packet is carried out only when everything of this instant has happened.
+    /// Delays the next packet until all events at `when` have happened.
     fn busy_until(&mut self, at: u32, when: Nanos) {
         if let Some(target) = self.queue_pair(at) {
             target.ready_at = target.ready_at.max(when + 1);
         }
     }
 
-    /// Reads a first part of the range now, the rest a little later: parted between two lines, or, where READs are
-    /// copies that software makes in increasing order, within one.
+    /// Samples a READ in two parts, the first now and the rest later. The split is at a line boundary, or
+    /// within a line on fabrics that read by software copies in increasing order.
     #[allow(clippy::too_many_arguments, reason = "the parts of a READ")]
     fn sample(
         &mut self,
@@ -641,7 +647,7 @@ impl State {
     ) {
         let (offset, length) = (offset as usize, length as usize);
         let Timing::Chance(crate::settings::ChanceTiming { landing, .. }) = self.timing else {
-            // As a whole, when the RNIC has come to it, behind the WRITEs before it.
+            // The model reads as a whole once the RNIC reaches the request, after earlier WRITEs.
             let taken = arrived.visible;
             let when = self.queue_pair(at).map_or(taken, |q| q.last_landing.max(taken));
             let region = self.network.links.hold(region);
@@ -677,8 +683,8 @@ impl State {
     }
 }
 
-/// What a packet of so many bytes does at its target, a queue pair on a machine, where it is for the memory at a place of the
-/// links, if it is for any.
+/// Returns the timing of a packet of `bytes` bytes at its target: queue pair `at` on `machine`, writing to
+/// the grant at `region` if there is one.
 #[inline(always)]
 fn arrived(
     timing: &mut Timing,

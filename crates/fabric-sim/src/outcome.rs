@@ -1,4 +1,4 @@
-//! How work ends: completions, errors, the news of a broken peer, and who is woken by it.
+//! Completions, errors, broken peers, and the wake-ups that they cause.
 
 use crate::memory::{NAMELESS, SimMemory, Watchers};
 use crate::network::{Rare, receive_completion};
@@ -7,7 +7,7 @@ use crate::scheduler::{State, Waiter};
 use dunlin_fabric::{Completion, CompletionStatus, Nanos, Opcode, QueuePairId, QueuePairState, WaitMode};
 
 impl State {
-    /// Ends the busy waits of those who look at this memory.
+    /// Ends the busy waits of the domains that watch this memory.
     #[inline(always)]
     pub(crate) fn landed(&mut self, watchers: Watchers) {
         match watchers {
@@ -36,7 +36,7 @@ impl State {
         self.wake(waiter, at);
     }
 
-    /// Something concerns a domain: ends its wait, in event mode only if it is an event.
+    /// Notifies a domain of an arrival: ends its wait, in event mode only if the arrival is an event.
     pub(crate) fn notify(&mut self, domain: u32, event: bool) {
         let Some(state) = self.domain(domain) else { return };
         state.arrivals += 1;
@@ -48,8 +48,9 @@ impl State {
         }
     }
 
-    /// An initiator learns how a work request ended, and that those before it are done. Ends are told in the order of
-    /// posting: an acknowledgement that comes before the answer of an earlier READ waits for it.
+    /// Completes a work request at its initiator, and with it the unsignaled ones before it. Requests
+    /// complete in posting order: an acknowledgement that overtakes the answer of an earlier READ waits for
+    /// it.
     pub(crate) fn finish(&mut self, at: u32, serial: u64, outcome: Outcome) {
         self.finish_one(at, serial, outcome);
         while let Some((serial, outcome)) = self.take_early(at) {
@@ -57,7 +58,7 @@ impl State {
         }
     }
 
-    /// The earliest of the ends that came too early, if its turn has come.
+    /// Takes the oldest outcome that arrived early, if all its predecessors are done.
     #[inline]
     fn take_early(&mut self, at: u32) -> Option<(u64, Outcome)> {
         let initiator = self.queue_pair(at)?;
@@ -77,7 +78,7 @@ impl State {
             return;
         }
         if oldest.serial > serial {
-            return; // It ended otherwise meanwhile.
+            return; // The request has already ended in another manner.
         }
         if outcome.status != CompletionStatus::Success {
             return self.fail(at, outcome.status);
@@ -116,8 +117,8 @@ impl State {
         self.complete(at, domain, queue, Entry { completion, retires: 0, held: Vec::new() });
     }
 
-    /// Puts a completion into its queue. One that does not fit is lost, and its queue pair with it, as verbs
-    /// has it for a completion queue that overruns.
+    /// Adds a completion to its queue. If the queue overruns, the completion is lost and its queue pair
+    /// breaks, as in verbs.
     fn complete(&mut self, at: u32, domain: u32, queue: u32, entry: Entry) {
         let Some(state) = self.domain(domain) else { return };
         let Some(queue) = state.completion_queues.get_mut(queue as usize) else { return };
@@ -132,8 +133,8 @@ impl State {
         }
     }
 
-    /// Breaks a queue pair: the oldest work request ends with `first`, everything else is flushed, and the peer
-    /// learns of it.
+    /// Breaks a queue pair: the oldest work request completes with `first`, all others are flushed, and the
+    /// peer is notified.
     pub(crate) fn fail(&mut self, at: u32, first: CompletionStatus) {
         let Some(queue_pair) = self.queue_pair(at) else { return };
         if queue_pair.state == QueuePairState::Error {
@@ -166,13 +167,13 @@ impl State {
             };
             self.complete_send(at, completion);
         }
-        // Nothing later will give these back.
+        // No later completion would return these buffers.
         let done = self.queue_pair(at).map(|queue_pair| std::mem::take(&mut queue_pair.unretired_held));
         drop(done);
         for receive in receives {
             let completion = receive_completion(at, receive, Opcode::Receive);
             let completion = Completion { status: CompletionStatus::Flushed, ..completion };
-            // Behind those that were taken before and are not seen yet.
+            // Flushed RECVs come after those that were consumed earlier and are not visible yet.
             if last_landing > self.now() {
                 self.schedule(last_landing, Rare::Received { at, completion });
             } else {
@@ -185,7 +186,7 @@ impl State {
         self.notify(domain, true);
     }
 
-    /// Has a queue pair learn that its peer is broken or gone, behind what left before: packets
+    /// Schedules the peer's notification of a broken or destroyed queue pair, after earlier packets
     /// (`last_arrival`) and answers.
     fn tell_peer(&mut self, remote: u32, last_arrival: Nanos) {
         let answers = self.queue_pair(remote).map_or(0, |remote| remote.last_done);
@@ -193,7 +194,7 @@ impl State {
         self.schedule(when, Rare::PeerBroke { at: remote });
     }
 
-    /// Destroys a queue pair without completions; `false` if there is none.
+    /// Destroys a queue pair without completions; returns `false` if it does not exist.
     pub(crate) fn destroy(&mut self, at: u32) -> bool {
         let Some(gone) = self.network.queue_pairs.remove(at) else { return false };
         if let Some(domain) = self.domain(gone.domain) {
@@ -212,7 +213,7 @@ impl State {
         true
     }
 
-    /// Ends a domain with all its queue pairs.
+    /// Destroys a domain with all its queue pairs.
     pub(crate) fn destroy_domain(&mut self, domain: u32) {
         let numbers = self.domain(domain).map(|state| std::mem::take(&mut state.queue_pairs));
         for number in numbers.into_iter().flatten() {

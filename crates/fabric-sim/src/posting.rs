@@ -1,4 +1,4 @@
-//! What is posted, and how it leaves: into the send queue, and onto the wire.
+//! Posting: from a work request to the send queue and onto the wire.
 
 use crate::events::Event;
 use crate::memory::SimMemory;
@@ -12,17 +12,17 @@ use dunlin_fabric::{
 };
 use dunlin_rnic_model::{Linked, Request, Touch};
 
-/// What a queue pair is like that something is posted to.
+/// The state of a queue pair that posting needs.
 #[derive(Clone, Copy)]
 pub(crate) struct Sender {
     at: u32,
     transport: Transport,
     remote: Option<u32>,
-    /// What the send queue has room for.
+    /// Free slots of the send queue.
     room: u32,
 }
 
-/// A work request, but for what stands in its packet.
+/// A work request without the parts that its packet holds.
 struct Posting {
     id: WorkId,
     opcode: Opcode,
@@ -30,12 +30,12 @@ struct Posting {
     linked: Linked,
     /// The initiator's buffer; `None` for inline data.
     local: Option<Touch>,
-    /// The offset at the target.
+    /// Offset at the target.
     offset: u64,
-    /// Bytes of its payload, or of what its answer brings.
+    /// Bytes of the payload, or of the answer's data.
     bytes: u32,
     kept: Option<Box<Kept>>,
-    /// The buffer is too short for what it is to take.
+    /// The buffer is too short for the result.
     local_error: bool,
 }
 
@@ -57,7 +57,7 @@ impl Default for Posting {
 }
 
 impl State {
-    /// What a queue pair of a domain is like, if something can be posted to it.
+    /// Returns the sending state of a domain's queue pair, if it accepts posts.
     #[inline]
     pub(crate) fn sender(&self, domain: u32, queue_pair: QueuePairId) -> Result<Sender, PostError> {
         let found = self.network.queue_pairs.get(queue_pair.0).filter(|found| found.domain == domain);
@@ -75,7 +75,7 @@ impl State {
         })
     }
 
-    /// Refuses what the send queue has no room for, and now and then something else, if that is a fault of the run.
+    /// Checks for `wanted` free slots in the send queue; may also refuse at random if that fault is enabled.
     #[inline]
     pub(crate) fn find_room(&mut self, sender: Sender, wanted: u32) -> Result<(), PostError> {
         let refusal = self.settings.faults.refusal;
@@ -87,12 +87,13 @@ impl State {
 
     #[cold]
     fn is_refused(&mut self, at: u32, refusal: u64) -> bool {
-        // As when the queue is full: something is under way whose completion tells that there is room again.
+        // As with a full queue, refuse only while a request is in flight whose completion will announce free
+        // room.
         let busy = self.queue_pair(at).is_some_and(|q| q.sends.iter().any(|sent| sent.signaled));
         busy && self.breaks(refusal)
     }
 
-    /// Takes one request of a queue pair that is ready and has room.
+    /// Accepts one request for a ready queue pair with room.
     #[inline]
     pub(crate) fn post_one(
         &mut self,
@@ -137,14 +138,14 @@ impl State {
             }
         };
         posting.bytes = place.bytes();
-        // Who READs or changes atomically wants to know the value.
+        // A READ or atomic always needs a completion to return its value.
         posting.signaled |= !matches!(posting.opcode, Opcode::Send | Opcode::Write);
         self.leave(sender.at, to, packet, posting);
         Ok(())
     }
 
-    /// Where a line goes that is posted to a queue pair of a domain, and whether its send queue has room for it. `None`: it has to go
-    /// the way of any WRITE, by which it is told what is wrong.
+    /// Returns the target of a line posted to a domain's queue pair, and whether the send queue has room.
+    /// `None` means that the line must be posted as an ordinary WRITE, which returns the precise error.
     #[inline(always)]
     pub(crate) fn takes_line(
         &self,
@@ -162,7 +163,7 @@ impl State {
         Some((to, sender.occupied < sender.max_send))
     }
 
-    /// Takes a line for which there is room.
+    /// Accepts a line; the send queue must have room.
     #[inline(always)]
     pub(crate) fn post_line(
         &mut self,
@@ -187,7 +188,7 @@ impl State {
         Ok(())
     }
 
-    /// Puts a request into the send queue, and its packet on the wire behind those of the same queue pair.
+    /// Adds a request to the send queue and sends its packet after earlier ones of the queue pair.
     #[inline(always)]
     fn leave(&mut self, at: u32, to: u32, packet: u32, posting: Posting) {
         let Posting { id, opcode, signaled, linked, local, offset, bytes, kept, local_error } = posting;
@@ -239,7 +240,7 @@ impl State {
         self.put(arrives, Event::Arrive { packet });
     }
 
-    /// A request was refused, or comes behind one that was: its packet goes nowhere.
+    /// Discards the packet of a request that failed locally, or that follows such a request.
     #[cold]
     #[inline(never)]
     fn stay_behind(&mut self, at: u32, packet: u32, serial: u64, local_error: bool) {
@@ -262,7 +263,7 @@ impl State {
         });
     }
 
-    /// The end of [`leave`](State::leave) where there are faults, or where nobody acknowledges.
+    /// The end of [`leave`](State::leave) for runs with faults or without acknowledgements.
     #[inline(never)]
     fn transmit_otherwise(&mut self, from: u32, packet: u32, now: Nanos, posted: Posted) {
         self.charge(posted.processor);
@@ -278,10 +279,10 @@ impl State {
         sender.last_arrival = sender.last_arrival.max(posted.arrives + held_up);
         let (at, transport) = (sender.last_arrival, sender.transport);
         if transport != Transport::ReliableConnection {
-            // It is done when it has left.
+            // Unreliable transports complete a request once it has left.
             sender.carried_out = serial;
             if signaled && self.timing.is_modelled() {
-                // Its NIC has work with the completion, as with one that an answer brings.
+                // As with an answered request, the completion occupies the NIC.
                 self.put(posted.left, Event::Acknowledged { queue_pair: from, serial });
             } else if signaled {
                 self.done_at(from, serial, posted.left, Outcome::of(CompletionStatus::Success));
@@ -296,7 +297,7 @@ impl State {
     }
 }
 
-/// Puts into a packet what a model needs to know of it; the transport is that of its queue pair.
+/// Stores in a packet the description that the model needs; the transport is that of its queue pair.
 #[inline(never)]
 fn describe(network: &mut Network, packet: u32, request: Request) {
     let Network { queue_pairs, packets, .. } = network;
@@ -311,8 +312,8 @@ fn describe(network: &mut Network, packet: u32, request: Request) {
     place.message = Message { from, to, request: Request { opcode, transport, ..request } };
 }
 
-/// Gathers the bytes as the RNIC would, and gives the buffers, to be held until the completion. They are the queue
-/// pair's until then, so their bytes are the same now as when they leave.
+/// Gathers the bytes as the RNIC would, and returns the buffers to hold until the completion. The queue pair
+/// owns them until then, so the bytes cannot change before the packet leaves.
 fn gather(data: Data<'_, SimMemory>, packet: &mut Packet, local: &mut Option<Touch>) -> Option<Box<Kept>> {
     let first = match &data {
         Data::Inline(_) => None,

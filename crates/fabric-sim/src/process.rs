@@ -1,4 +1,4 @@
-//! Simulated processes: what ends together when one is killed.
+//! Simulated processes: the unit of a crash.
 
 use crate::scheduler::State;
 
@@ -16,8 +16,8 @@ impl Process {
 }
 
 impl State {
-    /// Kills a process: its tasks end where they stand, its queue pairs and connections are gone, and what it has sent
-    /// goes on. Its peers learn of it as they would of a crash.
+    /// Kills a process: its tasks end at once, its queue pairs and connections disappear, and packets already
+    /// sent still arrive. Its peers observe a crash.
     pub(crate) fn kill(&mut self, process: u32) {
         if !std::mem::replace(&mut self.processes[process as usize].alive, false) {
             return;

@@ -1,5 +1,5 @@
-//! What a domain owns: completion queues, queue pairs, shared receive queues. Data and its small rules only;
-//! what moves between queue pairs is the business of `network`.
+//! The objects of a domain: completion queues, queue pairs, shared receive queues. Holds data and local rules
+//! only; traffic between queue pairs belongs to `network`.
 
 use crate::link::Held;
 use crate::memory::{Line, SimMemory};
@@ -12,14 +12,14 @@ use dunlin_fabric::{
 use dunlin_rnic_model::Touch;
 use std::collections::VecDeque;
 
-/// Names one side of a link: 0 dialled, 1 accepted.
+/// One side of a link: 0 dialled, 1 accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LinkSide {
     pub(crate) link: u32,
     pub(crate) side: u32,
 }
 
-/// Memory that whoever waits at a domain will touch, to be asked for ahead.
+/// Memory that the domain's waiting task will touch, for prefetching.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Touched([usize; Touched::MOST]);
 
@@ -27,18 +27,18 @@ impl Touched {
     const MOST: usize = 6;
     const LINE: usize = 64;
 
-    /// As many of them as there is room for.
+    /// Stores as many ranges as fit.
     pub(crate) fn of(memory: &[(*const u8, usize)]) -> Self {
         let mut touched = Touched::default();
         for (place, (start, length)) in touched.0.iter_mut().zip(memory) {
             let first = start.addr() & !(Self::LINE - 1);
-            // In one word: the first line, and how many there are.
+            // Packed into one word: the address of the first line, and the number of lines in the low bits.
             *place = first | (start.addr() + length - first).div_ceil(Self::LINE).min(Self::LINE - 1);
         }
         touched
     }
 
-    /// The lines.
+    /// Returns the addresses of the lines.
     #[inline]
     pub(crate) fn lines(&self) -> impl Iterator<Item = *const u8> {
         let ranges = self.0.iter().map(|place| (place & !(Self::LINE - 1), place % Self::LINE));
@@ -48,28 +48,27 @@ impl Touched {
     }
 }
 
-/// A domain. What every wait and arrival touches lies in one cache line, and what is asked for ahead in the next.
+/// A domain. Every wait and arrival touches only the first cache line; the prefetch list lies in the next.
 #[repr(C, align(64))]
 pub(crate) struct DomainState {
-    /// Counts everything that arrived; what `arm` remembers for a busy wait.
+    /// Counts all arrivals; `arm` records it for a busy wait.
     pub(crate) arrivals: u64,
-    /// Counts what ends a wait in event mode.
+    /// Counts the arrivals that end a wait in event mode.
     pub(crate) event_arrivals: u64,
     pub(crate) waiting: Option<(Waiter, WaitMode)>,
     pub(crate) process: u32,
     pub(crate) touched: Touched,
     pub(crate) completion_queues: Vec<CompletionQueue>,
     pub(crate) shared_receives: Vec<ReceiveQueue>,
-    /// The numbers of its queue pairs.
+    /// Numbers of its queue pairs.
     pub(crate) queue_pairs: Vec<u32>,
-    /// How many of them are broken.
+    /// Number of its broken queue pairs.
     pub(crate) broken: u32,
-    /// Places of destroyed ones are used again.
-    /// Where datagrams go: the queue pairs' numbers.
+    /// Maps address handles to target queue pairs. Slots of destroyed handles are reused.
     pub(crate) address_handles: AddressHandles<u32>,
-    /// The names of watched memory that was written since somebody asked, each once.
+    /// Names of watched memory written since the last query, each once.
     pub(crate) active: Vec<u32>,
-    /// By name: whether it stands in `active`.
+    /// By name: whether it is listed in `active`.
     pub(crate) is_active: Vec<bool>,
 }
 
@@ -91,7 +90,7 @@ impl DomainState {
         }
     }
 
-    /// A region has this name from now on. It may have been written before.
+    /// Registers a name for a region, and marks it active since it may have been written before.
     pub(crate) fn may_be_active(&mut self, name: u32) {
         if self.is_active.len() <= name as usize {
             self.is_active.resize(name as usize + 1, false);
@@ -99,7 +98,7 @@ impl DomainState {
         self.note_active(name);
     }
 
-    /// Notes that a watched region was written.
+    /// Marks a watched region as written.
     #[inline]
     pub(crate) fn note_active(&mut self, name: u32) {
         if let Some(noted) = self.is_active.get_mut(name as usize)
@@ -116,8 +115,8 @@ pub(crate) struct CompletionQueue {
     pub(crate) entries: VecDeque<Entry>,
 }
 
-/// A completion, and what taking it frees in the send queue: its own slot, and those of the unsignaled
-/// requests before it.
+/// A completion, and the send-queue resources that polling it frees: its own slot, and those of the
+/// unsignaled requests before it.
 pub(crate) struct Entry {
     pub(crate) completion: Completion<SimMemory>,
     pub(crate) retires: u32,
@@ -134,24 +133,24 @@ pub(crate) struct PostedReceive {
     pub(crate) buffer: Option<Buffer<SimMemory>>,
 }
 
-/// A work request that has been posted and has not come to its end.
+/// A posted work request that has not ended.
 pub(crate) struct InFlight {
     pub(crate) serial: u64,
     pub(crate) id: WorkId,
     pub(crate) opcode: Opcode,
     pub(crate) signaled: bool,
-    /// Bytes of its payload, or of what it READs.
+    /// Bytes of the payload, or of the data that it READs.
     pub(crate) bytes: u32,
-    /// The initiator's buffer, for the timing.
+    /// The initiator's buffer, for the timing model.
     pub(crate) local: Touch,
     pub(crate) kept: Option<Box<Kept>>,
 }
 
-/// Buffers of the initiator's that a work request keeps until it is done.
+/// Buffers of the initiator that a work request holds until it is done.
 pub(crate) enum Kept {
-    /// Those that the data came from.
+    /// Sources of the data.
     Data(Gather<SimMemory>),
-    /// Where a READ goes.
+    /// Destination of a READ.
     Into(Buffer<SimMemory>),
 }
 
@@ -170,7 +169,7 @@ impl Default for InFlight {
 }
 
 impl InFlight {
-    /// Where a READ went.
+    /// Returns the destination buffer of a READ.
     pub(crate) fn into_buffer(self) -> Option<Buffer<SimMemory>> {
         match *self.kept? {
             Kept::Into(buffer) => Some(buffer),
@@ -179,8 +178,8 @@ impl InFlight {
     }
 }
 
-/// Requests in flight, oldest first. The oldest, which mostly is the only one, stands in place, and what is left of it
-/// once it is done, too.
+/// Requests in flight, oldest first. The oldest, usually the only one, is stored inline, even after its
+/// completion.
 #[repr(C)]
 #[derive(Default)]
 pub(crate) struct Sends {
@@ -200,7 +199,7 @@ impl Sends {
         (self.count > 0).then_some(&self.first)
     }
 
-    /// The one behind so many others.
+    /// Returns the request `behind` places after the oldest.
     #[inline]
     fn get(&self, behind: usize) -> Option<&InFlight> {
         match behind {
@@ -231,7 +230,7 @@ impl Sends {
         }
     }
 
-    /// Drops the oldest but for the buffers that it kept. There has to be one.
+    /// Removes the oldest request and returns the buffers that it held. The queue must not be empty.
     #[inline(always)]
     fn drop_front(&mut self) -> Option<Box<Kept>> {
         let kept = self.first.kept.take();
@@ -257,44 +256,44 @@ impl Sends {
     }
 }
 
-/// A queue pair. What a message touches at either of its ends lies in three cache lines.
+/// A queue pair. A message touches three of its cache lines at either end.
 #[repr(C, align(64))]
 pub(crate) struct QueuePair {
     pub(crate) domain: u32,
-    /// The most work requests in its send queue.
+    /// Capacity of the send queue.
     pub(crate) max_send: u32,
-    /// The NIC that it is on.
+    /// The NIC of the queue pair.
     pub(crate) place: Place,
     pub(crate) state: QueuePairState,
     pub(crate) transport: Transport,
-    /// A request failed on our side: later ones do not leave.
+    /// A request failed locally; later ones do not leave.
     pub(crate) stopped: bool,
-    /// The peer's stream broke off: what still arrives is dropped.
+    /// The peer's stream has broken off; packets that still arrive are dropped.
     pub(crate) refusing: bool,
-    /// Slots of the send queue taken: until the completion that covers them is polled.
+    /// Occupied slots of the send queue; a slot is free once the completion that covers it is polled.
     pub(crate) occupied: u32,
     pub(crate) remote: Option<u32>,
     pub(crate) next_serial: u64,
-    /// When the latest packet of ours arrives, and the latest of our completions: both keep order.
+    /// Arrival time of the latest packet sent; later packets do not overtake it.
     pub(crate) last_arrival: Nanos,
-    /// The latest request that its target has carried out.
+    /// Serial number of the latest request that the target has executed.
     pub(crate) carried_out: u64,
-    /// When the latest WRITE or completion of a RECV on it is visible (rates, model).
+    /// Time at which the latest inbound WRITE or RECV completion is visible (fixed and model timing).
     pub(crate) last_landing: Nanos,
-    /// When what was carried out last is visible in memory; the next packet waits for it.
+    /// Time at which the last executed packet is visible in memory; the next packet waits for it.
     pub(crate) ready_at: Nanos,
-    /// The link that it is connected over, and our side of it.
+    /// The connecting link, and this end's side of it.
     pub(crate) link: Option<LinkSide>,
-    /// Done without a completion since the last one.
+    /// Requests done without a completion since the last completion.
     pub(crate) unretired: u32,
-    /// Packets that arrived and have not been carried out, oldest first.
+    /// Arrived packets that have not been executed, oldest first.
     pub(crate) inbound: VecDeque<u32>,
-    /// In flight, oldest first. Unsignaled ones stay until a later one has its completion.
+    /// Requests in flight, oldest first. Unsignaled ones remain until a later one completes.
     pub(crate) sends: Sends,
     pub(crate) last_done: Nanos,
-    /// The buffers of those done without a completion.
+    /// Buffers of the requests done without a completion.
     pub(crate) unretired_held: Vec<Gather<SimMemory>>,
-    /// Ends of requests that came before those of earlier ones.
+    /// Outcomes that arrived before those of earlier requests.
     pub(crate) early: Vec<(u64, Outcome)>,
     pub(crate) receives: ReceiveQueue,
     pub(crate) config: QueuePairConfig,
@@ -329,20 +328,20 @@ impl QueuePair {
         }
     }
 
-    /// Whether nothing stands before what arrives now.
+    /// Returns whether a packet that arrives now can be executed at once.
     #[inline(always)]
     pub(crate) fn is_next(&self, now: Nanos) -> bool {
         self.inbound.is_empty() && self.ready_at <= now && !self.refusing
     }
 
-    /// A request in flight, by its serial number.
+    /// Returns a request in flight by its serial number.
     #[inline]
     pub(crate) fn in_flight(&self, serial: u64) -> Option<&InFlight> {
         let first = self.sends.front()?.serial;
         self.sends.get(serial.checked_sub(first)? as usize)
     }
 
-    /// Takes requests that are done without a completion off the queue: unsignaled ones before `serial`.
+    /// Removes unsignaled requests before `serial`, which are done without a completion.
     #[inline(always)]
     pub(crate) fn retire_before(&mut self, serial: u64) {
         while let Some(oldest) = self.sends.front()
@@ -356,7 +355,7 @@ impl QueuePair {
         }
     }
 
-    /// Takes the oldest request off the queue; its slot and buffers come back with the next completion.
+    /// Removes the oldest request; its slot and buffers return with the next completion.
     pub(crate) fn retire_oldest(&mut self) -> Option<InFlight> {
         let mut request = self.sends.pop_front()?;
         self.unretired += 1;
@@ -368,7 +367,7 @@ impl QueuePair {
         Some(request)
     }
 
-    /// Keeps the buffers of a request that is done until the next completion.
+    /// Holds the buffers of a finished request until the next completion.
     #[inline(never)]
     fn hold(&mut self, kept: Kept) {
         if let Kept::Data(held) = kept {
@@ -377,33 +376,33 @@ impl QueuePair {
     }
 }
 
-/// What travels from one queue pair to another, and what lies in wait to become visible.
+/// A message between two queue pairs, or a piece of one that will become visible later.
 ///
-/// Thousands of them may be under way at once: in the first cache line stands what a packet is, and up to the second the payload
-/// of a short one.
+/// Thousands may be in flight at once, so the descriptor fills the first cache line, and a short payload ends
+/// within the second.
 #[repr(C, align(64))]
 pub(crate) struct Packet {
     pub(crate) from: u32,
     pub(crate) to: u32,
     pub(crate) serial: u64,
     pub(crate) action: Action,
-    /// Where its bytes go, once it was carried out.
+    /// Destination of the bytes, once the packet has been executed.
     pub(crate) target: Option<Held>,
     pub(crate) signaled: bool,
-    /// It found no RECV, and its retries are being counted.
+    /// The packet found no RECV, and its retries are running.
     pub(crate) retrying: bool,
-    /// Bytes of its payload in `short`, or [`LONG`].
+    /// Bytes of the payload in `short`, or [`LONG`].
     length: u8,
     short: Line,
-    /// A longer payload; the room is used again.
+    /// A longer payload; the allocation is reused.
     long: Vec<u8>,
-    /// What a model needs to know of it.
+    /// The description that the timing model needs.
     pub(crate) message: Message,
 }
 
-/// Bytes of a payload that stands in its packet: a line.
+/// Longest payload stored inline, in bytes: one line.
 const SHORT: usize = size_of::<Line>();
-/// The payload is longer than that.
+/// Marks a longer payload.
 const LONG: u8 = u8::MAX;
 
 impl Default for Packet {
@@ -424,7 +423,7 @@ impl Default for Packet {
     }
 }
 
-/// The payload of a packet, taken out.
+/// The payload taken from a packet.
 pub(crate) enum Payload {
     Short(Line, u8),
     Long(Vec<u8>),
@@ -443,7 +442,7 @@ impl std::ops::Deref for Payload {
 }
 
 impl Packet {
-    /// Its payload.
+    /// Returns the payload.
     #[inline]
     pub(crate) fn payload(&self) -> &[u8] {
         match self.length {
@@ -452,20 +451,20 @@ impl Packet {
         }
     }
 
-    /// Begins a new payload.
+    /// Starts a new payload.
     #[inline]
     pub(crate) fn clear_payload(&mut self) {
         self.length = 0;
     }
 
-    /// Makes a line its payload.
+    /// Sets the payload to one line.
     #[inline(always)]
     pub(crate) fn set_line(&mut self, line: &[u8; SHORT]) {
         self.short.copy(line);
         self.length = SHORT as u8;
     }
 
-    /// Adds to its payload.
+    /// Appends to the payload.
     #[inline]
     pub(crate) fn add_to_payload(&mut self, bytes: &[u8]) {
         let length = self.length as usize;
@@ -482,7 +481,7 @@ impl Packet {
         self.long.extend_from_slice(bytes);
     }
 
-    /// Takes the payload out, to be given back.
+    /// Takes the payload out; return it with [`give_payload`](Packet::give_payload).
     #[inline]
     pub(crate) fn take_payload(&mut self) -> Payload {
         match self.length {
@@ -491,7 +490,7 @@ impl Packet {
         }
     }
 
-    /// Gives back what was taken out, so that its room is used again.
+    /// Returns a taken payload, so that its allocation is reused.
     #[inline]
     pub(crate) fn give_payload(&mut self, payload: Payload) {
         if let Payload::Long(bytes) = payload {
@@ -499,7 +498,7 @@ impl Packet {
         }
     }
 
-    /// Bytes of its payload, or of what its answer brings.
+    /// Returns the bytes of the payload, or of the answer's data.
     #[inline]
     pub(crate) fn bytes(&self) -> u32 {
         match self.action {
@@ -510,7 +509,7 @@ impl Packet {
     }
 }
 
-/// What the responder has to do.
+/// The action of the responder.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) enum Action {
     #[default]
@@ -539,7 +538,7 @@ pub(crate) enum Action {
     },
 }
 
-/// How a work request ended, on its way back to the initiator.
+/// The result of a work request, in transit to the initiator.
 pub(crate) struct Outcome {
     pub(crate) status: CompletionStatus,
     pub(crate) value: u64,
@@ -551,7 +550,7 @@ impl Outcome {
         Outcome { status, value: 0, read: Vec::new() }
     }
 
-    /// Whether it is no more than a success.
+    /// Returns whether the outcome is a success without data.
     pub(crate) fn is_plain(&self) -> bool {
         self.status == CompletionStatus::Success && self.value == 0 && self.read.is_empty()
     }
@@ -562,7 +561,7 @@ mod tests {
     use super::*;
     use std::mem::{offset_of, size_of};
 
-    /// What a message touches lies in as few cache lines as the types say.
+    /// Checks the cache-line layout that the types promise.
     #[test]
     fn what_is_touched_together_lies_together() {
         assert!(offset_of!(DomainState, touched) <= 64);

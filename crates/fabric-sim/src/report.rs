@@ -1,35 +1,36 @@
-//! What a run tells at its end.
+//! The result of a run.
 
 use crate::settings::SettingsError;
 use dunlin_fabric::Nanos;
 use thiserror::Error;
 
-/// A run that came to its end.
+/// The report of a run that came to its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RunReport {
-    /// The virtual time at which the last task ended, in nanoseconds.
+    /// Virtual time at which the last task ended, in nanoseconds.
     pub end: Nanos,
-    /// How many events were handled, switches of tasks included.
+    /// Number of events handled, task switches included.
     pub events: u64,
-    /// A hash over all events, their times and what they carried: equal for equal seeds and programs.
+    /// A hash over all events, their times and payloads: equal for equal seeds and programs.
     pub trace_hash: u64,
 }
 
-/// Why a run did not come to its end. A panic of the root is no `RunError`: it goes on in the caller.
+/// The reason why a run did not come to its end. A panic of the root is no `RunError`: it resumes in the
+/// caller.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum RunError {
-    /// Every task waits, and nothing is under way that could wake one.
+    /// Every task waits, and no pending event can wake one.
     #[error("deadlock at {at} ns: nothing is under way, and {}", waits.join("; "))]
     Deadlock {
-        /// The virtual time.
+        /// The virtual time, in nanoseconds.
         at: Nanos,
-        /// One text per task that has not ended: who waits for what.
+        /// One text per task that has not ended, with the reason of its wait.
         waits: Vec<String>,
     },
-    /// Virtual time ran out.
+    /// Virtual time reached the limit.
     #[error("the run did not end within {limit} ns: {}; is somebody polling for ever?", waits.join("; "))]
     TimeLimit {
-        /// The limit of the settings.
+        /// The limit from the settings, in nanoseconds.
         limit: Nanos,
         /// One text per task that has not ended.
         waits: Vec<String>,
@@ -37,38 +38,38 @@ pub enum RunError {
     /// A spawned task panicked; all others came to their end.
     #[error("task '{task}' panicked: {message}")]
     Panicked {
-        /// The first such task.
+        /// The name of the first such task.
         task: String,
-        /// What it said.
+        /// The panic message.
         message: String,
     },
-    /// A task worked on and on without giving way; nothing that it polls for can happen meanwhile.
+    /// A task ran too long without yielding; no event that it polls for can happen meanwhile.
     #[error(
         "task '{task}' ran {limit} ns ahead of everything else: wait, sleep or pass a checkpoint in each round of a loop"
     )]
     Hogged {
-        /// Its name.
+        /// The name of the task.
         task: String,
-        /// The limit of the settings.
+        /// The limit from the settings, in nanoseconds.
         limit: Nanos,
     },
-    /// A task went beyond its stack; what it overwrote is not known.
+    /// A task overran its stack; the overwritten memory is unknown.
     #[error("task '{task}' needs more than {bytes} bytes of stack: raise Settings::stack")]
     Overrun {
-        /// Its name.
+        /// The name of the task.
         task: String,
-        /// The size of a stack.
+        /// The size of a stack, in bytes.
         bytes: usize,
     },
-    /// The settings describe nothing that could run.
+    /// The settings cannot run.
     #[error("impossible settings: {0}")]
     Settings(#[from] SettingsError),
-    /// No stack for a task.
+    /// A stack for a task could not be mapped.
     #[error("no stack of {bytes} bytes for a task: {reason}; spawn fewer tasks or set a smaller stack")]
     Stack {
-        /// Bytes asked for.
+        /// Bytes requested.
         bytes: usize,
-        /// The system's word.
+        /// The system's error.
         reason: String,
     },
 }

@@ -1,4 +1,4 @@
-//! The loop that runs a run: events, tasks, and what comes of them at the end.
+//! The main loop of a run: events, tasks and the final clean-up.
 
 use crate::report::{RunError, RunReport};
 use crate::scheduler::{Body, TaskId};
@@ -11,7 +11,7 @@ use std::mem::ManuallyDrop;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// How often a task that is to end may go on all the same (its handlers catch what is thrown through it).
+/// Most resumptions of a task that must end; its code may catch the unwinding panic.
 const LAST_WORDS: usize = 10_000;
 
 type Panic = Box<dyn Any + Send>;
@@ -28,7 +28,7 @@ struct Strands {
     root_panic: Arc<Mutex<Option<Panic>>>,
 }
 
-/// Runs `root` and everything it spawns to the end.
+/// Runs `root` and all tasks that it spawns to the end.
 pub(crate) fn run(shared: &Arc<Shared>, root: Body) -> Result<RunReport, RunError> {
     let entered = shared.enter_run();
     let (stack, tasks) = {
@@ -66,8 +66,8 @@ pub(crate) fn run(shared: &Arc<Shared>, root: Body) -> Result<RunReport, RunErro
     }
 }
 
-/// Ends what still stands on the stacks. Drops run by it may use the handles, but no longer block. If a task has written into
-/// another's stack nothing that stands on any of them can be run: they stay as they are, for good.
+/// Unwinds the remaining tasks. Destructors may use the handles, which no longer block. After a stack overrun
+/// no task can run safely, so all stacks are leaked.
 fn finish(shared: &Arc<Shared>, mut strands: Strands, overran: bool) {
     {
         let mut state = shared.lock();
@@ -80,7 +80,7 @@ fn finish(shared: &Arc<Shared>, mut strands: Strands, overran: bool) {
     }
     for task in 0..strands.all.count() {
         let Some(strand) = strands.all.get_mut(task) else { continue };
-        // One that has not begun need not.
+        // A task that has not started needs no unwinding.
         let ended = !strand.has_begun() || (0..LAST_WORDS).any(|_| strand.resume());
         debug_assert!(ended, "a task does not end");
         if ended {
@@ -127,7 +127,7 @@ fn drive(shared: &Arc<Shared>, strands: &mut Strands, stack: usize) -> Result<()
         }
         if ended {
             strands.all.remove(task);
-            // What it did last takes its time too.
+            // The task's last work also takes time.
             state.end_task(task);
             if task == 0
                 && let Some(payload) =
@@ -139,7 +139,7 @@ fn drive(shared: &Arc<Shared>, strands: &mut Strands, stack: usize) -> Result<()
     }
 }
 
-/// Gives stacks to the tasks that were made.
+/// Assigns stacks to newly spawned tasks.
 #[cold]
 #[inline(never)]
 fn begin_started(shared: &Arc<Shared>, strands: &mut Strands, stack: usize) -> Result<(), Stop> {
@@ -156,7 +156,7 @@ fn begin_started(shared: &Arc<Shared>, strands: &mut Strands, stack: usize) -> R
     Ok(())
 }
 
-/// Catches a task's panic: the root's ends the run, another's is reported at its end.
+/// Catches a task's panic: the root's panic ends the run, any other is reported at the end of the run.
 fn guarded(shared: &Arc<Shared>, task: TaskId, body: Body, root_panic: Arc<Mutex<Option<Panic>>>) -> Body {
     let shared = Arc::clone(shared);
     Box::new(move || {

@@ -1,10 +1,10 @@
-//! Virtual time: tasks (simulated threads) and what happens to them.
+//! Virtual time: tasks (simulated threads) and their scheduling.
 //!
-//! One task runs at a time. Its own work moves its clock ahead without a switch: what it does is dated by that clock,
-//! so tasks work in parallel in virtual time. Where it may block or be pre-empted, it lets all events up to its clock
-//! happen first, and switches only if one of them is another task's. Calls that do not block by the contract of the
-//! traits never switch, since their caller may hold a lock, and the next task to want that lock would stop the one
-//! thread that there is.
+//! One task runs at a time. Its work advances its own clock without a switch, and its actions carry that
+//! clock's time, so tasks work in parallel in virtual time. Where a task may block or be pre-empted, all
+//! events up to its clock happen first, and it switches only if one of them belongs to another task. Calls
+//! that do not block by the contract of the traits never switch: their caller may hold a lock, and the next
+//! task to take that lock would block the only thread.
 
 use crate::events::{Event, Events};
 use crate::host::Signals;
@@ -18,30 +18,31 @@ use dunlin_fabric::{Nanos, Wake, copy};
 use std::collections::VecDeque;
 use std::fmt;
 
-/// Tasks from which on what the next event needs is asked for ahead: with fewer it is in the caches anyhow.
+/// Number of tasks from which on the memory of upcoming events is prefetched; with fewer it stays in the
+/// caches.
 const LARGE: usize = 256;
-/// Events ahead of the next one of which something is asked for.
+/// Distance of prefetching, in events.
 const EVENTS_AHEAD: usize = 14;
-/// Lines of a task's stack that are asked for, from where it was suspended: below it the next calls will lie, above it lie those that
-/// it is in.
+/// Prefetched lines of a task's stack, below and above the address where it was suspended: below are future
+/// frames, above are the active ones.
 const LINES_BELOW: usize = 10;
 const LINES_ABOVE: usize = 18;
 const LINE: usize = 64;
 
-/// A task's number: its place in [`State::tasks`].
+/// A task's number: its index in [`State::tasks`].
 pub(crate) type TaskId = u32;
 
 /// The body of a task.
 pub(crate) type Body = Box<dyn FnOnce() + Send>;
 
-/// Names one stay of one task in one wait; outdated as soon as the task runs on.
+/// Identifies one wait of one task; stale once the task resumes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Waiter {
     pub(crate) task: TaskId,
     stay: u64,
 }
 
-/// What a task waits for, for the message about a deadlock.
+/// The reason of a wait, for deadlock reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reason {
     Arrivals {
@@ -60,7 +61,7 @@ pub(crate) enum Reason {
 }
 
 impl Reason {
-    /// Whether the task keeps its core, looking again and again.
+    /// Returns whether the task keeps its core and polls while it waits.
     fn spins(self) -> bool {
         matches!(self, Reason::Arrivals { event: false, .. })
     }
@@ -71,38 +72,40 @@ struct Stay {
     number: u64,
     reason: Reason,
     woken: bool,
-    /// The task's own clock when it began: the stay does not end before.
+    /// The task's clock at the start of the wait, which cannot end earlier.
     since: Nanos,
 }
 
-/// A task. What a switch touches lies in two cache lines.
+/// A task. A switch touches two cache lines of it.
 #[repr(align(64))]
 pub(crate) struct TaskState {
     pub(crate) process: u32,
     pub(crate) machine: u32,
     stay: Option<Stay>,
     outcome: Wake,
-    /// When its wait is over, and how that is told; `MAX` for never.
+    /// When the wait expires, and with which result; `MAX` for never.
     timer: Nanos,
     timer_outcome: Wake,
-    /// The earliest timer event of it in the queue. Later ones than needed are not taken out: the task looks again.
+    /// The earliest timer event of the task in the queue. Outdated events stay queued; the task checks again
+    /// when one fires.
     timer_event: Nanos,
     pub(crate) ended: bool,
-    /// Its process was killed.
+    /// The task's process was killed.
     pub(crate) doomed: bool,
-    /// The core it is on, where its machine has a limited number.
+    /// The task's core, on machines with a limited number.
     pub(crate) core: Option<u32>,
-    /// It has something to do and no core.
+    /// The task is ready and waits for a core.
     pub(crate) ready: bool,
-    /// Where its stack stood when it was suspended last; what it does next it does there.
+    /// The stack address at the last suspension, where the task continues.
     stack: usize,
-    /// The end of its stack, where it began, and where it lies what switches to it: for asking for their lines.
+    /// The end of the stack, where it starts, and the address of its [`Strand`](crate::switch::Strand); both
+    /// for prefetching.
     stack_end: usize,
     strand: usize,
     pub(crate) rest: Box<TaskRest>,
 }
 
-/// What of a task no switch touches.
+/// The parts of a task that no switch touches.
 pub(crate) struct TaskRest {
     pub(crate) name: String,
     joiners: Vec<Waiter>,
@@ -115,7 +118,7 @@ impl TaskState {
     }
 }
 
-/// A hash over all that happened (FNV-1a by words): equal hashes mean equal runs.
+/// A hash of all events (FNV-1a over words): equal hashes mean equal runs.
 pub(crate) struct Trace(u64);
 
 impl Trace {
@@ -133,7 +136,7 @@ impl Trace {
     #[inline(always)]
     pub(crate) fn note_bytes(&mut self, kind: u64, bytes: &[u8]) {
         self.note(kind << 56 | bytes.len() as u64);
-        // Most payloads are a line.
+        // Most payloads are one line.
         let Ok(line) = <&[u8; LINE]>::try_from(bytes) else { return self.note_words(bytes) };
         for word in line.as_chunks::<8>().0 {
             self.note(u64::from_le_bytes(*word));
@@ -154,47 +157,48 @@ impl Trace {
     }
 }
 
-/// Everything about a run but its stacks.
+/// The whole state of a run except its stacks.
 pub(crate) struct State {
     pub(crate) settings: Settings,
     pub(crate) timing: Timing,
-    /// Timings of network and scheduler.
+    /// Source of network and scheduler timings.
     pub(crate) chance: Random,
-    /// What [`dunlin_fabric::Host::random`] gives.
+    /// Source of [`dunlin_fabric::Host::random`].
     pub(crate) host_random: Random,
     pub(crate) network: Network,
     pub(crate) signals: Signals,
     pub(crate) machines: Vec<Machine>,
-    /// Whether work takes longer or shorter than its price on any of them.
+    /// Whether any machine's slowness differs from 1000.
     pub(crate) has_slow_machines: bool,
     pub(crate) processes: Vec<Process>,
-    /// The time of the latest event.
+    /// Time of the latest event.
     event_clock: Nanos,
-    /// The running task's clock is the sum of a time and of picoseconds, which are only added to: it is moved much more often than
-    /// read. While an event happens: its time.
+    /// The running task's clock is `clock` plus `fraction` in picoseconds. Charging only adds to `fraction`,
+    /// since the clock is advanced far more often than it is read. While an event happens, the sum is its
+    /// time.
     clock: Nanos,
     fraction: u64,
-    /// As many picoseconds as a task may be ahead of all others.
+    /// Most picoseconds that a task may run ahead of all others.
     much: u64,
     pub(crate) events: Events,
     handled: u64,
-    /// The packets whose arrivals were looked at last, the latest first.
+    /// Packets of the last arrivals that were prefetched, latest first.
     arrivals: [Option<u32>; 4],
-    /// Times that a task was given the processor.
+    /// Number of task switches.
     pub(crate) switches: u64,
     pub(crate) trace: Trace,
     pub(crate) tasks: Vec<TaskState>,
-    /// How many of them have not ended.
+    /// Number of tasks that have not ended.
     pub(crate) live: usize,
     pub(crate) started: VecDeque<(TaskId, Body)>,
     running: Option<TaskId>,
     doomed: bool,
     stays: u64,
-    /// A task that an event has just woken, and when: it runs next, without a way through the queue.
+    /// A task that an event has just woken, and when: it runs next without passing through the queue.
     next: Option<(TaskId, u64, Nanos)>,
     /// The running task ran too far ahead of all others.
     pub(crate) hogged: bool,
-    /// The run is over: tasks end where they stand, and nothing blocks any more.
+    /// The run is over: tasks unwind, and no call blocks.
     pub(crate) stopping: bool,
 }
 
@@ -232,7 +236,7 @@ impl State {
         }
     }
 
-    /// The time on the running task's clock, or of the event that happens.
+    /// Returns the running task's time, or that of the current event.
     #[inline(always)]
     pub(crate) fn now(&self) -> Nanos {
         self.clock + self.fraction / 1000
@@ -242,7 +246,7 @@ impl State {
         self.event_clock
     }
 
-    /// Whether the running task shall end.
+    /// Returns whether the running task must end.
     #[inline(always)]
     pub(crate) fn over(&self) -> bool {
         self.stopping || self.doomed
@@ -260,14 +264,14 @@ impl State {
         self.trace.0
     }
 
-    /// Puts work on the running task's clock.
+    /// Adds work to the running task's clock.
     #[inline(always)]
     pub(crate) fn charge(&mut self, picoseconds: u64) {
         self.fraction += picoseconds;
     }
 
-    /// Whether the running task is too far ahead of all others. It cannot be before it has charged as much, which is asked first: this
-    /// is asked with nearly every call of a handle.
+    /// Returns whether the running task is too far ahead of all others. Nearly every call of a handle checks
+    /// this, so the cheap necessary condition comes first.
     #[inline(always)]
     pub(crate) fn is_hogging(&self) -> bool {
         self.fraction > self.much && self.is_far_ahead()
@@ -279,14 +283,14 @@ impl State {
         self.now() - self.event_clock > self.settings.run_ahead
     }
 
-    /// The queue's time follows the running task's, as far as nothing is due before.
+    /// Advances the queue's time to the running task's, as far as no event is due before.
     #[inline]
     pub(crate) fn settle(&mut self) {
         self.event_clock = self.event_clock.max(self.now().min(self.events.next_time()));
     }
 
-    /// Whether the running task may go on as it is: nothing is due, it shall not end, and there is no core that it may have to
-    /// give to another.
+    /// Returns whether the running task may continue without scheduling: no event is due, it need not end,
+    /// and it has no limited core to yield.
     #[inline(always)]
     pub(crate) fn has_the_time_to_itself(&self) -> bool {
         let now = self.now();
@@ -296,7 +300,7 @@ impl State {
             && self.running.is_some_and(|task| self.tasks[task as usize].core.is_none())
     }
 
-    /// [`settle`](State::settle), for a task that has the time to itself.
+    /// [`settle`](State::settle) for a task with no event due.
     #[inline(always)]
     pub(crate) fn settle_at_clock(&mut self) {
         self.event_clock = self.event_clock.max(self.now());
@@ -308,7 +312,7 @@ impl State {
         self.trace.note(value);
     }
 
-    /// Keeps a line of history, if somebody wants it.
+    /// Appends a line to the history, if one is kept.
     #[inline]
     pub(crate) fn tell(&self, what: impl FnOnce(&State) -> String) {
         if self.settings.history.is_some() {
@@ -324,13 +328,13 @@ impl State {
         }
     }
 
-    /// Has something happen, not before what has happened already.
+    /// Schedules an event, not earlier than the latest past event.
     #[inline]
     pub(crate) fn put(&mut self, at: Nanos, event: Event) {
         self.events.push(at.max(self.event_clock), event);
     }
 
-    /// Makes a task of a process, which starts a little later.
+    /// Creates a task of a process; it starts after a short delay.
     pub(crate) fn spawn(&mut self, name: &str, process: u32, body: Body) -> TaskId {
         let task = self.tasks.len() as TaskId;
         self.tasks.push(TaskState {
@@ -372,7 +376,7 @@ impl State {
         self.tasks[waiter.task as usize].outcome
     }
 
-    /// Opens a stay for the running task, which must then [`park`](crate::shared::Shared::park).
+    /// Opens a wait for the running task, which must then [`park`](crate::shared::Shared::park).
     #[inline]
     pub(crate) fn stay(&mut self, reason: Reason) -> Waiter {
         let task = self.running.expect("a blocking call of the simulated host was made outside of Sim::run");
@@ -382,7 +386,7 @@ impl State {
         Waiter { task, stay: self.stays }
     }
 
-    /// The running task is about to be suspended in its stay.
+    /// Sets the timer of the running task's wait before it is suspended.
     #[inline]
     pub(crate) fn begin_stay(&mut self, waiter: Waiter, until: Nanos, spurious: bool) {
         let clock = self.now();
@@ -412,13 +416,13 @@ impl State {
         }
     }
 
-    /// Whether a stay lasts and nothing has ended it yet.
+    /// Returns whether a wait is still open and nothing has ended it.
     pub(crate) fn waits(&self, waiter: Waiter) -> bool {
         let stay = self.tasks[waiter.task as usize].stay;
         stay.is_some_and(|stay| stay.number == waiter.stay && !stay.woken)
     }
 
-    /// Ends a stay at some time; nothing if it has ended or is about to.
+    /// Ends a wait at a time; does nothing if it has ended or is about to.
     #[inline]
     pub(crate) fn wake(&mut self, waiter: Waiter, at: Nanos) {
         let task = &mut self.tasks[waiter.task as usize];
@@ -429,7 +433,7 @@ impl State {
         stay.woken = true;
         task.timer = Nanos::MAX;
         let at = at.max(stay.since);
-        // Within the slack it may as well run at once.
+        // Within the slack the task may run at once.
         if self.running.is_none() && self.next.is_none() && at <= self.event_clock + self.settings.slack {
             self.next = Some((waiter.task, waiter.stay, at));
         } else {
@@ -437,7 +441,7 @@ impl State {
         }
     }
 
-    /// Wakes all in a list, each after a delay of its own.
+    /// Wakes all tasks in a list, each after its own delay.
     pub(crate) fn wake_all(&mut self, waiters: &mut Vec<Waiter>) {
         for waiter in waiters.drain(..) {
             let at = self.now() + self.timing.wake_up(&mut self.chance);
@@ -445,7 +449,7 @@ impl State {
         }
     }
 
-    /// Ends a doomed task's stay, and gives it the processor to end on.
+    /// Ends a doomed task's wait and schedules the task, so that it can unwind.
     pub(crate) fn doom(&mut self, task: TaskId) {
         let state = &mut self.tasks[task as usize];
         if state.ended || state.doomed {
@@ -461,25 +465,25 @@ impl State {
         }
     }
 
-    /// The task is about to be suspended with its stack at this address.
+    /// Records the stack address at which a task is suspended.
     #[inline]
     pub(crate) fn suspended_at(&mut self, task: TaskId, address: usize) {
         self.tasks[task as usize].stack = address;
     }
 
-    /// A task has a stack, which ends there, and is switched to by what lies at `strand`.
+    /// Records the end of a task's stack and the address of its strand.
     pub(crate) fn has_stack(&mut self, task: TaskId, stack_end: usize, strand: usize) {
         let state = &mut self.tasks[task as usize];
         (state.stack_end, state.strand) = (stack_end, strand);
     }
 
-    /// Whether the run is so large that what a task touches has left the caches since it ran last.
+    /// Returns whether the run is so large that a task's memory has left the caches between its runs.
     #[inline]
     pub(crate) fn is_large(&self) -> bool {
         self.live > LARGE
     }
 
-    /// Asks for what is known of a task.
+    /// Prefetches a task's state.
     #[inline]
     fn warm_task(&self, task: TaskId) {
         let state: *const u8 = (&raw const self.tasks[task as usize]).cast();
@@ -488,23 +492,23 @@ impl State {
         }
     }
 
-    /// Asks for the lines that a task will touch first: of its stack, from where it was suspended both ways.
+    /// Prefetches the first lines that a task will touch: its stack around the address of suspension.
     #[inline]
     fn warm(&self, task: TaskId) {
         let TaskState { stack, stack_end, strand, .. } = self.tasks[task as usize];
         copy::prefetch_to_write(strand as *const u8);
         let first = stack.wrapping_sub(LINES_BELOW * LINE) as *const u8;
-        // So many in any case, also if they lie above its stack: that costs least.
+        // A fixed number of lines, even beyond the end of the stack: that is cheapest.
         for line in 0..LINES_BELOW + LINES_ABOVE {
             copy::prefetch_to_write(first.wrapping_add(line * LINE));
         }
-        // Where it began stands the way back.
+        // The return path is stored at the stack's start.
         copy::prefetch_to_write(stack_end.wrapping_sub(LINE) as *const u8);
     }
 
-    /// Asks for what the next events will touch, while this one happens. Where that is told by what is to be asked for itself, one
-    /// step for each arrival that is seen later. A landing comes so shortly after the arrival that all it takes is asked for with
-    /// that.
+    /// Prefetches for upcoming events while the present one happens. Where an address depends on memory that
+    /// must be prefetched first, each later arrival performs one step of the chain. A landing follows its
+    /// arrival closely, so everything that it needs is prefetched with the arrival.
     #[inline]
     fn look_ahead(&mut self) {
         match self.events.ahead(EVENTS_AHEAD) {
@@ -523,7 +527,7 @@ impl State {
     #[inline]
     fn look_at_arrival(&mut self, packet: u32) {
         let [last, second, third, fourth] = self.arrivals;
-        // What was put before it meanwhile has it come by again.
+        // An event inserted before this one makes the same arrival appear again.
         if last == Some(packet) {
             return;
         }
@@ -545,15 +549,16 @@ impl State {
         self.arrivals = [Some(packet), last, second, third];
     }
 
-    /// Lets the next events happen as long as they are the network's and not later than `clock`, on the running task's time.
+    /// Executes the next events while they are network events not later than `clock`, without changing the
+    /// running task's time.
     pub(crate) fn happen_until(&mut self, clock: Nanos) {
         let own = (self.clock, self.fraction);
         self.happen_in_network(clock);
         (self.clock, self.fraction) = own;
     }
 
-    /// Lets the next events happen as long as they are the network's and not later than `until`, and none has woken a task that runs
-    /// at once.
+    /// Executes the next events while they are network events not later than `until`, and stops once one has
+    /// woken a task that runs at once.
     #[inline(never)]
     fn happen_in_network(&mut self, until: Nanos) {
         while self.next.is_none()
@@ -578,7 +583,8 @@ impl State {
         self.note(at);
     }
 
-    /// Lets events happen until a task is to run; `None` when there are none, or when time is over.
+    /// Executes events until a task is to run; returns `None` if no event is left or the time limit is
+    /// reached.
     pub(crate) fn next_task(&mut self) -> Option<TaskId> {
         self.running = None;
         self.doomed = false;
@@ -610,7 +616,7 @@ impl State {
         None
     }
 
-    /// Lets the next event happen, which is one of a task; says who is to run by it.
+    /// Executes the next event, which belongs to a task; returns the task to run.
     #[inline]
     fn happen_to_task(&mut self) -> Option<TaskId> {
         let (at, event) = self.events.pop()?;
@@ -627,7 +633,7 @@ impl State {
         }
     }
 
-    /// What is to run, if an event has woken a task that runs at once: that, unless there is another.
+    /// Takes the task that an event has just woken, or queues it again if `other` runs first.
     fn take_next(&mut self, other: Option<TaskId>) -> Option<TaskId> {
         let (next, stay, at) = self.next.take()?;
         if other.is_some() {
@@ -667,7 +673,7 @@ impl State {
         None
     }
 
-    /// Whether the next event is a timer that means nothing any more.
+    /// Returns whether the next event is an outdated timer.
     #[cold]
     fn is_stale_timer(&self) -> bool {
         let Some((at, Event::Timer { task })) = self.events.peek() else { return false };
@@ -675,7 +681,7 @@ impl State {
         task.timer_event != at || task.timer == Nanos::MAX || task.ended
     }
 
-    /// The run is over: whoever still runs does so outside of time.
+    /// Ends the run: tasks that still execute do so outside of virtual time.
     pub(crate) fn end_run(&mut self) {
         self.running = None;
     }
@@ -692,12 +698,12 @@ impl State {
         self.wake_all(&mut joiners);
     }
 
-    /// Whether a task waits in vain for what only time brings.
+    /// Returns whether a task is in a busy wait.
     pub(crate) fn is_spinning(&self, task: TaskId) -> bool {
         self.tasks[task as usize].stay.is_some_and(|stay| stay.reason.spins())
     }
 
-    /// Whether something is left to happen: then what ended the run is its limit of time.
+    /// Returns whether events are left, in which case the time limit ended the run.
     pub(crate) fn is_past_limit(&self) -> bool {
         self.events.next_at().is_some()
     }

@@ -1,4 +1,4 @@
-//! What can be set about a run.
+//! The settings of a run.
 
 use dunlin_fabric::{Capabilities, Nanos, Rates, TransportSet, Work};
 use dunlin_rnic_model::{ClusterError, Prices as ModelPrices, Profile};
@@ -6,44 +6,44 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 use thiserror::Error;
 
-/// The numbers of a run. All times are virtual nanoseconds. The defaults are calibrated to nothing: they are there to
-/// make things happen in different orders, on one machine with a core for every task.
+/// The parameters of a run. All times are virtual nanoseconds. The defaults are not calibrated: they vary the
+/// order of events, on one machine with a core per task.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// The time at which the run starts.
+    /// Time at the start of the run.
     pub start: Nanos,
-    /// The time at which the run is given up.
+    /// Time at which the run is aborted.
     pub limit: Nanos,
-    /// How far a task may work ahead between two places where it can block or be pre-empted.
+    /// Longest time that a task may run ahead without blocking or passing a checkpoint.
     pub run_ahead: Nanos,
-    /// How far a task may be ahead of another at a checkpoint without giving way to it: saves switches, and is
-    /// harmless below the network's latency. 0 lets everything happen in its order.
+    /// Longest time that a task may be ahead of another at a checkpoint without yielding. It saves switches
+    /// and is harmless below the network's latency; 0 keeps all events in order.
     pub slack: Nanos,
     /// Bytes of stack per task, touched lazily.
     pub stack: usize,
-    /// The most tasks at one time: address space for their stacks.
+    /// Most tasks at one time; reserves address space for their stacks.
     pub max_tasks: usize,
     /// The machines; the root runs on the first.
     pub machines: Vec<MachineSettings>,
-    /// How time passes in the network.
+    /// Timing of the network.
     pub timing: TimingSettings,
-    /// What the processor's work costs.
+    /// Costs of processor work.
     pub prices: Prices,
-    /// What breaks.
+    /// Injected faults.
     pub faults: Faults,
-    /// One in so many waits ends for no reason; 0 for never.
+    /// One wait in this number ends spuriously; 0 for never.
     pub spurious: u64,
-    /// One in so many checkpoints pre-empts the task; 0 for never.
+    /// One checkpoint in this number pre-empts the task; 0 for never.
     pub preemption: u64,
-    /// What the fabric says it can do, and then does.
+    /// Capabilities that the fabric reports and implements.
     pub capabilities: Capabilities,
-    /// What its NICs do in a second, for who asks.
+    /// Rates of its NICs per second, as the fabric reports them.
     pub rates: Option<Arc<Rates>>,
-    /// Where the latest events are kept as text, for who wants to see how it came to a failure; `None` is fast.
+    /// Keeps the latest events as text, to explain a failure; `None` is faster.
     pub history: Option<History>,
 }
 
-/// The latest events of a run as text. Clones are the same history, which outlives the run.
+/// The latest events of a run as text. Clones share the same history, which outlives the run.
 #[derive(Clone, Debug)]
 pub struct History {
     limit: usize,
@@ -51,7 +51,7 @@ pub struct History {
 }
 
 impl History {
-    /// A history of so many events.
+    /// Creates a history of at most `limit` events.
     pub fn new(limit: usize) -> Self {
         History { limit: limit.max(1), lines: Arc::default() }
     }
@@ -64,7 +64,7 @@ impl History {
         lines.push_back((at, line));
     }
 
-    /// What happened, with its time.
+    /// Returns the recorded events with their times.
     pub fn lines(&self) -> Vec<(Nanos, String)> {
         self.lines.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
     }
@@ -73,90 +73,89 @@ impl History {
 /// A machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MachineSettings {
-    /// Cores; `None` for one each task.
+    /// Number of cores; `None` for one per task.
     pub cores: Option<u32>,
-    /// What its clock shows more than the run's.
+    /// Nanoseconds by which its clock is ahead of the run's time.
     pub clock_offset: Nanos,
-    /// How much faster its clock runs, in millionths.
+    /// Clock drift in parts per million.
     pub clock_drift: u64,
 }
 
-/// How time passes in the network.
+/// Timing of the network.
 #[derive(Clone, Debug)]
 pub enum TimingSettings {
-    /// By chance, within bounds.
+    /// Random within bounds.
     Chance(ChanceTiming),
-    /// By fixed rates, without chance.
+    /// Fixed rates, deterministic.
     Fixed(FixedTiming),
-    /// By a model of NICs, links and hosts, without chance.
+    /// A model of NICs, links and hosts, deterministic.
     Model(ModelTiming),
 }
 
-/// What the model is made of.
+/// Parameters of the hardware model.
 #[derive(Clone, Debug)]
 pub struct ModelTiming {
-    /// The profile of each machine and how many NICs it has, in the order of [`Settings::machines`].
+    /// Profile and number of NICs of each machine, in the order of [`Settings::machines`].
     pub machines: Vec<(Arc<Profile>, u16)>,
-    /// Latency from NIC to NIC, where it differs from the profiles'.
+    /// Latency from NIC to NIC, if it differs from the profiles'.
     pub switch_ns: Option<Nanos>,
-    /// One way of what is not modelled message by message: control connections, errors.
+    /// One-way delay of control connections and errors, which are not modelled per message.
     pub control_ns: Nanos,
 }
 
-/// Bounds of chance.
+/// Bounds of random timing.
 #[derive(Clone, Debug)]
 pub struct ChanceTiming {
-    /// The shortest way through the network.
+    /// Shortest one-way latency of the network.
     pub latency: Nanos,
-    /// By chance up to so much more.
+    /// Longest random addition to the latency.
     pub jitter: Nanos,
-    /// The most by which a WRITE's pieces lie apart in becoming visible.
+    /// Longest interval between the pieces of a WRITE becoming visible.
     pub landing: Nanos,
 }
 
 /// A network of fixed rates: each machine sends and receives one message at a time.
 #[derive(Clone, Debug)]
 pub struct FixedTiming {
-    /// The way of a message from one machine to another.
+    /// One-way latency between machines.
     pub latency: Nanos,
-    /// What a message occupies a machine's sending or receiving side for.
+    /// Occupation of a machine's sending or receiving side per message.
     pub message: Nanos,
-    /// What each of its bytes adds, in picoseconds.
+    /// Additional occupation per byte, in picoseconds.
     pub byte_picoseconds: u64,
 }
 
-/// What work costs the processor.
+/// Costs of processor work.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Prices {
     /// Picoseconds for each kind of [`Work`](dunlin_fabric::Work), in the order of its declaration.
     pub work: [u64; 11],
-    /// Picoseconds: posting a work request, posting a RECV, a poll that finds nothing, each completion that one finds,
-    /// looking whether a wait is needed, reading the clock.
+    /// Posting a work request, in picoseconds.
     pub post: u64,
-    /// As above.
+    /// Posting a RECV, in picoseconds.
     pub post_receive: u64,
-    /// As above.
+    /// A poll that finds nothing, in picoseconds.
     pub poll: u64,
-    /// As above.
+    /// Each completion that a poll finds, in picoseconds.
     pub poll_found: u64,
-    /// As above.
+    /// Checking whether a wait is needed, in picoseconds.
     pub look: u64,
-    /// As above.
+    /// Reading the clock, in picoseconds.
     pub clock_read: u64,
     /// A system call, in nanoseconds.
     pub system_call: Nanos,
-    /// From an arrival to the next step of a task that sleeps, in nanoseconds (rates; chance has its own).
+    /// From an arrival to the next step of a sleeping task, in nanoseconds. Random timing has its own value.
     pub wake_up: Nanos,
-    /// As above, of a task that spins.
+    /// From an arrival to the next step of a spinning task, in nanoseconds. Random timing has its own value.
     pub notice: Nanos,
     /// Giving a core to another task, in nanoseconds.
     pub context_switch: Nanos,
-    /// How long a task may have its core while others wait for one, in nanoseconds.
+    /// Longest time that a task keeps its core while others wait for one, in nanoseconds.
     pub quantum: Nanos,
 }
 
 impl Default for Prices {
-    /// Round numbers, not measured: here time only has to pass.
+    /// Returns round numbers, not measured: time only has to pass.
     fn default() -> Self {
         Prices {
             work: [5_000, 10_000, 10_000, 5_000, 10_000, 5_000, 60, 20_000, 30_000, 20_000, 20_000],
@@ -176,7 +175,8 @@ impl Default for Prices {
 }
 
 impl Prices {
-    /// The prices of a profile, which has their sources. Posting costs what the model says for each message.
+    /// Returns the prices of a profile, which documents their sources. Posting costs what the model computes
+    /// per message.
     pub fn of(profile: &Profile) -> Self {
         let prices = ModelPrices::of(profile);
         let picoseconds = |nanos: f64| (nanos * 1000.0) as u64;
@@ -213,27 +213,27 @@ impl Prices {
     }
 }
 
-/// What breaks by chance: one in so many, 0 for never. Until [`Faults::until`], so that what must get well can be
-/// seen to.
+/// Random faults: each field is a chance of one in its value, 0 for never. Faults stop at [`Faults::until`],
+/// so that a test can observe recovery.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Faults {
     /// Messages of unreliable transports that are lost.
     pub loss: u64,
-    /// Packets that are held up, and everything behind them on their queue pair with them.
+    /// Packets that are delayed, with all later ones of their queue pair.
     pub delay: u64,
-    /// For how long at most.
+    /// Longest such delay.
     pub delay_by: Nanos,
     /// Work requests that break their queue pair.
     pub queue_pair_error: u64,
-    /// Messages that find the receiver not ready though it has a RECV.
+    /// Messages that find the receiver not ready although a RECV is posted.
     pub not_ready: u64,
-    /// Posts that are refused for a full queue though there is room, while a signaled request is under way.
+    /// Posts refused as if the queue were full, while a signaled request is in flight.
     pub refusal: u64,
-    /// Checkpoints at which the task loses its core for long.
+    /// Checkpoints at which the task loses its core for a long time.
     pub stall: u64,
-    /// For how long at most.
+    /// Longest such stall.
     pub stall_by: Nanos,
-    /// No fault happens from then on; 0 for no end.
+    /// Time from which on no fault occurs; 0 for no end.
     pub until: Nanos,
 }
 
@@ -277,19 +277,19 @@ impl Default for Settings {
     }
 }
 
-/// What is wrong with settings.
+/// An error in the settings.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum SettingsError {
-    /// There is nowhere to run.
+    /// The cluster has no machine.
     #[error("a cluster has no machine: give at least one")]
     NoMachines,
-    /// Nothing could ever run there.
+    /// A machine has no core.
     #[error("machine {machine} has no cores: give at least one, or None for one each task")]
     NoCores {
-        /// The machine.
+        /// Index of the machine.
         machine: usize,
     },
-    /// The run would be over before it began.
+    /// The time limit is not after the start.
     #[error("the limit of time, {limit} ns, is not after the start, {start} ns")]
     NoTime {
         /// The start.
@@ -297,27 +297,27 @@ pub enum SettingsError {
         /// The limit.
         limit: Nanos,
     },
-    /// Not even the root could run.
+    /// No task is allowed, not even the root.
     #[error("max_tasks is 0: the root is a task too")]
     NoTasks,
-    /// The model and the machines are not of one cluster.
+    /// The number of profiles differs from the number of machines.
     #[error("{profiles} profiles for {machines} machines: give one for each")]
     Profiles {
-        /// Profiles.
+        /// Number of profiles.
         profiles: usize,
-        /// Machines.
+        /// Number of machines.
         machines: usize,
     },
-    /// The model cannot hold the cluster.
+    /// The model rejects the cluster.
     #[error(transparent)]
     Cluster(#[from] ClusterError),
-    /// A core that is given away at once does no work.
+    /// The quantum is 0, so tasks would do no work.
     #[error("a quantum of 0 ns: cores would be handed round without any work")]
     NoQuantum,
 }
 
 impl Settings {
-    /// How many NICs a machine has.
+    /// Returns the number of NICs of a machine.
     pub(crate) fn nics_of(&self, machine: u32) -> u16 {
         match &self.timing {
             TimingSettings::Model(model) => {
@@ -327,10 +327,10 @@ impl Settings {
         }
     }
 
-    /// Whether such a run is possible.
+    /// Checks whether a run with these settings is possible.
     ///
     /// # Errors
-    /// What is wrong first.
+    /// Returns the first error found.
     pub fn check(&self) -> Result<(), SettingsError> {
         if self.machines.is_empty() {
             return Err(SettingsError::NoMachines);

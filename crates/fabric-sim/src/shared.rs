@@ -1,7 +1,7 @@
-//! The state of a run, as its handles share it, and the doors through which tasks enter it.
+//! The state of a run as its handles share it, and the entry points of tasks.
 //!
-//! One thread of the operating system runs a run: the handles are `Send + Sync` because engine code asks for that, and
-//! hold the state in a cell that opens only on that thread and only while the run lasts.
+//! One operating-system thread executes a run. The handles are `Send + Sync` because engine code requires it;
+//! they hold the state in a cell that opens only on that thread and only during the run.
 
 use crate::events::Event;
 use crate::scheduler::{State, Waiter};
@@ -13,11 +13,11 @@ use std::ops::{Deref, DerefMut};
 use std::ptr;
 
 thread_local! {
-    /// The run that this thread is in.
+    /// The run that this thread executes.
     static RUN: Cell<*const Shared> = const { Cell::new(ptr::null()) };
 }
 
-/// Thrown through a task whose process was killed or whose run is over.
+/// The panic payload that unwinds a task whose process was killed or whose run is over.
 pub(crate) struct Killed;
 
 /// The state of a run.
@@ -26,8 +26,9 @@ pub(crate) struct Shared {
     open: Cell<bool>,
 }
 
-// SAFETY: `state` and `open` are touched only by the thread whose `RUN` names this very value (`try_lock`), which is the
-// one thread that made it (`Entered`), so there is no sharing in fact. All that is in the state is `Send`.
+// SAFETY: `state` and `open` are accessed only by the thread whose `RUN` points to this very value
+// (`try_lock`). That is the one thread that created it (`Entered`), so nothing is shared in fact. Everything
+// in the state is `Send`.
 unsafe impl Send for Shared {}
 // SAFETY: as above.
 unsafe impl Sync for Shared {}
@@ -38,7 +39,7 @@ impl std::fmt::Debug for Shared {
     }
 }
 
-/// While it lives, this thread is in the run.
+/// Keeps this thread in the run while it lives.
 pub(crate) struct Entered(*const Shared);
 
 impl Drop for Entered {
@@ -47,7 +48,7 @@ impl Drop for Entered {
     }
 }
 
-/// The open state.
+/// Exclusive access to the state.
 pub(crate) struct Guard<'a>(&'a Shared);
 
 impl Drop for Guard<'_> {
@@ -61,7 +62,7 @@ impl Deref for Guard<'_> {
     type Target = State;
     #[inline(always)]
     fn deref(&self) -> &State {
-        // SAFETY: `open` admits one guard at a time, on the one thread that may make any.
+        // SAFETY: `open` admits one guard at a time, on the one thread that may create any.
         unsafe { &*self.0.state.get() }
     }
 }
@@ -79,12 +80,12 @@ impl Shared {
         Shared { state: UnsafeCell::new(state), open: Cell::new(false) }
     }
 
-    /// Puts this thread into the run: once for each run, by who made it.
+    /// Enters this thread into the run; called once per run, by its creator.
     pub(crate) fn enter_run(&self) -> Entered {
         Entered(RUN.replace(self))
     }
 
-    /// The state as it is, unless the caller is not in this run (any more). For drops.
+    /// Returns the state as it is, unless the caller is not in this run or no longer is. For destructors.
     #[inline]
     pub(crate) fn try_lock(&self) -> Option<Guard<'_>> {
         if !ptr::eq(RUN.get(), self) {
@@ -94,15 +95,15 @@ impl Shared {
         Some(Guard(self))
     }
 
-    /// The state as it is. For what must not switch, and looks that need no order.
+    /// Returns the state as it is. For calls that must not switch, and reads that need no order.
     #[inline]
     pub(crate) fn lock(&self) -> Guard<'_> {
         self.try_lock().expect("a handle of a simulated fabric was used outside of its Sim::run")
     }
 
-    /// For what does not block, which may be called with a lock held and so must not switch: charges `price`
-    /// picoseconds. The task runs ahead on a clock of its own; what happens until then it sees after its next
-    /// [`enter`](Shared::enter).
+    /// Charges `price` picoseconds for a call that does not block, and that must not switch because its
+    /// caller may hold a lock. The task runs ahead on its own clock and observes the events until then at its
+    /// next [`enter`](Shared::enter).
     #[inline(always)]
     pub(crate) fn pass_on<'a>(&'a self, mut state: Guard<'a>, price: u64) -> Guard<'a> {
         state.charge(price);
@@ -120,12 +121,12 @@ impl Shared {
         }
         state.hogged = true;
         drop(state);
-        // For good: the run is given up.
+        // Never resumed: the run is aborted.
         switch::suspend();
         self.end_if_over(self.lock())
     }
 
-    /// [`pass_on`](Shared::pass_on), at a price of the list.
+    /// [`pass_on`](Shared::pass_on) at a price from the list.
     #[inline]
     pub(crate) fn pass_at(&self, price: impl Fn(&Prices) -> u64) -> Guard<'_> {
         let state = self.lock();
@@ -133,17 +134,17 @@ impl Shared {
         self.pass_on(state, price)
     }
 
-    /// [`pass_on`](Shared::pass_on), at the price of a system call.
+    /// [`pass_on`](Shared::pass_on) at the price of a system call.
     pub(crate) fn system_call(&self) -> Guard<'_> {
         self.pass_at(|prices| prices.system_call * 1000)
     }
 
-    /// [`enter`](Shared::enter), at the price of a system call.
+    /// [`enter`](Shared::enter) at the price of a system call.
     pub(crate) fn blocking_call(&self) -> Guard<'_> {
         self.enter_at(|prices| prices.system_call * 1000)
     }
 
-    /// Ends the calling task if its process was killed or the run is over, unless it is ending already.
+    /// Unwinds the calling task if its process was killed or the run is over, unless it is unwinding already.
     #[inline(always)]
     fn end_if_over<'a>(&'a self, state: Guard<'a>) -> Guard<'a> {
         if state.over() { self.end(state) } else { state }
@@ -159,8 +160,8 @@ impl Shared {
         state
     }
 
-    /// For what may block: the state at the running task's time. Charges `price` picoseconds, and everything that
-    /// happens until then has happened. May switch tasks.
+    /// Returns the state at the running task's time, for a call that may block. Charges `price` picoseconds;
+    /// all events until then have happened. May switch tasks.
     #[inline(always)]
     pub(crate) fn enter(&self, price: u64) -> Guard<'_> {
         let mut state = self.lock();
@@ -180,7 +181,7 @@ impl Shared {
         state
     }
 
-    /// [`enter`](Shared::enter), at a price of the list.
+    /// [`enter`](Shared::enter) at a price from the list.
     #[inline(always)]
     pub(crate) fn enter_at(&self, price: impl Fn(&Prices) -> u64) -> Guard<'_> {
         let mut state = self.lock();
@@ -189,7 +190,7 @@ impl Shared {
         self.enter_on(state)
     }
 
-    /// Lets everything happen that is due before the running task goes on.
+    /// Executes everything that is due before the running task continues.
     #[inline(never)]
     fn let_happen<'a>(&'a self, mut state: Guard<'a>) -> Guard<'a> {
         if state.over() {
@@ -201,7 +202,8 @@ impl Shared {
             if at > clock {
                 break;
             }
-            // What happens in the network happens here as well as anywhere; as long as little else is in the caches, on a stack that is.
+            // Network events can run here without a switch. In a large run the outer stack is used, since it
+            // stays in the caches.
             if state.events.next_is_of_network() {
                 match state.is_large() {
                     true => switch::on_outer_stack(|| state.happen_until(clock)),
@@ -212,8 +214,8 @@ impl Shared {
             if at + state.settings.slack > clock && clock - state.clock_of_events() <= state.settings.slack {
                 break;
             }
-            // What was scheduled for this very instant before goes first; what is scheduled for it later does
-            // not, else two tasks of one instant would give way to each other for ever.
+            // Events scheduled earlier for this instant go first. Events scheduled later for it do not, or
+            // two tasks of one instant would yield to each other for ever.
             return self.give_way(state, clock);
         }
         if clock > state.settings.limit || state.has_had_its_quantum() {
@@ -223,7 +225,7 @@ impl Shared {
         state
     }
 
-    /// Lets the others run until `at`.
+    /// Yields to other tasks until `at`.
     pub(crate) fn give_way<'a>(&'a self, mut state: Guard<'a>, at: Nanos) -> Guard<'a> {
         let Some(task) = state.running().filter(|_| !state.over()) else { return state };
         if !state.leave_core_to_another(task) {
@@ -236,8 +238,8 @@ impl Shared {
         self.end_if_over(self.lock())
     }
 
-    /// Parks the running task in its [`State::stay`] until it is woken, or until then. A stay may end for no
-    /// reason now and then if `spurious` says that the caller has to cope with it.
+    /// Parks the running task in its [`State::stay`] until it is woken or `until` is reached. The wait may
+    /// end spuriously if `spurious` is set, which the caller must handle.
     #[inline(never)]
     pub(crate) fn park<'a>(
         &'a self,
@@ -249,8 +251,8 @@ impl Shared {
         self.park_here(state, waiter, until, spurious)
     }
 
-    /// [`park`](Shared::park), in the function that calls it: of each return after a switch the processor expects that it goes to where
-    /// another task was called from.
+    /// [`park`](Shared::park), inlined into the caller: after a switch the processor's return predictor
+    /// expects the call sites of another task.
     #[inline(always)]
     pub(crate) fn park_here<'a>(
         &'a self,

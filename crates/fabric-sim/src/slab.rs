@@ -1,4 +1,4 @@
-//! Numbered places that are used again: what travels through the network costs no allocation each.
+//! Numbered, reusable places: packets in flight cost no allocation each.
 
 /// A slab. The free list is last in, first out, so the numbers are a pure function of the calls.
 #[derive(Debug)]
@@ -14,7 +14,7 @@ impl<T> Default for Slab<T> {
 }
 
 impl<T: Default> Slab<T> {
-    /// A place with what was left in it by who had it before (or the default), and its number.
+    /// Takes a place, with the value that its last user left (or the default), and returns its number.
     #[inline(always)]
     pub(crate) fn take(&mut self) -> (u32, &mut T) {
         let index = match self.free.pop() {
@@ -31,14 +31,14 @@ impl<T: Default> Slab<T> {
         self.places.len() as u32 - 1
     }
 
-    /// Puts a value into a place.
+    /// Stores a value in a place.
     pub(crate) fn put(&mut self, value: T) -> u32 {
         let (index, place) = self.take();
         *place = value;
         index
     }
 
-    /// Gives a place back; what is in it stays for the next.
+    /// Returns a place; its value remains for the next user.
     #[inline(always)]
     pub(crate) fn give(&mut self, index: u32) {
         if self.free.len() == self.free.capacity() {
@@ -47,14 +47,14 @@ impl<T: Default> Slab<T> {
         self.free.push(index);
     }
 
-    /// Room for all places among the free ones.
+    /// Reserves room for all places in the free list.
     #[cold]
     #[inline(never)]
     fn make_room(&mut self) {
         self.free.reserve(self.places.len());
     }
 
-    /// Takes a value out and gives its place back.
+    /// Takes a value out and returns its place.
     pub(crate) fn remove(&mut self, index: u32) -> T {
         self.free.push(index);
         std::mem::take(&mut self.places[index as usize])
@@ -76,11 +76,11 @@ impl<T> std::ops::IndexMut<u32> for Slab<T> {
     }
 }
 
-/// Places of a block: a power of two.
+/// Places per block: a power of two.
 const BLOCK: usize = 32;
 
-/// Values by number, where numbers are not used again. They lie in blocks that do not move, side by side: one step to reach
-/// one, and no allocation for each.
+/// Values by number; numbers are not reused. Values lie contiguously in blocks that do not move: one
+/// indirection per access, and no allocation per value.
 #[derive(Debug)]
 pub(crate) struct Places<T> {
     blocks: Vec<Box<[Option<T>; BLOCK]>>,
@@ -94,17 +94,17 @@ impl<T> Default for Places<T> {
 }
 
 impl<T> Places<T> {
-    /// How many numbers were given.
+    /// Returns how many numbers were assigned.
     pub(crate) fn count(&self) -> u32 {
         self.count
     }
 
-    /// Puts a value into the next place.
+    /// Stores a value in the next place.
     pub(crate) fn push(&mut self, value: T) -> u32 {
         let number = self.count;
         if number as usize == self.blocks.len() * BLOCK {
             let places: Vec<Option<T>> = (0..BLOCK).map(|_| None).collect();
-            // By way of the heap: a block may be larger than a stack.
+            // Built on the heap, since a block may exceed a stack.
             let block = places.into_boxed_slice().try_into();
             self.blocks.push(block.unwrap_or_else(|_| unreachable!("as many as a block has")));
         }
@@ -113,7 +113,7 @@ impl<T> Places<T> {
         number
     }
 
-    /// The place of a number that was given, for asking for its lines.
+    /// Returns the address of a place, for prefetching.
     #[inline]
     pub(crate) fn place(&self, number: u32) -> Option<*const Option<T>> {
         Some(&raw const self.blocks.get(number as usize / BLOCK)?[number as usize % BLOCK])
@@ -129,12 +129,12 @@ impl<T> Places<T> {
         self.blocks.get_mut(number as usize / BLOCK)?[number as usize % BLOCK].as_mut()
     }
 
-    /// Takes a value out for good.
+    /// Removes a value permanently.
     pub(crate) fn remove(&mut self, number: u32) -> Option<T> {
         self.blocks.get_mut(number as usize / BLOCK)?[number as usize % BLOCK].take()
     }
 
-    /// The values that are there.
+    /// Iterates over the present values.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
         self.blocks.iter().flat_map(|block| block.iter()).flatten()
     }

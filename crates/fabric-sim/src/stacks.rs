@@ -1,10 +1,11 @@
-//! The stacks of all tasks of a run, out of one mapping: a mapping for each would meet the system's limit near 32 000.
+//! The stacks of all tasks of a run, in one mapping: separate mappings would reach the system's limit near 32
+//! 000.
 //!
-//! Pages are touched lazily. Below the first stacks lies a page that cannot be touched; such pages cost two mappings
-//! each, so the stacks beyond [`GUARDED`] have a canary in their lowest words instead, which is looked at whenever the
+//! Pages are touched lazily. The first stacks have a guard page below them, which costs two mappings each.
+//! The stacks beyond [`GUARDED`] instead hold a canary in their lowest words, which is checked whenever the
 //! task has run, before anything else does.
 //!
-//! `unsafe` stands here, in `switch`, `shared` and `memory` only.
+//! `unsafe` code is limited to this module, `switch`, `shared` and `memory`.
 
 use corosensei::stack::{Stack, StackPointer};
 use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap_anonymous, mprotect, munmap};
@@ -13,16 +14,16 @@ use std::io;
 use std::ptr::NonNull;
 use std::rc::Rc;
 
-/// Stacks with a page below them that faults.
+/// Number of stacks with a guard page.
 const GUARDED: usize = 8_000;
 const PAGE: usize = 4096;
-/// Stacks begin at so many different lines of a page, and in pages one after the other. What is hot of all of them would
-/// else fall into the same few sets of the processor's caches, being a power of two apart.
+/// Number of cache lines of a page over which the starts of the stacks are spread. Stacks a power of two
+/// apart would otherwise compete for the same few cache sets.
 const COLOURS: usize = 61;
 const LINE: usize = 64;
 const CANARY: u64 = 0x6b6e_6f77_6e20_6761;
 
-/// The mapping, and which of its stacks are free.
+/// The mapping and its free stacks.
 #[derive(Debug)]
 struct Slab {
     base: usize,
@@ -34,30 +35,32 @@ struct Slab {
 
 impl Drop for Slab {
     fn drop(&mut self) {
-        // SAFETY: mapped in `Stacks::new` with this length; every stack in use holds the slab, so none is left.
+        // SAFETY: mapped in `Stacks::new` with this length; every stack in use holds the slab, so none is
+        // left.
         let unmapped = unsafe { munmap(self.base as *mut _, self.stack * self.stacks) };
         debug_assert!(unmapped.is_ok(), "the stacks' mapping is ours: {unmapped:?}");
     }
 }
 
-/// Where stacks come from. Belongs to one thread.
+/// The pool of stacks. Belongs to one thread.
 #[derive(Clone, Debug)]
 pub(crate) struct Stacks(Rc<RefCell<Slab>>);
 
 impl Stacks {
-    /// Room for so many stacks of at least so many bytes each; address space only.
+    /// Reserves address space for `stacks` stacks of at least `stack` bytes each.
     pub(crate) fn new(stack: usize, stacks: usize) -> io::Result<Self> {
         let stack = stack.next_multiple_of(PAGE).max(4 * PAGE) + PAGE;
         let stacks = stacks.max(1);
         let length =
             stack.checked_mul(stacks).ok_or_else(|| io::Error::other("more stacks than addresses"))?;
         let access = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new private mapping at an address of the system's choice.
+        // SAFETY: creates a new private mapping at an address that the system chooses.
         let base = unsafe {
             mmap_anonymous(std::ptr::null_mut(), length, access, MapFlags::PRIVATE | MapFlags::NORESERVE)?
         };
-        // A huge page would hold many stacks of which little is used each.
-        // SAFETY: the mapping just made; advice changes no contents. Systems without huge pages refuse it, and need it not.
+        // A huge page would hold many stacks, of each of which little is used.
+        // SAFETY: the range is the mapping just created, and the advice changes no contents. Systems without
+        // huge pages return an error, which is harmless.
         let _ = unsafe { madvise(base, length, Advice::LinuxNoHugepage) };
         Ok(Stacks(Rc::new(RefCell::new(Slab {
             base: base as usize,
@@ -68,7 +71,7 @@ impl Stacks {
         }))))
     }
 
-    /// A stack; it goes back when dropped.
+    /// Takes a stack; dropping it returns it.
     pub(crate) fn take(&self) -> io::Result<SlabStack> {
         let mut slab = self.0.borrow_mut();
         let fresh = slab.free.is_empty();
@@ -88,13 +91,13 @@ impl Stacks {
         let low = slab.base + index * slab.stack;
         let guarded = index < GUARDED;
         if guarded && fresh {
-            // SAFETY: the lowest page of a stack that nobody uses.
+            // SAFETY: the page is the lowest of a stack that is not in use.
             unsafe { mprotect(low as *mut _, PAGE, MprotectFlags::empty())? };
         }
         let high = low + slab.stack - index % COLOURS * LINE;
         let stack = SlabStack { slab: Rc::clone(&self.0), index: index as u32, guarded, low, high };
         if let Some(canary) = stack.canary() {
-            // SAFETY: the stack just taken.
+            // SAFETY: the stack has just been taken, so nothing runs on it.
             unsafe { canary.hatch() };
         }
         Ok(stack)
@@ -116,7 +119,7 @@ pub(crate) struct SlabStack {
 pub(crate) struct Canary(NonNull<[u64; 8]>);
 
 impl SlabStack {
-    /// What tells whether it was overrun; none where an overrun faults.
+    /// Returns the canary that detects an overrun; `None` if a guard page does.
     pub(crate) fn canary(&self) -> Option<Canary> {
         NonNull::new(self.low as *mut [u64; 8]).filter(|_| !self.guarded).map(Canary)
     }
@@ -124,19 +127,19 @@ impl SlabStack {
 
 impl Canary {
     /// # Safety
-    /// The stack is there, and who runs on it is suspended, has ended or has not begun.
+    /// The stack must be mapped, and the task on it suspended, ended or not started.
     unsafe fn hatch(self) {
-        // SAFETY: mapped, aligned, and used by nobody who keeps to the stack.
+        // SAFETY: mapped and aligned, and no task within its stack's bounds uses these words.
         unsafe { self.0.write([CANARY; 8]) };
     }
 
-    /// Whether the stack was not overrun, as far as it can be told.
+    /// Returns whether the canary is intact, so that no overrun is detected.
     ///
     /// # Safety
-    /// The stack is there, and who runs on it is suspended, has ended or has not begun.
+    /// The stack must be mapped, and the task on it suspended, ended or not started.
     #[inline]
     pub(crate) unsafe fn lives(self) -> bool {
-        // SAFETY: mapped, aligned, and written to by nobody now.
+        // SAFETY: mapped and aligned, and no task writes to it now.
         let words = unsafe { self.0.read() };
         words == [CANARY; 8]
     }
@@ -148,8 +151,9 @@ impl Drop for SlabStack {
     }
 }
 
-// SAFETY: the range is mapped and ours alone until the drop. Overruns fault in the guard page or, beyond the guarded
-// stacks, are found by the canary before anything else runs; then nothing runs any more on any of these stacks.
+// SAFETY: the range is mapped and exclusively owned until the drop. Overruns fault in the guard page. On
+// stacks without one, the canary reveals them before anything else runs; then no task runs on any of these
+// stacks again.
 unsafe impl Stack for SlabStack {
     fn base(&self) -> StackPointer {
         StackPointer::new(self.high).expect("a mapping does not end at zero")
@@ -184,7 +188,7 @@ mod tests {
     fn forty_thousand_stacks_can_be_had() {
         let stacks = Stacks::new(64 * 1024, 40_000).expect("address space");
         let taken: Vec<_> = (0..40_000).map(|_| stacks.take().expect("room")).collect();
-        // SAFETY: the stacks are taken, and nobody has begun on one.
+        // SAFETY: the stacks are taken, and no task has started on one.
         let lives = |canary: Canary| unsafe { canary.lives() };
         let canaries: Vec<_> = taken.iter().filter_map(SlabStack::canary).collect();
         assert_eq!(canaries.len(), 40_000 - GUARDED);

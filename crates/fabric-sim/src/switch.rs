@@ -1,7 +1,7 @@
 //! Switching between the coroutines of a run.
 //!
-//! A coroutine finds the way back to its scheduler through a thread-local, so that the handles which engine
-//! code holds stay `Send + Sync` data without a pointer into any stack.
+//! A coroutine finds its scheduler through a thread-local, so the handles that engine code holds remain `Send
+//! + Sync` data without a pointer into any stack.
 
 use crate::stacks::{Canary, SlabStack, Stacks};
 use corosensei::stack::Stack;
@@ -14,7 +14,7 @@ thread_local! {
     static CURRENT: Cell<*const Yielder<(), ()>> = const { Cell::new(ptr::null()) };
 }
 
-/// A simulated thread's stack and what it still has to do. One cache line.
+/// The stack and coroutine of a simulated thread. Fits one cache line.
 #[repr(align(64))]
 pub(crate) struct Strand {
     coroutine: Coroutine<(), (), (), SlabStack>,
@@ -22,7 +22,7 @@ pub(crate) struct Strand {
 }
 
 impl Strand {
-    /// A strand that will run `body`, and the address where its stack ends.
+    /// Creates a strand that will run `body`; also returns the address where its stack ends.
     pub(crate) fn new(stacks: &Stacks, body: Box<dyn FnOnce() + Send>) -> std::io::Result<(Self, usize)> {
         let stack = stacks.take()?;
         let (end, canary) = (stack.base().get(), stack.canary());
@@ -33,7 +33,7 @@ impl Strand {
         Ok((Strand { coroutine, canary }, end))
     }
 
-    /// Runs it until it suspends or ends; says whether it ended.
+    /// Runs the strand until it suspends or ends; returns whether it ended.
     pub(crate) fn resume(&mut self) -> bool {
         let outer = CURRENT.get();
         let result = self.coroutine.resume(());
@@ -41,44 +41,47 @@ impl Strand {
         matches!(result, CoroutineResult::Return(()))
     }
 
-    /// Whether it has run at all.
+    /// Returns whether the strand has started.
     pub(crate) fn has_begun(&self) -> bool {
         self.coroutine.started()
     }
 
-    /// Whether it has kept to its stack, as far as it can be told.
+    /// Returns whether no stack overrun is detected.
     #[inline]
     pub(crate) fn is_sound(&self) -> bool {
-        // SAFETY: the coroutine holds the stack, and is not running: we hold it.
+        // SAFETY: the coroutine owns the stack, and is not running, since a strand runs only during `resume`,
+        // which borrows it mutably.
         self.canary.is_none_or(|canary| unsafe { canary.lives() })
     }
 }
 
-/// Whether the caller runs in a coroutine that can be suspended.
+/// Returns whether the caller runs in a coroutine that can be suspended.
 pub(crate) fn inside() -> bool {
     !CURRENT.get().is_null()
 }
 
-/// Does something on the stack of who has resumed the coroutine that runs on this thread: of many coroutines' stacks each has
-/// left the caches when it is used again, that one has not. Must be called inside of one; what is done must not suspend it.
+/// Calls `what` on the stack that resumed the current coroutine. With many coroutines each of their stacks is
+/// cold when reused, while the outer stack stays in the caches. Must be called inside a coroutine; `what`
+/// must not suspend it.
 pub(crate) fn on_outer_stack<R>(what: impl FnOnce() -> R + Send) -> R {
-    // Who tries to suspend meanwhile is told that it is not inside.
+    // An attempt to suspend meanwhile finds that it is not inside a coroutine.
     let current = CURRENT.replace(ptr::null());
     assert!(!current.is_null(), "there is no outer stack outside of coroutines");
-    // SAFETY: as in `suspend`, the pointer names the yielder at the base of the stack that we run on. The outer stack is that of
-    // `resume`, which waits for this coroutine to suspend or to end, and what runs there returns before that.
+    // SAFETY: as in `suspend`, the pointer refers to the yielder at the base of the current stack. The outer
+    // stack is that of `resume`, which waits for this coroutine to suspend or to end, and `what` returns
+    // before that.
     let result = unsafe { (*current).on_parent_stack(what) };
     CURRENT.set(current);
     result
 }
 
-/// Suspends the coroutine that runs on this thread. Must be called inside of one.
+/// Suspends the current coroutine. Panics outside of one.
 pub(crate) fn suspend() {
     let current = CURRENT.get();
     assert!(!current.is_null(), "a blocking call of the simulated host was made outside of Sim::run");
-    // SAFETY: a non-null pointer was set by a strand's own body or just below, on this thread, and names the
-    // yielder at the base of the stack that we run on (`resume` puts the outer one back when a strand suspends
-    // or ends), which lives until that body returns, and so longer than this call.
+    // SAFETY: a non-null pointer was set by a strand's own body or just below, on this thread, and refers to
+    // the yielder at the base of the current stack (`resume` restores the outer one when a strand suspends or
+    // ends). The yielder lives until that body returns, and so longer than this call.
     unsafe { (*current).suspend(()) };
     CURRENT.set(current);
 }
@@ -106,7 +109,7 @@ mod tests {
                 (&raw const there).addr()
             });
             assert!(inside());
-            // The thread's own stack lies below what was on it before, and far from the coroutine's.
+            // The thread's own stack is below its earlier frames, and far from the coroutine's.
             assert!(there < outer && there.abs_diff(outer) < 64 * 1024);
             assert!(inner.abs_diff(there) > 64 * 1024);
             suspend();

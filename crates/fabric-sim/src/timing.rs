@@ -1,14 +1,14 @@
-//! What things take: by chance, to make them happen in different orders; by fixed rates; or by a model of the hardware, to
-//! tell how fast it would be.
+//! Timing of the network: random, to vary the order of events; fixed rates; or a hardware model, to predict
+//! performance.
 //!
-//! Everything that the simulator knows about time passes through here; the rest of it knows order only.
+//! All knowledge of durations is here; the rest of the simulator knows order only.
 
 use crate::random::Random;
 use crate::settings::{ChanceTiming, FixedTiming, ModelTiming, Prices, TimingSettings};
 use dunlin_fabric::{Nanos, Opcode, Transport};
 use dunlin_rnic_model::{self as model, ClusterError};
 
-/// A message on its way from one machine to another.
+/// A message from one machine to another.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Message {
     pub(crate) from: Place,
@@ -41,29 +41,30 @@ pub(crate) struct Place {
     pub(crate) nic: u32,
 }
 
-/// A message that was posted.
+/// The timing of a posted message.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Posted {
-    /// What posting takes of the poster's processor, in picoseconds.
+    /// Processor time of posting, in picoseconds.
     pub(crate) processor: u64,
-    /// When it has left (what ends a request of an unreliable transport).
+    /// Time at which it has left, which completes a request of an unreliable transport.
     pub(crate) left: Nanos,
-    /// When it reaches its target.
+    /// Time at which it reaches its target.
     pub(crate) arrives: Nanos,
 }
 
-/// What a message does at its target.
+/// The timing of a message at its target.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Arrived {
-    /// When its bytes can be seen, or were read.
+    /// Time at which its bytes are visible, or were read.
     pub(crate) visible: Nanos,
-    /// When the completion of its RECV can be seen.
+    /// Time at which the completion of its RECV is visible.
     pub(crate) receive: Nanos,
-    /// When the answer is at the initiator's NIC, which then has work with it; `None` if that is told when it leaves.
+    /// Time at which the answer reaches the initiator's NIC, which then processes it; `None` if it is
+    /// computed when the answer leaves.
     pub(crate) answer: Option<Nanos>,
 }
 
-/// What the model calls it.
+/// Returns the model's name of an opcode.
 #[inline]
 pub(crate) fn model_opcode(opcode: Opcode, immediate: bool) -> model::Opcode {
     match opcode {
@@ -75,17 +76,17 @@ pub(crate) fn model_opcode(opcode: Opcode, immediate: bool) -> model::Opcode {
     }
 }
 
-/// How a run keeps time.
+/// The timing of a run.
 pub(crate) enum Timing {
-    /// By chance.
+    /// Random.
     Chance(ChanceTiming),
-    /// By rates.
+    /// Fixed rates.
     Fixed(Box<Fixed>),
-    /// By a model of the hardware.
+    /// A model of the hardware.
     Model(Box<Model>),
 }
 
-/// Stages with fixed rates, each with the time at which it is free next.
+/// Stages with fixed rates and their next-free times.
 pub(crate) struct Fixed {
     settings: FixedTiming,
     prices: Prices,
@@ -125,7 +126,7 @@ impl Fixed {
 }
 
 impl Fixed {
-    /// A message of so many bytes has arrived at a machine.
+    /// Returns the timing of an arrived message of `bytes` bytes.
     #[inline]
     pub(crate) fn arrive(&mut self, now: Nanos, machine: u32, bytes: u32) -> Arrived {
         let takes = self.takes(bytes);
@@ -135,7 +136,8 @@ impl Fixed {
 }
 
 impl Model {
-    /// A message leaves. Not inline: what is known of it would take room on the stack where there is no model, too.
+    /// Returns the timing of a message that leaves. Not inlined, so that runs without a model need no stack
+    /// space for it.
     #[inline(never)]
     fn post(&mut self, now: Nanos, message: impl FnOnce() -> Message) -> Posted {
         let message = message();
@@ -148,7 +150,7 @@ impl Model {
         }
     }
 
-    /// A message has arrived.
+    /// Returns the timing of an arrived message.
     #[inline]
     pub(crate) fn arrive(&mut self, now: Nanos, message: &Message) -> Arrived {
         let Place { machine, nic } = message.to;
@@ -159,7 +161,7 @@ impl Model {
     }
 }
 
-/// Not inline, as all that only some runs do: every message would pass over it.
+/// Not inlined, like everything that only some runs use: it would lengthen the path of every message.
 #[inline(never)]
 fn posted_by_chance(settings: &ChanceTiming, chance: &mut Random, now: Nanos) -> Posted {
     Posted {
@@ -169,10 +171,10 @@ fn posted_by_chance(settings: &ChanceTiming, chance: &mut Random, now: Nanos) ->
     }
 }
 
-/// As above.
+/// Not inlined for the same reason.
 #[inline(never)]
 fn noticed_by_chance(chance: &mut Random, busy: bool) -> Nanos {
-    // A poller sees a line within its loop; a sleeper has to be woken.
+    // A polling task sees a line within its loop; a sleeping task must be woken.
     if busy { 20 + chance.below(60) } else { 1000 + chance.below(2000) }
 }
 
@@ -200,19 +202,19 @@ impl Timing {
         })
     }
 
-    /// Whether a model decides, which wants to know all of a message.
+    /// Returns whether the model decides, which needs the whole message.
     #[inline]
     pub(crate) fn is_modelled(&self) -> bool {
         matches!(self, Timing::Model(_))
     }
 
-    /// Whether chance decides.
+    /// Returns whether timing is random.
     #[inline]
     pub(crate) fn is_by_chance(&self) -> bool {
         matches!(self, Timing::Chance(_))
     }
 
-    /// A message leaves, which carries so many bytes. What else is known of it is asked for by a model only.
+    /// Returns the timing of a message of `bytes` bytes that leaves. Only the model evaluates `message`.
     #[inline(always)]
     pub(crate) fn post(
         &mut self,
@@ -232,7 +234,7 @@ impl Timing {
         }
     }
 
-    /// The way of an answer that leaves the target now: when the initiator can see it.
+    /// Returns when the initiator sees an answer that leaves the target now.
     #[inline]
     pub(crate) fn answer(&mut self, chance: &mut Random, now: Nanos) -> Nanos {
         match self {
@@ -242,7 +244,7 @@ impl Timing {
         }
     }
 
-    /// An answer is at the initiator's NIC: when the initiator can see it.
+    /// Returns when the initiator sees an answer that is at its NIC now.
     #[inline]
     pub(crate) fn complete(&mut self, now: Nanos, initiator: Place, request: &model::Request) -> Nanos {
         match self {
@@ -254,7 +256,7 @@ impl Timing {
         }
     }
 
-    /// One way of a message of the control path, in small steps.
+    /// Returns the one-way delay of a control message.
     pub(crate) fn travel(&mut self, chance: &mut Random) -> Nanos {
         match self {
             Timing::Chance(settings) => settings.latency + chance.below(settings.jitter + 1),
@@ -271,17 +273,17 @@ impl Timing {
         }
     }
 
-    /// From making a thread to its first step.
+    /// Returns the delay from spawning a thread to its first step.
     pub(crate) fn thread_start(&mut self, chance: &mut Random) -> Nanos {
         self.prices().map(|prices| prices.wake_up).unwrap_or_else(|| chance.below(1000))
     }
 
-    /// From raising a signal to the sleeper's next step.
+    /// Returns the delay from raising a signal to the sleeper's next step.
     pub(crate) fn wake_up(&mut self, chance: &mut Random) -> Nanos {
         self.prices().map(|prices| prices.wake_up).unwrap_or_else(|| 20 + chance.below(200))
     }
 
-    /// From an arrival to the next step of who polls for it (`busy`) or sleeps.
+    /// Returns the delay from an arrival to the next step of a polling (`busy`) or sleeping task.
     #[inline]
     pub(crate) fn notice(&mut self, chance: &mut Random, busy: bool) -> Nanos {
         match self.prices() {

@@ -1,23 +1,26 @@
-//! A timing wheel of two levels: what happens soon has a bucket for each nanosecond, so that nothing is ever sorted; what happens
-//! later a bucket for each microsecond, from which it moves on shortly before.
+//! A two-level timing wheel: one bucket per nanosecond for the near future, so that nothing is sorted, and
+//! coarse buckets of about a microsecond beyond. Values move from coarse to fine buckets shortly before they
+//! are due.
 //!
-//! The Varghese and Lauck wheel (SOSP 1987, scheme 7), but that time jumps to the next bucket in use, by a bit for each.
+//! The wheel of Varghese and Lauck (SOSP 1987, scheme 7), except that time jumps to the next occupied bucket
+//! through a bitmap.
 
 use dunlin_fabric::Nanos;
 
-/// Buckets of one nanosecond: what a message takes in a cluster without queues. Few enough for the processor's first cache.
+/// Buckets of one nanosecond: the time of a message in a cluster without queueing. Few enough for the
+/// first-level cache.
 const FINE: usize = 4096;
 /// Nanoseconds of a coarse bucket.
 const WIDTH: Nanos = 1024;
-/// Coarse buckets: together what messages take, queues and all.
+/// Coarse buckets: together the time of a message with queueing.
 const COARSE: usize = 1024;
 /// The end of a bucket's list.
 const NONE: u32 = u32::MAX;
 
-/// How far from where it has got to the wheel takes values.
+/// Range of the wheel ahead of its present time, in nanoseconds.
 pub(crate) const SPAN: Nanos = COARSE as Nanos * WIDTH;
 
-/// One level: the value that was put last into each bucket, and a bit for each bucket that has any.
+/// One level: the value added last to each bucket, and a bitmap of occupied buckets.
 #[derive(Debug)]
 struct Level<const BUCKETS: usize> {
     last: Box<[u32]>,
@@ -29,12 +32,12 @@ impl<const BUCKETS: usize> Level<BUCKETS> {
         Level { last: vec![NONE; BUCKETS].into(), occupied: vec![0; BUCKETS / 64].into() }
     }
 
-    /// The first bucket from one on that has something, as a distance, within a turn.
+    /// Returns the distance to the first occupied bucket at or after `from`, within one revolution.
     #[inline(always)]
     fn distance(&self, from: usize) -> Option<usize> {
         let start = from % BUCKETS;
         let (word, bit) = (start / 64, start % 64);
-        // The next 64 buckets as one word, so that one branch nearly always goes the same way.
+        // The next 64 buckets as one word, so that the branch is well predicted.
         let behind = self.occupied[(word + 1) % (BUCKETS / 64)] << (63 - bit) << 1;
         match self.occupied[word] >> bit | behind {
             0 => self.long_distance(start),
@@ -45,7 +48,7 @@ impl<const BUCKETS: usize> Level<BUCKETS> {
     #[inline(never)]
     fn long_distance(&self, start: usize) -> Option<usize> {
         let words = BUCKETS / 64;
-        // The first word a second time at last, for what lies in it before the start.
+        // The first word is checked again at the end, for its buckets before the start.
         (1..=words).find_map(|step| {
             let word = (start / 64 + step) % words;
             let bits = self.occupied[word];
@@ -54,7 +57,7 @@ impl<const BUCKETS: usize> Level<BUCKETS> {
         })
     }
 
-    /// Puts a value into a bucket; answers which was put there before it.
+    /// Adds a value to a bucket; returns the value added before it.
     #[inline(always)]
     fn put(&mut self, bucket: usize, place: u32) -> u32 {
         let slot = bucket % BUCKETS;
@@ -62,7 +65,7 @@ impl<const BUCKETS: usize> Level<BUCKETS> {
         std::mem::replace(&mut self.last[slot], place)
     }
 
-    /// Empties a bucket; answers what was put there last.
+    /// Empties a bucket; returns the value added last.
     #[inline(always)]
     fn take(&mut self, bucket: usize) -> u32 {
         let slot = bucket % BUCKETS;
@@ -71,18 +74,18 @@ impl<const BUCKETS: usize> Level<BUCKETS> {
     }
 }
 
-/// Values by the time at which they happen, from where the wheel has got to, less than [`SPAN`] ahead. Those of one time come out in the
-/// order in which they were put in.
+/// Values by their time, less than [`SPAN`] ahead of the wheel's present time. Values of one time come out in
+/// the order of insertion.
 #[derive(Debug)]
 pub(crate) struct Wheel<T> {
     fine: Level<FINE>,
     coarse: Level<COARSE>,
-    /// What happens before this time is in `fine`, all else in `coarse`.
+    /// Values before this time are in `fine`, all others in `coarse`.
     reach: Nanos,
-    /// When it has got here, more of them move on.
+    /// When the wheel reaches this time, more values move to `fine`.
     moves_on: Nanos,
-    /// The values of all buckets, each with the one that was put into its bucket before. Places are used again, last in, first out,
-    /// so they stay in the caches.
+    /// The values of all buckets, each with the index of the value added before it to its bucket. Places are
+    /// reused last in, first out, so they stay in the caches.
     values: Vec<(T, u32)>,
     free: u32,
     count: usize,
@@ -101,7 +104,7 @@ impl<T: Copy> Wheel<T> {
         self.count == 0
     }
 
-    /// Adds a value that happens at a time that the wheel has not passed.
+    /// Adds a value at a time that the wheel has not passed.
     #[inline(always)]
     pub(crate) fn push(&mut self, at: Nanos, value: T) {
         let place = self.free;
@@ -123,7 +126,7 @@ impl<T: Copy> Wheel<T> {
         self.link(at, self.values.len() as u32 - 1);
     }
 
-    /// Puts what is at a place into its bucket.
+    /// Links a place into its bucket.
     #[inline(always)]
     fn link(&mut self, at: Nanos, place: u32) {
         let before = match at < self.reach {
@@ -133,7 +136,7 @@ impl<T: Copy> Wheel<T> {
         self.values[place as usize].1 = before;
     }
 
-    /// The wheel has got to a time, before which nothing is in it. `at` tells a value's time.
+    /// Advances the wheel to a time; it must hold no earlier value. `at` returns a value's time.
     #[inline(always)]
     pub(crate) fn pass(&mut self, now: Nanos, at: impl Fn(&T) -> Nanos) {
         if now >= self.moves_on {
@@ -141,7 +144,7 @@ impl<T: Copy> Wheel<T> {
         }
     }
 
-    /// Has the fine buckets reach as far as they can.
+    /// Extends the fine buckets as far as possible.
     #[cold]
     #[inline(never)]
     fn move_on(&mut self, now: Nanos, at: impl Fn(&T) -> Nanos) {
@@ -157,7 +160,7 @@ impl<T: Copy> Wheel<T> {
         }
     }
 
-    /// Moves a coarse bucket's values on, in the order in which they came.
+    /// Moves a coarse bucket's values to fine buckets, in the order of insertion.
     fn move_to_fine(&mut self, bucket: Nanos, at: impl Fn(&T) -> Nanos) {
         let (mut place, mut first) = (self.coarse.take(bucket as usize), NONE);
         while place != NONE {
@@ -172,8 +175,8 @@ impl<T: Copy> Wheel<T> {
         }
     }
 
-    /// Moves what happens next out, to the end of a list, and answers when that is; nothing if the wheel is empty. The wheel has
-    /// got to `now`.
+    /// Moves the values of the next occupied time to the end of a list and returns that time; `None` if the
+    /// wheel is empty. The wheel's present time is `now`.
     #[inline(always)]
     pub(crate) fn pop_into(
         &mut self,
@@ -197,7 +200,7 @@ impl<T: Copy> Wheel<T> {
         Some(next)
     }
 
-    /// The next time of all, if nothing is in the fine buckets: moves on to it.
+    /// Returns the next time when the fine buckets are empty, after moving values into them.
     #[cold]
     #[inline(never)]
     fn next_coarse(&mut self, at: impl Fn(&T) -> Nanos) -> Option<Nanos> {
@@ -207,7 +210,7 @@ impl<T: Copy> Wheel<T> {
         Some(start + self.fine.distance(start as usize)? as Nanos)
     }
 
-    /// Moves a value out; answers which was put into its bucket before it.
+    /// Moves a value out; returns the value added to its bucket before it.
     #[inline(always)]
     fn take_into(&mut self, place: u32, values: &mut Vec<T>) -> u32 {
         let Some(found) = self.values.get_mut(place as usize) else { return NONE };
@@ -218,7 +221,7 @@ impl<T: Copy> Wheel<T> {
         before
     }
 
-    /// Moves the rest of a bucket out behind its last one, and puts all in the order in which they came.
+    /// Moves the rest of a bucket out, and puts all its values in the order of insertion.
     #[inline(never)]
     fn take_all_into(&mut self, mut place: u32, values: &mut Vec<T>) {
         let last = values.len() - 1;
@@ -234,8 +237,8 @@ mod tests {
     use super::*;
     use crate::random::Random;
 
-    /// In order of time and then of coming, whatever lies between: next to each other, in the next coarse bucket, a turn of the fine
-    /// buckets later, at the end of the span.
+    /// Ordered by time and then by insertion at all distances: adjacent, in the next coarse bucket, one
+    /// revolution of the fine buckets later, at the end of the range.
     #[test]
     fn values_come_by_time_and_then_in_the_order_in_which_they_were_put_in() {
         let mut wheel = Wheel::default();
@@ -244,7 +247,7 @@ mod tests {
         let (mut expected, mut now, mut number) = (std::collections::BTreeSet::new(), 0, 0u32);
         let mut got = Vec::new();
         for round in 0..60_000 {
-            // Now and then it runs empty, and it stands still meanwhile.
+            // The wheel drains completely in every other phase, and stays idle then.
             if round % 6000 < 3000 || round % 3 == 0 {
                 let span = spans[random.below(spans.len() as u64) as usize];
                 let at = now + random.below(span);

@@ -1,31 +1,31 @@
-//! A set-associative cache with least-recently-used replacement: tags in one flat array, nothing allocated after
-//! it is made, no random seed.
+//! A set-associative cache with least-recently-used replacement. Tags are in one flat array; no operation
+//! allocates, and no seed is random.
 
 /// Ways of the NIC's own caches.
 const WAYS: usize = 8;
 
-/// A key that nobody has.
+/// A key that is never used.
 const NO_KEY: u64 = u64::MAX;
 
-/// What a look at a cache found.
+/// The result of a lookup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Found {
-    /// It was there.
+    /// The tag was present.
     Hit,
-    /// It was not, and there was room.
+    /// The tag was absent and took a free way.
     Filled,
-    /// It was not, and something else had to go.
+    /// The tag was absent and evicted another.
     Evicted,
 }
 
-/// Which of a number of keys are at hand.
+/// A cache of keys.
 #[derive(Clone, Debug)]
 pub(crate) struct Cache {
-    /// `ways` tags a set, the most recently used first; 0 is nobody.
+    /// `ways` tags per set, most recently used first; 0 is an empty way.
     tags: Vec<u32>,
     ways: usize,
     sets: usize,
-    /// The key looked up last through [`Cache::touch`]; it is at hand, and the most recently used.
+    /// The key last passed to [`Cache::touch`]: it is present, and the most recently used.
     last: u64,
 }
 
@@ -38,18 +38,18 @@ pub(crate) fn mix(key: u64) -> u64 {
 }
 
 impl Cache {
-    /// A cache of about that many entries (whole sets) whose sets are chosen by hashing.
+    /// Creates a cache of about `entries` entries (whole sets) that chooses sets by hashing.
     pub(crate) fn hashed(entries: usize) -> Cache {
         let ways = WAYS.min(entries.max(1));
         Cache::with_sets(entries.div_ceil(ways).max(1), ways)
     }
 
-    /// A cache whose sets the caller chooses.
+    /// Creates a cache whose sets the caller chooses.
     pub(crate) fn with_sets(sets: usize, ways: usize) -> Cache {
         Cache { tags: vec![0; sets * ways], ways, sets, last: NO_KEY }
     }
 
-    /// Looks a key up and makes it the most recently used; says whether it was there.
+    /// Looks up a key and makes it the most recently used; returns whether it was present.
     pub(crate) fn touch(&mut self, key: u64) -> bool {
         if key == self.last {
             return true;
@@ -60,11 +60,11 @@ impl Cache {
         self.touch_in(set as usize, (hash as u32) | 1, 0) == Found::Hit
     }
 
-    /// The same in a given set; a tag that was not there enters at the given place of the order of use.
+    /// Looks up a tag in a given set. An absent tag enters at `enters_at` in the order of use.
     pub(crate) fn touch_in(&mut self, set: usize, tag: u32, enters_at: usize) -> Found {
         let set = &mut self.tags[set * self.ways..][..self.ways];
         if enters_at == 0 {
-            // One pass: every tag takes the next one's place until the place of the tag itself is free.
+            // One pass: each tag moves to the next place until the tag's own old place is reached.
             let mut carried = tag;
             for slot in set {
                 std::mem::swap(slot, &mut carried);

@@ -1,8 +1,10 @@
-//! Calibration: the free parameters of a profile (those of kind `fit`) are moved until raw-verb curves are met.
+//! Calibration: adjusts the free parameters of a profile (kind `fit`) until the model matches raw-verb
+//! curves.
 //!
-//! Curves are raw verbs only: the shared sweep, and what papers' texts say of raw-verb figures. A parameter of a NIC is
-//! fitted to the curves of all clusters with that NIC at once; one of a cluster to its own. The search is a coordinate
-//! search with shrinking steps: slow, simple, and the same on every machine.
+//! The curves contain raw verbs only: the shared sweep, and values of raw-verb figures in the papers' texts.
+//! A parameter of a NIC is fitted to the curves of all clusters with that NIC at once, a parameter of a
+//! cluster to its own. The method is a coordinate search with shrinking steps: slow, simple and
+//! deterministic.
 
 use crate::figure::{FIGURES, Series, paper};
 use crate::profile::{Kind, Parameter, Profile, ProfileError, Scope};
@@ -10,80 +12,80 @@ use crate::sweep::{self, Effort, Row, SweepError, median_error_percent, profile_
 
 /// The shared measurements.
 const SWEEP: &str = include_str!("../curves/rnic_sweep.csv");
-/// Largest error that counts in full: one point that the model has no mechanism for shall not bend the others.
+/// Cap of a point's error, so that a point outside the model's mechanisms does not distort the others.
 const MOST_ERROR: f64 = 0.5;
-/// By what the free parameters are moved for a start elsewhere, as a factor: one up, the next down.
+/// Factor by which the second start moves the free parameters, alternately up and down.
 const MOVED: f64 = 1.25;
-/// The steps, as factors.
+/// The step factors.
 const STEPS: [f64; 3] = [1.25, 1.1, 1.04];
 
-/// One thing that was measured, and can be run.
+/// A measurement that the model can reproduce.
 #[derive(Clone, Debug)]
 enum Experiment {
     Row(Row),
     Point { series: Series, x: u32, value: f64 },
 }
 
-/// Points that were measured together.
+/// A curve: points measured together.
 #[derive(Clone, Debug)]
 pub struct Curve {
-    /// Its name: figure and series, or operation and log of a sweep.
+    /// Name: figure and series, or operation and log of a sweep.
     pub name: String,
-    /// The profile of the cluster it was measured on.
+    /// Profile of the cluster on which the curve was measured.
     pub profile: String,
     experiments: Vec<Experiment>,
 }
 
-/// How far the model is from a curve.
+/// The model's error on a curve.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Residual {
-    /// The curve.
+    /// Name of the curve.
     pub curve: String,
-    /// The profile it was run on.
+    /// Profile on which the model ran.
     pub profile: String,
-    /// Points of it.
+    /// Number of points.
     pub points: usize,
     /// Median of the absolute relative errors, in percent.
     pub median_percent: f64,
-    /// The largest, in percent.
+    /// Largest absolute relative error, in percent.
     pub worst_percent: f64,
 }
 
-/// A free parameter, before and after.
+/// The value of a free parameter before and after fitting.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Fitted {
-    /// Which.
+    /// The parameter.
     pub parameter: Parameter,
-    /// In the profile.
+    /// Value in the profile.
     pub before: f64,
-    /// As fitted.
+    /// Fitted value.
     pub after: f64,
 }
 
-/// What calibration found.
+/// The result of a calibration.
 #[derive(Clone, Debug)]
 pub struct Calibration {
     /// The free parameters.
     pub fitted: Vec<Fitted>,
-    /// Each curve with the profile as it is.
+    /// Residuals of all curves with the profile's values.
     pub before: Vec<Residual>,
-    /// Each curve with the fitted values.
+    /// Residuals of all curves with the fitted values.
     pub after: Vec<Residual>,
 }
 
-/// What cannot be calibrated.
+/// An error of a calibration.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum CalibrateError {
-    /// A built-in profile is wrong.
+    /// A built-in profile is invalid.
     #[error(transparent)]
     Profile(#[from] ProfileError),
     /// A curve cannot be run.
     #[error(transparent)]
     Sweep(#[from] SweepError),
-    /// A figure's test cannot be run.
+    /// The test of a figure cannot be run.
     #[error(transparent)]
     Test(#[from] crate::driver::TestError),
-    /// No raw-verb curve was measured with that NIC.
+    /// No raw-verb curve was measured with this NIC.
     #[error(
         "no raw-verb curve of {nic} is at hand, so nothing of '{profile}' can be fitted; calibrated NICs are ConnectX-3, Connect-IB and ConnectX-5"
     )]
@@ -95,10 +97,10 @@ pub enum CalibrateError {
     },
 }
 
-/// The raw-verb curves of all clusters that have a profile's NIC.
+/// Returns the raw-verb curves of all clusters that have the profile's NIC.
 ///
 /// # Errors
-/// Data of the crate that is wrong.
+/// Returns an error if data of this crate is invalid.
 pub fn curves(profile: &Profile) -> Result<Vec<Curve>, CalibrateError> {
     let mut curves: Vec<Curve> = Vec::new();
     let mut clusters: Vec<&str> = Vec::new();
@@ -162,11 +164,11 @@ impl Experiment {
     }
 }
 
-/// Profiles of the clusters with one NIC, with values tried on top.
+/// Profiles of the clusters with one NIC, with trial values applied.
 #[derive(Clone)]
 struct Trial {
     profiles: Vec<Profile>,
-    /// The cluster whose own parameters are tried too.
+    /// The cluster whose own parameters are also varied.
     own: String,
 }
 
@@ -186,7 +188,7 @@ impl Trial {
         self.profiles.iter().find(|profile| profile.name() == name).unwrap_or(own)
     }
 
-    /// The same with the free parameters moved.
+    /// Returns a copy with the free parameters moved.
     fn moved(&self, parameters: &[Parameter]) -> Trial {
         let mut moved = self.clone();
         for (number, parameter) in parameters.iter().enumerate() {
@@ -208,7 +210,7 @@ impl Trial {
     }
 }
 
-/// Which points of a curve count.
+/// The points of a curve that count.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Part {
     All,
@@ -226,8 +228,8 @@ impl Part {
     }
 }
 
-/// How far a trial is from the curves: the mean over curves of the mean of absolute logarithmic errors. Curves of many points
-/// weigh more, as the square root of their number.
+/// Returns the misfit of a trial: a weighted mean over curves of the mean absolute logarithmic error. A
+/// curve's weight is the square root of its number of points.
 fn misfit(trial: &Trial, curves: &[Curve], part: Part) -> Result<f64, CalibrateError> {
     let (mut sum, mut weights) = (0.0, 0.0);
     for curve in curves {
@@ -276,21 +278,23 @@ fn residuals(
     Ok(found)
 }
 
-/// The residual of each raw-verb curve of all clusters with a profile's NIC, with the profiles as they are.
+/// Returns the residual of each raw-verb curve of all clusters with the profile's NIC, for the present
+/// parameter values.
 ///
 /// # Errors
-/// No curve for that NIC; data of the crate that is wrong.
+/// Returns an error if no curve exists for the NIC, or if data of this crate is invalid.
 pub fn check(profile: &Profile, effort: Effort) -> Result<Vec<Residual>, CalibrateError> {
     let curves = curves(profile)?;
     residuals(&Trial::new(profile, &curves)?, &curves, Part::All, effort)
 }
 
-/// The free parameters of a profile: those of kind `fit`.
+/// Returns the free parameters of a profile: those of kind `fit`.
 pub fn free(profile: &Profile) -> impl Iterator<Item = Parameter> {
     Parameter::ALL.iter().copied().filter(|parameter| profile.value(*parameter).kind == Kind::Fit)
 }
 
-/// Fits a profile. `tell` hears how many searches are done, of how many, and the misfit so far.
+/// Fits the free parameters of a profile. Calls `tell` with the number of finished searches, their total, and
+/// the misfit so far.
 ///
 /// # Errors
 /// As [`check`].
@@ -301,7 +305,7 @@ pub fn calibrate(
     let curves = curves(profile)?;
     let start = Trial::new(profile, &curves)?;
     let parameters: Vec<Parameter> = free(profile).collect();
-    // A coordinate search ends in the nearest valley: a second one starts elsewhere.
+    // A coordinate search finds the nearest minimum only, so a second one starts elsewhere.
     let starts = [start.clone(), start.moved(&parameters)];
     let each = STEPS.len() * parameters.len();
     let mut best: Option<(Trial, f64)> = None;
@@ -328,8 +332,9 @@ pub fn calibrate(
     })
 }
 
-/// Cross-validation: the free parameters are moved away from their values, fitted to every second point of each curve, and
-/// tested on the other points; then the other way round. Curves of a single point are tested on nothing.
+/// Cross-validates a profile: moves the free parameters off their values, fits them to every second point of
+/// each curve, and tests them on the other points; then swaps the halves. Curves of a single point are not
+/// tested.
 ///
 /// # Errors
 /// As [`check`].
@@ -339,7 +344,7 @@ pub fn cross_validate(
 ) -> Result<Vec<Residual>, CalibrateError> {
     let curves = curves(profile)?;
     let parameters: Vec<Parameter> = free(profile).collect();
-    // The profile was fitted to all points; a search from there would know the ones that it is tested on.
+    // The profile was fitted to all points; starting from it would leak the test points.
     let start = Trial::new(profile, &curves)?.moved(&parameters);
     let all = 2 * STEPS.len() * parameters.len();
     let mut found = Vec::new();
@@ -352,12 +357,13 @@ pub fn cross_validate(
     Ok(found)
 }
 
-/// Counts have no fractions.
+/// Rounds a trial value of an integer parameter.
 fn whole(own: f64, tried: f64) -> f64 {
     if own >= 32.0 && own.fract() == 0.0 { libm::round(tried) } else { tried }
 }
 
-/// Coordinate search with shrinking steps. `tell` hears how many coordinates are done, and the misfit.
+/// Runs a coordinate search with shrinking steps. Calls `tell` with the number of finished coordinates and
+/// the misfit.
 fn search(
     start: &Trial,
     parameters: &[Parameter],

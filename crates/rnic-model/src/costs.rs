@@ -1,13 +1,13 @@
-//! A profile, turned into whole picoseconds: what the model adds up.
+//! The costs of a profile in whole picoseconds, as the model adds them.
 
 use crate::profile::{Parameter, Profile};
 use crate::station::{PICOS, Picos};
 
-/// Bytes of a work request without payload, of a completion, of a line.
+/// Bytes of a work request without payload, of a completion, and of a cache line.
 pub(crate) const LINE: u64 = 64;
-/// Bytes in front of an inline payload in a work request.
+/// Bytes before an inline payload in a work request.
 const WORK_REQUEST_HEAD: u64 = 36;
-/// Bytes of an acknowledgement or READ request beside the packet's headers.
+/// Bytes of an acknowledgement or READ request in addition to the packet's headers.
 const REQUEST_HEADER: u64 = 16;
 
 #[derive(Clone, Debug)]
@@ -38,9 +38,9 @@ pub(crate) struct Costs {
     pcie_byte: f64,
     pcie_payload: u64,
     pcie_header: u64,
-    /// A RECV's share of the fetch that brings in several.
+    /// A RECV's share of a fetch that reads several.
     pub(crate) receive_on_pcie: Picos,
-    /// A read request's, of one that fetches several.
+    /// A work request's share of the read request that fetches several.
     pub(crate) bare_shared: Picos,
     /// A packet without payload (a read request) on PCIe.
     pub(crate) bare: Picos,
@@ -48,9 +48,9 @@ pub(crate) struct Costs {
     pub(crate) line: Picos,
     pub(crate) mmio: Picos,
     pub(crate) dma_read: Picos,
-    /// What one DMA read takes of those that can be in flight.
+    /// Time of a DMA read on the station of reads: its latency over the number of reads in flight.
     pub(crate) dma_slot: Picos,
-    /// The same for one that brings in several work requests or RECVs, as the share of each.
+    /// The same for a read that fetches several work requests or RECVs, per item.
     pub(crate) dma_slot_shared: Picos,
     pub(crate) dma_write: Picos,
     pub(crate) page_shift: u32,
@@ -63,11 +63,11 @@ pub(crate) struct Costs {
 }
 
 fn picos(nanoseconds: f64) -> Picos {
-    // Half up, not to even: one rule on every machine.
+    // Rounds half up, not to even: one rule on every machine.
     (nanoseconds * PICOS as f64 + 0.5) as Picos
 }
 
-/// Pieces that a payload is cut into; nothing is one piece. Most payloads are one: the division is spared them.
+/// Returns the number of pieces of a payload, at least 1. Most payloads are one piece and avoid the division.
 fn pieces(bytes: u64, of: u64) -> u64 {
     if bytes <= of { 1 } else { bytes.div_ceil(of) }
 }
@@ -128,41 +128,41 @@ impl Costs {
         }
     }
 
-    /// What a message takes of a link: payload, and headers of each packet.
+    /// Returns the time of a message on a link: payload, and the headers of each packet.
     pub(crate) fn on_link(&self, bytes: u64) -> Picos {
         let packets = pieces(bytes, self.link_mtu);
         ((bytes + REQUEST_HEADER + packets * self.link_header) as f64 * self.link_byte) as Picos
     }
 
-    /// What a message's first packet takes of a link.
+    /// Returns the time of a message's first packet on a link.
     pub(crate) fn first_packet(&self, bytes: u64) -> Picos {
         self.on_link(bytes.min(self.link_mtu))
     }
 
-    /// What a message takes of a link, and its first packet of that.
+    /// Returns the time of a message on a link, and that of its first packet.
     pub(crate) fn on_link_and_first(&self, bytes: u64) -> (Picos, Picos) {
         let all = self.on_link(bytes);
         (all, if bytes <= self.link_mtu { all } else { self.first_packet(bytes) })
     }
 
-    /// What a transfer takes of one direction of PCIe.
+    /// Returns the time of a transfer in one direction of PCIe.
     pub(crate) fn on_pcie(&self, bytes: u64) -> Picos {
         let packets = pieces(bytes, self.pcie_payload);
         ((bytes + packets * self.pcie_header) as f64 * self.pcie_byte) as Picos
     }
 
-    /// What writing to memory takes of its bandwidth.
+    /// Returns the time of a write on the memory bus.
     pub(crate) fn in_memory(&self, bytes: u64) -> Picos {
         (bytes as f64 * self.memory_byte) as Picos
     }
 
-    /// What a payload takes of the processing units: its bytes, and its pieces after the first.
+    /// Returns the processing-unit time of a payload: its bytes, and its pieces after the first.
     pub(crate) fn payload(&self, bytes: u64) -> Picos {
         let behind_first = pieces(bytes, self.chunk_bytes) - 1;
         behind_first * self.chunk + (bytes as f64 * self.payload_byte) as Picos
     }
 
-    /// Size of a work request in the send queue, in whole lines.
+    /// Returns the size of a work request in the send queue, in whole lines.
     pub(crate) fn work_request(&self, bytes: u64, inline: bool) -> u64 {
         if inline { (WORK_REQUEST_HEAD + bytes).div_ceil(LINE) * LINE } else { LINE }
     }

@@ -1,17 +1,17 @@
-//! The cost and cache model of RNICs and clusters: how long a work request takes through processor, PCIe, NIC, link
-//! and switch, and what it displaces in the NIC's caches and the hosts' last-level caches.
+//! The cost and cache model of RNICs and clusters: the time of a work request through processor, PCIe, NIC,
+//! link and switch, and its evictions from the NIC's caches and the hosts' last-level caches.
 //!
-//! What may come in: arithmetic on profiles and state; profiles and curves as data files with their sources; a driver of
-//! raw verbs on this arithmetic, for calibration, sweeps and the raw-verb figures of papers. What never does: threads,
-//! clocks, files (texts are handed in), random seeds of the machine, and anything that knows what an RPC is.
+//! This crate holds arithmetic on profiles and state; profiles and curves as data files with their sources;
+//! and a raw-verbs driver for calibration, sweeps and the papers' raw-verb figures. Threads, clocks, file
+//! access (callers pass texts), machine-dependent random seeds and any knowledge of RPCs stay outside.
 //!
 //! ```text
 //! profile ── costs ── network ──┬── fabric-sim (the engine, in virtual time)
 //!                               └── driver ── sweep, figures, calibration
 //! ```
 //!
-//! The same inputs give the same bytes on every machine: state is in whole picoseconds, caches have no random seed, and
-//! floating-point numbers are only added, multiplied and divided.
+//! The same inputs give the same bytes on every machine: state is in whole picoseconds, caches have no random
+//! seed, and floating-point numbers are only added, multiplied and divided.
 
 mod cache;
 pub mod calibrate;

@@ -12,98 +12,99 @@ use dunlin_fabric::Nanos;
 pub struct Cluster<'a> {
     /// The hosts.
     pub hosts: Vec<HostShape<'a>>,
-    /// Latency from NIC to NIC, where it differs from the profile's of the sending host.
+    /// Latency from NIC to NIC in nanoseconds; `None` for that of the sending host's profile.
     pub switch_ns: Option<Nanos>,
 }
 
-/// What one host is made of.
+/// One host.
 #[derive(Clone, Copy, Debug)]
 pub struct HostShape<'a> {
     /// Its profile.
     pub profile: &'a Profile,
-    /// NICs in use.
+    /// Number of NICs in use.
     pub nics: u16,
 }
 
 impl<'a> Cluster<'a> {
-    /// So many hosts of one kind with one NIC each.
+    /// Creates a cluster of `hosts` equal hosts with one NIC each.
     #[must_use]
     pub fn uniform(profile: &'a Profile, hosts: usize) -> Cluster<'a> {
         Cluster { hosts: vec![HostShape { profile, nics: 1 }; hosts], switch_ns: None }
     }
 }
 
-/// A cluster that cannot be.
+/// A cluster that the model cannot hold.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ClusterError {
-    /// No hosts.
+    /// The cluster has no hosts.
     #[error("a cluster needs at least one host")]
     NoHosts,
-    /// A host without NICs.
+    /// A host has no NIC.
     #[error("host {host} has no NIC; give it at least one")]
     NoNics {
-        /// The host.
+        /// Index of the host.
         host: usize,
     },
-    /// More hosts or NICs than the model numbers.
+    /// The cluster has more hosts or NICs than the model can number.
     #[error("{nics} NICs are more than the {limit} that the model holds")]
     TooMany {
-        /// NICs asked for.
+        /// NICs requested.
         nics: usize,
-        /// The most there can be.
+        /// The limit.
         limit: usize,
     },
 }
 
-/// The most NICs of a cluster.
+/// Most NICs of a cluster.
 const MOST_NICS: usize = 1 << 16;
 
-/// What posting costs and when the message is where.
+/// The cost of posting, and the times of the message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Posted {
-    /// What the posting core pays: writing the work request, and the doorbell unless an earlier one of the same list
-    /// rang it.
+    /// Time of the posting core: writing the work request, and the doorbell unless an earlier one of the same
+    /// list covers it.
     pub processor: Nanos,
-    /// When the message's first packet is at the target's NIC: call [`Network::arrive`] then.
+    /// When the message's first packet reaches the target's NIC. Call [`Network::arrive`] at that time.
     pub arrives: Nanos,
-    /// UC and UD: when the message has left, so that it counts as done: call [`Network::complete`] then if a
-    /// completion was asked for. None on RC, where the answer tells.
+    /// UC and UD: when the message has left and so is done. Call [`Network::complete`] at that time if it is
+    /// signaled. `None` on RC, where the answer completes it.
     pub sent: Option<Nanos>,
 }
 
-/// What a message does at its target.
+/// The times of a message at its target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arrived {
-    /// When all bytes can be seen in the target's memory; for a READ, when they have been taken from it.
+    /// When all bytes are visible in the target's memory; for a READ, when they have been read from it.
     pub visible: Nanos,
-    /// When the completion of the target's RECV can be seen, if one was taken.
+    /// When the completion of the target's RECV is visible, if the message consumes one.
     pub receive: Option<Nanos>,
-    /// RC: when the acknowledgement or the READ's data is at the initiator's NIC: call [`Network::complete`] then.
+    /// RC: when the acknowledgement or the READ's data reaches the initiator's NIC. Call
+    /// [`Network::complete`] at that time.
     pub answer: Option<Nanos>,
 }
 
-/// What a NIC did, for figures and tests.
+/// Activity counters of a NIC.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Requests sent.
     pub requests_out: u64,
     /// Requests received.
     pub requests_in: u64,
-    /// Queue-pair contexts that the sending side had to fetch.
+    /// Queue-pair contexts fetched by the sending side.
     pub initiator_misses: u64,
-    /// Queue-pair contexts that the receiving side had to fetch.
+    /// Queue-pair contexts fetched by the receiving side.
     pub responder_misses: u64,
-    /// Work requests of READs that had to be fetched again when their answers came.
+    /// Work requests of READs fetched again when their answers arrived.
     pub request_misses: u64,
-    /// Translations that had to be fetched.
+    /// Address translations fetched.
     pub translation_misses: u64,
-    /// Protection entries that had to be fetched.
+    /// Protection entries fetched.
     pub protection_misses: u64,
-    /// DMA reads: work requests, payloads, RECVs and whatever its caches missed.
+    /// DMA reads: work requests, payloads, RECVs and cache misses of the NIC.
     pub dma_reads: u64,
-    /// Writes to the host that found their first line in the last-level cache.
+    /// Writes to the host whose first line was in the last-level cache.
     pub line_hits: u64,
-    /// Writes to the host that did not, and had to displace another.
+    /// Writes to the host whose first line evicted another.
     pub line_misses: u64,
 }
 
@@ -115,17 +116,17 @@ struct Nic {
     dma: Station,
     link_out: Station,
     link_in: Station,
-    /// Fetches what the NIC's caches miss, for both sides.
+    /// Fetches the misses of the NIC's caches, for both sides.
     fetch: Station,
     memory: Station,
     request_contexts: Cache,
     answer_contexts: Cache,
-    /// Work requests of READs under way.
+    /// Work requests of outstanding READs.
     outstanding: Cache,
     serve_contexts: Cache,
     translations: Cache,
     protections: Cache,
-    /// Which of the host's last-level cache it is.
+    /// Index of the host's last-level cache.
     lines: u32,
     counters: Counters,
 }
@@ -138,7 +139,7 @@ struct Lines {
     ways: usize,
 }
 
-/// Latencies that add up, and the time at which the last of the stages is done.
+/// Accumulates the latencies of a message, and the time at which the last of its stages is done.
 struct Way {
     now: Picos,
     ready: Picos,
@@ -163,25 +164,26 @@ fn nanos(picos: Picos) -> Nanos {
     picos.div_ceil(PICOS)
 }
 
-/// The state of a cluster's NICs. One thread; no call blocks or allocates.
+/// The state of a cluster's NICs. For one thread; no call blocks or allocates.
 ///
-/// A message is two or three calls: [`Network::post`] on its host; [`Network::arrive`] on the target's host at the time
-/// that `post` told; and, if a completion or data is to come back, [`Network::complete`] on the initiator's host at the
-/// time that `arrive` (RC) or `post` (UC, UD) told. Calls must come in the order of their times.
+/// A message takes two or three calls: [`Network::post`] on its host; [`Network::arrive`] on the target's
+/// host at the time returned by `post`; and, for a completion or data, [`Network::complete`] on the
+/// initiator's host at the time returned by `arrive` (RC) or `post` (UC, UD). Calls must be in the order of
+/// their times.
 pub struct Network {
     costs: Vec<Costs>,
     nics: Vec<Nic>,
     lines: Vec<Lines>,
-    /// The number of each host's first NIC.
+    /// Number of each host's first NIC.
     first_nic: Vec<u32>,
     switch: Option<Picos>,
 }
 
 impl Network {
-    /// The NICs of a cluster, idle, their caches empty.
+    /// Creates the NICs of a cluster, idle and with empty caches.
     ///
     /// # Errors
-    /// A cluster that cannot be.
+    /// Returns an error if the model cannot hold the cluster.
     pub fn new(cluster: &Cluster<'_>) -> Result<Network, ClusterError> {
         if cluster.hosts.is_empty() {
             return Err(ClusterError::NoHosts);
@@ -251,20 +253,20 @@ impl Network {
         (nic, costs, lines)
     }
 
-    /// What a NIC has done so far.
+    /// Returns the counters of a NIC since its creation.
     #[must_use]
     pub fn counters(&self, host: usize, nic: usize) -> Counters {
         self.nics[self.first_nic[host] as usize + nic].counters
     }
 
-    /// Largest payload that a work request of that host can hold inline, in bytes.
+    /// Returns the largest inline payload of a work request on a host, in bytes.
     #[must_use]
     pub fn inline_limit(&self, host: usize) -> u32 {
         let nic = &self.nics[self.first_nic[host] as usize];
         self.costs[nic.costs as usize].inline_limit
     }
 
-    /// A core of a host posts a work request at `now`.
+    /// Posts a work request from a core of a host at time `now`.
     pub fn post(&mut self, now: Nanos, host: usize, nic: usize, request: &Request) -> Posted {
         let switch = self.switch;
         let (nic, costs, _) = self.nic(host, nic);
@@ -281,7 +283,7 @@ impl Network {
         if pushed {
             way.take(&mut nic.to_device, costs.on_pcie(work_request));
         } else {
-            // One fetch brings in several of a list: those behind the first share it.
+            // One fetch reads several requests of a list: those after the first share it.
             let (doorbell, slot, read) = match rings {
                 true => (costs.bare, costs.dma_slot, costs.bare),
                 false => (0, costs.dma_slot_shared, costs.bare_shared),
@@ -312,7 +314,7 @@ impl Network {
         let (link, first) = costs.on_link_and_first(on_wire);
         way.take(&mut nic.link_out, link);
 
-        // The target counts the whole message again: what lies behind its first packet is not counted twice.
+        // The target accounts for the whole message again, so only the first packet counts on the way there.
         let left = way.end();
         let arrives = left.saturating_sub(link - first) + switch.unwrap_or(costs.switch);
         let reliable = request.transport == Transport::ReliableConnection;
@@ -323,7 +325,7 @@ impl Network {
         }
     }
 
-    /// A request's first packet reaches its target's NIC at `now`.
+    /// Processes a request whose first packet reaches its target's NIC at time `now`.
     pub fn arrive(&mut self, now: Nanos, host: usize, nic: usize, request: &Request) -> Arrived {
         let switch = self.switch;
         let (nic, costs, lines) = self.nic(host, nic);
@@ -365,7 +367,7 @@ impl Network {
         }
         way.take(&mut nic.units, units);
         if receives {
-            // RECVs are fetched ahead, several at once, so they add to the load and not to the latency.
+            // RECVs are prefetched in groups, so they add load but no latency.
             nic.counters.dma_reads += 1;
             way.take(&mut nic.dma, costs.dma_slot_shared);
             way.take(&mut nic.to_device, costs.receive_on_pcie);
@@ -373,7 +375,7 @@ impl Network {
         }
         let before_memory = way.latency;
         nic.write(costs, lines, &mut way, request.remote, bytes);
-        // What cannot be written is not acknowledged, but nobody waits for what was written to be seen.
+        // The acknowledgement waits until the payload can be written, but not until it is visible.
         let acknowledged = way.ready + before_memory;
         way.latency += costs.dma_write;
         let visible = way.end();
@@ -385,8 +387,8 @@ impl Network {
         Arrived { visible: nanos(visible), receive: receives.then(|| nanos(visible + costs.line)), answer }
     }
 
-    /// The answer to a request reaches its initiator at `now` (RC), or an unreliable request that asks for a completion
-    /// has been sent: says when the completion, and with it a READ's data, can be seen in the initiator's memory.
+    /// Completes a request at its initiator: its answer arrives at time `now` (RC), or it has been sent (UC,
+    /// UD). Returns when the completion, and with it a READ's data, is visible in the initiator's memory.
     pub fn complete(&mut self, now: Nanos, host: usize, nic: usize, request: &Request) -> Nanos {
         let (nic, costs, lines) = self.nic(host, nic);
         let mut way = Way::at(now * PICOS);
@@ -394,7 +396,8 @@ impl Network {
         let mut units = 0;
         if request.transport == Transport::ReliableConnection {
             if request.opcode.answers_with_data() {
-                // Placing the data takes the request back out of the queue pair; an acknowledgement only counts.
+                // Placing the data needs the queue pair's context and the work request again; an
+                // acknowledgement only counts.
                 nic.answer_context(costs, &mut way, request.initiator);
                 nic.outstanding_request(costs, &mut way, request);
                 let bytes = if request.opcode == Opcode::Atomic { 8 } else { u64::from(request.bytes) };
@@ -417,26 +420,27 @@ impl Network {
     }
 }
 
-/// Names a READ under way: no other has its buffer until it has ended. Atomics name none, and miss nothing.
+/// Returns the cache key of an outstanding READ, which owns its buffer until it ends. Atomics have none and
+/// never miss.
 fn outstanding(request: &Request) -> u64 {
     (u64::from(request.local.region) << 40) ^ request.local.offset
 }
 
 impl Nic {
-    /// A message comes in, its first packet being there now.
+    /// Receives a message whose first packet is present now.
     fn receive_from_link(&mut self, costs: &Costs, way: &mut Way, bytes: u64) {
         let (all, first) = costs.on_link_and_first(bytes);
         way.ready = way.ready.max(self.link_in.take(way.now.saturating_sub(first), all));
     }
 
-    /// A queue pair's state for sending is needed.
+    /// Loads a queue pair's context for sending.
     fn request_context(&mut self, costs: &Costs, way: &mut Way, queue_pair: u32) {
         if !self.request_contexts.touch(u64::from(queue_pair)) {
             self.fetch_for_initiator(costs, way, costs.initiator_miss);
         }
     }
 
-    /// A queue pair's state for placing an answer is needed.
+    /// Loads a queue pair's context for placing an answer.
     fn answer_context(&mut self, costs: &Costs, way: &mut Way, queue_pair: u32) {
         if !self.answer_contexts.touch(u64::from(queue_pair)) {
             self.fetch_for_initiator(costs, way, costs.answer_miss);
@@ -450,7 +454,7 @@ impl Nic {
         way.latency += costs.miss;
     }
 
-    /// The work request that an answer belongs to is needed: where its data goes stands there.
+    /// Loads the work request of an answer, which holds the destination of its data.
     fn outstanding_request(&mut self, costs: &Costs, way: &mut Way, request: &Request) {
         if !self.outstanding.touch(outstanding(request)) {
             self.counters.request_misses += 1;
@@ -460,7 +464,7 @@ impl Nic {
         }
     }
 
-    /// A queue pair's state for serving a request is needed.
+    /// Loads a queue pair's context for serving a request.
     fn serve_context(&mut self, costs: &Costs, way: &mut Way, queue_pair: u32) {
         if !self.serve_contexts.touch(u64::from(queue_pair)) {
             self.counters.responder_misses += 1;
@@ -470,7 +474,7 @@ impl Nic {
         }
     }
 
-    /// The NIC needs to know where memory lies, and whether it may touch it.
+    /// Loads the address translation and the protection entry of a memory access.
     fn translate(&mut self, costs: &Costs, way: &mut Way, touch: Touch, initiator: bool) {
         let region = u64::from(touch.region);
         let page = (region << 40) ^ (touch.offset >> costs.page_shift);
@@ -496,8 +500,8 @@ impl Nic {
             way.latency += costs.memory;
             return;
         }
-        // The line that a processor polls for is soon one of its own and may stay in any way; what lies behind it
-        // competes for the ways that NICs may allocate in. A few lines stand for all of a large payload.
+        // The line that a processor polls soon belongs to its core and may stay in any way. The lines behind
+        // it compete for the ways that NICs may allocate in. A few lines represent a large payload.
         const SAMPLED: u64 = 4;
         let first = touch.offset / LINE;
         let count = (touch.offset.saturating_add(bytes).div_ceil(LINE) - first).min(SAMPLED);
@@ -505,7 +509,7 @@ impl Nic {
         let mut missed = false;
         for line in 0..count {
             let found = lines.touch(touch.region, first + line, if line == 0 { 0 } else { behind });
-            // Room that nobody has used yet stands for a buffer that its owner has just cleared.
+            // A way never used before stands for a buffer that its owner has just cleared.
             missed |= line == 0 && found == Found::Evicted;
         }
         if missed {

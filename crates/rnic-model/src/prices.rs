@@ -1,10 +1,10 @@
-//! What the processor's work costs: the price of each [`Work`] item, of verbs calls, of switching and waking threads,
-//! and of sockets.
+//! Processor costs: the price of each [`Work`] item, of verbs calls, of thread switches and wake-ups, and of
+//! sockets.
 
 use crate::profile::{Parameter, Profile};
 use dunlin_fabric::{Nanos, Work};
 
-/// Prices of one cluster, in nanoseconds, copied out of its profile (which has their sources).
+/// Prices of one cluster in nanoseconds, taken from its profile, which documents their sources.
 #[derive(Clone, Debug)]
 pub struct Prices {
     work: [f64; 11],
@@ -17,17 +17,17 @@ pub struct Prices {
 /// Prices of calls of the verbs library, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Verbs {
-    /// One work request written to the send queue.
+    /// Writing one work request to the send queue.
     pub post_ns: f64,
     /// The call and its doorbell, once for all linked work requests.
     pub doorbell_ns: f64,
-    /// A poll of a completion queue that finds nothing.
+    /// Polling an empty completion queue.
     pub poll_empty_ns: f64,
-    /// A completion found and taken.
+    /// Finding and taking one completion.
     pub poll_found_ns: f64,
-    /// One RECV posted again.
+    /// Posting one RECV again.
     pub post_receive_ns: f64,
-    /// What a raw-verbs benchmark does in a turn beside.
+    /// Other work in one iteration of a raw-verbs benchmark's loop.
     pub benchmark_loop_ns: f64,
 }
 
@@ -46,7 +46,7 @@ const WORK: [(Work, Parameter); 11] = [
 ];
 
 impl Prices {
-    /// The prices of a profile.
+    /// Returns the prices of a profile.
     #[must_use]
     pub fn of(profile: &Profile) -> Prices {
         let mut work = [0.0; 11];
@@ -69,40 +69,40 @@ impl Prices {
         }
     }
 
-    /// The price of one item (or byte), in nanoseconds. What the verbs library itself takes is not in it:
-    /// [`Posted::processor`](crate::Posted::processor) and [`Prices::verbs`] have that.
+    /// Returns the price of one item (or byte), in nanoseconds. Excludes the verbs library, which is covered
+    /// by [`Posted::processor`](crate::Posted::processor) and [`Prices::verbs`].
     #[must_use]
     pub fn work_ns(&self, work: Work) -> f64 {
         self.work[work as usize]
     }
 
-    /// Prices of the verbs library.
+    /// Returns the prices of the verbs library.
     #[must_use]
     pub fn verbs(&self) -> &Verbs {
         &self.verbs
     }
 
-    /// A context switch between two threads of a core.
+    /// Returns the time of a context switch between two threads of a core.
     #[must_use]
     pub fn context_switch(&self) -> Nanos {
         self.context_switch
     }
 
-    /// From an event to the first instruction of the thread that slept on it.
+    /// Returns the time from an event to the first instruction of the thread that slept on it.
     #[must_use]
     pub fn wake(&self) -> Nanos {
         self.wake
     }
 
-    /// How long a thread runs while others wait for its core.
+    /// Returns how long a thread runs while others wait for its core.
     #[must_use]
     pub fn quantum(&self) -> Nanos {
         self.quantum
     }
 }
 
-/// Cost model of sockets (TCP over IPoIB or Ethernet), for baselines: processor time on both sides, a latency, and
-/// the bandwidth that one host gets through its stack. No windows, no losses, no congestion.
+/// A cost model of sockets (TCP over IPoIB or Ethernet), for baselines: processor time on both sides, a
+/// latency, and the bandwidth of one host's stack. Windows, losses and congestion are not modelled.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sockets {
     send_ns: f64,
@@ -113,7 +113,7 @@ pub struct Sockets {
 }
 
 impl Sockets {
-    /// The sockets of a profile.
+    /// Returns the sockets of a profile.
     #[must_use]
     pub fn of(profile: &Profile) -> Sockets {
         Sockets {
@@ -125,37 +125,38 @@ impl Sockets {
         }
     }
 
-    /// Processor time of sending one message.
+    /// Returns the processor time of sending one message.
     #[must_use]
     pub fn send(&self, bytes: u32) -> Nanos {
         (self.send_ns + self.byte_ns * f64::from(bytes)) as Nanos
     }
 
-    /// Processor time of receiving one message.
+    /// Returns the processor time of receiving one message.
     #[must_use]
     pub fn receive(&self, bytes: u32) -> Nanos {
         (self.receive_ns + self.byte_ns * f64::from(bytes)) as Nanos
     }
 
-    /// How long the message keeps the host's stack and link busy.
+    /// Returns how long the message occupies the host's stack and link.
     #[must_use]
     pub fn occupies(&self, bytes: u32) -> Nanos {
         (f64::from(bytes) / self.bytes_per_ns) as Nanos
     }
 
-    /// From the end of sending to the receiver's readiness, beside [`Sockets::occupies`].
+    /// Returns the time from the end of sending to the receiver's readiness, without [`Sockets::occupies`].
     #[must_use]
     pub fn latency(&self) -> Nanos {
         self.latency_ns as Nanos
     }
 
-    /// From the sender's call to the receiver's return with the whole message, nothing else being under way.
+    /// Returns the time from the sender's call to the receiver's return with the whole message, on an idle
+    /// network.
     #[must_use]
     pub fn one_way(&self, bytes: u32) -> Nanos {
         self.send(bytes) + self.occupies(bytes) + self.latency() + self.receive(bytes)
     }
 
-    /// Messages a second from one thread to another, as many being under way as may be.
+    /// Returns the messages per second from one thread to another with unlimited messages in flight.
     #[must_use]
     pub fn stream(&self, bytes: u32) -> f64 {
         1e9 / self.send(bytes).max(self.receive(bytes)).max(self.occupies(bytes)).max(1) as f64
@@ -185,7 +186,8 @@ mod tests {
         assert!(sockets.send(65_536) > sockets.send(64) && sockets.receive(65_536) > sockets.receive(64));
         let rate = 1e6 * 8.0 / sockets.occupies(1_000_000) as f64;
         assert!((rate - 15.0).abs() < 0.01, "{rate} Gb/s");
-        // What takes longest bounds a stream: the receiver's calls where messages are small, the stack where they are large.
+        // The slowest stage bounds a stream: the receiver's calls for small messages, the stack for large
+        // ones.
         let calls = 1e9 / sockets.receive(64) as f64;
         assert!((sockets.stream(64) / calls - 1.0).abs() < 1e-9);
         assert!((sockets.stream(1_000_000) * 8e6 / 15e9 - 1.0).abs() < 1e-3);

@@ -1,4 +1,5 @@
-//! The rates of a cluster's NIC by size: RF-RPC's one-time benchmark (section 3.2, figure 1) run on the model.
+//! Operation rates of a cluster's NIC by size: RF-RPC's one-time benchmark (section 3.2, figure 1), run on
+//! the model.
 
 use crate::driver::{Connection, Pick, Places, Signaling, Test, TestError, Thread, run};
 use crate::figure::FIGURES;
@@ -8,28 +9,29 @@ use crate::request::{Opcode, Transport};
 use crate::sweep::Effort;
 use dunlin_fabric::{BadRates, RateRow, Rates, RatesSource};
 
-/// The sizes of the table.
+/// Payload sizes of the table, in bytes.
 pub const SIZES: [u32; 9] = [32, 64, 128, 256, 512, 1024, 2048, 4096, 8192];
-/// Memory that is read, as in the tests of figure 1, and the number of its reader's own region.
+/// Size of the memory that is read, as in the tests of figure 1, and the number of the reader's own region.
 const BUFFER: u64 = 1 << 16;
 const LOCAL: u32 = 1 << 20;
 
-/// Why a profile has no rates.
+/// An error of [`rates`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RatesError {
-    /// A test cannot be run on it.
+    /// A test cannot be run on the profile.
     #[error(transparent)]
     Test(#[from] TestError),
-    /// What came of them is no table.
+    /// The results form no valid table.
     #[error("the model's rates are no table: {0}")]
     Bad(#[from] BadRates),
 }
 
-/// The rates of a profile's NIC as RF-RPC measured its own: in-bound READs of 28 clients on seven hosts, out-bound WRITEs of 16 threads
-/// to as many clients, each thread with one operation at a time; and how long a READ takes that is alone. Takes some tenths of a second.
+/// Computes the rates of a profile's NIC as RF-RPC measured its own: in-bound READs of 28 clients on seven
+/// hosts, out-bound WRITEs of 16 threads to as many clients, each thread with one operation at a time; and
+/// the latency of a lone READ. Takes some tenths of a second.
 ///
 /// # Errors
-/// A profile on which these cannot be run.
+/// Returns an error if the tests cannot be run on the profile.
 pub fn rates(profile: &Profile, effort: Effort) -> Result<Rates, RatesError> {
     let row = |bytes: &u32| {
         Ok(RateRow {
@@ -44,7 +46,7 @@ pub fn rates(profile: &Profile, effort: Effort) -> Result<Rates, RatesError> {
     Ok(Rates::new(rows?, source)?)
 }
 
-/// A series of figure 1 on another profile, a second.
+/// Returns a point of a series of figure 1 on another profile, in operations per second.
 fn figure_1(series: &str, bytes: u32, profile: &Profile, effort: Effort) -> Result<f64, TestError> {
     let figure = FIGURES.iter().find(|figure| figure.id == "rf-rpc-1");
     let series = figure.and_then(|figure| figure.series.iter().find(|known| known.name == series));
@@ -52,7 +54,7 @@ fn figure_1(series: &str, bytes: u32, profile: &Profile, effort: Effort) -> Resu
     Ok(mops * 1e6)
 }
 
-/// The time of a READ that has the network to itself, in nanoseconds.
+/// Returns the latency of a READ on an idle network, in nanoseconds.
 fn lone_read(bytes: u32, profile: &Profile) -> Result<f64, TestError> {
     let connections = vec![Connection { queue_pair: 0, peer: 1, peer_queue_pair: 0 }];
     let remote = Places::Anywhere { first: 0, regions: 1, bytes: BUFFER };
@@ -80,7 +82,7 @@ mod tests {
         rates(&Profile::built_in(profile).unwrap(), Effort::Quick).unwrap()
     }
 
-    /// The profile is fitted to figure 1, so its own table is that of the paper.
+    /// The profile is fitted to figure 1, so its table matches the paper's.
     #[test]
     fn the_papers_nic_has_the_papers_rates() {
         let rates = of("rf-rpc");
@@ -89,7 +91,7 @@ mod tests {
         let near = |value: f64, said: f64| assert!((value / said - 1.0).abs() < 0.1, "{value} for {said}");
         near(rates.at(32, |row| row.reads), 11.26e6);
         near(rates.at(32, |row| row.writes), 2.11e6);
-        // The paper has no time of a READ; a round trip is more than one way (its 2.4: a WRITE).
+        // The paper gives no READ latency; a round trip takes longer than its one-way WRITE (2.4).
         assert!((1_400.0..3_000.0).contains(&rates.at(32, |row| row.read_nanos)));
     }
 

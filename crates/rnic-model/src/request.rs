@@ -1,15 +1,15 @@
-//! What is asked of a NIC, as far as its cost depends on it.
+//! Work requests, as far as their cost depends on them.
 
 pub use dunlin_fabric::Transport;
 
-/// What a work request does.
+/// The operation of a work request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Opcode {
-    /// SEND, with or without immediate: takes a RECV at the target.
+    /// SEND, with or without immediate: consumes a RECV at the target.
     Send,
     /// WRITE.
     Write,
-    /// WRITE_WITH_IMM: writes, and takes a RECV at the target.
+    /// WRITE_WITH_IMM: writes, and consumes a RECV at the target.
     WriteImmediate,
     /// READ.
     Read,
@@ -18,61 +18,61 @@ pub enum Opcode {
 }
 
 impl Opcode {
-    /// Whether the answer carries data: READ and atomics.
+    /// Returns whether the answer carries data: READ and atomics.
     #[must_use]
     pub fn answers_with_data(self) -> bool {
         matches!(self, Opcode::Read | Opcode::Atomic)
     }
 
-    /// Whether the target's RECV is taken.
+    /// Returns whether the operation consumes a RECV at the target.
     #[must_use]
     pub fn takes_receive(self) -> bool {
         matches!(self, Opcode::Send | Opcode::WriteImmediate)
     }
 }
 
-/// Memory that a NIC reads or writes: a registered region of its host, and where in it. Regions are taken to start
-/// at a page of the largest kind, so that offsets say in which cache set a line lies.
+/// Memory that a NIC reads or writes: a registered region of its host and an offset. The model assumes that
+/// regions start at a page of the largest size, so that offsets determine the cache set of a line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Touch {
-    /// The region's number, unique on its host.
+    /// Number of the region, unique on its host.
     pub region: u32,
-    /// The offset in bytes.
+    /// Offset in bytes.
     pub offset: u64,
 }
 
-/// Where a work request stands under its doorbell.
+/// The position of a work request in the list of its doorbell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Linked {
-    /// It has a doorbell to itself, and is pushed with it if it is small.
+    /// The only one of its doorbell; pushed with it if small enough.
     Alone,
-    /// The first of several: rings for all of them; the NIC fetches them.
+    /// The first of several: its doorbell covers all, and the NIC fetches them.
     First,
-    /// A further one: no doorbell, and mostly no fetch of its own.
+    /// A later one: no doorbell, and usually no separate fetch.
     Next,
 }
 
 /// One work request.
 #[derive(Clone, Copy, Debug)]
 pub struct Request {
-    /// The queue pair's number on the initiator's NIC.
+    /// Number of the queue pair on the initiator's NIC.
     pub initiator: u32,
-    /// The queue pair's number on the target's NIC.
+    /// Number of the queue pair on the target's NIC.
     pub target: u32,
-    /// What to do.
+    /// The operation.
     pub opcode: Opcode,
     /// The queue pair's transport.
     pub transport: Transport,
-    /// Payload.
+    /// Payload in bytes.
     pub bytes: u32,
-    /// The payload stands in the work request.
+    /// Whether the payload is inline in the work request.
     pub inline: bool,
-    /// A completion is wanted.
+    /// Whether the request asks for a completion.
     pub signaled: bool,
-    /// Its place under the doorbell.
+    /// Its position in the list of its doorbell.
     pub linked: Linked,
-    /// The initiator's buffer; of no matter for inline payloads.
+    /// The initiator's buffer; ignored for inline payloads.
     pub local: Touch,
-    /// The target's buffer: of a SEND, the buffer of the RECV that it takes.
+    /// The target's buffer; for a SEND, the buffer of the RECV that it consumes.
     pub remote: Touch,
 }

@@ -1,24 +1,24 @@
-//! A stage of the way of a message: something that serves one after the other.
+//! A stage on a message's path, which serves one message at a time.
 
-/// Picoseconds: what NICs do takes a few nanoseconds, so nanoseconds would round too much away.
+/// Picoseconds: NIC operations take a few nanoseconds, so nanoseconds would round too coarsely.
 pub(crate) type Picos = u64;
 
-/// Picoseconds of a nanosecond.
+/// Picoseconds per nanosecond.
 pub(crate) const PICOS: u64 = 1000;
 
-/// A stage, as the time at which it is next free.
+/// A stage, represented by the time at which it is next free.
 ///
-/// A message asks all stages that it passes in one call of the model at the time of the call, and is ready when the
-/// last of them has served it; the latencies between stages are added afterwards. So a stage is never reserved for the
-/// future: a message that waits long at one stage keeps nobody waiting at the next, and the time that stages need in
-/// turn overlaps, as it does in a pipeline under load.
+/// A message requests all stages on its path in one call of the model, at the time of the call, and is ready
+/// when the last of them has served it; the latencies between stages are added afterwards. A stage is
+/// therefore never reserved for the future: a long wait at one stage does not block the next, and the service
+/// times of stages overlap as in a loaded pipeline.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Station {
     free: Picos,
 }
 
 impl Station {
-    /// Serves one message for so long; says when it is done.
+    /// Serves one message for `time`; returns when it is done.
     pub(crate) fn take(&mut self, now: Picos, time: Picos) -> Picos {
         self.free = self.free.max(now) + time;
         self.free

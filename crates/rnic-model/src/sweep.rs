@@ -1,8 +1,9 @@
-//! Sweeps: measurements of raw verbs in the columns of rdma_bench's swarm test, and what the model makes of them.
+//! Sweeps: raw-verb measurements in the columns of rdma_bench's swarm test, and the model's predictions of
+//! them.
 //!
-//! In that test every machine runs as many threads; a thread has a queue pair to each machine for each "virtual machine"
-//! (those to its own machine are made and never used), picks one at random, and posts to a random offset of a random
-//! peer's buffer. A machine's rate is issuing and serving at that rate.
+//! In that test every machine runs the same number of threads. A thread has one queue pair to each machine
+//! for each "virtual machine" (those to its own machine exist but are unused), picks one at random, and posts
+//! to a random offset of a random peer's buffer. A machine issues and serves requests at the same rate.
 
 use crate::driver::{Connection, Pick, Places, Signaling, Test, TestError, Thread, run};
 use crate::network::Cluster;
@@ -26,14 +27,14 @@ pub const COLUMNS: [&str; 13] = [
     "source_file",
 ];
 
-/// Names that sweeps give to clusters whose profile has another name.
+/// Sweep names of clusters whose profile has another name.
 const ALIASES: &[(&str, &str)] = &[("netapp", "connect-ib")];
 
 /// Size of the buffer that a thread registers, in bytes.
 pub const BUFFER: u64 = 2 << 20;
 /// Machines of a quick run.
 const QUICK_MACHINES: u32 = 3;
-/// Bounds that a row must keep: more would not be a cluster that anybody measured, or would run for hours.
+/// Limits of a row; a larger one was never measured, or would run for hours.
 const MOST_MACHINES: u32 = 1000;
 const MOST_QUEUE_PAIRS: u32 = 1_000_000;
 const MOST_WINDOW: u32 = 65_536;
@@ -41,37 +42,37 @@ const MOST_WINDOW: u32 = 65_536;
 /// One measurement.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Row {
-    /// The line of the file, from 1.
+    /// Line of the file, from 1.
     pub line: usize,
-    /// The cluster, as the file names it.
+    /// The cluster, as named in the file.
     pub cluster: String,
-    /// Machines.
+    /// Number of machines.
     pub machines: u32,
-    /// Threads of each.
+    /// Threads per machine.
     pub threads: u32,
-    /// Queue pairs on each NIC.
+    /// Queue pairs per NIC.
     pub queue_pairs: u32,
-    /// The operation, as the file names it.
+    /// The operation, as named in the file.
     pub operation: String,
-    /// What is posted.
+    /// Operation of all work requests.
     pub opcode: Opcode,
-    /// On what.
+    /// Transport of the queue pairs.
     pub transport: Transport,
-    /// Payloads stand in the work requests.
+    /// Whether payloads are inline in the work requests.
     pub inline: bool,
-    /// Payload.
+    /// Payload in bytes.
     pub bytes: u32,
-    /// Outstanding work requests of a thread.
+    /// Outstanding work requests per thread.
     pub window: u32,
     /// Signaling.
     pub signaling: Signaling,
-    /// Measured: million operations per second and machine.
+    /// Measured rate, in million operations per second and machine.
     pub mops: f64,
-    /// Where the measurement comes from.
+    /// Source of the measurement.
     pub source: String,
 }
 
-/// A file that is no sweep.
+/// A file that is not a valid sweep.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum SweepError {
     /// The file is empty.
@@ -87,35 +88,35 @@ pub enum SweepError {
         file: String,
         /// The column, from 1.
         number: usize,
-        /// What stands there.
+        /// The name found.
         found: String,
-        /// What should.
+        /// The name expected.
         expected: &'static str,
     },
-    /// A row that is no measurement.
+    /// A row is not a valid measurement.
     #[error("{file}:{line}: {problem}")]
     Row {
         /// The file.
         file: String,
         /// The line, from 1.
         line: usize,
-        /// What is wrong.
+        /// The problem.
         problem: String,
     },
-    /// A row that cannot be run.
+    /// A row cannot be run.
     #[error("line {line}: {source}")]
     Run {
         /// The line, from 1.
         line: usize,
-        /// Why.
+        /// The reason.
         source: TestError,
     },
 }
 
-/// Reads a sweep.
+/// Parses a sweep.
 ///
 /// # Errors
-/// The first line or row that is wrong, named by its line.
+/// Returns the first invalid line.
 pub fn parse(file: &str, text: &str) -> Result<Vec<Row>, SweepError> {
     let mut lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
     let Some((_, head)) = lines.next() else {
@@ -232,24 +233,25 @@ fn operation(name: &str) -> Result<(Opcode, Transport, bool), String> {
     Ok((opcode, transport, inline))
 }
 
-/// The name of the built-in profile of a cluster that sweeps name so.
+/// Returns the name of the built-in profile for a cluster's name in sweeps.
 #[must_use]
 pub fn profile_of(cluster: &str) -> Option<&'static str> {
     let name = ALIASES.iter().find(|(alias, _)| *alias == cluster).map_or(cluster, |(_, name)| name);
     Profile::built_in_names().find(|known| *known == name)
 }
 
-/// How long rows run.
+/// The length of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effort {
-    /// As long as rates need to be steady to about a percent.
+    /// Long enough for rates to be steady to about a percent.
     Full,
-    /// For searching: shorter, and a sweep's machines are fewer. Each still has as many threads and queue pairs, and serves at
-    /// the rate at which it issues, so its rate is nearly the same.
+    /// For searches: shorter, and with fewer machines. Each machine still has as many threads and queue
+    /// pairs, and serves at the rate at which it issues, so its rate is nearly the same.
     Quick,
 }
 
-/// The median of absolute relative errors, in percent; 0 without any.
+/// Returns the median of absolute relative errors, in percent; 0 without any. Pairs are (measured,
+/// predicted).
 #[must_use]
 pub fn median_error_percent(pairs: impl Iterator<Item = (f64, f64)>) -> f64 {
     let mut errors: Vec<f64> =
@@ -263,7 +265,7 @@ pub fn median_error_percent(pairs: impl Iterator<Item = (f64, f64)>) -> f64 {
 }
 
 impl Row {
-    /// The test that was measured, on a cluster of that profile.
+    /// Returns the measured test, on a cluster of the given profile.
     #[must_use]
     pub fn test<'a>(&self, profile: &'a Profile, effort: Effort) -> Test<'a> {
         let each = self.queue_pairs / self.threads;
@@ -278,13 +280,13 @@ impl Row {
                     let other_end = index - index % self.machines + host;
                     let peer = match effort {
                         Effort::Full => index % self.machines,
-                        // As many queue pairs as ever, to fewer machines.
+                        // The same number of queue pairs, to fewer machines.
                         Effort::Quick => (host + 1 + index % self.machines % (machines - 1)) % machines,
                     };
                     Connection {
                         queue_pair: thread * each + index,
                         peer,
-                        // The last group may be incomplete: then several share an end.
+                        // The last group may be incomplete; then several queue pairs share an end.
                         peer_queue_pair: thread * each + other_end.min(each - 1),
                     }
                 });
@@ -298,9 +300,9 @@ impl Row {
         }
         let hosts = machines as usize;
         let machines = u64::from(machines);
-        // Every context is used, and every window was full and emptied, before anything counts.
+        // The warm-up uses every context, and fills and drains every window.
         let filled = u64::from(self.queue_pairs) * 2 + u64::from(self.threads * self.window) * 2;
-        // Where no window bounds what is outstanding, send queues do, once they are full.
+        // Where no window limits the outstanding requests, full send queues do.
         let queued = match self.signaling {
             Signaling::OneIn(every) if !self.opcode.answers_with_data() => self.queue_pairs * every * 2,
             _ => 0,
@@ -320,10 +322,10 @@ impl Row {
         }
     }
 
-    /// What the model makes of it: million operations per second and machine.
+    /// Predicts the measured rate, in million operations per second and machine.
     ///
     /// # Errors
-    /// A row that cannot be run.
+    /// Returns an error if the row cannot be run.
     pub fn predict(&self, profile: &Profile, effort: Effort) -> Result<f64, SweepError> {
         let test = self.test(profile, effort);
         let outcome = run(&test).map_err(|source| SweepError::Run { line: self.line, source })?;

@@ -1,8 +1,8 @@
-//! What each run of figures costs: one after the other, on one core.
+//! Measures the cost of each run of a figure: runs execute in sequence, on one core.
 //!
-//! `figure_costs FIGURE [SERIES [X]]`, of which the last two pick runs: the name of a series begins so, and x is that. A row is
-//! processor seconds, the process's memory at its peak since the run began and what of it is left after it (MiB), millions of calls a second,
-//! x, series. Where the kernel does not say (Linux's /proc), it is 0.
+//! `figure_costs FIGURE [SERIES [X]]`; SERIES selects runs by the prefix of their series' name, X by their x.
+//! A row holds processor seconds, peak memory during the run and memory left after it (MiB), million calls
+//! per second, x, series. Values that the kernel does not report (Linux's /proc) are 0.
 
 use dunlin_scenario::figures::{Effort, figure};
 use std::error::Error;
@@ -46,14 +46,14 @@ fn costs(id: &str, series: &str, x: Option<u32>) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Processor time of this thread, on which runs are made.
+/// Returns the processor time of this thread, which executes the runs, in seconds.
 fn seconds() -> f64 {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
     let nanos: u64 = text.split(' ').next().and_then(|number| number.parse().ok()).unwrap_or(0);
     nanos as f64 / 1e9
 }
 
-/// The peak of memory begins anew, where that is allowed.
+/// Resets the peak of the process's memory, where permitted.
 fn forget_peak() {
     let _ = std::fs::write("/proc/self/clear_refs", "5");
 }

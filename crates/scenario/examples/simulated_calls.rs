@@ -1,6 +1,8 @@
-//! The load of `dunlin sim bench` in a program of its own, for tools that count instructions or cache lines of a process.
+//! Runs the load of `dunlin sim bench` in a separate program, for tools that count instructions or cache
+//! lines per process.
 //!
-//! `simulated_calls CLIENTS CALLS [NETWORK]`. What a call takes is the difference of two runs over that of their calls.
+//! `simulated_calls CLIENTS CALLS [NETWORK]`. The cost of a call is the difference between two runs divided
+//! by the difference of their numbers of calls.
 
 use dunlin_scenario::load::{Load, LoadError, Network};
 use std::process::ExitCode;
@@ -25,7 +27,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Processor time of this thread so far, in nanoseconds, where the system tells.
+/// Returns the processor time of this thread in nanoseconds; 0 where the system does not report it.
 fn processor_ns() -> u64 {
     let told = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
     told.split(' ').next().and_then(|text| text.parse().ok()).unwrap_or(0)

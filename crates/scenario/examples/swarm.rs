@@ -1,4 +1,4 @@
-//! A swarm without the command: plays seeds until one fails or they are through, and says which.
+//! Runs a swarm without the `dunlin` command: plays seeds until one fails or all are done, and reports it.
 //!
 //! `swarm FIRST SEEDS [SECONDS]`; exit status 1 if a seed failed.
 
@@ -16,7 +16,7 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    // A panic within a run is a finding, told below.
+    // A panic within a run is a finding, reported below.
     std::panic::set_hook(Box::new(|_| {}));
     let start = Instant::now();
     for seed in first..first.saturating_add(seeds) {

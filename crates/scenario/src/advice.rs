@@ -1,5 +1,6 @@
-//! What the model says of a function's hints: every protocol, simulated as the function would be called, beside the one
-//! that the selection's table takes (HatRPC figure 6 is of one cluster; another NIC may turn it round).
+//! Advice on a function's hints: simulates every protocol under the function's hinted load and compares it
+//! with the one that the selection table picks. The table follows HatRPC figure 6, measured on one cluster;
+//! another NIC may reverse the order.
 
 use crate::load::{Extent, Function, Load, LoadError, Network};
 use crate::random_values::{Sizes, Times};
@@ -10,33 +11,33 @@ use dunlin_rnic_model::{Parameter, Profile, ProfileError};
 use dunlin_rpc::{PROTOCOLS, Plan};
 use thiserror::Error;
 
-/// Payloads of unhinted size.
+/// Payload bytes without a size hint.
 const USUAL_BYTES: u64 = 32;
-/// What a handler is taken to need that is hinted `process_time = long`; one hinted `short`, or not at all, needs none.
+/// Handler time assumed for `process_time = long`; `short` or no hint means none.
 const LONG: Nanos = 20_000;
-/// The most clients that are simulated.
+/// Most clients that are simulated.
 pub const MOST_CLIENTS: u32 = 512;
-/// How much better another protocol has to be before anybody is told, as a ratio: more than the model can tell apart.
+/// Smallest ratio at which another protocol is reported as better: above the model's resolution.
 const WORTH_TELLING: f64 = 1.03;
 
-/// A cluster to forecast for.
+/// A cluster for which calls are forecast.
 #[derive(Clone, Debug)]
 pub struct Cluster {
-    /// The name of its profile.
+    /// Name of its profile.
     pub profile: String,
-    /// The profile's hash.
+    /// Hash of the profile.
     pub hash: u64,
-    /// Cores of a host.
+    /// Cores per host.
     pub cores: u32,
-    /// What its NICs can do.
+    /// Capabilities of its NICs.
     pub capabilities: Capabilities,
 }
 
 impl Cluster {
-    /// The cluster of a built-in profile.
+    /// Returns the cluster of a built-in profile.
     ///
     /// # Errors
-    /// An unknown one, with the nearest name.
+    /// Returns an error for an unknown profile, with the nearest name.
     pub fn built_in(name: &str) -> Result<Self, ProfileError> {
         let profile = Profile::built_in(name)?;
         let max_inline = profile.number(Parameter::InlineLimit) as u32;
@@ -49,17 +50,17 @@ impl Cluster {
     }
 }
 
-/// How one function is simulated under one plan.
+/// One function under one plan, ready to simulate.
 #[derive(Clone, Debug)]
 pub struct Candidate {
-    /// The plan's protocol; none if its halves are of two.
+    /// The plan's protocol; `None` if its halves belong to two.
     pub protocol: Option<&'static str>,
     /// The plan.
     pub plan: Plan,
     load: Load,
 }
 
-/// What came of it.
+/// The simulated performance of a candidate.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Forecast {
     /// Mean latency of a call, in microseconds.
@@ -69,35 +70,35 @@ pub struct Forecast {
 }
 
 impl Candidate {
-    /// Simulates it, on the calling thread, for a second or so.
+    /// Simulates the candidate on the calling thread, for about a second.
     ///
     /// # Errors
-    /// A simulation that did not come to its end.
+    /// Returns an error if the simulation does not come to its end.
     pub fn run(&self) -> Result<Forecast, LoadError> {
         let outcome = self.load.run(1, || [0, 0])?;
         Ok(Forecast { mean_us: outcome.all.mean_ns / 1e3, throughput_ops: outcome.throughput() })
     }
 }
 
-/// Why the model is not asked about a function.
+/// The reason why the model gives no advice on a function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum Unasked {
-    /// It goes by TCP.
+    /// The function uses TCP.
     #[error("its calls go by TCP")]
     Tcp,
-    /// Its hints name a protocol.
+    /// The function's hints name a protocol.
     #[error("its hints name the protocol")]
     Named,
-    /// Its goal is `res_util`.
+    /// The function's goal is `res_util`.
     #[error("its goal is res_util, and the model prices no memory")]
     ResUtil,
 }
 
-/// What is to be simulated for a function: first its selected plan, then that of each other protocol, as the same hints
-/// with that protocol named select it.
+/// Returns the candidates of a function: first its selected plan, then the plan that the same hints select
+/// with each other protocol named.
 ///
 /// # Errors
-/// The model has nothing to say of this function.
+/// Returns the reason if the model cannot advise on this function.
 pub fn candidates(
     hints: &FunctionHints,
     selection: &Selection,
@@ -127,19 +128,19 @@ pub fn candidates(
     Ok(all)
 }
 
-/// What is to be better: the server's goal, or else the client's.
+/// Returns the goal: the server's, or else the client's.
 fn goal(hints: &FunctionHints) -> Option<PerfGoal> {
     hints.server.perf_goal.or(hints.client.perf_goal)
 }
 
-/// The unit of the goal that counts: throughput if that is it, latency otherwise.
+/// Returns whether throughput is the metric; otherwise latency is.
 #[must_use]
 pub fn by_throughput(hints: &FunctionHints) -> bool {
     goal(hints) == Some(PerfGoal::Throughput)
 }
 
-/// Which candidate the model would take in the place of the first, and by what factor it is better; `None` if the first is
-/// as good as any.
+/// Returns the candidate that the model prefers to the first, and the factor by which it is better; `None` if
+/// no candidate is noticeably better.
 #[must_use]
 pub fn better(hints: &FunctionHints, forecasts: &[Forecast]) -> Option<(usize, f64)> {
     let score = |forecast: &Forecast| {
@@ -152,7 +153,8 @@ pub fn better(hints: &FunctionHints, forecasts: &[Forecast]) -> Option<(usize, f
     (factor > WORTH_TELLING).then_some((best, factor))
 }
 
-/// Calls of the function by as many clients as there are, a server thread for each up to its cores.
+/// Returns the load of the function: the hinted number of clients, and one server thread per client up to the
+/// number of cores.
 fn load(hints: &FunctionHints, plan: Plan, environment: &Environment<'_>, cluster: &Cluster) -> Load {
     let hinted = hints.server.concurrency.or(hints.client.concurrency);
     let clients = environment.clients.or(hinted).unwrap_or(1).clamp(1, MOST_CLIENTS);
@@ -172,7 +174,7 @@ fn load(hints: &FunctionHints, plan: Plan, environment: &Environment<'_>, cluste
     load.client_hosts = clients.div_ceil(cluster.cores) as usize;
     load.workers = clients.min(environment.cores) as u16;
     (load.server_cores, load.client_cores) = (Some(environment.cores), Some(cluster.cores));
-    // Long enough for some calls of everybody.
+    // Long enough for several calls of each client.
     let measured = 5_000_000 + 20 * service;
     load.extent = Extent::Time { warm_up: measured / 2, measured };
     load.limit = 100_000_000_000 + 1_000 * service;

@@ -1,4 +1,5 @@
-//! A store whose clients READ its tables, on a simulated cluster: GETs by one READ after the other, PUTs by RPC, in closed loop.
+//! A store whose clients READ its tables, on a simulated cluster: GETs by successive READs, PUTs by RPC, in a
+//! closed loop.
 
 use crate::course::{Course, CourseError, FOREVER, Phase, cluster, cost_as, not_zero, thread};
 use dunlin_fabric::{Address, Fabric, Host, Nanos, Scheme, Signal, Task};
@@ -11,50 +12,50 @@ use std::sync::Arc;
 /// A load of GETs and PUTs on tables that clients READ.
 #[derive(Clone, Debug)]
 pub struct Bypass {
-    /// The profile of all hosts.
+    /// Profile of all hosts.
     pub profile: String,
     /// The data structure.
     pub kind: Kind,
-    /// Client hosts.
+    /// Number of client hosts.
     pub client_hosts: usize,
-    /// Clients, each a thread that makes one operation after the other.
+    /// Number of clients, each a thread with one operation at a time.
     pub clients: usize,
-    /// Threads of the server, which only PUTs concern.
+    /// Threads of the server, which serve PUTs only.
     pub threads: u16,
-    /// By what PUTs travel.
+    /// Plan of the PUTs.
     pub puts: Plan,
-    /// Keys of 16 bytes, all there from the beginning; each operation takes one by even chance.
+    /// Number of 16-byte keys, all stored before the measurement; each operation picks one uniformly.
     pub items: u64,
     /// Bytes of a value.
     pub value_bytes: usize,
-    /// GETs of a hundred operations; the others are PUTs.
+    /// Percentage of GETs; the other operations are PUTs.
     pub gets_percent: u32,
-    /// From the start until it counts, in nanoseconds.
+    /// Time from the start to the measurement, in nanoseconds.
     pub warm_up: Nanos,
-    /// For how long it counts.
+    /// Measured time, in nanoseconds.
     pub measured: Nanos,
-    /// The virtual time after which the run is given up.
+    /// Virtual time after which the run is aborted, in nanoseconds.
     pub limit: Nanos,
 }
 
-/// What it came to.
+/// The result of a bypass load.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct BypassOutcome {
-    /// Operations done.
+    /// Completed operations.
     pub operations: u64,
-    /// For how long they counted, in nanoseconds.
+    /// Measured time, in nanoseconds.
     pub time_ns: Nanos,
-    /// Their mean latency.
+    /// Mean latency of the operations, in nanoseconds.
     pub mean_ns: f64,
-    /// READs of a GET, on average.
+    /// Mean number of READs per GET.
     pub reads_per_get: f64,
-    /// Times that a GET read again what was being written, on average.
+    /// Mean number of retries per GET because of a concurrent write.
     pub retries_per_get: f64,
     /// A hash over all events.
     pub trace_hash: u64,
 }
 
-/// What all clients together did while it counted.
+/// Totals over all clients during the measurement.
 #[derive(Debug, Default)]
 struct Done {
     operations: u64,
@@ -87,10 +88,10 @@ impl Bypass {
         Ok(())
     }
 
-    /// Runs it.
+    /// Runs the load.
     ///
     /// # Errors
-    /// A load of which nothing could come, and a run that did not end well.
+    /// Returns an error for an impossible load, or if the run does not end normally.
     pub fn run(&self, seed: u64) -> Result<BypassOutcome, CourseError> {
         self.check()?;
         let threads = self.clients + usize::from(self.threads) + 64;
@@ -141,7 +142,7 @@ impl Bypass {
                         course.is_ready();
                         news.raise();
                     });
-                    // Who goes early would have others wait for what its end costs.
+                    // Clients are kept until the end: an early disconnect would delay the others.
                     let client = match played {
                         Ok(client) => Some(client),
                         Err(error) => {
@@ -169,7 +170,7 @@ impl Bypass {
         course.count();
         host.sleep(host.now() + self.measured);
         course.end();
-        // Operations that are under way end.
+        // Wait for operations in flight.
         host.sleep(host.now() + 1_000_000);
         stop.raise();
         tasks.into_iter().for_each(Task::join);
@@ -188,7 +189,7 @@ struct Player {
 }
 
 impl Player {
-    /// Connects, stores its share of the items, and then makes operations until all is over.
+    /// Connects, stores its share of the items, and performs operations until the end of the run.
     fn play(
         mut self,
         [puts, reads]: &[Address; 2],

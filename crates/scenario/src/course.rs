@@ -1,5 +1,5 @@
-//! What runs that are measured for a while have in common: a cluster where nothing happens by chance, threads that get ready, a time
-//! that counts, and the first error of any of them.
+//! The common parts of timed runs: a cluster without randomness, threads that get ready, a measured period,
+//! and the first error of any thread.
 
 use dunlin_fabric::Nanos;
 use dunlin_fabric_sim::{MachineSettings, ModelTiming, Prices, RunError, Settings, Sim, TimingSettings};
@@ -8,37 +8,37 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use thiserror::Error;
 
-/// A time that does not come.
+/// A deadline that never expires.
 pub(crate) const FOREVER: Nanos = Nanos::MAX;
 
-/// Why a run did not come to its end.
+/// The reason why a run did not come to its end.
 #[derive(Debug, Error)]
 pub enum CourseError {
-    /// It describes nothing that could run.
+    /// The load is impossible.
     #[error("{what} cannot be {value}")]
     Nothing {
-        /// What.
+        /// Name of the quantity.
         what: &'static str,
         /// Its value.
         value: u64,
     },
-    /// No such profile, or a bad one.
+    /// The profile is unknown or invalid.
     #[error(transparent)]
     Profile(#[from] ProfileError),
-    /// The run did not end as it should.
+    /// The simulation failed.
     #[error(transparent)]
     Run(#[from] RunError),
-    /// A client or the server could not go on.
+    /// A client or the server failed.
     #[error("a simulated thread cannot go on: {0}")]
     Thread(String),
 }
 
-/// What a thread says that cannot go on.
+/// Wraps the error of a thread that cannot continue.
 pub(crate) fn thread(error: impl std::fmt::Display) -> CourseError {
     CourseError::Thread(error.to_string())
 }
 
-/// Refuses what is 0 of these.
+/// Rejects quantities that are 0.
 pub(crate) fn not_zero<const N: usize>(numbers: [(&'static str, u64); N]) -> Result<(), CourseError> {
     match numbers.into_iter().find(|(_, value)| *value == 0) {
         Some((what, value)) => Err(CourseError::Nothing { what, value }),
@@ -46,14 +46,16 @@ pub(crate) fn not_zero<const N: usize>(numbers: [(&'static str, u64); N]) -> Res
     }
 }
 
-/// A cluster of so many hosts with room for so many threads, where nobody is preempted and no wait ends for no reason.
+/// Returns a cluster of `hosts` hosts with room for `threads` threads, without pre-emption or spurious
+/// wake-ups.
 pub(crate) fn cluster(hosts: usize, threads: usize, limit: Nanos) -> Settings {
     let defaults = Settings::default();
     Settings {
         machines: vec![MachineSettings::default(); hosts],
         limit: defaults.start.saturating_add(limit),
         max_tasks: threads,
-        // The end of all clients at once is told to all workers in one go: hundreds of milliseconds with 512 of each.
+        // When all clients end at once, all workers are notified in one step, which takes hundreds of
+        // milliseconds with 512 of each.
         run_ahead: 10_000_000_000,
         spurious: 0,
         preemption: 0,
@@ -62,7 +64,7 @@ pub(crate) fn cluster(hosts: usize, threads: usize, limit: Nanos) -> Settings {
     }
 }
 
-/// Has all hosts cost what a profile says, each with so many NICs.
+/// Sets the costs of all hosts from a profile, each with `nics` NICs.
 pub(crate) fn cost_as(settings: &mut Settings, profile: Profile, nics: u16) {
     let profile = Arc::new(profile);
     settings.prices = Prices::of(&profile);
@@ -71,18 +73,19 @@ pub(crate) fn cost_as(settings: &mut Settings, profile: Profile, nics: u16) {
     settings.timing = TimingSettings::Model(ModelTiming { machines, switch_ns: None, control_ns: 5_000 });
 }
 
-/// How far a run has come.
+/// The phase of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
-    /// Getting ready, and warm.
+    /// Setting up and warming up.
     Before,
-    /// What is done now counts.
+    /// Operations are measured.
     Counting,
-    /// Nothing new is begun.
+    /// No new operation starts.
     Over,
 }
 
-/// What all threads of a run share, and what they gather. One of them runs at a time, so nobody ever waits for the lock.
+/// The state that all threads of a run share, and their results. One thread runs at a time, so the lock is
+/// never contended.
 #[derive(Debug, Default)]
 pub(crate) struct Course<T> {
     gathered: Mutex<T>,
@@ -96,7 +99,7 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl<T: Default + Send + 'static> Course<T> {
-    /// Runs `play` on a cluster; answers what was gathered, and a hash over all events.
+    /// Runs `play` on a cluster; returns the gathered results and a hash over all events.
     pub(crate) fn run(
         settings: Settings,
         seed: u64,
@@ -120,7 +123,7 @@ impl<T> Course<T> {
         locked(&self.gathered)
     }
 
-    /// Notes how a thread ended: with the first that fails all is over.
+    /// Records how a thread ended; the first failure ends the run.
     pub(crate) fn ended(&self, result: Result<(), CourseError>) {
         if let Err(error) = result {
             locked(&self.error).get_or_insert(error);
@@ -128,12 +131,12 @@ impl<T> Course<T> {
         }
     }
 
-    /// A thread is ready.
+    /// Marks one thread as ready.
     pub(crate) fn is_ready(&self) {
         self.ready.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Whether nobody needs to be waited for any more: so many threads are ready, or all is over.
+    /// Returns whether `threads` threads are ready, or the run is over.
     pub(crate) fn may_begin(&self, threads: usize) -> bool {
         self.ready.load(Ordering::Relaxed) >= threads as u64 || self.phase() == Phase::Over
     }
@@ -146,7 +149,7 @@ impl<T> Course<T> {
         }
     }
 
-    /// From now on it counts, unless it is over.
+    /// Starts the measurement, unless the run is over.
     pub(crate) fn count(&self) {
         self.phase.fetch_max(Phase::Counting as u64, Ordering::Relaxed);
     }

@@ -1,8 +1,9 @@
-//! RPC over datagrams, as small as it can be: senders with one request in flight each, and server threads with one queue
-//! pair each, which take a request, answer it, and post its RECV again. It tells how much of the server's processors
-//! goes into the verbs library.
+//! Minimal RPC over datagrams: senders with one request in flight each, and server threads with one queue
+//! pair each, which receive a request, answer it, and repost its RECV. Measures the share of the server's
+//! processors that the verbs library uses.
 //!
-//! No message is lost here (there are as many RECVs as senders), so nothing is sent again, and nothing controls congestion.
+//! No message is lost, since there are as many RECVs as senders. There are no retransmissions and no
+//! congestion control.
 
 use crate::course::{Course, CourseError, FOREVER, Phase, cluster, cost_as, not_zero, thread};
 use dunlin_fabric::{
@@ -17,45 +18,45 @@ use std::sync::Arc;
 /// A load of datagrams.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Datagrams {
-    /// The profile of all hosts.
+    /// Profile of all hosts.
     pub profile: String,
-    /// Hosts of senders.
+    /// Number of sender hosts.
     pub client_hosts: usize,
-    /// Senders, each a thread with one request in flight, dealt out over the server's threads.
+    /// Number of senders, each a thread with one request in flight, distributed over the server's threads.
     pub senders: usize,
-    /// Threads of the server, on a core each.
+    /// Threads of the server, each on its own core.
     pub threads: usize,
     /// Bytes of a request and of its answer, at least 4.
     pub bytes: u32,
-    /// From the start until it counts, in nanoseconds.
+    /// Time from the start to the measurement, in nanoseconds.
     pub warm_up: Nanos,
-    /// For how long it counts.
+    /// Measured time, in nanoseconds.
     pub measured: Nanos,
-    /// The virtual time after which the run is given up.
+    /// Virtual time after which the run is aborted, in nanoseconds.
     pub limit: Nanos,
 }
 
-/// What it came to.
+/// The result of a datagram load.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct DatagramsOutcome {
-    /// Requests answered.
+    /// Answered requests.
     pub calls: u64,
-    /// For how long they counted, in nanoseconds.
+    /// Measured time, in nanoseconds.
     pub time_ns: Nanos,
-    /// The part of the server threads' time that went into the verbs library, polling in vain included.
+    /// Share of the server threads' time spent in the verbs library, empty polls included.
     pub verbs_share: f64,
-    /// The same, of the time in which they did not poll in vain.
+    /// Share of the server threads' time without empty polls that the verbs library uses.
     pub verbs_share_of_work: f64,
     /// A hash over all events.
     pub trace_hash: u64,
 }
 
-/// Completions that one poll takes at most.
+/// Most completions per poll.
 const AT_ONCE: usize = 16;
 /// Requests between two signaled ones.
 const SIGNAL_EVERY: u64 = 16;
 
-/// Where the time of server threads went.
+/// Time of server threads by activity.
 #[derive(Clone, Copy, Debug, Default)]
 struct Spent {
     calls: u64,
@@ -77,11 +78,11 @@ struct End {
     sends: CompletionQueueId,
     receives: CompletionQueueId,
     arena: Arena<SimMemory>,
-    /// Bytes in front of a message in its RECV.
+    /// Bytes before a message in its RECV.
     headroom: usize,
     bytes: usize,
     depth: u64,
-    /// Sent, and known to be done.
+    /// Numbers of messages sent, and of those known to be complete.
     posted: u64,
     done: u64,
 }
@@ -124,7 +125,7 @@ impl End {
         Ok(end)
     }
 
-    /// The way to the peer at the other end of a link.
+    /// Exchanges endpoints over a link; returns the peer's address handle.
     fn meet(&mut self, link: &SimLink) -> Result<AddressHandleId, CourseError> {
         let endpoint = self.domain.endpoint(self.pair, link).map_err(thread)?;
         link.send(&endpoint.0).map_err(thread)?;
@@ -142,11 +143,11 @@ impl End {
             .map_err(thread)
     }
 
-    /// Looks for completions of what was sent, once half of the send queue may be taken.
+    /// Polls for send completions once half of the send queue may be occupied.
     fn make_room(&mut self, found: &mut Vec<Completion<SimMemory>>) {
         if self.posted - self.done >= self.depth / 2 {
             self.domain.poll(self.sends, found, AT_ONCE);
-            // Each stands for those before it too.
+            // Each completion covers the unsignaled sends before it.
             self.done += found.len() as u64 * SIGNAL_EVERY;
             found.clear();
         }
@@ -173,10 +174,10 @@ impl Datagrams {
         Ok(())
     }
 
-    /// Runs it.
+    /// Runs the load.
     ///
     /// # Errors
-    /// A load of which nothing could come, and a run that did not end well.
+    /// Returns an error for an impossible load, or if the run does not end normally.
     pub fn run(&self, seed: u64) -> Result<DatagramsOutcome, CourseError> {
         self.check()?;
         let mut settings = cluster(self.client_hosts + 1, self.senders + self.threads + 16, self.limit);
@@ -235,7 +236,7 @@ impl Datagrams {
         }
         start.raise();
         host.sleep(host.now() + self.warm_up);
-        // Who waits is roused, so that everybody counts from the same time on.
+        // Waiting threads are woken, so that all start to count at the same time.
         let wakers = std::mem::take(&mut course.gathered().wakers);
         course.count();
         wakers.iter().for_each(Waker::wake);
@@ -261,14 +262,14 @@ impl Server {
         L: Listener<Link = SimLink>,
     {
         let host = self.sim.host().clone();
-        // Room for all requests that can be under way.
+        // Room for all requests that can be in flight.
         let mut end = End::new(&self.sim, self.senders.max(1) * 2, self.load.bytes)?;
         self.course.gathered().wakers.push(end.domain.waker());
         let mut links = Vec::new();
         for _ in 0..self.senders {
             let link = listener.accept(FOREVER).map_err(thread)?;
             let handle = end.meet(&link)?;
-            // What the sender puts into its requests, so that we know whom to answer.
+            // The sender includes this handle in its requests, to identify the receiver of the answer.
             link.send(&handle.0.to_le_bytes()).map_err(thread)?;
             links.push(link);
         }
@@ -302,7 +303,8 @@ impl Server {
             let count = end.domain.poll(end.receives, &mut found, AT_ONCE);
             if count == 0 {
                 if self.course.phase() != Phase::Over {
-                    // It polls on and on: a simulator need not do that to know what it costs.
+                    // The thread would poll continuously; the simulator computes that cost from the elapsed
+                    // time.
                     end.domain.wait(armed, FOREVER);
                 }
                 spent.in_vain += self.sim.time() - before;
@@ -332,7 +334,7 @@ impl Server {
     }
 }
 
-/// One sender: a request, its answer, the next request.
+/// Runs one sender: a request, its answer, the next request.
 fn send_on_and_on(
     sim: &Sim,
     address: &Address,
@@ -356,7 +358,8 @@ fn send_on_and_on(
                 end.domain.disarm(armed);
                 break;
             }
-            // The server's threads end with what they have taken; nobody waits for more than that.
+            // The server's threads stop with the requests that they have received, so later ones get no
+            // answer.
             let until = sim.host().now() + 1_000_000;
             if end.domain.wait(armed, until) == dunlin_fabric::Wake::TimedOut && course.phase() == Phase::Over
             {

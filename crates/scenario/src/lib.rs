@@ -1,20 +1,22 @@
-//! What the simulator runs: the engine, unmodified, in clusters and under loads that nobody here has.
+//! Scenarios for the simulator: the unmodified engine on clusters and under loads for which this project has
+//! no hardware.
 //!
-//! * [`swarm`]: random clusters, workloads and faults from a seed, and what must hold whatever happens.
-//! * [`load`]: clients by the thousand on a cluster, open or closed loop, for figures and for the simulator's own speed.
+//! * [`swarm`]: random clusters, workloads and faults from a seed, and the invariants that must always hold.
+//! * [`load`]: thousands of clients on a cluster, in open or closed loop, for figures and for the simulator's
+//!   own speed.
 //! * [`bypass`]: a store whose clients READ its tables.
 //! * [`shared`]: threads that share their machine's connection.
-//! * [`course`]: what those that are measured for a while have in common.
-//! * [`memory`]: what handlers wait for in memory, alone and in batches.
-//! * [`datagrams`]: RPC over datagrams without the engine, for what it takes of the server's processors.
-//! * [`advice`]: what the model says of the plan that hints select, for a function of anybody.
-//! * [`raw_verbs`]: measurements of raw verbs, played on the simulator instead of on the model alone.
-//! * [`rates`]: what the NICs of simulated clusters do in a second, for clients that choose by it.
-//! * [`tuning`]: a client of a function that changes, and what its tuner makes of it.
-//! * [`figures`]: the papers' figures, with what the papers' texts say of them.
+//! * [`course`]: the common parts of timed runs.
+//! * [`memory`]: memory waits of handlers, alone and in batches.
+//! * [`datagrams`]: RPC over datagrams without the engine, to measure the server's processor time.
+//! * [`advice`]: the model's forecast for the plan that a function's hints select, and for the others.
+//! * [`raw_verbs`]: raw-verb measurements, played on the simulator instead of on the model alone.
+//! * [`rates`]: operation rates of simulated NICs, for clients that base their choice on them.
+//! * [`tuning`]: a client of a function that changes, and the response of its tuner.
+//! * [`figures`]: the papers' figures, with the statements in the papers' texts.
 //!
-//! What may come in: descriptions of clusters and loads, and the code that plays them. What never does: how anything is
-//! printed, what hardware costs (`rnic-model` has that), and mechanism of the engine or of the simulator.
+//! This crate holds descriptions of clusters and loads, and the code that plays them. Output formats,
+//! hardware costs (see `rnic-model`) and mechanisms of the engine or the simulator stay outside.
 
 pub mod advice;
 pub mod bypass;

@@ -1,5 +1,5 @@
-//! Clients by the thousand on one server: closed loop (a call follows its answer after a think time) or open loop (calls
-//! come when they come), on a cluster of any shape.
+//! Thousands of clients on one server: closed loop (a call follows its answer after a think time) or open
+//! loop (calls arrive by their own schedule), on a cluster of any shape.
 
 mod function;
 mod latencies;
@@ -29,20 +29,20 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use thiserror::Error;
 
-/// What the network is.
+/// The network of a load.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Network {
-    /// Fixed rates: 600 ns one way, 20 ns a message.
+    /// Fixed rates: 600 ns one-way latency, 20 ns per message.
     Rates,
-    /// The model, with one of its profiles for all hosts.
+    /// The hardware model, with one of its profiles for all hosts.
     Modelled(String),
 }
 
 impl Network {
-    /// The network of that name: `rates`, or the model with the profile of that name.
+    /// Returns a network by name: `rates`, or the model with the profile of that name.
     ///
     /// # Errors
-    /// There is no such profile; the error says the nearest one.
+    /// Returns an error for an unknown profile, with the nearest name.
     pub fn by_name(name: &str) -> Result<Network, ProfileError> {
         if name == Network::Rates.name() {
             return Ok(Network::Rates);
@@ -50,7 +50,7 @@ impl Network {
         Profile::built_in(name).map(|_| Network::Modelled(name.to_owned()))
     }
 
-    /// Its name in reports.
+    /// Returns the name used in reports.
     pub fn name(&self) -> &str {
         match self {
             Network::Rates => "rates",
@@ -62,34 +62,34 @@ impl Network {
 /// When a client makes its next call.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Pace {
-    /// So many calls in flight; each answer makes the next call, after a think time.
+    /// A fixed number of calls in flight; each answer triggers the next call, after a think time.
     Closed {
         /// Calls in flight.
         window: u16,
-        /// Time between an answer and the next call; for a window of one only.
+        /// Time between an answer and the next call; used with a window of one only.
         think: Times,
     },
-    /// So many calls are made together, as one message to one worker (or as few as they fit); the last answer makes the
-    /// next ones.
+    /// Calls are made in groups, each one message to one worker (or as few messages as possible); the last
+    /// answer triggers the next group.
     Batches {
-        /// Calls of a batch.
+        /// Calls per batch.
         size: u16,
     },
-    /// As `Batches`, of as many calls as the engine finds to keep a latency (RF-RPC section 4.2).
+    /// As `Batches`, with the size that the engine tunes to a latency limit (RF-RPC section 4.2).
     TunedBatches {
-        /// How late answers may be, in nanoseconds.
+        /// Latency limit, in nanoseconds.
         limit: Nanos,
-        /// The share of calls that may be later.
+        /// Share of calls that may exceed the limit.
         tolerance: f64,
     },
-    /// So many calls are in flight; each is put into a batch that goes out by itself.
+    /// A fixed number of calls in flight; each joins a batch that the engine flushes.
     Pushed {
         /// Calls in flight.
         window: u16,
-        /// When batches go out.
+        /// When batches are flushed.
         batching: Batching,
     },
-    /// One after each gap, whatever is in flight; latency counts from when a call was due.
+    /// One call after each gap, regardless of calls in flight; latency counts from the due time of a call.
     Open {
         /// Time between calls.
         gaps: Times,
@@ -99,24 +99,25 @@ pub enum Pace {
 /// How much of a load is played.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Extent {
-    /// So many calls of all clients together, each client its share; all of them count.
+    /// This number of calls over all clients, in equal shares; all are measured.
     Calls(u64),
-    /// Every client calls on and on; what ends within `measured` after `warm_up` counts. So nobody is idle while others
-    /// end their share.
+    /// Every client calls continuously; calls that end within `measured` after `warm_up` are measured. No
+    /// client is idle while others finish their share.
     Time {
-        /// From the start until calls count.
+        /// Time from the start to the measurement, in nanoseconds.
         warm_up: Nanos,
-        /// For how long they count.
+        /// Measured time, in nanoseconds.
         measured: Nanos,
     },
 }
 
-/// Whom a client is connected to.
+/// The connections of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Connections {
     /// To one worker.
     One,
-    /// To each worker; each call goes to one by chance, as to a store whose workers own a part of the keys each.
+    /// To each worker; each call goes to a random one, as in a store whose workers each own a part of the
+    /// keys.
     EachWorker,
 }
 
@@ -127,89 +128,89 @@ pub enum Posting {
     Engine,
     /// As the engine posts them, and counted ([`LoadOutcome::posted`]).
     Counted,
-    /// Each is signaled, and its completion is waited for before anything else is done; counted, too.
+    /// All are signaled, and the client waits for each completion before any other work; also counted.
     Signaled,
 }
 
-/// A load.
+/// A load of clients on one server.
 #[derive(Clone, Debug)]
 pub struct Load {
     /// The network.
     pub network: Network,
-    /// Client hosts.
+    /// Number of client hosts.
     pub client_hosts: usize,
-    /// NICs of each host.
+    /// NICs per host.
     pub nics: u16,
-    /// Cores of the server, and of each client host; `None` for one each thread.
+    /// Cores of the server; `None` for one per thread.
     pub server_cores: Option<u32>,
-    /// As above.
+    /// Cores of each client host; `None` for one per thread.
     pub client_cores: Option<u32>,
     /// Worker threads of the server.
     pub workers: u16,
     /// Client threads.
     pub clients: usize,
-    /// Whom each is connected to.
+    /// Connections of each client.
     pub connections: Connections,
     /// When calls are made.
     pub pace: Pace,
     /// How much is played.
     pub extent: Extent,
-    /// What is called, each call to one of them by chance.
+    /// Functions that are called; each call picks one at random by weight.
     pub functions: Vec<Function>,
-    /// Skew over workers, of clients or (with connections to each) of calls; without it clients are dealt out in turn, and
-    /// calls by even chance.
+    /// Zipfian skew over workers, of clients or (with connections to each worker) of calls. `None`
+    /// distributes clients round-robin and calls uniformly.
     pub worker_skew: Option<f64>,
-    /// With connections to each worker: skew over so many keys that workers own by hash. Each call, or batch, goes to the owner of
-    /// its key.
+    /// With connections to each worker: number of keys and Zipfian skew. Workers own keys by hash, and each
+    /// call or batch goes to the owner of its key.
     pub key_skew: Option<(u64, f64)>,
-    /// Whether the fabric takes payloads within work requests, up to what the profile says.
+    /// Whether the fabric supports inline payloads, up to the profile's limit.
     pub inline: bool,
     /// How clients post.
     pub posting: Posting,
-    /// How clients that fetch or have written back choose R and F.
+    /// How clients choose R and F if their results are fetched or written back.
     pub fetch_choice: FetchChoice,
     /// When such clients send the first READ for a result.
     pub first_read: FirstRead,
-    /// The width of what [`LoadOutcome::timeline`] counts; 0 for none.
+    /// Width of the stretches of [`LoadOutcome::timeline`] in nanoseconds; 0 for no timeline.
     pub timeline: Nanos,
-    /// Whether threads of the server have each of their work requests signaled and wait for its completion, too.
+    /// Whether server threads signal each of their work requests and wait for its completion.
     pub server_waits: bool,
     /// Bytes of each ring.
     pub ring_bytes: u32,
-    /// The virtual time, connecting included, after which the run is given up: a load that does not come to its end is an
-    /// error and no hang.
+    /// Virtual time, connecting included, after which the run is aborted. A load that does not come to its
+    /// end is an error, not a hang.
     pub limit: Nanos,
 }
 
-/// Why a load was not run to its end.
+/// The reason why a load did not come to its end.
 #[derive(Debug, Error)]
 pub enum LoadError {
-    /// The load describes nothing that could run.
+    /// The load is impossible.
     #[error("{what} is 0: a load needs at least one")]
     Nothing {
-        /// What there is none of.
+        /// Name of the quantity that is 0.
         what: &'static str,
     },
-    /// No such profile, or a bad one.
+    /// The profile is unknown or invalid.
     #[error(transparent)]
     Profile(#[from] ProfileError),
-    /// Its NIC has no rates to choose by.
+    /// The rates of the profile's NIC cannot be computed.
     #[error(transparent)]
     Rates(#[from] ModelledRatesError),
-    /// More connections than the cluster can hold.
+    /// The load needs more connections than the cluster can hold.
     #[error(
         "{clients} clients make {queue_pairs} queue pairs at the server's NIC, which holds {limit}: at most {} clients fit",
         .limit * .clients / .queue_pairs
     )]
     QueuePairs {
-        /// Clients asked for.
+        /// Clients requested.
         clients: usize,
         /// Their connections.
         queue_pairs: usize,
-        /// The most there can be.
+        /// The limit.
         limit: usize,
     },
-    /// The run did not end as it should.
+    /// The simulation failed.
     #[error(transparent)]
     Run(#[from] RunError),
     /// The server did not start.
@@ -223,63 +224,63 @@ pub enum LoadError {
     Call(CallError),
 }
 
-/// What a load came to. Times are virtual.
+/// The result of a load. Times are virtual.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LoadOutcome {
     /// All calls together.
     pub all: FunctionOutcome,
-    /// Those of each function.
+    /// The calls of each function.
     pub functions: Vec<FunctionOutcome>,
-    /// For how long calls counted: from the first call to the last answer, or the time asked for.
+    /// Measured time in nanoseconds: from the first call to the last answer, or the requested time.
     pub time_ns: Nanos,
-    /// So long take so many percent of calls at most, in nanoseconds.
+    /// Latency curve: pairs of percent of calls and latency in nanoseconds.
     pub percentiles: Vec<(f64, Nanos)>,
-    /// Calls that each worker has answered while calls counted.
+    /// Calls answered by each worker during the measurement.
     pub by_worker: Vec<u64>,
-    /// Work requests that clients posted for calls that count, if they were counted.
+    /// Work requests that clients posted for measured calls, if counted.
     pub posted: u64,
     /// Events of the simulator from the first call on.
     pub events: u64,
-    /// Times that a task was given the processor, from the first call on.
+    /// Task switches from the first call on.
     pub switches: u64,
-    /// What `probe` said at the first call and after the last answer, everything still connected.
+    /// Results of `probe` at the first call and after the last answer, with all clients connected.
     pub probes: [u64; 4],
-    /// Calls answered in each stretch of [`Load::timeline`] since calls began, whether they count or not.
+    /// Calls answered in each stretch of [`Load::timeline`] since calls began, measured or not.
     pub timeline: Vec<u64>,
     /// A hash over all events.
     pub trace_hash: u64,
 }
 
 impl LoadOutcome {
-    /// Calls per second of virtual time.
+    /// Returns the calls per second of virtual time.
     pub fn throughput(&self) -> f64 {
         self.rate(&self.all)
     }
 
-    /// Calls of one function per second of virtual time.
+    /// Returns one function's calls per second of virtual time.
     pub fn rate(&self, function: &FunctionOutcome) -> f64 {
         function.calls as f64 * 1e9 / self.time_ns.max(1) as f64
     }
 }
 
-/// What all tasks of a run share.
+/// The state that all tasks of a run share.
 #[derive(Clone)]
 struct Board {
-    /// Of each function.
+    /// By function.
     latencies: Arc<Vec<Latencies>>,
     error: Arc<Mutex<Option<LoadError>>>,
     connected: Arc<AtomicU64>,
     done: Arc<AtomicU64>,
-    /// Whether what is answered counts.
+    /// Whether answers are measured.
     counting: Arc<AtomicBool>,
     /// No more calls are made.
     over: Arc<AtomicBool>,
     /// When calls began.
     began: Arc<AtomicU64>,
-    /// Calls answered in each stretch of so long, if that is not 0.
+    /// Width of the timeline's stretches; 0 for none.
     stretch: Nanos,
     timeline: Arc<Vec<AtomicU64>>,
-    /// Calls that each worker has answered.
+    /// Calls answered by each worker.
     by_worker: Arc<Vec<AtomicU64>>,
 }
 
@@ -299,12 +300,12 @@ impl Board {
         }
     }
 
-    /// How long calls have been made.
+    /// Returns the time since calls began.
     fn since(&self, now: Nanos) -> Nanos {
         now.saturating_sub(self.began.load(Ordering::Relaxed))
     }
 
-    /// A call was answered, whether it counts or not.
+    /// Records an answered call in the timeline, measured or not.
     fn note(&self, now: Nanos) {
         if self.stretch > 0
             && let Some(count) = self.timeline.get((self.since(now) / self.stretch) as usize)
@@ -313,7 +314,7 @@ impl Board {
         }
     }
 
-    /// A worker has answered a call. One task of a run runs at a time, so nothing is lost.
+    /// Records a call answered by a worker. One task runs at a time, so plain loads and stores lose nothing.
     fn served(&self, worker: u16) {
         if self.counting.load(Ordering::Relaxed)
             && let Some(count) = self.by_worker.get(usize::from(worker))
@@ -333,22 +334,23 @@ impl Board {
 
 /// The id of a load's first function; the others follow.
 const FIRST_FUNCTION: u16 = 1;
-/// Calls in flight of a client in open loop.
+/// Calls in flight per client in open loop.
 const OPEN_WINDOW: u16 = 256;
-/// The most calls of a batch whose size is found (RF-RPC section 4.2).
+/// Most calls of a tuned batch (RF-RPC section 4.2).
 const TUNED_WINDOW: u16 = 128;
-/// Bytes after which such a batch goes out though it has fewer calls: enough for as many small ones. With fewer, what is left of a batch
-/// of 128 would follow in a message of its own.
+/// Bytes at which a tuned batch is flushed early: enough for 128 small calls. With a lower limit the rest of
+/// such a batch would follow in a separate message.
 const TUNED_BYTES: u32 = 8192;
-/// Stretches that a timeline can have.
+/// Most stretches of a timeline.
 const MOST_STRETCHES: usize = 1 << 20;
-/// Connections that one server's NIC can have.
+/// Most connections of one server's NIC.
 const MOST_QUEUE_PAIRS: usize = 60_000;
-/// The virtual time within which a load has to end where nothing else is said.
+/// Default limit of virtual time.
 const LIMIT: Nanos = 3_600_000_000_000;
 
 impl Load {
-    /// The load by which the simulator itself is measured: synchronous calls of 32 bytes, `write` both ways.
+    /// Creates the load that measures the simulator itself: synchronous calls of 32 bytes, `write` in both
+    /// directions.
     pub fn bench(clients: usize, calls: u64, network: Network) -> Load {
         let plan = PROTOCOLS[0].plan(CompletionMode::Busy);
         Load {
@@ -411,7 +413,7 @@ impl Load {
                 settings.timing = TimingSettings::Fixed(rates);
             }
             Network::Modelled(name) => {
-                // What its clients choose by is their own NIC's, as if it had been measured on this cluster.
+                // The clients choose by the rates of their own NIC, as if measured on this cluster.
                 if self.functions.iter().any(|function| function.plan.response == ResponseHalf::FetchOrWrite)
                 {
                     settings.rates = Some(modelled_rates(name)?);
@@ -425,7 +427,7 @@ impl Load {
         Ok(settings)
     }
 
-    /// The largest payload of that kind.
+    /// Returns the largest payload of a kind, at least 4096 bytes.
     fn largest(&self, of: fn(&Function) -> u32) -> u64 {
         let largest = self.functions.iter().map(of).max();
         u64::from(largest.unwrap_or(0)).max(4096)
@@ -435,7 +437,7 @@ impl Load {
         self.largest(|function| function.requests.largest())
     }
 
-    /// The most calls that a client has in flight.
+    /// Returns the most calls in flight of a client.
     fn window(&self) -> u16 {
         match self.pace {
             Pace::Closed { window, .. } => window.max(1),
@@ -446,15 +448,15 @@ impl Load {
         }
     }
 
-    /// Registered memory for large payloads of each direction of a lane: four times what can be under way, so that thousands
-    /// of clients do not map an arena each of which a corner is used.
+    /// Returns the registered memory for large payloads per direction of a lane: four times the bytes that
+    /// can be in flight. A larger default arena per client would be mostly unused with thousands of clients.
     fn large_memory(&self) -> u64 {
         let window = self.window();
         let payload = self.largest_request().max(self.largest(Function::largest_result));
         4 * payload * u64::from(window)
     }
 
-    /// When batches go out by themselves, if they do.
+    /// Returns when the engine flushes batches, if it does.
     fn batching(&self) -> Option<Batching> {
         match self.pace {
             Pace::TunedBatches { limit, tolerance } => {
@@ -466,12 +468,12 @@ impl Load {
         }
     }
 
-    /// The plan of each function by its id.
+    /// Returns the plan of each function by its id.
     fn plans(&self) -> BTreeMap<u16, Plan> {
         (FIRST_FUNCTION..).zip(self.functions.iter().map(|function| function.plan)).collect()
     }
 
-    /// The function of a call. Without a choice there is no chance in it.
+    /// Chooses the function of a call. With a single function it draws no random number.
     fn choose(&self, random: &mut Random) -> usize {
         if self.functions.len() == 1 {
             return 0;
@@ -488,7 +490,7 @@ impl Load {
             .unwrap_or(0)
     }
 
-    /// A core of the server.
+    /// Returns the core model of the server.
     fn core(&self) -> Result<Core, LoadError> {
         match &self.network {
             Network::Rates => Ok(Core::PLAIN),
@@ -496,11 +498,11 @@ impl Load {
         }
     }
 
-    /// Runs the load. `probe` is asked for two numbers (time and memory, say) when all are connected and when all calls
-    /// are answered.
+    /// Runs the load. Calls `probe` for two numbers (such as time and memory) when all clients are connected
+    /// and when all calls are answered.
     ///
     /// # Errors
-    /// A load of which nothing could come, and a run that did not end well.
+    /// Returns an error for an impossible load, or if the run does not end normally.
     pub fn run(&self, seed: u64, probe: fn() -> [u64; 2]) -> Result<LoadOutcome, LoadError> {
         let (settings, core) = (self.settings()?, self.core()?);
         let stretches = match self.extent {
@@ -531,7 +533,7 @@ impl Load {
         Ok(outcome)
     }
 
-    /// Starts the server on `fabric`; what is given back ends it.
+    /// Starts the server on `fabric`; calling the returned closure stops it.
     fn serve<F: Fabric>(
         &self,
         fabric: &F,

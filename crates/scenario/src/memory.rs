@@ -1,45 +1,46 @@
-//! What handlers wait for in memory, and how calls of a batch wait for it together: a store that is shown a batch before the first of its
-//! calls asks for the lines of all of them ([`Service::prepare`](dunlin_rpc::Service::prepare)), as many at a time as a core can.
+//! Memory waits of handlers, and their overlap within a batch. A store that sees a batch before its first
+//! call executes prefetches the lines of all its calls ([`Service::prepare`](dunlin_rpc::Service::prepare)),
+//! limited by the core's outstanding misses.
 
 use dunlin_fabric::{Fabric, Nanos};
 use dunlin_fabric_sim::Sim;
 use dunlin_rnic_model::{Parameter, Profile};
 use std::collections::VecDeque;
 
-/// Instructions of a cycle, as in the prices of profiles.
+/// Instructions per cycle, as in the prices of profiles.
 const INSTRUCTIONS_A_CYCLE: f64 = 2.0;
 
-/// Lines that a call needs and that no cache has. Each is named by the one before it: a bucket, then the item.
+/// Uncached lines that a call needs. Each holds the address of the next: a bucket, then the item.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Lines {
-    /// How many.
+    /// Number of lines.
     pub number: u32,
-    /// What each is waited for, in nanoseconds.
+    /// Wait for each line, in nanoseconds.
     pub latency: Nanos,
-    /// Instructions of asking for one ahead of the call.
+    /// Instructions to prefetch one line before the call.
     pub asking: u32,
 }
 
 impl Lines {
-    /// What a call waits for all of them, one after the other.
+    /// Returns the wait of a call that accesses all lines in sequence.
     pub(crate) fn one_by_one(self) -> Nanos {
         Nanos::from(self.number) * self.latency
     }
 }
 
-/// What a core can do beside.
+/// The parallelism and speed of a core.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Core {
-    /// Lines that it can wait for at a time.
+    /// Cache-line misses that it can have outstanding.
     fill_buffers: usize,
     instruction_ns: f64,
 }
 
 impl Core {
-    /// One that waits for a line at a time.
+    /// A core with one outstanding miss.
     pub(crate) const PLAIN: Core = Core { fill_buffers: 1, instruction_ns: 0.0 };
 
-    /// A core of a profile's hosts.
+    /// Returns a core of a profile's hosts.
     pub(crate) fn of(profile: &Profile) -> Core {
         Core {
             fill_buffers: profile.number(Parameter::FillBuffers) as usize,
@@ -48,15 +49,15 @@ impl Core {
     }
 }
 
-/// What one worker has asked for.
+/// The prefetches of one worker.
 #[derive(Debug)]
 pub(crate) struct Ahead {
     core: Core,
-    /// When the lines under way are there.
+    /// Arrival times of the lines in flight.
     coming: VecDeque<Nanos>,
-    /// When the last line that each call of the batch has asked for is there, in the order of the calls.
+    /// Arrival time of the last line prefetched for each call of the batch, in the order of the calls.
     asked: VecDeque<Nanos>,
-    /// The pass over the batch; none while it is called.
+    /// The present pass over the batch; `None` while its calls execute.
     pass: Option<usize>,
 }
 
@@ -65,18 +66,18 @@ impl Ahead {
         Ahead { core, coming: VecDeque::new(), asked: VecDeque::new(), pass: None }
     }
 
-    /// The next call of a batch asks for its next line, if it needs another: in the first pass for the first one, later for what the
-    /// one before names, as soon as that is there.
+    /// Prefetches the next line of the batch's next call, if it needs another. The first pass fetches the
+    /// first line; later passes wait for the line before, which holds the address.
     pub(crate) fn ask(&mut self, sim: &Sim, pass: usize, lines: Lines) {
         let now = sim.time();
         let until = self.ask_at(now, pass, lines);
         sim.host().work(until.saturating_sub(now));
     }
 
-    /// As above, at some time; until when the core is busy with it.
+    /// [`ask`](Ahead::ask) at time `now`; returns until when the core is busy.
     fn ask_at(&mut self, now: Nanos, pass: usize, lines: Lines) -> Nanos {
         if self.pass.is_none() {
-            // Calls of the last batch that never came.
+            // Discards calls of the last batch that never executed.
             self.asked.clear();
         }
         self.pass = Some(pass);
@@ -99,7 +100,8 @@ impl Ahead {
         from
     }
 
-    /// What the call that has now come waits for its lines: those that it has asked for until they are there, others one by one.
+    /// Returns the wait of the call that executes now: until its prefetched lines arrive, or for all lines in
+    /// sequence.
     pub(crate) fn wait(&mut self, sim: &Sim, lines: Lines) -> Nanos {
         self.pass = None;
         match self.asked.pop_front() {
@@ -116,7 +118,8 @@ mod tests {
     const LINES: Lines = Lines { number: 2, latency: 100, asking: 40 };
     const CORE: Core = Core { fill_buffers: 10, instruction_ns: 0.25 };
 
-    /// When a batch of so many calls has been asked for in both passes, and when the last line of its last call is there.
+    /// Returns when a batch of `calls` calls has been prefetched in both passes, and when the last line of
+    /// its last call arrives.
     fn asked(core: Core, calls: usize) -> (Nanos, Nanos) {
         let (mut ahead, mut now) = (Ahead::new(core), 1_000);
         for pass in 0..2 {
@@ -131,9 +134,9 @@ mod tests {
     #[test]
     fn lines_of_many_calls_come_together_and_a_calls_own_one_after_the_other() {
         assert_eq!(asked(CORE, 1), (120, 220), "a call by itself is no sooner");
-        // The first bucket is there 110 ns after the start; from then on an item each 10 ns.
+        // The first bucket arrives 110 ns after the start; from then on an item follows every 10 ns.
         assert_eq!(asked(CORE, 8), (190, 290));
-        // Asking takes longer than waiting.
+        // Prefetching takes longer than waiting.
         assert_eq!(asked(CORE, 50), (1_000, 1_100));
     }
 
@@ -153,7 +156,7 @@ mod tests {
         ahead.pass = None;
         ahead.ask_at(1_000, 0, LINES);
         assert_eq!(ahead.asked, [1_110]);
-        // Who needs fewer lines is not asked for again.
+        // A call that needs fewer lines prefetches no more.
         assert_eq!(ahead.ask_at(1_010, 1, Lines { number: 1, ..LINES }), 1_010);
         assert_eq!(ahead.asked, [1_110]);
     }

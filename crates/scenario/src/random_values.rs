@@ -1,34 +1,36 @@
-//! Sizes, times and keys by chance. Logarithms and powers are `libm`'s: the same bytes on every machine.
+//! Random sizes, times and keys. Logarithms and powers come from `libm`, so results are the same bytes on
+//! every machine.
 
 use dunlin_fabric::Nanos;
 use dunlin_fabric_sim::Random;
 
-/// A number in `0..1`.
+/// Returns a number in `0..1`.
 fn unit(random: &mut Random) -> f64 {
     (random.next() >> 11) as f64 / (1u64 << 53) as f64
 }
 
-/// Generalized Pareto, by inversion; `k` is the shape.
+/// Draws from a generalized Pareto distribution by inversion; `k` is the shape.
 fn pareto(random: &mut Random, location: f64, scale: f64, k: f64) -> f64 {
     location + scale * (libm::pow(1.0 - unit(random), -k) - 1.0) / k
 }
 
-/// Payload sizes, in bytes.
+/// A distribution of payload sizes, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Sizes {
-    /// Always the same.
+    /// Constant.
     Fixed(u32),
-    /// Each between the two as often, both included.
+    /// Uniform between the two, both included.
     Uniform(u32, u32),
-    /// Values of Facebook's ETC pool (Atikoglu et al., SIGMETRICS 2012, section 5: generalized Pareto with scale 214.476
-    /// and shape 0.348238), at most 1 MiB: what LITE figures 12 and 13 use.
+    /// Values of Facebook's ETC pool (Atikoglu et al., SIGMETRICS 2012, section 5: generalized Pareto with
+    /// scale 214.476 and shape 0.348238), at most 1 MiB; used by LITE figures 12 and 13.
     FacebookValues,
-    /// Keys of the same pool (generalized extreme values with location 30.7984, scale 8.20449, shape 0.078688), 1 to 250.
+    /// Keys of the same pool (generalized extreme values with location 30.7984, scale 8.20449, shape
+    /// 0.078688), 1 to 250.
     FacebookKeys,
 }
 
 impl Sizes {
-    /// A size.
+    /// Draws a size.
     #[inline]
     pub fn next(&self, random: &mut Random) -> u32 {
         if let Sizes::Fixed(size) = *self { size } else { self.draw(random) }
@@ -52,7 +54,7 @@ impl Sizes {
         }
     }
 
-    /// The largest size there can be.
+    /// Returns the largest possible size.
     pub fn largest(&self) -> u32 {
         match *self {
             Sizes::Fixed(size) => size,
@@ -63,22 +65,22 @@ impl Sizes {
     }
 }
 
-/// Times, in nanoseconds.
+/// A distribution of times, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Times {
-    /// Always the same; 0 for none.
+    /// Constant; 0 for none.
     Fixed(Nanos),
     /// Exponential with this mean: a Poisson process.
     Exponential(f64),
-    /// Mostly the first, and in one of so many cases the second.
+    /// The first value; in one of the given number of cases the second.
     Bimodal(Nanos, Nanos, u32),
-    /// Gaps between requests of Facebook's ETC pool (generalized Pareto with scale 16.0292 us and shape 0.154971), times
-    /// a factor: LITE figure 13 stretches them by 1 to 8.
+    /// Gaps between requests of Facebook's ETC pool (generalized Pareto with scale 16.0292 us and shape
+    /// 0.154971), times a factor: LITE figure 13 stretches them by 1 to 8.
     FacebookGaps(f64),
 }
 
 impl Times {
-    /// A time.
+    /// Draws a time.
     #[inline]
     pub fn next(&self, random: &mut Random) -> Nanos {
         if let Times::Fixed(time) = *self { time } else { self.draw(random) }
@@ -98,17 +100,18 @@ impl Times {
     }
 }
 
-/// Which of some things is meant.
+/// A distribution over numbered items.
 #[derive(Clone, Debug)]
 pub enum Skew {
-    /// Each as often.
+    /// Uniform over this number of items.
     Uniform(u64),
-    /// Thing `i` in proportion to its weight, for [`zipfian`](Skew::zipfian) `1 / (i + 1)^theta`: cumulated weights.
+    /// Item `i` in proportion to its weight, which is `1 / (i + 1)^theta` for [`zipfian`](Skew::zipfian).
+    /// Holds cumulative weights.
     Zipfian(Vec<f64>),
 }
 
 impl Skew {
-    /// Zipfian over so many things (at most a million are told apart).
+    /// Creates a Zipfian distribution over `things` items (at most a million are distinguished).
     pub fn zipfian(things: u64, theta: f64) -> Self {
         let mut sum = 0.0;
         let weights = (1..=things.clamp(1, 1_000_000)).map(|i| {
@@ -118,9 +121,10 @@ impl Skew {
         Skew::Zipfian(weights.collect())
     }
 
-    /// Things that own so many keys by hash; key `i` is asked for in proportion to `1 / (i + 1)^theta`.
+    /// Creates a distribution over `things` items that own `keys` keys by hash; key `i` is requested in
+    /// proportion to `1 / (i + 1)^theta`.
     pub fn of_keys(keys: u64, theta: f64, things: u64) -> Self {
-        /// Keys that are told apart; all rarer ones together are spread evenly, as hashing spreads them.
+        /// Keys treated individually; the weight of all rarer ones is spread evenly, as hashing spreads them.
         const APART: u64 = 100_000;
         let things = things.max(1);
         let apart = keys.clamp(1, APART);
@@ -143,7 +147,7 @@ impl Skew {
         Skew::Zipfian(sums.collect())
     }
 
-    /// A thing.
+    /// Draws an item.
     pub fn next(&self, random: &mut Random) -> u64 {
         match self {
             Skew::Uniform(things) => random.below((*things).max(1)),
@@ -191,11 +195,12 @@ mod tests {
         for _ in 0..200_000 {
             counts[skew.next(&mut random) as usize] += 1;
         }
-        // The most wanted of 128 million keys has some 5% of all wishes, its owner the usual part of the others as well.
+        // The most popular of 128 million keys gets about 5% of all requests; its owner also has the usual
+        // share of the others.
         let (most, least) = (counts.iter().max(), counts.iter().min());
         let share = |count: Option<&u32>| f64::from(*count.unwrap()) / 200_000.0;
         assert!((0.10..0.14).contains(&share(most)) && (0.04..0.07).contains(&share(least)), "{counts:?}");
-        // With a single key all go to its owner.
+        // With a single key all requests go to its owner.
         let one = Skew::of_keys(1, 0.99, 14);
         let owner = one.next(&mut random);
         assert!((0..100).all(|_| one.next(&mut random) == owner));

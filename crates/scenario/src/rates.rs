@@ -1,4 +1,4 @@
-//! What the NICs of a cluster do in a second: each profile's own, computed when a run first needs it.
+//! Operation rates of a cluster's NICs, computed per profile when a run first needs them.
 
 use dunlin_fabric::Rates;
 use dunlin_rnic_model::rates::{RatesError, rates};
@@ -8,26 +8,27 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use thiserror::Error;
 
-/// Those that were computed in this process, by the profile's name. They are the same each time, so it does not matter who was first.
+/// Rates computed in this process, by profile name. They are deterministic, so any thread may compute them.
 static KNOWN: Mutex<BTreeMap<String, Arc<Rates>>> = Mutex::new(BTreeMap::new());
 
-/// Why a cluster has no rates.
+/// The reason why a cluster has no rates.
 #[derive(Debug, Error)]
 pub enum ModelledRatesError {
-    /// No such profile, or a bad one.
+    /// The profile is unknown or invalid.
     #[error(transparent)]
     Profile(#[from] ProfileError),
-    /// The model has none for it.
+    /// The model yields no rates for it.
     #[error(transparent)]
     Rates(#[from] RatesError),
 }
 
-/// The rates of a built-in profile, as RF-RPC's one-time benchmark gives them on the model.
+/// Returns the rates of a built-in profile, as RF-RPC's one-time benchmark gives them on the model.
 ///
 /// # Errors
-/// An unknown profile, or one on which the benchmark cannot be run.
+/// Returns an error for an unknown profile, or one on which the benchmark cannot be run.
 pub fn modelled_rates(profile: &str) -> Result<Arc<Rates>, ModelledRatesError> {
-    // Held while they are computed, which takes a moment: threads that run a figure's runs side by side need the same ones.
+    // Held during the computation, which takes a moment: threads that run a figure's runs in parallel need
+    // the same rates.
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(rates) = known.get(profile) {
         return Ok(Arc::clone(rates));

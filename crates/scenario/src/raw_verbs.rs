@@ -1,8 +1,8 @@
-//! A row of a sweep in the simulator itself: the closed loop that the driver of `rnic-model` plays on the model alone, on real queue
-//! pairs, memory and threads of a simulated cluster. What was calibrated with the driver is worth something only if both agree.
+//! Plays a row of a sweep in the simulator: the closed loop of `rnic-model`'s driver on the queue pairs,
+//! memory and threads of a simulated cluster. A calibration by the driver is valid only if both agree.
 //!
-//! One thing differs on purpose. A fabric gives a READ's buffer back with its completion, so all READs are signaled here, also where
-//! the test has most of them unsignaled and noticed by their data.
+//! One difference is deliberate. A fabric returns a READ's buffer with its completion, so all READs are
+//! signaled here, even where the test leaves most of them unsignaled and observes their data.
 
 use crate::course::{Course, CourseError, FOREVER, cluster, cost_as, thread};
 use dunlin_fabric::{
@@ -19,21 +19,23 @@ use std::sync::Arc;
 
 /// Bytes between two buffers of a window.
 const APART: usize = 4096;
-/// How many times as long as in the driver a test runs: threads that wake up together are in step for longer.
+/// Factor by which a test runs longer than in the driver: threads that wake up together stay in step for
+/// longer.
 const LONGER: u64 = 3;
-/// The virtual time after which a run is given up.
+/// Virtual time after which a run is aborted, in nanoseconds.
 const LIMIT: Nanos = 60_000_000_000;
 
-/// Million operations per second and machine of a row, on a simulated cluster of that profile.
+/// Returns the rate of a row in million operations per second and machine, on a simulated cluster of the
+/// profile.
 ///
 /// # Errors
-/// A row that a fabric cannot run, and a run that did not end well.
+/// Returns an error for a row that a fabric cannot run, or if the run does not end normally.
 pub fn mops(row: &Row, profile: &Profile, seed: u64) -> Result<f64, CourseError> {
     let Test { threads, warm_up, measured, .. } = row.test(profile, Effort::Full);
     let mut settings = cluster(row.machines as usize, threads.len() + 16, LIMIT);
     cost_as(&mut settings, profile.clone(), 1);
-    // Threads take their turns exactly: where one may be ahead of others, requests come to a NIC out of their order in time, and
-    // the later ones wait for the earlier.
+    // Threads are scheduled exactly: with slack, requests would reach a NIC out of time order, and the later
+    // ones would wait for the earlier.
     settings.slack = 0;
     let (warm_up, measured) = (warm_up * LONGER, measured * LONGER);
     let connections = threads.into_iter().map(|thread| (thread.host, thread.connections)).collect();
@@ -45,20 +47,20 @@ pub fn mops(row: &Row, profile: &Profile, seed: u64) -> Result<f64, CourseError>
     Ok(measured as f64 * 1e3 / time as f64 / f64::from(row.machines))
 }
 
-/// What all threads posted.
+/// The posts of all threads.
 #[derive(Debug, Default)]
 struct Posted {
     count: u64,
-    /// When it began to count, and when it had counted all.
+    /// Start and end of the measurement.
     began: Nanos,
     ended: Nanos,
-    /// Threads that have ended: their queue pairs stay until all have.
+    /// Ends of finished threads: their queue pairs remain until all threads have finished.
     ends: Vec<End>,
 }
 
 struct Play {
     row: Row,
-    /// Of each thread, its host and its connections.
+    /// Host and connections of each thread.
     connections: Vec<(u32, Vec<Connection>)>,
     warm_up: u64,
     measured: u64,
@@ -70,21 +72,21 @@ struct Play {
 struct Way {
     pair: QueuePairId,
     completions: CompletionQueueId,
-    /// The memory of the thread of the same number at the other end.
+    /// Memory of the thread with the same number at the other end.
     key: RegionKey,
     posted: u32,
-    /// A signaled request that was not looked for yet, where not all are.
+    /// Whether a signaled request has not been polled, where not all are signaled.
     pending: bool,
 }
 
-/// What a thread owns.
+/// The resources of a thread.
 #[derive(Debug)]
 struct End {
     domain: SimDomain,
     ways: Vec<Way>,
-    /// What it WRITEs from and READs into.
+    /// Local memory for the data of WRITEs and READs.
     arena: Arena<SimMemory>,
-    /// What its peers WRITE into; what they READ is the arena.
+    /// Memory that its peers WRITE; they READ from the arena.
     target: Option<Region<SimMemory>>,
 }
 
@@ -93,7 +95,7 @@ impl End {
         self.target.as_ref().map_or(self.arena.memory(), Region::memory)
     }
 
-    /// One more queue pair, with a completion queue to itself.
+    /// Creates a queue pair with its own completion queue.
     fn queue_pair(&mut self, row: &Row) -> Result<(QueuePairId, CompletionQueueId), CourseError> {
         let depth = match row.signaling {
             Signaling::OneIn(every) if row.opcode != Opcode::Read => 2 * every,
@@ -145,7 +147,7 @@ impl Play {
         Ok(())
     }
 
-    /// What a thread owns, but for its peers' keys.
+    /// Creates the resources of a thread, without its peers' keys.
     fn end(&self, sim: &Sim, connections: &[Connection]) -> Result<End, CourseError> {
         let row = &self.row;
         let under_way = match row.signaling {
@@ -169,7 +171,8 @@ impl Play {
         Ok(end)
     }
 
-    /// Connects each queue pair with the one that it is meant for. Where several are meant for one, that has to be one each.
+    /// Connects each queue pair with its intended peer. Where several share an intended peer, each gets its
+    /// own.
     fn connect(&self, ends: &mut [End], links: &Links) -> Result<(), CourseError> {
         let (row, threads) = (&self.row, self.row.threads as usize);
         let access = if row.opcode == Opcode::Read { Access::READ } else { Access::WRITE };
@@ -206,7 +209,7 @@ impl Play {
     }
 }
 
-/// A link between each two hosts, by its own host and the other.
+/// The link between each two hosts, by its own host and the other.
 type Links = BTreeMap<(u32, u32), SimLink>;
 
 fn links(hosts: &[Sim]) -> Result<Links, CourseError> {
@@ -230,13 +233,13 @@ struct Poster {
     row: Row,
     course: Arc<Course<Posted>>,
     end: End,
-    /// The ways of what is outstanding, oldest first.
+    /// The connections of outstanding requests, oldest first.
     window: VecDeque<usize>,
     found: Vec<Completion<SimMemory>>,
 }
 
 impl Poster {
-    /// Posts until all together have posted so many requests; they count from so many on.
+    /// Posts until all threads together have posted `to` requests; the measurement starts at `from`.
     fn post_on_and_on(mut self, (from, to, loop_ns): (u64, u64, Nanos)) -> Result<(), CourseError> {
         let reads = self.row.opcode == Opcode::Read;
         let host = self.sim.host().clone();
@@ -305,7 +308,7 @@ impl Poster {
         self.end.domain.post(pair, request).map_err(thread)
     }
 
-    /// Polls until one more request of a way is done.
+    /// Polls until one more request of a connection is done.
     fn look_for_one(&mut self, way: usize) -> Result<(), CourseError> {
         let (domain, queue) = (&mut self.end.domain, self.end.ways[way].completions);
         loop {

@@ -1,5 +1,5 @@
-//! Threads that share their machine's connection to a server: what they call while other calls are under way goes together in one
-//! message.
+//! Threads that share their machine's connection to a server: calls made while others are in flight are
+//! combined into one message.
 
 use crate::course::{Course, CourseError, FOREVER, Phase, cluster, cost_as, not_zero, thread};
 use crate::memory::{Ahead, Core, Lines};
@@ -19,50 +19,50 @@ use std::task::{Context, Poll, Waker};
 /// A load of threads that share connections.
 #[derive(Clone, Debug)]
 pub struct Shared {
-    /// The profile of all hosts.
+    /// Profile of all hosts.
     pub profile: String,
     /// Client hosts, each with one connection.
     pub client_hosts: usize,
-    /// Threads of a client host.
+    /// Threads per client host.
     pub threads_per_host: usize,
-    /// Calls that a thread has in flight, each to a thread of the server by even chance.
+    /// Calls in flight per thread, each to a uniformly random thread of the server.
     pub window: usize,
     /// Threads of the server.
     pub workers: u16,
-    /// How calls travel; its client is busy.
+    /// Plan of the calls; its client is busy.
     pub plan: Plan,
-    /// The most calls of a message; 1 sends each by itself.
+    /// Most calls per message; 1 sends each call separately.
     pub together: u16,
-    /// What a call waits for on the server beside the engine: memory. Calls of a message do so together.
+    /// Memory accesses of a call on the server, which calls of a message overlap.
     pub lines: Lines,
     /// Bytes of a request and of its result.
     pub bytes: [usize; 2],
-    /// From the start until it counts, in nanoseconds.
+    /// Time from the start to the measurement, in nanoseconds.
     pub warm_up: Nanos,
-    /// For how long it counts.
+    /// Measured time, in nanoseconds.
     pub measured: Nanos,
-    /// The virtual time after which the run is given up.
+    /// Virtual time after which the run is aborted, in nanoseconds.
     pub limit: Nanos,
 }
 
-/// What it came to.
+/// The result of a load with shared connections.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct SharedOutcome {
-    /// Calls answered.
+    /// Answered calls.
     pub calls: u64,
-    /// For how long they counted, in nanoseconds.
+    /// Measured time, in nanoseconds.
     pub time_ns: Nanos,
-    /// Their mean latency.
+    /// Mean latency of the calls, in nanoseconds.
     pub mean_ns: f64,
     /// A hash over all events.
     pub trace_hash: u64,
 }
 
 const CALLED: u16 = 1;
-/// From one look at a call that is not done to the next.
+/// Time between two polls of a call that is not done, in nanoseconds.
 const LOOK_EVERY: Nanos = 200;
 
-/// What all threads together did while it counted.
+/// Totals over all threads during the measurement.
 #[derive(Debug, Default)]
 struct Done {
     calls: u64,
@@ -70,10 +70,10 @@ struct Done {
 }
 
 impl Shared {
-    /// Runs it.
+    /// Runs the load.
     ///
     /// # Errors
-    /// A load of which nothing could come, and a run that did not end well.
+    /// Returns an error for an impossible load, or if the run does not end normally.
     pub fn run(&self, seed: u64) -> Result<SharedOutcome, CourseError> {
         not_zero([
             ("the number of client hosts", self.client_hosts as u64),
@@ -122,7 +122,7 @@ impl Shared {
                 timeout: 0,
                 connect_timeout: FOREVER / 8,
                 batching,
-                // As in the paper: by enumeration, and fetched over and over.
+                // As in the paper: by enumeration, with repeated fetching.
                 fetch_choice: FetchChoice::Enumerated,
                 first_read: FirstRead::AtOnce,
                 ..ClientConfig::with_plan(self.plan)
@@ -157,7 +157,7 @@ impl Shared {
     }
 }
 
-/// The function that is called, as one worker has it.
+/// The called function, as one worker serves it.
 struct Handler {
     sim: Sim,
     lines: Lines,
@@ -191,7 +191,8 @@ struct Player {
 }
 
 impl Player {
-    /// Calls on and on, looking at the oldest call; who is done waits until it is the oldest.
+    /// Makes calls continuously and polls the oldest one; a later call that is done waits until it is the
+    /// oldest.
     fn play(mut self) -> Result<(), CourseError> {
         let request = vec![7; self.load.bytes[0]];
         let workers = u64::from(self.load.workers);

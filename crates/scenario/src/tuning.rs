@@ -1,4 +1,5 @@
-//! A client of one function whose process time and results change under way: what its tuners make of that (RF-RPC sections 3.2 and 4.2).
+//! A client of one function whose process time and results change during the run, and the response of its
+//! tuners (RF-RPC sections 3.2 and 4.2).
 
 use crate::rates::{ModelledRatesError, modelled_rates};
 use dunlin_fabric::{Address, AddressError, Fabric, Nanos, Scheme};
@@ -12,36 +13,36 @@ use dunlin_rpc::{
 use std::sync::{Arc, Mutex, PoisonError};
 use thiserror::Error;
 
-/// The function that is called.
+/// The called function.
 const FUNCTION: u16 = 1;
-/// The seed: nothing here goes by chance.
+/// The seed; nothing here is random.
 const SEED: u64 = 1;
 
-/// What the function does for a while.
+/// A period of constant behaviour of the function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {
-    /// What the handler takes, in nanoseconds.
+    /// Handler time, in nanoseconds.
     pub process: Nanos,
     /// Bytes of its results.
     pub result: u32,
-    /// Calls.
+    /// Number of calls.
     pub calls: u32,
 }
 
-/// What came of a part.
+/// The result of a part.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PartOutcome {
-    /// What it was.
+    /// The part.
     pub part: Part,
     /// Mean time of a call, in virtual nanoseconds.
     pub mean_ns: f64,
-    /// Of the part's results, those that were fetched, and that were written back.
+    /// Results that were fetched, and that were written back.
     pub results: (u64, u64),
-    /// What the client has chosen at the end of it.
+    /// The client's tuning at the end of the part.
     pub tuning: Tuning,
 }
 
-/// The parts that show what the tuner does: quick calls, long ones, quick ones again, longer results, and short ones again.
+/// Parts that demonstrate the tuner: quick calls, long ones, quick ones, longer results, and short ones.
 pub const PARTS: [Part; 5] = [
     Part { process: 500, result: 32, calls: 500 },
     Part { process: 20_000, result: 32, calls: 500 },
@@ -50,57 +51,58 @@ pub const PARTS: [Part; 5] = [
     Part { process: 500, result: 32, calls: 1500 },
 ];
 
-/// What the function does for a while, called in batches.
+/// A period of constant behaviour of the function, called in batches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BatchPart {
-    /// What the handler takes, in nanoseconds.
+    /// Handler time, in nanoseconds.
     pub process: Nanos,
-    /// Calls.
+    /// Number of calls.
     pub calls: u32,
 }
 
-/// What came of a part of batches, in its second half.
+/// The result of the second half of a part in batches.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BatchOutcome {
-    /// What it was.
+    /// The part.
     pub part: BatchPart,
-    /// Calls of a batch, in the mean.
+    /// Mean number of calls per batch.
     pub together: f64,
-    /// The share of calls that took longer than the limit as the caller sees it, from the first of their batch until they were answered.
+    /// Share of calls that exceeded the limit for the caller, from the first call of their batch to their
+    /// answers.
     pub late_share: f64,
-    /// Millions of calls in a virtual second.
+    /// Million calls per virtual second.
     pub mops: f64,
 }
 
-/// What batches are to keep: so many nanoseconds, but for this share of the calls.
+/// The latency limit of batches in nanoseconds, and the share of calls that may exceed it.
 pub const WITHIN: (Nanos, f64) = (20_000, 0.05);
 
-/// A caller whose clock says so much more than the limit is not late yet: before the engine has read its own, and when it has told that
-/// the answers are there, some nanoseconds pass that it cannot know of. Where every batch takes the same time the longest that keep the
-/// limit are just below it.
+/// Tolerance of the caller's clock, in nanoseconds: some time passes before the engine reads its clock and
+/// after it reports the answers. If every batch takes the same time, the longest batches that keep the limit
+/// end just before it.
 const SEEN: Nanos = 50;
 
-/// Quick calls, ones that take five times as long, and quick ones again: so many that of their second halves some hundreds of batches are late
-/// or could be.
+/// Quick calls, calls that take five times as long, and quick ones: enough calls that in each second half
+/// some hundreds of batches are late or could be.
 pub const BATCH_PARTS: [BatchPart; 3] = [
     BatchPart { process: 200, calls: 100_000 },
     BatchPart { process: 1000, calls: 100_000 },
     BatchPart { process: 200, calls: 100_000 },
 ];
 
-/// Why there is no outcome.
+/// The reason why there is no outcome.
 #[derive(Debug, Error)]
 pub enum TuningError {
-    /// No such cluster.
+    /// No built-in profile has this name.
     #[error(transparent)]
     Profile(#[from] ProfileError),
-    /// Its NIC has no rates to choose by.
+    /// The rates of the profile's NIC cannot be computed.
     #[error(transparent)]
     Rates(#[from] ModelledRatesError),
-    /// The run did not end as it should.
+    /// The simulation failed.
     #[error(transparent)]
     Run(#[from] RunError),
-    /// The server's name is none: cannot be.
+    /// The server's address is invalid, which cannot happen.
     #[error(transparent)]
     Address(#[from] AddressError),
     /// The server did not start.
@@ -114,22 +116,22 @@ pub enum TuningError {
     Call(#[from] CallError),
 }
 
-/// Plays these parts one after the other, by a single client on a host of its own, a call at a time, on the cluster of a built-in
-/// profile; R and F are chosen by enumeration, and READs sent over and over, both as in the paper. Takes a moment, on the calling thread,
-/// with the same outcome each time.
+/// Plays parts in sequence with a single client on its own host, one call at a time, on the cluster of a
+/// built-in profile. As in the paper, the client chooses R and F by enumeration and sends READs repeatedly.
+/// Takes a moment on the calling thread; repeated calls give the same outcome.
 ///
 /// # Errors
-/// An unknown profile.
+/// Returns an error for an unknown profile.
 pub fn play(profile: &str, parts: &[Part]) -> Result<Vec<PartOutcome>, TuningError> {
     let parts = parts.to_vec();
     run(profile, move |sim| on(sim, &parts))
 }
 
-/// Plays these parts one after the other, as [`play`], by a client that sends as many calls together as keep [`WITHIN`], and waits for all
-/// of them before it sends others; with a client's defaults.
+/// Plays parts in sequence, as [`play`], with a client that sends as many calls together as keep [`WITHIN`]
+/// and waits for all of them before the next batch. The client has its default configuration otherwise.
 ///
 /// # Errors
-/// An unknown profile.
+/// Returns an error for an unknown profile.
 pub fn play_batches(profile: &str, parts: &[BatchPart]) -> Result<Vec<BatchOutcome>, TuningError> {
     let parts = parts.to_vec();
     run(profile, move |sim| batches_on(sim, &parts))
@@ -155,7 +157,7 @@ fn run<T: Send + 'static>(
     std::mem::replace(&mut *found.lock().unwrap_or_else(PoisonError::into_inner), Ok(Vec::new()))
 }
 
-/// A server of the function.
+/// Starts a server of the function.
 fn serve(sim: &Sim, address: &Address) -> Result<Server<Sim>, ServeError> {
     let host = sim.host().clone();
     ServerBuilder::new(sim).function(FUNCTION, FunctionMode::Worker).serve(address, |_| {
@@ -169,7 +171,7 @@ fn serve(sim: &Sim, address: &Address) -> Result<Server<Sim>, ServeError> {
     })
 }
 
-/// Results are fetched or written back.
+/// Returns the plan: results are fetched or written back.
 fn plan() -> Plan {
     Plan::new(RequestHalf::Write, ResponseHalf::FetchOrWrite)
         .completion(CompletionMode::Busy, CompletionMode::Busy)
@@ -179,7 +181,7 @@ fn on(sim: &Sim, parts: &[Part]) -> Result<Vec<PartOutcome>, TuningError> {
     let address = Address::new(Scheme::Sim, "tuning")?;
     let server = serve(sim, &address)?;
     let fabric = sim.process_on(1);
-    // As in the paper: by enumeration, and fetched over and over.
+    // As in the paper: by enumeration, with repeated fetching.
     let (fetch_choice, first_read) = (FetchChoice::Enumerated, FirstRead::AtOnce);
     let config = ClientConfig { fetch_choice, first_read, ..ClientConfig::with_plan(plan()) };
     let mut client = Client::connect(&fabric, &address, config)?;
@@ -250,7 +252,7 @@ fn batches_on(sim: &Sim, parts: &[BatchPart]) -> Result<Vec<BatchOutcome>, Tunin
     Ok(outcomes)
 }
 
-/// A request says what the handler is to do.
+/// Encodes the handler's work in a request.
 fn encode(part: &Part) -> [u8; 12] {
     let mut bytes = [0; 12];
     bytes[..8].copy_from_slice(&part.process.to_le_bytes());
@@ -294,7 +296,7 @@ mod tests {
         for part in [quick, long, again] {
             assert!(part.late_share <= WITHIN.1, "{part:?}");
         }
-        // Of 20 us about two are on the way.
+        // About two of the 20 us are network latency.
         assert!(quick.together > 30.0 && (8.0..20.0).contains(&long.together), "{outcomes:?}");
         assert!((0.8..1.25).contains(&(again.together / quick.together)), "{outcomes:?}");
     }

@@ -1,8 +1,9 @@
-//! Runs that are the same on any machine, debug or release: hashes over all of their events, which stand in `everywhere.txt`. `cargo
-//! test` compares them in its own profile, and the stage `demo` of `./test` in that of releases, so both are held to one file.
+//! Runs that are the same on any machine, in debug and release builds: hashes over all their events, stored
+//! in `everywhere.txt`. `cargo test` compares them in its own profile, and the `demo` stage of `./test` in
+//! the release profile, against the same file.
 //!
-//! They change with whatever the engine does otherwise, and are then written anew:
-//! `UPDATE=1 cargo test -p dunlin-scenario --test everywhere`.
+//! The hashes change with the engine's behaviour. To rewrite them: `UPDATE=1 cargo test -p dunlin-scenario
+//! --test everywhere`.
 
 use dunlin_rnic_model::sweep::{parse, profile_of};
 use dunlin_rnic_model::{Opcode, Profile};
@@ -14,7 +15,7 @@ use dunlin_scenario::{datagrams::Datagrams, raw_verbs};
 
 const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/everywhere.txt");
 
-/// Seeds of the swarm: by chance, most of them, and by the model.
+/// Seeds of the swarm; most use random timing, some the model.
 const SEEDS: u64 = 16;
 
 fn swarm() -> Vec<String> {
@@ -34,13 +35,13 @@ fn loads() -> Vec<String> {
     let modelled = || Network::Modelled("connect-ib".to_owned());
     let rates = Load::bench(12, 1_200, Network::Rates);
     let model = Load::bench(12, 1_200, modelled());
-    // Logarithms and powers decide when calls come, and how large they are.
+    // Logarithms and powers determine the times and sizes of calls.
     let mut open = Load::bench(4, 400, modelled());
     open.pace = Pace::Open { gaps: Times::FacebookGaps(1.0) };
     open.functions[0].requests = Sizes::FacebookKeys;
     open.functions[0].results = Sizes::FacebookValues;
     open.functions[0].service = Times::Exponential(300.0);
-    // Threads that take turns on cores, and a client that chooses by floating-point means.
+    // Threads that share cores, and a client that chooses by floating-point means.
     let mut tuned = Load::bench(8, 1_600, Network::Modelled("rf-rpc".to_owned()));
     tuned.functions[0].plan = Protocol::by_name("RF-RPC").expect("a protocol").plan(CompletionMode::Busy);
     tuned.functions[0].service = Times::Fixed(3_000);

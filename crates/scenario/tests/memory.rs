@@ -1,4 +1,5 @@
-//! What a simulated client takes of memory, as the allocator counts it: all clients connected, half of their calls made.
+//! Memory of a simulated client, as counted by the allocator: with all clients connected, and with half of
+//! their calls made.
 
 use dunlin_scenario::load::{Load, Network};
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -6,20 +7,21 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 struct Counting;
 
-/// Bytes that this process has allocated and not given back.
+/// Bytes that this process has allocated and not freed.
 static LIVE: AtomicU64 = AtomicU64::new(0);
 
-// SAFETY: every call goes to the system allocator unchanged; only a counter is kept.
+// SAFETY: every call goes to the system allocator unchanged; only a counter is added.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         LIVE.fetch_add(layout.size() as u64, Ordering::Relaxed);
-        // SAFETY: the caller keeps the contract of `alloc`, which is the system allocator's too.
+        // SAFETY: the caller upholds the contract of `alloc`, which is also the system allocator's.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
         LIVE.fetch_sub(layout.size() as u64, Ordering::Relaxed);
-        // SAFETY: as above; `pointer` came from the system allocator, with this layout.
+        // SAFETY: the caller upholds the contract of `dealloc`; `pointer` came from the system allocator,
+        // with this layout.
         unsafe { System.dealloc(pointer, layout) }
     }
 }
@@ -27,8 +29,8 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Two rings of 16 KiB, a client's and a lane's scratch memory, and what the two ends of a connection keep. Its stack,
-/// of which three pages are touched, comes on top.
+/// Bytes per client: two rings of 16 KiB, the scratch memory of a client and a lane, and the state of both
+/// ends of a connection. The stack, of which three pages are touched, is additional.
 const BOUND: u64 = 68 * 1024;
 
 #[test]
@@ -41,7 +43,7 @@ fn a_client_takes_less_than_68_kib_beside_its_stack() {
     for (when, live) in [("connected", connected), ("at work", worked)] {
         let each = (live - before) / CLIENTS;
         assert!(each < BOUND, "{each} bytes a client, {when}");
-        // Less than the rings alone were not counted.
+        // A lower value than the rings alone would mean that the count is wrong.
         assert!(each > 32 * 1024, "{each} bytes a client, {when}");
     }
 }

@@ -1,15 +1,15 @@
-//! Asks ahead for the memory that events to come will touch. Hints: nothing that a run does depends on them.
+//! Prefetches the memory of upcoming events. These are hints: no result depends on them.
 
 use super::{LINE, Network};
 use crate::memory::SimMemory;
 use crate::queues::{Action, Touched};
 use dunlin_fabric::{Memory, copy};
 
-/// Lines of a queue pair that a message touches.
+/// Cache lines of a queue pair that a message touches.
 const QUEUE_PAIR_LINES: usize = 3;
 
 impl Network {
-    /// Asks for what touches a queue pair.
+    /// Prefetches a queue pair.
     #[inline]
     pub(crate) fn warm_queue_pair(&self, queue_pair: u32) {
         let Some(place) = self.queue_pairs.place(queue_pair) else { return };
@@ -18,7 +18,7 @@ impl Network {
         }
     }
 
-    /// Asks for what a packet's arrival will touch: both queue pairs, and what its key stands for.
+    /// Prefetches for a packet's arrival: both queue pairs and the grant that its key names.
     #[inline]
     pub(crate) fn warm_arrival(&self, packet: u32) {
         let place = &self.packets[packet];
@@ -29,14 +29,14 @@ impl Network {
         }
     }
 
-    /// Where the bytes will land of a packet that has not arrived.
+    /// Returns where the bytes of a packet in flight will land.
     #[inline]
     fn landing(&self, packet: u32) -> Option<(&SimMemory, usize)> {
         let Action::Write { key, offset, .. } = self.packets[packet].action else { return None };
         Some((self.links.memory(key.0 as u32)?.memory(), offset as usize))
     }
 
-    /// Asks for the description of that memory.
+    /// Prefetches the descriptor of that memory.
     #[inline]
     pub(crate) fn warm_memory(&self, packet: u32) {
         if let Some((memory, _)) = self.landing(packet) {
@@ -44,7 +44,7 @@ impl Network {
         }
     }
 
-    /// Asks for that memory, and for the domain that looks at it.
+    /// Prefetches that memory and its watching domain.
     #[inline]
     pub(crate) fn warm_landing(&self, packet: u32) {
         let Some((memory, offset)) = self.landing(packet) else { return };
@@ -57,7 +57,7 @@ impl Network {
         }
     }
 
-    /// The task that waits for that, and what it will touch.
+    /// Returns the task that waits for the landing, and the memory that it will touch.
     #[inline]
     pub(crate) fn waits_for_landing(&self, packet: u32) -> Option<(u32, &Touched)> {
         let (memory, _) = self.landing(packet)?;

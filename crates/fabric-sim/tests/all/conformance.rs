@@ -6,7 +6,7 @@ use dunlin_fabric_sim::{Faults, ModelTiming, Prices, RunReport, Settings, Sim, T
 use dunlin_rnic_model::Profile;
 use std::sync::{Arc, Mutex};
 
-/// Runs the suite's cases one after the other in one run.
+/// Runs the suite's cases in sequence within one run.
 fn conform(settings: Settings, seed: u64, options: Options) -> (RunReport, Report) {
     let reported = Arc::new(Mutex::new(Report::default()));
     let report = Arc::clone(&reported);
@@ -25,7 +25,7 @@ fn conform(settings: Settings, seed: u64, options: Options) -> (RunReport, Repor
     (run, report)
 }
 
-/// How many cases there are at least: written down, so that none gets lost unseen.
+/// Fewest cases expected, so that a lost case is noticed.
 const CASES: usize = 130;
 
 /// More seeds for a soak: `DUNLIN_SEEDS=100 cargo test ...`.
@@ -43,7 +43,7 @@ fn the_suite_passes_under_every_seed() {
     }
 }
 
-/// With the times of a cluster's profile for its network and its processors, as figures have them.
+/// Uses a cluster profile's times for network and processors, as the figures do.
 #[test]
 fn the_suite_passes_with_the_times_of_a_cluster() {
     for (seed, name) in ["connect-ib", "rf-rpc", "flock"].into_iter().enumerate() {

@@ -1,4 +1,4 @@
-//! A sim engine in virtual time: what the real one does with the traits, in a few lines.
+//! A miniature engine in virtual time: uses the traits as the real engine does, in a few lines.
 
 use dunlin_fabric::{
     Access, Address, CompletionQueueId, Data, Endpoint, Fabric, Host, Link, Listener, Nanos, Operation,
@@ -14,7 +14,7 @@ fn address() -> Address {
     "sim:engine".parse().expect("an address")
 }
 
-/// One end of a connection: a granted mailbox of one line, and a queue pair to write into the peer's.
+/// One end of a connection: a granted one-line mailbox, and a queue pair to write into the peer's.
 struct End<F: Fabric> {
     host: F::Host,
     domain: F::Domain,
@@ -59,7 +59,7 @@ impl<F: Fabric> End<F> {
         self.domain.poll(self.completions, &mut Vec::new(), 64);
     }
 
-    /// Polls the mailbox until the line with this tag is there.
+    /// Polls the mailbox until the line with this tag arrives.
     fn read(&mut self, tag: u64) {
         loop {
             let armed = self.domain.arm(WaitMode::Busy);
@@ -75,7 +75,7 @@ impl<F: Fabric> End<F> {
     }
 }
 
-/// Any fabric, not just the sim: this is the shape of the engine.
+/// Generic over the fabric, like the engine.
 fn ping_pong<F: Fabric>(fabric: F, rounds: u64) {
     let listener = fabric.listen(&address()).expect("listening");
     let server = fabric.clone();
@@ -85,7 +85,7 @@ fn ping_pong<F: Fabric>(fabric: F, rounds: u64) {
             end.read(tag);
             end.write(tag);
         }
-        // What is posted last may be lost with the queue pair: stay until the client has read it.
+        // The last posts may be lost with the queue pair: stay until the client has read them.
         assert_eq!(end.link.receive(FOREVER).expect("a farewell"), b"bye");
     };
     let server = fabric.host().spawn("server", Box::new(body)).expect("a thread");
@@ -111,7 +111,7 @@ fn a_run_is_a_pure_function_of_its_seed() {
     assert_ne!(first.end, other.end);
 }
 
-/// Another process has other addresses and another random state of its hash maps.
+/// Another process has other addresses and other hash-map seeds.
 #[test]
 fn another_process_takes_the_same_way() {
     const NAME: &str = "small_engine::another_process_takes_the_same_way";
@@ -136,7 +136,7 @@ fn busy_waiting_costs_no_event_per_look() {
     let rounds = 10_000;
     let short = run(3, 1);
     let long = run(3, rounds);
-    // Per line: arrival, landing, waking, and now and then a completion, a pre-emption, a wait that ends early.
+    // Per line: arrival, landing, waking, and occasionally a completion, a pre-emption or a spurious wake-up.
     let events = long.events - short.events;
     assert!(events < rounds * 12, "{events} events for {rounds} round trips");
     let time = long.end - short.end;
@@ -184,7 +184,7 @@ fn polling_without_ever_giving_way_is_told() {
     assert_eq!(run, Err(RunError::Hogged { task: "root".into(), limit: 1_000_000 }));
 }
 
-/// Two tasks share a lock, and call everything that does not block with it held.
+/// Two tasks share a lock and make all non-blocking calls with it held.
 #[test]
 fn what_does_not_block_does_not_switch() {
     for seed in 0..20 {

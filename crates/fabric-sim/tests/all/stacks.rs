@@ -1,4 +1,4 @@
-//! A task that goes beyond a stack without a guard page is told before anything else runs.
+//! A task that overruns a stack without a guard page is reported before anything else runs.
 
 use dunlin_fabric::{Fabric as _, Host as _};
 use dunlin_fabric_sim::{RunError, Settings, Sim};
@@ -7,10 +7,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 const STACK: usize = 64 << 10;
-/// What a stack has besides.
+/// Extra bytes of each stack.
 const PAGE: usize = 4096;
-/// Tasks beyond those with guard pages. The stack of this one begins at its mapping's end, and that of the one below it 60 lines
-/// before its own: what is overwritten is nobody's.
+/// Number of the task, beyond those with guard pages. Its stack starts at the end of its slot, and that of
+/// the task below starts 60 lines before the end of its slot, so the overrun hits unused memory.
 const TASK: usize = 61 * 132;
 
 /// Fills the stack with frames down to `bottom`.
@@ -29,7 +29,7 @@ fn an_overrun_is_told_before_another_task_runs() {
     let ran = Arc::clone(&ran_after);
     let run = Sim::run_with(settings, 6, move |sim| {
         let host = sim.host();
-        // All are there when the last one begins.
+        // All tasks have started before the last one begins.
         let end = host.now() + 1_000_000_000;
         let mut tasks = Vec::new();
         for number in 1..=TASK {

@@ -1,4 +1,4 @@
-//! The data path in virtual time, over many seeds: what may vary does, what may not does not.
+//! The data path in virtual time over many seeds: permitted variation occurs, and guarantees hold.
 
 use dunlin_fabric::{
     Access, Address, Arena, Completion, CompletionQueueId, CompletionStatus, Data, Fabric, Host, Link,
@@ -50,7 +50,7 @@ impl End {
         self.domain.post_receive(target, WorkId(id), Some(buffer)).expect("posted");
     }
 
-    /// The next completion, slept for.
+    /// Sleeps until the next completion and returns it.
     fn next(&mut self) -> Completion<SimMemory> {
         let mut got = Vec::new();
         loop {
@@ -100,7 +100,7 @@ fn run(seed: u64, root: impl FnOnce(Sim) + Send + 'static) -> RunReport {
     Sim::run(seed, root).unwrap_or_else(|error| panic!("seed {seed}: {error}"))
 }
 
-/// The ways in which a WRITE of four lines was seen growing, with its tag (the last 8 bytes) or without.
+/// The sequences in which a WRITE of four lines became visible, with or without its tag (the last 8 bytes).
 fn growing(settings: Settings, seeds: u64) -> BTreeSet<(Vec<bool>, bool)> {
     let seen = Arc::new(Mutex::new(BTreeSet::new()));
     for seed in 0..seeds {
@@ -150,7 +150,7 @@ fn a_write_may_complete_before_it_is_visible_but_never_after_the_send_behind_it(
             buffer.fill(9);
             one.post(1, Operation::Write { data: Data::Buffer(buffer), key, offset: 0, immediate: None });
             one.send(2, b"behind it");
-            // Polled, since a sleeper would learn of it too late.
+            // Polled, since a sleeper would notice it too late.
             let mut got = Vec::new();
             while one.domain.poll(one.queue, &mut got, 1) == 0 {
                 sim.host().checkpoint(Site::WorkerLoop);
@@ -196,7 +196,8 @@ fn read_and_atomics_give_what_was_there() {
     }
 }
 
-/// How many of 100 READs of two pages were torn by the owner of the memory, and how many of them within a line.
+/// Returns how many of 100 READs of two pages were torn by the memory's owner, and how many of these within a
+/// line.
 fn torn_reads(whole_line_reads: bool) -> (u32, u32) {
     let torn = Arc::new(Mutex::new((0, 0)));
     for seed in 0..100 {
@@ -299,7 +300,7 @@ fn a_send_waits_for_its_receive_and_its_link() {
         two.expect(10, CompletionStatus::Success);
         one.expect(1, CompletionStatus::Success);
         two.link.close();
-        // Nobody will take the second one.
+        // No RECV remains for the second one.
         one.expect(2, CompletionStatus::TransportRetry);
         assert!(matches!(one.link.receive(FOREVER), Err(LinkError::PeerGone(_))));
         assert!(!one.link.is_alive());
@@ -360,7 +361,7 @@ fn a_sleeper_is_woken_by_sends_and_wakers_and_not_by_writes() {
         };
         let start = host.now();
         let task = host.spawn("one", Box::new(body)).expect("a thread");
-        // Spurious wakes are short; the first that comes late has to be the waker's.
+        // Spurious wake-ups come early; the first late one must be the waker's.
         loop {
             let armed = two.domain.arm(WaitMode::Event);
             assert_eq!(two.domain.wait(armed, FOREVER), Wake::Arrived);
@@ -387,7 +388,7 @@ fn what_arrives_between_arming_and_waiting_ends_the_wait_at_once() {
             let armed = two.domain.arm(mode);
             one.send(1, b"in between");
             one.expect(1, CompletionStatus::Success);
-            // A deadlock otherwise: nothing more comes.
+            // Would deadlock otherwise: nothing else arrives.
             assert_eq!(two.domain.wait(armed, FOREVER), wake);
             two.expect(10, CompletionStatus::Success);
         }
@@ -395,7 +396,7 @@ fn what_arrives_between_arming_and_waiting_ends_the_wait_at_once() {
     Sim::run_with(settings, 14, root).expect("a run");
 }
 
-/// A busy wait stands for looks without end, one of which finds a queue pair that broke without a completion.
+/// A busy wait stands for endless polling, which finds a queue pair that broke without a completion.
 #[test]
 fn a_busy_wait_ends_where_a_queue_pair_is_broken() {
     let settings = Settings { spurious: 0, ..Settings::default() };
@@ -407,7 +408,7 @@ fn a_busy_wait_ends_where_a_queue_pair_is_broken() {
             one.domain.wait(armed, FOREVER);
         }
         let armed = one.domain.arm(WaitMode::Busy);
-        // A deadlock otherwise: nothing more comes.
+        // Would deadlock otherwise: nothing else arrives.
         assert_eq!(one.domain.wait(armed, FOREVER), Wake::TimedOut);
         one.domain.destroy_queue_pair(one.pair).expect("it is there");
         let (armed, now) = (one.domain.arm(WaitMode::Busy), sim.host().now());
@@ -428,7 +429,7 @@ fn modelled() -> Settings {
     }
 }
 
-/// A small message is in memory before a large one that came first has landed; it must not be told of before that.
+/// A small message reaches memory before an earlier large one has landed; its completion must wait.
 #[test]
 fn messages_are_received_in_the_order_of_sending() {
     let root = |sim: Sim| {
@@ -449,7 +450,8 @@ fn messages_are_received_in_the_order_of_sending() {
     Sim::run_with(modelled(), 16, root).expect("a run");
 }
 
-/// An acknowledgement is shorter than the answer of a large READ before it, and must not end its request before that.
+/// An acknowledgement is shorter than the answer of an earlier large READ, and must not complete its request
+/// first.
 #[test]
 fn work_requests_end_in_the_order_of_posting() {
     let root = |sim: Sim| {
@@ -496,7 +498,7 @@ fn more_dials_than_a_listener_keeps_wait_for_room() {
             listener.accept(FOREVER).expect("a connection");
         }
         tasks.into_iter().for_each(dunlin_fabric::Task::join);
-        // One that is not let in gives up in its time.
+        // A dial that finds no room times out.
         for _ in 0..1024 {
             sim.dial(&address, FOREVER).expect("room");
         }

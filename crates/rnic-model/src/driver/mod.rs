@@ -1,9 +1,10 @@
-//! A driver of raw verbs: threads in closed loops on an event heap, the way raw-verb benchmarks are written. It makes
-//! the same calls of [`Network`](crate::Network) as the simulator, so what is calibrated with it holds there; a test of
-//! `scenario` compares them.
+//! A driver of raw verbs: threads in closed loops on an event heap, like raw-verb benchmarks. It makes the
+//! same calls to [`Network`](crate::Network) as the simulator, so the calibration carries over; a test of
+//! `scenario` compares the two.
 //!
-//! A connection keeps its order, as a queue pair does: what is posted later arrives later, and its end is seen later. That counts
-//! where the NIC fetches what its caches miss: what waited behind a miss arrives with it, and finds the context there.
+//! A connection keeps order as a queue pair does: a later request arrives later and completes later. This
+//! matters after a cache miss of the NIC: the requests queued behind the miss arrive with it and find the
+//! context loaded.
 
 mod run;
 
@@ -12,14 +13,14 @@ pub use run::{Outcome, run};
 use crate::network::Cluster;
 use crate::request::{Opcode, Transport};
 
-/// One end of a connection, as the thread that uses it sees it.
+/// One end of a connection, as its thread sees it.
 #[derive(Clone, Copy, Debug)]
 pub struct Connection {
-    /// The number of our queue pair on our NIC.
+    /// Number of the local queue pair on its NIC.
     pub queue_pair: u32,
     /// The host at the other end.
     pub peer: u32,
-    /// The number of the queue pair at the other end on its NIC.
+    /// Number of the remote queue pair on its NIC.
     pub peer_queue_pair: u32,
 }
 
@@ -30,61 +31,61 @@ pub struct Thread {
     pub host: u32,
     /// Its connections.
     pub connections: Vec<Connection>,
-    /// The region that it READs into and WRITEs from.
+    /// Local region for the data of READs and WRITEs.
     pub region: u32,
-    /// Where at the target it reads and writes.
+    /// Target addresses of its work requests.
     pub remote: Places,
 }
 
-/// Which connection a thread takes next.
+/// The order in which a thread uses its connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pick {
-    /// Any, at random.
+    /// Uniformly random.
     Random,
-    /// One after the other.
+    /// Round-robin.
     InTurn,
 }
 
-/// Where in the target's memory work requests go.
+/// The target addresses of work requests.
 #[derive(Clone, Copy, Debug)]
 pub enum Places {
-    /// Anywhere in a region of so many bytes: that of the thread's number among so many regions, which is to say that of
-    /// the thread of the same number on another host.
+    /// Anywhere in one region of `bytes` bytes. The region's number is that of the thread modulo `regions`,
+    /// so thread n accesses the region of thread n on another host.
     Anywhere {
-        /// The number of the first region.
+        /// Number of the first region.
         first: u32,
-        /// How many regions a host has.
+        /// Regions per host.
         regions: u32,
-        /// A region's size.
+        /// Bytes per region.
         bytes: u64,
     },
-    /// In a row of message blocks, one after the other, each message at the end of its block.
+    /// A sequence of message blocks, one after the other, with each message at the end of its block.
     Blocks {
-        /// The region that the blocks lie in.
+        /// Region of the blocks.
         region: u32,
-        /// The offset of the first.
+        /// Offset of the first block.
         offset: u64,
-        /// How many the thread has for each of its connections; those of a connection lie together.
+        /// Blocks per connection of the thread; the blocks of a connection are contiguous.
         each: u32,
-        /// Size of a block.
+        /// Bytes per block.
         block_bytes: u64,
     },
-    /// In one of many regions, at random, anywhere in it.
+    /// Anywhere in one of many regions, chosen at random.
     Regions {
-        /// How many.
+        /// Number of regions.
         count: u32,
-        /// Size of each.
+        /// Bytes per region.
         bytes: u64,
     },
 }
 
-/// Which work requests are signaled, and how their end is noticed.
+/// Which work requests are signaled, and how the thread observes completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Signaling {
-    /// All of them; the thread polls for the oldest of its window before it posts another.
+    /// All; the thread polls for the oldest of its window before it posts another.
     All,
-    /// One in so many of each queue pair, which is polled for before the last of as many is posted. READs are noticed
-    /// by their data, oldest first; WRITEs and SENDs have no other limit.
+    /// One in this number per queue pair; the thread polls for it before it posts the last of the group.
+    /// READs are observed through their data, oldest first. WRITEs and SENDs have no other limit.
     OneIn(u32),
 }
 
@@ -93,44 +94,44 @@ pub enum Signaling {
 pub struct Test<'a> {
     /// The cluster.
     pub cluster: Cluster<'a>,
-    /// The threads that post.
+    /// The posting threads.
     pub threads: Vec<Thread>,
-    /// What they post.
+    /// Operation of all work requests.
     pub opcode: Opcode,
-    /// On what.
+    /// Transport of the queue pairs.
     pub transport: Transport,
-    /// Payload.
+    /// Payload in bytes.
     pub bytes: u32,
-    /// Payloads stand in the work requests.
+    /// Whether payloads are inline in the work requests.
     pub inline: bool,
-    /// Work requests that a thread has outstanding.
+    /// Outstanding work requests per thread.
     pub window: u32,
     /// Signaling.
     pub signaling: Signaling,
     /// Order of connections.
     pub pick: Pick,
-    /// Work requests until the caches are warm.
+    /// Work requests before the measurement, to warm the caches.
     pub warm_up: u64,
-    /// Work requests that are measured.
+    /// Measured work requests.
     pub measured: u64,
 }
 
-/// What cannot be run.
+/// A test that cannot be run.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TestError {
-    /// The cluster cannot be.
+    /// The cluster is invalid.
     #[error(transparent)]
     Cluster(#[from] crate::network::ClusterError),
-    /// Nothing to do.
+    /// A quantity is zero.
     #[error("{what} must be at least 1")]
     Nothing {
-        /// What is zero.
+        /// Name of the quantity.
         what: &'static str,
     },
-    /// One in none or one.
+    /// [`Signaling::OneIn`] with 0 or 1.
     #[error("signaling one work request in 0 or 1 means nothing; say that all are signaled")]
     Signaling,
-    /// A transport that does not have the operation.
+    /// The transport lacks the operation.
     #[error("{opcode:?} does not exist on {transport:?}")]
     Transport {
         /// The operation.
@@ -138,14 +139,14 @@ pub enum TestError {
         /// The transport.
         transport: Transport,
     },
-    /// A thread of a host, or a connection to one, that the cluster does not have.
+    /// A thread's host, or the peer of one of its connections, is not in the cluster.
     #[error("thread {thread} names host {host}, but the cluster has {hosts} hosts")]
     NoSuchHost {
-        /// The thread.
+        /// Index of the thread.
         thread: usize,
-        /// The host it names.
+        /// The missing host.
         host: u32,
-        /// Hosts there are.
+        /// Number of hosts.
         hosts: usize,
     },
 }

@@ -1,4 +1,4 @@
-//! The loop: threads post, messages arrive, answers come back.
+//! The event loop: threads post, messages arrive, answers return.
 
 use super::{Pick, Places, Signaling, Test, TestError};
 use crate::cache::mix;
@@ -9,53 +9,54 @@ use dunlin_fabric::Nanos;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
-/// What a test showed.
+/// The result of a test.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// Work requests per second, of all threads.
+    /// Work requests per second over all threads.
     pub rate: f64,
-    /// Mean time from before posting until the completion (or the data) can be seen, in nanoseconds.
+    /// Mean time from before posting until the completion (or the data) is visible, in nanoseconds.
     pub latency_ns: f64,
-    /// Mean time from before posting until the target can see the payload, in nanoseconds.
+    /// Mean time from before posting until the payload is visible at the target, in nanoseconds.
     pub one_way_ns: f64,
-    /// Virtual time that was measured.
+    /// Measured virtual time, in nanoseconds.
     pub measured_ns: Nanos,
-    /// What each host's NIC did in the measured time.
+    /// Counters of each host's NIC during the measurement.
     pub counters: Vec<Counters>,
 }
 
-/// A work request on its way.
+/// A work request in flight.
 struct Flight {
     request: Request,
     thread: u32,
-    /// Which of its connections.
+    /// Index among the thread's connections.
     connection: u32,
     host: u32,
     peer: u32,
     began: Nanos,
-    /// When its end can be seen, once that is known.
+    /// When its completion is visible, once known.
     done: Option<Nanos>,
-    /// Who holds it: the network until its end is known, the thread until it has looked.
+    /// Number of holders: the network until the end is known, the thread until it has observed it.
     holders: u8,
 }
 
-/// State of a thread.
+/// The state of a thread.
 struct Runner {
     random: u64,
     posted: u64,
     turn: usize,
-    /// The window, oldest first (flights).
+    /// The window: flights, oldest first.
     window: VecDeque<u32>,
-    /// Of each connection, how many were posted.
+    /// By connection: number of posted work requests.
     counts: Vec<u32>,
-    /// Of each connection, the signaled work request that was not polled for yet.
+    /// By connection: the signaled work request that has not been polled.
     signaled: Vec<Option<u32>>,
-    /// Of each connection, the next block.
+    /// By connection: the next block.
     blocks: Vec<u32>,
-    /// Of each connection, when what was posted last arrives and when what ended last can be seen: a queue pair keeps the order.
+    /// By connection: the arrival time of the last post, and the time at which the last completion is
+    /// visible. Both keep order, as on a queue pair.
     last_arrivals: Vec<Nanos>,
     last_ends: Vec<Nanos>,
-    /// The flight that it waits for.
+    /// The flight that the thread waits for.
     waits_for: Option<u32>,
 }
 
@@ -86,7 +87,7 @@ struct State<'t, 'c> {
 /// Runs a test. Its virtual time ends with the last measured post.
 ///
 /// # Errors
-/// A test that cannot be run.
+/// Returns an error if the test cannot be run.
 pub fn run(test: &Test<'_>) -> Result<Outcome, TestError> {
     test.check()?;
     let mut state = State::new(test)?;
@@ -208,7 +209,7 @@ impl<'t, 'c> State<'t, 'c> {
         self.release(number);
     }
 
-    /// One holder less.
+    /// Releases one holder of a flight.
     fn release(&mut self, number: u32) {
         let flight = &mut self.flights[number as usize];
         flight.holders -= 1;
@@ -217,7 +218,7 @@ impl<'t, 'c> State<'t, 'c> {
         }
     }
 
-    /// Whether a flight's end can be seen; if not, the thread steps again when it can.
+    /// Returns whether a flight's end is visible; if not, schedules the thread's next step for that time.
     fn seen(&mut self, now: Nanos, thread: u32, number: u32) -> bool {
         match self.flights[number as usize].done {
             Some(done) if done <= now => true,
@@ -232,7 +233,7 @@ impl<'t, 'c> State<'t, 'c> {
         }
     }
 
-    /// A thread's turn: look for what it needs, then post one work request.
+    /// Performs one iteration of a thread: observes the completions that it needs, then posts a work request.
     fn step(&mut self, now: Nanos, thread: u32) {
         let test = self.test;
         let index = thread as usize;
@@ -256,7 +257,8 @@ impl<'t, 'c> State<'t, 'c> {
 
         let count = spec.connections.len();
         let runner = &mut self.runners[index];
-        // A thread that had to wait for a queue pair's completion has chosen already: the turn stays.
+        // A thread that waited for a queue pair's completion has already chosen, so the round-robin position
+        // stays.
         let choice = match test.pick {
             Pick::InTurn => runner.turn,
             Pick::Random => (((mix(runner.random) >> 32) * count as u64) >> 32) as usize,
@@ -282,7 +284,7 @@ impl<'t, 'c> State<'t, 'c> {
         runner.counts[choice] += 1;
         runner.posted += 1;
         let remote = place(runner, spec.remote, thread, choice, test.bytes);
-        // Spread over the region, as buffers of a window are.
+        // Spread over the region like the buffers of a window.
         let local = Touch { region: spec.region, offset: (runner.posted % u64::from(test.window)) * 4096 };
         let connection = spec.connections[choice];
         let request = Request {
@@ -299,7 +301,7 @@ impl<'t, 'c> State<'t, 'c> {
         };
         let posted = self.network.post(time, spec.host as usize, 0, &request);
         let arrives = in_order(&mut self.runners[index].last_arrivals, choice as u32, posted.arrives);
-        // Only a signaled one that has been sent ends at its initiator, where no answer comes back.
+        // Without an answer, only a signaled work request completes at its initiator, once sent.
         let completes = posted.sent.is_some() && signal;
         let kept = signal && matches!(test.signaling, Signaling::OneIn(_));
         let flight = Flight {
@@ -338,14 +340,14 @@ impl<'t, 'c> State<'t, 'c> {
     }
 }
 
-/// When something of a connection happens that is ready then: not before what came before it.
+/// Returns when something of a connection that is ready at `ready` happens: not before its predecessors.
 fn in_order(last: &mut [Nanos], connection: u32, ready: Nanos) -> Nanos {
     let last = &mut last[connection as usize];
     *last = (*last).max(ready);
     *last
 }
 
-/// Where a thread's next work request goes.
+/// Returns the target address of a thread's next work request.
 fn place(runner: &mut Runner, places: Places, thread: u32, choice: usize, bytes: u32) -> Touch {
     let bytes = u64::from(bytes);
     let random = mix(runner.random ^ 0x5eed_0000_0000_0000);
@@ -369,7 +371,7 @@ fn place(runner: &mut Runner, places: Places, thread: u32, choice: usize, bytes:
 }
 
 impl Counters {
-    /// What was counted since another reading.
+    /// Returns the counts since an earlier reading.
     fn since(&self, then: &Counters) -> Counters {
         Counters {
             requests_out: self.requests_out - then.requests_out,

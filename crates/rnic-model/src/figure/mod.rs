@@ -1,6 +1,7 @@
-//! The papers' raw-verb figures: what was run, what the papers' texts say of it, and what the model makes of it.
+//! The papers' raw-verb figures: their tests, the values in the papers' texts, and the model's predictions.
 //!
-//! The papers are at hand as text: where a curve has no number there, it has a prediction and no paper value.
+//! The papers are available as text only: a point whose value the text does not state has a prediction but no
+//! paper value.
 
 mod shape;
 
@@ -11,16 +12,16 @@ use crate::request::{Opcode, Transport};
 use crate::sweep::Effort;
 use shape::{Blocks, Shape};
 
-/// A figure that can be run.
+/// A raw-verb figure that can be run.
 #[derive(Clone, Copy, Debug)]
 pub struct Figure {
-    /// Its name: paper and number.
+    /// Name: paper and number.
     pub id: &'static str,
-    /// What it shows.
+    /// Title.
     pub title: &'static str,
-    /// The profile that it runs on.
+    /// Name of the profile that it runs on.
     pub profile: &'static str,
-    /// What x is.
+    /// Quantity on the x axis.
     pub x_name: &'static str,
     /// Its series.
     pub series: &'static [Series],
@@ -29,11 +30,11 @@ pub struct Figure {
 /// One line of a figure.
 #[derive(Clone, Copy, Debug)]
 pub struct Series {
-    /// Its name.
+    /// Name.
     pub name: &'static str,
-    /// What its values are.
+    /// Unit of the values.
     pub unit: &'static str,
-    /// Where it is computed.
+    /// Values of x that are computed.
     pub xs: &'static [u32],
     measure: Measure,
 }
@@ -233,10 +234,10 @@ pub const FIGURES: &[Figure] = &[
 
 const REGION_SIZES: &[u32] = &[1, 2, 4, 8, 16, 64, 256, 1024];
 
-/// What the papers' texts say.
+/// Values in the papers' texts.
 const PAPERS: &str = include_str!("../../curves/papers.csv");
 
-/// What the paper's text says of a point, and where.
+/// Returns the value in the paper's text at a point, and its source; `None` if the text states none.
 #[must_use]
 pub fn paper(figure: &str, series: &str, x: u32) -> Option<(f64, &'static str)> {
     PAPERS.lines().skip(1).find_map(|line| {
@@ -249,10 +250,10 @@ pub fn paper(figure: &str, series: &str, x: u32) -> Option<(f64, &'static str)> 
 }
 
 impl Series {
-    /// What the model makes of one point, on a given profile.
+    /// Predicts one point with the model, on a given profile.
     ///
     /// # Errors
-    /// A test that cannot be run on that profile.
+    /// Returns an error if the test cannot be run on the profile.
     pub fn predict(&self, x: u32, profile: &Profile, effort: Effort) -> Result<f64, TestError> {
         let go = Go { profile, effort };
         let mops = |outcome: &Outcome| outcome.rate / 1e6;
@@ -295,19 +296,20 @@ impl Series {
     }
 }
 
-/// PCIe reads of the first host's NIC, in millions a second.
+/// Returns the PCIe reads of the first host's NIC, in millions per second.
 fn reads(outcome: &Outcome) -> f64 {
     outcome.counters[0].dma_reads as f64 * 1e3 / outcome.measured_ns as f64
 }
 
-/// Blocks of a client where the paper does not say: 20 of 1 KB, small enough to stay in the last-level cache.
+/// Blocks of a client where the paper does not state them: 20 of 1 KB, small enough to stay in the last-level
+/// cache.
 const SCALERPC_BLOCKS: Blocks = Blocks { each: 20, bytes: 1024 };
-/// Threads of the server in RF-RPC's out-bound test: as many as its server has cores (RF-RPC 5; not stated for the test).
+/// Server threads of RF-RPC's out-bound test: one per core of its server (RF-RPC 5; not stated for the test).
 const RF_RPC_SERVER_THREADS: u32 = 16;
-/// Largest payload that RF-RPC inlines (its section 4).
+/// Largest payload that RF-RPC inlines, in bytes (its section 4).
 const RF_RPC_INLINE: u32 = 92;
 
-/// A profile and an effort, with which the papers' tests are run.
+/// A profile and an effort, with which the papers' tests run.
 struct Go<'a> {
     profile: &'a Profile,
     effort: Effort,
@@ -355,7 +357,7 @@ impl Go<'_> {
         let shape = Shape::OutBound { hosts: 1, peers: 1, threads: 1, all: true };
         let test = self.test(shape, Opcode::Write, Transport::ReliableConnection);
         let outcome = run(&Test { bytes, inline: bytes <= RF_RPC_INLINE, ..test })?;
-        // The peer sees the data by polling memory: the look that finds it belongs to the time.
+        // The peer polls memory for the data, so the successful poll is part of the latency.
         let look = Prices::of(self.profile).work_ns(dunlin_fabric::Work::PollHit);
         Ok((outcome.one_way_ns + look) / 1e3)
     }
@@ -363,7 +365,7 @@ impl Go<'_> {
     fn scalerpc_out_bound(&self, clients: u32) -> Result<Outcome, TestError> {
         let shape = Shape::OutBound { hosts: 11, peers: clients, threads: 10, all: false };
         let test = self.test(shape, Opcode::Write, Transport::ReliableConnection);
-        // Which client is next is not stated; a server answers whoever has asked.
+        // The order of clients is not stated; a server answers in the order of requests.
         run(&Test { window: 16, ..test })
     }
 
@@ -374,7 +376,7 @@ impl Go<'_> {
     }
 
     fn scalerpc_in_bound(&self, clients: u32, blocks: Blocks) -> Result<Outcome, TestError> {
-        // Clients are coroutines of as many threads as the hosts have cores.
+        // Clients are coroutines on as many threads as the hosts have cores.
         let shape =
             Shape::InBound { hosts: 11, threads_per_host: 24, connections: clients, blocks: Some(blocks) };
         let test = self.test(shape, Opcode::Write, Transport::ReliableConnection);

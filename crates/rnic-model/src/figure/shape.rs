@@ -1,4 +1,4 @@
-//! The shapes of clusters in the papers' raw-verb tests. The server is host 0.
+//! Cluster shapes of the papers' raw-verb tests. The server is host 0.
 
 use crate::driver::{Connection, Places, Thread};
 use crate::network::Cluster;
@@ -11,12 +11,13 @@ pub(super) struct Blocks {
     pub(super) bytes: u64,
 }
 
-/// Who posts to whom.
+/// Which host posts to which.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Shape {
-    /// Clients post to the server: so many connections over the threads of so many hosts, at most one thread each.
+    /// Clients post to the server: `connections` over the threads of `hosts` hosts, each thread with at least
+    /// one.
     InBound { hosts: u32, threads_per_host: u32, connections: u32, blocks: Option<Blocks> },
-    /// Threads of the server post to peers on so many hosts: each to all, or each to its share.
+    /// Threads of the server post to peers on `hosts` hosts: each to all peers, or each to its share.
     OutBound { hosts: u32, peers: u32, threads: u32, all: bool },
     /// Threads of the server send datagrams, each from one queue pair to its share of the peers.
     Datagrams { hosts: u32, peers: u32, threads: u32 },
@@ -24,12 +25,12 @@ pub(super) enum Shape {
     Regions { threads: u32, regions: u32, bytes: u64 },
 }
 
-/// The buffer of a thread or client, where nothing is said of it.
+/// Bytes of the buffer of a thread or client, where the paper does not state them.
 const BUFFER: u64 = 1 << 16;
-/// Regions of local buffers have numbers of their own.
+/// First number of the regions for local buffers.
 const LOCAL: u32 = 1 << 20;
 
-/// A thread of the server that posts over these connections, if there are any.
+/// Returns a thread of the server that posts over these connections, if there are any.
 fn server_thread(connections: Vec<Connection>) -> Option<Thread> {
     let remote = Places::Anywhere { first: 0, regions: 1, bytes: BUFFER };
     (!connections.is_empty()).then_some(Thread { host: 0, connections, region: LOCAL, remote })

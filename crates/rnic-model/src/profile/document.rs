@@ -1,13 +1,13 @@
-//! One file of a profile: TOML whose every number is `{ value = ..., kind = "...", source = "..." }`.
+//! One file of a profile: TOML in which every number is `{ value = ..., kind = "...", source = "..." }`.
 
 use super::error::nearest;
 use super::{Kind, Parameter, ProfileError, Scope, Value};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-/// Keys at the top of a file whose value is text.
+/// Top-level keys whose value is text.
 const WORDS: &[&str] = &["title", "processor", "nic", "notes"];
-/// The prefix of sections in which a cluster overrides its NIC.
+/// Prefix of the sections in which a cluster overrides its NIC.
 const OVERRIDE: &str = "override";
 
 /// A text with its line.
@@ -208,7 +208,7 @@ impl Document {
         &self.file
     }
 
-    /// Refuses keys that belong to the other file.
+    /// Rejects keys that belong to the other file.
     pub(super) fn check_scope(&self, scope: Scope) -> Result<(), ProfileError> {
         let belongs = match scope {
             Scope::Nic => "the cluster's file",

@@ -1,53 +1,53 @@
-//! What can be wrong with a profile.
+//! The errors of a profile.
 
-/// A profile that cannot be used: what, where, and what was probably meant.
+/// An invalid profile: the problem, its place, and the probable intention.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProfileError {
-    /// No profile of that name comes with the crate.
+    /// No built-in profile has this name.
     #[error("there is no profile '{name}'; did you mean '{nearest}'? The profiles are {known}")]
     UnknownProfile {
-        /// What was asked for.
+        /// The requested name.
         name: String,
         /// The nearest known name.
         nearest: String,
-        /// All of them.
+        /// All known names.
         known: String,
     },
-    /// The cluster names a NIC that does not come with the crate.
+    /// The cluster names a NIC that is not built in.
     #[error("{file}:{line}: there is no NIC '{name}'; did you mean '{nearest}'?")]
     UnknownNic {
         /// The file.
         file: String,
         /// The line, from 1.
         line: usize,
-        /// What it names.
+        /// The name of the NIC.
         name: String,
         /// The nearest known name.
         nearest: String,
     },
-    /// The text is no TOML.
+    /// The text is not valid TOML.
     #[error("{file}:{line}: {message}")]
     Syntax {
         /// The file.
         file: String,
         /// The line, from 1.
         line: usize,
-        /// What the reader of TOML says.
+        /// The message of the TOML parser.
         message: String,
     },
-    /// A section or key that profiles do not have.
+    /// Profiles have no such section or key.
     #[error("{file}:{line}: unknown key '{name}'; did you mean '{nearest}'?")]
     UnknownKey {
         /// The file.
         file: String,
         /// The line, from 1.
         line: usize,
-        /// What stands there, with its section.
+        /// The unknown key, with its section.
         name: String,
         /// The nearest known key.
         nearest: String,
     },
-    /// A key of the NIC in the cluster's file, or the other way round.
+    /// A key of the NIC is in the cluster's file, or the reverse.
     #[error("{file}:{line}: '{name}' belongs to {belongs}")]
     WrongFile {
         /// The file.
@@ -56,7 +56,7 @@ pub enum ProfileError {
         line: usize,
         /// The key.
         name: String,
-        /// Where it belongs.
+        /// The file where it belongs.
         belongs: &'static str,
     },
     /// A key is missing.
@@ -68,10 +68,10 @@ pub enum ProfileError {
         section: &'static str,
         /// The key.
         key: &'static str,
-        /// What it is.
+        /// Its meaning.
         meaning: &'static str,
     },
-    /// A value is not what it has to be.
+    /// A value is invalid.
     #[error("{file}:{line}: '{name}' {problem}")]
     Value {
         /// The file.
@@ -80,13 +80,14 @@ pub enum ProfileError {
         line: usize,
         /// The key.
         name: String,
-        /// What is wrong, and what to write.
+        /// The problem, and the remedy.
         problem: String,
     },
 }
 
-/// The candidate that goes on where the word ends (`hatrpc-5` of `hatrpc-5-512`), else the one with the fewest letters wrong, missing,
-/// too many or swapped; the first of equals; empty without candidates.
+/// Returns the candidate nearest to a word. A candidate that continues the word after `-` or `_`
+/// (`hatrpc-5-512` for `hatrpc-5`) comes first; otherwise the one with the fewest wrong, missing, extra or
+/// swapped letters. The first of equals wins; the result is empty without candidates.
 pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> &'a str {
     let goes_on =
         |candidate: &str| candidate.strip_prefix(word).is_some_and(|rest| rest.starts_with(['-', '_']));

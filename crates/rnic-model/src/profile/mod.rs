@@ -1,7 +1,7 @@
-//! Profiles: what is known of a cluster, every number with its source and its kind.
+//! Profiles: the known facts about a cluster, each number with its source and its kind.
 //!
-//! A profile is two texts: the NIC's, which all clusters with that NIC share, and the cluster's, which names the NIC
-//! and may override some of its numbers, saying why.
+//! A profile is two texts. The NIC's text is shared by all clusters with that NIC. The cluster's text names
+//! the NIC and may override some of its numbers, with a reason.
 
 mod document;
 mod error;
@@ -11,21 +11,21 @@ pub use error::ProfileError;
 pub use error::nearest;
 pub use parameter::{Parameter, Scope};
 
-/// How a number came to be known.
+/// The provenance of a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Measured by the makers of this project, or by others whose raw logs are at hand.
+    /// Measured by this project, or by others whose raw logs are available.
     Measured,
-    /// Stated by the paper or by a data sheet.
+    /// Stated by the paper or a data sheet.
     Paper,
-    /// Fitted to raw-verb curves; the source says to which.
+    /// Fitted to raw-verb curves, which the source names.
     Fit,
-    /// Assumed; the source says why.
+    /// Assumed, for the reason in the source.
     Assumed,
 }
 
 impl Kind {
-    /// The word in the files.
+    /// Returns the word used in the files.
     #[must_use]
     pub fn word(self) -> &'static str {
         match self {
@@ -42,11 +42,11 @@ impl Kind {
 pub struct Value {
     /// The number, in the unit of its key.
     pub number: f64,
-    /// How it came to be known.
+    /// The kind of its provenance.
     pub kind: Kind,
-    /// From where, or fitted to what, or why assumed.
+    /// The origin, the fitted curves, or the reason of an assumption.
     pub source: String,
-    /// The file that said it.
+    /// The file that states it.
     pub file: String,
 }
 
@@ -62,7 +62,7 @@ pub struct Profile {
     hash: u64,
 }
 
-/// File name and text of each NIC that comes with the crate.
+/// File name and text of each built-in NIC.
 const NICS: &[(&str, &str)] = &[
     ("connectx3", include_str!("../../profiles/nic/connectx3.toml")),
     ("connectx4", include_str!("../../profiles/nic/connectx4.toml")),
@@ -70,7 +70,7 @@ const NICS: &[(&str, &str)] = &[
     ("connect-ib", include_str!("../../profiles/nic/connect-ib.toml")),
 ];
 
-/// File name and text of each cluster that comes with the crate.
+/// File name and text of each built-in cluster.
 const CLUSTERS: &[(&str, &str)] = &[
     ("apt", include_str!("../../profiles/apt.toml")),
     ("connect-ib", include_str!("../../profiles/connect-ib.toml")),
@@ -85,15 +85,15 @@ const CLUSTERS: &[(&str, &str)] = &[
 ];
 
 impl Profile {
-    /// Names of the profiles that come with the crate.
+    /// Returns the names of the built-in profiles.
     pub fn built_in_names() -> impl Iterator<Item = &'static str> {
         CLUSTERS.iter().map(|(name, _)| *name)
     }
 
-    /// A profile that comes with the crate.
+    /// Returns a built-in profile.
     ///
     /// # Errors
-    /// An unknown name (with the nearest known one).
+    /// Returns an error for an unknown name, with the nearest known one.
     pub fn built_in(name: &str) -> Result<Profile, ProfileError> {
         let Some((name, text)) = CLUSTERS.iter().find(|(known, _)| *known == name) else {
             return Err(ProfileError::UnknownProfile {
@@ -105,10 +105,10 @@ impl Profile {
         Profile::parse(&format!("{name}.toml"), text)
     }
 
-    /// Reads a cluster's file; its NIC must be one that comes with the crate.
+    /// Parses a cluster's file; its NIC must be built in.
     ///
     /// # Errors
-    /// What is wrong, with file, line and, for an unknown word, the nearest known one.
+    /// Returns the first problem with file and line, and for an unknown word the nearest known one.
     pub fn parse(file_name: &str, text: &str) -> Result<Profile, ProfileError> {
         let cluster = document::Document::read(file_name, text)?;
         let nic_name = cluster.word("nic")?.clone();
@@ -124,7 +124,7 @@ impl Profile {
         Profile::combine(&cluster, &nic)
     }
 
-    /// Reads a cluster's file and its NIC's.
+    /// Parses a cluster's file and its NIC's file, each given as (name, text).
     ///
     /// # Errors
     /// As [`Profile::parse`].
@@ -175,56 +175,55 @@ impl Profile {
         self.hash = xxhash_rust::xxh3::xxh3_64(text.as_bytes());
     }
 
-    /// The profile's name: its file without the ending.
+    /// Returns the profile's name: its file name without the extension.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// One line on the cluster.
+    /// Returns a one-line description of the cluster.
     #[must_use]
     pub fn title(&self) -> &str {
         &self.title
     }
 
-    /// The processor of its hosts.
+    /// Returns the processor of its hosts.
     #[must_use]
     pub fn processor(&self) -> &str {
         &self.processor
     }
 
-    /// Its NIC.
+    /// Returns its NIC.
     #[must_use]
     pub fn nic(&self) -> &str {
         &self.nic
     }
 
-    /// What a reader should know beside the numbers.
+    /// Returns notes for readers of the numbers.
     #[must_use]
     pub fn notes(&self) -> &str {
         &self.notes
     }
 
-    /// A hash of every number: two profiles with the same hash predict the same.
+    /// Returns a hash of all numbers: profiles with equal hashes give equal predictions.
     #[must_use]
     pub fn hash(&self) -> u64 {
         self.hash
     }
 
-    /// A number and where it comes from.
+    /// Returns a number with its provenance.
     #[must_use]
     pub fn value(&self, parameter: Parameter) -> &Value {
         &self.values[parameter as usize]
     }
 
-    /// A number.
+    /// Returns a number.
     #[must_use]
     pub fn number(&self, parameter: Parameter) -> f64 {
         self.value(parameter).number
     }
 
-    /// The same profile with one number changed: calibration tries values this way. The number is kept in its
-    /// range.
+    /// Returns a copy with one number changed, clamped to its range. Calibration uses it to try values.
     #[must_use]
     pub fn with(&self, parameter: Parameter, number: f64) -> Profile {
         let (low, high) = parameter.range();

@@ -1,4 +1,4 @@
-//! The built-in profiles meet the raw-verb curves: at most 15 percent median error on each.
+//! The built-in profiles match the raw-verb curves: at most 15 percent median error on each.
 
 use dunlin_rnic_model::Profile;
 use dunlin_rnic_model::calibrate::{CalibrateError, check, curves, free};

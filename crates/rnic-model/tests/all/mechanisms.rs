@@ -1,4 +1,4 @@
-//! Each mechanism of the model, by what it does to a rate or a latency: one test for each direction.
+//! The mechanisms of the model: one test for each direction of an effect on rate or latency.
 
 use dunlin_rnic_model::driver::{Connection, Outcome, Pick, Places, Signaling, Test, TestError, Thread, run};
 use dunlin_rnic_model::{Cluster, Linked, Network, Opcode, Parameter, Profile, Request, Touch, Transport};
@@ -7,14 +7,14 @@ fn profile(name: &str) -> Profile {
     Profile::built_in(name).expect("built in")
 }
 
-/// Who posts.
+/// The posting side.
 #[derive(Clone, Copy)]
 enum From {
     Server,
     Clients,
 }
 
-/// A test between host 0 and so many others with so many connections over so many threads.
+/// Creates a test between host 0 and `hosts` others with `connections` connections over `threads` threads.
 fn test(profile: &Profile, from: From, hosts: u32, connections: u32, threads: u32) -> Test<'_> {
     let threads = (0..threads.min(connections)).map(|thread| {
         let mine = (0..connections).filter(|number| number % threads == thread);
@@ -115,7 +115,7 @@ fn more_reads_outstanding_than_are_held_fetch_their_work_requests_again() {
     let reads = |window: u32| {
         let mut test = test(&profile, From::Server, 5, 28, 28);
         (test.opcode, test.inline, test.window) = (Opcode::Read, false, window);
-        // Each thread READs into memory of its own.
+        // Each thread READs into its own memory.
         (0..).zip(&mut test.threads).for_each(|(number, thread)| thread.region = number);
         let outcome = outcome(&test);
         (outcome.rate, outcome.counters[0].request_misses)
@@ -161,7 +161,7 @@ fn inline_saves_a_read_across_pcie_and_pushing_another() {
 #[test]
 fn unsignaled_work_costs_less_of_the_nic() {
     let profile = profile("connect-ib");
-    // Small enough for PCIe not to be what is narrow.
+    // Small enough that PCIe is not the bottleneck.
     let all = Test { bytes: 16, ..test(&profile, From::Server, 5, 80, 16) };
     let few = Test { signaling: Signaling::OneIn(16), ..all.clone() };
     assert!(rate(&few) > rate(&all));

@@ -1,4 +1,4 @@
-//! Profiles: what is built in is complete, and what is wrong is refused with its place.
+//! Profiles: the built-in ones are complete, and invalid ones are rejected with their place.
 
 use dunlin_rnic_model::{Kind, Parameter, Prices, Profile, ProfileError, Sockets};
 

@@ -1,4 +1,4 @@
-//! Sweeps: what is read, and what is refused with its line.
+//! Sweeps: valid files are read, and invalid ones are rejected with their line.
 
 use dunlin_rnic_model::Profile;
 use dunlin_rnic_model::driver::Signaling;
@@ -61,8 +61,8 @@ fn the_median_is_of_absolute_errors() {
     assert_eq!(median_error_percent(std::iter::empty()), 0.0);
 }
 
-/// The bits of four rates on any machine, debug or release. They change with the model or the profiles, and are then written
-/// anew by `UPDATE=1 cargo test --release`; they may not differ between two machines, or debug and release.
+/// The bits of four rates, equal on any machine and in debug and release builds. After a change of the model
+/// or the profiles, rewrite them with `UPDATE=1 cargo test --release`.
 #[test]
 fn predictions_are_the_same_everywhere() {
     let rows = parse("shared.csv", SHARED).expect("right");

@@ -1,38 +1,38 @@
-//! What is drawn of a figure whose points along its x do not show it.
+//! Drawings of figures whose points along x do not show them.
 
 use super::{Outcome, Outcomes, Run};
 
 /// One drawing.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Drawing {
-    /// What it shows.
+    /// Title.
     pub title: String,
-    /// What its values are, in their unit.
+    /// Quantity and unit of the values.
     pub values: &'static str,
     /// The data.
     pub shape: Shape,
 }
 
-/// How it is drawn.
+/// The form of a drawing.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Shape {
     /// Lines.
     Lines {
-        /// What they run along.
+        /// Quantity along the horizontal axis.
         along: &'static str,
-        /// Name of each, and its points.
+        /// Name and points of each line.
         series: Vec<(String, Vec<(f64, f64)>)>,
     },
     /// Groups of bars.
     Bars {
-        /// The groups.
+        /// Names of the groups.
         groups: Vec<String>,
         /// Name of each series, and its value in each group.
         series: Vec<(String, Vec<Option<f64>>)>,
     },
 }
 
-/// Lines.
+/// Creates a drawing of lines.
 pub(super) fn lines(
     title: impl Into<String>,
     values: &'static str,
@@ -43,7 +43,7 @@ pub(super) fn lines(
 }
 
 impl Outcomes {
-    /// A series as a line, in the order of its runs.
+    /// Returns a series as a line, in the order of its runs.
     pub(super) fn line(
         &self,
         series: &str,
@@ -54,7 +54,7 @@ impl Outcomes {
         mine.map(|(run, outcome)| (along(run, outcome), value(outcome))).collect()
     }
 
-    /// All series as bars, a group for each place of x.
+    /// Returns all series as bars, with one group per value of x.
     pub(super) fn bars(
         &self,
         title: impl Into<String>,

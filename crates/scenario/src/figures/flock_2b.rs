@@ -1,4 +1,5 @@
-//! FLOCK figure 2(b): RPC over datagrams, and what of the server's processors goes into the verbs library.
+//! FLOCK figure 2(b): RPC over datagrams, and the share of the server's processors that the verbs library
+//! uses.
 
 use super::{Effort, Figure, Outcome, Outcomes, Paper, Point, Run, say};
 use crate::datagrams::Datagrams;

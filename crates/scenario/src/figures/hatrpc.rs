@@ -1,4 +1,4 @@
-//! HatRPC's cluster, and its protocols.
+//! HatRPC's cluster and protocols.
 
 use super::Effort;
 use crate::load::{Extent, Function, Load, Network};
@@ -6,12 +6,12 @@ use crate::random_values::Sizes;
 use dunlin_fabric::Nanos;
 use dunlin_rpc::{CompletionMode, PROTOCOLS, Plan, Protocol, RequestHalf, ResponseHalf};
 
-/// Direct-WriteIMM, of which most is said.
+/// Direct-WriteIMM, the protocol that the paper discusses most.
 pub(super) const DIRECT: &str = "Direct-WriteIMM";
-/// RFP as HatRPC has it.
+/// RFP as implemented by HatRPC.
 pub(super) const RFP: &str = "Remote-fetch";
 
-/// How both sides wait: HatRPC's two ways.
+/// The waiting mode of both sides, as in HatRPC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Polling {
     Busy,
@@ -29,13 +29,13 @@ impl Polling {
     }
 }
 
-/// The name of a protocol's series.
+/// Returns the name of a protocol's series.
 pub(super) fn series(protocol: &str, polling: Polling) -> String {
     format!("{protocol}, {}", polling.name())
 }
 
-/// A protocol's plan; `None` if it cannot wait so. A server whose clients fetch sleeps until their requests come with
-/// immediate data; the clients look for the result.
+/// Returns a protocol's plan; `None` if it does not support the waiting mode. Where clients fetch, the server
+/// sleeps until requests arrive with immediate data, and the clients poll for the result.
 fn plan(protocol: &Protocol, polling: Polling) -> Option<Plan> {
     match (polling, protocol.request, protocol.response) {
         (Polling::Busy, ..) => Some(protocol.plan(CompletionMode::Busy)),
@@ -52,7 +52,7 @@ fn plan(protocol: &Protocol, polling: Polling) -> Option<Plan> {
     }
 }
 
-/// All protocols that are the same all the time, with the ways in which they can wait.
+/// Returns all protocols with a fixed response half, with their supported waiting modes.
 pub(super) fn protocols() -> Vec<(&'static str, Polling, Plan)> {
     let ways = |protocol: &'static Protocol| {
         Polling::BOTH
@@ -63,7 +63,7 @@ pub(super) fn protocols() -> Vec<(&'static str, Polling, Plan)> {
     PROTOCOLS.iter().filter(fixed).flat_map(ways).collect()
 }
 
-/// The protocols of HatRPC figures 3 to 5: what it says of the best is said among these.
+/// The protocols of HatRPC figures 3 to 5, among which it names the best.
 const OF_THE_PAPER: [&str; 9] = [
     "Eager-SendRecv",
     "Direct-Write-Send",
@@ -76,30 +76,32 @@ const OF_THE_PAPER: [&str; 9] = [
     RFP,
 ];
 
-/// Names of those of the paper that wait so.
+/// Returns the names of the paper's protocols that support a waiting mode.
 pub(super) fn names(polling: Polling) -> Vec<&'static str> {
     let wanted =
         |found: &(&'static str, Polling, Plan)| found.1 == polling && OF_THE_PAPER.contains(&found.0);
     protocols().into_iter().filter(wanted).map(|found| found.0).collect()
 }
 
-/// Clients that send and get messages of one size.
+/// Returns a load of clients that send and receive messages of one size.
 pub(super) fn load(clients: usize, plan: Plan, bytes: u32) -> Load {
     let mut load = Load::bench(clients, 1, Network::Modelled("hatrpc".to_owned()));
     load.functions = vec![Function::new(plan, Sizes::Fixed(bytes), Sizes::Fixed(bytes))];
     load
 }
 
-/// Cores of a host (HatRPC 5.1), and hosts that are not the server.
+/// Cores of a host (HatRPC 5.1), and hosts besides the server.
 pub(super) const CORES: u32 = 28;
 const CLIENT_HOSTS: usize = 9;
-/// How long a thread that spins keeps its core where others wait for it (the profile's `quantum_ns`).
+/// Quantum of a spinning thread on a shared core, in nanoseconds (the profile's `quantum_ns`).
 const QUANTUM: Nanos = 3_000_000;
-/// Bytes that the link moves in a nanosecond (the profile's `gbit_s`), and for how many messages of each client it counts.
+/// Bytes that the link moves per nanosecond (the profile's `gbit_s`), and messages per client that are
+/// measured.
 const LINK_BYTES: u64 = 12;
 const MESSAGES: u64 = 20;
 
-/// So many clients on nine hosts that call these functions, a server thread for each.
+/// Returns a load of `clients` clients on nine hosts that call these functions, with a server thread for
+/// each.
 pub(super) fn crowd(clients: u32, functions: Vec<Function>, effort: Effort) -> Load {
     let mut load = load(clients as usize, functions[0].plan, 0);
     load.functions = functions;
@@ -115,10 +117,11 @@ pub(super) fn crowd(clients: u32, functions: Vec<Function>, effort: Effort) -> L
     load
 }
 
-/// For how long the calls of a crowd count: until each of the threads that spin has had a core for a quantum, since who has none meanwhile
-/// does nothing, while those that sleep take turns with every call (twice where functions differ, since then means of latencies are
-/// compared, into which such waits go); until the link has moved some messages of each client, as all begin at once and it takes half as
-/// many until they do not come in waves; and for two quanta at least.
+/// Returns the measured time of a crowd, the longest of three bounds. Each spinning thread must have had a
+/// core for a quantum, since it makes no progress without one, while sleeping threads alternate with every
+/// call; with different functions twice, since mean latencies that contain such waits are then compared. The
+/// link must have moved some messages of each client: all start at once, and their messages come in waves for
+/// half as long. Two quanta must pass.
 fn counted(load: &Load) -> Nanos {
     let spin = |mode: fn(&Plan) -> CompletionMode| {
         load.functions.iter().any(|function| mode(&function.plan) != CompletionMode::Event)

@@ -1,4 +1,5 @@
-//! HatRPC figure 12: throughput by the number of clients, a service with the goal of throughput, small and large payloads.
+//! HatRPC figure 12: throughput by the number of clients, a service with the goal of throughput, small and
+//! large payloads.
 
 use super::hatrpc::{DIRECT, RFP, crowd};
 use super::hatrpc_hints::{Best, Hinted, UNDER, UpTo, each, series};

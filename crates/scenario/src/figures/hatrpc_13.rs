@@ -1,5 +1,5 @@
-//! HatRPC figures 13 and 14: two functions of one service, one with the goal of latency and one of throughput, called in
-//! turn by chance.
+//! HatRPC figures 13 and 14: two functions of one service, one with the goal of latency and one of
+//! throughput, chosen at random for each call.
 
 use super::hatrpc::{DIRECT, RFP, crowd};
 use super::hatrpc_hints::{Best, Hinted, UNDER, UpTo, each, series};
@@ -58,7 +58,7 @@ fn throughput(outcome: &Outcome) -> f64 {
     outcome.functions[1].mops * 1e3
 }
 
-/// Both values of every run.
+/// Returns latency and throughput of every run.
 fn both(outcomes: &Outcomes) -> Vec<Point> {
     let named = |what: &str, mut points: Vec<Point>| {
         points.iter_mut().for_each(|point| point.series = format!("{}, {what}", point.series));

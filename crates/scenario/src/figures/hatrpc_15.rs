@@ -1,5 +1,6 @@
-//! HatRPC figures 15 and 16: its key-value store on LMDB under YCSB's workloads A and B, half of whose GETs and PUTs are
-//! of ten keys, with hints for the service, hints for each function, and four other systems' protocols.
+//! HatRPC figures 15 and 16: its key-value store on LMDB under YCSB's workloads A and B, where half of the
+//! GETs and PUTs cover ten keys; with hints for the service, hints per function, and the protocols of four
+//! other systems.
 
 use super::hatrpc::crowd;
 use super::hatrpc_hints::Hinted;
@@ -32,18 +33,19 @@ const CLIENTS: u32 = 128;
 const CLIENT_HOSTS: usize = 4;
 const SERVICE: &str = "HatRPC-Service";
 const FUNCTION: &str = "HatRPC-Function";
-/// The others' names in the paper, and those of their protocols.
+/// The other systems' names in the paper, and the names of their protocols.
 const OTHERS: [(&str, &str); 4] =
     [("AR-gRPC", "AR-gRPC"), ("HERD", "HERD"), ("Pilaf", "Pilaf"), ("RFP", "Remote-fetch")];
 
-/// By then each client has written seven times or so in workload A, at 8 and 59 us of the one writer.
+/// Measured time in which each client writes about seven times in workload A, at 8 or 59 us of the single
+/// writer per PUT.
 const MEASURED: Nanos = 30_000_000;
 
 const READ_KEY: Nanos = 2_000;
 const WRITE: Nanos = 2_600;
 const WRITE_KEY: Nanos = 5_600;
 
-/// Bytes of requests and results, and what the store does: for as long shared, and as long alone.
+/// Bytes of request and result, and the store's time with shared access and with exclusive access.
 const OPERATIONS: [([u32; 2], Nanos, Nanos); MOST_FUNCTIONS] = [
     ([24, 1000], READ_KEY, 0),
     ([1024, 4], 0, WRITE + WRITE_KEY),
@@ -75,7 +77,7 @@ fn runs(weights: [u32; MOST_FUNCTIONS], effort: Effort) -> Vec<Run> {
     ours.into_iter().chain(others).filter_map(run).collect()
 }
 
-/// One value of each operation, of each run.
+/// Returns one value of each operation of each run.
 fn by_operation(outcomes: &Outcomes, unit: &'static str, value: fn(&OfFunction) -> f64) -> Vec<Point> {
     let mut points = Vec::new();
     for (run, outcome) in &outcomes.0 {
@@ -92,12 +94,12 @@ fn by_operation(outcomes: &Outcomes, unit: &'static str, value: fn(&OfFunction) 
     points
 }
 
-/// Who, in what, and what the paper says of it beside each of the others: "up to", over all operations.
+/// A system, and the paper's "up to" claims about it against each other system, over all operations.
 struct Claim {
     who: &'static str,
-    /// The most of the throughput over the other's.
+    /// Largest ratio of its throughput to the other's.
     more: [f64; OTHERS.len()],
-    /// The least of the latency over the other's.
+    /// Smallest ratio of its latency to the other's.
     less: [f64; OTHERS.len()],
 }
 

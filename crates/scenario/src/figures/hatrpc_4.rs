@@ -17,7 +17,7 @@ pub(super) const FIGURE: Figure = Figure::predicted(
     points,
 );
 
-/// What is small (HatRPC 4.3).
+/// Largest small payload, in bytes (HatRPC 4.3).
 const SMALL: u32 = 4096;
 
 fn runs(effort: Effort) -> Vec<Run> {

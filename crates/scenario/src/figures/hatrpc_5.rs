@@ -23,7 +23,7 @@ const NOTES: &str = "Clients on nine hosts, a server thread for each, 28 cores o
     messages of each client, and 6 ms have gone by. No NUMA. Over 4 KiB those that write into a ring, and those that fetch, go by read rendezvous, and \
     Eager-SendRecv in messages of 4 KiB.";
 
-/// Under-subscribed (HatRPC 5.3), fully subscribed, over-subscribed.
+/// Client counts: under-subscribed (HatRPC 5.3), fully subscribed, over-subscribed.
 const UNDER: u32 = 16;
 const FULL: u32 = 28;
 const OVER: [u32; 4] = [64, 128, 256, 512];
@@ -48,7 +48,7 @@ fn kops(outcome: &super::Outcome) -> f64 {
     outcome.mops * 1e3
 }
 
-/// The series over the best of all others that are asked for.
+/// Adds the ratio of a series to the best of the other series given.
 fn over_best(outcomes: &Outcomes, points: &mut Vec<Point>, title: &str, of: &str, others: &[String]) {
     for x in outcomes.xs() {
         let best = others
@@ -68,7 +68,7 @@ fn over_best(outcomes: &Outcomes, points: &mut Vec<Point>, title: &str, of: &str
     }
 }
 
-/// What is said of both sizes: busy polling does badly with more clients than cores.
+/// Adds the claim about both sizes: busy polling performs badly with more clients than cores.
 fn both_sizes(outcomes: &Outcomes) -> Vec<Point> {
     let mut points = outcomes.as_they_are("kops", kops);
     for name in names(Polling::Busy) {
@@ -79,7 +79,7 @@ fn both_sizes(outcomes: &Outcomes) -> Vec<Point> {
             let Some(value) = outcomes.get(&busy, x, kops) else { continue };
             let predicted = value / full;
             points.push(Point { series: title.clone(), x, unit: "ratio", predicted, said: None });
-            // "Significant" has no number; it is read as more than a tenth.
+            // "Significant" has no number; interpreted as more than a tenth.
             let source = "3.2: significantly less with over-subscription";
             say(&mut points, &title, x, Paper::AtMost(0.9), source);
         }

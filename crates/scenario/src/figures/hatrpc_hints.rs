@@ -1,5 +1,5 @@
-//! What HatRPC's hints come to on its cluster: the plans are those that the selection gives an application, and every
-//! other protocol is the same hints with that protocol named.
+//! HatRPC's hints on its cluster: the plans are those that the selection gives an application. The other
+//! protocols use the same hints with the protocol named.
 
 use super::hatrpc::{CORES, DIRECT, RFP};
 use super::{Outcome, Outcomes, Paper, Point};
@@ -8,13 +8,13 @@ use dunlin_rpc::Plan;
 
 /// The series of the hints alone.
 pub(super) const HINTED: &str = "HatRPC";
-/// The protocols that HatRPC figures 11 to 14 compare with.
+/// The protocols compared in HatRPC figures 11 to 14.
 pub(super) const OTHERS: [&str; 4] = ["Hybrid-EagerRNDV", "Direct-Write-Send", DIRECT, RFP];
 
-/// Up to so many clients are under-subscription (HatRPC 5.2).
+/// Most clients under under-subscription (HatRPC 5.2).
 pub(super) const UNDER: u32 = 16;
 
-/// A function's hints: the goal, clients, and bytes of requests and results.
+/// A function's hints: goal, number of clients, and bytes of requests and results.
 #[derive(Clone, Copy)]
 pub(super) struct Hinted {
     pub(super) goal: PerfGoal,
@@ -23,7 +23,8 @@ pub(super) struct Hinted {
 }
 
 impl Hinted {
-    /// The plan that is selected, of all protocols or with one of them named; `None` if there is no such protocol.
+    /// Returns the selected plan, among all protocols or with one named; `None` if the protocol does not
+    /// exist.
     pub(super) fn plan(self, protocol: Option<&'static str>) -> Option<Plan> {
         let side = |bytes: Option<u64>| Hints {
             payload_size: bytes,
@@ -41,12 +42,12 @@ impl Hinted {
     }
 }
 
-/// All series: the hints, then them with each protocol named.
+/// Returns all series: the hints alone, then with each protocol named.
 pub(super) fn series() -> impl Iterator<Item = (&'static str, Option<&'static str>)> {
     std::iter::once((HINTED, None)).chain(OTHERS.into_iter().map(|name| (name, Some(name))))
 }
 
-/// The hints over another series at the places that are asked for, with what the paper says of each.
+/// Returns the ratio of the hints to another series at the selected places, with the paper's claim for each.
 pub(super) fn each(
     outcomes: &Outcomes,
     what: &str,
@@ -62,24 +63,24 @@ pub(super) fn each(
     points
 }
 
-/// Which end of a range "up to" is about: of latencies the least is the best, of throughputs the most.
+/// The end of a range that "up to" refers to: the least latency, the most throughput.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Best {
     Least,
     Most,
 }
 
-/// A value of which a paper says how much better it gets "up to".
+/// A value with an "up to" claim in the paper.
 #[derive(Clone, Copy)]
 pub(super) struct UpTo {
-    /// What it is called.
+    /// Name of the value.
     pub(super) what: &'static str,
     pub(super) best: Best,
     pub(super) value: fn(&Outcome) -> f64,
 }
 
 impl UpTo {
-    /// The best that the hints reach over another series, of the places that are asked for.
+    /// Returns the best ratio of the hints to another series over the selected places.
     pub(super) fn over(
         &self,
         outcomes: &Outcomes,

@@ -1,4 +1,4 @@
-//! LITE figures 6 and 7: a WRITE beside TCP over IPoIB, as verbs and sockets are at their barest.
+//! LITE figures 6 and 7: a WRITE compared with TCP over IPoIB, on bare verbs and sockets.
 
 use super::{Effort, Figure, FigureError, Outcomes, Paper, Point, Run};
 use dunlin_rnic_model::driver::{Connection, Pick, Places, Signaling, Test, Thread, run};
@@ -28,17 +28,17 @@ const PROFILE: &str = "lite";
 const WRITE: &str = "WRITE";
 const TCP: &str = "TCP/IP";
 const RATIO: &str = "TCP/IP over WRITE";
-/// The region that is written to: small enough for the NIC's caches, as in the paper's tests at a small scale.
+/// Size of the written region: small enough for the NIC's caches, like the paper's small-scale tests.
 const REGION: u64 = 1 << 20;
 
-/// What carries a lone message.
+/// The transport of a lone message.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Carrier {
     Write(Effort),
     Tcp,
 }
 
-/// Messages of one thread to one other.
+/// Messages from one thread to another.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Lone {
     carrier: Carrier,
@@ -48,7 +48,7 @@ pub(super) struct Lone {
 impl Lone {
     pub(super) const PROFILE: &str = PROFILE;
 
-    /// Millions a second, and the latency of one in microseconds.
+    /// Returns the rate in millions per second, and the latency of one message in microseconds.
     pub(super) fn run(&self) -> Result<(f64, f64), FigureError> {
         let profile = Profile::built_in(PROFILE)?;
         let effort = match self.carrier {

@@ -1,10 +1,10 @@
-//! The papers' figures, as one catalogue: raw verbs, to which the model was fitted (calibrated), and whole systems, which
-//! it was not (predicted).
+//! The papers' figures in one catalogue: raw verbs, to which the model is fitted (calibrated), and whole
+//! systems, to which it is not (predicted).
 //!
-//! A figure is a list of [`Run`]s, each a simulation of its own that may run on any thread, and what comes of their
-//! outcomes: [`Point`]s, each with what the paper's text says of it. The papers are at hand as text: where a curve has no
-//! number there, a point has a prediction only, or a relation is compared (a ratio, a crossover, a direction), as a ratio
-//! that should lie in a range.
+//! A figure is a list of [`Run`]s, which are independent simulations that may run on any thread, and a
+//! function from their outcomes to [`Point`]s, each with the statement in the paper's text. The papers are
+//! available as text only. Where a curve has no number there, a point has only a prediction, or a relation (a
+//! ratio, a crossover, a direction) is compared as a ratio that should lie in a range.
 
 mod drawing;
 mod flock_2b;
@@ -49,17 +49,17 @@ pub use dunlin_rnic_model::sweep::Effort;
 use dunlin_rnic_model::{Profile, ProfileError};
 use thiserror::Error;
 
-/// What a figure's numbers are worth.
+/// The evidential value of a figure's numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// The model was fitted to what the papers say of it.
+    /// The model is fitted to the paper's values.
     Calibrated,
-    /// Nothing was fitted to it.
+    /// Nothing is fitted to the figure.
     Predicted,
 }
 
 impl Kind {
-    /// As it stands in reports.
+    /// Returns the word used in reports.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -69,21 +69,22 @@ impl Kind {
     }
 }
 
-/// What a paper's text says of a point.
+/// A statement in a paper's text about a point.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Paper {
     /// A number.
     Value(f64),
-    /// Not less.
+    /// A lower bound.
     AtLeast(f64),
-    /// Not more.
+    /// An upper bound.
     AtMost(f64),
-    /// From the first to the second.
+    /// A range from the first to the second number.
     Between(f64, f64),
 }
 
 impl Paper {
-    /// How far a value is from it, relative to it, in percent; 0 within a range.
+    /// Returns the distance of a value from the statement, relative to the latter, in percent; 0 within a
+    /// range.
     #[must_use]
     pub fn error_percent(self, value: f64) -> f64 {
         let nearest = match self {
@@ -95,7 +96,7 @@ impl Paper {
         if nearest == value { 0.0 } else { (value - nearest) / nearest * 100.0 }
     }
 
-    /// Whether a relation holds; `None` for a number, which has an error instead.
+    /// Returns whether a relation holds; `None` for a number, which has an error instead.
     #[must_use]
     pub fn holds(self, value: f64) -> Option<bool> {
         match self {
@@ -108,32 +109,32 @@ impl Paper {
 /// One value of a figure.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Point {
-    /// The series.
+    /// Name of the series.
     pub series: String,
-    /// Where.
+    /// Position along x.
     pub x: u32,
-    /// The unit of the value.
+    /// Unit of the value.
     pub unit: &'static str,
-    /// What the simulator says.
+    /// The simulator's prediction.
     pub predicted: f64,
-    /// What the paper's text says, if anything, and where.
+    /// The statement in the paper's text and its place, if there is one.
     pub said: Option<(Paper, &'static str)>,
 }
 
 /// A figure that can be run.
 #[derive(Clone, Copy, Debug)]
 pub struct Figure {
-    /// Its name: paper and number.
+    /// Name: paper and number.
     pub id: &'static str,
-    /// What it shows.
+    /// Title.
     pub title: &'static str,
-    /// The profile that it runs on.
+    /// Name of the profile that it runs on.
     pub profile: &'static str,
-    /// What x is.
+    /// Quantity on the x axis.
     pub x_name: &'static str,
-    /// What its numbers are worth.
+    /// The evidential value of its numbers.
     pub kind: Kind,
-    /// How the experiment was understood where the paper is silent.
+    /// Interpretation of the experiment where the paper does not specify it.
     pub notes: &'static str,
     source: Source,
 }
@@ -144,24 +145,24 @@ enum Source {
     System(System),
 }
 
-/// A figure of a whole system: what is run, and what comes of it.
+/// A figure of a whole system: its runs, and the evaluation of their outcomes.
 #[derive(Clone, Copy, Debug)]
 struct System {
     runs: fn(Effort) -> Vec<Run>,
     points: fn(&Outcomes) -> Vec<Point>,
-    /// What is drawn of it in place of its points.
+    /// Drawings that replace the points.
     drawings: fn(&Outcomes) -> Vec<Drawing>,
 }
 
 /// One simulation.
 #[derive(Clone, Debug)]
 pub struct Run {
-    /// Its series.
+    /// Name of its series.
     pub series: String,
-    /// Where in it.
+    /// Position along x.
     pub x: u32,
     work: Work,
-    /// When something changes in it, since calls began.
+    /// Time of a change in the load since calls began, in nanoseconds.
     step: Option<Nanos>,
 }
 
@@ -176,74 +177,74 @@ enum Work {
     Shared(Shared),
 }
 
-/// Functions of a load that are told apart.
+/// Most functions of a load that are reported separately.
 const MOST_FUNCTIONS: usize = 4;
 
-/// What a function's calls came to.
+/// The result of one function's calls.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct OfFunction {
     /// Calls per second, in millions.
     pub mops: f64,
-    /// Their mean latency, in microseconds.
+    /// Mean latency, in microseconds.
     pub mean_us: f64,
 }
 
-/// What a run came to.
+/// The result of a run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Outcome {
-    /// The value of a series of raw verbs, in its own unit.
+    /// The value of a raw-verbs series, in its own unit.
     pub value: f64,
-    /// Calls (or raw verbs, where their unit is that) per second, in millions.
+    /// Calls (or raw verbs, if that is the unit) per second, in millions.
     pub mops: f64,
     /// Mean latency of calls, in microseconds.
     pub mean_us: f64,
-    /// So long take 15% of calls at most, 50%, 99%.
+    /// Latency quantiles of calls at 15%, 50% and 99%, in microseconds.
     pub quantiles_us: [f64; 3],
-    /// So long take so many percent of calls at most, in microseconds.
+    /// Latency curve: pairs of percent of calls and latency in microseconds.
     pub percentiles_us: Vec<(f64, f64)>,
-    /// Calls that each server thread has answered, per second, in millions.
+    /// Calls answered by each server thread per second, in millions.
     pub thread_mops: Vec<f64>,
-    /// So long take 95% of calls at most, in microseconds.
+    /// Latency quantile of calls at 95%, in microseconds.
     pub p95_us: f64,
-    /// Work requests that clients post for a call, where they are counted.
+    /// Work requests posted by clients per call, if counted.
     pub posted_per_call: f64,
-    /// Rate and mean latency of each function, the first ones of its load.
+    /// Rate and mean latency of each of the first functions of the load.
     pub functions: [OfFunction; MOST_FUNCTIONS],
-    /// The part of the server's time that goes into the verbs library, polling in vain included.
+    /// Share of the server's time spent in the verbs library, empty polls included.
     pub verbs_share: f64,
-    /// The same, of the time in which it does not poll in vain.
+    /// Share of the server's time without empty polls that the verbs library uses.
     pub verbs_share_of_work: f64,
-    /// How long after a step the rate was as it then stayed, in milliseconds.
+    /// Time from a step until the rate reached its final value, in milliseconds.
     pub settled_ms: f64,
 }
 
-/// Why a figure cannot be made.
+/// An error of a figure.
 #[derive(Debug, Error)]
 pub enum FigureError {
-    /// No such figure.
+    /// No figure has this name.
     #[error("there is no figure '{id}'; did you mean '{nearest}'? They are {known}")]
     Unknown {
-        /// What was asked for.
+        /// The requested name.
         id: String,
-        /// The nearest known one.
+        /// The nearest known name.
         nearest: String,
-        /// All of them.
+        /// All known names.
         known: String,
     },
-    /// Its profile is wrong.
+    /// The profile is invalid.
     #[error(transparent)]
     Profile(#[from] ProfileError),
-    /// Its test cannot be run on the profile.
+    /// The test cannot be run on the profile.
     #[error(transparent)]
     Test(#[from] TestError),
-    /// Another run that is measured for a while did not come to its end.
+    /// A timed run other than a load did not come to its end.
     #[error("{series} at {x}: {error}")]
     Course {
         /// The run's series.
         series: String,
-        /// The run's place in it.
+        /// The run's position along x.
         x: u32,
-        /// Why.
+        /// The reason.
         error: CourseError,
     },
     /// A load did not come to its end.
@@ -251,14 +252,14 @@ pub enum FigureError {
     Load {
         /// The run's series.
         series: String,
-        /// The run's place in it.
+        /// The run's position along x.
         x: u32,
-        /// Why.
+        /// The reason.
         error: LoadError,
     },
 }
 
-/// All figures, calibrated ones first.
+/// Returns all figures, calibrated ones first.
 #[must_use]
 pub fn all() -> Vec<Figure> {
     let raw = FIGURES.iter().map(|figure| Figure {
@@ -306,13 +307,13 @@ pub fn all() -> Vec<Figure> {
     raw.chain(predicted).collect()
 }
 
-/// Figures of the papers that stand in another's.
+/// Figures of the papers that are shown within another figure.
 const ALIASES: [(&str, &str); 2] = [("rf-rpc-12", "rf-rpc-11"), ("rf-rpc-14", "rf-rpc-13")];
 
-/// The figure of that name.
+/// Returns a figure by its name.
 ///
 /// # Errors
-/// An unknown name, with the nearest known one.
+/// Returns an error for an unknown name, with the nearest known one.
 pub fn figure(id: &str) -> Result<Figure, FigureError> {
     let all = all();
     let named = ALIASES.into_iter().find(|(alias, _)| *alias == id).map_or(id, |(_, of)| of);
@@ -334,7 +335,7 @@ impl Figure {
         Figure { id, title, profile, x_name, kind: Kind::Predicted, notes, source }
     }
 
-    /// The same, of which this is drawn.
+    /// Returns the figure with drawings.
     const fn drawn(self, drawings: fn(&Outcomes) -> Vec<Drawing>) -> Figure {
         match self.source {
             Source::System(system) => {
@@ -345,13 +346,13 @@ impl Figure {
         }
     }
 
-    /// Other names of it: of the paper's figures that it shows as well.
+    /// Returns the names of other figures of the paper that this one covers.
     pub fn aliases(&self) -> impl Iterator<Item = &'static str> {
         let id = self.id;
         ALIASES.into_iter().filter(move |(_, of)| *of == id).map(|(alias, _)| alias)
     }
 
-    /// What has to be run for it.
+    /// Returns the runs of the figure.
     #[must_use]
     pub fn runs(&self, effort: Effort) -> Vec<Run> {
         match self.source {
@@ -374,7 +375,7 @@ impl Figure {
         self.runs(effort).into_iter().zip(outcomes.iter().cloned()).collect()
     }
 
-    /// What is drawn of it, if its points along x do not show it.
+    /// Returns the drawings of the figure, if its points along x do not show it.
     #[must_use]
     pub fn drawings(&self, effort: Effort, outcomes: &[Outcome]) -> Vec<Drawing> {
         match self.source {
@@ -383,7 +384,7 @@ impl Figure {
         }
     }
 
-    /// What comes of its runs, whose outcomes are given in their order.
+    /// Evaluates the outcomes of the runs, given in the order of the runs.
     #[must_use]
     pub fn points(&self, effort: Effort, outcomes: &[Outcome]) -> Vec<Point> {
         let all = self.all(effort, outcomes);
@@ -407,7 +408,7 @@ impl Figure {
     }
 }
 
-/// The seed of all figures: what chance decides in them (which client calls which worker) is the same everywhere.
+/// The seed of all figures: random choices (which client calls which worker) are the same everywhere.
 const SEED: u64 = 1;
 
 impl Run {
@@ -419,12 +420,12 @@ impl Run {
         Run { series: series.into(), x, work, step: None }
     }
 
-    /// The same, in which something changes so long after calls began.
+    /// Returns the run with a change in the load `step` nanoseconds after calls began.
     fn settling(self, step: Nanos) -> Run {
         Run { step: Some(step), ..self }
     }
 
-    /// A point of a raw-verb figure.
+    /// Returns the run of a point of a raw-verb figure.
     fn raw_verbs(figure: &str, series: &str, x: u32, effort: Effort) -> Option<Run> {
         let figure = FIGURES.iter().find(|known| known.id == figure)?;
         let series = figure.series.iter().find(|known| known.name == series)?;
@@ -452,7 +453,7 @@ impl Run {
         Run::doing(series, x, Work::Shared(load))
     }
 
-    /// The profile that it goes by; `None` on a network of fixed rates.
+    /// Returns the profile of the run; `None` on a network of fixed rates.
     #[must_use]
     pub fn profile(&self) -> Option<&str> {
         match &self.work {
@@ -469,7 +470,7 @@ impl Run {
         }
     }
 
-    /// How much there is to simulate, next to other runs: those with the most are best begun first.
+    /// Returns the amount of simulation relative to other runs; start the largest runs first.
     #[must_use]
     pub fn size(&self) -> u64 {
         let Work::Load(load) = &self.work else { return 0 };
@@ -480,10 +481,10 @@ impl Run {
         time.saturating_mul(load.clients as u64)
     }
 
-    /// Runs it: for a second or so, on the calling thread, with the same outcome each time.
+    /// Executes the run on the calling thread, for about a second. Repeated calls give the same outcome.
     ///
     /// # Errors
-    /// A simulation that did not come to its end.
+    /// Returns an error if the simulation does not come to its end.
     pub fn go(&self) -> Result<Outcome, FigureError> {
         match &self.work {
             Work::RawVerbs { series, profile, effort } => {
@@ -565,13 +566,13 @@ impl Run {
 struct Outcomes(Vec<(Run, Outcome)>);
 
 impl Outcomes {
-    /// A value of one run; `None` if it was not run.
+    /// Returns a value of one run; `None` if it was not run.
     fn get(&self, series: &str, x: u32, value: fn(&Outcome) -> f64) -> Option<f64> {
         let found = self.0.iter().find(|(run, _)| run.series == series && run.x == x)?;
         Some(value(&found.1))
     }
 
-    /// One series over another, wherever both were run.
+    /// Returns the ratio of two series wherever both were run.
     fn ratios(&self, title: &str, over: &str, under: &str, value: fn(&Outcome) -> f64) -> Vec<Point> {
         let ratio = |x| {
             let predicted = self.get(over, x, value)? / self.get(under, x, value)?;
@@ -580,13 +581,13 @@ impl Outcomes {
         self.xs().into_iter().filter_map(ratio).collect()
     }
 
-    /// Where a series is highest, and how high.
+    /// Returns the position and height of a series' maximum.
     fn peak(&self, series: &str, value: fn(&Outcome) -> f64) -> Option<(u32, f64)> {
         let mine = self.0.iter().filter(|(run, _)| run.series == series);
         mine.map(|(run, outcome)| (run.x, value(outcome))).max_by(|one, other| one.1.total_cmp(&other.1))
     }
 
-    /// Every run as a point of which the paper's text says nothing.
+    /// Returns every run as a point without a statement of the paper.
     fn as_they_are(&self, unit: &'static str, value: fn(&Outcome) -> f64) -> Vec<Point> {
         let point = |(run, outcome): &(Run, Outcome)| Point {
             series: run.series.clone(),
@@ -598,7 +599,7 @@ impl Outcomes {
         self.0.iter().map(point).collect()
     }
 
-    /// Where the runs are, without repetition, from left to right.
+    /// Returns the positions of the runs in ascending order, without duplicates.
     fn xs(&self) -> Vec<u32> {
         let mut xs: Vec<u32> = self.0.iter().map(|(run, _)| run.x).collect();
         xs.sort_unstable();
@@ -607,32 +608,32 @@ impl Outcomes {
     }
 }
 
-/// What the paper says of a point that is among these.
+/// Attaches a statement of the paper to a point, if it is present.
 fn say(points: &mut [Point], series: &str, x: u32, paper: Paper, source: &'static str) {
     if let Some(point) = points.iter_mut().find(|point| point.series == series && point.x == x) {
         point.said = Some((paper, source));
     }
 }
 
-/// Stretches of a timeline whose mean is one rate.
+/// Stretches of a timeline that are averaged into one rate.
 const STRETCHES: usize = 10;
-/// A rate so near to that of the end is settled.
+/// Fraction of the final rate that counts as settled.
 const SETTLED: f64 = 0.95;
 
-/// How long after a step calls were answered as quickly as in the last tenth of the time, less a twentieth, and so from then on,
-/// in milliseconds.
+/// Returns the time from a step until the rate settled, in milliseconds: from then on it is at least 95% of
+/// the rate in the last tenth of the time.
 fn settled(timeline: &[u64], stretch: Nanos, step: Nanos) -> f64 {
     let from = (step / stretch.max(1)) as usize;
     let after = timeline.get(from..).unwrap_or_default();
     let end = &after[after.len() - after.len() / 10..];
     let wanted = SETTLED * STRETCHES as f64 * end.iter().sum::<u64>() as f64 / end.len().max(1) as f64;
     let slow = after.windows(STRETCHES).rposition(|window| (window.iter().sum::<u64>() as f64) < wanted);
-    // To the end of the stretch in which it was so.
+    // Counts to the end of the last slow stretch.
     let settled = slow.map_or(1, |last| last as u64 + 2) * stretch;
     settled as f64 / 1e6
 }
 
-/// So long calls count, after half as long a warm-up.
+/// Returns an extent of `full` nanoseconds (a tenth for quick runs), after a warm-up of half that time.
 fn measured(effort: Effort, full: Nanos) -> Extent {
     let measured = match effort {
         Effort::Full => full,

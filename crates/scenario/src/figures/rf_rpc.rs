@@ -7,16 +7,16 @@ use crate::random_values::{Sizes, Times};
 use dunlin_fabric::Nanos;
 use dunlin_rpc::{CompletionMode, FetchChoice, FirstRead, Plan, RequestHalf, ResponseHalf};
 
-/// Both systems' names, as they stand in its figures.
+/// Name of the system with fetched results, as in the paper's figures.
 pub(super) const FETCH: &str = "Jakiro";
-/// As above.
+/// Name of the system with written results, as in the paper's figures.
 pub(super) const REPLY: &str = "ServerReply";
-/// Both where who has written, client or server thread, waits for the completion, as in the paper's test of rates (RF-RPC 2.2).
-/// Its text says of neither system whether it does; unsignaled requests come up in 5.4 only.
+/// Jakiro where the writer, client or server thread, waits for the completion, as in the paper's rate test
+/// (RF-RPC 2.2). The text does not say whether the systems wait; it mentions unsignaled requests only in 5.4.
 pub(super) const FETCH_WAITS: &str = "Jakiro that waits";
-/// As above.
+/// ServerReply with the same waits.
 pub(super) const REPLY_WAITS: &str = "ServerReply that waits";
-/// All of them.
+/// All systems.
 pub(super) const SYSTEMS: [System; 4] = [
     System { name: FETCH, response: ResponseHalf::FetchOrWrite, waits: false },
     System { name: REPLY, response: ResponseHalf::Write, waits: false },
@@ -24,7 +24,7 @@ pub(super) const SYSTEMS: [System; 4] = [
     System { name: REPLY_WAITS, response: ResponseHalf::Write, waits: true },
 ];
 
-/// One of them.
+/// A system.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct System {
     pub(super) name: &'static str,
@@ -33,7 +33,7 @@ pub(super) struct System {
 }
 
 impl System {
-    /// GETs of the store.
+    /// Returns the load of GETs on the store.
     pub(super) fn gets(self, threads: u16, effort: Effort) -> Load {
         let mut load = gets(self.response, threads, 0, effort);
         if self.waits {
@@ -43,20 +43,21 @@ impl System {
     }
 }
 
-/// Threads of the server where nothing else is said (RF-RPC 5.3.2).
+/// Threads of the server unless stated otherwise (RF-RPC 5.3.2).
 pub(super) const THREADS: u16 = 16;
 /// Seven client machines with five threads each (RF-RPC 5.1).
 const CLIENT_HOSTS: usize = 7;
 const CLIENTS: usize = 35;
-/// Keys and values (RF-RPC 5.1).
+/// Bytes of keys and values (RF-RPC 5.1).
 const KEY_BYTES: u32 = 16;
 const VALUE_BYTES: u32 = 32;
-/// What the store itself takes for a GET: a bucket and a pair, neither of which is in the processor's cache (128 million
-/// pairs), so two accesses to memory of some 100 ns. Assumed, before any prediction. A batch's are asked for before its first GET, as this
-/// project's own store does it; its two passes take 49 and 92 instructions a GET (counted, keys of 16 bytes).
+/// Memory accesses of the store per GET: a bucket and a pair, neither of which is cached (128 million pairs),
+/// so two accesses of about 100 ns. Assumed before any prediction. The lines of a batch are prefetched before
+/// its first GET, as in this project's own store, whose two passes take 49 and 92 instructions per GET
+/// (16-byte keys).
 pub(super) const STORE: Lines = Lines { number: 2, latency: 100, asking: 70 };
 
-/// Calls without a payload worth mentioning, on either system.
+/// Returns a load of calls with minimal payloads, on either system.
 pub(super) fn calls(response: ResponseHalf, threads: u16, service: Nanos, effort: Effort) -> Load {
     let mut load = Load::bench(CLIENTS, 1, Network::Modelled("rf-rpc".to_owned()));
     let plan = Plan::new(RequestHalf::Write, response).completion(CompletionMode::Busy, CompletionMode::Busy);
@@ -64,16 +65,17 @@ pub(super) fn calls(response: ResponseHalf, threads: u16, service: Nanos, effort
     load.functions = vec![Function { service: Times::Fixed(service), ..function }];
     load.client_hosts = CLIENT_HOSTS;
     load.workers = threads;
-    // Each thread owns a part of the keys, so every client is connected to every thread (RF-RPC 5.5: N x M queue pairs).
+    // Each thread owns a part of the keys, so every client is connected to every thread (RF-RPC 5.5: N x M
+    // queue pairs).
     load.connections = Connections::EachWorker;
     load.extent = measured(effort, 4_000_000);
     load.limit = 10_000_000_000;
-    // As in the paper: R and F by enumeration, and fetched over and over.
+    // As in the paper: R and F by enumeration, with repeated fetching.
     (load.fetch_choice, load.first_read) = (FetchChoice::Enumerated, FirstRead::AtOnce);
     load
 }
 
-/// GETs of the store, with so much process time beside.
+/// Returns a load of GETs on the store with additional process time.
 pub(super) fn gets(response: ResponseHalf, threads: u16, process_time: Nanos, effort: Effort) -> Load {
     let mut load = calls(response, threads, STORE.one_by_one() + process_time, effort);
     for function in &mut load.functions {
@@ -83,8 +85,8 @@ pub(super) fn gets(response: ResponseHalf, threads: u16, process_time: Nanos, ef
     load
 }
 
-/// When calls of so many microseconds count where a client has to find its way first: the longer they take the fewer there are to find it by,
-/// and the more chance counts for.
+/// Returns the extent for clients that first choose their mode, with calls of `process_us` microseconds.
+/// Longer calls give fewer samples for the choice, and so more noise in the measurement.
 pub(super) fn once_found(process_us: u32, effort: Effort) -> Extent {
     let warm_up = 25_000_000 + 7_500_000 * Nanos::from(process_us.min(10));
     let measured = match effort {

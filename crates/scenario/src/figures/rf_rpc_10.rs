@@ -1,4 +1,4 @@
-//! RF-RPC figure 10: what inline payloads and unsignaled requests bring, by themselves and together.
+//! RF-RPC figure 10: the gain of inline payloads and of unsignaled requests, separately and together.
 
 use super::drawing::Drawing;
 use super::rf_rpc::{THREADS, gets};
@@ -25,7 +25,7 @@ const WRITE: &str = "RDMA-Write";
 const RF_RPC: &str = "RF-RPC";
 const BATCH: &str = "RF-RPC-batch";
 const BATCH_CALLS: u32 = 16;
-/// Neither, one of both, both.
+/// Bit set of optimisations: neither, one, or both.
 const BOTH: u32 = 3;
 const INLINE: u32 = 1;
 const UNSIGNALED: u32 = 2;

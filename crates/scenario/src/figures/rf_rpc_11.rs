@@ -1,4 +1,4 @@
-//! RF-RPC figures 11 and 12: a server thread for several clients, on a core of its own, or one for each client.
+//! RF-RPC figures 11 and 12: a server thread per core for several clients each, or one per client.
 
 use super::drawing::{Drawing, lines};
 use super::rf_rpc::{SYSTEMS, System};
@@ -22,7 +22,7 @@ pub(super) const FIGURE: Figure = Figure::predicted(
 .drawn(drawings);
 
 const CLIENTS: usize = 42;
-/// A thread for each core, with three connections each; a thread for each client.
+/// One thread per core with three connections, or one thread per client.
 const FEW: u32 = 14;
 const MANY: u32 = 42;
 /// Seven client hosts (RF-RPC 5.1) with six threads.
@@ -42,7 +42,8 @@ fn load(system: System, threads: u32, effort: Effort) -> Load {
     load.client_hosts = CLIENT_HOSTS;
     load.connections = Connections::One;
     load.server_cores = Some(FEW);
-    // With quanta of 3 ms each of three threads on a core has had it once before it counts, and has it twice again.
+    // With quanta of 3 ms, each of three threads on a core has run once before the measurement, and runs
+    // twice during it.
     load.extent = measured(effort, if threads > FEW { 18_000_000 } else { 3_000_000 });
     load
 }
@@ -64,7 +65,8 @@ fn runs(effort: Effort) -> Vec<Run> {
     runs
 }
 
-/// Both figures themselves: each thread's throughput, the busiest first, since only its share tells one from the other.
+/// Draws both figures: the throughput of each thread, busiest first, since only its share identifies a
+/// thread.
 fn drawings(outcomes: &Outcomes) -> Vec<Drawing> {
     let of = |threads: u32| {
         let mine = outcomes.0.iter().filter(|(run, _)| run.x == threads);
@@ -79,7 +81,7 @@ fn drawings(outcomes: &Outcomes) -> Vec<Drawing> {
     vec![of(FEW), of(MANY)]
 }
 
-/// The throughput of the busiest thread over that of the idlest.
+/// Returns the throughput of the busiest thread relative to that of the idlest.
 fn apart(outcome: &Outcome) -> f64 {
     let busiest = outcome.thread_mops.iter().copied().fold(0.0, f64::max);
     busiest / outcome.thread_mops.iter().copied().fold(f64::INFINITY, f64::min).max(1e-6)
@@ -101,11 +103,11 @@ fn points(outcomes: &Outcomes) -> Vec<Point> {
         let (few, many) = (mops(series, FEW), mops(series, MANY));
         ratio(title, few, many, Paper::Value(1.51), "5.5: 1.51 times");
     }
-    // "Equal" is read as within a tenth.
+    // "Equal" is interpreted as within a tenth.
     let source = "5.5: the sum of all threads is equal to that with uniform keys";
     let (skewed, spread) = (mops(SKEWED, FEW), mops(SPREAD, FEW));
     ratio("Zipf .99 over uniform keys", skewed, spread, Paper::Between(0.9, 1.1), source);
-    // "Obvious" is read as by a tenth.
+    // "Obvious" is interpreted as by a tenth.
     let source = "5.5: with skewed keys threads differ obviously";
     let differ = [(SPREAD, None), (SKEWED, Some((Paper::AtLeast(1.1), source)))];
     for (name, said) in differ {

@@ -43,18 +43,18 @@ pub(super) const FETCH: &str = "RF-RPC-batch";
 pub(super) const REPLY: &str = "server-reply-batch";
 pub(super) const BOTH: [(&str, ResponseHalf); 2] =
     [(FETCH, ResponseHalf::FetchOrWrite), (REPLY, ResponseHalf::Write)];
-/// Whose batches are as long as a latency allows; by that limit in us.
+/// The series whose batch size follows from a latency limit, by that limit in us.
 pub(super) const AUTO: &str = "RF-RPC-auto-batch, by limit";
-/// At most so many calls are later than the limit (5.6).
+/// Largest share of calls later than the limit (5.6).
 const TOLERANCE: f64 = 0.05;
 /// Limits, in us.
 const LIMITS_US: [u32; 5] = [8, 12, 16, 24, 48];
-/// Throughput and latency of a system, as series.
+/// Suffix of the series with latencies instead of throughput.
 pub(super) const LATENCY: &str = "latency";
-/// The average latency at which the paper compares both (5.6).
+/// The mean latency in us at which the paper compares both systems (5.6).
 const COMPARED_US: f64 = 12.63;
 
-/// That load in batches of such a size.
+/// Returns the load in batches of a fixed size.
 pub(super) fn in_batches(mut load: Load, size: u32, effort: Effort) -> Load {
     if size > 1 {
         load.pace = Pace::Batches { size: size as u16 };
@@ -63,7 +63,7 @@ pub(super) fn in_batches(mut load: Load, size: u32, effort: Effort) -> Load {
     load
 }
 
-/// That load in batches whose size is found, when it has been found.
+/// Returns the load in batches of a tuned size, measured after the size has been found.
 pub(super) fn within(mut load: Load, limit_us: u32, effort: Effort) -> Load {
     load.pace = Pace::TunedBatches { limit: Nanos::from(limit_us) * 1_000, tolerance: TOLERANCE };
     load.extent = match effort {
@@ -80,8 +80,8 @@ pub(super) fn limits(effort: Effort) -> &'static [u32] {
     }
 }
 
-/// What the paper says of batches whose size is found: their limit holds, and they do not do more than the others that take as long on
-/// average.
+/// Adds the paper's claims on tuned batches: they keep their limit, and do not exceed the throughput of fixed
+/// batches with the same mean latency.
 fn tuned_points(outcomes: &Outcomes, points: &mut Vec<Point>, auto: &str, by_hand: &str) {
     for limit in outcomes.xs() {
         let Some(p95) = outcomes.get(auto, limit, |outcome| outcome.p95_us) else { continue };
@@ -118,7 +118,7 @@ fn uniform_runs(effort: Effort) -> Vec<Run> {
     runs.chain(limits(effort).iter().map(tuned)).collect()
 }
 
-/// Throughput of every run, and its latency as a series of its own.
+/// Returns the throughput of every run, and its latency as a separate series.
 pub(super) fn both_values(outcomes: &Outcomes) -> Vec<Point> {
     let mut points = outcomes.as_they_are("mops", mops);
     let mut latencies = outcomes.as_they_are("us", mean);
@@ -135,8 +135,8 @@ pub(super) fn mean(outcome: &Outcome) -> f64 {
     outcome.mean_us
 }
 
-/// The throughput of a system where its latency (the mean, or another) is so high, between its points; with its smallest batch if that is
-/// slower already, and with its largest if that is faster still.
+/// Returns the throughput of a system at a latency (the mean or another), interpolated between its points.
+/// Uses the smallest batch if that is slower already, and the largest if even that is faster.
 fn at_latency(outcomes: &Outcomes, series: &str, latency: f64, of_calls: fn(&Outcome) -> f64) -> Option<f64> {
     let of = |x| Some((outcomes.get(series, x, of_calls)?, outcomes.get(series, x, mops)?));
     let mut before: Option<(f64, f64)> = None;
@@ -194,7 +194,8 @@ fn uniform_points(outcomes: &Outcomes) -> Vec<Point> {
     points
 }
 
-/// Throughput by latency, as the paper draws it: the mean one of batches of fixed sizes, and of those whose size is found the limit.
+/// Draws throughput by latency as the paper does: by mean latency for fixed batch sizes, by the limit for
+/// tuned ones.
 pub(super) fn by_latency(outcomes: &Outcomes, title: &str) -> Drawing {
     let mut series = Vec::new();
     for (name, _) in BOTH {
@@ -252,7 +253,7 @@ fn skewed_points(outcomes: &Outcomes) -> Vec<Point> {
         let title = format!("{name}, skewed over uniform keys");
         points.extend(outcomes.ratios(&title, name, &format!("{name}, {SPREAD}"), mops));
         for x in outcomes.xs() {
-            // "Not much" is read as within a tenth.
+            // "Not much" is interpreted as within a tenth.
             let source = "5.6: skew does not change the results much";
             say(&mut points, &title, x, Paper::Between(0.9, 1.1), source);
         }

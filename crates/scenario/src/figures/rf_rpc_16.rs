@@ -23,10 +23,10 @@ pub(super) const FIGURE: Figure = Figure::predicted(
 )
 .drawn(drawings);
 
-/// As the series of the InfiniBand cluster, at the same sizes.
+/// The series of the InfiniBand cluster at the same sizes.
 const INFINIBAND: &str = "RF-RPC-batch on InfiniBand";
 
-/// GETs on that cluster.
+/// Returns a load of GETs on the RoCE cluster.
 fn roce(half: ResponseHalf, effort: Effort) -> Load {
     Load {
         network: Network::Modelled("rf-rpc-roce".to_owned()),
@@ -75,8 +75,8 @@ fn points(outcomes: &Outcomes) -> Vec<Point> {
             say(&mut points, title, x, Paper::AtMost(1.0), source);
         }
     }
-    // Where batches are small, throughput grows fast with little more latency; where they are large it stays ("within a tenth")
-    // and latency grows fast.
+    // With small batches throughput grows fast for little more latency; with large ones it stays ("within a
+    // tenth") and latency grows fast.
     let grows = |low, high, value| Some(outcomes.get(FETCH, high, value)? / outcomes.get(FETCH, low, value)?);
     for (low, high, mops_said, latency_said) in [
         (2, 8, Paper::AtLeast(2.0), Paper::AtMost(2.0)),

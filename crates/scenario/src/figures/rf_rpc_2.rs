@@ -1,4 +1,4 @@
-//! RF-RPC figure 2: server-bypass by the READs that a request takes.
+//! RF-RPC figure 2: server-bypass by the number of READs per request.
 
 use super::rf_rpc_verbs::Clients;
 use super::{Effort, Figure, Outcomes, Paper, Point, Run, say};
@@ -19,7 +19,7 @@ pub(super) const FIGURE: Figure = Figure::predicted(
 
 /// Clients of this figure (RF-RPC 2.3, footnote 2).
 const CLIENTS: u32 = 21;
-/// Clients who reach the peak (RF-RPC 2.2: four threads on each of seven machines).
+/// Clients that reach the peak (RF-RPC 2.2: four threads on each of seven machines).
 const PEAK_CLIENTS: u32 = 28;
 const BYPASS: &str = "server-bypass, 21 clients";
 const PEAK: &str = "server-bypass, 28 clients";
@@ -42,7 +42,7 @@ fn points(outcomes: &Outcomes) -> Vec<Point> {
             series: series.to_owned(),
             x: *reads,
             unit: "mops",
-            // A request's READs follow one another and share the NICs with nothing else.
+            // A request's READs are sequential and share the NICs with nothing else.
             predicted: rate * 10.0 / f64::from(*reads),
             said: None,
         }));

@@ -1,4 +1,4 @@
-//! RF-RPC figure 5: repeated remote fetching against server-reply by the server's process time.
+//! RF-RPC figure 5: repeated remote fetching against server-reply, by the server's process time.
 
 use super::rf_rpc::{THREADS, calls};
 use super::{Effort, Figure, Outcomes, Paper, Point, Run, say};

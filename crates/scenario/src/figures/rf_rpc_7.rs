@@ -40,7 +40,7 @@ fn points(outcomes: &Outcomes) -> Vec<Point> {
             ratio(title, at, fetch / reply, Paper::Value(2.58), "5.3.1: about 158% higher");
             for x in outcomes.xs().into_iter().filter(|x| *x > 2) {
                 let Some(mops) = outcomes.get(fetching, x, mops) else { continue };
-                // "Remains" is read as within a tenth.
+                // "Remains" is interpreted as within a tenth.
                 let source = "5.3.1: more than 2 threads keep the peak";
                 ratio(format!("{fetching} over its peak"), x, mops / fetch, Paper::AtLeast(0.9), source);
             }

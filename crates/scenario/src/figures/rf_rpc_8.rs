@@ -1,4 +1,4 @@
-//! RF-RPC figure 8: how long calls take at peak throughput.
+//! RF-RPC figure 8: latency of calls at peak throughput.
 
 use super::drawing::{Drawing, lines};
 use super::rf_rpc::{FETCH, FETCH_WAITS, REPLY, REPLY_WAITS, SYSTEMS, THREADS};
@@ -16,7 +16,7 @@ pub(super) const FIGURE: Figure = Figure::predicted(
 )
 .drawn(drawings);
 
-/// Server threads with which ServerReply is fastest (RF-RPC 5.3.1: with more it falls).
+/// Server threads at which ServerReply is fastest (RF-RPC 5.3.1: with more it falls).
 const REPLY_THREADS: u16 = 6;
 
 const REQUESTS: &str = "work requests of a client a call";
@@ -35,7 +35,7 @@ fn runs(effort: Effort) -> Vec<Run> {
         .collect()
 }
 
-/// The figure itself: which share of calls takes so long at most.
+/// Draws the figure itself: the cumulative distribution of latencies.
 fn drawings(outcomes: &Outcomes) -> Vec<Drawing> {
     let turned = |(percent, us): &(f64, f64)| (*us, *percent);
     let series = outcomes.0.iter().map(|(run, outcome)| {
@@ -45,7 +45,7 @@ fn drawings(outcomes: &Outcomes) -> Vec<Drawing> {
     vec![lines(FIGURE.title, "percent of calls at most", "latency, microseconds", series.collect())]
 }
 
-/// What a series is called, its unit, and what it is of a run.
+/// Name of a series, its unit, and its value in a run.
 type Value = (&'static str, &'static str, fn(&Outcome) -> f64);
 
 fn points(outcomes: &Outcomes) -> Vec<Point> {

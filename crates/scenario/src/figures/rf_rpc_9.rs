@@ -1,4 +1,4 @@
-//! RF-RPC figure 9: what is left of remote fetching when requests take long.
+//! RF-RPC figure 9: the advantage of remote fetching that remains for long requests.
 
 use super::rf_rpc::{FETCH, REPLY, THREADS, gets};
 use super::{Effort, Figure, Outcomes, Paper, Point, Run, say};

@@ -1,7 +1,7 @@
-//! What finding the size of batches is worth (RF-RPC section 4.2, equation 3): a grid of process times, results, clients and limits, each
-//! cell with the size that the engine finds and with every fixed one, and steps from one cell to another. No figure of the paper's; it says
-//! that the found size does as much as the best fixed one that keeps the limit, and that a limit that none keeps does not end in batches of
-//! one.
+//! The value of tuned batch sizes (RF-RPC section 4.2, equation 3): a grid of process times, results, clients
+//! and limits, each cell with the size that the engine finds and with every fixed one, and steps from one
+//! cell to another. Not a figure of the paper. The claims: the found size performs as well as the best fixed
+//! one within the limit, and a limit that no size keeps does not lead to batches of one.
 
 use super::rf_rpc::{THREADS, gets};
 use super::{Effort, Figure, Outcome, Outcomes, Point, Run};
@@ -26,24 +26,24 @@ pub(super) const FIGURE: Figure = Figure::predicted(
 );
 
 const TUNED: &str = "tuned";
-/// Fixed sizes, the next at most a quarter larger from 4 on.
+/// Fixed sizes; from 4 on each is at most a quarter larger than the one before.
 const SIZES: [u16; 24] =
     [1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 112, 128];
 const QUICK_SIZES: [u16; 9] = [1, 2, 4, 7, 14, 28, 40, 64, 128];
 const LIMITS_US: [u32; 3] = [12, 24, 60];
 const QUICK_LIMITS_US: [u32; 2] = [12, 60];
-/// The share of calls that may be later.
+/// Share of calls that may exceed the limit.
 const TOLERANCE: f64 = 0.05;
 
-/// What calls are like, and who makes them.
+/// The kind of calls, and their clients.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Cell {
-    /// Process time of a call beside the store's, in nanoseconds.
+    /// Process time of a call besides the store's, in nanoseconds.
     process: u32,
     /// Bytes of a result.
     result: u32,
     clients: usize,
-    /// Calls in flight of each, in batches that go out by themselves; none for one batch at a time.
+    /// Calls in flight per client, in batches flushed by the engine; `None` for one batch at a time.
     in_flight: Option<u16>,
 }
 
@@ -58,7 +58,7 @@ impl Cell {
         format!("{what}, {process} ns, {result} B, {clients} clients{flying}")
     }
 
-    /// The load of this cell; how batches go out is still to be said.
+    /// Returns the load of this cell, without its batching.
     fn load(self, effort: Effort) -> Load {
         let mut load = gets(ResponseHalf::FetchOrWrite, THREADS, self.process.into(), effort);
         (load.clients, load.client_hosts) = (self.clients, self.clients.min(7));
@@ -101,20 +101,21 @@ impl Cell {
     }
 }
 
-/// By then a size has been found.
+/// Warm-up after which a size has been found, in nanoseconds.
 const FOUND: Nanos = 20_000_000;
 
 const PROCESS: [u32; 3] = [0, 500, 2000];
-/// By then that has been, in batches that go out by themselves: many are under way, and their round trips take as long as all of them.
+/// The same for batches flushed by the engine: many are in flight, and a round trip takes as long as all of
+/// them.
 const FOUND_IN_FLIGHT: Nanos = 100_000_000;
 
 const RESULTS: [u32; 2] = [32, 256];
 const CLIENTS: [usize; 2] = [7, 35];
 const QUICK_CELLS: [Cell; 3] = [Cell::new(0, 32, 35), Cell::new(0, 256, 35), Cell::new(2000, 256, 7)];
 const IN_FLIGHT: Cell = Cell { in_flight: Some(128), ..Cell::new(0, 32, 35) };
-/// Limits of that one, in microseconds.
+/// Limits of that cell, in microseconds.
 const LIMITS_IN_FLIGHT_US: [u32; 2] = [60, 200];
-/// From which cell to which, and the limit in microseconds.
+/// Steps: the cells before and after, and the limit in microseconds.
 const STEPS: [(Cell, Cell, u32); 4] = [
     (Cell::new(0, 32, 35), Cell::new(2000, 32, 35), 60),
     (Cell::new(2000, 32, 35), Cell::new(0, 32, 35), 60),
@@ -179,7 +180,7 @@ fn p95(outcome: &Outcome) -> f64 {
     outcome.p95_us
 }
 
-/// The best fixed size of a cell: its rate, and if none keeps the limit, the time within which 95% of the calls are answered with it.
+/// Returns the rate of a cell's best fixed size; if no size keeps the limit, also its 95% latency quantile.
 fn best(outcomes: &Outcomes, cell: Cell, limit: u32) -> Option<(f64, Option<f64>)> {
     let of = |size: u16| {
         let name = cell.series(&size.to_string());

@@ -1,5 +1,6 @@
-//! The systems that RF-RPC's text compares Jakiro with in numbers: Pilaf and FaRM, whose clients READ the server's tables, and HERD,
-//! which answers by datagrams (sections 2.3, 5.2, 5.3 and 6; no figure of the paper's own).
+//! The systems that RF-RPC's text compares with Jakiro in numbers: Pilaf and FaRM, whose clients READ the
+//! server's tables, and HERD, which answers by datagrams (sections 2.3, 5.2, 5.3 and 6; not a figure of the
+//! paper).
 
 use super::drawing::Drawing;
 use super::rf_rpc::{FETCH, REPLY, THREADS, gets};
@@ -33,11 +34,11 @@ const FARM: &str = "FaRM-style";
 const HERD: &str = "HERD";
 const SLOWER: &str = ", 20 Gb/s";
 const ONE_THREAD: &str = ", one server thread";
-/// The mixes of the text: nothing but GETs (FaRM), read-intensive, and write-intensive.
+/// Percentages of GETs in the text: GETs only (FaRM), read-intensive, and write-intensive.
 const LOOKUPS: u32 = 100;
 const READ_INTENSIVE: u32 = 95;
 const WRITE_INTENSIVE: u32 = 50;
-/// A PUT's key length, key and value, and its answer.
+/// Bytes of a PUT (key length, key and value), and of its answer.
 const PUT_BYTES: u32 = 2 + 16 + 32;
 const PUT_ANSWER_BYTES: u32 = 5;
 const ITEMS: u64 = 20_000;
@@ -48,7 +49,7 @@ fn plan_of(protocol: &str) -> Plan {
     Protocol::by_name(protocol).unwrap_or(&PROTOCOLS[0]).plan(CompletionMode::Busy)
 }
 
-/// A store whose operations are all calls.
+/// Returns a load of a store whose operations are all calls.
 fn calls(plan: Plan, gets_percent: u32, effort: Effort) -> Load {
     let load = gets(ResponseHalf::Write, THREADS, 0, effort);
     let mut functions = Vec::new();

@@ -1,5 +1,6 @@
-//! What the choice between fetching and writing back is worth, and what it costs: calls of several lengths and sizes, chosen for by the
-//! engine, always fetched, and always written back. No figure of the paper's; it says that the first is as good as the better of both.
+//! The value and cost of the choice between fetching and writing back: calls of several lengths and sizes,
+//! with the engine's choice, always fetched, and always written back. Not a figure of the paper. The claim:
+//! the choice is as good as the better of both.
 
 use super::drawing::{Drawing, lines};
 use super::rf_rpc::{THREADS, gets, once_found};
@@ -24,13 +25,13 @@ pub(super) const FIGURE: Figure = Figure::predicted(
 .drawn(drawings);
 
 const CHOSEN: &str = "chosen";
-/// As a client does by default: chosen by the clock as well, and fetched when expected.
+/// A client's default: also chooses by the clock, and fetches when the result is expected.
 const DEFAULT: &str = "by default";
 const FETCHED: &str = "always fetched";
 const WRITTEN: &str = "always written back";
 const RESULTS: [u32; 2] = [32, 600];
 
-/// Results of each size by themselves: one lies on the other where handlers are long.
+/// Draws each result size separately, since the curves coincide for long handlers.
 fn drawings(outcomes: &Outcomes) -> Vec<Drawing> {
     let of = |bytes: u32| {
         let line = |what: &str| {
@@ -57,7 +58,7 @@ fn runs(effort: Effort) -> Vec<Run> {
     let halves = [
         (FETCHED, ResponseHalf::Fetch),
         (WRITTEN, ResponseHalf::Write),
-        // Drawn above the others, which it follows.
+        // Drawn on top of the others, which it follows.
         (CHOSEN, ResponseHalf::FetchOrWrite),
     ];
     let mut runs = Vec::new();

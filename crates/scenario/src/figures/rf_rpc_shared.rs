@@ -1,5 +1,6 @@
-//! Beyond RF-RPC: two in-bound operations a call cap Jakiro at half of what a NIC serves. Threads of a client machine that share one
-//! connection, and whose calls go together, make less than two of them a call.
+//! Beyond RF-RPC: two in-bound operations per call limit Jakiro to half of the NIC's rate. Threads of a
+//! client machine that share one connection, with their calls combined into messages, need fewer than two per
+//! call.
 
 use super::rf_rpc::{STORE, gets};
 use super::{Effort, Figure, Outcomes, Paper, Point, Run, measured};

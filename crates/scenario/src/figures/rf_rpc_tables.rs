@@ -119,7 +119,7 @@ fn three_points(outcomes: &Outcomes) -> Vec<Point> {
 
 const ROCE: &str = "RoCE";
 const INFINIBAND: &str = "InfiniBand";
-/// Pairs beside which the table's numbers are put.
+/// Number of pairs to which the table's numbers refer.
 const PAIRS: u32 = 8;
 
 fn four_runs(effort: Effort) -> Vec<Run> {

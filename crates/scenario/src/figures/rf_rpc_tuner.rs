@@ -1,7 +1,7 @@
-//! What R and F by enumeration are worth (RF-RPC section 3.2): a grid of process times, sizes of results and numbers of clients, each
-//! cell with what the engine chooses, with every fixed R and F, and with plain replies; and steps from one cell to another. No figure
-//! of the paper's; it says that who chooses is as good as the best fixed choice, that it never loses to replies, and how soon it has
-//! found out what has changed.
+//! The value of choosing R and F by enumeration (RF-RPC section 3.2): a grid of process times, result sizes
+//! and numbers of clients, each cell with the engine's choice, with every fixed R and F, and with plain
+//! replies; and steps from one cell to another. Not a figure of the paper. The claims: the choice is as good
+//! as the best fixed one, it never loses to replies, and it adapts soon after a change.
 
 use super::rf_rpc::{THREADS, gets, once_found};
 use super::{Effort, Figure, Outcome, Outcomes, Point, Run};
@@ -25,12 +25,12 @@ pub(super) const FIGURE: Figure = Figure::predicted(
     points,
 );
 
-/// R and F as the engine chooses.
+/// R and F chosen by the engine.
 const TUNED: &str = "tuned";
-/// Answers that are always written.
+/// Results that are always written.
 const REPLY: &str = "plain reply";
 
-/// Results, in bytes, of which some fit the smallest F, some a larger one, and some none.
+/// Result sizes in bytes: some fit the smallest F, some a larger one, some none.
 const RESULTS: [u32; 4] = [32, 400, 700, 1500];
 const QUICK_RESULTS: [u32; 2] = [32, 400];
 const TIMES_US: [u32; 5] = [0, 3, 6, 10, 20];
@@ -39,12 +39,12 @@ const CLIENTS: [usize; 2] = [7, 35];
 const QUICK_CLIENTS: [usize; 1] = [7];
 const R: [u32; 5] = [1, 2, 3, 4, 5];
 const F: [u32; 3] = [256, 512, 768];
-/// R where the first READ is sent when the result is expected: then it makes little difference.
+/// R when the first READ is sent at the expected time of the result, where R makes little difference.
 const R_EXPECTED: u32 = 5;
 const QUICK_R: [u32; 2] = [1, 5];
 const QUICK_F: [u32; 2] = [256, 512];
 
-/// Clients; process time and size of results, before and after.
+/// Clients, then (process time, result bytes) before and after.
 type Change = (usize, [(u32, u32); 2]);
 const STEPS: [Change; 9] = [
     (35, [(0, 32), (20, 32)]),
@@ -59,7 +59,7 @@ const STEPS: [Change; 9] = [
 ];
 const QUICK_STEPS: [Change; 2] = [(7, [(0, 32), (10, 400)]), (7, [(10, 400), (0, 32)])];
 
-/// What is looked at in which effort.
+/// The grid of an effort.
 struct Grid {
     results: &'static [u32],
     times: &'static [u32],
@@ -67,9 +67,9 @@ struct Grid {
     r: &'static [u32],
     f: &'static [u32],
     steps: &'static [Change],
-    /// How long a cell runs until it counts, and for how long it does.
+    /// Warm-up and measured time of a cell, in nanoseconds.
     extent: (Nanos, Nanos),
-    /// How long after calls began a step is, and how long after that the end begins that counts.
+    /// Time of a step since calls began, and from the step to the measurement, in nanoseconds.
     step: (Nanos, Nanos),
 }
 
@@ -98,20 +98,20 @@ fn grid(effort: Effort) -> Grid {
     }
 }
 
-/// So many clients get results of that size after such a time.
+/// Returns a load of `clients` clients with the given process time in microseconds and result size in bytes.
 fn cell(half: ResponseHalf, clients: usize, (time, bytes): (u32, u32), effort: Effort) -> Load {
     let mut load = gets(half, THREADS, u64::from(time) * 1000, effort);
     load.clients = clients;
     load.client_hosts = clients.min(7);
     load.functions.iter_mut().for_each(|function| function.results = Sizes::Fixed(bytes));
-    // Where calls take longer there are fewer of them, and chance counts for more.
+    // Longer calls are fewer, so their statistics need more time.
     let (warm_up, measured) = grid(effort).extent;
     load.extent = Extent::Time { warm_up, measured: measured * (1 + u64::from(time) / 5) };
     (load.fetch_choice, load.first_read) = (FetchChoice::Tuned, FirstRead::WhenExpected);
     load
 }
 
-/// The same, that changes.
+/// Returns the load of a cell that changes.
 fn step((clients, [before, after]): Change, effort: Effort) -> Load {
     let half = ResponseHalf::FetchOrWrite;
     let mut load = cell(half, clients, before, effort);
@@ -125,7 +125,8 @@ fn step((clients, [before, after]): Change, effort: Effort) -> Load {
     load
 }
 
-/// Rates are looked at in stretches of a tenth of what a settled rate is over.
+/// Width of the timeline's stretches in nanoseconds: a tenth of the window that a settled rate is averaged
+/// over.
 const STRETCH: Nanos = 500_000;
 
 fn series(what: &str, bytes: u32, clients: usize) -> String {
@@ -210,7 +211,7 @@ fn points(outcomes: &Outcomes) -> Vec<Point> {
         let of = |what, value| outcomes.get(&name(what), x, value);
         let Some(settled) = of(TUNED, |outcome| outcome.settled_ms) else { continue };
         point(name("settled"), x, "ms", settled);
-        // What runs without a step come to that were always so.
+        // Ratio to the result of a run without a step.
         for (what, over) in [(REPLY, "tuned over plain reply"), (TUNED, "tuned over tuned from the start")] {
             let always = outcomes.get(&series(what, bytes, clients), x, mops);
             if let (Some(tuned), Some(always)) = (of(TUNED, mops), always) {

@@ -1,35 +1,36 @@
-//! Raw verbs of RF-RPC's clients on its server, beside those of figure 1 that the model was fitted to.
+//! Raw verbs of RF-RPC's clients on its server, in addition to those of figure 1 to which the model is
+//! fitted.
 
 use super::{Effort, FigureError};
 use dunlin_rnic_model::driver::{Connection, Pick, Places, Signaling, Test, Thread, run};
 use dunlin_rnic_model::{Cluster, Opcode, Profile, Transport};
 
-/// The cluster's.
+/// Profile of the cluster.
 pub(super) const PROFILE: &str = "rf-rpc";
 /// Client machines (RF-RPC 5.1).
 const HOSTS: u32 = 7;
-/// Payload, and the memory that is read and written: as in the tests that the model was fitted to.
+/// Payload, and size of the accessed memory: as in the tests to which the model is fitted.
 const BYTES: u32 = 32;
 const BUFFER: u64 = 1 << 16;
-/// Regions of local buffers have numbers of their own.
+/// First number of the regions for local buffers.
 const LOCAL: u32 = 1 << 20;
-/// "Several" requests of which one is signaled, where the paper gives no number.
+/// Interpretation of "several" requests per signaled one, where the paper gives no number.
 const SEVERAL: u32 = 16;
 
-/// Clients, each with a thread and a connection of its own, that post one request after the other.
+/// Clients that post one request at a time, each with its own thread and connection.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Clients {
     pub(super) number: u32,
     pub(super) opcode: Opcode,
-    /// Payloads stand in the work requests.
+    /// Whether payloads are inline in the work requests.
     pub(super) inline: bool,
-    /// Each is signaled and waited for.
+    /// Whether each request is signaled and waited for.
     pub(super) signaled: bool,
     pub(super) effort: Effort,
 }
 
 impl Clients {
-    /// Requests per second, in millions.
+    /// Returns the requests per second, in millions.
     pub(super) fn run(&self) -> Result<f64, FigureError> {
         let profile = Profile::built_in(PROFILE)?;
         let threads = (0..self.number).map(|number| Thread {

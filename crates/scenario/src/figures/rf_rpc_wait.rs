@@ -1,6 +1,6 @@
-//! What it is worth to send the first READ for a result when that is likely to be there, instead of at once and then over and over
-//! (RF-RPC section 3.2), beside replies for which the client spins, spins for a while, or sleeps: READs of a call, its latency, and
-//! throughput. No figure of the paper's.
+//! The value of sending the first READ for a result at its expected time, instead of at once and repeatedly
+//! (RF-RPC section 3.2), compared with replies for which the client spins, spins for a limited time, or
+//! sleeps: READs per call, latency and throughput. Not a figure of the paper.
 
 use super::rf_rpc::{THREADS, gets};
 use super::{Effort, Figure, Outcome, Outcomes, Point, Run};
@@ -25,7 +25,7 @@ pub(super) const FIGURE: Figure = Figure::predicted(
     points,
 );
 
-/// How clients come by their results.
+/// How clients obtain their results.
 #[derive(Clone, Copy)]
 struct Way {
     name: &'static str,
@@ -70,11 +70,11 @@ fn series(way: &str, kind: &str, clients: usize) -> String {
     format!("{way}, {kind}, {clients} clients")
 }
 
-/// Process times of that kind with that mean.
+/// Returns process times of a kind with a given mean.
 fn times(kind: &str, mean: Nanos) -> Times {
     match kind {
         "exponential" => Times::Exponential(mean as f64),
-        // Nine of a and one of 10 a are ten of 1.9 a.
+        // Nine values of a and one of 10 a have the mean 1.9 a.
         "bimodal" => Times::Bimodal(mean * 10 / 19, mean * 100 / 19, 10),
         _ => Times::Fixed(mean),
     }
@@ -117,7 +117,7 @@ fn runs(effort: Effort) -> Vec<Run> {
     runs
 }
 
-/// What a series is called, its unit, and what it is of a run.
+/// Name of a series, its unit, and its value in a run.
 type Value = (&'static str, &'static str, fn(&Outcome) -> f64);
 
 const READS: &str = "READs a call";
@@ -139,7 +139,7 @@ fn points(outcomes: &Outcomes) -> Vec<Point> {
                 for (what, unit, value) in VALUES {
                     let of = |way| outcomes.get(&series(way, kind, clients), x, value);
                     for way in WAYS {
-                        // Replies take no READs.
+                        // Replies need no READs.
                         if way.response == ResponseHalf::WriteImm && what == READS {
                             continue;
                         }

@@ -1,4 +1,4 @@
-//! A function of a load: how often it is called, with what, and what the server does for it.
+//! A function of a load: its frequency, its payloads, and the server's work for it.
 
 use super::{Board, FIRST_FUNCTION};
 use crate::memory::{Ahead, Lines};
@@ -9,12 +9,12 @@ use dunlin_rpc::{Plan, Reply, Request, Service, Status};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What a function is like from some time on.
+/// A change of a function at some time.
 #[derive(Clone, Copy, Debug)]
 pub struct Step {
-    /// So long after calls began.
+    /// Time since calls began, in nanoseconds.
     pub after: Nanos,
-    /// What the handler takes beside the engine.
+    /// Handler time besides the engine's.
     pub service: Times,
     /// Result payloads.
     pub results: Sizes,
@@ -23,27 +23,27 @@ pub struct Step {
 /// A function that clients call.
 #[derive(Clone, Debug)]
 pub struct Function {
-    /// Its part of all calls, relative to that of the others.
+    /// Share of all calls, relative to the other functions' weights.
     pub weight: u32,
-    /// The plan of its calls.
+    /// Plan of its calls.
     pub plan: Plan,
     /// Request payloads.
     pub requests: Sizes,
     /// Result payloads.
     pub results: Sizes,
-    /// What the handler takes beside the engine.
+    /// Handler time besides the engine's.
     pub service: Times,
-    /// What of that it waits for memory. Calls of a batch do so together.
+    /// The part of that time spent on memory accesses, which calls of a batch overlap.
     pub lines: Lines,
-    /// From then on, in the order of time, the handler takes other times and gives other results.
+    /// Later changes of handler time and results, in the order of time.
     pub steps: Vec<Step>,
-    /// What it takes beyond that with the lock that all functions share, as the one writer of an LMDB. Who waits for it
-    /// sleeps, and gets it in the order of asking.
+    /// Additional time under the lock that all functions share, like LMDB's single writer. Waiting handlers
+    /// sleep, and acquire the lock in the order of their requests.
     pub exclusive: Times,
 }
 
 impl Function {
-    /// A function whose handler takes no time.
+    /// Creates a function whose handler takes no time.
     #[must_use]
     pub fn new(plan: Plan, requests: Sizes, results: Sizes) -> Self {
         let none = Times::Fixed(0);
@@ -51,20 +51,20 @@ impl Function {
         Function { weight: 1, plan, requests, results, service: none, lines, steps, exclusive: none }
     }
 
-    /// The largest result that it ever gives.
+    /// Returns the largest result at any time.
     pub(super) fn largest_result(&self) -> u32 {
         let later = self.steps.iter().map(|step| step.results.largest());
         later.fold(self.results.largest(), u32::max)
     }
 
-    /// What the handler takes and gives so long after calls began.
+    /// Returns handler time and results at a time since calls began.
     fn now(&self, since: Nanos) -> (Times, Sizes) {
         let step = self.steps.iter().rev().find(|step| step.after <= since);
         step.map_or((self.service, self.results), |step| (step.service, step.results))
     }
 }
 
-/// All functions of a load, as one worker has them.
+/// All functions of a load, as one worker serves them.
 pub(super) struct Handler {
     pub(super) worker: u16,
     pub(super) sim: Sim,
@@ -76,7 +76,7 @@ pub(super) struct Handler {
 }
 
 impl Handler {
-    /// Does what the handler does.
+    /// Spends the time of one handler invocation.
     fn work(&mut self, service: Times, lines: Lines, exclusive: Times) {
         let host = self.sim.host();
         let alone = lines.one_by_one();
@@ -97,7 +97,7 @@ impl Handler {
     }
 }
 
-/// The place of a function in its load.
+/// Returns the index of a function in its load.
 fn place(function: u16) -> usize {
     usize::from(function.wrapping_sub(FIRST_FUNCTION))
 }
@@ -124,31 +124,31 @@ impl Service for Handler {
     }
 }
 
-/// What calls of a function, or of all, came to. Times are virtual.
+/// The result of the calls of one function or of all. Times are virtual.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct FunctionOutcome {
-    /// Calls answered, of those that count.
+    /// Answered calls that were measured.
     pub calls: u64,
-    /// Latency of calls.
+    /// Mean latency of calls, in nanoseconds.
     pub mean_ns: f64,
-    /// As above.
+    /// Latency quantile at 15%.
     pub p15_ns: Nanos,
-    /// As above.
+    /// Median latency.
     pub p50_ns: Nanos,
-    /// As above.
+    /// Latency quantile at 95%.
     pub p95_ns: Nanos,
-    /// As above.
+    /// Latency quantile at 99%.
     pub p99_ns: Nanos,
-    /// As above.
+    /// Largest latency.
     pub max_ns: Nanos,
 }
 
-/// A lock as the time when it is free. One task of a run runs at a time, so nobody comes between.
+/// A lock, represented by the time at which it is free. One task runs at a time, so there is no race.
 #[derive(Debug, Default)]
 pub(super) struct Exclusive(AtomicU64);
 
 impl Exclusive {
-    /// Takes it for so long: from when on.
+    /// Acquires the lock for `time` nanoseconds; returns when the period begins.
     fn take(&self, now: Nanos, time: Nanos) -> Nanos {
         let begin = self.0.load(Ordering::Relaxed).max(now);
         self.0.store(begin + time, Ordering::Relaxed);

@@ -4,16 +4,16 @@ use super::FunctionOutcome;
 use dunlin_fabric::Nanos;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Where a curve of latencies is told.
+/// Percentages of the latency curve.
 const PERCENTS: [f64; 22] = [
     1.0, 5.0, 10.0, 15.0, 20.0, 25.0, 30.0, 35.0, 40.0, 45.0, 50.0, 55.0, 60.0, 65.0, 70.0, 75.0, 80.0, 85.0,
     90.0, 95.0, 99.0, 99.9,
 ];
 
-/// Latencies in buckets a sixteenth of a power of two wide.
+/// A histogram of latencies with 16 buckets per power of two.
 ///
-/// One task of a run runs at a time, so plain loads and stores of the shared numbers lose nothing, and a locked
-/// instruction for each call would make its cache misses wait for one another.
+/// One task runs at a time, so plain loads and stores of the shared counters lose nothing. A locked
+/// instruction per call would serialise its cache misses.
 pub(super) struct Latencies {
     buckets: Vec<AtomicU64>,
     sum: AtomicU64,
@@ -47,13 +47,13 @@ impl Latencies {
         self.max.load(Ordering::Relaxed)
     }
 
-    /// Latencies recorded.
+    /// Returns the number of recorded latencies.
     fn count(&self) -> u64 {
         self.buckets.iter().map(|bucket| bucket.load(Ordering::Relaxed)).sum()
     }
 
     fn quantile(&self, share: f64) -> Nanos {
-        // Within its bucket as if all there were evenly apart.
+        // Interpolates as if the latencies of a bucket were evenly spaced.
         let mut left = (self.count() as f64 * share) as u64;
         for (bucket, count) in self.buckets.iter().enumerate() {
             let count = count.load(Ordering::Relaxed);
@@ -68,12 +68,12 @@ impl Latencies {
         self.max()
     }
 
-    /// So long take so many percent at most, as a curve.
+    /// Returns the latency curve: percent of calls and latency.
     pub(super) fn percentiles(&self) -> Vec<(f64, Nanos)> {
         PERCENTS.into_iter().map(|percent| (percent, self.quantile(percent / 100.0))).collect()
     }
 
-    /// Adds another's.
+    /// Adds the latencies of another histogram.
     pub(super) fn add(&self, other: &Latencies) {
         let add = |to: &AtomicU64, from: &AtomicU64| {
             to.store(to.load(Ordering::Relaxed) + from.load(Ordering::Relaxed), Ordering::Relaxed);
@@ -83,7 +83,7 @@ impl Latencies {
         self.max.store(self.max().max(other.max()), Ordering::Relaxed);
     }
 
-    /// What they come to.
+    /// Returns the summary.
     pub(super) fn outcome(&self) -> FunctionOutcome {
         let calls = self.count();
         FunctionOutcome {

@@ -1,4 +1,4 @@
-//! One client of a load: what it calls, when, and what it records.
+//! One client of a load: its calls, their timing, and the recording of results.
 
 use super::{Board, FIRST_FUNCTION, Function, Load, LoadError, Pace};
 use crate::random_values::{Skew, Times};
@@ -9,11 +9,11 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// What all clients of a load only read. It is there once: thousands of copies would push each other out of the caches.
+/// Read-only data of all clients. Shared, since thousands of copies would evict each other from the caches.
 pub(super) struct Table {
     pub(super) load: Load,
     pub(super) board: Board,
-    /// What requests are made of: as long as the longest.
+    /// Source of request payloads, as long as the longest.
     pub(super) payload: Vec<u8>,
 }
 
@@ -22,9 +22,9 @@ pub(super) struct Player {
     pub(super) sim: Sim,
     pub(super) random: Random,
     pub(super) table: Arc<Table>,
-    /// Which worker a call goes to, if not always to the one.
+    /// Distribution of calls over workers; `None` if all go to one.
     pub(super) calls_to: Option<Skew>,
-    /// Calls to make.
+    /// Remaining calls.
     pub(super) left: u64,
 }
 
@@ -32,7 +32,7 @@ pub(super) struct Player {
 #[derive(Clone, Copy)]
 struct Next {
     worker: usize,
-    /// The place of its function in the load.
+    /// Index of its function in the load.
     function: usize,
     bytes: usize,
 }
@@ -43,7 +43,7 @@ impl Next {
     }
 }
 
-/// A call in flight: of which function, and since when.
+/// A call in flight: its id, the index of its function, and its start.
 type Open = (CallId, usize, Nanos);
 
 impl Player {
@@ -77,8 +77,8 @@ impl Player {
         }
     }
 
-    /// Not inline, as the loops of calls are not: what a client's stack holds while it waits shall be little, since thousands of
-    /// stacks are in use in turn.
+    /// Not inlined, like the loops of calls: a waiting client should occupy little stack, since thousands of
+    /// stacks are in use.
     #[inline(never)]
     fn connect<F: Fabric>(
         &self,
@@ -111,12 +111,12 @@ impl Player {
         }
     }
 
-    /// Whether there is another call to make.
+    /// Returns whether another call is to be made.
     fn wants(&self) -> bool {
         self.left > 0 && !self.table.board.over.load(Ordering::Relaxed)
     }
 
-    /// The worker of the next call or batch.
+    /// Returns the worker of the next call or batch.
     fn worker(&mut self) -> usize {
         match &self.calls_to {
             Some(skew) => skew.next(&mut self.random) as usize,
@@ -124,13 +124,13 @@ impl Player {
         }
     }
 
-    /// The next call, which is made.
+    /// Draws the next call and counts it as made.
     fn next(&mut self) -> Next {
         let worker = self.worker();
         self.next_to(worker)
     }
 
-    /// As [`next`](Player::next), to that worker.
+    /// [`next`](Player::next) for a given worker.
     fn next_to(&mut self, worker: usize) -> Next {
         self.left -= 1;
         let function = self.table.load.choose(&mut self.random);
@@ -143,7 +143,7 @@ impl Player {
             Pace::Closed { window: 0 | 1, think } => self.call_by_call(client, think),
             Pace::Closed { window, .. } => self.call_in_windows(client, usize::from(window)),
             Pace::Batches { size } => self.call_in_batches(client, |_, _| usize::from(size.max(1))),
-            // The lanes of a plan stand in the order of the workers.
+            // The lanes of a plan are in the order of the workers.
             Pace::TunedBatches { .. } => self.call_in_batches(client, |client, worker| {
                 client.batch_calls().nth(worker).map_or(1, usize::from)
             }),
@@ -152,7 +152,7 @@ impl Player {
         }
     }
 
-    /// A call follows the answer to the one before.
+    /// Makes one call after the answer to the previous one.
     #[inline(never)]
     fn call_by_call<F: Fabric>(&mut self, client: &mut Client<F>, think: Times) -> Result<(), CallError> {
         while self.wants() {
@@ -168,7 +168,7 @@ impl Player {
         Ok(())
     }
 
-    /// So many calls are in flight.
+    /// Keeps `window` calls in flight.
     #[inline(never)]
     fn call_in_windows<F: Fabric>(&mut self, client: &mut Client<F>, window: usize) -> Result<(), CallError> {
         let table = Arc::clone(&self.table);
@@ -199,8 +199,8 @@ impl Player {
         Ok(())
     }
 
-    /// So many calls are made together, and then all answers waited for. A call's latency begins when it is made, the time in
-    /// which the batch is put together included.
+    /// Makes calls in batches and waits for all answers of each. A call's latency starts when it is made, so
+    /// it includes the time to assemble the batch.
     #[inline(never)]
     fn call_in_batches<F: Fabric>(
         &mut self,
@@ -227,7 +227,8 @@ impl Player {
         Ok(())
     }
 
-    /// So many calls are in flight, in batches that go out by themselves. A call's latency begins when it is made.
+    /// Keeps `window` calls in flight, in batches that the engine flushes. A call's latency starts when it is
+    /// made.
     #[inline(never)]
     fn push<F: Fabric>(&mut self, client: &mut Client<F>, window: usize) -> Result<(), CallError> {
         let table = Arc::clone(&self.table);
@@ -252,7 +253,7 @@ impl Player {
         }
     }
 
-    /// Calls are made when they are due.
+    /// Makes calls at their due times.
     #[inline(never)]
     fn call_in_time<F: Fabric>(&mut self, client: &mut Client<F>, gaps: Times) -> Result<(), CallError> {
         let table = Arc::clone(&self.table);
@@ -261,7 +262,7 @@ impl Player {
         let mut open: VecDeque<Open> = VecDeque::new();
         while self.wants() {
             due += gaps.next(&mut self.random);
-            // Until then answers are taken; a sleep of the whole gap would leave them lying.
+            // Answers are taken in the meantime; a sleep of the whole gap would delay them.
             while self.sim.time() < due {
                 client.progress();
                 self.take_done(client, &mut open)?;

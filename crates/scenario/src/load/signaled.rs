@@ -1,5 +1,5 @@
-//! Clients that have each of their requests signaled and go on when its completion has come: verbs programs without the
-//! optimization that RF-RPC calls unsignaled.
+//! Clients that signal each request and wait for its completion before they continue: verbs programs without
+//! the optimisation that RF-RPC calls unsignaled.
 
 use dunlin_fabric::interpose::{DomainHooks, Hooks, LinkHooks};
 use dunlin_fabric::{
@@ -8,21 +8,21 @@ use dunlin_fabric::{
 };
 use std::collections::BTreeMap;
 
-/// Completions taken at a time.
+/// Completions taken per poll.
 const AT_ONCE: usize = 16;
 
 /// The hooks of such clients.
 #[derive(Clone, Debug)]
 pub(super) struct Signaled;
 
-/// What a domain of theirs has to remember.
+/// State of one of their domains.
 #[derive(Debug)]
 pub(super) struct Waits<D: ThreadDomain> {
-    /// Where requests of a queue pair complete.
+    /// Completion queue of each queue pair's requests.
     queues: BTreeMap<QueuePairId, CompletionQueueId>,
-    /// What was found while something else was waited for.
+    /// Completions found while waiting for another.
     found: Vec<(CompletionQueueId, Completion<D::Memory>)>,
-    /// Room for a look.
+    /// Buffer for a poll.
     look: Vec<Completion<D::Memory>>,
 }
 
@@ -42,7 +42,7 @@ impl<F: Fabric> Hooks<F> for Signaled {
 impl<L: Link> LinkHooks<L> for Signaled {}
 
 impl<D: ThreadDomain> Waits<D> {
-    /// Looks for the completion of the one request of that kind that is under way on a queue pair, and keeps all others.
+    /// Polls for the completion of the queue pair's outstanding request of this kind, and keeps all others.
     fn look(
         &mut self,
         inner: &mut D,
@@ -102,7 +102,7 @@ impl<D: ThreadDomain> DomainHooks<D> for Waits<D> {
         let opcode = match &request.operation {
             Operation::Write { .. } => Opcode::Write,
             Operation::Send { .. } => Opcode::Send,
-            // These complete in any case, and who posts them waits for that.
+            // These always complete, and their poster waits for that.
             _ => return inner.post(queue_pair, request),
         };
         let asked_for = request.signaled;

@@ -1,4 +1,4 @@
-//! What became of every call, and what is wrong with it.
+//! The record of every call's end and execution, and the first violation found.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,7 +12,7 @@ pub(super) enum End {
     Maybe,
     /// It was not executed.
     Not,
-    /// The caller is gone, or asks no more.
+    /// The caller has gone or lost interest.
     Abandoned,
 }
 
@@ -26,16 +26,16 @@ struct Call {
 struct Pages {
     calls: BTreeMap<u64, Call>,
     kills: u64,
-    /// Numbers of clients that are gone, first and end.
+    /// Call numbers of clients that are gone: first and end.
     gone: Vec<(u64, u64)>,
     violation: Option<String>,
 }
 
-/// The book of a run. Clones are the same book.
+/// The book of a run. Clones share the same book.
 #[derive(Clone, Default)]
 pub(super) struct Book(Arc<Mutex<Pages>>);
 
-/// Sums over a book.
+/// Totals of a book.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Counts {
     pub(super) sent: u64,
@@ -54,7 +54,7 @@ impl Book {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Something is wrong.
+    /// Records a violation; only the first is kept.
     pub(super) fn violate(&self, what: String) {
         self.pages().violation.get_or_insert(what);
     }
@@ -63,9 +63,9 @@ impl Book {
         self.pages().violation.clone()
     }
 
-    /// A call was taken by the engine.
+    /// Records a call that the engine accepted.
     pub(super) fn sent(&self, number: u64) {
-        // It may have been executed already.
+        // The call may have been executed already.
         self.pages().calls.entry(number).or_default();
     }
 
@@ -108,7 +108,7 @@ impl Book {
         }
     }
 
-    /// The client with numbers from `first` to before `end` is gone: nobody asks for its open calls any more.
+    /// Abandons the open calls of the client with numbers from `first` to before `end`, which is gone.
     pub(super) fn abandon(&self, first: u64, end: u64) {
         let mut pages = self.pages();
         pages.gone.push((first, end));
@@ -121,7 +121,7 @@ impl Book {
         self.pages().kills += 1;
     }
 
-    /// What is wrong once all is over.
+    /// Returns the violation that remains once the run is over.
     pub(super) fn check(&self) -> Option<String> {
         let pages = self.pages();
         let open = pages.calls.iter().find(|(_, call)| call.end.is_none());
@@ -143,14 +143,14 @@ impl Book {
     }
 }
 
-/// The request of a call: its bytes follow from its number, and its number stands at the end.
+/// Returns the request of a call: its bytes follow from its number, which is appended.
 pub(super) fn request(number: u64, size: usize) -> Vec<u8> {
     let mut bytes: Vec<u8> = (0..size as u64).map(|i| (i * 31 + (i >> 8) * 7 + number * 17) as u8).collect();
     bytes.extend(number.to_le_bytes());
     bytes
 }
 
-/// The number of a call, if this is its request to the byte.
+/// Returns the number of a call whose request matches to the byte.
 pub(super) fn number_of(payload: &[u8]) -> Result<u64, String> {
     let number = payload.last_chunk().map(|number| u64::from_le_bytes(*number));
     match number {
@@ -162,7 +162,7 @@ pub(super) fn number_of(payload: &[u8]) -> Result<u64, String> {
     }
 }
 
-/// The answer to a request: other bytes, so that neither can stand for the other.
+/// Returns the answer to a request: its bytes differ, so that neither can pass for the other.
 pub(super) fn answer_to(request: &[u8]) -> Vec<u8> {
     request.iter().map(|byte| byte ^ 0xa5).collect()
 }

@@ -10,20 +10,20 @@ use dunlin_fabric_sim::{Random, Sim};
 use dunlin_rpc::{AsyncClient, AsyncHub, CallError, CallId, Cause, Certainty, Client, Status};
 use std::collections::BTreeMap;
 
-/// What a client has to play.
+/// The part that a client plays.
 pub(super) struct Part {
     pub(super) sim: Sim,
     pub(super) address: Address,
     pub(super) drawn: DrawnClient,
     pub(super) server_window: u16,
     pub(super) lateness: Lateness,
-    /// How long it tries each of its last calls.
+    /// How long it retries each of its last calls.
     pub(super) patience: Nanos,
     pub(super) seed: u64,
     pub(super) first: u64,
     pub(super) book: Book,
     pub(super) weather: Weather,
-    /// Somebody pulls calls.
+    /// Whether a task pulls calls.
     pub(super) pulls: bool,
 }
 
@@ -32,16 +32,16 @@ struct Open {
     number: u64,
     size: usize,
     sent: Nanos,
-    /// The engine was asked for its end all the time.
+    /// Whether the engine was polled for its end all the time.
     watched: bool,
 }
 
 impl Part {
-    /// A call has ended that was asked for since `since`.
+    /// Checks that a call made at `since` has ended by its deadline.
     fn check_deadline(&self, number: u64, since: Nanos, lateness: Nanos) {
-        // It may wait for room as long as for its answer.
+        // A call may wait for room as long as for its answer.
         let most = 2 * self.drawn.config.timeout;
-        // Who is killed in the middle of its work sees the time of its death, which may be a little before its own.
+        // A killed task sees the time of its death, which may be slightly before its own.
         let took = self.sim.host().now().saturating_sub(since);
         if took > most + lateness {
             self.book.violate(format!(
@@ -50,15 +50,16 @@ impl Part {
         }
     }
 
-    /// Between a last call that failed and the next try: not in step with spinning workers that share a core, each of which has it
-    /// for a quantum. Else each call finds its worker waiting, and who is woken by late answers is in step with these.
+    /// Waits between a failed last call and its retry, out of step with spinning workers that share a core
+    /// for a quantum each. Otherwise each retry may find its worker waiting for the core, and a client woken
+    /// by late answers stays in step with the workers.
     fn rest_out_of_step(&self) {
         let host = self.sim.host();
         host.sleep(host.now() + 100_000 + host.random() % 2_000_000);
     }
 }
 
-/// Calls that must succeed once it is calm.
+/// Calls that must succeed once the run is calm.
 const LAST_CALLS: u64 = 3;
 
 /// Plays a client's part.
@@ -74,7 +75,7 @@ pub(super) fn play(part: Part) {
     Actor { next: part.first, part, client, random, open: BTreeMap::new() }.play();
 }
 
-/// Connects, as often as it takes: the server may be away.
+/// Connects, with retries: the server may be away.
 fn connect(part: &Part) -> Option<Client<Sim>> {
     let host = part.sim.host();
     let until = host.now() + PATIENCE;
@@ -163,11 +164,11 @@ impl Actor {
         (worker, function, number, size(&mut self.random))
     }
 
-    /// One call from its beginning to its end.
+    /// Makes one call and waits for its end.
     fn call(&mut self) {
         let (worker, function, number, size) = self.choose();
         let bytes = request(number, size);
-        // What is not sent does not stand in the book, unless it was executed: then that shows.
+        // An unsent call is not recorded in the book; if it was executed, the book reports that.
         let before = self.now();
         let called = self.client.call_on(worker, function, &bytes);
         match called.map(|response| *response == *answer_to(&bytes)) {
@@ -185,7 +186,7 @@ impl Actor {
     }
 
     fn check_deadline(&self, number: u64, sent: Nanos) {
-        // To connect anew takes its time, too.
+        // Reconnecting takes time, too.
         self.part.check_deadline(number, sent, self.part.lateness.connecting);
     }
 
@@ -197,14 +198,14 @@ impl Actor {
         self.part.book.ended(number, end);
     }
 
-    /// Sends one call, making room if there is none.
+    /// Sends one call, making room if necessary.
     fn send(&mut self) {
         let (worker, function, number, size) = self.choose();
         let bytes = request(number, size);
         let batched = self.part.drawn.style == Style::Batched && !self.random.one_in(4);
-        // Batches that go out by themselves are left to it, mostly.
+        // Batches that the engine flushes are mostly left to it.
         let flushed = if self.part.drawn.config.batching.is_some() { 40 } else { 4 };
-        // Twice is enough here: a call that finds no room is made by nobody.
+        // Two attempts suffice: a call that finds no room is dropped.
         for _ in 0..2 {
             let sent = if batched {
                 self.client.push_on(worker, function, &bytes)
@@ -246,7 +247,7 @@ impl Actor {
         }
     }
 
-    /// Takes the outcome of a call that is done.
+    /// Takes the outcome of a finished call.
     fn take(&mut self, id: CallId) {
         let Some(open) = self.open.remove(&id) else {
             return self.part.book.violate(format!("{id:?} ended twice, or is nobody's"));
@@ -268,7 +269,7 @@ impl Actor {
         }
     }
 
-    /// A caller loses interest in a call.
+    /// Makes a caller lose interest in a call.
     fn give_up_one(&mut self) {
         let chosen = self.random.below(self.open.len().max(1) as u64) as usize;
         let Some(id) = self.open.keys().nth(chosen).copied() else { return };
@@ -278,7 +279,7 @@ impl Actor {
         }
     }
 
-    /// It is calm: what is open ends, calls succeed, and nothing stays taken.
+    /// Finishes in calm conditions: open calls end, new calls succeed, and no resource remains occupied.
     fn finish(mut self) {
         let until = self.now() + PATIENCE;
         while !self.open.is_empty() {
@@ -331,12 +332,12 @@ impl Actor {
             .violate(format!("client {}: no call succeeds though all is calm: {why}", self.part.first));
     }
 
-    /// Every call has ended: so have those that were given up, and the whole window is free.
+    /// Checks that abandoned calls have ended too, and that the whole window is free.
     fn look_for_leaks(&mut self) {
         let until = self.now() + PATIENCE;
         while self.client.in_flight() > 0 && self.now() < until {
             self.client.progress();
-            // A batch that a full ring held back, whose calls their deadlines have ended, goes out only so.
+            // Needed for a batch that a full ring held back and whose calls have expired.
             let _ = self.client.flush();
             self.sleep(50_000);
         }
@@ -347,7 +348,7 @@ impl Actor {
         let window = usize::from(self.part.drawn.config.window.min(self.part.server_window));
         for worker in 0..self.client.workers() {
             let room = self.client.room(worker);
-            // A lane that broke meanwhile has its successor with the next call.
+            // A lane that broke meanwhile is replaced at the next call.
             if room != window && room != 0 {
                 let first = self.part.first;
                 self.part.book.violate(format!("client {first}: room for {room} calls of {window} is left"));
@@ -356,13 +357,13 @@ impl Actor {
     }
 }
 
-/// The same with futures: several callers on one client.
+/// Plays a part with futures: several callers on one client.
 fn play_asynchronously(part: Part) {
     let host = part.sim.host().clone();
     let hub = match AsyncHub::new(&part.sim) {
         Ok(hub) => hub,
         Err(error) => {
-            // A process that was killed does not come back from this.
+            // A killed process does not return from this call.
             host.sleep(host.now() + 1);
             return part.book.violate(format!("no hub: {error}"));
         }
@@ -386,7 +387,7 @@ fn play_asynchronously(part: Part) {
         if part.drawn.quits_after.is_some_and(|quits| sent >= quits) {
             break;
         }
-        // Some at a time; now and then one is dropped before its end.
+        // Several at a time; some futures are dropped before their end.
         let together = 1 + random.below(6);
         let mut calls = Vec::new();
         for _ in 0..together {
@@ -406,7 +407,7 @@ fn play_asynchronously(part: Part) {
                 part.book.ended(number, End::Abandoned);
                 continue;
             }
-            // Nobody asks for it before. Connecting anew is on a thread of its own.
+            // Polled only from here on. Reconnecting runs on a separate thread.
             let (since, lateness) = (host.now(), part.lateness.call);
             let ended = block_on(&host, since + 2 * part.drawn.config.timeout + lateness + PATIENCE, call);
             part.check_deadline(number, since, lateness);

@@ -1,4 +1,4 @@
-//! What a seed stands for: cluster, timing, faults, server, clients. Drawn once, before anything runs.
+//! The interpretation of a seed: cluster, timing, faults, server and clients, drawn before anything runs.
 
 use super::server::{POOLED, PULLED};
 use dunlin_fabric::{Capabilities, Nanos};
@@ -26,16 +26,16 @@ pub(super) enum Style {
     Asynchronous,
 }
 
-/// What the director does to somebody.
+/// A disturbance by the director.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Act {
-    /// Kills the server's process; a new one listens after so long.
+    /// Kills the server's process; a new one listens after `back_after`.
     CrashServer { back_after: Nanos },
-    /// Ends the server gently within so long, and starts another.
+    /// Shuts the server down within `within`, and starts another.
     Shutdown { within: Nanos },
     /// Kills a client's process and starts another in its place.
     CrashClient(usize),
-    /// Makes a machine's processors slow for so long.
+    /// Slows a machine's processors down for `lasts`.
     Slow { machine: usize, thousandths: u64, lasts: Nanos },
 }
 
@@ -46,36 +46,36 @@ pub(super) struct DrawnClient {
     pub(super) config: ClientConfig,
     pub(super) style: Style,
     pub(super) calls: u64,
-    /// Closes the connection after so many calls, whatever is open.
+    /// Closes the connection after this number of calls, whatever is open.
     pub(super) quits_after: Option<u64>,
 }
 
-/// Everything about a run.
+/// The description of a run.
 #[derive(Clone, Debug)]
 pub(super) struct Drawn {
     pub(super) seed: u64,
     pub(super) settings: Settings,
     pub(super) server: ServerConfig,
     pub(super) clients: Vec<DrawnClient>,
-    /// When, counted from the start, something is done; in order.
+    /// Disturbances with their times since the start, in order.
     pub(super) acts: Vec<(Nanos, Act)>,
-    /// Tasks that pull calls.
+    /// Number of tasks that pull calls.
     pub(super) pullers: u64,
 }
 
-/// By how much the end of a client's calls may come after their deadline.
+/// By how much a client's calls may end after their deadline.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Lateness {
-    /// Any of its calls.
+    /// For any call.
     pub(super) call: Nanos,
-    /// One that may have to connect anew first.
+    /// For a call that may have to reconnect first.
     pub(super) connecting: Nanos,
 }
 
-/// Payload sizes: around every boundary of the message layout, and some that go by rendezvous.
+/// Payload sizes around every boundary of the message layout, and some that use rendezvous.
 const SIZES: [usize; 12] = [0, 8, 24, 25, 56, 57, 200, 1000, 4000, 4087, 4089, 9000];
 
-/// A payload size.
+/// Draws a payload size.
 pub(super) fn size(random: &mut Random) -> usize {
     match random.below(40) {
         0 => 30_000 + random.below(60_000) as usize,
@@ -100,26 +100,26 @@ fn machines(random: &mut Random) -> Vec<MachineSettings> {
         .collect()
 }
 
-/// How late the calls may be of who has a core to itself: what it does for other calls meanwhile, short pre-emptions, a clock that
-/// drifts.
+/// Permitted lateness with an exclusive core, in nanoseconds: work for other calls, short pre-emptions, clock
+/// drift.
 const UNDISTURBED: Nanos = 2_000_000;
 /// The server's machine; clients are on the others.
 pub(super) const SERVER_MACHINE: usize = 0;
-/// How long a client tries, once it is calm, what must succeed then.
+/// How long a client retries operations that must succeed once the run is calm.
 pub(super) const PATIENCE: Nanos = 2_000_000_000;
-/// The quanta of others that an exchange may have to wait for, on both sides together.
+/// Quanta of other threads that an exchange may have to wait for, on both sides together.
 const QUANTA_OF_A_CALL: u64 = 8;
-/// How long faults go on.
+/// How long faults continue.
 const UNTIL: Nanos = 4_000_000;
 
-/// One of the clusters that the model knows.
+/// Draws one of the model's clusters.
 fn profile(random: &mut Random) -> Option<Arc<Profile>> {
     let names: Vec<_> = Profile::built_in_names().collect();
     let name = names.get(random.below(names.len() as u64) as usize)?;
     Profile::built_in(name).ok().map(Arc::new)
 }
 
-/// What the fabric can do: mostly all, else what one of the kinds that can less does.
+/// Draws the fabric's capabilities: usually all, otherwise those of a weaker kind of fabric.
 fn capabilities(random: &mut Random) -> Capabilities {
     let all = Settings::default().capabilities;
     let (name, max_inline) = (all.name, all.max_inline);
@@ -157,7 +157,7 @@ fn settings(random: &mut Random, capabilities: Capabilities) -> Settings {
     }
     let mut rate = |often: u64, range: u64| if random.one_in(4) { often + random.below(range) } else { 0 };
     let loss = rate(3, 60);
-    // Who has lost something says it again after 5 ms for the first time: that may be lost, too.
+    // The first retransmission of a lost message comes after 5 ms, and may be lost too.
     let lasts = if loss == 0 { UNTIL } else { 10 * UNTIL };
     let faults = Faults {
         loss,
@@ -174,7 +174,7 @@ fn settings(random: &mut Random, capabilities: Capabilities) -> Settings {
     settings
 }
 
-/// A plan that is legal on the fabric.
+/// Draws a plan that is legal on the fabric.
 fn plan(random: &mut Random, settings: &Settings) -> Plan {
     loop {
         let protocol = &PROTOCOLS[random.below(PROTOCOLS.len() as u64) as usize];
@@ -192,7 +192,7 @@ fn plan(random: &mut Random, settings: &Settings) -> Plan {
 
 fn client(random: &mut Random, settings: &Settings) -> DrawnClient {
     let usual = plan(random, settings);
-    // Functions that run by a plan of their own, over the same connection.
+    // Functions with a different plan, over the same connection.
     let functions = [POOLED, PULLED].into_iter().filter_map(|function| {
         let apart = random.one_in(4);
         apart.then(|| (function, plan(random, settings)))
@@ -201,7 +201,7 @@ fn client(random: &mut Random, settings: &Settings) -> DrawnClient {
     let config = ClientConfig {
         window: 1 + random.below(64) as u16,
         ring_bytes: (16 * 1024) << random.below(2),
-        // A call that a client gives up by its deadline is one more way to end.
+        // Some clients have short deadlines, so that calls expire.
         timeout: if random.one_in(4) { 30_000 + random.below(300_000) } else { 300_000_000 },
         connect_timeout: 50_000_000,
         spin: random.below(40_000),
@@ -219,12 +219,12 @@ fn client(random: &mut Random, settings: &Settings) -> DrawnClient {
     }
 }
 
-/// How clients choose between fetching and being written to. One seed of sixteen has calls enough of all clients by RF-RPC that the
-/// server finds time to try one way and another.
+/// Draws how clients choose between fetching and written results. In one seed of sixteen all clients make
+/// enough RF-RPC calls for the server to try both.
 fn ways(random: &mut Random, settings: &mut Settings, clients: &mut [DrawnClient]) {
     let long = random.one_in(16);
     if long {
-        // Where threads share cores a call can take milliseconds.
+        // With shared cores a call can take milliseconds.
         settings.limit += 300_000_000_000;
     }
     for client in clients {
@@ -248,7 +248,7 @@ fn ways(random: &mut Random, settings: &mut Settings, clients: &mut [DrawnClient
     }
 }
 
-/// When batches go out by themselves: so for one client of three.
+/// Draws engine-flushed batches for one client of three.
 fn batches(random: &mut Random, clients: &mut [DrawnClient]) {
     for client in clients {
         if !random.one_in(3) {
@@ -263,7 +263,7 @@ fn batches(random: &mut Random, clients: &mut [DrawnClient]) {
         };
         let (bytes, timeout) = (1 + random.below(8192) as u32, random.below(10_000_000));
         client.config.batching = Some(Batching { calls, bytes, timeout });
-        // Who sends each call by itself has no batches.
+        // Clients that send each call separately have no batches.
         if matches!(client.style, Style::Synchronous | Style::Windowed) && !random.one_in(8) {
             client.style = Style::Batched;
         }
@@ -274,7 +274,7 @@ fn acts(random: &mut Random, clients: usize, machines: usize) -> Vec<(Nanos, Act
     let count = if random.one_in(3) { 0 } else { 1 + random.below(3) };
     let mut acts: Vec<(Nanos, Act)> = (0..count)
         .map(|_| {
-            // Most of what is of interest happens early.
+            // Most interesting events happen early.
             let early = random.one_in(2);
             let at = random.below(if early { 300_000 } else { UNTIL });
             let act = match random.below(6) {
@@ -315,8 +315,8 @@ impl Drawn {
         Drawn { seed, settings, server, clients, acts, pullers: random.below(3) }
     }
 
-    /// How late a client's calls may be. Deadlines are the client's own: who runs undisturbed keeps them whatever becomes of the
-    /// server, unless a call has to wait for it to connect anew.
+    /// Returns how late a client's calls may be. Deadlines are local to the client: an undisturbed client
+    /// keeps them whatever happens to the server, unless a call must wait for a reconnection.
     pub(super) fn lateness(&self, client: &DrawnClient) -> Lateness {
         let Faults { stall, stall_by, queue_pair_error, .. } = self.settings.faults;
         let disturbs = |act: &Act| matches!(act, Act::Slow { machine, .. } if *machine == client.machine);
@@ -325,8 +325,8 @@ impl Drawn {
         let has_core = self.settings.machines[client.machine].cores.is_none();
         let call = match stall == 0 && has_core && !has_acts(&disturbs) {
             true => UNDISTURBED,
-            // Who waits for a core waits for the quanta of all others; who works is slow, stalled or pre-empted meanwhile;
-            // a sleep ends after 20 ms at the latest.
+            // A thread that waits for a core waits for the quanta of all others; a working thread may be
+            // slow, stalled or pre-empted; a sleep ends after 20 ms at the latest.
             false => {
                 let tasks = 16 + 2 * self.clients.len() as u64;
                 40_000_000 + stall_by * 20 + self.settings.prices.quantum * tasks * 4
@@ -337,9 +337,9 @@ impl Drawn {
         Lateness { call, connecting }
     }
 
-    /// How long a client tries each of the calls that must succeed once it is calm. Who shares a core with threads that spin gets it
-    /// once in a lap of quanta, and an exchange that sleeps between its steps needs one for each: calls with less time than that
-    /// may have to wait until the others are done, however many of them there are.
+    /// Returns how long a client retries each call that must succeed once the run is calm. On a core shared
+    /// with spinning threads a thread runs once per round of quanta, and an exchange with sleeps needs one
+    /// round per step. Calls with a shorter deadline may have to wait until the other threads are done.
     pub(super) fn patience(&self, client: &DrawnClient) -> Nanos {
         let Settings { machines, prices, limit, start, .. } = &self.settings;
         let shares =

@@ -15,7 +15,7 @@ impl Wake for Raise {
     }
 }
 
-/// Runs a future to its end on the calling task; `None` if it is not done by then.
+/// Runs a future to its end on the calling task; `None` if it is not done at `until`.
 pub(super) fn block_on<T>(host: &SimHost, until: Nanos, future: impl Future<Output = T>) -> Option<T> {
     let signal = host.signal();
     let waker = Waker::from(Arc::new(Raise(signal.clone())));
@@ -29,7 +29,7 @@ pub(super) fn block_on<T>(host: &SimHost, until: Nanos, future: impl Future<Outp
         if host.now() >= until {
             return None;
         }
-        // One that wakes itself polls; between two polls time passes.
+        // A future that wakes itself polls; let time pass between two polls.
         if signal.seen() == seen {
             signal.wait(seen, until);
         } else {

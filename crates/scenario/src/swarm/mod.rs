@@ -1,14 +1,15 @@
-//! The swarm: from a seed a cluster, a workload and faults, and what must hold whatever happens.
+//! The swarm: a seed determines a cluster, a workload and faults, and these invariants must hold:
 //!
 //! 1. Every call ends exactly once.
-//! 2. No call is executed twice; one that was "not executed" is not executed, then or later; one that succeeded was.
+//! 2. No call is executed twice; a call reported as "not executed" is never executed; a call that succeeded
+//!    was executed.
 //! 3. No byte of a request or an answer is wrong.
 //! 4. A call ends within its deadline and a bound.
-//! 5. Once the faults have stopped, every client gets its calls answered again.
-//! 6. Then nothing is left over: no call in flight, no slot of a window, and after the end no task, no queue pair, no
-//!    registered memory.
+//! 5. Once the faults have stopped, every client's calls are answered again.
+//! 6. Then nothing is left over: no call in flight, no slot of a window, and after the end no task, no queue
+//!    pair, no registered memory.
 //!
-//! A seed decides everything: the same seed gives the same bytes on any machine.
+//! The same seed gives the same bytes on any machine.
 
 mod book;
 mod client;
@@ -23,20 +24,20 @@ use dunlin_fabric_sim::{History, RunError, Sim};
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// What a seed came to.
+/// The result of a seed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
     /// The seed.
     pub seed: u64,
-    /// What was found to be wrong first; `None` if nothing.
+    /// The first violation; `None` for success.
     pub failure: Option<String>,
-    /// What was played, in a few words.
+    /// A short description of the run.
     pub what: String,
     /// Calls that were sent.
     pub calls: u64,
-    /// Of these, calls with a result.
+    /// Calls that ended with a result.
     pub answered: u64,
-    /// Calls that ended as maybe executed, their deadlines and crashed callers included.
+    /// Calls that ended as maybe executed, expired deadlines and crashed callers included.
     pub maybe: u64,
     /// Calls that ended as not executed.
     pub not_executed: u64,
@@ -44,13 +45,13 @@ pub struct Outcome {
     pub kills: u64,
     /// Events in the simulator.
     pub events: u64,
-    /// How long it was in virtual time, in nanoseconds.
+    /// Duration in virtual time, in nanoseconds.
     pub virtual_ns: Nanos,
     /// A hash over all events: equal for equal runs.
     pub trace_hash: u64,
 }
 
-/// Plays one seed. With a history, the latest events are kept in it.
+/// Plays one seed. Records the latest events in `history` if given.
 pub fn play(seed: u64, history: Option<History>) -> Outcome {
     let drawn = draw::Drawn::from_seed(seed, history);
     let what = drawn.to_string();
@@ -87,7 +88,7 @@ fn message(panic: &(dyn Any + Send)) -> &str {
     text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message")
 }
 
-/// An error of a run, kept short.
+/// Returns the text of a run's error, truncated.
 fn describe(error: &RunError) -> String {
     let mut text = error.to_string();
     if let Some((end, _)) = text.char_indices().nth(600) {

@@ -1,4 +1,4 @@
-//! The director: starts server and clients, breaks them by plan, and looks at what is left.
+//! The director: starts server and clients, disturbs them by plan, and checks for leftovers.
 
 use super::book::Book;
 use super::client::{self, Part};
@@ -9,9 +9,9 @@ use dunlin_fabric_sim::Sim;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Numbers of calls between two clients.
+/// Distance between the call numbers of two clients.
 const APART: u64 = 1_000_000;
-/// How long the gentle end of a server may take.
+/// Longest time of an orderly server shutdown.
 const GENTLY: Nanos = 1_000_000_000;
 
 struct ClientProcess {
@@ -20,14 +20,14 @@ struct ClientProcess {
     first: u64,
 }
 
-/// What all clients hear of.
+/// The phase of the run, as all clients see it.
 #[derive(Clone, Default)]
 pub(super) struct Weather {
     calm: Arc<AtomicBool>,
 }
 
 impl Weather {
-    /// Whether the faults have stopped and the server is there to stay.
+    /// Returns whether the faults have stopped and the server stays up.
     pub(super) fn is_calm(&self) -> bool {
         self.calm.load(Ordering::Relaxed)
     }
@@ -117,9 +117,9 @@ pub(super) fn root(sim: &Sim, drawn: &Drawn, book: &Book) {
     look_for_leaks(sim, registered, book);
 }
 
-/// What must be gone once everything has ended.
+/// Checks that all resources are released once everything has ended.
 fn look_for_leaks(sim: &Sim, registered: u64, book: &Book) {
-    // What was killed ends on its own time.
+    // Killed tasks still need time to end.
     sim.host().sleep(sim.host().now() + 1_000_000);
     let tasks = sim.live_tasks();
     if tasks != 1 {

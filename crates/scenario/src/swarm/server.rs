@@ -1,4 +1,4 @@
-//! The server of a swarm: a process that can be killed and started again.
+//! The server of a swarm: a process that can be killed and restarted.
 
 use super::book::{Book, answer_to, number_of};
 use super::draw::{Drawn, SERVER_MACHINE};
@@ -10,15 +10,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Runs on the worker.
 pub(super) const ECHO: u16 = 1;
-/// Runs in the pool, and takes its time.
+/// Runs in the pool, slowly.
 pub(super) const POOLED: u16 = 2;
 /// Is pulled; some calls are refused.
 pub(super) const PULLED: u16 = 3;
 
-/// How long a call is kept by who pulled it and does not answer it, in nanoseconds.
+/// How long a puller keeps a call that it does not answer, in nanoseconds.
 const KEPT: Nanos = 400_000_000;
 
-/// A server in a process of its own.
+/// A server in a separate process.
 pub(super) struct ServerProcess {
     pub(super) sim: Sim,
     server: Option<Arc<Server<Sim>>>,
@@ -76,7 +76,7 @@ impl ServerProcess {
         let (host, over, book) = (self.sim.host().clone(), Arc::clone(&self.over), book.clone());
         let mut random = Random::new(seed, 1000 + number);
         let body = move || {
-            // Some are kept for longer than their callers wait.
+            // Some calls are kept for longer than their callers wait.
             let mut kept = Vec::new();
             while !over.load(Ordering::Relaxed) {
                 kept.retain(|(until, _)| *until > host.now());
@@ -95,7 +95,7 @@ impl ServerProcess {
                 if random.one_in(2) {
                     host.sleep(host.now() + random.below(30_000));
                 }
-                // One that is dropped is answered too: the caller is not left alone.
+                // A dropped call is answered too, so its caller is not left waiting.
                 if !random.one_in(16) {
                     incoming.reply(answer);
                 }
@@ -106,7 +106,7 @@ impl ServerProcess {
         }
     }
 
-    /// Ends the server gently within a time.
+    /// Shuts the server down within a time.
     pub(super) fn shutdown(mut self, within: Nanos) {
         self.over.store(true, Ordering::Relaxed);
         for puller in self.pullers.drain(..) {
@@ -120,7 +120,7 @@ impl ServerProcess {
     /// Kills the process.
     pub(super) fn crash(self) {
         self.sim.kill();
-        // The handles of a dead process do nothing any more.
+        // The handles of a dead process have no effect.
         drop(self);
     }
 }

@@ -1,5 +1,5 @@
-//! The predicted figures in their quick form: that they run, always alike, and say all that the papers' texts say of them.
-//! What they predict is not asserted: that would be a reason to tune.
+//! The predicted figures in their quick form: they run, deterministically, and report every statement in the
+//! papers' texts. The predicted values are not asserted: that would be a reason to tune.
 
 use dunlin_scenario::figures::{Effort, Kind, Outcome, Paper, Point, Shape, all, figure};
 
@@ -8,7 +8,7 @@ fn quick(id: &str) -> Vec<Point> {
     let figure = figure(id).expect("a figure");
     let runs = figure.runs(Effort::Quick);
     let outcomes: Vec<Outcome> = runs.iter().map(|run| run.go().expect("a run")).collect();
-    // One of them again, as every other would be: a run is a pure function of what it is of.
+    // One of them is run twice: a run is a pure function of its description.
     let middle = runs.len() / 2;
     assert_eq!(runs[middle].go().expect("a run"), outcomes[middle], "{id}");
     let points = figure.points(Effort::Quick, &outcomes);
@@ -31,7 +31,8 @@ fn quick(id: &str) -> Vec<Point> {
     points
 }
 
-/// Of these series, and no others, the paper's text says something, at so many points of the quick form.
+/// Checks that the paper's text states something about exactly these series, at the given number of points of
+/// the quick form.
 fn says(id: &str, stated: &[(&str, usize)]) {
     let points = quick(id);
     for (series, count) in stated {
@@ -66,7 +67,7 @@ fn hatrpc_4() {
     );
 }
 
-/// What is said of both sizes, in the quick form.
+/// Statements about both sizes, in the quick form.
 const BOTH_SIZES: [(&str, usize); 18] = [
     ("Remote-fetch, busy, over that of 28 clients", 1),
     ("Direct-WriteIMM, busy, over that of 28 clients", 1),
@@ -173,11 +174,11 @@ fn rf_rpc_5() {
     says("rf-rpc-5", &[("server-reply", 1), ("remote fetching over server-reply", 2)]);
 }
 
-/// The two readings of RF-RPC's systems.
+/// The two interpretations of RF-RPC's systems.
 const READINGS: [(&str, &str); 2] =
     [("Jakiro", "ServerReply"), ("Jakiro that waits", "ServerReply that waits")];
 
-/// As [`says`], of series whose names are put together for each reading.
+/// [`says`] for series whose names are built for each interpretation.
 fn says_of_both(id: &str, stated: impl Fn(&str, &str) -> Vec<(String, usize)>) {
     let stated: Vec<(String, usize)> =
         READINGS.into_iter().flat_map(|(fetching, replying)| stated(fetching, replying)).collect();
@@ -349,7 +350,7 @@ fn rf_rpc_9() {
     says("rf-rpc-9", &[("ServerReply", 2), ("Jakiro over ServerReply", 4)]);
 }
 
-/// Choosing costs next to nothing, wherever it leads: that is promised, and no prediction.
+/// The choice costs next to nothing in all cases: a promise of the engine, not a prediction.
 #[test]
 fn rf_rpc_hybrid() {
     let points = quick("rf-rpc-hybrid");
@@ -361,13 +362,15 @@ fn rf_rpc_hybrid() {
     }
 }
 
-/// A size that is found does as much as the best fixed one that keeps the limit, keeps it itself, and is found soon after a step.
+/// A tuned size performs as well as the best fixed one within the limit, keeps the limit, and is found soon
+/// after a step.
 #[test]
 fn rf_rpc_batch_tuner() {
     let points = quick("rf-rpc-batch-tuner");
     for (what, least, most, count) in [
         ("tuned over the best fixed size", 0.95, 9.0, 6),
-        // In the quick form's six milliseconds seven clients send some six hundred batches: a few late ones are a twentieth of the time.
+        // In the quick form's six milliseconds seven clients send some six hundred batches: a few late ones
+        // are a twentieth of the time.
         ("95% of calls over the limit", 0.0, 1.05, 6),
         ("settled", 0.0, 100.0, 1),
     ] {
@@ -379,7 +382,8 @@ fn rf_rpc_batch_tuner() {
     }
 }
 
-/// Waiting for results takes no more READs than fetching over and over, half as many where nothing varies, and next to no time.
+/// Waiting for results takes no more READs than repeated fetching, half as many with constant times, and next
+/// to no extra time.
 #[test]
 fn rf_rpc_wait() {
     let points = quick("rf-rpc-wait");
@@ -396,7 +400,7 @@ fn rf_rpc_wait() {
     assert!(over("throughput", f64::min) >= 0.95);
 }
 
-/// Near the best fixed R and F, hardly ever worse than replies, and soon.
+/// Close to the best fixed R and F, hardly ever worse than replies, and soon.
 #[test]
 fn rf_rpc_tuner() {
     let points = quick("rf-rpc-tuner");
@@ -420,7 +424,7 @@ fn rf_rpc_tuner() {
     }
 }
 
-/// What a figure's runs go by, which is more than the profile that it is listed with.
+/// The profiles of a figure's runs, which are more than the one that it is listed with.
 #[test]
 fn runs_tell_their_profiles() {
     let profiles = |id: &str| {
@@ -449,7 +453,7 @@ fn crowds_that_sleep_are_smaller_runs_than_those_that_take_turns() {
     let (busy, event) = ("Direct-WriteIMM, busy", "Direct-WriteIMM, event");
     assert_eq!(size(busy, 28), size(event, 28));
     assert!(size(busy, 64) > size(event, 64) && size(busy, 512) > 8 * size(event, 512));
-    // Turns are longer with more threads, and so are runs for each of them.
+    // With more threads, rounds of quanta are longer, and so are the runs.
     assert!(size(busy, 512) > 3 * size(busy, 256));
     assert_eq!(runs.iter().max_by_key(|run| run.size()).map(|run| run.x), Some(512));
 }
@@ -461,7 +465,7 @@ fn the_catalogue_names_each_figure_once_and_knows_near_misses() {
         assert!(all[..place].iter().all(|other| other.id != one.id), "{} twice", one.id);
         assert!(!one.runs(Effort::Full).is_empty(), "{}", one.id);
         assert!(one.runs(Effort::Full).len() >= one.runs(Effort::Quick).len(), "{}", one.id);
-        // What is not said by the paper has to be told.
+        // An interpretation beyond the paper must be documented.
         assert!(one.kind == Kind::Calibrated || !one.notes.is_empty(), "{}", one.id);
     }
     assert_eq!(all.iter().filter(|figure| figure.kind == Kind::Predicted).count(), 31);

@@ -1,4 +1,4 @@
-//! Loads: what they come to, and what is refused.
+//! Loads: their results, and the rejection of impossible ones.
 
 use dunlin_rpc::{CompletionMode, PROTOCOLS, Protocol};
 use dunlin_scenario::datagrams::Datagrams;
@@ -17,7 +17,8 @@ fn modelled() -> Network {
 #[test]
 fn every_protocol_runs_on_the_modelled_network() {
     for protocol in PROTOCOLS {
-        // In a line, in a message that goes from a buffer, and beyond messages; more calls of each client than it has buffers.
+        // Within a line, in a message sent from a buffer, and beyond messages; each client makes more calls
+        // than it has buffers.
         for bytes in [32, 3_000, 20_000] {
             let mut load = Load::bench(4, 1_600, modelled());
             let plan = protocol.plan(CompletionMode::Busy);
@@ -25,7 +26,7 @@ fn every_protocol_runs_on_the_modelled_network() {
             load.limit = 1_000_000_000;
             let outcome = run(&load);
             assert_eq!(outcome.all.calls, 1_600, "{}", protocol.name);
-            // No call is faster than two ways through the switch, nor slower than a hundred.
+            // No call is faster than two passages through the switch, nor slower than a hundred.
             assert!((800..100_000).contains(&outcome.all.p50_ns), "{}: {outcome:?}", protocol.name);
         }
     }
@@ -50,7 +51,7 @@ fn a_batch_is_one_message() {
     load.pace = Pace::Batches { size: 8 };
     let batched = run(&load);
     assert_eq!((single.all.calls, batched.all.calls), (1_600, 1_600));
-    // A WRITE for each call, or for each batch, and few beside that tell of room.
+    // One WRITE per call or per batch, and a few that announce free room.
     assert!((1_600..2_000).contains(&single.posted), "{single:?}");
     assert!((200..300).contains(&batched.posted), "{batched:?}");
     assert!(batched.throughput() > 2.0 * single.throughput(), "{batched:?}, {single:?}");
@@ -69,10 +70,11 @@ fn calls_of_a_batch_wait_for_memory_together_and_single_ones_as_long_as_before()
     load.functions[0].lines = Lines::default();
     let apart = run(&load);
     assert_eq!((together.all.calls, apart.all.calls), (1_600, 1_600));
-    // 16 calls wait 3200 ns one after the other, and little more than two lines' time and two of ten lines each together.
+    // 16 calls in sequence wait 3200 ns; together they wait little more than the time of two lines and two
+    // groups of ten.
     let saved = (apart.time_ns - together.time_ns) / 100;
     assert!((2_400..3_000).contains(&saved), "{saved} ns a batch");
-    // On a network without a profile nothing is known of a core, and no two lines come at a time.
+    // A network without a profile has no core model, so lines do not overlap.
     load.network = Network::Rates;
     let apart = run(&load);
     load.functions[0].lines = Lines { number: 2, latency: 100, asking: 0 };
@@ -100,10 +102,10 @@ fn who_waits_for_each_completion_is_slower() {
     let waiting = run(&load);
     assert_eq!(waiting.all.calls, 1_600);
     assert!(waiting.throughput() < free.throughput(), "{waiting:?}, {free:?}");
-    // Who begins to fetch later fetches less often in vain.
+    // A later first READ means fewer empty fetches.
     assert!((3_200..=free.posted).contains(&waiting.posted), "{waiting:?}, {free:?}");
 
-    // One thread of the server that answers all by WRITE does nothing else until each has its completion.
+    // A single server thread that answers by WRITE does nothing else until each completion.
     let mut load = Load::bench(8, 1_600, modelled());
     load.workers = 1;
     let free = run(&load);
@@ -119,7 +121,7 @@ fn calls_go_to_the_owners_of_their_keys() {
     load.connections = Connections::EachWorker;
     load.functions[0].service = Times::Fixed(2_000);
     let spread = run(&load).throughput();
-    // All calls are for one key, so one worker has all of the work.
+    // All calls are for one key, so one worker has all the work.
     load.key_skew = Some((1, 0.99));
     let one = run(&load).throughput();
     assert!(one < 500_000.0 && spread > 1.5 * one, "{one} of one worker, {spread} of all");
@@ -136,7 +138,7 @@ fn closed_and_open_loops_and_all_sizes_come_to_their_end() {
     load.pace = Pace::Open { gaps: Times::FacebookGaps(1.0) };
     let outcome = run(&load);
     assert_eq!(outcome.all.calls, 600);
-    // A call each 19 us and client on the average.
+    // One call per 19 us and client on average.
     let wanted = 6.0 * 1e9 / 18_969.0;
     assert!((outcome.throughput() / wanted - 1.0).abs() < 0.3, "{outcome:?}, {wanted} wanted");
 }
@@ -247,7 +249,7 @@ fn functions_are_called_by_their_weights_and_the_store_has_one_writer() {
     let [reads, writes] = outcome.functions[..] else { panic!("two functions: {outcome:?}") };
     assert_eq!(reads.calls + writes.calls, 4_000);
     assert!((900..1_100).contains(&writes.calls), "a quarter: {outcome:?}");
-    // Eight workers, and yet no two writes at once.
+    // Eight workers, but never two writes at once.
     assert!(outcome.rate(&writes) <= 50_000.0, "{outcome:?}");
     assert!(writes.mean_ns > 20_000.0 && reads.mean_ns < writes.mean_ns, "{outcome:?}");
     load.functions.iter_mut().for_each(|function| function.weight = 0);

@@ -1,15 +1,16 @@
-//! The driver of raw verbs, by which the model is calibrated, against the simulator: the same closed loops on the same model, once as
-//! arithmetic on an event heap and once on queue pairs, memory and threads.
+//! Compares the raw-verbs driver that calibrates the model with the simulator: the same closed loops on the
+//! same model, once as arithmetic on an event heap and once on queue pairs, memory and threads.
 
 use dunlin_rnic_model::driver::Signaling;
 use dunlin_rnic_model::sweep::{Effort, Row, parse, profile_of};
 use dunlin_rnic_model::{Opcode, Profile};
 use dunlin_scenario::raw_verbs;
 
-/// How far they may be apart: relative, of the driver's rate.
+/// Permitted difference, relative to the driver's rate.
 const APART: f64 = 0.05;
 
-/// A row of the shared sweep by its shape: operation, queue pairs, payload, window, signaled one in so many.
+/// Returns a row of the shared sweep by its shape: operation, queue pairs, payload, window, requests per
+/// signaled one.
 fn row(cluster: &str, operation: &str, [queue_pairs, bytes, window, every]: [u32; 4]) -> Row {
     let text = include_str!("../../../rnic-model/curves/rnic_sweep.csv");
     let rows = parse("rnic_sweep.csv", text).expect("a sweep");
@@ -27,7 +28,7 @@ fn row(cluster: &str, operation: &str, [queue_pairs, bytes, window, every]: [u32
 fn compare(mut row: Row) {
     let profile = Profile::built_in(profile_of(&row.cluster).expect("known")).expect("built in");
     if row.opcode == Opcode::Read {
-        // As the simulator has it.
+        // The simulator signals all READs.
         row.signaling = Signaling::All;
     }
     let driver = row.predict(&profile, Effort::Full).expect("the driver");
@@ -48,19 +49,20 @@ fn reads_on_as_many_queue_pairs_as_the_nic_holds() {
     compare(row("netapp", "READ_RC", [84, 32, 32, 1]));
 }
 
-/// Where contexts miss, it counts that a queue pair keeps its order: what waits behind a miss follows at once, and finds what it needs.
+/// With context misses the order of a queue pair matters: requests behind a miss follow at once, and find the
+/// context loaded.
 #[test]
 fn reads_on_more_queue_pairs_than_the_nic_holds() {
     compare(row("apt", "READ_RC", [240, 32, 32, 1]));
 }
 
-/// Nothing answers; what is signaled still has the NIC work with its completion.
+/// There are no answers, but a signaled request still costs the NIC a completion.
 #[test]
 fn unreliable_writes_few_of_which_are_signaled() {
     compare(row("netapp", "WRITE_UC_inline", [84, 16, 32, 4]));
 }
 
-/// Queue pairs of an incomplete group have no end at the other host that is theirs alone.
+/// Queue pairs of an incomplete group share their ends at the other host.
 #[test]
 fn an_incomplete_group_of_queue_pairs_and_payloads_from_buffers() {
     let mut odd = row("netapp", "WRITE_RC_inline", [12, 32, 8, 1]);

@@ -30,7 +30,7 @@ fn a_seed_is_the_same_run_in_another_process_and_without_address_randomisation()
     };
     let plain = ask(Command::new(&program));
     assert!(plain.contains(&here), "here {here}, in another process {plain}");
-    // Where there is no such command, nothing can be said about it.
+    // Skipped where the command does not exist.
     if Command::new("setarch").args(["-R", "true"]).status().is_ok_and(|status| status.success()) {
         let mut fixed = Command::new("setarch");
         fixed.arg("-R").arg(&program);

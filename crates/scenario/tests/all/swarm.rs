@@ -1,4 +1,4 @@
-//! The swarm over some seeds; the command `dunlin sim swarm` runs as many as one likes.
+//! The swarm over some seeds; the command `dunlin sim swarm` runs any number.
 
 use dunlin_scenario::swarm::play;
 
@@ -21,7 +21,7 @@ fn whatever_happens_every_call_is_accounted_for() {
         sum(|o| o.kills),
         sum(|o| o.events)
     );
-    // The swarm is worth something only if calls succeed and fail in it.
+    // The swarm is meaningful only if calls both succeed and fail in it.
     assert!(answered > calls / 2 && answered < calls * 99 / 100, "{answered} of {calls}");
 }
 

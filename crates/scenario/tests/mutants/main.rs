@@ -1,9 +1,6 @@
-//! The swarm is worth what it catches: an engine with a bug in it, each of which must be caught within a
-//! minute. The bugs are put into a copy of the sources (the engine's own build knows nothing of them), all into one
-//! build, and one is switched on at a time by the environment.
-//!
-//! A bug's text must stand in the sources exactly once: who changes that place of the engine is told here, and gives the
-//! bug its new place.
+//! Tests the swarm: each bug planted in the engine must be caught within a minute. All bugs are planted in
+//! one copy of the sources, which is built once (the engine's own build is unaffected), and an environment
+//! variable switches on one at a time.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,13 +12,13 @@ mod list;
 
 use list::MUTANTS;
 
-/// How the copy learns which bug is on.
+/// The environment variable that selects the bug in the copy.
 const VARIABLE: &str = "DUNLIN_MUTANT";
 
 /// Seconds for each bug.
 const SECONDS: &str = "60";
 
-/// Asks which bug is on; stands in the copy only.
+/// Returns whether a bug is on; exists in the copy only.
 const SWITCH: &str = "
 /// Whether a bug is switched on.
 pub fn mutant(name: &str) -> bool {
@@ -40,14 +37,14 @@ fn copy(from: &Path, to: &Path) {
             continue;
         }
         let new = fs::read(&path).expect("a file");
-        // What is the same stays untouched, so that nothing is built again for it.
+        // Unchanged files are not rewritten, which avoids rebuilds.
         if fs::read(&target).ok().as_deref() != Some(&new[..]) {
             fs::write(&target, new).expect("written");
         }
     }
 }
 
-/// Copies the sources with all bugs in them; answers the folder.
+/// Copies the sources with all bugs planted; returns the folder.
 fn plant() -> PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("the workspace");
     let garden = Path::new(env!("CARGO_TARGET_TMPDIR")).join("mutants");
