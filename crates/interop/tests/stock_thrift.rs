@@ -1,5 +1,5 @@
-//! Apache's libraries for Python and Node call Dunlin's server, and its client calls theirs. They are installed if they
-//! are not there. Java and C++: `cargo run -p dunlin-interop -- java cpp`.
+//! Apache's libraries for Python and Node call Dunlin's server, and Dunlin's client calls their servers.
+//! Missing libraries are installed. For Java and C++: `cargo run -p dunlin-interop -- java cpp`.
 
 use dunlin_interop::run::{Language, run};
 
