@@ -1,7 +1,7 @@
 //! HatRPC's key-value service on LMDB (its section 4.4), with records as in its section 5.4.
 //!
-//! `cargo run --release --example hatkv [ADDRESS]` calls the server at the address (`dunlin-hatkv --listen
-//! ADDRESS`) on any transport, or starts its own server if no address is given.
+//! `cargo run --release --example hatkv [ADDRESS]` calls the server at the address
+//! (`dunlin-hatkv --listen ADDRESS`) on any transport, or starts its own server if no address is given.
 
 use dunlin::thrift::{Bytes, ClientOptions, ServerOptions, serve};
 use dunlin::{Address, Fabrics};

@@ -275,7 +275,7 @@ mod tests {
         store.env.info().last_txn_id
     }
 
-    /// Runs eight writers, seven of which wait behind the first. The third writes `too_much` bytes. Returns
+    /// Runs eight writers, seven of which wait behind the first. Writer 3 writes `too_much` bytes. Returns
     /// their results and the number of transactions.
     fn eight(
         commit: Commit,

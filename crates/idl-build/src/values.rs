@@ -166,8 +166,8 @@ impl<'a> Values<'a> {
         }
     }
 
-    /// Writes an argument, which is borrowed for as long as the writer may need it; of type `Result<(),
-    /// ThriftException>`.
+    /// Writes an argument, which is borrowed for as long as the writer may need it; of type
+    /// `Result<(), ThriftException>`.
     pub(crate) fn write_argument(&self, kind: &TyKind, value: &str) -> String {
         match kind {
             TyKind::String | TyKind::FastStr => format!("protocol.write_text({value})"),
