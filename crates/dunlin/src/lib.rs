@@ -91,9 +91,10 @@ macro_rules! include_service {
     };
 }
 
-/// Returns shared memory with default settings; one per process is enough. It accepts only `shm:` addresses,
-/// while [`Fabrics`] accepts all. Measured rates of this machine are read from the user's tables
-/// ([`Tables::of_user`]).
+/// Returns shared memory with default settings; one per process is enough.
+///
+/// It accepts only `shm:` addresses, while [`Fabrics`] accepts all. Measured rates of this machine are read
+/// from the user's tables ([`Tables::of_user`]).
 pub fn fabric() -> io::Result<DefaultFabric> {
     Fabrics::default().shm()
 }

@@ -4,8 +4,9 @@
 const LONGEST: usize = 64;
 
 /// Returns the candidate with the smallest edit distance (wrong, missing, surplus or swapped letters), if the
-/// distance is small enough for a typing error (at most one letter in three). Case and the difference between
-/// `-` and `_` are ignored. Of equal candidates the first is returned.
+/// distance is small enough for a typing error (at most one letter in three).
+///
+/// Case and the difference between `-` and `_` are ignored. Of equal candidates the first is returned.
 pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     if word.is_empty() || word.len() > LONGEST {
         return None;

@@ -4,8 +4,8 @@
 //! client and `s_hint:` for the server, in a service before its functions and in `[ ]` after a function.
 //!
 //! Plain Thrift annotations after a function or a service:
-//! `(perf_goal = "latency", c_hint.polling = "busy")`. A key alone or after `hint.` applies to both sides, after
-//! `c_hint.` to the client, and after `s_hint.` to the server. Other annotations are ignored.
+//! `(perf_goal = "latency", c_hint.polling = "busy")`. A key alone or after `hint.` applies to both sides,
+//! after `c_hint.` to the client, and after `s_hint.` to the server. Other annotations are ignored.
 
 use crate::diagnostic::Diagnostic;
 use crate::lexer::Kind;

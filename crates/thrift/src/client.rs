@@ -130,8 +130,9 @@ impl<F: Fabric> Client<F> {
     }
 
     /// Binds the calling thread, which should be the thread that makes the calls, to
-    /// [`cores`](Client::cores). Does nothing if the list is empty. The client's memory already lies at their
-    /// node.
+    /// [`cores`](Client::cores).
+    ///
+    /// Does nothing if the list is empty. The client's memory already lies at their node.
     pub fn bind_thread(&self) -> Result<(), BindError> {
         match &self.binding {
             Some((host, cores)) if !cores.is_empty() => host.bind(cores).map(drop),
@@ -219,9 +220,11 @@ impl<F: Fabric> Client<F> {
         self.begin(function, arguments, Hand::Message)
     }
 
-    /// Adds a call to a batch. The batch is sent when it is full, on [`flush`](Client::flush), or when the
-    /// client waits for one of its results. Waits for room if necessary, unless the whole window holds
-    /// unclaimed results: room cannot become free then. On TCP, calls are made one at a time.
+    /// Adds a call to a batch.
+    ///
+    /// The batch is sent when it is full, on [`flush`](Client::flush), or when the client waits for one of
+    /// its results. Waits for room if necessary, unless the whole window holds unclaimed results: room cannot
+    /// become free then. On TCP, calls are made one at a time.
     #[inline]
     pub fn push<A: Arguments, R: Outcome>(
         &mut self,

@@ -35,9 +35,10 @@ pub struct Context {
 }
 
 impl Context {
-    /// Returns the bytes of an argument as `Bytes`, to be kept or returned. They share the message's memory
-    /// without a copy if the argument is large, fills most of the message, and came over TCP in a framed
-    /// message of the binary encoding. Otherwise they are copied.
+    /// Returns the bytes of an argument as `Bytes`, to be kept or returned.
+    ///
+    /// They share the message's memory without a copy if the argument is large, fills most of the message,
+    /// and came over TCP in a framed message of the binary encoding. Otherwise they are copied.
     pub fn share(&self, argument: &[u8]) -> Bytes {
         let shared = self.memory.as_ref().and_then(|memory| part(memory, argument));
         shared.unwrap_or_else(|| Bytes::copy_from_slice(argument))

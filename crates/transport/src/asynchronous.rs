@@ -91,9 +91,10 @@ enum On {
 
 impl AsyncClient {
     /// Connects to all workers of a server, on the fabric that the address names or, for an `auto:` address,
-    /// on the first one that works. Blocks for at most the configured time, and while the fabric is opened:
-    /// call it before the executor starts, or where blocking is allowed. Errors are those of
-    /// [`Client::connect`](crate::Client::connect).
+    /// on the first one that works.
+    ///
+    /// Blocks for at most the configured time, and while the fabric is opened: call it before the executor
+    /// starts, or where blocking is allowed. Errors are those of [`Client::connect`](crate::Client::connect).
     pub fn connect(hubs: &AsyncHubs, address: &Address, config: ClientConfig) -> Result<Self, ConnectError> {
         let fabrics = &hubs.0.fabrics;
         let resolved = fabrics.resolve(address).map_err(DialError::from)?;

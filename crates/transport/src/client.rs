@@ -9,9 +9,11 @@ use dunlin_fabric_shm::ShmFabric;
 use dunlin_rpc::{CallError, CallId, ClientConfig, ConnectError, Filling, Tuning};
 use std::ops::{Deref, DerefMut};
 
-/// A synchronous client. It is `Send` but not shared: one thread uses it at a time, and
-/// [`another`](Client::another) creates one for another thread. Its methods are those of the engine's client;
-/// [`dunlin_rpc::Client`] documents them in detail.
+/// A synchronous client.
+///
+/// It is `Send` but not shared: one thread uses it at a time, and [`another`](Client::another) creates one
+/// for another thread. Its methods are those of the engine's client; [`dunlin_rpc::Client`] documents them in
+/// detail.
 #[derive(Debug)]
 pub struct Client {
     on: On,
@@ -74,9 +76,10 @@ impl DerefMut for LargeRequest {
     }
 }
 
-/// A large request that may be sent in pieces while it is filled. If it is dropped before
-/// [`submit`](FillingRequest::submit), or if that fails, the call does not take place; the server is notified
-/// if pieces were sent.
+/// A large request that may be sent in pieces while it is filled.
+///
+/// If it is dropped before [`submit`](FillingRequest::submit), or if that fails, the call does not take
+/// place; the server is notified if pieces were sent.
 #[derive(Debug)]
 pub enum FillingRequest<'a> {
     /// A request on shared memory.

@@ -65,9 +65,11 @@ struct Inner {
     ofi: Mutex<std::collections::BTreeMap<String, OfiFabric>>,
 }
 
-/// All fabrics of this build. None is opened before an address names it, so a machine without RDMA can use
-/// shared memory. Clones share the fabrics; one set per process is enough. All methods may be called from any
-/// thread. Methods that open a fabric block.
+/// All fabrics of this build.
+///
+/// None is opened before an address names it, so a machine without RDMA can use shared memory. Clones share
+/// the fabrics; one set per process is enough. All methods may be called from any thread. Methods that open a
+/// fabric block.
 #[derive(Clone, Debug, Default)]
 pub struct Fabrics(Arc<Inner>);
 

@@ -78,8 +78,9 @@ pub(crate) fn this_host() -> String {
 }
 
 impl Fabrics {
-    /// Resolves an `auto:` address to the address of a fabric; returns other addresses unchanged. Asks the
-    /// server and takes the first fabric that works: shared memory on the same host, else RDMA, else
+    /// Resolves an `auto:` address to the address of a fabric; returns other addresses unchanged.
+    ///
+    /// Asks the server and takes the first fabric that works: shared memory on the same host, else RDMA, else
     /// libfabric. Opens fabrics, and may block for some seconds.
     pub fn resolve(&self, address: &Address) -> Result<Resolved, Unavailable> {
         Ok(self.resolve_for(address, Calls::Raw)?.0)

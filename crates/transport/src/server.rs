@@ -231,9 +231,10 @@ impl Server {
         }
     }
 
-    /// Returns the next call of a function declared as [`FunctionMode::Pull`]. Blocks at most until `until`.
-    /// Any number of threads may call it. Always `None` on several fabrics, which do not support such
-    /// functions.
+    /// Returns the next call of a function declared as [`FunctionMode::Pull`].
+    ///
+    /// Blocks at most until `until`. Any number of threads may call it. Always `None` on several fabrics,
+    /// which do not support such functions.
     pub fn receive(&self, until: Nanos) -> Option<Incoming> {
         match self {
             Server::Shm(server) => server.receive(until).map(|call| Incoming::of(call, Deferred::Shm)),

@@ -88,7 +88,8 @@ fn on_one_host_it_is_shared_memory_and_the_rest_is_told() {
     assert_eq!(again.address(), &address);
 }
 
-/// If the server can use no fabric, the error gives the reason for each. With libfabric, it could always use that.
+/// If the server can use no fabric, the error gives the reason for each. With libfabric, it could always use
+/// that.
 #[cfg(not(feature = "ofi"))]
 #[test]
 fn without_a_way_each_fabric_says_why() {

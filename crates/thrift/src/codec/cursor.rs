@@ -77,9 +77,11 @@ pub(super) fn no_text(error: impl Display) -> ThriftException {
     invalid(format!("a string is not UTF-8: {error}"))
 }
 
-/// Copies a text. A text too long to be stored inline takes one allocation, where [`FastStr::new`] needs two:
-/// for the bytes and for the reference count. Not inlined, so that the value is built in its final place:
-/// moving it just after would stall on the stores that wrote it.
+/// Copies a text.
+///
+/// A text too long to be stored inline takes one allocation, where [`FastStr::new`] needs two: for the bytes
+/// and for the reference count. Not inlined, so that the value is built in its final place: moving it just
+/// after would stall on the stores that wrote it.
 #[inline(never)]
 pub fn owned_str(text: &str) -> FastStr {
     made(text)

@@ -162,9 +162,10 @@ impl<P: Processor> Server<P> {
     }
 
     /// Stops the server gracefully: it accepts no more connections, answers the calls that have arrived
-    /// (reading at most 256 KiB more from each connection), and closes. Blocks until that is done or
-    /// `timeout` has passed, and returns whether it was done. If not, the connections are closed immediately,
-    /// and threads with a running handler end when it returns.
+    /// (reading at most 256 KiB more from each connection), and closes.
+    ///
+    /// Blocks until that is done or `timeout` has passed, and returns whether it was done. If not, the
+    /// connections are closed immediately, and threads with a running handler end when it returns.
     pub fn shutdown(mut self, timeout: Duration) -> bool {
         let until = Instant::now() + timeout;
         *self.shared.drain_until.lock().unwrap_or_else(PoisonError::into_inner) = Some(until);
