@@ -1,4 +1,5 @@
-//! The smallest typed service: an echo for who wants its answer soon, on the transport that an address means.
+//! The smallest typed service: an echo service optimized for latency, on the transport that an address
+//! selects.
 //!
 //! `cargo run --release --example echo [shm:NAME|rdma:HOST:PORT|tcp:HOST:PORT|auto:HOST:PORT [CALLS]]`
 
@@ -19,7 +20,7 @@ fn main() -> anyhow::Result<()> {
     let own = || format!("shm:example-echo-{}", std::process::id());
     let address = std::env::args().nth(1).unwrap_or_else(own).parse()?;
     let calls: u32 = std::env::args().nth(2).map_or(Ok(10_000), |text| text.parse())?;
-    // One fabric in the place of all of them saves a branch in each call: `on_fabric!`.
+    // A single fabric instead of all saves a branch in each call; see `on_fabric!`.
     let fabrics = Fabrics::default();
     let server = serve(&fabrics, &address, EchoProcessor(Handler), ServerOptions::default())?;
     let mut client = EchoClient::connect(&fabrics, server.address(), ClientOptions::default())?;

@@ -1,7 +1,7 @@
 //! HatRPC's key-value service on LMDB (its section 4.4), with records as in its section 5.4.
 //!
-//! `cargo run --release --example hatkv [ADDRESS]`: with an address it calls the server there (`dunlin-hatkv --listen ADDRESS`), whatever
-//! transport that means, without one a server of its own.
+//! `cargo run --release --example hatkv [ADDRESS]` calls the server at the address
+//! (`dunlin-hatkv --listen ADDRESS`) on any transport, or starts its own server if no address is given.
 
 use dunlin::thrift::{Bytes, ClientOptions, ServerOptions, serve};
 use dunlin::{Address, Fabrics};

@@ -1,4 +1,5 @@
-//! Hints end to end: a service in Thrift, the plans that its hints select, and calls of all three kinds.
+//! Hints end to end: a service in Thrift, the plans that its hints select, and blocking, batched and
+//! asynchronous calls.
 //!
 //! `cargo run --release --example hints`
 
@@ -14,7 +15,7 @@ use std::task::{Poll, Waker};
 
 use dunlin::thrift::Bytes;
 
-/// The handler: shared by all workers, and by who looks at its counter here.
+/// The handler, shared by all workers and by `main`, which reads its counter.
 #[derive(Clone, Default)]
 struct Store(Arc<Inner>);
 
@@ -67,7 +68,7 @@ fn main() -> anyhow::Result<()> {
         }
     }
 
-    // One call after the other.
+    // One call at a time.
     client.put(b"wader", b"dunlin")?;
     println!("\nget(wader)    = {:?}", client.get(b"wader")?);
     match client.get(b"gull") {
@@ -78,7 +79,7 @@ fn main() -> anyhow::Result<()> {
     }
     println!("multiget      = {:?}", client.multiget(&["wader".into(), "gull".into()])?);
 
-    // Many at once, in as few messages as will do.
+    // Many calls at once, batched into few messages.
     let keys: Vec<String> = (0..32).map(|number| format!("key-{number}")).collect();
     let stored: Vec<_> =
         keys.iter().map(|key| client.push_put(key.as_bytes(), b"value")).collect::<Result<_, _>>()?;
@@ -91,7 +92,7 @@ fn main() -> anyhow::Result<()> {
         store.0.pairs.lock().unwrap_or_else(PoisonError::into_inner).len()
     );
 
-    // By TCP, as its hint says, at the address that the server has told; and nobody waits for an answer.
+    // A oneway call. Its hint selects TCP, at the address that the server announced.
     client.heartbeat()?;
 
     // Futures, on any executor.
@@ -100,7 +101,7 @@ fn main() -> anyhow::Result<()> {
     let (first, second) = (futures.get(b"key-7"), futures.get(b"wader"));
     println!("two futures   = {:?} {:?}", wait(first)?, wait(second)?);
 
-    // Stock Thrift, as Apache's libraries speak it, reaches the same handler.
+    // A client of stock Thrift, such as Apache's libraries, reaches the same handler.
     let tcp = server.tcp_address().context("the server listens")?.to_string();
     let mut stock: KvClient = KvClient::connect_tcp(&tcp, ConnectionOptions::default())?;
     println!("stock Thrift  = {:?}", stock.get(b"wader")?);
@@ -110,7 +111,7 @@ fn main() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The smallest executor: asks again until the future is ready. Programs have a better one.
+/// A minimal executor that polls until the future is ready. Real programs use a better one.
 fn wait<T>(future: impl Future<Output = T>) -> T {
     let mut future = pin!(future);
     loop {

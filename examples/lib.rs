@@ -1,4 +1,4 @@
-//! The services of the examples, as generated from `examples/idl/*.thrift`.
+//! The services of the examples, generated from `examples/idl/*.thrift`.
 
 dunlin::include_service!("echo");
 dunlin::include_service!("kv");

@@ -1,5 +1,5 @@
-//! A service whose functions want different things: small letters in, large deliveries out, and what nobody waits for. Each
-//! goes by a plan of its own.
+//! A service whose functions have different needs: small letters in, large deliveries out, and a oneway
+//! notification. Each function uses its own plan.
 //!
 //! `cargo run --release --example mail`
 

@@ -1,24 +1,25 @@
-//! An RPC of one's own on RF-RPC's messages (its table 2): dispatch and serialization are this program's, the way of the bytes is
-//! Dunlin's. The server leaves each answer where the client READs it, until that takes too long.
+//! A custom RPC on RF-RPC's messages (its table 2): this program dispatches and serializes, and Dunlin
+//! transports the bytes. The server leaves each answer in memory for the client to READ, until that takes too
+//! long.
 //!
-//! `cargo run --release --example messages` serves and calls over shared memory; with an address (`shm:NAME`, `rdma:HOST:PORT`) and
-//! `serve` or `call` in front it does one of these.
+//! `cargo run --release --example messages` serves and calls over shared memory. With `serve` or `call` and
+//! an address (`shm:NAME`, `rdma:HOST:PORT`) it does only one of these.
 
 use dunlin::messages::{ClientId, MessageBuffer, MessageClient, MessageServer};
 use dunlin::{Address, ClientConfig, CompletionMode, Fabric, Fabrics, Protocol, ServerConfig, on_fabric};
 use std::error::Error;
 
-/// The longest message of this little protocol.
+/// The maximum message size of this protocol, in bytes.
 const LONGEST: usize = 4096;
 
-/// What can be asked: a number of one byte, then its arguments.
+/// A request: a number of one byte, then its arguments.
 enum Question<'a> {
     Add(u32, u32),
     Reverse(&'a str),
 }
 
 impl<'a> Question<'a> {
-    /// Writes the question to the front of a buffer, and says how long it is.
+    /// Encodes the question at the beginning of a buffer and returns its length.
     fn encode(&self, into: &mut [u8]) -> usize {
         match self {
             Question::Add(one, other) => {
@@ -35,7 +36,7 @@ impl<'a> Question<'a> {
         }
     }
 
-    /// Reads a question; `None` if it is none. Whoever sent it may have meant ill.
+    /// Parses a question; `None` if it is invalid. The bytes are untrusted.
     fn parse(bytes: &'a [u8]) -> Option<Self> {
         match bytes.split_first()? {
             (1, numbers) => {
@@ -56,7 +57,8 @@ impl<'a> Question<'a> {
     }
 }
 
-/// Receives and answers everything that one client has sent. A client may go at any time; that ends nothing but its own messages.
+/// Receives and answers all messages from one client. If the client disconnects, only its own messages are
+/// affected.
 fn answer_all<F: Fabric>(
     thread: &mut MessageServer<F>,
     client: ClientId,

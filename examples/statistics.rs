@@ -1,5 +1,6 @@
-//! A service that remote READs and WRITEs alone could not offer without a data structure made for it: counters, and least, most,
-//! mean and percentiles over keys, written and read by many. As RPC it is a map behind a lock (RF-RPC section 1).
+//! A service that remote READs and WRITEs alone could offer only with a specialized data structure: counters,
+//! and minimum, maximum, mean and percentiles per key, updated and read by many clients. As an RPC service it
+//! is a map behind a lock (RF-RPC section 1).
 //!
 //! `cargo run --release --example statistics [shm:NAME|rdma:HOST:PORT]`
 
@@ -9,7 +10,7 @@ use dunlin_examples::statistics::*;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, PoisonError};
 
-/// The values of a key: how many there are from a value on, in steps of an eighth of it.
+/// The values of a key: a histogram whose step width is an eighth of the value.
 #[derive(Default)]
 struct Values {
     steps: BTreeMap<i64, i64>,
@@ -28,7 +29,7 @@ impl Values {
             Summary { count, least, most, mean: self.sum as f64 / count as f64, median: 0, p99: 0 };
     }
 
-    /// The step in which so many percent of the values are reached.
+    /// Returns the step in which `percent` percent of the values are reached.
     fn percentile(&self, percent: i64) -> i64 {
         let mut left = self.summary.count * percent / 100;
         let reached = self.steps.iter().find(|(_, count)| {
@@ -77,7 +78,7 @@ fn run<F: Fabric>(fabric: &F, address: &Address) -> anyhow::Result<()> {
     let server = serve(fabric, address, StatisticsProcessor(Book::default()), ServerOptions::default())?;
     let address = server.address();
     let connect = || StatisticsClient::connect(fabric, address, ClientOptions::default());
-    // Four writers, each with every fourth value, in batches.
+    // Four writers. Each records every fourth value, in batches.
     let write = |first: i64| -> anyhow::Result<i64> {
         let mut client = connect()?;
         for some in (first..10_000).step_by(4).collect::<Vec<_>>().chunks(16) {

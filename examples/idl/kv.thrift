@@ -1,4 +1,4 @@
-/** A key that is not there. */
+/** The key does not exist. */
 exception Missing {
   1: required binary key
 }
@@ -7,16 +7,16 @@ exception Missing {
 service KV {
   hint: perf_goal = throughput, concurrency = 64;
 
-  /** The value of a key. */
+  /** Returns the value of a key. */
   binary get(1: binary key) throws (1: Missing missing)
     [ hint: perf_goal = latency, payload_size = 1KB; c_hint: polling = busy; ]
 
   /** Stores a value. */
   void put(1: binary key, 2: binary value) [ hint: payload_size = 1KB; ]
 
-  /** The values of many keys; empty where there is none. */
+  /** Returns the values of many keys; an empty value for a key that does not exist. */
   list<binary> multiget(1: list<binary> keys) [ hint: payload_size = 10KB; ]
 
-  /** Tells that the client lives. */
+  /** Reports that the client is alive. */
   oneway void heartbeat() [ hint: transport = tcp; ]
 }

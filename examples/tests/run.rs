@@ -1,10 +1,10 @@
-//! Every example runs to its end and says what it is to say.
+//! Every example runs to its end and prints the expected output.
 
 use std::process::Command;
 
 #[track_caller]
 fn says(example: &str, words: &[&str]) {
-    // Cargo has built the examples of this package before its tests, beside them.
+    // Cargo has built this package's examples before its tests, in a neighbouring folder.
     let mut program = std::env::current_exe().unwrap();
     program.pop();
     program.pop();

@@ -1,8 +1,9 @@
-//! What users depend on: RPC over remote memory.
+//! Dunlin: RPC over remote memory access.
 //!
-//! This room names the parts that an application needs. An address picks the back-end when the program runs: `shm:NAME` is
-//! shared memory between processes of one host, `rdma:HOST:PORT` RDMA verbs, `auto:HOST:PORT` the first of these that client
-//! and server can both use. What may come in: re-exports, shorthands, documentation. What never does: mechanism.
+//! This crate is the public interface. It holds re-exports, shorthands and documentation, and never any
+//! mechanism. An address selects the back-end at run time: `shm:NAME` is shared memory between processes of
+//! one host, `rdma:HOST:PORT` is RDMA verbs, and `auto:HOST:PORT` is the first of these that client and
+//! server can both use.
 //!
 //! ```
 //! use dunlin::{Client, ClientConfig, Fabrics, FunctionMode, Reply, Request, ServerBuilder};
@@ -23,9 +24,9 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Typed clients and servers take every address through [`Fabrics`], `tcp:HOST:PORT` (stock Thrift) among them, to which `auto:` comes in
-//! the end. Who gives them one fabric instead saves a branch in each call; [`on_fabric!`] compiles a block for each fabric and runs the one
-//! that the address has chosen:
+//! Typed clients and servers accept all addresses through [`Fabrics`]: also `tcp:HOST:PORT` (stock Thrift),
+//! which `auto:` takes last. With a single fabric instead, each call saves a branch. [`on_fabric!`] compiles
+//! a block for each fabric and runs the one that the address selects:
 //!
 //! ```no_run
 //! use dunlin::{Fabrics, on_fabric};
@@ -66,7 +67,7 @@ pub use dunlin_transport::{
 pub use dunlin_transport::{TypedAsyncClient, TypedCall, TypedClient, TypedServer};
 use std::io;
 
-/// The engine itself, for one fabric each: for programs that are generic over the fabric, as with [`on_fabric!`].
+/// The engine's types, generic over the fabric: for programs that use [`on_fabric!`] or a single fabric.
 pub mod engine {
     pub use dunlin_rpc::{
         AsyncClient, AsyncHub, AsyncResponse, Call, Client, FillingRequest, Incoming, LargeRequest, Response,
@@ -74,13 +75,14 @@ pub mod engine {
     };
 }
 
-/// The fabric of typed clients for which none is named: shared memory.
+/// The default fabric of typed clients: shared memory.
 pub type DefaultFabric = ShmFabric;
 
-/// What typed asynchronous clients of one fabric share.
+/// The resources that typed asynchronous clients of one fabric share.
 pub type AsyncHub<F = DefaultFabric> = dunlin_rpc::AsyncHub<F>;
 
-/// Takes in what the build script generated of `NAME.thrift` by `dunlin_idl_build::compile`: `include_service!("NAME");`
+/// Includes the code that `dunlin_idl_build::compile` generated from `NAME.thrift` in the build script:
+/// `include_service!("NAME");`
 #[cfg(feature = "thrift")]
 #[macro_export]
 macro_rules! include_service {
@@ -89,8 +91,10 @@ macro_rules! include_service {
     };
 }
 
-/// Shared memory with its defaults: one for a process is enough. It takes addresses of `shm:` only; [`Fabrics`] takes all.
-/// What was measured of this machine is looked for in the user's tables ([`Tables::of_user`]).
+/// Returns shared memory with default settings; one per process is enough.
+///
+/// It accepts only `shm:` addresses, while [`Fabrics`] accepts all. Measured rates of this machine are read
+/// from the user's tables ([`Tables::of_user`]).
 pub fn fabric() -> io::Result<DefaultFabric> {
     Fabrics::default().shm()
 }

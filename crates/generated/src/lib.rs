@@ -1,6 +1,7 @@
-//! Services that are generated to be tested. `everything` has every type and every kind of function; `younger` is the same
-//! service some versions later; `asked` is to be reached in every way, `forms` has what is called in the bare form, `numa` services
-//! that are bound to nodes, `quiet` calls that allocate nothing, `values` constants and defaults.
+//! Generated services for tests. `everything` has every type and every kind of function; `younger` holds
+//! later versions of the other services; `asked` is called over all transports; `forms` has functions in the
+//! bare form; `numa` has services bound to nodes; `quiet` has calls that allocate nothing; `values` has
+//! constants and defaults.
 #![forbid(unsafe_code)]
 
 dunlin::include_service!("asked");

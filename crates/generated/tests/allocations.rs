@@ -1,4 +1,5 @@
-//! Typed calls allocate nothing: neither for arguments nor for what is read of them, but for what the handler or the caller gets as its own.
+//! Typed calls allocate nothing for arguments and decoding, except for values that the handler or the caller
+//! owns.
 
 use dunlin::CompletionMode;
 use dunlin::hints::{FunctionHints, Hints};
@@ -10,20 +11,21 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 struct Counting;
 
-/// Calls of the allocator, by all threads of this process: the server's, too.
+/// The number of allocations by all threads of this process, including the server's.
 static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
 
 thread_local! {
-    /// Those of this thread.
+    /// The number of allocations by this thread.
     static OWN: Cell<u64> = const { Cell::new(0) };
 }
 
-// SAFETY: every call goes to the system allocator unchanged; only counters are added, which are not allocated.
+// SAFETY: every call goes to the system allocator unchanged; only counters are added, which are not
+// allocated.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
         OWN.with(|own| own.set(own.get() + 1));
-        // SAFETY: the caller keeps the contract of `alloc`, which is the system allocator's too.
+        // SAFETY: the caller upholds the contract of `alloc`, which is also the system allocator's.
         unsafe { System.alloc(layout) }
     }
 
@@ -72,8 +74,9 @@ impl Quiet for Handler {
 const CALLS: usize = 400;
 const SIZES: [usize; 5] = [32, 56, 200, 1024, 4096];
 
-/// What `CALLS` calls allocate, in the process and on this thread: the least of three times, of which one without any is enough. A
-/// lane that had no room for a moment, its peer's processor having been taken away, copies what has come meanwhile.
+/// Returns the allocations of `CALLS` calls, in the process and on this thread: the least of three runs. One
+/// run without allocations suffices, since a lane whose peer is briefly descheduled may run out of room and
+/// copy incoming messages.
 fn least(mut call: impl FnMut()) -> (u64, u64) {
     (0..100).for_each(|_| call());
     let mut least = (u64::MAX, u64::MAX);
@@ -89,7 +92,7 @@ fn least(mut call: impl FnMut()) -> (u64, u64) {
     least
 }
 
-/// One test in this file: the counter is the process's.
+/// The only test in this file, since the counter belongs to the process.
 #[test]
 fn typed_calls_allocate_nothing() {
     assert!(
@@ -124,7 +127,7 @@ fn typed_calls_allocate_nothing() {
             let join =
                 || assert_eq!(client.join(&data[..size / 4], &text, b"").unwrap(), (size / 4 * 3) as i64);
             note("join", size, least(join) == none);
-            // What a struct or a list has in it is the handler's own; the caller's side has nothing.
+            // The handler owns the contents of a struct or list; the caller's side allocates nothing.
             let pair = Pair { left: 1, right: 2, more: Some(Bytes::from(data.clone())) };
             let (all, own) = least(|| assert_eq!(client.more(&pair).unwrap(), size as i64));
             note("more", size, own == 0 && all <= 2 * CALLS as u64);

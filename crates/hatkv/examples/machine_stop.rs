@@ -1,22 +1,25 @@
-//! What a store has after its machine has stopped, for `tests/guest/stop`, which stops one.
+//! Checks the content of a store after a machine crash, which `tests/guest/stop` causes.
 //!
-//!     machine_stop write FOLDER durable|fast DISK    writes, says `written`, and waits to be killed
-//!     machine_stop check FOLDER durable|fast         fails unless what must be there is, and what must be lost
+//! ```text
+//! machine_stop write FOLDER durable|fast DISK    writes, prints `written`, and waits to be killed
+//! machine_stop check FOLDER durable|fast         fails unless exactly the expected pairs exist
+//! ```
 //!
-//! DISK is the file that the disk is.
+//! DISK is the file that backs the disk.
 
 use dunlin_hatkv::{Durability, Options, Store};
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-/// Pairs that are written first, and those that are written when the disk has the first, long before it is to have these.
+/// The number of pairs written first, and of those written after the first are on disk, long before the next
+/// sync.
 const FIRST: u32 = 300;
 const LATER: u32 = 100;
-/// Often, until the disk has the first; then so rarely that it does not come to it.
+/// The sync interval until the first pairs are on disk, and the one after that, which is never reached.
 const OFTEN: Duration = Duration::from_millis(50);
 const RARELY: Duration = Duration::from_secs(24 * 60 * 60);
-/// How long the disk may take.
+/// The timeout for data to reach the disk.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 fn pair(number: u32) -> (Vec<u8>, Vec<u8>) {
@@ -31,7 +34,7 @@ fn write(store: &Store, numbers: std::ops::Range<u32>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// How many of these pairs are there, as they were written.
+/// Returns the number of these pairs that exist with their values.
 fn count(store: &Store, numbers: std::ops::Range<u32>) -> anyhow::Result<u32> {
     let mut there = 0;
     for number in numbers {
@@ -44,7 +47,7 @@ fn count(store: &Store, numbers: std::ops::Range<u32>) -> anyhow::Result<u32> {
     Ok(there)
 }
 
-/// Waits until the disk has the value of this pair.
+/// Waits until the value of this pair is on disk.
 fn await_disk(disk: &Path, number: u32) -> anyhow::Result<()> {
     let (_, value) = pair(number);
     let until = Instant::now() + PATIENCE;
@@ -65,7 +68,7 @@ fn run_write(folder: &Path, fast: bool, disk: &Path) -> anyhow::Result<()> {
     if fast {
         await_disk(disk, FIRST - 1)?;
     }
-    // The end of a store writes what is left of that: the page that says which pages are in use may come last.
+    // Closing the store writes the remaining pages; the page that lists the used pages may be the last.
     drop(store);
     let store = open(folder, durability(fast, RARELY))?;
     write(&store, FIRST..FIRST + LATER)?;
@@ -80,9 +83,10 @@ fn run_check(folder: &Path, fast: bool) -> anyhow::Result<()> {
     let (first, later) = (count(&store, 0..FIRST)?, count(&store, FIRST..FIRST + LATER)?);
     println!("{first} of {FIRST} and {later} of {LATER} are there");
     anyhow::ensure!(first == FIRST, "what the disk had is gone");
-    // If the later ones of the fast store were there, the machine would not have stopped, and nothing would be shown.
+    // If the later pairs of the fast store existed, the machine would not have crashed, and the test would
+    // prove nothing.
     anyhow::ensure!(later == if fast { 0 } else { LATER }, "{later} of the later ones");
-    // The store goes on.
+    // The store remains usable.
     write(&store, 0..FIRST + LATER)?;
     anyhow::ensure!(
         count(&store, 0..FIRST + LATER)? == FIRST + LATER,

@@ -1,5 +1,5 @@
-//! Writes that wait at the same time, committed together: who comes first leads, and takes the others' writes into its own
-//! transaction, so that all of them cost one commit, and one wait for the disk.
+//! Group commit. The first of several concurrent writers becomes the leader and includes the others' writes
+//! in its transaction. All of them thus need only one commit and one wait for the disk.
 
 use crate::store::{Store, StoreError, check};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -7,7 +7,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 /// Keys with their values.
 type Pairs = Vec<(Box<[u8]>, Box<[u8]>)>;
 
-/// The writes of a store that are under way together.
+/// The concurrent writes of a store.
 #[derive(Debug, Default)]
 pub(crate) struct Group {
     state: Mutex<State>,
@@ -16,11 +16,11 @@ pub(crate) struct Group {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Whether somebody has a transaction for all.
+    /// Whether a leader is collecting writes for a transaction.
     led: bool,
     next: u64,
     waiting: Vec<Waiting>,
-    /// What became of writes that others did, until their callers have heard it.
+    /// Results of writes done by a leader, until their callers fetch them.
     done: Vec<(u64, Result<(), StoreError>)>,
 }
 
@@ -41,7 +41,7 @@ impl Group {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Stores pairs, all or none of them, in a transaction of its own or somebody else's.
+    /// Stores all pairs or none, in this thread's transaction or in a leader's.
     pub(crate) fn write<'p>(
         &self,
         store: &Store,
@@ -56,7 +56,7 @@ impl Group {
         }
         let ticket = state.next;
         state.next += 1;
-        // Another thread writes them, for which they must outlive this call.
+        // Another thread writes the pairs, so they must outlive this call.
         let pairs = pairs.map(|(key, value)| (key.into(), value.into())).collect();
         state.waiting.push(Waiting { ticket, pairs });
         loop {
@@ -64,7 +64,8 @@ impl Group {
             if let Some(at) = state.done.iter().position(|(done, _)| *done == ticket) {
                 return state.done.swap_remove(at).1;
             }
-            // Its leader began too early to take it: somebody leads the next transaction.
+            // The leader had taken its writes before this one arrived: a waiting thread leads the next
+            // transaction.
             if !state.led
                 && let Some(at) = state.waiting.iter().position(|waiting| waiting.ticket == ticket)
             {
@@ -76,7 +77,7 @@ impl Group {
         }
     }
 
-    /// Writes the pairs, and those of whoever waits once the transaction is there.
+    /// Writes the pairs, and those of all writers that wait when the transaction begins.
     fn lead<'p>(
         &self,
         store: &Store,
@@ -91,7 +92,7 @@ impl Group {
         let (result, done) = match together {
             Err(error) if taken.is_empty() => (Err(error), Vec::new()),
             Ok(()) => (Ok(()), taken.iter().map(|waiting| (waiting.ticket, Ok(()))).collect()),
-            // Each by itself, so that none fails for another.
+            // Each write is retried separately, so that one failure does not affect others.
             Err(_) => {
                 let result = store.write(own);
                 let each = |waiting: &Waiting| (waiting.ticket, store.write(waiting.pairs()));
@@ -106,7 +107,7 @@ impl Group {
         result
     }
 
-    /// How many writes wait for a leader.
+    /// Returns the number of writes that wait for a leader.
     #[cfg(test)]
     pub(crate) fn waiting(&self) -> usize {
         self.state().waiting.len()

@@ -1,4 +1,4 @@
-//! The service on the store.
+//! The handler of the service.
 
 use crate::hatkv::{
     BadRequest, Found, HAT_KV_SERVICE, HatKv, HatKvGetException, HatKvMultigetException,
@@ -11,7 +11,7 @@ use dunlin::thrift::{Bytes, Context, Failure, Input, Processor, Responder, Servi
 use std::path::Path;
 use std::sync::{Arc, LazyLock};
 
-/// The handler; clones share the store.
+/// The handler. Clones share the store.
 #[derive(Clone, Debug)]
 pub struct Handler {
     store: Arc<Store>,
@@ -19,36 +19,37 @@ pub struct Handler {
 }
 
 impl Handler {
-    /// Opens the store of `map_size` bytes in a folder, as the service's hints say, but for what writes survive.
+    /// Opens the store in a folder with the tuning that the service's hints select, except for its
+    /// durability. `map_size` is in bytes.
     pub fn open(folder: &Path, map_size: usize, durability: Durability) -> Result<Self, OpenError> {
         let tuning = Tuning { durability, ..Tuning::hinted(HAT_KV_SERVICE.functions) };
         Handler::open_with(folder, map_size, tuning)
     }
 
-    /// Opens the store of `map_size` bytes in a folder.
+    /// Opens the store in a folder with this tuning. `map_size` is in bytes.
     pub fn open_with(folder: &Path, map_size: usize, tuning: Tuning) -> Result<Self, OpenError> {
         let options = Options { map_size, max_readers: tuning.max_readers, durability: tuning.durability };
         Ok(Handler { store: Arc::new(Store::open(folder, options)?), tuning })
     }
 
-    /// The store.
+    /// Returns the store.
     pub fn store(&self) -> &Store {
         &self.store
     }
 
-    /// How it is run.
+    /// Returns the tuning.
     pub fn tuning(&self) -> &Tuning {
         &self.tuning
     }
 }
 
-/// The service as a server runs it whose writes may wait for the disk: those then run in the pool, so that no read waits behind
-/// them, and many can wait for one transaction.
+/// The service with tuned function modes: if writes may wait for the disk, they run in the pool, so that
+/// reads do not wait behind them and many writes can share a transaction.
 #[derive(Clone, Debug)]
 pub struct TunedProcessor(HatKvProcessor<Handler>);
 
 impl TunedProcessor {
-    /// The service on this handler.
+    /// Creates the service with this handler.
     pub fn new(handler: Handler) -> Self {
         TunedProcessor(HatKvProcessor(handler))
     }
@@ -56,7 +57,7 @@ impl TunedProcessor {
 
 impl Processor for TunedProcessor {
     fn service(&self) -> &'static ServiceDescriptor {
-        /// The service with writes that take long.
+        /// The service's descriptor with writes marked as long.
         static ON_DISK: LazyLock<ServiceDescriptor> = LazyLock::new(|| {
             let mut functions = HAT_KV_SERVICE.functions.to_vec();
             for function in &mut functions {
@@ -83,7 +84,7 @@ impl Processor for TunedProcessor {
     }
 }
 
-/// From the store's errors to a function's exceptions, of those that it declares.
+/// Converts the store's errors to the declared exceptions of a function.
 macro_rules! failures {
     ($($exception:ty => $($variant:ident)*;)*) => {
         $(impl From<StoreError> for Failure<$exception> {
@@ -91,7 +92,7 @@ macro_rules! failures {
                 match error {
                     StoreError::Key(_) => BadRequest { why: error.to_string().into() }.into(),
                     $(failures!(@pattern $variant limit) => failures!(@value $variant limit),)*
-                    // What the function does not declare, as the store's other end of the work cannot meet it.
+                    // Errors that the function does not declare, because its operations cannot cause them.
                     #[allow(unreachable_patterns)]
                     other => Failure::internal(other.to_string()),
                 }

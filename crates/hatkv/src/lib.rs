@@ -1,10 +1,11 @@
 //! HatKV: HatRPC's key-value service (section 4.4) on LMDB.
 //!
-//! What may come in: the store, its handler, what hints mean for the store. What never does: how calls travel.
+//! This crate holds the store, its handler, and the effect of hints on the store. It never holds code that
+//! transports calls.
 //!
-//! Hints tune both ends: the plans of calls, as for every service, and the store ([`Tuning::hinted`]): LMDB's reader slots, whether
-//! the writes of several clients are committed together, and whether they wait for the disk. Reads of a batch share one read
-//! transaction, writes of a batch one write transaction.
+//! Hints tune both the plans of calls, as in every service, and the store ([`Tuning::hinted`]): the number of
+//! LMDB's reader slots, group commit of concurrent writes, and durability. The reads of a batch share one
+//! read transaction, and its writes one write transaction.
 
 mod group;
 mod handler;
@@ -13,7 +14,7 @@ mod tuning;
 
 dunlin::include_service!("hatkv");
 
-/// The service's IDL with its hints, for who wants to call it by others.
+/// The service's IDL with its hints, for clients with other hints or in other languages.
 pub const IDL: &str = include_str!("../idl/hatkv.thrift");
 
 pub use handler::{Handler, TunedProcessor};

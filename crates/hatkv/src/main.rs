@@ -15,21 +15,21 @@ use std::path::PathBuf;
     after_help = "Examples:\n  dunlin-hatkv --listen shm:hat --data /var/lib/hat\n  dunlin-hatkv --listen shm:hat --data /dev/shm/hat --fast\n  dunlin-hatkv --listen rdma:0.0.0.0:7000 --data /var/lib/hat\n  dunlin-hatkv --listen auto:0.0.0.0:7000 --data /var/lib/hat"
 )]
 struct Arguments {
-    /// Where clients find it: shm:NAME, rdma:HOST:PORT, tcp:HOST:PORT, or auto:HOST:PORT for all of these; the environment
-    /// (DUNLIN_RDMA_DEVICE) names one of several RDMA devices
+    /// The address to serve on: shm:NAME, rdma:HOST:PORT, tcp:HOST:PORT, or auto:HOST:PORT for all of these;
+    /// the environment variable DUNLIN_RDMA_DEVICE selects one of several RDMA devices
     #[arg(long, value_name = "ADDRESS")]
     listen: dunlin::Address,
-    /// The folder of the store; made if need be
+    /// The folder of the store; created if necessary
     #[arg(long, value_name = "FOLDER")]
     data: PathBuf,
-    /// The most bytes that the store may have, in MiB
+    /// The maximum size of the store in MiB
     #[arg(long, value_name = "MIB", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..))]
     map_size: u32,
-    /// Answer before the disk has it, whatever the hints say: what was written in the last tenth of a second is lost if the machine
-    /// stops (not if only the server does)
+    /// Answer writes before they are on disk, whatever the hints say: a machine crash loses the writes of the
+    /// last tenth of a second (a crash of the server alone does not)
     #[arg(long)]
     fast: bool,
-    /// Answer when the disk has it, whatever the hints say
+    /// Answer writes when they are on disk, whatever the hints say
     #[arg(long, conflicts_with = "fast")]
     durable: bool,
 }

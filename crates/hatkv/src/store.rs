@@ -1,6 +1,6 @@
 //! The store: one LMDB database.
 //!
-//! `unsafe` stands here only: LMDB maps its file.
+//! The only module with `unsafe` code: LMDB maps its file into memory.
 
 use crate::group::Group;
 use heed::types::Bytes;
@@ -11,65 +11,65 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use thiserror::Error;
 
-/// The longest key that LMDB takes.
+/// The longest key that LMDB accepts, in bytes.
 pub const MAX_KEY: usize = 511;
 
-/// What a write that was answered survives.
+/// The events that an answered write survives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Durability {
-    /// Everything: each write transaction is on the disk before it is answered.
+    /// All: each write transaction is on disk before it is answered.
     Durable,
-    /// The end of the process, kill -9 included, since the system has the pages. When the machine stops, what was written
-    /// in about the last `sync_every` may be lost, and LMDB does not promise that the file is then whole where the file
-    /// system reorders writes: for data that can be had again.
+    /// The end of the process, kill -9 included, since the system holds the pages. A crash of the machine may
+    /// lose the writes since about the last `sync_every`. LMDB does not guarantee an intact file after that
+    /// if the file system reorders writes. Suitable for data that can be restored.
     Fast {
-        /// How often everything is written to the disk.
+        /// The interval between writes of all data to disk.
         sync_every: Duration,
     },
 }
 
-/// How writes become transactions.
+/// The mapping of writes to transactions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Commit {
-    /// Each is committed at once and by itself.
+    /// Each write is committed separately and immediately.
     Alone,
-    /// Those that wait at the same time are committed together, and none is answered before.
+    /// Concurrent writes are committed together; each is answered after the commit.
     Together,
 }
 
-/// How to open a store.
+/// Settings of a store.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// The size of the memory map in bytes, which bounds the store. Only what is used takes space.
+    /// The size of the memory map in bytes, which limits the store. Only the used part takes space.
     pub map_size: usize,
-    /// Reads at the same time.
+    /// The maximum number of concurrent reads.
     pub max_readers: u32,
-    /// What a write survives.
+    /// The durability of writes.
     pub durability: Durability,
 }
 
-/// Why a store cannot be opened.
+/// The error of opening a store.
 #[derive(Debug, Error)]
 pub enum OpenError {
-    /// Its folder.
+    /// The folder cannot be created.
     #[error("cannot make the folder {path}: {error}")]
     Folder {
-        /// Which.
+        /// The path.
         path: PathBuf,
-        /// What the system said.
+        /// The operating system's error.
         error: std::io::Error,
     },
-    /// LMDB.
+    /// LMDB cannot open the store.
     #[error("cannot open the store in {path}: {error}")]
     Store {
-        /// Where.
+        /// The path.
         path: PathBuf,
-        /// What LMDB said.
+        /// LMDB's error.
         error: heed::Error,
     },
 }
 
-/// Why the store did not do something.
+/// The error of an operation on the store.
 #[derive(Debug, Error)]
 pub enum StoreError {
     /// The key is empty or too long.
@@ -78,33 +78,33 @@ pub enum StoreError {
     /// The map is full.
     #[error("the memory map of {limit} bytes is full: open the store with a larger one")]
     MapFull {
-        /// Its size in bytes.
+        /// The size of the map in bytes.
         limit: usize,
     },
-    /// All reader slots are taken.
+    /// All reader slots are in use.
     #[error("all {limit} reader slots are taken: open the store with more, by the hint concurrency")]
     ReadersFull {
-        /// How many there are.
+        /// The number of reader slots.
         limit: u32,
     },
-    /// Anything else that LMDB says.
+    /// Another error of LMDB.
     #[error("LMDB: {0}")]
     Other(heed::Error),
 }
 
-/// The store. Any thread may use it; writers take turns.
+/// The store. Any thread may use it. Write transactions are serialized.
 #[derive(Debug)]
 pub struct Store {
     env: Env<WithoutTls>,
     pairs: Database<Bytes, Bytes>,
     options: Options,
     group: Group,
-    /// Writes to the disk now and then, until the sender is dropped.
+    /// A thread that periodically writes to disk until the sender is dropped.
     syncing: Option<(Sender<()>, JoinHandle<()>)>,
 }
 
 impl Store {
-    /// Opens the store in a folder, which is made if need be.
+    /// Opens the store in a folder, which is created if necessary.
     pub fn open(path: &Path, options: Options) -> Result<Self, OpenError> {
         let failed = |error| OpenError::Store { path: path.into(), error };
         std::fs::create_dir_all(path).map_err(|error| OpenError::Folder { path: path.into(), error })?;
@@ -114,8 +114,9 @@ impl Store {
             // SAFETY: the flag gives up durability, as documented; it does not make reading unsafe.
             unsafe { open.flags(EnvFlags::NO_SYNC) };
         }
-        // SAFETY: the file is mapped. Who else may write into the folder could change it under us; it belongs to the server,
-        // as LMDB's files always do, and LMDB's lock keeps other users of LMDB in order.
+        // SAFETY: the file is mapped, so another process that writes into the folder could change it under
+        // us. The folder belongs to the server, as is usual for LMDB's files, and LMDB's lock synchronizes
+        // other users of LMDB.
         let env = unsafe { open.open(path) }.map_err(failed)?;
         let mut transaction = env.write_txn().map_err(failed)?;
         let pairs = env.create_database(&mut transaction, None).map_err(failed)?;
@@ -127,7 +128,8 @@ impl Store {
                 let env = env.clone();
                 let sync = move || {
                     while ended.recv_timeout(sync_every) == Err(RecvTimeoutError::Timeout) {
-                        // A disk that refuses now may take it the next time; who must know chooses Durable.
+                        // A failed sync may succeed the next time. Callers that need certainty choose
+                        // `Durable`.
                         let _ = env.force_sync();
                     }
                     let _ = env.force_sync();
@@ -138,12 +140,12 @@ impl Store {
         Ok(Store { env, pairs, options, group: Group::default(), syncing })
     }
 
-    /// How it was opened.
+    /// Returns the settings with which the store was opened.
     pub fn options(&self) -> &Options {
         &self.options
     }
 
-    /// Shows the values of keys, in their order and in one view of the store, to `each`.
+    /// Passes the values of keys to `each`, in order and from one snapshot of the store.
     pub fn read<'k>(
         &self,
         keys: impl IntoIterator<Item = &'k [u8]>,
@@ -157,12 +159,12 @@ impl Store {
         Ok(())
     }
 
-    /// Stores pairs, all or none of them.
+    /// Stores all pairs or none.
     pub fn write<'p>(&self, pairs: impl IntoIterator<Item = (&'p [u8], &'p [u8])>) -> Result<(), StoreError> {
         self.transact(|transaction| self.put(transaction, pairs))
     }
 
-    /// Stores pairs, all or none of them, with those of whoever else waits, if that is how it is to be committed.
+    /// Stores all pairs or none, in one transaction with other concurrent writes if `commit` asks for that.
     pub fn write_by<'p>(
         &self,
         commit: Commit,
@@ -174,7 +176,7 @@ impl Store {
         }
     }
 
-    /// Commits what is done in a write transaction, unless it fails.
+    /// Runs `act` in a write transaction and commits it, unless it fails.
     pub(crate) fn transact(
         &self,
         act: impl FnOnce(&mut RwTxn<'_>) -> Result<(), StoreError>,
@@ -273,8 +275,8 @@ mod tests {
         store.env.info().last_txn_id
     }
 
-    /// What eight threads write, one while the seven others wait, and how many transactions that took; of too much the third has
-    /// the most.
+    /// Runs eight writers, seven of which wait behind the first. Writer 3 writes `too_much` bytes. Returns
+    /// their results and the number of transactions.
     fn eight(
         commit: Commit,
         map_size: usize,
@@ -284,7 +286,7 @@ mod tests {
         let store = open(folder.path(), map_size, 16, Durability::Durable);
         let before = transactions(&store);
         let results = std::thread::scope(|scope| {
-            // Whoever leads waits here for its transaction.
+            // The leader waits here for its transaction.
             let held = store.env.write_txn().unwrap();
             let store = &store;
             let threads: Vec<_> = (0..8u8)
@@ -312,7 +314,7 @@ mod tests {
         }
     }
 
-    /// What one of them cannot do does not fail the others; and the next write finds everything in order.
+    /// A failing write does not affect the others, and the next write succeeds.
     #[test]
     fn of_writes_together_each_has_its_own_result() {
         let (results, _, store) = eight(Commit::Together, 64 * 1024, 100_000);

@@ -1,40 +1,40 @@
-//! What the service's hints mean for the store (HatRPC section 4.4).
+//! The effect of the service's hints on the store (HatRPC section 4.4).
 
 use crate::store::{Commit, Durability};
 use dunlin::hints::{FunctionHints, PerfGoal, Priority};
 use std::time::Duration;
 
-/// How often the disk gets everything where writes do not wait for it.
+/// The interval between writes to disk if answers do not wait for the disk.
 const SYNC_EVERY: Duration = Duration::from_millis(100);
-/// Reads at the same time where no hint says how many clients there are.
+/// The number of reader slots without the hint `concurrency`.
 const READERS: u32 = 128;
-/// The most writes that wait for one transaction, each on a thread.
+/// The maximum number of writes that wait for one transaction, each on a thread.
 const WRITERS: u32 = 32;
 
-/// How the store is run.
+/// The settings of the store and its service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tuning {
-    /// LMDB's reader slots.
+    /// The number of LMDB's reader slots.
     pub max_readers: u32,
-    /// How PUTs are committed.
+    /// The commit mode of PUTs.
     pub put: Commit,
-    /// How MULTIPUTs are committed.
+    /// The commit mode of MULTIPUTs.
     pub multiput: Commit,
-    /// What a write survives.
+    /// The durability of writes.
     pub durability: Durability,
-    /// Threads that writes wait for the disk on, if they do.
+    /// The number of threads on which writes wait for the disk, if they do.
     pub writers: u16,
 }
 
 impl Tuning {
-    /// As the hints of the server's side say:
+    /// Returns the tuning that the server's hints select:
     ///
-    /// - `concurrency`, the largest there is, becomes the number of reader slots: each client may have a read under way. As many
-    ///   writes wait for a transaction, within reason.
-    /// - `perf_goal = throughput` has the writes that wait at the same time committed together; any other goal has each committed
-    ///   at once and by itself.
-    /// - `priority = low` on all functions that write lets the disk have what they wrote later ([`Durability::Fast`]); else an
-    ///   answered write is on the disk. No goal does that: it would be to lose data for speed without a word.
+    /// - The largest `concurrency` is the number of reader slots, since each client may have a read in
+    ///   progress. It is also the number of writes that wait for a transaction, within limits.
+    /// - `perf_goal = throughput` commits concurrent writes together; with any other goal each write is
+    ///   committed separately and immediately.
+    /// - `priority = low` on all functions that write selects [`Durability::Fast`]; otherwise answered writes
+    ///   are on disk. No goal selects it, since that would silently trade data for speed.
     pub fn hinted(functions: &[FunctionHints]) -> Self {
         let concurrency = functions.iter().filter_map(|function| function.server.concurrency).max();
         let concurrency = concurrency.unwrap_or(READERS);
@@ -57,7 +57,7 @@ impl Tuning {
         }
     }
 
-    /// The same with writes that are answered before the disk has them, or not.
+    /// Selects or deselects [`Durability::Fast`].
     #[must_use]
     pub fn fast(self, fast: bool) -> Self {
         let durability = if fast { Durability::Fast { sync_every: SYNC_EVERY } } else { Durability::Durable };

@@ -1,4 +1,4 @@
-//! The service end to end, and what of it survives kill -9.
+//! The service end to end, and its data after kill -9.
 
 use dunlin::thrift::{Bytes, CallError, ClientOptions, ServerOptions, serve};
 use dunlin_hatkv::hatkv::{
@@ -61,7 +61,7 @@ fn the_four_functions_and_their_exceptions() {
     assert_eq!(client.get(&record(1).0).unwrap(), record(1).1);
 }
 
-/// As many reads as there are slots: the next one is told so, with their number, and goes well once they are done.
+/// With all reader slots in use, a read returns an error with their number; it succeeds once a slot is free.
 #[test]
 fn reads_beyond_the_slots_are_told() {
     let folder = tempfile::tempdir().unwrap();
@@ -93,7 +93,7 @@ fn reads_beyond_the_slots_are_told() {
     assert_eq!(client.get(&key).unwrap(), value);
 }
 
-/// Clients that write at the same time, where writes wait for the disk in the pool and for each other.
+/// Concurrent writers that wait for the disk in the pool and for each other.
 #[test]
 fn many_write_at_once() {
     let folder = tempfile::tempdir().unwrap();
@@ -130,7 +130,7 @@ fn start(address: &str, folder: &Path, more: &[&str]) -> Child {
     start_saying(address, folder, more).0
 }
 
-/// A server, and what it says when it serves.
+/// Starts a server and returns it with its first line of output.
 fn start_saying(address: &str, folder: &Path, more: &[&str]) -> (Child, String) {
     let mut server = Command::new(env!("CARGO_BIN_EXE_dunlin-hatkv"))
         .args(["--listen", address, "--data", &folder.to_string_lossy()])
@@ -144,7 +144,7 @@ fn start_saying(address: &str, folder: &Path, more: &[&str]) -> (Child, String) 
     (server, line)
 }
 
-/// The server on all that there is: on this host that is shared memory, and stock Thrift for whoever asks for it.
+/// The server on all transports: shared memory on this host, and stock Thrift on request.
 #[test]
 fn one_store_on_every_transport() {
     let folder = tempfile::tempdir().unwrap();
@@ -164,7 +164,7 @@ fn one_store_on_every_transport() {
     assert!(server.wait().unwrap().success());
 }
 
-/// The examples of the help are commands that there are, and one cannot have it both ways.
+/// The examples in the help are valid commands, and contradictory options are refused.
 #[test]
 fn the_help_names_the_program() {
     let ended = |argument: &[&str]| {
@@ -178,7 +178,7 @@ fn the_help_names_the_program() {
     assert_eq!(both.status.code(), Some(2), "{both:?}");
 }
 
-/// What was answered is there after kill -9, in both modes; and of a batch that was not answered all or nothing.
+/// Answered writes survive kill -9 in both modes. Of an unanswered batch, all writes or none survive.
 #[test]
 fn what_was_answered_survives_kill_9() {
     for more in [&[][..], &["--fast"]] {

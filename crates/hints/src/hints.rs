@@ -1,4 +1,4 @@
-//! The hints of a side, and those of a function with the places where they came from.
+//! The hints of a side, and those of a function with their locations.
 
 use crate::key::{Key, Side};
 use crate::value::{Numa, PerfGoal, Priority, ProcessTime, Transport, Value};
@@ -6,30 +6,30 @@ use dunlin_rpc::CompletionMode;
 use std::borrow::Cow;
 use std::fmt;
 
-/// What is hinted to one side; `None` where nothing is. Constant-constructible.
+/// The hints of one side; `None` for keys without a hint. Can be constructed in constants.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Hints {
-    /// What is to be optimized.
+    /// The optimization goal.
     pub perf_goal: Option<PerfGoal>,
-    /// Clients that call at the same time.
+    /// The number of clients that call concurrently.
     pub concurrency: Option<u32>,
-    /// Bytes of the payload that this side sends: a client's requests, a server's responses.
+    /// The payload size in bytes that this side sends: a client's requests, a server's responses.
     pub payload_size: Option<u64>,
-    /// How this side waits.
+    /// The completion mode of this side.
     pub polling: Option<CompletionMode>,
-    /// Whether this side's threads are bound to a NUMA node.
+    /// The NUMA binding of this side's threads.
     pub numa: Option<Numa>,
-    /// What carries the calls.
+    /// The transport.
     pub transport: Option<Transport>,
-    /// Whether the function gives way to others.
+    /// The priority of the function.
     pub priority: Option<Priority>,
-    /// How long the server works on a call.
+    /// The server's processing time of a call.
     pub process_time: Option<ProcessTime>,
     /// The name of a row of [`PROTOCOLS`](dunlin_rpc::PROTOCOLS).
     pub protocol: Option<&'static str>,
 }
 
-/// A builder's step for each key.
+/// Defines a builder method for each key.
 macro_rules! steps {
     ($($(#[$documentation:meta])* $name:ident: $type:ty),* $(,)?) => {
         $($(#[$documentation])*
@@ -55,27 +55,27 @@ impl Hints {
     };
 
     steps! {
-        /// The same with this goal.
+        /// Sets the optimization goal.
         perf_goal: PerfGoal,
-        /// The same with this many clients.
+        /// Sets the number of concurrent clients.
         concurrency: u32,
-        /// The same with payloads of this many bytes.
+        /// Sets the payload size in bytes.
         payload_size: u64,
-        /// The same with this way to wait.
+        /// Sets the completion mode.
         polling: CompletionMode,
-        /// The same with this binding.
+        /// Sets the NUMA binding.
         numa: Numa,
-        /// The same with this transport.
+        /// Sets the transport.
         transport: Transport,
-        /// The same with this priority.
+        /// Sets the priority.
         priority: Priority,
-        /// The same with this time of work on the server.
+        /// Sets the server's processing time.
         process_time: ProcessTime,
-        /// The same with this protocol.
+        /// Sets the protocol by name.
         protocol: &'static str,
     }
 
-    /// The value of a key.
+    /// Returns the value of a key.
     pub fn get(&self, key: Key) -> Option<Value> {
         match key {
             Key::PerfGoal => self.perf_goal.map(Value::PerfGoal),
@@ -90,7 +90,7 @@ impl Hints {
         }
     }
 
-    /// Sets the value of its key.
+    /// Sets the value for its key.
     pub fn set(&mut self, value: Value) {
         match value {
             Value::PerfGoal(value) => self.perf_goal = Some(value),
@@ -105,25 +105,25 @@ impl Hints {
         }
     }
 
-    /// All values that are set.
+    /// Returns an iterator over the values that are set.
     pub fn values(&self) -> impl Iterator<Item = Value> + '_ {
         Key::ALL.into_iter().filter_map(|key| self.get(key))
     }
 }
 
-/// A place in a file.
+/// A location in a file.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Place {
-    /// The file's path, as the user gave it.
+    /// The file's path, as given by the user.
     pub file: Cow<'static, str>,
-    /// The line, from 1.
+    /// The line, counted from 1.
     pub line: u32,
-    /// The column in characters, from 1.
+    /// The column in characters, counted from 1.
     pub column: u32,
 }
 
 impl Place {
-    /// A place in a file whose path is constant.
+    /// Creates a location in a file with a constant path.
     pub const fn new(file: &'static str, line: u32, column: u32) -> Place {
         Place { file: Cow::Borrowed(file), line, column }
     }
@@ -135,19 +135,19 @@ impl fmt::Display for Place {
     }
 }
 
-/// How near to the function a hint was said; the nearer wins.
+/// The level at which a hint was given. Nearer levels override others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Level {
-    /// On a service that the function's service extends, this many steps away.
+    /// A service that the function's service extends, this many steps away.
     Extended(u16),
-    /// On the service.
+    /// The function's service.
     Service,
-    /// On the function.
+    /// The function.
     Function,
 }
 
 impl Level {
-    /// How near it is: higher is nearer.
+    /// Returns the precedence of the level. A higher number overrides a lower one.
     pub const fn nearness(self) -> u32 {
         match self {
             Level::Function => 1 << 17,
@@ -157,44 +157,43 @@ impl Level {
     }
 }
 
-/// Where one side's value of a key came from.
+/// The origin of one side's value of a key.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Origin {
-    /// Whose hint it became.
+    /// The side.
     pub side: Side,
     /// The key.
     pub key: Key,
-    /// How near to the function it was said.
+    /// The level at which the hint was given.
     pub level: Level,
-    /// Where the key stands.
+    /// The location of the key.
     pub place: Place,
 }
 
 impl Origin {
-    /// An origin, for generated code.
+    /// Creates an origin; used by generated code.
     pub const fn new(side: Side, key: Key, level: Level, place: Place) -> Origin {
         Origin { side, key, level, place }
     }
 }
 
-/// The hints of a function, resolved: one set for each side. Constant-constructible, so that generated code holds
-/// them in a `static`.
+/// The resolved hints of a function, one set per side. Generated code constructs them in a `static`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FunctionHints {
     /// The function's name.
     pub name: Cow<'static, str>,
-    /// Whether the caller expects no answer.
+    /// Whether the function is oneway.
     pub oneway: bool,
-    /// What is hinted to the client.
+    /// The client's hints.
     pub client: Hints,
-    /// What is hinted to the server.
+    /// The server's hints.
     pub server: Hints,
-    /// Where the values came from; may be empty, then reasons and errors name no places.
+    /// The origins of the values. May be empty; reasons and errors then have no locations.
     pub origins: Cow<'static, [Origin]>,
 }
 
 impl FunctionHints {
-    /// A function without hints.
+    /// Creates a function without hints.
     pub const fn new(name: &'static str) -> FunctionHints {
         FunctionHints {
             name: Cow::Borrowed(name),
@@ -205,34 +204,34 @@ impl FunctionHints {
         }
     }
 
-    /// The same, as a function whose caller expects no answer.
+    /// Marks the function as oneway.
     #[must_use]
     pub const fn oneway(mut self) -> FunctionHints {
         self.oneway = true;
         self
     }
 
-    /// The same with these hints to the client.
+    /// Sets the client's hints.
     #[must_use]
     pub const fn client(mut self, hints: Hints) -> FunctionHints {
         self.client = hints;
         self
     }
 
-    /// The same with these hints to the server.
+    /// Sets the server's hints.
     #[must_use]
     pub const fn server(mut self, hints: Hints) -> FunctionHints {
         self.server = hints;
         self
     }
 
-    /// The same with these hints to both sides.
+    /// Sets the hints of both sides.
     #[must_use]
     pub const fn both(self, hints: Hints) -> FunctionHints {
         self.client(hints).server(hints)
     }
 
-    /// The hints of a side.
+    /// Returns the hints of a side.
     pub const fn side(&self, side: Side) -> &Hints {
         match side {
             Side::Client => &self.client,
@@ -240,12 +239,12 @@ impl FunctionHints {
         }
     }
 
-    /// Where a side's value of a key came from, if that is known.
+    /// Returns the origin of a side's value of a key, if it is known.
     pub fn origin(&self, side: Side, key: Key) -> Option<&Origin> {
         self.origins.iter().find(|origin| origin.side == side && origin.key == key)
     }
 
-    /// Where a side's value of a key stands, if that is known.
+    /// Returns the location of a side's value of a key, if it is known.
     pub fn place(&self, side: Side, key: Key) -> Option<&Place> {
         self.origin(side, key).map(|origin| &origin.place)
     }

@@ -1,26 +1,26 @@
-//! The keys of hints, and the sides that they can be for.
+//! The keys of hints, and the two sides of a call.
 
 use crate::nearest::nearest;
 use std::fmt;
 
-/// What a hint is about.
+/// The key of a hint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Key {
-    /// What is to be optimized: `latency`, `throughput` or `res_util`.
+    /// The optimization goal: `latency`, `throughput` or `res_util`.
     PerfGoal,
-    /// How many clients call at the same time.
+    /// The number of clients that call concurrently.
     Concurrency,
-    /// Bytes of a payload: a client's are those of requests, a server's those of responses.
+    /// The payload size in bytes: of requests for a client, of responses for a server.
     PayloadSize,
-    /// How a side waits: `busy`, `event` or `adaptive`.
+    /// The completion mode of a side: `busy`, `event` or `adaptive`.
     Polling,
-    /// Whether threads are bound to a NUMA node: `on`, `off` or a node.
+    /// The NUMA binding of threads: `on`, `off` or a node.
     Numa,
-    /// What carries the calls: `rdma` or `tcp`.
+    /// The transport of the calls: `rdma` or `tcp`.
     Transport,
-    /// Whether the function gives way to others: `high` or `low`.
+    /// The priority of the function: `high` or `low`.
     Priority,
-    /// How long the server works on a call: `short`, `long` or a duration.
+    /// The server's processing time of a call: `short`, `long` or a duration.
     ProcessTime,
     /// A protocol by name: a row of [`PROTOCOLS`](dunlin_rpc::PROTOCOLS).
     Protocol,
@@ -40,10 +40,10 @@ impl Key {
         Key::Protocol,
     ];
 
-    /// The other names of keys that occur in HatRPC's own IDL files.
+    /// Alternative key names that occur in HatRPC's own IDL files.
     const ALIASES: [(&'static str, Key); 2] = [("perf_pref", Key::Polling), ("proto", Key::Protocol)];
 
-    /// Its name in IDL files.
+    /// Returns the key's name in IDL files.
     pub const fn name(self) -> &'static str {
         match self {
             Key::PerfGoal => "perf_goal",
@@ -58,7 +58,7 @@ impl Key {
         }
     }
 
-    /// The key of this name or alias, in just this spelling.
+    /// Returns the key with exactly this name or alias.
     pub fn by_name(name: &str) -> Option<Key> {
         Key::ALL
             .into_iter()
@@ -66,13 +66,13 @@ impl Key {
             .or_else(|| Key::ALIASES.into_iter().find_map(|(alias, key)| (alias == name).then_some(key)))
     }
 
-    /// The name or alias that a misspelt one is nearest to, if it is near to any.
+    /// Returns the name or alias nearest to a misspelt one, if any is near.
     pub fn nearest_name(name: &str) -> Option<&'static str> {
         let names = Key::ALL.into_iter().map(Key::name);
         nearest(name, names.chain(Key::ALIASES.into_iter().map(|(alias, _)| alias)))
     }
 
-    /// What values it takes, in words for a message.
+    /// Returns a description of the key's values for a message.
     pub const fn values(self) -> &'static str {
         match self {
             Key::PerfGoal => "latency, throughput or res_util",
@@ -94,12 +94,12 @@ impl fmt::Display for Key {
     }
 }
 
-/// A side of a connection.
+/// A side of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Side {
-    /// Who calls.
+    /// The caller.
     Client,
-    /// Who answers.
+    /// The service.
     Server,
 }
 
@@ -107,7 +107,7 @@ impl Side {
     /// Both sides.
     pub const BOTH: [Side; 2] = [Side::Client, Side::Server];
 
-    /// Its name.
+    /// Returns the side's name.
     pub const fn name(self) -> &'static str {
         match self {
             Side::Client => "client",
@@ -115,7 +115,7 @@ impl Side {
         }
     }
 
-    /// The other side.
+    /// Returns the other side.
     pub const fn other(self) -> Side {
         match self {
             Side::Client => Side::Server,

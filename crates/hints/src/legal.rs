@@ -1,26 +1,27 @@
-//! The legal plan that is nearest to a wished one.
+//! Search for the legal plan nearest to a wished one.
 
 use crate::key::Side;
 use dunlin_fabric::Capabilities;
 use dunlin_rpc::{CompletionMode, Illegal, LargePayload, Plan, Protocol, RequestHalf, ResponseHalf};
 
-/// What is wished, and what of it was said by the user and should rather stay.
+/// A wished plan, and the parts of it that the user asked for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wish {
     /// The plan.
     pub(crate) plan: Plan,
-    /// The halves are not to be changed.
+    /// The halves must not be changed.
     pub(crate) fixed_path: bool,
-    /// The sides whose way to wait is a hint.
+    /// Whether a hint determines the completion mode of the client and the server.
     pub(crate) hinted: [bool; 2],
 }
 
-/// Protocols whose halves stand in for others, best first: what tells the receiver by a completion comes before
-/// what the receiver must poll for.
+/// Protocols whose halves may replace others, best first. Halves that notify the receiver by a completion
+/// come before halves for which the receiver must poll.
 const STAND_INS: [&str; 5] =
     ["Direct-WriteIMM", "Chained-Write-Send", "Direct-Write-Send", "Eager-SendRecv", "Server-reply"];
 
-/// The modes that stand in for one, itself first. Who is asked to spin need never sleep.
+/// The modes that may replace a mode, itself first. A busy-polling side need never sleep, so `Busy` is never
+/// replaced.
 const fn modes(wished: CompletionMode) -> &'static [CompletionMode] {
     use CompletionMode::{Adaptive, Busy, Event};
     match wished {
@@ -30,7 +31,7 @@ const fn modes(wished: CompletionMode) -> &'static [CompletionMode] {
     }
 }
 
-/// How a side waits under a plan.
+/// Returns a side's completion mode in a plan.
 pub(crate) const fn mode(plan: &Plan, side: Side) -> CompletionMode {
     match side {
         Side::Client => plan.client,
@@ -39,8 +40,8 @@ pub(crate) const fn mode(plan: &Plan, side: Side) -> CompletionMode {
 }
 
 impl Wish {
-    /// A plan with requests that tell a sleeping server of them, which plain WRITEs do not: those of RF-RPC, and all
-    /// that nobody asked for by a protocol's name.
+    /// Replaces plain WRITE requests, which do not wake a sleeping server, by WRITEs with immediate data.
+    /// Applies if the server may sleep and the plan fetches results or was not asked for by protocol name.
     pub(crate) fn woken(&self, plan: Plan) -> Plan {
         let sleeps = plan.server != CompletionMode::Busy;
         let free = !self.fixed_path || plan.response == ResponseHalf::Fetch;
@@ -51,9 +52,11 @@ impl Wish {
     }
 }
 
-/// The wished plan if it is legal; else the legal one with the least changes, a hinted way to wait being changed
-/// last and halves after ways to wait; if halves have to change, rather to some with which who would sleep still does. What
-/// nobody asked for by a protocol's name may be READ instead of what its row has, if it is large. The error is why the wished one is illegal, where nothing legal is in reach.
+/// Returns the wished plan if it is legal, and otherwise the legal plan with the fewest changes. A hinted
+/// completion mode is changed last, and halves are changed after completion modes. If halves must change,
+/// plans under which sleeping sides still sleep are preferred. A large payload may be READ instead, unless
+/// the protocol was asked for by name. The error says why the wished plan is illegal if no legal plan is in
+/// reach.
 pub(crate) fn nearest(wish: &Wish, capabilities: &Capabilities) -> Result<Plan, Illegal> {
     let wished = wish.woken(wish.plan);
     let Err(illegal) = wished.check(capabilities) else { return Ok(wished) };

@@ -1,8 +1,9 @@
-//! Hints: what a user says of a function's needs (HatRPC section 4.1), and the plan that follows from it.
+//! Hints: a user's description of a function's needs (HatRPC section 4.1), and the selection of a plan from
+//! them.
 //!
-//! What may come in: keys, values, their words and units, and the rules from hints to plans. What never does: files,
-//! parsing of IDL (`dunlin-idl` does that), mechanism. Generated code and the runtime link against this crate, so it
-//! is small, and a table of hints is a constant:
+//! This crate holds keys, values with their words and units, and the rules from hints to plans. It never
+//! holds file access, IDL parsing (`dunlin-idl`) or communication. Generated code and the runtime link
+//! against it, so it is small, and a table of hints is a constant:
 //!
 //! ```
 //! use dunlin_hints::{FunctionHints, Hints, PerfGoal};

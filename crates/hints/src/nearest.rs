@@ -1,10 +1,12 @@
-//! The valid word that a misspelt one was probably meant to be.
+//! Spelling suggestions: the valid word nearest to a misspelt one.
 
-/// Longer words than this are nobody's typing errors, and would take long to compare.
+/// The longest word to compare. Longer words are not typing errors and would take long to compare.
 const LONGEST: usize = 64;
 
-/// The candidate with the fewest letters wrong, missing, too many or swapped, if those are few enough (at most one in
-/// three) to take it for a typing error. Case, and `-` for `_`, do not count. Of equals the first.
+/// Returns the candidate with the smallest edit distance (wrong, missing, surplus or swapped letters), if the
+/// distance is small enough for a typing error (at most one letter in three).
+///
+/// Case and the difference between `-` and `_` are ignored. Of equal candidates the first is returned.
 pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     if word.is_empty() || word.len() > LONGEST {
         return None;

@@ -1,4 +1,4 @@
-//! From hints to a plan: the table of HatRPC figure 6, then what the hints of each side say, then the nearest legal
+//! Selection of a plan: the table of HatRPC figure 6, then the hints of each side, then the nearest legal
 //! plan.
 
 use crate::hints::{FunctionHints, Hints, Place};
@@ -9,18 +9,18 @@ use crate::selection::{Because, Environment, NumaBinding, Reason, Selection, Sub
 use crate::value::{Numa, PerfGoal, Priority, ProcessTime, Transport, Value};
 use dunlin_rpc::{CompletionMode, LargePayload, Plan, Protocol, RequestHalf, ResponseHalf};
 
-/// The protocol of which both sides poll memory.
+/// The protocol under which both sides poll memory.
 const POLLED: &str = "Server-reply";
 
-/// From how many bytes on a payload travels in pieces where both sides poll memory: so it was faster in both directions
-/// (measured: `dunlin bench atb`).
+/// The payload size in bytes from which a payload is sent in pieces if both sides poll memory. Pieces are
+/// then faster in both directions (measured with `dunlin bench atb`).
 const PIECES_FROM: u64 = 64 << 10;
 
-/// Chooses the plan of a function.
+/// Selects the plan of a function.
 ///
-/// The goal of the server decides the path, since its resources are shared by all; if it has none, the client's
-/// does. Requests travel as the client's `payload_size` asks for, responses as the server's does. How a side waits
-/// follows from its own hints.
+/// The server's goal determines the path, since all clients share its resources; without one, the client's
+/// goal does. The request path depends on the client's `payload_size` and the response path on the server's.
+/// The completion mode of each side depends on its own hints.
 pub fn select(hints: &FunctionHints, environment: &Environment<'_>) -> Result<Selection, SelectError> {
     let mut chooser = Chooser { hints, environment, reasons: Vec::new() };
     let subscription = Subscription::of(chooser.clients().0, environment);
@@ -38,7 +38,7 @@ pub fn select(hints: &FunctionHints, environment: &Environment<'_>) -> Result<Se
     Ok(Selection { transport, plan, protocol, client_binding, server_binding, subscription, reasons })
 }
 
-/// One selection under way.
+/// A selection in progress.
 struct Chooser<'a> {
     hints: &'a FunctionHints,
     environment: &'a Environment<'a>,
@@ -63,12 +63,12 @@ impl Chooser<'_> {
         self.reasons.push(Reason { subject, text, hints });
     }
 
-    /// The side whose hint counts for something that a call has once, the first of `order` that has it.
+    /// Returns the first side of `order` with a hint for a key that a call has only once, and its value.
     fn first(&self, order: [Side; 2], key: Key) -> Option<(Side, Value)> {
         order.into_iter().find_map(|side| Some((side, self.side(side).get(key)?)))
     }
 
-    /// The value of a key that both sides must agree on.
+    /// Returns the value of a key on which both sides must agree.
     fn agreed(&self, key: Key) -> Result<Option<(Side, Value)>, SelectError> {
         match (self.side(Side::Client).get(key), self.side(Side::Server).get(key)) {
             (Some(client), Some(server)) if client != server => Err(SelectError::SidesDiffer {
@@ -82,7 +82,7 @@ impl Chooser<'_> {
         }
     }
 
-    /// How many clients there are, and who says so.
+    /// Returns the number of clients, and the hint that gave it.
     fn clients(&self) -> (u32, Option<(Side, Key)>) {
         match (self.environment.clients, self.first([Side::Server, Side::Client], Key::Concurrency)) {
             (Some(clients), _) => (clients, None),
@@ -99,7 +99,7 @@ impl Chooser<'_> {
             let nearness = |side, key| self.hints.origin(side, key).map(|origin| origin.level.nearness());
             for other in Side::BOTH {
                 let Some(name) = self.side(other).protocol else { continue };
-                // Who says tcp nearer to the function than the protocol means tcp.
+                // A tcp hint nearer to the function than the protocol hint overrides it.
                 let nearer = match (nearness(side, Key::Transport), nearness(other, Key::Protocol)) {
                     (Some(transport), Some(protocol)) => transport > protocol,
                     _ => false,
@@ -118,7 +118,7 @@ impl Chooser<'_> {
         Ok(transport)
     }
 
-    /// The size of the payload of a direction, by the hint of the side that sends it.
+    /// Returns the payload size of a direction, hinted on the side that sends it.
     fn size(&self, sender: Side) -> Option<u64> {
         if sender == Side::Server && self.hints.oneway { None } else { self.side(sender).payload_size }
     }
@@ -159,7 +159,7 @@ impl Chooser<'_> {
         Ok((chosen, name_of(&chosen)))
     }
 
-    /// The protocol that was asked for by name, and by whom.
+    /// Returns the protocol requested by name, and the side that requested it.
     fn asked_protocol(&mut self) -> Result<Option<(&'static Protocol, Side)>, SelectError> {
         let Some((side, Value::Protocol(name))) = self.agreed(Key::Protocol)? else { return Ok(None) };
         let Some(protocol) = Protocol::by_name(name) else {
@@ -171,7 +171,7 @@ impl Chooser<'_> {
         Ok(Some((protocol, side)))
     }
 
-    /// The path by the table: a row for each direction.
+    /// Returns the path from the table: one row for each direction.
     fn path(&mut self, subscription: Subscription) -> Result<Plan, SelectError> {
         let goal = match self.first([Side::Server, Side::Client], Key::PerfGoal) {
             Some((side, Value::PerfGoal(goal))) => Some((side, goal)),
@@ -180,7 +180,8 @@ impl Chooser<'_> {
         let request = self.direction(Side::Client, goal, subscription)?;
         let response = self.direction(Side::Server, goal, subscription)?;
         let (first, second) = (request.plan(CompletionMode::Busy), response.plan(CompletionMode::Busy));
-        // The rows differ only if one direction is large: that one says how, and what is small does not wait for it.
+        // The rows differ only if exactly one direction is large. That direction determines the handling of
+        // large payloads.
         let mut large = if self.is_large(Side::Server) { second.large } else { first.large };
         let above = first.rendezvous_above.max(second.rendezvous_above);
         if large == LargePayload::Read && self.polls() {
@@ -199,7 +200,7 @@ impl Chooser<'_> {
         Ok(Plan { response: second.response, ..first }.large(large, above))
     }
 
-    /// The table's row for what one side sends, and why.
+    /// Returns the table's row for the payloads that one side sends, and records the reason.
     fn direction(
         &mut self,
         sender: Side,
@@ -238,9 +239,10 @@ impl Chooser<'_> {
         Protocol::by_name(name).ok_or(SelectError::UnknownProtocol { name, place: None })
     }
 
-    /// Whether both sides poll memory in the place of what the table has, which is for NICs: where messages are copied by the
-    /// sender's processor, that is the fastest for latency and for throughput, with any number of clients and payloads of any
-    /// size (measured: `dunlin bench atb`). Not if a side has another goal, or is to sleep, or to wait long.
+    /// Returns whether both sides poll memory instead of using the table's row, which is meant for NICs. On
+    /// fabrics where the sender's processor copies the messages, polling is fastest for latency and
+    /// throughput, at any number of clients and any payload size (measured with `dunlin bench atb`). Not used
+    /// if a side has another goal, may sleep, or works long.
     fn polls(&self) -> bool {
         self.environment.capabilities.initiator_copies
             && Side::BOTH.into_iter().all(|side| {
@@ -252,7 +254,7 @@ impl Chooser<'_> {
             })
     }
 
-    /// HatRPC figure 6, with its sections 3.2, 4.3 and 5.2.
+    /// Returns a row of HatRPC figure 6, with the refinements of sections 3.2, 4.3 and 5.2.
     fn row(
         &self,
         sender: Side,
@@ -284,7 +286,7 @@ impl Chooser<'_> {
         (name, format!("perf_goal = {goal}, {size}, {clients}, {subscription}: {name}"))
     }
 
-    /// How a side waits, and whether that is its hint.
+    /// Returns the completion mode of a side, and whether a hint determined it.
     fn mode(&mut self, side: Side, subscription: Subscription) -> (CompletionMode, bool) {
         let hints = *self.side(side);
         let subject = Subject::Polling(side);
@@ -325,8 +327,8 @@ impl Chooser<'_> {
         (mode, false)
     }
 
-    /// Says how the chosen plan differs from the wished one; what was asked for by a protocol's name and a way to
-    /// wait on the same level is an error.
+    /// Records the differences between the wished and the chosen plan. A conflict between a protocol
+    /// requested by name and a completion mode hinted on the same level is an error.
     fn tell_changes(
         &mut self,
         wished: &Plan,
@@ -367,7 +369,7 @@ impl Chooser<'_> {
         for (subject, before, after) in [
             (Subject::Request, wished.request.name(), chosen.request.name()),
             (Subject::Response, wished.response.name(), chosen.response.name()),
-            // Both directions alike: once is enough.
+            // Both directions have the same handling, so one reason suffices.
             (Subject::Request, wished.large.name(), chosen.large.name()),
         ] {
             if before != after {
@@ -385,7 +387,7 @@ impl Chooser<'_> {
             _ if self.environment.nodes <= 1 => {
                 (None, format!("numa = {written}, but the machine has one node: nothing to bind"))
             }
-            // Which nodes there are, who binds finds out, and refuses one that there is not.
+            // The binding code checks which nodes exist, and refuses one that does not.
             Numa::Node(node) if u32::from(node) >= self.environment.nodes => (
                 Some(NumaBinding::Node(node)),
                 format!(
@@ -408,7 +410,7 @@ impl Chooser<'_> {
     }
 }
 
-/// What binding a side to a node does.
+/// Describes the effect of binding a side to a node.
 fn bound(side: Side, node: &str) -> String {
     match side {
         Side::Client => {
@@ -418,7 +420,8 @@ fn bound(side: Side, node: &str) -> String {
     }
 }
 
-/// The name of a plan's protocol; fetching with requests that wake the server is still Remote-fetch.
+/// Returns the name of a plan's protocol. Fetching with requests that wake the server still counts as
+/// Remote-fetch.
 fn name_of(plan: &Plan) -> Option<&'static str> {
     let named = |plan: &Plan| plan.protocol().map(|protocol| protocol.name);
     named(plan).or_else(|| {

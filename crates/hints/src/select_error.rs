@@ -1,4 +1,4 @@
-//! Why hints have no plan.
+//! The error of selecting a plan.
 
 use crate::hints::Place;
 use crate::key::{Key, Side};
@@ -7,7 +7,7 @@ use dunlin_rpc::{CompletionMode, Illegal};
 use std::fmt;
 use thiserror::Error;
 
-/// A place before a message, if it is known.
+/// A location in front of a message, if it is known.
 struct At<'a>(&'a Option<Place>);
 
 impl fmt::Display for At<'_> {
@@ -19,7 +19,7 @@ impl fmt::Display for At<'_> {
     }
 }
 
-/// A place in the middle of a message, if it is known.
+/// A location inside a message, if it is known.
 struct InBrackets<'a>(&'a Option<Place>);
 
 impl fmt::Display for InBrackets<'_> {
@@ -31,10 +31,10 @@ impl fmt::Display for InBrackets<'_> {
     }
 }
 
-/// Why hints have no plan.
+/// The error of selecting a plan.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum SelectError {
-    /// The table has no such protocol.
+    /// The protocol is not in the table.
     #[error(
         "{}there is no protocol '{name}' in this version: 'dunlin protocols' lists those that there are",
         At(place)
@@ -42,10 +42,10 @@ pub enum SelectError {
     UnknownProtocol {
         /// The name.
         name: &'static str,
-        /// Where it was asked for.
+        /// The location of the hint.
         place: Option<Place>,
     },
-    /// The fabric cannot run the protocol that was asked for.
+    /// The fabric cannot run the requested protocol.
     #[error(
         "{}{name} cannot run on the fabric '{fabric}': {illegal}; choose another protocol, or none and leave the choice to perf_goal",
         At(place)
@@ -53,14 +53,14 @@ pub enum SelectError {
     IllegalProtocol {
         /// The protocol.
         name: &'static str,
-        /// Where it was asked for.
+        /// The location of the hint.
         place: Option<Place>,
         /// The fabric.
         fabric: &'static str,
-        /// Why not.
+        /// The reason.
         illegal: Illegal,
     },
-    /// The protocol and the way to wait that were asked for exclude each other.
+    /// The requested protocol and completion mode exclude each other.
     #[error(
         "{}the {side} is to wait by {mode}, which {name}{} does not allow: {illegal}; drop one of the two hints",
         At(place),
@@ -69,18 +69,18 @@ pub enum SelectError {
     ProtocolAgainstPolling {
         /// The protocol.
         name: &'static str,
-        /// Where it was asked for.
+        /// The location of the protocol hint.
         protocol_place: Option<Place>,
         /// The side.
         side: Side,
-        /// How it is to wait.
+        /// The requested completion mode.
         mode: CompletionMode,
-        /// Where that was asked for.
+        /// The location of the polling hint.
         place: Option<Place>,
-        /// Why not.
+        /// The reason.
         illegal: Illegal,
     },
-    /// A protocol of the fabric is asked for, and TCP.
+    /// Both a protocol of the fabric and TCP are requested.
     #[error(
         "{}{name} needs the fabric, but transport is tcp{}: drop one of the two hints",
         At(place),
@@ -89,12 +89,12 @@ pub enum SelectError {
     ProtocolOnTcp {
         /// The protocol.
         name: &'static str,
-        /// Where it was asked for.
+        /// The location of the protocol hint.
         place: Option<Place>,
-        /// Where TCP was asked for.
+        /// The location of the transport hint.
         transport_place: Option<Place>,
     },
-    /// The sides ask for different things of which a call can have only one.
+    /// The sides request different values for a property that a call has only once.
     #[error(
         "{}the client asks for {key} = {client} and the server for {server}{}: a call has one {key}, so let both ask for the same",
         At(client_place),
@@ -105,25 +105,25 @@ pub enum SelectError {
         key: Key,
         /// The client's value.
         client: Value,
-        /// Where it stands.
+        /// The location of the client's hint.
         client_place: Option<Place>,
         /// The server's value.
         server: Value,
-        /// Where it stands.
+        /// The location of the server's hint.
         server_place: Option<Place>,
     },
-    /// Not even the simplest plan runs on the fabric.
+    /// The fabric cannot run even the simplest plan.
     #[error("no plan can run on the fabric '{fabric}': {illegal}")]
     NothingLegal {
         /// The fabric.
         fabric: &'static str,
-        /// Why the chosen plan cannot.
+        /// The reason why it cannot run the selected plan.
         illegal: Illegal,
     },
 }
 
 impl SelectError {
-    /// The message without the places, for who shows them otherwise.
+    /// Returns the message without locations, for callers that display them separately.
     pub fn without_places(&self) -> String {
         let mut bare = self.clone();
         match &mut bare {

@@ -1,4 +1,4 @@
-//! What a selection depends on, and what comes of it.
+//! The inputs of a selection besides the hints, and its result.
 
 use crate::hints::Place;
 use crate::key::{Key, Side};
@@ -7,46 +7,47 @@ use dunlin_fabric::Capabilities;
 use dunlin_rpc::Plan;
 use std::fmt;
 
-/// Payloads of at most this many bytes are small (HatRPC section 4.3).
+/// The largest small payload in bytes (HatRPC section 4.3).
 pub const SMALL: u64 = 4096;
 
-/// What a selection depends on besides the hints.
+/// The inputs of a selection besides the hints.
 #[derive(Clone, Copy, Debug)]
 pub struct Environment<'a> {
-    /// What the fabric can do.
+    /// The fabric's capabilities.
     pub capabilities: &'a Capabilities,
-    /// Cores of the NUMA node that the server's NIC is at.
+    /// The number of cores of the NUMA node to which the server's NIC is attached.
     pub node_cores: u32,
-    /// Cores of the server's machine.
+    /// The number of cores of the server's machine.
     pub cores: u32,
-    /// NUMA nodes of the machine.
+    /// The number of NUMA nodes of the machine.
     pub nodes: u32,
-    /// Clients that call at the same time, where that is known better than by the hint `concurrency`.
+    /// The number of clients that call concurrently. Overrides the hint `concurrency`.
     pub clients: Option<u32>,
     /// The largest small payload, in bytes.
     pub small: u64,
 }
 
 impl<'a> Environment<'a> {
-    /// A machine of one NUMA node with these cores; clients as hinted, [`SMALL`] as usual.
+    /// Creates the environment of a machine with these cores in one NUMA node, with clients as hinted and
+    /// [`SMALL`].
     pub const fn new(capabilities: &'a Capabilities, cores: u32) -> Self {
         Environment { capabilities, node_cores: cores, cores, nodes: 1, clients: None, small: SMALL }
     }
 }
 
-/// How many clients there are for the server's cores (HatRPC section 3.2).
+/// The ratio of clients to the server's cores (HatRPC section 3.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Subscription {
-    /// At most as many as cores of the NIC's NUMA node.
+    /// At most as many clients as cores of the NIC's NUMA node.
     Under,
-    /// More than that, and at most as many as cores of the machine.
+    /// More than that, and at most as many clients as cores of the machine.
     Full,
-    /// More than cores of the machine.
+    /// More clients than cores of the machine.
     Over,
 }
 
 impl Subscription {
-    /// Of this many clients on a machine.
+    /// Returns the subscription of a machine with this number of clients.
     pub const fn of(clients: u32, environment: &Environment<'_>) -> Subscription {
         if clients <= environment.node_cores {
             Subscription::Under
@@ -68,18 +69,18 @@ impl fmt::Display for Subscription {
     }
 }
 
-/// What a reason is about.
+/// The part of a selection that a reason explains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Subject {
-    /// What carries the calls.
+    /// The transport.
     Transport,
-    /// The protocol, or the half by which requests travel.
+    /// The protocol, or its request half.
     Request,
-    /// The half by which responses travel.
+    /// The response half.
     Response,
-    /// How a side waits.
+    /// The completion mode of a side.
     Polling(Side),
-    /// Where a side's threads are bound.
+    /// The NUMA binding of a side's threads.
     Numa(Side),
 }
 
@@ -95,30 +96,30 @@ impl fmt::Display for Subject {
     }
 }
 
-/// A hint that had a say.
+/// A hint that influenced a selection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Because {
-    /// Whose hint.
+    /// The side of the hint.
     pub side: Side,
-    /// Its key.
+    /// The key.
     pub key: Key,
-    /// Where it stands, if that is known.
+    /// The location of the hint, if it is known.
     pub place: Option<Place>,
 }
 
-/// Why a part of a selection is as it is.
+/// The reason for a part of a selection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reason {
     /// The part.
     pub subject: Subject,
-    /// The reason, in words.
+    /// The reason as text.
     pub text: String,
-    /// The hints that had a say, the deciding one first; empty if none had.
+    /// The hints that influenced it, the deciding one first; may be empty.
     pub hints: Vec<Because>,
 }
 
 impl Reason {
-    /// Where the deciding hint stands, if there is one and that is known.
+    /// Returns the location of the deciding hint, if it is known.
     pub fn place(&self) -> Option<&Place> {
         self.hints.first().and_then(|because| because.place.as_ref())
     }
@@ -141,36 +142,36 @@ impl fmt::Display for Reason {
     }
 }
 
-/// Where a side's threads are to be bound.
+/// The NUMA binding of a side's threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum NumaBinding {
-    /// To the node that the NIC is at.
+    /// The node of the NIC.
     NicNode,
-    /// To this node.
+    /// This node.
     Node(u16),
 }
 
-/// What was chosen for a function, and why.
+/// The selection for a function, with its reasons.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Selection {
-    /// What carries the calls.
+    /// The transport.
     pub transport: Transport,
-    /// The plan, which the fabric can run; `None` if TCP carries the calls.
+    /// The plan, which the fabric can run; `None` for TCP.
     pub plan: Option<Plan>,
-    /// The protocol whose halves the plan has, or `None` if they are of two protocols.
+    /// The protocol with the plan's halves; `None` if the halves come from two protocols.
     pub protocol: Option<&'static str>,
-    /// Where the client's threads are to be bound.
+    /// The NUMA binding of the client's threads.
     pub client_binding: Option<NumaBinding>,
-    /// Where the server's threads are to be bound.
+    /// The NUMA binding of the server's threads.
     pub server_binding: Option<NumaBinding>,
-    /// How many clients there are for the cores.
+    /// The ratio of clients to cores.
     pub subscription: Subscription,
-    /// Why, in the order of what it is about, later reasons overruling earlier ones.
+    /// The reasons, in the order of their subjects. Later reasons override earlier ones.
     pub reasons: Vec<Reason>,
 }
 
 impl Selection {
-    /// The reasons about a part.
+    /// Returns the reasons for a part.
     pub fn reasons_for(&self, subject: Subject) -> impl Iterator<Item = &Reason> {
         self.reasons.iter().filter(move |reason| reason.subject == subject)
     }

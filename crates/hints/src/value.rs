@@ -1,4 +1,4 @@
-//! The values of hints, their words and their units.
+//! The values of hints, their words and units.
 
 use crate::key::Key;
 use crate::nearest::nearest;
@@ -6,70 +6,70 @@ use dunlin_rpc::{CompletionMode, PROTOCOLS, Protocol};
 use std::fmt;
 use thiserror::Error;
 
-/// The most clients that `concurrency` can say.
+/// The largest value of `concurrency`.
 pub const MAX_CONCURRENCY: u32 = 1_000_000;
-/// The largest `payload_size`, in bytes: 4 GiB.
+/// The largest `payload_size` in bytes: 4 GiB.
 pub const MAX_PAYLOAD: u64 = 1 << 32;
-/// The longest `process_time`, in nanoseconds: an hour.
+/// The largest `process_time` in nanoseconds: one hour.
 const MAX_PROCESS_TIME: u64 = 3_600_000_000_000;
-/// Work of this many nanoseconds counts as long: from 7 us on, fetching results brings RF-RPC nothing over replies
-/// (its section 4.4.3, figure 9).
+/// The processing time in nanoseconds from which work counts as long. From 7 us on, fetching results has no
+/// advantage over replies in RF-RPC (its section 4.4.3, figure 9).
 pub const LONG_FROM: u64 = 7_000;
 
-/// What is to be optimized (HatRPC figure 6).
+/// The optimization goal (HatRPC figure 6).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum PerfGoal {
-    /// The time of one call.
+    /// Minimize the time of one call.
     Latency,
-    /// Calls per second of all clients together.
+    /// Maximize the calls per second of all clients together.
     Throughput,
-    /// Memory and processor time.
+    /// Minimize memory and processor time.
     ResUtil,
 }
 
-/// Whether and where threads are bound.
+/// The NUMA binding of threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Numa {
-    /// To the NIC's node, as long as its cores are enough for all clients (HatRPC section 3.2).
+    /// Bind to the NIC's node while its cores suffice for all clients (HatRPC section 3.2).
     On,
-    /// Nowhere.
+    /// Do not bind.
     Off,
-    /// To this node.
+    /// Bind to this node.
     Node(u16),
 }
 
-/// What carries the calls.
+/// The transport of the calls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Transport {
-    /// The fabric: remote memory.
+    /// The fabric, with remote memory access.
     #[default]
     Rdma,
-    /// Thrift over TCP.
+    /// Stock Thrift over TCP.
     Tcp,
 }
 
-/// Whether a function gives way to others.
+/// The priority of a function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Priority {
-    /// It does not.
+    /// Normal priority.
     High,
-    /// It does: its side never spins.
+    /// Yields to other functions: its side never busy-polls.
     Low,
 }
 
-/// How long the server works on a call.
+/// The server's processing time of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ProcessTime {
-    /// Less than [`LONG_FROM`].
+    /// Shorter than [`LONG_FROM`].
     Short,
-    /// At least [`LONG_FROM`].
+    /// [`LONG_FROM`] or longer.
     Long,
-    /// This many nanoseconds.
+    /// This number of nanoseconds.
     Nanos(u64),
 }
 
 impl ProcessTime {
-    /// Whether it is [`LONG_FROM`] or longer.
+    /// Returns whether it is [`LONG_FROM`] or longer.
     pub const fn is_long(self) -> bool {
         match self {
             ProcessTime::Short => false,
@@ -79,40 +79,40 @@ impl ProcessTime {
     }
 }
 
-/// A key's value.
+/// The value of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Value {
-    /// Of [`Key::PerfGoal`].
+    /// A value of [`Key::PerfGoal`].
     PerfGoal(PerfGoal),
-    /// Of [`Key::Concurrency`]: clients.
+    /// A value of [`Key::Concurrency`]: a number of clients.
     Concurrency(u32),
-    /// Of [`Key::PayloadSize`]: bytes.
+    /// A value of [`Key::PayloadSize`] in bytes.
     PayloadSize(u64),
-    /// Of [`Key::Polling`].
+    /// A value of [`Key::Polling`].
     Polling(CompletionMode),
-    /// Of [`Key::Numa`].
+    /// A value of [`Key::Numa`].
     Numa(Numa),
-    /// Of [`Key::Transport`].
+    /// A value of [`Key::Transport`].
     Transport(Transport),
-    /// Of [`Key::Priority`].
+    /// A value of [`Key::Priority`].
     Priority(Priority),
-    /// Of [`Key::ProcessTime`].
+    /// A value of [`Key::ProcessTime`].
     ProcessTime(ProcessTime),
-    /// Of [`Key::Protocol`]: its name in the table.
+    /// A value of [`Key::Protocol`]: the protocol's name in the table.
     Protocol(&'static str),
 }
 
-/// Why a word is no value of a key.
+/// The error of parsing a value.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum ValueError {
-    /// It is none of the words of the key.
+    /// The word is not a value of the key.
     #[error("'{word}' is not a value of {key}, which takes {}", key.values())]
     Unknown {
         /// The key.
         key: Key,
         /// The word.
         word: String,
-        /// The valid word that it is nearest to.
+        /// The nearest valid word.
         nearest: Option<&'static str>,
     },
     /// The number is out of bounds.
@@ -122,15 +122,15 @@ pub enum ValueError {
         key: Key,
         /// The word.
         word: String,
-        /// The least that is allowed, as it would be written.
+        /// The lower bound, in its IDL notation.
         least: &'static str,
-        /// The most that is allowed, as it would be written.
+        /// The upper bound, in its IDL notation.
         most: &'static str,
     },
 }
 
 impl ValueError {
-    /// The valid word that was probably meant.
+    /// Returns the valid word that was probably meant.
     pub fn nearest(&self) -> Option<&'static str> {
         match self {
             ValueError::Unknown { nearest, .. } => *nearest,
@@ -157,16 +157,16 @@ const PRIORITIES: &[(&str, Value)] =
 const PROCESS_TIMES: &[(&str, Value)] =
     &[("short", Value::ProcessTime(ProcessTime::Short)), ("long", Value::ProcessTime(ProcessTime::Long))];
 
-/// Short names of protocols: `eager` is in HatRPC's own IDL files, the others are how the papers call them.
+/// Short names of protocols. `eager` occurs in HatRPC's IDL files; the papers use the others.
 const PROTOCOL_ALIASES: &[(&str, &str)] =
     &[("eager", "Eager-SendRecv"), ("rfp", "Remote-fetch"), ("hybrid", "Hybrid-EagerRNDV")];
 
-/// The names of all protocols.
+/// Returns the names of all protocols.
 pub fn protocol_names() -> impl Iterator<Item = &'static str> {
     PROTOCOLS.iter().map(|protocol| protocol.name)
 }
 
-/// The protocol of a name in any case, with `-` and `_` anywhere or nowhere (`direct_write_imm` is `Direct-WriteIMM`).
+/// Finds a protocol by name, ignoring case, `-` and `_` (`direct_write_imm` is `Direct-WriteIMM`).
 fn protocol(word: &str) -> Option<&'static Protocol> {
     let plain = |text: &str| text.to_ascii_lowercase().replace(['-', '_'], "");
     let word = plain(word);
@@ -175,7 +175,7 @@ fn protocol(word: &str) -> Option<&'static Protocol> {
 }
 
 impl Value {
-    /// The value that a word says.
+    /// Parses a word as the value of a key.
     pub fn parse(key: Key, word: &str) -> Result<Value, ValueError> {
         let words = match key {
             Key::PerfGoal => GOALS,
@@ -217,7 +217,7 @@ impl Value {
         }
     }
 
-    /// Its key.
+    /// Returns the key of the value.
     pub const fn key(&self) -> Key {
         match self {
             Value::PerfGoal(_) => Key::PerfGoal,
@@ -245,7 +245,7 @@ impl ValueError {
     }
 }
 
-/// Units of sizes, in any case. A KB has 1024 bytes, as in HatRPC (section 4.4).
+/// Units of size, in any case. A KB has 1024 bytes, as in HatRPC (section 4.4).
 const SIZES: &[(&str, u64)] = &[
     ("", 1),
     ("b", 1),
@@ -260,10 +260,10 @@ const SIZES: &[(&str, u64)] = &[
     ("gib", 1 << 30),
 ];
 
-/// Units of time, in nanoseconds; a time needs one.
+/// Units of time in nanoseconds. A time requires a unit.
 const TIMES: &[(&str, u64)] = &[("ns", 1), ("us", 1_000), ("ms", 1_000_000), ("s", 1_000_000_000)];
 
-/// A whole number with a unit, within bounds, which come with how they are written.
+/// Parses a whole number with a unit, within bounds that are given with their IDL notation.
 fn number(
     key: Key,
     word: &str,
@@ -277,7 +277,7 @@ fn number(
     let (Some(factor), true) = (factor, digits > 0) else {
         return Err(ValueError::Unknown { key, word: word.to_owned(), nearest: None });
     };
-    // Digits alone cannot fail but by being too many.
+    // A sequence of digits fails to parse only if it is too long.
     let number = word[..digits].parse::<u64>().ok().and_then(|number| number.checked_mul(factor));
     match number {
         Some(number) if (least.0..=most.0).contains(&number) => Ok(number),
@@ -285,7 +285,7 @@ fn number(
     }
 }
 
-/// A number with the largest unit that leaves it whole.
+/// Writes a number with the largest unit that leaves it whole.
 fn with_unit(f: &mut fmt::Formatter<'_>, number: u64, units: &[(&str, u64)]) -> fmt::Result {
     match units.iter().find(|(_, factor)| number != 0 && number.is_multiple_of(*factor)) {
         Some((unit, factor)) => write!(f, "{}{unit}", number / factor),
@@ -293,7 +293,7 @@ fn with_unit(f: &mut fmt::Formatter<'_>, number: u64, units: &[(&str, u64)]) -> 
     }
 }
 
-/// As in an IDL file: what [`Value::parse`] takes.
+/// Displays the value in its IDL notation, which [`Value::parse`] accepts.
 impl fmt::Display for Value {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

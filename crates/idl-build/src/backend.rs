@@ -1,4 +1,5 @@
-//! Our part in pilota's generator: types are left to it, services are written here.
+//! The code generation backend for pilota. It delegates types to pilota's backend and generates services
+//! itself.
 
 use crate::bare;
 use crate::names::{text, upper_snake};
@@ -9,21 +10,21 @@ use pilota_build::{CodegenBackend, Context, DefId, MakeBackend, ThriftBackend};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// What is known of the items of the generated file beside their text, by their paths.
+/// Facts about the generated items, by their paths.
 #[derive(Debug, Default)]
 pub(crate) struct Notes {
-    /// Items that are not wanted.
+    /// Items to remove.
     pub(crate) dropped: BTreeSet<String>,
-    /// Items that get another name: the last parts of the paths, from and to.
+    /// Items to rename: the last parts of their paths, old and new.
     pub(crate) renamed: BTreeMap<String, String>,
     /// Documentation of items, and of their fields and variants as `item.field`.
     pub(crate) docs: BTreeMap<String, String>,
-    /// Documentation of constants, by their names; of which there are several in the files, none.
+    /// Documentation of constants by name; missing for a name that several files define.
     pub(crate) constants: BTreeMap<String, String>,
 }
 
 impl Notes {
-    /// What a document says of its constants; of the rest pilota tells.
+    /// Collects the documentation of a document's constants. pilota supplies that of other items.
     pub(crate) fn new(document: &Document) -> Self {
         let mut constants = BTreeMap::new();
         for definition in document.files.iter().flat_map(|file| &file.definitions) {
@@ -38,7 +39,7 @@ impl Notes {
     }
 }
 
-/// Makes the backend.
+/// Creates the backend.
 pub(crate) struct Make {
     pub(crate) notes: Arc<Mutex<Notes>>,
     pub(crate) document: Arc<Document>,
@@ -64,7 +65,7 @@ impl Backend {
         note(&mut self.notes.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// The path of an item, as `module::Item`.
+    /// Returns the path of an item, as `module::Item`.
     fn path(&self, item: DefId) -> String {
         let cx = self.cx();
         let mut path: Vec<String> = cx.mod_path(item).iter().map(ToString::to_string).collect();

@@ -1,4 +1,4 @@
-//! What is written for the bare form: the shape of types, and the code of structs.
+//! Code generation for the bare form: the shapes of types, and the methods of structs.
 
 use crate::values::{Values, is_scalar};
 use pilota_build::db::RirDatabase;
@@ -8,21 +8,21 @@ use pilota_build::{Context, DefId};
 use std::collections::HashSet;
 use std::fmt::Write as _;
 
-/// Whether a type is a struct with a bare form. Unions, structs that may be within themselves and those without fields have
-/// none, and are written within others as Thrift does.
+/// Returns whether a type is a struct with a bare form. Unions, recursive structs and structs without fields
+/// have no bare form; within other structs they are encoded as tagged structs.
 pub(crate) fn is_bare(cx: &Context, item: DefId) -> bool {
     match &*cx.expect_item(item) {
         Item::Message(message) => {
             let mut seen = HashSet::new();
             let recursive = message.fields.iter().any(|field| reaches(cx, &field.ty.kind, item, &mut seen));
-            // Each takes a byte at least, so that there are no more in a list than it has bytes.
+            // Each value takes at least a byte, so a list has no more elements than bytes.
             !message.fields.is_empty() && !recursive
         }
         _ => false,
     }
 }
 
-/// Whether a value of the type may have one of `item` in it. What was `seen` may not.
+/// Returns whether a value of the type may contain a value of `item`. Items in `seen` may not.
 fn reaches(cx: &Context, kind: &TyKind, item: DefId, seen: &mut HashSet<DefId>) -> bool {
     let mut within = |ty: &Ty| reaches(cx, &ty.kind, item, seen);
     match kind {
@@ -47,7 +47,7 @@ fn reaches(cx: &Context, kind: &TyKind, item: DefId, seen: &mut HashSet<DefId>) 
     }
 }
 
-/// What a type is in the bare form, as an expression of type `thrift::Part`.
+/// Returns the bare form of a type, as an expression of type `thrift::Part`.
 pub(crate) fn part(cx: &Context, ty: &Ty) -> String {
     let values = Values::bare(cx);
     match &ty.kind {
@@ -68,9 +68,9 @@ pub(crate) fn part(cx: &Context, ty: &Ty) -> String {
     }
 }
 
-/// The bare form of a struct that has one.
+/// Generates the `Bare` implementation of a struct that has a bare form.
 pub(crate) fn message(cx: &Context, item: DefId, message: &Message) -> String {
-    // What pilota makes of arguments is not used.
+    // pilota's argument structs are not used.
     if message.is_wrapper || !is_bare(cx, item) {
         return String::new();
     }
@@ -160,7 +160,7 @@ pub(crate) fn message(cx: &Context, item: DefId, message: &Message) -> String {
     )
 }
 
-/// What an optional field is that is not there: its default, as elsewhere.
+/// Returns the value of an absent optional field: its default, or `None`.
 fn otherwise(cx: &Context, field: &Field) -> String {
     match cx.default_val(field) {
         Some((value, _)) => format!("::std::option::Option::Some({value})"),

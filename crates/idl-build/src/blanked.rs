@@ -1,12 +1,12 @@
-//! Files that pilota's generator can read: the hints that only Dunlin knows are blanked, values are complete, and what is
-//! included is the copy.
+//! Copies of the IDL files that pilota's generator can read: Dunlin's hints are blanked, values are
+//! completed, and includes refer to the copies.
 
 use dunlin_idl::{Document, File};
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Writes the copies, of these texts, below `folder`, a folder each since names may repeat, and gives the path of the first, the document's
-/// own file.
+/// Writes the copies with these texts below `folder`. Each copy has its own folder, since file names may
+/// repeat. Returns the path of the first copy, which is that of the document's own file.
 pub(crate) fn write(document: &Document, texts: &[String], folder: &Path) -> io::Result<PathBuf> {
     let paths: Vec<PathBuf> = document
         .files
@@ -22,7 +22,8 @@ pub(crate) fn write(document: &Document, texts: &[String], folder: &Path) -> io:
             std::fs::create_dir_all(parent)?;
         }
         std::fs::write(path, with_includes(file, text, &paths))?;
-        // pilota tells cargo to look at what it has read. A copy is as old as its original, or it would look new for ever.
+        // pilota makes cargo watch the files that it reads. A copy gets its original's modification time, so
+        // that cargo does not always find it changed.
         if let Ok(time) = std::fs::metadata(&file.path).and_then(|metadata| metadata.modified()) {
             std::fs::File::options().write(true).open(path)?.set_modified(time)?;
         }
@@ -30,7 +31,7 @@ pub(crate) fn write(document: &Document, texts: &[String], folder: &Path) -> io:
     paths.into_iter().next().ok_or_else(|| io::Error::other("a document has a file"))
 }
 
-/// The text of a file with other paths to what it includes.
+/// Returns the text of a file with the paths of its includes replaced.
 fn with_includes(file: &File, text: &str, paths: &[PathBuf]) -> String {
     let mut out = String::with_capacity(text.len());
     let mut includes = file.includes.iter().peekable();

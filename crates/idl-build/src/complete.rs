@@ -1,5 +1,6 @@
-//! Values made complete for pilota's generator: a struct in a constant, or in a default, has the fields that are not named
-//! in it by their own defaults. What the generator cannot write is refused with its place, where it would end.
+//! Completes values for pilota's generator: adds the defaults of omitted fields to struct values in constants
+//! and defaults. Values that the generator cannot write are rejected with their location; the generator would
+//! exit the process instead.
 
 use crate::Error;
 use crate::unions::{self, Declared};
@@ -7,10 +8,10 @@ use dunlin_idl::hints::Place;
 use dunlin_idl::{DefinitionId, DefinitionKind, Document, Field, File, FileId, Literal, Type, Value};
 use std::fmt::Write as _;
 
-/// Values within one that is written, which bounds what defaults within defaults come to.
+/// The maximum number of values in one completed value, which bounds nested defaults.
 const MAX_VALUES: usize = 1 << 16;
 
-/// The files' texts for the generator, in their order.
+/// Returns the files' texts for the generator, in order.
 pub(crate) fn texts(document: &Document) -> Result<Vec<String>, Error> {
     let mut texts = Vec::new();
     let mut number = 0;
@@ -39,7 +40,7 @@ pub(crate) fn texts(document: &Document) -> Result<Vec<String>, Error> {
         let mut text = file.blanked_text.clone();
         for (span, mut new) in changes.into_iter().rev() {
             let lines = text[span.clone()].matches('\n').count();
-            // What follows stays on its line.
+            // The text that follows stays on its line.
             new.extend(std::iter::repeat_n('\n', lines));
             text.replace_range(span, &new);
         }
@@ -50,7 +51,8 @@ pub(crate) fn texts(document: &Document) -> Result<Vec<String>, Error> {
     Ok(texts)
 }
 
-/// The values that are written in a file, of what, and whether names in them are to be replaced.
+/// Returns the values in a file: name, location, type and value, and whether constant names must be replaced
+/// by their values.
 fn written<'a>(
     document: &'a Document,
     file: &'a File,
@@ -70,7 +72,7 @@ fn written<'a>(
     });
     let functions = document.services.iter().filter(move |service| service.file == id);
     let arguments = functions.flat_map(|service| &service.functions).flat_map(|it| &it.arguments);
-    // Texts among them are borrowed, for which the text itself has to stand there.
+    // String and binary arguments are borrowed, so the literal itself must appear there.
     definitions.chain(
         arguments.filter_map(move |field| of_field(field, matches!(field.ty, Type::String | Type::Binary))),
     )
@@ -87,12 +89,13 @@ fn fields(kind: &DefinitionKind) -> &[Field] {
 
 struct Within<'a> {
     document: &'a Document,
-    /// Whether names are replaced by what they mean: where the value ends up, they may mean something else.
+    /// Whether names are replaced by their values, because they may have another meaning in the place where
+    /// the value is inserted.
     inline: bool,
-    /// The defaults and constants whose values are being completed.
+    /// The defaults and constants that are being completed.
     open: Vec<(DefinitionId, usize)>,
     values: usize,
-    /// Whether a value of a union was among them.
+    /// Whether any of the values was of a union.
     unions: bool,
 }
 
@@ -135,7 +138,7 @@ impl<'a> Within<'a> {
         })
     }
 
-    /// The value of a named constant, or its name.
+    /// Returns the value of a constant, or its name.
     fn constant(&mut self, ty: &Type, id: DefinitionId) -> Result<Value, String> {
         let document = self.document;
         let definition = document.definition(id);
@@ -145,7 +148,7 @@ impl<'a> Within<'a> {
         if self.open.contains(&(id, 0)) {
             return Err(format!("the constant '{}' is itself within its value", definition.name));
         }
-        // The generator knows the names of constants of the same type only, and not those of lists.
+        // The generator accepts only the names of constants of the same type, and not those of lists.
         let same = base(self.document, of) == *ty && !matches!(ty, Type::List(_));
         self.open.push((id, 0));
         let before = self.inline;
@@ -154,7 +157,7 @@ impl<'a> Within<'a> {
         let unions = std::mem::take(&mut self.unions);
         let mut value = self.complete(ty, &literal.value)?;
         if self.unions && !inline {
-            // Such a constant may be made when it is used first, which the generator does not know.
+            // Such a constant may be initialized lazily, which the generator does not expect.
             (self.inline, inline) = (true, true);
             value = self.complete(ty, &literal.value)?;
         }
@@ -164,7 +167,7 @@ impl<'a> Within<'a> {
         Ok(if inline { value } else { Value::Constant(id) })
     }
 
-    /// A value of an enum or a struct.
+    /// Completes a value of an enum or a struct.
     fn named(&mut self, id: DefinitionId, value: &Value) -> Result<Value, String> {
         let document = self.document;
         let definition = document.definition(id);
@@ -195,7 +198,7 @@ impl<'a> Within<'a> {
                 let mut defaults = Vec::new();
                 for (index, field) in left_out {
                     let Some(default) = &field.default else { continue };
-                    // A constant's number is 0, so a field's is not.
+                    // Constants use the index 0, so fields are counted from 1.
                     if self.open.contains(&(id, index + 1)) {
                         return Err(format!("the default of '{}' is itself within it", field.name));
                     }
@@ -243,7 +246,7 @@ impl<'a> Within<'a> {
     }
 }
 
-/// The type behind typedefs.
+/// Resolves typedefs.
 fn base(document: &Document, ty: &Type) -> Type {
     let mut ty = ty;
     while let Type::Named(id) = ty
@@ -254,7 +257,7 @@ fn base(document: &Document, ty: &Type) -> Type {
     ty.clone()
 }
 
-/// A value for who reads an error.
+/// Returns a description of a value for an error message.
 fn shown(value: &Value) -> String {
     match value {
         Value::List(_) => "a list".to_owned(),
@@ -268,7 +271,7 @@ fn shown(value: &Value) -> String {
     }
 }
 
-/// A value of a type as Thrift has it, with names replaced, and names for values of unions.
+/// Prints a value in Thrift syntax, with names replaced and with names for values of unions.
 fn print(out: &mut String, ty: &Type, value: &Value, unions: &mut Declared<'_>) -> Result<(), String> {
     let document = unions.document;
     match (base(document, ty), value) {
@@ -310,14 +313,14 @@ fn print(out: &mut String, ty: &Type, value: &Value, unions: &mut Declared<'_>) 
             }
             out.push('}');
         }
-        // A map without pairs, too.
+        // Also an empty map.
         (_, Value::List(_)) => out.push_str("[]"),
         (_, value) => print_one(out, value),
     }
     Ok(())
 }
 
-/// A value without others in it.
+/// Prints a value that contains no others.
 fn print_one(out: &mut String, value: &Value) {
     match value {
         Value::Bool(value) => out.push_str(if *value { "true" } else { "false" }),
@@ -360,7 +363,7 @@ const list<P> B = [{\"x\": 1, \"s\": \"q\", }, {\"x\": 3, \"s\": \"t\", }, ]\n c
         assert_eq!(of(&[("a.thrift", text)]).unwrap(), [completed]);
     }
 
-    /// Where a default ends up its names may mean something else.
+    /// In the file where a default is inserted, its names may have another meaning.
     #[test]
     fn defaults_of_other_files_come_without_names() {
         let b = "include \"c.thrift\" enum E { X = 3 } const i32 N = c.M\nstruct S { 1: E e = E.X, 2: required i32 n = N }";
@@ -371,7 +374,7 @@ const list<P> B = [{\"x\": 1, \"s\": \"q\", }, {\"x\": 3, \"s\": \"t\", }, ]\n c
         assert_eq!(texts[1], b);
     }
 
-    /// The name of a union's field stands for a value of it, and what is in it behind the text; in each file by other numbers.
+    /// A union value is replaced by a name, whose content follows the text. Numbers are unique across files.
     #[test]
     fn values_of_unions_become_names() {
         let b = "union U { 1: i32 x 2: list<U> l }\nstruct S { 1: U u = {'x': 1} }";
@@ -389,7 +392,7 @@ const list<P> B = [{\"x\": 1, \"s\": \"q\", }, {\"x\": 3, \"s\": \"t\", }, ]\n c
             "{a}"
         );
         assert!(b.contains("1: U u = DUNLIN_UNION_VALUE_4 }\nstruct"), "{b}");
-        // Its type has no name where it would stand.
+        // The union's type cannot be named in that file.
         let c = "include \"a.thrift\"\nservice T { void f(1: a.S s = {}) }";
         let a = "include \"b.thrift\"\nstruct S { 1: b.U u = {'x': 1} }";
         let b = "union U { 1: i32 x }";

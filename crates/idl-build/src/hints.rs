@@ -1,9 +1,9 @@
-//! Hints as constants in generated code.
+//! Generates hints as constants.
 
 use dunlin_idl::hints::{FunctionHints, Hints, Level, Origin, Value};
 use std::fmt::Write as _;
 
-/// A function's hints as an expression.
+/// Returns a function's hints as an expression.
 pub(crate) fn function(hints: &FunctionHints) -> String {
     let origins: String = hints.origins.iter().map(origin).collect();
     format!(
@@ -28,7 +28,7 @@ fn side(hints: &Hints) -> String {
     })
 }
 
-/// Their debug forms are their names, and what is in them.
+/// Relies on `Debug`, which prints the variants' names and fields.
 fn value(value: &Value) -> String {
     match value {
         Value::PerfGoal(goal) => format!("hints::PerfGoal::{goal:?}"),

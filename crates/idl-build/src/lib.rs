@@ -1,7 +1,7 @@
-//! Rust from Thrift files with hints.
+//! Generates Rust code from Thrift files with hints.
 //!
-//! What may come in: what turns an IDL into source text. What never does: anything that runs when calls are made
-//! (`dunlin-thrift`), reading of hints (`dunlin-idl`).
+//! This crate converts an IDL document to source text. It never holds code that runs during calls
+//! (`dunlin-thrift`) or the loader of IDL files (`dunlin-idl`).
 //!
 //! In a `build.rs`:
 //!
@@ -9,8 +9,8 @@
 //! dunlin_idl_build::compile("idl/kv.thrift").unwrap();
 //! ```
 //!
-//! and in the program `dunlin::include_service!("kv");`. Types and their codecs are pilota's (`pilota-build`); services
-//! are written by `service.rs`; `tidy.rs` makes one readable file of both.
+//! and in the program `dunlin::include_service!("kv");`. pilota (`pilota-build`) generates the types and
+//! their codecs, `service.rs` generates the services, and `tidy.rs` combines both into one readable file.
 #![forbid(unsafe_code)]
 
 mod backend;
@@ -34,60 +34,60 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use thiserror::Error;
 
-/// Why there is no code. Its debug form is its text, so that a build script may `unwrap`.
+/// The error of generating code. `Debug` prints the message, so that a build script may use `unwrap`.
 #[derive(Error)]
 pub enum Error {
-    /// The IDL is wrong.
+    /// The IDL has errors.
     #[error("{0}")]
     Idl(Diagnostics),
-    /// A file or directory.
+    /// A file or folder cannot be read or written.
     #[error("{path}: {error}")]
     File {
-        /// Which.
+        /// The path.
         path: PathBuf,
-        /// What the system said.
+        /// The operating system's error.
         error: std::io::Error,
     },
-    /// Not in a build script.
+    /// `OUT_DIR` is not set: the caller is not a build script.
     #[error("OUT_DIR is not set: call this from a build script, or use `dunlin gen`")]
     NoOutDirectory,
-    /// The path has no name.
+    /// The path has no file name.
     #[error("{0} has no name to call the generated file by")]
     NoName(PathBuf),
-    /// A field's id is not positive: pilota makes names of ids.
+    /// A field's id is not positive. pilota derives names from ids.
     #[error("{place}: the field '{name}' has the id {id}; code is generated for positive ids only")]
     NotPositive {
         /// The field.
         name: String,
-        /// Its id.
+        /// The id.
         id: i16,
-        /// Where it stands.
+        /// The field's location.
         place: Place,
     },
-    /// A constant or a default is not of its type, or cannot be written.
+    /// A constant or default does not match its type, or cannot be generated.
     #[error("{place}: the value of '{name}': {problem}")]
     Value {
-        /// What has the value.
+        /// The constant or field.
         name: String,
-        /// Where it stands.
+        /// The location.
         place: Place,
-        /// What is wrong.
+        /// The reason.
         problem: String,
     },
-    /// pilota gave up.
+    /// pilota's generator failed.
     #[error("the code generator of types gave up on {path}: {message}")]
     Types {
         /// The file.
         path: PathBuf,
-        /// What it said.
+        /// pilota's message.
         message: String,
     },
-    /// What was generated is not Rust.
+    /// The generated code is not valid Rust.
     #[error("what was generated of {path} is not Rust ({error}); please report the IDL")]
     NotRust {
         /// The file.
         path: PathBuf,
-        /// Where.
+        /// The syntax error.
         error: syn::Error,
     },
 }
@@ -98,13 +98,13 @@ impl fmt::Debug for Error {
     }
 }
 
-/// Generates code of a Thrift file, and all that it includes, into the build script's `OUT_DIR`, as the file's name with
-/// `.rs`; gives that path. Warnings about hints become warnings of the build.
+/// Generates code for a Thrift file and all included files into the build script's `OUT_DIR`. The output has
+/// the file's name with the extension `.rs`. Returns its path. Warnings about hints become build warnings.
 pub fn compile(path: impl AsRef<Path>) -> Result<PathBuf, Error> {
     compile_with(path, &Options::default())
 }
 
-/// As [`compile`], with folders to look for included files in, and leniency.
+/// Like [`compile`], with include folders and leniency.
 pub fn compile_with(path: impl AsRef<Path>, options: &Options) -> Result<PathBuf, Error> {
     let path = path.as_ref();
     let folder = std::env::var_os("OUT_DIR").map(PathBuf::from).ok_or(Error::NoOutDirectory)?;
@@ -122,12 +122,13 @@ pub fn compile_with(path: impl AsRef<Path>, options: &Options) -> Result<PathBuf
     Ok(out)
 }
 
-/// Reads and checks a Thrift file and all that it includes.
+/// Loads and checks a Thrift file and all included files.
 pub fn load(path: &Path, options: &Options) -> Result<Document, Error> {
     dunlin_idl::load_with(path, options, &Disk).map_err(Error::Idl)
 }
 
-/// The code of a document that was read from `path`. `folder` is for files on the way, made if need be and left behind.
+/// Generates the code of a document that was loaded from `path`. `folder` holds intermediate files; it is
+/// created if necessary and not removed.
 pub fn generate(document: &Document, path: &Path, folder: &Path) -> Result<String, Error> {
     check_ids(document)?;
     let texts = complete::texts(document)?;
@@ -151,7 +152,8 @@ pub fn generate(document: &Document, path: &Path, folder: &Path) -> Result<Strin
     tidy::tidy(&text, &notes).map_err(|error| Error::NotRust { path: path.into(), error })
 }
 
-/// pilota would write what is not Rust, and end the process.
+/// Rejects field ids that are not positive. With these, pilota would generate invalid Rust and exit the
+/// process.
 fn check_ids(document: &Document) -> Result<(), Error> {
     let definitions = document.files.iter().flat_map(|file| &file.definitions);
     let fields = definitions.flat_map(|definition| match &definition.kind {

@@ -1,12 +1,12 @@
-//! Names and comments.
+//! Names and comments of generated items.
 
 use pilota_build::rir::Method;
 use pilota_build::{Context, IdentName};
 
-/// A function's name as part of a type's.
+/// Returns a function's name as a part of a type's name.
 pub(crate) fn upper_camel(cx: &Context, method: &Method) -> String {
     let name = cx.rust_name(method.def_id);
-    // A name that the IDL's annotations chose stays as it is.
+    // A name chosen by an IDL annotation stays unchanged.
     if cx.cache.names.contains_key(&method.def_id) {
         name.0.to_string()
     } else {
@@ -14,19 +14,19 @@ pub(crate) fn upper_camel(cx: &Context, method: &Method) -> String {
     }
 }
 
-/// `KvStore` as `KV_STORE`.
+/// Converts `KvStore` to `KV_STORE`.
 pub(crate) fn upper_snake(name: &str) -> String {
     name.const_ident().to_string()
 }
 
-/// Comments of the IDL as documentation of Rust; `otherwise` if there are none.
+/// Converts IDL comments to doc attributes; uses `otherwise` if there are no comments.
 pub(crate) fn doc(comments: &str, otherwise: &str) -> String {
     let text = text(comments);
     let text = if text.is_empty() { otherwise.to_owned() } else { text };
     text.lines().map(|line| format!("#[doc = {:?}]\n", format!(" {line}").trim_end())).collect()
 }
 
-/// The text of comments, without what makes them comments.
+/// Returns the text of comments without comment markers.
 pub(crate) fn text(comments: &str) -> String {
     let mut lines = Vec::new();
     let mut block = false;
@@ -49,7 +49,7 @@ pub(crate) fn text(comments: &str) -> String {
         lines.push(line.strip_prefix(' ').unwrap_or(line).trim_end());
     }
     let lines = lines.join("\n");
-    // Code in an IDL's comment is not Rust, and brackets are no links.
+    // Code in an IDL comment is not Rust, and brackets in it are not links.
     lines.trim_matches('\n').trim_end().replace('[', "\\[").replace(']', "\\]")
 }
 

@@ -1,4 +1,4 @@
-//! What is written for a service: the trait's functions, descriptor, processor and clients.
+//! Code generation for a service: trait functions, descriptor, processor and clients.
 
 use crate::bare::part;
 use crate::hints;
@@ -12,25 +12,25 @@ use pilota_build::ty::{Ty, TyKind};
 use pilota_build::{Context, DefId};
 use std::fmt::Write as _;
 
-/// A function with the names that it has in what is generated.
+/// A function, with the names of the items generated for it.
 struct Function<'a> {
     cx: &'a Context,
-    /// The service that it is written for.
+    /// The service for which it is generated.
     service: DefId,
     method: &'a Method,
-    /// Its name in Rust.
+    /// The function's Rust name.
     name: String,
-    /// Its arguments' type, borrowed by a client.
+    /// The name of the arguments' type, which a client borrows.
     arguments: String,
-    /// The type of what it gives back.
+    /// The name of the outcome's type.
     outcome: String,
-    /// The type of its declared exceptions, and of each the variant and the type in it.
+    /// The name of the type of declared exceptions, with its variants and their types.
     exceptions: Option<(String, Vec<(String, String)>)>,
-    /// The type of its value.
+    /// The name of the value's type.
     value: String,
 }
 
-/// The whole service, to be put where pilota puts the trait.
+/// Generates the whole service, to be inserted where pilota inserts the trait.
 pub(crate) fn service(cx: &Context, id: DefId, service: &rir::Service, document: &Document) -> String {
     let name = cx.rust_name(id).to_string();
     let methods = cx.service_methods(id);
@@ -46,7 +46,7 @@ pub(crate) fn service(cx: &Context, id: DefId, service: &rir::Service, document:
     out
 }
 
-/// A function of the trait that handlers implement.
+/// Generates a function of the handler trait.
 pub(crate) fn handler_method(cx: &Context, service: DefId, method: &Method) -> String {
     let function = Function::new(cx, service, method);
     let parameters = function.parameters(|argument| Values::tagged(cx).handed(&argument.ty));
@@ -58,7 +58,7 @@ pub(crate) fn handler_method(cx: &Context, service: DefId, method: &Method) -> S
     )
 }
 
-/// A name that nothing else has: with underscores behind it if need be.
+/// Returns an unused name, made by appending underscores if necessary.
 fn free(name: &str, taken: impl Fn(&str) -> bool) -> String {
     let mut name = name.to_owned();
     while taken(&name) {
@@ -67,10 +67,10 @@ fn free(name: &str, taken: impl Fn(&str) -> bool) -> String {
     name
 }
 
-/// The methods that every client has beside its functions.
+/// The client methods that are not functions of the service.
 const CLIENT_METHODS: [&str; 6] = ["connect", "connect_tcp", "flush", "inner", "transport", "wait"];
 
-/// What pilota makes for each function and we do not use, and what is kept under a name of ours.
+/// Returns the names of pilota's items for a function that are not used, and the item to be renamed.
 pub(crate) fn pilotas_names(
     cx: &Context,
     service: DefId,
@@ -117,7 +117,7 @@ impl<'a> Function<'a> {
         }
     }
 
-    /// `name: type, ` of each argument.
+    /// Returns `name: type, ` for each argument.
     fn parameters(&self, ty: impl Fn(&Arg) -> String) -> String {
         self.each_argument(|name, argument| match argument.kind {
             FieldKind::Required => format!("{name}: {}, ", ty(argument)),
@@ -129,8 +129,8 @@ impl<'a> Function<'a> {
         self.exceptions.as_ref().map_or("::dunlin::thrift::Never", |(path, _)| path)
     }
 
-    /// What an argument is that a caller leaves out, and whether that is a constant expression. It is known of the struct that
-    /// pilota makes of the arguments.
+    /// Returns the default of an argument, and whether it is a constant expression. It is looked up in the
+    /// struct that pilota generates for the arguments.
     fn default(&self, argument: &Arg) -> Option<(String, bool)> {
         let cx = self.cx;
         let service = match &self.method.source {
@@ -143,7 +143,7 @@ impl<'a> Function<'a> {
         let Item::Message(message) = &*cx.expect_item(*found) else { return None };
         let field = message.fields.iter().find(|field| field.id == argument.id)?;
         match (&argument.ty.kind, field.default.as_ref()?) {
-            // Such arguments are borrowed.
+            // These arguments are borrowed.
             (TyKind::String | TyKind::FastStr, Literal::String(text)) => Some((format!("{text:?}"), true)),
             (TyKind::Bytes | TyKind::BytesVec, Literal::String(text)) => {
                 Some((format!("{text:?}.as_bytes()"), true))
@@ -152,17 +152,17 @@ impl<'a> Function<'a> {
         }
     }
 
-    /// Whether it has a bare form: all its arguments are always there.
+    /// Returns whether the function has a bare form, which requires that all arguments are always present.
     fn is_bare(&self) -> bool {
         self.method.args.iter().all(|argument| argument.kind == FieldKind::Required)
     }
 
-    /// Whether the argument at this place takes the rest of a bare message.
+    /// Returns whether the argument at this index takes the rest of a bare message.
     fn takes_rest(&self, place: usize) -> bool {
         place + 1 == self.method.args.len() && is_text(&self.method.args[place].ty.kind)
     }
 
-    /// Its shape, as an expression.
+    /// Returns the function's shape, as an expression.
     fn shape(&self) -> String {
         if !self.is_bare() {
             return "::std::option::Option::None".into();
@@ -182,7 +182,7 @@ impl<'a> Function<'a> {
         )
     }
 
-    /// `name, ` of each argument.
+    /// Returns `name, ` for each argument.
     fn names(&self) -> String {
         self.each_argument(|name, _| format!("{name}, "))
     }
@@ -202,7 +202,7 @@ fn descriptor(
 ) {
     let constant = format!("{}_SERVICE", upper_snake(name));
     let idl = &*service.name.sym;
-    // Two files may have services of one name: then it is the one with these functions.
+    // Two files may define services with the same name: the one with these functions is meant.
     let known = |candidate: &&dunlin_idl::Service| {
         candidate.name == idl
             && functions.iter().all(|f| candidate.all_functions().any(|c| c.name == *f.method.name.sym))
@@ -236,7 +236,7 @@ fn processor(out: &mut String, cx: &Context, name: &str, functions: &[Function<'
     let (values, bare_values) = (Values::tagged(cx), Values::bare(cx));
     let mut arms = String::new();
     for (number, function) in functions.iter().enumerate() {
-        // Named by their places: an argument may be called like anything that stands here.
+        // Variables are named by index: an argument could have the name of any other variable.
         let (mut declare, mut fields, mut given) = (String::new(), String::new(), String::new());
         let (mut bare, mut places) = (String::new(), String::new());
         for (place, argument) in function.method.args.iter().enumerate() {
@@ -479,7 +479,7 @@ fn clients(out: &mut String, cx: &Context, name: &str, service: &rir::Service, f
     );
 }
 
-/// The arguments of a function as its caller has them.
+/// Generates the struct of a function's arguments for its caller.
 fn arguments(out: &mut String, cx: &Context, function: &Function<'_>) {
     let values = Values::tagged(cx);
     let borrows = function.method.args.iter().any(|argument| !is_scalar(&argument.ty.kind));
@@ -552,7 +552,7 @@ fn arguments(out: &mut String, cx: &Context, function: &Function<'_>) {
     );
 }
 
-/// The bare form of arguments that are always there.
+/// Generates the bare form of arguments.
 fn bare_arguments(cx: &Context, function: &Function<'_>) -> String {
     let values = Values::bare(cx);
     let (mut lengths, mut writes) = (Vec::new(), String::new());
@@ -569,7 +569,7 @@ fn bare_arguments(cx: &Context, function: &Function<'_>) -> String {
         let _ = write!(writes, "{write}?;");
     }
     let lengths = if lengths.is_empty() { "0".to_owned() } else { lengths.join(" + ") };
-    // What is one text lies there already, and so does nothing.
+    // A single string or binary argument is already encoded, and so are no arguments.
     let raw = match &function.method.args[..] {
         [] => Some("&[]".to_owned()),
         [only] if function.takes_rest(0) => {
@@ -603,7 +603,7 @@ fn bare_arguments(cx: &Context, function: &Function<'_>) -> String {
     )
 }
 
-/// Makes a value of what was read, in the result of a call.
+/// Returns an expression that converts a decoded value to the result of a call.
 fn of_call(read: &str, value: &str, reading: &str) -> String {
     format!(
         "match {reading} {{
@@ -613,7 +613,8 @@ fn of_call(read: &str, value: &str, reading: &str) -> String {
     )
 }
 
-/// What pilota's result lacks: its two halves, and the bare form of the value.
+/// Extends pilota's result type by `Outcome`: the split into value and exception, and the bare form of the
+/// value.
 fn outcome(out: &mut String, cx: &Context, function: &Function<'_>) {
     let values = Values::bare(cx);
     let Function { outcome, value, .. } = function;
@@ -713,7 +714,8 @@ fn outcome(out: &mut String, cx: &Context, function: &Function<'_>) {
         }}"
     );
     if let Some((path, variants)) = &function.exceptions {
-        // A handler says `?` on what is declared; on a type that is declared twice it must say which.
+        // Handlers use `?` on declared exceptions. If two exceptions have the same type, the handler must
+        // name the variant.
         for (variant, ty) in variants {
             if variants.iter().filter(|(_, other)| other == ty).count() > 1 {
                 continue;

@@ -1,5 +1,5 @@
-//! The generated text made fit to be read: what is not used is left out, names and documentation put in, items sorted, and
-//! everything printed in the usual form.
+//! Makes the generated code readable: removes unused items, inserts names and documentation, sorts the items,
+//! and prints all in the usual format.
 
 use crate::backend::Notes;
 use crate::unions;
@@ -13,7 +13,7 @@ use syn::{
     PathSegment, Stmt, Token, Type, TypeReference, UnOp, UseTree, parse_quote,
 };
 
-/// Tidies what pilota wrote: the file's one module becomes the file.
+/// Tidies pilota's output. The contents of its single module become the file.
 pub(crate) fn tidy(text: &str, notes: &Notes) -> syn::Result<String> {
     let file: File = syn::parse_str(text)?;
     let mut items = Vec::new();
@@ -35,7 +35,7 @@ pub(crate) fn tidy(text: &str, notes: &Notes) -> syn::Result<String> {
     Ok(apart(&prettyplease::unparse(&file)))
 }
 
-/// An empty line between items, which the printer leaves out.
+/// Inserts empty lines between items, which the printer omits.
 fn apart(text: &str) -> String {
     const STARTS: [&str; 9] = ["///", "#[", "pub ", "impl", "fn ", "async fn", "static ", "const ", "type "];
     let mut out = String::with_capacity(text.len() + text.len() / 32);
@@ -52,7 +52,7 @@ fn apart(text: &str) -> String {
     out
 }
 
-/// What pilota's generator does now and then, and the compiler or clippy would rather not see.
+/// Allows the patterns in pilota's output that cause warnings of the compiler or clippy.
 fn habits() -> [Attribute; 1] {
     [parse_quote!(#[allow(
         unused_mut,
@@ -75,7 +75,7 @@ fn tidy_module(mut items: Vec<Item>, module: &str, notes: &Notes) -> Vec<Item> {
     let mut kept = Vec::new();
     for mut item in items {
         let name = match &item {
-            // Imports that every module has, whether it needs them or not.
+            // Each module has the same imports, whether it needs them or not.
             Item::Use(_) => continue,
             Item::Impl(block) => self_name(&block.self_ty),
             other => name(other),
@@ -132,7 +132,7 @@ fn tidy_module(mut items: Vec<Item>, module: &str, notes: &Notes) -> Vec<Item> {
                 Elided.visit_type_mut(&mut c.ty);
                 document_constant(&mut c.attrs, &c.ident, notes);
             }
-            // The descriptor of a service tells of itself.
+            // The descriptor of a service documents itself.
             Item::Static(constant) if constant.attrs.is_empty() => {
                 document_constant(&mut constant.attrs, &constant.ident, notes);
             }
@@ -153,7 +153,7 @@ fn document_constant(attributes: &mut Vec<Attribute>, ident: &Ident, notes: &Not
     set_doc(attributes, known.unwrap_or(&format!("The constant `{ident}` of the IDL.")));
 }
 
-/// The functions that pilota gives an enumeration.
+/// Documents the functions that pilota generates for an enum.
 fn document_enumeration(function: &mut syn::ImplItemFn) {
     let text = match function.sig.ident.to_string().as_str() {
         "inner" => "Its number.",
@@ -164,7 +164,7 @@ fn document_enumeration(function: &mut syn::ImplItemFn) {
     set_doc(&mut function.attrs, text);
 }
 
-/// Puts documentation on an item and its parts.
+/// Adds documentation to an item and its parts.
 fn document<'a>(
     attributes: &mut Vec<Attribute>,
     parts: impl Iterator<Item = (Ident, &'a mut Vec<Attribute>)>,
@@ -191,7 +191,7 @@ fn set_doc(attributes: &mut Vec<Attribute>, text: &str) {
     attributes.splice(0..0, lines);
 }
 
-/// pilota reads asynchronously, too; nobody does so here, but its trait wants the function.
+/// pilota's trait requires asynchronous decoding, which is not used here.
 fn not_asynchronous(function: &mut syn::ImplItemFn) {
     function.sig = parse_quote! {
         async fn decode_async<T: ::pilota::thrift::TAsyncInputProtocol>(
@@ -221,8 +221,8 @@ fn self_name(ty: &Type) -> Option<String> {
     }
 }
 
-/// Constants, types each with what is implemented for it, services, modules; by name within each. pilota's own order is
-/// another one at every run.
+/// Sorts items: constants, types with their implementations, services, modules; by name within each group.
+/// pilota's order changes with each run.
 fn sort(mut items: Vec<Item>) -> Vec<Item> {
     let rank = |item: &Item| match item {
         Item::Const(_) | Item::Static(_) | Item::Macro(_) => 0,
@@ -251,7 +251,7 @@ fn tokens(node: &impl quote::ToTokens) -> String {
     tokens.to_string()
 }
 
-/// References of constants, which are static without a word.
+/// Omits the lifetimes of references in constants, which are `'static` implicitly.
 struct Elided;
 
 impl VisitMut for Elided {
@@ -261,7 +261,7 @@ impl VisitMut for Elided {
     }
 }
 
-/// Changes each element of `vec![...]`; they are expressions, but tokens to who visits those.
+/// Changes each element of `vec![...]`. Visitors see only the tokens of these expressions.
 pub(crate) fn each_element(call: &mut Macro, change: impl FnMut(&mut Expr)) {
     if let Ok(mut elements) = call.parse_body_with(Punctuated::<Expr, Token![,]>::parse_terminated) {
         elements.iter_mut().for_each(change);
@@ -269,7 +269,7 @@ pub(crate) fn each_element(call: &mut Macro, change: impl FnMut(&mut Expr)) {
     }
 }
 
-/// New names for items, and pilota where users of Dunlin have it.
+/// Renames items, and replaces paths to pilota by Dunlin's re-export.
 struct Rename<'a>(&'a BTreeMap<String, String>);
 
 impl VisitMut for Rename<'_> {
@@ -305,19 +305,19 @@ impl VisitMut for Rename<'_> {
     }
 }
 
-/// Reading made careful: no room for as many elements as a message says that it has, and no unsafe code.
+/// Makes decoding safe: bounds the capacity that a message's claimed size reserves, and removes unsafe code.
 struct Careful;
 
 impl VisitMut for Careful {
     fn visit_expr_mut(&mut self, expression: &mut Expr) {
-        // pilota writes the elements of a list behind the end of a vector and sets its length afterwards.
+        // pilota writes the elements of a list past the end of a vector and sets its length afterwards.
         if let Expr::Unsafe(block) = expression {
             let mut block = block.block.clone();
             block.stmts.retain(|statement| !is_set_length(statement));
             *expression = Expr::Block(ExprBlock { attrs: Vec::new(), label: None, block });
         }
         visit_mut::visit_expr_mut(self, expression);
-        // `write_struct((&**self))`, as pilota has it for a struct under a new name.
+        // `write_struct((&**self))`, which pilota generates for a typedef of a struct.
         if let Expr::MethodCall(syn::ExprMethodCall { args, .. }) | Expr::Call(syn::ExprCall { args, .. }) =
             expression
         {
@@ -341,7 +341,7 @@ impl VisitMut for Careful {
                 let size = &call.args;
                 call.args = parse_quote!(::dunlin::thrift::room(#size));
             }
-            // `*&value`, of whatever is read or written through a reference elsewhere.
+            // `*&value`, where a value is otherwise read or written through a reference.
             Expr::Unary(ExprUnary { op: UnOp::Deref(_), expr, .. }) => {
                 if let Expr::Reference(reference) = &**expr {
                     *expression = (*reference.expr).clone();
@@ -371,7 +371,7 @@ fn is_with_capacity(path: &Path) -> bool {
     path.segments.last().is_some_and(|segment| segment.ident == "with_capacity")
 }
 
-/// Whether the name that a pattern is occurs in a body.
+/// Returns whether the name in a pattern occurs in a body.
 fn mentions(body: &impl quote::ToTokens, pattern: &Pat) -> bool {
     fn find(tokens: TokenStream, name: &str) -> bool {
         tokens.into_iter().any(|token| match token {

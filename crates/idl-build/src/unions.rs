@@ -1,6 +1,7 @@
-//! Values of unions in constants and defaults. pilota's generator knows the name of a union's field as a value of the union, without what
-//! is in it, and a struct's fields with what is in them. So each such value becomes a name in the text for the generator, declared
-//! behind it with a struct of what is in it; and in what was generated the name becomes the value.
+//! Values of unions in constants and defaults. pilota's generator cannot write a union value with its
+//! content, but accepts the name of a union's field as a value, and a struct with content. Each union value
+//! is therefore replaced by a name in the generator's input. Appended declarations define that name, and a
+//! struct that holds the content. In the generated code, the name is then replaced by the value.
 
 use crate::tidy;
 use dunlin_idl::{DefinitionId, DefinitionKind, Document, Field, FileId, Type, Value};
@@ -9,12 +10,13 @@ use std::fmt::Write as _;
 use syn::visit_mut::{self, VisitMut};
 use syn::{Expr, Item, ItemConst, ItemStatic, Macro, parse_quote};
 
-/// What the names begin with, of the values, of the structs' values and of the structs.
+/// Prefixes of the declared names: of values, of content structs' values and of content structs.
 const NAME: &str = "DUNLIN_UNION_VALUE_";
 const WITHIN: &str = "DUNLIN_UNION_WITHIN_";
 const STRUCT: &str = "DunlinUnionWithin";
 
-/// The declarations behind a file's text. Numbers are counted on through all files, since several may be one module.
+/// The declarations appended to a file's text. Numbers are unique across files, since several files may form
+/// one module.
 pub(crate) struct Declared<'a> {
     pub(crate) document: &'a Document,
     pub(crate) file: FileId,
@@ -23,7 +25,7 @@ pub(crate) struct Declared<'a> {
 }
 
 impl Declared<'_> {
-    /// The name of a value of a union: of this field, with what is in it as it is written.
+    /// Declares a value of a union's field with the given content and returns its name.
     pub(crate) fn name(
         &mut self,
         union: DefinitionId,
@@ -43,7 +45,7 @@ impl Declared<'_> {
         Ok(format!("{NAME}{number}"))
     }
 
-    /// A type as this file names it.
+    /// Returns the name of a type in this file.
     fn shown(&self, ty: &Type) -> Result<String, String> {
         Ok(match ty {
             Type::Named(id) => self.named(*id)?,
@@ -69,7 +71,7 @@ impl Declared<'_> {
     }
 }
 
-/// The field of a union that a value names.
+/// Returns the union field that a value sets.
 pub(crate) fn field<'d>(document: &'d Document, union: DefinitionId, value: &Value) -> Option<&'d Field> {
     let (DefinitionKind::Union(fields), Value::Map(pairs)) = (&document.definition(union).kind, value) else {
         return None;
@@ -80,12 +82,12 @@ pub(crate) fn field<'d>(document: &'d Document, union: DefinitionId, value: &Val
     }
 }
 
-/// Whether it was declared here only.
+/// Returns whether an item was declared only for the generator.
 pub(crate) fn is_declared(name: &str) -> bool {
     [NAME, WITHIN, STRUCT].iter().any(|start| name.starts_with(start))
 }
 
-/// Puts values of unions where a module has their names.
+/// Replaces the names of union values in a module by the values.
 pub(crate) fn put_in(items: &mut [Item]) {
     let mut values = Values::default();
     for item in items.iter() {
@@ -101,7 +103,7 @@ pub(crate) fn put_in(items: &mut [Item]) {
     for item in items {
         values.only_constant = true;
         values.visit_item_mut(item);
-        // What is in a union may have to be made when it is used first, and then so has what that is in.
+        // The content of a union may be initialized lazily; an item that contains it must then be lazy too.
         if let (false, Item::Const(made)) = (values.only_constant, &*item) {
             let ItemConst { attrs, vis, ident, ty, expr, .. } = made;
             *item = parse_quote! {
@@ -112,13 +114,13 @@ pub(crate) fn put_in(items: &mut [Item]) {
     }
 }
 
-/// By the number at the end of their names.
+/// Union values by the number at the end of their names.
 #[derive(Default)]
 struct Values {
     fields: BTreeMap<String, Expr>,
-    /// What is in them, and whether it is constant.
+    /// The content of the values, and whether it is constant.
     within: BTreeMap<String, (Expr, bool)>,
-    /// Whether all that was put into an item was.
+    /// Whether all values inserted into an item were constant.
     only_constant: bool,
 }
 
@@ -132,7 +134,7 @@ impl Values {
     }
 }
 
-/// What is in the struct with one field that an expression makes, then or when it is used first.
+/// Returns the only field's value of a struct expression, which may be inside a lazy initializer.
 fn only_field(expression: &Expr) -> Option<Expr> {
     match expression {
         Expr::Struct(made) => made.fields.first().map(|field| field.expr.clone()),

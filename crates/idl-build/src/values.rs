@@ -1,7 +1,7 @@
-//! How values of each type are borrowed, measured, written and read: expressions for arguments.
+//! Expressions that borrow, measure, write and read values of each type.
 //!
-//! `binary` and `string` arguments are borrowed on both sides; everything else that does not fit a register is borrowed by
-//! the caller and owned by the handler.
+//! `binary` and `string` arguments are borrowed on both sides. Other arguments that do not fit in a register
+//! are borrowed by the caller and owned by the handler.
 
 use crate::bare;
 use pilota_build::db::RirDatabase;
@@ -9,29 +9,29 @@ use pilota_build::rir::Item;
 use pilota_build::ty::{Ty, TyKind};
 use pilota_build::{Context, DefId};
 
-/// What is known of types while a service is written, and the form in which their values go.
+/// The context of the types and the form in which values are encoded.
 pub(crate) struct Values<'a> {
     cx: &'a Context,
     bare: bool,
 }
 
 impl<'a> Values<'a> {
-    /// Values of the tagged form.
+    /// Creates the expressions of the tagged form.
     pub(crate) fn tagged(cx: &'a Context) -> Self {
         Values { cx, bare: false }
     }
 
-    /// Values of the bare form: with nothing between the fields of structs.
+    /// Creates the expressions of the bare form, without field headers.
     pub(crate) fn bare(cx: &'a Context) -> Self {
         Values { cx, bare: true }
     }
 
-    /// Whether values of the type are written as structs of the bare form.
+    /// Returns whether values of the type are encoded as bare structs.
     fn is_bare(&self, kind: &TyKind) -> bool {
         matches!(kind, TyKind::Path(path) if self.bare && bare::is_bare(self.cx, path.did))
     }
 
-    /// The type that another is a new name for, where that matters: in the bare form.
+    /// Returns the type behind a typedef in the bare form, where it matters.
     pub(crate) fn alias(&self, kind: &TyKind) -> Option<Ty> {
         match kind {
             TyKind::Path(path) if self.bare => match &*self.cx.expect_item(path.did) {
@@ -42,7 +42,7 @@ impl<'a> Values<'a> {
         }
     }
 
-    /// What a type is on the wire, as pilota's `TType` names it.
+    /// Returns the wire type, as pilota's `TType` names it.
     pub(crate) fn wire_type(&self, kind: &TyKind) -> &'static str {
         match kind {
             TyKind::String | TyKind::FastStr | TyKind::BytesVec | TyKind::Bytes => "Binary",
@@ -65,18 +65,18 @@ impl<'a> Values<'a> {
     fn item_wire_type(&self, item: DefId) -> &'static str {
         match &*self.cx.expect_item(item) {
             Item::NewType(alias) => self.wire_type(&alias.ty.kind),
-            // An enumeration has a representation; a union has none.
+            // An enum has a representation; a union does not.
             Item::Enum(e) if e.repr.is_some() => "I32",
             _ => "Struct",
         }
     }
 
-    /// The type's name in Rust, as a value that is owned.
+    /// Returns the Rust name of the type of an owned value.
     pub(crate) fn owned(&self, ty: &Ty) -> String {
         self.cx.codegen_item_ty(ty.kind.clone()).to_string()
     }
 
-    /// How a caller hands it over.
+    /// Returns the type of an argument on the client.
     pub(crate) fn borrowed(&self, ty: &Ty, lifetime: &str) -> String {
         match &ty.kind {
             TyKind::String | TyKind::FastStr => format!("&{lifetime}str"),
@@ -87,7 +87,7 @@ impl<'a> Values<'a> {
         }
     }
 
-    /// How a handler gets it.
+    /// Returns the type of an argument in a handler.
     pub(crate) fn handed(&self, ty: &Ty) -> String {
         match &ty.kind {
             TyKind::String | TyKind::FastStr => "&str".into(),
@@ -96,7 +96,7 @@ impl<'a> Values<'a> {
         }
     }
 
-    /// The bytes of a value. `value` is a scalar, or a reference to anything else.
+    /// Returns the encoded size of a value. `value` is a scalar, or a reference to a value of another type.
     pub(crate) fn length(&self, kind: &TyKind, value: &str) -> String {
         match kind {
             TyKind::Bool => format!("protocol.bool_len({value})"),
@@ -140,7 +140,7 @@ impl<'a> Values<'a> {
         )
     }
 
-    /// Writing a value; of type `Result<(), ThriftException>`.
+    /// Writes a value; of type `Result<(), ThriftException>`.
     pub(crate) fn write(&self, kind: &TyKind, value: &str) -> String {
         match kind {
             TyKind::Bool => format!("protocol.write_bool({value})"),
@@ -166,7 +166,8 @@ impl<'a> Values<'a> {
         }
     }
 
-    /// Writing an argument, which is borrowed for as long as the writer may need it; of type `Result<(), ThriftException>`.
+    /// Writes an argument, which is borrowed for as long as the writer may need it; of type
+    /// `Result<(), ThriftException>`.
     pub(crate) fn write_argument(&self, kind: &TyKind, value: &str) -> String {
         match kind {
             TyKind::String | TyKind::FastStr => format!("protocol.write_text({value})"),
@@ -193,7 +194,7 @@ impl<'a> Values<'a> {
         )
     }
 
-    /// Reading an argument; of type `Result`.
+    /// Reads an argument; of type `Result`.
     pub(crate) fn read_argument(&self, kind: &TyKind) -> String {
         match kind {
             TyKind::String | TyKind::FastStr => "input.read_str()".into(),
@@ -202,7 +203,7 @@ impl<'a> Values<'a> {
         }
     }
 
-    /// Reading an argument that takes the rest of a bare message.
+    /// Reads an argument that takes the rest of a bare message.
     pub(crate) fn read_rest_argument(&self, kind: &TyKind) -> String {
         match kind {
             TyKind::String | TyKind::FastStr => "input.read_rest_str()?".into(),
@@ -210,7 +211,7 @@ impl<'a> Values<'a> {
         }
     }
 
-    /// A `binary` or `string` as bytes.
+    /// Converts a `binary` or `string` to bytes.
     pub(crate) fn bytes(&self, kind: &TyKind, value: &str) -> String {
         match kind {
             TyKind::String | TyKind::FastStr => format!("{value}.as_bytes()"),
@@ -218,7 +219,7 @@ impl<'a> Values<'a> {
         }
     }
 
-    /// Reading an owned value; of type `Result`.
+    /// Reads an owned value; of type `Result`.
     pub(crate) fn read(&self, kind: &TyKind) -> String {
         match kind {
             TyKind::Bool => "input.read_bool()".into(),
@@ -262,14 +263,14 @@ impl<'a> Values<'a> {
     }
 }
 
-/// The value within one of a type that is a new name for this one: a scalar, or a reference to anything else.
+/// Returns the value inside a typedef's newtype: a scalar, or a reference to a value of another type.
 fn renamed(kind: &TyKind, value: &str) -> String {
-    // `&value.0` of `&value` is the same as of `value`.
+    // `&value.0` has the same type for `&value` and for `value`.
     let value = value.trim_start_matches('&');
     if is_scalar(kind) { format!("{value}.0") } else { format!("&{value}.0") }
 }
 
-/// Whether a value is handed over as it is, and not behind a reference.
+/// Returns whether a value is passed by value instead of by reference.
 pub(crate) fn is_scalar(kind: &TyKind) -> bool {
     matches!(
         kind,
@@ -284,12 +285,12 @@ pub(crate) fn is_scalar(kind: &TyKind) -> bool {
     )
 }
 
-/// Whether it is a `binary` or `string`, and under no other name.
+/// Returns whether the type is `binary` or `string`, but not a typedef of these.
 pub(crate) fn is_text(kind: &TyKind) -> bool {
     matches!(kind, TyKind::String | TyKind::FastStr | TyKind::Bytes | TyKind::BytesVec)
 }
 
-/// An element of a container as its own expressions want it.
+/// Returns a container's element as the element's own expressions expect it.
 fn within(kind: &TyKind, name: &'static str) -> &'static str {
     match (is_scalar(kind), name) {
         (true, "key") => "*key",

@@ -1,4 +1,4 @@
-//! What is wrong in a file, and where.
+//! Errors and warnings about a file, with their locations.
 
 use crate::source::{Source, Span};
 use annotate_snippets::{AnnotationKind, Level, Renderer, Snippet};
@@ -6,13 +6,13 @@ use dunlin_hints::Place;
 use std::fmt;
 use std::ops::Range;
 
-/// More are not collected: who has so many errors reads the first of them.
+/// The maximum number of collected diagnostics.
 pub const MAX_DIAGNOSTICS: usize = 100;
 
-/// How bad it is.
+/// The severity of a diagnostic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Severity {
-    /// To be looked at.
+    /// Suspicious, but not an error.
     Warning,
     /// The file cannot be used.
     Error,
@@ -27,22 +27,22 @@ impl fmt::Display for Severity {
     }
 }
 
-/// One thing that is wrong.
+/// An error or a warning.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Diagnostic {
-    /// How bad it is.
+    /// The severity.
     pub severity: Severity,
-    /// What is wrong, in one line.
+    /// A description in one line.
     pub message: String,
-    /// Where.
+    /// The location.
     pub place: Place,
-    /// The text of that line.
+    /// The text of the line at the location.
     pub line_text: String,
-    /// The bytes of the line that are wrong.
+    /// The byte range to mark in that line.
     pub marked: Range<usize>,
-    /// What to do.
+    /// Advice on how to fix it.
     pub help: Option<String>,
-    /// Other places that have to do with it, and what they have.
+    /// Related locations with a description of each.
     pub related: Vec<(Place, String)>,
 }
 
@@ -68,7 +68,7 @@ impl Diagnostic {
         Self::new(Severity::Warning, source, span, message)
     }
 
-    /// About a file that has no text.
+    /// Creates an error about a file that cannot be read.
     pub(crate) fn unreadable(file: &str, message: impl Into<String>) -> Self {
         Self::error(&Source::new(file, ""), &(0..0), message)
     }
@@ -77,7 +77,7 @@ impl Diagnostic {
         Diagnostic { help: Some(help.into()), ..self }
     }
 
-    /// Proposes a word that is nearest to the wrong one, if there is one.
+    /// Suggests the nearest valid word, if there is one.
     pub(crate) fn nearest(self, nearest: Option<&str>) -> Self {
         match nearest {
             Some(nearest) => self.help(format!("did you mean '{nearest}'?")),
@@ -91,7 +91,7 @@ impl Diagnostic {
     }
 }
 
-/// Title, `--> file:line:column`, the line with its wrong part marked, advice.
+/// Displays the message, `--> file:line:column`, the line with its marked range, and the advice.
 impl fmt::Display for Diagnostic {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let level = match self.severity {
@@ -114,7 +114,7 @@ impl fmt::Display for Diagnostic {
     }
 }
 
-/// What is wrong, in the order of files and lines; displayed one after the other.
+/// Errors and warnings, in the order of files and lines. `Display` shows them one after another.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Diagnostics {
     list: Vec<Diagnostic>,
@@ -131,7 +131,7 @@ impl Diagnostics {
             return;
         }
         self.left_out += 1;
-        // The room is for errors.
+        // An error replaces a warning if the list is full.
         if diagnostic.severity == Severity::Error
             && let Some(warning) = self.list.iter().rposition(|other| other.severity == Severity::Warning)
         {
@@ -139,12 +139,12 @@ impl Diagnostics {
         }
     }
 
-    /// Whether more will be shown.
+    /// Returns whether further diagnostics will be shown.
     pub(crate) fn have_room(&self) -> bool {
         self.list.len() < MAX_DIAGNOSTICS
     }
 
-    /// Puts them in the order of files, of which a function tells the rank, and places.
+    /// Sorts by file, with the rank that `rank` returns, and location.
     pub(crate) fn sort(&mut self, rank: impl Fn(&str) -> usize) {
         self.list.sort_by_key(|diagnostic| {
             let place = &diagnostic.place;
@@ -152,22 +152,22 @@ impl Diagnostics {
         });
     }
 
-    /// What is wrong.
+    /// Returns an iterator over the diagnostics.
     pub fn iter(&self) -> std::slice::Iter<'_, Diagnostic> {
         self.list.iter()
     }
 
-    /// Whether nothing is.
+    /// Returns whether there are no diagnostics.
     pub fn is_empty(&self) -> bool {
         self.list.is_empty()
     }
 
-    /// How many errors there are among them.
+    /// Returns the number of errors.
     pub fn errors(&self) -> usize {
         self.list.iter().filter(|diagnostic| diagnostic.severity == Severity::Error).count()
     }
 
-    /// How many were left out for there being too many.
+    /// Returns the number of diagnostics dropped because of [`MAX_DIAGNOSTICS`].
     pub fn left_out(&self) -> usize {
         self.left_out
     }

@@ -1,4 +1,4 @@
-//! What was read: files, definitions, services, and the hints of each function.
+//! The result of loading: files, definitions, services, and the hints of each function.
 
 use crate::diagnostic::Diagnostics;
 use crate::value::Literal;
@@ -6,15 +6,15 @@ use dunlin_hints::{FunctionHints, Place};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// A file of a [`Document`]: its index in [`Document::files`].
+/// Identifies a file of a [`Document`] by its index in [`Document::files`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FileId(pub usize);
 
-/// A service of a [`Document`]: its index in [`Document::services`].
+/// Identifies a service of a [`Document`] by its index in [`Document::services`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ServiceId(pub usize);
 
-/// A definition of a [`Document`].
+/// Identifies a definition of a [`Document`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DefinitionId {
     /// The file.
@@ -23,34 +23,34 @@ pub struct DefinitionId {
     pub index: usize,
 }
 
-/// A file and all that it includes, checked.
+/// A checked file with all files that it includes.
 #[derive(Clone, Debug)]
 pub struct Document {
-    /// The file that was asked for, then those that are included, each once.
+    /// The loaded file, followed by the included files, each once.
     pub files: Vec<File>,
     /// The services of all files, in the order of the files.
     pub services: Vec<Service>,
-    /// What is not wrong but should be looked at.
+    /// Warnings.
     pub warnings: Diagnostics,
 }
 
 impl Document {
-    /// A file.
+    /// Returns a file.
     pub fn file(&self, id: FileId) -> &File {
         &self.files[id.0]
     }
 
-    /// A service.
+    /// Returns a service.
     pub fn service(&self, id: ServiceId) -> &Service {
         &self.services[id.0]
     }
 
-    /// A definition.
+    /// Returns a definition.
     pub fn definition(&self, id: DefinitionId) -> &Definition {
         &self.file(id.file).definitions[id.index]
     }
 
-    /// The services of the file that was asked for, in its order.
+    /// Returns the services of the loaded file, without those of included files.
     pub fn own_services(&self) -> impl Iterator<Item = &Service> {
         self.services.iter().filter(|service| service.file == FileId(0))
     }
@@ -59,113 +59,114 @@ impl Document {
 /// A file.
 #[derive(Clone, Debug)]
 pub struct File {
-    /// Its path: as it was given, or the folder of an including file or an include folder with the include's path.
+    /// The path: as given for the loaded file; for an included file, the folder of the including file or an
+    /// include folder, joined with the include's path.
     pub path: PathBuf,
-    /// Its name without folder and `.thrift`: what names of its definitions are prefixed with in files that include it.
+    /// The file name without folder and `.thrift`. Including files use it as the prefix of the file's names.
     pub name: String,
-    /// Its text.
+    /// The text.
     pub text: Arc<str>,
-    /// Its text as plain Thrift: what `pilota-thrift-parser` does not know is blanked with spaces, every other byte is
-    /// where it was.
+    /// The text as plain Thrift: syntax unknown to `pilota-thrift-parser` is blanked with spaces. All other
+    /// bytes keep their offsets.
     pub blanked_text: String,
-    /// What it includes, in its order.
+    /// The include statements.
     pub includes: Vec<Include>,
-    /// Its namespaces.
+    /// The namespace statements.
     pub namespaces: Vec<Namespace>,
-    /// Its types and constants.
+    /// The types and constants.
     pub definitions: Vec<Definition>,
 }
 
-/// An `include`.
+/// An `include` statement.
 #[derive(Clone, Debug)]
 pub struct Include {
-    /// The path as it was written.
+    /// The path in the statement.
     pub path: String,
-    /// The file.
+    /// The included file.
     pub file: FileId,
-    /// Where it stands.
+    /// The location.
     pub place: Place,
 }
 
-/// A `namespace`.
+/// A `namespace` statement.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Namespace {
     /// The language, or `*`.
     pub scope: String,
-    /// The name, with dots.
+    /// The dotted name.
     pub name: String,
 }
 
 /// A type or a constant.
 #[derive(Clone, Debug)]
 pub struct Definition {
-    /// Its name.
+    /// The name.
     pub name: String,
-    /// Where the name stands.
+    /// The location of the name.
     pub place: Place,
-    /// What it is.
+    /// The kind, with its content.
     pub kind: DefinitionKind,
-    /// The comments before it.
+    /// The comments before the definition.
     pub documentation: String,
 }
 
-/// What a definition is.
+/// The kind and content of a definition.
 #[derive(Clone, Debug)]
 pub enum DefinitionKind {
-    /// Another name of a type.
+    /// An alias of a type.
     Typedef(Type),
-    /// Names of numbers.
+    /// An enum.
     Enum(Vec<EnumValue>),
-    /// Fields.
+    /// A struct.
     Struct(Vec<Field>),
-    /// Fields of which one is there.
+    /// A union: exactly one of its fields is set.
     Union(Vec<Field>),
-    /// Fields of an error.
+    /// An exception.
     Exception(Vec<Field>),
-    /// A value of this type.
+    /// A constant, with its type and value.
     Constant(Type, Literal),
 }
 
 /// A value of an enum.
 #[derive(Clone, Debug)]
 pub struct EnumValue {
-    /// Its name.
+    /// The name.
     pub name: String,
-    /// Its number.
+    /// The number.
     pub number: i32,
-    /// Where the name stands.
+    /// The location of the name.
     pub place: Place,
-    /// The comments before it.
+    /// The comments before the value.
     pub documentation: String,
 }
 
-/// Whether a field must be there.
+/// The requiredness of a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Requiredness {
-    /// `required`, and arguments without a word.
+    /// `required`, or an argument without a keyword.
     Required,
     /// `optional`.
     Optional,
-    /// Neither word.
+    /// No keyword.
     Default,
 }
 
-/// A field of a struct, an argument, or an exception that is thrown.
+/// A field of a struct, an argument, or a declared exception of a function.
 #[derive(Clone, Debug)]
 pub struct Field {
-    /// Its number.
+    /// The field id.
     pub id: i16,
-    /// Its name.
+    /// The name.
     pub name: String,
-    /// Where the name stands.
+    /// The location of the name.
     pub place: Place,
-    /// Whether it must be there.
+    /// The requiredness.
     pub requiredness: Requiredness,
-    /// Its type.
+    /// The type.
     pub ty: Type,
-    /// What it is where it is left out.
+    /// The default value.
     pub default: Option<Literal>,
-    /// The comments before it.
+    /// The comments before the field.
     pub documentation: String,
 }
 
@@ -198,31 +199,32 @@ pub enum Type {
     Set(Box<Type>),
     /// `map<..., ...>`.
     Map(Box<Type>, Box<Type>),
-    /// A type of this or an included file.
+    /// A type defined in this or an included file.
     Named(DefinitionId),
 }
 
 /// A service.
 #[derive(Clone, Debug)]
 pub struct Service {
-    /// Its name.
+    /// The name.
     pub name: String,
-    /// The file that it stands in.
+    /// The file that defines the service.
     pub file: FileId,
-    /// Where the name stands.
+    /// The location of the name.
     pub place: Place,
-    /// The service that it extends.
+    /// The extended service.
     pub extends: Option<ServiceId>,
-    /// The comments before it.
+    /// The comments before the service.
     pub documentation: String,
-    /// Its own functions.
+    /// The service's own functions.
     pub functions: Vec<Function>,
-    /// The functions of the services that it extends, the farthest first, with hints as they are for this service.
+    /// The functions of the extended services, most distant first, with their hints as resolved for this
+    /// service.
     pub inherited: Vec<Function>,
 }
 
 impl Service {
-    /// All functions that its clients can call: the inherited ones, then its own.
+    /// Returns all functions that clients can call: inherited ones, then its own.
     pub fn all_functions(&self) -> impl Iterator<Item = &Function> {
         self.inherited.iter().chain(&self.functions)
     }
@@ -231,22 +233,22 @@ impl Service {
 /// A function of a service.
 #[derive(Clone, Debug)]
 pub struct Function {
-    /// Its name.
+    /// The name.
     pub name: String,
-    /// Where the name stands.
+    /// The location of the name.
     pub place: Place,
-    /// The service that declares it.
+    /// The service that declares the function.
     pub declared_in: ServiceId,
-    /// Whether the caller expects no answer.
+    /// Whether the function is oneway.
     pub oneway: bool,
-    /// What it takes.
+    /// The arguments.
     pub arguments: Vec<Field>,
-    /// What it returns.
+    /// The result type.
     pub result: Type,
-    /// The exceptions that it throws.
+    /// The declared exceptions.
     pub throws: Vec<Field>,
-    /// The comments before it.
+    /// The comments before the function.
     pub documentation: String,
-    /// What is hinted to each side, with the places where it came from.
+    /// The resolved hints of both sides, with their locations.
     pub hints: FunctionHints,
 }

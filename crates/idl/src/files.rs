@@ -1,19 +1,20 @@
-//! Where files come from.
+//! Sources of IDL files.
 
 use crate::source::MAX_FILE;
 use std::collections::BTreeMap;
 use std::io::{self, Read as _};
 use std::path::{Component, Path, PathBuf};
 
-/// Where files come from: the disk, or what was put into memory.
+/// A source of files: the disk or memory.
 pub trait Files {
-    /// A path that is the same for each way to name a file; an error if there is none.
+    /// Returns the canonical path of a file, which is the same for all its names. Fails if the file does not
+    /// exist.
     fn canonical(&self, path: &Path) -> io::Result<PathBuf>;
-    /// A file's bytes.
+    /// Returns the content of a file.
     fn read(&self, path: &Path) -> io::Result<Vec<u8>>;
 }
 
-/// The files of this machine.
+/// The file system.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Disk;
 
@@ -27,23 +28,23 @@ impl Files for Disk {
             return Err(io::Error::other("it is no file"));
         }
         let mut bytes = Vec::new();
-        // One more than allowed, so that the one who reads sees that it is too many.
+        // One byte more than allowed, so that the caller can detect a file that is too large.
         std::fs::File::open(path)?.take(MAX_FILE as u64 + 1).read_to_end(&mut bytes)?;
         Ok(bytes)
     }
 }
 
-/// Files that are only here.
+/// Files in memory.
 #[derive(Clone, Debug, Default)]
 pub struct Memory(BTreeMap<PathBuf, Vec<u8>>);
 
 impl Memory {
-    /// No files.
+    /// Creates an empty set.
     pub fn new() -> Self {
         Memory::default()
     }
 
-    /// The same with one more.
+    /// Adds a file.
     #[must_use]
     pub fn with(mut self, path: impl AsRef<Path>, bytes: impl Into<Vec<u8>>) -> Self {
         self.0.insert(plain(path.as_ref()), bytes.into());
@@ -51,7 +52,7 @@ impl Memory {
     }
 }
 
-/// A path without `.` and `..`.
+/// Resolves `.` and `..` in a path.
 fn plain(path: &Path) -> PathBuf {
     let mut plain = PathBuf::new();
     for component in path.components() {

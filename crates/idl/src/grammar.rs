@@ -1,18 +1,18 @@
-//! One definition through `pilota-thrift-parser`, its complaints as places.
+//! Parses one definition with `pilota-thrift-parser` and converts its errors to locations.
 
 use chumsky::Parser as _;
 use chumsky::error::{Rich, RichPattern, RichReason};
 use chumsky::primitive::end;
 use pilota_thrift_parser::{Components, Item};
 
-/// What the parser says of a text that is no definition.
+/// The parser's error for a text that is not a definition.
 #[derive(Debug)]
 pub(crate) struct SyntaxError {
-    /// The byte from which on it cannot be understood.
+    /// The byte offset of the error.
     pub(crate) offset: usize,
-    /// What could stand there, for a message; may be empty.
+    /// The tokens expected there, for a message; may be empty.
     pub(crate) expected: String,
-    /// A message that says it all, if there is one.
+    /// A complete message, if the parser has one.
     pub(crate) custom: Option<String>,
 }
 
@@ -34,8 +34,8 @@ fn syntax_error(error: &Rich<'_, char>) -> SyntaxError {
     }
 }
 
-/// The parser works on characters: of those that it could go on with, punctuation is told as it is, letters and
-/// digits as what begins with them, and the space between words not at all.
+/// Describes the characters that the parser expects: punctuation verbatim, letters and digits as the tokens
+/// that begin with them; whitespace is omitted.
 fn in_words(expected: &[RichPattern<'_, char>]) -> String {
     let mut punctuation = Vec::new();
     let (mut word, mut number, mut text) = (false, false, false);

@@ -1,17 +1,17 @@
-//! The words of a file, with where they stand. Total: what is no word is an error and left out.
+//! Splits a file into tokens with locations. Reports unknown characters as errors and skips them.
 
 use crate::diagnostic::{Diagnostic, Diagnostics};
 use crate::source::{Source, Span};
 
-/// Deeper nesting of brackets of any kind is refused, so that nothing that follows recurses without bound.
+/// The maximum nesting depth of brackets of any kind. It bounds the recursion of all later passes.
 pub(crate) const MAX_DEPTH: usize = 64;
 
-/// What a token is.
+/// The kind of a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// Letters, digits and underscores: an identifier, a keyword or a number.
     Word,
-    /// A quoted text.
+    /// A quoted string.
     Literal,
     /// A single character.
     Punctuation(u8),
@@ -22,7 +22,7 @@ pub(crate) enum Kind {
 pub(crate) struct Token {
     pub(crate) kind: Kind,
     pub(crate) span: Span,
-    /// The token of the other bracket, for `(`, `[`, `{` and their ends.
+    /// The index of the matching bracket, for `(`, `[`, `{` and their closing brackets.
     pub(crate) partner: Option<usize>,
 }
 
@@ -32,7 +32,7 @@ impl Token {
     }
 }
 
-/// A comment, and the index of the token behind it.
+/// A comment, and the index of the next token.
 #[derive(Clone, Debug)]
 pub(crate) struct Comment {
     pub(crate) span: Span,
@@ -46,10 +46,10 @@ pub(crate) struct Tokens {
     pub(crate) comments: Vec<Comment>,
 }
 
-/// What Thrift's punctuation is.
+/// Thrift's punctuation characters.
 const PUNCTUATION: &[u8] = b"(){}[]<>,;:=.*+-&";
 
-/// Splits a file. `None` if it cannot be made sense of at all, which was reported then.
+/// Splits a file into tokens. Returns `None` after reporting an error that makes the tokens unusable.
 pub(crate) fn lex(source: &Source, diagnostics: &mut Diagnostics) -> Option<Tokens> {
     let text = &*source.text;
     let bytes = text.as_bytes();
@@ -121,7 +121,7 @@ fn line_end(text: &str, at: usize) -> usize {
     text[at..].find('\n').map_or(text.len(), |length| at + length)
 }
 
-/// Past the closing quote.
+/// Returns the offset after the closing quote.
 fn literal_end(bytes: &[u8], at: usize) -> Option<usize> {
     let quote = bytes[at];
     let mut end = at + 1;
@@ -134,10 +134,10 @@ fn literal_end(bytes: &[u8], at: usize) -> Option<usize> {
     }
 }
 
-/// Finds the partners of brackets; whether all have one and none is nested too deeply.
+/// Matches brackets. Returns whether all are matched and none is nested too deeply.
 fn pair(tokens: &mut [Token], source: &Source, diagnostics: &mut Diagnostics) -> bool {
     let mut open: Vec<(usize, u8)> = Vec::new();
-    // Type parameters, which have no partner: a '>' too many is the parser's business.
+    // Open type parameters. They are not matched: the parser reports a surplus '>'.
     let mut angles = 0usize;
     for index in 0..tokens.len() {
         let Kind::Punctuation(punctuation) = tokens[index].kind else { continue };
@@ -167,7 +167,7 @@ fn pair(tokens: &mut [Token], source: &Source, diagnostics: &mut Diagnostics) ->
                 tokens[index].partner = Some(opened);
                 tokens[opened].partner = Some(index);
             }
-            // No type goes on behind these.
+            // No type extends past these tokens.
             b';' | b'=' => angles = 0,
             _ => {}
         }

@@ -1,10 +1,11 @@
-//! Thrift with hints: from files to services whose functions have their hints, with the place of each.
+//! Loader of Thrift IDL files with hints: reads files and returns services whose functions have resolved
+//! hints with source locations.
 //!
-//! What may come in: reading and checking of IDL files, messages about them. What never does: what follows from hints
-//! (`dunlin-hints` knows), generated code, the network.
+//! This crate reads and checks IDL files and reports errors in them. It never holds the rules from hints to
+//! plans (`dunlin-hints`), code generation or networking.
 //!
-//! Everything that Thrift has is taken, and hints in two spellings: HatRPC's groups and brackets, and plain Thrift's
-//! annotations, with which a file stays valid for other Thrift compilers:
+//! It accepts all of Thrift, and hints in two notations: HatRPC's groups and brackets, and plain Thrift
+//! annotations, which keep a file valid for other Thrift compilers:
 //!
 //! ```thrift
 //! service KV {
@@ -14,14 +15,14 @@
 //! }
 //! ```
 //!
-//! A key alone or behind `hint.` is for both sides, behind `c_hint.` for the client, behind `s_hint.` for the server. A
-//! function's hint counts more than its service's, that more than one of a service which that one extends; on the same
-//! level one for a side counts more than one for both; each key by itself.
+//! A key alone or after `hint.` applies to both sides, after `c_hint.` to the client, and after `s_hint.` to
+//! the server. A function's hint overrides its service's, which overrides that of a service it extends. On
+//! the same level, a hint for one side overrides a hint for both. The rules apply to each key separately.
 //!
-//! The grammar is that of `pilota-thrift-parser`, whose tree has no places: the words of a file are found first
-//! (`lexer.rs`), then where definitions, functions and hints are (`outline.rs`); what the parser does not know is blanked
-//! with spaces, so that all offsets stay; each definition is parsed by itself (`grammar.rs`) and its tree gets the places
-//! of its words (`walk.rs`).
+//! The grammar is that of `pilota-thrift-parser`, whose trees have no source locations. Loading therefore
+//! takes these steps: `lexer.rs` splits a file into tokens; `outline.rs` locates definitions, functions and
+//! hints; syntax unknown to the parser is blanked with spaces, so that all offsets stay valid; `grammar.rs`
+//! parses each definition separately; `walk.rs` adds the locations of the tokens to its tree.
 #![forbid(unsafe_code)]
 
 mod diagnostic;

@@ -1,4 +1,4 @@
-//! Reading a file and all that it includes.
+//! Loading of a file with its included files.
 
 use crate::diagnostic::{Diagnostic, Diagnostics};
 use crate::document::{DefinitionId, DefinitionKind, Document, File, FileId, Include, Namespace, Type};
@@ -14,41 +14,41 @@ use pilota_thrift_parser as tree;
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
-/// The most files of one document.
+/// The maximum number of files of a document.
 pub const MAX_FILES: usize = 256;
 
-/// What becomes of hints whose key or value nobody knows.
+/// The handling of hints with an unknown key or value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Lenience {
-    /// They are errors.
+    /// Unknown hints are errors.
     #[default]
     Strict,
-    /// They are warnings and count as not said.
+    /// Unknown hints cause warnings and are ignored.
     Lenient,
 }
 
-/// How to read.
+/// Options for loading.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// Folders in which included files are looked for, after that of the including file, in this order.
+    /// Folders to search for included files, in this order, after the folder of the including file.
     pub include_folders: Vec<PathBuf>,
-    /// What becomes of unknown hints.
+    /// The handling of unknown hints.
     pub lenience: Lenience,
 }
 
-/// Reads a file from the disk and all that it includes, and checks them.
+/// Loads a file and all included files from disk, and checks them.
 ///
 /// # Errors
-/// Everything that is wrong, up to [`MAX_DIAGNOSTICS`](crate::MAX_DIAGNOSTICS) things.
+/// All errors, up to [`MAX_DIAGNOSTICS`](crate::MAX_DIAGNOSTICS).
 pub fn load(path: impl AsRef<Path>, include_folders: &[PathBuf]) -> Result<Document, Diagnostics> {
     let options = Options { include_folders: include_folders.to_vec(), ..Options::default() };
     load_with(path, &options, &Disk)
 }
 
-/// Reads a file and all that it includes from where one likes, and checks them.
+/// Loads a file and all included files from the given source, and checks them.
 ///
 /// # Errors
-/// Everything that is wrong, up to [`MAX_DIAGNOSTICS`](crate::MAX_DIAGNOSTICS) things.
+/// All errors, up to [`MAX_DIAGNOSTICS`](crate::MAX_DIAGNOSTICS).
 pub fn load_with(
     path: impl AsRef<Path>,
     options: &Options,
@@ -85,20 +85,20 @@ pub fn load_with(
     }
 }
 
-/// A file whose definitions are parsed but not yet understood.
+/// A parsed file whose names are not yet resolved.
 #[derive(Debug)]
 pub(crate) struct Parsed {
     pub(crate) path: PathBuf,
     pub(crate) source: Source,
     pub(crate) tokens: Tokens,
     pub(crate) outline: Outline,
-    /// The tree of each item of the outline, where it has one.
+    /// The tree of each item in the outline; `None` if it could not be parsed.
     pub(crate) trees: Vec<Option<tree::Item>>,
     blanked: String,
     pub(crate) includes: Vec<RawInclude>,
 }
 
-/// An include, and what it led to.
+/// An include statement and the file it refers to.
 #[derive(Debug)]
 pub(crate) struct RawInclude {
     path: String,
@@ -107,7 +107,7 @@ pub(crate) struct RawInclude {
 }
 
 impl Parsed {
-    /// The word at a token, or nothing.
+    /// Returns the word at a token, or an empty string.
     pub(crate) fn word(&self, index: usize) -> &str {
         match self.tokens.tokens.get(index) {
             Some(token) if token.kind == Kind::Word => self.source.slice(&token.span),
@@ -115,11 +115,11 @@ impl Parsed {
         }
     }
 
-    /// The name of an item, as far as it has one in a place that is known without parsing.
+    /// Returns the location of an item's name, if it can be found without parsing.
     pub(crate) fn name_of(&self, item: &Item) -> Option<Span> {
         let index = match item.kind {
             ItemKind::Typedef => {
-                // The last word that is in no brackets.
+                // The last word outside brackets.
                 let mut last = None;
                 let mut at = item.tokens.start + 1;
                 while at < item.tokens.end {
@@ -141,12 +141,12 @@ impl Parsed {
             .then(|| self.tokens.tokens[index].span.clone())
     }
 
-    /// What names of its definitions are prefixed with.
+    /// Returns the prefix of the file's names in including files.
     pub(crate) fn prefix(&self) -> &str {
         self.path.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default()
     }
 
-    /// The block of comments that ends just before a token.
+    /// Returns the block of comments directly before a token.
     pub(crate) fn documentation(&self, token: usize) -> String {
         let comments = &self.tokens.comments;
         let from = comments.partition_point(|comment| comment.before < token);
@@ -158,8 +158,8 @@ impl Parsed {
         }
         let text = &*self.source.text;
         for comment in block.into_iter().rev() {
-            // An empty line separates it from what it does not belong to, and who stands on the line of what was
-            // before belongs to that.
+            // An empty line ends the block, and a comment on the line of an earlier token belongs to that
+            // token.
             let gap = &text[comment.span.end..end];
             let line = text[..comment.span.start].rfind('\n').map_or(0, |newline| newline + 1);
             let alone = text[line..comment.span.start].trim().is_empty();
@@ -177,7 +177,7 @@ impl Parsed {
     }
 }
 
-/// A comment's lines without its marks.
+/// Returns a comment's lines without comment markers.
 fn comment_lines(comment: &str) -> impl Iterator<Item = &str> {
     let block = comment.starts_with("/*");
     let inside = if block {
@@ -196,13 +196,13 @@ struct Loader<'a> {
     files: &'a dyn Files,
     parsed: Vec<Parsed>,
     known: HashMap<PathBuf, FileId>,
-    /// The files that include each other down to the one that is read.
+    /// The chain of files that include each other, down to the current one.
     open: Vec<PathBuf>,
     diagnostics: Diagnostics,
 }
 
 impl Loader<'_> {
-    /// Reads a file that is not yet known, and all that it includes. The error is said of who asked for it.
+    /// Loads a new file and its included files. The caller reports the error at the include statement.
     fn file(&mut self, path: &Path, canonical: PathBuf) -> Result<FileId, String> {
         if self.parsed.len() >= MAX_FILES {
             return Err(format!("more than {MAX_FILES} files are included"));
@@ -261,7 +261,7 @@ impl Loader<'_> {
         let name = path.display().to_string();
         let text = match std::str::from_utf8(bytes) {
             Ok(text) => text,
-            // What is before the error tells where it is.
+            // The valid part of the text locates the error.
             Err(error) => {
                 let valid = std::str::from_utf8(&bytes[..error.valid_up_to()]).unwrap_or_default();
                 let source = Source::new(&name, valid);
@@ -303,7 +303,7 @@ impl Loader<'_> {
         parsed
     }
 
-    /// Parses each item by itself, so that an error in one hides none in another.
+    /// Parses each item separately, so that an error in one does not hide errors in another.
     fn items(&mut self, parsed: &mut Parsed) {
         for index in 0..parsed.outline.items.len() {
             let item = &parsed.outline.items[index];
@@ -315,7 +315,7 @@ impl Loader<'_> {
             let span = tokens[item.tokens.start].span.start..tokens[item.tokens.end - 1].span.end;
             let tree = match grammar::parse(&parsed.blanked[span.clone()]) {
                 Ok(tree) => Some(tree),
-                // The parser takes comments in most places; where it does not, they are blanked.
+                // The parser accepts comments in most places; in others they are blanked.
                 Err(errors) => match self.without_comments(parsed, &span) {
                     Some(tree) => Some(tree),
                     None => {
@@ -355,7 +355,8 @@ impl Loader<'_> {
         let item = &parsed.outline.items[item];
         for error in errors {
             let offset = start + error.offset;
-            // The parser works on characters: what it stumbled over is the token there, or the next one.
+            // The parser works on characters; the error belongs to the token at that offset, or to the next
+            // one.
             let tokens = &parsed.tokens.tokens[..item.tokens.end];
             let index = tokens.partition_point(|token| token.span.end <= offset);
             let span = tokens.get(index).map_or(offset..offset, |token| token.span.clone());
@@ -381,7 +382,7 @@ impl Loader<'_> {
     }
 }
 
-/// Gives words their meaning.
+/// Resolves and checks the parsed files.
 fn check(parsed: &[Parsed], lenience: Lenience, diagnostics: &mut Diagnostics) -> Document {
     let scope = Scope::new(parsed, diagnostics);
     let mut files = Vec::new();
@@ -401,7 +402,7 @@ fn check(parsed: &[Parsed], lenience: Lenience, diagnostics: &mut Diagnostics) -
                     let head = walker.service(item, service);
                     heads.push((id, index, Some(head)));
                 }
-                // It keeps its number.
+                // The service keeps its number.
                 None if item.kind == ItemKind::Service => heads.push((id, index, None)),
                 Some(tree) if is_definition(item.kind) => definitions.extend(walker.definition(item, tree)),
                 _ => {}
@@ -426,7 +427,7 @@ fn check(parsed: &[Parsed], lenience: Lenience, diagnostics: &mut Diagnostics) -
     }
     let services = resolve::services(parsed, heads, lenience, diagnostics);
     let document = Document { files, services, warnings: Diagnostics::default() };
-    // With definitions missing, their numbers mean others.
+    // Missing definitions would shift the indices.
     if diagnostics.errors() == 0 {
         typedefs(parsed, &document, diagnostics);
     }
@@ -436,14 +437,14 @@ fn check(parsed: &[Parsed], lenience: Lenience, diagnostics: &mut Diagnostics) -
     document
 }
 
-/// No typedef leads back to itself: a walk in depth that comes upon what it is still in has found a circle.
+/// Reports typedefs that refer to themselves, with a depth-first search for cycles.
 fn typedefs(parsed: &[Parsed], document: &Document, diagnostics: &mut Diagnostics) {
     let all = document.files.iter().enumerate().flat_map(|(number, file)| {
         (0..file.definitions.len()).map(move |index| DefinitionId { file: FileId(number), index })
     });
     let (mut done, mut open) = (HashSet::new(), HashSet::new());
     for start in all {
-        // What is to be entered, and what is to be left.
+        // Definitions to enter or to leave.
         let mut left = vec![(start, false)];
         while let Some((id, leave)) = left.pop() {
             if leave {
@@ -469,7 +470,7 @@ fn typedefs(parsed: &[Parsed], document: &Document, diagnostics: &mut Diagnostic
     }
 }
 
-/// Calls with each name in a type; types are not nested deeply.
+/// Calls `call` for each named type in a type. The recursion is bounded, since the lexer limits nesting.
 fn named_in(ty: &Type, call: &mut impl FnMut(DefinitionId)) {
     match ty {
         Type::List(inner) | Type::Set(inner) => named_in(inner, call),
@@ -482,9 +483,9 @@ fn named_in(ty: &Type, call: &mut impl FnMut(DefinitionId)) {
     }
 }
 
-/// Only exceptions are thrown.
+/// Reports thrown types that are not exceptions.
 fn throws(parsed: &[Parsed], document: &Document, diagnostics: &mut Diagnostics) {
-    // What names were found to be, so that a long row of typedefs is followed once.
+    // Caches resolved names, so that a long chain of typedefs is followed only once.
     let mut known: HashMap<DefinitionId, bool> = HashMap::new();
     for service in &document.services {
         for field in service.functions.iter().flat_map(|function| &function.throws) {

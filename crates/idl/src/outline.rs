@@ -1,5 +1,5 @@
-//! The shape of a file by its tokens alone: where definitions, services and functions are, and the hints between
-//! them. The parser of Thrift knows neither hints nor places; this knows nothing of what a type is.
+//! The structure of a file from its tokens alone: the locations of definitions, services, functions and
+//! hints. The Thrift parser knows neither hints nor locations; this module does not parse types.
 
 use crate::diagnostic::{Diagnostic, Diagnostics};
 use crate::lexer::{Kind, Token, Tokens};
@@ -8,7 +8,7 @@ use crate::source::{Source, Span};
 use dunlin_hints::nearest;
 use std::ops::Range;
 
-/// What a definition begins with.
+/// The keyword of a definition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ItemKind {
     Include,
@@ -40,9 +40,9 @@ const KEYWORDS: [(&str, ItemKind); 10] = [
 #[derive(Debug)]
 pub(crate) struct Item {
     pub(crate) kind: ItemKind,
-    /// Its tokens, without separators behind it.
+    /// Its tokens, without trailing separators.
     pub(crate) tokens: Range<usize>,
-    /// The inside of a service.
+    /// The content of a service.
     pub(crate) service: Option<ServiceOutline>,
 }
 
@@ -51,32 +51,32 @@ pub(crate) struct Item {
 pub(crate) struct ServiceOutline {
     pub(crate) hints: Vec<RawHint>,
     pub(crate) functions: Vec<FunctionOutline>,
-    /// What is wrong with it was said; the parser would say it again.
+    /// Whether errors in it were already reported. The parser would report them again.
     pub(crate) broken: bool,
 }
 
 /// A function.
 #[derive(Debug)]
 pub(crate) struct FunctionOutline {
-    /// Its first token.
+    /// The index of its first token.
     pub(crate) start: usize,
-    /// The token of its name.
+    /// The index of its name.
     pub(crate) name: usize,
-    /// The bracket before its arguments.
+    /// The index of the bracket before its arguments.
     pub(crate) arguments: usize,
-    /// The bracket before its exceptions.
+    /// The index of the bracket before its exceptions.
     pub(crate) throws: Option<usize>,
     pub(crate) hints: Vec<RawHint>,
 }
 
-/// A file's definitions, and what is not plain Thrift and so to be blanked.
+/// A file's definitions, and the spans that must be blanked because they are not plain Thrift.
 #[derive(Debug, Default)]
 pub(crate) struct Outline {
     pub(crate) items: Vec<Item>,
     pub(crate) blanks: Vec<Span>,
 }
 
-/// Finds what a file consists of.
+/// Finds the definitions of a file.
 pub(crate) fn outline(source: &Source, tokens: &Tokens, diagnostics: &mut Diagnostics) -> Outline {
     let mut reader = Reader { source, tokens: &tokens.tokens, diagnostics, blanks: Vec::new() };
     let items = reader.items();
@@ -85,7 +85,7 @@ pub(crate) fn outline(source: &Source, tokens: &Tokens, diagnostics: &mut Diagno
     Outline { items, blanks: reader.blanks }
 }
 
-/// Reads tokens by index; an index past the end is no token.
+/// Reads tokens by index. An index past the end is valid and has no token.
 pub(crate) struct Reader<'a> {
     pub(crate) source: &'a Source,
     pub(crate) tokens: &'a [Token],
@@ -98,7 +98,7 @@ impl Reader<'_> {
         self.tokens.get(index).is_some_and(|token| token.is(punctuation))
     }
 
-    /// The word at an index, or nothing.
+    /// Returns the word at an index, or an empty string.
     pub(crate) fn word(&self, index: usize) -> &str {
         match self.tokens.get(index) {
             Some(token) if token.kind == Kind::Word => self.source.slice(&token.span),
@@ -110,12 +110,12 @@ impl Reader<'_> {
         self.is(index, b',') || self.is(index, b';')
     }
 
-    /// The token behind the bracket that closes the one at an index.
+    /// Returns the index after the bracket that closes the one at `open`.
     pub(crate) fn behind(&self, open: usize) -> usize {
         self.tokens[open].partner.unwrap_or(open) + 1
     }
 
-    /// The bytes of tokens, or of the end of the file.
+    /// Returns the byte range of some tokens, or the end of the file.
     pub(crate) fn span(&self, tokens: Range<usize>) -> Span {
         let end = self.source.text.len();
         let start = self.tokens.get(tokens.start).map_or(end, |token| token.span.start);
@@ -127,7 +127,7 @@ impl Reader<'_> {
         Diagnostic::error(self.source, &self.span(index..index + 1), message)
     }
 
-    /// How a token is called in a message.
+    /// Returns a token's description for a message.
     pub(crate) fn called(&self, index: usize) -> String {
         match self.tokens.get(index) {
             Some(token) => {
@@ -168,7 +168,7 @@ impl Reader<'_> {
         items
     }
 
-    /// The next keyword that is in no brackets.
+    /// Returns the index of the next keyword outside brackets.
     fn next_keyword(&self, mut at: usize) -> usize {
         while at < self.tokens.len() && self.keyword(at).is_none() {
             at = self.behind_whole(at);
@@ -176,7 +176,7 @@ impl Reader<'_> {
         at
     }
 
-    /// The next token, or the one behind the brackets that begin here.
+    /// Returns the next index, or the one after the brackets that open here.
     fn behind_whole(&self, at: usize) -> usize {
         match self.tokens[at].partner {
             Some(partner) if partner > at => partner + 1,
@@ -184,7 +184,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Behind a word with dots, or behind a token that is none.
+    /// Returns the index after a dotted name, or after a token of another kind.
     fn behind_path(&self, start: usize) -> usize {
         let mut at = start + 1;
         while self.is(at, b'.') && !self.word(at + 1).is_empty() {
@@ -199,15 +199,15 @@ impl Reader<'_> {
             ItemKind::Enum | ItemKind::Struct | ItemKind::Union | ItemKind::Exception | ItemKind::Service
         );
         if kind == ItemKind::Namespace {
-            // Both its words may be keywords.
+            // Both words may be keywords.
             let name = self.behind_path(self.behind_path(start + 1));
             let end = if self.is(name, b'(') { self.behind(name) } else { name };
             return end.min(self.tokens.len());
         }
-        // The keyword and the name, which may be a keyword of ours too.
+        // Skips the keyword and the name, which may itself be a keyword here.
         let mut at = start + 2;
         if !braces {
-            // A type has commas between its parameters.
+            // Commas between type parameters do not end the item.
             let mut angles = 0usize;
             while at < self.tokens.len() && self.keyword(at).is_none() {
                 if self.is(at, b'<') {
@@ -262,7 +262,7 @@ impl Reader<'_> {
                     outline.functions.push(function);
                     at = next;
                 }
-                // The parser will say what is wrong here.
+                // The parser reports the error here.
                 None => break,
             }
         }
@@ -272,14 +272,14 @@ impl Reader<'_> {
         outline
     }
 
-    /// A function and the index behind it.
+    /// Reads a function. Returns it with the index after it.
     fn function(&mut self, start: usize, close: usize) -> Option<(FunctionOutline, usize)> {
         let mut name = start;
         loop {
             match self.tokens.get(name)?.kind {
                 _ if name >= close => return None,
                 Kind::Word if self.is(name + 1, b'(') && !self.is_annotation(name + 1) => break,
-                // An annotation of the result's type.
+                // An annotation of the result type.
                 Kind::Punctuation(b'(') if self.is_annotation(name) => name = self.behind(name),
                 Kind::Word | Kind::Literal | Kind::Punctuation(b'<' | b'>' | b',' | b'.') => name += 1,
                 Kind::Punctuation(_) => return None,
@@ -318,7 +318,7 @@ impl Reader<'_> {
         Some((function, at))
     }
 
-    /// Whether brackets hold annotations: `key = "value"`, or a key alone.
+    /// Returns whether brackets contain annotations: `key = "value"` or a key alone.
     pub(crate) fn is_annotation(&self, open: usize) -> bool {
         let mut at = open + 1;
         if self.word(at).is_empty() || self.word(at).starts_with(|c: char| c.is_ascii_digit()) {
@@ -330,8 +330,8 @@ impl Reader<'_> {
         self.is(at + 1, b'=') || self.is_separator(at + 1) || self.is(at + 1, b')')
     }
 
-    /// Values of hints may be `1KB`; in Thrift a word that begins with a digit is a number, but its parser would take the
-    /// number and go on in the middle of the word.
+    /// Values of hints may be words such as `1KB`. In Thrift, a word that begins with a digit is a number;
+    /// the parser would accept the digits and continue in the middle of the word.
     fn refuse_what_only_begins_as_a_number(&mut self) {
         let mut hints = self.blanks.iter().peekable();
         let mut wrong = Vec::new();
@@ -349,13 +349,14 @@ impl Reader<'_> {
         }
     }
 
-    /// What Thrift has and its parser does not: annotations without a value, `&` of fields, a byte order mark.
+    /// Blanks valid Thrift that the parser rejects: annotations without a value, `&` of fields, a byte order
+    /// mark.
     fn blank_what_is_not_known(&mut self) {
         if self.source.text.starts_with('\u{feff}') {
             self.blanks.push(0..'\u{feff}'.len_utf8());
         }
         for index in 0..self.tokens.len() {
-            // Between a type and a name.
+            // The position between a type and a name.
             let typed = index > 0
                 && (!self.word(index - 1).is_empty() || self.is(index - 1, b'>') || self.is(index - 1, b')'));
             if self.is(index, b'&') && typed && !self.word(index + 1).is_empty() {
@@ -372,7 +373,7 @@ impl Reader<'_> {
     }
 }
 
-/// Whether a word of the lexer is one of Thrift: a name, or a number as far as it has no sign or point.
+/// Returns whether a word is valid in Thrift: a name, or a number without sign and point.
 fn is_word_or_number(word: &str) -> bool {
     if !word.starts_with(|c: char| c.is_ascii_digit()) {
         return true;
@@ -384,7 +385,7 @@ fn is_word_or_number(word: &str) -> bool {
     number.bytes().chain(exponent.bytes()).all(|b| b.is_ascii_digit())
 }
 
-/// A text in which spans are blanked with spaces, lines staying as they are.
+/// Replaces spans by spaces. Line ends stay.
 pub(crate) fn blank(text: &str, spans: impl IntoIterator<Item = Span>) -> String {
     let mut bytes = text.as_bytes().to_vec();
     for span in spans {
@@ -394,6 +395,6 @@ pub(crate) fn blank(text: &str, spans: impl IntoIterator<Item = Span>) -> String
             }
         }
     }
-    // Spans begin and end between characters, so none is left in half.
+    // Spans lie on character boundaries, so the result is valid UTF-8.
     String::from_utf8(bytes).unwrap_or_default()
 }

@@ -1,11 +1,11 @@
-//! Hints as they are written, in both spellings.
+//! Unparsed hints in both notations.
 //!
-//! HatRPC's (its figure 7): `hint: key = value, key = value;` for both sides, `c_hint:` for the client and `s_hint:`
-//! for the server; in a service before its functions, and in `[ ]` behind a function.
+//! HatRPC's notation (its figure 7): `hint: key = value, key = value;` for both sides, `c_hint:` for the
+//! client and `s_hint:` for the server, in a service before its functions and in `[ ]` after a function.
 //!
-//! Plain Thrift's annotations, behind a function or a service: `(perf_goal = "latency", c_hint.polling = "busy")`. A
-//! key alone, or behind `hint.`, is for both sides; behind `c_hint.` for the client, behind `s_hint.` for the server.
-//! Other annotations are none of ours.
+//! Plain Thrift annotations after a function or a service:
+//! `(perf_goal = "latency", c_hint.polling = "busy")`. A key alone or after `hint.` applies to both sides,
+//! after `c_hint.` to the client, and after `s_hint.` to the server. Other annotations are ignored.
 
 use crate::diagnostic::Diagnostic;
 use crate::lexer::Kind;
@@ -14,20 +14,20 @@ use crate::source::Span;
 use dunlin_hints::{Key, Side, nearest};
 use std::ops::Range;
 
-/// A hint whose key and value are still words.
+/// A hint whose key and value are not yet parsed.
 #[derive(Clone, Debug)]
 pub(crate) struct RawHint {
-    /// The side, or both.
+    /// The side; `None` for both.
     pub(crate) side: Option<Side>,
     pub(crate) key: Span,
-    /// Where the key's name begins in its span, behind `c_hint.` and its like.
+    /// The offset of the key's name in its span, after `c_hint.` or another prefix.
     pub(crate) name: usize,
     pub(crate) value: Span,
     /// The value without quotes.
     pub(crate) word: String,
 }
 
-/// The groups, and what they are called in annotations.
+/// The hint groups: their names and sides.
 const GROUPS: [(&str, Option<Side>); 3] =
     [("hint", None), ("c_hint", Some(Side::Client)), ("s_hint", Some(Side::Server))];
 
@@ -35,7 +35,7 @@ const GROUP_HELP: &str = "groups are hint: for both sides, c_hint: for the clien
 
 /// An annotation.
 pub(crate) struct Entry {
-    /// Its tokens, with the separator behind.
+    /// Its tokens, including the separator after it.
     pub(crate) tokens: Range<usize>,
     /// The tokens of its key.
     key: Range<usize>,
@@ -44,7 +44,7 @@ pub(crate) struct Entry {
 }
 
 impl Reader<'_> {
-    /// Reads the group that begins at an index and ends before another; returns the index behind it.
+    /// Reads the group that begins at `start` and ends before `end`. Returns the index after it.
     pub(crate) fn hint_group(&mut self, start: usize, end: usize, hints: &mut Vec<RawHint>) -> usize {
         let word = self.word(start);
         let side = GROUPS.iter().find(|(name, _)| *name == word).map(|(_, side)| *side);
@@ -92,7 +92,7 @@ impl Reader<'_> {
             if at < end && self.is(at, b';') {
                 return at + 1;
             }
-            // In brackets the last group may do without.
+            // The last group in brackets needs no ';'.
             if at == end && self.is(end, b']') {
                 return at;
             }
@@ -106,7 +106,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Behind the ';' that ends a group, or where something else must begin.
+    /// Returns the index after the ';' that ends a group, or the index at which something else must begin.
     fn group_end(&self, mut at: usize, end: usize) -> usize {
         while at < end && !self.is(at, b';') && !self.is(at, b'(') && !self.is(at, b'[') {
             at += 1;
@@ -114,7 +114,7 @@ impl Reader<'_> {
         if at < end && self.is(at, b';') { at + 1 } else { at }
     }
 
-    /// Behind the tokens that make up a word of a hint: those that follow each other without a gap.
+    /// Returns the index after the tokens that form one word of a hint: those without gaps between them.
     fn adjacent(&self, start: usize, end: usize) -> usize {
         let mut at = start;
         while at < end {
@@ -140,7 +140,7 @@ impl Reader<'_> {
         RawHint { side, key, name, value, word }
     }
 
-    /// Reads `[ ... ]`.
+    /// Reads hints in `[ ... ]`.
     pub(crate) fn bracket_hints(&mut self, open: usize, hints: &mut Vec<RawHint>) {
         let end = self.behind(open) - 1;
         let mut at = open + 1;
@@ -158,7 +158,7 @@ impl Reader<'_> {
         }
     }
 
-    /// The annotations in the brackets that begin at an index, as far as they are well formed.
+    /// Returns the annotations in the brackets that open at `open`, up to the first malformed one.
     pub(crate) fn entries(&self, open: usize) -> Vec<Entry> {
         let end = self.behind(open) - 1;
         let mut entries = Vec::new();
@@ -183,7 +183,7 @@ impl Reader<'_> {
         entries
     }
 
-    /// Reads the annotations in the brackets that begin at an index; those that are hints.
+    /// Reads the annotations in the brackets that open at `open` and collects those that are hints.
     pub(crate) fn annotations(&mut self, open: usize, hints: &mut Vec<RawHint>) {
         for entry in self.entries(open) {
             let span = self.span(entry.key.clone());
@@ -216,7 +216,7 @@ impl Reader<'_> {
         }
     }
 
-    /// An annotation of just our words with a typing error would be lost in silence.
+    /// Without this warning, a misspelt hint would be silently ignored as another tool's annotation.
     fn warn_of_nearly(&mut self, key: &str, span: &Span) {
         if let Some(nearest) = Key::nearest_name(key) {
             let message = format!("the annotation '{key}' is not a hint");
@@ -225,7 +225,8 @@ impl Reader<'_> {
         }
     }
 
-    /// `c_hnt.polling` is meant for us, `go.tag` is not.
+    /// Rejects a misspelt group such as `c_hnt.polling`. Annotations for other tools, such as `go.tag`, are
+    /// ignored.
     fn refuse_group(&mut self, group: &str, name: &str, span: &Span) {
         let near = nearest(group, GROUPS.iter().map(|(known, _)| *known));
         if let (Some(near), Some(_)) = (near, Key::by_name(name)) {

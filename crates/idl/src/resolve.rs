@@ -1,5 +1,5 @@
-//! From hints as they are written to the hints of each function: what words mean, which hint counts, and which
-//! exclude each other.
+//! Resolution of hints: parses their words, selects the effective hint of each function, side and key, and
+//! reports contradictions.
 
 use crate::diagnostic::{Diagnostic, Diagnostics, Severity};
 use crate::document::{FileId, Function, Service, ServiceId};
@@ -14,12 +14,12 @@ use dunlin_hints::{
 use std::borrow::Cow;
 use std::collections::HashMap;
 
-/// The most services that a service extends, one over the other.
+/// The maximum length of a chain of services that extend each other.
 pub const MAX_EXTENDS: usize = 64;
-/// The most functions of all services together, inherited ones counted for each.
+/// The maximum number of functions of all services together. Inherited functions count for each service.
 pub const MAX_FUNCTIONS: usize = 100_000;
 
-/// A hint that was understood.
+/// A parsed hint.
 #[derive(Clone, Debug)]
 struct Given<'a> {
     side: Option<Side>,
@@ -28,13 +28,13 @@ struct Given<'a> {
     key: Span,
 }
 
-/// The hints of a service and of its functions, by their order.
+/// The parsed hints of a service and of its functions, in order.
 struct Layers<'a> {
     service: Vec<Given<'a>>,
     functions: Vec<Vec<Given<'a>>>,
 }
 
-/// Makes services of what was read of them.
+/// Builds the services with their resolved hints.
 pub(crate) fn services(
     parsed: &[Parsed],
     heads: Vec<(FileId, usize, Option<Head>)>,
@@ -62,7 +62,7 @@ pub(crate) fn services(
     let mut services = Vec::new();
     let mut count = 0;
     for (index, (file, item, head)) in heads.iter().enumerate() {
-        // A service that could not be parsed was reported.
+        // The parser has already reported this service.
         let Some(head) = head else { continue };
         let chain = &chains[index];
         let declaring = chain.iter().filter_map(|service| heads[service.0].2.as_ref());
@@ -99,7 +99,7 @@ pub(crate) fn services(
     services
 }
 
-/// What functions of a service have where they say nothing themselves: for each side and key the nearest hint.
+/// The defaults for a service's functions: for each side and key, the hint of the nearest level.
 struct Below<'a>([[Option<(Level, &'a Given<'a>)>; Key::ALL.len()]; 2]);
 
 impl<'a> Below<'a> {
@@ -118,13 +118,14 @@ impl<'a> Below<'a> {
     }
 }
 
-/// The hint of one level that counts for a side: its own before that of both.
+/// Returns the hint of one level that applies to a side. A hint for the side takes precedence over one for
+/// both.
 fn decide<'a>(given: &'a [Given<'a>], side: Side, key: Key) -> Option<&'a Given<'a>> {
     let of = |wanted| given.iter().find(move |given| given.value.key() == key && given.side == wanted);
     of(Some(side)).or_else(|| of(None))
 }
 
-/// A service and those that it extends, the nearest first.
+/// Returns a service and those that it extends, nearest first.
 fn chain(
     parsed: &[Parsed],
     heads: &[(FileId, usize, Option<Head>)],
@@ -158,7 +159,7 @@ fn chain(
     chain
 }
 
-/// A function of the same name as an inherited one.
+/// Reports functions that have the name of an inherited one.
 fn hidden(file: &Parsed, item: usize, head: &Head, inherited: &[Function], diagnostics: &mut Diagnostics) {
     let Some(outline) = &file.outline.items[item].service else { return };
     let inherited: HashMap<&str, &Function> =
@@ -175,7 +176,7 @@ fn hidden(file: &Parsed, item: usize, head: &Head, inherited: &[Function], diagn
     }
 }
 
-/// What the words of one level mean.
+/// Parses the hints of one level.
 fn understand<'a>(
     source: &'a Source,
     raw: &[RawHint],
@@ -266,7 +267,8 @@ fn function(
     }
 }
 
-/// Hints that exclude each other on every fabric are errors; those that are only odd, warnings. Both places are named.
+/// Reports hints that exclude each other on every fabric as errors, and suspicious combinations as warnings,
+/// with both locations.
 fn contradictions(hints: &FunctionHints, deciding: &[&Given<'_>], diagnostics: &mut Diagnostics) {
     let given = |side: Side, key: Key| {
         let index = hints.origins.iter().position(|origin| origin.side == side && origin.key == key)?;
@@ -306,7 +308,7 @@ fn contradictions(hints: &FunctionHints, deciding: &[&Given<'_>], diagnostics: &
             let (Some((one, at)), Some((other, origin))) = (given(side, first), given(side, second)) else {
                 return;
             };
-            // A nearer level is meant to be different.
+            // A hint on a nearer level overrides intentionally.
             if at.level == origin.level {
                 let what = format!("{second} = {}", other.value);
                 diagnostics.push(

@@ -1,4 +1,4 @@
-//! Which names there are, and what they mean in a file.
+//! Name resolution: the names of all files and their meaning in a file.
 
 use crate::diagnostic::{Diagnostic, Diagnostics};
 use crate::document::{DefinitionId, FileId, ServiceId};
@@ -10,18 +10,18 @@ use dunlin_hints::nearest;
 use pilota_thrift_parser as tree;
 use std::collections::{HashMap, HashSet};
 
-/// The names of a file.
+/// The names defined in a file.
 #[derive(Debug, Default)]
 pub(crate) struct Names {
     types: HashMap<String, (DefinitionId, ItemKind)>,
     services: HashMap<String, ServiceId>,
-    /// The values of enums.
+    /// The values of each enum.
     values: HashMap<String, HashSet<String>>,
-    /// What is before the dot in names of included files.
+    /// The prefixes of included files.
     includes: HashMap<String, FileId>,
 }
 
-/// Among more names than this the nearest is not looked for: each error would compare with all of them.
+/// The maximum number of candidates for a suggestion. Each error compares its name with all candidates.
 const MOST_CANDIDATES: usize = 2000;
 
 /// The names of all files.
@@ -31,7 +31,7 @@ pub(crate) struct Scope {
 }
 
 impl Scope {
-    /// Collects the names, and complains of those that are there twice.
+    /// Collects the names and reports duplicates.
     pub(crate) fn new(files: &[Parsed], diagnostics: &mut Diagnostics) -> Scope {
         let mut scope = Scope { files: Vec::new() };
         let mut services = 0;
@@ -87,7 +87,7 @@ impl Scope {
         scope
     }
 
-    /// The file and the name that a name with dots means in a file.
+    /// Resolves the prefix of a dotted name. Returns the names of the file it refers to, and the last part.
     fn find<'a>(&'a self, file: FileId, name: &'a str) -> Result<(&'a Names, &'a str), String> {
         match name.rsplit_once('.') {
             None => Ok((&self.files[file.0], name)),
@@ -98,7 +98,7 @@ impl Scope {
         }
     }
 
-    /// The type of a name, or a complaint, with the nearest name if that is wanted.
+    /// Resolves the name of a type. The error suggests the nearest name if `suggest` is set.
     pub(crate) fn type_of(
         &self,
         file: FileId,
@@ -131,7 +131,7 @@ impl Scope {
         Err(Box::new(Diagnostic::error(source, span, message).nearest(nearest)))
     }
 
-    /// The service of a name, or a complaint, with the nearest name if that is wanted.
+    /// Resolves the name of a service. The error suggests the nearest name if `suggest` is set.
     pub(crate) fn service_of(
         &self,
         file: FileId,
@@ -156,7 +156,7 @@ impl Scope {
         Err(Box::new(Diagnostic::error(source, span, message).nearest(nearest(last, candidates))))
     }
 
-    /// The constant that a name means, by its parts, or the value of an enum.
+    /// Resolves the dotted parts of a name to a constant or to a value of an enum.
     pub(crate) fn constant(&self, file: FileId, parts: &[&str]) -> Option<Value> {
         let (last, before) = parts.split_last()?;
         let own = &self.files[file.0];
@@ -174,7 +174,7 @@ impl Scope {
         }
         match before.split_last() {
             Some((name, prefix)) => value(within(prefix)?, name),
-            // Old files name values without their enum: of several the first.
+            // Old files name values without their enum. If several enums match, the first one counts.
             None => {
                 let of = own.values.iter().filter(|(_, values)| values.contains(*last));
                 value(own, of.map(|(of, _)| of).min_by_key(|of| own.types.get(*of).map(|(id, _)| *id))?)
@@ -202,7 +202,7 @@ const BASE_TYPES: &[&str] = &[
     "void",
 ];
 
-/// Whether an item is a type or a constant.
+/// Returns whether an item is a type or a constant.
 pub(crate) fn is_definition(kind: ItemKind) -> bool {
     matches!(
         kind,
@@ -215,7 +215,7 @@ pub(crate) fn is_definition(kind: ItemKind) -> bool {
     )
 }
 
-/// Something that is there twice.
+/// Reports a duplicate name.
 pub(crate) fn twice(source: &Source, span: &Span, first: &Span, name: &str) -> Diagnostic {
     Diagnostic::error(source, span, format!("'{name}' is there twice"))
         .related(source.place(first.start), "it is here first")

@@ -1,19 +1,19 @@
-//! A file's text, and the places in it.
+//! A file's text and the locations in it.
 
 use dunlin_hints::Place;
 use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Bytes of a text, from and up to.
+/// A byte range of a text.
 pub(crate) type Span = Range<usize>;
 
-/// The largest file, in bytes.
+/// The maximum file size in bytes.
 pub(crate) const MAX_FILE: usize = 4 << 20;
-/// The longest line, in bytes.
+/// The maximum line length in bytes.
 pub(crate) const MAX_LINE: usize = 64 << 10;
 
-/// A file's text with its lines.
+/// A file's text with the offsets of its lines.
 #[derive(Clone, Debug)]
 pub(crate) struct Source {
     pub(crate) name: Arc<str>,
@@ -27,19 +27,19 @@ impl Source {
         Source { name: name.into(), text: text.into(), lines }
     }
 
-    /// The index of the line that holds a byte.
+    /// Returns the index of the line that contains a byte.
     fn line_of(&self, offset: usize) -> usize {
         self.lines.partition_point(|start| *start <= offset) - 1
     }
 
-    /// A line's bytes without its end.
+    /// Returns the byte range of a line without its line end.
     fn line_span(&self, line: usize) -> Span {
         let end = self.lines.get(line + 1).map_or(self.text.len(), |next| next - 1);
         let end = if self.text[..end].ends_with('\r') { end - 1 } else { end };
         self.lines[line]..end.max(self.lines[line])
     }
 
-    /// The nearest boundary of a character at or before an offset.
+    /// Returns the nearest character boundary at or before an offset.
     fn boundary(&self, offset: usize) -> usize {
         let mut offset = offset.min(self.text.len());
         while !self.text.is_char_boundary(offset) {
@@ -48,7 +48,7 @@ impl Source {
         offset
     }
 
-    /// The place of a byte.
+    /// Returns the location of a byte.
     pub(crate) fn place(&self, offset: usize) -> Place {
         let offset = self.boundary(offset);
         let line = self.line_of(offset);
@@ -56,7 +56,7 @@ impl Source {
         Place { file: Cow::Owned(self.name.to_string()), line: line as u32 + 1, column: column as u32 }
     }
 
-    /// The bytes of something of this length at a place.
+    /// Returns the byte range of `length` bytes from a location.
     pub(crate) fn span(&self, place: &Place, length: usize) -> Span {
         let line = self.line_span((place.line as usize).clamp(1, self.lines.len()) - 1);
         let text = &self.text[line.clone()];
@@ -64,7 +64,7 @@ impl Source {
         line.start + offset..(line.start + offset + length).min(line.end)
     }
 
-    /// The text of the line at which a span begins, and where in it the span is.
+    /// Returns the text of the line at which a span begins, and the span's range in it.
     pub(crate) fn line(&self, span: &Span) -> (&str, Span) {
         let start = self.boundary(span.start);
         let line = self.line_span(self.line_of(start));
@@ -73,7 +73,7 @@ impl Source {
         (&self.text[line.clone()], start - line.start..end - line.start)
     }
 
-    /// The longest line, if it is too long.
+    /// Returns the start of the first line over the limit.
     pub(crate) fn too_long_line(&self) -> Option<usize> {
         (0..self.lines.len()).find(|line| self.line_span(*line).len() > MAX_LINE).map(|line| self.lines[line])
     }

@@ -1,39 +1,39 @@
-//! Values as they are written: those of constants, and defaults.
+//! Literal values of constants and defaults.
 
 use crate::document::DefinitionId;
 use std::ops::Range;
 
-/// A value with the place where it is written.
+/// A value with its location.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Literal {
-    /// What it is.
+    /// The value.
     pub value: Value,
-    /// Its bytes in the file's text.
+    /// Its byte range in the file's text.
     pub span: Range<usize>,
 }
 
-/// A value. Whether it is one of its type is not looked at here.
+/// A value. Not checked against the type of its constant or field.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Value {
     /// `true` or `false`.
     Bool(bool),
     /// A whole number.
     Int(i64),
-    /// A number with a fraction or an exponent, as it is written.
+    /// A number with a fraction or an exponent, in its source notation.
     Double(String),
-    /// A text.
+    /// A string.
     Text(String),
-    /// The name of a constant.
+    /// A reference to a constant.
     Constant(DefinitionId),
-    /// The name of an enum's value.
+    /// A reference to an enum's value.
     EnumValue {
         /// The enum.
         of: DefinitionId,
         /// The value's name.
         name: String,
     },
-    /// Values in square brackets: a list or a set.
+    /// A list or a set: values in square brackets.
     List(Vec<Value>),
-    /// Pairs in curly brackets: a map, or a struct's fields by their names.
+    /// A map, or a struct's fields by name: pairs in curly brackets.
     Map(Vec<(Value, Value)>),
 }

@@ -1,4 +1,4 @@
-//! From the parser's tree to a document: the places of its words, the meaning of its names, and what Thrift demands
+//! Converts parse trees to a document: adds the locations of words, resolves names, and checks Thrift's rules
 //! beyond its grammar.
 
 use crate::diagnostic::{Diagnostic, Diagnostics};
@@ -35,15 +35,15 @@ pub(crate) struct Head {
     pub(crate) functions: Vec<Signature>,
 }
 
-/// Walks the tokens of one file beside its tree.
+/// Walks the tokens of a file in parallel with its tree.
 pub(crate) struct Walker<'a> {
     file: &'a Parsed,
     id: FileId,
     scope: &'a Scope,
     diagnostics: &'a mut Diagnostics,
-    /// The next token.
+    /// The index of the next token.
     at: usize,
-    /// The token at which to stop.
+    /// The index at which to stop.
     end: usize,
 }
 
@@ -62,7 +62,7 @@ impl<'a> Walker<'a> {
         self.end = self.file.tokens.tokens[open].partner.unwrap_or(open);
     }
 
-    /// Steps to the next token that satisfies, over whole brackets, and behind it.
+    /// Advances past the next token that satisfies `wanted`, skipping brackets.
     fn step_to(&mut self, mut wanted: impl FnMut(usize) -> bool) -> Option<usize> {
         while self.at < self.end {
             let index = self.at;
@@ -76,7 +76,8 @@ impl<'a> Walker<'a> {
         None
     }
 
-    /// Steps behind the next word that is this one, and tells where it stands. The tree has it, so it is there.
+    /// Advances past the next occurrence of a word and returns its location. The word exists, since the tree
+    /// contains it.
     fn find(&mut self, word: &str) -> Span {
         let from = self.at;
         let file = self.file;
@@ -102,7 +103,7 @@ impl<'a> Walker<'a> {
         self.diagnostics.push(Diagnostic::error(&self.file.source, span, message));
     }
 
-    /// A path's name, and where it stands.
+    /// Returns the name of a path and its location.
     fn path(&mut self, path: &tree::Path) -> (String, Span) {
         let mut whole: Option<Span> = None;
         for segment in path.segments.iter() {
@@ -156,7 +157,7 @@ impl<'a> Walker<'a> {
         base
     }
 
-    /// A type of which there are values.
+    /// Resolves a type that has values, which `void` does not.
     fn value(&mut self, ty: &tree::Ty) -> Type {
         let found = self.ty(ty);
         if matches!(ty, tree::Ty::Void) {
@@ -166,14 +167,14 @@ impl<'a> Walker<'a> {
         found
     }
 
-    /// A value behind the words that were found. Names in it that are none's are refused.
+    /// Converts the next literal. Reports unknown names in it.
     fn literal(&mut self, value: &tree::ConstValue) -> Literal {
         let mut paths = Vec::new();
         paths_in(value, &mut paths);
         let mut at = self.at;
         for path in paths {
             let parts = parts(path);
-            // Brackets are entered here.
+            // The search also looks inside brackets.
             at = (at..self.end).find(|index| self.file.word(*index) == parts[0]).unwrap_or(at);
             if self.scope.constant(self.id, &parts).is_none() {
                 let last = (at + 2 * (parts.len() - 1)).min(self.file.tokens.tokens.len() - 1);
@@ -186,7 +187,7 @@ impl<'a> Walker<'a> {
         Literal { value: self.known(value), span: self.value_span() }
     }
 
-    /// Where the value is that stands behind the next equals sign.
+    /// Returns the location of the value after the next equals sign.
     fn value_span(&self) -> Span {
         let tokens = &self.file.tokens.tokens;
         let Some(first) = (self.at..self.end).find(|index| tokens[*index].is(b'=')).map(|index| index + 1)
@@ -194,7 +195,7 @@ impl<'a> Walker<'a> {
             return 0..0;
         };
         let mut last = tokens.get(first).and_then(|token| token.partner).unwrap_or(first);
-        // Names with dots and numbers with signs are several words without a space.
+        // Dotted names and signed numbers are several tokens without a space.
         while tokens.get(last + 1).is_some_and(|next| {
             let part = next.kind == Kind::Word || [b'.', b'+', b'-'].iter().any(|sign| next.is(*sign));
             let whole = tokens[first].partner.is_some() || tokens[first].kind == Kind::Literal;
@@ -205,14 +206,14 @@ impl<'a> Walker<'a> {
         tokens.get(first..=last).map_or(0..0, |value| value[0].span.start..value[last - first].span.end)
     }
 
-    /// A value of the tree, its names found; values are not nested deeply.
+    /// Converts a value with its names resolved. The recursion is bounded, since the lexer limits nesting.
     fn known(&self, value: &tree::ConstValue) -> Value {
         match value {
             tree::ConstValue::Bool(value) => Value::Bool(*value),
             tree::ConstValue::Int(value) => Value::Int(value.0),
             tree::ConstValue::Double(value) => Value::Double(value.0.to_string()),
             tree::ConstValue::String(value) => Value::Text(value.0.clone()),
-            // What is unknown has been refused.
+            // An unknown name was already reported.
             tree::ConstValue::Path(path) => {
                 self.scope.constant(self.id, &parts(path)).unwrap_or(Value::Bool(false))
             }
@@ -225,7 +226,7 @@ impl<'a> Walker<'a> {
         }
     }
 
-    /// The fields up to the end.
+    /// Converts the fields up to the end.
     fn fields(&mut self, fields: &[tree::Field]) -> Vec<Field> {
         let mut all = Vec::new();
         let (mut names, mut ids) = (HashMap::new(), HashMap::new());
@@ -266,7 +267,7 @@ impl<'a> Walker<'a> {
         all
     }
 
-    /// The type or constant of an item.
+    /// Converts the type or constant of an item.
     pub(crate) fn definition(&mut self, item: &Item, tree: &tree::Item) -> Option<Definition> {
         self.at = item.tokens.start + 1;
         self.end = item.tokens.end;
@@ -345,7 +346,7 @@ impl<'a> Walker<'a> {
         all
     }
 
-    /// A service, as far as its tree tells.
+    /// Converts a service as far as its tree describes it.
     pub(crate) fn service(&mut self, item: &Item, tree: &tree::Service) -> Head {
         self.at = item.tokens.start + 1;
         self.end = item.tokens.end;
@@ -424,12 +425,12 @@ impl<'a> Walker<'a> {
     }
 }
 
-/// A name's parts between the dots.
+/// Returns the parts of a dotted name.
 fn parts(path: &tree::Path) -> Vec<&str> {
     path.segments.iter().map(|segment| segment.as_str()).collect()
 }
 
-/// The names in a value, in their order; values are not nested deeply.
+/// Collects the names in a value in order. The recursion is bounded, since the lexer limits nesting.
 fn paths_in<'a>(value: &'a tree::ConstValue, paths: &mut Vec<&'a tree::Path>) {
     match value {
         tree::ConstValue::Path(path) if !path.segments.is_empty() => paths.push(path),

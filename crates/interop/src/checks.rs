@@ -1,4 +1,4 @@
-//! Dunlin's client against a server of the service.
+//! Checks of Dunlin's client against a server of the service.
 
 use crate::idl::*;
 use anyhow::{Result, bail, ensure};
@@ -6,7 +6,7 @@ use dunlin::thrift::pilota::{AHashMap, AHashSet};
 use dunlin::thrift::tcp::Connection;
 use dunlin::thrift::{ApplicationExceptionKind, Bytes, CallError};
 
-/// What each other side is sent, too.
+/// The record that the clients in other languages send too.
 fn record() -> Record {
     let point = |x, y| Point { x, y };
     Record {
@@ -33,16 +33,16 @@ fn record() -> Record {
     }
 }
 
-/// What a library can that not all can.
+/// Features that not every Thrift library has.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Abilities {
     pub(crate) uuid: bool,
     pub(crate) bools_in_containers: bool,
-    /// Says of a function that there is not that there is not, and not only that something is wrong.
+    /// Reports a call of an unknown function as such, and not as an unspecified error.
     pub(crate) unknown_method: bool,
 }
 
-/// Calls everything that there is.
+/// Calls all functions.
 pub(crate) fn check(client: &mut Connection, abilities: Abilities) -> Result<usize> {
     let mut count = 0;
     macro_rules! same {
@@ -140,7 +140,8 @@ pub(crate) fn check(client: &mut Connection, abilities: Abilities) -> Result<usi
     for number in [20, 22] {
         client.oneway::<_, std::convert::Infallible>("tell", &EverythingTellArguments { number })?;
     }
-    // The calls of one connection are executed in order, by servers of one thread at least; with others it takes a while.
+    // Servers execute the calls of one connection in order if they use one thread; other servers may take a
+    // while.
     let mut sum = 0;
     for _ in 0..1000 {
         sum += client.call::<_, EverythingToldOutcome>("told", &EverythingToldArguments {})?;
@@ -149,7 +150,7 @@ pub(crate) fn check(client: &mut Connection, abilities: Abilities) -> Result<usi
         }
     }
     ensure!(sum == 42, "{sum} was told instead of 42");
-    // An argument that has a default, there and left out.
+    // An argument with a default, given and omitted.
     let scaled = EverythingScaledArguments { value: 6, factor: 2 };
     let scaled = client.call::<_, EverythingScaledOutcome>("scaled", &scaled)?;
     let left_out = EverythingEchoIntArguments { value: 6 };

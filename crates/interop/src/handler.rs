@@ -1,11 +1,11 @@
-//! Dunlin's side of the service.
+//! Dunlin's handler of the service.
 
 use crate::idl::{Colour, EverythingDivideException, Overflow, Record, Refused, Shape, Uuids};
 use dunlin::thrift::pilota::{AHashMap, AHashSet};
 use dunlin::thrift::{Bytes, Context, Failure, FastStr, Never};
 use std::sync::atomic::{AtomicI64, Ordering};
 
-/// Gives back what it is given.
+/// Returns its arguments.
 #[derive(Debug, Default)]
 pub(crate) struct Handler {
     told: AtomicI64,

@@ -1,13 +1,15 @@
-//! Dunlin and Apache's Thrift libraries, each calling the other over TCP, on every transport and encoding.
+//! Interoperability of Dunlin and Apache's Thrift libraries: each calls the other over TCP, on every
+//! transport and encoding.
 //!
-//! The other side of each language is a script in `tests/interop/`, which installs what it needs by itself; what is called is
-//! `everything.thrift` there. `handler.rs` is Dunlin's server, `checks.rs` what its client expects of a server.
+//! The other side of each language is a script in `tests/interop/`, which installs its dependencies. The
+//! service is `everything.thrift` there. `handler.rs` is Dunlin's server, and `checks.rs` holds the checks of
+//! its client.
 
 mod checks;
 mod handler;
 pub mod run;
 
-/// What was generated of the IDL.
+/// The generated service.
 pub mod idl {
     dunlin::include_service!("uuid");
 

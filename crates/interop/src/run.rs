@@ -1,4 +1,4 @@
-//! Runs one language's side and ours against each other.
+//! Runs the interoperability checks of one language.
 
 use crate::checks::{Abilities, check};
 use crate::handler::Handler;
@@ -10,24 +10,24 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Apache's library of a language.
+/// A language whose Apache Thrift library is tested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Language {
-    /// `thrift` of PyPI.
+    /// `thrift` from PyPI.
     Python,
-    /// `thrift` of npm.
+    /// `thrift` from npm.
     Node,
-    /// `org.apache.thrift:libthrift` of Maven Central.
+    /// `org.apache.thrift:libthrift` from Maven Central.
     Java,
     /// Debian's `libthrift-dev`.
     Cpp,
 }
 
 impl Language {
-    /// All of them.
+    /// All languages.
     pub const ALL: [Language; 4] = [Language::Python, Language::Node, Language::Java, Language::Cpp];
 
-    /// Its name: of its script, too.
+    /// Returns the language's name, which is also that of its script.
     pub fn name(self) -> &'static str {
         match self {
             Language::Python => "python",
@@ -37,12 +37,12 @@ impl Language {
         }
     }
 
-    /// What its library can.
+    /// Returns the features of the language's library.
     fn abilities(self, wire: Wire) -> Abilities {
         Abilities {
-            // The others' need a newer compiler than Debian's to use it.
+            // The other libraries need a newer compiler than Debian's to support it.
             uuid: self == Language::Python,
-            // Node's reader takes each of them for false in the compact protocol (0.17 to 0.24 at least).
+            // Node's reader decodes each of them as false in the compact protocol (at least in 0.17 to 0.24).
             bools_in_containers: self != Language::Node || wire.encoding == Encoding::Binary,
             unknown_method: self != Language::Node,
         }
@@ -58,7 +58,7 @@ fn name(wire: Wire) -> &'static str {
     }
 }
 
-/// A process that ends with us.
+/// A child process, killed on drop.
 struct Process(Child);
 
 impl Drop for Process {
@@ -75,15 +75,15 @@ fn script(language: Language, folder: &Path, act: &str) -> Command {
     command
 }
 
-/// Has the language call our server, and calls its server, on every wire. Installs what it needs below `target/interop`. Gives
-/// what was done, in a line each. Takes minutes the first time.
+/// Runs the language's client against our server and our client against its server, on every wire. Installs
+/// dependencies below `target/interop`. Returns one line per completed check. Takes minutes the first time.
 pub fn run(language: Language) -> Result<Vec<String>> {
     let target = std::env::var_os("CARGO_TARGET_DIR")
         .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target"), PathBuf::from);
     let folder = target.join("interop").join(language.name());
     std::fs::create_dir_all(&folder)?;
     let folder = folder.canonicalize()?;
-    // Installing is no thing to do twice at a time.
+    // Only one installation may run at a time.
     static INSTALLING: Mutex<()> = Mutex::new(());
     let installing = INSTALLING.lock().unwrap_or_else(PoisonError::into_inner);
     finish(&mut script(language, &folder, "prepare")).context("preparing")?;
@@ -93,7 +93,7 @@ pub fn run(language: Language) -> Result<Vec<String>> {
     Ok(lines)
 }
 
-/// Runs a command to its end; gives what it has printed.
+/// Runs a command and returns its output. Fails unless it exits successfully.
 fn finish(command: &mut Command) -> Result<String> {
     let output = command.output().with_context(|| format!("{command:?}"))?;
     let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
@@ -101,7 +101,7 @@ fn finish(command: &mut Command) -> Result<String> {
     Ok(out.into_owned())
 }
 
-/// Their client and our server.
+/// Runs their client against our server.
 fn they_call(language: Language, folder: &Path) -> Result<Vec<String>> {
     let processor = Arc::new(UuidsProcessor(Handler::default()));
     let server = Server::bind("127.0.0.1:0", processor, ServerOptions::default())?;
@@ -117,7 +117,7 @@ fn they_call(language: Language, folder: &Path) -> Result<Vec<String>> {
     Ok(lines)
 }
 
-/// Our client and their server.
+/// Runs our client against their server.
 fn we_call(language: Language, folder: &Path) -> Result<Vec<String>> {
     let mut lines = Vec::new();
     for wire in Wire::ALL {

@@ -1,4 +1,4 @@
-//! Arguments and results: the structs that Thrift makes of a function's parameter list and of what it gives back.
+//! Arguments and results: the structs that Thrift derives from a function's parameters and its return value.
 
 use crate::codec::{BinaryInput, BinaryOutput, Input, Output};
 use crate::error::{CallError, Failure, Refusal};
@@ -10,24 +10,25 @@ use pilota::{AHashMap, AHashSet};
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::Hash;
 
-/// The name of the struct that Thrift makes of arguments; no encoding writes it.
+/// The identifier of the struct that holds a call's arguments; no encoding writes its name.
 pub static ARGUMENTS: TStructIdentifier = TStructIdentifier { name: "arguments" };
 
 /// The arguments of a call, borrowed from the caller.
 pub trait Arguments {
-    /// Bytes of the encoding.
+    /// Returns the encoded size in bytes.
     fn size<P: TLengthProtocol>(&self, protocol: &mut P) -> usize;
 
-    /// Writes them. What they borrow, the writer may too.
+    /// Writes the arguments. The writer may keep references to the borrowed data for `'s`.
     fn encode<'s, P: Output<'s>>(&'s self, protocol: &mut P) -> Result<(), ThriftException>;
 
-    /// Their bare form, if it lies there already: a single `binary` or `string`.
+    /// Returns the bare form if it already exists in memory: the bytes of a single `binary` or `string`.
     #[inline]
     fn raw(&self) -> Option<&[u8]> {
         None
     }
 
-    /// Bytes of the bare form. Functions without a [`Shape`](crate::Shape) have none, and are not asked.
+    /// Returns the size of the bare form in bytes. Not called for functions without a
+    /// [`Shape`](crate::Shape).
     #[inline]
     fn bare_size(&self) -> usize {
         self.size(&mut BinaryOutput::new(&mut []))
@@ -40,38 +41,38 @@ pub trait Arguments {
     }
 }
 
-/// What a function gives back: its value or one of the exceptions that it declares.
+/// The result of a function: its value or one of its declared exceptions.
 pub trait Outcome: Message {
-    /// What it returns.
+    /// The value's type.
     type Value: std::fmt::Debug + Send;
-    /// The exceptions that it declares; [`Never`](crate::Never) if none.
+    /// The type of the declared exceptions, or [`Never`](crate::Never).
     type Exception: std::fmt::Debug + Send;
 
-    /// Whether it declares any.
+    /// Whether the function declares exceptions.
     const THROWS: bool;
 
-    /// Of what a handler gave; the error is what the function does not declare.
+    /// Converts a handler's result. The error is a failure that the function does not declare.
     fn of(result: Result<Self::Value, Failure<Self::Exception>>) -> Result<Self, Refusal>;
 
-    /// Parts the two.
+    /// Splits the outcome into the value or the exception.
     fn into_result(self) -> Result<Self::Value, Self::Exception>;
 
-    /// The value, unless it is an exception.
+    /// Returns the value, or `None` for an exception.
     fn value(&self) -> Option<&Self::Value>;
 
-    /// Bytes of a value's bare form.
+    /// Returns the size of a value's bare form in bytes.
     fn value_size(value: &Self::Value) -> usize;
 
     /// Writes the bare form of a value.
     fn encode_value(value: &Self::Value, output: &mut BinaryOutput<'_>) -> Result<(), ThriftException>;
 
-    /// Reads the bare form of a value. It is made in the type that the caller gets, so that it need not be moved there: a text is
-    /// stored in pieces, and to load them as a whole shortly after waits for the stores.
+    /// Reads the bare form of a value. The value is built directly in the caller's result type: moving a
+    /// freshly written string would stall on its partial stores.
     fn decode_value(input: &mut BinaryInput<'_>) -> Result<Self::Value, CallError<Self::Exception>>;
 }
 
-/// Reads the fields of an argument list. `field` gets the id and type of each, reads what it knows and says whether it did;
-/// what it does not know is skipped, as a newer client may send more.
+/// Reads the fields of an argument list. `field` gets the id and type of each field, reads it if it knows it,
+/// and returns whether it did. Unknown fields are skipped, since a newer client may send more.
 #[inline]
 pub fn read_arguments<'a, I: Input<'a>>(
     input: &mut I,
@@ -97,13 +98,13 @@ pub fn read_arguments<'a, I: Input<'a>>(
     input.read_struct_end()
 }
 
-/// The argument, or the refusal of a call that lacks it.
+/// Returns the argument, or a refusal if it is missing.
 #[inline]
 pub fn required<T>(argument: Option<T>, name: &'static str) -> Result<T, Refusal> {
     argument.ok_or_else(|| missing(name))
 }
 
-/// The refusal of a call that lacks an argument.
+/// Returns the refusal of a call with a missing argument.
 #[cold]
 fn missing(name: &'static str) -> Refusal {
     Refusal::Malformed(new_protocol_exception(
@@ -112,8 +113,8 @@ fn missing(name: &'static str) -> Refusal {
     ))
 }
 
-/// The elements to make room for when a message says that it has `size` of them: what is read for certain grows, and what
-/// is only said takes no memory.
+/// Returns the initial capacity for a container whose message claims `size` elements. It is bounded, because
+/// the claim is untrusted; the container grows as elements are read.
 #[inline]
 pub fn room(size: usize) -> usize {
     size.min(1024)
@@ -162,7 +163,7 @@ pub fn read_map<I: TInputProtocol, K: Eq + Hash, V>(
     Ok(map)
 }
 
-/// Reads a set that is kept in order.
+/// Reads a set into a `BTreeSet`.
 pub fn read_ordered_set<I: TInputProtocol, T: Ord>(
     input: &mut I,
     mut element: impl FnMut(&mut I) -> Result<T, ThriftException>,
@@ -176,7 +177,7 @@ pub fn read_ordered_set<I: TInputProtocol, T: Ord>(
     Ok(set)
 }
 
-/// Reads a map that is kept in order.
+/// Reads a map into a `BTreeMap`.
 pub fn read_ordered_map<I: TInputProtocol, K: Ord, V>(
     input: &mut I,
     mut key: impl FnMut(&mut I) -> Result<K, ThriftException>,

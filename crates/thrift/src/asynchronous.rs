@@ -1,4 +1,4 @@
-//! The asynchronous client under generated code: for any executor, any number of tasks, one hub.
+//! The asynchronous client that generated code uses: any executor and any number of tasks share one hub.
 
 use crate::arguments::{Arguments, Outcome};
 use crate::client::{by_tcp, failed, introduce, numa};
@@ -14,14 +14,14 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-/// A client of one service whose calls are futures. Clones share its connections.
+/// An asynchronous client of one service, whose calls are futures. Clones share its connections.
 #[derive(Clone, Debug)]
 pub struct AsyncClient<F: Fabric>(Arc<Shared<F>>);
 
 #[derive(Debug)]
 struct Shared<F: Fabric> {
     service: &'static ServiceDescriptor,
-    /// `None` if all functions go by TCP.
+    /// `None` if all functions use TCP.
     engine: Option<dunlin_rpc::AsyncClient<F>>,
     tcp: Option<AsyncConnection>,
     routes: Vec<Route>,
@@ -30,7 +30,7 @@ struct Shared<F: Fabric> {
 }
 
 impl<F: Fabric> AsyncClient<F> {
-    /// Connects, each function as its hints say, and learns the server's functions. Blocks.
+    /// Connects with the plans that the functions' hints select, and learns the server's functions. Blocks.
     pub fn connect(
         hub: &AsyncHub<F>,
         fabric: &F,
@@ -40,7 +40,7 @@ impl<F: Fabric> AsyncClient<F> {
     ) -> Result<Self, ConnectError> {
         let choice = Choice::new(service, fabric, &options)?;
         let bound = Bound::new(fabric.host(), &choice.cores).map_err(|error| numa(service, error))?;
-        // The introduction is one call, made by a client that waits.
+        // A temporary synchronous client makes the introduction call.
         let mut asking = dunlin_rpc::Client::connect(fabric, address, options.engine.clone())?;
         let introduction = introduce(&mut asking, service)?;
         let config = choice.config(service, &introduction, &options);
@@ -57,13 +57,14 @@ impl<F: Fabric> AsyncClient<F> {
         Ok(AsyncClient(Arc::new(Shared { service, engine, tcp, routes, cores, transport })))
     }
 
-    /// The cores of the NUMA node that the hints bind the client to; none for any. Its memory lies there; the executor's
-    /// threads are the application's to bind.
+    /// Returns the cores of the NUMA node on which the client's memory lies because of its hints; empty for
+    /// no binding. The client does not bind the executor's threads.
     pub fn cores(&self) -> &[u32] {
         &self.0.cores
     }
 
-    /// Connects to any server of stock Thrift, Dunlin's or Apache's, at `address` (`host:port`). All functions go by TCP. Blocks.
+    /// Connects to any server of stock Thrift, Dunlin's or Apache's, at `address` (`host:port`). All
+    /// functions use TCP. Blocks.
     pub fn connect_tcp(
         address: &str,
         service: &'static ServiceDescriptor,
@@ -75,28 +76,29 @@ impl<F: Fabric> AsyncClient<F> {
         Ok(AsyncClient(Arc::new(Shared { service, engine: None, tcp, routes, cores, transport })))
     }
 
-    /// The transport of the calls whose hints do not say TCP.
+    /// Returns the transport of calls whose hints do not select TCP.
     pub fn transport(&self) -> &ChosenTransport {
         &self.0.transport
     }
 
-    /// What is chosen now on each connection to a worker whose results are fetched or written back; empty for other plans, and by TCP.
+    /// Returns the current tuning of each connection to a worker, for plans that fetch results or have them
+    /// written back; empty for other plans and on TCP.
     pub fn tuning(&self) -> Vec<Tuning> {
         self.0.engine.as_ref().map_or_else(Vec::new, |engine| engine.tuning())
     }
 
-    /// How many calls a batch has at most now, on each connection to a worker; empty without
-    /// [`ClientConfig::batching`](dunlin_rpc::ClientConfig::batching), and by TCP.
+    /// Returns the current maximum batch size in calls of each connection to a worker; empty without
+    /// [`ClientConfig::batching`](dunlin_rpc::ClientConfig::batching) and on TCP.
     pub fn batch_calls(&self) -> Vec<u16> {
         self.0.engine.as_ref().map_or_else(Vec::new, |engine| engine.batch_calls())
     }
 
-    /// The route of each function, in the order of the service's descriptor.
+    /// Returns the route of each function, in the order of the service's descriptor.
     pub fn routes(&self) -> &[Route] {
         &self.0.routes
     }
 
-    /// The engine, with a function's id and form there; or TCP and its name.
+    /// Returns the engine with the function's id and form, or the TCP connection with its name.
     fn route<E>(&self, function: usize) -> Result<Way<'_, F>, CallError<E>> {
         let Shared { service, engine, tcp, routes, .. } = &*self.0;
         match (routes[function], engine, tcp) {
@@ -106,7 +108,7 @@ impl<F: Fabric> AsyncClient<F> {
         }
     }
 
-    /// Makes a call. It is sent at once if there is room; dropping the future gives it up.
+    /// Makes a call, sending it immediately if there is room. Dropping the future abandons the call.
     pub fn call<A: Arguments, R: Outcome>(&self, function: usize, arguments: &A) -> AsyncCall<F, R> {
         AsyncCall(match self.route(function) {
             Ok(Way::Tcp(tcp, name)) => State::Tcp(tcp.call(name, arguments)),
@@ -118,7 +120,8 @@ impl<F: Fabric> AsyncClient<F> {
         })
     }
 
-    /// Makes a call whose result nobody waits for. It does not wait for room: without any it is an error, not executed.
+    /// Sends a oneway call. If there is no room, returns an error instead of waiting; the call is then not
+    /// executed.
     pub fn oneway<A: Arguments, E>(&self, function: usize, arguments: &A) -> Result<(), CallError<E>> {
         match self.route(function)? {
             Way::Tcp(tcp, name) => tcp.oneway(name, arguments),
@@ -127,13 +130,13 @@ impl<F: Fabric> AsyncClient<F> {
     }
 }
 
-/// The way of a call: by the engine, or by TCP.
+/// The connection of a call: the engine or TCP.
 enum Way<'a, F: Fabric> {
     Engine(&'a dunlin_rpc::AsyncClient<F>, u16, Form),
     Tcp(&'a AsyncConnection, &'static str),
 }
 
-/// Sends a call at once; the future gives its result.
+/// Sends a call immediately and returns the future of its result.
 fn send<F: Fabric, A: Arguments, E>(
     engine: &dunlin_rpc::AsyncClient<F>,
     id: u16,
@@ -157,7 +160,7 @@ fn send<F: Fabric, A: Arguments, E>(
     Ok(engine.call(id, place))
 }
 
-/// A call under way. Dropping it gives the call up here; the server may still execute it.
+/// A call in progress. Dropping it abandons the call; the server may still execute it.
 #[derive(Debug)]
 #[must_use = "a call that is dropped is given up"]
 pub struct AsyncCall<F: Fabric, R: Outcome>(State<F, R>);
@@ -170,14 +173,14 @@ enum State<F: Fabric, R: Outcome> {
     Over,
 }
 
-// Nothing in it is pinned: the engine's call is not, and an error is only moved out.
+// No field is pinned: the engine's call is `Unpin`, and an error is only moved out.
 impl<F: Fabric, R: Outcome> Unpin for AsyncCall<F, R> {}
 
 impl<F: Fabric, R: Outcome> Future for AsyncCall<F, R> {
     type Output = Result<R::Value, CallError<R::Exception>>;
 
     /// # Panics
-    /// When polled again after it was ready, as futures may.
+    /// Panics when polled again after it returned `Ready`.
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let state = &mut self.get_mut().0;
         if let State::Sent(call, form) = state {

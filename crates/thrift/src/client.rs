@@ -1,4 +1,4 @@
-//! The synchronous client under generated code.
+//! The synchronous client that generated code uses.
 
 use crate::arguments::{Arguments, Outcome};
 use crate::descriptor::ServiceDescriptor;
@@ -13,7 +13,7 @@ use dunlin_hints::Selection;
 use dunlin_rpc::{CallId, SMALL_LIMIT, Tuning};
 use pilota::thrift::{ApplicationException, ApplicationExceptionKind};
 
-/// A call in flight, to be given to [`Client::wait`].
+/// A call in flight, to be passed to [`Client::wait`].
 #[derive(Debug)]
 #[must_use = "the result is kept for who asks for it"]
 pub struct Pending<R: Outcome>(InFlight<R>);
@@ -21,39 +21,39 @@ pub struct Pending<R: Outcome>(InFlight<R>);
 #[derive(Debug)]
 enum InFlight<R: Outcome> {
     Engine(CallId, Form),
-    /// TCP's calls are made one by one: it is over.
+    /// The result: TCP calls are made one at a time, so the call is complete.
     Tcp(Result<R::Value, CallError<R::Exception>>),
 }
 
-/// A client of one service, for one thread at a time: what generated clients are made of.
+/// A synchronous client of one service, used by one thread at a time. Generated clients wrap it.
 #[derive(Debug)]
 pub struct Client<F: Fabric> {
     service: &'static ServiceDescriptor,
-    /// `None` if all functions go by TCP.
+    /// `None` if all functions use TCP.
     engine: Option<dunlin_rpc::Client<F>>,
     tcp: Option<Connection>,
     routes: Vec<Route>,
     selections: Vec<Selection>,
-    /// The host, and cores of it to be bound to.
+    /// The host and the cores to bind to.
     binding: Option<(F::Host, Vec<u32>)>,
-    /// Where small requests are encoded.
+    /// Buffer in which small requests are encoded.
     scratch: Box<[u8; SMALL_LIMIT as usize]>,
-    /// The worker of the last call: they take turns, a batch each.
+    /// The worker of the last call. Calls and batches go to the workers in round-robin order.
     turn: usize,
     transport: ChosenTransport,
 }
 
-/// How a call that nobody waits for at once is handed to the engine.
+/// The submission mode of a call that is not awaited immediately.
 #[derive(Clone, Copy, Debug)]
 enum Hand {
-    /// As a message of its own.
+    /// As a separate message.
     Message,
     /// In a batch.
     Batch,
 }
 
 impl<F: Fabric> Client<F> {
-    /// Connects, each function as its hints say, and learns the server's functions. Blocks.
+    /// Connects with the plans that the functions' hints select, and learns the server's functions. Blocks.
     pub fn connect(
         fabric: &F,
         address: &Address,
@@ -67,7 +67,7 @@ impl<F: Fabric> Client<F> {
         let mut engine = dunlin_rpc::Client::connect(fabric, address, config)?;
         let introduction = introduce(&mut engine, service)?;
         if introduction.functions != expected.functions {
-            // Its ids are others, and plans go by ids.
+            // The server's function ids differ, and plans are configured by id.
             let config = choice.config(service, &introduction, &options);
             engine = dunlin_rpc::Client::connect(fabric, address, config)?;
         }
@@ -84,7 +84,8 @@ impl<F: Fabric> Client<F> {
         Ok(Client { engine: Some(engine), tcp, binding, ..client })
     }
 
-    /// Connects to any server of stock Thrift, Dunlin's or Apache's, at `address` (`host:port`). All functions go by TCP. Blocks.
+    /// Connects to any server of stock Thrift, Dunlin's or Apache's, at `address` (`host:port`). All
+    /// functions use TCP. Blocks.
     pub fn connect_tcp(
         address: &str,
         service: &'static ServiceDescriptor,
@@ -106,29 +107,32 @@ impl<F: Fabric> Client<F> {
         Client { service, engine, tcp, routes, selections, binding, scratch, turn: 0, transport }
     }
 
-    /// The transport of the calls whose hints do not say TCP.
+    /// Returns the transport of calls whose hints do not select TCP.
     pub fn transport(&self) -> &ChosenTransport {
         &self.transport
     }
 
-    /// What is chosen now on each connection to a worker whose results are fetched or written back; empty for other plans, and by TCP.
+    /// Returns the current tuning of each connection to a worker, for plans that fetch results or have them
+    /// written back; empty for other plans and on TCP.
     pub fn tuning(&self) -> Vec<Tuning> {
         self.engine.as_ref().map_or_else(Vec::new, |engine| engine.tuning())
     }
 
-    /// How many calls a batch has at most now, on each connection to a worker; empty without
-    /// [`ClientConfig::batching`](dunlin_rpc::ClientConfig::batching), and by TCP.
+    /// Returns the current maximum batch size in calls of each connection to a worker; empty without
+    /// [`ClientConfig::batching`](dunlin_rpc::ClientConfig::batching) and on TCP.
     pub fn batch_calls(&self) -> Vec<u16> {
         self.engine.as_ref().map_or_else(Vec::new, |engine| engine.batch_calls().collect())
     }
 
-    /// The cores of the NUMA node that the hints bind the client to; none for any.
+    /// Returns the cores of the NUMA node that the hints select for the client; empty for no binding.
     pub fn cores(&self) -> &[u32] {
         self.binding.as_ref().map_or(&[], |(_, cores)| cores)
     }
 
-    /// Binds the calling thread, which should be the one that calls, to [`cores`](Client::cores); does nothing if there are
-    /// none. The memory of the client lies at their node already.
+    /// Binds the calling thread, which should be the thread that makes the calls, to
+    /// [`cores`](Client::cores).
+    ///
+    /// Does nothing if the list is empty. The client's memory already lies at their node.
     pub fn bind_thread(&self) -> Result<(), BindError> {
         match &self.binding {
             Some((host, cores)) if !cores.is_empty() => host.bind(cores).map(drop),
@@ -136,22 +140,23 @@ impl<F: Fabric> Client<F> {
         }
     }
 
-    /// What was selected for each function, and why, in the order of the service's descriptor; nothing if all go by TCP.
+    /// Returns the selection of each function and its reasons, in the order of the service's descriptor;
+    /// empty if all functions use TCP.
     pub fn selections(&self) -> &[Selection] {
         &self.selections
     }
 
-    /// The route of each function, in the order of the service's descriptor.
+    /// Returns the route of each function, in the order of the service's descriptor.
     pub fn routes(&self) -> &[Route] {
         &self.routes
     }
 
-    /// The engine's client; `None` if all functions go by TCP.
+    /// Returns the engine's client; `None` if all functions use TCP.
     pub fn engine(&mut self) -> Option<&mut dunlin_rpc::Client<F>> {
         self.engine.as_mut()
     }
 
-    /// The engine and a function's id there; or TCP and its name.
+    /// Returns the engine with the function's id, or the TCP connection with its name.
     #[inline]
     fn route<E>(&mut self, function: usize) -> Result<Way<'_, F>, CallError<E>> {
         match (self.routes[function], &mut self.engine, &mut self.tcp) {
@@ -192,7 +197,7 @@ impl<F: Fabric> Client<F> {
         }
     }
 
-    /// Makes a call whose result nobody waits for. Waits for room if need be.
+    /// Sends a oneway call. Waits for room if necessary.
     pub fn oneway<A: Arguments, E>(&mut self, function: usize, arguments: &A) -> Result<(), CallError<E>> {
         match self.route(function)? {
             Way::Tcp(tcp, name) => tcp.oneway(name, arguments),
@@ -204,8 +209,8 @@ impl<F: Fabric> Client<F> {
         }
     }
 
-    /// Sends a call and does not wait for its result; for room, if need be. (TCP's calls are made one by one, so there the
-    /// result is waited for.)
+    /// Sends a call without waiting for its result. Waits for room if necessary. On TCP, calls are made one
+    /// at a time, so the method waits for the result.
     #[inline]
     pub fn start<A: Arguments, R: Outcome>(
         &mut self,
@@ -215,9 +220,11 @@ impl<F: Fabric> Client<F> {
         self.begin(function, arguments, Hand::Message)
     }
 
-    /// Adds a call to a batch, which goes out when it is full, or with [`flush`](Client::flush), or when a result of it is
-    /// waited for. Waits for room if need be; there is none to wait for when all of the window are results that nobody has
-    /// waited for. (TCP's calls are made one by one.)
+    /// Adds a call to a batch.
+    ///
+    /// The batch is sent when it is full, on [`flush`](Client::flush), or when the client waits for one of
+    /// its results. Waits for room if necessary, unless the whole window holds unclaimed results: room cannot
+    /// become free then. On TCP, calls are made one at a time.
     #[inline]
     pub fn push<A: Arguments, R: Outcome>(
         &mut self,
@@ -240,7 +247,7 @@ impl<F: Fabric> Client<F> {
         }))
     }
 
-    /// Sends the open batches. Waits for room if need be.
+    /// Sends the open batches. Waits for room if necessary.
     pub fn flush(&mut self) -> Result<(), dunlin_rpc::CallError> {
         match &mut self.engine {
             Some(engine) => {
@@ -251,7 +258,7 @@ impl<F: Fabric> Client<F> {
         }
     }
 
-    /// Waits for a call.
+    /// Waits for the result of a call.
     #[inline]
     pub fn wait<R: Outcome>(&mut self, pending: Pending<R>) -> Result<R::Value, CallError<R::Exception>> {
         match (pending.0, &mut self.engine) {
@@ -260,7 +267,7 @@ impl<F: Fabric> Client<F> {
                 Ok(response) => form.decode::<R>(&response),
                 Err(error) => Err(failed(error)),
             },
-            // Another client's.
+            // The call belongs to another client.
             (InFlight::Engine(..), None) => {
                 Err(CallError::Transport(dunlin_rpc::CallError::NotExecuted(dunlin_rpc::Cause::Disconnected)))
             }
@@ -268,7 +275,7 @@ impl<F: Fabric> Client<F> {
     }
 }
 
-/// Stock Thrift at `host:port`.
+/// Returns the transport of stock Thrift at `host:port`.
 pub(crate) fn by_tcp(address: &str) -> ChosenTransport {
     ChosenTransport::named(Scheme::Tcp.as_str(), format!("tcp:{address}"))
 }
@@ -278,26 +285,26 @@ pub(crate) fn numa(service: &'static ServiceDescriptor, error: BindError) -> Con
     ConnectError::Numa { service: service.name, error }
 }
 
-/// The way of a call: by the engine; or by TCP, with the function's name.
+/// The connection of a call: the engine, or TCP with the function's name.
 enum Way<'a, F: Fabric> {
     Engine(Engine<'a, F>),
     Tcp(&'a mut Connection, &'static str),
 }
 
-/// The way by the engine.
+/// The engine's client and the parameters of a call.
 struct Engine<'a, F: Fabric> {
     client: &'a mut dunlin_rpc::Client<F>,
     /// The function's id.
     id: u16,
     form: Form,
-    /// Where to encode.
+    /// Buffer for small requests.
     scratch: &'a mut [u8],
-    /// Whose turn it is.
+    /// The worker of the last call.
     turn: &'a mut usize,
 }
 
 impl<F: Fabric> Engine<'_, F> {
-    /// Hands a call to the engine.
+    /// Submits a call to the engine.
     #[inline]
     fn submit<A: Arguments, E>(&mut self, arguments: &A, hand: Hand) -> Result<CallId, CallError<E>> {
         let Engine { client, id, form, scratch, turn } = self;
@@ -317,22 +324,22 @@ impl<F: Fabric> Engine<'_, F> {
     }
 }
 
-/// The worker whose turn it is.
+/// Advances to the next worker and returns it.
 #[inline]
 fn next<F: Fabric>(turn: &mut usize, engine: &dunlin_rpc::Client<F>) -> usize {
     *turn = if *turn + 1 < engine.workers() { *turn + 1 } else { 0 };
     *turn
 }
 
-/// What is handed to the engine.
+/// A request for the engine.
 enum Encoded<'a> {
-    /// These bytes.
+    /// The encoded bytes.
     Small(&'a [u8]),
-    /// So many, to be encoded where they are sent from.
+    /// The size of a large request, to be encoded directly in the send buffer.
     Large(usize),
 }
 
-/// The arguments as they lie with the caller, or encoded into the scratch if they are small.
+/// Returns the caller's own bytes, or encodes the arguments into the scratch buffer if they are small.
 #[inline]
 fn encoded<'a, A: Arguments, E>(
     form: Form,
@@ -349,7 +356,7 @@ fn encoded<'a, A: Arguments, E>(
     Ok(Encoded::Small(place))
 }
 
-/// Encodes a large request where it is sent from.
+/// Encodes a large request in the send buffer and submits it.
 fn submit_large<F: Fabric, A: Arguments, E>(
     client: &mut dunlin_rpc::Client<F>,
     worker: usize,
@@ -364,7 +371,7 @@ fn submit_large<F: Fabric, A: Arguments, E>(
     Ok(request.submit()?)
 }
 
-/// What the engine says as the caller of a typed function hears it.
+/// Converts an error of the engine into the error of a typed call.
 #[cold]
 pub(crate) fn failed<E>(error: dunlin_rpc::CallError) -> CallError<E> {
     use dunlin_rpc::{Cause, Status};
@@ -385,14 +392,14 @@ pub(crate) fn failed<E>(error: dunlin_rpc::CallError) -> CallError<E> {
     }
 }
 
-/// Asks the server who it is.
+/// Calls the introduction function and checks that the server serves the service.
 pub(crate) fn introduce<F: Fabric>(
     client: &mut dunlin_rpc::Client<F>,
     service: &'static ServiceDescriptor,
 ) -> Result<Introduction, ConnectError> {
     let answer = client.call(INTRODUCTION, &[]).map_err(ConnectError::Introduction)?;
     let introduction = Introduction::parse(&answer).map_err(ConnectError::NotThrift)?;
-    // A client of a base service may talk to a server of one that extends it.
+    // A client of a base service may call a server of a service that extends it.
     let known = service.functions.iter().filter(|f| introduction.function(&f.name).is_some()).count();
     if introduction.service != service.name && known == 0 {
         return Err(ConnectError::OtherService { wanted: service.name, found: introduction.service });

@@ -1,8 +1,9 @@
-//! Thrift's encodings, for bytes that nobody vouches for.
+//! Thrift's encodings, read safely from untrusted bytes.
 //!
-//! The generated types read and write themselves through pilota's protocol traits; the readers here stand behind those
-//! traits. They differ from pilota's own in what they do with bytes that lie: a length, a container's size, text that is
-//! not UTF-8 or nesting without end is an error before anything is allocated for it, and no input panics.
+//! The generated types read and write themselves through pilota's protocol traits; the readers and writers of
+//! this module implement those traits. Unlike pilota's own readers, they check malformed input before they
+//! allocate memory for it: a wrong length or container size, text that is not UTF-8 and unbounded nesting are
+//! errors. No input causes a panic.
 
 mod binary;
 mod compact;

@@ -1,5 +1,5 @@
-//! What typed clients and servers go through: one fabric, or several of which the address picks one. Generated code knows
-//! these traits only, so that it is the same for all.
+//! Connectors: the interface between generated code and either one fabric or a set of fabrics. Generated code
+//! uses only these traits, so it is the same for all fabrics.
 
 use crate::arguments::{Arguments, Outcome};
 use crate::asynchronous::{AsyncCall, AsyncClient};
@@ -13,15 +13,16 @@ use dunlin_fabric::{Address, ChosenTransport, Fabric};
 use dunlin_rpc::AsyncHub;
 use std::fmt::Debug;
 
-/// Makes typed clients and servers of addresses. Every [`Fabric`] does, of its own; `dunlin::Fabrics` of all, TCP's among them.
+/// A factory of typed clients and servers. Every [`Fabric`] is one for its own addresses; `dunlin::Fabrics`
+/// is one for the addresses of all fabrics and of TCP.
 pub trait Connector: Debug + Sized + 'static {
-    /// A client for one thread at a time.
+    /// The synchronous client, used by one thread at a time.
     type Client: Calls;
-    /// A client whose calls are futures.
+    /// The asynchronous client, whose calls are futures.
     type AsyncClient: AsyncCalls;
-    /// What asynchronous clients share.
+    /// The resources that asynchronous clients share.
     type Hub;
-    /// A server.
+    /// The server.
     type Server<P: Processor>;
 
     /// Connects a client. Blocks.
@@ -39,7 +40,7 @@ pub trait Connector: Debug + Sized + 'static {
         options: ConnectionOptions,
     ) -> Result<Self::Client, ConnectError>;
 
-    /// Connects a client whose calls are futures. Blocks.
+    /// Connects an asynchronous client. Blocks.
     fn async_client(
         &self,
         hub: &Self::Hub,
@@ -48,7 +49,7 @@ pub trait Connector: Debug + Sized + 'static {
         options: ClientOptions,
     ) -> Result<Self::AsyncClient, ConnectError>;
 
-    /// Connects a client whose calls are futures to stock Thrift at `host:port`. Blocks.
+    /// Connects an asynchronous client to stock Thrift at `host:port`. Blocks.
     fn async_tcp_client(
         address: &str,
         service: &'static ServiceDescriptor,
@@ -64,8 +65,8 @@ pub trait Connector: Debug + Sized + 'static {
     ) -> Result<Self::Server<P>, ServeError>;
 }
 
-/// Starts a server of `processor` at `address`, and for stock Thrift if the options or the address say so: one handler for
-/// both. `connector` is a fabric, which takes its own addresses, or `dunlin::Fabrics`, which takes all.
+/// Starts a server of `processor` at `address`. It also serves stock Thrift if the options or the address ask
+/// for it, with the same handler. `connector` is a single fabric or `dunlin::Fabrics`.
 pub fn serve<C: Connector, P: Processor>(
     connector: &C,
     address: &Address,
@@ -75,7 +76,8 @@ pub fn serve<C: Connector, P: Processor>(
     connector.server(address, processor, options)
 }
 
-/// The calls of a client, functions by their numbers in the service's descriptor. [`Client`] has the documentation.
+/// The calls of a synchronous client. Functions are given by their indices in the service's descriptor.
+/// [`Client`] documents the methods.
 pub trait Calls: Debug {
     /// Makes a call and waits for its result.
     fn call<A: Arguments, R: Outcome>(
@@ -84,7 +86,7 @@ pub trait Calls: Debug {
         arguments: &A,
     ) -> Result<R::Value, CallError<R::Exception>>;
 
-    /// Makes a call whose result nobody waits for.
+    /// Sends a oneway call, without waiting for a result.
     fn oneway<A: Arguments, E>(&mut self, function: usize, arguments: &A) -> Result<(), CallError<E>>;
 
     /// Adds a call to a batch.
@@ -97,25 +99,25 @@ pub trait Calls: Debug {
     /// Sends the open batches.
     fn flush(&mut self) -> Result<(), dunlin_rpc::CallError>;
 
-    /// Waits for a call.
+    /// Waits for the result of a call.
     fn wait<R: Outcome>(&mut self, pending: Pending<R>) -> Result<R::Value, CallError<R::Exception>>;
 
-    /// The transport of the calls whose hints do not say TCP, and why it is that.
+    /// Returns the transport of calls whose hints do not select TCP, and the reason why it was chosen.
     fn transport(&self) -> &ChosenTransport;
 }
 
-/// The calls of an asynchronous client. [`AsyncClient`] has the documentation.
+/// The calls of an asynchronous client. [`AsyncClient`] documents the methods.
 pub trait AsyncCalls: Clone + Debug {
-    /// A call under way. Dropping it gives the call up here; the server may still execute it.
+    /// A call in progress. Dropping it abandons the call; the server may still execute it.
     type Call<R: Outcome>: Future<Output = Result<R::Value, CallError<R::Exception>>> + Unpin;
 
-    /// Makes a call. It is sent at once if there is room.
+    /// Makes a call, sending it immediately if there is room.
     fn call<A: Arguments, R: Outcome>(&self, function: usize, arguments: &A) -> Self::Call<R>;
 
-    /// Makes a call whose result nobody waits for.
+    /// Sends a oneway call, without waiting for a result.
     fn oneway<A: Arguments, E>(&self, function: usize, arguments: &A) -> Result<(), CallError<E>>;
 
-    /// The transport of the calls whose hints do not say TCP, and why it is that.
+    /// Returns the transport of calls whose hints do not select TCP, and the reason why it was chosen.
     fn transport(&self) -> &ChosenTransport;
 }
 

@@ -1,26 +1,26 @@
-//! What generated code says about a service, as constants.
+//! Service descriptors: the constants in which generated code describes a service.
 
 use crate::shape::Shape;
 use dunlin_hints::FunctionHints;
 
-/// A service: its functions with their hints, those that it inherits first.
+/// A service and its functions with their hints. Inherited functions come first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ServiceDescriptor {
-    /// The name in the IDL.
+    /// The service's name in the IDL.
     pub name: &'static str,
-    /// The functions. A function's place here is its number in generated code.
+    /// The functions. Generated code refers to a function by its index here.
     pub functions: &'static [FunctionHints],
-    /// What they take and give, in the same order; `None` for those that are not called in the bare form.
+    /// The shapes of the functions, in the same order; `None` for a function without a bare form.
     pub shapes: &'static [Option<Shape>],
 }
 
 impl ServiceDescriptor {
-    /// The number of the function of this name.
+    /// Returns the index of the function with this name.
     pub fn function(&self, name: &str) -> Option<usize> {
         self.functions.iter().position(|function| function.name == name)
     }
 
-    /// The signature of a function's shape: empty for one without.
+    /// Returns the signature of a function's shape; empty if the function has no shape.
     pub(crate) fn signature(&self, function: usize) -> Vec<u8> {
         self.shapes.get(function).and_then(|shape| shape.as_ref()?.signature()).unwrap_or_default()
     }

@@ -1,4 +1,4 @@
-//! Errors, by who meets them: the caller, the handler, who connects and who serves.
+//! Errors of callers, handlers, connecting and serving.
 
 use crate::numa::NumaError;
 use dunlin_rpc::Certainty;
@@ -9,31 +9,33 @@ use pilota::thrift::{
 use std::convert::Infallible;
 use thiserror::Error;
 
-/// The exceptions of a function that declares none.
+/// The exception type of a function that declares none.
 pub type Never = Infallible;
 
-/// Why a typed call has no value.
+/// The error of a typed call.
 #[derive(Clone, Debug, Error)]
 pub enum CallError<E> {
-    /// The function threw an exception that it declares.
+    /// The function threw a declared exception.
     #[error("the service threw a declared exception: {0:?}")]
     Exception(E),
-    /// The server has no such function, could not read the arguments, or its handler failed otherwise.
+    /// The server has no such function, could not read the arguments, or its handler failed with an
+    /// undeclared error.
     #[error("{0}")]
     Application(ApplicationException),
-    /// The call did not get through; it says whether it may have been executed.
+    /// The call failed in the engine. [`certainty`](CallError::certainty) says whether it may have been
+    /// executed.
     #[error(transparent)]
     Transport(#[from] dunlin_rpc::CallError),
-    /// The call did not get through over TCP; it says whether it may have been executed.
+    /// The call failed on TCP. [`certainty`](CallError::certainty) says whether it may have been executed.
     #[error(transparent)]
     Tcp(#[from] crate::tcp::TcpError),
-    /// Arguments that cannot be encoded. Not executed.
+    /// The arguments cannot be encoded. The call was not executed.
     #[error("the arguments cannot be encoded: {0}")]
     Encode(ThriftException),
-    /// A result that cannot be read. Executed.
+    /// The result cannot be decoded. The call was executed.
     #[error("the result cannot be read; was the server built from another IDL? {0}")]
     Decode(ThriftException),
-    /// The function's hints say TCP, and the client was given no TCP address.
+    /// The function's hints select TCP, but the client has no TCP address.
     #[error(
         "{function} goes by TCP, as its hints say: give the client the server's TCP address, or let the server listen on TCP"
     )]
@@ -44,7 +46,7 @@ pub enum CallError<E> {
 }
 
 impl<E> CallError<E> {
-    /// Whether the function may have been executed.
+    /// Returns whether the function may have been executed.
     pub fn certainty(&self) -> Certainty {
         match self {
             CallError::Transport(error) => error.certainty(),
@@ -65,28 +67,28 @@ impl<E> CallError<E> {
     }
 }
 
-/// What a handler gives back instead of a value.
+/// The error of a handler.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Failure<E> {
     /// An exception that the function declares.
     Exception(E),
-    /// Anything else: the caller gets kind and text.
+    /// Any other error. The caller gets its kind and text.
     Application(ApplicationException),
 }
 
 impl<E> Failure<E> {
-    /// An internal error with a text for the caller.
+    /// Returns an internal error with a text for the caller.
     pub fn internal(message: impl Into<pilota::FastStr>) -> Self {
         Failure::Application(ApplicationException::new(ApplicationExceptionKind::INTERNAL_ERROR, message))
     }
 }
 
-/// Why there is no result that the IDL knows.
+/// The reason why a call has neither a value nor a declared exception.
 #[derive(Clone, Debug)]
 pub enum Refusal {
-    /// The arguments cannot be read: the handler was not called.
+    /// The arguments cannot be decoded. The handler was not called.
     Malformed(ThriftException),
-    /// The handler failed with something that it does not declare.
+    /// The handler failed with an undeclared error.
     Application(ApplicationException),
 }
 
@@ -103,7 +105,7 @@ impl From<ApplicationException> for Refusal {
 }
 
 impl Refusal {
-    /// What the caller is told.
+    /// Converts the refusal into the exception that the caller gets.
     pub fn into_exception(self) -> ApplicationException {
         match self {
             Refusal::Application(exception) => exception,
@@ -114,26 +116,26 @@ impl Refusal {
     }
 }
 
-/// Connecting failed.
+/// The error of connecting a client.
 #[derive(Debug, Error)]
 pub enum ConnectError {
     /// The engine could not connect.
     #[error(transparent)]
     Engine(#[from] dunlin_rpc::ConnectError),
-    /// The server's answer to the introduction.
+    /// The introduction call failed.
     #[error("the server did not introduce itself: {0}")]
     Introduction(dunlin_rpc::CallError),
-    /// The server is not a Thrift service, or speaks another version.
+    /// The server is not a Thrift service, or uses a different version of the introduction.
     #[error(
         "the server's introduction cannot be understood ({0}): is it a Thrift service of this version of Dunlin?"
     )]
     NotThrift(&'static str),
-    /// Another service.
+    /// The server serves a different service.
     #[error("the server serves '{found}', not '{wanted}': look at the address")]
     OtherService {
-        /// What the client is for.
+        /// The client's service.
         wanted: &'static str,
-        /// What the server said.
+        /// The service that the server named.
         found: String,
     },
     /// The hints of a function cannot be followed on this fabric.
@@ -143,7 +145,7 @@ pub enum ConnectError {
         service: &'static str,
         /// The function.
         function: String,
-        /// Why.
+        /// The reason.
         error: Box<dunlin_hints::SelectError>,
     },
     /// The hint `numa` cannot be followed here.
@@ -151,7 +153,7 @@ pub enum ConnectError {
     Numa {
         /// The service.
         service: &'static str,
-        /// Why.
+        /// The reason.
         error: NumaError,
     },
     /// The TCP address cannot be reached.
@@ -159,12 +161,12 @@ pub enum ConnectError {
     Tcp {
         /// The address.
         address: String,
-        /// What the system said.
+        /// The operating system's error.
         error: std::io::Error,
     },
 }
 
-/// Starting a server failed.
+/// The error of starting a server.
 #[derive(Debug, Error)]
 pub enum ServeError {
     /// The engine could not serve.
@@ -177,7 +179,7 @@ pub enum ServeError {
         service: &'static str,
         /// The function.
         function: String,
-        /// Why.
+        /// The reason.
         error: Box<dunlin_hints::SelectError>,
     },
     /// The hint `numa` cannot be followed here.
@@ -185,20 +187,20 @@ pub enum ServeError {
     Numa {
         /// The service.
         service: &'static str,
-        /// Why.
+        /// The reason.
         error: NumaError,
     },
-    /// The TCP address cannot be had.
+    /// The server cannot listen on the TCP address.
     #[error("cannot listen on {address}: {error}")]
     Tcp {
         /// The address.
         address: String,
-        /// What the system said.
+        /// The operating system's error.
         error: std::io::Error,
     },
 }
 
-/// The refusal of a function that the service does not have.
+/// Returns the refusal of a call to a function that the service does not have.
 #[cold]
 pub fn unknown_function(function: usize) -> Refusal {
     Refusal::Application(ApplicationException::new(
@@ -207,7 +209,7 @@ pub fn unknown_function(function: usize) -> Refusal {
     ))
 }
 
-/// What asynchronous reading of generated types answers: messages are read when they are whole.
+/// Returns the error of asynchronous decoding, which generated types do not support: messages are read whole.
 #[cold]
 pub fn not_asynchronous() -> ThriftException {
     new_protocol_exception(ProtocolExceptionKind::NotImplemented, "messages are not read asynchronously")

@@ -1,15 +1,18 @@
-//! The two forms of arguments and results on the engine.
+//! The two encoding forms of arguments and results on the engine.
 //!
-//! *Tagged* is a Thrift struct in the binary encoding, which any other IDL's side can read: each field has type and id
-//! before it. *Bare* is for a client and a server that agree on a function's arguments and value, field by field: the
-//! arguments follow each other with nothing between them, so do the fields of structs ([`Bare`](crate::Bare)), and a `binary`
-//! or `string` that comes last takes what is left of the message. So 32 bytes of data take 32 bytes, which is what the first
-//! line of a message has room for. Who agrees is found out when the client connects ([`introduction`](crate::introduction)),
-//! by the function's [`Shape`](crate::Shape); each form has a function id of its own.
+//! *Tagged*: a Thrift struct in the binary encoding, with type and id before each field. A peer built from a
+//! different version of the IDL can read it.
 //!
-//! A bare result is the value, in the same way. Where exceptions are declared, a result of more than
-//! [`SHORT`] bytes says in its last byte what it is: 0, and the value stands before it; 1, and a tagged result
-//! does, which is an exception. Shorter ones are values: exceptions are filled up with zeros.
+//! *Bare*: for a client and a server that agree on the function's arguments and value, field by field. The
+//! arguments follow each other without headers, and so do the fields of structs ([`Bare`](crate::Bare)). A
+//! trailing `binary` or `string` has no length: it extends to the end of the message. 32 bytes of data thus
+//! take 32 bytes, which fit in the first cache line of a message. The two sides compare the function's
+//! [`Shape`](crate::Shape) when the client connects ([`introduction`](crate::introduction)). Each form has
+//! its own function id.
+//!
+//! A bare result is the encoded value. If the function declares exceptions, a result longer than [`SHORT`]
+//! bytes ends with a kind byte: 0 after a value, 1 after a tagged result, which holds an exception. Shorter
+//! results are always values: the encoding pads exceptions with zeros to exceed [`SHORT`].
 
 use crate::arguments::{Arguments, Outcome};
 use crate::codec::{BinaryInput, BinaryOutput};
@@ -17,28 +20,28 @@ use crate::error::CallError;
 use dunlin_rpc::Filling;
 use pilota::thrift::{ProtocolExceptionKind, ThriftException, new_protocol_exception};
 
-/// The longest bare result of a function with exceptions that does not say what it is: what the first line of a message
-/// has room for.
+/// The longest bare result without a kind byte, for functions that declare exceptions: the payload capacity
+/// of a message's first cache line.
 const SHORT: usize = 32;
-/// The last byte of a longer one: a value.
+/// Kind byte of a longer result: a value.
 const VALUE: u8 = 0;
-/// The last byte of a longer one: a tagged result.
+/// Kind byte of a longer result: a tagged result.
 const TAGGED: u8 = 1;
 
-/// Where something is encoded, and who is told of large payloads of it while that goes on.
+/// The destination of an encoding, and the observer that is notified of large payloads as they are copied.
 pub(crate) type Place<'a> = (&'a mut [u8], Option<&'a mut dyn Filling>);
 
-/// How a call's arguments and result are encoded.
+/// The encoding of a call's arguments and result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
-    /// As Thrift structs.
+    /// Thrift structs, with types and field ids.
     Tagged,
-    /// Without anything that both sides know.
+    /// Values without types and field ids, which both sides know.
     Bare,
 }
 
 impl Form {
-    /// The arguments as they lie with the caller, if that is what is sent.
+    /// Returns the caller's own bytes if they already are the encoded arguments.
     #[inline]
     pub(crate) fn raw<A: Arguments>(self, arguments: &A) -> Option<&[u8]> {
         match self {
@@ -47,7 +50,7 @@ impl Form {
         }
     }
 
-    /// Bytes of the arguments.
+    /// Returns the encoded size of the arguments in bytes.
     #[inline]
     pub(crate) fn size<A: Arguments>(self, arguments: &A) -> usize {
         match self {
@@ -56,13 +59,13 @@ impl Form {
         }
     }
 
-    /// Writes the arguments into a place of just their size.
+    /// Encodes the arguments into `place`, whose length must be their exact size.
     #[inline]
     pub(crate) fn encode<A: Arguments>(self, arguments: &A, place: &mut [u8]) -> Result<(), ThriftException> {
         self.encode_filling(arguments, (place, None))
     }
 
-    /// As [`encode`](Form::encode), telling how far it is.
+    /// Encodes as [`encode`](Form::encode) does and reports progress to the observer.
     #[inline]
     pub(crate) fn encode_filling<A: Arguments>(
         self,
@@ -76,7 +79,7 @@ impl Form {
         }
     }
 
-    /// Bytes of a result.
+    /// Returns the encoded size of a result in bytes.
     #[inline]
     pub(crate) fn result_size<R: Outcome>(self, result: &R) -> usize {
         match (self, result.value()) {
@@ -86,7 +89,7 @@ impl Form {
         }
     }
 
-    /// Writes a result into a place of just its size.
+    /// Encodes a result into `place`, whose length must be its exact size.
     #[inline]
     pub(crate) fn encode_result<R: Outcome>(
         self,
@@ -97,7 +100,7 @@ impl Form {
             (Form::Tagged, _) => result.encode(&mut BinaryOutput::filling(place, filling)),
             (Form::Bare, Some(value)) => encode_bare::<R>(value, (place, filling)),
             (Form::Bare, None) => {
-                // What is longer than the exception stays zero.
+                // The padding after the exception stays zero.
                 place.fill(0);
                 if let Some(last) = place.last_mut() {
                     *last = TAGGED;
@@ -107,7 +110,7 @@ impl Form {
         }
     }
 
-    /// Reads a result.
+    /// Decodes a result.
     #[inline]
     pub(crate) fn decode<R: Outcome>(self, bytes: &[u8]) -> Result<R::Value, CallError<R::Exception>> {
         match self {
@@ -117,14 +120,14 @@ impl Form {
     }
 }
 
-/// Bytes of a value's bare form in a result.
+/// Returns the size of a value's bare form in a result, in bytes.
 #[inline]
 pub(crate) fn bare_size<R: Outcome>(value: &R::Value) -> usize {
     let size = R::value_size(value);
     size + usize::from(R::THROWS && size > SHORT)
 }
 
-/// Writes a value's bare form into a place of just its size.
+/// Encodes a value's bare form into `place`, whose length must be its exact size.
 #[inline]
 pub(crate) fn encode_bare<R: Outcome>(
     value: &R::Value,

@@ -1,25 +1,26 @@
-//! How client and server agree on function ids: the first call of a connection asks for the server's functions by name,
-//! so that either side may have been built from an older IDL.
+//! Introduction: the first call of a connection, with which client and server agree on function ids. The
+//! client asks for the server's functions by name, so that either side may be built from an older IDL.
 //!
-//! The answer, all numbers little-endian: version `u16`, the service's name, count `u16`, and of each function its id
-//! `u16`, name and signature; then the server's TCP address, empty if it has none. A text is its length `u8` and its bytes.
-//! A signature is its length `u16` and its bytes (`shape.rs`), and empty where the function has no bare form (`form.rs`): if it
-//! has, its id there is the next.
+//! The answer holds, with all numbers little-endian: version `u16`; the service's name; the number of
+//! functions `u16`; for each function its id `u16`, its name and its signature; and the server's TCP address,
+//! or an empty text. A text is its length `u8` and its bytes. A signature is its length `u16` and its bytes
+//! (`shape.rs`); it is empty for a function without a bare form (`form.rs`). The id of a bare form is the
+//! function's id plus one.
 
 use crate::descriptor::ServiceDescriptor;
 use crate::form::Form;
 use dunlin_hints::FunctionHints;
 
-/// The function id of the introduction; those of the service begin behind it.
+/// The function id of the introduction. The ids of the service's functions follow it.
 pub(crate) const INTRODUCTION: u16 = 0;
 const VERSION: u16 = 3;
 
-/// The engine's function id of a service's function number, in the tagged form; that of the bare form is the next.
+/// Returns the engine's id of a function's tagged form. The bare form has the next id.
 fn function_id(number: usize) -> u16 {
     number as u16 * 2 + 1
 }
 
-/// The service's function number of an id of the engine, and the form; `None` for the introduction.
+/// Returns the function index and form of an engine id; `None` for the introduction.
 #[inline]
 pub(crate) fn function_number(id: u16) -> Option<(usize, Form)> {
     let number = id.checked_sub(INTRODUCTION + 1)?;
@@ -31,18 +32,18 @@ pub(crate) fn function_number(id: u16) -> Option<(usize, Form)> {
 pub(crate) struct Function {
     id: u16,
     name: String,
-    /// Of the arguments and the value; empty if it has no bare form.
+    /// The signature of the arguments and the value; empty if the function has no bare form.
     signature: Vec<u8>,
 }
 
 impl Function {
-    /// Its ids: there may be two.
+    /// Returns the function's one or two ids.
     pub(crate) fn ids(&self) -> impl Iterator<Item = u16> {
         let bare = (!self.signature.is_empty()).then(|| self.id.saturating_add(1));
         std::iter::once(self.id).chain(bare)
     }
 
-    /// The form in which who knows it by this signature calls it, and the id for that.
+    /// Returns the id and form for a client whose own signature of the function is `signature`.
     pub(crate) fn form(&self, signature: &[u8]) -> (u16, Form) {
         match !signature.is_empty() && signature == self.signature {
             true => (self.id.saturating_add(1), Form::Bare),
@@ -51,7 +52,7 @@ impl Function {
     }
 }
 
-/// What a server says of itself.
+/// A server's description of itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Introduction {
     pub(crate) service: String,
@@ -72,7 +73,7 @@ impl Introduction {
 
     pub(crate) fn encode(&self) -> Vec<u8> {
         fn text(bytes: &mut Vec<u8>, text: &str) {
-            // Names are cut on both sides alike: `clip` is also how a client looks them up.
+            // Both sides clip names alike: `function` also clips the name that it searches for.
             let text = clip(text);
             bytes.push(text.len() as u8);
             bytes.extend_from_slice(text.as_bytes());
@@ -83,7 +84,7 @@ impl Introduction {
         for function in &self.functions {
             bytes.extend_from_slice(&function.id.to_le_bytes());
             text(&mut bytes, &function.name);
-            // At most 1024 bytes, as shapes are told.
+            // At most 1024 bytes, the limit of `Shape::signature`.
             bytes.extend_from_slice(&(function.signature.len() as u16).to_le_bytes());
             bytes.extend_from_slice(&function.signature);
         }
@@ -113,7 +114,7 @@ impl Introduction {
         }
         let service = text(&mut rest)?;
         let count = number(&mut rest)?;
-        // No room is made beforehand: a count may lie.
+        // No capacity is reserved, because the count is untrusted.
         let mut functions = Vec::new();
         for _ in 0..count {
             let (id, name) = (number(&mut rest)?, text(&mut rest)?);
@@ -127,13 +128,13 @@ impl Introduction {
         Ok(Introduction { service, functions, tcp: (!tcp.is_empty()).then_some(tcp) })
     }
 
-    /// A function by its name.
+    /// Returns the function with this name.
     pub(crate) fn function(&self, name: &str) -> Option<&Function> {
         self.functions.iter().find(|function| function.name == clip(name))
     }
 }
 
-/// As much of a text as has room.
+/// Returns the longest prefix whose length fits in a `u8`.
 fn clip(text: &str) -> &str {
     &text[..text.floor_char_boundary(u8::MAX.into())]
 }

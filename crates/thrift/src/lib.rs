@@ -1,15 +1,16 @@
-//! Typed Thrift services: what generated code calls.
+//! Typed Thrift services: the runtime library that generated code calls.
 //!
-//! What may come in: Thrift's encodings and messages, the way from a typed call to the engine and to stock Thrift on
-//! TCP. What never does: parsing of IDL (`dunlin-idl`), generating code (`dunlin-idl-build`), how a call travels
-//! (`dunlin-rpc`).
+//! This crate holds Thrift's encodings and messages, and the typed layer between generated code and either
+//! the RPC engine or a TCP connection to stock Thrift. It never holds IDL parsing (`dunlin-idl`), code
+//! generation (`dunlin-idl-build`) or the transport of a call (`dunlin-rpc`).
 //!
-//! The way of one typed call: the generated client borrows the arguments ([`Arguments`]) and hands them to a
-//! [`Client`], which knows the route of each function: the plan that its hints selected, or TCP. The arguments
-//! are encoded without a message's header, since the engine's entry already names the function; and without types and ids,
-//! where both sides know them ([`Form`]). On the server the generated [`Processor`] reads them where they lie, calls the handler, and its result is encoded straight into
-//! the reply. A declared exception is a result like any other; an [`ApplicationException`] travels as the engine's
-//! application error.
+//! A typed call runs as follows. The generated client borrows the arguments ([`Arguments`]) and passes them
+//! to a [`Client`], which knows the route of each function: the plan selected by its hints, or TCP. The
+//! client encodes the arguments without a Thrift message header, since the engine's entry already names the
+//! function. If both sides know the types and field ids, it omits these too ([`Form`]). On the server, the
+//! generated [`Processor`] reads the arguments in the receive buffer and calls the handler. The server
+//! encodes the result directly into the reply. A declared exception is a normal result; an
+//! [`ApplicationException`] travels as the engine's application error.
 #![forbid(unsafe_code)]
 
 mod arguments;

@@ -1,10 +1,11 @@
-//! Binding to NUMA nodes, as the hint `numa` asks for it.
+//! Binding to NUMA nodes as the hint `numa` asks.
 //!
-//! A server binds the threads of its workers and its pool; threads of the application that run workers, and those that answer
-//! stock Thrift, are not its to bind. A client has no threads of its own: it connects from the node, so that the memory it
-//! registers lies there, and frees the thread again; who calls binds itself by [`Client::bind_thread`](crate::Client::bind_thread)
-//! if it likes. Shared memory has no NIC: there the node of `numa = on` is the one that the thread which connects or serves
-//! is on.
+//! A server binds the threads of its workers and its pool. It does not bind application threads that run
+//! workers, nor the threads that serve stock Thrift. A client has no threads: it binds the connecting thread
+//! to the node while it connects, so that its registered memory lies there, and then restores the thread's
+//! former binding. The calling thread can bind itself with
+//! [`Client::bind_thread`](crate::Client::bind_thread). Shared memory has no NIC: there, `numa = on` means
+//! the node of the thread that connects or serves.
 
 use dunlin_fabric::{BindError, Host, Topology};
 use dunlin_hints::{FunctionHints, NumaBinding, Selection, Side, Subject};
@@ -13,28 +14,28 @@ use thiserror::Error;
 /// The hint `numa` cannot be followed.
 #[derive(Debug, Error)]
 pub enum NumaError {
-    /// The node of a function.
+    /// The threads cannot be bound to the node that a function asks for.
     #[error("{function}: {error}")]
     Bind {
         /// The function.
         function: String,
-        /// Why not.
+        /// The reason.
         error: BindError,
     },
-    /// Two functions are hinted to two nodes, and the same threads serve them.
+    /// The hints of two functions name different nodes, but the same threads serve both.
     #[error(
         "{first} and {second} are hinted to different NUMA nodes, but the same threads work for both: give the service one \
          numa, or serve them apart"
     )]
     Differ {
-        /// One function.
+        /// The first function.
         first: String,
-        /// Another.
+        /// The second function.
         second: String,
     },
 }
 
-/// The cores to bind a side's threads to; none for any. Says in the log what comes of each hint.
+/// Returns the cores to bind a side's threads to; empty for no binding. Logs the effect of each hint.
 pub(crate) fn cores<'a>(
     side: Side,
     functions: impl Iterator<Item = (&'a FunctionHints, &'a Selection)>,
@@ -67,7 +68,7 @@ pub(crate) fn cores<'a>(
     cores.map(<[u32]>::to_vec).map_err(|error| NumaError::Bind { function: function.name.to_string(), error })
 }
 
-/// The calling thread is bound to cores until this is dropped; to none if there are none.
+/// Binds the calling thread to the given cores until it is dropped; an empty list binds nothing.
 pub(crate) struct Bound<H: Host> {
     host: H,
     former: Vec<u32>,

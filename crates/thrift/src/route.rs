@@ -1,4 +1,4 @@
-//! Where the calls of each function go: what the hints select, and the connections that it takes.
+//! Routes: the plan that the hints select for each function, and the connections it requires.
 
 use crate::descriptor::ServiceDescriptor;
 use crate::error::{CallError, ConnectError};
@@ -15,42 +15,43 @@ use std::collections::BTreeMap;
 /// Settings of a typed client.
 #[derive(Clone, Debug, Default)]
 pub struct ClientOptions {
-    /// The engine's settings. The plan in them does not count: each function's hints select one.
+    /// The engine's settings. The plan in them is ignored: the hints of each function select one.
     pub engine: ClientConfig,
-    /// Hints in the place of the IDL's for the functions of these names, for who knows them only when the program runs (a
-    /// payload's size, a protocol to be tried). The server goes by its own.
+    /// Hints that replace those of the IDL for the functions named in them, for values known only at run
+    /// time, such as the payload size. The server uses its own hints.
     pub hints: Vec<FunctionHints>,
-    /// Clients that call the server at the same time, if that is known better than by the hint `concurrency`.
+    /// The number of clients that call the server concurrently. Overrides the hint `concurrency`.
     pub clients: Option<u32>,
-    /// Cores of the server's machine, half of which are taken to be at the NIC if there are two nodes; as many as this
-    /// machine has if not given.
+    /// The number of cores of the server's machine; by default that of this machine. With two NUMA nodes,
+    /// half of the cores are assumed to be at the NIC.
     pub cores: Option<u32>,
-    /// NUMA nodes; this machine's if not given, and the server's are taken to be as many.
+    /// The NUMA topology; by default that of this machine. The server is assumed to have the same number of
+    /// nodes.
     pub topology: Option<Topology>,
-    /// Where the server answers stock Thrift (`host:port`), for functions whose hints say TCP; where the server of an address of `auto:`
-    /// tells, else what the server says of itself, if not given.
+    /// The server's address for stock Thrift (`host:port`), for functions whose hints select TCP. By default
+    /// it comes from the announcement of an `auto:` address, or else from the server's introduction.
     pub tcp: Option<String>,
-    /// How to speak there.
+    /// Settings of the TCP connection.
     pub connection: ConnectionOptions,
 }
 
-/// Where the calls of a function go.
+/// The route of a function's calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Route {
-    /// By the engine, on the lane of its plan.
+    /// Through the engine, on the lane of the function's plan.
     Engine {
         /// The server's id of the function in this form.
         id: u16,
-        /// How arguments and result are encoded.
+        /// The encoding of arguments and result.
         form: Form,
     },
-    /// By stock Thrift over TCP.
+    /// Stock Thrift over TCP.
     Tcp,
-    /// The server has no such function.
+    /// None: the server has no such function.
     Unknown,
 }
 
-/// A machine with so many cores, as many as this one if not given, on these nodes.
+/// Describes a machine with `cores` cores, or as many as this machine if `None`, and the nodes of `topology`.
 pub(crate) fn environment<'a>(
     capabilities: &'a Capabilities,
     cores: Option<u32>,
@@ -61,11 +62,11 @@ pub(crate) fn environment<'a>(
     Environment { nodes, node_cores: cores.div_ceil(nodes), ..Environment::new(capabilities, cores) }
 }
 
-/// What the hints select, before connecting.
+/// The selections of the hints, made before connecting.
 #[derive(Debug)]
 pub(crate) struct Choice {
     pub(crate) selections: Vec<Selection>,
-    /// Cores that the client is to be bound to; none for any.
+    /// The cores to bind the client to; empty for no binding.
     pub(crate) cores: Vec<u32>,
 }
 
@@ -95,12 +96,12 @@ impl Choice {
         Ok(Choice { selections, cores })
     }
 
-    /// What a client expects of a server that was built from the same IDL.
+    /// Returns the introduction expected of a server built from the same IDL.
     pub(crate) fn expected(service: &ServiceDescriptor) -> Introduction {
         Introduction::of(service, None)
     }
 
-    /// The engine's settings: a plan for each function that a server with this introduction has.
+    /// Returns the engine's settings, with a plan for each function that a server with this introduction has.
     pub(crate) fn config(
         &self,
         service: &ServiceDescriptor,
@@ -114,12 +115,12 @@ impl Choice {
                 Route::Tcp | Route::Unknown => None,
             })
             .collect();
-        // What has no plan of its own, the introduction above all, goes by one that there is anyhow.
+        // Functions without a plan of their own, such as the introduction, use one of the plans in use.
         let plan = functions.values().next().copied().or(options.engine.plan);
         ClientConfig { plan, functions, ..options.engine.clone() }
     }
 
-    /// The routes to a server.
+    /// Returns the routes of the functions on a server with this introduction.
     pub(crate) fn routes(&self, service: &ServiceDescriptor, introduction: &Introduction) -> Vec<Route> {
         let route = |(number, selection): (usize, &Selection)| {
             let name = &service.functions[number].name;
@@ -136,7 +137,7 @@ impl Choice {
     }
 }
 
-/// Why a call of a function cannot be made by the engine.
+/// Returns the error of a call that has no route.
 #[cold]
 pub(crate) fn no_route<E>(service: &ServiceDescriptor, function: usize, route: Route) -> CallError<E> {
     let name = &service.functions[function].name;

@@ -1,4 +1,5 @@
-//! The server's side: what generated code implements, and how a call of the engine reaches it.
+//! The server side: the traits that generated code implements, and the adapter that connects them to the
+//! engine.
 
 use crate::arguments::Outcome;
 use crate::codec::{BinaryInput, Input, part};
@@ -20,37 +21,39 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What a handler may know of a call beyond its arguments.
+/// Facts about a call that a handler may use besides the arguments.
 #[derive(Clone, Debug)]
 pub struct Context {
-    /// Time left for the call when it was sent, in nanoseconds; `None` for no deadline.
+    /// The time left until the call's deadline when it was sent, in nanoseconds; `None` without a deadline.
     pub time_left: Option<Nanos>,
-    /// The caller's connection: the same number for all its calls.
+    /// The number of the caller's connection, the same for all its calls.
     pub session: u64,
-    /// Whether the call came by stock Thrift over TCP.
+    /// Whether the call came through stock Thrift over TCP.
     pub tcp: bool,
-    /// The memory of the message, if it may be kept.
+    /// The memory of the message, if it may be shared.
     pub(crate) memory: Option<Bytes>,
 }
 
 impl Context {
-    /// The bytes of an argument, to be kept or given back. They are a part of the message's memory, so that nothing is copied, if they
-    /// are large, most of the message and came over TCP in a frame and the binary encoding; else a copy.
+    /// Returns the bytes of an argument as `Bytes`, to be kept or returned.
+    ///
+    /// They share the message's memory without a copy if the argument is large, fills most of the message,
+    /// and came over TCP in a framed message of the binary encoding. Otherwise they are copied.
     pub fn share(&self, argument: &[u8]) -> Bytes {
         let shared = self.memory.as_ref().and_then(|memory| part(memory, argument));
         shared.unwrap_or_else(|| Bytes::copy_from_slice(argument))
     }
 }
 
-/// Where a processor puts what became of a call.
+/// The destination of a call's result.
 pub trait Responder {
-    /// What answering gives to who called the processor.
+    /// The return value of the answering methods.
     type Done;
 
-    /// Answers. The calls of oneway functions are answered too, and nobody hears it.
+    /// Answers with an outcome. Oneway calls are answered too; their answers are discarded.
     fn respond<R: Outcome>(self, outcome: Result<R, Refusal>) -> Self::Done;
 
-    /// Answers with what the handler gave.
+    /// Answers with the handler's result.
     #[inline]
     fn answer<R: Outcome>(self, result: Result<R::Value, Failure<R::Exception>>) -> Self::Done
     where
@@ -59,16 +62,17 @@ pub trait Responder {
         self.respond(R::of(result))
     }
 
-    /// Answers a call of what is no function.
+    /// Answers a call of an unknown function.
     fn refuse(self, refusal: Refusal) -> Self::Done;
 }
 
-/// A service on its handler: reads arguments, calls, answers. Generated code implements it.
+/// A service with its handler: reads the arguments, calls the handler and answers. Generated code implements
+/// it.
 pub trait Processor: Send + Sync + 'static {
-    /// The service.
+    /// Returns the service's descriptor.
     fn service(&self) -> &'static ServiceDescriptor;
 
-    /// Executes one call of the function with this number in the service's descriptor.
+    /// Executes one call of the function with this index in the service's descriptor.
     fn process<'a, I: Input<'a>, R: Responder>(
         &self,
         function: usize,
@@ -78,7 +82,7 @@ pub trait Processor: Send + Sync + 'static {
     ) -> R::Done;
 }
 
-/// A processor as the engine's service. The handler is shared by all workers, and by TCP.
+/// A processor as a service of the engine. All workers and the TCP server share the handler.
 #[derive(Debug)]
 pub struct Adapter<P> {
     processor: Arc<P>,
@@ -92,19 +96,20 @@ impl<P> Clone for Adapter<P> {
 }
 
 impl<P: Processor> Adapter<P> {
-    /// An adapter; `tcp` is where the server also listens for stock Thrift, told to clients.
+    /// Creates an adapter. `tcp` is the server's address for stock Thrift, which clients learn from the
+    /// introduction.
     pub fn new(processor: Arc<P>, tcp: Option<String>) -> Self {
         let introduction = Introduction::of(processor.service(), tcp).encode().into();
         Adapter { processor, introduction }
     }
 
-    /// Declares the service's functions.
+    /// Declares the service's functions to the engine.
     #[must_use]
     pub fn declare<F: Fabric>(&self, builder: ServerBuilder<F>) -> ServerBuilder<F> {
         let mut builder = builder.function(INTRODUCTION, FunctionMode::Worker);
         let service = self.processor.service();
         for (function, known) in service.functions.iter().zip(Introduction::of(service, None).functions) {
-            // What works long on a call would keep everybody else waiting on the worker.
+            // A long call would block the other calls of its worker.
             let long = function.server.process_time.is_some_and(ProcessTime::is_long);
             let mode = if long { FunctionMode::Pool } else { FunctionMode::Worker };
             builder = known.ids().fold(builder, |builder, id| builder.function(id, mode));
@@ -112,8 +117,8 @@ impl<P: Processor> Adapter<P> {
         builder.pool(self.clone())
     }
 
-    /// Starts an engine's server of the service on one fabric, bound as the hints say: unless the settings name cores, the hint
-    /// `numa` does. The topology is this machine's if not given.
+    /// Starts an engine server of the service on one fabric. Its threads are bound to the cores in the
+    /// settings, or else as the hint `numa` asks. `topology` defaults to that of this machine.
     pub fn serve<F: Fabric>(
         &self,
         fabric: &F,
@@ -157,7 +162,7 @@ impl<P: Processor> PoolService for Adapter<P> {
     }
 }
 
-/// Results go straight to where they are sent from.
+/// Encodes results directly into the reply's send buffer.
 struct IntoReply<'a, 'b> {
     reply: &'a mut Reply<'b>,
     form: Form,
@@ -178,8 +183,8 @@ impl Responder for IntoReply<'_, '_> {
         }
     }
 
-    /// A value in the bare form is encoded from where the handler left it: to move it there first would wait for the stores that
-    /// made it.
+    /// Encodes a bare value from where the handler left it: moving it first would stall on the stores that
+    /// wrote it.
     #[inline]
     fn answer<R: Outcome>(self, result: Result<R::Value, Failure<R::Exception>>) -> Self::Done {
         match (self.form, &result) {
@@ -197,15 +202,14 @@ impl Responder for IntoReply<'_, '_> {
     }
 }
 
-/// A result that cannot be encoded.
+/// Answers a call whose result cannot be encoded.
 #[cold]
 fn not_encoded(reply: &mut Reply<'_>, error: &ThriftException) -> Result<(), Status> {
     let text = error.message().clone();
     refuse(reply, &ApplicationException::new(ApplicationExceptionKind::INTERNAL_ERROR, text))
 }
 
-/// An exception that the IDL does not know travels as an error of the application: its kind is the code and its text the
-/// payload.
+/// Sends an undeclared exception as an application error: its kind is the code and its text is the payload.
 #[cold]
 fn refuse(reply: &mut Reply<'_>, exception: &ApplicationException) -> Result<(), Status> {
     reply.clear();
@@ -217,25 +221,25 @@ fn refuse(reply: &mut Reply<'_>, exception: &ApplicationException) -> Result<(),
 /// Settings of a typed server.
 #[derive(Clone, Debug, Default)]
 pub struct ServerOptions {
-    /// The engine's settings. If they name cores, the hint `numa` does not count.
+    /// The engine's settings. If they name cores, the hint `numa` is ignored.
     pub engine: ServerConfig,
-    /// NUMA nodes; this machine's if not given.
+    /// The NUMA topology; by default that of this machine.
     pub topology: Option<Topology>,
-    /// Where to answer stock Thrift clients too, `host:port`; port 0 for any. Clients of the engine are told, for functions
-    /// whose hints say TCP.
+    /// The address on which to serve stock Thrift too (`host:port`); port 0 picks a free port. Clients of the
+    /// engine learn it, for functions whose hints select TCP.
     pub tcp: Option<String>,
-    /// Settings of that.
+    /// Settings of the TCP server.
     pub tcp_options: tcp::ServerOptions,
 }
 
-/// A running typed server; dropping it ends it at once.
+/// A running typed server. Dropping it stops it immediately.
 #[derive(Debug)]
 pub struct Server<F: Fabric, P: Processor> {
     engine: dunlin_rpc::Server<F>,
     tcp: Option<tcp::Server<P>>,
 }
 
-/// A server on one fabric, and for stock Thrift if the options say so: one handler for both.
+/// Starts a server on one fabric, and for stock Thrift if the options ask for it, with one handler for both.
 pub(crate) fn serve_on<F: Fabric, P: Processor>(
     fabric: &F,
     address: &Address,
@@ -252,7 +256,7 @@ pub(crate) fn serve_on<F: Fabric, P: Processor>(
     Ok(Server { engine, tcp })
 }
 
-/// The cores that the hints bind the server's threads to; none for any.
+/// Returns the cores to which the hints bind the server's threads; empty for no binding.
 fn bound_cores<F: Fabric>(
     fabric: &F,
     service: &'static ServiceDescriptor,
@@ -277,22 +281,23 @@ fn bound_cores<F: Fabric>(
 }
 
 impl<F: Fabric, P: Processor> Server<F, P> {
-    /// The address that clients of the engine dial.
+    /// Returns the address to which clients of the engine connect.
     pub fn address(&self) -> &Address {
         self.engine.address()
     }
 
-    /// Where stock Thrift clients are answered.
+    /// Returns the address on which stock Thrift clients are served.
     pub fn tcp_address(&self) -> Option<SocketAddr> {
         self.tcp.as_ref().map(tcp::Server::address)
     }
 
-    /// The engine's server.
+    /// Returns the engine's server.
     pub fn engine(&self) -> &dunlin_rpc::Server<F> {
         &self.engine
     }
 
-    /// Ends the server gently: what was received is answered, for `timeout` nanoseconds at most on each side.
+    /// Stops the server gracefully: answers the received calls, for at most `timeout` nanoseconds on each of
+    /// the engine and TCP.
     pub fn shutdown(self, timeout: Nanos) {
         if let Some(tcp) = self.tcp {
             tcp.shutdown(Duration::from_nanos(timeout));

@@ -1,70 +1,71 @@
-//! What both sides have to know alike for the bare form: the types of a function's arguments and value, down to the fields of
-//! the structs in them.
+//! Shapes: the types of a function's arguments and value, down to the fields of nested structs. The bare form
+//! requires equal shapes on both sides.
 //!
-//! A server tells the shape of each function as bytes ([`Shape::signature`]), and a client compares them with its own when it
-//! connects. They are compared whole and not by a hash, so that what differs is never taken for the same. Names are not in
-//! them: no encoding of Thrift has names either.
+//! A server sends the shape of each function as bytes ([`Shape::signature`]), and a client compares them with
+//! its own when it connects. The comparison uses the whole signature, not a hash, so that different shapes
+//! never compare equal. Signatures contain no names, since no encoding of Thrift does.
 
 use crate::codec::{BinaryInput, BinaryOutput};
 use pilota::thrift::{TType, ThriftException};
 
-/// The longest signature. A function with a longer one has no bare form: signatures are told each time that a client connects.
+/// The longest signature, in bytes. A function with a longer one has no bare form, because servers send
+/// signatures on each connection.
 const LONGEST: usize = 1024;
 
-/// What begins a part that is not a plain type of Thrift, in a signature; beyond all numbers of types.
+/// Markers that begin a part other than a plain Thrift type in a signature. They lie beyond all type numbers.
 const REST: u8 = 255;
 const STRUCT: u8 = 254;
 const LIST: u8 = 253;
 const SET: u8 = 252;
 const MAP: u8 = 251;
 
-/// An argument, value, field or element as both sides have to know it for the bare form.
+/// The bare form's type of an argument, value, field or element.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
-    /// Encoded as Thrift does: scalars; and structs with ids and types before their fields, which any other IDL can read: unions,
-    /// structs that may be within themselves, and those without fields.
+    /// Encoded as in Thrift's binary encoding: scalars, and structs with an id and type before each field.
+    /// Such structs are unions, recursive structs and structs without fields.
     Whole(TType),
-    /// A `binary` or `string` that takes what is left of the message.
+    /// A `binary` or `string` that extends to the end of the message.
     Rest,
-    /// A struct of these fields, in the order of the IDL, with nothing between them: which of the optional ones are there stands
-    /// before all of them, a bit each, the lowest first.
+    /// A struct of these fields in the order of the IDL, without headers. A bitmap of the optional fields
+    /// that are present comes first, one bit each, lowest bit first.
     Struct(&'static [Field]),
-    /// A list of these, behind Thrift's head of a list.
+    /// A list of these elements after Thrift's list header.
     List(&'static Part),
-    /// A set of these, behind Thrift's head of a set.
+    /// A set of these elements after Thrift's set header.
     Set(&'static Part),
-    /// A map of these keys and values, behind Thrift's head of a map.
+    /// A map of these keys and values after Thrift's map header.
     Map(&'static Part, &'static Part),
 }
 
 /// A field of a struct in the bare form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Field {
-    /// The id in the IDL.
+    /// The field's id in the IDL.
     pub id: i16,
-    /// Whether it may be missing.
+    /// Whether the field is optional.
     pub optional: bool,
-    /// What it is.
+    /// The field's type.
     pub part: Part,
 }
 
-/// What a function takes and gives: where it is the same on both sides, the bare form is spoken.
+/// The argument and value types of a function. The bare form is used if they are equal on both sides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
-    /// The ids of the arguments, all of which are always there, and what they are; in the order of the IDL.
+    /// The ids and types of the arguments in the order of the IDL. All arguments are always present.
     pub arguments: &'static [(i16, Part)],
-    /// The value; of type `Void` if there is none.
+    /// The value's type; `Void` if the function returns nothing.
     pub value: Part,
-    /// Whether exceptions are declared.
+    /// Whether the function declares exceptions.
     pub throws: bool,
 }
 
 /// A struct that has a bare form.
 pub trait Bare: Sized {
-    /// Its fields.
+    /// The fields of the struct.
     const FIELDS: &'static [Field];
 
-    /// Bytes of the bare form.
+    /// Returns the size of the bare form in bytes.
     fn bare_size(&self) -> usize;
 
     /// Writes the bare form.
@@ -75,8 +76,8 @@ pub trait Bare: Sized {
 }
 
 impl Part {
-    /// Appends it. Of what is too long anyhow not everything is told: a struct that has others twice, which have others twice,
-    /// would be told for ever.
+    /// Appends the part to a signature. Stops when the signature is already too long: nested structs that
+    /// contain each struct twice would grow it exponentially.
     fn tell(self, bytes: &mut Vec<u8>) {
         if bytes.len() > LONGEST {
             return;
@@ -112,7 +113,7 @@ impl Part {
 }
 
 impl Shape {
-    /// The shape as servers tell it: bytes that are equal if the shapes are. `None` for one that is too long to be told.
+    /// Returns the signature, which is equal for equal shapes; `None` if it would be too long.
     pub(crate) fn signature(&self) -> Option<Vec<u8>> {
         let mut bytes = vec![u8::from(self.throws)];
         self.value.tell(&mut bytes);
@@ -140,7 +141,7 @@ mod tests {
         Shape { arguments: &[], value, throws: false }.signature().unwrap()
     }
 
-    /// Whatever differs in what lies on the wire, or in what has to be there, is told apart.
+    /// Any difference in the encoded bytes or in required fields changes the signature.
     #[test]
     fn what_differs_is_told_apart() {
         const PARTS: [Part; 19] = [
@@ -174,7 +175,7 @@ mod tests {
         assert_eq!(told.len(), 4);
     }
 
-    /// Each has the one before twice: told in full it would be 2 to the power of 32 times as long.
+    /// Each struct contains the previous one twice, so the whole signature would be 2^32 times as long.
     #[test]
     fn what_is_too_long_is_not_told() {
         let mut part = NUMBER;

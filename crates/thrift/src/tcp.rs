@@ -1,15 +1,17 @@
-//! Stock Thrift over TCP: a server that answers clients of Apache's libraries on the handler that the engine's workers call,
-//! and a client of their servers.
+//! Stock Thrift over TCP: a server for clients of Apache's libraries, which shares its handler with the
+//! engine's workers, and a client of stock Thrift servers.
 //!
-//! Both speak `TFramedTransport` and unframed (`TBufferedTransport`, `TSocket`), `TBinaryProtocol` and
-//! `TCompactProtocol`; the server finds out which from a connection's first bytes. A connection that comes to nothing says so
-//! by an error or a line in the log, never by a panic: what peers write is only ever looked at, and takes memory as it
-//! comes and not as it is announced.
+//! Both support framed (`TFramedTransport`) and unframed (`TBufferedTransport`, `TSocket`) connections with
+//! `TBinaryProtocol` or `TCompactProtocol`. The server detects the combination from a connection's first
+//! bytes. Malformed input causes an error or a log message and never a panic. Memory grows with the bytes
+//! received, not with the lengths that a peer announces.
 //!
-//! From the inside out: `head` reads and writes the head of a message, `wire` tells what a connection speaks, `split`
-//! finds the messages in its bytes, `answer` lets the processor answer one, `session` is a connection without its socket,
-//! `peer` with it, `event_loop` a thread with its connections, and `server` all of them. `client` is the other side, whose
-//! calls `deadline` keeps from waiting for ever, and `asynchronous` that of futures, whose sockets `client_loop` looks after.
+//! From the inside out: `head` reads and writes message heads; `wire` detects the transport and encoding;
+//! `split` finds the messages in a byte stream; `answer` passes one message to the processor; `session` is a
+//! connection without its socket and `peer` one with its socket; `event_loop` is a thread with its
+//! connections; `server` owns the threads. `client` is the synchronous client, and `deadline` enforces its
+//! timeouts. `asynchronous` is the client whose calls are futures, and `client_loop` is the thread that owns
+//! its sockets.
 
 mod answer;
 mod asynchronous;

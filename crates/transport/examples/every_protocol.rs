@@ -1,12 +1,13 @@
-//! Every protocol that is legal on the fabric of an address, each way to wait and each way of large payloads, called by
-//! one process and served by another, with payloads from none to some hundred KiB.
+//! Calls a server process with every protocol that the fabric of an address supports, each completion mode
+//! and each mode of large payloads, with payloads from 0 to 300 000 bytes.
 //!
 //! ```text
 //! every_protocol [ADDRESS]      shared memory if no address is given
 //! ```
 //!
-//! The server is a process of this program's own. The answer is the request backwards, so that it cannot be the request
-//! itself, in part or as a whole. At the end the client whose kind the address picks calls as well. Prints a line for each row, and ends with status 1 if anything was wrong.
+//! The server is a child process of this program. The answer is the reversed request, so that it differs from
+//! the request's bytes. At the end, the client that selects the fabric by address makes calls too. Prints a
+//! line for each protocol and exits with status 1 after any error.
 
 use dunlin_fabric::{Address, Fabric};
 use dunlin_rpc::tune::table::FetchTable;
@@ -23,14 +24,14 @@ use std::time::Instant;
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
 
-/// Runs on the worker.
+/// Reverses the request on the worker.
 const BACKWARDS: u16 = 1;
-/// The same, in the pool.
+/// Reverses the request in the pool.
 const BACKWARDS_LATER: u16 = 2;
 
-/// Around what a line, a batch, a datagram and a message can hold, and well above.
+/// Sizes around the limits of a line, a batch, a datagram and a message, and well above.
 const SIZES: [usize; 9] = [0, 1, 32, 500, 4000, 4096, 5000, 70_000, 300_000];
-/// Calls in flight at a time.
+/// The number of calls in flight.
 const WINDOW: u16 = 16;
 
 fn backwards(request: &Request<'_>, reply: &mut Reply<'_>) -> Result<(), Status> {
@@ -39,7 +40,7 @@ fn backwards(request: &Request<'_>, reply: &mut Reply<'_>) -> Result<(), Status>
     Ok(())
 }
 
-/// Serves until standard input ends: until the process that started this one is gone.
+/// Serves until standard input ends, which is when the parent process exits.
 fn serve<F: Fabric>(fabric: &F, address: &Address) -> Outcome<()> {
     let server = ServerBuilder::new(fabric)
         .function(BACKWARDS, FunctionMode::Worker)
@@ -53,7 +54,7 @@ fn serve<F: Fabric>(fabric: &F, address: &Address) -> Outcome<()> {
     Ok(())
 }
 
-/// Plans of each row of the table that the fabric can run, with a name to show.
+/// Returns the supported plans of each protocol, with a name to print.
 fn plans<F: Fabric>(fabric: &F) -> Vec<(String, Plan)> {
     let modes = [CompletionMode::Busy, CompletionMode::Event, CompletionMode::Adaptive];
     let mut plans = Vec::new();
@@ -62,7 +63,7 @@ fn plans<F: Fabric>(fabric: &F) -> Vec<(String, Plan)> {
             let usual = protocol.plan(mode);
             for way in LargePayload::ALL {
                 let plan = usual.large(way, usual.rendezvous_above);
-                // All ways of large payloads once for each protocol; otherwise its own.
+                // Each mode of large payloads once per protocol; otherwise only the protocol's usual one.
                 let wanted = plan == usual || mode == CompletionMode::Adaptive;
                 if wanted && plan.check(fabric.capabilities()).is_ok() {
                     plans.push((format!("{} {mode} {}", protocol.name, way.name()), plan));
@@ -73,7 +74,7 @@ fn plans<F: Fabric>(fabric: &F) -> Vec<(String, Plan)> {
     plans
 }
 
-/// A payload that differs from call to call.
+/// Returns a payload that differs from call to call.
 fn payload(size: usize, number: usize) -> Vec<u8> {
     (0..size).map(|at| (at.wrapping_mul(7) ^ (at >> 8) ^ number) as u8).collect()
 }
@@ -82,8 +83,8 @@ fn is_backwards(answer: &[u8], request: &[u8]) -> bool {
     answer.len() == request.len() && answer.iter().eq(request.iter().rev())
 }
 
-/// Calls of all sizes by one plan: one by one, on the worker and in the pool, then as many as the window takes, by
-/// themselves and in batches.
+/// Calls with payloads of all sizes and one plan: one at a time on the worker and in the pool, then a whole
+/// window of separate messages and of batches.
 fn call<F: Fabric>(fabric: &F, address: &Address, plan: Plan) -> Outcome<usize> {
     const PATIENCE: u64 = 60_000_000_000;
     let config = ClientConfig {
@@ -91,7 +92,7 @@ fn call<F: Fabric>(fabric: &F, address: &Address, plan: Plan) -> Outcome<usize> 
         timeout: PATIENCE,
         connect_timeout: PATIENCE,
         silence: PATIENCE,
-        // On shared memory nothing would be fetched by its own rates.
+        // With its own rates, shared memory would fetch nothing.
         fetch_table: Some(Arc::new(FetchTable::rf_rpc())),
         ..ClientConfig::with_plan(plan)
     };
@@ -130,13 +131,13 @@ fn call<F: Fabric>(fabric: &F, address: &Address, plan: Plan) -> Outcome<usize> 
     Ok(calls)
 }
 
-/// The process that serves; ended when dropped.
+/// The server process, stopped on drop.
 struct ServerProcess(Child);
 
 impl Drop for ServerProcess {
     fn drop(&mut self) {
         drop(self.0.stdin.take());
-        // It ends by itself now; if it is gone already, that has been told.
+        // The process now exits. If it has already exited, that was reported.
         let _ = self.0.wait();
     }
 }
@@ -171,7 +172,7 @@ fn call_all<F: Fabric>(fabric: &F, address: &Address) -> bool {
     failed == 0 && !plans.is_empty()
 }
 
-/// As an application that leaves the choice of the fabric to the address, and that of the plan to the fabric.
+/// Calls as an application does that lets the address select the fabric and the fabric select the plan.
 fn call_chosen(fabrics: &Fabrics, address: &Address) -> Outcome<()> {
     let chosen = fabrics.choose(address)?;
     let usual = Plan::usual(chosen.capabilities());
@@ -179,7 +180,7 @@ fn call_chosen(fabrics: &Fabrics, address: &Address) -> Outcome<()> {
     if client.config().plan != Some(usual) {
         return Err(format!("goes by {:?}, not by {usual:?}", client.config().plan).into());
     }
-    // A plan that is named is taken or refused.
+    // A named plan is used or refused.
     if let Err(why) = Plan::default().check(chosen.capabilities()) {
         match dunlin_transport::Client::connect(fabrics, address, ClientConfig::with_plan(Plan::default())) {
             Err(ConnectError::Plan(refused)) if refused == why => println!("as named: {why}"),
@@ -204,7 +205,7 @@ fn run() -> Outcome<bool> {
         arguments.remove(0);
     }
     let own = format!("shm:every-protocol-{}", std::process::id());
-    // What a test runner adds begins with a dash.
+    // Arguments added by a test runner begin with a dash.
     let address = arguments.into_iter().find(|word| !word.starts_with('-')).unwrap_or(own);
     let fabrics = Fabrics::default();
     let chosen = fabrics.choose(&address.parse()?)?;

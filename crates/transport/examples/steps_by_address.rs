@@ -1,8 +1,8 @@
-//! Counts what it costs that an address picks the fabric: client and worker take turns on ONE thread, so that callgrind
-//! sees a call's instructions and nothing of waiting.
+//! Counts the instructions that fabric selection by address adds to a call. Client and worker alternate on
+//! one thread, so that callgrind counts the call's instructions and no waiting.
 //!
-//! `valgrind --tool=callgrind --toggle-collect='*calls_by*' steps_by_address CALLS engine|chosen`: by the engine's own types, or
-//! by those whose kind the address picks.
+//! `valgrind --tool=callgrind --toggle-collect='*calls_by*' steps_by_address CALLS engine|chosen` uses the
+//! engine's types or the types that select the fabric by address.
 
 use dunlin_fabric_shm::ShmFabric;
 use dunlin_rpc::{
@@ -16,7 +16,7 @@ fn echo(request: &Request<'_>, reply: &mut Reply<'_>) -> Result<(), Status> {
     Ok(())
 }
 
-/// The same program on the types of either.
+/// The same program on either set of types.
 macro_rules! steps {
     ($steps:ident, $calls:ident, $fabric:ty, $builder:ty, $client:ty, $worker:ty) => {
         #[inline(never)]

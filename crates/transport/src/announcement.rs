@@ -1,17 +1,19 @@
-//! What a server on several fabrics says of itself to who asks at its address: which host it is on, and where it is on each
-//! fabric, or why it is not. Pure: bytes to values and back.
+//! Announcement: the message in which a server on several fabrics tells connecting clients its host and its
+//! address on each fabric, or the reason why it does not use a fabric. Encoding and decoding are pure
+//! functions.
 
 use dunlin_fabric::{MAX_NAME, Scheme};
 
-/// The longest announcement in bytes; who reads takes no more.
+/// The longest announcement in bytes. Readers stop there.
 pub(crate) const MAX_BYTES: usize = 2048;
-/// The longest reason.
+/// The longest text, in bytes.
 const MAX_REASON: usize = 400;
 const MAGIC: [u8; 8] = *b"DunlinAU";
 const VERSION: u8 = 1;
 
-/// Where a server is on one fabric: the name behind `shm:`, the port behind `rdma:HOST:`, provider and
-/// port of `ofi:PROVIDER:HOST:PORT`, the port of stock Thrift; or why it is not there.
+/// A server's address on one transport: the name of `shm:NAME`, the port of `rdma:HOST:PORT`, the provider
+/// and port of `ofi:PROVIDER:HOST:PORT`, or the port of stock Thrift. The error is the reason why the server
+/// is not on it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Offer {
     Shm(Result<String, String>),
@@ -20,10 +22,10 @@ pub(crate) enum Offer {
     Tcp(Result<u16, String>),
 }
 
-/// All that it says.
+/// A decoded announcement.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Announcement {
-    /// What tells its host from all others, until that is started again; empty if it does not know.
+    /// Identifies the server's host until its next boot; empty if unknown.
     pub(crate) host: String,
     pub(crate) offers: Vec<Offer>,
 }
@@ -39,14 +41,14 @@ impl Offer {
     }
 }
 
-/// The kinds of offers on the way.
+/// Tags of the offers in the encoding.
 const SHM: u8 = 1;
 const RDMA: u8 = 2;
 const OFI: u8 = 3;
 const TCP: u8 = 4;
 
 impl Announcement {
-    /// As bytes: the end of the connection is the end of it.
+    /// Encodes the announcement. It has no length: it ends with the connection.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut bytes = MAGIC.to_vec();
         bytes.push(VERSION);
@@ -67,7 +69,8 @@ impl Announcement {
         bytes
     }
 
-    /// What a peer has said, or what is wrong with it. A fabric that this build does not know is passed over.
+    /// Decodes an announcement. The error describes the malformed part. Offers on fabrics unknown to this
+    /// build are skipped.
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, &'static str> {
         const SHORT: &str = "it ends too early";
         let rest = bytes.strip_prefix(&MAGIC).ok_or("it is no server of several fabrics")?;
@@ -105,21 +108,21 @@ impl Announcement {
     }
 }
 
-/// What may be the text of a port.
+/// Parses the text of a port.
 fn port(place: Result<String, String>) -> Result<Result<u16, String>, &'static str> {
     place
         .map(|port| port.parse().map_err(|_| "a port is none"))
         .map_or_else(|why| Ok(Err(why)), |port| port.map(Ok))
 }
 
-/// A text behind its length, cut if it is too long.
+/// Appends a text after its length, truncated if it is too long.
 fn put(bytes: &mut Vec<u8>, text: &str) {
     let end = (0..=text.len().min(MAX_REASON)).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
     bytes.extend((end as u16).to_le_bytes());
     bytes.extend(&text.as_bytes()[..end]);
 }
 
-/// A text, fit to be printed.
+/// Takes a text, with control characters replaced so that it can be printed.
 fn take(rest: &mut &[u8]) -> Option<String> {
     let (length, behind) = rest.split_first_chunk()?;
     let (text, behind) = behind.split_at_checked(u16::from_le_bytes(*length).into())?;

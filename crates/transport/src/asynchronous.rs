@@ -1,4 +1,4 @@
-//! Asynchronous clients on whichever fabric their address names.
+//! Asynchronous clients on the fabric that their address selects.
 
 use crate::fabrics::{ChosenFabric, Fabrics};
 use dunlin_fabric::{Address, ChosenTransport, DialError};
@@ -22,13 +22,13 @@ struct Hubs {
     ofi: Mutex<std::collections::BTreeMap<String, dunlin_rpc::AsyncHub<OfiFabric>>>,
 }
 
-/// What all asynchronous clients of a process share: the engine's hub of each fabric that a client has used. Clones are the
-/// same hubs.
+/// The resources that the asynchronous clients of a process share: the engine's hub of each fabric in use.
+/// Clones share the hubs.
 #[derive(Clone, Debug)]
 pub struct AsyncHubs(Arc<Hubs>);
 
 impl AsyncHubs {
-    /// No hub yet. One such for a process is enough.
+    /// Creates an empty set. One set per process is enough.
     pub fn new(fabrics: &Fabrics) -> Self {
         AsyncHubs(Arc::new(Hubs {
             fabrics: fabrics.clone(),
@@ -59,7 +59,7 @@ impl AsyncHubs {
     }
 }
 
-/// The hub in its place, made by the first client.
+/// Returns the hub in `place`. The first client creates it.
 fn made<H: Clone>(
     place: &Mutex<Option<H>>,
     make: impl FnOnce() -> Result<H, ConnectError>,
@@ -73,14 +73,14 @@ fn made<H: Clone>(
     Ok(hub)
 }
 
-/// An asynchronous client. Clones share the connection; all methods may be called from any thread.
+/// An asynchronous client. Clones share the connection. All methods may be called from any thread.
 #[derive(Clone, Debug)]
 pub struct AsyncClient {
     on: On,
     transport: Arc<ChosenTransport>,
 }
 
-/// The engine's client, on each fabric.
+/// The engine's client on each fabric.
 #[derive(Clone, Debug)]
 enum On {
     Shm(dunlin_rpc::AsyncClient<ShmFabric>),
@@ -90,9 +90,11 @@ enum On {
 }
 
 impl AsyncClient {
-    /// Connects to all workers of a server, by the fabric that the address names or, of one of `auto:`, the first that works. Blocks for
-    /// at most the configured time, and while the fabric is opened: call it before the executor runs, or where blocking is
-    /// allowed. Errors are those of [`Client::connect`](crate::Client::connect).
+    /// Connects to all workers of a server, on the fabric that the address names or, for an `auto:` address,
+    /// on the first one that works.
+    ///
+    /// Blocks for at most the configured time, and while the fabric is opened: call it before the executor
+    /// starts, or where blocking is allowed. Errors are those of [`Client::connect`](crate::Client::connect).
     pub fn connect(hubs: &AsyncHubs, address: &Address, config: ClientConfig) -> Result<Self, ConnectError> {
         let fabrics = &hubs.0.fabrics;
         let resolved = fabrics.resolve(address).map_err(DialError::from)?;
@@ -114,56 +116,59 @@ impl AsyncClient {
         Ok(AsyncClient { on, transport: Arc::new(resolved.transport(name)) })
     }
 
-    /// Workers of the server that this client has lanes to.
+    /// Returns the number of server workers to which this client has lanes.
     pub fn workers(&self) -> usize {
         each!(On, &self.on, client => client.workers())
     }
 
-    /// The transport that the calls take, and why it is that.
+    /// Returns the transport of the calls, and the reason why it was chosen.
     pub fn transport(&self) -> &ChosenTransport {
         &self.transport
     }
 
-    /// What is chosen now on each connection to a worker whose results are fetched or written back; empty for other plans.
+    /// Returns the current tuning of each connection to a worker, for plans that fetch results or have them
+    /// written back; empty for other plans.
     pub fn tuning(&self) -> Vec<Tuning> {
         each!(On, &self.on, client => client.tuning())
     }
 
-    /// How many calls a batch has at most now, on each connection to a worker; empty without [`ClientConfig::batching`].
+    /// Returns the current maximum batch size in calls of each connection to a worker; empty without
+    /// [`ClientConfig::batching`].
     pub fn batch_calls(&self) -> Vec<u16> {
         each!(On, &self.on, client => client.batch_calls())
     }
 
-    /// Makes a call on any worker. It is sent at once if there is room, without waiting for the first poll; dropping the
-    /// future gives the call up.
+    /// Makes a call on any worker. It is sent immediately if there is room, before the first poll. Dropping
+    /// the future abandons the call.
     pub fn call(&self, function: u16, payload: &[u8]) -> Call {
         each_into!(On, &self.on, Call, client => client.call(function, payload))
     }
 
-    /// As [`call`](AsyncClient::call), on one worker.
+    /// Makes a call on the given worker. See [`call`](AsyncClient::call).
     pub fn call_on(&self, worker: usize, function: u16, payload: &[u8]) -> Call {
         each_into!(On, &self.on, Call, client => client.call_on(worker, function, payload))
     }
 }
 
-/// A call under way. Dropping it gives the call up here; the server may still execute it.
+/// A call in progress. Dropping it abandons the call; the server may still execute it.
 #[derive(Debug)]
 #[must_use = "a call that is dropped is given up"]
 pub enum Call {
-    /// On shared memory.
+    /// A call on shared memory.
     Shm(dunlin_rpc::Call<ShmFabric>),
-    /// On RDMA.
+    /// A call on RDMA.
     Rdma(dunlin_rpc::Call<RdmaFabric>),
-    /// On libfabric.
+    /// A call on libfabric.
     #[cfg(feature = "ofi")]
     Ofi(dunlin_rpc::Call<OfiFabric>),
 }
 
 impl Call {
-    /// Leaves the call to itself: nobody waits for its answer.
+    /// Detaches the call: its answer is discarded.
     ///
     /// # Errors
-    /// It was not sent, [`Cause::WindowFull`](dunlin_rpc::Cause::WindowFull) if there was no room: not executed.
+    /// The call was not sent and thus not executed: [`Cause::WindowFull`](dunlin_rpc::Cause::WindowFull) if
+    /// there was no room.
     pub fn leave(self) -> Result<(), CallError> {
         each!(Self, self, call => call.leave())
     }
@@ -182,14 +187,14 @@ impl Future for Call {
     }
 }
 
-/// The result of an asynchronous call. Its memory goes back to the hub when it is dropped.
+/// The result of an asynchronous call. Dropping it returns its memory to the hub.
 #[derive(Debug)]
 pub enum AsyncResponse {
-    /// On shared memory.
+    /// A result on shared memory.
     Shm(dunlin_rpc::AsyncResponse<ShmFabric>),
-    /// On RDMA.
+    /// A result on RDMA.
     Rdma(dunlin_rpc::AsyncResponse<RdmaFabric>),
-    /// On libfabric.
+    /// A result on libfabric.
     #[cfg(feature = "ofi")]
     Ofi(dunlin_rpc::AsyncResponse<OfiFabric>),
 }

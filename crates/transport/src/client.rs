@@ -1,4 +1,4 @@
-//! The client of one thread, on whichever fabric its address names.
+//! The synchronous client on the fabric that its address selects.
 
 use crate::fabrics::{Choose, ChosenFabric};
 use dunlin_fabric::{Address, ChosenTransport, DialError};
@@ -9,15 +9,18 @@ use dunlin_fabric_shm::ShmFabric;
 use dunlin_rpc::{CallError, CallId, ClientConfig, ConnectError, Filling, Tuning};
 use std::ops::{Deref, DerefMut};
 
-/// A client. `Send`, not shared: one thread at a time; [`another`](Client::another) makes one for another thread. Its methods
-/// are those of the engine's client, [`dunlin_rpc::Client`], whose documentation has the details.
+/// A synchronous client.
+///
+/// It is `Send` but not shared: one thread uses it at a time, and [`another`](Client::another) creates one
+/// for another thread. Its methods are those of the engine's client; [`dunlin_rpc::Client`] documents them in
+/// detail.
 #[derive(Debug)]
 pub struct Client {
     on: On,
     transport: ChosenTransport,
 }
 
-/// The engine's client, on each fabric.
+/// The engine's client on each fabric.
 #[derive(Debug)]
 enum On {
     Shm(dunlin_rpc::Client<ShmFabric>),
@@ -26,14 +29,14 @@ enum On {
     Ofi(dunlin_rpc::Client<OfiFabric>),
 }
 
-/// A result, borrowed from the client; dropping it makes room for the next call.
+/// A result, borrowed from the client. Dropping it makes room for the next call.
 #[derive(Debug)]
 pub enum Response<'a> {
-    /// On shared memory.
+    /// A result on shared memory.
     Shm(dunlin_rpc::Response<'a, ShmFabric>),
-    /// On RDMA.
+    /// A result on RDMA.
     Rdma(dunlin_rpc::Response<'a, RdmaFabric>),
-    /// On libfabric.
+    /// A result on libfabric.
     #[cfg(feature = "ofi")]
     Ofi(dunlin_rpc::Response<'a, OfiFabric>),
 }
@@ -47,14 +50,14 @@ impl Deref for Response<'_> {
     }
 }
 
-/// A large request being built where the server will READ it.
+/// A large request, built in the memory from which the server READs it.
 #[derive(Debug)]
 pub enum LargeRequest {
-    /// On shared memory.
+    /// A request on shared memory.
     Shm(dunlin_rpc::LargeRequest<ShmFabric>),
-    /// On RDMA.
+    /// A request on RDMA.
     Rdma(dunlin_rpc::LargeRequest<RdmaFabric>),
-    /// On libfabric.
+    /// A request on libfabric.
     #[cfg(feature = "ofi")]
     Ofi(dunlin_rpc::LargeRequest<OfiFabric>),
 }
@@ -73,41 +76,44 @@ impl DerefMut for LargeRequest {
     }
 }
 
-/// A large request that is being filled, and may leave meanwhile. If it is dropped before its
-/// [`submit`](FillingRequest::submit), or that failed, there was no call, or the server has been told that there is none.
+/// A large request that may be sent in pieces while it is filled.
+///
+/// If it is dropped before [`submit`](FillingRequest::submit), or if that fails, the call does not take
+/// place; the server is notified if pieces were sent.
 #[derive(Debug)]
 pub enum FillingRequest<'a> {
-    /// On shared memory.
+    /// A request on shared memory.
     Shm(dunlin_rpc::FillingRequest<'a, ShmFabric>),
-    /// On RDMA.
+    /// A request on RDMA.
     Rdma(dunlin_rpc::FillingRequest<'a, RdmaFabric>),
-    /// On libfabric.
+    /// A request on libfabric.
     #[cfg(feature = "ofi")]
     Ofi(dunlin_rpc::FillingRequest<'a, OfiFabric>),
 }
 
 impl FillingRequest<'_> {
-    /// Where to put the payload, and whom to tell how far it is. What is in it is undefined.
+    /// Returns the payload buffer, whose content is undefined, and the observer to notify of progress.
     pub fn parts(&mut self) -> (&mut [u8], &mut dyn Filling) {
         each!(Self, self, request => request.parts())
     }
 
-    /// All of it is there: sends the call, unless it has left already.
+    /// Completes the request and sends the call, unless it has already been sent.
     ///
     /// # Errors
-    /// Always "not executed".
+    /// The call was not executed.
     pub fn submit(self) -> Result<CallId, CallError> {
         each!(Self, self, request => request.submit())
     }
 }
 
 impl Client {
-    /// Connects to all workers of a server, by the fabric that the address names or, of one of `auto:`, the first that works. Blocks for
-    /// at most the configured time, and while the fabric is opened.
+    /// Connects to all workers of a server, on the fabric that the address names or, for an `auto:` address,
+    /// on the first one that works. Blocks for at most the configured time, and while the fabric is opened.
     ///
     /// # Errors
-    /// Where no fabric works, an address of `auto:` is [`Unavailable`](dunlin_fabric::Unavailable) with a
-    /// [`ResolveError`](crate::ResolveError) in it that says of each why not. Calls by number never go by TCP; typed services do.
+    /// If no fabric works, an `auto:` address is [`Unavailable`](dunlin_fabric::Unavailable) with a
+    /// [`ResolveError`](crate::ResolveError) that gives the reason for each fabric. Calls by number never use
+    /// TCP; typed services do.
     pub fn connect(
         fabrics: &impl Choose,
         address: &Address,
@@ -126,60 +132,63 @@ impl Client {
         Ok(Client { on, transport: resolved.transport(name) })
     }
 
-    /// Another client of the same server with the same settings, with connections of its own, for another thread.
+    /// Creates another client of the same server with the same settings and its own connections, for another
+    /// thread.
     pub fn another(&self) -> Result<Self, ConnectError> {
         let on = each_into!(On, &self.on, On, client => client.another()?);
         Ok(Client { on, transport: self.transport.clone() })
     }
 
-    /// The transport that the calls take, and why it is that.
+    /// Returns the transport of the calls, and the reason why it was chosen.
     pub fn transport(&self) -> &ChosenTransport {
         &self.transport
     }
 
-    /// Workers of the server that this client has lanes to.
+    /// Returns the number of server workers to which this client has lanes.
     pub fn workers(&self) -> usize {
         each!(On, &self.on, client => client.workers())
     }
 
-    /// The session of the current connection, as the server's logs call it.
+    /// Returns the session number of the current connection, as the server logs it.
     pub fn session(&self) -> u64 {
         each!(On, &self.on, client => client.session())
     }
 
-    /// The settings.
+    /// Returns the settings.
     pub fn config(&self) -> &ClientConfig {
         each!(On, &self.on, client => client.config())
     }
 
-    /// How many more calls `worker` takes now, of functions without a plan of their own.
+    /// Returns how many more calls `worker` accepts now, for functions without a plan of their own.
     pub fn room(&mut self, worker: usize) -> usize {
         each!(On, &mut self.on, client => client.room(worker))
     }
 
-    /// What is chosen now on each connection to a worker whose results are fetched or written back; empty for other plans.
+    /// Returns the current tuning of each connection to a worker, for plans that fetch results or have them
+    /// written back; empty for other plans.
     pub fn tuning(&self) -> Vec<Tuning> {
         each!(On, &self.on, client => client.tuning())
     }
 
-    /// How many calls a batch has at most now, on each connection to a worker; empty without
+    /// Returns the current maximum batch size in calls of each connection to a worker; empty without
     /// [`ClientConfig::batching`](dunlin_rpc::ClientConfig::batching).
     pub fn batch_calls(&self) -> Vec<u16> {
         each!(On, &self.on, client => client.batch_calls().collect())
     }
 
-    /// Calls sent and not answered yet.
+    /// Returns the number of calls that were sent and not yet answered.
     pub fn in_flight(&self) -> usize {
         each!(On, &self.on, client => client.in_flight())
     }
 
-    /// Makes a call and waits for the result. Without a worker in mind; they take turns.
+    /// Makes a call and waits for its result. Workers are used round-robin.
     #[inline(always)]
     pub fn call(&mut self, function: u16, payload: &[u8]) -> Result<Response<'_>, CallError> {
         Ok(each_into!(On, &mut self.on, Response, client => client.call(function, payload)?))
     }
 
-    /// As [`call`](Client::call), on one worker: the one that owns what the call is about.
+    /// Makes a call on the given worker, for calls that must reach a specific worker. See
+    /// [`call`](Client::call).
     #[inline(always)]
     pub fn call_on(
         &mut self,
@@ -190,16 +199,17 @@ impl Client {
         Ok(each_into!(On, &mut self.on, Response, client => client.call_on(worker, function, payload)?))
     }
 
-    /// Submits a call as a message of its own; does not wait for room or for the result.
+    /// Submits a call as a separate message, without waiting for room or for the result.
     ///
     /// # Errors
-    /// Always "not executed"; [`Cause::WindowFull`](dunlin_rpc::Cause::WindowFull) asks to collect results first.
+    /// The call was not executed; [`Cause::WindowFull`](dunlin_rpc::Cause::WindowFull) means that results
+    /// must be collected first.
     #[inline(always)]
     pub fn submit_on(&mut self, worker: usize, function: u16, payload: &[u8]) -> Result<CallId, CallError> {
         each!(On, &mut self.on, client => client.submit_on(worker, function, payload))
     }
 
-    /// As [`submit_on`](Client::submit_on), but waits for room, as long as a call may take.
+    /// Like [`submit_on`](Client::submit_on), but waits for room, at most for the call timeout.
     #[inline(always)]
     pub fn submit_waiting_on(
         &mut self,
@@ -210,13 +220,13 @@ impl Client {
         each!(On, &mut self.on, client => client.submit_waiting_on(worker, function, payload))
     }
 
-    /// Adds a call to the batch of a worker, which goes out when it is full, or with [`flush`](Client::flush).
+    /// Adds a call to a worker's batch, which is sent when it is full or on [`flush`](Client::flush).
     #[inline(always)]
     pub fn push_on(&mut self, worker: usize, function: u16, payload: &[u8]) -> Result<CallId, CallError> {
         each!(On, &mut self.on, client => client.push_on(worker, function, payload))
     }
 
-    /// As [`push_on`](Client::push_on), but waits for room, as long as a call may take.
+    /// Like [`push_on`](Client::push_on), but waits for room, at most for the call timeout.
     #[inline(always)]
     pub fn push_waiting_on(
         &mut self,
@@ -230,24 +240,25 @@ impl Client {
     /// Sends the open batches.
     ///
     /// # Errors
-    /// [`Cause::WindowFull`](dunlin_rpc::Cause::WindowFull) while a ring is full: make progress and flush again.
+    /// [`Cause::WindowFull`](dunlin_rpc::Cause::WindowFull) while a ring is full: make progress and flush
+    /// again.
     #[inline(always)]
     pub fn flush(&mut self) -> Result<(), CallError> {
         each!(On, &mut self.on, client => client.flush())
     }
 
-    /// As [`flush`](Client::flush), but waits for room, as long as a call may take.
+    /// Like [`flush`](Client::flush), but waits for room, at most for the call timeout.
     pub fn flush_waiting(&mut self) -> Result<(), CallError> {
         each!(On, &mut self.on, client => client.flush_waiting())
     }
 
-    /// A buffer for a request of `length` bytes to `worker`, to be filled and given to
-    /// [`submit_large`](Client::submit_large). What is in it is undefined.
+    /// Returns a buffer for a request of `length` bytes to `worker`, to be filled and passed to
+    /// [`submit_large`](Client::submit_large). Its content is undefined.
     pub fn large_request(&mut self, worker: usize, length: usize) -> Result<LargeRequest, CallError> {
         Ok(each_into!(On, &mut self.on, LargeRequest, client => client.large_request(worker, length)?))
     }
 
-    /// As [`large_request`](Client::large_request), by the plan of `function`.
+    /// Like [`large_request`](Client::large_request), with the plan of `function`.
     pub fn large_request_for(
         &mut self,
         worker: usize,
@@ -262,7 +273,8 @@ impl Client {
     /// Submits a call whose payload is in a buffer of this client.
     ///
     /// # Errors
-    /// A buffer of another client on another fabric is [`Cause::Closed`](dunlin_rpc::Cause::Closed): not executed.
+    /// A buffer of a client on another fabric causes [`Cause::Closed`](dunlin_rpc::Cause::Closed): not
+    /// executed.
     pub fn submit_large(&mut self, function: u16, request: LargeRequest) -> Result<CallId, CallError> {
         match (&mut self.on, request) {
             (On::Shm(client), LargeRequest::Shm(request)) => client.submit_large(function, request),
@@ -273,8 +285,8 @@ impl Client {
         }
     }
 
-    /// A request of `length` bytes to `worker` that may leave while it is being filled, if the plan of `function` has large
-    /// payloads travel in pieces ([`LargePayload::Pieces`](dunlin_rpc::LargePayload::Pieces)).
+    /// Returns a request of `length` bytes to `worker` that is sent in pieces while it is filled, if the plan
+    /// of `function` has [`LargePayload::Pieces`](dunlin_rpc::LargePayload::Pieces).
     pub fn filling_request_for(
         &mut self,
         worker: usize,
@@ -286,37 +298,38 @@ impl Client {
         )
     }
 
-    /// Looks for results once; how many calls are done now.
+    /// Polls once for results. Returns the number of calls that are now complete.
     #[inline(always)]
     pub fn progress(&mut self) -> usize {
         each!(On, &mut self.on, client => client.progress())
     }
 
-    /// Looks for results once and shows each where it arrived; how many there were.
+    /// Polls once for results and passes each to `each` straight from the receive buffer. Returns their
+    /// number.
     #[inline(always)]
     pub fn collect(&mut self, each: impl FnMut(CallId, Result<&[u8], CallError>)) -> usize {
         each!(On, &mut self.on, client => client.collect(each))
     }
 
-    /// A call that is done and was not asked for yet.
+    /// Returns a completed call that was not returned before.
     #[inline(always)]
     pub fn next_done(&mut self) -> Option<CallId> {
         each!(On, &mut self.on, client => client.next_done())
     }
 
-    /// Whether a call is done.
+    /// Returns whether a call is complete.
     #[inline(always)]
     pub fn is_done(&mut self, id: CallId) -> bool {
         each!(On, &mut self.on, client => client.is_done(id))
     }
 
-    /// What became of a call that is done.
+    /// Returns the outcome of a completed call.
     #[inline(always)]
     pub fn outcome(&self, id: CallId) -> Result<&[u8], CallError> {
         each!(On, &self.on, client => client.outcome(id))
     }
 
-    /// Lets a call's result go, or gives the call up.
+    /// Discards a call's result, or abandons the call.
     #[inline(always)]
     pub fn forget(&mut self, id: CallId) {
         each!(On, &mut self.on, client => client.forget(id));
@@ -328,13 +341,13 @@ impl Client {
         Ok(each_into!(On, &mut self.on, Response, client => client.wait(id)?))
     }
 
-    /// Waits until some call is done; `None` if none is in flight.
+    /// Waits until any call is complete; returns `None` if none is in flight.
     #[inline(always)]
     pub fn wait_any(&mut self) -> Option<CallId> {
         each!(On, &mut self.on, client => client.wait_any())
     }
 
-    /// Ends the connections, telling the server.
+    /// Closes the connections and notifies the server.
     pub fn close(self) {
         each!(On, self.on, client => client.close());
     }

@@ -1,4 +1,4 @@
-//! The fabrics of a process: each opened when an address first asks for it.
+//! The fabrics of a process. Each is opened at its first use.
 
 use crate::resolve::Resolved;
 use crate::tables::Tables;
@@ -10,31 +10,32 @@ use dunlin_fabric_shm::{ShmConfig, ShmFabric};
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Settings of each fabric.
+/// Settings of all fabrics.
 #[derive(Clone, Debug, Default)]
 pub struct FabricsConfig {
-    /// Of shared memory.
+    /// Settings of shared memory.
     pub shm: ShmConfig,
-    /// Of RDMA: which device, port and address above all.
+    /// Settings of RDMA, in particular device, port and address.
     pub rdma: RdmaConfig,
-    /// Where to look for what was measured of the devices.
+    /// The source of measured device rates.
     pub tables: TablesFrom,
-    /// What is not to be used, neither where an address of `auto:` leaves the choice nor by its name: fabrics, and TCP.
+    /// Transports that must not be used, neither through an `auto:` address nor by name: fabrics and TCP.
     pub disabled: Vec<Scheme>,
-    /// Of libfabric.
+    /// Settings of libfabric.
     #[cfg(feature = "ofi")]
     pub ofi: OfiConfig,
 }
 
-/// Where tables of devices are looked for: by clients that have to choose between fetching and writing back, and were given none.
+/// The source of measured rate tables, for clients that choose between fetching and writing back and were
+/// given no table.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum TablesFrom {
-    /// In the user's cache folder ([`Tables::of_user`]).
+    /// The user's cache folder ([`Tables::of_user`]).
     #[default]
     User,
-    /// There.
+    /// These tables.
     Tables(Tables),
-    /// Nowhere: clients go by the rates that are built in.
+    /// No tables: clients use the built-in rates.
     Nowhere,
 }
 
@@ -64,9 +65,11 @@ struct Inner {
     ofi: Mutex<std::collections::BTreeMap<String, OfiFabric>>,
 }
 
-/// All fabrics that this build has, none of them opened before an address names it: a machine without RDMA is as good as any
-/// for who uses shared memory. Clones are the same fabrics; one for a process is enough. All methods may be called from
-/// any thread; those that open a fabric block while they do.
+/// All fabrics of this build.
+///
+/// None is opened before an address names it, so a machine without RDMA can use shared memory. Clones share
+/// the fabrics; one set per process is enough. All methods may be called from any thread. Methods that open a
+/// fabric block.
 #[derive(Clone, Debug, Default)]
 pub struct Fabrics(Arc<Inner>);
 
@@ -82,12 +85,13 @@ pub enum ChosenFabric {
     Ofi(OfiFabric),
 }
 
-/// What an address chooses from: all fabrics, or a single one, which takes its own addresses only.
+/// A source of fabrics for addresses: all fabrics, or a single one, which accepts only its own addresses.
 pub trait Choose: Send + Sync + 'static {
-    /// The fabric that an address names; never another one. May block while a fabric is opened.
+    /// Returns the fabric that an address names, or an error; never a different fabric. May block while a
+    /// fabric is opened.
     fn choose(&self, address: &Address) -> Result<ChosenFabric, Unavailable>;
 
-    /// The address of a fabric that an address means; see [`Fabrics::resolve`]. Of a single fabric it is always itself.
+    /// Resolves an `auto:` address; see [`Fabrics::resolve`]. A single fabric returns the address itself.
     fn resolve(&self, address: &Address) -> Result<Resolved, Unavailable> {
         Ok(Resolved::named(address))
     }
@@ -132,17 +136,17 @@ fn only(address: &Address, scheme: Scheme) -> Result<(), Unavailable> {
 }
 
 impl Fabrics {
-    /// With these settings. Opens nothing yet.
+    /// Creates the set with these settings. Opens nothing yet.
     pub fn new(config: FabricsConfig) -> Self {
         Fabrics(Arc::new(Inner { config, ..Inner::default() }))
     }
 
-    /// The settings.
+    /// Returns the settings.
     pub fn config(&self) -> &FabricsConfig {
         &self.0.config
     }
 
-    /// Shared memory; opened by the first call.
+    /// Returns shared memory. The first call opens it.
     pub fn shm(&self) -> io::Result<ShmFabric> {
         opened(&self.0.shm, || {
             let fabric = ShmFabric::new(self.0.config.shm.clone())?;
@@ -153,7 +157,7 @@ impl Fabrics {
         })
     }
 
-    /// RDMA; opened by the first call. The error says what is missing, and a later call tries again.
+    /// Returns RDMA. The first call opens it; after an error a later call tries again.
     pub fn rdma(&self) -> Result<RdmaFabric, OpenError> {
         opened(&self.0.rdma, || {
             let fabric = RdmaFabric::new(self.0.config.rdma.clone())?;
@@ -164,7 +168,7 @@ impl Fabrics {
         })
     }
 
-    /// A provider of libfabric; opened by the first call. The error says what is missing, and a later call tries again.
+    /// Returns a provider of libfabric. The first call opens it; after an error a later call tries again.
     #[cfg(feature = "ofi")]
     pub fn ofi(&self, provider: &str) -> Result<OfiFabric, dunlin_fabric_ofi::OpenError> {
         let mut known = self.0.ofi.lock().unwrap_or_else(PoisonError::into_inner);
@@ -176,7 +180,7 @@ impl Fabrics {
         Ok(fabric)
     }
 
-    /// Whether the settings let an address's transport be used.
+    /// Fails if the settings disable the address's transport.
     pub(crate) fn allow(&self, address: &Address) -> Result<(), Unavailable> {
         if self.0.config.disabled.contains(&address.scheme()) {
             let source = "it is disabled by the settings of this process".into();
@@ -185,7 +189,7 @@ impl Fabrics {
         Ok(())
     }
 
-    /// The fabric that an address names, opened if need be; never another one.
+    /// Returns the fabric that an address names, opening it if necessary; never a different fabric.
     pub fn choose(&self, address: &Address) -> Result<ChosenFabric, Unavailable> {
         self.allow(address)?;
         let chosen: Result<_, Box<dyn std::error::Error + Send + Sync>> = match address.scheme() {
@@ -225,14 +229,14 @@ fn opened<F: Clone, E>(place: &Mutex<Option<F>>, open: impl FnOnce() -> Result<F
 }
 
 impl ChosenFabric {
-    /// What it can do.
+    /// Returns the fabric's capabilities.
     pub fn capabilities(&self) -> &Capabilities {
         each!(Self, self, fabric => fabric.capabilities())
     }
 }
 
-/// Runs a block with the fabric itself, whichever was chosen: the block is compiled for each, so that what it does with
-/// the fabric costs what it costs with that fabric alone. `$chosen` is a [`ChosenFabric`], or a reference to one.
+/// Runs a block with the chosen fabric. The block is compiled for each fabric, so it runs as fast as code for
+/// that fabric alone. `$chosen` is a [`ChosenFabric`] or a reference to one.
 ///
 /// ```
 /// use dunlin_fabric::Fabric;
@@ -254,8 +258,8 @@ macro_rules! on_fabric {
     };
 }
 
-/// Runs a block with the fabric itself, whichever was chosen: the block is compiled for each, so that what it does with
-/// the fabric costs what it costs with that fabric alone. `$chosen` is a [`ChosenFabric`], or a reference to one.
+/// Runs a block with the chosen fabric. The block is compiled for each fabric, so it runs as fast as code for
+/// that fabric alone. `$chosen` is a [`ChosenFabric`] or a reference to one.
 ///
 /// ```
 /// use dunlin_fabric::Fabric;

@@ -1,17 +1,18 @@
-//! Which fabric an address means: `shm:NAME` shared memory, `rdma:HOST:PORT` RDMA verbs,
-//! `ofi:PROVIDER:HOST:PORT` libfabric (feature `ofi`), `auto:HOST:PORT` the one that client
-//! and server can both use, chosen when the program runs. Typed services (feature `thrift`) also take `tcp:HOST:PORT`, stock
-//! Thrift, and go by it where `auto:` finds no fabric.
+//! Selection of the fabric by address: `shm:NAME` for shared memory, `rdma:HOST:PORT` for RDMA verbs,
+//! `ofi:PROVIDER:HOST:PORT` for libfabric (feature `ofi`), and `auto:HOST:PORT` for a fabric that both client
+//! and server can use, chosen at run time. Typed services (feature `thrift`) also accept `tcp:HOST:PORT`,
+//! stock Thrift; at an `auto:` address they use it if no fabric works.
 //!
-//! What may come in: opening fabrics, and clients and servers that are one of several kinds. What never does: anything
-//! that the engine or a back-end would need, and any choice that the user has made already.
+//! This crate opens fabrics and provides clients and servers that work on any of them. It never holds code
+//! that the engine or a back-end needs, and it never overrides a choice that the user has made.
 //!
-//! The engine is compiled for each fabric by itself, so that nothing between a call and a work request asks which fabric
-//! it is. That is decided once: for a whole program by [`on_fabric!`], whose body is compiled for each fabric; or for each
-//! call by [`Client`] and its like, which are enums over the engine's own types: one branch that is always the same.
+//! The engine is compiled separately for each fabric, so that no code between a call and a work request
+//! branches on the fabric. The fabric is selected once for a whole program by [`on_fabric!`], whose body is
+//! compiled for each fabric, or per call by [`Client`] and related types. These are enums over the engine's
+//! types and cost one predictable branch.
 #![forbid(unsafe_code)]
 
-/// Does the same with whatever variant of `$kind` it is.
+/// Evaluates the same expression on any variant of `$kind`.
 macro_rules! each {
     ($kind:ident, $value:expr, $inner:pat => $body:expr) => {
         match $value {
@@ -23,7 +24,8 @@ macro_rules! each {
     };
 }
 
-/// Does the same with whatever variant of `$from` it is, and makes the same variant of `$into` of the outcome.
+/// Evaluates the same expression on any variant of `$from`, and wraps the result in the same variant of
+/// `$into`.
 macro_rules! each_into {
     ($from:ident, $value:expr, $into:ident, $inner:pat => $body:expr) => {
         match $value {

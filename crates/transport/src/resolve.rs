@@ -1,6 +1,7 @@
-//! What `auto:HOST:PORT` means for this process: the server there is asked which fabrics it is on, and the first that both
-//! sides can use is taken, shared memory before RDMA before libfabric, and for typed services stock Thrift over TCP behind these. Nothing is left out in silence: what was passed over is told with its
-//! reason, and an address that names a fabric never becomes another.
+//! Resolution of `auto:HOST:PORT`. The client asks the server which transports it uses and takes the first
+//! one that both sides can use: shared memory, then RDMA, then libfabric, and for typed services stock Thrift
+//! over TCP. The result lists each skipped transport with the reason. An address that names a fabric is never
+//! changed.
 
 use crate::announcement::{Announcement, MAX_BYTES, Offer};
 use crate::fabrics::{ChosenFabric, Fabrics};
@@ -17,17 +18,17 @@ use thiserror::Error;
 /// The order of preference.
 pub(crate) const ORDER: [Scheme; 4] = [Scheme::Shm, Scheme::Rdma, Scheme::Ofi, Scheme::Tcp];
 
-/// How long asking may take, and how long seeing whether the server can be reached on one fabric.
+/// The timeout for asking the server, and for testing whether it can be reached on one fabric.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// An address that names a fabric, and how it came to be.
+/// An address that names a fabric, with the reasons for the choice.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Resolved {
     /// The address, for [`Fabrics::choose`] and for connecting.
     pub address: Address,
-    /// Why this one, in words.
+    /// The reason for this choice.
     pub why: String,
-    /// What came before it in the order of preference, and why it was not taken.
+    /// The preferred transports that were skipped, with the reasons.
     pub passed_over: Vec<PassedOver>,
 }
 
@@ -36,7 +37,7 @@ impl Resolved {
         Resolved { address: address.clone(), why: NAMED.to_owned(), passed_over: Vec::new() }
     }
 
-    /// The transport of a client that has connected there.
+    /// Returns the transport of a client that has connected to the address.
     pub(crate) fn transport(self, name: &'static str) -> ChosenTransport {
         let Resolved { address, why, passed_over } = self;
         ChosenTransport { name, address: address.to_string(), why, passed_over }
@@ -50,18 +51,18 @@ impl fmt::Display for Resolved {
     }
 }
 
-/// Why an `auto:` address leads nowhere; within [`Unavailable`].
+/// The error of resolving an `auto:` address; the source of an [`Unavailable`].
 #[derive(Debug, Error)]
 pub enum ResolveError {
-    /// Nobody was there to ask.
+    /// The server could not be asked.
     #[error(
         "nobody says there which fabrics it is on: {0}; start a server on this auto: address, or name the fabric"
     )]
     Asking(io::Error),
-    /// Who is there is no such server.
+    /// The process that listens there is not such a server.
     #[error("who listens there is no server on an auto: address: {0}")]
     Foreign(&'static str),
-    /// There is nothing that both sides can use.
+    /// No transport can be used by both sides.
     #[error("there is no way to it: {}", listed(.0))]
     NoWay(Vec<PassedOver>),
 }
@@ -70,27 +71,30 @@ fn listed(passed: &[PassedOver]) -> String {
     passed.iter().map(PassedOver::to_string).collect::<Vec<_>>().join("; ")
 }
 
-/// What tells this host from all others, until it is started again.
+/// Returns a string that identifies this host until its next boot; empty if unknown.
 pub(crate) fn this_host() -> String {
     let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
     id.map(|id| id.trim().to_owned()).unwrap_or_default()
 }
 
 impl Fabrics {
-    /// The address of a fabric that an address means: itself, unless it is of `auto:`. Then the server there is asked, and
-    /// the first way that works is taken: shared memory if it is on this host, else RDMA, else libfabric. Opens fabrics, and blocks for some
-    /// seconds at most.
+    /// Resolves an `auto:` address to the address of a fabric; returns other addresses unchanged.
+    ///
+    /// Asks the server and takes the first fabric that works: shared memory on the same host, else RDMA, else
+    /// libfabric. Opens fabrics, and may block for some seconds.
     pub fn resolve(&self, address: &Address) -> Result<Resolved, Unavailable> {
         Ok(self.resolve_for(address, Calls::Raw)?.0)
     }
 
-    /// As [`resolve`](Fabrics::resolve), for typed services: these also go by stock Thrift over TCP, if no fabric is left.
+    /// Like [`resolve`](Fabrics::resolve), for typed services: falls back to stock Thrift over TCP if no
+    /// fabric works.
     pub fn resolve_typed(&self, address: &Address) -> Result<Resolved, Unavailable> {
         Ok(self.resolve_for(address, Calls::Typed)?.0)
     }
 
-    /// What an address of `auto:` may come to in this process, in the order of preference: each transport, as
-    /// [`Capabilities::name`](dunlin_fabric::Capabilities::name) has it, or why it cannot be used here. Opens fabrics.
+    /// Returns the transports that an `auto:` address can select in this process, in the order of preference:
+    /// each with its [`Capabilities::name`](dunlin_fabric::Capabilities::name), or the reason why it is
+    /// unusable. Opens fabrics.
     pub fn usable(&self) -> [(Scheme, Result<&'static str, String>); 4] {
         ORDER.map(|scheme| {
             let name = match scheme {
@@ -109,8 +113,8 @@ impl Fabrics {
         })
     }
 
-    /// What an address means for such calls; of one of `auto:`, where its server says that it answers stock Thrift too
-    /// (`host:port`).
+    /// Resolves an address for the given kind of calls. For an `auto:` address, also returns the `host:port`
+    /// on which its server announces stock Thrift.
     pub(crate) fn resolve_for(
         &self,
         address: &Address,
@@ -131,7 +135,7 @@ impl Fabrics {
         Ok((resolved, tcp))
     }
 
-    /// Whether the server can be reached there; if not, why.
+    /// Tests whether the server can be reached at this address. The error is the reason.
     fn reach(&self, to: &Address) -> Result<(), String> {
         fn dial<F: Fabric>(fabric: &F, to: &Address) -> Result<(), String> {
             let until = RealHost.now().saturating_add(PATIENCE.as_nanos() as Nanos);
@@ -150,7 +154,7 @@ impl Fabrics {
     }
 }
 
-/// Asks who listens at the address.
+/// Asks the server at the address for its announcement.
 fn ask(address: &Address) -> Result<Announcement, ResolveError> {
     if address.host_and_port().is_none() {
         return Err(ResolveError::Foreign("it has no HOST:PORT"));
@@ -172,8 +176,8 @@ fn ask(address: &Address) -> Result<Announcement, ResolveError> {
     Announcement::decode(&said.map_err(ResolveError::Asking)?).map_err(ResolveError::Foreign)
 }
 
-/// Connects by TCP to HOST:PORT and talks there, at each place that the host's name means until it works once. `talk` is told
-/// how much time is left.
+/// Connects by TCP to HOST:PORT and runs `talk`. Tries each address of the host until one works. `talk` gets
+/// a function that returns the time left.
 fn asked<T>(
     address: &Address,
     talk: impl Fn(TcpStream, &dyn Fn() -> Duration) -> io::Result<T>,
@@ -191,33 +195,34 @@ fn asked<T>(
     Err(failure)
 }
 
-/// Where a server on an `auto:` address with that host and port is on shared memory.
+/// Returns the shared-memory name of a server on the `auto:` address with that host and port.
 pub(crate) fn shm_name(host: &str, port: u16) -> String {
     format!("auto-{host}:{port}")
 }
 
-/// Whether a name on shared memory is of a server on that address, whatever it calls its host.
+/// Returns whether a shared-memory name belongs to a server on that address, whatever host name the server
+/// uses.
 fn is_of(name: &str, address: &Address) -> bool {
     let port = address.host_and_port().map_or(0, |(_, port)| port);
     let host = name.strip_prefix("auto-").and_then(|rest| rest.rsplit_once(':')).map_or("", |(host, _)| host);
     !host.is_empty() && name == shm_name(host, port)
 }
 
-/// The host of HOST:PORT, with the brackets that it may have.
+/// Returns the host of HOST:PORT, including brackets.
 pub(crate) fn host_of(address: &Address) -> &str {
     address.name().rsplit_once(':').map_or("", |(host, _)| host)
 }
 
-/// Whose calls are to find their way.
+/// The kind of calls to resolve for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Calls {
-    /// Those of functions by number, which only the engine carries.
+    /// Calls of functions by number, which only the engine supports.
     Raw,
-    /// Those of a typed service.
+    /// Calls of a typed service.
     Typed,
 }
 
-/// The first way, in the order of preference, that can be reached.
+/// Returns the first reachable transport in the order of preference.
 fn decide(
     address: &Address,
     said: &Announcement,
@@ -240,7 +245,7 @@ fn decide(
             Some(Offer::Shm(Ok(_))) if this_host.is_empty() || said.host != this_host => {
                 Err("the server is on another host".to_owned())
             }
-            // Who answers there must not send us to any other service of this host.
+            // The answering process must not redirect the client to another service of this host.
             Some(Offer::Shm(Ok(name))) if !is_of(name, address) => {
                 Err("the server names the place of another service".to_owned())
             }
@@ -280,7 +285,7 @@ mod tests {
         Announcement { host: host.into(), offers }
     }
 
-    /// As `said`, from a server that is on libfabric too.
+    /// Like `said`, from a server that also uses libfabric.
     fn said_all(host: &str, rdma: Result<u16, &str>) -> Announcement {
         let mut said = said(host, Ok("auto-h:7000"), rdma);
         said.offers.push(Offer::Ofi(Ok(("tcp".into(), 7002))));
@@ -336,7 +341,7 @@ mod tests {
             decided_for(Calls::Typed, &said, &[Scheme::Tcp]).unwrap(),
             format!("tcp:[::1]:7003: no fabric is left, and the server answers stock Thrift; {others}")
         );
-        // Before it comes whatever fabric there is.
+        // Any usable fabric is preferred.
         assert!(decided_for(Calls::Typed, &said, &ORDER).unwrap().starts_with("rdma:"));
         let raw = decided_for(Calls::Raw, &said, &[Scheme::Tcp]).unwrap_err();
         assert!(raw.contains(others) && raw.contains("typed services go by TCP too"), "{raw}");
@@ -374,7 +379,7 @@ mod tests {
             let error = decided(&said("here", Ok(other), Err("none")), &BOTH).unwrap_err();
             assert!(error.contains("not shm: the server names the place of another service"), "{error}");
         }
-        // A name that is none is no way either.
+        // An invalid name is skipped too.
         assert!(
             decided(&said("here", Ok("auto-two words:7000"), Err("none")), &BOTH)
                 .unwrap_err()

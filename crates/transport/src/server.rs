@@ -1,4 +1,4 @@
-//! Servers on whichever fabric their address names.
+//! Servers on the fabric that their address selects.
 
 use crate::fabrics::{Choose, ChosenFabric};
 use crate::several::{Place, SeveralServers, reason};
@@ -10,7 +10,7 @@ use dunlin_fabric_shm::ShmFabric;
 use dunlin_rpc::{Counters, FunctionMode, PoolService, ServeError, ServerConfig, Service, Status};
 use std::sync::Arc;
 
-/// Describes a server before it starts.
+/// A builder of servers.
 #[derive(Clone)]
 pub struct ServerBuilder {
     fabrics: Arc<dyn Choose>,
@@ -29,34 +29,34 @@ impl std::fmt::Debug for ServerBuilder {
 }
 
 impl ServerBuilder {
-    /// A server with default settings and no functions.
+    /// Creates a builder with default settings and no functions.
     pub fn new(fabrics: &(impl Choose + Clone)) -> Self {
         let (config, functions) = (ServerConfig::default(), Vec::new());
         ServerBuilder { fabrics: Arc::new(fabrics.clone()), config, functions, pool: None }
     }
 
-    /// Sets the settings.
+    /// Replaces the settings.
     #[must_use]
     pub fn config(mut self, config: ServerConfig) -> Self {
         self.config = config;
         self
     }
 
-    /// Declares a function and where it runs. What is not declared is refused as unknown.
+    /// Declares a function and the threads that execute it. Calls of undeclared functions are refused.
     #[must_use]
     pub fn function(mut self, id: u16, mode: FunctionMode) -> Self {
         self.functions.push((id, mode));
         self
     }
 
-    /// Sets what the threads of the pool run.
+    /// Sets the service that the pool threads run.
     #[must_use]
     pub fn pool(mut self, service: impl PoolService) -> Self {
         self.pool = Some(Arc::new(service));
         self
     }
 
-    /// The engine's description on one fabric.
+    /// Converts to the engine's builder for one fabric.
     fn on<F: Fabric>(self, fabric: &F) -> dunlin_rpc::ServerBuilder<F> {
         let described = dunlin_rpc::ServerBuilder::new(fabric).config(self.config);
         let described =
@@ -67,11 +67,12 @@ impl ServerBuilder {
         }
     }
 
-    /// Starts the server: listens, and runs each worker on a thread of its own with the service made for it.
+    /// Starts the server: listens, and runs each worker on its own thread with the service created for it.
     ///
-    /// At an address of `auto:` it is on all fabrics that can be used here, as long as there is one, with as many workers on
-    /// each as the settings say, numbered on from one fabric to the next. A client reaches the workers of its fabric, so
-    /// services of different workers have to be as good as each other there. Functions cannot be pulled.
+    /// At an `auto:` address, the server uses all fabrics usable on this host and needs at least one. Each
+    /// fabric gets the configured number of workers, and numbering continues from one fabric to the next. A
+    /// client reaches only the workers of its fabric, so the services of all workers must be interchangeable.
+    /// Pull functions are not supported there.
     pub fn serve(
         self,
         address: &Address,
@@ -87,7 +88,7 @@ impl ServerBuilder {
         Ok(several.0)
     }
 
-    /// Servers on several fabrics, each started by `start`.
+    /// Starts servers on several fabrics, each with `start`.
     fn several<T>(
         self,
         address: &Address,
@@ -104,7 +105,7 @@ impl ServerBuilder {
         let started = SeveralServers::start(Place::bind(address)?, tcp, |address| {
             let before = numbers.0;
             start(self.clone(), address, &mut numbers).map_err(|error| {
-                // What has no server has no workers either, whoever was asked for.
+                // A server that failed to start has no workers, so their numbers are reused.
                 numbers.0 = before;
                 reason(&error)
             })
@@ -125,7 +126,7 @@ impl ServerBuilder {
         })
     }
 
-    /// As [`serve`](ServerBuilder::serve), but the caller runs the workers, on threads of its own.
+    /// Like [`serve`](ServerBuilder::serve), but returns the workers, to be run on the caller's threads.
     pub fn serve_with(
         self,
         address: &Address,
@@ -163,7 +164,7 @@ impl ServerBuilder {
     }
 }
 
-/// The workers' numbers, on from one fabric to the next.
+/// Worker numbers, counted across the fabrics.
 struct Numbers(u16);
 
 impl Numbers {
@@ -174,22 +175,22 @@ impl Numbers {
     }
 }
 
-/// A running server. Dropping it ends it at once; [`shutdown`](Server::shutdown) is the gentle way.
+/// A running server. Dropping it stops it immediately; [`shutdown`](Server::shutdown) stops it gracefully.
 #[derive(Debug)]
 pub enum Server {
-    /// On shared memory.
+    /// A server on shared memory.
     Shm(dunlin_rpc::Server<ShmFabric>),
-    /// On RDMA.
+    /// A server on RDMA.
     Rdma(dunlin_rpc::Server<RdmaFabric>),
-    /// On libfabric.
+    /// A server on libfabric.
     #[cfg(feature = "ofi")]
     Ofi(dunlin_rpc::Server<OfiFabric>),
-    /// On several fabrics, at an address of `auto:`.
+    /// Servers on several fabrics, at an `auto:` address.
     Several(Box<SeveralServers>),
 }
 
 impl Server {
-    /// The address that clients dial: with a port of 0, the one that the system has chosen.
+    /// Returns the address to which clients connect. A port of 0 is replaced by the assigned port.
     pub fn address(&self) -> &Address {
         match self {
             Server::Shm(server) => server.address(),
@@ -200,7 +201,7 @@ impl Server {
         }
     }
 
-    /// Connections now.
+    /// Returns the number of open connections.
     pub fn connections(&self) -> usize {
         match self {
             Server::Shm(server) => server.connections(),
@@ -211,7 +212,7 @@ impl Server {
         }
     }
 
-    /// What has become of connections so far.
+    /// Returns the connection counters.
     pub fn counters(&self) -> Counters {
         match self {
             Server::Shm(server) => server.counters(),
@@ -230,8 +231,10 @@ impl Server {
         }
     }
 
-    /// The next call of a function declared [`FunctionMode::Pull`]; blocks until then at most. Any number of threads may
-    /// pull. On several fabrics there are no such functions.
+    /// Returns the next call of a function declared as [`FunctionMode::Pull`].
+    ///
+    /// Blocks at most until `until`. Any number of threads may call it. Always `None` on several fabrics,
+    /// which do not support such functions.
     pub fn receive(&self, until: Nanos) -> Option<Incoming> {
         match self {
             Server::Shm(server) => server.receive(until).map(|call| Incoming::of(call, Deferred::Shm)),
@@ -242,8 +245,8 @@ impl Server {
         }
     }
 
-    /// Ends the server gently: clients are told, what was received is answered, and after `timeout` nanoseconds at most the
-    /// rest is cut off. Blocks.
+    /// Stops the server gracefully: notifies the clients and answers the received calls. After at most
+    /// `timeout` nanoseconds it closes the remaining connections. Blocks.
     pub fn shutdown(self, timeout: Nanos) {
         match self {
             Server::Shm(server) => server.shutdown(timeout),
@@ -259,40 +262,41 @@ impl Server {
     }
 }
 
-/// A worker run by the application's own thread.
+/// A worker run by a thread of the application.
 #[derive(Debug)]
 pub enum Worker {
-    /// On shared memory.
+    /// A worker on shared memory.
     Shm(dunlin_rpc::Worker<ShmFabric>),
-    /// On RDMA.
+    /// A worker on RDMA.
     Rdma(dunlin_rpc::Worker<RdmaFabric>),
-    /// On libfabric.
+    /// A worker on libfabric.
     #[cfg(feature = "ofi")]
     Ofi(dunlin_rpc::Worker<OfiFabric>),
 }
 
 impl Worker {
-    /// Its number, from 0 on.
+    /// Returns the worker's number, counted from 0.
     pub fn number(&self) -> u16 {
         each!(Self, self, worker => worker.number())
     }
 
-    /// Serves until the server ends.
+    /// Serves until the server stops.
     pub fn run(self) {
         each!(Self, self, worker => worker.run());
     }
 
-    /// Makes progress, and waits until then at most if there is nothing to do; how much was done.
+    /// Makes progress. If there is no work, waits for some at most until `until`. Returns the amount of work
+    /// done.
     pub fn step(&mut self, until: Nanos) -> usize {
         each!(Self, self, worker => worker.step(until))
     }
 
-    /// Whether the server has ended it.
+    /// Returns whether the server has stopped the worker.
     pub fn is_ended(&self) -> bool {
         each!(Self, self, worker => worker.is_ended())
     }
 
-    /// Makes progress without waiting; how much was done.
+    /// Makes progress without waiting. Returns the amount of work done.
     pub fn progress(&mut self) -> usize {
         each!(Self, self, worker => worker.progress())
     }
@@ -306,16 +310,17 @@ enum Deferred {
     Ofi(dunlin_rpc::Incoming<OfiFabric>),
 }
 
-/// A call taken off its worker. Dropped without an answer it answers that the handler failed.
+/// A deferred call, taken from its worker. If it is dropped without an answer, the caller gets a handler
+/// failure.
 #[derive(Debug)]
 pub struct Incoming {
     /// The function id.
     pub function: u16,
     /// The payload.
     pub payload: Vec<u8>,
-    /// When the call's deadline is, on the server's clock; `None` for no deadline.
+    /// The call's deadline on the server's clock in nanoseconds; `None` without a deadline.
     pub deadline: Option<Nanos>,
-    /// The session of the caller.
+    /// The caller's session.
     pub session: u64,
     deferred: Deferred,
 }

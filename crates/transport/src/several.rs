@@ -1,5 +1,5 @@
-//! A server on all fabrics of its host at once, at an address of `auto:`: an engine's server on each fabric that can be used,
-//! with workers of its own, and a thread that tells at HOST:PORT which these are.
+//! A server on all fabrics of its host, at an `auto:` address: one engine server with its own workers per
+//! usable fabric, and a thread that announces these servers at HOST:PORT.
 
 use crate::announcement::{Announcement, Offer};
 use crate::resolve::{ResolveError, host_of, shm_name, this_host};
@@ -13,10 +13,11 @@ use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-/// The provider of libfabric that every host has.
+/// The provider of libfabric that is available on every host.
 const PROVIDER: &str = "tcp";
 
-/// Tells at an address what it was given to tell. Dropping it ends it and frees the address.
+/// Sends the announcement to each client that connects to the address. Dropping it stops the thread and frees
+/// the address.
 #[derive(Debug)]
 struct Teller {
     stop: Arc<OwnedFd>,
@@ -37,10 +38,10 @@ impl Teller {
 
 impl Drop for Teller {
     fn drop(&mut self) {
-        // Cannot be full: it is written once.
+        // Cannot fail: the counter is written only once.
         let _ = rustix::io::write(&*self.stop, &1u64.to_ne_bytes());
         if let Some(thread) = self.thread.take() {
-            // It has told of what went wrong, if anything did.
+            // The thread has logged any error.
             let _ = thread.join();
         }
     }
@@ -49,7 +50,7 @@ impl Drop for Teller {
 fn tell(listener: &TcpListener, announcement: &[u8], stop: &OwnedFd) {
     loop {
         match listener.accept() {
-            // A fresh socket takes all of it at once, so nobody can hold us up.
+            // The announcement fits in a fresh socket's send buffer, so no client can block this thread.
             Ok((socket, _)) => {
                 if let Err(error) = say(&socket, announcement) {
                     tracing::debug!(target: "dunlin::transport", %error, "one who asked for our fabrics has gone");
@@ -71,7 +72,7 @@ fn tell(listener: &TcpListener, announcement: &[u8], stop: &OwnedFd) {
             }
         }
         let mut either = [PollFd::new(listener, PollFlags::IN), PollFd::new(stop, PollFlags::IN)];
-        // Interrupted, it looks again.
+        // After an interrupt, the loop polls again.
         let _ = rustix::event::poll(&mut either, None);
         if !either[1].revents().is_empty() {
             return;
@@ -88,22 +89,22 @@ fn say(mut socket: &TcpStream, announcement: &[u8]) -> io::Result<()> {
 /// Servers of one service on several fabrics.
 #[derive(Debug)]
 pub struct SeveralServers {
-    // Goes first, so that nobody is sent to servers that are gone.
+    // Dropped first, so that no client learns of servers that are gone.
     teller: Teller,
     address: Address,
     servers: Vec<Server>,
     passed_over: Vec<PassedOver>,
 }
 
-/// HOST:PORT of an address of `auto:`, bound, and where its servers are to be.
+/// The bound HOST:PORT of an `auto:` address, and the addresses derived from it.
 #[derive(Debug)]
 pub(crate) struct Place {
     listener: TcpListener,
-    /// As it was given.
+    /// The requested address.
     wanted: Address,
-    /// With the port that it has.
+    /// The address with its actual port.
     actual: Address,
-    /// Whether any port will do.
+    /// Whether port 0 was requested.
     any: bool,
     host: String,
     port: u16,
@@ -134,18 +135,19 @@ impl Place {
         })
     }
 
-    /// The port so many behind ours, so that clients find it again after a restart; any port if ours is any.
+    /// Returns our port plus `distance`, so that clients find the server again after a restart; 0 if port 0
+    /// was requested.
     fn behind(&self, distance: u16) -> u16 {
         if self.any { 0 } else { self.port.checked_add(distance).unwrap_or(0) }
     }
 
-    /// Where stock Thrift is answered unless something else is said: `host:port`.
+    /// Returns the default address of stock Thrift: `host:port`.
     #[cfg(feature = "thrift")]
     pub(crate) fn tcp(&self) -> String {
         format!("{}:{}", self.host, self.behind(3))
     }
 
-    /// Where the server of each fabric is.
+    /// Returns the address of the server on each fabric.
     fn fabrics(&self) -> Result<[Address; 3], ServeError> {
         let Place { host, port, .. } = self;
         Ok([
@@ -157,8 +159,9 @@ impl Place {
 }
 
 impl SeveralServers {
-    /// Starts a server on each fabric by `start`, whose error is the reason why there is none, and tells of them. Fabrics that cannot
-    /// be used are passed over, as long as there is one that can, or stock Thrift is answered, at a port: `tcp` tells.
+    /// Starts a server on each fabric with `start`, whose error is the reason why there is no server, and
+    /// announces them. Unusable fabrics are skipped. Fails if no fabric is usable and stock Thrift is not
+    /// served either. `tcp` is its port, or the reason why it is not served.
     pub(crate) fn start<T>(
         place: Place,
         tcp: Result<u16, String>,
@@ -201,29 +204,30 @@ impl SeveralServers {
         Ok((SeveralServers { teller, address: place.actual, servers, passed_over }, others))
     }
 
-    /// The address of `auto:` that clients resolve.
+    /// Returns the `auto:` address that clients resolve.
     pub fn address(&self) -> &Address {
         &self.address
     }
 
-    /// The server on each fabric.
+    /// Returns the server on each fabric.
     pub fn servers(&self) -> &[Server] {
         &self.servers
     }
 
-    /// The fabrics that it is not on, and TCP if it is not there, and why.
+    /// Returns the transports that the server does not use, with the reasons.
     pub fn passed_over(&self) -> &[PassedOver] {
         &self.passed_over
     }
 
-    /// Nobody is told of the servers any more; the servers.
+    /// Stops announcing the servers and returns them.
     pub(crate) fn into_servers(self) -> Vec<Server> {
         drop(self.teller);
         self.servers
     }
 }
 
-/// Why a server could not be started, without the address that nobody has named.
+/// Returns the reason why a server could not be started, without the derived address, which the user did not
+/// name.
 pub(crate) fn reason(error: &ServeError) -> String {
     match error {
         ServeError::Listen(ListenError::Unavailable(unavailable)) => unavailable.source.to_string(),

@@ -1,9 +1,9 @@
-//! Rates of devices that were measured once (`dunlin bench fetch-table`), in files of the user's: `$XDG_CACHE_HOME/dunlin/fetch-tables`,
-//! or `~/.cache/dunlin/fetch-tables`, one file for each device.
+//! Rate tables of devices, measured by `dunlin bench fetch-table` and stored in the user's cache folder:
+//! `$XDG_CACHE_HOME/dunlin/fetch-tables` or `~/.cache/dunlin/fetch-tables`, one file per device.
 //!
-//! Whatever such a file holds, reading it ends in rates that were checked or in an error: it may be broken, huge, no file at all,
-//! another user's, or of another device. A client whose file cannot be used goes without it, and a warning says which file it is and
-//! what to do.
+//! Reading a file yields validated rates or an error, whatever the file holds: it may be corrupt, huge, not a
+//! regular file, owned by another user, or of another device. A client without a usable file works without
+//! measured rates, and a warning names the file and the remedy.
 
 use dunlin_fabric::{BadRates, DeviceIdentity, RateRow, Rates, RatesBook, RatesSource};
 use rustix::fs::{Mode, OFlags, open};
@@ -16,52 +16,52 @@ use std::path::{Path, PathBuf};
 use thiserror::Error;
 use xxhash_rust::xxh3::xxh3_64;
 
-/// The version of the files' format.
+/// The version of the file format.
 const VERSION: u32 = 1;
-/// No table is longer: 64 rows take some 10 KiB.
+/// The maximum file size. A table of 64 rows takes about 10 KiB.
 const MAX_BYTES: u64 = 64 * 1024;
-/// Of the device's words so many bytes stand in the name of its file.
+/// The maximum length of the device description in a file name.
 const NAME_BYTES: usize = 80;
 
-/// A folder with tables.
+/// A folder of rate tables.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tables {
     folder: PathBuf,
 }
 
-/// Why a table cannot be read or kept.
+/// The error of reading or writing a table.
 #[derive(Debug, Error)]
 pub enum TableError {
-    /// There is no place for it.
+    /// The environment names no folder for tables.
     #[error(
         "there is no folder for measured tables: neither XDG_CACHE_HOME nor HOME is an absolute path; set one of them"
     )]
     NoFolder,
-    /// The system refuses.
+    /// An error of the operating system.
     #[error("{}: {source}", path.display())]
     System {
         /// The file or folder.
         path: PathBuf,
-        /// What it said.
+        /// The system's error.
         source: io::Error,
     },
-    /// There is something else in its place.
+    /// The path is not a regular file that only this user can write.
     #[error("{} is no file of this user's alone, but {what}; remove it", path.display())]
     NotOurs {
         /// The file.
         path: PathBuf,
-        /// What it is.
+        /// The kind of file found.
         what: &'static str,
     },
-    /// It is no table.
+    /// The file is not a table.
     #[error("{} holds no table: {why}; remove it, or measure again with `dunlin bench fetch-table`", path.display())]
     Broken {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The reason.
         why: String,
     },
-    /// It was written by another version.
+    /// The file has another format version.
     #[error(
         "{} is of version {theirs} of the format, not {VERSION}: measure again with `dunlin bench fetch-table`", path.display()
     )]
@@ -71,27 +71,27 @@ pub enum TableError {
         /// Its version.
         theirs: u32,
     },
-    /// It tells of another device.
+    /// The file belongs to another device.
     #[error(
         "{} tells of another device ({theirs}): remove it, or measure again with `dunlin bench fetch-table`", path.display()
     )]
     OtherDevice {
         /// The file.
         path: PathBuf,
-        /// The device that it tells of.
+        /// The device in the file.
         theirs: String,
     },
-    /// Its numbers cannot be.
+    /// The rates in the file are invalid.
     #[error("{}: {bad}; remove it, or measure again with `dunlin bench fetch-table`", path.display())]
     Rates {
         /// The file.
         path: PathBuf,
-        /// Which, and why.
+        /// The invalid rate and the reason.
         bad: BadRates,
     },
 }
 
-/// What a file holds.
+/// The content of a file.
 #[derive(Debug, Deserialize, Serialize)]
 struct Document {
     version: u32,
@@ -100,7 +100,7 @@ struct Document {
     rows: Vec<Row>,
 }
 
-/// Only what comes first in every version.
+/// The part that is common to all versions.
 #[derive(Deserialize)]
 struct Head {
     version: u32,
@@ -121,24 +121,24 @@ struct Row {
 }
 
 impl Tables {
-    /// The user's tables. The folder need not exist.
+    /// Returns the tables in the user's cache folder, which need not exist.
     pub fn of_user() -> Result<Self, TableError> {
         Self::of_variables(|name| std::env::var_os(name))
     }
 
     fn of_variables(get: impl Fn(&str) -> Option<OsString>) -> Result<Self, TableError> {
-        // Relative ones are to be ignored (XDG base directory specification).
+        // Relative paths must be ignored (XDG base directory specification).
         let folder = |name| get(name).map(PathBuf::from).filter(|path| path.is_absolute());
         let cache = folder("XDG_CACHE_HOME").or_else(|| Some(folder("HOME")?.join(".cache")));
         Ok(Self::in_folder(cache.ok_or(TableError::NoFolder)?.join("dunlin").join("fetch-tables")))
     }
 
-    /// The tables in a folder, which need not exist.
+    /// Returns the tables in a folder, which need not exist.
     pub fn in_folder(folder: impl Into<PathBuf>) -> Self {
         Tables { folder: folder.into() }
     }
 
-    /// Where the table of a device is, or would be.
+    /// Returns the path of a device's table, which need not exist.
     pub fn path(&self, device: &DeviceIdentity) -> PathBuf {
         let words = device.to_string();
         let plain = |byte: char| if byte.is_ascii_alphanumeric() { byte.to_ascii_lowercase() } else { '-' };
@@ -148,14 +148,14 @@ impl Tables {
                 name.push(letter);
             }
         }
-        // Names may have been cut short; the file itself says whose it is.
+        // The name may be truncated; the file itself identifies its device.
         self.folder.join(format!("{}-{:016x}.json", name.trim_matches('-'), xxh3_64(words.as_bytes())))
     }
 
-    /// The rates of a device, if there is a table of it. Blocks for reading a small file.
+    /// Returns the rates of a device, or `None` if it has no table. Blocks to read a small file.
     ///
     /// # Errors
-    /// A file that is there and cannot be used.
+    /// The file exists but cannot be used.
     pub fn load(&self, device: &DeviceIdentity) -> Result<Option<Rates>, TableError> {
         let path = self.path(device);
         match read(&path)? {
@@ -164,10 +164,11 @@ impl Tables {
         }
     }
 
-    /// Keeps what was measured of a device, in the place of what was there: whole or not at all. Says in which file.
+    /// Writes the measured rates of a device atomically, replacing an existing table. Returns the file's
+    /// path.
     ///
     /// # Errors
-    /// A folder that cannot be made or written to.
+    /// The folder cannot be created or written to, or the rates are invalid.
     pub fn save(
         &self,
         device: &DeviceIdentity,
@@ -196,7 +197,7 @@ impl Tables {
         let mut text =
             serde_json::to_vec_pretty(&document).map_err(|error| system(&path)(io::Error::other(error)))?;
         text.push(b'\n');
-        // What was written is what is read: nothing is kept that a client would refuse.
+        // Parsed again, so that the file holds nothing that clients would reject.
         parse(&path, device, &text)?;
         let folder = &self.folder;
         DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(system(folder))?;
@@ -219,7 +220,8 @@ impl RatesBook for Tables {
     }
 }
 
-/// What a file holds; `None` if there is none. Does not follow a link, and does not wait for who would write into a pipe.
+/// Returns the content of a file; `None` if it does not exist. Does not follow symbolic links, and does not
+/// block on a pipe.
 fn read(path: &Path) -> Result<Option<Vec<u8>>, TableError> {
     let system = |source: io::Error| TableError::System { path: path.to_owned(), source };
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
@@ -253,7 +255,7 @@ fn read(path: &Path) -> Result<Option<Vec<u8>>, TableError> {
     Ok(Some(text))
 }
 
-/// The rates in a file's text, which may be anything.
+/// Parses the rates in a file's untrusted text.
 fn parse(path: &Path, device: &DeviceIdentity, text: &[u8]) -> Result<Rates, TableError> {
     let broken =
         |error: serde_json::Error| TableError::Broken { path: path.to_owned(), why: error.to_string() };
@@ -296,7 +298,7 @@ mod tests {
         (folder, tables)
     }
 
-    /// What loading gives when the device's file holds this.
+    /// Loads the device's table from a file with this content.
     fn loaded(text: &[u8]) -> Result<Option<Rates>, TableError> {
         let (_folder, tables) = folder();
         tables.save(&device(), &rows(), 7).unwrap();
@@ -319,12 +321,12 @@ mod tests {
         assert!(rates.source().to_string().starts_with("measured on 2026-11-22 for rdma: device mlx5_0"));
         let other = device().with("port", 2);
         assert!(tables.load(&other).unwrap().is_none());
-        // Measured again, and nothing else is left in the folder.
+        // A second measurement replaces the file and leaves no other file in the folder.
         let [first, second] = [rows()[0], rows()[1]];
         assert_eq!(tables.save(&device(), &[first, second], 9).unwrap(), path);
         assert_eq!(tables.load(&device()).unwrap().unwrap().rows().len(), 2);
         assert_eq!(std::fs::read_dir(path.parent().unwrap()).unwrap().count(), 1);
-        // A file copied to where another device looks for its own.
+        // A file copied to the path of another device's table.
         std::fs::copy(&path, tables.path(&other)).unwrap();
         assert!(matches!(tables.load(&other), Err(TableError::OtherDevice { .. })));
     }
@@ -376,7 +378,7 @@ mod tests {
         std::fs::create_dir(&path).unwrap();
         assert!(matches!(tables.load(&device()), Err(TableError::NotOurs { .. })));
         std::fs::remove_dir(&path).unwrap();
-        // Nobody ever writes into the pipe: reading must not wait for that.
+        // The pipe has no writer; reading must not block.
         rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
         assert!(matches!(tables.load(&device()), Err(TableError::NotOurs { .. })));
         assert!(tables.rates_of(&device()).is_none(), "a client goes without");
@@ -418,7 +420,7 @@ mod tests {
             prop_assert!(!matches!(loaded(&text), Ok(Some(_))));
         }
 
-        /// A good file with a byte changed is refused, or gives rates that were checked.
+        /// A valid file with one changed byte is refused or yields validated rates.
         #[test]
         fn changed_files_are_borne(at in any::<prop::sample::Index>(), byte in any::<u8>()) {
             let mut text = good().into_bytes();

@@ -1,5 +1,5 @@
-//! Typed clients on whatever transport their address means: a fabric, or stock Thrift over TCP. `auto:` takes the first
-//! that works, a name never becomes another.
+//! Typed clients on the transport that their address selects: a fabric, or stock Thrift over TCP. An `auto:`
+//! address takes the first one that works; any other address is used as named or fails.
 
 use crate::asynchronous::AsyncHubs;
 use crate::fabrics::{ChosenFabric, Fabrics};
@@ -20,7 +20,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-/// Does the same with whatever variant of `$kind` it is.
+/// Evaluates the same expression on any variant of `$kind`.
 macro_rules! each_way {
     ($kind:ident, $value:expr, $inner:pat => $body:expr) => {
         match $value {
@@ -32,7 +32,8 @@ macro_rules! each_way {
     };
 }
 
-/// As one fabric's client, on each. A client of TCP has no engine, so its fabric means nothing.
+/// The single-fabric client for each transport. A TCP client has no engine, so its fabric parameter has no
+/// meaning.
 #[derive(Debug)]
 enum Way {
     Shm(dunlin_thrift::Client<ShmFabric>),
@@ -42,8 +43,8 @@ enum Way {
     Tcp(dunlin_thrift::Client<ShmFabric>),
 }
 
-/// A typed client on the transport that its address means, for one thread at a time: what generated clients on [`Fabrics`]
-/// are made of.
+/// A synchronous typed client on the transport that its address selects, used by one thread at a time.
+/// Generated clients on [`Fabrics`] wrap it.
 #[derive(Debug)]
 pub struct TypedClient {
     way: Way,
@@ -81,13 +82,14 @@ impl TypedClient {
         Ok(TypedClient { way, transport: resolved.transport(name) })
     }
 
-    /// What is chosen now on each connection to a worker whose results are fetched or written back; empty for other plans, and by TCP.
+    /// Returns the current tuning of each connection to a worker, for plans that fetch results or have them
+    /// written back; empty for other plans and on TCP.
     pub fn tuning(&self) -> Vec<Tuning> {
         each_way!(Way, &self.way, client => client.tuning())
     }
 
-    /// How many calls a batch has at most now, on each connection to a worker; empty without
-    /// [`ClientConfig::batching`](dunlin_rpc::ClientConfig::batching), and by TCP.
+    /// Returns the current maximum batch size in calls of each connection to a worker; empty without
+    /// [`ClientConfig::batching`](dunlin_rpc::ClientConfig::batching) and on TCP.
     pub fn batch_calls(&self) -> Vec<u16> {
         each_way!(Way, &self.way, client => client.batch_calls())
     }
@@ -97,7 +99,7 @@ fn unavailable(error: dunlin_fabric::Unavailable) -> ConnectError {
     dunlin_rpc::ConnectError::from(DialError::from(error)).into()
 }
 
-/// Where the address leads; the options know the server's TCP address, if it has told one and none is given.
+/// Resolves an address. Adds the server's announced TCP address to options without one.
 fn resolve(
     fabrics: &Fabrics,
     address: &Address,
@@ -108,7 +110,7 @@ fn resolve(
     Ok((resolved, options))
 }
 
-/// `host:port` of an address of TCP.
+/// Returns the `host:port` of a TCP address.
 fn tcp_place<'a>(fabrics: &Fabrics, address: &'a Address) -> Result<Option<&'a str>, ConnectError> {
     if address.scheme() != Scheme::Tcp {
         return Ok(None);
@@ -164,7 +166,7 @@ enum AsyncWay {
     Tcp(dunlin_thrift::AsyncClient<ShmFabric>),
 }
 
-/// A typed client whose calls are futures, on the transport that its address means. Clones share its connections.
+/// An asynchronous typed client on the transport that its address selects. Clones share its connections.
 #[derive(Clone, Debug)]
 pub struct TypedAsyncClient {
     way: AsyncWay,
@@ -208,19 +210,20 @@ impl TypedAsyncClient {
         Ok(TypedAsyncClient { way, transport: Arc::new(resolved.transport(name)) })
     }
 
-    /// What is chosen now on each connection to a worker whose results are fetched or written back; empty for other plans, and by TCP.
+    /// Returns the current tuning of each connection to a worker, for plans that fetch results or have them
+    /// written back; empty for other plans and on TCP.
     pub fn tuning(&self) -> Vec<Tuning> {
         each_way!(AsyncWay, &self.way, client => client.tuning())
     }
 
-    /// How many calls a batch has at most now, on each connection to a worker; empty without
-    /// [`ClientConfig::batching`](dunlin_rpc::ClientConfig::batching), and by TCP.
+    /// Returns the current maximum batch size in calls of each connection to a worker; empty without
+    /// [`ClientConfig::batching`](dunlin_rpc::ClientConfig::batching) and on TCP.
     pub fn batch_calls(&self) -> Vec<u16> {
         each_way!(AsyncWay, &self.way, client => client.batch_calls())
     }
 }
 
-/// A call under way. Dropping it gives the call up here; the server may still execute it.
+/// A call in progress. Dropping it abandons the call; the server may still execute it.
 #[derive(Debug)]
 #[must_use = "a call that is dropped is given up"]
 pub struct TypedCall<R: Outcome>(CallWay<R>);
@@ -237,7 +240,7 @@ impl<R: Outcome> Future for TypedCall<R> {
     type Output = Result<R::Value, CallError<R::Exception>>;
 
     /// # Panics
-    /// When polled again after it was ready, as futures may.
+    /// Panics when polled again after it returned `Ready`.
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         match &mut self.get_mut().0 {
             CallWay::Shm(call) => Pin::new(call).poll(context),

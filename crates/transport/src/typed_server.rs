@@ -1,5 +1,5 @@
-//! Typed servers on whatever transport their address means: one fabric, stock Thrift over TCP, or, at an address of `auto:`,
-//! all fabrics that can be used here and TCP besides.
+//! Typed servers on the transport that their address selects: one fabric, stock Thrift over TCP, or, at an
+//! `auto:` address, all usable fabrics and TCP.
 
 use crate::fabrics::{ChosenFabric, Fabrics};
 use crate::server::Server;
@@ -12,32 +12,33 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A running typed server; dropping it ends it at once. Its engines and TCP share one handler.
+/// A running typed server. Dropping it stops it immediately. Its engines and TCP server share one handler.
 #[derive(Debug)]
 pub struct TypedServer<P: Processor> {
     address: Address,
-    /// `None` if it is on TCP alone, by its address.
+    /// `None` for a server on TCP alone.
     engine: Option<Server>,
     tcp: Option<tcp::Server<P>>,
 }
 
 impl<P: Processor> TypedServer<P> {
-    /// The address that clients dial: with a port of 0, the one that the system has chosen.
+    /// Returns the address to which clients connect. A port of 0 is replaced by the assigned port.
     pub fn address(&self) -> &Address {
         &self.address
     }
 
-    /// Where stock Thrift clients are answered.
+    /// Returns the address on which stock Thrift clients are served.
     pub fn tcp_address(&self) -> Option<SocketAddr> {
         self.tcp.as_ref().map(tcp::Server::address)
     }
 
-    /// The engine's server, [`Server::Several`] at an address of `auto:`; `None` at one of `tcp:`.
+    /// Returns the engine's server: [`Server::Several`] at an `auto:` address, `None` at a `tcp:` address.
     pub fn engine(&self) -> Option<&Server> {
         self.engine.as_ref()
     }
 
-    /// Ends the server gently: what was received is answered, for `timeout` nanoseconds at most on each side. Blocks.
+    /// Stops the server gracefully: answers the received calls, for at most `timeout` nanoseconds on each of
+    /// TCP and the engine. Blocks.
     pub fn shutdown(self, timeout: Nanos) {
         if let Some(tcp) = self.tcp {
             tcp.shutdown(Duration::from_nanos(timeout));
@@ -50,8 +51,10 @@ impl<P: Processor> TypedServer<P> {
 
 /// Starts a typed server; see [`dunlin_thrift::serve`].
 ///
-/// At an address of `auto:` stock Thrift is answered three ports behind the address's own (behind RDMA's and libfabric's), at any
-/// if that is 0, and where the options say if they do. A port that is not free is passed over and told, unless the options named it.
+/// At an `auto:` address, it serves stock Thrift on the address in the options, or else on the address's own
+/// port plus three (the ports in between are for RDMA and libfabric), or on any port if that port is 0. If
+/// the default port is not free, the server skips TCP and reports that; if the address in the options is not
+/// free, starting fails.
 pub(crate) fn serve<P: Processor>(
     fabrics: &Fabrics,
     address: &Address,
@@ -110,7 +113,7 @@ fn told<P: Processor>(tcp: Option<&tcp::Server<P>>) -> Option<String> {
     tcp.map(|tcp| tcp.address().to_string())
 }
 
-/// A server on the fabric that an address names.
+/// Starts a server on the fabric of an address.
 fn serve_one<P: Processor>(
     fabrics: &Fabrics,
     address: &Address,

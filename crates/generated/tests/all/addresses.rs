@@ -1,5 +1,6 @@
-//! One service, one client, and every address: shared memory, stock Thrift, and `auto:`, which takes the best that is there,
-//! TCP in the end, and tells which and why. (RDMA is in the guest's turn, `tests/guest/calls`; libfabric is where a build has it.)
+//! One service and one client on every address: shared memory, stock Thrift, and `auto:`, which takes the
+//! best available transport, TCP last, and reports its choice with reasons. RDMA is tested in the virtual
+//! machine (`tests/guest/calls`), libfabric in builds that have it.
 
 use dunlin::hints::{FunctionHints, Hints};
 use dunlin::thrift::{
@@ -41,7 +42,7 @@ impl Asked for Handler {
     }
 }
 
-/// Without these, and with a device of RDMA that no machine has.
+/// Fabrics without these transports, and with an RDMA device that does not exist.
 fn without(disabled: &[Scheme]) -> Fabrics {
     let mut config = FabricsConfig { disabled: disabled.to_vec(), ..FabricsConfig::default() };
     config.rdma.device.device = Some("none-such".into());
@@ -72,7 +73,7 @@ fn wait<T>(future: impl Future<Output = T>) -> T {
     }
 }
 
-/// All kinds of calls, of clients of both kinds; what they say of themselves.
+/// Makes all kinds of calls with both kinds of clients. Returns the transport that they report.
 fn talk(fabrics: &Fabrics, address: &Address, handler: &Handler, by_tcp: bool) -> ChosenTransport {
     let mut client = client(fabrics, address);
     assert_eq!(client.say("hello").unwrap(), "hello");
@@ -85,7 +86,8 @@ fn talk(fabrics: &Fabrics, address: &Address, handler: &Handler, by_tcp: bool) -
     }
     let before = handler.0.load(Ordering::SeqCst);
     client.note(3).unwrap();
-    // Behind it on the same connection: it has been executed when this is answered, on TCP; elsewhere workers take turns.
+    // On TCP, calls of one connection are executed in order, so this answer proves the earlier ones executed;
+    // elsewhere workers are used round-robin.
     while handler.0.load(Ordering::SeqCst) != before + 3 {
         client.by_tcp().unwrap();
     }
@@ -100,7 +102,8 @@ fn talk(fabrics: &Fabrics, address: &Address, handler: &Handler, by_tcp: bool) -
     client.transport().clone()
 }
 
-/// Clients of both kinds tell what they have chosen for functions whose results are fetched or written back, and nothing for others.
+/// Both kinds of clients report the tuning of functions whose results are fetched or written back, and
+/// nothing for others.
 #[test]
 fn what_is_chosen_is_told() {
     let fabrics = without(&[]);
@@ -137,7 +140,7 @@ fn auto_takes_shared_memory_here_and_the_server_answers_stock_thrift_besides() {
     );
     assert!(said.to_string().starts_with("shm (shm:auto-127.0.0.1:"), "{said}");
     assert_eq!(fabrics.resolve_typed(&address).unwrap().address.to_string(), said.address);
-    // What its hints send by TCP knows the way, which the announcement told.
+    // Functions whose hints select TCP use the address in the announcement.
     assert!(client(&fabrics, &address).remote().unwrap());
 
     let Some(Server::Several(servers)) = server.engine() else { panic!("{server:?}") };
@@ -154,7 +157,7 @@ fn auto_takes_shared_memory_here_and_the_server_answers_stock_thrift_besides() {
 #[test]
 fn auto_ends_at_tcp_where_the_settings_leave_nothing_else() {
     let only_tcp = without(&[Scheme::Shm, Scheme::Rdma, Scheme::Ofi]);
-    // The client has no fabric; then neither has the server.
+    // First only the client lacks fabrics, then the server too.
     for server_side in [without(&[]), only_tcp.clone()] {
         let (handler, server) = served(&server_side, &anywhere());
         let said = talk(&only_tcp, server.address(), &handler, true);
@@ -166,7 +169,8 @@ fn auto_ends_at_tcp_where_the_settings_leave_nothing_else() {
         assert!(said.to_string().contains("not shm: "), "{said}");
         assert!(client(&only_tcp, server.address()).remote().unwrap());
 
-        // Calls by number have no form on TCP: the error names all, and who goes by TCP.
+        // Calls by number are not supported on TCP: the error names all transports, and says that typed
+        // services can use TCP.
         let error =
             Client::connect(&only_tcp, server.address(), ClientConfig::default()).unwrap_err().to_string();
         for part in ["not shm: ", "not rdma: ", "not ofi: ", "not tcp: ", "typed services go by TCP too"] {
@@ -190,7 +194,7 @@ fn without_any_way_each_says_why() {
     assert!(error.contains("not tcp: it is disabled by the settings"), "{error}");
 }
 
-/// Whoever named a transport gets it or an error.
+/// A transport named in the address is used, or an error is returned.
 #[test]
 fn what_is_named_is_never_another() {
     let fabrics = without(&[]);
@@ -213,7 +217,7 @@ fn what_is_named_is_never_another() {
         let error = AskedClient::connect(&fabrics, &address, ClientOptions::default()).unwrap_err();
         assert!(matches!(error, ConnectError::Engine(_)) && error.to_string().contains(why), "{error}");
     }
-    // A server neither.
+    // The same holds for a server.
     for named in ["shm:asked-named", "rdma:127.0.0.1:0", "tcp:127.0.0.1:0"] {
         let fabrics = without(&[Scheme::Shm, Scheme::Tcp]);
         let processor = AskedProcessor(Handler::default());
@@ -222,7 +226,7 @@ fn what_is_named_is_never_another() {
             "{named}"
         );
     }
-    // One fabric alone takes its own addresses.
+    // A single fabric accepts only its own addresses.
     let shared_memory = dunlin::fabric().unwrap();
     for address in ["auto:127.0.0.1:1", "tcp:127.0.0.1:1"] {
         let address = address.parse().unwrap();
@@ -239,17 +243,17 @@ fn tcp_by_name() {
     assert_eq!(address.to_string(), format!("tcp:{}", server.tcp_address().unwrap()));
     let said = talk(&fabrics, &address, &handler, true);
     assert_eq!(said.to_string(), format!("tcp ({address}): named by the address"));
-    // It is no fabric.
+    // TCP is not a fabric.
     let error = Client::connect(&fabrics, &address, ClientConfig::default()).unwrap_err().to_string();
     assert!(error.contains("TCP is no fabric"), "{error}");
     server.shutdown(1_000_000_000);
 }
 
-/// Where TCP is, by rule and by name; a port that is taken is told.
+/// The port of TCP, by default and as configured. A port that is not free is reported.
 #[test]
 fn stock_thrift_is_three_ports_behind_or_where_it_was_told() {
     let fabrics = without(&[]);
-    // Ports that are free together, found by trying; whoever else takes one meanwhile makes us try again.
+    // Ports that are free together, found by trial; another process may take one in the meantime.
     let (address, server) = (0..100)
         .find_map(|_| {
             let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
@@ -272,11 +276,11 @@ fn stock_thrift_is_three_ports_behind_or_where_it_was_told() {
     let only_tcp = without(&[Scheme::Shm, Scheme::Ofi]);
     assert_eq!(client(&only_tcp, server.address()).transport().address, format!("tcp:{taken}"));
 
-    // What is not named and not free is passed over, and told.
+    // A default port that is not free is skipped and reported.
     let next = TcpListener::bind("127.0.0.1:0").unwrap();
     let Some(port) = next.local_addr().unwrap().port().checked_sub(3) else { return };
     let address: Address = format!("auto:127.0.0.1:{port}").parse().unwrap();
-    // Somebody else may have the first port; nothing can be seen then.
+    // Another process may have taken the first port; the test then ends.
     let Ok(server) = serve(&fabrics, &address, AskedProcessor(Handler::default()), ServerOptions::default())
     else {
         return;
@@ -286,7 +290,7 @@ fn stock_thrift_is_three_ports_behind_or_where_it_was_told() {
     assert!(told.why.contains("in use"), "{told}");
 }
 
-/// A server of calls by number at `auto:` says that it is none of Thrift.
+/// A server of calls by number at an `auto:` address reports that it does not serve stock Thrift.
 #[test]
 fn a_raw_server_has_no_tcp() {
     let fabrics = without(&[]);

@@ -1,11 +1,11 @@
-//! Structs in the bare form: what goes in comes out, and no bytes do harm.
+//! Structs in the bare form: encoding and decoding are inverse, and malformed bytes are errors.
 
 use dunlin::thrift::codec::{BinaryInput, BinaryOutput, Limits};
 use dunlin::thrift::pilota::thrift::ProtocolExceptionKind;
 use dunlin::thrift::{Bare, Bytes, FastStr, Message, Part, TType, ThriftException};
 use dunlin_generated::forms::*;
 
-/// Numbers without sense, the same ones each time.
+/// Reproducible pseudo-random numbers.
 struct Noise(u64);
 
 impl Noise {
@@ -26,7 +26,7 @@ impl Noise {
         (0..self.below(4)).map(|_| element(self)).collect()
     }
 
-    /// Short ones are kept otherwise than long ones.
+    /// Short strings have another representation than long ones.
     fn text(&mut self) -> FastStr {
         "ä".repeat(self.below(40)).into()
     }
@@ -52,7 +52,7 @@ impl Noise {
                 _ => Choice::Pair(self.pair()),
             },
             nothing: Nothing {},
-            // What is missing is read as the default.
+            // An absent field is decoded as its default.
             weight: Some(self.next() as i32),
             name: self.maybe(|noise| Name(noise.text().into_bytes())),
             more: self.maybe(|noise| Pairs(noise.list(Self::pair))),
@@ -104,7 +104,7 @@ fn what_goes_in_comes_out() {
     }
 }
 
-/// The form is what others rely on: nothing but the values, and a bit for each field that may be missing.
+/// The encoding is fixed, since peers rely on it: only the values, and one bit per optional field.
 #[test]
 fn nothing_stands_between() {
     assert_eq!(encode(&Pair { left: 0x0102_0304, right: None }), [0, 1, 2, 3, 4]);
@@ -141,7 +141,7 @@ fn what_is_cut_short_is_an_error_at_every_length() {
     }
 }
 
-/// Whatever is changed: it is an error, or a value like any other.
+/// After any change, decoding returns an error or a valid value.
 #[test]
 fn no_change_is_a_panic() {
     let mut noise = Noise(5);
@@ -169,7 +169,7 @@ fn no_change_is_a_panic() {
 
 #[test]
 fn lies_take_no_memory() {
-    // A list of 2 to the power of 30 pairs, said in a few bytes.
+    // A list that claims 2^30 pairs in a few bytes.
     let mixed = Mixed { weight: None, ..Mixed::default() };
     let bytes = encode(&mixed);
     let list = 2 + 1 + 5;
@@ -179,17 +179,17 @@ fn lies_take_no_memory() {
     assert_eq!(kind_of(decode::<Mixed>(&lie)), ProtocolExceptionKind::SizeLimit);
     lie[list + 1] = 0x80;
     assert_eq!(kind_of(decode::<Mixed>(&lie)), ProtocolExceptionKind::NegativeSize);
-    // A text that goes beyond the message.
+    // A string that extends past the end of the message.
     assert_eq!(kind_of(decode::<Pair>(b"\x01\0\0\0\0\x7f\0\0\0ab")), ProtocolExceptionKind::InvalidData);
     assert_eq!(
         kind_of(decode::<Pair>(b"\x01\0\0\0\0\0\0\0\x02\xc3\x28")),
         ProtocolExceptionKind::InvalidData
     );
-    // Fields that there are not.
+    // Bits of fields that do not exist.
     assert_eq!(kind_of(decode::<Pair>(b"\x02\0\0\0\0")), ProtocolExceptionKind::InvalidData);
 }
 
-/// However few bytes they have: a struct counts.
+/// Structs are counted, however few bytes they take.
 #[test]
 fn structs_are_counted() {
     let pairs = vec![Pair { left: 1, right: None }; 5];
@@ -198,12 +198,12 @@ fn structs_are_counted() {
         let limits = Limits { max_structs, ..Limits::DEFAULT };
         Mixed::decode_bare(&mut BinaryInput::with_limits(&bytes, limits))
     };
-    // The outer one, a pair, five of them, a union and an empty one.
+    // The outer struct, a pair, five more pairs, a union and an empty struct.
     assert!(decode(9).is_ok());
     assert_eq!(kind_of(decode(8)), ProtocolExceptionKind::SizeLimit);
 }
 
-/// What is written within others as Thrift does is what Thrift writes.
+/// Types without a bare form are encoded as Thrift does, within bare structs too.
 #[test]
 fn what_has_no_bare_form_is_tagged_within() {
     let tree = Tree { leaf: 9, branches: None };

@@ -1,4 +1,4 @@
-//! Typed calls on shared memory: every type, exceptions, versions, batches, futures, failures.
+//! Typed calls on shared memory: all types, exceptions, versions, batches, futures, failures.
 
 use dunlin::thrift::{
     ApplicationException, ApplicationExceptionKind, Bytes, CallError, ClientOptions, ConnectError, Context,
@@ -22,7 +22,7 @@ struct State {
     pairs: Mutex<HashMap<Vec<u8>, Bytes>>,
     heartbeats: AtomicI64,
     calls: AtomicUsize,
-    /// What handlers of large results wait for.
+    /// Blocks handlers of large results while it is locked.
     gate: Mutex<()>,
 }
 
@@ -186,7 +186,7 @@ fn every_type_goes_there_and_back() {
     for depth in [0, 1, 20] {
         let value = everything(depth);
         let mut expected = value.clone();
-        // A field that has a default is never absent.
+        // A field with a default is always present.
         fn with_defaults(value: &mut Everything) {
             let weigh = |leaf: &mut Leaf| leaf.weight = leaf.weight.or(Some(7));
             value.leaves.values_mut().for_each(weigh);
@@ -236,7 +236,7 @@ fn exceptions_are_results() {
         }
         other => panic!("{other:?}"),
     }
-    // Inherited, with an exception of another file.
+    // An inherited function, with an exception of another file.
     assert_eq!(client.version().unwrap(), 3);
     match client.fail(4) {
         Err(CallError::Exception(BaseFailException::Elsewhere(elsewhere))) => {
@@ -341,7 +341,7 @@ fn ready<T>(future: impl Future<Output = T>) -> T {
     }
 }
 
-/// A oneway call either goes out or is an error: none is lost in silence because there was no room for it.
+/// A oneway call is sent or returns an error; it is never silently dropped for lack of room.
 #[test]
 fn a_oneway_call_without_room_is_told_so() {
     let mut rig = rig("oneway");
@@ -364,8 +364,9 @@ fn a_oneway_call_without_room_is_told_so() {
     assert_eq!(rig.handler.0.heartbeats.load(Ordering::Relaxed), sent);
 }
 
-/// A handler, on the pool, that takes longer than the client waits: its call may have been executed, which the error says. Other
-/// functions are answered meanwhile, and the function itself is once its handlers are done.
+/// A handler in the pool takes longer than the client's timeout: the error says that the call may have been
+/// executed. Other functions are answered in the meantime, and the function itself once its handlers have
+/// returned.
 #[test]
 fn a_handler_past_its_deadline() {
     let rig = rig("deadline");
@@ -391,7 +392,7 @@ fn a_handler_past_its_deadline() {
     assert_eq!((client.version().unwrap(), ready(futures.version()).unwrap()), (3, 3));
 }
 
-/// More than a ring holds: a batch waits for room. More than the window: who has not waited for results is told so.
+/// If a ring is full, a batch waits for room. If the window is full of unclaimed results, the call fails.
 #[test]
 fn a_batch_waits_for_room() {
     let rig = rig("room");
@@ -416,8 +417,8 @@ fn a_batch_waits_for_room() {
     }
 }
 
-/// A client of a later IDL: what the server does not know is skipped, a function that it lacks is an error before anything
-/// is sent.
+/// A client of a later IDL: the server skips unknown arguments, and a call of a function that it lacks fails
+/// before anything is sent.
 #[test]
 fn a_younger_client_gets_along() {
     let rig = rig("younger");
@@ -467,7 +468,7 @@ impl younger::Everywhere for Younger {
     }
 }
 
-/// A client of an earlier IDL: an argument that is required and missing is an error that names it.
+/// A client of an earlier IDL: the error names the required argument that is missing.
 #[test]
 fn an_older_client_is_told_what_it_lacks() {
     let fabric = dunlin::fabric().unwrap();
@@ -497,7 +498,7 @@ fn names_that_are_in_use_get_along() {
     client.push_flush().unwrap();
 }
 
-/// A server of raw functions is not taken for a Thrift service.
+/// A server of raw functions is not accepted as a Thrift service.
 #[test]
 fn who_is_no_thrift_service_is_found_out() {
     let fabric = dunlin::fabric().unwrap();

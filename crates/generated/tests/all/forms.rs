@@ -1,4 +1,5 @@
-//! The bare form: who agrees on a function speaks it, everybody else gets along, and bytes that lie do no harm.
+//! The bare form: client and server use it for functions on which they agree, and the tagged form otherwise.
+//! Malformed bytes are errors.
 
 use dunlin::thrift::{
     Bytes, CallError, ClientOptions, Context, Failure, FastStr, Form, Never, Route, ServerOptions, serve,
@@ -114,7 +115,7 @@ impl Rig {
     }
 }
 
-/// Lengths at which something changes: what fits a line, what a message holds, what is sent from a buffer of its own.
+/// Lengths around limits: of a cache line, of a message, and of payloads sent from separate buffers.
 fn lengths() -> impl Iterator<Item = usize> {
     (0..70).chain([4000, 4094, 4095, 4096, 4097, 5000, 100_000])
 }
@@ -171,7 +172,8 @@ fn every_length_goes_there_and_back() {
     }
 }
 
-/// Where the IDLs differ, the tagged form is spoken: unknown arguments are skipped, and missing ones named.
+/// If the IDLs differ, the tagged form is used: unknown arguments are skipped, and missing ones named in the
+/// error.
 #[test]
 fn who_does_not_agree_gets_along() {
     let rig = rig("differ");
@@ -202,7 +204,7 @@ fn who_does_not_agree_gets_along() {
         other => panic!("{other:?}"),
     }
     assert!(client.nothing().is_err(), "there is no value");
-    // A field that the server does not know is skipped there, and is not in what it answers.
+    // The server skips a field that it does not know, and its answer does not contain it.
     let pair = younger::Pair { left: 3, right: None, height: Some(1) };
     let swapped = client.swap(&pair, &younger::Kind::ROUND).unwrap();
     assert_eq!(swapped, younger::Pair { left: 1, right: Some("3 None".into()), height: None });
@@ -216,7 +218,8 @@ fn who_does_not_agree_gets_along() {
     }
 }
 
-/// What one side says may be missing and the other wants: they do not agree, and it is named where it is missing.
+/// If a field is optional on one side and required on the other, the sides do not agree, and the error names
+/// a missing field.
 #[test]
 fn what_must_be_there_is_asked_for() {
     let rig = rig("strict");
@@ -225,13 +228,13 @@ fn what_must_be_there_is_asked_for() {
     assert!(matches!(client.inner().routes(), [Route::Engine { form: Form::Tagged, .. }]));
     let strict = younger::Strict { left: 1, right: "x".into() };
     assert_eq!(client.first(std::slice::from_ref(&strict), &strict).unwrap(), strict);
-    // The server's own, by a client that leaves out what the other wants.
+    // A client of the server's own IDL may leave out the field that the other IDL requires.
     let mut forms = rig.client();
     let pair = Pair { left: 1, right: None };
     assert_eq!(forms.first(&Pairs(Vec::new()), &pair).unwrap().0, pair);
 }
 
-/// Bytes without sense, the same ones each time.
+/// Reproducible pseudo-random bytes.
 struct Noise(u64);
 
 impl Noise {
@@ -240,7 +243,7 @@ impl Noise {
         self.0 >> 33
     }
 
-    /// Small numbers more often than others: they are lengths, types and ids.
+    /// Small numbers are more frequent, since lengths, types and ids are small.
     fn bytes(&mut self) -> Vec<u8> {
         let length = self.next() as usize % 90;
         (0..length)
@@ -263,7 +266,7 @@ fn a_server_bears_any_bytes() {
                     assert_ne!(payload, b"the handler panicked");
                     refused += 1;
                 }
-                // The bare form of what has none.
+                // The bare form of a function without one.
                 Err(dunlin::CallError::NotExecuted(_)) => assert_eq!(function, 24),
                 Err(other) => panic!("{function}: {other}"),
             }
@@ -316,7 +319,7 @@ impl Wake for Unpark {
     }
 }
 
-/// Sleeps until it is woken.
+/// Parks until it is woken.
 fn block_on<T>(future: impl Future<Output = T>) -> T {
     let mut future = pin!(future);
     let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
@@ -328,7 +331,7 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
     }
 }
 
-/// Functions whose hints say TCP go by TCP, with futures as without, beside those that go by the engine.
+/// Functions whose hints select TCP use it in both kinds of clients, while other functions use the engine.
 #[test]
 fn tcp_beside_the_engine() {
     let rig = rig("hybrid");
@@ -343,7 +346,7 @@ fn tcp_beside_the_engine() {
     let (remote, sum) = (futures.remote("by TCP"), futures.sum(1, 2, 3, 4, false));
     assert_eq!(block_on(remote).unwrap(), "by TCP");
     assert_eq!(block_on(sum).unwrap(), 10);
-    // All by TCP, as to a server that is not Dunlin's.
+    // All functions use TCP, as with a server other than Dunlin's.
     let tcp = rig.server.tcp_address().unwrap().to_string();
     let stock: FormsAsyncClient = FormsAsyncClient::connect_tcp(&tcp, Default::default()).unwrap();
     stock.note(100).unwrap();
@@ -352,13 +355,13 @@ fn tcp_beside_the_engine() {
         Err(CallError::Exception(FormsLookException::Refused(refused))) => assert_eq!(refused.why, "\0no"),
         other => panic!("{other:?}"),
     }
-    // On their ways yet.
+    // Oneway calls may still be in transit.
     while rig.handler.noted.load(Ordering::SeqCst) < 111 {
         std::thread::yield_now();
     }
 }
 
-/// A server that does not listen on TCP: who calls a function that goes there is told so.
+/// If the server does not listen on TCP, a call of a function that requires it returns an error.
 #[test]
 fn no_tcp_is_said() {
     let fabric = dunlin::fabric().unwrap();
@@ -373,12 +376,12 @@ fn no_tcp_is_said() {
     assert!(matches!(futures.note(1), Err(CallError::NoTcp { .. })));
 }
 
-/// Another service's function of the same name and shape is no reason to call it.
+/// A function of another service with the same name and shape is not called by mistake.
 #[test]
 fn other_services_are_told_apart() {
     let rig = rig("other");
     let refused = everything::EverywhereClient::connect(&rig.fabric, &rig.address, ClientOptions::default());
-    // One function is called alike, and is all that can be called.
+    // Only one function has a common name and can be called.
     let mut client = refused.unwrap();
     let known = client.inner().routes().iter().filter(|route| **route != Route::Unknown).count();
     assert_eq!(known, 1);

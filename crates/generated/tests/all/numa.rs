@@ -1,4 +1,5 @@
-//! The hint `numa`: whose threads run where. Nodes are made up of the cores that there are, and affinity is asked of the system.
+//! The hint `numa`: the cores on which threads run. The test builds nodes from the available cores and
+//! queries the system for affinities.
 
 use dunlin::thrift::{
     ClientOptions, ConnectError, Context, Failure, Never, NumaError, ServeError, ServerOptions, serve,
@@ -7,13 +8,13 @@ use dunlin::{Address, BindError, Topology};
 use dunlin_generated::numa::*;
 use rustix::thread::{CpuSet, sched_getaffinity};
 
-/// The cores that the calling thread may use.
+/// Returns the cores that the calling thread may use.
 fn allowed() -> Vec<u32> {
     let set = sched_getaffinity(None).unwrap();
     (0..CpuSet::MAX_CPU as u32).filter(|core| set.is_set(*core as usize)).collect()
 }
 
-/// Node 0 with all cores, node 1 with the last of them.
+/// Node 0 with all cores, and node 1 with the last one.
 fn two_nodes() -> Topology {
     let all = allowed();
     let last = all[all.len() - 1..].to_vec();
@@ -86,7 +87,7 @@ fn workers_and_pool_are_bound_and_callers_bind_themselves() {
     assert!(same(&client.cores().unwrap(), &last));
     assert!(same(&client.pooled().unwrap(), &last));
     assert_eq!((client.inner().cores(), allowed()), (&last[..], all), "connecting binds nobody for good");
-    // On a thread of its own, as others run on this one.
+    // On a separate thread, since other tests share this one.
     let bound = std::thread::spawn(move || {
         client.inner().bind_thread().unwrap();
         (allowed(), client.pooled().unwrap())

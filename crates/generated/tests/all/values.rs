@@ -1,4 +1,4 @@
-//! Constants and defaults: what a struct's value leaves out, and arguments that a client leaves out.
+//! Constants and defaults: fields that a struct value omits, and arguments that a client omits.
 
 use dunlin::thrift::{CallError, ClientOptions, Context, Failure, FastStr, Never, ServerOptions, serve};
 use dunlin_generated::parts::{Either, Held, Level, Part, WORDS, Whole};
@@ -89,7 +89,8 @@ impl Derived for Handler {
 const DEFAULTS: &str =
     r#"7 hello raw Some(4) ["one", "two"] true Level(9) Some("may be") name 0.5 true Some(true)"#;
 
-/// A client whose IDL lacks the arguments gets what stock Thrift would fill in; where there is no default, an error.
+/// For arguments missing in the client's IDL, the handler gets the defaults as in stock Thrift; an argument
+/// without a default is an error.
 #[test]
 fn arguments_that_are_left_out_are_as_by_default() {
     let fabric = dunlin::fabric().unwrap();

@@ -94,7 +94,7 @@ fn hints() -> impl Strategy<Value = Hints> {
         )
 }
 
-/// Places on levels that are drawn, a line for each.
+/// Locations on random levels, one line each.
 fn origins() -> impl Strategy<Value = Vec<Origin>> {
     proptest::collection::vec(option::of(0..3u8), 18).prop_map(|levels| {
         let keys = Side::BOTH.into_iter().flat_map(|side| Key::ALL.map(|key| (side, key)));
@@ -112,7 +112,7 @@ fn origins() -> impl Strategy<Value = Vec<Origin>> {
     })
 }
 
-/// Whether the simplest plan runs, without which nothing does.
+/// Returns whether the fabric runs the simplest plan, which all others require.
 fn runs_anything(fabric: &Capabilities) -> bool {
     RequestHalf::ALL
         .into_iter()
@@ -162,7 +162,7 @@ proptest! {
                 match error {
                     SelectError::UnknownProtocol { name, .. } => prop_assert_eq!(name, "Carrier-pigeon"),
                     SelectError::IllegalProtocol { name, illegal, .. } => {
-                        // It is illegal however the sides wait.
+                        // The protocol is illegal with any completion modes.
                         let protocol = dunlin_hints::Protocol::by_name(name).expect("it is in the table");
                         prop_assert!(protocol.plan(CompletionMode::Busy).check(&fabric).is_err(), "{illegal}");
                     }

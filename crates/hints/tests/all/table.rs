@@ -1,4 +1,4 @@
-//! HatRPC figure 6, row by row, and what the hints of sides make of it.
+//! HatRPC figure 6, row by row, and the effect of the hints of each side.
 #![allow(missing_docs, reason = "a test")]
 
 use dunlin_hints::{
@@ -7,7 +7,7 @@ use dunlin_hints::{
 };
 use dunlin_rpc::{LargePayload, Plan, RequestHalf, ResponseHalf};
 
-/// HatRPC's server: 14 cores at the NIC's node, which figure 12 rounds to 16, of 28.
+/// HatRPC's server: 28 cores, of which 14 are at the NIC's node; figure 12 rounds 14 to 16.
 fn server(clients: u32) -> Environment<'static> {
     Environment {
         node_cores: 16,
@@ -36,7 +36,7 @@ fn chosen(hints: Hints, clients: u32) -> Selection {
     selection
 }
 
-/// A row of the figure: for these clients and sizes this protocol and these ways to wait.
+/// Checks a row of the figure: these clients and sizes get this protocol and these completion modes.
 #[track_caller]
 fn row(
     goal: PerfGoal,
@@ -74,7 +74,7 @@ fn throughput_of_small_payloads_is_by_events_at_any_number_of_clients() {
 #[test]
 fn throughput_of_large_payloads_fetches_above_the_nodes_cores() {
     row(Throughput, &UNDER, &LARGE, "Direct-WriteIMM", Busy, Busy);
-    // Who fetches cannot sleep: nothing tells it that its result is ready.
+    // A fetching client cannot sleep, since no completion signals that its result is ready.
     row(Throughput, &[FULL, OVER].concat(), &LARGE, "Remote-fetch", Busy, Event);
     let selection = chosen(Hints::NONE.perf_goal(Throughput).payload_size(128 << 10), 64);
     let plan = selection.plan.expect("a plan");
@@ -187,7 +187,7 @@ fn threads_are_bound_where_there_are_nodes_and_cores_enough() {
     }
 }
 
-/// Hints with places, as they come from a file.
+/// Hints with locations, as loaded from a file.
 fn placed(hints: FunctionHints, origins: &[(Side, Key, Level, u32)]) -> FunctionHints {
     let origins = origins
         .iter()
@@ -201,7 +201,7 @@ fn placed(hints: FunctionHints, origins: &[(Side, Key, Level, u32)]) -> Function
     FunctionHints { origins: origins.into(), ..hints }
 }
 
-/// On iWARP: no immediate data, and nothing eager by SEND.
+/// On iWARP: no immediate data, and no eager SEND.
 #[test]
 fn without_immediate_data_sends_tell_and_sleepers_still_sleep() {
     let iwarp = dunlin_fabric::Capabilities::IWARP;
@@ -309,7 +309,7 @@ fn a_protocol_against_a_way_to_wait_is_an_error_unless_it_is_nearer() {
     let selection = select(&nearer, &server(1)).expect("a plan");
     let plan = selection.plan.expect("a plan");
     assert_eq!((selection.protocol, plan.client, plan.server), (Some("Server-reply"), Busy, Busy));
-    // A server that sleeps is told of the request whose result is fetched.
+    // A request whose result is fetched still wakes a sleeping server.
     let hints = FunctionHints::new("f")
         .both(Hints::NONE.protocol("Remote-fetch"))
         .server(Hints::NONE.protocol("Remote-fetch").polling(Event));
@@ -339,7 +339,7 @@ fn reasons_name_the_hints_that_decided() {
     assert_eq!(request.place(), Some(&Place::new("kv.thrift", 2, 3)));
 }
 
-/// Generated code holds its hints, places included, in constants.
+/// Generated code holds its hints and their locations in constants.
 #[test]
 fn tables_are_constants() {
     static GET: FunctionHints = FunctionHints {
@@ -362,9 +362,9 @@ fn tables_are_constants() {
     assert_eq!(select(&GET, &server(1)).expect("a plan").protocol, Some("Eager-SendRecv"));
 }
 
-/// Where the sender's processor copies, memory is polled; but not for who would rather sleep, or has to wait long.
-/// Long payloads are READ while they are filled, in either direction; not those that a protocol by its name has, and not
-/// where a NIC would do it.
+/// If the sender's processor copies, memory is polled, unless a side prefers to sleep or must wait long. Long
+/// payloads are then READ while they are filled, in either direction, but not under a protocol requested by
+/// name and not with a NIC.
 #[test]
 fn long_payloads_travel_in_pieces_on_shared_memory() {
     let copies =

@@ -1,4 +1,4 @@
-//! Words and values.
+//! Parsing and displaying of words and values.
 #![allow(missing_docs, reason = "a test")]
 
 use dunlin_hints::{
@@ -95,7 +95,7 @@ fn misspelt_keys_have_a_nearest() {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// What is shown is what is parsed.
+    /// Parsing a displayed value returns it.
     #[test]
     fn values_are_read_as_they_are_shown(
         clients in 1..=1_000_000u32,
@@ -114,7 +114,7 @@ proptest! {
         }
     }
 
-    /// Any word is a value or a refusal.
+    /// Any word is parsed as a value or refused.
     #[test]
     fn no_word_is_too_strange(word in any::<String>()) {
         for key in Key::ALL {

@@ -1,4 +1,4 @@
-//! Bad files are refused, each error with its place, the line and advice.
+//! Invalid files are refused; each error has a location, the line and advice.
 #![allow(missing_docs, reason = "a test")]
 
 use dunlin_idl::{Diagnostics, Lenience, Memory, Options, Severity, load_with};
@@ -7,7 +7,7 @@ fn bad(text: &str) -> Diagnostics {
     load_with("a.thrift", &Options::default(), &Memory::new().with("a.thrift", text)).expect_err(text)
 }
 
-/// One error here, with these words in its message and advice.
+/// Expects one error at this location, with these words in its message and advice.
 #[track_caller]
 fn one(text: &str, line: u32, column: u32, words: &[&str]) {
     let all = bad(text);
@@ -131,7 +131,7 @@ fn contradictions_name_both_places() {
         21,
         &["a call has one protocol", "a.thrift:2:44"],
     );
-    // Said once for all functions.
+    // Reported once for all functions.
     one("service S {\n  hint: transport = tcp, protocol = eager;\n  void f()\n  void g()\n}", 2, 26, &[]);
 }
 
@@ -159,7 +159,7 @@ fn what_is_only_odd_is_a_warning() {
             assert!(shown.contains(word), "'{word}' is missing in:\n{shown}");
         }
     }
-    // A nearer level is meant to be different.
+    // A hint on a nearer level overrides intentionally.
     let text = "service S {\n  hint: perf_goal = latency;\n  oneway void f() [hint: transport = tcp;]\n}";
     assert!(load(text).is_empty());
     let nearly =

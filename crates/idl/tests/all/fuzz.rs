@@ -1,4 +1,4 @@
-//! No text makes the reader panic, and each of its errors has a place in the text.
+//! The loader never panics, and each error has a location in the text.
 #![allow(missing_docs, reason = "a test")]
 
 use dunlin_idl::hints::Place;
@@ -104,7 +104,7 @@ const WORDS: &[&str] = &[
     "include \"b.thrift\"",
 ];
 
-/// All names with their places.
+/// All names with their locations.
 fn names(document: &Document) -> Vec<(&Place, &str)> {
     let mut all: Vec<(&Place, &str)> = Vec::new();
     let mut fields: Vec<&Field> = Vec::new();
@@ -129,7 +129,7 @@ fn names(document: &Document) -> Vec<(&Place, &str)> {
     all
 }
 
-/// What must hold of any text.
+/// Checks the properties that hold for any text.
 fn check(bytes: &[u8]) -> Result<(), TestCaseError> {
     let memory = Memory::new()
         .with("a.thrift", bytes)
@@ -217,7 +217,7 @@ fn mutated() -> impl Strategy<Value = Vec<u8>> {
     })
 }
 
-/// Good files with some of their words, not their brackets, replaced, doubled or left out.
+/// Valid files with some words, but no brackets, replaced, doubled or removed.
 fn reworded() -> impl Strategy<Value = String> {
     let words: Vec<&str> = WORDS
         .iter()

@@ -1,4 +1,4 @@
-//! Good files become documents.
+//! Valid files become documents.
 #![allow(missing_docs, reason = "a test")]
 
 use dunlin_idl::hints::{CompletionMode, Hints, Key, Level, PerfGoal, Priority, Side, Transport};
@@ -178,7 +178,7 @@ fn hints_are_inherited_across_files() {
     let declared: Vec<&str> =
         calls.inherited.iter().map(|it| document.service(it.declared_in).name.as_str()).collect();
     assert_eq!(declared, ["Root", "Ping"]);
-    // Of Root's service hints those that Ping does not have.
+    // Of Root's service hints, those that Ping does not override.
     let shared = Hints::NONE.perf_goal(PerfGoal::Latency).concurrency(8).priority(Priority::Low);
     let nothing = &calls.functions[0];
     assert_eq!(nothing.hints.server, shared);
@@ -198,7 +198,7 @@ fn hints_are_inherited_across_files() {
     assert_eq!(root.hints.server, shared.polling(CompletionMode::Event));
     let ping = &calls.inherited[1];
     assert_eq!(ping.hints.server, shared.payload_size(64));
-    // The same functions in the service that declares them know nothing of who extends it.
+    // In the declaring service, the same functions are unaffected by services that extend it.
     let root = function(&document, "Root", "root");
     assert_eq!(root.hints.client, Hints::NONE.perf_goal(PerfGoal::Throughput).priority(Priority::Low));
 }
@@ -225,7 +225,7 @@ fn the_words_of_hatrpcs_own_files_are_known() {
     assert_eq!((put.hints.client, put.hints.server), (hints, hints));
 }
 
-/// What is blanked is no hint's neighbour: plain Thrift, byte for byte where it was.
+/// Only hints are blanked: the rest is plain Thrift with unchanged offsets.
 #[test]
 fn hints_are_blanked_and_nothing_else() {
     let document = good("echo.thrift");

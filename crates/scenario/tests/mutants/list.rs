@@ -70,12 +70,10 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         file: "crates/rpc/src/mailbox.rs",
         from: "        self.head as u32
     }
-
-    /// The writer will see that head.",
+",
         to: "        self.head as u32 + u32::from(dunlin_fabric::mutant(\"head_too_far\"))
     }
-
-    /// The writer will see that head.",
+",
     },
     Mutant {
         name: "deadline_ignored",
@@ -128,8 +126,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "filling_call_denied",
         file: "crates/rpc/src/client/lane.rs",
-        from: "                // The call is made: what breaks now is found by who looks for its answer.
-                let _ = self.flush_if_room(fabric, domain);",
+        from: "                let _ = self.flush_if_room(fabric, domain);",
         to: "                let flushed = self.flush_if_room(fabric, domain);
                 if dunlin_fabric::mutant(\"filling_call_denied\") { flushed?; }",
     },

@@ -1,4 +1,4 @@
-//! Thrift's binary encoding: what Dunlin's own messages carry, and the usual one on TCP.
+//! Thrift's binary encoding, used in Dunlin's own messages and by most Thrift services on TCP.
 
 use super::cursor::{Cursor, Input, Limits, invalid, no_text, owned_str, text};
 use super::lending::{Copying, LENT, Large, Lending, Output, Payload};
@@ -12,7 +12,7 @@ use pilota::thrift::{
 use pilota::{Bytes, FastStr};
 use std::fmt;
 
-/// Version 1 in the upper half of a message's first word; the type is in its lowest byte.
+/// Version 1 in the upper half of a message's first word; the lowest byte is the message type.
 const VERSION_1: u32 = 0x8001_0000;
 const VERSION_MASK: u32 = 0xffff_0000;
 
@@ -21,64 +21,64 @@ const VERSION_MASK: u32 = 0xffff_0000;
 pub struct BinaryInput<'a> {
     cursor: Cursor<'a>,
     bare: bool,
-    /// The memory that the message lies in, if its values may be parts of it.
+    /// The memory of the message, if its values may share it.
     shared: Option<&'a Bytes>,
 }
 
-/// The shortest value that shares the memory of its message.
+/// The shortest value that shares the memory of its message, in bytes.
 const SHARED: usize = 16 << 10;
 
 impl<'a> BinaryInput<'a> {
-    /// A reader of a message, with the usual limits.
+    /// Creates a reader of a message with the default limits.
     #[inline]
     pub fn new(bytes: &'a [u8]) -> Self {
         BinaryInput::with_limits(bytes, Limits::DEFAULT)
     }
 
-    /// A reader with limits.
+    /// Creates a reader with the given limits.
     #[inline]
     pub fn with_limits(bytes: &'a [u8], limits: Limits) -> Self {
         BinaryInput { cursor: Cursor::new(bytes, limits), bare: false, shared: None }
     }
 
-    /// A reader of values that follow each other without their fields' headers, with the usual limits.
+    /// Creates a reader of consecutive values without field headers, with the default limits.
     #[inline]
     pub fn bare(bytes: &'a [u8]) -> Self {
         BinaryInput { bare: true, ..BinaryInput::new(bytes) }
     }
 
-    /// A reader of bytes that lie in `memory`, with the usual limits. A large `binary` or `string` that is most of the memory is not
-    /// copied, but a part of it.
+    /// Creates a reader of bytes in `memory`, with the default limits. A large `binary` or `string` that
+    /// fills most of the memory shares it instead of being copied.
     pub(crate) fn within(bytes: &'a [u8], memory: Option<&'a Bytes>) -> Self {
         BinaryInput { shared: memory, ..BinaryInput::new(bytes) }
     }
 
-    /// Bytes that were not read yet.
+    /// Returns the unread bytes.
     #[inline]
     pub fn rest(&self) -> &'a [u8] {
         self.cursor.rest
     }
 
-    /// All bytes that were not read yet, read: a `binary` without its length.
+    /// Reads all remaining bytes: a `binary` without its length.
     #[inline]
     pub fn read_rest(&mut self) -> &'a [u8] {
         std::mem::take(&mut self.cursor.rest)
     }
 
-    /// As [`read_rest`](BinaryInput::read_rest), a `string`.
+    /// Reads all remaining bytes as a `string`. See [`read_rest`](BinaryInput::read_rest).
     #[inline]
     pub fn read_rest_str(&mut self) -> Result<&'a str, ThriftException> {
         text(self.read_rest())
     }
 
-    /// Begins a struct of the bare form. No byte does so, but there is a limit to their number: one may take hundreds of bytes
-    /// in memory and a single one in the message.
+    /// Begins a struct of the bare form. It reads nothing and counts the struct: a struct may take one byte
+    /// in the message and hundreds of bytes in memory.
     #[inline]
     pub fn count_struct(&mut self) -> Result<(), ThriftException> {
         self.cursor.count()
     }
 
-    /// Reads which of a struct's optional fields are there.
+    /// Reads the bitmap of a struct's present optional fields.
     #[inline]
     pub fn read_presence<const FIELDS: usize>(&mut self) -> Result<[bool; FIELDS], ThriftException> {
         let mut present = [false; FIELDS];
@@ -94,13 +94,13 @@ impl<'a> BinaryInput<'a> {
         Ok(present)
     }
 
-    /// An error if there are bytes that were not read.
+    /// Returns an error if unread bytes remain.
     #[inline]
     pub fn end(&self) -> Result<(), ThriftException> {
         if self.cursor.rest.is_empty() { Ok(()) } else { Err(too_long(self.cursor.rest.len())) }
     }
 
-    /// A large value as a part of the memory of its message, if that may be.
+    /// Returns a large value as a part of its message's memory, if it may share that memory.
     #[inline]
     fn part(&self, slice: &[u8]) -> Option<Bytes> {
         part(self.shared?, slice)
@@ -120,7 +120,7 @@ impl<'a> BinaryInput<'a> {
     }
 }
 
-/// A large value as a part of the memory that it lies in: no value keeps more than twice its own length.
+/// Returns a large value as a part of its memory. It keeps at most twice its own length alive.
 pub(crate) fn part(memory: &Bytes, slice: &[u8]) -> Option<Bytes> {
     let (whole, part) = (memory.as_ptr_range(), slice.as_ptr_range());
     let lies_there = whole.start <= part.start && part.end <= whole.end;
@@ -128,7 +128,7 @@ pub(crate) fn part(memory: &Bytes, slice: &[u8]) -> Option<Bytes> {
     (lies_there && most).then(|| memory.slice_ref(slice))
 }
 
-/// The fewest bytes of a value.
+/// Returns the fewest bytes that a value of the type takes.
 pub(super) fn least(kind: TType) -> usize {
     match kind {
         TType::Bool | TType::I8 | TType::Struct | TType::Stop | TType::Void => 1,
@@ -165,7 +165,7 @@ impl<'a> TInputProtocol for BinaryInput<'a> {
     fn read_message_begin(&mut self) -> Result<TMessageIdentifier, ThriftException> {
         let first = u32::from_be_bytes(self.cursor.array()?);
         let (name, kind) = if first & 0x8000_0000 == 0 {
-            // The form without a version: the name's length comes first, and the type after the name.
+            // The form without a version: the length of the name comes first, and the type after the name.
             let name = text(self.cursor.take(first as usize)?)?;
             (name, self.cursor.byte()?)
         } else if first & VERSION_MASK == VERSION_1 {
@@ -288,7 +288,7 @@ impl<'a> TInputProtocol for BinaryInput<'a> {
 
     #[inline]
     fn read_map_begin(&mut self) -> Result<TMapIdentifier, ThriftException> {
-        // Some implementations write no types for an empty map: then both bytes are 0.
+        // Some implementations write no types for an empty map; both bytes are then 0.
         let (key_type, value_type) = (self.kind()?, self.kind()?);
         let size = i32::from_be_bytes(self.cursor.array()?);
         let size = self.cursor.container(size.into(), least(key_type) + least(value_type))?;
@@ -325,11 +325,12 @@ impl<'a> TInputProtocol for BinaryInput<'a> {
     }
 }
 
-/// Writes the binary encoding into memory of just the right length: ask [`pilota::thrift::Message::size`] first.
+/// Writes the binary encoding into a buffer of the exact length, which [`pilota::thrift::Message::size`]
+/// computes.
 pub struct BinaryOutput<'a, L = Copying> {
     rest: &'a mut [u8],
     large: L,
-    /// Who is told of large payloads while they are copied, and the length of the place.
+    /// The observer of large payloads while they are copied, and the length of the whole buffer.
     filling: Option<(&'a mut dyn Filling, usize)>,
 }
 
@@ -343,13 +344,14 @@ impl<L: fmt::Debug> fmt::Debug for BinaryOutput<'_, L> {
 }
 
 impl<'a> BinaryOutput<'a> {
-    /// A writer into `place`.
+    /// Creates a writer into `place`.
     #[inline]
     pub fn new(place: &'a mut [u8]) -> Self {
         BinaryOutput { rest: place, large: Copying, filling: None }
     }
 
-    /// A writer into `place`, the beginning of which may be sent while the rest is written, as far as `filling` is told.
+    /// Creates a writer into `place` that reports its progress to `filling`, so that written parts can be
+    /// sent early.
     #[inline]
     pub fn filling(place: &'a mut [u8], filling: Option<&'a mut dyn Filling>) -> Self {
         let length = place.len();
@@ -358,27 +360,28 @@ impl<'a> BinaryOutput<'a> {
 }
 
 impl<'a, 'p, 's> BinaryOutput<'a, Lending<'p, 's>> {
-    /// A writer that does not copy large payloads which it is given or lent, but puts them into a list, each with the bytes of the
-    /// place that were left then. The place has room for them nevertheless, at its end.
+    /// Creates a writer that does not copy large shared or borrowed payloads. It adds each to a list, with
+    /// the number of unwritten bytes of `place` at that point. `place` must have room for them nevertheless;
+    /// that room stays unused at its end.
     pub(crate) fn lending(place: &'a mut [u8], payloads: &'p mut Vec<(usize, Payload<'s>)>) -> Self {
         BinaryOutput { rest: place, large: Lending(payloads), filling: None }
     }
 }
 
 impl<L> BinaryOutput<'_, L> {
-    /// Bytes of the place that were not written.
+    /// Returns the number of unwritten bytes of the buffer.
     #[inline]
     pub fn left(&self) -> usize {
         self.rest.len()
     }
 
-    /// Writes bytes as they are: a `binary` or `string` without its length.
+    /// Writes raw bytes: a `binary` or `string` without its length.
     #[inline]
     pub fn write_rest(&mut self, bytes: &[u8]) -> Result<(), ThriftException> {
         self.put_bytes(bytes)
     }
 
-    /// Writes which of a struct's optional fields are there, a bit each.
+    /// Writes the bitmap of a struct's present optional fields.
     #[inline]
     pub fn write_presence<const FIELDS: usize>(
         &mut self,
@@ -409,7 +412,7 @@ impl<L> BinaryOutput<'_, L> {
         self.put_bytes(bytes)
     }
 
-    /// Of any length.
+    /// Writes bytes of any length; reports large ones to the observer.
     #[inline]
     fn put_bytes(&mut self, bytes: &[u8]) -> Result<(), ThriftException> {
         if bytes.len() >= LENT && self.filling.is_some() {
@@ -432,7 +435,7 @@ impl<L> BinaryOutput<'_, L> {
         }
     }
 
-    /// Writes a payload's length, and has the payload itself lent, with the room that is left then.
+    /// Writes a payload's length, and passes the payload to `lend` with the number of unwritten bytes.
     fn lend(&mut self, length: usize, lend: impl FnOnce(&mut L, usize)) -> Result<(), ThriftException> {
         self.put(&(length as i32).to_be_bytes())?;
         if length > self.rest.len() {

@@ -1,4 +1,4 @@
-//! Thrift's compact encoding, on TCP.
+//! Reader of Thrift's compact encoding, which Dunlin uses on TCP only.
 
 use super::cursor::{Cursor, Input, Limits, invalid, owned_str, text};
 use super::skip::{no_lengths, skip};
@@ -9,7 +9,7 @@ use pilota::thrift::{
 };
 use pilota::{Bytes, FastStr};
 
-/// The first byte of a message.
+/// The first byte of a message in the compact encoding.
 pub(super) const PROTOCOL_ID: u8 = 0x82;
 pub(super) const VERSION: u8 = 1;
 
@@ -17,30 +17,30 @@ pub(super) const VERSION: u8 = 1;
 #[derive(Clone, Debug)]
 pub struct CompactInput<'a> {
     cursor: Cursor<'a>,
-    /// The last field's id in the struct being read, and in those around it.
+    /// The id of the last field in the current struct; `around` holds those of the enclosing structs.
     last: i16,
     around: Vec<i16>,
-    /// The value of a bool field, which is in its header.
+    /// The value of a bool field, which its header contains.
     pending: Option<bool>,
 }
 
 impl<'a> CompactInput<'a> {
-    /// A reader of a message, with the usual limits.
+    /// Creates a reader of a message with the default limits.
     pub fn new(bytes: &'a [u8]) -> Self {
         CompactInput::with_limits(bytes, Limits::DEFAULT)
     }
 
-    /// A reader with limits.
+    /// Creates a reader with the given limits.
     pub fn with_limits(bytes: &'a [u8], limits: Limits) -> Self {
         CompactInput { cursor: Cursor::new(bytes, limits), last: 0, around: Vec::new(), pending: None }
     }
 
-    /// Bytes that were not read yet.
+    /// Returns the unread bytes.
     pub fn rest(&self) -> &'a [u8] {
         self.cursor.rest
     }
 
-    /// A number in groups of seven bits, the lowest first, of at most `bits` bits.
+    /// Reads a number of at most `bits` bits in groups of seven bits, lowest group first.
     fn varint(&mut self, bits: u32) -> Result<u64, ThriftException> {
         let mut value = 0;
         for shift in (0..bits).step_by(7) {
@@ -57,7 +57,7 @@ impl<'a> CompactInput<'a> {
         Err(invalid(format!("a number has more than {bits} bits")))
     }
 
-    /// A number with its sign in the lowest bit.
+    /// Reads a number whose sign is in its lowest bit.
     fn zigzag(&mut self, bits: u32) -> Result<i64, ThriftException> {
         let value = self.varint(bits)?;
         Ok((value >> 1) as i64 ^ -((value & 1) as i64))
@@ -75,7 +75,7 @@ impl<'a> CompactInput<'a> {
     }
 }
 
-/// The type with this number in the compact encoding; a bool is 1 or 2.
+/// Returns the type with this number in the compact encoding. Both 1 and 2 are `Bool`.
 pub(super) fn kind(number: u8) -> Result<TType, ThriftException> {
     Ok(match number {
         0 => TType::Stop,
@@ -95,7 +95,7 @@ pub(super) fn kind(number: u8) -> Result<TType, ThriftException> {
     })
 }
 
-/// The fewest bytes of a value.
+/// Returns the fewest bytes that a value of the type takes.
 pub(super) fn least(kind: TType) -> usize {
     match kind {
         TType::Double => 8,
@@ -172,7 +172,7 @@ impl<'a> TInputProtocol for CompactInput<'a> {
     fn read_bool(&mut self) -> Result<bool, ThriftException> {
         match self.pending.take() {
             Some(value) => Ok(value),
-            // In a container; old writers have 0 for false.
+            // An element of a container. Old writers encode false as 0.
             None => match self.cursor.byte()? {
                 1 => Ok(true),
                 0 | 2 => Ok(false),

@@ -1,5 +1,5 @@
-//! Writes the compact encoding. (pilota's own writer has doubles with the highest byte first, which every reader, its own
-//! included, takes the other way round.)
+//! Writer of the compact encoding. pilota's writer encodes doubles in big-endian order, while all readers,
+//! including pilota's, expect little-endian.
 
 use super::compact::{PROTOCOL_ID, VERSION};
 use super::cursor::invalid;
@@ -11,27 +11,27 @@ use pilota::thrift::{
 };
 use pilota::{Bytes, FastStr};
 
-/// Appends the compact encoding to a vector. It knows no lengths beforehand, and needs none.
+/// Appends the compact encoding to a vector, without computing lengths first.
 #[derive(Debug)]
 pub struct CompactOutput<'a> {
     out: &'a mut Vec<u8>,
-    /// The last field's id in the struct being written, and in those around it.
+    /// The id of the last field in the current struct; `around` holds those of the enclosing structs.
     last: i16,
     around: Vec<i16>,
-    /// The bool field whose header waits for its value, which is in it.
+    /// The id of a bool field whose header is still to be written, since the header contains the value.
     pending: Option<i16>,
 }
 
-// It knows no lengths beforehand, so nothing can be left out of it.
+// The writer does not compute lengths first, so it cannot lend payloads.
 impl<'s> Output<'s> for CompactOutput<'_> {}
 
 impl<'a> CompactOutput<'a> {
-    /// A writer that appends to `out`.
+    /// Creates a writer that appends to `out`.
     pub fn new(out: &'a mut Vec<u8>) -> Self {
         CompactOutput { out, last: 0, around: Vec::new(), pending: None }
     }
 
-    /// Writes a number in groups of seven bits.
+    /// Writes a number in groups of seven bits, lowest group first.
     pub(crate) fn write_varint(&mut self, value: u32) {
         self.varint(value.into());
     }
@@ -76,7 +76,7 @@ impl<'a> CompactOutput<'a> {
     }
 }
 
-/// The number of a type in the compact encoding; of a bool in a container, that of true.
+/// Returns the number of a type in the compact encoding. A bool element has the number of `true`.
 fn number(kind: TType) -> Result<u8, ThriftException> {
     Ok(match kind {
         TType::Stop => 0,

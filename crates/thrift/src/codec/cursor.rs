@@ -1,4 +1,4 @@
-//! The bytes of a message as they are read, and the limits that hold for all encodings.
+//! The read position in a message, and the limits common to all encodings.
 
 use super::BinaryInput;
 use crate::error::CallError;
@@ -7,17 +7,18 @@ use pilota::FastStr;
 use pilota::thrift::{ProtocolExceptionKind, TInputProtocol, ThriftException, new_protocol_exception};
 use std::fmt::Display;
 
-/// What a message may demand of its reader.
+/// Limits on the resources that a message may demand of its reader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Structs and containers within each other.
+    /// The nesting depth of structs and containers.
     pub max_depth: u16,
-    /// Structs in a message. One may take hundreds of bytes in memory and a single one in the message.
+    /// The number of structs in a message. A struct may take one byte in the message and hundreds of bytes in
+    /// memory.
     pub max_structs: u32,
 }
 
 impl Limits {
-    /// Depth 64 and a million structs.
+    /// Depth 64 and 2^20 structs.
     pub const DEFAULT: Limits = Limits { max_depth: 64, max_structs: 1 << 20 };
 }
 
@@ -27,19 +28,19 @@ impl Default for Limits {
     }
 }
 
-/// A reader that can also show binary and text where they lie.
+/// A reader that can also lend `binary` and `string` values from the message.
 pub trait Input<'a>: TInputProtocol {
-    /// A `binary`, borrowed from the message.
+    /// Reads a `binary`, borrowed from the message.
     fn read_slice(&mut self) -> Result<&'a [u8], ThriftException>;
 
-    /// The reader itself, if what it reads are values without their fields' headers (the bare form of
+    /// Returns the reader itself if it reads values without field headers (the bare form of
     /// [`Form`](crate::Form)).
     #[inline]
     fn as_bare(&mut self) -> Option<&mut BinaryInput<'a>> {
         None
     }
 
-    /// A `string`, borrowed from the message.
+    /// Reads a `string`, borrowed from the message.
     #[inline]
     fn read_str(&mut self) -> Result<&'a str, ThriftException> {
         text(self.read_slice()?)
@@ -57,7 +58,8 @@ fn cut_short(wanted: usize, left: usize) -> ThriftException {
     invalid(format!("the message ends too early: {wanted} more bytes are wanted and {left} are there"))
 }
 
-/// The longest text that is taken for ASCII first: short ones are looked at twice as fast so, wherever they lie, and long ones not.
+/// The longest text that is first checked for being ASCII. That check is faster than UTF-8 validation for
+/// short texts, but not for long ones.
 const SHORT: usize = 128;
 
 #[inline]
@@ -75,9 +77,11 @@ pub(super) fn no_text(error: impl Display) -> ThriftException {
     invalid(format!("a string is not UTF-8: {error}"))
 }
 
-/// A text of a message's own. What does not fit the value itself is allocated once: [`FastStr::new`] would do so twice, for the
-/// bytes and for what counts who shares them. Not inlined, so that it is made where it goes: to move it just after waits for the
-/// stores that made it.
+/// Copies a text.
+///
+/// A text too long to be stored inline takes one allocation, where [`FastStr::new`] needs two: for the bytes
+/// and for the reference count. Not inlined, so that the value is built in its final place: moving it just
+/// after would stall on the stores that wrote it.
 #[inline(never)]
 pub fn owned_str(text: &str) -> FastStr {
     made(text)
@@ -85,12 +89,13 @@ pub fn owned_str(text: &str) -> FastStr {
 
 #[inline(always)]
 fn made(text: &str) -> FastStr {
-    /// What fits the value itself, and is copied there.
+    /// The longest text that a [`FastStr`] stores inline, in bytes.
     const INLINE: usize = 30;
     if text.len() <= INLINE { FastStr::new(text) } else { FastStr::from_arc_str(text.into()) }
 }
 
-/// What is left of a message as the text that a call gives back: made in the result that its caller gets, as [`owned_str`].
+/// Reads the rest of a message as the string that a call returns. Builds it in the caller's result, as
+/// [`owned_str`] does.
 #[inline(never)]
 pub fn read_owned_rest<E>(input: &mut BinaryInput<'_>) -> Result<FastStr, CallError<E>> {
     match input.read_rest_str() {
@@ -99,7 +104,7 @@ pub fn read_owned_rest<E>(input: &mut BinaryInput<'_>) -> Result<FastStr, CallEr
     }
 }
 
-/// What is left of a message, and how deep in it we are.
+/// The unread rest of a message, and the current nesting depth.
 #[derive(Clone, Debug)]
 pub(super) struct Cursor<'a> {
     pub(super) rest: &'a [u8],
@@ -140,7 +145,7 @@ impl<'a> Cursor<'a> {
         self.array::<1>().map(|[byte]| byte)
     }
 
-    /// Into a struct.
+    /// Enters a struct: counts it and checks the depth.
     #[inline]
     pub(super) fn enter(&mut self) -> Result<(), ThriftException> {
         if self.depth >= self.limits.max_depth {
@@ -151,7 +156,7 @@ impl<'a> Cursor<'a> {
         Ok(())
     }
 
-    /// Counts a struct.
+    /// Counts a struct and checks their number.
     #[inline]
     pub(super) fn count(&mut self) -> Result<(), ThriftException> {
         if self.structs >= self.limits.max_structs {
@@ -161,13 +166,13 @@ impl<'a> Cursor<'a> {
         Ok(())
     }
 
-    /// Out of a struct.
+    /// Leaves a struct.
     #[inline]
     pub(super) fn leave(&mut self) {
         self.depth = self.depth.saturating_sub(1);
     }
 
-    /// How many more levels there may be.
+    /// Returns how many more nesting levels the limit allows.
     pub(super) fn levels_left(&self) -> u16 {
         self.limits.max_depth - self.depth
     }
@@ -188,7 +193,8 @@ impl<'a> Cursor<'a> {
         )
     }
 
-    /// Whether a container of so many elements can be: `least` is the fewest bytes of an element.
+    /// Checks that a container of `size` elements of at least `least` bytes each fits in the rest of the
+    /// message.
     #[inline]
     pub(super) fn container(&self, size: i64, least: usize) -> Result<usize, ThriftException> {
         let fits = usize::try_from(size).ok().filter(|size| *size <= self.rest.len() / least.max(1));

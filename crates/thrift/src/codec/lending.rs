@@ -1,12 +1,13 @@
-//! What writers do with large payloads: copy them, or leave them where they lie and tell of them.
+//! Payload handling of writers: copy large payloads, or lend them so that they are sent from their place.
 
 use pilota::thrift::{TOutputProtocol, ThriftException};
 use pilota::{Bytes, FastStr};
 
-/// The shortest payload that is lent: below, copying is cheaper than one more piece.
+/// The shortest payload that is lent, in bytes. Copying a shorter one is cheaper than sending one more
+/// segment.
 pub(crate) const LENT: usize = 16 << 10;
 
-/// A writer of what lives for `'s`, which need not copy it.
+/// A writer of values that live for `'s`. It may refer to them instead of copying them.
 pub trait Output<'s>: TOutputProtocol {
     /// Writes a `binary`.
     #[inline]
@@ -24,11 +25,11 @@ pub trait Output<'s>: TOutputProtocol {
 /// A payload that is sent from where it lies.
 #[derive(Clone, Debug)]
 pub enum Payload<'s> {
-    /// The caller's, who waits.
+    /// Borrowed from the caller, which waits until it is sent.
     Borrowed(&'s [u8]),
-    /// Of a `binary` that others have, too.
+    /// A reference-counted `binary`.
     Shared(Bytes),
-    /// Of such a `string`.
+    /// A reference-counted `string`.
     Text(FastStr),
 }
 
@@ -41,7 +42,7 @@ impl Payload<'_> {
         }
     }
 
-    /// Copied, if it was only borrowed.
+    /// Copies a borrowed payload; keeps a shared one.
     pub(crate) fn into_owned(self) -> Payload<'static> {
         match self {
             Payload::Borrowed(bytes) => Payload::Shared(Bytes::copy_from_slice(bytes)),
@@ -51,16 +52,16 @@ impl Payload<'_> {
     }
 }
 
-/// What a writer of the binary encoding does with large payloads.
+/// The handling of large payloads by a writer of the binary encoding.
 pub trait Large {
-    /// Whether it takes them.
+    /// Whether large payloads are lent.
     const LENDS: bool;
 
-    /// Takes one, with the bytes of the writer's place that were left then.
+    /// Takes a payload, with the number of unwritten bytes in the writer's buffer at that point.
     fn take(&mut self, left: usize, payload: Payload<'static>);
 }
 
-/// All payloads are copied.
+/// Copies all payloads.
 #[derive(Clone, Copy, Debug)]
 pub struct Copying;
 
@@ -70,7 +71,7 @@ impl Large for Copying {
     fn take(&mut self, _: usize, _: Payload<'static>) {}
 }
 
-/// Large payloads are put into a list.
+/// Collects large payloads in a list.
 #[derive(Debug)]
 pub struct Lending<'p, 's>(pub(super) &'p mut Vec<(usize, Payload<'s>)>);
 

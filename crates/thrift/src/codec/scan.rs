@@ -1,4 +1,4 @@
-//! Where a struct ends, found as its bytes come in: what tells messages apart that have no frame around them.
+//! Scanner that finds the end of a struct as its bytes arrive. It delimits messages without a frame.
 
 use super::cursor::invalid;
 use super::{binary, compact};
@@ -7,7 +7,7 @@ use pilota::thrift::{ProtocolExceptionKind, TType, ThriftException, new_protocol
 #[cfg(test)]
 mod tests;
 
-/// One of Thrift's encodings.
+/// An encoding of Thrift.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Encoding {
     /// `TBinaryProtocol`.
@@ -16,19 +16,20 @@ pub enum Encoding {
     Compact,
 }
 
-/// Structs and containers within each other. Readers count structs only; their limit is far below.
+/// The deepest nesting of structs and containers. Readers count only structs, and their limit is far below.
 const MAX_LEVELS: usize = 256;
 
-/// How far the struct has been seen.
+/// The result of scanning some bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scanned {
-    /// It ends behind so many of the bytes just shown.
+    /// The struct ends after this number of the given bytes.
     Whole(usize),
-    /// So many of the bytes just shown belong to it (show the others again), and at least `wanted` more must come.
+    /// The struct continues. The first `seen` of the given bytes belong to it; pass the bytes after these
+    /// again, with at least `wanted` bytes in all.
     Part {
-        /// Bytes that need not be shown again.
+        /// The number of bytes that need not be passed again.
         seen: usize,
-        /// Bytes beyond `seen`, at least one.
+        /// The number of bytes needed beyond `seen`, at least one.
         wanted: usize,
     },
 }
@@ -40,25 +41,25 @@ enum Level {
     Entries { key: TType, value: TType, left: usize, key_seen: bool },
 }
 
-/// Finds the end of a struct. It looks at each byte once, at those of a long binary not at all, and takes no memory beyond
-/// its levels.
+/// Finds the end of a struct. It examines each byte at most once, skips the content of long binaries, and
+/// takes no memory beyond its stack of levels.
 #[derive(Debug)]
 pub struct Scanner {
     encoding: Encoding,
     levels: Vec<Level>,
-    /// Bytes that need no look.
+    /// The number of bytes to skip.
     skip: usize,
-    /// Bytes that the struct may still have.
+    /// The number of bytes that the struct may still take.
     room: usize,
 }
 
 impl Scanner {
-    /// A scanner of structs of at most `limit` bytes.
+    /// Creates a scanner of a struct of at most `limit` bytes.
     pub fn new(encoding: Encoding, limit: usize) -> Self {
         Scanner { encoding, levels: vec![Level::Struct], skip: 0, room: limit }
     }
 
-    /// Begins another struct.
+    /// Starts scanning another struct.
     pub fn restart(&mut self, limit: usize) {
         self.levels.clear();
         self.levels.push(Level::Struct);
@@ -66,7 +67,8 @@ impl Scanner {
         self.room = limit;
     }
 
-    /// Goes on with the bytes that follow those seen. After an error, or the struct's end, [`restart`](Scanner::restart).
+    /// Continues with the bytes that follow those already seen. After an error or the end of a struct, call
+    /// [`restart`](Scanner::restart) first.
     pub fn scan(&mut self, bytes: &[u8]) -> Result<Scanned, ThriftException> {
         let mut rest = bytes;
         loop {
@@ -101,7 +103,7 @@ impl Scanner {
         new_protocol_exception(ProtocolExceptionKind::SizeLimit, "the message is larger than the limit")
     }
 
-    /// Takes one header, length or number, unless it is cut off: `None`.
+    /// Consumes one header, length or number. Returns `None` if it is cut off.
     fn step(&mut self, rest: &mut &[u8]) -> Result<Option<()>, ThriftException> {
         let Some(top) = self.levels.len().checked_sub(1) else { return Ok(Some(())) };
         match self.levels[top] {
@@ -151,7 +153,7 @@ impl Scanner {
         }))
     }
 
-    /// The size of values that all have the same.
+    /// Returns the size of a value if all values of its type have the same size.
     fn fixed(&self, kind: TType) -> Option<usize> {
         match (kind, self.encoding) {
             (TType::Bool | TType::I8, _) => Some(1),
@@ -164,7 +166,8 @@ impl Scanner {
         }
     }
 
-    /// Takes a value that is no bool in a compact field's header, or what its beginning says of the rest.
+    /// Consumes a value, or the header that describes the rest of it. A bool in a compact field header does
+    /// not come here.
     fn value(&mut self, kind: TType, rest: &mut &[u8]) -> Result<Option<()>, ThriftException> {
         if let Some(size) = self.fixed(kind) {
             self.skip = size;
@@ -204,7 +207,7 @@ impl Scanner {
         Ok(())
     }
 
-    /// A length or count of four bytes.
+    /// Reads a length or count of 32 bits.
     fn length(&self, rest: &mut &[u8]) -> Result<Option<usize>, ThriftException> {
         let length = match self.encoding {
             Encoding::Binary => array(rest).map(|bytes| i64::from(i32::from_be_bytes(bytes))),
@@ -215,7 +218,8 @@ impl Scanner {
 
     fn sequence(&self, rest: &mut &[u8]) -> Result<Option<(TType, usize)>, ThriftException> {
         let Some([header]) = array(rest) else { return Ok(None) };
-        // First what comes first, so that what is wrong does not depend on how much is there.
+        // The type is checked before the length is read, so that the error does not depend on how many bytes
+        // have arrived.
         let kind = match self.encoding {
             Encoding::Binary => TType::try_from(header)?,
             Encoding::Compact => compact::kind(header & 0x0f)?,
@@ -257,7 +261,7 @@ impl Scanner {
         }
     }
 
-    /// A count that cannot be is refused before its elements are waited for.
+    /// Rejects an impossible element count before its elements arrive.
     fn check(&self, size: usize, least: usize) -> Result<(), ThriftException> {
         if size > self.room / least {
             return Err(new_protocol_exception(
@@ -273,7 +277,7 @@ impl Scanner {
 
 enum Field {
     Stop,
-    /// Its value was in the header.
+    /// The value was in the header.
     Bool,
     Value(TType),
 }
@@ -284,7 +288,7 @@ fn array<const N: usize>(rest: &mut &[u8]) -> Option<[u8; N]> {
     Some(*taken)
 }
 
-/// A number in groups of seven bits; how many bits it may have is for the reader to check.
+/// Reads a number in groups of seven bits. The reader checks the number of bits that the type allows.
 pub(crate) fn varint(rest: &mut &[u8]) -> Result<Option<u64>, ThriftException> {
     let mut value = 0;
     for (place, byte) in rest.iter().enumerate().take(10) {

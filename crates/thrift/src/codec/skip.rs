@@ -1,9 +1,9 @@
-//! Values that the reader's IDL does not know.
+//! Skipping of values that the reader's IDL does not know.
 
 use super::cursor::invalid;
 use pilota::thrift::{ProtocolExceptionKind, TInputProtocol, TType, ThriftException, new_protocol_exception};
 
-/// Reads a value and throws it away. `binary` reads one of that type.
+/// Reads and discards a value. `binary` reads a value of type `Binary`.
 pub(super) fn skip<P: TInputProtocol>(
     input: &mut P,
     kind: TType,
@@ -64,7 +64,8 @@ pub(super) fn skip<P: TInputProtocol>(
     Ok(())
 }
 
-/// Lengths do not matter to who reads: pilota asks for them to keep fields that it does not know, which we do not.
+/// Implements the length protocol with zeros. pilota needs lengths only to keep unknown fields, and these
+/// readers skip them.
 macro_rules! no_lengths {
     ($type:ident) => {
         impl pilota::thrift::TLengthProtocol for $type<'_> {

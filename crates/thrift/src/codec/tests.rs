@@ -16,7 +16,7 @@ fn kind_of<T: std::fmt::Debug>(result: Result<T, ThriftException>) -> ProtocolEx
     }
 }
 
-/// One value of every type, in a struct, with a struct and containers within.
+/// A struct with one value of each type, including a nested struct and containers.
 fn write_everything<P: TOutputProtocol>(out: &mut P) -> Result<(), ThriftException> {
     out.write_struct_begin(&STRUCT)?;
     let field = |out: &mut P, kind, id, write: &dyn Fn(&mut P) -> Result<(), ThriftException>| {
@@ -164,7 +164,7 @@ fn a_message_that_is_cut_short_is_an_error_at_every_length() {
     }
 }
 
-/// A gibibyte of elements, said in a few bytes: refused before anybody makes room for them.
+/// Headers that claim a gibibyte of elements are refused before any memory is allocated.
 #[test]
 fn sizes_that_lie_are_refused() {
     let binary_list = |kind: TType, size: i32| {
@@ -199,7 +199,8 @@ fn sizes_that_lie_are_refused() {
     assert!(CompactInput::new(&[0xff, 0xff, 0xff, 0xff, 0x0f, 1]).read_slice().is_err());
 }
 
-/// A struct of one byte may take hundreds in memory, so they are counted, whatever a container says that it has.
+/// A struct of one byte may take hundreds in memory, so structs are counted, whatever size a container
+/// claims.
 #[test]
 fn structs_are_counted() {
     let limits = Limits { max_structs: 3, ..Limits::DEFAULT };
@@ -214,7 +215,7 @@ fn structs_are_counted() {
 
 #[test]
 fn nesting_has_an_end() {
-    // A struct in a struct, for ever: field 1, a struct.
+    // Endlessly nested structs: field 1 is a struct.
     let binary = [12, 0, 1].repeat(1000);
     assert_eq!(kind_of(BinaryInput::new(&binary).skip(TType::Struct)), ProtocolExceptionKind::DepthLimit);
     let compact = vec![0x1c; 1000];
@@ -244,7 +245,7 @@ fn numbers_of_too_many_bits_are_refused() {
     assert!(CompactInput::new(&[0x80; 20]).read_i64().is_err());
     assert!(CompactInput::new(&[0xff, 0xff, 0x07]).read_i16().is_err());
     assert_eq!(CompactInput::new(&[0xff, 0xff, 0x03]).read_i16().unwrap(), i16::MIN);
-    // Ids of fields that go beyond 32767: 32767, and a step of one.
+    // Field ids beyond 32767: 32767 and an increment of one.
     let mut input = CompactInput::new(&[0x05, 0xfe, 0xff, 0x03, 0, 0x15, 0]);
     input.read_struct_begin().unwrap();
     assert_eq!(input.read_field_begin().unwrap().id, Some(32767));
@@ -258,7 +259,7 @@ fn messages_begin_in_the_known_ways() {
     let mut place = [0; 15];
     BinaryOutput::new(&mut place).write_message_begin(&name).unwrap();
     assert_eq!(BinaryInput::new(&place).read_message_begin().unwrap(), name);
-    // Without a version, as old clients write.
+    // A message without a version, as old clients write it.
     let old = [0, 0, 0, 3, b'g', b'e', b't', 1, 0xff, 0xff, 0xff, 0xf9];
     assert_eq!(BinaryInput::new(&old).read_message_begin().unwrap(), name);
     let mut other = place;
@@ -291,7 +292,7 @@ proptest! {
         let _ = CompactInput::new(&bytes).read_message_begin();
     }
 
-    /// Valid messages with a few bytes changed get further than noise does.
+    /// Valid messages with a few changed bytes exercise more code than random bytes do.
     #[test]
     fn no_mutation_is_a_panic(changes in proptest::collection::vec((any::<usize>(), any::<u8>()), 1..6)) {
         for whole in [binary(), compact()] {
@@ -333,7 +334,7 @@ fn large_values_share_the_memory_that_they_are_most_of() {
     assert_ne!(value.as_ptr(), memory[4..].as_ptr());
 }
 
-/// Short texts are taken for ASCII first; what is none is found all the same, wherever it stands.
+/// Short texts are checked for ASCII first; an invalid byte is found at any position.
 #[test]
 fn texts_are_utf8_whatever_their_length() {
     for length in [0, 1, 31, 32, 127, 128, 129, 400] {

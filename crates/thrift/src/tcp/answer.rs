@@ -1,4 +1,4 @@
-//! One message of a client, and what it is answered.
+//! Processing of one client message, and its answer.
 
 use super::head::{CALL, EXCEPTION, Head, ONEWAY, OfMessage, REPLY, append};
 use super::outgoing::Outgoing;
@@ -15,13 +15,13 @@ use pilota::thrift::{
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-/// A processor, and its functions by name.
+/// A processor with an index of its functions by name.
 #[derive(Debug)]
 pub(super) struct Service<P> {
     processor: Arc<P>,
     /// Sorted by name.
     functions: Box<[Function]>,
-    /// Bytes of a message.
+    /// The maximum size of a message in bytes.
     pub(super) message_limit: usize,
 }
 
@@ -45,8 +45,9 @@ impl<P: Processor> Service<P> {
         Service { processor, functions, message_limit }
     }
 
-    /// Does what the message says, which lies in the memory if that may be kept, and appends the answer if one is due: a call of a oneway function has none, even
-    /// where the client (as old ones in Python do) calls it as if it had. An error is a message without a readable head.
+    /// Executes the call in the message and appends the answer. `memory` contains the message if handlers may
+    /// keep it. Oneway functions are not answered, even if the client calls them as normal functions, as old
+    /// Python clients do. Returns an error if the message's head cannot be read.
     pub(super) fn answer(
         &self,
         wire: Wire,
@@ -99,7 +100,7 @@ impl<P: Processor> Service<P> {
         Ok(())
     }
 
-    /// The answer to an unframed message that cannot be read to its end, if its head can.
+    /// Answers an unframed message whose head can be read but whose body cannot.
     pub(super) fn refuse(&self, wire: Wire, message: &[u8], error: &ThriftException, out: &mut Outgoing<'_>) {
         if let Ok(Some((head, _))) = Head::read(wire.encoding, message)
             && head.kind == CALL
@@ -115,7 +116,7 @@ fn cut_off() -> ThriftException {
     new_protocol_exception(ProtocolExceptionKind::InvalidData, "a frame ends within the head of its message")
 }
 
-/// Appends an exception that the IDL does not know.
+/// Appends an undeclared exception.
 #[cold]
 fn except(
     out: &mut Outgoing<'_>,
@@ -132,7 +133,7 @@ fn except(
     }
 }
 
-/// Results go straight to where they are sent from.
+/// Encodes results directly into the output buffer.
 struct IntoOutput<'a, 'b> {
     out: &'a mut Outgoing<'b>,
     wire: Wire,

@@ -1,8 +1,9 @@
-//! Asynchronous calls of a stock Thrift server: futures for any executor, and one thread for their sockets.
+//! Asynchronous client of a stock Thrift server: futures for any executor, and one thread that owns the
+//! sockets.
 //!
-//! While a call is under way it has a connection to itself, as Thrift's own clients have it and its servers expect; so a
-//! call that takes long or breaks its connection harms no other. What finds no connection waits in a queue, what finds no
-//! room in that waits by itself, both no longer than a call may take.
+//! Each call in progress has exclusive use of a connection, as in Thrift's own clients. A call that is slow
+//! or breaks its connection thus affects no other call. Calls wait in a queue while no connection is free,
+//! and outside the queue while it is full, in both cases no longer than the call timeout.
 
 use super::client::{ConnectionOptions, OfArguments, TcpError, decode_answer, dial, resolve};
 use super::client_loop::ClientLoop;
@@ -24,8 +25,8 @@ use std::task::{Context, Poll, Waker};
 use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
-/// A client of a stock Thrift server whose calls are futures. Clones share its connections and its thread, which ends with
-/// the last of them; all methods may be called from any thread.
+/// An asynchronous client of a stock Thrift server. Clones share its connections and its thread, which ends
+/// with the last clone. All methods may be called from any thread.
 #[derive(Clone, Debug)]
 pub struct AsyncConnection(Arc<Handle>);
 
@@ -35,10 +36,10 @@ struct Handle {
     thread: Option<JoinHandle<()>>,
 }
 
-/// What callers and the thread share.
+/// State shared by callers and the thread.
 #[derive(Debug)]
 pub(super) struct Shared {
-    /// The server's address, as it was given, and what it stood for then.
+    /// The server's address as given, and its resolution at that time.
     pub(super) address: String,
     pub(super) resolved: Vec<SocketAddr>,
     pub(super) options: ConnectionOptions,
@@ -47,20 +48,20 @@ pub(super) struct Shared {
     state: Mutex<State>,
 }
 
-/// The calls.
+/// The calls of a client.
 #[derive(Debug, Default)]
 pub(super) struct State {
-    /// Those that wait for a connection.
+    /// Calls that wait for a connection.
     pub(super) queue: VecDeque<Arc<Ticket>>,
-    /// Those that wait and those under way.
+    /// The number of queued calls and calls in progress.
     pub(super) calls: usize,
-    /// The most of them.
+    /// The maximum of `calls`.
     window: usize,
-    /// Those that wait for room in the queue, by their numbers, which grow with the ends of their times: until when, and
-    /// whom to wake, if that was not done yet.
+    /// Calls that wait for room in the queue, by numbers in the order of their deadlines. Each has its
+    /// deadline, and its waker unless it was already woken.
     room: BTreeMap<u64, (Instant, Option<Waker>)>,
     next_number: u64,
-    /// The thread ends, or has ended.
+    /// Whether the thread is ending or has ended.
     pub(super) ended: bool,
 }
 
@@ -84,11 +85,11 @@ enum Stage {
         waker: Option<Waker>,
     },
     Done(Result<Answer, TcpError>),
-    /// Nobody waits for it any more.
+    /// The caller has dropped the call.
     GivenUp,
 }
 
-/// The body of an answer, and whether it is an exception that the IDL does not know. Empty for oneway calls.
+/// The body of an answer and its message type, a reply or an exception. Empty for oneway calls.
 #[derive(Debug, Default)]
 pub(super) struct Answer {
     pub(super) kind: u8,
@@ -100,7 +101,7 @@ impl Ticket {
         self.stage.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Hands the message over to be sent; `None` if nobody waits for the call any more.
+    /// Takes the message in order to send it; `None` if the caller has dropped the call.
     pub(super) fn begin(&self) -> Option<Outgoing<'static>> {
         let mut stage = self.stage();
         match std::mem::replace(&mut *stage, Stage::GivenUp) {
@@ -115,7 +116,7 @@ impl Ticket {
         }
     }
 
-    /// Says what became of it; answers whom to wake.
+    /// Stores the call's result. Returns the waker to call.
     pub(super) fn complete(&self, result: Result<Answer, TcpError>) -> Option<Waker> {
         let mut stage = self.stage();
         match std::mem::replace(&mut *stage, Stage::GivenUp) {
@@ -128,12 +129,12 @@ impl Ticket {
     }
 
     fn give_up(&self) {
-        // What was there may be a waker, and with that anything.
+        // Dropped without the lock: dropping a waker may run arbitrary code.
         let was = std::mem::replace(&mut *self.stage(), Stage::GivenUp);
         drop(was);
     }
 
-    /// The result if it is there; else `waker` is woken when it is.
+    /// Returns the result if it is available; otherwise registers `waker`.
     fn poll(&self, waker: &Waker) -> Poll<Result<Answer, TcpError>> {
         let mut stage = self.stage();
         let waiting = match &mut *stage {
@@ -162,7 +163,7 @@ impl Shared {
 
     /// Wakes the thread.
     fn ring(&self) {
-        // It can only fail if it is ringing already.
+        // Fails only if a wake-up is already pending.
         let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
     }
 
@@ -171,7 +172,7 @@ impl Shared {
         TcpError::NotSent { address: self.address.clone(), error }
     }
 
-    /// Puts a call into the queue if there is room.
+    /// Queues a call if there is room. Returns whether it was queued.
     fn submit(&self, ticket: &Arc<Ticket>) -> Result<bool, TcpError> {
         let mut state = self.state();
         if state.ended {
@@ -190,36 +191,37 @@ impl Shared {
 }
 
 impl State {
-    /// Calls of this number have come to an end: as many of those that wait for room as there is room for are told.
+    /// Records the end of `calls` calls, and wakes as many of the calls that wait for room as now fit.
     pub(super) fn release(&mut self, calls: usize, woken: &mut Vec<Waker>) {
         self.calls -= calls;
         self.tell(woken);
     }
 
-    /// Who is told already may have lost interest since, and says so when it goes: then others are told.
+    /// Wakes as many of the waiting calls as there is room for. A woken call that is dropped passes its
+    /// wake-up on (`leave_room`).
     fn tell(&mut self, woken: &mut Vec<Waker>) {
         let room = self.window.saturating_sub(self.calls);
         woken.extend(self.room.values_mut().filter_map(|(_, waker)| waker.take()).take(room));
     }
 
-    /// Until when the first of those that wait for room does.
+    /// Returns the earliest deadline of a call that waits for room and was not woken.
     pub(super) fn next_out_of_room(&self) -> Option<Instant> {
         let untold = self.room.values().find(|(_, waker)| waker.is_some());
         untold.map(|(until, _)| *until)
     }
 
-    /// Wakes those that have waited for room for too long.
+    /// Wakes the calls whose deadline passed while they waited for room.
     pub(super) fn take_out_of_room(&mut self, now: Instant, woken: &mut Vec<Waker>) {
         let late = self.room.values_mut().take_while(|(until, _)| *until <= now);
         woken.extend(late.filter_map(|(_, waker)| waker.take()));
     }
 
-    /// Wakes all that wait for room.
+    /// Wakes all calls that wait for room.
     pub(super) fn take_all_out_of_room(&mut self, woken: &mut Vec<Waker>) {
         woken.extend(self.room.values_mut().filter_map(|(_, waker)| waker.take()));
     }
 
-    /// One waits no more; if it was told of room that it has no use for, another is.
+    /// Removes a waiting call. If it was already woken, wakes another one instead.
     fn leave_room(&mut self, number: u64, woken: &mut Vec<Waker>) {
         match self.room.remove(&number) {
             Some((_, Some(waker))) => woken.push(waker),
@@ -233,7 +235,7 @@ impl Drop for Handle {
     fn drop(&mut self) {
         self.shared.state().ended = true;
         self.shared.ring();
-        // A task may let the client go on the thread itself.
+        // The last handle may be dropped by a task on the client's own thread.
         if let Some(thread) =
             self.thread.take().filter(|thread| thread.thread().id() != thread::current().id())
             && thread.join().is_err()
@@ -244,7 +246,7 @@ impl Drop for Handle {
 }
 
 impl AsyncConnection {
-    /// Connects to `address` (`host:port`) and starts the thread. Blocks: the name is looked up here, and only here.
+    /// Connects to `address` (`host:port`) and starts the thread. Blocks. The address is resolved only here.
     pub fn connect(address: &str, options: ConnectionOptions) -> Result<Self, ConnectError> {
         Self::try_connect(address, options)
             .map_err(|error| ConnectError::Tcp { address: address.to_owned(), error })
@@ -266,7 +268,7 @@ impl AsyncConnection {
         Ok(AsyncConnection(Arc::new(Handle { shared, thread: Some(thread) })))
     }
 
-    /// The server's address, as it was given.
+    /// Returns the server's address as given to [`connect`](AsyncConnection::connect).
     pub fn address(&self) -> &str {
         &self.0.shared.address
     }
@@ -297,8 +299,8 @@ impl AsyncConnection {
         }))
     }
 
-    /// Makes a call. It is on its way at once if there is room; dropping the future gives it up, though the server may
-    /// still execute it.
+    /// Makes a call, sending it immediately if there is room. Dropping the future abandons the call; the
+    /// server may still execute it.
     pub fn call<A: Arguments, R: Outcome>(&self, name: &'static str, arguments: &A) -> TcpCall<R> {
         let state = match self.ticket(name, CALL, arguments) {
             Err(error) => CallState::Failed(CallError::Encode(error)),
@@ -315,8 +317,8 @@ impl AsyncConnection {
         TcpCall { client: self.clone(), state, outcome: PhantomData }
     }
 
-    /// Makes a call whose result nobody waits for. It does not wait for room: without any it is an error, not executed.
-    /// Success says that it waits to be sent; that it was not is told in the log only.
+    /// Sends a oneway call. If there is no room, returns an error instead of waiting; the call is then not
+    /// executed. Success means that the call was queued; a later failure to send it is only logged.
     pub fn oneway<A: Arguments, E>(&self, name: &'static str, arguments: &A) -> Result<(), CallError<E>> {
         let ticket = self.ticket(name, ONEWAY, arguments).map_err(CallError::Encode)?;
         if self.0.shared.submit(&ticket)? {
@@ -326,7 +328,7 @@ impl AsyncConnection {
     }
 }
 
-/// A call under way by TCP. Dropping it gives the call up here; the server may still execute it.
+/// A call in progress over TCP. Dropping it abandons the call; the server may still execute it.
 #[derive(Debug)]
 #[must_use = "a call that is dropped is given up"]
 pub struct TcpCall<R: Outcome> {
@@ -337,34 +339,34 @@ pub struct TcpCall<R: Outcome> {
 
 #[derive(Debug)]
 enum CallState<E> {
-    /// Waits for room, under this number.
+    /// Waits for room under this number.
     Room(u64, Arc<Ticket>),
     Sent(Arc<Ticket>),
     Failed(CallError<E>),
     Over,
 }
 
-// Nothing in it is pinned: an error is only moved out.
+// No field is pinned: an error is only moved out.
 impl<R: Outcome> Unpin for TcpCall<R> {}
 
 impl<R: Outcome> Future for TcpCall<R> {
     type Output = Result<R::Value, CallError<R::Exception>>;
 
     /// # Panics
-    /// When polled again after it was ready, as futures may.
+    /// Panics when polled again after it returned `Ready`.
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.get_mut();
         let shared = &this.client.0.shared;
         if let CallState::Room(number, ticket) = &this.state {
             let (number, ticket) = (*number, Arc::clone(ticket));
-            // Before the look, so that room that is made after it is heard of.
+            // Registered before the check, so that room freed after the check causes a wake-up.
             let entry = (ticket.deadline, Some(context.waker().clone()));
             let replaced = shared.state().room.insert(number, entry);
             drop(replaced);
             let state = match shared.submit(&ticket) {
                 Ok(true) => CallState::Sent(ticket),
                 Ok(false) if Instant::now() < ticket.deadline => {
-                    // The thread wakes us in time.
+                    // The thread wakes this task at the deadline.
                     shared.ring();
                     return Poll::Pending;
                 }
@@ -374,7 +376,7 @@ impl<R: Outcome> Future for TcpCall<R> {
                 }
                 Err(error) => CallState::Failed(error.into()),
             };
-            // With a waker may go anything: not while the lock is held.
+            // Dropping a waker may run arbitrary code, so the lock must not be held.
             let gone = shared.state().room.remove(&number);
             drop(gone);
             this.state = state;

@@ -1,4 +1,4 @@
-//! A client of a stock Thrift server.
+//! A synchronous client of a stock Thrift server.
 
 use super::deadline::Guarded;
 use super::head::{Body, CALL, EXCEPTION, Head, ONEWAY, REPLY, append};
@@ -20,25 +20,29 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use thiserror::Error;
 
-/// A connection that was used within this time is taken to be there still; another is looked at before a call goes out on it.
+/// A connection used within this time is assumed to be open. An older one is checked before a call is sent on
+/// it.
 const FRESH: Duration = Duration::from_millis(10);
-/// The buffer that stays when a larger answer has been read.
+/// The buffer capacity that is kept after a larger answer.
 pub(super) const KEEP: usize = 1 << 20;
 
 /// Settings of a connection.
 #[derive(Clone, Debug)]
 pub struct ConnectionOptions {
-    /// What the server speaks. Framed and binary unless set.
+    /// The transport and encoding that the server expects. Default: framed and binary.
     pub wire: Wire,
-    /// How long connecting may take. 5 seconds unless set.
+    /// The timeout for connecting. Default: 5 seconds.
     pub connect_timeout: Duration,
-    /// How long a call may take, from its sending to the last byte of its answer. 30 seconds unless set.
+    /// The timeout of a call, from sending it to the last byte of its answer. Default: 30 seconds.
     pub call_timeout: Duration,
-    /// Bytes of a message, coming or going. 64 MiB unless set. Memory for answers is taken as they come.
+    /// The maximum size of a received or sent message in bytes. Default: 64 MiB. Memory grows as answers
+    /// arrive.
     pub message_limit: usize,
-    /// Connections that an asynchronous client may have; each carries one call at a time. 8 unless set.
+    /// The maximum number of connections of an asynchronous client; each carries one call at a time. Default:
+    /// 8.
     pub connections: usize,
-    /// Calls of an asynchronous client that may be under way or wait for a connection; more wait for room. 1024 unless set.
+    /// The maximum number of an asynchronous client's calls in progress or queued for a connection. Further
+    /// calls wait for room. Default: 1024.
     pub window: usize,
 }
 
@@ -55,55 +59,55 @@ impl Default for ConnectionOptions {
     }
 }
 
-/// A call over TCP has come to nothing. Whichever it was, the next call connects again.
+/// The error of a call over TCP. The next call connects again after any of them.
 #[derive(Clone, Debug, Error)]
 pub enum TcpError {
-    /// There was no connection, and there is none. Not executed.
+    /// The client was not connected and could not connect. Not executed.
     #[error("cannot connect to {address}: {error}; is the server up?")]
     Connect {
-        /// The server.
+        /// The server's address.
         address: String,
-        /// What the system said.
+        /// The operating system's error.
         error: Arc<io::Error>,
     },
-    /// The connection broke before a byte of the call went out. Not executed.
+    /// The connection broke before any byte of the call was sent. Not executed.
     #[error("the call was not sent to {address}: {error}; it can be made again")]
     NotSent {
-        /// The server.
+        /// The server's address.
         address: String,
-        /// What the system said.
+        /// The operating system's error.
         error: Arc<io::Error>,
     },
-    /// The connection broke before the answer was there. It may have been executed.
+    /// The connection broke before the answer arrived. May have been executed.
     #[error("the connection to {address} broke during the call, which may have been executed: {error}")]
     Broken {
-        /// The server.
+        /// The server's address.
         address: String,
-        /// What the system said.
+        /// The operating system's error.
         error: Arc<io::Error>,
     },
-    /// No answer came in time. It may have been executed.
+    /// The answer did not arrive in time. May have been executed.
     #[error("{address} has not answered within {after:?}; the call may have been executed, or be so still")]
     TimedOut {
-        /// The server.
+        /// The server's address.
         address: String,
-        /// The time that the call had.
+        /// The call's timeout.
         after: Duration,
     },
-    /// The answer is none to the call. It may have been executed.
+    /// The received message does not answer the call. May have been executed.
     #[error("{address} answered what is no answer to the call ({why}): does it speak {wire:?}?")]
     Answer {
-        /// The server.
+        /// The server's address.
         address: String,
-        /// What is wrong with it.
+        /// The reason.
         why: String,
-        /// What it was taken to speak.
+        /// The expected transport and encoding.
         wire: Wire,
     },
 }
 
 impl TcpError {
-    /// Whether the function may have been executed.
+    /// Returns whether the function may have been executed.
     pub fn certainty(&self) -> Certainty {
         match self {
             TcpError::Connect { .. } | TcpError::NotSent { .. } => Certainty::NotExecuted,
@@ -125,8 +129,8 @@ impl<'s, A: Arguments> Body<'s> for OfArguments<'s, A> {
     }
 }
 
-/// A connection to a stock Thrift server, for one thread at a time. Calls block. After a failure the next call connects again;
-/// no call is ever made twice.
+/// A connection to a stock Thrift server, used by one thread at a time. Calls block. After a failure the next
+/// call connects again. A call is never sent twice.
 #[derive(Debug)]
 pub struct Connection {
     address: String,
@@ -158,7 +162,7 @@ impl Connection {
         })
     }
 
-    /// The server's address, as it was given.
+    /// Returns the server's address as given to [`connect`](Connection::connect).
     pub fn address(&self) -> &str {
         &self.address
     }
@@ -178,12 +182,13 @@ impl Connection {
         });
         let result = result.map_err(|why| self.wrong_answer(why))?;
         open.incoming.shrink(KEEP);
-        // More than the answer: whose it is, nobody can tell. And the deadline may have come right behind the answer.
+        // Extra bytes after the answer belong to no known call, so the connection is dropped. The deadline
+        // may also have passed just after the answer arrived.
         self.open = (open.incoming.is_empty() && open.socket.end()).then_some(open);
         result
     }
 
-    /// Makes a call whose result nobody waits for. That it was sent is all that success says.
+    /// Sends a oneway call. Success means only that it was sent.
     pub fn oneway<A: Arguments, E>(
         &mut self,
         function_name: &'static str,
@@ -194,12 +199,13 @@ impl Connection {
         Ok(())
     }
 
-    /// Sends a call, on the connection that it answers. Whoever returns with an error from then on leaves none behind.
+    /// Sends a call and returns the connection for its answer. The caller puts the connection back only on
+    /// success.
     fn send<A: Arguments, E>(&mut self, name: &str, kind: u8, arguments: &A) -> Result<Open, CallError<E>> {
         self.sequence = self.sequence.wrapping_add(1);
         let head = Head { name: name.as_bytes(), kind, sequence: self.sequence, old: false };
         let limit = self.options.message_limit.min(i32::MAX as usize);
-        // For this call it borrows the arguments.
+        // The buffer borrows the arguments during this call.
         let mut outgoing: Outgoing<'_> = std::mem::take(&mut self.outgoing);
         let sent = append(&mut outgoing, self.options.wire, limit, &head, &OfArguments(arguments))
             .map_err(CallError::Encode)
@@ -214,7 +220,7 @@ impl Connection {
         sent
     }
 
-    /// The connection, or a new one if it is not there any more.
+    /// Returns the open connection, or a new one if the server has closed it.
     fn ready(&mut self) -> Result<Open, TcpError> {
         match self.open.take().filter(|open| open.used.elapsed() < FRESH || !is_stale(open.socket.stream())) {
             Some(open) => Ok(open),
@@ -223,7 +229,7 @@ impl Connection {
         }
     }
 
-    /// Sends what is encoded. From here on the call has its time.
+    /// Sends the encoded call. The call's timeout begins here.
     fn send_all(&self, open: &mut Open, outgoing: &Outgoing<'_>) -> Result<(), TcpError> {
         open.used = Instant::now();
         open.socket.begin(open.used + self.options.call_timeout);
@@ -290,18 +296,18 @@ impl Open {
         }
     }
 
-    /// What an error of the socket means: one that is late is shut down.
+    /// Classifies an error of the socket. The watch shuts down the socket of an overdue call.
     fn failed(&self, error: io::Error) -> Failed {
         if self.socket.expired() { Failed::TimedOut } else { Failed::System(error) }
     }
 }
 
-/// The addresses that a name stands for. Blocks.
+/// Resolves an address. Blocks.
 pub(super) fn resolve(address: &str) -> io::Result<Vec<SocketAddr>> {
     Ok(address.to_socket_addrs()?.collect())
 }
 
-/// Connects to the first of some addresses that answers. Blocks.
+/// Connects to the first address that accepts. Blocks.
 pub(super) fn dial(addresses: &[SocketAddr], deadline: Instant) -> io::Result<TcpStream> {
     let mut failed = io::Error::new(ErrorKind::NotFound, "the name has no address");
     for address in addresses {
@@ -316,19 +322,20 @@ pub(super) fn dial(addresses: &[SocketAddr], deadline: Instant) -> io::Result<Tc
     Err(failed)
 }
 
-/// Whether the server has closed a connection, or sent what nobody asked for.
+/// Returns whether the server has closed a connection or sent unexpected bytes.
 pub(super) fn is_stale(stream: &TcpStream) -> bool {
     let mut byte = [0];
     let looked = rustix::net::recv(stream, &mut byte[..], RecvFlags::PEEK | RecvFlags::DONTWAIT);
     !matches!(looked, Err(rustix::io::Errno::AGAIN))
 }
 
-/// Time left, and at least a little, since a socket's time-out of 0 is none.
+/// Returns the time left, but at least a millisecond: a socket timeout of 0 means no timeout.
 fn left(deadline: Instant) -> Duration {
     deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1))
 }
 
-/// The kind of an answer and the length of its head; an error says why it is none to this call.
+/// Returns an answer's message type and the length of its head. The error says why the message does not
+/// answer this call.
 pub(super) fn check_answer(
     encoding: Encoding,
     message: &[u8],
@@ -349,7 +356,7 @@ pub(super) fn check_answer(
     }
 }
 
-/// Reads the body of an answer, whose large values may be parts of the memory that it lies in, if that is given.
+/// Decodes an answer's body. Its large values may share `memory`, which contains it, if it is given.
 pub(super) fn decode_answer<R: Outcome>(
     encoding: Encoding,
     kind: u8,

@@ -1,4 +1,4 @@
-//! The thread of an asynchronous client: sockets that never block, each with one call at most.
+//! The thread of an asynchronous client: owns non-blocking sockets, each with at most one call.
 
 use super::asynchronous::{Answer, Shared, Ticket};
 use super::client::{KEEP, TcpError, check_answer, is_stale};
@@ -18,22 +18,23 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
-/// What an event concerns, beside connections, which have the numbers from 0.
+/// Event token of the wake-up; connections have tokens from 0.
 const BELL: u64 = u64::MAX;
-/// Events taken at a time.
+/// The number of events taken at a time.
 const EVENTS: usize = 64;
-/// How often one connection is received from before others have their turn.
+/// The number of receives per event of one connection before other connections are served.
 const RECEIVES: usize = 16;
 
-/// The thread's own.
+/// The state of the thread.
 pub(super) struct ClientLoop {
     shared: Arc<Shared>,
     epoll: OwnedFd,
-    /// As many as there may be.
+    /// Slots for the maximum number of connections.
     links: Vec<Option<Link>>,
-    /// The number of the next connection: events of one that is gone mean no other.
+    /// The token of the next connection. Tokens are not reused, so that late events of a closed connection
+    /// are ignored.
     next_number: u64,
-    /// To be woken when nothing is held any more.
+    /// Wakers to call once no lock is held.
     woken: Vec<Waker>,
 }
 
@@ -41,7 +42,7 @@ pub(super) struct ClientLoop {
 struct Link {
     number: u64,
     stream: TcpStream,
-    /// What it waits for.
+    /// The events that it waits for.
     interest: epoll::EventFlags,
     splitter: Splitter,
     incoming: Incoming,
@@ -52,7 +53,7 @@ enum Phase {
     Idle,
     Connecting {
         call: Call,
-        /// The address to try next.
+        /// The index of the address to try next.
         next: usize,
         until: Instant,
     },
@@ -60,7 +61,7 @@ enum Phase {
     Receiving(Arc<Ticket>),
 }
 
-/// A call that is not sent yet, or only in part.
+/// A call that has not been fully sent.
 struct Call {
     ticket: Arc<Ticket>,
     message: Outgoing<'static>,
@@ -85,7 +86,7 @@ impl Phase {
 }
 
 impl ClientLoop {
-    /// With a connection that there is.
+    /// Creates the loop with an established connection.
     pub(super) fn new(shared: Arc<Shared>, stream: TcpStream) -> io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         epoll::add(&epoll, &shared.bell, epoll::EventData::new_u64(BELL), epoll::EventFlags::IN)?;
@@ -102,7 +103,7 @@ impl ClientLoop {
             self.assign();
             self.wake();
             let left = self.until().map(|until| {
-                // Rounded up: who comes too early has nothing to do.
+                // Rounded up, since an early wake-up would be spurious.
                 let left = until.saturating_duration_since(Instant::now()) + Duration::from_micros(100);
                 Timespec { tv_sec: left.as_secs() as _, tv_nsec: left.subsec_nanos().into() }
             });
@@ -115,7 +116,7 @@ impl ClientLoop {
             }
             for event in events.drain(..) {
                 match event.data.u64() {
-                    // It can only fail if nobody rang.
+                    // Fails only after a spurious event.
                     BELL => drop(rustix::io::read(&self.shared.bell, &mut [0; 8])),
                     number => {
                         let of =
@@ -131,12 +132,12 @@ impl ClientLoop {
         }
     }
 
-    /// Wakes whom something has happened for; what they run may be anything.
+    /// Calls the collected wakers, which may run arbitrary code.
     fn wake(&mut self) {
         self.woken.drain(..).for_each(Waker::wake);
     }
 
-    /// When something is to be given up.
+    /// Returns the earliest deadline.
     fn until(&self) -> Option<Instant> {
         let links = self.links.iter().flatten().filter_map(|link| link.phase.until()).min();
         let state = self.shared.state();
@@ -152,13 +153,13 @@ impl ClientLoop {
         self.shared.state().release(1, &mut self.woken);
     }
 
-    /// Ends a call that was not sent: nothing of it was executed.
+    /// Fails a call that was not sent and thus not executed.
     fn refuse(&mut self, ticket: &Ticket, error: io::Error) {
         let error = TcpError::NotSent { address: self.shared.address.clone(), error: error.into() };
         self.complete(ticket, Err(error));
     }
 
-    /// Gives the calls that wait to connections that are free.
+    /// Assigns queued calls to idle connections.
     fn assign(&mut self) {
         loop {
             let idle =
@@ -186,7 +187,7 @@ impl ClientLoop {
         }
     }
 
-    /// Begins to connect to the next address that there is; `error` is why not to the one before.
+    /// Starts connecting to the next address. `error` is the failure of the previous one.
     fn connect(&mut self, slot: usize, call: Call, mut next: usize, until: Instant, mut error: io::Error) {
         self.links[slot] = None;
         while let Some(address) = self.shared.resolved.get(next) {
@@ -223,7 +224,7 @@ impl ClientLoop {
         Ok(added?)
     }
 
-    /// Ends a connection, and its call with it.
+    /// Closes a connection and fails its call.
     fn fail(&mut self, slot: usize, error: io::Error) {
         let Some(link) = self.links[slot].take() else { return };
         let address = self.shared.address.clone();
@@ -237,7 +238,7 @@ impl ClientLoop {
         }
     }
 
-    /// Ends a connection whose answer is none.
+    /// Closes a connection whose answer is invalid.
     fn reject(&mut self, slot: usize, why: String) {
         let Some(link) = self.links[slot].take() else { return };
         if let Some(ticket) = link.phase.ticket() {
@@ -246,7 +247,7 @@ impl ClientLoop {
         }
     }
 
-    /// Lets a connection go on, and waits for what it waits for.
+    /// Handles a connection's events and updates its epoll interest.
     fn turn(&mut self, slot: usize) {
         let Some(link) = &mut self.links[slot] else { return };
         let gone = match link.go_on() {
@@ -264,7 +265,7 @@ impl ClientLoop {
         };
         let Some(link) = &mut self.links[slot] else { return };
         let watched = gone.and_then(|()| link.watch(&self.epoll));
-        // With more bytes than an answer: whose they are, nobody can tell.
+        // The connection received more bytes than its answer, which belong to no known call.
         let spoilt = matches!(link.phase, Phase::Idle) && !link.incoming.is_empty();
         if let Err(error) = watched {
             self.fail(slot, error);
@@ -273,7 +274,7 @@ impl ClientLoop {
         }
     }
 
-    /// Gives up what has no time left.
+    /// Fails overdue calls.
     fn expire(&mut self, now: Instant) {
         for slot in 0..self.links.len() {
             let until = self.links[slot].as_ref().and_then(|link| link.phase.until());
@@ -308,7 +309,7 @@ impl ClientLoop {
 }
 
 impl Drop for ClientLoop {
-    /// Who still waits is told. (Calls hold the client, so there are some only if the thread has panicked.)
+    /// Fails the pending calls. Since calls hold the client, there are some only if the thread has panicked.
     fn drop(&mut self) {
         self.shared.state().ended = true;
         let ended = || io::Error::other("the client's thread has ended");
@@ -327,15 +328,15 @@ impl Drop for ClientLoop {
     }
 }
 
-/// What became of a connection's turn.
+/// The result of handling a connection's event.
 enum Gone {
     On,
-    /// A oneway call is sent.
+    /// A oneway call was sent.
     Sent(Arc<Ticket>),
     Answered(Arc<Ticket>, Answer),
 }
 
-/// Why a connection ends.
+/// The reason why a connection ends.
 enum End {
     Failed(io::Error),
     Malformed(String),
@@ -350,10 +351,10 @@ impl From<io::Error> for End {
 impl Link {
     fn go_on(&mut self) -> Result<Gone, End> {
         match std::mem::replace(&mut self.phase, Phase::Idle) {
-            // Nobody has asked for anything: it is closed, or not to be trusted.
+            // An idle connection was closed by the server or received unexpected bytes.
             Phase::Idle => Err(End::Failed(ErrorKind::ConnectionAborted.into())),
             Phase::Connecting { call, next, until } => {
-                // Not to know is to have failed.
+                // An unknown state counts as a failure.
                 let failed = self.stream.take_error().unwrap_or_else(Some);
                 let there = self.stream.peer_addr().is_ok();
                 self.phase = match (&failed, there) {
@@ -394,7 +395,7 @@ impl Link {
         }
     }
 
-    /// Sends as much as goes, and says whether that was all.
+    /// Sends as much as the socket accepts. Returns whether the whole call was sent.
     fn send(&self, call: &mut Call) -> io::Result<bool> {
         while call.sent < call.message.len() {
             match call.message.send(&self.stream, call.sent) {
@@ -407,7 +408,7 @@ impl Link {
         Ok(true)
     }
 
-    /// Receives what is there; the answer, if it is whole.
+    /// Receives available bytes. Returns the answer if it is complete.
     fn receive(&mut self, ticket: &Ticket) -> Result<Option<Answer>, End> {
         let Some(range) = self.message(RECEIVES)? else { return Ok(None) };
         let encoding = self.splitter.wire().encoding;
@@ -424,8 +425,8 @@ impl Link {
         answer.map(Some).map_err(End::Malformed)
     }
 
-    /// Receives so often at most; says where the message lies if it is whole then. The system tells again of what is left in the
-    /// socket, but not of what was received: so the last word is the splitter's.
+    /// Receives at most `receives` times. Returns the message's range if it is complete. The splitter must
+    /// run after the last receive: epoll reports only bytes that remain in the socket, not buffered ones.
     fn message(&mut self, receives: usize) -> Result<Option<Range<usize>>, End> {
         let mut left = receives;
         loop {
@@ -448,7 +449,7 @@ impl Link {
         }
     }
 
-    /// Has the system tell of what it waits for.
+    /// Updates the epoll interest to match the phase.
     fn watch(&mut self, epoll: &OwnedFd) -> io::Result<()> {
         let interest = match &self.phase {
             Phase::Connecting { .. } | Phase::Sending(_) => epoll::EventFlags::OUT,
@@ -462,7 +463,7 @@ impl Link {
     }
 }
 
-/// A socket on its way to an address.
+/// Starts a non-blocking connect.
 fn dial(address: &SocketAddr) -> io::Result<TcpStream> {
     let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;

@@ -1,8 +1,9 @@
-//! Deadlines of calls that block in the system, kept by a thread that shuts down the sockets of those that are late.
+//! Deadlines of blocking calls, enforced by a watch thread that shuts down the sockets of overdue calls.
 //!
-//! A socket's own time-out (`SO_RCVTIMEO`) costs a timer of the system for each call, set and taken back. Here a call costs two
-//! stores: the thread sleeps until the earliest deadline that it saw, which has been met by then or moved on, as calls of the same
-//! time each have a later one. Only a call whose deadline is before that wakes it.
+//! A socket timeout (`SO_RCVTIMEO`) costs a kernel timer, set and cancelled for each call. Here a call costs
+//! two atomic stores. The thread sleeps until the earliest deadline that it has seen. With equal timeouts,
+//! that call has usually ended by then, and later calls have later deadlines. Only a call with an earlier
+//! deadline wakes the thread.
 
 use std::io;
 use std::net::{Shutdown, TcpStream};
@@ -11,12 +12,12 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// No call is under way.
+/// No call is in progress.
 const IDLE: u64 = u64::MAX;
-/// The deadline is over, and the socket has been shut down.
+/// The deadline has passed and the socket has been shut down.
 const EXPIRED: u64 = 0;
 
-/// The watch over all sockets of the process.
+/// The watch over all guarded sockets of the process.
 static WATCH: Watch = Watch {
     watched: Mutex::new(Watched { sockets: Vec::new(), running: false }),
     news: Condvar::new(),
@@ -26,20 +27,20 @@ static WATCH: Watch = Watch {
 struct Watch {
     watched: Mutex<Watched>,
     news: Condvar,
-    /// When the thread looks again, unless it is woken.
+    /// The time of the thread's next check, unless it is woken earlier.
     next: AtomicU64,
 }
 
 struct Watched {
     sockets: Vec<Weak<Socket>>,
-    /// Whether there is a thread.
+    /// Whether the thread is running.
     running: bool,
 }
 
 #[derive(Debug)]
 struct Socket {
     stream: TcpStream,
-    /// Nanoseconds since [`origin`], or one of the two above.
+    /// The deadline in nanoseconds since [`origin`], or [`IDLE`] or [`EXPIRED`].
     until: AtomicU64,
 }
 
@@ -48,7 +49,7 @@ struct Socket {
 pub(super) struct Guarded(Arc<Socket>);
 
 impl Guarded {
-    /// Takes a socket under watch. Fails if there can be no thread for it.
+    /// Adds a socket to the watch. Fails if the watch thread cannot be started.
     pub(super) fn new(stream: TcpStream) -> io::Result<Self> {
         let socket = Arc::new(Socket { stream, until: AtomicU64::new(IDLE) });
         let mut watched = WATCH.lock();
@@ -65,10 +66,11 @@ impl Guarded {
         &self.0.stream
     }
 
-    /// A call begins, and has time until then.
+    /// Begins a call with a deadline.
     pub(super) fn begin(&self, deadline: Instant) {
         let until = nanoseconds(deadline).clamp(EXPIRED + 1, IDLE - 1);
-        // Both or neither of this and the thread's look after it has said when it looks again: one of them sees the other.
+        // This store precedes the load of `next`, and the watch thread stores `next` before its second check.
+        // With SeqCst, at least one of the two threads sees the other's store.
         self.0.until.store(until, Ordering::SeqCst);
         if until < WATCH.next.load(Ordering::SeqCst) {
             let _watched = WATCH.lock();
@@ -76,19 +78,19 @@ impl Guarded {
         }
     }
 
-    /// The call is over. Says whether it was in time; if not, the socket is shut down.
+    /// Ends the call. Returns whether it ended in time; if not, the socket has been shut down.
     pub(super) fn end(&self) -> bool {
         self.0.until.swap(IDLE, Ordering::SeqCst) != EXPIRED
     }
 
-    /// Whether the call's time is over, and the socket shut down.
+    /// Returns whether the call's deadline has passed and the socket has been shut down.
     pub(super) fn expired(&self) -> bool {
         self.0.until.load(Ordering::SeqCst) == EXPIRED
     }
 }
 
 impl Socket {
-    /// Shuts the socket down if it is late. Says when it will be.
+    /// Shuts the socket down if its call is overdue. Returns the deadline of its call otherwise.
     fn check(&self, now: u64) -> u64 {
         loop {
             let until = self.until.load(Ordering::SeqCst);
@@ -98,10 +100,10 @@ impl Socket {
             if until > now {
                 return until;
             }
-            // Unless the call has just ended.
+            // Fails if the call has just ended.
             let expired = self.until.compare_exchange(until, EXPIRED, Ordering::SeqCst, Ordering::SeqCst);
             if expired.is_ok() {
-                // It can only fail if the connection is gone already, which the caller sees as well.
+                // Fails only if the connection is already gone, which the caller notices too.
                 let _ = self.stream.shutdown(Shutdown::Both);
                 return IDLE;
             }
@@ -114,7 +116,7 @@ impl Watch {
         self.watched.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Watches as long as there is a socket.
+    /// Runs until no guarded socket is left.
     fn run(&self) {
         let mut watched = self.lock();
         loop {
@@ -126,7 +128,7 @@ impl Watch {
                 return;
             }
             self.next.store(next, Ordering::SeqCst);
-            // What began in between may not have seen it.
+            // A call that began in the meantime may not have seen the new `next`.
             if watched.check(now) < next {
                 continue;
             }
@@ -142,7 +144,7 @@ impl Watch {
 }
 
 impl Watched {
-    /// Looks at all sockets. Says when the first of them will be late.
+    /// Checks all sockets. Returns the earliest deadline.
     fn check(&mut self, now: u64) -> u64 {
         let mut next = IDLE;
         self.sockets.retain(|socket| {
@@ -154,7 +156,7 @@ impl Watched {
     }
 }
 
-/// What time is counted from.
+/// Returns the origin of the deadline clock.
 fn origin() -> Instant {
     static ORIGIN: OnceLock<Instant> = OnceLock::new();
     *ORIGIN.get_or_init(Instant::now)
@@ -170,7 +172,7 @@ mod tests {
     use std::io::Read;
     use std::net::TcpListener;
 
-    /// Both ends of a connection.
+    /// Returns both ends of a connection.
     fn pair() -> (Guarded, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -186,7 +188,7 @@ mod tests {
 
     #[test]
     fn who_is_late_is_woken() {
-        // Another call has much more time, and began before.
+        // Another call with a much later deadline began first.
         let (patient, _other) = pair();
         patient.begin(after(LONG));
         for _ in 0..20 {
@@ -205,7 +207,7 @@ mod tests {
             guarded.begin(after(LONG));
             assert!(guarded.end());
         }
-        // Between calls there is no deadline.
+        // No deadline applies between calls.
         guarded.begin(after(Duration::from_millis(500)));
         assert!(guarded.end());
         let (late, _peer) = pair();

@@ -1,4 +1,4 @@
-//! A thread of the server, and the connections that are its own.
+//! A thread of the server with its connections.
 
 use super::incoming::STEP;
 use super::peer::{End, Peer};
@@ -17,22 +17,22 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// What an event concerns, beside connections, which have the numbers from 0.
+/// Event tokens other than connections, whose tokens count from 0.
 const LISTENER: u64 = u64::MAX;
 const BELL: u64 = u64::MAX - 1;
 const TIMER: u64 = u64::MAX - 2;
 
-/// Events taken at a time.
+/// The number of events taken at a time.
 const EVENTS: usize = 64;
-/// Connections accepted at a time.
+/// The number of connections accepted at a time.
 const ACCEPTS: usize = 16;
 
-/// How others reach a thread.
+/// The channel through which other threads reach a thread.
 #[derive(Debug)]
 pub(super) struct Mailbox {
     bell: OwnedFd,
     accepted: Mutex<Vec<(TcpStream, SocketAddr)>>,
-    /// Connections that the thread has or will have.
+    /// The number of connections that the thread owns or will own.
     connections: AtomicUsize,
 }
 
@@ -47,7 +47,7 @@ impl Mailbox {
 
     /// Wakes the thread.
     pub(super) fn ring(&self) {
-        // It can only fail if it is ringing already.
+        // Fails only if a wake-up is already pending.
         let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
     }
 }
@@ -59,7 +59,7 @@ pub(super) struct EventLoop<P> {
     timer: OwnedFd,
     peers: Vec<Option<Peer>>,
     free: Vec<usize>,
-    /// Room to receive into, for all connections.
+    /// A receive buffer shared by all connections.
     scratch: Vec<u8>,
     /// Whether the listener is in the epoll set.
     listening: bool,
@@ -70,7 +70,7 @@ impl<P: Processor> EventLoop<P> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let mailbox = &shared.mailboxes[number];
         epoll::add(&epoll, &mailbox.bell, epoll::EventData::new_u64(BELL), epoll::EventFlags::IN)?;
-        // A timer that ticks by itself, so that waiting for events needs none.
+        // A periodic timer, so that waiting for events needs no timeout.
         let timer =
             timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)?;
         let shortest = shared.options.idle_timeout.min(shared.options.stall_timeout);
@@ -94,7 +94,7 @@ impl<P: Processor> EventLoop<P> {
     }
 
     fn listen(&mut self) -> io::Result<()> {
-        // Of all threads that wait, one is woken.
+        // Wakes only one of the waiting threads.
         let flags = epoll::EventFlags::IN | epoll::EventFlags::EXCLUSIVE;
         epoll::add(&self.epoll, &self.shared.listener, epoll::EventData::new_u64(LISTENER), flags)?;
         self.listening = true;
@@ -151,7 +151,7 @@ impl<P: Processor> EventLoop<P> {
         }
     }
 
-    /// Accepts connections; each goes to the thread that has the fewest.
+    /// Accepts connections and gives each to the thread with the fewest connections.
     fn accept(&mut self, now: Instant) {
         if self.shared.phase() != RUNNING {
             return self.stop_listening();
@@ -193,10 +193,10 @@ impl<P: Processor> EventLoop<P> {
         }
     }
 
-    /// Takes what other threads have accepted.
+    /// Takes the connections that other threads have accepted for this one.
     fn collect(&mut self, now: Instant) {
         let mailbox = &self.shared.mailboxes[self.number];
-        // It can only fail if nobody rang.
+        // Fails only after a spurious event.
         let _ = rustix::io::read(&mailbox.bell, &mut [0; 8]);
         let accepted = std::mem::take(&mut *mailbox.accepted.lock().unwrap_or_else(PoisonError::into_inner));
         for (stream, address) in accepted {
@@ -228,17 +228,17 @@ impl<P: Processor> EventLoop<P> {
         if let End::Failed(error) = end {
             tracing::debug!("the connection of {} broke: {error}", peer.address);
         }
-        // Closing the socket takes it out of the epoll set.
+        // Closing the socket removes it from the epoll set.
         drop(peer);
         self.free.push(slot);
         self.shared.connections.fetch_sub(1, Ordering::Relaxed);
         self.shared.mailboxes[self.number].connections.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Lets a connection go on, and waits for what it waits for.
+    /// Handles a connection's events and updates its epoll interest.
     fn turn(&mut self, slot: usize, events: epoll::EventFlags, now: Instant) {
         let Shared { service, options, .. } = &*self.shared;
-        // An event may be of a connection that ended after it.
+        // The event may belong to a connection that has ended since.
         let Some(peer) = self.peers.get_mut(slot).and_then(Option::as_mut) else { return };
         let turned = peer.turn(events, service, options, &mut self.scratch, now);
         self.settle(slot, turned);
@@ -260,9 +260,9 @@ impl<P: Processor> EventLoop<P> {
         }
     }
 
-    /// Ends connections that are overdue, and gives memory back that is not in use.
+    /// Closes overdue connections and frees unused memory.
     fn tick(&mut self, now: Instant) {
-        // It can only fail if another tick was read with this one.
+        // Fails only if this tick was read together with another one.
         let _ = rustix::io::read(&self.timer, &mut [0; 8]);
         for slot in 0..self.peers.len() {
             let Some(peer) = &mut self.peers[slot] else { continue };
@@ -281,7 +281,7 @@ impl<P: Processor> EventLoop<P> {
         }
     }
 
-    /// Takes what has come, and no more.
+    /// Processes the bytes that have arrived, and stops receiving.
     fn drain(&mut self, now: Instant) {
         self.stop_listening();
         self.collect(now);

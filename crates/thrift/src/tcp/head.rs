@@ -1,4 +1,4 @@
-//! The head of a message: what function, what kind of message, which call.
+//! The head of a message: function name, message type and sequence number.
 
 use super::outgoing::Outgoing;
 use super::wire::{Transport, Wire};
@@ -7,22 +7,22 @@ use pilota::thrift::{
     Message, ProtocolExceptionKind, TLengthProtocol, ThriftException, new_protocol_exception,
 };
 
-/// The kinds of messages; others are refused.
+/// Message types. Others are refused.
 pub(super) const CALL: u8 = 1;
 pub(super) const REPLY: u8 = 2;
 pub(super) const EXCEPTION: u8 = 3;
 pub(super) const ONEWAY: u8 = 4;
 
-/// Bytes of a function's name. The names of IDL are far shorter.
+/// The maximum length of a function's name in bytes. Names in IDL are far shorter.
 const NAME_LIMIT: usize = 4096;
 
-/// A message's head. The name is bytes: it is compared and sent back, and need not be text.
+/// A message's head. The name is a byte string, since it is only compared and sent back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Head<'a> {
     pub(super) name: &'a [u8],
     pub(super) kind: u8,
     pub(super) sequence: i32,
-    /// The old form of the binary encoding, without a version.
+    /// Whether the head has the old form of the binary encoding, without a version.
     pub(super) old: bool,
 }
 
@@ -31,7 +31,7 @@ fn bad_version(found: &[u8]) -> ThriftException {
     new_protocol_exception(ProtocolExceptionKind::BadVersion, text)
 }
 
-/// Takes `length` bytes, if a name may be so long and they are there.
+/// Takes a name of `length` bytes. Returns `None` if it is cut off, and an error if it is too long.
 fn name<'a>(rest: &mut &'a [u8], length: u64) -> Result<Option<&'a [u8]>, ThriftException> {
     let length = usize::try_from(length).ok().filter(|length| *length <= NAME_LIMIT).ok_or_else(|| {
         let text =
@@ -50,7 +50,7 @@ fn word(rest: &mut &[u8]) -> Option<u32> {
 }
 
 impl<'a> Head<'a> {
-    /// Reads the head, and says how long it is; `None` while it is cut off.
+    /// Reads a head and returns it with its length; `None` while it is cut off.
     pub(super) fn read(
         encoding: Encoding,
         bytes: &'a [u8],
@@ -121,13 +121,13 @@ impl<'a> Head<'a> {
     }
 }
 
-/// What follows a head, and has payloads that live for `'s`.
+/// The part of a message after its head. Its payloads live for `'s`.
 pub(super) trait Body<'s> {
     fn size<P: TLengthProtocol>(&self, protocol: &mut P) -> usize;
     fn encode<P: Output<'s>>(&self, protocol: &mut P) -> Result<(), ThriftException>;
 }
 
-/// A message of pilota's as a body.
+/// A pilota message as a body.
 pub(super) struct OfMessage<M>(pub(super) M);
 
 impl<'s, M: Message> Body<'s> for OfMessage<M> {
@@ -139,7 +139,7 @@ impl<'s, M: Message> Body<'s> for OfMessage<M> {
     }
 }
 
-/// Appends a message of at most `limit` bytes, or nothing.
+/// Appends a message of at most `limit` bytes; appends nothing on an error.
 pub(super) fn append<'s>(
     out: &mut Outgoing<'s>,
     wire: Wire,

@@ -1,4 +1,4 @@
-//! Bytes that were received and not yet used up.
+//! Receive buffer: bytes that were received and not yet consumed.
 
 use pilota::Bytes;
 use rustix::buffer::spare_capacity;
@@ -6,26 +6,27 @@ use std::io;
 use std::net::TcpStream;
 use std::ops::Range;
 
-/// Room that is kept while nothing is there, and the least that is asked for.
+/// The capacity that an empty buffer keeps, and the least number of bytes to receive at a time.
 pub(super) const STEP: usize = 64 << 10;
 
-/// The most that is made room for because a message before was as large.
+/// The maximum capacity that is reserved because the previous message was large.
 const KEPT: usize = 1 << 20;
 
-/// A queue of bytes. Its memory follows what was received: what a peer announces is not made room for beforehand.
+/// A queue of received bytes. Its memory grows with the bytes received, not with announced lengths.
 #[derive(Debug, Default)]
 pub(super) struct Incoming {
     bytes: Vec<u8>,
     used: usize,
-    /// Memory of a large message that others may have parts of. If nobody has any more, the next message comes into it.
+    /// The memory of a large message, which handlers may share. If it is no longer shared, the next message
+    /// reuses it.
     lent: Option<Bytes>,
 }
 
-/// The shortest message whose memory is handed out.
+/// The shortest message whose memory is shared.
 const LARGE: usize = 16 << 10;
 
 impl Incoming {
-    /// What is there.
+    /// Returns the unconsumed bytes.
     pub(super) fn bytes(&self) -> &[u8] {
         &self.bytes[self.used..]
     }
@@ -34,17 +35,19 @@ impl Incoming {
         self.used == self.bytes.len()
     }
 
-    /// Whether it has the memory of a large message.
+    /// Returns whether the buffer holds the memory of a large message.
     pub(super) fn is_large(&self) -> bool {
         self.bytes.capacity() > STEP || self.lent.is_some()
     }
 
-    /// Whether what reads all that is there may keep the memory: it is large, and most of it is used.
+    /// Returns whether the reader of all remaining bytes may share the memory: they are many, and fill most
+    /// of it.
     fn is_lendable(&self, length: usize) -> bool {
         length >= LARGE && length >= self.bytes.capacity() / 2
     }
 
-    /// As [`take`](Incoming::take), of a message that is all that is there; `read` says how many bytes are done with.
+    /// Like [`take`](Incoming::take), for a message that is the whole content. `read` returns the number of
+    /// consumed bytes.
     pub(super) fn take_all(&mut self, read: impl FnOnce(&[u8], Option<&Bytes>) -> usize) {
         if !self.is_lendable(self.bytes().len()) {
             let done = read(self.bytes(), None);
@@ -56,13 +59,13 @@ impl Incoming {
         self.lent = Some(memory);
     }
 
-    /// All that is there as memory that can be shared, and how much of it is used up already.
+    /// Returns the content as shareable memory, with the number of its bytes that are already consumed.
     fn hand_out(&mut self) -> (Bytes, usize) {
         (Bytes::from(std::mem::take(&mut self.bytes)), std::mem::take(&mut self.used))
     }
 
-    /// Shows the message that lies there, and takes all bytes to its end away. What reads it may keep the memory of a large one
-    /// that is most of it and the last that is there.
+    /// Passes the message to `read` and consumes all bytes up to its end. `read` may share the memory of a
+    /// large message that fills most of it and is the last one in the buffer.
     pub(super) fn take<T>(
         &mut self,
         message: Range<usize>,
@@ -79,7 +82,7 @@ impl Incoming {
         result
     }
 
-    /// Takes bytes away from the front.
+    /// Consumes bytes at the front.
     pub(super) fn consume(&mut self, length: usize) {
         self.used += length;
         if self.is_empty() {
@@ -92,7 +95,7 @@ impl Incoming {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// Gives memory over `keep` bytes back that a large message has left behind.
+    /// Frees memory of a large message if the buffer is empty and its capacity exceeds `keep` bytes.
     pub(super) fn shrink(&mut self, keep: usize) {
         let capacity = self.bytes.capacity().max(self.lent.as_ref().map_or(0, Bytes::len));
         if self.is_empty() && capacity > keep {
@@ -100,27 +103,27 @@ impl Incoming {
         }
     }
 
-    /// Receives once, `wanted` bytes or somewhat more if they are there, and says how many and whether there was room for
-    /// more: 0 and room is the end of the stream.
+    /// Receives once, about `wanted` bytes. Returns the number of bytes received and whether free room
+    /// remained: 0 bytes with free room mean the end of the stream.
     pub(super) fn receive(&mut self, stream: &TcpStream, wanted: usize) -> io::Result<(usize, bool)> {
-        // Moving what is left costs at most as much as what was used up.
+        // Moving the rest costs at most as much as receiving the consumed bytes.
         if self.used > self.bytes.len() / 2 {
             self.bytes.drain(..self.used);
             self.used = 0;
         }
         let length = self.bytes.len();
-        // How long the message was that came before, if it was large.
+        // The length of the previous message if it was large.
         let mut before = 0;
         if let Some(memory) = self.lent.take_if(|_| length == 0) {
             before = memory.len();
             if let Ok(mut memory) = memory.try_into_mut() {
-                // Empty, it need not be moved to where it lies.
+                // Cleared, so that the conversion to a vector moves no bytes.
                 memory.clear();
                 self.bytes = memory.into();
             }
         }
         if self.bytes.capacity() - length < wanted.min(STEP) {
-            // At most twice what has come, now or for a message before, however much was announced.
+            // At most twice the bytes received now or in the previous message, whatever length was announced.
             let most = if length == 0 { before.min(KEPT) } else { length };
             let least = if length == 0 { most.max(STEP) } else { STEP };
             self.bytes.reserve_exact(wanted.clamp(least, most.max(least)));
@@ -130,7 +133,7 @@ impl Incoming {
     }
 }
 
-/// Receives once into the vector's free room.
+/// Receives once into the vector's spare capacity.
 pub(super) fn receive(stream: &TcpStream, bytes: &mut Vec<u8>) -> io::Result<usize> {
     loop {
         match rustix::io::read(stream, spare_capacity(bytes)) {
@@ -146,7 +149,7 @@ mod tests {
     use std::io::Write;
     use std::net::TcpListener;
 
-    /// Has a buffer receive these bytes and what it has more.
+    /// Receives these bytes over a connection into the buffer.
     fn receive_all(incoming: &mut Incoming, bytes: &[u8]) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let mut sender = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -166,7 +169,7 @@ mod tests {
         let mut incoming = Incoming::default();
         let bytes: Vec<u8> = (0..200_000).map(|i| i as u8).collect();
         receive_all(&mut incoming, &bytes);
-        // Nobody keeps it: the next message comes into the same memory.
+        // The memory is not shared, so the next message reuses it.
         let place = incoming.take(4..200_000, |message, memory| {
             assert_eq!((message, memory.map(|memory| memory.len())), (&bytes[4..], Some(200_000)));
             message.as_ptr() as usize
@@ -176,7 +179,7 @@ mod tests {
         assert_eq!(incoming.bytes().as_ptr() as usize + 4, place);
         let kept = incoming.take(4..200_000, |message, memory| memory.unwrap().slice_ref(message));
         assert_eq!((kept.as_ptr() as usize, incoming.bytes.capacity()), (place, 0));
-        // As much room at once, since as much has come before; and no more than that.
+        // The same capacity is reserved immediately, since the previous message was as long, but no more.
         receive_all(&mut incoming, b"x");
         assert_eq!(incoming.bytes.capacity(), 200_000);
         incoming.consume(1);

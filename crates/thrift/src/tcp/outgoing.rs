@@ -1,4 +1,4 @@
-//! Bytes that wait to be sent.
+//! Send buffer: bytes that wait to be sent.
 
 use crate::codec::{BinaryOutput, Lending, Payload};
 use pilota::thrift::ThriftException;
@@ -6,37 +6,37 @@ use std::io::{self, IoSlice, Write};
 use std::net::TcpStream;
 use std::ops::Range;
 
-/// Pieces that are given to the system at a time.
+/// The maximum number of segments in one system call.
 const PIECES: usize = 16;
 
-/// A buffer that messages are written into, and large payloads between its bytes, which go out from where they lie, and may be
-/// borrowed. Memory that was written once is not cleared for the next message: for large ones that would take as long as
-/// writing them.
+/// A buffer of encoded messages, with large payloads between its bytes. Payloads are sent from their own
+/// memory and may be borrowed. Memory that was written once is not cleared for the next message, since
+/// clearing a large buffer takes as long as writing it.
 #[derive(Debug, Default)]
 pub(super) struct Outgoing<'s> {
-    /// What waits, and behind it what once did.
+    /// Pending bytes up to `end`, followed by stale bytes of earlier messages.
     bytes: Vec<u8>,
     end: usize,
-    /// Payloads, each with the place of the byte that comes after it.
+    /// Payloads, each with the buffer position of the byte that follows it.
     payloads: Vec<(usize, Payload<'s>)>,
-    /// Bytes of them all that wait.
+    /// The number of pending payload bytes.
     lent: usize,
-    /// Bytes of the first one that do not wait any more.
+    /// The number of bytes of the first payload that were already sent.
     gone: usize,
 }
 
 impl<'s> Outgoing<'s> {
-    /// How many bytes wait.
+    /// Returns the number of pending bytes.
     pub(super) fn len(&self) -> usize {
         self.end + self.lent
     }
 
-    /// The place of the next byte, for [`at`](Outgoing::at).
+    /// Returns the buffer position of the next byte, for [`at`](Outgoing::at).
     pub(super) fn place(&self) -> usize {
         self.end
     }
 
-    /// Makes room for so many bytes more; what is in it must be written over.
+    /// Appends `length` bytes of stale content, which the caller must overwrite.
     fn room(&mut self, length: usize) -> &mut [u8] {
         let begin = self.end;
         self.end += length;
@@ -50,7 +50,8 @@ impl<'s> Outgoing<'s> {
         self.room(bytes.len()).copy_from_slice(bytes);
     }
 
-    /// Appends what takes so many bytes in the binary encoding. Says how many of them were not written.
+    /// Appends a value whose binary encoding takes `size` bytes. Returns the number of bytes that were not
+    /// written.
     pub(super) fn encode(
         &mut self,
         size: usize,
@@ -62,7 +63,7 @@ impl<'s> Outgoing<'s> {
         let mut output = BinaryOutput::lending(place, &mut self.payloads);
         let encoded = encode(&mut output);
         let left = output.left();
-        // What was lent was not written, and each is told with the room that was left then.
+        // Lent payloads were not written to the buffer; each position is still relative to its end.
         let mut lent = 0;
         for (place, payload) in &mut self.payloads[known..] {
             *place = self.end - *place;
@@ -74,7 +75,7 @@ impl<'s> Outgoing<'s> {
         Ok(left.saturating_sub(lent))
     }
 
-    /// Lets something be appended whose length is not known beforehand.
+    /// Appends through a closure, for data whose length is not known in advance.
     pub(super) fn append_with<T>(&mut self, append: impl FnOnce(&mut Vec<u8>) -> T) -> T {
         self.bytes.truncate(self.end);
         let appended = append(&mut self.bytes);
@@ -82,12 +83,13 @@ impl<'s> Outgoing<'s> {
         appended
     }
 
-    /// What waits between two places, to be written over.
+    /// Returns the pending bytes at some positions, to be overwritten.
     pub(super) fn at(&mut self, places: Range<usize>) -> &mut [u8] {
         &mut self.bytes[..self.end][places]
     }
 
-    /// Takes back what was appended last, so that `length` bytes wait; a payload as a whole.
+    /// Removes the most recently appended data, so that `length` bytes are pending. Payloads are removed as a
+    /// whole.
     pub(super) fn truncate(&mut self, length: usize) {
         while let Some((place, payload)) = self.payloads.last() {
             let gone = if self.payloads.len() == 1 { self.gone } else { 0 };
@@ -102,7 +104,7 @@ impl<'s> Outgoing<'s> {
         self.end = self.end.min(length.saturating_sub(self.lent));
     }
 
-    /// Sends once, what waits behind the first `sent` bytes. Says how many bytes went.
+    /// Sends once, beginning after the first `sent` pending bytes. Returns the number of bytes sent.
     pub(super) fn send(&self, mut stream: &TcpStream, sent: usize) -> io::Result<usize> {
         if self.payloads.is_empty() {
             return stream.write(&self.bytes[sent..self.end]);
@@ -116,7 +118,7 @@ impl<'s> Outgoing<'s> {
         stream.write_vectored(&slices[..count])
     }
 
-    /// What waits behind the first `skipped` bytes, in pieces.
+    /// Returns the pending bytes after the first `skipped`, in segments.
     fn pieces(&self, mut skipped: usize) -> impl Iterator<Item = &[u8]> {
         let (mut begin, mut gone) = (0, self.gone);
         let parts = self.payloads.iter().flat_map(move |(place, payload)| {
@@ -132,9 +134,9 @@ impl<'s> Outgoing<'s> {
         })
     }
 
-    /// Takes away what has been sent.
+    /// Removes bytes that have been sent.
     pub(super) fn consume(&mut self, length: usize) {
-        // Bytes of the buffer that are done with, and payloads.
+        // Bytes left to remove, removed buffer bytes, and removed payloads.
         let (mut left, mut own, mut done) = (length, 0, 0);
         for (place, payload) in &self.payloads {
             let before = left.min(*place - own);
@@ -158,21 +160,21 @@ impl<'s> Outgoing<'s> {
         self.end -= own;
     }
 
-    /// What waits, with copies of what was borrowed.
+    /// Copies the borrowed payloads.
     pub(super) fn into_owned(self) -> Outgoing<'static> {
         let Outgoing { bytes, end, payloads, lent, gone } = self;
         let payloads = payloads.into_iter().map(|(place, payload)| (place, payload.into_owned())).collect();
         Outgoing { bytes, end, payloads, lent, gone }
     }
 
-    /// Gives memory over `keep` bytes back, if nothing waits.
+    /// Frees memory if the buffer is empty and its capacity exceeds `keep` bytes.
     pub(super) fn shrink(&mut self, keep: usize) {
         if self.len() == 0 && self.bytes.capacity() > keep {
             *self = Outgoing::default();
         }
     }
 
-    /// All that waits.
+    /// Returns all pending bytes.
     #[cfg(test)]
     pub(super) fn to_vec(&self) -> Vec<u8> {
         self.pieces(0).flatten().copied().collect()
@@ -203,7 +205,7 @@ mod tests {
         assert_eq!((outgoing.bytes.capacity(), outgoing.to_vec()), (0, Vec::new()));
     }
 
-    /// A message of bytes of its own and payloads of these lengths between them.
+    /// Appends a message with payloads of these lengths between single bytes.
     fn append(outgoing: &mut Outgoing<'_>, lengths: &[usize], fill: u8) {
         let size = 1 + lengths.iter().map(|length| 5 + length).sum::<usize>();
         let left = outgoing.encode(size, |output| {
@@ -238,7 +240,7 @@ mod tests {
             output.write_slice(&bytes)?;
             output.write_text(&text)?;
             output.write_faststr(owned_str(&text))?;
-            // Whose life is not known, and who is too short.
+            // One slice of unknown lifetime, and one that is too short.
             output.write_bytes_vec(&bytes)?;
             output.write_text(&text[1..])
         });
@@ -256,7 +258,7 @@ mod tests {
     }
 
     proptest! {
-        /// As one buffer would be, whatever is sent and taken back.
+        /// Behaves like a plain buffer, whatever is sent and truncated.
         #[test]
         fn payloads_are_as_if_they_were_copied(
             messages in proptest::collection::vec(proptest::collection::vec(0..2 * LENT, 0..3), 1..4),
@@ -272,7 +274,7 @@ mod tests {
                     expected.extend_from_slice(&(*length as u32).to_be_bytes());
                     expected.resize(expected.len() + length + 1, fill);
                 }
-                // Another one that comes to nothing.
+                // A second message that is taken back.
                 let before = outgoing.len();
                 append(&mut outgoing, lengths, 99);
                 outgoing.truncate(before);

@@ -1,4 +1,4 @@
-//! A client's connection on the server: its socket, what came and what waits to go.
+//! A client's connection on the server: its socket, received bytes and pending answers.
 
 use super::answer::Service;
 use super::incoming::{Incoming, STEP, receive};
@@ -12,15 +12,15 @@ use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Instant;
 
-/// Bytes received for one event, after which others have their turn.
+/// The number of bytes received per event before other connections are served.
 const TURN: usize = 256 << 10;
 
-/// Why a connection ends.
+/// The reason why a connection ends.
 #[derive(Debug)]
 pub(super) enum End {
-    /// The client has closed it, or so much of it as it needed, or it said what cannot be read.
+    /// The client has closed it, wholly or in the needed direction, or sent malformed data.
     Done,
-    /// The system says so.
+    /// An error of the socket.
     Failed(io::Error),
 }
 
@@ -34,17 +34,18 @@ impl From<io::Error> for End {
 pub(super) struct Peer {
     pub(super) stream: TcpStream,
     pub(super) address: SocketAddr,
-    /// What the event loop waits for on its behalf.
+    /// The events that the event loop waits for.
     pub(super) interest: EventFlags,
     session: Session,
     incoming: Incoming,
-    /// Bytes that must have come in before the next look at them, those included that are there.
+    /// The number of buffered bytes required before they are processed again.
     wanted: usize,
     outgoing: Outgoing<'static>,
     sent: usize,
-    /// Nothing more is received: the client has closed its side, cannot be understood, or the server ends.
+    /// Nothing more is received: the client has closed its side, sent malformed data, or the server is
+    /// stopping.
     ended: bool,
-    /// When it last got anywhere, and the bytes since then that are too few to count.
+    /// The time of the last progress; `moved` counts bytes since then that are too few to count as progress.
     since: Instant,
     moved: usize,
 }
@@ -70,7 +71,7 @@ impl Peer {
         self.outgoing.len() - self.sent
     }
 
-    /// What to wait for.
+    /// Returns the events to wait for.
     pub(super) fn wants(&self, options: &ServerOptions) -> EventFlags {
         let mut wants = EventFlags::empty();
         wants.set(EventFlags::IN, !self.ended && self.pending() < options.output_limit);
@@ -78,7 +79,7 @@ impl Peer {
         wants
     }
 
-    /// Whether it has been waiting for the client for too long.
+    /// Returns whether the client has made no progress for too long.
     pub(super) fn overdue(&self, options: &ServerOptions, now: Instant) -> bool {
         let limit = match self.incoming.is_empty() && self.pending() == 0 {
             true => options.idle_timeout,
@@ -87,14 +88,14 @@ impl Peer {
         now.saturating_duration_since(self.since) > limit
     }
 
-    /// Gives memory back.
+    /// Frees unused buffer memory.
     pub(super) fn shrink(&mut self) {
         self.incoming.shrink(STEP);
         self.outgoing.shrink(STEP);
     }
 
-    /// Does what can be done without waiting. `scratch` is room that all connections of a thread share, so that those
-    /// between two calls have no buffer.
+    /// Handles events without blocking. All connections of a thread share `scratch`, so that idle connections
+    /// have no buffer.
     pub(super) fn turn<P: Processor>(
         &mut self,
         events: EventFlags,
@@ -122,7 +123,7 @@ impl Peer {
         self.check_end()
     }
 
-    /// Nothing more will be received but what has arrived already, for one turn.
+    /// Handles bytes that have already arrived, up to one event's limit, and then stops receiving.
     pub(super) fn drain<P: Processor>(
         &mut self,
         service: &Service<P>,
@@ -139,7 +140,7 @@ impl Peer {
         if self.ended && self.pending() == 0 { Err(End::Done) } else { Ok(()) }
     }
 
-    /// Receives once and answers. Says how many bytes came, and whether these were all.
+    /// Receives once and answers. Returns the number of bytes received, and whether these were all.
     fn receive<P: Processor>(
         &mut self,
         service: &Service<P>,
@@ -148,7 +149,8 @@ impl Peer {
         now: Instant,
     ) -> Result<(usize, bool), End> {
         let fresh = self.incoming.is_empty();
-        // Who has sent a large message has a buffer of its own for a while, and likely sends another.
+        // A client that has sent a large message keeps its own buffer for a while, since it likely sends
+        // another.
         let shared = fresh && !self.incoming.is_large();
         let received = if shared {
             scratch.clear();
@@ -176,7 +178,7 @@ impl Peer {
         Ok((received, room))
     }
 
-    /// Answers what is there, as long as the answers can go out.
+    /// Answers the received messages while the output limit allows.
     fn answer<P: Processor>(
         &mut self,
         service: &Service<P>,
@@ -197,7 +199,8 @@ impl Peer {
         Ok(())
     }
 
-    /// Answers messages at the front of `bytes`, whose memory handlers may keep if it is given. Says how many bytes are done with.
+    /// Answers the messages at the front of `bytes`. Handlers may share `memory`, which contains them, if it
+    /// is given. Returns the number of consumed bytes.
     fn take<P: Processor>(
         &mut self,
         service: &Service<P>,
@@ -224,7 +227,7 @@ impl Peer {
         taken.bytes
     }
 
-    /// Sends as much as the socket takes.
+    /// Sends as much as the socket accepts.
     fn flush(&mut self, now: Instant) -> Result<(), End> {
         while self.pending() > 0 {
             match self.outgoing.send(&self.stream, self.sent) {
@@ -233,7 +236,8 @@ impl Peer {
                     self.progress(sent, now);
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    // What has gone is thrown away when it is half, so that moving the rest costs no more than sending did.
+                    // Sent bytes are discarded once they are half of the buffer, so that moving the rest
+                    // costs no more than sending did.
                     if self.sent > self.outgoing.len() / 2 {
                         self.outgoing.consume(self.sent);
                         self.sent = 0;
@@ -249,7 +253,8 @@ impl Peer {
         Ok(())
     }
 
-    /// Only a whole message, or so many bytes as no one trickles, are progress.
+    /// Records progress. Only a whole message, or 64 KiB, count: a client cannot stay connected by trickling
+    /// bytes.
     fn progress(&mut self, bytes: usize, now: Instant) {
         self.moved += bytes;
         if self.moved >= STEP {

@@ -1,4 +1,4 @@
-//! The server: its threads, how it begins and how it ends.
+//! The server: its threads, startup and shutdown.
 
 use super::answer::Service;
 use super::event_loop::{EventLoop, Mailbox};
@@ -11,23 +11,25 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// Settings of a server.
+/// Settings of a TCP server.
 #[derive(Clone, Debug)]
 pub struct ServerOptions {
-    /// Threads, at least one. Each has its own connections and calls the handler itself, so a handler that waits keeps the
-    /// other connections of its thread waiting. As many as the machine has cores, and at most 8, unless set.
+    /// The number of threads, at least one. Each thread owns its connections and calls the handler itself, so
+    /// a handler that blocks delays the thread's other connections. By default the number of cores, at most
+    /// 8.
     pub threads: usize,
-    /// Connections at a time; others are closed at once. 1024 unless set.
+    /// The maximum number of open connections; further ones are closed immediately. Default: 1024.
     pub max_connections: usize,
-    /// Bytes of a message, coming or going. 64 MiB unless set. Its memory is taken as its bytes come.
+    /// The maximum size of a received or sent message in bytes. Default: 64 MiB. Memory grows as bytes
+    /// arrive.
     pub message_limit: usize,
-    /// Bytes of answers that may wait for a client to read them; until then no more of its calls are read or executed. The
-    /// last answer may exceed it. 1 MiB unless set.
+    /// The number of bytes of pending answers per connection above which the server stops reading and
+    /// executing the client's calls. The last answer may exceed it. Default: 1 MiB.
     pub output_limit: usize,
-    /// How long a connection may be without a call. 10 minutes unless set.
+    /// The maximum time that a connection may be without a call. Default: 10 minutes.
     pub idle_timeout: Duration,
-    /// How long a client may take for a message, or to read an answer, or for 64 KiB of one that is longer.
-    /// 60 seconds unless set.
+    /// The maximum time in which a client must send a message, read an answer, or transfer 64 KiB of a longer
+    /// one. Default: 60 seconds.
     pub stall_timeout: Duration,
 }
 
@@ -44,14 +46,14 @@ impl Default for ServerOptions {
     }
 }
 
-/// What a server is doing.
+/// Phase of a server: it runs normally.
 pub(super) const RUNNING: u8 = 0;
-/// It answers what has come, and ends.
+/// Phase of a server: it answers the received calls and then stops.
 pub(super) const DRAINING: u8 = 1;
-/// It ends.
+/// Phase of a server: it stops.
 pub(super) const STOPPING: u8 = 2;
 
-/// What the threads of a server share.
+/// State shared by the threads of a server.
 #[derive(Debug)]
 pub(super) struct Shared<P> {
     pub(super) service: Service<P>,
@@ -62,7 +64,7 @@ pub(super) struct Shared<P> {
     pub(super) sessions: AtomicU64,
     phase: AtomicU8,
     drain_until: Mutex<Option<Instant>>,
-    /// Threads that have not ended.
+    /// The number of threads that have not ended.
     running: Mutex<usize>,
     ended: Condvar,
 }
@@ -78,13 +80,13 @@ impl<P> Shared<P> {
 
     fn enter(&self, phase: u8) {
         self.phase.fetch_max(phase, Ordering::AcqRel);
-        // Nobody connects to a server that ends, even if it takes its time. It can only fail if it was done before.
+        // Refuses new connections to a server that is stopping. Fails only if it was already done.
         let _ = rustix::net::shutdown(&self.listener, rustix::net::Shutdown::Both);
         self.mailboxes.iter().for_each(Mailbox::ring);
     }
 }
 
-/// Says that a thread has ended, however it did.
+/// Decrements the number of running threads on drop, also when a thread panics.
 struct Running<P>(Arc<Shared<P>>);
 
 impl<P> Drop for Running<P> {
@@ -94,12 +96,13 @@ impl<P> Drop for Running<P> {
     }
 }
 
-/// A running server of a processor for stock Thrift clients; dropping it ends it.
+/// A running server of a processor for stock Thrift clients.
 ///
-/// Calls of one connection are executed one after the other and answered in order, also if the client sends them without
-/// waiting. A handler that panics fails its call, and nothing else.
+/// Calls of one connection are executed one after another and answered in order, even if the client pipelines
+/// them. A panic in a handler fails only its call.
 ///
-/// Dropping it closes all connections, and waits for handlers that are running; [`shutdown`](Server::shutdown) is gentler.
+/// Dropping the server closes all connections and waits for running handlers. [`shutdown`](Server::shutdown)
+/// stops it gracefully.
 #[derive(Debug)]
 pub struct Server<P: Processor> {
     shared: Arc<Shared<P>>,
@@ -108,7 +111,7 @@ pub struct Server<P: Processor> {
 }
 
 impl<P: Processor> Server<P> {
-    /// Serves `processor` at `address` (`host:port`; port 0 for any).
+    /// Serves `processor` at `address` (`host:port`; port 0 picks a free port).
     pub fn bind(address: &str, processor: Arc<P>, options: ServerOptions) -> Result<Self, ServeError> {
         Self::try_bind(address, processor, options)
             .map_err(|error| ServeError::Tcp { address: address.to_owned(), error })
@@ -126,7 +129,7 @@ impl<P: Processor> Server<P> {
             listener,
             mailboxes,
             connections: AtomicUsize::new(0),
-            // The upper half of all numbers: the engine's sessions count from 0.
+            // TCP sessions use the upper half of the number range; the engine's sessions count from 0.
             sessions: AtomicU64::new(1 << 63),
             phase: AtomicU8::new(RUNNING),
             drain_until: Mutex::new(None),
@@ -139,7 +142,7 @@ impl<P: Processor> Server<P> {
             *shared.running.lock().unwrap_or_else(PoisonError::into_inner) += 1;
             let running = Running(Arc::clone(&shared));
             let thread = thread::Builder::new().name(format!("dunlin-tcp-{number}")).spawn(move || {
-                // Ends after the loop with its connections has.
+                // Dropped after the loop and its connections.
                 let _running = running;
                 event_loop.run();
             })?;
@@ -148,27 +151,28 @@ impl<P: Processor> Server<P> {
         Ok(server)
     }
 
-    /// Where it listens.
+    /// Returns the address on which the server listens.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Open connections.
+    /// Returns the number of open connections.
     pub fn connections(&self) -> usize {
         self.shared.connections.load(Ordering::Relaxed)
     }
 
-    /// Ends the server gently: it accepts no more connections, answers the calls that have arrived (of each connection
-    /// no more than 256 KiB that it had not read yet), and closes.
-    /// Blocks until that is done or `timeout` is over. Returns whether it was done; if not, connections are closed as
-    /// they are, and threads whose handler still runs end when it returns.
+    /// Stops the server gracefully: it accepts no more connections, answers the calls that have arrived
+    /// (reading at most 256 KiB more from each connection), and closes.
+    ///
+    /// Blocks until that is done or `timeout` has passed, and returns whether it was done. If not, the
+    /// connections are closed immediately, and threads with a running handler end when it returns.
     pub fn shutdown(mut self, timeout: Duration) -> bool {
         let until = Instant::now() + timeout;
         *self.shared.drain_until.lock().unwrap_or_else(PoisonError::into_inner) = Some(until);
         self.shared.enter(DRAINING);
         let done = self.wait(until);
         self.shared.enter(STOPPING);
-        // Loops that wait for clients end at once now; those in a handler are not waited for.
+        // Loops that wait for clients now end immediately. Threads inside a handler are not joined.
         let threads = std::mem::take(&mut self.threads);
         if done {
             threads.into_iter().for_each(join);

@@ -1,4 +1,5 @@
-//! What a client says on one connection, and what it is answered, in order. It knows no socket.
+//! The server's protocol state of one connection: reads calls and answers them in order. Independent of
+//! sockets.
 
 use super::answer::Service;
 use super::outgoing::Outgoing;
@@ -9,36 +10,36 @@ use pilota::Bytes;
 use pilota::thrift::ThriftException;
 use thiserror::Error;
 
-/// A connection's side of the protocol.
+/// The protocol state of a connection.
 #[derive(Debug)]
 pub(super) struct Session {
     number: u64,
-    /// None before the first bytes have told.
+    /// `None` until the wire has been detected.
     splitter: Option<Splitter>,
 }
 
-/// What came of some bytes.
+/// The result of processing some bytes.
 #[derive(Debug)]
 pub(super) struct Taken {
-    /// Bytes at the front that are done with.
+    /// The number of consumed bytes.
     pub(super) bytes: usize,
-    /// Messages in them.
+    /// The number of messages in them.
     pub(super) messages: usize,
     pub(super) then: Then,
 }
 
-/// Why no more was taken.
+/// The reason why processing stopped.
 #[derive(Debug)]
 pub(super) enum Then {
-    /// At least so many more bytes are wanted behind those left.
+    /// At least this number of further bytes is needed after the unconsumed ones.
     Wanted(usize),
-    /// The answers are as long as they may be: show the rest again once they have gone out.
+    /// The answers have reached their size limit. Pass the rest again once they have been sent.
     OutputFull,
-    /// The connection ends when the answers have gone out.
+    /// The connection must be closed after the answers have been sent.
     Broken(Broken),
 }
 
-/// The stream of a client cannot be read on.
+/// An unrecoverable error in a client's byte stream.
 #[derive(Debug, Error)]
 pub(super) enum Broken {
     #[error("no Thrift client: {0}")]
@@ -52,13 +53,13 @@ impl Session {
         Session { number, splitter: None }
     }
 
-    /// Whether these bytes are one message in a frame, whole.
+    /// Returns whether these bytes are exactly one framed message.
     pub(super) fn is_one_frame(&self, bytes: &[u8]) -> bool {
         self.splitter.as_ref().is_some_and(|splitter| splitter.is_one_frame(bytes))
     }
 
-    /// Answers the messages at the front of `bytes`, until `output_limit` bytes of answers wait. Handlers may keep the `memory` that
-    /// they lie in, if it is given.
+    /// Answers the messages at the front of `bytes` until `output_limit` bytes of answers are pending.
+    /// Handlers may keep parts of `memory`, which contains the messages, if it is given.
     pub(super) fn take<P: Processor>(
         &mut self,
         service: &Service<P>,

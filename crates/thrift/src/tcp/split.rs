@@ -1,4 +1,4 @@
-//! A stream of bytes into messages. It knows no socket.
+//! Splits a byte stream into messages. Independent of sockets.
 
 use super::head::Head;
 use super::wire::{Transport, Wire};
@@ -6,28 +6,28 @@ use crate::codec::{Scanned, Scanner};
 use pilota::thrift::{ProtocolExceptionKind, ThriftException, new_protocol_exception};
 use std::ops::Range;
 
-/// What comes next.
+/// The next element of the stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Next {
-    /// A message, without its frame; what follows it begins at the range's end.
+    /// A message without its frame. The next one begins at the range's end.
     Message(Range<usize>),
-    /// At least so many more bytes are wanted.
+    /// At least this number of further bytes is needed.
     Wanted(usize),
 }
 
-/// Finds messages. What it has looked at already, it remembers, so that a message in many pieces costs no more than one in
-/// one piece.
+/// Finds messages. It keeps the state of a partial message, so that a message in many pieces costs no more
+/// than one in one piece.
 #[derive(Debug)]
 pub(super) struct Splitter {
     wire: Wire,
     limit: usize,
-    /// Bytes of an unframed message that were seen.
+    /// The number of bytes of an unframed message already scanned.
     seen: usize,
     scanner: Scanner,
 }
 
 impl Splitter {
-    /// Of messages of at most `limit` bytes.
+    /// Creates a splitter for messages of at most `limit` bytes.
     pub(super) fn new(wire: Wire, limit: usize) -> Self {
         Splitter { wire, limit, seen: 0, scanner: Scanner::new(wire.encoding, limit) }
     }
@@ -36,8 +36,8 @@ impl Splitter {
         self.wire
     }
 
-    /// The message at the beginning of `bytes`, which after `Wanted` must begin with the same bytes as before. After an
-    /// error the stream cannot be gone on with.
+    /// Returns the message at the beginning of `bytes`. After `Wanted`, `bytes` must begin with the same
+    /// bytes as before. After an error the stream is unusable.
     pub(super) fn next(&mut self, bytes: &[u8]) -> Result<Next, ThriftException> {
         match self.wire.transport {
             Transport::Framed => self.framed(bytes),
@@ -45,7 +45,7 @@ impl Splitter {
         }
     }
 
-    /// Whether these bytes are one message in a frame, whole.
+    /// Returns whether these bytes are exactly one framed message.
     pub(super) fn is_one_frame(&self, bytes: &[u8]) -> bool {
         let length = bytes.first_chunk::<4>().map(|length| i32::from_be_bytes(*length));
         self.wire.transport == Transport::Framed

@@ -1,4 +1,4 @@
-//! Tests of the server and the client, on a service that is written by hand.
+//! Tests of the server and the client with a hand-written service.
 
 mod asynchronous;
 mod connection;

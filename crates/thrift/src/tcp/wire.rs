@@ -1,41 +1,41 @@
-//! Which of Thrift's transports and encodings a connection speaks, found out from its first bytes.
+//! Detection of a connection's transport and encoding from its first bytes.
 
 use crate::codec::Encoding;
 use thiserror::Error;
 
-/// How messages are told apart.
+/// The framing of messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Transport {
-    /// `TFramedTransport`: each message behind its length, four bytes, the highest first.
+    /// `TFramedTransport`: each message follows its length, a big-endian number of four bytes.
     Framed,
-    /// `TBufferedTransport` or the bare socket: messages follow each other.
+    /// `TBufferedTransport` or the bare socket: messages follow each other without separators.
     Unframed,
 }
 
-/// What a connection speaks.
+/// The transport and encoding of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Wire {
-    /// How messages are told apart.
+    /// The framing of messages.
     pub transport: Transport,
-    /// How they are encoded.
+    /// The encoding of messages.
     pub encoding: Encoding,
 }
 
 impl Wire {
-    /// Framed, binary: what most servers take.
+    /// Framed and binary, which most servers accept.
     pub const FRAMED_BINARY: Wire = Wire { transport: Transport::Framed, encoding: Encoding::Binary };
-    /// Framed, compact.
+    /// Framed and compact.
     pub const FRAMED_COMPACT: Wire = Wire { transport: Transport::Framed, encoding: Encoding::Compact };
-    /// Unframed, binary.
+    /// Unframed and binary.
     pub const UNFRAMED_BINARY: Wire = Wire { transport: Transport::Unframed, encoding: Encoding::Binary };
-    /// Unframed, compact.
+    /// Unframed and compact.
     pub const UNFRAMED_COMPACT: Wire = Wire { transport: Transport::Unframed, encoding: Encoding::Compact };
-    /// All of them.
+    /// All combinations.
     pub const ALL: [Wire; 4] =
         [Wire::FRAMED_BINARY, Wire::FRAMED_COMPACT, Wire::UNFRAMED_BINARY, Wire::UNFRAMED_COMPACT];
 }
 
-/// The bytes begin no Thrift that is spoken here.
+/// The bytes do not begin a supported Thrift message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub(super) enum NotThrift {
     #[error(
@@ -50,22 +50,23 @@ pub(super) enum NotThrift {
     Header,
 }
 
-/// Finds out from a connection's first bytes; `None` while there are too few of them.
+/// Detects the wire from a connection's first bytes. Returns `None` while there are too few of them.
 ///
-/// The first byte, by itself, is that of an unframed message: 0x82 compact, 0x80 (then 0x01) binary. Any other of 0x80 and
-/// above is refused. Below it stand four bytes with a length, and the fifth tells of what:
+/// A first byte of 0x80 or more begins an unframed message: 0x82 compact, 0x80 followed by 0x01 binary. Other
+/// such bytes are refused. Otherwise the first four bytes are a length, and the fifth byte identifies its
+/// meaning:
 ///
-/// | fifth byte | what it is |
+/// | fifth byte | meaning |
 /// |---|---|
-/// | 0x82 | a frame, compact |
-/// | 0x80, then 0x01 | a frame, binary |
-/// | 0x00 | a frame, binary in the old form without a version: the highest byte of the name's length |
-/// | a letter or `_` | no frame, binary in the old form: the name's first letter |
+/// | 0x82 | framed, compact |
+/// | 0x80, then 0x01 | framed, binary |
+/// | 0x00 | framed, binary in the old form without a version: the highest byte of the name's length |
+/// | a letter or `_` | unframed, binary in the old form: the name's first letter |
 ///
-/// So an unframed message of the old form must name a function as IDL can name it, and the old form's names within frames are
-/// below 16 MiB; neither is a loss. A length of 0, or over the limit, is refused, with which anything but Thrift (HTTP, TLS) is
-/// refused at its fourth byte. Once a connection's wire is known it stays; binary messages may change between the two
-/// forms, and each is answered in its own.
+/// Unframed messages of the old form must therefore name a function that is valid in IDL, and names of the
+/// old form within frames must be shorter than 16 MiB. A length of 0 or over the limit is refused, so other
+/// protocols (HTTP, TLS) are refused at the fourth byte. A connection's wire never changes, but its binary
+/// messages may alternate between the two forms; each answer uses the form of its call.
 pub(super) fn detect(bytes: &[u8], limit: usize) -> Result<Option<Wire>, NotThrift> {
     match bytes {
         [0x82, ..] => return Ok(Some(Wire::UNFRAMED_COMPACT)),

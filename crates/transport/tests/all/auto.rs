@@ -1,4 +1,4 @@
-//! Addresses of `auto:`: on shared memory here, on RDMA in the guest (`tests/guest/calls`).
+//! `auto:` addresses: on shared memory here, on RDMA in the virtual machine (`tests/guest/calls`).
 
 use dunlin_fabric::{Address, DialError, ListenError, Scheme};
 use dunlin_fabric_shm::ShmFabric;
@@ -14,7 +14,7 @@ use std::task::{Context, Poll, Waker};
 
 const ECHO: u16 = 1;
 
-/// Shared memory, and a device of RDMA that no machine has.
+/// Shared memory, and an RDMA device that does not exist.
 fn fabrics() -> Fabrics {
     let mut config = FabricsConfig::default();
     config.rdma.device.device = Some("none-such".into());
@@ -53,7 +53,7 @@ fn on_one_host_it_is_shared_memory_and_the_rest_is_told() {
     assert_ne!(address.host_and_port().expect("both").1, 0);
     let Server::Several(servers) = &server else { panic!("{server:?}") };
     assert_eq!(usize::from(made.load(Ordering::Relaxed)), 2 * servers.servers().len());
-    // libfabric may be there or not; TCP has no form for calls by number.
+    // libfabric may be available or not; TCP does not support calls by number.
     assert_eq!(servers.servers().len() + servers.passed_over().len(), 4);
     assert_eq!(servers.servers()[0].address().scheme(), Scheme::Shm);
     assert_eq!(servers.passed_over()[0].scheme, Scheme::Rdma);
@@ -88,7 +88,8 @@ fn on_one_host_it_is_shared_memory_and_the_rest_is_told() {
     assert_eq!(again.address(), &address);
 }
 
-/// What nobody is on is an error that says of each fabric why. (libfabric, where this build has it, is a way.)
+/// If the server can use no fabric, the error gives the reason for each. With libfabric, it could always use
+/// that.
 #[cfg(not(feature = "ofi"))]
 #[test]
 fn without_a_way_each_fabric_says_why() {
@@ -119,7 +120,7 @@ fn who_is_no_such_server_is_told_from_one() {
     let talker = std::thread::spawn(move || {
         for word in words {
             let (mut socket, _) = listener.accept().expect("asked");
-            // The longest is not read to its end.
+            // The longest answer is not read to its end.
             let _ = socket.write_all(word);
         }
     });
@@ -130,7 +131,7 @@ fn who_is_no_such_server_is_told_from_one() {
     talker.join().expect("talked");
 }
 
-/// A fabric that is named is taken or refused, never another; and one fabric alone knows no `auto:`.
+/// A named fabric is used or refused, never replaced. A single fabric does not accept `auto:` addresses.
 #[test]
 fn a_named_fabric_is_never_another() {
     let fabrics = fabrics();
@@ -149,7 +150,7 @@ fn a_named_fabric_is_never_another() {
     assert!(error.contains("pulled from a server of one fabric"), "{error}");
 }
 
-/// The application's own threads run the workers of all fabrics.
+/// Threads of the application run the workers of all fabrics.
 #[test]
 fn workers_on_threads_of_the_callers_own() {
     let fabrics = fabrics();

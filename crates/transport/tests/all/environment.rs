@@ -1,11 +1,11 @@
-//! What the environment says of RDMA goes for every program that leaves it open, whichever way it opens the fabric.
+//! Environment variables supply the RDMA settings that a program leaves open, however it opens the fabric.
 
 use dunlin_fabric::Address;
 use dunlin_fabric_rdma::OpenError;
 use dunlin_transport::Fabrics;
 use std::process::Command;
 
-/// The test's own program again, with a variable: it says here what it found.
+/// Marks a child process of this test program, which prints its findings.
 const CHILD: &str = "DUNLIN_TEST_ENVIRONMENT_CHILD";
 
 #[test]
@@ -16,7 +16,7 @@ fn fabrics_go_by_the_environment() {
         assert!(matches!(error, OpenError::Setting(_)), "{error}");
         let address: Address = "rdma:127.0.0.1:1".parse().expect("an address");
         println!("said: {}", fabrics.choose(&address).expect_err("the same"));
-        // Nothing else needs it.
+        // Only RDMA uses the variable.
         fabrics.shm().expect("shared memory");
         return;
     }

@@ -1,4 +1,4 @@
-//! Clients and servers whose address says which fabric: on shared memory here, on RDMA in the guest
+//! Clients and servers whose address selects the fabric: shared memory here, RDMA in the virtual machine
 //! (`examples/every_protocol.rs`).
 
 use dunlin_fabric::{Address, DialError, Fabric as _, ListenError, RateRow, RatesSource};
@@ -95,7 +95,7 @@ fn calls_of_every_kind() {
     server.shutdown(1_000_000_000);
 }
 
-/// Wakes the thread that waits.
+/// Unparks the waiting thread.
 struct Unpark(std::thread::Thread);
 
 impl Wake for Unpark {
@@ -157,7 +157,7 @@ fn a_named_fabric_is_used_or_refused() {
     let served = described(&fabrics).serve(&simulated, |_| Box::new(echo) as Box<dyn Service>);
     assert!(matches!(served, Err(ServeError::Listen(ListenError::Unavailable(_)))), "{served:?}");
 
-    // A single fabric stands for itself only.
+    // A single fabric accepts only its own addresses.
     let shm = fabrics.shm().unwrap();
     let elsewhere: Address = "rdma:localhost:7000".parse().unwrap();
     let error = Client::connect(&shm, &elsewhere, ClientConfig::default()).map(drop).unwrap_err();
@@ -167,7 +167,7 @@ fn a_named_fabric_is_used_or_refused() {
     assert_eq!(&*client.call(ECHO, b"hello").unwrap(), b"hello");
 }
 
-/// A client goes by the table that it was given, else by what was measured of its device, else by what is built in; and says so.
+/// A client uses the given table, else measured rates of its device, else built-in rates, and reports which.
 #[test]
 fn the_rates_are_those_given_or_measured_or_built_in() {
     let folder = tempfile::tempdir().unwrap();

@@ -4,7 +4,7 @@ use crate::codec::{BinaryInput, CompactInput};
 use pilota::thrift::TInputProtocol;
 use proptest::prelude::*;
 
-/// Where a reader finds the struct's end.
+/// Returns the struct's end as the reader finds it.
 fn read(encoding: Encoding, bytes: &[u8]) -> Option<usize> {
     let rest = match encoding {
         Encoding::Binary => {
@@ -19,7 +19,7 @@ fn read(encoding: Encoding, bytes: &[u8]) -> Option<usize> {
     rest.map(|rest| bytes.len() - rest)
 }
 
-/// Where the scanner finds it if the bytes come in these pieces.
+/// Returns the struct's end as the scanner finds it when the bytes arrive in these pieces.
 fn scan(encoding: Encoding, limit: usize, bytes: &[u8], pieces: &[usize]) -> Result<Option<usize>, String> {
     let mut scanner = Scanner::new(encoding, limit);
     let (mut seen, mut come) = (0, 0);
@@ -31,8 +31,8 @@ fn scan(encoding: Encoding, limit: usize, bytes: &[u8], pieces: &[usize]) -> Res
             Ok(Scanned::Part { seen: more, wanted }) => {
                 assert!(wanted > 0, "something is wanted");
                 seen += more;
-                // A field's header and its value's, with a number of ten bytes in each, is the most that is shown again,
-                // whatever the message: so nothing is looked at again and again.
+                // At most a field header and a value header, with a ten-byte number in each, are shown again.
+                // Scanning thus takes linear time for any message.
                 assert!(come - seen <= 22, "{} bytes are to be shown again", come - seen);
                 if come == bytes.len() {
                     return Ok(None);
@@ -89,7 +89,7 @@ fn the_limit_is_one_of_bytes() {
 
 #[test]
 fn counts_that_cannot_be_are_refused_at_once() {
-    // Field 1, a list of a thousand million numbers.
+    // Field 1: a list of 2^30 numbers.
     let binary = [15, 0, 1, 10, 0x40, 0, 0, 0];
     assert!(scan(Encoding::Binary, 64 << 20, &binary, &[]).unwrap_err().contains("1073741824"));
     let compact = [0x19, 0xf6, 0x80, 0x80, 0x80, 0x80, 0x04];
@@ -106,7 +106,7 @@ fn nesting_has_an_end() {
     assert!(scan(Encoding::Compact, 64 << 20, &[0x1c].repeat(10_000), &[]).unwrap_err().contains("nested"));
 }
 
-/// The bytes of a message with some of them changed, or any bytes.
+/// The bytes of a valid message with a few changes, or random bytes.
 fn hostile(encoding: Encoding) -> impl Strategy<Value = Vec<u8>> {
     let message = example(encoding);
     let changes = proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..5);

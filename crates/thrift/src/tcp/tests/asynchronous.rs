@@ -23,7 +23,7 @@ impl Wake for Unpark {
     }
 }
 
-/// Sleeps until it is woken: a future that nobody wakes fails the test by hanging.
+/// Parks between polls, so that a missing wake-up makes the test hang.
 fn block_on<T>(mut future: impl Future<Output = T> + Unpin) -> T {
     let waker = Waker::from(Arc::new(Unpark(thread::current())));
     loop {
@@ -40,7 +40,7 @@ fn is_ready<T>(future: &mut (impl Future<Output = T> + Unpin)) -> bool {
 
 fn serve() -> (Arc<Toy>, Server<Toy>) {
     let toy = Toy::new();
-    // Handlers that hold keep their threads.
+    // Handlers that hold block their threads.
     let options = ServerOptions { threads: 4, ..ServerOptions::default() };
     let server = Server::bind("127.0.0.1:0", Arc::clone(&toy), options).unwrap();
     (toy, server)
@@ -69,7 +69,7 @@ fn calls_of_many_tasks_are_answered_each_with_its_own() {
         let client = client(server.address(), options);
         let payload = |n: usize| vec![n as u8; n * n * n];
         let calls: Vec<_> = (0..60).map(|n| (n, call(&client, "echo", &payload(n)))).collect();
-        // Those beyond the window wait for room, and the last are asked for first.
+        // Calls beyond the window wait for room, and the last calls are polled first.
         let threads = calls.into_iter().rev().map(|(n, call)| (n, thread::spawn(move || block_on(call))));
         for (n, thread) in threads.collect::<Vec<_>>() {
             assert!(thread.join().unwrap().unwrap() == payload(n), "{wire:?} {n}");
@@ -101,11 +101,11 @@ fn oneway_calls_arrive_or_are_refused() {
         }
     }
     assert!(sent >= 5 && refused > 0, "{sent} sent, {refused} refused");
-    // One connection: this call comes last.
+    // With a single connection, this call comes last.
     assert_eq!(block_on(call(&client, "told", b"")).unwrap(), sent.to_string().into_bytes());
 }
 
-/// A call that holds has a connection to itself; others go on, and a call whose time is over says so.
+/// A call that holds occupies one connection while other calls proceed; an overdue call returns an error.
 #[test]
 fn a_call_that_takes_long_holds_up_no_other() {
     let (toy, server) = serve();
@@ -133,7 +133,7 @@ fn a_deadline_ends_a_call_and_what_waits_behind_it() {
     let error = tcp_error(block_on(under_way));
     assert!(matches!(error, TcpError::TimedOut { .. }), "{error}");
     assert_eq!(error.certainty(), Certainty::MaybeExecuted);
-    // Those behind it may find a connection at the last moment, or be told that they were too late.
+    // The queued calls may get a connection at the last moment, or fail with a timeout.
     for thread in behind {
         match thread.join().unwrap() {
             Ok(_) | Err(CallError::Tcp(TcpError::NotSent { .. } | TcpError::TimedOut { .. })) => {}
@@ -156,7 +156,7 @@ fn a_call_that_is_dropped_leaves_room() {
     let queued = call(&client, "echo", b"never sent");
     let (mut first, mut second) = (call(&client, "echo", b"first"), call(&client, "echo", b"second"));
     assert!(!is_ready(&mut first) && !is_ready(&mut second));
-    // Room for the first, which does not want it any more: so for the second.
+    // The room belongs to the first waiting call, which is dropped, so the second one gets it.
     drop(queued);
     drop(first);
     let second = thread::spawn(move || block_on(second));
@@ -178,21 +178,21 @@ fn a_dead_server_is_an_error_and_one_that_comes_back_is_found() {
         stream.read_exact(&mut length).unwrap();
         stream.read_exact(&mut vec![0; u32::from_be_bytes(length) as usize]).unwrap();
     };
-    // It dies during a call.
+    // The server closes the connection during a call.
     let under_way = call(&client, "echo", b"x");
     reading(&stream);
     drop(stream);
     let error = tcp_error(block_on(under_way));
     assert!(matches!(error, TcpError::Broken { .. }), "{error}");
     assert_eq!(error.certainty(), Certainty::MaybeExecuted);
-    // It talks nonsense.
+    // The server sends an invalid answer.
     let under_way = call(&client, "echo", b"x");
     let (mut stream, _) = listener.accept().unwrap();
     reading(&stream);
     stream.write_all(b"\x00\x00\x00\x04what").unwrap();
     let error = tcp_error(block_on(under_way));
     assert!(matches!(error, TcpError::Answer { .. }), "{error}");
-    // Nobody is there.
+    // The server does not listen.
     drop((stream, listener));
     for _ in 0..20 {
         let error = tcp_error(block_on(call(&client, "echo", b"x")));
@@ -200,16 +200,16 @@ fn a_dead_server_is_an_error_and_one_that_comes_back_is_found() {
         assert_eq!(error.certainty(), Certainty::NotExecuted);
     }
     assert!(AsyncConnection::connect(&address.to_string(), ConnectionOptions::default()).is_err());
-    // Somebody is there again.
+    // A server listens again.
     let toy = Toy::new();
     let _server = Server::bind(&address.to_string(), Arc::clone(&toy), ServerOptions::default()).unwrap();
     assert_eq!(block_on(call(&client, "echo", b"back")).unwrap(), b"back");
 }
 
-/// The last of the client may go where its thread wakes a task.
+/// The last handle of the client may be dropped by a waker on the client's own thread.
 #[test]
 fn the_client_may_end_on_its_own_thread() {
-    /// Holds call and client, and lets them go when it is told to wake.
+    /// Holds a call and its client, and drops them when it is woken.
     struct Last(Mutex<Option<(TcpCall<Answer>, AsyncConnection)>>);
 
     impl Wake for Last {

@@ -1,4 +1,4 @@
-//! The client, against servers that do what none should.
+//! The client with misbehaving servers.
 
 use super::service::{Answer, Payload, Toy, message};
 use crate::CallError;
@@ -15,7 +15,7 @@ fn options(wire: Wire) -> ConnectionOptions {
     ConnectionOptions { wire, message_limit: 1 << 20, ..ConnectionOptions::default() }
 }
 
-/// A server that reads a little of each call and does with it as it is told, connection by connection.
+/// A server that reads part of each call and then runs the given act, one per connection.
 fn server(acts: Vec<Box<dyn FnOnce(TcpStream) + Send>>) -> (SocketAddr, JoinHandle<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -30,7 +30,7 @@ fn server(acts: Vec<Box<dyn FnOnce(TcpStream) + Send>>) -> (SocketAddr, JoinHand
 }
 
 fn answer(wire: Wire, name: &'static str, kind: u8, sequence: i32) -> Vec<u8> {
-    // What the arguments are written as happens to be what a refusal is.
+    // An exception has the same encoding as the arguments.
     message(wire, Head { name: name.as_bytes(), kind, sequence, old: false }, b"refused")
 }
 
@@ -71,7 +71,7 @@ fn a_server_that_dies_during_a_call_is_an_error_and_the_next_call_connects_again
         let refused = echo(&mut client).unwrap_err();
         assert!(matches!(refused, CallError::Exception(why) if why == b"refused"));
         thread.join().unwrap();
-        // The server has closed it since, and there is none.
+        // The server has closed the connection and no longer listens.
         thread::sleep(Duration::from_millis(20));
         let error = echo(&mut client).unwrap_err();
         assert!(matches!(error, CallError::Tcp(TcpError::Connect { .. })), "{error}");
@@ -103,7 +103,7 @@ fn answers_that_are_none_are_errors() {
         assert_eq!(error.certainty(), Certainty::MaybeExecuted);
         thread.join().unwrap();
     }
-    // A result that cannot be read is one, and the connection is as good as before.
+    // An undecodable result fails its call only; the connection remains usable.
     let mut unreadable = answer(wire, "echo", REPLY, 1);
     let end = unreadable.len();
     unreadable[end - 12..end - 8].copy_from_slice(&[0x7f; 4]);
@@ -123,9 +123,9 @@ fn a_call_has_its_time_and_no_more() {
     for wire in Wire::ALL {
         let drops = answer(wire, "echo", REPLY, 2);
         let (address, thread) = server(vec![
-            // Says nothing until the client has gone.
+            // Sends nothing until the client has disconnected.
             Box::new(|mut stream| drop(stream.read(&mut [0; 1]))),
-            // Says it so slowly that each byte comes in time, and the answer does not.
+            // Sends so slowly that each byte arrives in time, but the answer does not.
             Box::new(move |mut stream| {
                 let gone = drops.iter().any(|byte| {
                     thread::sleep(Duration::from_millis(10));

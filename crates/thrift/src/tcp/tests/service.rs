@@ -1,4 +1,4 @@
-//! A service for tests. All its functions take and give binary.
+//! A service for tests. All its functions take and return a `binary`.
 
 use crate::codec::{BinaryInput, BinaryOutput, Input, Output};
 use crate::error::{Failure, Refusal};
@@ -35,13 +35,13 @@ static TOY: ServiceDescriptor = ServiceDescriptor {
 /// The handler.
 #[derive(Debug, Default)]
 pub(super) struct Toy {
-    /// Calls whose arguments could be read.
+    /// The number of calls whose arguments could be decoded.
     pub(super) executed: AtomicUsize,
-    /// Large payloads that were echoed, as it keeps them.
+    /// Large echoed payloads, which the handler keeps.
     pub(super) kept: Mutex<Vec<Bytes>>,
-    /// Bytes told.
+    /// The number of bytes received by `tell`.
     told: AtomicUsize,
-    /// Whether those that hold may go on, and how many do.
+    /// Whether holding calls may proceed, and how many are holding.
     held: Mutex<(bool, usize)>,
     changed: Condvar,
 }
@@ -140,7 +140,7 @@ impl Arguments for Payload<'_> {
     }
 }
 
-/// What all functions give back; they declare one exception.
+/// The result of all functions, which declare one exception.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Answer {
     Value(Vec<u8>),
@@ -240,7 +240,7 @@ impl Outcome for Answer {
     }
 }
 
-/// A message's bytes.
+/// Returns the bytes of a message.
 pub(super) fn message(wire: Wire, head: Head<'_>, payload: &[u8]) -> Vec<u8> {
     let arguments = Payload(payload);
     let mut bytes = Outgoing::default();
@@ -248,7 +248,7 @@ pub(super) fn message(wire: Wire, head: Head<'_>, payload: &[u8]) -> Vec<u8> {
     bytes.to_vec()
 }
 
-/// A call's bytes.
+/// Returns the bytes of a call.
 pub(super) fn call(wire: Wire, name: &str, sequence: i32, payload: &[u8]) -> Vec<u8> {
     message(wire, Head { name: name.as_bytes(), kind: CALL, sequence, old: false }, payload)
 }

@@ -33,13 +33,13 @@ fn echo(client: &mut Connection, payload: &[u8]) -> Result<Vec<u8>, CallError<Ve
 
 fn socket(address: SocketAddr) -> TcpStream {
     let stream = TcpStream::connect(address).unwrap();
-    // A test that waits for what does not come ends.
+    // Bounds the time of a test whose awaited bytes never arrive.
     stream.set_read_timeout(Some(LONG)).unwrap();
     stream.set_write_timeout(Some(LONG)).unwrap();
     stream
 }
 
-/// Whether the server has closed it. (With bytes unread it closes by a reset.)
+/// Returns whether the server has closed the connection. With unread bytes it resets it.
 fn is_closed(mut stream: &TcpStream) -> bool {
     match stream.read(&mut [0; 64]) {
         Ok(received) => received == 0,
@@ -47,7 +47,7 @@ fn is_closed(mut stream: &TcpStream) -> bool {
     }
 }
 
-/// What the server answers on a framed connection.
+/// Reads one answer from a framed connection.
 fn read_frame(mut stream: &TcpStream) -> std::io::Result<Vec<u8>> {
     let mut length = [0; 4];
     stream.read_exact(&mut length)?;
@@ -104,7 +104,7 @@ fn connections_over_the_limit_are_closed_at_once_and_have_room_later() {
     }
     clients.pop();
     let mut late = client(server.address(), Wire::FRAMED_BINARY);
-    // Until the server has seen that one is gone, it may be refused.
+    // A connection may be refused until the server has noticed that another one was closed.
     while echo(&mut late, b"late").is_err() {
         thread::sleep(Duration::from_millis(1));
     }
@@ -120,7 +120,7 @@ fn calls_that_are_sent_without_waiting_are_answered_in_order() {
         let writer = {
             let stream = stream.try_clone().unwrap();
             thread::spawn(move || {
-                // Pieces that end anywhere.
+                // Pieces that end at arbitrary positions.
                 calls.chunks(1777).for_each(|piece| (&stream).write_all(piece).unwrap());
                 stream.shutdown(Shutdown::Write).unwrap();
             })
@@ -152,7 +152,7 @@ fn a_client_that_does_not_read_is_not_served_on_and_keeps_nobody_waiting() {
     for _ in 0..100 {
         echo(&mut other, b"as ever").unwrap();
     }
-    // A megabyte in the server, some in each socket.
+    // A megabyte is pending in the server, and some in each socket.
     let executed = toy.executed() - 100;
     assert!(executed < 100, "{executed} answers of a megabyte wait");
     for number in 0..1000u32 {
@@ -208,7 +208,7 @@ fn hostile_bytes_end_their_connection_and_nothing_else() {
             bytes[place] = (random >> 20) as u8;
         }
         let stream = socket(server.address());
-        // The server may end it before all is written.
+        // The server may close the connection before everything is written.
         let _ = (&stream).write_all(&bytes).and_then(|()| stream.shutdown(Shutdown::Write));
         let _ = (&stream).read_to_end(&mut Vec::new());
     }
@@ -291,7 +291,7 @@ fn ending_has_a_bound_even_if_a_handler_does_not_return() {
     assert!(!server.shutdown(Duration::from_millis(10)));
     assert!(TcpStream::connect(address).is_err(), "nobody listens");
     toy.release();
-    // The thread ends when the handler does.
+    // The thread ends when the handler returns.
     let mut rest = Vec::new();
     let _ = (&stream).read_to_end(&mut rest);
     drop(stream);

@@ -1,4 +1,4 @@
-//! Connections without sockets: the same bytes give the same answers, however they come.
+//! Connections without sockets: the same bytes get the same answers, however they are split.
 
 use super::service::{Answer, Toy, call, message};
 use crate::codec::{BinaryInput, CompactInput, Encoding};
@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 const LIMIT: usize = 1 << 20;
 
-/// What became of a stream.
+/// The result of processing a stream.
 #[derive(Debug, PartialEq, Eq)]
 struct Outcome {
     answers: Vec<u8>,
@@ -22,10 +22,10 @@ struct Outcome {
     executed: usize,
 }
 
-/// Shows a session the bytes in pieces, as a connection does.
+/// Passes the bytes to a session in pieces, as a connection does.
 fn play(bytes: &[u8], pieces: &[usize], output_limit: usize) -> Outcome {
     let toy = Toy::new();
-    // What was changed may call `hold`.
+    // Mutated bytes may call `hold`.
     toy.release();
     let service = Service::new(Arc::clone(&toy), LIMIT);
     let mut session = Session::new(1 << 63);
@@ -56,7 +56,7 @@ fn play(bytes: &[u8], pieces: &[usize], output_limit: usize) -> Outcome {
     Outcome { answers, broken, executed: toy.executed() }
 }
 
-/// The answers in a stream of them: kind, name, sequence number, and what is in it.
+/// Parses a stream of answers: message type, name, sequence number and content.
 fn answers(wire: Wire, mut bytes: &[u8]) -> Vec<(u8, String, i32, Result<Answer, ApplicationException>)> {
     let mut splitter = Splitter::new(wire, LIMIT);
     let mut answers = Vec::new();
@@ -82,7 +82,7 @@ fn answers(wire: Wire, mut bytes: &[u8]) -> Vec<(u8, String, i32, Result<Answer,
     answers
 }
 
-/// One of everything that a client may say, the last whole message a good one.
+/// One message of each kind that a client may send. The last whole message is valid.
 fn conversation(wire: Wire) -> Vec<u8> {
     let head =
         |name: &'static str, kind, sequence| Head { name: name.as_bytes(), kind, sequence, old: false };
@@ -93,7 +93,7 @@ fn conversation(wire: Wire) -> Vec<u8> {
         message(wire, head("tell", ONEWAY, 4), b"12345"),
         // As old clients do.
         message(wire, head("tell", CALL, 5), b"67"),
-        // Whoever calls so waits for nothing.
+        // A oneway call of a normal function expects no answer.
         message(wire, head("echo", ONEWAY, 6), b"unheard"),
         message(wire, head("nothing", ONEWAY, 7), b""),
         message(wire, head("echo", REPLY, 8), b""),
@@ -105,7 +105,7 @@ fn conversation(wire: Wire) -> Vec<u8> {
     .concat()
 }
 
-/// A handler keeps a part of the message's memory, if it is given, and a copy if not.
+/// A handler shares the message's memory if it is given, and copies otherwise.
 #[test]
 fn large_arguments_are_shared() {
     let toy = Toy::new();
@@ -167,7 +167,7 @@ fn every_split_of_a_conversation_gives_the_same_answers() {
             assert_eq!(play(&bytes, &[split], LIMIT), whole, "{wire:?} split at {split}");
         }
         assert_eq!(play(&bytes, &vec![1; bytes.len()], LIMIT), whole, "{wire:?} byte by byte");
-        // Answers are taken on as they can go out.
+        // With a tiny output limit, answers are produced one by one.
         assert_eq!(play(&bytes, &[], 1), whole, "{wire:?} answer by answer");
     }
 }
@@ -189,7 +189,7 @@ fn the_old_binary_form_is_answered_in_kind_and_may_change_with_the_new() {
     }
 }
 
-/// A call of echo whose arguments are these bytes.
+/// A call of `echo` with these argument bytes.
 fn raw(wire: Wire, arguments: &[u8]) -> Vec<u8> {
     let mut bytes = match wire.encoding {
         Encoding::Binary => b"\x80\x01\x00\x01\x00\x00\x00\x04echo\x00\x00\x00\x09".to_vec(),
@@ -205,7 +205,7 @@ fn raw(wire: Wire, arguments: &[u8]) -> Vec<u8> {
 #[test]
 fn arguments_that_cannot_be_read_are_refused_and_the_connection_kept_where_their_end_is_known() {
     let lying: [(Encoding, &[u8]); 2] = [
-        // A list of a thousand million numbers in twenty bytes.
+        // A list of 2^30 numbers in twenty bytes.
         (Encoding::Binary, &[15, 0, 2, 10, 0x40, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0]),
         (
             Encoding::Compact,
@@ -223,7 +223,7 @@ fn arguments_that_cannot_be_read_are_refused_and_the_connection_kept_where_their
         let kept = wire.transport == Transport::Framed;
         assert_eq!((outcome.broken.is_none(), said.len()), (kept, if kept { 2 } else { 1 }), "{wire:?}");
 
-        // An older client: the argument is not there. Everyone can see where the message ends.
+        // An older client omits the argument. The end of the message is known on every wire.
         let outcome = play(&[raw(wire, missing), good].concat(), &[], LIMIT);
         let said = answers(wire, &outcome.answers);
         assert_eq!(said[0].3.as_ref().unwrap_err().kind(), ApplicationExceptionKind::PROTOCOL_ERROR);
@@ -275,7 +275,7 @@ fn an_answer_over_the_limit_is_an_error_for_its_caller() {
     }
 }
 
-/// A conversation with some bytes changed and some taken out.
+/// A conversation with some bytes changed and some removed.
 fn hostile() -> impl Strategy<Value = Vec<u8>> {
     let wire = prop::sample::select(Wire::ALL.to_vec());
     let changes = proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..6);
