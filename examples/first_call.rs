@@ -17,7 +17,6 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         })?;
     let mut client = Client::connect(&fabrics, &address, ClientConfig::default())?;
     println!("{}", String::from_utf8_lossy(&client.call(1, b"world")?));
-    drop(client);
     server.shutdown(1_000_000_000);
     Ok(())
 }
