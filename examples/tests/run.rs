@@ -1,15 +1,21 @@
 //! Every example runs to its end and prints the expected output.
 
-use std::process::Command;
+use std::io::{BufRead, BufReader, Read};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
 
-#[track_caller]
-fn says(example: &str, words: &[&str]) {
-    // Cargo has built this package's examples before its tests, in a neighbouring folder.
+/// Cargo builds the examples of a package before its tests, in a folder of the same parent.
+fn program(example: &str) -> PathBuf {
     let mut program = std::env::current_exe().unwrap();
     program.pop();
     program.pop();
     program.extend(["examples", example]);
-    let output = Command::new(program).output().unwrap();
+    program
+}
+
+#[track_caller]
+fn says(example: &str, words: &[&str]) {
+    let output = Command::new(program(example)).output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
     for word in words {
@@ -18,13 +24,61 @@ fn says(example: &str, words: &[&str]) {
 }
 
 #[test]
+fn calls() {
+    says(
+        "calls",
+        &[
+            "ON A WORKER",
+            "IN THE POOL",
+            "later: pulled",
+            "error 7 of the service: not today",
+            "not executed: no such function in the service",
+            "8000 bytes of 1000 calls",
+        ],
+    );
+}
+
+#[test]
 fn echo() {
     says("echo", &["10000 calls"]);
 }
 
 #[test]
+fn first_call() {
+    says("first_call", &["hello world"]);
+}
+
+/// The service of docs/guide/first-service.md: a server in a process of its own, a client, and Ctrl-C.
+#[test]
+fn greeter() {
+    let address = format!("shm:test-greeter-{}", std::process::id());
+    let mut server =
+        Command::new(program("greeter")).args(["serve", &address]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(server.stdout.take().unwrap());
+    let mut line = String::new();
+    lines.read_line(&mut line).unwrap();
+    assert!(line.starts_with(&format!("serving {address}")), "{line}");
+    let called = Command::new(program("greeter")).args(["call", &address, "Ada", "Grace"]).output().unwrap();
+    let interrupted = Command::new("kill").args(["-INT", &server.id().to_string()]).status().unwrap();
+    assert!(interrupted.success());
+    let mut rest = String::new();
+    lines.read_to_string(&mut rest).unwrap();
+    assert!(server.wait().unwrap().success() && rest.contains("ended"), "{rest}");
+    let text = String::from_utf8_lossy(&called.stdout);
+    assert!(called.status.success(), "{text}{}", String::from_utf8_lossy(&called.stderr));
+    for word in ["hello, Ada", "2 greetings in one call", "refused: give a name", "4 greetings in all"] {
+        assert!(text.contains(word), "'{word}' is missing in:\n{text}");
+    }
+}
+
+#[test]
 fn hatkv() {
     says("hatkv", &["max_readers: 128, put: Together", "10 of 10 found"]);
+}
+
+#[test]
+fn hello() {
+    says("hello", &["hello, world, over shm"]);
 }
 
 #[test]

@@ -117,7 +117,7 @@ impl Rates {
         Rates { rows, source: RatesSource::BuiltIn }
     }
 
-    /// What `dunlin bench fetch-table` measured on shared memory (two cores of an AMD EPYC, Zen 3; `bench/RESULTS.md`). Processors differ
+    /// What `dunlin bench fetch-table` measured on shared memory (two cores of an AMD EPYC, Zen 3; `docs/results/machine-d.md`). Processors differ
     /// by a factor of two, but not in this: who READs copies with its own processor, as who WRITEs does, so nothing is asymmetric.
     pub fn shared_memory() -> Self {
         let row = |bytes, reads, writes, read_nanos| RateRow { bytes, reads, writes, read_nanos };

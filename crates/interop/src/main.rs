@@ -1,5 +1,5 @@
 //! `cargo run -p dunlin-interop -- [python] [node] [java] [cpp]`: Dunlin and Apache's libraries call each
-//! other; all four languages by default. `./test` runs Python and Node as tests of this crate.
+//! other; all four languages by default. `./test interop` runs it.
 
 use anyhow::{Context, Result};
 use dunlin_interop::run::{Language, run};
