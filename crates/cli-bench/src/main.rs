@@ -40,8 +40,8 @@ fn main() -> ExitCode {
 
 fn run() -> Result<ExitCode, Failure> {
     child::follow_parent()?;
-    if describe::describe_if_asked(&Arguments::command())? {
-        return Ok(ExitCode::SUCCESS);
+    if let Some(code) = describe::answer_if_asked(Arguments::command())? {
+        return Ok(code);
     }
     if std::env::args_os().nth(1).is_some_and(|first| first == INTERNAL) {
         let InternalCommand::FetchTablePeer(arguments) =

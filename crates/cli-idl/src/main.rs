@@ -32,8 +32,8 @@ fn main() -> ExitCode {
 
 fn run() -> Result<ExitCode, Failure> {
     child::follow_parent()?;
-    if describe::describe_if_asked(&Arguments::command())? {
-        return Ok(ExitCode::SUCCESS);
+    if let Some(code) = describe::answer_if_asked(Arguments::command())? {
+        return Ok(code);
     }
     let arguments = Arguments::parse();
     logging::start(arguments.verbose);

@@ -25,8 +25,8 @@ fn main() -> ExitCode {
 
 fn run() -> Result<ExitCode, Failure> {
     child::follow_parent()?;
-    if describe::describe_if_asked(&Arguments::command())? {
-        return Ok(ExitCode::SUCCESS);
+    if let Some(code) = describe::answer_if_asked(Arguments::command())? {
+        return Ok(code);
     }
     let arguments = Arguments::parse();
     // Without -v nothing is logged: the engine's warnings in a swarm are about faults that are meant.

@@ -13,10 +13,10 @@ mod kv;
 mod ping;
 mod protocols;
 
-use clap::{ArgAction, Parser, Subcommand};
+use clap::{ArgAction, CommandFactory as _, Parser, Subcommand};
 use dunlin_command::output::{self, Failure};
 use dunlin_command::program::{BENCH, IDL, SIM};
-use dunlin_command::{INTERNAL, child, logging};
+use dunlin_command::{INTERNAL, child, describe, logging};
 use std::process::ExitCode;
 
 const AFTER_HELP: &str = "\
@@ -79,6 +79,11 @@ enum InternalCommand {
 }
 
 fn main() -> ExitCode {
+    match describe::answer_if_asked(Arguments::command()) {
+        Ok(None) => {}
+        Ok(Some(code)) => return code,
+        Err(failure) => return output::exit_code(Err(failure)),
+    }
     if std::env::args_os().nth(1).is_some_and(|first| first == INTERNAL) {
         let arguments = InternalArguments::parse_from(std::env::args_os().skip(1));
         logging::start(0);

@@ -22,25 +22,33 @@ const PROGRAMS: [(&str, &str); 4] = [
     ("dunlin-idl", "dunlin-cli-idl"),
 ];
 
-/// The folder of the programs of the running test's build.
+/// The folder of the programs of the running build: of a test, which runs in `target/PROFILE/deps`, or of a program beside them.
 fn programs_folder() -> PathBuf {
-    let test = std::env::current_exe().expect("a path");
-    test.parent().and_then(Path::parent).expect("target/PROFILE").to_owned()
+    let own = std::env::current_exe().expect("a path");
+    let folder = own.parent().expect("a folder");
+    let above = folder.parent().filter(|_| folder.ends_with("deps"));
+    above.unwrap_or(folder).to_owned()
 }
 
-/// The path of `dunlin`. Cargo builds the programs of the package under test, and all programs where it tests the workspace; any
-/// other program that is missing is built here.
-pub fn dunlin_program() -> &'static Path {
-    static DUNLIN: OnceLock<PathBuf> = OnceLock::new();
-    DUNLIN.get_or_init(|| {
+/// The path of a program of the command. Cargo builds the programs of the package under test, and all programs where it tests the
+/// workspace; any other program that is missing is built here.
+pub fn program(name: &str) -> PathBuf {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    let folder = BUILT.get_or_init(|| {
         let folder = programs_folder();
         for (program, package) in PROGRAMS {
             if !folder.join(program).exists() {
                 build(package, &folder);
             }
         }
-        folder.join("dunlin")
-    })
+        folder
+    });
+    folder.join(name)
+}
+
+/// The path of `dunlin`.
+pub fn dunlin_program() -> PathBuf {
+    program("dunlin")
 }
 
 fn build(package: &str, folder: &Path) {

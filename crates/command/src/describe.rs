@@ -1,43 +1,103 @@
-//! A program's commands and options as JSON, so that `dunlin completions` can complete those of the programs beside it.
+//! A program's commands and options as JSON, for `dunlin completions` and the generated page of commands, and the check of a command
+//! line that is not run, for the tests of documents.
 
 use crate::output::{self, Failure};
 use crate::program::Program;
 use clap::builder::PossibleValue;
 use clap::{Arg, ArgAction, Command};
 use serde::{Deserialize, Serialize};
+use std::ffi::OsString;
+use std::process::ExitCode;
 
 /// The word, behind [`crate::INTERNAL`], that asks a program for its description.
 pub const DESCRIBE: &str = "describe";
+
+/// The word, behind [`crate::INTERNAL`], that has the words behind it checked and not run.
+const PARSE: &str = "parse";
 
 /// A command: its options and the commands below it.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Description {
     name: String,
     about: String,
+    /// Whether another program runs it.
+    external: bool,
     options: Vec<OptionDescription>,
     commands: Vec<Description>,
 }
 
+/// An option, or an argument by its place.
 #[derive(Debug, Default, Serialize, Deserialize)]
-struct OptionDescription {
+pub struct OptionDescription {
     name: String,
     help: String,
     short: Option<char>,
     long: Option<String>,
     /// Whether it takes a value.
     value: bool,
+    /// The name of the value in usage lines.
+    value_name: String,
     /// The values that it can take, where these are few.
     values: Vec<String>,
+    /// The default.
+    default: String,
 }
 
-/// Prints the description if the arguments of this process ask for it; says whether they did.
-pub fn describe_if_asked(command: &Command) -> Result<bool, Failure> {
-    let words: Vec<_> = std::env::args_os().skip(1).collect();
-    if words != [crate::INTERNAL, DESCRIBE] {
-        return Ok(false);
+impl OptionDescription {
+    /// The option as a usage line shows it.
+    #[must_use]
+    pub fn usage(&self) -> String {
+        let Some(long) = &self.long else { return self.value_name.clone() };
+        let short = self.short.map(|short| format!("-{short}, ")).unwrap_or_default();
+        if self.value { format!("{short}--{long} {}", self.value_name) } else { format!("{short}--{long}") }
     }
-    output::print_line(serde_json::to_string(&Description::of(command)).map_err(Failure::new)?)?;
-    Ok(true)
+
+    /// The help, with values and default.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let mut text = self.help.clone();
+        if !self.values.is_empty() {
+            text.push_str(&format!("; one of {}", self.values.join(", ")));
+        }
+        if !self.default.is_empty() {
+            text.push_str(&format!(" [default: {}]", self.default));
+        }
+        text
+    }
+
+    /// Whether it is the option for help or for the version.
+    #[must_use]
+    pub fn is_help(&self) -> bool {
+        matches!(self.long.as_deref(), Some("help" | "version"))
+    }
+}
+
+/// Prints the description, or checks words, if the arguments of this process ask for it; the exit status if they did.
+pub fn answer_if_asked(command: Command) -> Result<Option<ExitCode>, Failure> {
+    let words: Vec<_> = std::env::args_os().skip(1).collect();
+    let Some((first, words)) = words.split_first() else { return Ok(None) };
+    if first != crate::INTERNAL {
+        return Ok(None);
+    }
+    match words.split_first() {
+        Some((word, [])) if word == DESCRIBE => {
+            let mut command = command;
+            command.build();
+            output::print_line(serde_json::to_string(&Description::of(&command)).map_err(Failure::new)?)?;
+            Ok(Some(ExitCode::SUCCESS))
+        }
+        Some((word, words)) if word == PARSE => {
+            let name = OsString::from(command.get_name());
+            match command.try_get_matches_from(std::iter::once(&name).chain(words)) {
+                Err(error) if error.use_stderr() => {
+                    output::note(error);
+                    Ok(Some(ExitCode::from(2)))
+                }
+                _ => Ok(Some(ExitCode::SUCCESS)),
+            }
+        }
+        _ => Ok(None),
+    }
 }
 
 impl Description {
@@ -48,9 +108,10 @@ impl Description {
             name: command.get_name().to_owned(),
             about: command.get_about().map(ToString::to_string).unwrap_or_default(),
             options: command.get_arguments().filter(|option| !option.is_hide_set()).map(describe).collect(),
+            external: command.is_disable_help_flag_set(),
             commands: command
                 .get_subcommands()
-                .filter(|command| !command.is_hide_set())
+                .filter(|command| !command.is_hide_set() && command.get_name() != "help")
                 .map(Self::of)
                 .collect(),
         }
@@ -70,6 +131,29 @@ impl Description {
         self.commands
     }
 
+    /// The commands below this one.
+    #[must_use]
+    pub fn commands(&self) -> &[Self] {
+        &self.commands
+    }
+
+    /// Its options and arguments.
+    pub fn options(&self) -> impl Iterator<Item = &OptionDescription> {
+        self.options.iter()
+    }
+
+    /// Its purpose, in a line.
+    #[must_use]
+    pub fn about(&self) -> &str {
+        &self.about
+    }
+
+    /// Whether another program runs it.
+    #[must_use]
+    pub fn is_external(&self) -> bool {
+        self.external
+    }
+
     /// The name.
     #[must_use]
     pub fn name(&self) -> &str {
@@ -80,7 +164,7 @@ impl Description {
     #[must_use]
     pub fn into_command(self, name: &str) -> Command {
         let mut command = Command::new(leak(name)).about(self.about);
-        for option in self.options {
+        for option in self.options.into_iter().filter(|option| !option.is_help()) {
             command = command.arg(argument(option));
         }
         for below in self.commands {
@@ -104,6 +188,13 @@ fn describe(option: &Arg) -> OptionDescription {
         short: option.get_short(),
         long: option.get_long().map(str::to_owned),
         value: takes,
+        value_name: option.get_value_names().and_then(|names| names.first()).map(ToString::to_string).unwrap_or_default(),
+        default: if takes {
+            let values: Vec<_> = option.get_default_values().iter().map(|value| value.to_string_lossy()).collect();
+            values.join(",")
+        } else {
+            String::new()
+        },
         values: if takes {
             option.get_possible_values().iter().map(|value| value.get_name().to_owned()).collect()
         } else {

@@ -58,6 +58,11 @@ impl Key {
         }
     }
 
+    /// Returns the alternative names of the key.
+    pub fn aliases(self) -> impl Iterator<Item = &'static str> {
+        Key::ALIASES.into_iter().filter_map(move |(alias, key)| (key == self).then_some(alias))
+    }
+
     /// Returns the key with exactly this name or alias.
     pub fn by_name(name: &str) -> Option<Key> {
         Key::ALL

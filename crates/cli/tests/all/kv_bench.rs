@@ -1,6 +1,6 @@
 //! `dunlin kv bench` against real servers, dying ones among them.
 
-use dunlin_command_testing::{Ended, Folder, Running, Server, debris, dunlin, signal};
+use dunlin_command_testing::{Ended, Folder, Running, Server, debris, dunlin};
 
 fn bench<'a>(address: &'a str, more: &[&'a str]) -> Vec<&'a str> {
     let mut arguments = vec!["kv", "bench", address, "--seconds", "0.1", "-P", "recordcount=2000"];
@@ -140,7 +140,7 @@ fn measuring(server: &Server, options: &[&str]) -> Running {
 fn with_dying_server(options: &[&str], signal: &str) -> Ended {
     let server = Server::start(&[]);
     let client = measuring(&server, options);
-    signal(server.id(), signal);
+    dunlin_command_testing::signal(server.id(), signal);
     client.end()
 }
 

@@ -1,0 +1,116 @@
+//! Facts that stand in the sources: documentation and messages of enums, names of environment variables.
+
+use crate::pages::{files, root};
+use anyhow::{Context as _, Result};
+use quote::ToTokens as _;
+use regex::Regex;
+use std::collections::BTreeSet;
+use std::path::Path;
+use syn::{Attribute, Expr, Item, ItemEnum, Lit, Meta, Visibility};
+
+/// A variant of an enum.
+#[derive(Debug)]
+pub struct Variant {
+    /// The name.
+    pub name: String,
+    /// The first paragraph of its documentation.
+    pub meaning: String,
+    /// The format of its message, of an error; "as its cause" where it has none.
+    pub message: Option<String>,
+}
+
+/// An enum with its variants.
+#[derive(Debug)]
+pub struct Enum {
+    /// The name.
+    pub name: String,
+    /// The first paragraph of its documentation.
+    pub meaning: String,
+    /// The variants.
+    pub variants: Vec<Variant>,
+}
+
+/// The public error enums of a crate's sources, in the order of files and lines.
+pub fn errors_of(krate: &str) -> Result<Vec<Enum>> {
+    let mut found = Vec::new();
+    for file in files(&root().join("crates").join(krate).join("src"), "rs") {
+        found.extend(enums(&file)?.into_iter().filter(is_error).map(|item| describe(&item)));
+    }
+    Ok(found)
+}
+
+/// One public enum of a file.
+pub fn enum_of(file: &str, name: &str) -> Result<Enum> {
+    let found = enums(&root().join(file))?.into_iter().find(|item| item.ident == name);
+    found.map(|item| describe(&item)).with_context(|| format!("no enum {name} in {file}"))
+}
+
+fn enums(file: &Path) -> Result<Vec<ItemEnum>> {
+    let text = std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
+    let parsed = syn::parse_file(&text).with_context(|| format!("cannot parse {}", file.display()))?;
+    let public = |item| match item {
+        Item::Enum(item) if matches!(item.vis, Visibility::Public(_)) => Some(item),
+        _ => None,
+    };
+    Ok(parsed.items.into_iter().filter_map(public).collect())
+}
+
+fn is_error(item: &ItemEnum) -> bool {
+    item.variants.iter().any(|variant| variant.attrs.iter().any(|attribute| attribute.path().is_ident("error")))
+}
+
+fn describe(item: &ItemEnum) -> Enum {
+    let variants = item.variants.iter().map(|variant| Variant {
+        name: variant.ident.to_string(),
+        meaning: documentation(&variant.attrs),
+        message: variant.attrs.iter().find_map(message),
+    });
+    Enum { name: item.ident.to_string(), meaning: documentation(&item.attrs), variants: variants.collect() }
+}
+
+/// The first paragraph, its links without brackets.
+fn documentation(attributes: &[Attribute]) -> String {
+    let line = |attribute: &Attribute| match &attribute.meta {
+        Meta::NameValue(pair) if pair.path.is_ident("doc") => match &pair.value {
+            Expr::Lit(literal) => match &literal.lit {
+                Lit::Str(text) => Some(text.value().trim().to_owned()),
+                _ => None,
+            },
+            _ => None,
+        },
+        _ => None,
+    };
+    let lines: Vec<String> = attributes.iter().filter_map(line).take_while(|line| !line.is_empty()).collect();
+    let links = Regex::new(r"\[(`[^`]*`)\](?:\([^)]*\))?").ok();
+    let text = lines.join(" ");
+    links.map_or(text.clone(), |links| links.replace_all(&text, "$1").into_owned())
+}
+
+fn message(attribute: &Attribute) -> Option<String> {
+    let list = match &attribute.meta {
+        Meta::List(list) if list.path.is_ident("error") => list,
+        _ => return None,
+    };
+    let first = list.tokens.clone().into_iter().next()?;
+    match syn::parse2::<Lit>(first.to_token_stream()) {
+        Ok(Lit::Str(text)) => Some(text.value().split_whitespace().collect::<Vec<_>>().join(" ")),
+        _ => Some("as its cause".to_owned()),
+    }
+}
+
+/// The environment variables of the project that the sources of programs and libraries name.
+#[must_use]
+pub fn environment_variables() -> BTreeSet<String> {
+    let Ok(name) = Regex::new(r"DUNLIN_[A-Z][A-Z_]*[A-Z]\b") else { return BTreeSet::new() };
+    let crates = root().join("crates");
+    let sources = files(&crates, "rs").into_iter().filter(|file| {
+        let inside = file.strip_prefix(&crates).unwrap_or(file);
+        inside.components().nth(1).is_some_and(|part| part.as_os_str() == "src")
+    });
+    let mut found = BTreeSet::new();
+    for file in sources {
+        let text = std::fs::read_to_string(file).unwrap_or_default();
+        found.extend(name.find_iter(&text).map(|hit| hit.as_str().to_owned()));
+    }
+    found
+}
