@@ -365,7 +365,7 @@ impl<B: Backend> Io<B> {
     fn hear_backend(&self, place: usize, flags: EventFlags) {
         let Heard { forget, end_links } = self.backend.hear(place, flags);
         if forget && let Some(descriptor) = self.backend.descriptors().get(place) {
-            // Only fails if the descriptor was removed already.
+            // The result does not matter: the descriptor has no more events.
             let _ = epoll::delete(&self.epoll, descriptor);
         }
         if let Some(reason) = end_links {

@@ -164,7 +164,7 @@ impl<B: Backend> LinkShared<B> {
         self.alive.load(Ordering::Acquire)
     }
 
-    /// Ends the link: closes the socket and notifies all who wait on it.
+    /// Ends the link: closes the socket and notifies all waiting threads and queue pairs.
     pub(crate) fn end(&self, reason: &str) {
         if !self.alive.swap(false, Ordering::AcqRel) {
             return;
