@@ -1,4 +1,4 @@
-//! Two domains in one process: connect, WRITE, READ, atomics, and what is refused.
+//! Two domains in one process: connect, WRITE, READ, atomics, and refused requests.
 
 mod common;
 
