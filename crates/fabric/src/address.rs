@@ -76,8 +76,8 @@ impl Address {
     /// Makes an address from a scheme and a name.
     ///
     /// A name is 1 to [`MAX_NAME`] printable ASCII characters without spaces. Names of [`Scheme::Rdma`],
-    /// [`Scheme::Tcp`] and [`Scheme::Auto`] are HOST:PORT, names of [`Scheme::Ofi`] are
-    /// PROVIDER:HOST:PORT. IPv6 addresses are written in brackets.
+    /// [`Scheme::Tcp`] and [`Scheme::Auto`] are HOST:PORT, names of [`Scheme::Ofi`] are PROVIDER:HOST:PORT.
+    /// IPv6 addresses are written in brackets.
     pub fn new(scheme: Scheme, name: &str) -> Result<Self, AddressError> {
         let bad = |why| Err(AddressError::BadName { name: name.chars().take(100).collect(), why });
         if name.is_empty() {

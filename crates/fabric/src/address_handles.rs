@@ -1,5 +1,4 @@
-//! The address handles of a domain, for back-ends. Each handle belongs to one queue pair and ends with
-//! it.
+//! The address handles of a domain, for back-ends. Each handle belongs to one queue pair and ends with it.
 
 use crate::error::CreateError;
 use crate::work::{AddressHandleId, QueuePairId};

@@ -1,9 +1,9 @@
 //! Registered buffers of this process, which peers can at most read.
 //!
-//! A buffer is a lease. Posting moves it into the queue pair and the completion returns it, so safe code
-//! can neither free nor change memory that a NIC may still access. Dropping a buffer returns it to the
-//! arena. The allocator is a buddy system over tables that are allocated once: `reserve` and drop
-//! allocate nothing, take a short lock, and round lengths up to a power of two.
+//! A buffer is a lease. Posting moves it into the queue pair and the completion returns it, so safe code can
+//! neither free nor change memory that a NIC may still access. Dropping a buffer returns it to the arena. The
+//! allocator is a buddy system over tables that are allocated once: `reserve` and drop allocate nothing, take
+//! a short lock, and round lengths up to a power of two.
 
 use crate::memory::Memory;
 use std::ops::{Deref, DerefMut};
@@ -28,8 +28,8 @@ pub enum ArenaError {
     PeerWritable,
 }
 
-/// Links are units plus one, and orders of free blocks are orders plus one, so fresh tables are all
-/// zeros. The pages of an arena's tables are thus touched only when the arena's memory is.
+/// Links are units plus one, and orders of free blocks are orders plus one, so fresh tables are all zeros.
+/// The pages of an arena's tables are thus touched only when the arena's memory is.
 const NONE: u32 = 0;
 /// A unit that does not start a free block.
 const NOT_FREE: u8 = 0;
@@ -53,8 +53,8 @@ impl Buddy {
             previous: table(),
             order_of_free: vec![NOT_FREE; units as usize],
         };
-        // A block starts at a multiple of its size, so a length that is not a power of two is split with
-        // its largest blocks first.
+        // A block starts at a multiple of its size, so a length that is not a power of two is split with its
+        // largest blocks first.
         let mut at = 0;
         for order in (0..orders as u8).rev() {
             if units - at >= 1 << order {
@@ -131,8 +131,8 @@ impl<M: Memory> Clone for Arena<M> {
 }
 
 impl<M: Memory> Arena<M> {
-    /// Makes an arena from memory that peers cannot write. The smallest buffer is 64 bytes, or 1/65536 of
-    /// the memory if that is more.
+    /// Makes an arena from memory that peers cannot write. The smallest buffer is 64 bytes, or 1/65536 of the
+    /// memory if that is more.
     pub fn new(memory: M) -> Result<Self, ArenaError> {
         let unit = (memory.length() / 65536).next_power_of_two().max(64);
         Arena::of_units(memory, unit)
@@ -176,8 +176,8 @@ impl<M: Memory> Arena<M> {
         Ok(Buffer { arena: Arc::clone(&self.0), unit, order, begin: 0, length })
     }
 
-    /// Returns whether no buffer of the arena is in use. The answer stays true as long as no other handle
-    /// of the arena exists.
+    /// Returns whether no buffer of the arena is in use. The answer stays true as long as no other handle of
+    /// the arena exists.
     pub fn is_unused(&self) -> bool {
         Arc::strong_count(&self.0) == 1
     }
@@ -200,8 +200,7 @@ pub struct Buffer<M: Memory> {
 }
 
 impl<M: Memory> Buffer<M> {
-    /// Returns the offset in the arena's memory. Together with the arena's key it names the buffer to a
-    /// peer.
+    /// Returns the offset in the arena's memory. Together with the arena's key it names the buffer to a peer.
     pub fn offset(&self) -> u64 {
         self.unit as u64 * self.arena.unit as u64 + u64::from(self.begin)
     }
@@ -211,8 +210,8 @@ impl<M: Memory> Buffer<M> {
         (self.arena.unit << self.order) - self.begin as usize
     }
 
-    /// Restricts the buffer to `length` bytes from `begin` of its block, so that an operation concerns
-    /// only that part. Returns `false`, without a change, if the block is smaller.
+    /// Restricts the buffer to `length` bytes from `begin` of its block, so that an operation concerns only
+    /// that part. Returns `false`, without a change, if the block is smaller.
     pub fn set_window(&mut self, begin: usize, length: usize) -> bool {
         let whole = self.arena.unit << self.order;
         let (Ok(start), Some(end)) = (u32::try_from(begin), begin.checked_add(length)) else { return false };
@@ -257,8 +256,8 @@ impl<M: Memory> Deref for Buffer<M> {
 
 impl<M: Memory> DerefMut for Buffer<M> {
     fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as in `deref`, and `self` is borrowed exclusively. A granted peer may read
-        // concurrently, from outside this program; it sees torn bytes at worst and has to expect them.
+        // SAFETY: as in `deref`, and `self` is borrowed exclusively. A granted peer may read concurrently,
+        // from outside this program; it sees torn bytes at worst and has to expect them.
         unsafe { std::slice::from_raw_parts_mut(self.start(), self.length) }
     }
 }

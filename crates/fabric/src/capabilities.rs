@@ -46,34 +46,32 @@ pub struct Capabilities {
     pub immediate: bool,
     /// Whether completions on a reliable connection report the outcome at the target.
     ///
-    /// If set, a request that the target refuses completes with the reason, and a SEND waits for a RECV.
-    /// If not set (iWARP), a request completes when the transport has accepted it. A request that the
-    /// target then refuses, including a SEND without a RECV, ends the connection: both queue pairs go
-    /// into the error state.
+    /// If set, a request that the target refuses completes with the reason, and a SEND waits for a RECV. If
+    /// not set (iWARP), a request completes when the transport has accepted it. A request that the target
+    /// then refuses, including a SEND without a RECV, ends the connection: both queue pairs go into the error
+    /// state.
     pub acknowledged: bool,
-    /// Whether the bytes of one WRITE become visible in increasing address order, at least so far that
-    /// its last 8 bytes (at an 8-byte boundary) are never visible before all others. Memory polling needs
-    /// this.
+    /// Whether the bytes of one WRITE become visible in increasing address order, at least so far that its
+    /// last 8 bytes (at an 8-byte boundary) are never visible before all others. Memory polling needs this.
     pub in_order_write: bool,
     /// Whether a READ returns each cache line at least as new as the line's last 8 bytes.
     ///
-    /// If set, a writer that stores those 8 bytes last is seen with the whole line or not at all. NICs
-    /// read whole lines, one after the other. Software that copies in increasing order (Soft-RoCE, a
-    /// socket) can be overtaken within a line. If not set, the reader fetches the data a second time
-    /// after it has seen the last 8 bytes.
+    /// If set, a writer that stores those 8 bytes last is seen with the whole line or not at all. NICs read
+    /// whole lines, one after the other. Software that copies in increasing order (Soft-RoCE, a socket) can
+    /// be overtaken within a line. If not set, the reader fetches the data a second time after it has seen
+    /// the last 8 bytes.
     pub whole_line_reads: bool,
     /// Whether shared receive queues exist.
     pub shared_receive_queue: bool,
     /// Whether a thread can sleep until a completion queue has an entry.
     pub events: bool,
-    /// Whether the initiator's own processor executes one-sided operations, in memory that both sides
-    /// map.
+    /// Whether the initiator's own processor executes one-sided operations, in memory that both sides map.
     ///
-    /// A completion then costs as much as the message that it announces, so it saves nothing. An answer
-    /// also arrives long before a sleeping thread would be awake.
+    /// A completion then costs as much as the message that it announces, so it saves nothing. An answer also
+    /// arrives long before a sleeping thread would be awake.
     pub initiator_copies: bool,
-    /// Whether two-sided operations complete only while the target polls. One-sided operations need at
-    /// most a thread of the target's process that the fabric itself runs (libfabric).
+    /// Whether two-sided operations complete only while the target polls. One-sided operations need at most a
+    /// thread of the target's process that the fabric itself runs (libfabric).
     pub target_progress: bool,
     /// The maximum number of queue pairs in one domain.
     pub max_queue_pairs: u32,
@@ -82,8 +80,8 @@ pub struct Capabilities {
 }
 
 impl Capabilities {
-    /// The capabilities of a fabric without limitations. Used to test whether a setting is unusable on
-    /// every fabric.
+    /// The capabilities of a fabric without limitations. Used to test whether a setting is unusable on every
+    /// fabric.
     pub const EVERYTHING: Capabilities = Capabilities {
         name: "that can do everything",
         transports: TransportSet::ALL,
@@ -104,8 +102,8 @@ impl Capabilities {
         max_queue_depth: 1 << 16,
     };
 
-    /// iWARP on a NIC that places the bytes of a WRITE in order: reliable connections, no immediate data,
-    /// no atomics, and completions that do not report the outcome at the target.
+    /// iWARP on a NIC that places the bytes of a WRITE in order: reliable connections, no immediate data, no
+    /// atomics, and completions that do not report the outcome at the target.
     pub const IWARP: Capabilities = Capabilities {
         name: "iwarp",
         transports: TransportSet::NONE.with(Transport::ReliableConnection),
@@ -118,8 +116,8 @@ impl Capabilities {
     /// libfabric's provider `tcp`: reliable connections, no atomics, completions that do not report the
     /// outcome at the target, and WRITEs that land in any order.
     ///
-    /// One-sided operations are executed by whichever thread of the target makes progress. The fabric
-    /// runs a thread for the times when no other thread does.
+    /// One-sided operations are executed by whichever thread of the target makes progress. The fabric runs a
+    /// thread for the times when no other thread does.
     pub const OFI: Capabilities = Capabilities {
         name: "ofi",
         transports: TransportSet::NONE.with(Transport::ReliableConnection),

@@ -74,8 +74,8 @@ impl CompletionStatus {
 
     /// Returns whether the target may have seen any effect of the work request.
     ///
-    /// A flushed request may have left before the queue pair failed, so it counts as possibly executed:
-    /// verbs gives no stronger promise.
+    /// A flushed request may have left before the queue pair failed, so it counts as possibly executed: verbs
+    /// gives no stronger promise.
     pub const fn may_have_executed(self) -> bool {
         match self {
             CompletionStatus::Success
@@ -108,8 +108,8 @@ impl CompletionStatus {
     }
 }
 
-/// One completion. A successful unsignaled work request makes no completion; a failed or flushed one
-/// always does.
+/// One completion. A successful unsignaled work request makes no completion; a failed or flushed one always
+/// does.
 #[derive(Debug)]
 pub struct Completion<M: Memory> {
     /// The id that the caller gave when it posted the work request.

@@ -1,22 +1,20 @@
 //! Copies to and from memory that another process may change at any moment.
 //!
-//! Rust's memory model has no plain access to such memory: a racing `memcpy` would be undefined
-//! behaviour. On x86-64 the copies are inline assembly, opaque to the compiler and sound under races
-//! (torn bytes are the worst case). Elsewhere they are relaxed atomics. A volatile loop would be sound
-//! too, but is slower.
+//! Rust's memory model has no plain access to such memory: a racing `memcpy` would be undefined behaviour. On
+//! x86-64 the copies are inline assembly, opaque to the compiler and sound under races (torn bytes are the
+//! worst case). Elsewhere they are relaxed atomics. A volatile loop would be sound too, but is slower.
 //!
 //! Ordering of [`to_peer`]: the last 8 bytes (if the destination's end is 8-byte aligned) become visible
 //! after all others. Ordering of [`from_peer`]: the last 8 bytes of the first line are read before all
-//! others. Data whose writer stores those 8 bytes last is therefore complete if they are new. A NIC's
-//! READ gives the same guarantee, and a fetching client needs it. A string move alone does not give it,
-//! since it may be interrupted within a line.
+//! others. Data whose writer stores those 8 bytes last is therefore complete if they are new. A NIC's READ
+//! gives the same guarantee, and a fetching client needs it. A string move alone does not give it, since it
+//! may be interrupted within a line.
 
-/// The length from which `rep movsb` is faster than a loop of 16-byte moves, because of its start-up
-/// cost.
+/// The length from which `rep movsb` is faster than a loop of 16-byte moves, because of its start-up cost.
 pub const STRING_MOVE_FROM: usize = 1024;
 
-/// Copies `length` bytes from memory that a peer may be writing into private memory. Reads the last 8
-/// bytes of the first 64 first.
+/// Copies `length` bytes from memory that a peer may be writing into private memory. Reads the last 8 bytes
+/// of the first 64 first.
 ///
 /// # Safety
 /// `source` must be readable and `destination` writable for `length` bytes. They must not overlap, and no
@@ -34,16 +32,15 @@ pub unsafe fn from_peer(source: *const u8, destination: *mut u8, length: usize) 
     }
 }
 
-/// As [`from_peer`], but copies two halves alternately, one line of each. Some processors keep more lines
-/// of two streams in flight than of one string move. Only a measurement shows which is faster for long
-/// copies.
+/// As [`from_peer`], but copies two halves alternately, one line of each. Some processors keep more lines of
+/// two streams in flight than of one string move. Only a measurement shows which is faster for long copies.
 ///
 /// # Safety
 /// As for [`from_peer`].
 #[inline]
 pub unsafe fn from_peer_in_halves(source: *const u8, destination: *mut u8, length: usize) {
-    // SAFETY: the caller's contract. Two halves of whole lines and the rest after them are exactly
-    // `length` bytes.
+    // SAFETY: the caller's contract. Two halves of whole lines and the rest after them are exactly `length`
+    // bytes.
     unsafe {
         let half = length / 128 * 64;
         for at in (0..half).step_by(64) {
@@ -92,17 +89,17 @@ pub unsafe fn line_from_peer(source: *const u8) -> [u8; 64] {
 /// `destination` must be 64-byte aligned and writable for 64 bytes.
 #[inline]
 pub unsafe fn line_to_peer(line: &[u8; 64], destination: *mut u8) {
-    // SAFETY: the caller guarantees that the destination is aligned and writable. The stores go in
-    // ascending order, and x86 keeps the order of stores. The tag is in the last store, which is aligned
-    // and so not torn.
+    // SAFETY: the caller guarantees that the destination is aligned and writable. The stores go in ascending
+    // order, and x86 keeps the order of stores. The tag is in the last store, which is aligned and so not
+    // torn.
     unsafe { arch::copy_line_ordered(line.as_ptr(), destination) }
 }
 
 /// Copies with non-temporal stores, which bypass the caches. For data that another core will read, where
 /// invalidating lines in that core's cache costs more than a memory access.
 ///
-/// Stores after the call become visible after the copied data. If the lengths differ, only the shorter
-/// one is copied.
+/// Stores after the call become visible after the copied data. If the lengths differ, only the shorter one is
+/// copied.
 #[inline]
 pub fn stream(to: &mut [u8], from: &[u8]) {
     let length = to.len().min(from.len());
@@ -112,14 +109,14 @@ pub fn stream(to: &mut [u8], from: &[u8]) {
     let lines = (length - head) / 64;
     let tail = head + lines * 64;
     to[..head].copy_from_slice(&from[..head]);
-    // SAFETY: both slices have `lines` times 64 bytes from `head` on, `to` is borrowed exclusively, and
-    // its start at `head` is aligned.
+    // SAFETY: both slices have `lines` times 64 bytes from `head` on, `to` is borrowed exclusively, and its
+    // start at `head` is aligned.
     unsafe { arch::stream(from.as_ptr().add(head), to.as_mut_ptr().add(head), lines) };
     to[tail..].copy_from_slice(&from[tail..]);
 }
 
-/// Hints that another core will read a line that was just written, so the line may move to the shared
-/// cache (CLDEMOTE). Never faults; processors without the instruction execute it as a no-op.
+/// Hints that another core will read a line that was just written, so the line may move to the shared cache
+/// (CLDEMOTE). Never faults; processors without the instruction execute it as a no-op.
 #[inline(always)]
 pub fn demote(address: *const u8) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
@@ -135,8 +132,8 @@ pub fn demote(address: *const u8) {
 #[inline(always)]
 pub fn prefetch_to_write(address: *const u8) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
-    // SAFETY: a prefetch has no effect that a program can observe; processors without the instruction
-    // ignore it.
+    // SAFETY: a prefetch has no effect that a program can observe; processors without the instruction ignore
+    // it.
     unsafe {
         core::arch::asm!("prefetchw [{}]", in(reg) address, options(nostack, preserves_flags, readonly));
     }
@@ -207,8 +204,8 @@ mod arch {
     }
 
     /// Loads 8 bytes at a time: the line has just been assembled from words, and a wider load would wait
-    /// until those stores have left the store queue. Stores in four pieces: stores wait in that queue
-    /// until the line arrives from the peer's cache, and the queue is short.
+    /// until those stores have left the store queue. Stores in four pieces: stores wait in that queue until
+    /// the line arrives from the peer's cache, and the queue is short.
     #[inline(always)]
     pub(super) unsafe fn copy_line_ordered(source: *const u8, destination: *mut u8) {
         // SAFETY: 64 bytes each, by the caller's contract.
@@ -226,8 +223,8 @@ mod arch {
 
     #[inline]
     pub(super) unsafe fn stream(source: *const u8, destination: *mut u8, lines: usize) {
-        // SAFETY: `lines` aligned lines each, by the caller's contract. Non-temporal stores are
-        // unordered, so a fence waits for them.
+        // SAFETY: `lines` aligned lines each, by the caller's contract. Non-temporal stores are unordered, so
+        // a fence waits for them.
         unsafe {
             for line in 0..lines {
                 asm!(
@@ -311,8 +308,7 @@ mod arch {
         // SAFETY: 64 bytes each, by the caller's contract.
         unsafe {
             copy(source.add(56), destination.add(56), 8);
-            // The peer stores this aligned word after all others of the line, so it must be read before
-            // them.
+            // The peer stores this aligned word after all others of the line, so it must be read before them.
             fence(Ordering::Acquire);
             copy(source, destination, 56);
         }

@@ -122,8 +122,7 @@ pub enum PostError {
         /// The limit, in bytes.
         limit: u32,
     },
-    /// The transport lacks this operation (READ on UC, WRITE on UD, ...), or an address handle is
-    /// missing.
+    /// The transport lacks this operation (READ on UC, WRITE on UD, ...), or an address handle is missing.
     #[error("the transport cannot do this: {0}")]
     Transport(&'static str),
     /// This domain did not create the handle, or has destroyed it.
@@ -198,8 +197,7 @@ pub enum DialError {
         /// The listener's version.
         theirs: u16,
     },
-    /// The listener closed the connection before it had greeted, or is not a Dunlin server of this
-    /// fabric.
+    /// The listener closed the connection before it had greeted, or is not a Dunlin server of this fabric.
     #[error(
         "{address} did not greet as a server of this fabric does: {source}; see whether one listens there, or why it ended, and try again"
     )]

@@ -1,9 +1,9 @@
 //! The engine's only access to time, threads and randomness. Engine code never calls `std::time`,
-//! `std::thread`, a spin hint or a random source itself, so a simulated host can run it unmodified in
-//! virtual time.
+//! `std::thread`, a spin hint or a random source itself, so a simulated host can run it unmodified in virtual
+//! time.
 //!
-//! A [`ThreadDomain`](crate::ThreadDomain) waits for the data path, because it knows its sources of
-//! events. A [`Signal`] waits for other threads.
+//! A [`ThreadDomain`](crate::ThreadDomain) waits for the data path, because it knows its sources of events. A
+//! [`Signal`] waits for other threads.
 
 mod real;
 mod topology;
@@ -82,8 +82,8 @@ impl std::fmt::Debug for Task {
     }
 }
 
-/// A counter that threads raise and wait for. A raise between [`Signal::seen`] and [`Signal::wait`] is
-/// never missed.
+/// A counter that threads raise and wait for. A raise between [`Signal::seen`] and [`Signal::wait`] is never
+/// missed.
 pub trait Signal: Clone + Send + Sync + std::fmt::Debug + 'static {
     /// Increments the counter and wakes all waiting threads. Does not block.
     fn raise(&self);
@@ -106,8 +106,7 @@ pub trait Host: Clone + Send + Sync + std::fmt::Debug + 'static {
     fn checkpoint(&self, site: Site);
     /// Returns 64 unpredictable bits. A simulator derives them from its seed.
     fn random(&self) -> u64;
-    /// Returns the id of this process, for the peer's logs. A simulator returns the simulated process's
-    /// id.
+    /// Returns the id of this process, for the peer's logs. A simulator returns the simulated process's id.
     fn process_id(&self) -> u32 {
         std::process::id()
     }

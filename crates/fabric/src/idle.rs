@@ -1,7 +1,7 @@
 //! The number of empty busy waits after which a back-end on a real machine yields the processor. Pure.
 
-/// Empty busy waits before the first yield: about 50 to 100 us, much longer than a peer on a core of its
-/// own takes.
+/// Empty busy waits before the first yield: about 50 to 100 us, much longer than a peer on a core of its own
+/// takes.
 const BEFORE: u32 = 4096;
 /// Empty busy waits between later yields.
 const BETWEEN: u32 = 256;

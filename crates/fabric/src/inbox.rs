@@ -1,5 +1,5 @@
-//! A queue from a control thread to waiting threads: messages of a control connection, or connections of
-//! a listener.
+//! A queue from a control thread to waiting threads: messages of a control connection, or connections of a
+//! listener.
 
 use crate::host::RealSignal;
 use crate::{Host, Nanos, RealHost, Subscription};
@@ -73,8 +73,8 @@ impl<T> Inbox<T> {
         self.state().is_full(self.limits)
     }
 
-    /// Returns whether the writer must pause before it reads on. If so, calls `pause` before any thread
-    /// can take an item; the writer continues when a taker calls `resume`.
+    /// Returns whether the writer must pause before it reads on. If so, calls `pause` before any thread can
+    /// take an item; the writer continues when a taker calls `resume`.
     pub fn pause_if_full(&self, pause: impl FnOnce()) -> bool {
         let mut state = self.state();
         if !state.paused && state.is_full(self.limits) {
@@ -102,8 +102,8 @@ impl<T> Inbox<T> {
         self.state().ended.clone()
     }
 
-    /// Takes the next item; blocks no longer than `until`. If a paused writer should continue, calls
-    /// `resume` before anyone can push another item.
+    /// Takes the next item; blocks no longer than `until`. If a paused writer should continue, calls `resume`
+    /// before anyone can push another item.
     pub fn take(&self, until: Nanos, resume: impl FnOnce()) -> Result<T, Nothing> {
         let mut state = self.state();
         loop {
@@ -127,8 +127,8 @@ impl<T> Inbox<T> {
         }
     }
 
-    /// Subscribes to each item and to the end. Notifies at once if one of them is already pending. A
-    /// later subscription replaces an earlier one.
+    /// Subscribes to each item and to the end. Notifies at once if one of them is already pending. A later
+    /// subscription replaces an earlier one.
     pub fn subscribe(&self, subscription: Subscription<RealSignal>) {
         let news = {
             let mut state = self.state();

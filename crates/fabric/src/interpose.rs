@@ -1,11 +1,9 @@
 //! Interposers: fabrics that wrap another fabric (libfabric's hooking providers). [`Count`] counts
-//! operations, [`Trace`] reports them to `tracing`, and [`Fault`] injects failures. They stack in any
-//! order. Code that is generic over [`Fabric`] does not know about them, so no hot path contains an `if
-//! testing`.
+//! operations, [`Trace`] reports them to `tracing`, and [`Fault`] injects failures. They stack in any order.
+//! Code that is generic over [`Fabric`] does not know about them, so no hot path contains an `if testing`.
 //!
-//! Delegation is written once, here. An [`Interposed`] fabric passes every operation to its [`Hooks`],
-//! whose methods pass it to the wrapped fabric by default. An interposer overrides the methods that it
-//! needs.
+//! Delegation is written once, here. An [`Interposed`] fabric passes every operation to its [`Hooks`], whose
+//! methods pass it to the wrapped fabric by default. An interposer overrides the methods that it needs.
 
 pub mod count;
 pub mod fault;
@@ -102,8 +100,8 @@ pub trait LinkHooks<L: Link>: Clone + Send + Sync + Debug + 'static {
     }
 }
 
-/// An interposer's hooks around a domain. Every default passes the operation on. The domain owns the
-/// value, so it needs no lock.
+/// An interposer's hooks around a domain. Every default passes the operation on. The domain owns the value,
+/// so it needs no lock.
 pub trait DomainHooks<D: ThreadDomain>: Send + Debug + 'static {
     /// Wraps [`ThreadDomain::create_completion_queue`].
     fn create_completion_queue(

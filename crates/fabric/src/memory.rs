@@ -1,7 +1,7 @@
 //! Registered memory, and a handle to memory that a peer may access.
 //!
-//! Memory that a peer can write is never a `&[u8]`: a [`Region`] only copies, loads and stores. Memory
-//! that peers can at most read is an [`Arena`](crate::Arena) of buffers.
+//! Memory that a peer can write is never a `&[u8]`: a [`Region`] only copies, loads and stores. Memory that
+//! peers can at most read is an [`Arena`](crate::Arena) of buffers.
 
 use crate::copy;
 use std::ptr::NonNull;
@@ -62,11 +62,10 @@ pub unsafe trait Memory: Send + Sync + std::fmt::Debug + 'static {
     fn access(&self) -> Access;
 }
 
-/// A handle to registered memory that a peer may read and write concurrently. Clones name the same
-/// memory.
+/// A handle to registered memory that a peer may read and write concurrently. Clones name the same memory.
 ///
-/// No method blocks; all may be called from any thread. Methods panic if an offset is out of bounds, so
-/// an offset that came from a peer must be checked first.
+/// No method blocks; all may be called from any thread. Methods panic if an offset is out of bounds, so an
+/// offset that came from a peer must be checked first.
 #[derive(Debug)]
 pub struct Region<M: Memory>(Arc<M>);
 
@@ -135,8 +134,7 @@ impl<M: Memory> Region<M> {
         copy::prefetch_to_read(self.at(0, 0).wrapping_add(offset));
     }
 
-    /// Prefetches the value that holds the memory's address, which every other method reads first. A
-    /// hint.
+    /// Prefetches the value that holds the memory's address, which every other method reads first. A hint.
     #[inline]
     pub fn prefetch_handle(&self) {
         copy::prefetch_to_read(Arc::as_ptr(&self.0).cast());
@@ -153,14 +151,13 @@ impl<M: Memory> Region<M> {
     #[inline]
     pub fn copy_in(&self, offset: usize, source: &[u8]) {
         let destination = self.at(offset, source.len());
-        // SAFETY: `at` checks the bounds. A region is never borrowed as a slice, so the two do not
-        // overlap.
+        // SAFETY: `at` checks the bounds. A region is never borrowed as a slice, so the two do not overlap.
         unsafe { copy::to_peer(source.as_ptr(), destination, source.len()) }
     }
 }
 
-/// Private memory of this process, aligned to a cache line: registered memory for tests and the
-/// simulator, where nothing is shared with another process.
+/// Private memory of this process, aligned to a cache line: registered memory for tests and the simulator,
+/// where nothing is shared with another process.
 #[derive(Debug)]
 pub struct HeapMemory {
     /// The first line boundary within the allocation, which is one line longer than requested.
@@ -174,18 +171,17 @@ pub struct HeapMemory {
 const LINE: usize = 64;
 
 impl HeapMemory {
-    /// Allocates zeroed memory whose pages are touched lazily. Returns `None` if the allocation fails or
-    /// the length is zero.
+    /// Allocates zeroed memory whose pages are touched lazily. Returns `None` if the allocation fails or the
+    /// length is zero.
     pub fn new(length: usize, access: Access) -> Option<Self> {
-        // Allocators zero by touching every page if asked for more than their own alignment, so alignment
-        // is done here.
+        // Allocators zero by touching every page if asked for more than their own alignment, so alignment is
+        // done here.
         let longer = length.checked_add(LINE).filter(|_| length > 0)?;
         let layout = std::alloc::Layout::from_size_align(longer, 16).ok()?;
         // SAFETY: the layout is not empty.
         let allocation = NonNull::new(unsafe { std::alloc::alloc_zeroed(layout) })?;
         let skip = allocation.as_ptr().align_offset(LINE);
-        // SAFETY: the offset is at most 63 bytes, and the allocation is 64 bytes longer than the part in
-        // use.
+        // SAFETY: the offset is at most 63 bytes, and the allocation is 64 bytes longer than the part in use.
         let base = unsafe { allocation.add(skip.min(LINE - 1)) };
         Some(HeapMemory { base, allocation, layout, access })
     }

@@ -1,5 +1,5 @@
-//! A list of the control connections that have events, so that one thread can serve thousands of
-//! connections without polling each.
+//! A list of the control connections that have events, so that one thread can serve thousands of connections
+//! without polling each.
 
 use crate::host::Signal;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -41,8 +41,7 @@ impl ReadyList {
     }
 }
 
-/// Lists one number at an event. The default value lists nothing, for subscribers that only want a
-/// signal.
+/// Lists one number at an event. The default value lists nothing, for subscribers that only want a signal.
 #[derive(Clone, Debug, Default)]
 pub struct Mark(Option<(ReadyList, Listed)>);
 

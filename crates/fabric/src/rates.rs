@@ -1,8 +1,8 @@
 //! A device's rates of one-sided operations, by size, which RF-RPC measures once for each kind of NIC
 //! (section 3.2, figure 1).
 //!
-//! A fabric knows its [`DeviceIdentity`] and the [`RatesBook`] that holds measurements. It measures
-//! nothing and reads no file itself.
+//! A fabric knows its [`DeviceIdentity`] and the [`RatesBook`] that holds measurements. It measures nothing
+//! and reads no file itself.
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
@@ -104,8 +104,8 @@ impl Rates {
     }
 
     /// Returns the rates of RF-RPC's cluster (ConnectX-3, 40 Gb/s): 11.26 million READs and 2.11 million
-    /// WRITEs a second, flat to 256 bytes, equal beyond 2 KiB (figure 1). A READ takes 1.4 us, so five
-    /// failed READs take the 7 us of section 3.2.
+    /// WRITEs a second, flat to 256 bytes, equal beyond 2 KiB (figure 1). A READ takes 1.4 us, so five failed
+    /// READs take the 7 us of section 3.2.
     pub fn rf_rpc() -> Self {
         let row = |bytes, reads, writes| RateRow { bytes, reads, writes, read_nanos: 1400.0 };
         let rows = vec![
@@ -119,9 +119,9 @@ impl Rates {
         Rates { rows, source: RatesSource::BuiltIn }
     }
 
-    /// Returns typical rates of shared memory, measured by `dunlin bench fetch-table`
-    /// (`bench/RESULTS.md`). Processors differ by a factor of two, but on all of them READs and WRITEs
-    /// are symmetric, since the initiator's processor copies in both cases.
+    /// Returns typical rates of shared memory, measured by `dunlin bench fetch-table` (`bench/RESULTS.md`).
+    /// Processors differ by a factor of two, but on all of them READs and WRITEs are symmetric, since the
+    /// initiator's processor copies in both cases.
     pub fn shared_memory() -> Self {
         let row = |bytes, reads, writes, read_nanos| RateRow { bytes, reads, writes, read_nanos };
         let rows = vec![
@@ -146,8 +146,8 @@ impl Rates {
         &self.source
     }
 
-    /// Returns a value for any size: interpolated linearly between two rows, and constant beyond the
-    /// first and last.
+    /// Returns a value for any size: interpolated linearly between two rows, and constant beyond the first
+    /// and last.
     pub fn at(&self, bytes: u32, value: impl Fn(&RateRow) -> f64) -> f64 {
         let after = self.rows.partition_point(|row| row.bytes < bytes);
         match (after.checked_sub(1).and_then(|before| self.rows.get(before)), self.rows.get(after)) {
@@ -161,8 +161,7 @@ impl Rates {
     }
 }
 
-/// The identity of a device as far as rates depend on it. Devices with equal identities share
-/// measurements.
+/// The identity of a device as far as rates depend on it. Devices with equal identities share measurements.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DeviceIdentity {
     /// The fabric's name, as in [`Capabilities::name`](crate::Capabilities::name).

@@ -1,5 +1,5 @@
-//! The 64-bit ids that back-ends give to work requests at the device: the request's kind, its owner and
-//! its number, never a pointer. For back-ends whose devices return such an id.
+//! The 64-bit ids that back-ends give to work requests at the device: the request's kind, its owner and its
+//! number, never a pointer. For back-ends whose devices return such an id.
 
 /// The kinds of work requests that completions distinguish.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,9 +17,9 @@ pub enum RequestKind {
 /// Mask of the bits of an owner's number that fit: 29.
 pub const REQUEST_OWNER: u32 = 0x1fff_ffff;
 
-/// Encodes a work request's id: its kind in the upper three bits, its owner (a queue pair's generation
-/// and slot, or the number of a shared receive queue, cut to [`REQUEST_OWNER`]), and its number in its
-/// queue. Never zero, which some devices treat as no id.
+/// Encodes a work request's id: its kind in the upper three bits, its owner (a queue pair's generation and
+/// slot, or the number of a shared receive queue, cut to [`REQUEST_OWNER`]), and its number in its queue.
+/// Never zero, which some devices treat as no id.
 pub fn request_name(kind: RequestKind, owner: u32, number: u32) -> u64 {
     let kind = match kind {
         RequestKind::Send => 1,

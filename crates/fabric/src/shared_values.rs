@@ -1,5 +1,4 @@
-//! Values that all users of one fabric in a process share, by type. The fabric does not know their
-//! meaning.
+//! Values that all users of one fabric in a process share, by type. The fabric does not know their meaning.
 
 use std::any::Any;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -1,12 +1,11 @@
 //! The traits of a fabric.
 //!
 //! * [`Fabric`] creates all other objects and is shared by all threads.
-//! * [`Link`] is a control connection between two processes. It carries short messages, grants of memory,
-//!   and notice of the peer's death. It blocks and makes system calls; no call of the data path uses it.
-//! * [`ThreadDomain`] (verbs: a thread domain, `ibv_td`) holds the completion queues, queue pairs and
-//!   shared receive queues of one thread. One thread at a time owns it, so the data path needs no lock.
-//!   It is also the only place where that thread waits: its doorbell is the completion channel of all its
-//!   queues.
+//! * [`Link`] is a control connection between two processes. It carries short messages, grants of memory, and
+//!   notice of the peer's death. It blocks and makes system calls; no call of the data path uses it.
+//! * [`ThreadDomain`] (verbs: a thread domain, `ibv_td`) holds the completion queues, queue pairs and shared
+//!   receive queues of one thread. One thread at a time owns it, so the data path needs no lock. It is also
+//!   the only place where that thread waits: its doorbell is the completion channel of all its queues.
 
 use crate::address::Address;
 use crate::capabilities::Capabilities;
@@ -27,8 +26,7 @@ use std::any::Any;
 use std::fmt::Debug;
 use std::sync::Arc;
 
-/// A network, or a substitute for one. Clones are the same fabric; all methods may be called from any
-/// thread.
+/// A network, or a substitute for one. Clones are the same fabric; all methods may be called from any thread.
 pub trait Fabric: Clone + Send + Sync + Debug + 'static {
     /// The type of the host.
     type Host: Host;
@@ -52,7 +50,7 @@ pub trait Fabric: Clone + Send + Sync + Debug + 'static {
         DeviceIdentity::of(self.capabilities().name)
     }
 
-    /// Returns the device's measured rates, if known. The first call may read a file.
+    /// Returns the device's rates, if known. The first call may read a file.
     fn rates(&self) -> Option<Arc<Rates>> {
         None
     }
@@ -98,19 +96,19 @@ pub trait Link: Clone + Send + Sync + Debug + 'static {
     /// block for a short, bounded time; returns [`LinkError::Backlog`] if the peer does not read.
     fn send(&self, message: &[u8]) -> Result<(), LinkError>;
 
-    /// Returns the next message; blocks no longer than `until`. Messages that arrived before the peer's
-    /// end are still returned.
+    /// Returns the next message; blocks no longer than `until`. Messages that arrived before the peer's end
+    /// are still returned.
     fn receive(&self, until: Nanos) -> Result<Vec<u8>, LinkError>;
 
     /// Returns the next message, or `None` if no message has arrived. Does not block.
     fn try_receive(&self) -> Result<Option<Vec<u8>>, LinkError>;
 
-    /// Grants the peer access to memory, within the access that it was registered for. The key is valid
-    /// on this link only, from now on: a message sent later on the link arrives after the grant.
+    /// Grants the peer access to memory, within the access that it was registered for. The key is valid on
+    /// this link only, from now on: a message sent later on the link arrives after the grant.
     fn grant(&self, memory: &Arc<Self::Memory>, access: Access) -> Result<RegionKey, GrantError>;
 
-    /// Ends a grant of this side; its key is not reused. A peer on shared memory may keep reading and
-    /// writing the old pages, so memory that it could write must not be reused for anything else.
+    /// Ends a grant of this side; its key is not reused. A peer on shared memory may keep reading and writing
+    /// the old pages, so memory that it could write must not be reused for anything else.
     fn revoke(&self, key: RegionKey);
 
     /// Returns whether the peer is alive, as far as known. Costs one atomic load.
@@ -119,8 +117,8 @@ pub trait Link: Clone + Send + Sync + Debug + 'static {
     /// Returns the identity of the peer.
     fn peer(&self) -> PeerIdentity;
 
-    /// Subscribes to messages and to the peer's end. Notifies at once if one of them is already pending.
-    /// A link has one subscription; a later one replaces it.
+    /// Subscribes to messages and to the peer's end. Notifies at once if one of them is already pending. A
+    /// link has one subscription; a later one replaces it.
     fn subscribe(&self, subscription: Subscription<Self::Signal>);
 
     /// Closes the connection for both sides. Queue pairs on it go into the error state.
@@ -159,8 +157,7 @@ pub enum WaitMode {
     Event,
 }
 
-/// A token for an armed wait, made by [`ThreadDomain::arm`]: no event between arming and waiting is
-/// missed.
+/// A token for an armed wait, made by [`ThreadDomain::arm`]: no event between arming and waiting is missed.
 #[derive(Debug)]
 #[must_use = "pass it to wait or disarm"]
 pub struct Armed {
@@ -175,8 +172,8 @@ pub struct Armed {
 pub enum Wake {
     /// An event may have arrived.
     Arrived,
-    /// As `Arrived`, after a busy wait that took time: in simulated time no thread spins. Sources that
-    /// the caller polls only once in several empty polls have not been polled during that time.
+    /// As `Arrived`, after a busy wait that took time: in simulated time no thread spins. Sources that the
+    /// caller polls only once in several empty polls have not been polled during that time.
     Rested,
     /// The deadline passed.
     TimedOut,
@@ -187,17 +184,19 @@ pub trait Waker: Clone + Send + Sync + Debug + 'static {
     /// Makes the domain's current or next wait return. Does not block.
     fn wake(&self);
 
-    /// Waits as [`ThreadDomain::wait`] does, without access to the domain. For a thread that shares a
-    /// domain behind a lock: it arms and polls with the lock held, and sleeps without it. One thread at a
-    /// time may wait. Only for event mode; returns at once in busy mode.
+    /// Waits as [`ThreadDomain::wait`] does, without access to the domain. For a thread that shares a domain
+    /// behind a lock: it arms and polls with the lock held, and sleeps without it. One thread at a time may
+    /// wait. Only for event mode; returns at once in busy mode.
     fn wait(&self, armed: Armed, until: Nanos) -> Wake;
 }
 
 /// One thread's part of the data path. `Send`, not `Sync`: one thread at a time uses it.
 ///
-/// Only [`wait`](ThreadDomain::wait) blocks. While queues stay within their depths, `post`,
-/// `post_receive` and `poll` allocate nothing and make no system call, except to ring the doorbell of a
-/// sleeping peer.
+/// Only [`wait`](ThreadDomain::wait) blocks, and for a bounded time the set-up methods
+/// [`endpoint`](ThreadDomain::endpoint), [`connect`](ThreadDomain::connect) and
+/// [`create_address_handle`](ThreadDomain::create_address_handle). While queues stay within their depths,
+/// `post`, `post_receive` and `poll` allocate nothing and make no system call, except to ring the doorbell of
+/// a sleeping peer.
 pub trait ThreadDomain: Send + Debug + 'static {
     /// The type of registered memory.
     type Memory: Memory;
@@ -206,8 +205,8 @@ pub trait ThreadDomain: Send + Debug + 'static {
     /// The type that ends a wait.
     type Waker: Waker;
 
-    /// Creates a completion queue for `depth` completions. With `events`, a completion that arrives ends
-    /// a wait in event mode. Without it, arrivals cost the peer less, since it checks no doorbell.
+    /// Creates a completion queue for `depth` completions. With `events`, a completion that arrives ends a
+    /// wait in event mode. Without it, arrivals cost the peer less, since it checks no doorbell.
     fn create_completion_queue(&mut self, depth: u32, events: bool)
     -> Result<CompletionQueueId, CreateError>;
 
@@ -221,8 +220,8 @@ pub trait ThreadDomain: Send + Debug + 'static {
     /// link, so it can block for a short time. Send the result on the same link, after this call.
     fn endpoint(&mut self, queue_pair: QueuePairId, link: &Self::Link) -> Result<Endpoint, CreateError>;
 
-    /// Connects an RC or UC queue pair to the peer's queue pair. Both sides call it, in any order, each
-    /// after its own [`endpoint`](ThreadDomain::endpoint). Requests that the peer sends earlier wait.
+    /// Connects an RC or UC queue pair to the peer's queue pair. Both sides call it, in any order, each after
+    /// its own [`endpoint`](ThreadDomain::endpoint). Requests that the peer sends earlier wait.
     fn connect(
         &mut self,
         queue_pair: QueuePairId,
@@ -230,8 +229,8 @@ pub trait ThreadDomain: Send + Debug + 'static {
         remote: &Endpoint,
     ) -> Result<(), CreateError>;
 
-    /// Creates an address handle for datagrams from `queue_pair` to the peer's datagram queue pair with
-    /// that endpoint.
+    /// Creates an address handle for datagrams from `queue_pair` to the peer's datagram queue pair with that
+    /// endpoint.
     fn create_address_handle(
         &mut self,
         queue_pair: QueuePairId,
@@ -239,12 +238,12 @@ pub trait ThreadDomain: Send + Debug + 'static {
         remote: &Endpoint,
     ) -> Result<AddressHandleId, CreateError>;
 
-    /// Destroys an address handle; its number may be reused. Requests already posted with it are still
-    /// sent. Destroying the queue pair destroys its handles too.
+    /// Destroys an address handle; its number may be reused. Requests already posted with it are still sent.
+    /// Destroying the queue pair destroys its handles too.
     fn destroy_address_handle(&mut self, handle: AddressHandleId) -> Result<(), CreateError>;
 
-    /// Destroys a queue pair. Posted requests are dropped without completions, and buffers return to
-    /// their arenas. The peer's queue pair goes into the error state when the peer next uses it or polls.
+    /// Destroys a queue pair. Posted requests are dropped without completions, and buffers return to their
+    /// arenas. The peer's queue pair goes into the error state when the peer next uses it or polls.
     fn destroy_queue_pair(&mut self, queue_pair: QueuePairId) -> Result<(), CreateError>;
 
     /// Returns the state, or `None` if the id does not belong to this domain.
@@ -264,9 +263,9 @@ pub trait ThreadDomain: Send + Debug + 'static {
     /// Posts several work requests as a linked list with one doorbell (HatRPC section 3.1: chained work
     /// requests).
     ///
-    /// Returns [`PostError::QueueFull`] if there is no room for all of them; none is then posted. After
-    /// any other error, either the queue pair is unusable, or one request is invalid and those before it
-    /// were posted.
+    /// Returns [`PostError::QueueFull`] if there is no room for all of them; none is then posted. After any
+    /// other error, either the queue pair is unusable, or one request is invalid and those before it were
+    /// posted.
     fn post_linked<const N: usize>(
         &mut self,
         queue_pair: QueuePairId,
@@ -327,15 +326,15 @@ pub trait ThreadDomain: Send + Debug + 'static {
 
     /// Waits until an event, a waker or `until`.
     ///
-    /// A busy wait lasts an instant (in a simulator, until an event that concerns this domain). An event
-    /// wait ends after about 20 ms at the latest, so a doorbell that a hostile peer has tampered with
-    /// costs that delay but never hangs the thread. After several spurious wake-ups the bound may rise to
-    /// 200 ms.
+    /// A busy wait lasts an instant (in a simulator, until an event that concerns this domain). An event wait
+    /// also ends after a bounded time: about 20 ms, or up to 200 ms on some back-ends and after several
+    /// spurious wake-ups. A doorbell that a hostile peer has tampered with thus costs a delay but never hangs
+    /// the thread.
     fn wait(&mut self, armed: Armed, until: Nanos) -> Wake;
 
-    /// Hints which memory will be touched after a wait of this domain, as a few (address, number of
-    /// bytes) pairs. Replaces the previous hint. For a simulator of thousands of threads, whose memory is
-    /// mostly out of cache; the memory is neither read nor written.
+    /// Hints which memory will be touched after a wait of this domain, as a few (address, number of bytes)
+    /// pairs. Replaces the previous hint. For a simulator of thousands of threads, whose memory is mostly out
+    /// of cache; the memory is neither read nor written.
     fn will_touch(&mut self, memory: &[(*const u8, usize)]) {
         let _ = memory;
     }
@@ -347,8 +346,8 @@ pub trait ThreadDomain: Send + Debug + 'static {
     /// there. Back-ends on real memory ignore it.
     fn watch(&mut self, region: &Region<Self::Memory>);
 
-    /// As [`watch`](ThreadDomain::watch), with a name by which
-    /// [`take_activity`](ThreadDomain::take_activity) reports the region. Names are small numbers.
+    /// As [`watch`](ThreadDomain::watch), with a name by which [`take_activity`](ThreadDomain::take_activity)
+    /// reports the region. Names are small numbers.
     fn watch_as(&mut self, region: &Region<Self::Memory>, name: u32) {
         let _ = name;
         self.watch(region);

@@ -4,8 +4,8 @@
 use crate::arena::Buffer;
 use crate::memory::Memory;
 
-/// Identifies a region to the peer that it was granted to: an rkey on verbs, (slot, generation) of one
-/// link on shared memory. Neither a secret nor a virtual address.
+/// Identifies a region to the peer that it was granted to: an rkey on verbs, (slot, generation) of one link
+/// on shared memory. Neither a secret nor a virtual address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RegionKey(pub u64);
 
@@ -20,8 +20,8 @@ pub struct RemoteSlice {
     pub length: u32,
 }
 
-/// The caller's name for a work request, returned in its completion. The engine encodes kind, lane, slot
-/// and generation; never a pointer, since a stray completion must be harmless.
+/// The caller's name for a work request, returned in its completion. The engine encodes kind, lane, slot and
+/// generation; never a pointer, since a stray completion must be harmless.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct WorkId(pub u64);
 
@@ -152,8 +152,8 @@ impl<M: Memory> Gather<M> {
 pub enum Data<'a, M: Memory> {
     /// Bytes copied at posting from any memory, up to `max_inline` in total; the parts form one message.
     Inline(&'a [&'a [u8]]),
-    /// A registered buffer. The queue pair owns it until its completion, or that of a later signaled
-    /// request, shows that the request is done; then the buffer returns to its arena.
+    /// A registered buffer. The queue pair owns it until its completion, or that of a later signaled request,
+    /// shows that the request is done; then the buffer returns to its arena.
     Buffer(Buffer<M>),
     /// Several registered buffers.
     Gather(Gather<M>),
@@ -193,8 +193,8 @@ pub enum Operation<'a, M: Memory> {
         /// Immediate data, which consumes a RECV at the target.
         immediate: Option<u32>,
     },
-    /// READ into the first `from.length` bytes of `into`, which the completion returns. A READ always
-    /// makes a completion and ignores `signaled`.
+    /// READ into the first `from.length` bytes of `into`, which the completion returns. A READ always makes a
+    /// completion and ignores `signaled`.
     Read {
         /// The source.
         from: RemoteSlice,
@@ -230,8 +230,8 @@ pub struct WorkRequest<'a, M: Memory> {
     pub id: WorkId,
     /// The operation.
     pub operation: Operation<'a, M>,
-    /// Whether success makes a completion. At least one request in `max_send` must be signaled (or a READ
-    /// or atomic); otherwise the send queue fills for good, as on real hardware.
+    /// Whether success makes a completion. At least one request in `max_send` must be signaled (or a READ or
+    /// atomic); otherwise the send queue fills for good, as on real hardware.
     pub signaled: bool,
 }
 
@@ -250,9 +250,9 @@ pub struct InlineWrite<'a> {
     pub immediate: Option<u32>,
     /// As in [`WorkRequest`].
     pub signaled: bool,
-    /// A hint: the number of bytes that the caller will soon write, from this message's start on, in
-    /// memory that no other thread reads now; 0 if not known. A back-end that copies with the processor
-    /// may prefetch those lines.
+    /// A hint: the number of bytes that the caller will soon write, from this message's start on, in memory
+    /// that no other thread reads now; 0 if not known. A back-end that copies with the processor may prefetch
+    /// those lines.
     pub ahead: u32,
 }
 
@@ -270,8 +270,8 @@ impl<'a, M: Memory> From<InlineWrite<'a>> for WorkRequest<'a, M> {
 pub struct InlineLine<'a> {
     /// The region at the target.
     pub key: RegionKey,
-    // Placed between `key` and `offset`, which are copied on together: one load of both would wait for
-    // the two stores just before it.
+    // Placed between `key` and `offset`, which are copied on together: one load of both would wait for the
+    // two stores just before it.
     /// As in [`WorkRequest`]; reported only if the WRITE fails.
     pub id: WorkId,
     /// The offset in the region, a multiple of 64.

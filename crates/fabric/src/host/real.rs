@@ -23,8 +23,8 @@ impl Host for RealHost {
     type Signal = RealSignal;
 
     fn now(&self) -> Nanos {
-        // The clock starts at one second, so subtracting a short time from "now" cannot underflow near
-        // the start.
+        // The clock starts at one second, so subtracting a short time from "now" cannot underflow near the
+        // start.
         origin().elapsed().as_nanos() as u64 + 1_000_000_000
     }
 

@@ -77,8 +77,8 @@ impl Topology {
         }
     }
 
-    /// Reads the topology from a Linux directory such as `/sys/devices/system/node`, with the cores that
-    /// are `allowed`. `core` is the calling core. A missing directory means a machine of one node.
+    /// Reads the topology from a Linux directory such as `/sys/devices/system/node`, with the cores that are
+    /// `allowed`. `core` is the calling core. A missing directory means a machine of one node.
     pub(crate) fn read(folder: &Path, core: u32, allowed: impl Fn(u32) -> bool) -> Self {
         let mut nodes = BTreeMap::new();
         let mut here = 0;

@@ -1,6 +1,6 @@
-//! Counts a program's use of its fabric: posts, doorbells, completions, polls, waits and bytes. The
-//! counts are relaxed atomics, readable from any thread while the program runs. Counting costs a few
-//! nanoseconds per operation, allocates nothing and makes no system call.
+//! Counts a program's use of its fabric: posts, doorbells, completions, polls, waits and bytes. The counts
+//! are relaxed atomics, readable from any thread while the program runs. Counting costs a few nanoseconds per
+//! operation, allocates nothing and makes no system call.
 
 use super::Interposed;
 use super::observe::{Event, Observer, Observing, Part, Posted};
@@ -41,8 +41,8 @@ macro_rules! counters {
         pub struct CountSnapshot { $($(#[$doc])* pub $name: u64,)* }
 
         impl Counters {
-            /// Returns the current counts. Each is exact; they are taken at slightly different moments
-            /// while other threads run.
+            /// Returns the current counts. Each is exact; they are taken at slightly different moments while
+            /// other threads run.
             pub fn snapshot(&self) -> CountSnapshot {
                 CountSnapshot { $($name: self.$name.load(Ordering::Relaxed),)* }
             }

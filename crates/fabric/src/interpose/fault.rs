@@ -1,14 +1,13 @@
 //! Injects failures into a fabric by a plan and a seed, of the kinds that real fabrics have.
 //!
-//! The fields of [`FaultPlan`] document the effect of each fault on the caller. Injected failures keep
-//! the semantics of verbs: the hooks post work that really fails in the wrapped fabric. The queue pair
-//! thus goes into the error state on both sides, all other requests are flushed with their buffers
-//! returned, and later posts are refused. Only the status that the caller sees comes from the plan.
+//! The fields of [`FaultPlan`] document the effect of each fault on the caller. Injected failures keep the
+//! semantics of verbs: the hooks post work that really fails in the wrapped fabric. The queue pair thus goes
+//! into the error state on both sides, all other requests are flushed with their buffers returned, and later
+//! posts are refused. Only the status that the caller sees comes from the plan.
 //!
-//! Runs are repeatable. Every domain and every link has its own generator, seeded by the plan's seed and
-//! its number in the order of creation. [`When::Nth`] counts the eligible occasions in that domain or
-//! link (for registrations and dials: in the fabric). If threads create domains in a varying order, runs
-//! differ.
+//! Runs are repeatable. Every domain and every link has its own generator, seeded by the plan's seed and its
+//! number in the order of creation. [`When::Nth`] counts the eligible occasions in that domain or link (for
+//! registrations and dials: in the fabric). If threads create domains in a varying order, runs differ.
 
 use super::{DomainHooks, Hooks, Interposed, LinkHooks};
 use crate::{
@@ -49,8 +48,8 @@ pub struct CompletionFault {
 pub struct Delay {
     /// Eligible: the completions of a domain.
     pub when: When,
-    /// The delay, in polls of the completion queue. Later completions of the queue wait behind the
-    /// delayed one.
+    /// The delay, in polls of the completion queue. Later completions of the queue wait behind the delayed
+    /// one.
     pub polls: u32,
 }
 
@@ -59,28 +58,26 @@ pub struct Delay {
 pub struct FaultPlan {
     /// The seed of the random generators.
     pub seed: u64,
-    /// The work request is not executed. It completes in order with the given status, and the queue pair
-    /// goes into the error state. RC only: UC and UD have no such errors.
+    /// The work request is not executed. It completes in order with the given status, and the queue pair goes
+    /// into the error state. RC only: UC and UD have no such errors.
     pub completion_error: Option<CompletionFault>,
-    /// A post is refused with [`PostError::QueueFull`] though there is room, and has no effect. A retry
-    /// may succeed.
+    /// A post is refused with [`PostError::QueueFull`] though there is room, and has no effect. A retry may
+    /// succeed.
     pub post_error: When,
-    /// A post to an RC queue pair is refused with [`PostError::QueuePairError`] and has no effect; the
-    /// queue pair is in the error state from here on. Earlier requests complete or are flushed, as on a
-    /// device that fails between two work requests. A SEND that waits for a RECV delays that.
+    /// A post to an RC queue pair is refused with [`PostError::QueuePairError`] and has no effect; the queue
+    /// pair is in the error state from here on. Earlier requests complete or are flushed, as on a device that
+    /// fails between two work requests. A SEND that waits for a RECV delays that.
     pub queue_pair_error: When,
-    /// A message of a UC or UD queue pair is lost: it completes with success, in order, and never
-    /// arrives.
+    /// A message of a UC or UD queue pair is lost: it completes with success, in order, and never arrives.
     pub drop: When,
-    /// Completions are delayed, in the same order. Event waits do not sleep while completions are held
-    /// back.
+    /// Completions are delayed, in the same order. Event waits do not sleep while completions are held back.
     pub delay: Option<Delay>,
     /// Registering memory fails with [`RegisterError::OutOfMemory`].
     pub register_failure: When,
     /// A dial fails at once with [`DialError::TimedOut`].
     pub dial_failure: When,
-    /// The link is closed instead of sending or returning a message, as if the peer had died. Queue pairs
-    /// on it go into the error state.
+    /// The link is closed instead of sending or returning a message, as if the peer had died. Queue pairs on
+    /// it go into the error state.
     pub link_death: When,
 }
 
@@ -294,8 +291,8 @@ impl<L: Link> LinkHooks<L> for FaultLink {
 
 /// No back-end issues this key, so work that names it fails.
 const BAD_KEY: RegionKey = RegionKey(u64::MAX);
-/// The id of the request that breaks a queue pair. Its completion is hidden, and callers must not use
-/// this id.
+/// The id of the request that breaks a queue pair. Its completion is hidden, and callers must not use this
+/// id.
 pub const POISON: WorkId = WorkId(0xfa17_fa17_fa17_fa17);
 
 /// The success completion of a lost message that is still to be reported.
@@ -321,8 +318,8 @@ struct QueuePairFaults {
     signaled: u64,
     completed: u64,
     lost: VecDeque<Lost>,
-    /// The next request must be signaled in the wrapped fabric: a signaled request that was lost cannot
-    /// free the send queue's slots.
+    /// The next request must be signaled in the wrapped fabric: a signaled request that was lost cannot free
+    /// the send queue's slots.
     signal_owed: bool,
     /// Ids of requests that only this interposer signaled, in order.
     hidden: VecDeque<WorkId>,
@@ -366,8 +363,7 @@ fn poison<'a, M: Memory>() -> Operation<'a, M> {
     Operation::Write { data: Data::Inline(&[b"x"]), key: BAD_KEY, offset: 0, immediate: None }
 }
 
-/// Changes an operation so that it fails at the target. It keeps the buffers that the completion must
-/// return.
+/// Changes an operation so that it fails at the target. It keeps the buffers that the completion must return.
 fn failing<M: Memory>(operation: Operation<'_, M>) -> Operation<'_, M> {
     match operation {
         Operation::Read { mut from, into } => {

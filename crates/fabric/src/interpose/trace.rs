@@ -22,8 +22,7 @@ impl<F: Fabric> Interposed<F, Observing<Tracing>> {
     }
 }
 
-/// The observer of [`Trace`]. It numbers the domains and links of a fabric; each event carries its
-/// number.
+/// The observer of [`Trace`]. It numbers the domains and links of a fabric; each event carries its number.
 #[derive(Clone, Debug, Default)]
 pub struct Tracing {
     next: Arc<AtomicU64>,
