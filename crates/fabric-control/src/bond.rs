@@ -1,5 +1,5 @@
-//! The connection between a queue pair and the link that carried its address: notices of the other end,
-//! and the memory that keys name.
+//! The connection between a queue pair and the link that carried its address: notices of the other end, and
+//! the memory that keys name.
 
 use crate::backend::{Backend, Flag, News};
 use crate::link::{LinkShared, RemoteRegion};
@@ -10,9 +10,9 @@ const KNOWN: usize = 8;
 
 /// Binds one queue pair to one link.
 ///
-/// The two ends identify each other by names that are never reused, unlike a device's queue pair numbers.
-/// A late notice thus never applies to a newer queue pair. The queue pair's thread owns the value. No
-/// method blocks, and only those that say so take locks.
+/// The two ends identify each other by names that are never reused, unlike a device's queue pair numbers. A
+/// late notice thus never applies to a newer queue pair. The queue pair's thread owns the value. No method
+/// blocks, and only those that say so take locks.
 #[derive(Debug)]
 pub struct Bond<B: Backend> {
     link: Option<Arc<LinkShared<B>>>,
@@ -71,8 +71,8 @@ impl<B: Backend> Bond<B> {
         }
     }
 
-    /// Sets the name of the other end. From then on it can be notified, and memory that it has granted
-    /// can be used.
+    /// Sets the name of the other end. From then on it can be notified, and memory that it has granted can be
+    /// used.
     pub fn meet(&mut self, theirs: u64) {
         self.theirs = Some(theirs);
     }
@@ -94,8 +94,8 @@ impl<B: Backend> Bond<B> {
         self.closed.is_raised() || self.link.as_ref().is_some_and(|link| !link.is_alive())
     }
 
-    /// Returns whether the other end has announced that it accepts messages. Only fabrics whose two ends
-    /// do not become ready together announce it.
+    /// Returns whether the other end has announced that it accepts messages. Only fabrics whose two ends do
+    /// not become ready together announce it.
     pub fn is_ready(&self) -> bool {
         self.ready.is_raised()
     }

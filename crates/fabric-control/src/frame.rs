@@ -1,5 +1,5 @@
-//! Frames of the control connection: the encoding of the bytes on the socket. Pure. Decoding any bytes
-//! gives a frame or an error.
+//! Frames of the control connection: the encoding of the bytes on the socket. Pure. Decoding any bytes gives
+//! a frame or an error.
 
 use crate::backend::{Greeting, Place};
 use dunlin_fabric::verbs::MAX_CONTROL_MESSAGE;

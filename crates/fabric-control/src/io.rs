@@ -1,6 +1,6 @@
 //! The control thread: one for each fabric, which sleeps in `epoll` over all control sockets. It accepts
-//! connections, exchanges greetings, reads control messages, and detects a peer's death. No call of the
-//! data path waits for it.
+//! connections, exchanges greetings, reads control messages, and detects a peer's death. No call of the data
+//! path waits for it.
 
 use crate::backend::{Backend, Greeting, Heard, lock};
 use crate::frame::{Frame, MAX_FRAME};
@@ -98,7 +98,6 @@ impl<B: Backend> Control<B> {
         &self.0.backend
     }
 
-    /// Returns the shared state.
     pub(crate) fn io(&self) -> &Arc<Io<B>> {
         &self.0
     }
@@ -230,7 +229,6 @@ impl<B: Backend> Io<B> {
         self.numbers.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Returns the back-end.
     pub(crate) fn backend(&self) -> &B {
         &self.backend
     }
@@ -267,8 +265,7 @@ impl<B: Backend> Io<B> {
 
     /// Starts to watch a link.
     fn add_link(&self, link: Arc<LinkShared<B>>) -> io::Result<()> {
-        // Bytes that arrived with the greeting do not make the socket readable, so they are processed
-        // now.
+        // Bytes that arrived with the greeting do not make the socket readable, so they are processed now.
         link.read(&mut [0; 4096], false);
         let number = link.number();
         self.entries().insert(number, Entry::Link(Arc::clone(&link)));
@@ -288,10 +285,8 @@ impl<B: Backend> Io<B> {
         Ok(())
     }
 
-    /// Removes a listener.
     pub(crate) fn drop_listener(&self, listener: &ListenerShared<B>) {
-        // The kernel removes a closed socket by itself, so nothing is lost if the socket is already
-        // closed.
+        // The kernel removes a closed socket by itself, so nothing is lost if the socket is already closed.
         listener.with_socket(|socket| epoll::delete(&self.epoll, socket).ok());
         self.entries().remove(&listener.number());
     }

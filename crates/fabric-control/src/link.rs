@@ -110,8 +110,8 @@ pub struct LinkShared<B: Backend> {
 }
 
 impl<B: Backend> LinkShared<B> {
-    /// Makes a link over a socket on which the greetings are complete; `rest` holds bytes received after
-    /// the peer's hello.
+    /// Makes a link over a socket on which the greetings are complete; `rest` holds bytes received after the
+    /// peer's hello.
     pub(crate) fn new(socket: TcpStream, dialled: bool, rest: Vec<u8>, io: &Arc<Io<B>>) -> Arc<Self> {
         // Keys start at a random number, so that a key of one link is not valid on another.
         let next = (RealHost.random() & !0xffff_ffff) | 0x10;
@@ -153,7 +153,6 @@ impl<B: Backend> LinkShared<B> {
         self.socket.peer_addr().ok().map(|address| address.ip())
     }
 
-    /// Returns the socket.
     pub(crate) fn socket(&self) -> &TcpStream {
         &self.socket
     }
@@ -201,8 +200,8 @@ impl<B: Backend> LinkShared<B> {
         }
     }
 
-    /// Reads the bytes in the socket. `all` ignores the inbox limits: set when the peer has closed, so
-    /// that none of its messages is lost (the socket's buffer bounds their size).
+    /// Reads the bytes in the socket. `all` ignores the inbox limits: set when the peer has closed, so that
+    /// none of its messages is lost (the socket's buffer bounds their size).
     pub(crate) fn read(&self, buffer: &mut [u8], all: bool) {
         let mut incoming = lock(&self.incoming);
         if let Err(violation) = self.take_frames(&mut incoming) {
@@ -307,15 +306,15 @@ impl<B: Backend> LinkShared<B> {
 
     /// Continues to send when the socket accepts bytes.
     pub(crate) fn write_on(&self) {
-        // An error means that the peer is gone. Reading reports that too, after the messages that the
-        // peer has sent.
+        // An error means that the peer is gone. Reading reports that too, after the messages that the peer
+        // has sent.
         if let Err(error) = self.flush(&mut lock(&self.outgoing)) {
             tracing::debug!(%error, "a control connection takes nothing any more");
         }
     }
 
-    /// Sends a frame. If `patient`, waits for a peer that reads slowly; otherwise appends the frame to
-    /// the unsent bytes.
+    /// Sends a frame. If `patient`, waits for a peer that reads slowly; otherwise appends the frame to the
+    /// unsent bytes.
     fn send_frame(&self, frame: &Frame<'_>, patient: bool) -> Result<(), LinkError> {
         let gone = |error: io::Error| LinkError::PeerGone(error.to_string());
         let mut bytes = Vec::new();
@@ -343,14 +342,14 @@ impl<B: Backend> LinkShared<B> {
         }
     }
 
-    /// Notifies the peer that the other end of its queue pair is gone. Does not wait: if the peer does
-    /// not read its control connection, the connection is closed, which has the same meaning.
+    /// Notifies the peer that the other end of its queue pair is gone. Does not wait: if the peer does not
+    /// read its control connection, the connection is closed, which has the same meaning.
     pub(crate) fn tell_closed(&self, theirs: u64) {
         self.tell(&Frame::QueuePairClosed(theirs));
     }
 
-    /// Notifies the peer that the other end of its queue pair accepts messages. Does not wait: if the
-    /// peer does not read its control connection, the connection is closed.
+    /// Notifies the peer that the other end of its queue pair accepts messages. Does not wait: if the peer
+    /// does not read its control connection, the connection is closed.
     pub fn tell_ready(&self, theirs: u64) {
         self.tell(&Frame::QueuePairReady(theirs));
     }
@@ -363,8 +362,8 @@ impl<B: Backend> LinkShared<B> {
         }
     }
 
-    /// Registers a queue pair of this side for notice of its other end's readiness and end. Called before
-    /// the peer can know its name.
+    /// Registers a queue pair of this side for notice of its other end's readiness and end. Called before the
+    /// peer can know its name.
     pub(crate) fn attach(
         &self,
         name: u64,
@@ -388,8 +387,8 @@ impl<B: Backend> LinkShared<B> {
         lock(&self.attachments).retain(|a| a.name != name);
     }
 
-    /// Returns the region that the peer has granted under a key. A key can arrive through memory before
-    /// the control thread has read the grant, so an unknown key makes this method read the socket first.
+    /// Returns the region that the peer has granted under a key. A key can arrive through memory before the
+    /// control thread has read the grant, so an unknown key makes this method read the socket first.
     pub(crate) fn import(&self, key: RegionKey) -> Option<Arc<RemoteRegion>> {
         let find = || lock(&self.imports).get(&key).map(Arc::clone);
         find().or_else(|| {
@@ -420,8 +419,8 @@ impl<B: Backend> LinkShared<B> {
         Ok(key)
     }
 
-    /// Notifies the peer before the device invalidates the key. The key becomes invalid even if that
-    /// notice fails.
+    /// Notifies the peer before the device invalidates the key. The key becomes invalid even if that notice
+    /// fails.
     fn revoke(&self, key: RegionKey) {
         let Some(registration) = lock(&self.exports).granted.remove(&key) else { return };
         if let Err(error) = self.send_frame(&Frame::Revoke(key), true) {

@@ -16,8 +16,7 @@ const WAITING: InboxLimits = InboxLimits { items: 1024, bytes: usize::MAX };
 #[derive(Debug)]
 pub(crate) struct ListenerShared<B: Backend> {
     number: u64,
-    /// `None` once it is closed. The kernel frees the port with the last descriptor, so this is the only
-    /// one.
+    /// `None` once it is closed. The kernel frees the port with the last descriptor, so this is the only one.
     socket: Mutex<Option<TcpListener>>,
     /// Connections with a complete greeting.
     waiting: Inbox<Arc<LinkShared<B>>>,

@@ -56,15 +56,15 @@ impl Mapping {
         self.length
     }
 
-    /// Returns the pages to the system, if it accepts them. The range stays mapped and reads as zeros at
-    /// the next access.
+    /// Returns the pages to the system, if it accepts them. The range stays mapped and reads as zeros at the
+    /// next access.
     pub fn empty(&self) {
         self.advise(Advice::LinuxDontNeed);
     }
 
     fn advise(&self, advice: Advice) {
-        // SAFETY: the range is this value's own mapping, which is accessed through pointers only. An
-        // advice that the kernel does not know has no effect.
+        // SAFETY: the range is this value's own mapping, which is accessed through pointers only. An advice
+        // that the kernel does not know has no effect.
         let _ = unsafe { rustix::mm::madvise(self.base.as_ptr().cast(), self.mapped, advice) };
     }
 }
