@@ -62,7 +62,6 @@ impl CompletionQueue {
         self.ready.len()
     }
 
-    /// Returns whether a completion was lost.
     #[inline]
     pub(crate) fn has_overflowed(&self) -> bool {
         self.overflowed

@@ -1,6 +1,5 @@
-//! Datagrams: each address handle has its own ring at the receiver. The receiver's control thread makes
-//! and grants it when the handle is created. As in verbs, a datagram is lost if there is no room or no
-//! RECV.
+//! Datagrams: each address handle has its own ring at the receiver. The receiver's control thread makes and
+//! grants it when the handle is created. As in verbs, a datagram is lost if there is no room or no RECV.
 
 use crate::completion_queue::CompletionQueue;
 use crate::doorbell::{Attention, PeerDoorbell};
@@ -66,8 +65,8 @@ impl Hub {
         if let Some(key) = self.granted_doorbell(link) {
             return Ok(key);
         }
-        // Not under the lock, which the control thread takes too: a peer that reads slowly would delay
-        // that thread. Two concurrent calls grant the doorbell twice, which is harmless.
+        // Not under the lock, which the control thread takes too: a peer that reads slowly would delay that
+        // thread. Two concurrent calls grant the doorbell twice, which is harmless.
         let access = Access::READ.with(Access::WRITE);
         if !link.is_trusted() {
             self.attention.distrust();

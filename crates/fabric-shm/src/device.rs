@@ -8,8 +8,8 @@ use std::fs;
 const MOST_CORES: usize = 4096;
 
 /// Returns the identity of this machine: the processor's model, its number of cores, and the number of
-/// last-level caches, if the kernel reports it. The process's affinity does not count: a measurement on
-/// two cores holds for others.
+/// last-level caches, if the kernel reports it. The process's affinity does not count: a measurement on two
+/// cores holds for others.
 pub(crate) fn this_machine() -> DeviceIdentity {
     let processor = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     identity(&processor, |core| {

@@ -42,8 +42,8 @@ impl Waker for ShmWaker {
 
 /// One thread's part of the data path; see [`ThreadDomain`].
 ///
-/// A completion queue that overflows loses completions, and the next poll breaks the queue pairs that
-/// feed it (verbs: IBV_EVENT_CQ_ERR). Make it as deep as all queues that feed it together.
+/// A completion queue that overflows loses completions, and the next poll breaks the queue pairs that feed it
+/// (verbs: IBV_EVENT_CQ_ERR). Make it as deep as all queues that feed it together.
 #[derive(Debug)]
 pub struct ShmDomain {
     number: u32,

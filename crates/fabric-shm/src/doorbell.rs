@@ -1,14 +1,13 @@
-//! A domain's doorbell: the page through which peers wake the domain and hint at queue pairs with
-//! messages.
+//! A domain's doorbell: the page through which peers wake the domain and hint at queue pairs with messages.
 //!
-//! The page belongs to the domain and is granted, writable, to its peers. The domain trusts nothing in
-//! it: any value that a peer writes costs at most a delay or an empty poll. A process with the page can
-//! also move a sleeper to another futex (FUTEX_REQUEUE), where no thread wakes it. Processes of the same
-//! user, and root, could stop this process anyway, so they are trusted not to do that. Once other users'
-//! processes have the page, each sleep has its own timer.
+//! The page belongs to the domain and is granted, writable, to its peers. The domain trusts nothing in it:
+//! any value that a peer writes costs at most a delay or an empty poll. A process with the page can also move
+//! a sleeper to another futex (FUTEX_REQUEUE), where no thread wakes it. Processes of the same user, and
+//! root, could stop this process anyway, so they are trusted not to do that. Once other users' processes have
+//! the page, each sleep has its own timer.
 //!
-//! Layout: flags in the first line, mostly read; the futex word in the second; from the third on, one
-//! hint bit for each queue pair.
+//! Layout: flags in the first line, mostly read; the futex word in the second; from the third on, one hint
+//! bit for each queue pair.
 
 use crate::memory::{Import, Mapping, ShmMemory};
 use crate::watchdog::{SLOW_TICK, TICK, Watchdog};
@@ -103,9 +102,9 @@ impl Hints for AtomicU64 {
     }
 }
 
-/// The producer's half, between the store of a record and [`ring`]. A hint that is already set is about
-/// to be taken by an owner that polls afterwards. The fence orders the load of the hint after the store
-/// of the record.
+/// The producer's half, between the store of a record and [`ring`]. A hint that is already set is about to be
+/// taken by an owner that polls afterwards. The fence orders the load of the hint after the store of the
+/// record.
 #[inline]
 fn announce<H: Hints>(hints: &H, bit: u64) {
     H::fence();
@@ -140,8 +139,8 @@ pub(crate) fn ring(word: &impl Word) -> bool {
     true
 }
 
-/// As [`ring`], for a caller that expects the owner to sleep. The cache line is fetched once, for
-/// writing, instead of for reading first.
+/// As [`ring`], for a caller that expects the owner to sleep. The cache line is fetched once, for writing,
+/// instead of for reading first.
 #[inline]
 pub(crate) fn ring_sleeper(word: &impl Word) -> bool {
     word.exchange(SLEEPING, RUNG) || ring(word)
@@ -266,8 +265,8 @@ impl Attention {
         &self.memory
     }
 
-    /// Sets the flags that peers read before they announce a record. A peer that has just read the old
-    /// flags causes a delay of one sleep at most.
+    /// Sets the flags that peers read before they announce a record. A peer that has just read the old flags
+    /// causes a delay of one sleep at most.
     pub(crate) fn set_flags(&self, flags: u32) {
         self.memory.mapping().half_word(FLAGS).store(flags, Ordering::SeqCst);
     }
@@ -324,14 +323,14 @@ impl Attention {
             self.take_woken();
             return Wake::TimedOut;
         }
-        // The word keeps the value that the ring left, so that no peer rings again. The next arming
-        // writes it, which avoids fetching the line from the peer's cache now.
+        // The word keeps the value that the ring left, so that no peer rings again. The next arming writes
+        // it, which avoids fetching the line from the peer's cache now.
         self.take_woken();
         Wake::Arrived
     }
 
-    /// Sleeps until a ring, for `nanoseconds`, or for two ticks; returns whether a ring ended the sleep.
-    /// One thread at a time may call it.
+    /// Sleeps until a ring, for `nanoseconds`, or for two ticks; returns whether a ring ended the sleep. One
+    /// thread at a time may call it.
     pub(crate) fn sleep(&self, nanoseconds: u64) -> bool {
         let word = state_of(self.memory.mapping());
         self.roused.store(false, Ordering::Relaxed);
@@ -343,8 +342,8 @@ impl Attention {
             self.patient.store(patient, Ordering::Relaxed);
         }
         self.sleeps.fetch_add(SLEEP, Ordering::SeqCst);
-        // A timer for each sleep would cost a tenth of the sleep; for short sleeps it is more precise
-        // than the watchdog.
+        // A timer for each sleep would cost a tenth of the sleep; for short sleeps it is more precise than
+        // the watchdog.
         let guarded = nanoseconds >= 4 * TICK
             && !self.distrusted.load(Ordering::SeqCst)
             && self.watchdog.guard(patient);
@@ -402,8 +401,8 @@ impl PeerDoorbell {
         fits.then_some(PeerDoorbell { import, bit, slept: AtomicBool::new(false) })
     }
 
-    /// Announces a record that was stored before. Costs one load of a line that rarely changes, unless
-    /// the owner may sleep or uses hints.
+    /// Announces a record that was stored before. Costs one load of a line that rarely changes, unless the
+    /// owner may sleep or uses hints.
     #[inline]
     pub(crate) fn ring(&self) {
         let mapping = self.import.mapping();
@@ -441,8 +440,8 @@ impl PeerDoorbell {
         }
     }
 
-    /// Wakes the owner, if it sleeps, for events that concern its sends; these need no hint. The caller
-    /// has executed a sequentially consistent fence between storing the event and this call.
+    /// Wakes the owner, if it sleeps, for events that concern its sends; these need no hint. The caller has
+    /// executed a sequentially consistent fence between storing the event and this call.
     pub(crate) fn ring_for_sender(&self) {
         let word = state_of(self.import.mapping());
         if ring(word) {
@@ -503,8 +502,8 @@ mod tests {
 
     #[test]
     fn no_wake_up_is_lost_and_none_is_doubled() {
-        // One producer in every possible order. With two there are too many orders, so each has at most
-        // two pre-emptions.
+        // One producer in every possible order. With two there are too many orders, so each has at most two
+        // pre-emptions.
         for (producers, preemption_bound) in [(1, None), (2, Some(2))] {
             for expecting in [false, true] {
                 let mut model = loom::model::Builder::new();
@@ -555,9 +554,9 @@ mod tests {
         fn fence() {}
     }
 
-    /// A producer stores two records, each announced by the same hint; with `early`, announced before it
-    /// is stored. The owner polls by hints only, once before it arms and once after. Returns whether a
-    /// record stays unseen by an owner that sleeps and is not woken.
+    /// A producer stores two records, each announced by the same hint; with `early`, announced before it is
+    /// stored. The owner polls by hints only, once before it arms and once after. Returns whether a record
+    /// stays unseen by an owner that sleeps and is not woken.
     fn is_lost_by_hints<H: Hints + Send + Sync + 'static>(hints: H, early: bool) -> bool {
         let hints = loom::sync::Arc::new(hints);
         let word = loom::sync::Arc::new(model::AtomicU32::new(IDLE));

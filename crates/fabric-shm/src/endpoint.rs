@@ -15,15 +15,14 @@ pub(crate) struct Address {
     pub(crate) transport: Transport,
     /// The queue pair's name in its process.
     pub(crate) name: QueuePairName,
-    /// The key of its inbound ring, granted on the same link. For datagrams, the ring of the first
-    /// address handle made from the endpoint, or [`NO_RING`]; each further handle requests a ring.
+    /// The key of its inbound ring, granted on the same link. For datagrams, the ring of the first address
+    /// handle made from the endpoint, or [`NO_RING`]; each further handle requests a ring.
     pub(crate) ring: RegionKey,
     /// The key of its domain's doorbell, granted on the same link.
     pub(crate) doorbell: RegionKey,
 }
 
 impl Address {
-    /// Encodes the address.
     pub(crate) fn encode(&self) -> Endpoint {
         let mut bytes = Vec::with_capacity(LENGTH);
         bytes.extend([VERSION, self.transport as u8]);

@@ -116,8 +116,8 @@ impl ImportCache {
             return Ok(());
         }
         let mut at = self.range(link, key, offset, length, Access::WRITE)?;
-        // SAFETY: the range is valid for the length of all parts together, and their lengths add up to
-        // it, so `at` stays inside.
+        // SAFETY: the range is valid for the length of all parts together, and their lengths add up to it, so
+        // `at` stays inside.
         let mut put = |part: &[u8]| at = unsafe { put(part, at) };
         // In ascending order, so that the last 8 bytes of the message are written last.
         match source {
@@ -158,15 +158,13 @@ impl ImportCache {
         if !at.addr().is_multiple_of(64) {
             return false;
         }
-        // SAFETY: aligned, valid for 64 bytes, and in memory to which no Rust reference exists, as in
-        // `put`.
+        // SAFETY: aligned, valid for 64 bytes, and in memory to which no Rust reference exists, as in `put`.
         unsafe { copy::line_to_peer(line.line, at) };
         copy::demote(at);
         ask_ahead(at, 64, line.ahead);
         true
     }
 
-    /// Executes a READ.
     pub(crate) fn read(
         &mut self,
         link: &Arc<LinkShared>,
@@ -196,8 +194,8 @@ impl ImportCache {
         if !target.addr().is_multiple_of(8) {
             return Err(CompletionStatus::RemoteInvalidRequest);
         }
-        // SAFETY: valid for 8 bytes and aligned, as just checked; granted memory is only accessed by
-        // atomics and racing copies.
+        // SAFETY: valid for 8 bytes and aligned, as just checked; granted memory is only accessed by atomics
+        // and racing copies.
         Ok(change(unsafe { AtomicU64::from_ptr(target.cast()) }))
     }
 }
@@ -217,9 +215,9 @@ fn ask_ahead(start: *const u8, written: usize, ahead: u32) {
 /// Copies one part into granted memory; returns the address after it.
 ///
 /// # Safety
-/// The destination must be valid for the part's length, in memory to which no Rust reference exists.
-/// Granted memory satisfies that: a `Buffer` cannot lie in memory that is registered for WRITE, not even
-/// within one process.
+/// The destination must be valid for the part's length, in memory to which no Rust reference exists. Granted
+/// memory satisfies that: a `Buffer` cannot lie in memory that is registered for WRITE, not even within one
+/// process.
 #[inline]
 unsafe fn put(part: &[u8], at: *mut u8) -> *mut u8 {
     // SAFETY: by the caller's contract; a whole aligned line takes the fast path.

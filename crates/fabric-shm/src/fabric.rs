@@ -36,8 +36,7 @@ pub enum AllowPolicy {
 pub struct ShmConfig {
     /// The users that may connect to this fabric's listeners.
     pub allow: AllowPolicy,
-    /// The maximum number of concurrent grants by one side of a link, including one ring for each queue
-    /// pair.
+    /// The maximum number of concurrent grants by one side of a link, including one ring for each queue pair.
     pub max_grants_per_link: usize,
     /// The time, in nanoseconds, that a new connection has to send its greeting.
     pub greeting_patience: u64,
@@ -75,14 +74,14 @@ struct Inner {
     shared: SharedValues,
 }
 
-/// Shared memory between the processes of one host, or within one process. Clones are the same fabric,
-/// with one control thread; all methods may be called from any thread.
+/// Shared memory between the processes of one host, or within one process. Clones are the same fabric, with
+/// one control thread; all methods may be called from any thread.
 #[derive(Clone, Debug)]
 pub struct ShmFabric(Arc<Inner>);
 
 impl ShmFabric {
-    /// Starts a fabric, which has one control thread and a handful of descriptors. Raises the process's
-    /// soft limit of open descriptors to the hard limit.
+    /// Starts a fabric, which has one control thread and a handful of descriptors. Raises the process's soft
+    /// limit of open descriptors to the hard limit.
     pub fn new(config: ShmConfig) -> io::Result<Self> {
         socket::raise_descriptor_limit();
         let capabilities = Capabilities {
@@ -115,8 +114,8 @@ impl ShmFabric {
         })))
     }
 
-    /// Sets the source of measured rates. Only the first call counts. The source is not read before rates
-    /// are requested.
+    /// Sets the source of measured rates. Only the first call counts. The source is not read before rates are
+    /// requested.
     pub fn set_rates_book(&self, book: Arc<dyn RatesBook>) {
         self.0.rates.set_book(book);
     }
@@ -125,8 +124,8 @@ impl ShmFabric {
         let system = |source: io::Error| DialError::System { address: address.clone(), source };
         let none = |source: io::Error| DialError::NoGreeting { address: address.clone(), source };
         let io = self.0.io.io();
-        // A listener that refuses has closed the connection before this side's greeting; its reason can
-        // still be read.
+        // A listener that refuses has closed the connection before this side's greeting; its reason can still
+        // be read.
         let said = io.greet(&socket);
         let mut buffer = vec![0; READ_BUFFER];
         let theirs = loop {

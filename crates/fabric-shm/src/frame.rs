@@ -1,5 +1,5 @@
-//! Frames of the control connection: the encoding of packets on the socket. Pure. Decoding any bytes
-//! gives a frame or an error.
+//! Frames of the control connection: the encoding of packets on the socket. Pure. Decoding any bytes gives a
+//! frame or an error.
 
 use dunlin_fabric::verbs::MAX_CONTROL_MESSAGE;
 use dunlin_fabric::{Access, RegionKey};
@@ -132,7 +132,6 @@ impl Head {
         self.length += bytes.len();
     }
 
-    /// Returns the bytes.
     pub(crate) fn as_slice(&self) -> &[u8] {
         &self.bytes[..self.length]
     }

@@ -1,14 +1,14 @@
 //! The inbound ring of a queue pair, through which SEND and WRITE_WITH_IMM reach the other side.
 //!
-//! The memory belongs to the receiver and is granted to exactly one peer, the producer. It holds records
-//! of whole 64-byte lines. The last 8 bytes of a record's first line are a tag that only the two sides
-//! can predict, stored last. Nothing has to be cleared, and no payload is mistaken for a record after the
-//! ring has wrapped.
+//! The memory belongs to the receiver and is granted to exactly one peer, the producer. It holds records of
+//! whole 64-byte lines. The last 8 bytes of a record's first line are a tag that only the two sides can
+//! predict, stored last. Nothing has to be cleared, and no payload is mistaken for a record after the ring
+//! has wrapped.
 //!
-//! The receiver trusts nothing in the ring. It keeps its position and the next tag in private memory,
-//! copies each first line once, and checks the length before it uses it. The ring's own first line
-//! carries information back. The receiver only writes there (except for the exchange below), so a
-//! producer that tampers with it harms only itself.
+//! The receiver trusts nothing in the ring. It keeps its position and the next tag in private memory, copies
+//! each first line once, and checks the length before it uses it. The ring's own first line carries
+//! information back. The receiver only writes there (except for the exchange below), so a producer that
+//! tampers with it harms only itself.
 //!
 //! Record: 24 bits of length, 8 of flags, 32 of immediate data (in the first of several records of one
 //! message: the message's length); 48 bytes of payload; the tag; then lines with the rest of the payload.
@@ -104,8 +104,8 @@ impl Place {
         Some(Place { capacity, line: 0, lines: 0, sequence: 1, tags, next_tag: tags.of(1) })
     }
 
-    /// Returns the maximum number of lines of one record. Two such records fit, so one is filled while
-    /// the other is emptied.
+    /// Returns the maximum number of lines of one record. Two such records fit, so one is filled while the
+    /// other is emptied.
     fn record_lines(&self) -> usize {
         self.capacity / 2
     }
@@ -246,8 +246,8 @@ impl Producer {
                     if let Some(destination) = mapping.range(offset as u64, count as u64)
                         && let Some((now, later)) = rest.split_at_checked(count)
                     {
-                        // SAFETY: the destination is in bounds for `count` bytes and does not overlap
-                        // private memory.
+                        // SAFETY: the destination is in bounds for `count` bytes and does not overlap private
+                        // memory.
                         unsafe { copy::to_peer(now.as_ptr(), destination, count) };
                         rest = later;
                     }
@@ -256,8 +256,8 @@ impl Producer {
             at += piece.len();
         });
         if let Some(destination) = mapping.range(place.offset() as u64, LINE as u64) {
-            // SAFETY: in bounds for a line, and aligned: a mapping starts at a page boundary and the
-            // offset consists of whole lines.
+            // SAFETY: in bounds for a line, and aligned: a mapping starts at a page boundary and the offset
+            // consists of whole lines.
             unsafe { copy::line_to_peer(&line, destination) };
         }
         self.place.advance(lines_of(length));
@@ -273,8 +273,8 @@ impl Producer {
         }
     }
 
-    /// Withdraws the message that the receiver was not ready for; returns `false` if it has become ready
-    /// in the meantime.
+    /// Withdraws the message that the receiver was not ready for; returns `false` if it has become ready in
+    /// the meantime.
     pub(crate) fn give_up(&self) -> bool {
         let word = self.import.mapping().word(CONDITION_AT);
         let seen = word.load(Ordering::Acquire);
@@ -358,8 +358,8 @@ impl Consumer {
                 if let Some(source) = self.memory.mapping().range(offset as u64, count as u64)
                     && let Some((now, later)) = std::mem::take(&mut rest).split_at_mut_checked(count)
                 {
-                    // SAFETY: the source is in bounds for `count` bytes, and the destination is
-                    // exclusively borrowed.
+                    // SAFETY: the source is in bounds for `count` bytes, and the destination is exclusively
+                    // borrowed.
                     unsafe { copy::from_peer(source, now.as_mut_ptr(), count) };
                     rest = later;
                 }

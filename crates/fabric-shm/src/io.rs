@@ -1,7 +1,7 @@
 //! The control thread: one for each fabric, which sleeps in `epoll` over all control sockets. It accepts
 //! connections, exchanges greetings, reads control messages and descriptors, and detects a peer's death,
-//! which the kernel reports as a hang-up as soon as the process is gone. No call of the data path waits
-//! for it.
+//! which the kernel reports as a hang-up as soon as the process is gone. No call of the data path waits for
+//! it.
 
 use crate::frame::{Frame, Refusal, VERSION};
 use crate::link::{LinkShared, READ_BUFFER, Secrets};
@@ -59,7 +59,6 @@ pub(crate) struct Io {
 pub(crate) struct IoHandle(Arc<Io>);
 
 impl IoHandle {
-    /// Starts the control thread.
     pub(crate) fn start(config: ShmConfig) -> io::Result<Arc<Self>> {
         let io = Arc::new(Io {
             epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
@@ -76,7 +75,6 @@ impl IoHandle {
         Ok(Arc::new(IoHandle(io)))
     }
 
-    /// Returns the shared state.
     pub(crate) fn io(&self) -> &Arc<Io> {
         &self.0
     }
@@ -104,12 +102,10 @@ impl Io {
         self.numbers.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Returns the watchdog, which bounds the sleeps of domains.
     pub(crate) fn watchdog(&self) -> &Arc<Watchdog> {
         &self.watchdog
     }
 
-    /// Returns the settings.
     pub(crate) fn config(&self) -> &ShmConfig {
         &self.config
     }
@@ -145,10 +141,8 @@ impl Io {
         Ok(())
     }
 
-    /// Removes a listener.
     pub(crate) fn drop_listener(&self, listener: &ListenerShared) {
-        // The kernel removes a closed socket by itself, so nothing is lost if the socket is already
-        // closed.
+        // The kernel removes a closed socket by itself, so nothing is lost if the socket is already closed.
         listener.with_socket(|socket| epoll::delete(&self.epoll, socket).ok());
         self.entries().remove(&listener.number());
     }
@@ -161,8 +155,8 @@ impl Io {
         self.entries().remove(&link.number());
     }
 
-    /// Sets whether the control thread reads a link's socket or lets it push back. The link's end is
-    /// detected either way.
+    /// Sets whether the control thread reads a link's socket or lets it push back. The link's end is detected
+    /// either way.
     pub(crate) fn listen_to(&self, link: &LinkShared, read: bool) {
         let flags = if read { READ } else { EventFlags::empty() };
         if let Err(error) =

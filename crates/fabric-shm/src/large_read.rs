@@ -1,14 +1,13 @@
 //! The copy method for large READs: one string move, or two halves alternately.
 //!
-//! The faster method depends on the processor, the location of the peer's core and the size. Each queue
-//! pair therefore times both from time to time, on READs that the user has posted anyway, and uses the
-//! faster one.
+//! The faster method depends on the processor, the location of the peer's core and the size. Each queue pair
+//! therefore times both from time to time, on READs that the user has posted anyway, and uses the faster one.
 
 use dunlin_fabric::copy;
 use std::time::Instant;
 
-/// The length, in bytes, from which there is a choice: timing and a few slow copies cost little relative
-/// to such READs.
+/// The length, in bytes, from which there is a choice: timing and a few slow copies cost little relative to
+/// such READs.
 const LARGE_FROM: usize = 32 << 10;
 /// The number of size classes, judged separately: from [`LARGE_FROM`] on, each twice as long as the one
 /// before; the last has no upper limit.
@@ -84,8 +83,8 @@ impl Judge {
         TRIAL.get(usize::from(self.turn)).copied().unwrap_or(self.chosen)
     }
 
-    /// Records a READ that was copied by [`Judge::way`]; `took` is its time in nanoseconds during a
-    /// trial. The minimum of a few is compared, since other load on the machine only makes a copy slower.
+    /// Records a READ that was copied by [`Judge::way`]; `took` is its time in nanoseconds during a trial.
+    /// The minimum of a few is compared, since other load on the machine only makes a copy slower.
     fn read(&mut self, length: usize, took: u64) {
         if self.is_trying() {
             let took = (took.saturating_mul(1 << 16) / length as u64).max(1);
@@ -105,8 +104,8 @@ impl Judge {
 mod tests {
     use super::*;
 
-    /// Runs `count` READs with the given time of each method in nanoseconds, plus a delay of one
-    /// millisecond at each index in `delayed`; returns the number of READs copied in halves.
+    /// Runs `count` READs with the given time of each method in nanoseconds, plus a delay of one millisecond
+    /// at each index in `delayed`; returns the number of READs copied in halves.
     fn run(judge: &mut Judge, count: usize, [whole, halves]: [u64; 2], delayed: &[usize]) -> usize {
         let mut in_halves = 0;
         for turn in 0..count {

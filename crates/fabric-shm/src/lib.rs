@@ -1,6 +1,6 @@
-//! Dunlin's fabric between processes of one host: peers map each other's registered memory. The
-//! initiator's own processor executes a one-sided operation, without work at the target. A two-sided
-//! operation goes through a ring that its receiver owns.
+//! Dunlin's fabric between processes of one host: peers map each other's registered memory. The initiator's
+//! own processor executes a one-sided operation, without work at the target. A two-sided operation goes
+//! through a ring that its receiver owns.
 //!
 //! This crate may hold mappings, Unix sockets, futexes, and the implementation of verbs on them. It knows
 //! nothing of RPC. Data from a peer is never trusted: it is read once, checked, then used.

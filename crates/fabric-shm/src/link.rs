@@ -21,8 +21,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 use thiserror::Error;
 
-/// Limits of the inbox. When it is full, the thread stops reading the socket, which pushes back on the
-/// peer.
+/// Limits of the inbox. When it is full, the thread stops reading the socket, which pushes back on the peer.
 const INBOX: InboxLimits = InboxLimits { items: 256, bytes: 1 << 20 };
 /// The time that a sender waits for a peer that does not read, in nanoseconds.
 const SEND_PATIENCE: u64 = 1_000_000_000;
@@ -120,8 +119,8 @@ pub(crate) struct LinkShared {
     exports: Mutex<Exports>,
     imports: Mutex<BTreeMap<u32, Granted>>,
     attachments: Mutex<Vec<Attachment>>,
-    /// Queue pairs of this side whose other end ended before they were connected, the newest first.
-    /// Locked after `attachments`.
+    /// Queue pairs of this side whose other end ended before they were connected, the newest first. Locked
+    /// after `attachments`.
     closed_early: Mutex<VecDeque<QueuePairName>>,
     targets: Mutex<BTreeMap<u32, Weak<dyn DatagramTarget>>>,
     replies: Mutex<BTreeMap<u64, Option<(RegionKey, RegionKey)>>>,
@@ -171,12 +170,10 @@ impl LinkShared {
         self.number
     }
 
-    /// Returns the socket.
     pub(crate) fn socket(&self) -> &OwnedFd {
         &self.socket
     }
 
-    /// Returns the secrets.
     pub(crate) fn secrets(&self) -> Secrets {
         self.secrets
     }
@@ -208,8 +205,8 @@ impl LinkShared {
         }
     }
 
-    /// Reads the packets in the socket. `all` ignores the inbox limits: set when the peer has closed, so
-    /// that none of its messages is lost (the socket's buffer bounds their size).
+    /// Reads the packets in the socket. `all` ignores the inbox limits: set when the peer has closed, so that
+    /// none of its messages is lost (the socket's buffer bounds their size).
     pub(crate) fn read(self: &Arc<Self>, buffer: &mut [u8], all: bool) {
         // Two readers would process frames out of order.
         let _turn = lock(&self.reading);
@@ -330,8 +327,8 @@ impl LinkShared {
         }
     }
 
-    /// Notifies the peer that the other end of its queue pair is gone. Does not wait: if the peer does
-    /// not read its control connection, the connection is closed, which has the same meaning.
+    /// Notifies the peer that the other end of its queue pair is gone. Does not wait: if the peer does not
+    /// read its control connection, the connection is closed, which has the same meaning.
     pub(crate) fn tell_closed(&self, theirs: QueuePairName) {
         if !self.is_alive() {
             return;
@@ -340,8 +337,7 @@ impl LinkShared {
         match socket::send(self.socket.as_fd(), head.as_slice(), body, None) {
             Ok(()) => {}
             Err(Errno::AGAIN) => self.end("it does not read its control connection"),
-            // The peer is gone. The control thread ends the link after it has read the peer's last
-            // messages.
+            // The peer is gone. The control thread ends the link after it has read the peer's last messages.
             Err(error) => tracing::debug!(%error, "the end of a queue pair was not told"),
         }
     }
@@ -414,8 +410,8 @@ impl LinkShared {
     }
 
     /// Ends a grant of this side. The slot becomes free only after the peer was notified, since the peer
-    /// would reject a second grant in it. If the notice cannot be sent now (with `patient`: soon), the
-    /// slot stays occupied.
+    /// would reject a second grant in it. If the notice cannot be sent now (with `patient`: soon), the slot
+    /// stays occupied.
     pub(crate) fn revoke(&self, key: RegionKey, patient: bool) {
         let (slot, generation) = ((key.0 >> 32) as usize, key.0 as u32);
         if generation % 2 == 0 || lock(&self.exports).generations.get(slot) != Some(&generation) {
@@ -428,9 +424,9 @@ impl LinkShared {
         }
     }
 
-    /// Returns the region that the peer has granted to work requests under a key. A key can arrive
-    /// through memory before the control thread has read the grant, so an unknown key makes this method
-    /// read the socket first.
+    /// Returns the region that the peer has granted to work requests under a key. A key can arrive through
+    /// memory before the control thread has read the grant, so an unknown key makes this method read the
+    /// socket first.
     pub(crate) fn import(self: &Arc<Self>, key: RegionKey) -> Option<Arc<Import>> {
         self.import_as(key, false)
     }
@@ -480,8 +476,8 @@ impl LinkShared {
         lock(&self.targets).insert(domain, target);
     }
 
-    /// Claims a ring that an endpoint names, for an address handle of this side; returns `false` if
-    /// another handle has it.
+    /// Claims a ring that an endpoint names, for an address handle of this side; returns `false` if another
+    /// handle has it.
     pub(crate) fn take_ring(&self, ring: RegionKey) -> bool {
         lock(&self.taken_rings).insert(ring)
     }
@@ -516,8 +512,8 @@ impl LinkShared {
     }
 }
 
-/// A control connection to a process on this host. Clones are the same connection; dropping the last
-/// clone closes it.
+/// A control connection to a process on this host. Clones are the same connection; dropping the last clone
+/// closes it.
 #[derive(Clone, Debug)]
 pub struct ShmLink {
     shared: Arc<LinkShared>,
@@ -542,7 +538,6 @@ impl ShmLink {
         ShmLink { _closer: Arc::new(Closer { shared: Arc::clone(&shared), _io: io }), shared }
     }
 
-    /// Returns the shared state.
     pub(crate) fn shared(&self) -> &Arc<LinkShared> {
         &self.shared
     }

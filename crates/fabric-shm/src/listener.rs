@@ -15,8 +15,7 @@ const WAITING: InboxLimits = InboxLimits { items: 1024, bytes: usize::MAX };
 #[derive(Debug)]
 pub(crate) struct ListenerShared {
     number: u64,
-    /// `None` once it is closed. The kernel frees the name with the last descriptor, so this is the only
-    /// one.
+    /// `None` once it is closed. The kernel frees the name with the last descriptor, so this is the only one.
     socket: Mutex<Option<OwnedFd>>,
     io: Arc<Io>,
     /// Connections with a complete greeting.

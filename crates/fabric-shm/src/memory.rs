@@ -1,10 +1,10 @@
 //! Mappings: this process's registered memory, and memory that a peer has granted.
 //!
 //! Memory for peers is a sealed memfd: it cannot shrink (no SIGBUS), cannot grow, and cannot be sealed
-//! further. Memory granted for READ only is sealed against every write and every writable mapping except
-//! the owner's, which is made before the seal. A descriptor opened read-only would be no protection,
-//! since it can be reopened through `/proc`. Nothing has a name in a file system, so a killed process
-//! leaves nothing behind.
+//! further. Memory granted for READ only is sealed against every write and every writable mapping except the
+//! owner's, which is made before the seal. A descriptor opened read-only would be no protection, since it can
+//! be reopened through `/proc`. Nothing has a name in a file system, so a killed process leaves nothing
+//! behind.
 
 use dunlin_fabric::{Access, Memory, RegionKey, RegisterError};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -42,8 +42,8 @@ impl Mapping {
         if length >= HUGE_PAGE {
             let mapped = length.next_multiple_of(HUGE_PAGE);
             let flags = MapFlags::PRIVATE | MapFlags::HUGETLB | MapFlags::HUGE_2MB;
-            // SAFETY: a new mapping at an address that the kernel chooses. The kernel reserves the huge
-            // pages now, so touching them later cannot fail.
+            // SAFETY: a new mapping at an address that the kernel chooses. The kernel reserves the huge pages
+            // now, so touching them later cannot fail.
             let base = unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), mapped, protection, flags) };
             if let Ok(base) = base {
                 return Self::of(base, length, mapped);
@@ -82,7 +82,6 @@ impl Mapping {
         }
     }
 
-    /// Returns the length in bytes.
     #[inline]
     pub(crate) fn length(&self) -> usize {
         self.length
@@ -130,9 +129,9 @@ impl Drop for Mapping {
 /// Memory registered with a [`ShmFabric`](crate::ShmFabric).
 ///
 /// Memory that peers may change is a memfd that they map too. Memory registered for READ only cannot be
-/// changed by a peer, whatever it does. Memory registered for WRITE or ATOMIC can be changed by every
-/// peer that was granted any access to it, READ included: the fabric at the peer refuses, but a hostile
-/// process owns the descriptor. Memory that needs protection from that must be registered for READ only.
+/// changed by a peer, whatever it does. Memory registered for WRITE or ATOMIC can be changed by every peer
+/// that was granted any access to it, READ included: the fabric at the peer refuses, but a hostile process
+/// owns the descriptor. Memory that needs protection from that must be registered for READ only.
 #[derive(Debug)]
 pub struct ShmMemory {
     mapping: Mapping,
@@ -157,7 +156,6 @@ impl ShmMemory {
         Ok(ShmMemory { mapping, access, descriptor: Mutex::new(Some(descriptor)) })
     }
 
-    /// Returns the mapping.
     #[inline]
     pub(crate) fn mapping(&self) -> &Mapping {
         &self.mapping
@@ -244,8 +242,8 @@ pub(crate) struct Import {
 }
 
 impl Import {
-    /// Maps a granted descriptor after checking that its size and seals are fixed. `registered` is the
-    /// access that the owner claims to have registered the memory for; it determines the required seals.
+    /// Maps a granted descriptor after checking that its size and seals are fixed. `registered` is the access
+    /// that the owner claims to have registered the memory for; it determines the required seals.
     pub(crate) fn new(
         descriptor: &OwnedFd,
         claimed: u64,
@@ -272,19 +270,16 @@ impl Import {
         Ok(Import { mapping, access, key, revoked: AtomicBool::new(false) })
     }
 
-    /// Returns the mapping.
     #[inline]
     pub(crate) fn mapping(&self) -> &Mapping {
         &self.mapping
     }
 
-    /// Returns the access granted.
     #[inline]
     pub(crate) fn access(&self) -> Access {
         self.access
     }
 
-    /// Returns the region's key.
     #[inline]
     pub(crate) fn key(&self) -> RegionKey {
         self.key
@@ -296,7 +291,6 @@ impl Import {
         self.revoked.load(Ordering::Relaxed)
     }
 
-    /// Marks the grant as ended.
     pub(crate) fn revoke(&self) {
         self.revoked.store(true, Ordering::Relaxed);
     }

@@ -127,8 +127,8 @@ impl QueuePair {
             } else if drained == Drained::Broken || inbound.consumer.is_room_wanted() {
                 inbound.look_who_waits(&connection.doorbell);
             } else {
-                // The fence for a certain answer would wait for the peer's cache line and delay the
-                // message that has just arrived. The next poll that finds the ring empty executes it.
+                // The fence for a certain answer would wait for the peer's cache line and delay the message
+                // that has just arrived. The next poll that finds the ring empty executes it.
                 inbound.unasked = true;
             }
         }
@@ -160,8 +160,8 @@ impl QueuePair {
         }
     }
 
-    /// Checks whether the peer is gone; if so, first receives the messages that it delivered before.
-    /// Returns `false` if a full completion queue prevents that now.
+    /// Checks whether the peer is gone; if so, first receives the messages that it delivered before. Returns
+    /// `false` if a full completion queue prevents that now.
     pub(crate) fn hear_news(
         &mut self,
         queues: &mut [CompletionQueue],

@@ -57,8 +57,8 @@ pub(crate) enum Drained {
     More,
     /// A message waits for a RECV; the value is whether that is new.
     NotReady(bool),
-    /// The queue pair cannot continue: the peer violated the protocol or has given up, or its message was
-    /// too long.
+    /// The queue pair cannot continue: the peer violated the protocol or has given up, or its message was too
+    /// long.
     Broken,
 }
 

@@ -1,9 +1,9 @@
 //! The sending side of a queue pair.
 //!
-//! One-sided operations execute when posted, so the send queue needs only counters, not entries. A list
-//! holds messages that wait for the receiver's acknowledgement, and requests posted after them, whose
-//! completions must not overtake. When the peer's ring is full, the request and all later ones are
-//! deferred, in order, and continue when the queue pair is polled.
+//! One-sided operations execute when posted, so the send queue needs only counters, not entries. A list holds
+//! messages that wait for the receiver's acknowledgement, and requests posted after them, whose completions
+//! must not overtake. When the peer's ring is full, the request and all later ones are deferred, in order,
+//! and continue when the queue pair is polled.
 
 use crate::completion_queue::{CompletionQueue, Ready};
 use crate::execute::{Source, compare_swap, fetch_add};
@@ -193,8 +193,8 @@ impl SendQueue {
         self.awaited > 0 || self.blocked || self.unfinished.len() * 2 > self.depth as usize
     }
 
-    /// Returns whether a poll should check the receiver's progress, at intervals even if no request waits
-    /// for it.
+    /// Returns whether a poll should check the receiver's progress, at intervals even if no request waits for
+    /// it.
     #[inline]
     fn is_due(&mut self) -> bool {
         if self.wants_acknowledgement() {
@@ -257,8 +257,8 @@ impl QueuePair {
         done
     }
 
-    /// Executes an unsignaled inline WRITE, the fast path: checks, one copy and one counter. Returns
-    /// `false`, with nothing done, for all other requests and for those that need further checks.
+    /// Executes an unsignaled inline WRITE, the fast path: checks, one copy and one counter. Returns `false`,
+    /// with nothing done, for all other requests and for those that need further checks.
     #[inline]
     pub(crate) fn write_at_once(&mut self, write: &InlineWrite<'_>) -> bool {
         if write.immediate.is_none()
@@ -381,8 +381,8 @@ impl QueuePair {
         }
     }
 
-    /// Stores a message in the peer's ring, from byte `sent` on; returns `false` if the ring is full
-    /// before the end.
+    /// Stores a message in the peer's ring, from byte `sent` on; returns `false` if the ring is full before
+    /// the end.
     fn push(
         &mut self,
         ticket: Ticket,

@@ -1,7 +1,7 @@
-//! Bounds the sleeps of domains whose doorbells were tampered with, without a kernel timer for each
-//! sleep. The control thread ticks while any domain sleeps, and wakes those that have slept through a
-//! whole tick. When all sleepers have had several spurious wake-ups in a row, it ticks slowly, until one
-//! of them is rung and sleeps again.
+//! Bounds the sleeps of domains whose doorbells were tampered with, without a kernel timer for each sleep.
+//! The control thread ticks while any domain sleeps, and wakes those that have slept through a whole tick.
+//! When all sleepers have had several spurious wake-ups in a row, it ticks slowly, until one of them is rung
+//! and sleeps again.
 
 use crate::doorbell::Attention;
 use rustix::event::{EventfdFlags, eventfd};
@@ -76,8 +76,8 @@ impl Watchdog {
     }
 
     /// Called before a sleep, by a domain that has counted it. Returns whether the watchdog will end the
-    /// sleep in time; slow ticks suffice if it is `patient`. Makes a system call only if no domain has
-    /// slept for a tick, or ticks are slow.
+    /// sleep in time; slow ticks suffice if it is `patient`. Makes a system call only if no domain has slept
+    /// for a tick, or ticks are slow.
     #[inline]
     pub(crate) fn guard(&self, patient: bool) -> bool {
         let state = self.state.load(Ordering::SeqCst);
@@ -130,8 +130,8 @@ impl Watchdog {
 
     fn slow_down(&self, state: u32, watched: &[Watched]) {
         self.state.store(state, Ordering::SeqCst);
-        // A domain that counted a sleep before that store relied on the old ticks; one that did so after
-        // it calls again.
+        // A domain that counted a sleep before that store relied on the old ticks; one that did so after it
+        // calls again.
         let late = |w: &Watched| {
             w.attention
                 .upgrade()

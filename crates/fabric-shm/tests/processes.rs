@@ -57,8 +57,8 @@ fn echo_for_ever(address: &Address) {
             }
             let Some(buffer) = completion.buffer else { continue };
             let bytes = completion.bytes as usize;
-            // Fails if the client does not take its answers and the queue is full, which only concerns
-            // that client.
+            // Fails if the client does not take its answers and the queue is full, which only concerns that
+            // client.
             let _ = side.domain.post(side.queue_pair, send(completion.id.0, &[&buffer[..bytes]], None, true));
             let target = dunlin_fabric::ReceiveTarget::QueuePair(side.queue_pair);
             side.domain.post_receive(target, completion.id, Some(buffer)).unwrap();
