@@ -1,9 +1,9 @@
 //! The conformance suite on a provider of libfabric, with both roles in one process and in two processes.
 //!
 //! Environment: `DUNLIN_OFI_PROVIDER` is the provider (default `tcp`); `DUNLIN_OFI_ENDPOINTS=datagram`
-//! selects its reliable datagrams if it has connections too; `DUNLIN_OFI_AS` (`efa` or `cxi`) is hardware
-//! to simulate; `DUNLIN_OFI_HOST` is the address to listen on (default 127.0.0.1). `tests/ofi/suite` runs
-//! it, also across network namespaces.
+//! selects its reliable datagrams if it has connections too; `DUNLIN_OFI_AS` (`efa` or `cxi`) is hardware to
+//! simulate; `DUNLIN_OFI_HOST` is the address to listen on (default 127.0.0.1). `tests/ofi/suite` runs it,
+//! also across network namespaces.
 
 use dunlin_fabric::{Address, Scheme};
 use dunlin_fabric_conformance::Suite;

@@ -1,7 +1,7 @@
-//! Counts the system calls of a call over libfabric's provider `tcp` with `strace`, between two marks in
-//! its log: the cost of a call without empty polls. Measures no times. An arriving message costs
-//! libfabric 1.17 a `write` and a `read` on its queue's descriptor; an outgoing message costs only its
-//! `sendmsg` (or `sendto`).
+//! Counts the system calls of a call over libfabric's provider `tcp` with `strace`, between two marks in its
+//! log: the cost of a call without empty polls. Measures no times. An arriving message costs libfabric 1.17 a
+//! `write` and a `read` on its queue's descriptor; an outgoing message costs only its `sendmsg` (or
+//! `sendto`).
 //!
 //! `ofi_counts` counts; `ofi_counts play` is the traced program.
 
@@ -15,12 +15,12 @@ use std::process::ExitCode;
 
 /// The number of counted calls of each case, after as many uncounted ones.
 const ROUNDS: u64 = 256;
-/// The number of messages that are neither calls nor answers, and of operations on connections, during
-/// these calls.
+/// The number of messages that are neither calls nor answers, and of operations on connections, during these
+/// calls.
 const OTHERS: u64 = ROUNDS / 8;
-/// Protocol, bytes of a call and of its answer, messages in each direction, and the maximum number of
-/// marks of one side's queue: one for an arriving message, and one for an outgoing message unless it is
-/// short enough to be copied. The two mostly coincide, but not on a busy machine.
+/// Protocol, bytes of a call and of its answer, messages in each direction, and the maximum number of marks
+/// of one side's queue: one for an arriving message, and one for an outgoing message unless it is short
+/// enough to be copied. The two mostly coincide, but not on a busy machine.
 const CASES: [(&str, usize, u64, u64); 4] =
     [("AR-gRPC", 32, 1, 1), ("AR-gRPC", 64, 1, 2), ("AR-gRPC", 1024, 1, 2), ("Direct-WriteIMM", 32, 2, 2)];
 

@@ -137,8 +137,7 @@ fn main() {
         "{provider}: {count} strange messages were dropped and counted, and none was lost of its peer's"
     );
 
-    // A sender that knows everything counts as the peer: an impossible message number breaks the queue
-    // pair.
+    // A sender that knows everything counts as the peer: an impossible message number breaks the queue pair.
     far.receive(9);
     let (fabric_there, wrong) = (fabric.clone(), vec![header(number, secret, 1000)]);
     let peer = std::thread::spawn(move || fabric_there.send_as_stranger(HERE, &there, &wrong));

@@ -1,5 +1,5 @@
-//! Classifies the completion of a RECV: a message of the other end, a message from elsewhere, or the
-//! failure of the queue pair.
+//! Classifies the completion of a RECV: a message of the other end, a message from elsewhere, or the failure
+//! of the queue pair.
 
 use crate::handles::Entry;
 use crate::header::{HEADER, Header};
@@ -13,8 +13,8 @@ use dunlin_fabric::CompletionStatus;
 pub(crate) enum Verdict {
     /// From this queue pair's other end.
     Ours,
-    /// From elsewhere: any process that finds a datagram endpoint can send to it. The RECV is to be
-    /// posted again.
+    /// From elsewhere: any process that finds a datagram endpoint can send to it. The RECV is to be posted
+    /// again.
     Stray,
     /// Breaks the queue pair.
     Broken,
@@ -31,8 +31,8 @@ pub(crate) fn status(error: i32, receives: bool) -> CompletionStatus {
     }
 }
 
-/// Checks a message that has arrived; returns its header and the result of the RECV, or the reason why it
-/// is invalid.
+/// Checks a message that has arrived; returns its header and the result of the RECV, or the reason why it is
+/// invalid.
 pub(crate) fn received(
     header: &[u8; HEADER],
     length: usize,
@@ -65,8 +65,8 @@ impl QueuePair {
         let is_ours = |header: &Header| (header.number, header.secret) == ours;
         if entry.error != 0 {
             let status = status(entry.error, true);
-            // Without a header, it may be the end of the connection, or a message that was longer than
-            // the RECV.
+            // Without a header, it may be the end of the connection, or a message that was longer than the
+            // RECV.
             let stray = Header::decode(&header).is_some_and(|header| !is_ours(&header));
             if self.datagram.is_some() && stray && header != [0; HEADER] {
                 self.receives.post_again(place);

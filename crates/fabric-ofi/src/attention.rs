@@ -1,6 +1,5 @@
-//! The waits of a domain's thread: for its completion queue, whose descriptor also reports pending work
-//! of the provider, and for wakers. Without a descriptor (datagrams), the thread takes short naps and
-//! polls.
+//! The waits of a domain's thread: for its completion queue, whose descriptor also reports pending work of
+//! the provider, and for wakers. Without a descriptor (datagrams), the thread takes short naps and polls.
 
 use crate::handles::CompletionQueue;
 use crate::keeper::Attendance;
@@ -105,8 +104,8 @@ impl Attention {
         }
     }
 
-    /// Sleeps no longer than `until`. A thread that sleeps here makes progress when it wakes, so the
-    /// keeper need not.
+    /// Sleeps no longer than `until`. A thread that sleeps here makes progress when it wakes, so the keeper
+    /// need not.
     pub(crate) fn rest(&self, until: Nanos) -> Rest {
         let left = until.saturating_sub(RealHost.now()).min(LONGEST);
         let Some(queue) = self.queue() else { return self.rest_alone(left) };

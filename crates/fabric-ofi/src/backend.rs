@@ -1,5 +1,5 @@
-//! libfabric's part of control connections: a grant is a memory region of its own, under a key that
-//! Dunlin chooses.
+//! libfabric's part of control connections: a grant is a memory region of its own, under a key that Dunlin
+//! chooses.
 
 use crate::device::Device;
 use crate::memory::{Grant, OfiMemory};
@@ -30,8 +30,8 @@ impl Backend for OfiBackend {
         Limits { max_grants: config.max_grants_per_link, greeting_patience: config.greeting_patience }
     }
 
-    /// Makes a region with its own key for each grant, since a provider's keys are valid for every peer.
-    /// If the provider lets the user choose keys, the key is random and cannot be guessed.
+    /// Makes a region with its own key for each grant, since a provider's keys are valid for every peer. If
+    /// the provider lets the user choose keys, the key is random and cannot be guessed.
     fn grant(&self, memory: &Arc<OfiMemory>, access: Access) -> Result<(Grant, Place), GrantError> {
         if !memory.is_of(&self.device) {
             return Err(io::Error::other("it was registered with another fabric").into());

@@ -12,8 +12,8 @@ pub struct OfiConfig {
     pub max_grants_per_link: usize,
     /// The time, in nanoseconds, that a new connection has to send its greeting.
     pub greeting_patience: Nanos,
-    /// The time, in nanoseconds, that the two ends of a queue pair have to meet once one has connected;
-    /// then it breaks.
+    /// The time, in nanoseconds, that the two ends of a queue pair have to meet once one has connected; then
+    /// it breaks.
     pub connect_patience: Nanos,
     /// The kind of endpoints. `None`: connected ones if the provider has them.
     pub endpoints: Option<EndpointKind>,

@@ -1,9 +1,8 @@
 //! Connects the two ends of a queue pair.
 //!
-//! Connected endpoints: the side that dialled the control connection requests the connection, and the
-//! other side accepts it (`device`). Datagrams: each side opens an endpoint and sends its address, and
-//! has met the other side when it knows the other address. Messages wait until the other side has
-//! announced RECVs.
+//! Connected endpoints: the side that dialled the control connection requests the connection, and the other
+//! side accepts it (`device`). Datagrams: each side opens an endpoint and sends its address, and has met the
+//! other side when it knows the other address. Messages wait until the other side has announced RECVs.
 
 use crate::OfiLink;
 use crate::datagram::Datagram;
@@ -65,8 +64,8 @@ impl OfiDomain {
             queue_pair.open = Some(open.map_err(CreateError::system("an endpoint"))?);
             let datagram = Datagram::new(&device);
             queue_pair.datagram = Some(datagram.map_err(CreateError::system("what tells of RECVs"))?);
-            // From now on the other end can reach it, whichever thread polls, and there is nothing left
-            // to wait for.
+            // From now on the other end can reach it, whichever thread polls, and there is nothing left to
+            // wait for.
             let mut kept = Kept::new(&device);
             kept.meet();
             (queue_pair.kept, queue_pair.met) = (Some(kept), true);

@@ -1,6 +1,6 @@
-//! The additional state of a queue pair of reliable datagrams, whose endpoint has no fixed destination:
-//! the address of its other end, and the credits by which each end tells the other how many messages it
-//! has room for (`flow`). Connected endpoints need none of it.
+//! The additional state of a queue pair of reliable datagrams, whose endpoint has no fixed destination: the
+//! address of its other end, and the credits by which each end tells the other how many messages it has room
+//! for (`flow`). Connected endpoints need none of it.
 
 use crate::device::Device;
 use crate::flow::{self, CELL, Credit, Grantor};
@@ -77,8 +77,7 @@ impl Datagram {
         Some((peer.messages.name, peer.memory.as_ref().unwrap_or(&peer.messages).name))
     }
 
-    /// Returns the number that the other end wrote last, if any. `secret` is that of this side's queue
-    /// pair.
+    /// Returns the number that the other end wrote last, if any. `secret` is that of this side's queue pair.
     fn heard(&self, secret: u64) -> Option<u32> {
         flow::decode(self.cell.load(0), self.cell.load(8), secret)
     }
@@ -112,8 +111,8 @@ impl Datagram {
         self.grantor.arrives()
     }
 
-    /// Returns the number of RECVs to announce to the other end, unless an announcement is in flight or
-    /// none is due.
+    /// Returns the number of RECVs to announce to the other end, unless an announcement is in flight or none
+    /// is due.
     pub(crate) fn owes(&self) -> Option<u32> {
         if self.peer.is_none() || self.is_telling {
             return None;
@@ -121,8 +120,8 @@ impl Datagram {
         if self.has_greeted { self.grantor.news() } else { Some(self.grantor.all()) }
     }
 
-    /// Announces the number of RECVs to the other end, if that is due. Returns `WouldBlock` if the
-    /// provider has no room now.
+    /// Announces the number of RECVs to the other end, if that is due. Returns `WouldBlock` if the provider
+    /// has no room now.
     pub(crate) fn tell(&mut self, endpoint: &Endpoint, context: u64) -> io::Result<()> {
         let (Some(posted), Some(peer)) = (self.owes(), &self.peer) else { return Ok(()) };
         let bytes = flow::encode(posted, peer.secret);
@@ -130,8 +129,8 @@ impl Datagram {
         unsafe { self.outgoing.put(0, 0, &bytes) };
         let part = libc::iovec { iov_base: self.outgoing.at(0).cast(), iov_len: CELL };
         let to = peer.memory.as_ref().unwrap_or(&peer.messages).name;
-        // Delivery-complete, so that it cannot land after the next one. SAFETY: the place is not touched
-        // until the WRITE has completed or the endpoint is closed, and it is dropped after that.
+        // SAFETY: the place is not touched until the WRITE has completed or the endpoint is closed, and it is
+        // dropped after that. The WRITE is delivery-complete, so that it cannot land after the next one.
         unsafe { endpoint.remote(OneSided::WriteDelivered, to, &[part], peer.cell, context) }?;
         (self.is_telling, self.has_greeted) = (true, true);
         self.grantor.tells(posted);

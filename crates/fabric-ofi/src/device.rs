@@ -1,8 +1,8 @@
 //! An open provider of libfabric: its domain, and the making of connections (for datagrams: `reach`).
 //!
-//! The side that dialled the control connection requests a connection. The other side accepts it for
-//! queue pairs whose endpoint it has sent, and identifies the requester by the number and secret in that
-//! endpoint. Other requests to the port are rejected.
+//! The side that dialled the control connection requests a connection. The other side accepts it for queue
+//! pairs whose endpoint it has sent, and identifies the requester by the number and secret in that endpoint.
+//! Other requests to the port are rejected.
 
 use crate::attention::Attention;
 use crate::config::OfiConfig;
@@ -99,8 +99,8 @@ struct Meeting {
     accepted: Option<Open>,
 }
 
-/// A queue pair that awaits a connection request. Whichever thread receives the request accepts it, so
-/// the other end need not wait until this domain polls.
+/// A queue pair that awaits a connection request. Whichever thread receives the request accepts it, so the
+/// other end need not wait until this domain polls.
 #[derive(Debug)]
 pub(crate) struct Awaited {
     number: u32,
@@ -243,8 +243,8 @@ impl Device {
         self.numbers.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Listens for connection requests at this address of the host, from the first call on; returns
-    /// address and port.
+    /// Listens for connection requests at this address of the host, from the first call on; returns address
+    /// and port.
     pub(crate) fn listen_at(&self, address: IpAddr) -> io::Result<SocketAddr> {
         let mut passive = lock(&self.passive);
         if let Some(known) = passive.get(&address) {
@@ -279,8 +279,7 @@ impl Device {
         awaited
     }
 
-    /// Opens an endpoint that completes in this domain's queue and whose connection events go to this
-    /// domain.
+    /// Opens an endpoint that completes in this domain's queue and whose connection events go to this domain.
     pub(crate) fn open_endpoint(
         &self,
         info: &mut Info,
@@ -310,8 +309,8 @@ impl Device {
         self.retired.closed(open.number);
     }
 
-    /// Stops reporting a connection's events; `name` is its endpoint's. Processes pending events of that
-    /// name first, before another endpoint can get it.
+    /// Stops reporting a connection's events; `name` is its endpoint's. Processes pending events of that name
+    /// first, before another endpoint can get it.
     pub(crate) fn forget(&self, name: usize) {
         let _turn = lock(&self.hearing);
         self.hear_all();

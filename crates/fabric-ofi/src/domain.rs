@@ -169,8 +169,8 @@ impl OfiDomain {
         }
     }
 
-    /// Breaks a queue pair, because it or its other end has failed. Closes its endpoint, notifies the
-    /// other end, and schedules the flush of all posted requests.
+    /// Breaks a queue pair, because it or its other end has failed. Closes its endpoint, notifies the other
+    /// end, and schedules the flush of all posted requests.
     pub(crate) fn fail(&mut self, slot: usize) {
         let Some(queue_pair) = self.queue_pairs.get_mut(slot).and_then(Option::as_mut) else { return };
         if queue_pair.state == QueuePairState::Error {
@@ -230,8 +230,8 @@ impl OfiDomain {
                 queue_pair.open = Some(open);
                 self.drive(slot);
             }
-            // Nothing may be sent before libfabric reports the connection: version 1.17 would send it
-            // before its own reply.
+            // Nothing may be sent before libfabric reports the connection: version 1.17 would send it before
+            // its own reply.
             let open = self.queue_pair_at(slot).and_then(|queue_pair| queue_pair.open.as_ref());
             if open.is_some_and(|open| open.connection.connected.is_raised()) {
                 self.meet(slot);
@@ -379,9 +379,9 @@ impl OfiDomain {
         }
     }
 
-    /// Creates the provider's queue if it does not exist. A descriptor to sleep on makes each round trip
-    /// over `tcp` slower (`epoll` instead of `poll`), so the queue has one only if the domain has an
-    /// event queue by then. A domain that creates its first event queue later naps instead.
+    /// Creates the provider's queue if it does not exist. A descriptor to sleep on makes each round trip over
+    /// `tcp` slower (`epoll` instead of `poll`), so the queue has one only if the domain has an event queue
+    /// by then. A domain that creates its first event queue later naps instead.
     fn open_queue(&self) -> io::Result<()> {
         let sleeps = self.queues.iter().any(|queue| queue.events);
         let has_descriptor = sleeps && self.device.features.is_connected();
@@ -579,8 +579,8 @@ impl ThreadDomain for OfiDomain {
         limit: usize,
     ) -> usize {
         let at = queue.0 as usize;
-        // Polling the provider is a system call, so it is skipped if an earlier poll has already filled
-        // this queue.
+        // Polling the provider is a system call, so it is skipped if an earlier poll has already filled this
+        // queue.
         if self.queues.get(at).is_none_or(|queue| queue.ready.is_empty()) {
             self.progress();
         }

@@ -24,8 +24,8 @@ pub(crate) struct QueuePairAddress {
 /// The location of a queue pair.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Whereabouts {
-    /// The port for connection requests, on the host at the other end of the control connection; 0 from
-    /// the side that requests.
+    /// The port for connection requests, on the host at the other end of the control connection; 0 from the
+    /// side that requests.
     Port(u16),
     /// A datagram endpoint.
     Datagrams {
@@ -39,7 +39,6 @@ pub(crate) enum Whereabouts {
 }
 
 impl QueuePairAddress {
-    /// Encodes the address.
     pub(crate) fn encode(&self) -> Endpoint {
         let mut bytes = vec![FORMAT];
         bytes.extend(self.number.to_le_bytes());
@@ -121,9 +120,9 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Returns whether an Internet address in the provider's format (`sockaddr_in`, `sockaddr_in6`) names
-/// this host, so that a peer cannot direct traffic to third parties. Addresses of other formats are valid
-/// only in their own network and are not checked.
+/// Returns whether an Internet address in the provider's format (`sockaddr_in`, `sockaddr_in6`) names this
+/// host, so that a peer cannot direct traffic to third parties. Addresses of other formats are valid only in
+/// their own network and are not checked.
 pub(crate) fn leads_to(address: &[u8], host: IpAddr) -> bool {
     let family = address.first_chunk().map(|family| i32::from(u16::from_ne_bytes(*family)));
     let ip = match (family, address.len()) {

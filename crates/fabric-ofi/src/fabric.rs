@@ -24,8 +24,8 @@ use std::sync::atomic::Ordering;
 const MAX_MESSAGE: usize = Capabilities::OFI.max_message as usize;
 /// The maximum number of queue pairs in one domain: slots have 16 bits.
 const MAX_QUEUE_PAIRS: u32 = 1 << 16;
-/// The same for datagrams, where each queue pair is an endpoint. Providers expect few: `tcp;ofi_rxm` has
-/// 25 MB of buffers for each, Slingshot's NIC allows 511, EFA's some hundred.
+/// The same for datagrams, where each queue pair is an endpoint. Providers expect few: `tcp;ofi_rxm` has 25
+/// MB of buffers for each, Slingshot's NIC allows 511, EFA's some hundred.
 const MAX_DATAGRAM_PAIRS: u32 = 128;
 
 #[derive(Debug)]
@@ -93,8 +93,8 @@ impl OfiFabric {
         self.0.device.reach.as_ref().map_or(0, |reach| reach.strays().load(Ordering::Relaxed))
     }
 
-    /// Sends raw messages to the address in an endpoint, from a new endpoint at this address of the host.
-    /// For tests of messages from unknown senders.
+    /// Sends raw messages to the address in an endpoint, from a new endpoint at this address of the host. For
+    /// tests of messages from unknown senders.
     #[cfg(feature = "testing")]
     pub fn send_as_stranger(
         &self,

@@ -15,9 +15,8 @@
 //! | wakes sleeping threads | yes | defective (below) | no | older versions: no | no |
 //! | addresses | Internet | Internet | its own | its own | names |
 //!
-//! With datagrams no thread sleeps on a provider's descriptor: most have none, and `ofi_rxm` of version
-//! 1.17 keeps a closed endpoint on its queue's wait list and later reads its freed memory. Threads nap
-//! instead.
+//! With datagrams no thread sleeps on a provider's descriptor: most have none, and `ofi_rxm` of version 1.17
+//! keeps a closed endpoint on its queue's wait list and later reads its freed memory. Threads nap instead.
 //!
 //! None of these providers requires registered local memory (`FI_MR_LOCAL`) or contexts of its own layout
 //! (`FI_CONTEXT`, `FI_CONTEXT2`). Dunlin does not offer these modes, so libfabric does not list providers
@@ -94,8 +93,7 @@ pub(crate) struct Told {
     pub(crate) registration: c_int,
     /// The size of a key, in bytes.
     pub(crate) key: usize,
-    /// The maximum number of parts of a SEND, of a RECV, and of a WRITE or READ at this and at the other
-    /// end.
+    /// The maximum number of parts of a SEND, of a RECV, and of a WRITE or READ at this and at the other end.
     pub(crate) parts: [usize; 4],
     pub(crate) max_message: usize,
     /// The longest message, in bytes, that the provider can copy when it is posted.
@@ -110,8 +108,8 @@ pub(crate) struct Told {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Features {
     pub(crate) kind: EndpointKind,
-    /// Whether operations after a WRITE on a queue pair see its data. If not, they wait until the WRITE
-    /// is delivered.
+    /// Whether operations after a WRITE on a queue pair see its data. If not, they wait until the WRITE is
+    /// delivered.
     pub(crate) ordered: bool,
     /// The maximum number of parts of an outgoing message; below, of a RECV.
     pub(crate) parts: usize,
@@ -130,8 +128,8 @@ pub(crate) struct Features {
     pub(crate) internet: bool,
     /// The longest message, in bytes.
     pub(crate) max_message: usize,
-    /// The longest message, in bytes, that may be copied when posted. 0 for datagrams: a target's refusal
-    /// is reported only by their completion.
+    /// The longest message, in bytes, that may be copied when posted. 0 for datagrams: a target's refusal is
+    /// reported only by their completion.
     pub(crate) inject: usize,
     /// The maximum number of queue pairs, if the provider reports one.
     pub(crate) endpoints: Option<usize>,

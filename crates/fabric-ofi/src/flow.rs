@@ -1,9 +1,8 @@
-//! Flow control for reliable datagrams: a queue pair may receive only as many messages as it has RECVs.
-//! Pure.
+//! Flow control for reliable datagrams: a queue pair may receive only as many messages as it has RECVs. Pure.
 //!
 //! A provider buffers messages without a RECV in unbounded memory, so there must be none. The receiver
-//! announces the total number of RECVs that it has posted, by a WRITE into a cell in the sender's memory;
-//! the sender counts its messages. The first such WRITE is also the greeting: the other end exists and is
+//! announces the total number of RECVs that it has posted, by a WRITE into a cell in the sender's memory; the
+//! sender counts its messages. The first such WRITE is also the greeting: the other end exists and is
 //! reachable. The sequence numbers of messages expose a peer that sends too many.
 
 /// The size of a cell, in bytes.
@@ -25,8 +24,7 @@ pub(crate) fn encode(posted: u32, secret: u64) -> [u8; CELL] {
 /// Distinguishes a greeting with zero RECVs from untouched memory.
 const GREETING: u64 = 1 << 32;
 
-/// Decodes a cell; returns `None` before the first WRITE, during a WRITE, and for values without the
-/// secret.
+/// Decodes a cell; returns `None` before the first WRITE, during a WRITE, and for values without the secret.
 pub(crate) fn decode(first: u64, second: u64, secret: u64) -> Option<u32> {
     (first ^ second == secret && first >> 32 == 1).then_some(first as u32)
 }
@@ -165,8 +163,8 @@ mod tests {
             }
         }
 
-        /// Whatever is posted, announced and sent at any time: no message is sent without a RECV, and
-        /// each RECV can be used.
+        /// Whatever is posted, announced and sent at any time: no message is sent without a RECV, and each
+        /// RECV can be used.
         #[test]
         fn all_that_have_a_receive_arrive(
             start in any::<u32>(), steps in prop::collection::vec(0..4u8, 0..400), depth in 1..20u32,

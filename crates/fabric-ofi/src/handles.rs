@@ -78,8 +78,8 @@ impl Info {
         let found = Self::look(library, None, asked, Place::Any)?;
         let mut names = BTreeSet::new();
         let mut next: *const sys::Info = found.raw.as_ptr();
-        // SAFETY: libfabric's list ends with null; each entry has all attributes, whose names are strings
-        // or null.
+        // SAFETY: libfabric's list ends with null; each entry has all attributes, whose names are strings or
+        // null.
         while let Some(info) = unsafe { next.as_ref() } {
             // SAFETY: as above.
             let name = unsafe { (*info.fabric_attr).prov_name };
@@ -270,8 +270,8 @@ impl MemoryRegion {
     /// Registers exactly the mapping's length, within `access`, under this key or one that the provider
     /// chooses.
     ///
-    /// The caller keeps the mapping as long as an endpoint may access it, which can be longer than this
-    /// value exists. If memory belongs to an endpoint, `through` is that endpoint.
+    /// The caller keeps the mapping as long as an endpoint may access it, which can be longer than this value
+    /// exists. If memory belongs to an endpoint, `through` is that endpoint.
     pub(crate) fn new(
         domain: &Arc<Domain>,
         mapping: &Mapping,
@@ -304,8 +304,8 @@ impl MemoryRegion {
         let region = MemoryRegion { raw: made(domain.library, code, raw)?, domain: Arc::clone(domain) };
         if let Some(endpoint) = through {
             let object: *mut sys::Object = region.raw.as_ptr().cast();
-            // SAFETY: region and endpoint are open; the endpoint belongs to the device and is closed
-            // after all regions.
+            // SAFETY: region and endpoint are open; the endpoint belongs to the device and is closed after
+            // all regions.
             unsafe {
                 let operations = &*(*object).operations;
                 domain.library.outcome((operations.bind)(object, endpoint.raw.as_ptr().cast(), 0))?;
@@ -417,8 +417,8 @@ impl CompletionQueue {
         count != -(libc::EAGAIN as isize)
     }
 
-    /// Takes at most [`BATCH`] entries, or a single error entry if that is next; returns their number.
-    /// Makes progress if the queue is empty.
+    /// Takes at most [`BATCH`] entries, or a single error entry if that is next; returns their number. Makes
+    /// progress if the queue is empty.
     #[inline]
     pub(crate) fn read(&self, into: &mut [Entry; BATCH]) -> usize {
         let mut raw = [sys::Completion { context: null_mut(), flags: 0, length: 0 }; BATCH];
@@ -453,8 +453,8 @@ impl CompletionQueue {
     }
 }
 
-/// The number of entries taken at once. Small, since the array is cleared at each poll, and most polls
-/// find none or one.
+/// The number of entries taken at once. Small, since the array is cleared at each poll, and most polls find
+/// none or one.
 pub(crate) const BATCH: usize = 8;
 
 impl Drop for CompletionQueue {
@@ -559,12 +559,12 @@ pub(crate) enum Finds {
     Addresses(Arc<AddressVector>),
 }
 
-/// Destination of operations on connected endpoints. On datagram endpoints, the destination is an address
-/// in the table.
+/// Destination of operations on connected endpoints. On datagram endpoints, the destination is an address in
+/// the table.
 pub(crate) const CONNECTED: u64 = sys::ADDRESS_UNSPECIFIED;
 
-/// An active endpoint: one end of a connection, or a datagram endpoint. Closing it ends all operations
-/// posted on it.
+/// An active endpoint: one end of a connection, or a datagram endpoint. Closing it ends all operations posted
+/// on it.
 #[derive(Debug)]
 pub(crate) struct Endpoint {
     raw: NonNull<sys::Endpoint>,
@@ -670,8 +670,8 @@ impl Endpoint {
     /// Posts a RECV. Returns `WouldBlock` if there is no room now.
     ///
     /// # Safety
-    /// The parts must be valid for writes and used by no other code until a completion with this context
-    /// has arrived or the endpoint (or shared context) is closed.
+    /// The parts must be valid for writes and used by no other code until a completion with this context has
+    /// arrived or the endpoint (or shared context) is closed.
     pub(crate) unsafe fn receive(&self, parts: &[libc::iovec], context: u64) -> io::Result<()> {
         // SAFETY: the caller's contract.
         unsafe { receive(self.library, self.raw, parts, context) }
@@ -680,9 +680,9 @@ impl Endpoint {
     /// Sends a message. Returns `WouldBlock` if there is no room now.
     ///
     /// # Safety
-    /// The parts must be valid for reads until a completion with this context has arrived or the endpoint
-    /// is closed. If `copied`, they must be valid until this method returns, and be no longer than the
-    /// provider [copies](Told::inject).
+    /// The parts must be valid for reads until a completion with this context has arrived or the endpoint is
+    /// closed. If `copied`, they must be valid until this method returns, and be no longer than the provider
+    /// [copies](Told::inject).
     #[inline]
     pub(crate) unsafe fn send(
         &self,
@@ -711,9 +711,8 @@ impl Endpoint {
     ///
     /// # Safety
     /// The parts must be valid for reads (for a READ: for writes, and used by no other code) until a
-    /// completion with this context has arrived or the endpoint is closed. For [`OneSided::WriteCopied`]
-    /// they must be valid until this method returns, and be no longer than the provider
-    /// [copies](Told::inject).
+    /// completion with this context has arrived or the endpoint is closed. For [`OneSided::WriteCopied`] they
+    /// must be valid until this method returns, and be no longer than the provider [copies](Told::inject).
     #[inline]
     pub(crate) unsafe fn remote(
         &self,
@@ -753,8 +752,8 @@ impl Endpoint {
 impl Drop for Endpoint {
     fn drop(&mut self) {
         let _changing = lock(&self.queue.changing);
-        // SAFETY: made in `new`, closed once. After this the provider accesses no memory of operations
-        // posted here.
+        // SAFETY: made in `new`, closed once. After this the provider accesses no memory of operations posted
+        // here.
         unsafe { close(self.library, "an endpoint", self.raw.as_ptr().cast()) }
     }
 }

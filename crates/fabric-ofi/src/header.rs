@@ -1,9 +1,9 @@
-//! The header of each message, since libfabric does not tell a RECV which queue pair and request a
-//! message belongs to. Pure.
+//! The header of each message, since libfabric does not tell a RECV which queue pair and request a message
+//! belongs to. Pure.
 //!
-//! A WRITE with immediate data is a WRITE followed by a message that consists of a header, which consumes
-//! a RECV as required. libfabric's own immediate data consume no RECV, and do not identify the queue pair
-//! where RECVs are shared.
+//! A WRITE with immediate data is a WRITE followed by a message that consists of a header, which consumes a
+//! RECV as required. libfabric's own immediate data consume no RECV, and do not identify the queue pair where
+//! RECVs are shared.
 
 use crate::receives::SEQUENCE;
 
@@ -30,7 +30,6 @@ pub(crate) struct Header {
 }
 
 impl Header {
-    /// Encodes the header.
     pub(crate) fn encode(&self) -> [u8; HEADER] {
         let mut bytes = [0; HEADER];
         let flags = if self.immediate.is_some() { IMMEDIATE } else { 0 }

@@ -1,9 +1,9 @@
 //! The keeper thread, which makes progress when no other thread does.
 //!
 //! With libfabric, the target's threads execute the operations of peers when they make progress; `tcp` of
-//! version 1.17 does so separately for each completion queue. Threads that poll or sleep at their domain
-//! make progress. For domains whose threads compute or wait for something else, the keeper does. It also
-//! processes connection requests and ended connections.
+//! version 1.17 does so separately for each completion queue. Threads that poll or sleep at their domain make
+//! progress. For domains whose threads compute or wait for something else, the keeper does. It also processes
+//! connection requests and ended connections.
 
 use crate::attention::Attention;
 use crate::device::Device;
@@ -175,8 +175,7 @@ fn run(device: &Weak<Device>) {
             } else if !domain.attendance.has_sleeper()
                 && let Some(queue) = domain.queue()
             {
-                // With untaken completions, the queue's descriptor would prevent the keeper from
-                // sleeping.
+                // With untaken completions, the queue's descriptor would prevent the keeper from sleeping.
                 if queue.progress() {
                     is_soon = true;
                 } else {

@@ -1,10 +1,10 @@
 //! Dunlin's fabric on libfabric, for hosts without RDMA: its provider `tcp`, or another provider with
-//! connected endpoints or reliable datagrams. libfabric is opened at run time, so this crate builds and
-//! runs everywhere. On a machine without libfabric, an error names the package to install.
+//! connected endpoints or reliable datagrams. libfabric is opened at run time, so this crate builds and runs
+//! everywhere. On a machine without libfabric, an error names the package to install.
 //!
-//! This crate may hold libfabric's ABI and the implementation of the fabric traits on it. It knows
-//! nothing of RPC and opens no sockets (control connections belong to `fabric-control`). Data from a peer
-//! is never trusted: it is bounded and checked before use.
+//! This crate may hold libfabric's ABI and the implementation of the fabric traits on it. It knows nothing of
+//! RPC and opens no sockets (control connections belong to `fabric-control`). Data from a peer is never
+//! trusted: it is bounded and checked before use.
 //!
 //! ```text
 //! fabric ─ listener ─ link       control: fabric-control, with the additions of backend
@@ -17,9 +17,9 @@
 //! ```
 //!
 //! A queue pair is a connected endpoint (`FI_EP_MSG`) if the provider has those. That is a reliable
-//! connection: the requester is identified before the connection is accepted, and a receiver without
-//! RECVs delays its sender without using memory. Otherwise (EFA, Slingshot, `tcp;ofi_rxm`) it is its own
-//! endpoint for reliable datagrams (`FI_EP_RDM`), with Dunlin's own credits.
+//! connection: the requester is identified before the connection is accepted, and a receiver without RECVs
+//! delays its sender without using memory. Otherwise (EFA, Slingshot, `tcp;ofi_rxm`) it is its own endpoint
+//! for reliable datagrams (`FI_EP_RDM`), with Dunlin's own credits.
 
 mod arrival;
 mod attention;

@@ -1,5 +1,5 @@
-//! libfabric, opened at run time: building needs no package of it, and a machine without it gets a
-//! helpful error.
+//! libfabric, opened at run time: building needs no package of it, and a machine without it gets a helpful
+//! error.
 
 use crate::sys;
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -29,8 +29,7 @@ pub enum LibraryError {
 
 macro_rules! functions {
     ($($(#[$doc:meta])* $name:ident: $symbol:literal ($($argument:ty),*) -> $result:ty;)*) => {
-        /// The functions that libfabric exports. All others are reached through the tables of its
-        /// objects.
+        /// The functions that libfabric exports. All others are reached through the tables of its objects.
         #[derive(Clone, Copy)]
         pub(crate) struct Library {
             $($(#[$doc])* pub(crate) $name: unsafe extern "C" fn($($argument),*) -> $result,)*
@@ -39,8 +38,8 @@ macro_rules! functions {
         impl Library {
             fn open() -> Result<Self, LibraryError> {
                 // SAFETY: the name is a C string. Opening runs the library's own initialisers, which a
-                // program linked with it would run too. The library is never closed, so its functions
-                // stay valid.
+                // program linked with it would run too. The library is never closed, so its functions stay
+                // valid.
                 let handle = unsafe { libc::dlopen(c"libfabric.so.1".as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
                 if handle.is_null() {
                     return Err(LibraryError::Missing(last_error()));
@@ -70,8 +69,8 @@ macro_rules! functions {
 
 functions! {
     version: "fi_version"() -> u32;
-    /// Arguments: version, node, service, flags, hints, and the place for the first entry of the
-    /// resulting list.
+    /// Arguments: version, node, service, flags, hints, and the place for the first entry of the resulting
+    /// list.
     getinfo: "fi_getinfo"(u32, *const c_char, *const c_char, u64, *const sys::Info, *mut *mut sys::Info) -> c_int;
     freeinfo: "fi_freeinfo"(*mut sys::Info) -> ();
     /// With a null argument, returns an empty entry with all its attributes.

@@ -1,7 +1,7 @@
-//! Registered memory. The provider's code copies the bytes of peers' operations, in whichever thread
-//! makes progress. It does not report when it is done with a range: an operation that has begun continues
-//! after its key has ended. Pages that a peer could reach are therefore not reused until every endpoint
-//! that was open when they were given up is closed.
+//! Registered memory. The provider's code copies the bytes of peers' operations, in whichever thread makes
+//! progress. It does not report when it is done with a range: an operation that has begun continues after its
+//! key has ended. Pages that a peer could reach are therefore not reused until every endpoint that was open
+//! when they were given up is closed.
 
 use crate::device::Device;
 use crate::handles::{MemoryRegion, Remote};
@@ -14,8 +14,7 @@ use std::sync::{Arc, Mutex};
 
 /// The longest region, in bytes.
 const MAX_REGION: u64 = 1 << 40;
-/// The maximum number of mappings that wait for endpoints to close. Their pages are returned to the
-/// system.
+/// The maximum number of mappings that wait for endpoints to close. Their pages are returned to the system.
 pub(crate) const MAX_RETIRED: usize = 16 * 1024;
 
 /// The open endpoints, and the mappings that wait for some of them to close.
@@ -82,8 +81,7 @@ pub struct OfiMemory {
     device: Arc<Device>,
 }
 
-// SAFETY: memory of the process, which only `Region`, `Arena` and the provider access, under their own
-// rules.
+// SAFETY: memory of the process, which only `Region`, `Arena` and the provider access, under their own rules.
 unsafe impl Send for OfiMemory {}
 // SAFETY: as above.
 unsafe impl Sync for OfiMemory {}

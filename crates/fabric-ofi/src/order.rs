@@ -1,7 +1,7 @@
 //! Decides which operations must wait for earlier WRITEs if the provider does not order them. Pure.
 //!
-//! On such a provider a WRITE completes when it is delivered. Operations that must see it are posted
-//! after that: messages (including notices of WRITEs), READs, and WRITEs to the same bytes.
+//! On such a provider a WRITE completes when it is delivered. Operations that must see it are posted after
+//! that: messages (including notices of WRITEs), READs, and WRITEs to the same bytes.
 
 use crate::handles::Remote;
 

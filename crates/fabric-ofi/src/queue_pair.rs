@@ -106,8 +106,8 @@ pub(crate) enum Posted {
     Awaited,
 }
 
-/// Work requests in flight, numbered in posting order. The provider completes them in any order (READs
-/// later than requests after them); they end in posting order.
+/// Work requests in flight, numbered in posting order. The provider completes them in any order (READs later
+/// than requests after them); they end in posting order.
 #[derive(Debug)]
 pub(crate) struct SendQueue {
     sent: VecDeque<Sent>,
@@ -118,8 +118,8 @@ pub(crate) struct SendQueue {
     posted: usize,
     /// The number of WRITEs in flight that other operations have to wait for.
     writing: u32,
-    /// How many of the first of `sent` have succeeded unsignaled. They keep their places until a request
-    /// ends that makes a completion.
+    /// How many of the first of `sent` have succeeded unsignaled. They keep their places until a request ends
+    /// that makes a completion.
     quiet: usize,
 }
 
@@ -141,7 +141,6 @@ impl SendQueue {
         self.first.wrapping_add(self.sent.len() as u32)
     }
 
-    /// Adds a request.
     #[inline]
     pub(crate) fn push(&mut self, sent: Sent) {
         self.sent.push_back(sent);
@@ -203,8 +202,8 @@ impl SendQueue {
         }
     }
 
-    /// Takes the next request that makes a completion, if all requests before it have ended. Removes
-    /// those too.
+    /// Takes the next request that makes a completion, if all requests before it have ended. Removes those
+    /// too.
     #[inline]
     fn take(&mut self) -> Option<Sent> {
         loop {
@@ -317,8 +316,8 @@ impl QueuePair {
         self.bond.is_orphan() || self.open.as_ref().is_some_and(|open| open.connection.closed.is_raised())
     }
 
-    /// Flushes all requests that have not ended. Call after the endpoint is closed and all its
-    /// completions were taken.
+    /// Flushes all requests that have not ended. Call after the endpoint is closed and all its completions
+    /// were taken.
     pub(crate) fn flush(&mut self) {
         self.sends.flush();
         while let Some(arrived) = self.arrivals.take() {

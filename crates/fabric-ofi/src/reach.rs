@@ -69,8 +69,8 @@ impl Device {
         Ok(Open { endpoint, connection: Arc::default(), number: self.retired.opened() })
     }
 
-    /// Returns the address of the endpoint through which peers reach granted memory; empty if that is
-    /// each queue pair's endpoint.
+    /// Returns the address of the endpoint through which peers reach granted memory; empty if that is each
+    /// queue pair's endpoint.
     pub(crate) fn memory_address(&self, local: IpAddr) -> io::Result<Vec<u8>> {
         if !self.features.memory_endpoint {
             return Ok(Vec::new());

@@ -63,8 +63,8 @@ pub(crate) struct Receives {
     unposted: VecDeque<u32>,
     /// Memory for headers.
     headers: Places,
-    /// Memory for header and message, by place, for providers that accept only one part. Allocated at
-    /// first use.
+    /// Memory for header and message, by place, for providers that accept only one part. Allocated at first
+    /// use.
     landings: Option<Vec<Option<Mapping>>>,
     next: u64,
 }
@@ -184,8 +184,8 @@ impl Receives {
             && let Some(buffer) = &mut receive.buffer
         {
             let bytes = bytes.min(buffer.len()).min(landing.length().saturating_sub(HEADER));
-            // SAFETY: the landing is long enough, the provider is done with it, and the buffer is
-            // exclusively owned.
+            // SAFETY: the landing is long enough, the provider is done with it, and the buffer is exclusively
+            // owned.
             unsafe {
                 let from = landing.base().as_ptr().add(HEADER);
                 std::ptr::copy_nonoverlapping(from, buffer.as_mut_ptr(), bytes);
@@ -229,8 +229,8 @@ impl<T> Default for Arrivals<T> {
 pub(crate) const SEQUENCE: u32 = (1 << 30) - 1;
 
 impl<T> Arrivals<T> {
-    /// Adds the message with this number; returns `false` if it is not among the next `window`, or was
-    /// there before.
+    /// Adds the message with this number; returns `false` if it is not among the next `window`, or was there
+    /// before.
     pub(crate) fn arrive(&mut self, sequence: u32, window: u32, arrived: T) -> bool {
         let place = sequence.wrapping_sub(self.next) & SEQUENCE;
         if place >= window {

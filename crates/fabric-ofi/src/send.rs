@@ -1,5 +1,5 @@
-//! Converts work requests into libfabric operations: checks them, puts them in order, and posts them as
-//! far as the provider has room.
+//! Converts work requests into libfabric operations: checks them, puts them in order, and posts them as far
+//! as the provider has room.
 
 use crate::datagram::Datagram;
 use crate::handles::{CONNECTED, OneSided, Remote};
@@ -180,8 +180,8 @@ impl QueuePair {
                 let number = self.sends.next();
                 let mut offset = HEADER;
                 for piece in pieces {
-                    // SAFETY: the place belongs to the next number. Its previous owner has ended, since
-                    // there is room, and `max_inline` bytes fit after the header.
+                    // SAFETY: the place belongs to the next number. Its previous owner has ended, since there
+                    // is room, and `max_inline` bytes fit after the header.
                     unsafe { self.outgoing.put(number, offset, piece) };
                     offset += piece.len();
                 }
@@ -283,22 +283,21 @@ impl QueuePair {
             if step == DATA {
                 parts.push_held(&sent.held, sent.bytes);
             }
-            // Short messages that are unsignaled, or have another step to come, are done when posted:
-            // each completion costs `tcp` two system calls. The user signals at least one request per
-            // queue length, which bounds the memory that the provider keeps.
+            // Short messages that are unsignaled, or have another step to come, are done when posted: each
+            // completion costs `tcp` two system calls. The user signals at least one request per queue
+            // length, which bounds the memory that the provider keeps.
             let told = sent.signaled && sent.to_post == step;
             let copied = sent.opcode != Opcode::Read && !told && parts.bytes() <= self.features.inject;
             let posted = if is_message {
-                // SAFETY: place and buffers are held until the request has ended or the endpoint is
-                // closed, and the length was checked.
+                // SAFETY: place and buffers are held until the request has ended or the endpoint is closed,
+                // and the length was checked.
                 unsafe { endpoint.send(to, parts.list(), context, copied) }
             } else {
                 let what = match (sent.opcode, to_memory) {
                     (Opcode::Read, _) => OneSided::Read,
                     _ if copied => OneSided::WriteCopied,
                     (_, CONNECTED) => OneSided::Write,
-                    // A refused WRITE must report its error here, since no connection breaks because of
-                    // it.
+                    // A refused WRITE must report its error here, since no connection breaks because of it.
                     _ => OneSided::WriteDelivered,
                 };
                 // SAFETY: as above, and a READ's destination is exclusively owned.

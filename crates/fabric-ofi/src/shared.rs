@@ -18,8 +18,8 @@ impl Shared {
     pub(crate) fn drive(&mut self, number: u32) {
         let handle = &self.handle;
         let (_, handed) = self.receives.hand_over(|parts, place| {
-            // SAFETY: buffer and place are exclusive, and held until the RECV has completed or the handle
-            // is closed, which is dropped first.
+            // SAFETY: buffer and place are exclusive, and held until the RECV has completed or the handle is
+            // closed, which is dropped first.
             unsafe { handle.receive(parts, request_name(RequestKind::Shared, number, place)) }
         });
         if let Err(error) = handed {

@@ -13,8 +13,8 @@ use std::sync::Arc;
 /// The maximum number of polls until a message has been sent.
 const PATIENCE: u32 = 200_000;
 
-/// Sends raw messages to the address in a queue pair's endpoint, from a new endpoint at this address of
-/// the host.
+/// Sends raw messages to the address in a queue pair's endpoint, from a new endpoint at this address of the
+/// host.
 pub(crate) fn send(
     device: &Arc<Device>,
     local: IpAddr,

@@ -1,10 +1,10 @@
-//! libfabric's structures and constants, as in `<rdma/fabric.h>` and its related headers at version 1.17
-//! of the interface. A test compares all of them with `abi.txt`, and `tests/ofi/abi` compares that with
-//! the C headers.
+//! libfabric's structures and constants, as in `<rdma/fabric.h>` and its related headers at version 1.17 of
+//! the interface. A test compares all of them with `abi.txt`, and `tests/ofi/abi` compares that with the C
+//! headers.
 //!
-//! Most of libfabric's functions are inline in C: each calls through a table of an object. Only entries
-//! that are called have their type here; the others are [`Unused`]. Objects that the library makes
-//! (`fi_info` and its attributes) are never made here, so versions with more fields are compatible.
+//! Most of libfabric's functions are inline in C: each calls through a table of an object. Only entries that
+//! are called have their type here; the others are [`Unused`]. Objects that the library makes (`fi_info` and
+//! its attributes) are never made here, so versions with more fields are compatible.
 
 use std::ffi::{c_char, c_int, c_void};
 

@@ -6,8 +6,8 @@ use std::io;
 use std::ptr::{NonNull, null, null_mut};
 use std::sync::Arc;
 
-/// The longest address of an endpoint, in bytes; `shm` has the longest. Two of them fit into a queue
-/// pair's endpoint.
+/// The longest address of an endpoint, in bytes; `shm` has the longest. Two of them fit into a queue pair's
+/// endpoint.
 pub(crate) const MAX_ADDRESS: usize = 88;
 
 /// A table of addresses, to which endpoints are bound.
@@ -75,8 +75,8 @@ impl Drop for AddressVector {
     }
 }
 
-/// An address in the table, for as long as this value exists. Dropped after the endpoint that sends to it
-/// is closed.
+/// An address in the table, for as long as this value exists. Dropped after the endpoint that sends to it is
+/// closed.
 #[derive(Debug)]
 pub(crate) struct Inserted {
     /// The name of the address in operations.

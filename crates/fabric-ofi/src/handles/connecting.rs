@@ -11,8 +11,8 @@ use std::sync::Arc;
 /// A connection event.
 #[derive(Debug)]
 pub(crate) enum Event {
-    /// A request to the passive endpoint of this [name](PassiveEndpoint::name), with the peer's data, cut
-    /// at [`MAX_SAID`] bytes.
+    /// A request to the passive endpoint of this [name](PassiveEndpoint::name), with the peer's data, cut at
+    /// [`MAX_SAID`] bytes.
     Request(usize, Info, Vec<u8>),
     /// The endpoint of this [name](Endpoint::name) is connected.
     Connected(usize),
