@@ -1,5 +1,5 @@
-//! The conformance suite on this machine's RDMA device, with both roles in one process and in two
-//! processes. Without a device, `tests/guest/run` runs it in a guest on Soft-RoCE, or with `--siw` and
+//! The conformance suite on this machine's RDMA device, with both roles in one process and in two processes.
+//! Without a device, `tests/guest/run` runs it in a guest on Soft-RoCE, or with `--siw` and
 //! `DUNLIN_RDMA_DEVICE=siw0` on Soft-iWARP.
 
 use dunlin_fabric::{Address, Scheme};

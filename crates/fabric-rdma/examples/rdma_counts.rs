@@ -1,7 +1,6 @@
-//! Counts allocations and system calls (by `strace`, between two marks in its log) of work requests and
-//! of whole calls of the engine. Measures no times: this runs in an emulated guest on Soft-RoCE, whose
-//! library rings the doorbell by a system call, a `write` to the device's file, once for each list of
-//! work requests.
+//! Counts allocations and system calls (by `strace`, between two marks in its log) of work requests and of
+//! whole calls of the engine. Measures no times: this runs in an emulated guest on Soft-RoCE, whose library
+//! rings the doorbell by a system call, a `write` to the device's file, once for each list of work requests.
 //!
 //! `rdma_counts` counts everything; `rdma_counts loop CASE` only runs one case, for a profiler.
 

@@ -1,7 +1,7 @@
 //! Counts the instructions of a call over verbs, on both sides, including the verbs library. Client and
-//! worker alternate in ONE thread, with a sleep between two steps in which messages arrive, so that there
-//! are no empty polls. Times mean nothing here. For `tests/guest/instructions`, where callgrind counts
-//! the instructions of `client_step` and `worker_step`.
+//! worker alternate in ONE thread, with a sleep between two steps in which messages arrive, so that there are
+//! no empty polls. Times mean nothing here. For `tests/guest/instructions`, where callgrind counts the
+//! instructions of `client_step` and `worker_step`.
 //!
 //! `rdma_steps CALLS PROTOCOL SIZE IN_FLIGHT [batch]`: `batch` sends each round of calls as one message.
 
@@ -36,8 +36,8 @@ impl Both {
         if batch { self.client.flush() } else { Ok(()) }
     }
 
-    /// Runs one step of the client: sends calls, or processes arrivals. Returns the number of calls that
-    /// have ended.
+    /// Runs one step of the client: sends calls, or processes arrivals. Returns the number of calls that have
+    /// ended.
     #[inline(never)]
     fn client_step(&mut self, send: Option<(u32, bool)>) -> Result<u32, CallError> {
         if let Some((count, batch)) = send {

@@ -1,8 +1,8 @@
 //! Tests the effects of network failures and bad settings on a fabric: the port goes down briefly and for
 //! long, packets are lost, a completion queue overflows, the two ends have different MTUs, permission is
 //! missing, too little memory may be locked, the other side has another version or hangs up.
-//! `tests/guest/trials` makes the network: two Soft-RoCE devices at the ends of a pair of interfaces, so
-//! that packets really travel between them.
+//! `tests/guest/trials` makes the network: two Soft-RoCE devices at the ends of a pair of interfaces, so that
+//! packets really travel between them.
 //!
 //! `rdma_trials DEVICE ADDRESS INTERFACE DEVICE ADDRESS INTERFACE [TRIAL...]`
 

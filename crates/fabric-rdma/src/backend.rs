@@ -1,5 +1,5 @@
-//! The RDMA part of control connections: a grant is a memory region of verbs, and the control thread
-//! handles events of the device and, on iWARP, of the connection manager.
+//! The RDMA part of control connections: a grant is a memory region of verbs, and the control thread handles
+//! events of the device and, on iWARP, of the connection manager.
 
 use crate::config::RdmaConfig;
 use crate::device::Device;

@@ -11,14 +11,14 @@ pub struct RdmaConfig {
     /// Whether the bytes of a WRITE become visible in order. `None`: the fabric decides, and knows it of
     /// mlx4, mlx5, Soft-RoCE and Soft-iWARP.
     pub in_order_write: Option<bool>,
-    /// The limit for inline messages that is requested, in bytes; the device may allow less. Send queues
-    /// need memory for it.
+    /// The limit for inline messages that is requested, in bytes; the device may allow less. Send queues need
+    /// memory for it.
     pub max_inline: u32,
     /// The maximum number of concurrent grants by one side of a link.
     pub max_grants_per_link: usize,
-    /// The time, in nanoseconds, until an unacknowledged packet is sent again. Rounded up to 4.096 us
-    /// times a power of two; default 250 ms. With [`retries`](RdmaConfig::retries) it bounds the time
-    /// until a silent peer counts as dead, and thus the time that a live one may be silent.
+    /// The time, in nanoseconds, until an unacknowledged packet is sent again. Rounded up to 4.096 us times a
+    /// power of two; default 250 ms. With [`retries`](RdmaConfig::retries) it bounds the time until a silent
+    /// peer counts as dead, and thus the time that a live one may be silent.
     pub acknowledgement_timeout: Option<u64>,
     /// The number of times that a packet is sent again, at most 7, which is the default.
     pub retries: Option<u8>,
@@ -43,9 +43,9 @@ pub struct SettingError {
 
 impl RdmaConfig {
     /// Supplies missing settings of the device and of time-outs from environment variables:
-    /// `DUNLIN_RDMA_DEVICE` (a name), `DUNLIN_RDMA_PORT`, `DUNLIN_RDMA_GID_INDEX`, `DUNLIN_RDMA_MTU`
-    /// (bytes), `DUNLIN_RDMA_TIMEOUT` (milliseconds until a packet is sent again), `DUNLIN_RDMA_RETRIES`
-    /// (0 to 7). [`RdmaFabric::new`](crate::RdmaFabric::new) calls it, so users need not.
+    /// `DUNLIN_RDMA_DEVICE` (a name), `DUNLIN_RDMA_PORT`, `DUNLIN_RDMA_GID_INDEX`, `DUNLIN_RDMA_MTU` (bytes),
+    /// `DUNLIN_RDMA_TIMEOUT` (milliseconds until a packet is sent again), `DUNLIN_RDMA_RETRIES` (0 to 7).
+    /// [`RdmaFabric::new`](crate::RdmaFabric::new) calls it, so users need not.
     pub fn completed(self) -> Result<Self, SettingError> {
         self.completed_by(|name| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned()))
     }

@@ -27,8 +27,8 @@ pub(crate) fn terms(device: &Device, queue_pair: &QueuePair) -> Terms {
 }
 
 /// Connects through the connection manager. The side that dialled requests the connection and waits until
-/// both ends are ready, for a few seconds at most; the other side gets ready for the request. After an
-/// error the peer is notified.
+/// both ends are ready, for a few seconds at most; the other side gets ready for the request. After an error
+/// the peer is notified.
 pub(crate) fn meet(
     (device, attention): (&Device, &Arc<Attention>),
     manager: &Manager,
@@ -50,8 +50,7 @@ pub(crate) fn meet(
     let met =
         manager.ask(terms, remote, queue_pair.name(), &queue_pair.broken, attention, until).and_then(|()| {
             link.shared().tell_ready(remote.name());
-            // If it has ended instead, the next poll detects that, as it would if it ended a moment
-            // later.
+            // If it has ended instead, the next poll detects that, as it would if it ended a moment later.
             if attention.rest_unless(is_over, until) { Ok(()) } else { Err(io::ErrorKind::TimedOut.into()) }
         });
     met.map_err(|error| {
@@ -102,8 +101,8 @@ pub(crate) fn join(
     }
     match handle.modify(step(sys::STATE_READY_TO_SEND), send) {
         Ok(()) => Ok(()),
-        // The queue pair receives since the previous step, and the peer, which was ready first, has
-        // broken it. The result is the same as if that happened a moment later.
+        // The queue pair receives since the previous step, and the peer, which was ready first, has broken
+        // it. The result is the same as if that happened a moment later.
         Err(_) if handle.state().is_ok_and(|state| state == sys::STATE_ERROR) => {
             queue_pair.broken.raise();
             Ok(())

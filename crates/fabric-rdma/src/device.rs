@@ -89,24 +89,24 @@ pub struct DeviceChoice {
     pub device: Option<String>,
     /// The port, from 1 on. Default: the first active one.
     pub port: Option<u8>,
-    /// The index in the port's table of GIDs. Default: the GID of the control connection's local address,
-    /// if there is one; otherwise RoCE v2 before v1, and IPv4 before IPv6.
+    /// The index in the port's table of GIDs. Default: the GID of the control connection's local address, if
+    /// there is one; otherwise RoCE v2 before v1, and IPv4 before IPv6.
     pub gid_index: Option<u32>,
-    /// The maximum payload of a packet in bytes: 256, 512, 1024, 2048 or 4096; other values are rounded
-    /// down. Default, and maximum: the port's MTU. Both ends of a connection use the smaller one.
+    /// The maximum payload of a packet in bytes: 256, 512, 1024, 2048 or 4096; other values are rounded down.
+    /// Default, and maximum: the port's MTU. Both ends of a connection use the smaller one.
     pub mtu: Option<u32>,
 }
 
 /// Vendors (as in `ibv_query_device`) whose NICs are known to make the bytes of a WRITE visible in order.
-/// mlx4 and mlx5 do so (FaRM and HERD rely on it), Soft-RoCE copies one packet after another, and
-/// Soft-iWARP copies the ordered bytes of TCP.
+/// mlx4 and mlx5 do so (FaRM and HERD rely on it), Soft-RoCE copies one packet after another, and Soft-iWARP
+/// copies the ordered bytes of TCP.
 const IN_ORDER_VENDORS: [u32; 3] = [MELLANOX, SOFT_ROCE, SOFT_IWARP];
 const MELLANOX: u32 = 0x02c9;
 const SOFT_ROCE: u32 = 0xff_ffff;
 const SOFT_IWARP: u32 = 0x62_6d74;
 /// The depth of a completion queue that Soft-iWARP's library maps over more than 144 pages (32 bytes per
-/// entry). The library mistakes the offset of page 144 in a process's mappings of the device for an
-/// error, so no other queue may begin there.
+/// entry). The library mistakes the offset of page 144 in a process's mappings of the device for an error, so
+/// no other queue may begin there.
 const SOFT_IWARP_BALLAST: c_int = 1 << 15;
 
 /// An open device. Every object made from it keeps it open.
@@ -119,8 +119,7 @@ pub(crate) struct Device {
     ballast: Option<NonNull<sys::CompletionQueue>>,
     pub(crate) attributes: Attributes,
     pub(crate) name: String,
-    /// Whether the device uses iWARP: RDMA over TCP, whose connections the kernel's connection manager
-    /// makes.
+    /// Whether the device uses iWARP: RDMA over TCP, whose connections the kernel's connection manager makes.
     pub(crate) is_iwarp: bool,
     pub(crate) port: Port,
     pub(crate) health: Health,
@@ -141,8 +140,8 @@ pub(crate) struct Attributes {
     pub(crate) in_order: bool,
     /// Whether software copies the bytes of READs, while other threads may be storing them.
     pub(crate) copies: bool,
-    /// Soft-iWARP: a completion says nothing about the buffers of earlier unsignaled requests, and there
-    /// are other peculiarities.
+    /// Soft-iWARP: a completion says nothing about the buffers of earlier unsignaled requests, and there are
+    /// other peculiarities.
     pub(crate) is_soft_iwarp: bool,
     pub(crate) made: Made,
 }
@@ -164,8 +163,8 @@ impl Made {
     }
 }
 
-// SAFETY: libibverbs may be called from any thread ("thread safe" in its README), and the pointers stay
-// valid until the drop.
+// SAFETY: libibverbs may be called from any thread ("thread safe" in its README), and the pointers stay valid
+// until the drop.
 unsafe impl Send for Device {}
 // SAFETY: as above; a shared `Device` only gives access to calls that libibverbs allows concurrently.
 unsafe impl Sync for Device {}
@@ -212,8 +211,8 @@ impl DeviceList {
 
     fn entries(&self) -> impl Iterator<Item = (*mut sys::DeviceEntry, String)> {
         (0..self.count).map(|at| {
-            // SAFETY: within the list, whose entries are valid until it is freed; names are C strings
-            // inside them.
+            // SAFETY: within the list, whose entries are valid until it is freed; names are C strings inside
+            // them.
             unsafe {
                 let entry = *self.first.add(at);
                 (entry, CStr::from_ptr((self.library.get_device_name)(entry)).to_string_lossy().into_owned())
@@ -351,8 +350,8 @@ impl Device {
         }
         // SAFETY: just received, and acknowledged only after this.
         let event = unsafe { Event::read(&raw) };
-        // SAFETY: received from the library, and acknowledged once. A thread that destroys the element
-        // waits for that.
+        // SAFETY: received from the library, and acknowledged once. A thread that destroys the element waits
+        // for that.
         unsafe { (self.library.ack_async_event)(&mut raw) };
         Some(event)
     }
@@ -462,8 +461,8 @@ impl Attributes {
     };
 }
 
-/// Returns the system's error for the files through which devices are opened, if it refuses one. The
-/// library only reports that no device was found.
+/// Returns the system's error for the files through which devices are opened, if it refuses one. The library
+/// only reports that no device was found.
 fn refused_files() -> Option<io::Error> {
     let folder = std::fs::read_dir("/dev/infiniband").ok()?.filter_map(Result::ok);
     folder

@@ -55,8 +55,8 @@ struct Shared {
 
 /// One thread's part of the data path; see [`ThreadDomain`].
 ///
-/// A completion queue must be as deep as all queues that feed it together: a NIC breaks the queue pairs
-/// that feed an overflowing queue.
+/// A completion queue must be as deep as all queues that feed it together: a NIC breaks the queue pairs that
+/// feed an overflowing queue.
 #[derive(Debug)]
 pub struct RdmaDomain {
     device: Arc<Device>,
@@ -208,8 +208,8 @@ impl RdmaDomain {
     }
 
     /// Completes requests in this queue that the device should have flushed but did not, after all
-    /// completions of the queue were taken. Needed for Soft-iWARP: when its connection ends, it flushes
-    /// the posted requests before this side knows, and ignores requests that are posted later.
+    /// completions of the queue were taken. Needed for Soft-iWARP: when its connection ends, it flushes the
+    /// posted requests before this side knows, and ignores requests that are posted later.
     fn flush(
         &mut self,
         queue: CompletionQueueId,
@@ -260,8 +260,8 @@ impl RdmaDomain {
         self.device.health.forget(Object::QueuePair(number));
     }
 
-    /// Converts a completion of the NIC; returns `None` if its queue pair does not exist any more, or
-    /// none is to be reported.
+    /// Converts a completion of the NIC; returns `None` if its queue pair does not exist any more, or none is
+    /// to be reported.
     fn conclude(&mut self, raw: &sys::WorkCompletion) -> Option<Completion<RdmaMemory>> {
         let (kind, owner, number) = parse_request_name(raw.id)?;
         let slot = match kind {
@@ -326,8 +326,8 @@ impl RdmaDomain {
             capabilities: &self.capabilities,
             destinations: &self.destinations,
             results: self.results.as_ref(),
-            // A completion ends all earlier requests, but without the fence Soft-iWARP would complete
-            // later requests before a READ.
+            // A completion ends all earlier requests, but without the fence Soft-iWARP would complete later
+            // requests before a READ.
             flags: if self.device.is_iwarp { sys::SEND_FENCE } else { 0 },
             is_soft_iwarp: self.device.attributes.is_soft_iwarp,
             scratch: &mut self.scratch,
@@ -486,8 +486,8 @@ impl ThreadDomain for RdmaDomain {
         if met.is_ok() {
             queue_pair.meet(&address);
         }
-        // The other end may have ended before, or this end broke while connecting. The next poll checks
-        // for that.
+        // The other end may have ended before, or this end broke while connecting. The next poll checks for
+        // that.
         self.news_seen = self.news_seen.wrapping_sub(1);
         met
     }
@@ -590,8 +590,8 @@ impl ThreadDomain for RdmaDomain {
                     memory,
                 };
                 let Some(handle) = &mut found.handle else { return Err(PostError::QueuePairError) };
-                // SAFETY: the buffer is exclusive, and `receives` holds it until the completion of this
-                // RECV or until the handle is gone.
+                // SAFETY: the buffer is exclusive, and `receives` holds it until the completion of this RECV
+                // or until the handle is gone.
                 if let Err(error) = unsafe { handle.post_receive(request) } {
                     tracing::warn!(%error, "a queue pair takes no RECV");
                     return Err(PostError::QueueFull);
@@ -606,8 +606,8 @@ impl ThreadDomain for RdmaDomain {
                 let place = *queue.free.last().ok_or(PostError::QueueFull)?;
                 let request =
                     ReceiveRequest { id: request_name(RequestKind::Shared, shared.0, place), memory };
-                // SAFETY: the buffer is exclusive, and `posted` holds it until the completion of this
-                // RECV or until the handle is gone, which is dropped first.
+                // SAFETY: the buffer is exclusive, and `posted` holds it until the completion of this RECV or
+                // until the handle is gone, which is dropped first.
                 if let Err(error) = unsafe { queue.handle.post(request) } {
                     tracing::warn!(%error, "a shared receive queue takes no RECV");
                     return Err(PostError::QueueFull);

@@ -1,5 +1,5 @@
-//! Requests that are posted before the other end of an iWARP connection has requested it. They are kept,
-//! and posted when it has. Not on the hot path, so inline data is copied.
+//! Requests that are posted before the other end of an iWARP connection has requested it. They are kept, and
+//! posted when it has. Not on the hot path, so inline data is copied.
 
 use crate::handles;
 use crate::sys;
@@ -37,8 +37,8 @@ impl Early {
                 inline.extend_from_slice(bytes);
             }
         }
-        // SAFETY: all variants begin with the fields read here, and the request was zeros before one
-        // variant was set.
+        // SAFETY: all variants begin with the fields read here, and the request was zeros before one variant
+        // was set.
         let remote = unsafe { request.remote.memory };
         Early {
             id: request.id,

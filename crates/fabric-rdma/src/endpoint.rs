@@ -32,8 +32,8 @@ pub(crate) struct QueuePairAddress {
     pub(crate) trap_key: u32,
 }
 
-/// Returns the name of a queue pair on its link. A device reuses numbers, but hardly ever with the same
-/// first packet number.
+/// Returns the name of a queue pair on its link. A device reuses numbers, but hardly ever with the same first
+/// packet number.
 pub(crate) fn name_of(number: u32, psn: u32) -> u64 {
     u64::from(number) << 32 | u64::from(psn)
 }
@@ -44,7 +44,6 @@ impl QueuePairAddress {
         name_of(self.number, self.psn)
     }
 
-    /// Encodes the address.
     pub(crate) fn encode(&self) -> Endpoint {
         let mut bytes = Vec::with_capacity(LENGTH);
         bytes.push(FORMAT);

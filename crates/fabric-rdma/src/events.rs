@@ -38,8 +38,8 @@ impl Event {
     /// Decodes an event of the library.
     ///
     /// # Safety
-    /// The library must have returned the event, and it must not be acknowledged yet, so that its element
-    /// is alive.
+    /// The library must have returned the event, and it must not be acknowledged yet, so that its element is
+    /// alive.
     pub(crate) unsafe fn read(raw: &sys::AsyncEvent) -> Self {
         let element = raw.element;
         // SAFETY: events of these kinds have a queue pair as their element, which is alive until they are

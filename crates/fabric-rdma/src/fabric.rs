@@ -36,8 +36,8 @@ struct Inner {
     trap: Arc<Registration>,
 }
 
-/// RDMA verbs on one port of one device. Clones are the same fabric, with one control thread; all methods
-/// may be called from any thread.
+/// RDMA verbs on one port of one device. Clones are the same fabric, with one control thread; all methods may
+/// be called from any thread.
 #[derive(Clone, Debug)]
 pub struct RdmaFabric(Arc<Inner>);
 
@@ -125,8 +125,8 @@ impl RdmaFabric {
         &self.0.control.backend().device.name
     }
 
-    /// Sets the source of measured rates. Only the first call counts. The source is not read before rates
-    /// are requested.
+    /// Sets the source of measured rates. Only the first call counts. The source is not read before rates are
+    /// requested.
     pub fn set_rates_book(&self, book: Arc<dyn RatesBook>) {
         self.0.rates.set_book(book);
     }

@@ -1,8 +1,8 @@
 //! Owned wrappers of verbs objects. All calls of the data path are here.
 //!
 //! One thread at a time uses each wrapper (methods that change it take `&mut self`), and each keeps its
-//! device open. [`RdmaDomain`](crate::RdmaDomain) ensures the order among them: it drops queue pairs
-//! before queues.
+//! device open. [`RdmaDomain`](crate::RdmaDomain) ensures the order among them: it drops queue pairs before
+//! queues.
 
 use crate::device::{Device, errno};
 use crate::events::Object;
@@ -24,8 +24,7 @@ fn made<T>(raw: *mut T) -> io::Result<NonNull<T>> {
     NonNull::new(raw).ok_or_else(io::Error::last_os_error)
 }
 
-/// A completion channel: a descriptor that becomes readable when an armed completion queue has a
-/// completion.
+/// A completion channel: a descriptor that becomes readable when an armed completion queue has a completion.
 #[derive(Debug)]
 pub(crate) struct Channel {
     raw: NonNull<sys::CompletionChannel>,
@@ -107,8 +106,8 @@ impl CompletionQueue {
     #[inline]
     pub(crate) fn poll(&mut self, into: &mut [sys::WorkCompletion]) -> usize {
         let room = c_int::try_from(into.len()).unwrap_or(c_int::MAX);
-        // SAFETY: the queue and its context are alive, the slice has the given length, and no other
-        // thread polls the queue.
+        // SAFETY: the queue and its context are alive, the slice has the given length, and no other thread
+        // polls the queue.
         let count = unsafe {
             let poll = (*self.raw.as_ref().context).operations.poll_cq;
             poll(self.raw.as_ptr(), room, into.as_mut_ptr())
@@ -249,23 +248,22 @@ impl QueuePair {
             transport: parts.transport,
             all_signaled: 0,
         };
-        // SAFETY: all named objects are alive and belong to this device, and the structure has the
-        // library's layout.
+        // SAFETY: all named objects are alive and belong to this device, and the structure has the library's
+        // layout.
         let raw = made(unsafe { (device.library.create_qp)(device.domain.as_ptr(), &mut init) })?;
         // SAFETY: just made.
         let number = unsafe { raw.as_ref().number };
         Ok(QueuePair { raw, number, device: Arc::clone(device) })
     }
 
-    /// Returns its number on the device.
     pub(crate) fn number(&self) -> u32 {
         self.number
     }
 
     /// Changes the attributes in `mask`.
     pub(crate) fn modify(&mut self, mut attributes: sys::QueuePairAttributes, mask: c_int) -> io::Result<()> {
-        // SAFETY: the queue pair is alive; the structure has the library's layout and is only read during
-        // the call.
+        // SAFETY: the queue pair is alive; the structure has the library's layout and is only read during the
+        // call.
         let code = unsafe { (self.device.library.modify_qp)(self.raw.as_ptr(), &mut attributes, mask) };
         if code == 0 { Ok(()) } else { Err(errno(code)) }
     }
@@ -275,8 +273,7 @@ impl QueuePair {
         let mut attributes = sys::QueuePairAttributes::default();
         // The library writes the creation parameters too, which are not used.
         let mut init = MaybeUninit::<sys::QueuePairInit>::zeroed();
-        // SAFETY: the queue pair is alive, and both structures have the library's layout and are
-        // writable.
+        // SAFETY: the queue pair is alive, and both structures have the library's layout and are writable.
         let code = unsafe {
             (self.device.library.query_qp)(
                 self.raw.as_ptr(),
@@ -288,21 +285,21 @@ impl QueuePair {
         if code == 0 { Ok(attributes.state) } else { Err(errno(code)) }
     }
 
-    /// Posts work requests (at least one) as a linked list with one doorbell. An error contains the
-    /// number of requests that were accepted.
+    /// Posts work requests (at least one) as a linked list with one doorbell. An error contains the number of
+    /// requests that were accepted.
     ///
     /// # Safety
-    /// The parts of each request must name memory that is valid for reads (READ and atomics: for writes,
-    /// and used by no other code) until that request or a later one of this queue pair has completed, or
-    /// the queue pair is gone. Inline memory must be valid until this method returns.
+    /// The parts of each request must name memory that is valid for reads (READ and atomics: for writes, and
+    /// used by no other code) until that request or a later one of this queue pair has completed, or the
+    /// queue pair is gone. Inline memory must be valid until this method returns.
     #[inline]
     pub(crate) unsafe fn post(
         &mut self,
         list: &mut [sys::SendWorkRequest],
     ) -> Result<(), (usize, io::Error)> {
         let (first, mut bad) = (list.as_mut_ptr(), null_mut());
-        // SAFETY: the indices are within the list, and the queue pair and its context are alive. The
-        // caller's contract covers the rest.
+        // SAFETY: the indices are within the list, and the queue pair and its context are alive. The caller's
+        // contract covers the rest.
         let code = unsafe {
             for at in 1..list.len() {
                 (*first.add(at - 1)).next = first.add(at);
@@ -324,8 +321,8 @@ impl QueuePair {
     pub(crate) unsafe fn post_receive(&mut self, request: ReceiveRequest) -> io::Result<()> {
         let mut bad = null_mut();
         let code = request.with(|request| {
-            // SAFETY: the queue pair and its context are alive, and the list is only read during the
-            // call. The caller's contract covers the memory.
+            // SAFETY: the queue pair and its context are alive, and the list is only read during the call.
+            // The caller's contract covers the memory.
             unsafe {
                 let post = (*self.raw.as_ref().context).operations.post_receive;
                 post(self.raw.as_ptr(), request, &mut bad)

@@ -2,9 +2,9 @@
 //! libibverbs is opened at run time, so this crate builds and runs everywhere. On a machine without
 //! libibverbs, an error names the package to install.
 //!
-//! This crate may hold devices, the verbs ABI, and the implementation of the fabric traits on them. It
-//! knows nothing of RPC. Data from a peer's control connection is never trusted: it is bounded and
-//! checked before use.
+//! This crate may hold devices, the verbs ABI, and the implementation of the fabric traits on them. It knows
+//! nothing of RPC. Data from a peer's control connection is never trusted: it is bounded and checked before
+//! use.
 //!
 //! ```text
 //! fabric ─ listener ─ link        control: fabric-control, with the additions of backend
@@ -13,9 +13,9 @@
 //!           └ handles ─ device    the objects of verbs; library and sys: libibverbs itself
 //! ```
 //!
-//! This fabric adds two things to verbs. Work requests with a key that the peer has not granted on the
-//! link go to a *trap*, a key with no memory at the address used, so they fail at the target as in verbs.
-//! And when one end of a connection breaks or is destroyed, the link notifies the other.
+//! This fabric adds two things to verbs. Work requests with a key that the peer has not granted on the link
+//! go to a *trap*, a key with no memory at the address used, so they fail at the target as in verbs. And when
+//! one end of a connection breaks or is destroyed, the link notifies the other.
 
 mod attention;
 mod backend;

@@ -1,5 +1,5 @@
-//! libibverbs, opened at run time: building needs no RDMA package, and a machine without it gets a
-//! helpful error.
+//! libibverbs, opened at run time: building needs no RDMA package, and a machine without it gets a helpful
+//! error.
 
 use crate::sys::*;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
@@ -42,8 +42,8 @@ macro_rules! functions {
 
             fn open() -> Result<Self, LibraryError> {
                 // SAFETY: the name is a C string. Opening runs the library's own initialisers, which a
-                // program linked with it would run too. The library is never closed, so its functions
-                // stay valid.
+                // program linked with it would run too. The library is never closed, so its functions stay
+                // valid.
                 let handle = unsafe { libc::dlopen(concat!($file, "\0").as_ptr().cast(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
                 if handle.is_null() {
                     return Err($missing(last_error()));
@@ -83,8 +83,8 @@ functions! {
     query_device: "ibv_query_device"(*mut Context, *mut DeviceAttributes) -> c_int;
     /// Fills the original fields of `ibv_port_attr`: all but its last.
     query_port: "ibv_query_port"(*mut Context, u8, *mut PortAttributes) -> c_int;
-    /// Arguments: context, entries, room for entries, flags, size of an entry. Returns the number of
-    /// entries, or a negative error.
+    /// Arguments: context, entries, room for entries, flags, size of an entry. Returns the number of entries,
+    /// or a negative error.
     query_gid_table: "_ibv_query_gid_table"(*mut Context, *mut GidEntry, usize, u32, usize) -> isize;
     alloc_pd: "ibv_alloc_pd"(*mut Context) -> *mut ProtectionDomain;
     dealloc_pd: "ibv_dealloc_pd"(*mut ProtectionDomain) -> c_int;

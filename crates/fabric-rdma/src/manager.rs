@@ -1,16 +1,16 @@
 //! Connections on iWARP: the two ends of a queue pair connect through the kernel's connection manager
 //! (librdmacm), which is used for nothing else.
 //!
-//! The side that dialled the control connection sends the request. The other side's control thread
-//! accepts it for queue pairs whose endpoint was sent, and identifies them by the number and secret in
-//! the endpoint. A queue pair that waits for a request keeps posted requests until then.
+//! The side that dialled the control connection sends the request. The other side's control thread accepts it
+//! for queue pairs whose endpoint was sent, and identifies them by the number and secret in the endpoint. A
+//! queue pair that waits for a request keeps posted requests until then.
 //!
-//! The requesting end knows of the connection before the other end does, and on Soft-iWARP neither end
-//! may send too early: data right after the reply counts as a protocol violation, and data that arrives
-//! before the queue pair owns the socket is not processed until more arrives. Each end therefore notifies
-//! the other over the link ([`LinkShared::tell_ready`]) once the manager has reported the connection, and
-//! sends nothing before it has received that notice too. (RFC 6581 specifies an empty first message from
-//! the requester for this, but it is optional, and Soft-iWARP's driver does not send it.)
+//! The requesting end knows of the connection before the other end does, and on Soft-iWARP neither end may
+//! send too early: data right after the reply counts as a protocol violation, and data that arrives before
+//! the queue pair owns the socket is not processed until more arrives. Each end therefore notifies the other
+//! over the link ([`LinkShared::tell_ready`]) once the manager has reported the connection, and sends nothing
+//! before it has received that notice too. (RFC 6581 specifies an empty first message from the requester for
+//! this, but it is optional, and Soft-iWARP's driver does not send it.)
 
 use crate::attention::Attention;
 use crate::backend::RdmaBackend;
@@ -38,8 +38,8 @@ const PORT_TRIES: usize = 32;
 
 const MAGIC: [u8; 8] = *b"DunlinIW";
 
-/// The data of a connection request: the target queue pair, proof that the sender knows its endpoint, and
-/// the sender's name.
+/// The data of a connection request: the target queue pair, proof that the sender knows its endpoint, and the
+/// sender's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Claim {
     number: u32,
@@ -116,8 +116,8 @@ impl Channel {
         if unsafe { (self.library.get_event)(self.raw.as_ptr(), &mut raw) } != 0 || raw.is_null() {
             return None;
         }
-        // SAFETY: just received, with the library's layout, and acknowledged only after this. If the
-        // event's kind has private data, they are valid as long as the event.
+        // SAFETY: just received, with the library's layout, and acknowledged only after this. If the event's
+        // kind has private data, they are valid as long as the event.
         let told = unsafe {
             let event = &*raw;
             let (data, length) = (event.connection.private_data, event.connection.private_length);
@@ -189,8 +189,7 @@ impl Id {
 
 impl Drop for Id {
     fn drop(&mut self) {
-        // SAFETY: made by the library, destroyed only here; all its events that were taken are
-        // acknowledged.
+        // SAFETY: made by the library, destroyed only here; all its events that were taken are acknowledged.
         unsafe { (self.library.destroy_id)(self.raw.as_ptr()) };
     }
 }
@@ -199,9 +198,9 @@ fn done(code: c_int) -> io::Result<()> {
     if code == 0 { Ok(()) } else { Err(errno(code)) }
 }
 
-/// Runs an operation that needs a free port, and repeats it while the port is in use. The connection
-/// manager assigns ports from TCP's range but knows only its own; a software device (siw) then needs the
-/// port of TCP too. Each attempt uses a new id, and thus another port.
+/// Runs an operation that needs a free port, and repeats it while the port is in use. The connection manager
+/// assigns ports from TCP's range but knows only its own; a software device (siw) then needs the port of TCP
+/// too. Each attempt uses a new id, and thus another port.
 fn with_a_free_port<T>(mut attempt: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     for _ in 1..PORT_TRIES {
         match attempt() {
@@ -282,8 +281,8 @@ impl Terms {
 enum Connection {
     /// The peer has to request it.
     Awaited,
-    /// Established; dropping it ends it. The second value is the name of the peer's queue pair, if the
-    /// peer sent the request.
+    /// Established; dropping it ends it. The second value is the name of the peer's queue pair, if the peer
+    /// sent the request.
     Open(Id, Option<u64>),
     /// The queue pair is gone or unusable.
     Over,
@@ -430,9 +429,9 @@ impl Manager {
         }
     }
 
-    /// Requests a connection to the peer's queue pair, for this side's queue pair `name`; blocks no
-    /// longer than `until`. Afterwards this end is ready; the peer's may not be yet.
-    /// [`forget`](Manager::forget) ends the connection.
+    /// Requests a connection to the peer's queue pair, for this side's queue pair `name`; blocks no longer
+    /// than `until`. Afterwards this end is ready; the peer's may not be yet. [`forget`](Manager::forget)
+    /// ends the connection.
     pub(crate) fn ask(
         &self,
         terms: Terms,
@@ -458,8 +457,8 @@ impl Manager {
             channel.expect(sys::MANAGER_ROUTE_RESOLVED, until)?;
             let claim = Claim::of(remote, name).encode();
             let mut parameters = terms.parameters(&claim);
-            // SAFETY: the id is alive; the parameters and the data that they name are only read during
-            // the call.
+            // SAFETY: the id is alive; the parameters and the data that they name are only read during the
+            // call.
             done(unsafe { (library.connect)(raw, &mut parameters) })?;
             channel.expect(sys::MANAGER_ESTABLISHED, until)?;
             Ok(id)
@@ -477,8 +476,8 @@ impl Manager {
             connection: Mutex::new(Connection::Open(id, None)),
         };
         lock(&self.awaited).insert(terms.number, Arc::new(awaited));
-        // SAFETY: the id and the channel are alive. The id is not destroyed meanwhile, since the thread
-        // that destroys the queue pair is the one that calls this.
+        // SAFETY: the id and the channel are alive. The id is not destroyed meanwhile, since the thread that
+        // destroys the queue pair is the one that calls this.
         done(unsafe { (library.migrate_id)(raw, self.channel.raw.as_ptr()) })
             .inspect_err(|_| self.forget(terms.number))?;
         // An event that has moved to the channel with the id wakes no thread.
@@ -539,8 +538,8 @@ impl Manager {
     }
 }
 
-/// Returns an IP address of the device's network interface, whose hardware address is the beginning of
-/// the device's GID. IPv4 is preferred.
+/// Returns an IP address of the device's network interface, whose hardware address is the beginning of the
+/// device's GID. IPv4 is preferred.
 fn address_of(device: &Device) -> Option<IpAddr> {
     let wanted: Vec<String> = device.port.gid.gid.0[..6].iter().map(|byte| format!("{byte:02x}")).collect();
     let wanted = wanted.join(":");
@@ -569,8 +568,8 @@ fn interface_addresses() -> Vec<(String, IpAddr)> {
         return Vec::new();
     }
     let (mut found, mut next) = (Vec::new(), first);
-    // SAFETY: a list of C strings and addresses that is valid until it is freed; an address's type is
-    // given by its family.
+    // SAFETY: a list of C strings and addresses that is valid until it is freed; an address's type is given
+    // by its family.
     while let Some(entry) = unsafe { next.as_ref() } {
         next = entry.ifa_next;
         // SAFETY: as above.

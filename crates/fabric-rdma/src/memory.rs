@@ -39,9 +39,9 @@ impl Registration {
                 flags |= flag;
             }
         }
-        // SAFETY: the protection domain belongs to an open device. The range is mapped, and stays so
-        // until the region is deregistered, since this value keeps the mapping. The length is exact, so a
-        // peer gets no other byte.
+        // SAFETY: the protection domain belongs to an open device. The range is mapped, and stays so until
+        // the region is deregistered, since this value keeps the mapping. The length is exact, so a peer gets
+        // no other byte.
         let raw = unsafe {
             (device.library.reg_mr)(
                 device.domain.as_ptr(),
@@ -74,7 +74,6 @@ impl Registration {
         self.mapping.base().as_ptr() as u64
     }
 
-    /// Returns the length in bytes.
     pub(crate) fn length(&self) -> u64 {
         self.mapping.length() as u64
     }
@@ -90,8 +89,8 @@ impl Drop for Registration {
     }
 }
 
-/// Classifies a refusal. The kernel returns ENOMEM both if the pages would exceed the limit of locked
-/// memory and if no memory is left.
+/// Classifies a refusal. The kernel returns ENOMEM both if the pages would exceed the limit of locked memory
+/// and if no memory is left.
 fn refused(length: u64, source: io::Error) -> RegisterError {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Memlock).current;
     match limit {
@@ -112,10 +111,10 @@ struct Registrations {
 
 /// Memory registered with an [`RdmaFabric`](crate::RdmaFabric).
 ///
-/// The NIC pins its pages, so all of them are allocated at once and count against the limit of locked
-/// memory (`ulimit -l`). Each kind of access that is granted has its own memory region, which all grants
-/// of that kind share. When the last of them is revoked, the region is deregistered. A peer that guesses
-/// the keys of another peer's grants can use them, as on every device with one protection domain.
+/// The NIC pins its pages, so all of them are allocated at once and count against the limit of locked memory
+/// (`ulimit -l`). Each kind of access that is granted has its own memory region, which all grants of that
+/// kind share. When the last of them is revoked, the region is deregistered. A peer that guesses the keys of
+/// another peer's grants can use them, as on every device with one protection domain.
 #[derive(Debug)]
 pub struct RdmaMemory {
     mapping: Arc<Mapping>,

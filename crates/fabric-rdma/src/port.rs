@@ -76,8 +76,8 @@ pub(crate) struct Port {
     gids: Vec<PortGid>,
 }
 
-/// Returns a port's data rate in megabits per second, from verbs' codes of its width and of its lanes'
-/// speed; 0 for unknown codes.
+/// Returns a port's data rate in megabits per second, from verbs' codes of its width and of its lanes' speed;
+/// 0 for unknown codes.
 fn megabits(width: u8, speed: u8) -> u32 {
     let lanes = match width {
         1 => 1,
@@ -142,8 +142,8 @@ impl Port {
         128 << self.mtu
     }
 
-    /// Returns the GID for a connection whose control connection has this local address: the same
-    /// address, if the port has it, so that both use one network.
+    /// Returns the GID for a connection whose control connection has this local address: the same address, if
+    /// the port has it, so that both use one network.
     pub(crate) fn gid_for(&self, local: Option<IpAddr>) -> &PortGid {
         let local = local.map(|address| match address {
             IpAddr::V4(address) => address.to_ipv6_mapped(),

@@ -71,7 +71,6 @@ impl<H> SendQueue<H> {
         self.first.wrapping_add(self.sent.len() as u32)
     }
 
-    /// Adds a request.
     #[inline]
     pub(crate) fn push(&mut self, sent: Sent, held: Option<H>) {
         if let Some(held) = held {
@@ -89,8 +88,8 @@ impl<H> SendQueue<H> {
         self.held.truncate(kept);
     }
 
-    /// Ends this request and all before it; returns it with the memory that it held, or `None` if the
-    /// number is not in flight.
+    /// Ends this request and all before it; returns it with the memory that it held, or `None` if the number
+    /// is not in flight.
     #[inline]
     pub(crate) fn complete(&mut self, number: u32) -> Option<(Sent, Option<H>)> {
         let before = number.wrapping_sub(self.first);
@@ -211,13 +210,12 @@ pub(crate) struct QueuePair {
     /// This side's first packet number, which the peer is told.
     pub(crate) psn: u32,
     pub(crate) qkey: u32,
-    /// The bond to the link that carried its address, and to its other end. Datagram queue pairs have
-    /// none.
+    /// The bond to the link that carried its address, and to its other end. Datagram queue pairs have none.
     pub(crate) bond: Bond,
     /// Set when the device reports that this end is unusable.
     pub(crate) broken: Arc<Flag>,
-    /// Once it is broken: the time, in nanoseconds, at which this side completes requests that the device
-    /// has not flushed; `None` again when that is done.
+    /// Once it is broken: the time, in nanoseconds, at which this side completes requests that the device has
+    /// not flushed; `None` again when that is done.
     pub(crate) flush_at: Option<u64>,
     /// Whether all completions were taken since then, from the queues for sends and for receives.
     emptied: [bool; 2],
@@ -261,7 +259,6 @@ impl QueuePair {
         }
     }
 
-    /// Returns its number on the device.
     pub(crate) fn number(&self) -> u32 {
         self.handle.as_ref().map_or(0, handles::QueuePair::number)
     }
@@ -316,8 +313,8 @@ impl QueuePair {
         sys::RemoteMemory { address: 0, key: self.trap_key }
     }
 
-    /// Breaks the queue pair, because it or its other end has failed: all posted requests are flushed,
-    /// and the other end is notified.
+    /// Breaks the queue pair, because it or its other end has failed: all posted requests are flushed, and
+    /// the other end is notified.
     pub(crate) fn fail(&mut self) {
         if self.state == QueuePairState::Error {
             return;
@@ -336,9 +333,9 @@ impl QueuePair {
     }
 
     /// Records that all completions of this queue were taken, `since` nanoseconds after the device should
-    /// have flushed. Returns whether that holds for both queues, or the limit for unpolled queues has
-    /// passed. With the queue pair, a device may discard completions that were not taken, even of
-    /// successful requests.
+    /// have flushed. Returns whether that holds for both queues, or the limit for unpolled queues has passed.
+    /// With the queue pair, a device may discard completions that were not taken, even of successful
+    /// requests.
     pub(crate) fn is_emptied(&mut self, queue: CompletionQueueId, since: u64) -> bool {
         self.emptied[0] |= self.config.send_completions == queue;
         self.emptied[1] |= self.config.receive_completions == queue;

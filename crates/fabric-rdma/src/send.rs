@@ -29,21 +29,19 @@ pub(crate) struct Means<'a> {
     pub(crate) results: Option<&'a Arena<RdmaMemory>>,
     /// The flags of requests other than READs.
     pub(crate) flags: u32,
-    /// Soft-iWARP: each request with a buffer is signaled at the NIC, since a completion says nothing
-    /// about earlier buffers, and short messages go inline, see [`SOFT_IWARP_SHORT`].
+    /// Soft-iWARP: each request with a buffer is signaled at the NIC, since a completion says nothing about
+    /// earlier buffers, and short messages go inline, see [`SOFT_IWARP_SHORT`].
     pub(crate) is_soft_iwarp: bool,
     /// Memory for inline messages of more parts than verbs allows.
     pub(crate) scratch: &'a mut Vec<u8>,
 }
 
-/// On Soft-iWARP, messages of one part up to this number of bytes go inline, if the inline limit allows
-/// it.
+/// On Soft-iWARP, messages of one part up to this number of bytes go inline, if the inline limit allows it.
 ///
-/// Its kernel module copies data that fit after a frame's header (32 bytes) when it sends, from the
-/// process's memory if a system call of the process sends. Every hundred frames the module's own thread
-/// takes over from the system call and, if it is quick, finds the frame still marked so. It then copies
-/// from memory that it has not mapped, and breaks the queue pair. Inline data are in the queue, where
-/// both find them.
+/// Its kernel module copies data that fit after a frame's header (32 bytes) when it sends, from the process's
+/// memory if a system call of the process sends. Every hundred frames the module's own thread takes over from
+/// the system call and, if it is quick, finds the frame still marked so. It then copies from memory that it
+/// has not mapped, and breaks the queue pair. Inline data are in the queue, where both find them.
 const SOFT_IWARP_SHORT: u32 = 64;
 
 /// The parts of one message in verbs' format.
@@ -147,8 +145,8 @@ impl QueuePair {
         }
     }
 
-    /// Posts an inline WRITE. This fast path needs a third of the instructions of
-    /// [`post`](QueuePair::post): it holds no buffer and builds no list.
+    /// Posts an inline WRITE. This fast path needs a third of the instructions of [`post`](QueuePair::post):
+    /// it holds no buffer and builds no list.
     #[inline]
     pub(crate) fn post_write(&mut self, write: InlineWrite<'_>, means: Means<'_>) -> Result<(), PostError> {
         let InlineWrite { id, parts: pieces, key, offset, immediate, signaled, ahead: _ } = write;
@@ -228,22 +226,21 @@ impl QueuePair {
             return Ok(());
         }
         let Some(handle) = &mut self.handle else { return Err(PostError::QueuePairError) };
-        // SAFETY: the parts are buffers, which `sends` holds until the completion of their request or a
-        // later one, and drops after the handle, or inline data, which outlives this call: it is the
-        // caller's, or in the scratch memory, which does not move until it is cleared for the next list.
-        // The NIC writes only to READs' destinations and atomics' results, which are exclusively owned
-        // buffers.
+        // SAFETY: the parts are buffers, which `sends` holds until the completion of their request or a later
+        // one, and drops after the handle, or inline data, which outlives this call: it is the caller's, or
+        // in the scratch memory, which does not move until it is cleared for the next list. The NIC writes
+        // only to READs' destinations and atomics' results, which are exclusively owned buffers.
         let Err((taken, error)) = (unsafe { handle.post(list) }) else { return Ok(()) };
         let is_full = taken == 0 && error.raw_os_error() == Some(libc::ENOMEM);
         if !is_full {
             tracing::warn!(%error, "a queue pair takes no work requests");
-            // Before the buffers are released: when Soft-iWARP reports this error, the requests are
-            // already visible to the kernel.
+            // Before the buffers are released: when Soft-iWARP reports this error, the requests are already
+            // visible to the kernel.
             self.fail();
         }
         self.sends.take_back(first.wrapping_add(taken as u32));
-        // ENOMEM for the first request is the driver's error for a full queue: requests have completed,
-        // but their completions were not polled.
+        // ENOMEM for the first request is the driver's error for a full queue: requests have completed, but
+        // their completions were not polled.
         Err(if is_full { PostError::QueueFull } else { PostError::QueuePairError })
     }
 

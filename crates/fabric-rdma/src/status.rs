@@ -12,8 +12,7 @@ pub(crate) fn status(code: u32, opcode: Opcode) -> CompletionStatus {
         // Soft-RoCE's code for a message that does not fit into its RECV; other devices report "local
         // length".
         sys::STATUS_LOCAL_OPERATION if receives => CompletionStatus::LocalLength,
-        // Soft-RoCE's code if there is no route to the peer: its interface, and with it the route, is
-        // gone.
+        // Soft-RoCE's code if there is no route to the peer: its interface, and with it the route, is gone.
         sys::STATUS_LOCAL_OPERATION => CompletionStatus::TransportRetry,
         sys::STATUS_LOCAL_PROTECTION | sys::STATUS_LOCAL_ACCESS => CompletionStatus::LocalProtection,
         sys::STATUS_FLUSHED => CompletionStatus::Flushed,
@@ -25,8 +24,8 @@ pub(crate) fn status(code: u32, opcode: Opcode) -> CompletionStatus {
             _ if receives => CompletionStatus::LocalLength,
             _ => CompletionStatus::RemoteInvalidRequest,
         },
-        // A RECV that ends because of an error in the peer's request (Soft-RoCE: one that a
-        // WRITE_WITH_IMM with a bad key had consumed) was not filled.
+        // A RECV that ends because of an error in the peer's request (Soft-RoCE: one that a WRITE_WITH_IMM
+        // with a bad key had consumed) was not filled.
         _ if receives => CompletionStatus::Flushed,
         sys::STATUS_REMOTE_ACCESS => CompletionStatus::RemoteAccess,
         sys::STATUS_RETRY_EXCEEDED => CompletionStatus::TransportRetry,
@@ -49,8 +48,8 @@ pub(crate) fn immediate(completion: &sys::WorkCompletion) -> Option<u32> {
     has.then(|| u32::from_be(completion.immediate))
 }
 
-/// Returns the code of the shortest RNR timer that is at least `nanoseconds` long (InfiniBand
-/// specification, table 45).
+/// Returns the code of the shortest RNR timer that is at least `nanoseconds` long (InfiniBand specification,
+/// table 45).
 pub(crate) fn rnr_timer(nanoseconds: u64) -> u8 {
     /// In units of 10 us, by code from 1 on; code 0 is the longest timer.
     const TIMES: [u64; 31] = [

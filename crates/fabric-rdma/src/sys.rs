@@ -1,6 +1,6 @@
 //! The verbs ABI as in `infiniband/verbs.h` of rdma-core, as far as it is used here. Types and constants
-//! only; the calls are in `library`. A test compares every size, offset and constant with `abi.txt`,
-//! which a C compiler checks against the headers.
+//! only; the calls are in `library`. A test compares every size, offset and constant with `abi.txt`, which a
+//! C compiler checks against the headers.
 
 use std::ffi::{c_int, c_uint, c_void};
 
