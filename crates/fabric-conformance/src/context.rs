@@ -11,8 +11,7 @@ use dunlin_fabric::{
 /// One millisecond, in the host's unit of time.
 pub const MILLISECOND: Nanos = 1_000_000;
 
-/// The environment of a role. It waits only through the fabric and its host, so that a simulator can run
-/// it.
+/// The environment of a role. It waits only through the fabric and its host, so that a simulator can run it.
 #[derive(Debug)]
 pub struct Context<F: Fabric> {
     /// The fabric under test, as this role sees it.
@@ -190,8 +189,8 @@ impl<F: Fabric> Context<F> {
         Ok(u64::from_le_bytes(bytes))
     }
 
-    /// Ends this role as abruptly as possible: by SIGKILL if it is the second role and has its own
-    /// process, otherwise by closing the link.
+    /// Ends this role as abruptly as possible: by SIGKILL if it is the second role and has its own process,
+    /// otherwise by closing the link.
     pub fn die(&self) {
         if self.two_processes && self.role == Role::Second {
             let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);

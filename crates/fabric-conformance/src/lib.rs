@@ -1,11 +1,11 @@
 //! One conformance suite for every fabric: a registry of named [cases](cases::cases), each with the
-//! capabilities that it needs and the actions of its one or two roles, and the runners that execute the
-//! roles in threads of one process or in two processes. A back-end that fails a case is wrong.
+//! capabilities that it needs and the actions of its one or two roles, and the runners that execute the roles
+//! in threads of one process or in two processes. A back-end that fails a case is wrong.
 //!
-//! This crate may hold cases that use only the `dunlin-fabric` traits, runners, the [mod@reference]
-//! fabric on which the suite itself is tested, and the counting of system calls ([trace]). It never holds
-//! anything that knows a back-end. Cases never assert times (deadlines only end stuck cases), and never
-//! wait outside of the fabric and its `Host`, which would exclude simulators.
+//! This crate may hold cases that use only the `dunlin-fabric` traits, runners, the [mod@reference] fabric on
+//! which the suite itself is tested, and the counting of system calls ([trace]). It never holds anything that
+//! knows a back-end. Cases never assert times (deadlines only end stuck cases), and never wait outside of the
+//! fabric and its `Host`, which would exclude simulators.
 //!
 //! A back-end's own test, with `harness = false`:
 //!

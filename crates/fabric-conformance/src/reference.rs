@@ -1,6 +1,6 @@
-//! The smallest correct fabric: one process, one lock, and every request executed by the thread that
-//! posts it. It is the semantics of the vocabulary in executable form. The suite and the interposers are
-//! tested on it. It is not fast, and only tests use it.
+//! The smallest correct fabric: one process, one lock, and every request executed by the thread that posts
+//! it. It is the semantics of the vocabulary in executable form. The suite and the interposers are tested on
+//! it. It is not fast, and only tests use it.
 
 mod domain;
 mod state;
@@ -54,8 +54,8 @@ impl Reference {
         Reference { world: Arc::default(), host: RealHost, capabilities }
     }
 
-    /// Changes the capabilities that the fabric reports. The suite does not use capabilities that it does
-    /// not report.
+    /// Changes the capabilities that the fabric reports. The suite does not use capabilities that it does not
+    /// report.
     pub fn with_capabilities(mut self, change: impl FnOnce(&mut Capabilities)) -> Self {
         change(&mut self.capabilities);
         self

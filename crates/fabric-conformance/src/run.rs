@@ -33,8 +33,8 @@ impl Options {
     }
 }
 
-/// The fabric as each role sees it (two handles of one fabric, or two hosts of a simulator), and the
-/// address of the first role.
+/// The fabric as each role sees it (two handles of one fabric, or two hosts of a simulator), and the address
+/// of the first role.
 #[derive(Clone, Debug)]
 pub struct Pair<F> {
     /// The fabric for the first role.
@@ -116,8 +116,8 @@ impl Report {
     }
 }
 
-/// Executes one role of a case, after connecting to the other role; returns the other's process id, or 0
-/// for a case with one role.
+/// Executes one role of a case, after connecting to the other role; returns the other's process id, or 0 for
+/// a case with one role.
 pub fn serve_role<F: Fabric>(
     fabric: &F,
     address: &Address,
@@ -265,8 +265,8 @@ fn in_process<F: Fabric>(case: &Case<F>, pair: Pair<F>, limit: Nanos) -> Outcome
     outcome(&gather(&host, roles, limit, &results, &ended))
 }
 
-/// Runs the cases with two roles in two processes: the first role in this one, the second in a child
-/// process. `child` starts it for a case and an address; the child calls [`serve_role`].
+/// Runs the cases with two roles in two processes: the first role in this one, the second in a child process.
+/// `child` starts it for a case and an address; the child calls [`serve_role`].
 pub fn run_two_processes<F: Fabric>(
     options: &Options,
     mut make: impl FnMut(&Case<F>) -> (F, Address),
@@ -351,12 +351,12 @@ fn named(scheme: Scheme, case: &str) -> Address {
     Address::new(scheme, &name).expect("made of letters, digits and dashes")
 }
 
-/// An environment variable with a command that starts the second role's process, placed before the role's
-/// own command; for example `ip netns exec NAME`. It has to become that process, rather than wait for it.
+/// An environment variable with a command that starts the second role's process, placed before the role's own
+/// command; for example `ip netns exec NAME`. It has to become that process, rather than wait for it.
 pub const SECOND_BY: &str = "DUNLIN_CONFORMANCE_SECOND_BY";
 
-/// The definition of a back-end's test binary (`harness = false`), which runs the suite in one process
-/// and in two.
+/// The definition of a back-end's test binary (`harness = false`), which runs the suite in one process and in
+/// two.
 #[derive(Clone, Copy, Debug)]
 pub struct Suite<F: Fabric> {
     /// Makes the fabric, in each process and for each case.
@@ -367,8 +367,7 @@ pub struct Suite<F: Fabric> {
     pub address: fn(Scheme, &str) -> Address,
     /// Whether the suite also runs in two processes.
     pub two_processes: bool,
-    /// The number of cases that apply to the fabric. Written down, so that a case that is lost is
-    /// noticed.
+    /// The number of cases that apply to the fabric. Written down, so that a case that is lost is noticed.
     pub applicable: usize,
 }
 
@@ -378,8 +377,8 @@ impl<F: Fabric> Suite<F> {
         Suite { fabric, scheme, address: named, two_processes: true, applicable }
     }
 
-    /// Runs the command line: words select cases by part of their name, `--list` lists them. Fails if a
-    /// case fails, or if the number of cases that apply differs from [`applicable`](Suite::applicable).
+    /// Runs the command line: words select cases by part of their name, `--list` lists them. Fails if a case
+    /// fails, or if the number of cases that apply differs from [`applicable`](Suite::applicable).
     pub fn main(&self) -> ExitCode {
         let arguments: Vec<String> = std::env::args().skip(1).collect();
         if let [play, case, address] = &arguments[..]

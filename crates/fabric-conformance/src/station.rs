@@ -175,8 +175,8 @@ impl<F: Fabric> Station<F> {
         self.look(self.deadline, look)?.ok_or(stuck)
     }
 
-    /// As [`until`](Station::until), with a deadline of the caller; returns `None` if there is no value
-    /// by then.
+    /// As [`until`](Station::until), with a deadline of the caller; returns `None` if there is no value by
+    /// then.
     pub fn look<T>(
         &mut self,
         deadline: Nanos,

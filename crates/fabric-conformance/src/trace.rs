@@ -1,5 +1,5 @@
-//! Counts the system calls of a program between two marks, with `strace`. For programs that measure the
-//! cost of a back-end's calls.
+//! Counts the system calls of a program between two marks, with `strace`. For programs that measure the cost
+//! of a back-end's calls.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -8,11 +8,10 @@ use std::process::Command;
 /// The number of calls: by case, by whether the marking thread made them, and by name.
 pub type Counts = BTreeMap<(String, bool, String), u64>;
 
-/// Writes a mark into strace's log: following calls count for the case of this name, or for none after
-/// `end`.
+/// Writes a mark into strace's log: following calls count for the case of this name, or for none after `end`.
 pub fn mark(case: &str) {
-    // The file does not exist; the attempt to open it appears in the log. Opening is one call, while
-    // reading metadata is two the first time.
+    // The file does not exist; the attempt to open it appears in the log. Opening is one call, while reading
+    // metadata is two the first time.
     let _ = std::fs::File::open(format!("{MARK}{case}"));
 }
 

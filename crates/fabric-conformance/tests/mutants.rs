@@ -1,5 +1,5 @@
-//! Proof that the suite can fail. The reference fabric is made wrong in one respect after another; the
-//! cases that concern it have to fail, and an unrelated case has to pass.
+//! Proof that the suite can fail. The reference fabric is made wrong in one respect after another; the cases
+//! that concern it have to fail, and an unrelated case has to pass.
 
 use dunlin_fabric::interpose::{DomainHooks, Hooks, Interposed, LinkHooks};
 use dunlin_fabric::*;

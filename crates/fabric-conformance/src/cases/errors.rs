@@ -157,8 +157,8 @@ fn break_it<F: Fabric>(
     context.tell(b"broken")
 }
 
-/// On every fabric, whatever its completions report: a refused operation changes nothing at the target,
-/// and both queue pairs break.
+/// On every fabric, whatever its completions report: a refused operation changes nothing at the target, and
+/// both queue pairs break.
 fn both_break<F: Fabric>(context: &mut Context<F>, role: Role) -> Verdict {
     let mut station = context.station()?;
     let config = station.reliable();
@@ -205,8 +205,8 @@ fn refused<F: Fabric>(station: &mut Station<F>, queue_pair: dunlin_fabric::Queue
     Ok(())
 }
 
-/// Checks the target of a failed operation: it received the earlier message and nothing else, and its
-/// queue pair is in error too.
+/// Checks the target of a failed operation: it received the earlier message and nothing else, and its queue
+/// pair is in error too.
 fn broken_target<F: Fabric>(
     context: &Context<F>,
     station: &mut Station<F>,

@@ -1,5 +1,4 @@
-//! Sleeping on completion queues: the events that end a sleep, those that do not, and that none is
-//! missed.
+//! Sleeping on completion queues: the events that end a sleep, those that do not, and that none is missed.
 
 use super::RC;
 use crate::case::{Case, Need, Role};

@@ -1,5 +1,4 @@
-//! Errors at posting and creation: full queues, messages that are too long, wrong transports, wrong
-//! handles.
+//! Errors at posting and creation: full queues, messages that are too long, wrong transports, wrong handles.
 
 use super::{RC, UC, UD};
 use crate::case::{Case, Need, Role};

@@ -38,11 +38,10 @@ pub(super) fn add<F: Fabric>(all: &mut Vec<Case<F>>) {
 
 const MIB: usize = 1 << 20;
 const SIZES: [usize; 9] = [0, 1, 31, 32, 63, 64, 65, 4096, MIB];
-/// The number of times that a message of an unreliable transport is sent before it counts as
-/// undeliverable.
+/// The number of times that a message of an unreliable transport is sent before it counts as undeliverable.
 const TRIES: u32 = 12;
-/// The time that a receiver waits for such a message. Long enough for a very busy machine, since a
-/// message that was only slow would arrive twice.
+/// The time that a receiver waits for such a message. Long enough for a very busy machine, since a message
+/// that was only slow would arrive twice.
 const PATIENCE: u64 = 2000 * MILLISECOND;
 
 /// Returns the sizes that a transport allows, including the longest datagram.

@@ -384,8 +384,8 @@ fn hostile_owner<F: Fabric>(context: &mut Context<F>, role: Role) -> Verdict {
     context.meet_at(&mut station)
 }
 
-/// The owner publishes in the order of results: the first line last, and in each line the last 8 bytes
-/// last. No byte that a READ returns may be older than the last 8 bytes of its first line.
+/// The owner publishes in the order of results: the first line last, and in each line the last 8 bytes last.
+/// No byte that a READ returns may be older than the last 8 bytes of its first line.
 fn tag_read_first<F: Fabric>(context: &mut Context<F>, role: Role) -> Verdict {
     const LENGTH: usize = 8192;
     const LINE: usize = 64;

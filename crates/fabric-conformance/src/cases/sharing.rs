@@ -1,5 +1,4 @@
-//! Shared receive queues, shared completion queues, datagrams to several peers, atomics from several
-//! threads.
+//! Shared receive queues, shared completion queues, datagrams to several peers, atomics from several threads.
 
 use super::operations::{receiver, sender};
 use super::{RC, UD};

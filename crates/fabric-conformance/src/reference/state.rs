@@ -232,8 +232,8 @@ impl State {
         domain.events += queue.events as u64;
     }
 
-    /// Puts a queue pair and its peer into the error state. The head of the send queue ends with
-    /// `status`, if given; all other requests are flushed.
+    /// Puts a queue pair and its peer into the error state. The head of the send queue ends with `status`, if
+    /// given; all other requests are flushed.
     pub(super) fn break_pair(&mut self, pair: Pair, mut status: Option<CompletionStatus>) {
         self.version += 1;
         let Some(state) = self.pair(pair) else { return };
@@ -401,8 +401,7 @@ impl State {
         let Some(memory) = self.granted(link, key, offset, 8, Access::ATOMIC) else {
             return Outcome::Failed(CompletionStatus::RemoteAccess);
         };
-        // SAFETY: `granted` has checked that the range is in bounds of registered memory, and it is
-        // aligned.
+        // SAFETY: `granted` has checked that the range is in bounds of registered memory, and it is aligned.
         let word = unsafe { AtomicU64::from_ptr(at(&memory, offset).cast()) };
         Outcome::Done { bytes: 8, value: change(word) }
     }
